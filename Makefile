@@ -1,0 +1,42 @@
+# make learn · make test · make grade · make tour · make bench
+# Everything lives in .venv/; a stamp per layer means a second call installs nothing.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# The GPU's driver decides which CUDA packages fit; without a GPU, only the compiler is installed.
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
+ACCELERATOR := $(if $(filter 12,$(CUDA)),cuda12,$(if $(CUDA),cuda13,compiler))
+
+.PHONY: learn test grade tour bench clean
+.DEFAULT_GOAL := learn
+
+learn: $(VENV)/.lessons
+	@$(BIN)/fa-numba doctor
+	$(BIN)/jupyter lab notebooks/00_a_gpu_in_ten_minutes.ipynb
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+grade: $(VENV)/.lessons
+	$(BIN)/python -m pytest exercises/
+
+tour: $(VENV)/.lessons
+	@$(BIN)/fa-numba tour
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+$(VENV)/.lessons: pyproject.toml
+	@echo "== Installing fa-numba[lessons,$(ACCELERATOR)] into $(VENV)/ (once) =="
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -e ".[lessons,$(ACCELERATOR)]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.lessons
+	@echo "== Installing the test tools into $(VENV)/ (once) =="
+	$(BIN)/python -m pip install --disable-pip-version-check -e ".[lessons,$(ACCELERATOR),dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) tour
