@@ -33,12 +33,12 @@ def creeping(x, y):
 
 @cuda.jit
 def spilling(x, y, i):
-    scratch = cuda.local.array(64, float32)
-    for n in range(64):
-        scratch[n] = x[n]
+    scratch = cuda.local.array(512, float32)
+    for n in range(512):
+        scratch[n] = x[n % 32]
     scratch[i] = x[0]  # a run-time index: the array must live in memory
     total = float32(0)
-    for n in range(64):
+    for n in range(512):
         total = total * total + scratch[n]
     y[0] = total
 
@@ -69,7 +69,7 @@ def test_float64_arguments_may_compute_in_float64():
 
 
 def test_sees_local_memory():
-    assert compile_kernel(spilling, (X, X, 3)).local_bytes >= 64 * 4
+    assert compile_kernel(spilling, (X, X, 3)).local_bytes >= 512 * 4
 
 
 def test_what_numba_cannot_compile_is_refused_with_its_reason():
