@@ -1,0 +1,23 @@
+"""`python -m benchmarks` asks every question; `python -m benchmarks softmax` asks one.
+
+Results go to benchmarks/results/<question>.json; the README table and the lessons read them there.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+QUESTIONS = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+
+
+def main(names):
+    unknown = set(names) - set(QUESTIONS)
+    if unknown:
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there is {', '.join(QUESTIONS)}")
+    for name in names or QUESTIONS:
+        importlib.import_module(f"benchmarks.bench_{name}").main()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,69 @@
+"""How fast are the lesson kernels on a GPU, step by step, and where are the libraries?"""
+
+import itertools
+
+import cupy
+import numpy as np
+
+import fa_numba
+from benchmarks.timing import save, time_ms
+
+TOKENS, WIDTH = 8192, 1024  # batch * seqlen and num_heads * head_dim, held while seqlen grows
+HEAD_DIMS, SEQLENS, CAUSAL = (64, 128), (512, 2048, 8192), (False, True)
+
+
+def main():
+    rows = []
+    for head_dim, seqlen, causal in itertools.product(HEAD_DIMS, SEQLENS, CAUSAL):
+        batch, num_heads = TOKENS // seqlen, WIDTH // head_dim
+        flops = 4 * batch * num_heads * seqlen**2 * head_dim * (0.5 if causal else 1)
+        for name, ms in measure(batch, seqlen, num_heads, head_dim, causal):
+            work = 2.5 * flops if name == "flash_attn_bwd" else flops
+            rows.append(
+                {
+                    "kernel": name,
+                    "head_dim": head_dim,
+                    "seqlen": seqlen,
+                    "causal": causal,
+                    "ms": round(ms, 3),
+                    "TFLOP/s": round(work / ms / 1e9, 2),
+                }
+            )
+    save(
+        "attention",
+        rows,
+        note=f"float32, {TOKENS} tokens in all, num_heads * head_dim = {WIDTH}; "
+        "FLOPs 4·batch·heads·seqlen²·head_dim, halved if causal, ×2.5 for the backward",
+    )
+
+
+def measure(batch, seqlen, num_heads, head_dim, causal):
+    """Yield (name, milliseconds) of ours, then of PyTorch's, on the same arrays."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    rng = cupy.random.default_rng(0)
+    shape = (batch, seqlen, num_heads, head_dim)
+    q, k, v, dout = (rng.standard_normal(shape, dtype=np.float32) for _ in range(4))
+    for name in ("naive_attn", "flash_attn_v1", "flash_attn_v2"):
+        yield name, time_ms(getattr(fa_numba, name), q, k, v, causal=causal, repeats=8)
+    out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
+    yield (
+        "flash_attn_bwd",
+        time_ms(fa_numba.flash_attn_bwd, dout, q, k, v, out, lse, causal=causal, repeats=8),
+    )
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    q, k, v = (torch.as_tensor(x, device="cuda").transpose(1, 2).contiguous() for x in (q, k, v))
+    peers = {
+        "SDPA math": SDPBackend.MATH,
+        "SDPA memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    }
+    for name, backend in peers.items():
+        with sdpa_kernel(backend):
+            yield name, time_ms(scaled_dot_product_attention, q, k, v, is_causal=causal, repeats=8)
+
+
+if __name__ == "__main__":
+    main()

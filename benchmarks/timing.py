@@ -1,0 +1,90 @@
+"""How every benchmark here measures, and how it writes down what it found."""
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def time_ms(function, *args, repeats=20, flush_bytes=1 << 30, **options):
+    """Median milliseconds of ``function(*args, **options)``, inputs out of L2, compiled before.
+
+    Parameters
+    ----------
+    function : callable
+        Enqueues its work on CuPy's current stream.
+    repeats : int, default=20
+    flush_bytes : int, default=2**30
+        Written before each sample. Far over any L2, and long enough (about 0.3 ms on an H200)
+        for Python to enqueue the launch meanwhile, so that the events time the GPU and not
+        Numba's launch.
+
+    Returns
+    -------
+    float
+    """
+    import cupy
+
+    for _ in range(2):
+        function(*args, **options)  # compile and warm up
+    flush = cupy.empty(flush_bytes, np.uint8)
+    start, end = cupy.cuda.Event(), cupy.cuda.Event()
+    samples = []
+    for _ in range(repeats):
+        flush.fill(0)
+        start.record()
+        function(*args, **options)
+        end.record()
+        end.synchronize()
+        samples.append(cupy.cuda.get_elapsed_time(start, end))
+    return float(np.median(samples))
+
+
+def machine():
+    """One line: GPU, driver, CUDA, package versions; or the CPU where there is no GPU."""
+
+    def version(name):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return "none"
+
+    packages = ", ".join(f"{name} {version(name)}" for name in ("numba-cuda", "numpy"))
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return f"{platform.processor() or platform.machine()} CPU, {packages}"
+    name, driver = gpu.splitlines()[0].split(", ")
+    return f"{name}, driver {driver}, {packages}"
+
+
+def save(question, rows, *, note=""):
+    """Write benchmarks/results/<question>.json and print the rows.
+
+    Parameters
+    ----------
+    question : str
+        Name of the script's question; `python -m benchmarks <question>` asks it again.
+    rows : list of dict
+    note : str
+        Units and sizes, for the reader of the table.
+    """
+    RESULTS.mkdir(exist_ok=True)
+    record = {
+        "machine": machine(),
+        "command": f"python -m benchmarks {question}",
+        "date": datetime.date.today().isoformat(),
+        "note": note,
+        "rows": rows,
+    }
+    (RESULTS / f"{question}.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(f"\n{question} · {record['machine']}\n{note}")
+    for row in rows:
+        print("  " + "  ".join(f"{key} {value}" for key, value in row.items()))
