@@ -1,11 +1,13 @@
 """`python -m benchmarks` asks every question; `python -m benchmarks softmax` asks one.
 
-Results go to benchmarks/results/<question>.json; the README table and the lessons read them there.
+Results go to benchmarks/results/<question>.json, where the lessons read them, and into the README.
 """
 
 import importlib
 import sys
 from pathlib import Path
+
+from benchmarks import readme
 
 HERE = Path(__file__).parent
 QUESTIONS = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
@@ -17,6 +19,7 @@ def main(names):
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there is {', '.join(QUESTIONS)}")
     for name in names or QUESTIONS:
         importlib.import_module(f"benchmarks.bench_{name}").main()
+    readme.write()
 
 
 if __name__ == "__main__":
