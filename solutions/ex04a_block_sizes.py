@@ -15,11 +15,11 @@ Budgets up to a few hundred KiB must answer at once: one loop, not two.   About 
 
 ### HINT 1: Fix B_c. How large can B_r be? The constraint is linear in B_r: solve it, round down.
 ### HINT 2: budget = sram_bytes // dtype_bytes elements. B_r * (d + B_c) <= budget - 2 * B_c * d.
-### HINT 3: for B_c in range(1, budget // (2 * d) + 1): B_r = (budget - 2*B_c*d) // (d + B_c);
-### HINT 3: skip B_r < 1, keep the pair with the largest B_r * B_c.
+### HINT 3: for B_c in range(1, budget // (2 * d) + 1): B_r = (budget - 2 * B_c * d) // (d + B_c);
+### skip B_r < 1, keep the pair with the largest B_r * B_c.
 ### DEBRIEF: Without rounding, the best pair has B_r = 2 B_c: a row of Q costs d elements, a row of
-### DEBRIEF: K and V together 2d, and the optimum spends the same on both. Then
-### DEBRIEF: B_c = sqrt(d^2 + budget/2) - d. The paper's square tiles are a choice of convenience.
+### K and V together 2d, and the optimum spends the same on both: B_c = sqrt(d^2 + budget/2) - d.
+### The paper's square tiles are a choice of convenience.
 
 
 def calculate_block_sizes(sram_bytes, d, dtype_bytes=2):
