@@ -1,0 +1,14 @@
+"""The workbook: exercises, their grader, hints and progress.
+
+from fa_numba.workbook import grade, hint, reset, show, solution, status
+"""
+
+__all__ = ["grade", "hint", "reset", "show", "solution", "status"]
+
+
+def __getattr__(name):  # on demand, so that `python -m fa_numba.workbook.stubs` starts clean
+    if name in __all__:
+        from fa_numba.workbook import grader
+
+        return getattr(grader, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,215 @@
+"""What a learner calls, in a notebook or through the `fa-numba` command."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from fa_numba.workbook import progress, stubs
+from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
+from fa_numba.workbook.report import Check, Graded, Report
+
+SECONDS_PER_EXERCISE = 60  # every check takes less than 5; more means a loop that does not end
+
+
+@dataclass(repr=False)
+class Note:
+    """Markdown, shown as such in a notebook and as plain rich text in a terminal."""
+
+    markdown: str
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+    def __repr__(self) -> str:
+        from rich.console import Console
+
+        buffer = io.StringIO()
+        Console(file=buffer, width=100, color_system=None).print(self)
+        return buffer.getvalue().rstrip()
+
+    def __rich__(self):
+        from rich.markdown import Markdown
+
+        return Markdown(self.markdown)
+
+
+def grade(name: str, *, impl: str = "exercises") -> Report:
+    """Grade one exercise (``"ex05b"``) or a lesson's (``"ex05"``).
+
+    The files are read fresh from disk, in a process of their own: save first, then grade.
+
+    Parameters
+    ----------
+    name : str
+        An exercise or a lesson.
+    impl : str, default="exercises"
+        ``"solutions"`` grades ours, a folder grades the files of those names in it.
+
+    Returns
+    -------
+    Report
+        Shows itself in a notebook or a terminal; true when every check passes.
+    """
+    return grade_all(find(name), impl=impl)
+
+
+def grade_all(exercises: list[Exercise], *, impl: str = "exercises") -> Report:
+    """Grade the given exercises in one process."""
+    limit = SECONDS_PER_EXERCISE * len(exercises)
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "grade.json")
+        command = [sys.executable, "-m", "pytest", *(str(e.grader) for e in exercises)]
+        command += [f"--impl={impl}", f"--grade-json={answer}", "-p", "no:cacheprovider"]
+        try:
+            run = subprocess.run(
+                command,
+                cwd=exercises[0].root,
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                timeout=limit,
+            )
+        except subprocess.TimeoutExpired:
+            message = f"stopped after {limit} s: is there a loop that does not end?"
+            checks = [Check("the checks end", "failed", message)]
+            return Report([Graded(e, checks) for e in exercises])
+        if not answer.exists() or not (data := json.loads(answer.read_text(encoding="utf-8"))):
+            raise RuntimeError(
+                f"the grader itself failed:\n{run.stdout[-3000:]}{run.stderr[-3000:]}"
+            )
+    by_name = {e.name: e for e in exercises}
+    graded = [
+        Graded(by_name[d["name"]], [Check(**c) for c in d["checks"]])
+        for d in sorted(data, key=lambda d: d["name"])
+    ]
+    for g in graded:
+        g.debrief = stubs.read(g.exercise).debrief
+    return Report(graded, learner=impl == "exercises")
+
+
+def hint(name: str, tier: int | None = None) -> Note:
+    """The next hint of an exercise, of three: a nudge, the idea, nearly the code.
+
+    Parameters
+    ----------
+    name : str
+        One exercise.
+    tier : int, optional
+        1, 2 or 3; without it, the first one not yet read. Earlier ones are shown with it.
+    """
+    exercise = find_one(name)
+    hints = stubs.read(exercise).hints
+    tier = min(progress.hints_read(exercise) + 1, len(hints)) if tier is None else tier
+    if tier not in hints:
+        raise ValueError(f"tier must be one of {sorted(hints)}, got {tier}")
+    progress.set_hints_read(exercise, tier)
+    parts = [f"**Hint {n} of {len(hints)}.** {hints[n]}" for n in range(1, tier + 1)]
+    return Note(f"### {exercise.short} · {exercise.title}\n\n" + "\n\n".join(parts))
+
+
+def show(name: str) -> Note:
+    """What an exercise asks for, and where its file is."""
+    notes = []
+    for exercise in find(name):
+        text = exercise.solution.read_text(encoding="utf-8")
+        statement = ast.get_docstring(ast.parse(text)).split("\n", 1)[-1].strip()
+        link = f"[exercises/{exercise.stub.name}](../exercises/{exercise.stub.name})"
+        notes.append(f"### {exercise.short} · {exercise.title}\n\n{statement}\n\nYour file: {link}")
+    return Note("\n\n".join(notes))
+
+
+def solution(name: str, *, force: bool = False) -> Note:
+    """Our solution of an exercise, once yours passes; `force` shows it earlier."""
+    exercise = find_one(name)
+    if not (force or progress.is_passed(exercise)):
+        return Note(
+            f"`{exercise.short}` has not passed yet. `hint('{exercise.short}')` helps; "
+            f"`solution('{exercise.short}', force=True)` shows the answer all the same."
+        )
+    code = exercise.solution.read_text(encoding="utf-8")
+    kept = [line for line in code.splitlines() if not line.lstrip().startswith("###")]
+    debrief = stubs.read(exercise).debrief
+    return Note("```python\n" + "\n".join(kept).strip() + f"\n```\n\n{debrief}")
+
+
+def reset(name: str, *, yes: bool = False) -> Note:
+    """Bring back the untouched stub. Asks first; your file is kept in ``exercises/.backup/``."""
+    exercise = find_one(name)
+    if stubs.state(exercise) == "pristine":
+        return Note(f"`exercises/{exercise.stub.name}` is untouched: nothing to reset.")
+    if not yes:
+        answer = input(
+            f"Reset exercises/{exercise.stub.name}? Your file is kept as a backup. [y/N] "
+        )
+        if answer.strip().lower() not in ("y", "yes"):
+            return Note("Nothing was changed.")
+    kept = ""
+    if exercise.stub.exists():
+        folder = exercise.stub.parent / ".backup"
+        folder.mkdir(exist_ok=True)
+        backup = folder / f"{exercise.name}.{datetime.now():%Y%m%d-%H%M%S-%f}.py"
+        shutil.copy2(exercise.stub, backup)
+        kept = f" Your file is now `exercises/.backup/{backup.name}`."
+    stubs.write(exercise, force=True)
+    return Note(f"`exercises/{exercise.stub.name}` is the stub again.{kept}")
+
+
+@dataclass(repr=False)
+class Status:
+    """A line per exercise: (short name, title, state, score)."""
+
+    rows: list[tuple[str, str, str, str]]
+
+    @property
+    def passed(self) -> int:
+        return sum(state == "passed" for _, _, state, _ in self.rows)
+
+    def __repr__(self) -> str:
+        from rich.console import Console
+
+        buffer = io.StringIO()
+        Console(file=buffer, width=100, color_system=None).print(self)
+        return buffer.getvalue().rstrip()
+
+    def __rich__(self):
+        from rich.table import Table
+
+        colours = {"passed": "green", "started": "yellow", "not checked": "cyan"}
+        table = Table(
+            title=f"{self.passed} of {len(self.rows)} exercises passed", title_justify="left"
+        )
+        for column in ("exercise", "title", "state", "checks"):
+            table.add_column(column)
+        for row in self.rows:
+            table.add_row(*row, style=colours.get(row[2]))
+        return table
+
+    def _repr_markdown_(self) -> str:
+        head = f"**{self.passed} of {len(self.rows)} exercises passed**\n\n"
+        lines = ["| exercise | title | state | checks |", "|---|---|---|---|"]
+        return head + "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.rows])
+
+
+def status() -> Status:
+    """Progress, from the last check of each file; a file edited since then is "not checked"."""
+    rows = []
+    for exercise in all_exercises():
+        last = progress.result(exercise)
+        if stubs.state(exercise) in ("pristine", "stale", "missing"):
+            state, score = "not started", ""
+        elif last is None:
+            state, score = "not checked", ""
+        else:
+            state = "passed" if progress.is_passed(exercise) else "started"
+            score = f"{last[0]}/{last[1]}"
+        rows.append((exercise.short, exercise.title, state, score))
+    return Status(rows)

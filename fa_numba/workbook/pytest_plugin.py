@@ -1,0 +1,178 @@
+"""What ``exercises/conftest.py`` adds to pytest: the `exercise` fixture and a report by behaviour.
+
+A grader is a file of plain pytest functions. This plugin imports the learner's file fresh, names
+each check by its docstring, says "not started" for what still raises the stub's own
+NotImplementedError, and shortens every failure to what the learner can act on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from fa_numba.workbook import progress, stubs
+from fa_numba.workbook.catalog import NAME, Exercise
+from fa_numba.workbook.report import Check, Graded, Report
+
+__all__ = [
+    "exercise",
+    "pytest_addoption",
+    "pytest_configure",
+    "pytest_report_header",
+    "pytest_report_teststatus",
+    "pytest_runtest_makereport",
+    "pytest_terminal_summary",
+    "pytest_sessionfinish",
+]
+
+RESULTS = pytest.StashKey[dict]()
+TITLE = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("workbook")
+    group.addoption(
+        "--impl",
+        default="exercises",
+        help="what to grade: exercises (yours), solutions, or a folder with files of those names",
+    )
+    group.addoption("--grade-json", metavar="FILE", help="write the results to FILE as JSON")
+
+
+def pytest_configure(config):
+    config.stash[RESULTS] = {}
+    if config.option.tbstyle == "auto":  # --tb=short and the like bring pytest's own report back
+        config.option.tbstyle = "no"
+        config.option.reportchars = ""
+    if config.option.impl == "exercises":
+        config.addinivalue_line("filterwarnings", "ignore")  # a warning is no wrong answer
+
+
+def pytest_report_header(config):
+    return f"grading: {config.option.impl}   (--tb=short shows full tracebacks)"
+
+
+@pytest.fixture(scope="module")
+def exercise(request):
+    """The exercise that this test file grades, imported fresh from ``--impl``."""
+    path = _file_under_test(request.node, request.config)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    yield module
+    sys.modules.pop(path.stem, None)
+
+
+def _exercise_of(path: Path, config) -> Exercise:
+    return Exercise(path.stem.removeprefix("test_"), path.parents[1])
+
+
+def _file_under_test(node, config) -> Path:
+    exercise = _exercise_of(node.path, config)
+    impl = config.option.impl
+    if impl in ("exercises", "solutions"):
+        return exercise.root / impl / f"{exercise.name}.py"
+    return Path(config.invocation_params.dir, impl, f"{exercise.name}.py")
+
+
+def _behaviour(item) -> str:
+    """The name of a check: its docstring's first line, and the parameters if there are any."""
+    doc = (item.function.__doc__ or item.originalname.removeprefix("test_")).strip()
+    name = doc.splitlines()[0].rstrip(".")
+    return f"{name} [{item.callspec.id}]" if hasattr(item, "callspec") else name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if not NAME.fullmatch(item.path.stem.removeprefix("test_")):
+        return report
+    path = _file_under_test(item, item.config)
+    outcome, message = report.outcome, ""
+    if report.failed and _is_not_written(call.excinfo.value, path):
+        outcome = "not started"
+    elif report.failed:
+        message = explain(call.excinfo.value, path)
+    elif report.skipped:
+        message = call.excinfo.value.msg
+    elif report.when != "call":
+        return report
+    elif stubs.is_untouched(path.read_text(encoding="utf-8")):
+        # A stub can compile for a GPU; an untouched file has earned nothing all the same.
+        report.outcome, outcome = "failed", "not started"
+    report.not_started = outcome == "not started"
+    checks = item.config.stash[RESULTS].setdefault(_exercise_of(item.path, item.config), {})
+    if item.nodeid not in checks or outcome == "failed":
+        checks[item.nodeid] = Check(_behaviour(item), outcome, message, round(call.duration, 3))
+    return report
+
+
+def pytest_report_teststatus(report, config):
+    if getattr(report, "not_started", False):
+        return "not started", "·", ("NOT STARTED", {"yellow": True})
+
+
+def _is_not_written(error, path) -> bool:
+    short = path.stem.split("_", 1)[0]
+    return isinstance(error, NotImplementedError) and str(error).startswith(f"{short}: ")
+
+
+def explain(error: BaseException, path: Path) -> str:
+    """What a learner can act on: the message, and the lines of `path` that it is about."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        where = f"line {error.lineno}: {(error.text or '').strip()}"
+        return f"{path.name} does not import: {error.msg}\n  {where}"
+    text = str(error).strip()
+    if isinstance(error, AssertionError):
+        # pytest appends its own account of the comparison; the grader's words are enough.
+        text = re.split(r"^assert |\nassert ", text)[0].strip() or text or "the check failed"
+    elif not isinstance(error, pytest.fail.Exception):
+        text = f"{type(error).__name__}: {text}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    lines = {f.lineno for f in frames[-1:]} | set(_racing_lines(error))
+    quoted = _quote(path, [n for n in sorted(lines) if f"line {n}:" not in text])
+    return "\n".join([text, *quoted])
+
+
+def _racing_lines(error) -> list[int]:
+    races = [getattr(error, "race", None), *getattr(error, "races", [])]
+    return [line for race in races if race is not None for line in race.lines]
+
+
+def _quote(path: Path, numbers: list[int]) -> list[str]:
+    source = path.read_text(encoding="utf-8").splitlines()
+    return [f"  line {n}: {source[n - 1].strip()}" for n in numbers if 0 < n <= len(source)]
+
+
+def _graded(config) -> list[Graded]:
+    results = config.stash[RESULTS]
+    return [Graded(e, list(results[e].values())) for e in sorted(results, key=lambda e: e.name)]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.option.tbstyle != "no" or not (graded := _graded(config)):
+        return
+    writer = terminalreporter._tw
+    report = Report(graded, learner=config.option.impl == "exercises")
+    terminalreporter.write(
+        "\n" + report.text(width=min(writer.fullwidth, 110), colour=writer.hasmarkup, brief=True)
+    )
+
+
+def pytest_sessionfinish(session):
+    config = session.config
+    graded = _graded(config)
+    if config.option.grade_json:
+        data = [{"name": g.exercise.name, "checks": [vars(c) for c in g.checks]} for g in graded]
+        Path(config.option.grade_json).write_text(json.dumps(data), encoding="utf-8")
+    whole = not (config.option.keyword or config.option.markexpr or config.option.maxfail)
+    whole &= not any("::" in arg for arg in config.args)
+    if config.option.impl == "exercises" and whole and graded:
+        progress.record(graded)
