@@ -21,15 +21,15 @@ from numba import cuda
 ### HINT 1: A thread block is a row of seats. How many seats stand before the first seat of your
 ###   thread block? `cuda.blockIdx`, `cuda.blockDim` and `cuda.threadIdx` hold what you need.
 ### HINT 2: The place in the whole grid is `blockIdx.x * blockDim.x + threadIdx.x`, and the same
-###   with `.y` for rows. The last thread block reaches past the end: compare with `out.shape` before
-###   touching an element. `cuda.grid(1)` and `cuda.grid(2)` compute the same; grid(2) is (x, y).
+###   with `.y` for rows. The last thread block reaches past the end: compare with `out.shape`
+###   before touching an element. `cuda.grid(1)` and `cuda.grid(2)` compute the same; grid(2) is (x, y).
 ### HINT 3: `i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`, then
 ###   `if i < out.shape[0]: out[i] = factor * x[i]`. In the second kernel `col` comes from `.x`,
 ###   `row` from `.y`, and the test is `row < out.shape[0] and col < out.shape[1]`.
 ### DEBRIEF: Every kernel of this workbook starts with these lines. The guard is not optional: a GPU
-###   does not check indices, and a thread past the end reads or overwrites somebody else's data. And
-###   x along a row is no matter of taste: 32 neighbours in one request lie in 4 sectors of 32 bytes,
-###   32 elements of a column in 32. The meter of the lesson shows both.
+###   does not check indices, and a thread past the end reads or overwrites somebody else's data.
+###   And x along a row is no matter of taste: 32 neighbours in one request lie in 4 sectors of 32
+###   bytes, 32 elements of a column in 32. The meter of the lesson shows both.
 
 
 @cuda.jit
