@@ -1,0 +1,145 @@
+"""Every operation of the package, defined in NumPy: no tiles, no tricks, inputs never changed.
+
+A kernel is right when it agrees with this file. `dtype` is the precision of the computation:
+float64 gives the definition, float32 what plain NumPy code makes of it, which is the yardstick
+for a kernel's error.
+"""
+
+import numpy as np
+
+
+def softmax(x, *, dtype=np.float64):
+    """Softmax of each row.
+
+    Parameters
+    ----------
+    x : array of shape (num_rows, num_cols)
+    dtype : default=float64
+
+    Returns
+    -------
+    array of shape (num_rows, num_cols), dtype
+        A row of −inf alone has no softmax: NaN.
+    """
+    x = np.asarray(x, dtype)
+    if x.shape[-1] == 0:
+        return x.copy()
+    with np.errstate(invalid="ignore"):  # -inf - -inf
+        e = np.exp(x - x.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
+
+def attention(q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
+    """softmax(q kᵀ · softmax_scale) v, head by head.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim)
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
+        Query head h uses key head h // (num_heads // num_kv_heads).
+    causal : bool, default=False
+        Bottom-right aligned: query m sees key n when n <= m + seqlen_k − seqlen_q.
+    softmax_scale : float, default=1/√head_dim
+    dtype : default=float64
+
+    Returns
+    -------
+    out : array of shape (batch, seqlen_q, num_heads, head_dim), dtype
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), dtype
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    """
+    q, k, v = (_heads_first(x, dtype) for x in (q, k, v))
+    p, lse = _probabilities(q, k, causal, softmax_scale)
+    return _heads_first(p @ _per_query_head(v, q), dtype), lse
+
+
+def attention_bwd(dout, q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
+    """Gradients of sum(dout ∘ out) with respect to q, k and v.
+
+    Parameters
+    ----------
+    dout : array of shape (batch, seqlen_q, num_heads, head_dim)
+    q, k, v, causal, softmax_scale, dtype
+        As for `attention`.
+
+    Returns
+    -------
+    dq, dk, dv : arrays with the shapes of q, k and v, dtype
+        0 for a row that sees no key and for a key that no row sees.
+    """
+    dout, q, k, v = (_heads_first(x, dtype) for x in (dout, q, k, v))
+    p, _ = _probabilities(q, k, causal, softmax_scale)
+    dp = dout @ _per_query_head(v, q).mT
+    ds = p * (dp - np.sum(p * dp, axis=-1, keepdims=True)) * _scale(q, softmax_scale)
+    dq = ds @ _per_query_head(k, q)
+    dk = _sum_over_group(ds.mT @ q, k)
+    dv = _sum_over_group(p.mT @ dout, v)
+    return tuple(_heads_first(x, dtype) for x in (dq, dk, dv))
+
+
+def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
+    """Gather the pages of each sequence to dense keys and values.
+
+    Parameters
+    ----------
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
+    block_table : integer array of shape (batch, max_pages)
+        Page of token t of sequence b: block_table[b, t // page_size].
+    seq_lens : integer array of shape (batch,)
+    max_len : int, default=max(seq_lens)
+
+    Returns
+    -------
+    k, v : arrays of shape (batch, max_len, num_kv_heads, head_dim), dtype of the caches
+        0 past the end of a sequence.
+    """
+    if max_len is None:
+        max_len = max(seq_lens, default=0)
+    _, page_size, *token_shape = k_cache.shape
+    k = np.zeros((len(seq_lens), max_len, *token_shape), k_cache.dtype)
+    v = np.zeros((len(seq_lens), max_len, *token_shape), v_cache.dtype)
+    for b, seq_len in enumerate(seq_lens):
+        for t in range(seq_len):
+            page, offset = block_table[b, t // page_size], t % page_size
+            k[b, t] = k_cache[page, offset]
+            v[b, t] = v_cache[page, offset]
+    return k, v
+
+
+def _heads_first(x, dtype):
+    """(batch, seqlen, heads, head_dim) to (batch, heads, seqlen, head_dim), and back."""
+    return np.asarray(x, dtype).transpose(0, 2, 1, 3)
+
+
+def _probabilities(q, k, causal, softmax_scale):
+    """P, of shape (batch, num_heads, seqlen_q, seqlen_k), and lse; 0 and −inf in an empty row."""
+    seqlen_q, seqlen_k = q.shape[2], k.shape[2]
+    s = q @ _per_query_head(k, q).mT * _scale(q, softmax_scale)
+    if causal:
+        m, n = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
+        s[..., n > m + seqlen_k - seqlen_q] = -np.inf
+    row_max = s.max(axis=-1, keepdims=True, initial=-np.inf)
+    row_max[row_max == -np.inf] = 0  # a row that sees no key: -inf - -inf would be NaN
+    p = np.exp(s - row_max)
+    row_sum = p.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):  # log(0) = -inf is what we want
+        lse = (row_max + np.log(row_sum))[..., 0]
+    row_sum[row_sum == 0] = 1
+    return p / row_sum, lse
+
+
+def _scale(q, softmax_scale):
+    return q.dtype.type(q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+
+
+def _per_query_head(x, q):
+    """Repeat each key head for the query heads that share it."""
+    return np.repeat(x, q.shape[1] // x.shape[1], axis=1)
+
+
+def _sum_over_group(dx, x):
+    """Sum the gradients of the query heads that share a key head."""
+    batch, num_heads, seqlen, head_dim = dx.shape
+    num_kv_heads = x.shape[1]
+    return dx.reshape(batch, num_kv_heads, num_heads // num_kv_heads, seqlen, head_dim).sum(axis=2)

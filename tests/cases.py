@@ -1,0 +1,131 @@
+"""What the kernel tests share: shapes chosen for their dangers, inputs, and the rule of comparison.
+
+Everything here takes and returns arrays of any library, so that the same cases run on the CPU
+engine and on a GPU.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Shape(NamedTuple):
+    """One attention problem; `danger` says what it is there to break."""
+
+    danger: str
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def sizes(self):
+        return self[1:]
+
+
+# With the tiles of TILES below: whole tiles, tile ± 1, tails on one side only.
+SHAPES = [
+    Shape("one_query_one_key_one_dim", 1, 1, 1, 1, 1, 1),
+    Shape("whole_tiles", 1, 16, 16, 1, 1, 8),
+    Shape("tile_plus_one_minus_one", 1, 9, 15, 1, 1, 8),
+    Shape("tail_in_keys_only", 2, 16, 19, 2, 2, 4),
+    Shape("tail_in_queries_only", 1, 13, 16, 2, 2, 4),
+    Shape("one_query_many_keys", 1, 1, 37, 2, 1, 16),
+    Shape("more_queries_than_keys", 2, 21, 10, 1, 1, 8),  # causal: rows that see no key
+    Shape("many_queries_one_key", 1, 33, 1, 1, 1, 8),
+    Shape("more_keys_than_queries", 1, 10, 29, 1, 1, 8),
+    Shape("gqa", 2, 11, 13, 4, 2, 8),
+    Shape("mqa", 1, 17, 9, 3, 1, 8),
+    Shape("head_dim_59", 1, 9, 10, 1, 1, 59),
+    Shape("head_dim_111", 1, 5, 9, 1, 1, 111),
+    Shape("head_dim_256", 1, 9, 9, 1, 1, 256),
+    Shape("no_keys", 1, 5, 0, 2, 1, 8),
+    Shape("no_queries", 1, 0, 5, 2, 1, 8),
+    Shape("no_batch", 0, 5, 5, 2, 1, 8),
+]
+TILES = [(8, 8), (4, 8), (8, 4)]  # (block_m, block_n): small ones, so that small shapes have tails
+
+
+def random(rng, *shape):
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def make_qkv(rng, batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim):
+    """Normally distributed q, k, v."""
+    q = random(rng, batch, seqlen_q, num_heads, head_dim)
+    k, v = (random(rng, batch, seqlen_k, num_kv_heads, head_dim) for _ in range(2))
+    return q, k, v
+
+
+def large_scores(rng):
+    """Scores of about ±1e4: exp overflows unless the row's maximum is taken away first."""
+    q, k, v = make_qkv(rng, 1, 12, 20, 1, 1, 4)
+    return 70 * q, 70 * k, v
+
+
+def ascending_scores(rng):
+    """Every key scores higher than all before it: each tile rescales what came before."""
+    q, k, v = make_qkv(rng, 1, 12, 40, 1, 1, 4)
+    q[...] = 1
+    k[...] = np.arange(40, dtype=np.float32)[None, :, None, None]
+    return q, k, v
+
+
+def descending_scores(rng):
+    """The first key wins: what the later tiles add is tiny."""
+    q, k, v = ascending_scores(rng)
+    return q, k[:, ::-1].copy(), v
+
+
+def equal_scores(rng):
+    """Every key weighs the same: out is the mean of v, lse is log(seqlen_k) exactly once."""
+    q, k, v = make_qkv(rng, 1, 12, 20, 1, 1, 4)
+    return np.zeros_like(q), k, v
+
+
+VALUES = [large_scores, ascending_scores, descending_scores, equal_scores]
+
+
+def strided(x):
+    """The same values in a view with gaps: only the last axis is contiguous."""
+    gaps = np.full((x.shape[0], 2 * x.shape[1], x.shape[2] + 1, x.shape[3] + 3), np.nan, x.dtype)
+    view = gaps[:, ::2, 1:, 1:-2]
+    view[...] = x
+    return view
+
+
+def to_host(x):
+    """NumPy array of an array of any library."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "copy_to_host"):  # Numba
+        return x.copy_to_host()
+    return x.get() if hasattr(x, "get") else x.detach().cpu().numpy()  # CuPy, PyTorch
+
+
+def assert_close(got, want, plain, *, factor=2, name="result"):
+    """Hold `got` to `factor` times the error of a plain float32 computation.
+
+    Parameters
+    ----------
+    got : float32 array of any library
+    want : float64 array
+        The definition. Where it is infinite, `got` must be the same infinity.
+    plain : float32 array
+        The definition computed in float32 NumPy.
+    """
+    got = to_host(got)
+    assert got.shape == want.shape, f"{name} has shape {got.shape}, not {want.shape}"
+    assert got.dtype == np.float32, f"{name} is {got.dtype}, not float32"
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32), name)
+    tolerance = factor * np.abs(plain[finite] - want[finite]).max(initial=0) + 1e-6
+    error = np.zeros(want.shape)
+    error[finite] = np.abs(got[finite] - want[finite])
+    wrong = np.argwhere(~(error <= tolerance))  # so written that NaN is wrong
+    assert not len(wrong), (
+        f"{name} is off in {len(wrong)} places, first at {tuple(map(int, wrong[0]))}: "
+        f"{got[tuple(wrong[0])]} for {want[tuple(wrong[0])]}, allowed error {tolerance:.3g}"
+    )

@@ -1,0 +1,159 @@
+"""reference: the definitions, against loops over single numbers and finite differences."""
+
+import math
+
+import numpy as np
+import pytest
+from cases import make_qkv, random
+
+from fa_numba import reference
+
+SHAPES = {  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim
+    "mha": (2, 3, 3, 2, 2, 4),
+    "gqa_more_keys": (1, 2, 5, 4, 2, 3),
+    "mqa_more_queries": (1, 5, 2, 3, 1, 2),
+    "one": (1, 1, 1, 1, 1, 1),
+}
+
+
+def brute_force(q, k, v, causal, softmax_scale):
+    """Attention, one Python float at a time, straight from the formula."""
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    seqlen_k, num_kv_heads = k.shape[1:3]
+    out = np.zeros(q.shape)
+    lse = np.full((batch, num_heads, seqlen_q), -np.inf)
+    for b, m, h in np.ndindex(batch, seqlen_q, num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        seen = range(min(seqlen_k, max(0, m + seqlen_k - seqlen_q + 1)) if causal else seqlen_k)
+        weights = [
+            math.exp(
+                softmax_scale
+                * sum(float(q[b, m, h, d]) * float(k[b, n, kv_head, d]) for d in range(head_dim))
+            )
+            for n in seen
+        ]
+        if not weights:
+            continue
+        lse[b, h, m] = math.log(sum(weights))
+        for d in range(head_dim):
+            terms = (w * float(v[b, n, kv_head, d]) for n, w in zip(seen, weights, strict=True))
+            out[b, m, h, d] = sum(terms) / sum(weights)
+    return out, lse
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("softmax_scale", [None, 0.3])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_attention_is_the_formula(rng, shape, softmax_scale, causal):
+    q, k, v = make_qkv(rng, *shape)
+    out, lse = reference.attention(q, k, v, causal=causal, softmax_scale=softmax_scale)
+    scale = 1 / math.sqrt(shape[-1]) if softmax_scale is None else softmax_scale
+    out_brute, lse_brute = brute_force(q, k, v, causal, scale)
+    assert out.dtype == lse.dtype == np.float64
+    np.testing.assert_allclose(out, out_brute, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(lse, lse_brute, rtol=1e-12, atol=1e-14)
+
+
+def test_causal_is_bottom_right_aligned():
+    for seqlen_q, seqlen_k, mask in [
+        (2, 5, ["11110", "11111"]),
+        (5, 2, ["00", "00", "00", "10", "11"]),
+    ]:
+        q, k = np.zeros((1, seqlen_q, 1, 1)), np.zeros((1, seqlen_k, 1, 1))
+        v = np.eye(seqlen_k)[None, :, None, :]  # out is then the row of P
+        q, k = (np.repeat(x, seqlen_k, axis=3) for x in (q, k))
+        out, lse = reference.attention(q, k, v, causal=True)
+        seen = np.array([[int(c) for c in row] for row in mask])
+        np.testing.assert_array_equal(out[0, :, 0] > 0, seen)
+        with np.errstate(divide="ignore"):
+            np.testing.assert_allclose(lse[0, 0], np.log(seen.sum(axis=1)))
+
+
+def test_rows_that_see_no_key_are_zero(rng):
+    q, k, v = make_qkv(rng, 1, 5, 2, 1, 1, 4)
+    dout = random(rng, *q.shape)
+    out, lse = reference.attention(q, k, v, causal=True)
+    dq, _, _ = reference.attention_bwd(dout, q, k, v, causal=True)
+    for x in (out, dq):
+        assert (x[:, :3] == 0).all() and (x[:, 3:] != 0).any()
+    assert (lse[..., :3] == -np.inf).all() and np.isfinite(lse[..., 3:]).all()
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, batch", [(3, 0, 1), (0, 3, 1), (3, 3, 0)])
+def test_empty_inputs(rng, seqlen_q, seqlen_k, batch):
+    q, k, v = make_qkv(rng, batch, seqlen_q, seqlen_k, 2, 1, 4)
+    out, lse = reference.attention(q, k, v)
+    assert out.shape == q.shape and (out == 0).all()
+    assert lse.shape == (batch, 2, seqlen_q) and (lse == -np.inf).all()
+    for dx, x in zip(reference.attention_bwd(q, q, k, v), (q, k, v), strict=True):
+        assert dx.shape == x.shape and (dx == 0).all()
+
+
+def test_large_scores_do_not_overflow(rng):
+    q, k, v = make_qkv(rng, 1, 4, 6, 1, 1, 4)
+    out, lse = reference.attention(200 * q, 200 * k, v, dtype=np.float32)
+    assert np.isfinite(out).all() and np.isfinite(lse).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_gradients_are_finite_differences(rng, shape, causal):
+    q, k, v = (x.astype(np.float64) for x in make_qkv(rng, *shape))
+    dout = rng.standard_normal(q.shape)
+    got = reference.attention_bwd(dout, q, k, v, causal=causal, softmax_scale=0.4)
+
+    def loss():
+        return (dout * reference.attention(q, k, v, causal=causal, softmax_scale=0.4)[0]).sum()
+
+    h = 1e-5
+    for x, dx in zip((q, k, v), got, strict=True):
+        numeric = np.zeros_like(x)
+        for i in np.ndindex(x.shape):
+            value = x[i]
+            x[i] = value + h
+            above = loss()
+            x[i] = value - h
+            numeric[i] = (above - loss()) / (2 * h)
+            x[i] = value
+        np.testing.assert_allclose(dx, numeric, rtol=1e-7, atol=1e-9)
+
+
+def test_dtype_is_the_precision_of_the_computation(rng):
+    q, k, v = make_qkv(rng, 1, 4, 6, 2, 1, 4)
+    arrays = (
+        *reference.attention(q, k, v, causal=True, dtype=np.float32),
+        *reference.attention_bwd(q, q, k, v, causal=True, dtype=np.float32),
+        reference.softmax(q[0, :, 0], dtype=np.float32),
+    )
+    assert all(x.dtype == np.float32 for x in arrays)
+
+
+def test_softmax_is_the_formula(rng):
+    x = random(rng, 3, 7)
+    brute = [[math.exp(a) / sum(math.exp(b) for b in row) for a in row] for row in x.tolist()]
+    np.testing.assert_allclose(reference.softmax(x), brute, rtol=1e-13)
+    np.testing.assert_allclose(reference.softmax(x + np.float32(1000)).sum(axis=1), 1)
+    assert np.isnan(reference.softmax(np.full((1, 3), -np.inf))).all()
+    assert reference.softmax(np.zeros((3, 0))).shape == (3, 0)
+
+
+def test_paged_kv_lookup_follows_the_block_table():
+    cache = np.arange(4 * 2 * 1 * 1, dtype=np.float32).reshape(4, 2, 1, 1)  # page p holds 2p, 2p+1
+    block_table = np.array([[3, 0], [1, -1], [-1, -1]], np.int32)
+    k, v = reference.paged_kv_lookup(cache, -cache, block_table, np.array([3, 2, 0], np.int32))
+    np.testing.assert_array_equal(k[..., 0, 0], [[6, 7, 0], [2, 3, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(v, -k)
+    k, _ = reference.paged_kv_lookup(cache, cache, block_table, np.array([1, 1, 0]), max_len=2)
+    np.testing.assert_array_equal(k[..., 0, 0], [[6, 0], [2, 0], [0, 0]])
+
+
+def test_inputs_are_not_changed(rng):
+    q, k, v = (x.astype(np.float64) for x in make_qkv(rng, 1, 5, 3, 2, 1, 4))
+    before = [x.copy() for x in (q, k, v)]
+    for x in (q, k, v):
+        x.flags.writeable = False
+    reference.attention(q, k, v, causal=True)
+    reference.attention_bwd(q, q, k, v, causal=True)
+    reference.softmax(q[0, :, 0])
+    for x, y in zip((q, k, v), before, strict=True):
+        np.testing.assert_array_equal(x, y)
