@@ -1,0 +1,936 @@
+"""A zoo of small kernels for the tests of the CPU engine, each with a launch.
+
+Together they use what kernels use: every kind of barrier and control flow, shared, dynamic and
+local memory, shuffles, votes, atomics, device functions, odd shapes and odd strides. Every kernel
+is free of races, so its answer does not depend on the order of the threads.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import boolean, cuda, float32, float64, int32, int64, uint32
+
+FULL_MASK = 0xFFFFFFFF
+TILE = 16
+PADDED = TILE + 1  # one column more: a column of the tile then falls into 16 banks
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel: `inputs(rng)` makes its arguments, outputs included.
+
+    `rtol` is 0 where every operation is exactly rounded; kernels that call exp or log may differ
+    by the rounding of one library call, which is not the engine's.
+    """
+
+    kernel: object
+    grid: int | tuple
+    block: int | tuple
+    inputs: object = field(repr=False)
+    shared_bytes: int = 0
+    rtol: float = 0.0
+    label: str = ""
+
+    @property
+    def name(self):
+        function = getattr(self.kernel, "py_func", None) or self.kernel.fn
+        return function.__name__ + self.label
+
+    def arguments(self, seed=0):
+        return self.inputs(np.random.default_rng(seed))
+
+
+ZOO = []
+
+
+def launched(grid, block, inputs, **options):
+    """Put the kernel below into the zoo; may be repeated for a second launch."""
+
+    def add(kernel):
+        ZOO.append(Launch(kernel, grid, block, inputs, **options))
+        return kernel
+
+    return add
+
+
+def by_name(name):
+    return next(launch for launch in ZOO if launch.name == name)
+
+
+def floats(rng, *shape, dtype=np.float32):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def integers(rng, *shape, low=-100, high=100, dtype=np.int64):
+    return rng.integers(low, high, shape).astype(dtype)
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+# --- element by element -----------------------------------------------------------------------
+
+
+@launched(5, 64, lambda rng: (floats(rng, 300), floats(rng, 300), zeros(300)))
+@launched(
+    3,
+    20,
+    lambda rng: (floats(rng, 55, dtype="f8"), floats(rng, 55), zeros(55)),
+    label="_block_of_20",
+)
+@cuda.jit
+def vector_add(a, b, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a[i] + b[i]
+
+
+@launched(3, 48, lambda rng: (np.float32(1.5), floats(rng, 1000), floats(rng, 1000)))
+@cuda.jit
+def axpy_grid_stride(alpha, x, y):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        y[i] = alpha * x[i] + y[i]
+
+
+@launched((2, 2, 2), (4, 3, 5), lambda rng: (zeros(10, 6, 8, dtype=np.int64),))
+@cuda.jit
+def threads_3d(out):
+    x, y, z = cuda.grid(3)
+    ti, bi, bd, gd = cuda.threadIdx, cuda.blockIdx, cuda.blockDim, cuda.gridDim
+    rank = (ti.z * bd.y + ti.y) * bd.x + ti.x
+    block = (bi.z * gd.y + bi.y) * gd.x + bi.x
+    out[z, y, x] = block * 1000 + rank
+
+
+@launched(
+    (3, 2),
+    (16, 4),
+    lambda rng: (
+        floats(rng, 40, 90)[::5, ::-2],  # 8 x 45, backwards along rows
+        floats(rng, 45, 8).T,
+        zeros(17, 45, dtype=np.float64)[::2][:8][::-1],
+    ),
+)
+@cuda.jit
+def odd_strides(a, b, out):
+    j, i = cuda.grid(2)
+    if i < out.shape[0] and j < out.shape[1]:
+        out[i, j] = a[i, j] - b[i, j]
+
+
+@launched(2, 32, lambda rng: (floats(rng, 64, 6), zeros(64, 6)))
+@cuda.jit
+def row_views(x, out):
+    i = cuda.grid(1)
+    row = x[i]
+    target = out[i]
+    for j in range(len(row)):
+        target[j] = row[row.shape[0] - 1 - j] + x[i][0]
+
+
+@launched(
+    2,
+    64,
+    lambda rng: (
+        integers(rng, 128, low=-128, high=128, dtype=np.int8),
+        integers(rng, 128, low=0, high=256, dtype=np.uint8),
+        integers(rng, 128, low=-30000, high=30000, dtype=np.int16),
+        rng.random(128) < 0.5,
+        zeros(6, 128, dtype=np.int64),
+        zeros(128, dtype=np.int8),
+    ),
+)
+@cuda.jit
+def narrow_integers(a, b, c, flag, out, wrapped):
+    i = cuda.grid(1)
+    out[0, i] = a[i] * b[i] * c[i]
+    out[1, i] = c[i] // (a[i] + 200) if flag[i] else c[i] % -7
+    out[2, i] = max(a[i], c[i]) - min(b[i], 100)
+    out[3, i] = abs(a[i]) + int32(b[i]) * 3000000000
+    out[4, i] = int32(c[i] * 100000)  # wraps to 32 bits
+    out[5, i] = not flag[i] or a[i] > 0
+    wrapped[i] = a[i] * 3  # wraps to 8 bits
+
+
+@launched(
+    2,
+    64,
+    lambda rng: (
+        rng.integers(0, 2**32, 128).astype(np.uint32),
+        rng.integers(0, 2**31, 128).astype(np.int32),
+        zeros(5, 128, dtype=np.int64),
+    ),
+)
+@cuda.jit
+def bit_tricks(u, s, out):
+    i = cuda.grid(1)
+    x = u[i]
+    out[0, i] = cuda.popc(x & 0x0F0F0F0F)
+    out[1, i] = (s[i] << 7) ^ (s[i] >> 3) | 1
+    out[2, i] = ~s[i] & 0xFF
+    h = s[i] & 0xFFFF
+    for _ in range(4):  # xorshift
+        h ^= (h << 13) & 0xFFFFFFFF
+        h ^= h >> 17
+        h ^= (h << 5) & 0xFFFFFFFF
+    out[3, i] = h
+    lowest = s[i] & -s[i]
+    out[4, i] = lowest
+
+
+@launched((2, 3), (16, 8), lambda rng: (zeros(20, 30, dtype=np.int32), 40))
+@cuda.jit
+def mandelbrot(out, limit):
+    x, y = cuda.grid(2)
+    if x >= out.shape[1] or y >= out.shape[0]:
+        return
+    c_re = -2.0 + 3.0 * x / out.shape[1]
+    c_im = -1.0 + 2.0 * y / out.shape[0]
+    re = im = 0.0
+    count = 0
+    while re * re + im * im < 4.0 and count < limit:
+        re, im = re * re - im * im + c_re, 2.0 * re * im + c_im
+        count += 1
+    out[y, x] = count
+
+
+@launched(
+    (2, 2),
+    (8, 8),
+    lambda rng: ((rng.random((15, 13)) < 0.4).astype(np.int8), zeros(15, 13, dtype=np.int8)),
+)
+@cuda.jit
+def game_of_life(old, new):
+    j, i = cuda.grid(2)
+    rows, cols = old.shape
+    if i < rows and j < cols:
+        neighbours = 0
+        for di in range(-1, 2):
+            for dj in range(-1, 2):
+                if di != 0 or dj != 0:
+                    neighbours += old[(i + di) % rows, (j + dj) % cols]
+        alive = old[i, j] == 1
+        new[i, j] = 1 if neighbours == 3 or (alive and neighbours == 2) else 0
+
+
+# --- control flow -----------------------------------------------------------------------------
+
+
+@launched(2, 48, lambda rng: (zeros(96, dtype=np.int64),))
+@cuda.jit
+def collatz(steps):
+    i = cuda.grid(1)
+    n = i + 1
+    count = 0
+    while True:
+        if n == 1:
+            break
+        count += 1
+        if n % 2 == 0:
+            n //= 2
+            continue
+        n = 3 * n + 1
+    steps[i] = count
+
+
+@launched(3, 32, lambda rng: (integers(rng, 80), zeros(80, 3, dtype=np.int64)))
+@cuda.jit
+def early_exit(x, out):
+    i = cuda.grid(1)
+    if i >= x.shape[0]:
+        return
+    out[i, 0] = 1
+    if x[i] < 0:
+        return
+    total = 0
+    for j in range(i % 7):
+        if x[j] > 50:
+            continue
+        if total > 100:
+            out[i, 2] = j
+            return
+        total += abs(x[j])
+    else:
+        total += 1000
+    out[i, 1] = total
+
+
+@launched(2, 32, lambda rng: (integers(rng, 64, low=0), zeros(64, dtype=np.int64)))
+@cuda.jit
+def short_circuit(x, out):
+    i = cuda.grid(1)
+    n = x.shape[0]
+    right = x[i + 1] if i + 1 < n else -1
+    a = 0
+    if i > 0 and x[i - 1] > 50 or i + 1 < n and x[i + 1] < 20:
+        a = 1
+    elif not 10 <= x[i] < 40:
+        a = 2
+    out[i] = a * 1000 + right
+
+
+@launched(2, 32, lambda rng: (integers(rng, 64, 10), zeros(64, 4, dtype=np.int64)))
+@cuda.jit
+def loops(x, out):
+    i = cuda.grid(1)
+    first, last = -1, 0
+    for j in range(9, -1, -3):  # backwards
+        last = j
+        for k in range(j, 10, 2):
+            if x[i, k] > 60:
+                first = k
+                break
+            out[i, 0] += 1
+        if first > 6:
+            break
+    a, b = first, last
+    a, b = b, a
+    for _ in range(5, 5):  # never
+        a = 1000
+    for width in (2, 3, 5):
+        out[i, 1] += x[i, width] * width
+    out[i, 2] = a
+    out[i, 3] = b
+
+
+# --- functions --------------------------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def clamp(x, low, high):
+    if x < low:
+        return low
+    return min(x, high)
+
+
+@cuda.jit(device=True)
+def divmod_clamped(x, n):
+    for candidate in range(1, 6):
+        if candidate * candidate > x:
+            return candidate, clamp(x % n, 1, 3)
+    return x // n, clamp(x, 0, 9)
+
+
+@launched(2, 48, lambda rng: (integers(rng, 96), zeros(96, 2, dtype=np.int64)))
+@cuda.jit
+def device_functions(x, out):
+    i = cuda.grid(1)
+    q, r = divmod_clamped(x[i], i % 5 + 1)
+    out[i, 0] = q
+    out[i, 1] = clamp(r * x[i], -50, 50)
+
+
+def make_polynomial(DEGREE, COEFFICIENT):
+    NUM_TERMS = DEGREE + 1  # Numba takes a name as a shape, not an expression
+
+    @cuda.jit(device=True)
+    def term(x, k):
+        power = float32(1)
+        for _ in range(k):
+            power *= x
+        return COEFFICIENT * power
+
+    @cuda.jit
+    def polynomial(x, out):
+        i = cuda.grid(1)
+        terms = cuda.local.array(NUM_TERMS, float32)
+        for k in range(NUM_TERMS):
+            terms[k] = term(x[i], k)
+        total = float32(0)
+        for k in range(NUM_TERMS):
+            total += terms[k]
+        out[i] = total
+
+    return polynomial
+
+
+for degree, coefficient in ((2, 3), (5, 0.5)):
+    launched(2, 32, lambda rng: (floats(rng, 64), zeros(64)), label=f"_{degree}")(
+        make_polynomial(degree, coefficient)
+    )
+
+
+@launched(2, 32, lambda rng: (floats(rng, 64, 8), zeros(64, 8), zeros(64, dtype=np.int32)))
+@cuda.jit
+def insertion_sort(x, out, swaps):
+    i = cuda.grid(1)
+    values = cuda.local.array(8, float32)
+    count = 0
+    for j in range(8):
+        v = x[i, j]
+        k = j
+        while k > 0 and values[k - 1] > v:  # an index of its own for each thread
+            values[k] = values[k - 1]
+            k -= 1
+            count += 1
+        values[k] = v
+    for j in range(8):
+        out[i, j] = values[j]
+    swaps[i] = count
+
+
+# --- shared memory and barriers ---------------------------------------------------------------
+
+
+@launched(7, 64, lambda rng: (integers(rng, 400), zeros(7, dtype=np.int64)))
+@cuda.jit
+def tree_sum(x, out):
+    partial = cuda.shared.array(64, int64)
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    partial[t] = x[i] if i < x.size else 0
+    cuda.syncthreads()
+    step = 32
+    while step > 0:
+        if t < step:
+            partial[t] += partial[t + step]
+        cuda.syncthreads()
+        step //= 2
+    if t == 0:
+        out[cuda.blockIdx.x] = partial[0]
+
+
+NUM_THREADS = 64
+
+
+@launched(6, NUM_THREADS, lambda rng: (floats(rng, 6, 150), zeros(6, 150)), rtol=1e-6)
+@cuda.jit
+def tree_softmax(x, out):
+    partial = cuda.shared.array(NUM_THREADS, float32)
+    row = cuda.blockIdx.x
+    t = cuda.threadIdx.x
+    n = x.shape[1]
+    m_i = float32(-math.inf)
+    for j in range(t, n, NUM_THREADS):
+        m_i = max(m_i, x[row, j])
+    partial[t] = m_i
+    cuda.syncthreads()
+    step = NUM_THREADS // 2
+    while step > 0:
+        if t < step:
+            partial[t] = max(partial[t], partial[t + step])
+        cuda.syncthreads()
+        step //= 2
+    m_i = partial[0]
+    cuda.syncthreads()
+    l_i = float32(0)
+    for j in range(t, n, NUM_THREADS):
+        l_i += math.exp(x[row, j] - m_i)
+    partial[t] = l_i
+    cuda.syncthreads()
+    step = NUM_THREADS // 2
+    while step > 0:
+        if t < step:
+            partial[t] += partial[t + step]
+        cuda.syncthreads()
+        step //= 2
+    l_i = partial[0]
+    for j in range(t, n, NUM_THREADS):
+        out[row, j] = math.exp(x[row, j] - m_i) / l_i
+
+
+HEAD_DIM = 32
+
+
+@launched(
+    2,
+    (TILE, TILE),
+    lambda rng: (*(floats(rng, 32, HEAD_DIM) for _ in "qkv"), zeros(32, HEAD_DIM), zeros(32), 0.2),
+    rtol=2e-6,
+)
+@cuda.jit
+def flash_attn_tile(q, k, v, out, lse, softmax_scale):
+    """FlashAttention-2, lengths a multiple of TILE; two columns of out per thread."""
+    q_tile = cuda.shared.array((TILE, HEAD_DIM), float32)
+    k_tile = cuda.shared.array((TILE, HEAD_DIM), float32)
+    v_tile = cuda.shared.array((TILE, HEAD_DIM), float32)
+    s_tile = cuda.shared.array((TILE, TILE), float32)
+    tx = cuda.threadIdx.x
+    ty = cuda.threadIdx.y
+    row = cuda.blockIdx.x * TILE + ty
+    scale = float32(softmax_scale)
+    for c in range(tx, HEAD_DIM, TILE):
+        q_tile[ty, c] = q[row, c]
+    acc = cuda.local.array(2, float32)
+    acc[0] = 0.0
+    acc[1] = 0.0
+    m_i = float32(-math.inf)
+    l_i = float32(0)
+    for n_start in range(0, k.shape[0], TILE):
+        for c in range(tx, HEAD_DIM, TILE):
+            k_tile[ty, c] = k[n_start + ty, c]
+            v_tile[ty, c] = v[n_start + ty, c]
+        cuda.syncthreads()
+        s = float32(0)
+        for c in range(HEAD_DIM):
+            s += q_tile[ty, c] * k_tile[tx, c]
+        s_tile[ty, tx] = s * scale
+        cuda.syncthreads()
+        m_new = m_i
+        for n in range(TILE):
+            m_new = max(m_new, s_tile[ty, n])
+        alpha = math.exp(m_i - m_new)
+        l_i *= alpha
+        acc[0] *= alpha
+        acc[1] *= alpha
+        for n in range(TILE):
+            p = math.exp(s_tile[ty, n] - m_new)
+            l_i += p
+            acc[0] += p * v_tile[n, tx]
+            acc[1] += p * v_tile[n, tx + TILE]
+        m_i = m_new
+        cuda.syncthreads()
+    out[row, tx] = acc[0] / l_i
+    out[row, tx + TILE] = acc[1] / l_i
+    if tx == 0:
+        lse[row] = m_i + math.log(l_i)
+
+
+@launched(
+    2,
+    20,
+    lambda rng: (*(floats(rng, 23, HEAD_DIM) for _ in "qkv"), zeros(23, HEAD_DIM), 0.2),
+    rtol=2e-6,
+)
+@cuda.jit
+def attention_row(q, k, v, out, softmax_scale):
+    """One thread per query row, online softmax, nothing shared."""
+    i = cuda.grid(1)
+    if i >= q.shape[0]:
+        return
+    acc = cuda.local.array(HEAD_DIM, float32)
+    for c in range(HEAD_DIM):
+        acc[c] = 0.0
+    scale = float32(softmax_scale)
+    m_i = float32(-math.inf)
+    l_i = float32(0)
+    for j in range(k.shape[0]):
+        s = float32(0)
+        for c in range(HEAD_DIM):
+            s += q[i, c] * k[j, c]
+        s *= scale
+        m_new = max(m_i, s)
+        alpha = math.exp(m_i - m_new)
+        p = math.exp(s - m_new)
+        l_i = l_i * alpha + p
+        for c in range(HEAD_DIM):
+            acc[c] = acc[c] * alpha + p * v[j, c]
+        m_i = m_new
+    for c in range(HEAD_DIM):
+        out[i, c] = acc[c] / l_i
+
+
+@launched(
+    (3, 3), (TILE, TILE), lambda rng: (floats(rng, 40, 35), floats(rng, 35, 44), zeros(40, 44))
+)
+@cuda.jit
+def tiled_matmul(a, b, c):
+    a_tile = cuda.shared.array((TILE, TILE), float32)
+    b_tile = cuda.shared.array((TILE, TILE), float32)
+    tx = cuda.threadIdx.x
+    ty = cuda.threadIdx.y
+    j, i = cuda.grid(2)
+    acc = float32(0)
+    for start in range(0, a.shape[1], TILE):
+        inside = i < a.shape[0] and start + tx < a.shape[1]
+        a_tile[ty, tx] = a[i, start + tx] if inside else 0
+        inside = start + ty < b.shape[0] and j < b.shape[1]
+        b_tile[ty, tx] = b[start + ty, j] if inside else 0
+        cuda.syncthreads()
+        for n in range(TILE):
+            acc += a_tile[ty, n] * b_tile[n, tx]
+        cuda.syncthreads()
+    if i < c.shape[0] and j < c.shape[1]:
+        c[i, j] = acc
+
+
+@launched((2, 3), (TILE, TILE), lambda rng: (floats(rng, 45, 30), zeros(30, 45)))
+@cuda.jit
+def transpose(x, out):
+    tile = cuda.shared.array((TILE, PADDED), float32)
+    tx = cuda.threadIdx.x
+    ty = cuda.threadIdx.y
+    j = cuda.blockIdx.x * TILE + tx
+    i = cuda.blockIdx.y * TILE + ty
+    if i < x.shape[0] and j < x.shape[1]:
+        tile[ty, tx] = x[i, j]
+    cuda.syncthreads()
+    j = cuda.blockIdx.x * TILE + ty
+    i = cuda.blockIdx.y * TILE + tx
+    if i < x.shape[0] and j < x.shape[1]:
+        out[j, i] = tile[tx, ty]
+
+
+@launched(4, 48, lambda rng: (integers(rng, 170), zeros(170, dtype=np.int64)))
+@cuda.jit
+def stencil(x, out):
+    """Sum of five neighbours, halo in shared memory; a block of one warp and a half."""
+    cells = cuda.shared.array(48 + 4, int64)
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    n = x.size
+    cells[t + 2] = x[i] if i < n else 0
+    if t < 2:
+        left = cuda.blockIdx.x * 48 - 2 + t
+        right = cuda.blockIdx.x * 48 + 48 + t
+        cells[t] = x[left] if left >= 0 else 0
+        cells[t + 50] = x[right] if right < n else 0
+    cuda.syncthreads()
+    if i < n:
+        total = 0
+        for d in range(5):
+            total += cells[t + d]
+        out[i] = total
+
+
+@launched(3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64)))
+@cuda.jit
+def scan(x, out):
+    """Inclusive prefix sum, Hillis and Steele, with two buffers in turn."""
+    buffers = cuda.shared.array((2, 64), int64)
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    source = 0
+    buffers[source, t] = x[i]
+    cuda.syncthreads()
+    step = 1
+    while step < 64:
+        target = 1 - source
+        if t >= step:
+            buffers[target, t] = buffers[source, t] + buffers[source, t - step]
+        else:
+            buffers[target, t] = buffers[source, t]
+        source = target
+        step *= 2
+        cuda.syncthreads()
+    out[i] = buffers[source, t]
+
+
+@launched(2, 32, lambda rng: (floats(rng, 64), zeros(64), 5))
+@cuda.jit
+def heat(x, out, steps):
+    """Ping-pong between two arrays; the ends are held."""
+    ping = cuda.shared.array(32, float32)
+    pong = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    ping[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    for step in range(steps):
+        if step % 2 == 0:
+            if 0 < t < 31:
+                pong[t] = (ping[t - 1] + ping[t] + ping[t + 1]) * float32(0.25)
+            else:
+                pong[t] = ping[t]
+        else:
+            if 0 < t < 31:
+                ping[t] = (pong[t - 1] + pong[t] + pong[t + 1]) * float32(0.25)
+            else:
+                ping[t] = pong[t]
+        cuda.syncthreads()
+    out[cuda.grid(1)] = pong[t] if steps % 2 else ping[t]
+
+
+@launched(5, 32, lambda rng: (integers(rng, 160), zeros(160, dtype=np.int64)))
+@cuda.jit
+def block_dependent_barriers(x, out):
+    """Each block passes a different number of barriers; block 3 leaves at once."""
+    ring = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    b = cuda.blockIdx.x
+    if b == 3:
+        return
+    ring[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    for turn in range(b * 2):
+        v = ring[(t + turn + 1) % 32]
+        cuda.syncthreads()
+        ring[t] = v + turn
+        cuda.syncthreads()
+    out[cuda.grid(1)] = ring[t]
+
+
+@launched(3, 40, lambda rng: (integers(rng, 100), zeros(100, dtype=np.int64)))
+@cuda.jit
+def barrier_after_exit(x, out):
+    """Threads that have returned are not waited for."""
+    cells = cuda.shared.array(40, int64)
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    if i >= x.size:
+        return
+    cells[t] = x[i]
+    cuda.syncthreads()
+    last = min(40, x.size - cuda.blockIdx.x * 40) - 1
+    out[i] = cells[last - t] * 2
+
+
+@launched(
+    2,
+    64,
+    lambda rng: (integers(rng, 128, dtype=np.int32), zeros(128, dtype=np.int32)),
+    shared_bytes=512,
+)
+@cuda.jit
+def dynamic_shared(x, out):
+    """Two halves of one dynamic array."""
+    cells = cuda.shared.array(0, int32)
+    n = cuda.blockDim.x
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    cells[t] = x[i]
+    cells[n + t] = t
+    cuda.syncthreads()
+    out[i] = cells[n - 1 - t] * 100 + cells[n + (t + 1) % n]
+
+
+@launched(1, 64, lambda rng: (integers(rng, 64),))
+@cuda.jit
+def bitonic_sort(x):
+    values = cuda.shared.array(64, int64)
+    t = cuda.threadIdx.x
+    values[t] = x[t]
+    cuda.syncthreads()
+    size = 2
+    while size <= 64:
+        step = size // 2
+        while step > 0:
+            other = t ^ step
+            if other > t:
+                ascending = t & size == 0
+                a = values[t]
+                b = values[other]
+                if (a > b) == ascending:
+                    values[t] = b
+                    values[other] = a
+            cuda.syncthreads()
+            step //= 2
+        size *= 2
+    x[t] = values[t]
+
+
+@launched(
+    2, (8, 8), lambda rng: (floats(rng, 2, 8, 8, dtype="f8"), zeros(2, 8, 8, dtype=np.float64))
+)
+@cuda.jit
+def gauss_elimination(a, out):
+    """Uniform loop, shrinking set of threads between barriers, float64 in shared memory."""
+    m = cuda.shared.array((8, 8), float64)
+    j = cuda.threadIdx.x
+    i = cuda.threadIdx.y
+    b = cuda.blockIdx.x
+    m[i, j] = a[b, i, j] + (8.0 if i == j else 0.0)
+    cuda.syncthreads()
+    for pivot in range(7):
+        factor = m[i, pivot] / m[pivot, pivot]
+        cuda.syncthreads()
+        if i > pivot:
+            m[i, j] -= factor * m[pivot, j]
+        cuda.syncthreads()
+    out[b, i, j] = m[i, j]
+
+
+# --- warps ------------------------------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def warp_max(x):
+    offset = 16
+    while offset > 0:
+        x = max(x, cuda.shfl_down_sync(FULL_MASK, x, offset))
+        offset //= 2
+    return cuda.shfl_sync(FULL_MASK, x, 0)
+
+
+@cuda.jit(device=True)
+def warp_sum(x):
+    for bit in range(5):
+        x += cuda.shfl_xor_sync(FULL_MASK, x, 16 >> bit)
+    return x
+
+
+@launched(3, 64, lambda rng: (floats(rng, 5, 70), zeros(5, 70)), rtol=1e-6)
+@cuda.jit
+def warp_softmax(x, out):
+    """One warp per row; the last warp has no row and leaves."""
+    row = cuda.blockIdx.x * (cuda.blockDim.x // 32) + cuda.threadIdx.x // 32
+    lane = cuda.threadIdx.x % 32
+    if row >= x.shape[0]:
+        return
+    m_i = float32(-math.inf)
+    for j in range(lane, x.shape[1], 32):
+        m_i = max(m_i, x[row, j])
+    m_i = warp_max(m_i)
+    l_i = float32(0)
+    for j in range(lane, x.shape[1], 32):
+        l_i += math.exp(x[row, j] - m_i)
+    l_i = warp_sum(l_i)
+    for j in range(lane, x.shape[1], 32):
+        out[row, j] = math.exp(x[row, j] - m_i) / l_i
+
+
+@launched(2, 96, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64)))
+@cuda.jit
+def warp_scan(x, out):
+    """Prefix sum: shfl_up within a warp, shared memory across warps."""
+    totals = cuda.shared.array(3, int64)
+    t = cuda.threadIdx.x
+    lane = cuda.laneid
+    warp = t // 32
+    value = x[cuda.grid(1)]
+    for bit in range(5):
+        left = cuda.shfl_up_sync(FULL_MASK, value, 1 << bit)
+        if lane >= 1 << bit:
+            value += left
+    if lane == 31:
+        totals[warp] = value
+    cuda.syncthreads()
+    for w in range(warp):
+        value += totals[w]
+    out[cuda.grid(1)] = value
+
+
+@launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
+@cuda.jit
+def warp_rotate(x, out):
+    """Shuffles with a source lane of each thread's own; one warp does not take part."""
+    i = cuda.grid(1)
+    value = x[i]
+    if cuda.threadIdx.x // 32 == cuda.blockIdx.x:
+        value = cuda.shfl_sync(FULL_MASK, value, (cuda.laneid * 7 + 3) % 32)
+        value += cuda.shfl_down_sync(FULL_MASK, value, 5)
+    out[i] = value
+
+
+@launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, 4, dtype=np.int64)))
+@cuda.jit
+def votes(x, out):
+    i = cuda.grid(1)
+    ballot = cuda.ballot_sync(FULL_MASK, x[i] > 0)
+    out[i, 0] = ballot
+    out[i, 1] = cuda.popc(ballot & ((1 << cuda.laneid) - 1))
+    out[i, 2] = 10 if cuda.any_sync(FULL_MASK, x[i] > 97) else 20
+    out[i, 3] = 10 if cuda.all_sync(FULL_MASK, x[i] > -99) else 20
+
+
+@launched(4, 48, lambda rng: (integers(rng, 192), zeros(192, 3, dtype=np.int64)))
+@cuda.jit
+def block_votes(x, out):
+    i = cuda.grid(1)
+    out[i, 0] = cuda.syncthreads_count(1 if x[i] > 50 else 0)
+    out[i, 1] = 7 if cuda.syncthreads_and(1 if x[i] > -97 else 0) else 8
+    out[i, 2] = 7 if cuda.syncthreads_or(1 if x[i] > 97 else 0) else 8
+
+
+@launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
+@cuda.jit
+def warp_shared_exchange(x, out):
+    """Lanes talk through shared memory with no more than syncwarp."""
+    cells = cuda.shared.array(64, int64)
+    t = cuda.threadIdx.x
+    base = t - t % 32
+    cells[t] = x[cuda.grid(1)]
+    cuda.syncwarp()
+    v = cells[base + 31 - t % 32]
+    cuda.syncwarp()
+    cells[t] = v * 2
+    cuda.syncwarp()
+    out[cuda.grid(1)] = cells[base + (t + 1) % 32]
+
+
+# --- atomics ----------------------------------------------------------------------------------
+
+
+@launched(3, 64, lambda rng: (integers(rng, 500, low=0, high=16), zeros(16, dtype=np.int32)))
+@cuda.jit
+def histogram(x, counts):
+    local = cuda.shared.array(16, int32)
+    t = cuda.threadIdx.x
+    if t < 16:
+        local[t] = 0
+    cuda.syncthreads()
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        cuda.atomic.add(local, x[i], 1)
+    cuda.syncthreads()
+    if t < 16:
+        cuda.atomic.add(counts, t, local[t])
+
+
+@launched(
+    3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64), zeros(3, dtype=np.int64))
+)
+@cuda.jit
+def compact(x, out, counts):
+    """Keep the positive values of each block: a place from the ballot, a base from an atomic."""
+    base = cuda.shared.array(2, int64)
+    total = cuda.shared.array(1, int64)
+    t = cuda.threadIdx.x
+    lane = t % 32
+    warp = t // 32
+    value = x[cuda.grid(1)]
+    if t == 0:
+        total[0] = 0
+    cuda.syncthreads()
+    ballot = cuda.ballot_sync(FULL_MASK, value > 0)
+    for turn in range(2):  # in turn, so that the order is fixed
+        if warp == turn and lane == 0:
+            base[warp] = cuda.atomic.add(total, 0, cuda.popc(ballot))
+        cuda.syncthreads()
+    if value > 0:
+        place = base[warp] + cuda.popc(ballot & ((1 << lane) - 1))
+        out[cuda.blockIdx.x * 64 + place] = value
+    if t == 0:
+        counts[cuda.blockIdx.x] = total[0]
+
+
+@launched(
+    3,
+    48,
+    lambda rng: (integers(rng, 144, low=1), np.array([0, 99, -99, -1, 0, 0, 5, 0, 9], np.int64)),
+)
+@cuda.jit
+def every_atomic(x, out):
+    v = x[cuda.grid(1)]
+    cuda.atomic.add(out, 0, v)
+    cuda.atomic.min(out, 1, v)
+    cuda.atomic.max(out, 2, v)
+    cuda.atomic.and_(out, 3, v | 64)
+    cuda.atomic.or_(out, 4, v & 42)
+    cuda.atomic.xor(out, 5, v)
+    cuda.atomic.sub(out, 6, v * 2)
+    cuda.atomic.cas(out, 7, 0, 77)
+    cuda.atomic.exch(out, 8, 31)
+
+
+@launched(2, 32, lambda rng: (zeros(3, dtype=np.uint32), zeros(64, dtype=np.int64)))
+@cuda.jit
+def atomic_counters(counters, seen):
+    """inc and dec wrap; the old values handed out are all different."""
+    cuda.atomic.inc(counters, 0, uint32(9))
+    cuda.atomic.dec(counters, 1, uint32(6))
+    ticket = cuda.atomic.add(counters, 2, uint32(1))
+    cuda.atomic.add(seen, int64(ticket), 1)
+
+
+@launched(
+    2, 64, lambda rng: (integers(rng, 128, 3), zeros(2, 3, dtype=np.int64), zeros(1, dtype=bool))
+)
+@cuda.jit
+def atomic_columns(x, sums, done):
+    """Atomics on two-dimensional places, shared and global; a boolean flag from every thread."""
+    block_sums = cuda.shared.array((1, 3), int64)
+    flag = cuda.shared.array(1, boolean)
+    t = cuda.threadIdx.x
+    if t < 3:
+        block_sums[0, t] = 0
+    if t == 63:
+        flag[0] = True
+    cuda.syncthreads()
+    for c in range(3):
+        cuda.atomic.add(block_sums, (0, c), x[cuda.grid(1), c])
+    cuda.syncthreads()
+    if t < 3:
+        cuda.atomic.add(sums, (cuda.blockIdx.x, t), block_sums[0, t])
+    if t == 5 and cuda.blockIdx.x == 1:
+        done[0] = flag[0]
