@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -112,8 +113,19 @@ def hint(name: str, tier: int | None = None) -> Note:
     if tier not in hints:
         raise ValueError(f"tier must be one of {sorted(hints)}, got {tier}")
     progress.set_hints_read(exercise, tier)
-    parts = [f"**Hint {n} of {len(hints)}.** {hints[n]}" for n in range(1, tier + 1)]
-    return Note(f"### {exercise.short} · {exercise.title}\n\n" + "\n\n".join(parts))
+    parts = [f"**Hint {n} of {len(hints)}.** {_prose(hints[n])}" for n in range(1, tier + 1)]
+    return Note(_heading(exercise) + "\n\n".join(parts))
+
+
+def _heading(exercise: Exercise) -> str:
+    return f"### {exercise.short} · {exercise.title}\n\n"
+
+
+def _prose(text: str) -> str:
+    """Formulas in hints hold bare * and _, which Markdown would read as emphasis."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([*_<~])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def show(name: str) -> Note:
@@ -123,7 +135,7 @@ def show(name: str) -> Note:
         text = exercise.solution.read_text(encoding="utf-8")
         statement = ast.get_docstring(ast.parse(text)).split("\n", 1)[-1].strip()
         link = f"[exercises/{exercise.stub.name}](../exercises/{exercise.stub.name})"
-        notes.append(f"### {exercise.short} · {exercise.title}\n\n{statement}\n\nYour file: {link}")
+        notes.append(f"{_heading(exercise)}```text\n{statement}\n```\n\nYour file: {link}")
     return Note("\n\n".join(notes))
 
 
@@ -138,7 +150,7 @@ def solution(name: str, *, force: bool = False) -> Note:
     code = exercise.solution.read_text(encoding="utf-8")
     kept = [line for line in code.splitlines() if not line.lstrip().startswith("###")]
     debrief = stubs.read(exercise).debrief
-    return Note("```python\n" + "\n".join(kept).strip() + f"\n```\n\n{debrief}")
+    return Note("```python\n" + "\n".join(kept).strip() + f"\n```\n\n{_prose(debrief)}")
 
 
 def reset(name: str, *, yes: bool = False) -> Note:

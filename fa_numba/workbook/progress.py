@@ -44,7 +44,9 @@ def record(graded) -> None:
 def result(exercise: Exercise) -> tuple[int, int] | None:
     """(passed, total) of the last check of these very files, or None."""
     entry = _load(exercise.root).get(exercise.name, {})
-    if not exercise.stub.exists() or entry.get("files") != _checksum(exercise):
+    if not (exercise.stub.exists() and exercise.grader.exists()):
+        return None
+    if entry.get("files") != _checksum(exercise):
         return None
     return entry["passed"], entry["total"]
 

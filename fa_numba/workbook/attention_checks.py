@@ -1,0 +1,219 @@
+"""What the graders of attention share: one head's data, the answer, errors that teach."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fa_numba import reference
+
+UNWRITTEN = np.float32(-777.0)  # what an output holds before the launch
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head of attention: 2-D float32 arrays and the options, with the answers in float64.
+
+    `plain` is the same head computed by NumPy in float32: the yardstick of the tolerance.
+    """
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    dout: np.ndarray
+    causal: bool = False
+    softmax_scale: float | None = None
+    dtype: type = np.float64
+
+    @property
+    def scale(self):
+        """softmax_scale as a kernel argument."""
+        default = 1 / math.sqrt(self.q.shape[1])
+        return np.float32(default if self.softmax_scale is None else self.softmax_scale)
+
+    @cached_property
+    def plain(self):
+        return Head(self.q, self.k, self.v, self.dout, self.causal, self.softmax_scale, np.float32)
+
+    @property
+    def options(self):
+        return {"causal": self.causal, "softmax_scale": float(self.scale), "dtype": self.dtype}
+
+    @cached_property
+    def forward(self):
+        q, k, v = (x[None, :, None] for x in (self.q, self.k, self.v))
+        out, lse = reference.attention(q, k, v, **self.options)
+        return {"out": out[0, :, 0], "lse": lse[0, 0]}
+
+    @cached_property
+    def scores(self):
+        """The scaled scores; -inf where the mask hides a key."""
+        q, k = self.q.astype(self.dtype), self.k.astype(self.dtype)
+        s = q @ k.T * self.dtype(self.scale)
+        if self.causal:
+            m, n = np.arange(len(q))[:, None], np.arange(len(k))
+            s[n > m + len(k) - len(q)] = -np.inf
+        return s
+
+    @cached_property
+    def backward(self):
+        arrays = (x[None, :, None] for x in (self.dout, self.q, self.k, self.v))
+        gradients = reference.attention_bwd(*arrays, **self.options)
+        named = zip(("dq", "dk", "dv"), gradients, strict=True)
+        delta = np.sum(self.dout.astype(self.dtype) * self.forward["out"], axis=1)
+        return {"delta": delta} | {name: gradient[0, :, 0] for name, gradient in named}
+
+    def loss(self, **moved):
+        """sum(dout * out), in float64, with some of q, k, v replaced."""
+        q, k, v = (moved.get(name, getattr(self, name))[None, :, None] for name in "qkv")
+        out, _ = reference.attention(q, k, v, **self.options)
+        return float(np.sum(self.dout * out[0, :, 0]))
+
+
+def random_head(seqlen_q, seqlen_k, head_dim, *, seed=0, **options):
+    """A head of normally distributed numbers."""
+    rng = np.random.default_rng(seed)
+    shapes = [(seqlen_q, head_dim), (seqlen_k, head_dim), (seqlen_k, head_dim)]
+    arrays = [rng.standard_normal(shape, np.float32) for shape in [*shapes, shapes[0]]]
+    return Head(*arrays, **options)
+
+
+def scored_head(scores_of_keys, head_dim=8, *, seqlen_q=12, **options):
+    """A head where every query gives key n the score `scores_of_keys[n]`, exactly in float32.
+
+    Query m multiplies them by 1 or -1 in turn, so that every ascent is also a descent.
+    """
+    head = random_head(seqlen_q, len(scores_of_keys), head_dim, softmax_scale=1.0, **options)
+    head.q[:], head.k[:] = 0, 0
+    head.q[:, 0] = np.where(np.arange(seqlen_q) % 2 == 0, 1, -1)
+    head.k[:, 0] = scores_of_keys
+    return head
+
+
+def ordered_scores(seqlen_k=40):
+    """Scores that ascend for even queries and descend for odd ones: a new maximum in every tile."""
+    return scored_head(np.linspace(-10, 9.5, seqlen_k).round(1))
+
+
+def large_scores(seqlen_k=40):
+    """Scores up to 1e4 and down to -1e4: exp of one is inf or 0 in float32."""
+    rng = np.random.default_rng(1)
+    return scored_head(rng.permutation(np.linspace(-1e4, 1e4, seqlen_k).round(1)))
+
+
+def guarded(*shape, fill=UNWRITTEN):
+    """An output array inside a larger one, to notice writes past its edges: (array, larger)."""
+    rows = shape[0]
+    larger = np.full((rows + 4, *shape[1:]), UNWRITTEN, np.float32)
+    array = larger[2:-2]
+    array[:] = fill
+    return array, larger
+
+
+def expect_guard(name, larger):
+    """Fail where something was written beside a `guarded` array."""
+    edges = np.concatenate([larger[:2], larger[-2:]])
+    assert (edges == UNWRITTEN).all(), (
+        f"the memory just before or after {name} was written: a row that does not exist must not "
+        "be stored"
+    )
+
+
+def expect_unchanged(before, after):
+    """Fail where an input was changed; two dicts of arrays."""
+    for name, array in before.items():
+        changed = np.argwhere(array != after[name])
+        assert not len(changed), (
+            f"{name} is an input, but the kernel changed {name}{[int(i) for i in changed[0]]}"
+        )
+
+
+def expect_close(name, got, want, plain, *, tile, rows="query", factor=2):
+    """Fail unless `got` is as close to float64 as plain float32 is, up to `factor`.
+
+    Parameters
+    ----------
+    name : str
+    got, want, plain : arrays of one shape
+        The kernel's, the float64 and the plain float32 result; 1-D or 2-D.
+    tile : int
+        Rows per tile, to say where the first wrong row lies.
+    rows : str
+        What a row is.
+    factor : float
+        Error allowed, as a multiple of plain float32's.
+    """
+    with np.errstate(invalid="ignore"):  # -inf - (-inf), where a row sees no key
+        finite = np.isfinite(want)
+        tolerance = factor * np.abs(plain - want)[finite].max(initial=0) + 1e-6
+        wrong = ~((got == want) | (np.abs(got - want) <= tolerance))  # NaN is wrong
+    if not wrong.any():
+        return
+    got, want, wrong = (x.reshape(len(x), -1) for x in (got, want, wrong))
+    bad_rows = np.flatnonzero(wrong.any(axis=1))
+    row = int(bad_rows[0])
+    column = int(np.flatnonzero(wrong[row])[0])
+    value = "was never written" if got[row, column] == UNWRITTEN else f"is {got[row, column]:.6g}"
+    where = f"{name}[{row}, {column}]" if got.shape[1] > 1 else f"{name}[{row}]"
+    raise AssertionError(
+        f"{where} ({rows} {row}, in tile {row // tile}) must be {want[row, column]:.6g}, but "
+        f"{value}. Wrong: {len(bad_rows)} of {len(got)} rows, off by more than {tolerance:.1e}. "
+        f"{_likely_cause(got, want, bad_rows, tile)}".rstrip()
+    )
+
+
+def _likely_cause(got, want, bad_rows, tile):
+    """One sentence on the pattern of what is wrong."""
+    num_rows, row = len(got), int(bad_rows[0])
+    if (got[row] == UNWRITTEN).any():
+        columns = np.flatnonzero(got[row] == UNWRITTEN)
+        return f"Columns {columns[0]} to {columns[-1]} of the row belong to no thread."
+    if np.isnan(got[row]).any():
+        return "NaN comes from -inf - (-inf), 0 * inf or 0 / 0."
+    if np.isneginf(want[row]).any() or not want[row].any():
+        return "The row sees no key: 0 in out and in gradients, -inf in lse, by a test of its own."
+    if row >= num_rows - num_rows % tile:
+        return "Only rows of the last tile, which is not full, are wrong."
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = got[row] / want[row]
+    if len(ratio) > 1 and np.ptp(ratio) <= 1e-3 * abs(ratio.mean()):
+        return (
+            f"The whole row is {ratio.mean():.4g} times what it must be: a factor such as 1/l, "
+            "alpha or softmax_scale is wrong, the sum over the keys is right."
+        )
+    if (bad_rows % tile == bad_rows[0] % tile).all() and len(bad_rows) > 1 and tile > 1:
+        return f"All wrong rows are row {row % tile} of their tile."
+    return ""
+
+
+def expect_traffic(trace, wanted):
+    """Fail unless the HBM meter shows exactly the wanted elements.
+
+    Parameters
+    ----------
+    trace : simt.Trace
+    wanted : dict
+        (array, "loads" or "stores") -> (elements, how they come about).
+    """
+    for (name, kind), (elements, formula) in wanted.items():
+        got = getattr(trace.arrays[name], kind)
+        if got == elements:
+            continue
+        times = f", {got / elements:.4g} times as many" if elements else ""
+        raise AssertionError(
+            f"{kind} of {name}: {formula} = {elements} elements, but the meter shows {got}{times}. "
+            + _traffic_cause(trace, got, elements)
+        )
+
+
+def _traffic_cause(trace, got, elements):
+    if got < elements:
+        return "Is part of it never touched?"
+    for axis, threads in zip("xy", trace.block, strict=False):
+        if threads > 1 and got == threads * elements:
+            return (
+                f"That is once per threadIdx.{axis}: one thread loads an element, the others read "
+                "it from shared memory."
+            )
+    return "Is a tile loaded again that is on the chip already, or one that nobody needs?"

@@ -1,0 +1,96 @@
+"""The `fa-numba` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fa-numba",
+        description="The workbook: write attention kernels and have them graded.",
+        epilog="Exercises are named ex05b (one) or ex05 (a whole lesson).",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name, help, **argument):
+        command = commands.add_parser(name, help=help, description=help)
+        if argument:
+            command.add_argument(
+                "name", metavar="NAME", help="an exercise, such as ex05b", **argument
+            )
+        return command
+
+    add("doctor", "what is installed, which backend runs kernels, and why")
+    add("status", "what you have passed").add_argument(
+        "--run", action="store_true", help="grade everything you have started first"
+    )
+    add("show", "what an exercise asks for", nargs=None)
+    add("check", "grade exercises or lessons; without a name, all", nargs="*")
+    add("hint", "the next of three hints", nargs=None).add_argument(
+        "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
+    )
+    add(
+        "reset", "bring back the untouched stub; keeps your file as a backup", nargs=None
+    ).add_argument("--yes", action="store_true", help="do not ask")
+    add("solution", "our solution, once yours passes", nargs=None).add_argument(
+        "--force", action="store_true", help="show it before that"
+    )
+    tour = add("tour", "run every kernel on real text and print one table")
+    tour.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _run(options) -> int:
+    if options.command == "doctor":
+        from fa_numba.workbook import doctor
+
+        return doctor.main()
+    if options.command == "tour":
+        from fa_numba.workbook import tour
+
+        return tour.main(options.arguments) or 0
+
+    from fa_numba.workbook import catalog, grader, stubs
+
+    code, result = 0, None
+    if options.command == "check":
+        found = [e for n in options.name for e in catalog.find(n)] or catalog.all_exercises()
+        result = grader.grade_all(found)
+        code = int(not result.passed)
+    elif options.command == "status":
+        if options.run and (
+            mine := [e for e in catalog.all_exercises() if stubs.state(e) == "changed"]
+        ):
+            grader.grade_all(mine)
+        result = grader.status()
+    elif options.command == "show":
+        result = grader.show(options.name)
+    elif options.command == "hint":
+        result = grader.hint(options.name, options.tier)
+    elif options.command == "reset":
+        result = grader.reset(options.name, yes=options.yes)
+    elif options.command == "solution":
+        result = grader.solution(options.name, force=options.force)
+
+    from rich.console import Console
+
+    Console().print(result)
+    return code
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    from fa_numba.workbook.catalog import UnknownExercise
+
+    options = _parser().parse_args(argv)
+    try:
+        return _run(options)
+    except (UnknownExercise, FileNotFoundError) as error:
+        print(f"fa-numba: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

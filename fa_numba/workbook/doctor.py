@@ -1,0 +1,126 @@
+"""``fa-numba doctor``: what is installed, which backend runs, and why."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib import metadata
+
+
+def _version(*distributions: str) -> str:
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "not installed"
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+def _compiler() -> str:
+    from fa_numba.analysis import machine_code
+
+    if machine_code.compiler_available():
+        return "NVVM found: kernels compile to PTX here, with or without a GPU"
+    return (
+        'NVVM not found: the "compiles for a GPU" checks are skipped (pip install -e ".[compiler]")'
+    )
+
+
+def _cupy() -> str:
+    version = _version("cupy-cuda12x", "cupy-cuda13x", "cupy")
+    if version == "not installed":
+        return version + " (needed only for arrays on a GPU)"
+    import cupy
+
+    return f"{version}, sees {cupy.cuda.runtime.getDeviceCount()} GPU(s)"
+
+
+def _driver() -> str:
+    command = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,memory.total",
+        "--format=csv,noheader",
+    ]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except FileNotFoundError:
+        return "no NVIDIA driver (nvidia-smi is not here)"
+    except subprocess.TimeoutExpired:
+        return "nvidia-smi does not answer"
+    if run.returncode:
+        return "nvidia-smi fails: " + (run.stdout or run.stderr).strip().split("\n")[0]
+    return "; ".join(run.stdout.strip().splitlines())
+
+
+def gpu() -> tuple[bool, str]:
+    """Whether Numba can launch on a GPU here, and which one it is or why not."""
+    try:
+        from numba import config, cuda
+
+        if config.ENABLE_CUDASIM:
+            return False, "NUMBA_ENABLE_CUDASIM is set, which hides any GPU from Numba"
+        if not cuda.is_available():
+            reason = " ".join(str(cuda.cuda_error() or "no reason given").split())
+            return False, f"Numba sees no GPU ({reason.split('. ')[0].rstrip('.')})"
+        device = cuda.get_current_device()
+        name = device.name.decode() if isinstance(device.name, bytes) else device.name
+        major, minor = device.compute_capability
+        return True, f"{name}, sm_{major}{minor}"
+    except Exception as error:  # a half-broken CUDA raises its own kinds; say which and go on
+        return False, _one_line(error)
+
+
+def rows() -> list[tuple[str, str]]:
+    """(what, finding) for everything that decides where kernels run."""
+
+    def probe(function):
+        try:
+            return function()
+        except Exception as error:  # one broken library must not hide the others
+            return _one_line(error)
+
+    return [
+        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        ("NumPy", _version("numpy")),
+        ("numba", _version("numba")),
+        ("numba-cuda", _version("numba-cuda")),
+        ("CuPy", probe(_cupy)),
+        ("compiler", probe(_compiler)),
+        ("driver", probe(_driver)),
+        ("GPU", gpu()[1]),
+    ]
+
+
+def banner() -> str:
+    """One sentence: where kernels run on this machine, and why."""
+    there, why = gpu()
+    if there:
+        return (
+            f"Kernels run on the GPU ({why}) for CuPy, PyTorch and Numba device arrays, and on the "
+            "CPU engine for NumPy arrays given to fa_numba's functions."
+        )
+    return (
+        f"Kernels run on the CPU engine, fa_numba.simt: {why}. "
+        "Answers, bytes and races are those of a GPU; times are not."
+    )
+
+
+def main() -> int:
+    """Print the table and the banner."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+
+    console = Console()
+    table = Table.grid(padding=(0, 2))
+    for what, finding in rows():
+        table.add_row(f"[bold]{what}", finding)
+    console.print(table)
+    console.print(
+        Panel(banner(), title="backend", title_align="left", width=min(console.width, 100))
+    )
+    return 0

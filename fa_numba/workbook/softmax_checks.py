@@ -1,0 +1,124 @@
+"""What the graders of row-wise softmax share: answer, tolerance, the first wrong element."""
+
+import numpy as np
+
+FILLER = np.float32(-77.0)  # what y holds before the launch: no probability
+
+
+def softmax64(x, dtype=np.float64):
+    """Softmax of each row; a masked column (-inf) gets 0, a fully masked row is 0."""
+    x = x.astype(dtype)
+    m = x.max(axis=1, keepdims=True)
+    p = np.exp(x - np.where(np.isneginf(m), 0, m))
+    l = p.sum(axis=1, keepdims=True)
+    return p / np.where(l > 0, l, 1)
+
+
+def run(launch, kernel, grid, block, x):
+    """Launch on a copy of x; return y, whatever `launch` returned, and x as the kernel left it."""
+    x, y = x.copy(), np.full_like(x, FILLER)
+    return y, launch(kernel, grid, block, x, y), x
+
+
+def check_rows(x, y):
+    """Raise AssertionError naming the first wrong row and column, and the likely cause.
+
+    The error allowed against float64 is twice that of the same formula in plain float32.
+    """
+    want = softmax64(x)
+    tolerance = 2 * np.abs(softmax64(x, np.float32) - want).max() + 1e-6
+    wrong = ~(np.abs(y - want) <= tolerance)  # written this way round, NaN is wrong
+    if not wrong.any():
+        return
+    row, n = (int(i) for i in np.argwhere(wrong)[0])
+    rows = np.flatnonzero(wrong.any(axis=1))
+    got = "was never written" if y[row, n] == FILLER else f"is {y[row, n]:.7g}"
+    raise AssertionError(
+        f"y[{row}, {n}] must be {want[row, n]:.7g}, but {got}. Wrong: {wrong.sum()} of {y.size} "
+        f"elements, in {len(rows)} of {len(y)} rows. {_likely_cause(x[row], y[row], want[row])}"
+    )
+
+
+def _likely_cause(x, y, want):
+    """One sentence on what this row looks like."""
+    if (y == FILLER).any():
+        missing = np.flatnonzero(y == FILLER)
+        return f"Columns {missing[0]} to {missing[-1]} of the row are not covered by any thread."
+    if np.isneginf(x).all():
+        return "The row is -inf only: -inf - -inf is NaN and so is 0 / 0; both need a guard."
+    if not np.isfinite(y).all():
+        if np.isneginf(x).any():
+            return "The row holds -inf: a thread that saw nothing else computed -inf - -inf."
+        return "exp overflows float32 beyond 88.7: subtract the row's maximum before exp."
+    m = x.max()
+    if np.allclose(y, np.exp(x - m), rtol=1e-4):
+        return "This is exp(x - m): the division by the sum is missing."
+    total = float(y.sum(dtype=np.float64))
+    if not abs(total - 1) <= 1e-3:
+        seen = np.exp(x.astype(np.float64) - m).sum() / total if total else 0
+        ratio = "" if total <= 0 else f" (as if l were {seen:.6g})"
+        return f"The row sums to {total:.6g}, not 1{ratio}: l must be the sum over all its columns."
+    return "The row sums to 1, yet its shares are wrong: is every exp taken of its own x - m?"
+
+
+CASES = {
+    "a few rows": lambda rng: rng.normal(size=(5, 7)),
+    "one column": lambda rng: rng.normal(size=(4, 1)),
+    "two columns": lambda rng: rng.normal(size=(3, 2)),
+    "fewer columns than a warp": lambda rng: rng.normal(size=(3, 31)),
+    "as many columns as threads": lambda rng: rng.normal(size=(3, 128)),
+    "one column more than threads": lambda rng: rng.normal(size=(3, 129)),
+    "columns no multiple of the threads": lambda rng: 3 * rng.normal(size=(3, 1000)),
+}
+"""Shapes that every softmax kernel must get right: name -> function of a random generator."""
+
+
+def case(name):
+    """The matrix of one of `CASES`, float32."""
+    return CASES[name](np.random.default_rng(0)).astype(np.float32)
+
+
+def large_scores():
+    """Rows whose scores reach +-1e4, where exp alone is inf or 0 in float32."""
+    x = np.random.default_rng(1).normal(size=(6, 200)).astype(np.float32)
+    x[0] *= 1e4
+    x[1] += 1e4
+    x[2] -= 1e4
+    x[3] = np.linspace(-1e4, 1e4, 200)
+    x[4], x[4, 77] = -1e4, 1e4
+    x[5] += 89  # exp(89) is already inf
+    return x
+
+
+def ordered_scores():
+    """Rows that ascend, descend, are all equal, and hold their maximum first, last, in between."""
+    ramp = np.linspace(-20, 20, 300, dtype=np.float32)
+    x = np.stack([ramp, ramp[::-1], np.full(300, 3), *(np.zeros((3, 300)))]).astype(np.float32)
+    for row, n in zip((3, 4, 5), (0, 299, 131), strict=True):
+        x[row, n] = 5
+    return x
+
+
+def masked_scores():
+    """Rows with -inf first, last, everywhere but one column, and in whole strides of threads."""
+    x = np.random.default_rng(2).normal(size=(6, 300)).astype(np.float32)
+    x[0, 0] = -np.inf
+    x[1, 100:] = -np.inf
+    x[2], x[2, 250] = -np.inf, 0.5
+    x[3, :200] = -np.inf
+    x[4, ::2] = -np.inf
+    x[5, 5::128] = -np.inf
+    return x
+
+
+def masked_rows():
+    """Rows of -inf only, among others."""
+    x = np.random.default_rng(3).normal(size=(5, 150)).astype(np.float32)
+    x[0] = x[3] = -np.inf
+    return x
+
+
+def padded_view(rows=5, cols=150):
+    """A view of whole rows inside a larger array, and that array."""
+    base = np.random.default_rng(4).normal(size=(rows + 2, cols + 9)).astype(np.float32)
+    return base[1:-1, 4 : 4 + cols], base

@@ -1,0 +1,128 @@
+"""The two-sided gate: every stub is red for the intended reason, every solution is green.
+
+Stubs are generated afresh for these tests, so a learner's own work in exercises/ changes nothing
+here; where CI is set, the committed stubs must be the generated ones to the letter.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fa_numba.workbook import stubs
+from fa_numba.workbook.catalog import all_exercises
+from fa_numba.workbook.grader import grade_all
+
+REPOSITORY = Path(__file__).parents[1]
+EXERCISES = all_exercises(REPOSITORY)
+EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
+WITH_BARRIERS = [e for e in EXERCISES if re.search(r"cuda\.sync(threads|warp)\(", e.solution.read_text(encoding="utf-8"))]  # fmt: skip
+AT_LEAST_TEN = {"05": "ex05[ab]", "06": "ex06[ab]", "07": "ex07", "10": "ex10"}
+
+
+def test_there_are_exercises():
+    lessons = {e.lesson for e in EXERCISES}
+    assert lessons == {"00", "01", "02", "03", "04", "05", "06", "07", "10"}
+    assert all(sum(e.lesson == lesson for e in EXERCISES) >= 2 for lesson in lessons)
+    assert WITH_BARRIERS
+
+
+def test_no_orphans():
+    assert stubs.orphans(REPOSITORY) == []
+
+
+@EACH
+def test_three_hints_and_a_debrief(exercise):
+    parsed = stubs.read(exercise)
+    assert sorted(parsed.hints) == [1, 2, 3]
+    assert all(parsed.hints.values()) and parsed.debrief
+    assert "###" not in parsed.stub
+
+
+@EACH
+def test_stub_is_what_the_solution_generates(exercise):
+    state = stubs.state(exercise)
+    if state == "changed" and not os.environ.get("CI"):
+        pytest.skip("somebody is working on it: not drift")
+    assert state == "pristine", (
+        f"{exercise.stub.name} is {state}: python -m fa_numba.workbook.stubs --write"
+    )
+
+
+@EACH
+def test_title_names_the_exercise(exercise):
+    first = exercise.solution.read_text(encoding="utf-8").split("\n", 1)[0]
+    assert first.startswith(f'"""{exercise.short} · ')
+
+
+def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
+    for exercise in EXERCISES:
+        body = stubs.read(exercise).stub
+        # Without its last line a stub no longer counts as untouched, and each check speaks for
+        # itself. Compiling is the one thing that a body of `raise` can do.
+        (tmp_path / exercise.stub.name).write_text(body[: body.rindex("# Stub ")], encoding="utf-8")
+    for graded in grade_all(EXERCISES, impl=str(tmp_path)).graded:
+        wrong = {
+            c.name: c.message or c.outcome for c in graded.checks if c.outcome != "not started"
+        }
+        wrong = {name: m for name, m in wrong.items() if not (m == "passed" and "compile" in name)}
+        assert not wrong, f"{graded.exercise.name}: {wrong}"
+        assert graded.count("not started")
+
+
+@EACH
+def test_solution_passes(exercise):
+    (graded,) = grade_all([exercise], impl="solutions").graded
+    assert graded.passed and graded.count("skipped") == 0, repr(graded)
+    slow = {c.name: c.seconds for c in graded.checks if c.seconds > 5}
+    assert not slow, f"checks over 5 s: {slow}"
+    assert len({c.name for c in graded.checks}) == len(graded.checks), "two checks share a name"
+
+
+@pytest.mark.parametrize("lesson", AT_LEAST_TEN)
+def test_at_least_ten_named_checks(lesson):
+    graders = [e.grader for e in EXERCISES if re.match(AT_LEAST_TEN[lesson], e.name)]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *map(str, graders)]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.stdout.count("::") >= 10
+
+
+def test_collecting_the_graders_is_quick():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "exercises"]
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 3
+
+
+@pytest.mark.parametrize("exercise", WITH_BARRIERS, ids=lambda e: e.short)
+def test_any_deleted_barrier_is_caught_and_both_lines_named(exercise, tmp_path):
+    answer = tmp_path / "mutants.json"
+    command = [sys.executable, "-m", "fa_numba.workbook.mutants", "--barriers", "--all-checks"]
+    command += [exercise.short, f"--json={answer}"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert answer.exists(), run.stdout + run.stderr
+    mutants = json.loads(answer.read_text())[exercise.name]
+    assert mutants
+    for mutant in mutants:
+        where = f"{exercise.solution.name}:{mutant['line']}"
+        assert mutant["caught"], f"{where}: deleting this barrier goes unnoticed"
+        named = [re.findall(r"line (\d+)", part) for part in mutant["report"].split("\n\n")]
+        assert any(len(numbers) >= 2 for numbers in named), f"{where}: {mutant['report']}"
+
+
+def test_a_sample_of_other_mistakes_is_caught(tmp_path):
+    answer = tmp_path / "mutants.json"
+    command = [sys.executable, "-m", "fa_numba.workbook.mutants", "ex00a", "ex06b"]
+    command += ["--every=9", f"--json={answer}"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    mutants = [m for some in json.loads(answer.read_text()).values() for m in some]
+    assert len(mutants) >= 5
+    assert sum(m["caught"] for m in mutants) >= 0.9 * len(mutants), run.stdout

@@ -1,0 +1,374 @@
+"""The workbook's machinery, on a workbook of one exercise made for the test."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fa_numba.workbook import catalog, cli, doctor, grader, progress, report, stubs
+
+REPOSITORY = Path(__file__).parents[1]
+
+SOLUTION = '''"""ex99a · Double it
+
+Return twice x.
+"""
+
+import math
+
+### HINT 1: a nudge
+###   that goes on
+### HINT 2: the idea
+### HINT 3: 2 * x
+### DEBRIEF: Doubling is adding.
+
+
+def double(x):
+    """Twice x."""
+    ### BEGIN SOLUTION
+    y = x
+    return x + y
+    ### END SOLUTION
+
+
+def half(x):
+    """Half of x."""
+    ### BEGIN SOLUTION
+    return x / 2
+    ### END SOLUTION
+'''
+
+STUB = '''"""ex99a · Double it
+
+Return twice x.
+"""
+
+import math
+
+
+def double(x):
+    """Twice x."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex99a: double")
+
+
+def half(x):
+    """Half of x."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex99a: half")
+'''
+
+GRADER = '''
+import pytest
+
+
+@pytest.mark.parametrize("x", [0, 3])
+def test_double(exercise, x):
+    """doubles numbers"""
+    got = exercise.double(x)
+    assert got == 2 * x, f"double({x}) must be {2 * x}, got {got}"
+
+
+def test_half(exercise):
+    """halves numbers"""
+    assert exercise.half(4) == 2
+'''
+
+
+@pytest.fixture
+def workbook(tmp_path, monkeypatch):
+    """A workbook with one pristine exercise; its root is the working directory."""
+    for folder in ("solutions", "exercises"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "solutions/ex99a_double.py").write_text(SOLUTION)
+    (tmp_path / "exercises/test_ex99a_double.py").write_text(GRADER)
+    shutil.copy(REPOSITORY / "exercises/conftest.py", tmp_path / "exercises")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    exercise = catalog.find_one("ex99a")
+    stubs.write(exercise)
+    return exercise
+
+
+def solve(exercise, double="2 * x", half="x / 2"):
+    text = exercise.stub.read_text()
+    for name, answer in (("double", double), ("half", half)):
+        if answer:
+            text = text.replace(f'raise NotImplementedError("ex99a: {name}")', f"return {answer}")
+    exercise.stub.write_text(text)
+
+
+# --- stubs
+
+
+def test_stub_hides_answers_hints_and_debrief(workbook):
+    text = workbook.stub.read_text()
+    assert text.startswith(STUB)
+    assert "fa-numba reset ex99a" in text.removeprefix(STUB)
+
+
+def test_hints_and_debrief_are_parsed():
+    parsed = stubs.parse(SOLUTION, "ex99a_double")
+    assert parsed.hints == {1: "a nudge\n  that goes on", 2: "the idea", 3: "2 * x"}
+    assert parsed.debrief == "Doubling is adding."
+
+
+def test_state_tells_pristine_stale_and_changed_apart(workbook):
+    assert stubs.state(workbook) == "pristine"
+    workbook.solution.write_text(SOLUTION.replace("Return twice x.", "Return x + x."))
+    assert stubs.state(workbook) == "stale"
+    solve(workbook)
+    assert stubs.state(workbook) == "changed"
+    workbook.stub.unlink()
+    assert stubs.state(workbook) == "missing"
+
+
+def test_check_fails_on_drift_and_not_on_a_learners_work(workbook, capsys):
+    assert stubs.main(["--check"]) == 0
+    solve(workbook)
+    assert stubs.main(["--check"]) == 0
+    assert stubs.main(["--check", "--strict"]) == 1
+    stubs.write(workbook, force=True)
+    workbook.solution.write_text(SOLUTION.replace("Return twice x.", "Return x + x."))
+    assert stubs.main(["--check"]) == 1
+    assert "stale" in capsys.readouterr().out
+
+
+def test_check_fails_where_there_is_nothing_to_check(workbook):
+    workbook.solution.unlink()
+    assert stubs.main(["--check"]) == 1
+
+
+def test_write_keeps_changed_files(workbook, capsys):
+    solve(workbook)
+    mine = workbook.stub.read_text()
+    assert stubs.main(["--write"]) == 0
+    assert workbook.stub.read_text() == mine
+    assert "kept" in capsys.readouterr().out
+    stubs.main(["--write", "--force"])
+    assert workbook.stub.read_text().startswith(STUB)
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("    ### END SOLUTION\n\n\ndef half", "\n\ndef half", "second ### BEGIN"),
+        ("    ### BEGIN SOLUTION\n    y = x", "    y = x", "without ### BEGIN"),
+        ("    return x / 2\n    ### END SOLUTION\n", "    return x / 2\n", "without ### END"),
+        (
+            "    ### END SOLUTION\n\n\ndef half",
+            "    ### END SOLUTION\n    pass\n\n\ndef half",
+            "end",
+        ),
+        ("### HINT 1: a", "### HINTS: a", "### is for"),
+    ],
+)
+def test_broken_solution_files_are_refused_by_line(old, new, message):
+    assert old in SOLUTION
+    with pytest.raises(stubs.SolutionError, match=rf"ex99a_double\.py, line \d+: .*{message}"):
+        stubs.parse(SOLUTION.replace(old, new), "ex99a_double")
+
+
+def test_orphans(workbook):
+    assert stubs.orphans(workbook.root) == []
+    stranger = workbook.stub.with_name("ex98a_alone.py")
+    stranger.write_text("")
+    workbook.grader.unlink()
+    assert stubs.orphans(workbook.root) == [stranger, workbook.grader]
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    "name", ["ex99a", "99a", "ex99", "99", "ex99a_double", "EX99A", "exercises/ex99a_double.py"]
+)
+def test_find(workbook, name):
+    assert catalog.find(name) == [workbook]
+
+
+def test_unknown_names_list_the_close_ones(workbook, capsys):
+    with pytest.raises(catalog.UnknownExercise, match="ex98a.*did you mean ex99a_double"):
+        catalog.find("ex98a")
+    assert cli.main(["hint", "dubble"]) == 2
+    assert "ex99a_double" in capsys.readouterr().err
+
+
+def test_outside_a_checkout_the_installed_one_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert catalog.find_root() == REPOSITORY
+
+
+# --- grading
+
+
+def test_untouched_exercise_is_not_started(workbook):
+    result = grader.grade("ex99a")
+    assert not result
+    assert [c.outcome for c in result.graded[0].checks] == ["not started"] * 3
+    assert "Traceback" not in repr(result)
+    assert "fill it in" in repr(result)
+
+
+def test_wrong_answer_is_named_and_quoted(workbook):
+    solve(workbook, double="2 * x + y", half=None)
+    first, second, last = grader.grade("ex99a").graded[0].checks
+    assert first.name == "doubles numbers [0]" and first.outcome == "failed"
+    assert re.search(r"NameError: .*\n +line 12: return 2 \* x \+ y", first.message)
+    assert last.outcome == "not started"
+
+
+def test_teaching_message_comes_without_pytests_own(workbook):
+    solve(workbook, double="3 * x")
+    checks = grader.grade("ex99a").graded[0].checks
+    assert [c.outcome for c in checks] == ["passed", "failed", "passed"]
+    assert checks[1].message == "double(3) must be 6, got 9"
+
+
+def test_file_that_does_not_import_is_quoted(workbook):
+    workbook.stub.write_text("def double(x:\n    pass\n")
+    message = grader.grade("ex99a").graded[0].checks[0].message
+    assert "does not import" in message and "line 1: def double(x:" in message
+
+
+def test_passing_shows_the_debrief_and_unlocks_the_solution(workbook):
+    assert "has not passed" in grader.solution("ex99a").markdown
+    assert "return x + y" in grader.solution("ex99a", force=True).markdown
+    solve(workbook)
+    result = grader.grade("ex99a")
+    assert result
+    assert "Doubling is adding." in repr(result)
+    unlocked = grader.solution("ex99a").markdown
+    assert "return x + y" in unlocked and "###" not in unlocked
+
+
+def test_the_file_is_read_fresh(workbook):
+    solve(workbook, double="3 * x")
+    assert not grader.grade("ex99a")
+    workbook.stub.write_text(workbook.stub.read_text().replace("3 * x", "2 * x"))
+    assert grader.grade("ex99a")
+
+
+def test_solutions_and_folders_are_graded_by_the_same_checks(workbook, tmp_path):
+    assert grader.grade("ex99a", impl="solutions")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "ex99a_double.py").write_text("def double(x): return 0\ndef half(x): return 2\n")
+    outcomes = [c.outcome for c in grader.grade("ex99a", impl=str(other)).graded[0].checks]
+    assert outcomes == ["passed", "failed", "passed"]
+    assert progress.result(workbook) is None, "only the learner's own file counts as progress"
+
+
+def test_endless_loop_is_stopped(workbook, monkeypatch):
+    monkeypatch.setattr(grader, "SECONDS_PER_EXERCISE", 3)
+    workbook.stub.write_text("while True:\n    pass\n")
+    assert "does not end" in grader.grade("ex99a").graded[0].checks[0].message
+
+
+def test_status_follows_the_files(workbook):
+    def state():
+        return grader.status().rows[0][2:]
+
+    assert state() == ("not started", "")
+    solve(workbook, double="3 * x")
+    assert state() == ("not checked", "")
+    grader.grade("ex99a")
+    assert state() == ("started", "2/3")
+    workbook.stub.write_text(workbook.stub.read_text().replace("3 * x", "2 * x"))
+    assert state() == ("not checked", "")
+    grader.grade("ex99a")
+    assert state() == ("passed", "3/3")
+    assert "1 of 1" in repr(grader.status()) and "| ex99a |" in grader.status()._repr_markdown_()
+
+
+def test_hints_come_one_at_a_time(workbook):
+    assert "Hint 1 of 3" in grader.hint("ex99a").markdown
+    second = grader.hint("ex99a").markdown
+    assert "a nudge" in second and "the idea" in second and "2 \\* x" not in second
+    grader.hint("ex99a")
+    assert "2 \\* x" in grader.hint("ex99a").markdown, "after the last, the last again"
+    assert "the idea" not in grader.hint("ex99a", tier=1).markdown
+    with pytest.raises(ValueError, match="tier"):
+        grader.hint("ex99a", tier=4)
+
+
+def test_reset_asks_and_keeps_a_backup(workbook, monkeypatch):
+    assert "nothing to reset" in grader.reset("ex99a").markdown
+    solve(workbook)
+    mine = workbook.stub.read_text()
+    monkeypatch.setattr("builtins.input", lambda prompt: "n")
+    grader.reset("ex99a")
+    assert workbook.stub.read_text() == mine
+    grader.reset("ex99a", yes=True)
+    assert stubs.state(workbook) == "pristine"
+    (backup,) = (workbook.root / "exercises/.backup").iterdir()
+    assert backup.read_text() == mine
+
+
+def test_report_escapes_what_a_learner_wrote(workbook):
+    checks = [report.Check("a < b", "failed", "<script>")]
+    html = report.Report([report.Graded(workbook, checks)])._repr_html_()
+    assert "a &lt; b" in html and "&lt;script&gt;" in html and "<script>" not in html
+
+
+def test_whole_folder_prints_a_line_per_exercise(workbook, pytester_free_run):
+    out = pytester_free_run("exercises")
+    assert "· ex99a  Double it  0/3  not started" in out
+    assert "Traceback" not in out and "Error" not in out
+    solve(workbook, double="3 * x", half=None)
+    out = pytester_free_run("exercises")
+    assert "double(3) must be 6, got 9" in out and "0 of 1 exercises passed" in out
+
+
+@pytest.fixture
+def pytester_free_run(workbook):
+    import subprocess
+    import sys
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "pytest", *arguments, "-p", "no:cacheprovider"]
+        run = subprocess.run(command, cwd=workbook.root, capture_output=True, text=True)
+        return run.stdout + run.stderr
+
+    return run
+
+
+# --- the command
+
+
+def test_check_sets_the_exit_status(workbook, capsys):
+    assert cli.main(["check", "ex99a"]) == 1
+    solve(workbook)
+    assert cli.main(["check"]) == 0
+    assert "✓ ex99a" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "show ex99a", "hint ex99a", "reset ex99a", "solution ex99a"]
+)
+def test_commands_answer(workbook, capsys, command):
+    assert cli.main(command.split()) == 0
+    assert "ex99a" in capsys.readouterr().out
+
+
+def test_doctor_says_which_backend_runs_and_why(capsys):
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for word in ("Python", "NumPy", "numba-cuda", "compiler", "driver", "GPU", "Kernels run on"):
+        assert word in out
+    assert not re.search(r"speed-?up|\d× faster", out)
+
+
+def test_doctor_survives_a_half_broken_cuda(monkeypatch, capsys):
+    from numba import cuda
+
+    def broken(*_):
+        raise OSError("libcuda.so: wrong ELF class")
+
+    monkeypatch.setattr(cuda, "is_available", broken)
+    monkeypatch.setenv("PATH", os.devnull)
+    assert cli.main(["doctor"]) == 0
+    assert "wrong ELF class" in capsys.readouterr().out
+    assert doctor.gpu()[0] is False
