@@ -1,0 +1,45 @@
+"""ex02b · Online softmax: two passes, a thread block per row, warp shuffles
+
+Softmax of each row with one pass fewer than ex01b: the first pass finds maximum and sum together,
+the second writes. The threads' pairs (m, l) are folded with `merge`: inside a warp from register to
+register by shuffles, then across the NUM_WARPS warps through shared memory.
+
+x, y      (num_rows, num_cols) float32 in HBM; any num_cols >= 1, also fewer than NUM_THREADS
+launch    online_softmax_kernel[num_rows, NUM_THREADS](x, y): thread block `row` owns row `row`
+columns   thread tid takes columns tid, tid + NUM_THREADS, ... (coalesced)
+returns   nothing: writes every element of y, nothing else, and leaves x alone
+-inf      a masked column has probability 0; a row of -inf only becomes a row of 0
+memory    each element of x is read twice, each element of y written once. Shared memory holds one
+          pair (m, l) per warp, no more
+shuffle   cuda.shfl_xor_sync(FULL_MASK, value, offset) gives each lane the `value` of the lane whose
+          number differs in bit `offset`; offsets 16, 8, 4, 2, 1 leave the fold of all 32 lanes in
+          every lane. All 32 lanes must take part: never under `if lane < ...`
+dtype     float32 throughout
+
+`merge` is ex02a's: write it here again, or paste yours. The kernel is about 25 lines.
+"""
+
+import math
+
+from numba import cuda, float32
+
+NUM_WARPS = 4
+NUM_THREADS = 32 * NUM_WARPS
+FULL_MASK = 0xFFFFFFFF
+
+
+@cuda.jit(device=True)
+def merge(m_a, l_a, m_b, l_b):
+    """Return (m, l) of two parts of a row; (-inf, 0) is the empty part."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex02b: merge")
+
+
+@cuda.jit
+def online_softmax_kernel(x, y):
+    """Softmax of each row of x into y; a thread block of NUM_WARPS warps owns one row."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex02b: online_softmax_kernel")
+
+
+# Stub 2074f53a of solutions/ex02b_online_softmax_kernel.py: `fa-numba reset ex02b` brings it back.
