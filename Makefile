@@ -1,4 +1,4 @@
-# make learn · make test · make grade · make tour · make bench
+# make learn · make test · make grade · make tour · make bench · make sanitize
 # Everything lives in .venv/; a stamp per layer means a second call installs nothing.
 PYTHON ?= python3
 VENV   := .venv
@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
 ACCELERATOR := $(if $(filter 12,$(CUDA)),cuda12,$(if $(CUDA),cuda13,compiler))
 
-.PHONY: learn test grade tour bench clean
+.PHONY: learn test grade tour bench sanitize clean
 .DEFAULT_GOAL := learn
 
 learn: $(VENV)/.lessons
@@ -26,6 +26,13 @@ tour: $(VENV)/.lessons
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+# On a GPU: the small cases under each tool of compute-sanitizer.
+sanitize: $(VENV)/.dev
+	for tool in memcheck racecheck initcheck synccheck; do \
+	  compute-sanitizer --tool $$tool --error-exitcode 1 \
+	    $(BIN)/python -m pytest -q -m gpu -k small tests/test_gpu.py || exit 1; \
+	done
 
 $(VENV)/.lessons: pyproject.toml
 	@echo "== Installing fa-numba[lessons,$(ACCELERATOR)] into $(VENV)/ (once) =="

@@ -1,0 +1,194 @@
+"""The kernels on a real GPU against the float64 definitions: `pytest -m gpu`.
+
+`-k small` keeps the cases that are small enough for compute-sanitizer (`make sanitize`).
+"""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import fa_numba
+from fa_numba import reference
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
+]
+
+# batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal
+SMALL = [
+    (1, 1, 1, 1, 1, 1, False),
+    (2, 17, 33, 2, 2, 16, False),
+    (2, 33, 17, 4, 2, 16, True),  # rows that see no key
+    (1, 5, 64, 4, 1, 59, True),
+    (1, 40, 40, 1, 1, 128, True),
+    (1, 20, 20, 1, 1, 256, True),
+    (1, 1, 50, 2, 1, 111, False),
+]
+LARGE = [
+    (2, 1024, 1024, 4, 4, 64, True),
+    (1, 1000, 3001, 4, 2, 64, True),
+    (1, 4096, 4096, 2, 1, 128, False),
+    (1, 8192, 8192, 1, 1, 64, True),
+    (1, 8192, 8192, 1, 1, 64, False),
+    (1, 2048, 2048, 1, 1, 256, True),
+]
+
+
+def named(case):
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal = case
+    size = "small" if case in SMALL else "large"
+    heads = f"h{num_heads}_{num_kv_heads}"
+    return f"{size}-b{batch}-{seqlen_q}x{seqlen_k}-{heads}-d{head_dim}{'-causal' * causal}"
+
+
+cases = pytest.mark.parametrize("case", SMALL + LARGE, ids=named)
+
+
+def random(rng, *shape):
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def make_case(case):
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal = case
+    rng = np.random.default_rng(sum(case))
+    q = random(rng, batch, seqlen_q, num_heads, head_dim)
+    k, v = (random(rng, batch, seqlen_k, num_kv_heads, head_dim) for _ in range(2))
+    return q, k, v, causal
+
+
+def assert_close(got, want, plain, *, factor=2):
+    """At most `factor` times the error of a plain float32 computation; NaN fails."""
+    assert isinstance(got, cupy.ndarray)
+    got = cupy.asnumpy(got)
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[~finite], want[~finite])
+    error = np.abs(got[finite] - want[finite]).max(initial=0.0)
+    tolerance = factor * np.abs(plain[finite] - want[finite]).max(initial=0.0) + 1e-6
+    assert error <= tolerance
+
+
+@cases
+@pytest.mark.parametrize("name", ["naive_attn", "flash_attn_v1", "flash_attn_v2"])
+def test_forward(name, case):
+    q, k, v, causal = make_case(case)
+    out_ref, lse_ref = reference.attention(q, k, v, causal=causal)
+    out_f32, lse_f32 = reference.attention(q, k, v, causal=causal, dtype=np.float32)
+    on_gpu = [cupy.asarray(x) for x in (q, k, v)]
+    out, *statistics = getattr(fa_numba, name)(*on_gpu, causal=causal)
+    assert_close(out, out_ref, out_f32)
+    if name == "flash_attn_v1":
+        l, m = statistics
+        with np.errstate(divide="ignore"):
+            lse = cupy.asarray(np.where(l.get() > 0, m.get() + np.log(l.get()), -np.inf))
+    else:
+        (lse,) = statistics
+    assert_close(lse, lse_ref, lse_f32)
+    for before, after in zip((q, k, v), on_gpu, strict=True):
+        np.testing.assert_array_equal(before, after.get())
+
+
+@cases
+def test_backward(case):
+    q, k, v, causal = make_case(case)
+    dout = random(np.random.default_rng(1), *q.shape)
+    want = reference.attention_bwd(dout, q, k, v, causal=causal)
+    plain = reference.attention_bwd(dout, q, k, v, causal=causal, dtype=np.float32)
+    q, k, v, dout = (cupy.asarray(x) for x in (q, k, v, dout))
+    out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
+    got = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, causal=causal)
+    again = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, causal=causal)
+    for name, x, x_ref, x_f32, x_again in zip(
+        ("dq", "dk", "dv"), got, want, plain, again, strict=True
+    ):
+        assert_close(x, x_ref, x_f32, factor=3)
+        assert (x == x_again).all(), f"{name} differs from run to run"
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (33, 100), (64, 1025), (4096, 8192)])
+@pytest.mark.parametrize("name", ["naive_softmax", "safe_softmax", "online_softmax"])
+def test_softmax(name, shape):
+    x = random(np.random.default_rng(0), *shape)
+    got = getattr(fa_numba, name)(cupy.asarray(x))
+    assert_close(got, reference.softmax(x), reference.softmax(x, dtype=np.float32))
+
+
+@pytest.mark.parametrize("page_size", [1, 7, 16])
+def test_paged_kv_lookup_small(page_size):
+    rng = np.random.default_rng(0)
+    seq_lens = np.array([0, 1, 50, 33], np.int32)
+    pages = -(-seq_lens // page_size)
+    num_pages = int(pages.sum()) + 3
+    shape = (num_pages, page_size, 2, 59)
+    k_cache, v_cache = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    block_table = np.full((4, pages.max() + 1), -1, np.int32)
+    free = iter(rng.permutation(num_pages))
+    for b, length in enumerate(seq_lens):
+        for t in range(length):
+            if t % page_size == 0:
+                block_table[b, t // page_size] = next(free)
+            page = block_table[b, t // page_size]
+            k_cache[page, t % page_size] = random(rng, 2, 59)
+            v_cache[page, t % page_size] = random(rng, 2, 59)
+    arrays = (k_cache, v_cache, block_table, seq_lens)
+    want = reference.paged_kv_lookup(*arrays)
+    got = fa_numba.paged_kv_lookup(*(cupy.asarray(x) for x in arrays))
+    for x, x_ref in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x.get(), x_ref)
+
+
+def test_strided_arrays_small():
+    rng = np.random.default_rng(0)
+    qkv = cupy.asarray(random(rng, 2, 40, 3, 2, 32))  # packed: a view of each, not contiguous
+    q, k, v = (qkv[:, :, i] for i in range(3))
+    out, lse = fa_numba.flash_attn_v2(q, k, v)
+    packed = [cupy.ascontiguousarray(x) for x in (q, k, v)]
+    out_packed, lse_packed = fa_numba.flash_attn_v2(*packed)
+    assert (out == out_packed).all() and (lse == lse_packed).all()
+
+
+def test_runs_on_the_current_stream_small():
+    q, k, v, causal = make_case((1, 64, 64, 2, 2, 32, True))
+    out_ref, _ = reference.attention(q, k, v, causal=causal)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        big = cupy.random.standard_normal((4096, 4096), dtype=np.float32)
+        for _ in range(20):
+            big = big @ big * np.float32(1e-3)  # keeps the stream busy: an early start is seen
+        late = (big[0, 0] * 0).astype(np.float32)
+        arrays = [cupy.asarray(x) + cupy.nan_to_num(late) for x in (q, k, v)]
+        out, _ = fa_numba.flash_attn_v2(*arrays, causal=causal)
+    stream.synchronize()
+    np.testing.assert_allclose(out.get(), out_ref, rtol=1e-4, atol=1e-5)
+
+
+def test_torch_tensors_small():
+    torch = pytest.importorskip("torch")
+    q, k, v, causal = make_case((2, 50, 50, 4, 2, 64, True))
+    tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
+    out, lse = fa_numba.flash_attn_v2(*tensors, causal=causal)
+    assert isinstance(out, torch.Tensor) and out.device == tensors[0].device
+    out_ref, lse_ref = reference.attention(q, k, v, causal=causal)
+    np.testing.assert_allclose(out.cpu().numpy(), out_ref, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(lse.cpu().numpy(), lse_ref, rtol=1e-4, atol=1e-5)
+
+
+def test_numba_device_arrays_small():
+    q, k, v, causal = make_case((1, 20, 20, 1, 1, 16, False))
+    out, _ = fa_numba.flash_attn_v2(*(cuda.to_device(x) for x in (q, k, v)))
+    out_ref, _ = reference.attention(q, k, v)
+    np.testing.assert_allclose(out.copy_to_host(), out_ref, rtol=1e-4, atol=1e-5)
+
+
+def test_numpy_arrays_run_on_the_cpu_engine_small():
+    q, k, v, causal = make_case((1, 20, 20, 1, 1, 16, False))
+    out, _ = fa_numba.flash_attn_v2(q, k, v)
+    assert isinstance(out, np.ndarray)
+
+
+def test_libraries_do_not_mix_small():
+    q, k, v, _ = make_case((1, 4, 4, 1, 1, 4, False))
+    with pytest.raises(TypeError, match="cupy"):
+        fa_numba.flash_attn_v2(cupy.asarray(q), k, v)
