@@ -5,7 +5,8 @@ ever existing: the outer loop walks the K/V tiles, the inner loop the Q tiles, a
 live in HBM, read and written back once per tile.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  l, m (seqlen_q,). All float32.
-start     the caller has set out = 0, l = 0, m = -inf (Algorithm 1, line 2). No mask.
+start     the caller has set out = 0, l = 0, m = -inf (Algorithm 1, line 2), or an earlier launch
+          with other keys has left its state there: go on from what out, l and m hold. No mask.
 launch    kernel[1, (BLOCK_N, BLOCK_M)](q, k, v, out, l, m, softmax_scale): one thread block does
           the whole head. threadIdx.x = tx < BLOCK_N picks the key, threadIdx.y = ty < BLOCK_M the
           query: thread (ty, tx) computes score (ty, tx) of the tile and afterwards owns the

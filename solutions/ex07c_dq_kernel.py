@@ -29,8 +29,8 @@ from numba import cuda, float32
 
 ### HINT 1: The frame of ex06b without its statistics, and the two dot products of ex07b.
 ### HINT 2: Only ds goes to shared memory. Three barriers in the loop: tiles complete, ds complete,
-### HINT 2: all done before k_tile is overwritten. lse and delta of a row are loaded by thread tx == 0 and
-### HINT 2: read by all: the first barrier covers them too.
+### HINT 2: all done before k_tile is overwritten. Thread tx == 0 loads lse and delta of a row, and
+### HINT 2: all read them: the first barrier covers them too.
 ### HINT 3: dq_acc[i] += ds_tile[ty, c] * k_tile[c, d] over the keys c of the tile, with
 ### HINT 3: d = tx + i * BLOCK_N; softmax_scale multiplies once, at the end. The loop bound is the
 ### HINT 3: n_stop of ex06b.

@@ -1,0 +1,134 @@
+"""Grader of ex05a: one tile's update of out, l and m."""
+
+import numpy as np
+import pytest
+
+from fa_numba.workbook.attention_checks import (
+    expect_close,
+    expect_unchanged,
+    large_scores,
+    ordered_scores,
+    random_head,
+)
+
+
+def start(rows, head_dim):
+    """out, l, m before the first tile."""
+    zeros = np.zeros((rows, head_dim), np.float32), np.zeros(rows, np.float32)
+    return *zeros, np.full(rows, -np.inf, np.float32)
+
+
+def walk(exercise, s, v, tile, order=1):
+    """Feed the columns of s to tile_update, `tile` at a time; return out, l, m."""
+    state = start(len(s), v.shape[1])
+    for n in range(0, s.shape[1], tile)[::order]:
+        state = exercise.tile_update(s[:, n : n + tile], v[n : n + tile], *state)
+        assert len(state) == 3, f"return out, l, m: three arrays, got {len(state)}"
+    return state
+
+
+def check(head, state, seen=slice(None)):
+    """Compare with attention over the keys in `seen`."""
+    answers = []
+    for precision in (head, head.plain):
+        s, v = precision.scores[:, seen], precision.v[seen].astype(precision.dtype)
+        m = s.max(axis=1)
+        p = np.exp(s - np.where(np.isneginf(m), 0, m)[:, None])
+        l = p.sum(axis=1)
+        answers.append((p @ v / np.where(l > 0, l, 1)[:, None], l, m))
+    for name, got, want, plain in zip(("out", "l", "m"), state, *answers, strict=True):
+        assert got.shape == want.shape, f"{name} must have shape {want.shape}, got {got.shape}"
+        expect_close(name, got, want, plain, tile=len(want))
+
+
+def scores(head):
+    return head.plain.scores, head.v
+
+
+def test_one_tile(exercise):
+    """the first tile alone gives plain softmax"""
+    head = random_head(6, 8, 5)
+    check(head, walk(exercise, *scores(head), tile=8))
+
+
+def test_two_tiles(exercise):
+    """two tiles give the softmax of both"""
+    head = random_head(6, 16, 5)
+    check(head, walk(exercise, *scores(head), tile=8))
+
+
+@pytest.mark.parametrize("tile", [1, 3, 7, 20])
+def test_tile_width(exercise, tile):
+    """the width of the tile does not change the answer"""
+    head = random_head(6, 20, 5)
+    check(head, walk(exercise, *scores(head), tile=tile))
+
+
+def test_tile_order(exercise):
+    """the order of the tiles does not change the answer"""
+    head = random_head(6, 24, 5)
+    check(head, walk(exercise, *scores(head), tile=4, order=-1))
+
+
+def test_always_normalised(exercise):
+    """after every tile out is a finished softmax over the keys seen so far"""
+    head = random_head(6, 24, 5)
+    s, v = scores(head)
+    state = start(6, 5)
+    for n in range(0, 24, 4):
+        state = exercise.tile_update(s[:, n : n + 4], v[n : n + 4], *state)
+        check(head, state, slice(0, n + 4))
+
+
+def test_ascending_scores(exercise):
+    """a new maximum in every tile rescales what was summed before"""
+    head = ordered_scores()
+    check(head, walk(exercise, *scores(head), tile=4))
+
+
+def test_large_scores(exercise):
+    """stable at scores of 1e4 and -1e4"""
+    head = large_scores()
+    check(head, walk(exercise, *scores(head), tile=4))
+
+
+def test_masked_keys(exercise):
+    """a masked key (-inf) has no weight"""
+    head = random_head(12, 24, 5, causal=True)
+    check(head, walk(exercise, *scores(head), tile=4))
+
+
+def test_masked_tile(exercise):
+    """a tile that is masked out completely changes nothing"""
+    head = random_head(6, 8, 5)
+    before = walk(exercise, *scores(head), tile=8)
+    masked = np.full((6, 4), -np.inf, np.float32)
+    with np.errstate(invalid="ignore"):
+        after = exercise.tile_update(masked, np.ones((4, 5), np.float32), *before)
+    for name, x, y in zip(("out", "l", "m"), before, after, strict=True):
+        expect_close(name, y, x, x, tile=6)
+
+
+def test_rows_that_see_no_key(exercise):
+    """a row that sees no key stays at out = 0, l = 0, m = -inf, beside rows that do"""
+    head = random_head(12, 5, 5, causal=True)  # rows 0 to 6 see nothing
+    with np.errstate(invalid="ignore", divide="ignore"):
+        check(head, walk(exercise, *scores(head), tile=2))
+
+
+def test_inputs_unchanged(exercise):
+    """the arguments stay as they are"""
+    head = random_head(4, 12, 3)
+    s, v = scores(head)
+    out, l, m = walk(exercise, s[:, :8], v[:8], tile=4)
+    inputs = {"s": s[:, 8:].copy(), "v": v[8:].copy(), "out": out, "l": l, "m": m}
+    before = {name: x.copy() for name, x in inputs.items()}
+    exercise.tile_update(*inputs.values())
+    expect_unchanged(before, inputs)
+
+
+def test_float32(exercise):
+    """float32 in, float32 out"""
+    head = random_head(4, 12, 3)
+    for name, x in zip(("out", "l", "m"), walk(exercise, *scores(head), tile=4), strict=True):
+        assert x.dtype == np.float32, f"{name} must stay float32, as on the GPU; got {x.dtype}"

@@ -1,0 +1,168 @@
+"""Grader of ex05b: the FlashAttention-1 kernel."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fa_numba import simt
+from fa_numba.workbook.attention_checks import (
+    expect_close,
+    expect_guard,
+    expect_traffic,
+    expect_unchanged,
+    guarded,
+    large_scores,
+    ordered_scores,
+    random_head,
+)
+
+
+def prepare(exercise, head, BLOCK_M, BLOCK_N):
+    """The kernel, its launch configuration and its arguments."""
+    kernel = exercise.make_kernel(head.q.shape[1], BLOCK_M, BLOCK_N)
+    seqlen_q = len(head.q)
+    state = {
+        "out": guarded(*head.q.shape, fill=0),
+        "l": guarded(seqlen_q, fill=0),
+        "m": guarded(seqlen_q, fill=-np.inf),
+    }
+    arrays = [array for array, _ in state.values()]
+    return kernel, (BLOCK_N, BLOCK_M), [head.q, head.k, head.v, *arrays, head.scale], state
+
+
+def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
+    """Run checked, compare out, l and m."""
+    kernel, block, args, state = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    simt.run(kernel, 1, block, *args)
+    answers = [head.forward["out"], head.plain.forward["out"]]
+    expect_close("out", state["out"][0], *answers, tile=BLOCK_M)
+    for name in ("l", "m"):
+        answers = [statistics(h)[name] for h in (head, head.plain)]
+        expect_close(name, state[name][0], *answers, tile=BLOCK_M)
+
+
+def statistics(head):
+    m = head.scores.max(axis=1)
+    return {"m": m, "l": np.exp(head.scores - m[:, None]).sum(axis=1)}
+
+
+def test_one_tile(exercise):
+    """one tile of queries, one tile of keys"""
+    check(exercise, random_head(8, 8, 8))
+
+
+def test_many_tiles(exercise):
+    """several tiles both ways match float64"""
+    check(exercise, random_head(24, 32, 16))
+
+
+@pytest.mark.parametrize("BLOCK_M, BLOCK_N", [(8, 8), (4, 16), (16, 4), (5, 7), (1, 32), (32, 1)])
+def test_tile_size(exercise, BLOCK_M, BLOCK_N):
+    """tile size does not change the answer"""
+    check(exercise, random_head(22, 30, 12), BLOCK_M, BLOCK_N)
+
+
+def test_ragged_queries(exercise):
+    """seqlen_q not divisible by the tile"""
+    check(exercise, random_head(19, 16, 8))
+
+
+def test_ragged_keys(exercise):
+    """seqlen_k not divisible by the tile"""
+    check(exercise, random_head(16, 19, 8))
+
+
+def test_short(exercise):
+    """shorter than one tile"""
+    check(exercise, random_head(3, 5, 8))
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 1), (1, 37), (21, 1)])
+def test_one_query_or_key(exercise, seqlen_q, seqlen_k):
+    """one query, one key"""
+    check(exercise, random_head(seqlen_q, seqlen_k, 8))
+
+
+@pytest.mark.parametrize("head_dim", [1, 3, 13, 33])
+def test_odd_head_dim(exercise, head_dim):
+    """head_dim odd, smaller and larger than the thread block is wide"""
+    check(exercise, random_head(11, 18, head_dim))
+
+
+def test_ascending_scores(exercise):
+    """a new maximum in every tile rescales what was summed before"""
+    check(exercise, ordered_scores())
+
+
+def test_large_scores(exercise):
+    """stable at scores of 1e4 and -1e4"""
+    check(exercise, large_scores())
+
+
+@pytest.mark.parametrize("softmax_scale", [1.0, 0.05, 0.0, -0.3])
+def test_softmax_scale(exercise, softmax_scale):
+    """softmax_scale is honoured"""
+    check(exercise, random_head(10, 20, 8, softmax_scale=softmax_scale))
+
+
+def test_running_state(exercise):
+    """out, l, m carry the state: a second launch with more keys continues the first"""
+    head = random_head(13, 24, 8)
+    kernel, block, (q, k, v, *rest), state = prepare(exercise, head, 8, 8)
+    for part in (slice(0, 11), slice(11, None)):
+        simt.run(kernel, 1, block, q, k[part], v[part], *rest)
+    answers = [head.forward["out"], head.plain.forward["out"]]
+    expect_close("out", state["out"][0], *answers, tile=8)
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [(32, 32, 8, 8), (19, 37, 4, 16)])
+def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
+    """HBM traffic is the formula, element for element"""
+    head = random_head(seqlen_q, seqlen_k, 12)
+    kernel, block, args, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    trace = simt.trace(kernel, 1, block, *args)
+    T_c = math.ceil(seqlen_k / BLOCK_N)
+    once = (head.k.size, "seqlen_k * head_dim")
+    turns = (head.q.size * T_c, "seqlen_q * head_dim * ceil(seqlen_k / BLOCK_N)")
+    rows = (seqlen_q * T_c, "seqlen_q * ceil(seqlen_k / BLOCK_N)")
+    expect_traffic(
+        trace,
+        {
+            ("k", "loads"): once,
+            ("v", "loads"): once,
+            ("q", "loads"): turns,
+            ("out", "loads"): turns,
+            ("out", "stores"): turns,
+            ("l", "loads"): rows,
+            ("m", "loads"): rows,
+            ("l", "stores"): rows,
+            ("m", "stores"): rows,
+        },
+    )
+
+
+def test_inputs_unchanged(exercise):
+    """q, k and v stay as they are"""
+    head = random_head(11, 18, 8)
+    kernel, block, args, _ = prepare(exercise, head, 8, 8)
+    before = {name: getattr(head, name).copy() for name in "qkv"}
+    simt.run(kernel, 1, block, *args)
+    expect_unchanged(before, {name: getattr(head, name) for name in "qkv"})
+
+
+def test_nothing_written_outside(exercise):
+    """nothing is written beside out, l and m"""
+    head = random_head(11, 18, 8)
+    kernel, block, args, state = prepare(exercise, head, 8, 8)
+    simt.run(kernel, 1, block, *args)
+    for name, (_, larger) in state.items():
+        expect_guard(name, larger)
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU, without float64"""
+    from fa_numba.analysis.machine_code import gpu_ready
+
+    kernel, _, args, _ = prepare(exercise, random_head(4, 4, 64), 16, 16)
+    gpu_ready(kernel, args)

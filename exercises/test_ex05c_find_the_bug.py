@@ -1,0 +1,133 @@
+"""Grader of ex05c: the published FlashAttention-1 kernel, mended."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fa_numba import simt
+from fa_numba.workbook.attention_checks import (
+    expect_close,
+    expect_guard,
+    expect_traffic,
+    guarded,
+    large_scores,
+    random_head,
+)
+
+
+def launch(exercise, head, BLOCK_M, BLOCK_N, how=simt.run):
+    """Run the mended kernel; return out, l, m with their guards, and what `how` returned."""
+    kernel = exercise.make_kernel(head.q.shape[1], BLOCK_M, BLOCK_N)
+    seqlen_q = len(head.q)
+    state = {
+        "out": guarded(*head.q.shape, fill=0),
+        "l": guarded(seqlen_q, fill=0),
+        "m": guarded(seqlen_q, fill=-np.inf),
+    }
+    arrays = [array for array, _ in state.values()]
+    result = how(kernel, 1, (BLOCK_N, BLOCK_M), head.q, head.k, head.v, *arrays)
+    return state, result
+
+
+def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
+    state, _ = launch(exercise, head, BLOCK_M, BLOCK_N)
+    answers = [head.forward["out"], head.plain.forward["out"]]
+    expect_close("out", state["out"][0], *answers, tile=BLOCK_M)
+
+
+def test_without_either_bug(exercise):
+    """head_dim = 1 and full tiles: where the published kernel was right already"""
+    check(exercise, random_head(16, 24, 1))
+
+
+def test_scale(exercise):
+    """scores are scaled by 1/sqrt(head_dim)"""
+    check(exercise, random_head(16, 24, 16))
+
+
+def test_ragged_keys(exercise):
+    """a key that does not exist has no weight (head_dim = 1, seqlen_k not divisible)"""
+    check(exercise, random_head(16, 21, 1))
+
+
+def test_both(exercise):
+    """both at once"""
+    check(exercise, random_head(16, 21, 16))
+
+
+def test_negative_scores(exercise):
+    """all scores far below 0: missing keys must not take the weight"""
+    head = random_head(8, 13, 8)
+    head.q[:], head.k[:] = -np.abs(head.q) - 2, np.abs(head.k) + 2
+    check(exercise, head)
+
+
+def test_short(exercise):
+    """fewer keys than a tile"""
+    for seqlen_k in (1, 3):
+        check(exercise, random_head(5, seqlen_k, 8))
+
+
+def test_ragged_queries(exercise):
+    """seqlen_q not divisible by the tile"""
+    check(exercise, random_head(13, 24, 8))
+
+
+@pytest.mark.parametrize("BLOCK_M, BLOCK_N", [(4, 16), (16, 4), (5, 7)])
+def test_tile_size(exercise, BLOCK_M, BLOCK_N):
+    """tile size does not change the answer"""
+    check(exercise, random_head(21, 26, 12), BLOCK_M, BLOCK_N)
+
+
+def test_large_scores(exercise):
+    """stable at scores of 1e4 and -1e4"""
+    head = large_scores()
+    check(exercise, random_head_with_scores_of(head))
+
+
+def random_head_with_scores_of(head):
+    """The same scores at head_dim 4, where 1/sqrt(head_dim) = 1/2 is exact."""
+    same = random_head(len(head.q), len(head.k), 4)
+    same.q[:], same.k[:] = 2 * head.q[:, :4], head.k[:, :4]
+    return same
+
+
+def test_statistics(exercise):
+    """l and m count the keys that exist, and no others"""
+    head = random_head(9, 21, 8)
+    state, _ = launch(exercise, head, 8, 8)
+    for name in ("l", "m"):
+        answers = [statistics(h)[name] for h in (head, head.plain)]
+        expect_close(name, state[name][0], *answers, tile=8)
+
+
+def statistics(head):
+    m = head.scores.max(axis=1)
+    return {"m": m, "l": np.exp(head.scores - m[:, None]).sum(axis=1)}
+
+
+def test_traffic(exercise):
+    """HBM traffic is what it was"""
+    head = random_head(19, 37, 12)
+    _, trace = launch(exercise, head, 8, 8, how=simt.trace)
+    T_c = math.ceil(37 / 8)
+    once = (head.k.size, "seqlen_k * head_dim")
+    turns = (head.q.size * T_c, "seqlen_q * head_dim * ceil(seqlen_k / BLOCK_N)")
+    wanted = {("k", "loads"): once, ("v", "loads"): once, ("q", "loads"): turns}
+    expect_traffic(trace, wanted | {("out", "loads"): turns, ("out", "stores"): turns})
+
+
+def test_nothing_written_outside(exercise):
+    """nothing is written beside out, l and m"""
+    state, _ = launch(exercise, random_head(11, 18, 8), 8, 8)
+    for name, (_, larger) in state.items():
+        expect_guard(name, larger)
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU, without float64"""
+    from fa_numba.analysis.machine_code import gpu_ready
+
+    x, row = np.zeros((4, 64), np.float32), np.zeros(4, np.float32)
+    gpu_ready(exercise.make_kernel(64, 16, 16), (x, x, x, x, row, row))

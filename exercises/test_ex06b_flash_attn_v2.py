@@ -1,0 +1,207 @@
+"""Grader of ex06b: the FlashAttention-2 kernel."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fa_numba import simt
+from fa_numba.workbook.attention_checks import (
+    UNWRITTEN,
+    expect_close,
+    expect_guard,
+    expect_traffic,
+    expect_unchanged,
+    guarded,
+    large_scores,
+    ordered_scores,
+    random_head,
+)
+
+BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+def prepare(exercise, head, BLOCK_M=8, BLOCK_N=8):
+    """The kernel, its grid, thread block and arguments, and the outputs with their guards."""
+    kernel = exercise.make_kernel(head.q.shape[1], BLOCK_M, BLOCK_N, head.causal)
+    outputs = {"out": guarded(*head.q.shape), "lse": guarded(len(head.q))}
+    arrays = [array for array, _ in outputs.values()]
+    args = [head.q, head.k, head.v, *arrays, head.scale]
+    return (kernel, math.ceil(len(head.q) / BLOCK_M), (BLOCK_N, BLOCK_M), *args), outputs
+
+
+def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
+    """Run checked, compare out and lse."""
+    launch, outputs = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    simt.run(*launch)
+    for name, (got, _) in outputs.items():
+        expect_close(name, got, head.forward[name], head.plain.forward[name], tile=BLOCK_M)
+
+
+def test_one_tile(exercise):
+    """one tile of queries, one tile of keys"""
+    check(exercise, random_head(8, 8, 8))
+
+
+def test_many_tiles(exercise):
+    """several tiles both ways match float64"""
+    check(exercise, random_head(24, 32, 16))
+
+
+def test_causal(exercise):
+    """causal, as many keys as queries"""
+    check(exercise, random_head(24, 24, 16, causal=True))
+
+
+def test_more_keys(exercise):
+    """causal with more keys than queries is bottom-right aligned"""
+    check(exercise, random_head(13, 29, 8, causal=True))
+
+
+def test_rows_that_see_no_key(exercise):
+    """rows that see no key are 0, their lse is -inf"""
+    check(exercise, random_head(29, 13, 8, causal=True))
+
+
+@BOTH
+@pytest.mark.parametrize("BLOCK_M, BLOCK_N", [(8, 8), (4, 16), (16, 4), (5, 7), (1, 32), (32, 1)])
+def test_tile_size(exercise, BLOCK_M, BLOCK_N, causal):
+    """tile size does not change the answer"""
+    check(exercise, random_head(22, 27, 12, causal=causal), BLOCK_M, BLOCK_N)
+
+
+@BOTH
+def test_ragged_queries(exercise, causal):
+    """seqlen_q not divisible by the tile"""
+    check(exercise, random_head(19, 24, 8, causal=causal))
+
+
+@BOTH
+def test_ragged_keys(exercise, causal):
+    """seqlen_k not divisible by the tile"""
+    check(exercise, random_head(16, 19, 8, causal=causal))
+
+
+@BOTH
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 1), (1, 37), (21, 1), (3, 5)])
+def test_short(exercise, seqlen_q, seqlen_k, causal):
+    """one query, one key, shorter than one tile"""
+    check(exercise, random_head(seqlen_q, seqlen_k, 8, causal=causal))
+
+
+@pytest.mark.parametrize("head_dim", [1, 3, 13, 33])
+def test_odd_head_dim(exercise, head_dim):
+    """head_dim odd, smaller and larger than the thread block is wide"""
+    check(exercise, random_head(11, 18, head_dim))
+
+
+def test_ascending_scores(exercise):
+    """a new maximum in every tile rescales what was summed before"""
+    check(exercise, ordered_scores())
+
+
+def test_large_scores(exercise):
+    """stable at scores of 1e4 and -1e4"""
+    check(exercise, large_scores())
+
+
+@pytest.mark.parametrize("softmax_scale", [1.0, 0.05, 0.0, -0.3])
+def test_softmax_scale(exercise, softmax_scale):
+    """softmax_scale is honoured"""
+    check(exercise, random_head(10, 20, 8, softmax_scale=softmax_scale))
+
+
+def test_lse(exercise):
+    """exp(score - lse) sums to 1 in every row"""
+    head = random_head(20, 28, 8, causal=True)
+    launch, outputs = prepare(exercise, head)
+    simt.run(*launch)
+    lse = outputs["lse"][0].astype(np.float64)
+    sums = np.exp(head.scores - lse[:, None]).sum(axis=1)
+    row = int(np.argmax(~(np.abs(sums - 1) <= 1e-5)))
+    assert np.all(np.abs(sums - 1) <= 1e-5), (
+        f"query {row}: exp(score - lse) sums to {sums[row]:.6g}, so lse is off by "
+        f"{math.log(sums[row]):.4g}: lse = m_i + log(l_i), the natural logarithm"
+        if sums[row] > 0 and lse[row] != UNWRITTEN
+        else f"query {row}: lse is {lse[row]:.6g}, must be {head.forward['lse'][row]:.6g}"
+    )
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [(32, 32, 8, 8), (19, 37, 4, 16)])
+def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
+    """HBM traffic is the formula, element for element"""
+    head = random_head(seqlen_q, seqlen_k, 12)
+    launch, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    per_m_tile = (
+        head.k.size * math.ceil(seqlen_q / BLOCK_M),
+        "seqlen_k * head_dim * ceil(seqlen_q / BLOCK_M)",
+    )
+    once = (head.q.size, "seqlen_q * head_dim")
+    expect_traffic(
+        simt.trace(*launch),
+        {
+            ("q", "loads"): once,
+            ("k", "loads"): per_m_tile,
+            ("v", "loads"): per_m_tile,
+            ("out", "loads"): (0, "out stays on the chip until the end"),
+            ("out", "stores"): once,
+            ("lse", "stores"): (seqlen_q, "seqlen_q"),
+        },
+    )
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [
+    (32, 32, 8, 8), (19, 37, 4, 16), (37, 19, 8, 4), (30, 30, 8, 16),
+])  # fmt: skip
+def test_skipped_tiles(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
+    """causal: tiles that no query of the m-tile sees are never loaded, the others whole"""
+    head = random_head(seqlen_q, seqlen_k, 12, causal=True)
+    launch, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    rows = 0
+    for m_start in range(0, seqlen_q, BLOCK_M):
+        keys = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q
+        rows += min(max(0, math.ceil(keys / BLOCK_N)) * BLOCK_N, seqlen_k)
+    per_live_tile = (rows * 12, "head_dim * rows of all live tiles")
+    expect_traffic(
+        simt.trace(*launch), {("k", "loads"): per_live_tile, ("v", "loads"): per_live_tile}
+    )
+
+
+def test_blind_to_the_future(exercise):
+    """causal: a key in a dead tile may hold anything, NaN included"""
+    head = random_head(16, 20, 8, causal=True)
+    head.k[-1], head.v[-1] = np.nan, np.nan  # the last query alone sees the last key
+    launch, outputs = prepare(exercise, head, 4, 4)
+    simt.run(*launch)
+    others = outputs["out"][0][:-4]  # m-tiles without the last query
+    bad = np.flatnonzero(~np.isfinite(others).all(axis=1))
+    assert not len(bad), (
+        f"query {bad[0]} is NaN: no query of its m-tile sees key {len(head.k) - 1}, so the tile of "
+        "that key must not be loaded for it"
+    )
+
+
+def test_inputs_unchanged(exercise):
+    """q, k and v stay as they are"""
+    head = random_head(11, 18, 8)
+    before = {name: getattr(head, name).copy() for name in "qkv"}
+    simt.run(*prepare(exercise, head)[0])
+    expect_unchanged(before, {name: getattr(head, name) for name in "qkv"})
+
+
+@BOTH
+def test_nothing_written_outside(exercise, causal):
+    """nothing is written beside out and lse"""
+    launch, outputs = prepare(exercise, random_head(11, 18, 8, causal=causal))
+    simt.run(*launch)
+    for name, (_, larger) in outputs.items():
+        expect_guard(name, larger)
+
+
+@BOTH
+def test_compiles_for_a_gpu(exercise, causal):
+    """compiles for a GPU, without float64"""
+    from fa_numba.analysis.machine_code import gpu_ready
+
+    (kernel, _, _, *args), _ = prepare(exercise, random_head(4, 4, 64, causal=causal), 16, 16)
+    gpu_ready(kernel, args)

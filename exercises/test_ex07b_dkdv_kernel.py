@@ -1,0 +1,200 @@
+"""Grader of ex07b: the gradients of K and V."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fa_numba import simt
+from fa_numba.workbook.attention_checks import (
+    expect_close,
+    expect_guard,
+    expect_traffic,
+    expect_unchanged,
+    guarded,
+    large_scores,
+    random_head,
+)
+
+BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+def prepare(exercise, head, BLOCK_M=8, BLOCK_N=8):
+    """The kernel, its grid, thread block and arguments, and the outputs with their guards."""
+    kernel = exercise.make_kernel(head.q.shape[1], BLOCK_M, BLOCK_N, head.causal)
+    outputs = {"dk": guarded(*head.k.shape), "dv": guarded(*head.v.shape)}
+    lse, delta = (x.astype(np.float32) for x in (head.forward["lse"], head.backward["delta"]))
+    arrays = [head.dout, head.q, head.k, head.v, lse, delta, *(x for x, _ in outputs.values())]
+    grid = math.ceil(len(head.k) / BLOCK_N)
+    return (kernel, grid, (BLOCK_N, BLOCK_M), *arrays, head.scale), outputs
+
+
+def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
+    """Run checked, compare dk and dv."""
+    launch, outputs = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    simt.run(*launch)
+    for name, (got, _) in outputs.items():
+        want, plain = head.backward[name], head.plain.backward[name]
+        expect_close(name, got, want, plain, tile=BLOCK_N, rows="key", factor=3)
+
+
+def test_one_tile(exercise):
+    """one tile of queries, one tile of keys"""
+    check(exercise, random_head(8, 8, 8))
+
+
+def test_many_tiles(exercise):
+    """several tiles both ways match the formula in float64"""
+    check(exercise, random_head(32, 24, 16))
+
+
+def test_causal(exercise):
+    """causal, as many keys as queries"""
+    check(exercise, random_head(24, 24, 16, causal=True))
+
+
+def test_more_keys(exercise):
+    """causal with more keys than queries"""
+    check(exercise, random_head(13, 29, 8, causal=True))
+
+
+def test_rows_that_see_no_key(exercise):
+    """rows that see no key add nothing, although their lse is -inf"""
+    check(exercise, random_head(29, 13, 8, causal=True))
+
+
+@BOTH
+@pytest.mark.parametrize("BLOCK_M, BLOCK_N", [(8, 8), (4, 16), (16, 4), (5, 7), (1, 32), (32, 1)])
+def test_tile_size(exercise, BLOCK_M, BLOCK_N, causal):
+    """tile size does not change the answer"""
+    check(exercise, random_head(22, 27, 12, causal=causal), BLOCK_M, BLOCK_N)
+
+
+@BOTH
+def test_ragged_queries(exercise, causal):
+    """seqlen_q not divisible by the tile"""
+    check(exercise, random_head(19, 24, 8, causal=causal))
+
+
+@BOTH
+def test_ragged_keys(exercise, causal):
+    """seqlen_k not divisible by the tile"""
+    check(exercise, random_head(16, 19, 8, causal=causal))
+
+
+@BOTH
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 1), (1, 37), (21, 1), (3, 5)])
+def test_short(exercise, seqlen_q, seqlen_k, causal):
+    """one query, one key, shorter than one tile"""
+    check(exercise, random_head(seqlen_q, seqlen_k, 8, causal=causal))
+
+
+@pytest.mark.parametrize("head_dim", [1, 3, 13, 33])
+def test_odd_head_dim(exercise, head_dim):
+    """head_dim odd, smaller and larger than the thread block is high"""
+    check(exercise, random_head(11, 18, head_dim))
+
+
+@pytest.mark.parametrize("softmax_scale", [1.0, 0.05, 0.0, -0.3])
+def test_softmax_scale(exercise, softmax_scale):
+    """softmax_scale is honoured, in P and in dk"""
+    check(exercise, random_head(10, 20, 8, softmax_scale=softmax_scale))
+
+
+def test_large_scores(exercise):
+    """stable at scores of 1e4 and -1e4"""
+    check(exercise, large_scores())
+
+
+def test_finite_differences(exercise):
+    """moving one number of k or v changes the loss as dk and dv say"""
+    head = random_head(5, 6, 3, causal=True, seed=2)
+    launch, outputs = prepare(exercise, head, 4, 4)
+    simt.run(*launch)
+    step = 1e-5
+    for name in "kv":
+        x = getattr(head, name).astype(np.float64)
+        for n, d in np.ndindex(x.shape):
+            moved = np.zeros_like(x)
+            moved[n, d] = step
+            slope = (head.loss(**{name: x + moved}) - head.loss(**{name: x - moved})) / (2 * step)
+            got = outputs[f"d{name}"][0][n, d]
+            assert abs(got - slope) <= 1e-4, (
+                f"d{name}[{n}, {d}] is {got:.6g}, but sum(dout * out) changes by {slope:.6g} per "
+                f"unit of {name}[{n}, {d}]"
+            )
+
+
+def test_sum_rules(exercise):
+    """the columns of dv sum to those of dout: the weights of a row sum to 1"""
+    head = random_head(20, 28, 8)
+    launch, outputs = prepare(exercise, head)
+    simt.run(*launch)
+    got = outputs["dv"][0].sum(axis=0, dtype=np.float64)
+    want = head.dout.sum(axis=0, dtype=np.float64)
+    column = int(np.argmax(np.abs(got - want)))
+    assert (np.abs(got - want) <= 1e-4).all(), (
+        f"column {column}: dv sums to {got[column]:.6g}, dout to {want[column]:.6g}. P must be "
+        "exp(score - lse), which sums to 1 over the keys"
+    )
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [(32, 32, 8, 8), (37, 19, 4, 16)])
+def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
+    """HBM traffic is the formula, element for element"""
+    head = random_head(seqlen_q, seqlen_k, 12)
+    launch, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    T_c = math.ceil(seqlen_k / BLOCK_N)
+    once = (head.k.size, "seqlen_k * head_dim")
+    turns = (head.q.size * T_c, "seqlen_q * head_dim * ceil(seqlen_k / BLOCK_N)")
+    rows = (seqlen_q * T_c, "seqlen_q * ceil(seqlen_k / BLOCK_N)")
+    loads = {"k": once, "v": once, "q": turns, "dout": turns, "lse": rows, "delta": rows}
+    stores = {"dk": once, "dv": once}
+    wanted = {(name, "loads"): x for name, x in loads.items()}
+    wanted |= {(name, "stores"): x for name, x in stores.items()}
+    expect_traffic(simt.trace(*launch), wanted)
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [
+    (32, 32, 8, 8), (19, 37, 4, 16), (37, 19, 8, 4), (30, 30, 16, 8),
+])  # fmt: skip
+def test_skipped_tiles(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
+    """causal: tiles of queries that see no key of the n-tile are never loaded, the others whole"""
+    head = random_head(seqlen_q, seqlen_k, 12, causal=True)
+    launch, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    rows = 0
+    for n_start in range(0, seqlen_k, BLOCK_N):
+        first_m = max(0, n_start + seqlen_q - seqlen_k)
+        rows += max(0, seqlen_q - first_m // BLOCK_M * BLOCK_M)
+    per_live_tile = (rows * 12, "head_dim * rows of all live tiles")
+    wanted = {("q", "loads"): per_live_tile, ("dout", "loads"): per_live_tile}
+    expect_traffic(simt.trace(*launch), wanted)
+
+
+def test_inputs_unchanged(exercise):
+    """the inputs stay as they are"""
+    head = random_head(11, 18, 8)
+    launch, _ = prepare(exercise, head)
+    names = ("dout", "q", "k", "v", "lse", "delta")
+    inputs = dict(zip(names, launch[3:9], strict=True))
+    before = {name: x.copy() for name, x in inputs.items()}
+    simt.run(*launch)
+    expect_unchanged(before, inputs)
+
+
+@BOTH
+def test_nothing_written_outside(exercise, causal):
+    """nothing is written beside dk and dv"""
+    launch, outputs = prepare(exercise, random_head(11, 18, 8, causal=causal))
+    simt.run(*launch)
+    for name, (_, larger) in outputs.items():
+        expect_guard(name, larger)
+
+
+@BOTH
+def test_compiles_for_a_gpu(exercise, causal):
+    """compiles for a GPU, without float64"""
+    from fa_numba.analysis.machine_code import gpu_ready
+
+    (kernel, _, _, *args), _ = prepare(exercise, random_head(4, 4, 64, causal=causal), 16, 16)
+    gpu_ready(kernel, args)

@@ -1,0 +1,191 @@
+"""Grader of ex07c: the gradient of Q."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fa_numba import simt
+from fa_numba.workbook.attention_checks import (
+    expect_close,
+    expect_guard,
+    expect_traffic,
+    expect_unchanged,
+    guarded,
+    large_scores,
+    random_head,
+)
+
+BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+def prepare(exercise, head, BLOCK_M=8, BLOCK_N=8):
+    """The kernel, its grid, thread block and arguments, and dq with its guard."""
+    kernel = exercise.make_kernel(head.q.shape[1], BLOCK_M, BLOCK_N, head.causal)
+    dq, larger = guarded(*head.q.shape)
+    lse, delta = (x.astype(np.float32) for x in (head.forward["lse"], head.backward["delta"]))
+    arrays = [head.dout, head.q, head.k, head.v, lse, delta, dq]
+    grid = math.ceil(len(head.q) / BLOCK_M)
+    return (kernel, grid, (BLOCK_N, BLOCK_M), *arrays, head.scale), dq, larger
+
+
+def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
+    """Run checked, compare dq."""
+    launch, dq, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    simt.run(*launch)
+    want, plain = head.backward["dq"], head.plain.backward["dq"]
+    expect_close("dq", dq, want, plain, tile=BLOCK_M, factor=3)
+
+
+def test_one_tile(exercise):
+    """one tile of queries, one tile of keys"""
+    check(exercise, random_head(8, 8, 8))
+
+
+def test_many_tiles(exercise):
+    """several tiles both ways match the formula in float64"""
+    check(exercise, random_head(24, 32, 16))
+
+
+def test_causal(exercise):
+    """causal, as many keys as queries"""
+    check(exercise, random_head(24, 24, 16, causal=True))
+
+
+def test_more_keys(exercise):
+    """causal with more keys than queries"""
+    check(exercise, random_head(13, 29, 8, causal=True))
+
+
+def test_rows_that_see_no_key(exercise):
+    """rows that see no key get dq = 0"""
+    check(exercise, random_head(29, 13, 8, causal=True))
+
+
+@BOTH
+@pytest.mark.parametrize("BLOCK_M, BLOCK_N", [(8, 8), (4, 16), (16, 4), (5, 7), (1, 32), (32, 1)])
+def test_tile_size(exercise, BLOCK_M, BLOCK_N, causal):
+    """tile size does not change the answer"""
+    check(exercise, random_head(22, 27, 12, causal=causal), BLOCK_M, BLOCK_N)
+
+
+@BOTH
+def test_ragged_queries(exercise, causal):
+    """seqlen_q not divisible by the tile"""
+    check(exercise, random_head(19, 24, 8, causal=causal))
+
+
+@BOTH
+def test_ragged_keys(exercise, causal):
+    """seqlen_k not divisible by the tile"""
+    check(exercise, random_head(16, 19, 8, causal=causal))
+
+
+@BOTH
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 1), (1, 37), (21, 1), (3, 5)])
+def test_short(exercise, seqlen_q, seqlen_k, causal):
+    """one query, one key, shorter than one tile"""
+    check(exercise, random_head(seqlen_q, seqlen_k, 8, causal=causal))
+
+
+@pytest.mark.parametrize("head_dim", [1, 3, 13, 33])
+def test_odd_head_dim(exercise, head_dim):
+    """head_dim odd, smaller and larger than the thread block is wide"""
+    check(exercise, random_head(11, 18, head_dim))
+
+
+@pytest.mark.parametrize("softmax_scale", [1.0, 0.05, 0.0, -0.3])
+def test_softmax_scale(exercise, softmax_scale):
+    """softmax_scale is honoured, in P and in dq"""
+    check(exercise, random_head(10, 20, 8, softmax_scale=softmax_scale))
+
+
+def test_large_scores(exercise):
+    """stable at scores of 1e4 and -1e4"""
+    check(exercise, large_scores())
+
+
+def test_one_visible_key(exercise):
+    """a query that sees one key has dq = 0: its weight is 1, whatever q is"""
+    head = random_head(12, 12, 8, causal=True)
+    launch, dq, _ = prepare(exercise, head, 4, 4)
+    simt.run(*launch)
+    assert (np.abs(dq[0]) <= 1e-6).all(), (
+        f"query 0 sees key 0 alone, so p = 1 and dp = delta: dq[0] must be 0, got {dq[0]}"
+    )
+
+
+def test_finite_differences(exercise):
+    """moving one number of q changes the loss as dq says"""
+    head = random_head(6, 5, 3, causal=True, seed=2)
+    launch, dq, _ = prepare(exercise, head, 4, 4)
+    simt.run(*launch)
+    step, q = 1e-5, head.q.astype(np.float64)
+    for m, d in np.ndindex(q.shape):
+        moved = np.zeros_like(q)
+        moved[m, d] = step
+        slope = (head.loss(q=q + moved) - head.loss(q=q - moved)) / (2 * step)
+        assert abs(dq[m, d] - slope) <= 1e-4, (
+            f"dq[{m}, {d}] is {dq[m, d]:.6g}, but sum(dout * out) changes by {slope:.6g} per unit "
+            f"of q[{m}, {d}]"
+        )
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [(32, 32, 8, 8), (19, 37, 4, 16)])
+def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
+    """HBM traffic is the formula, element for element"""
+    head = random_head(seqlen_q, seqlen_k, 12)
+    launch, _, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    once = (head.q.size, "seqlen_q * head_dim")
+    rows = (seqlen_q, "seqlen_q")
+    turns = (
+        head.k.size * math.ceil(seqlen_q / BLOCK_M),
+        "seqlen_k * head_dim * ceil(seqlen_q / BLOCK_M)",
+    )
+    loads = {"q": once, "dout": once, "lse": rows, "delta": rows, "k": turns, "v": turns}
+    wanted = {(name, "loads"): x for name, x in loads.items()}
+    expect_traffic(simt.trace(*launch), wanted | {("dq", "stores"): once})
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [
+    (32, 32, 8, 8), (19, 37, 4, 16), (37, 19, 8, 4), (30, 30, 8, 16),
+])  # fmt: skip
+def test_skipped_tiles(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
+    """causal: tiles that no query of the m-tile sees are never loaded, the others whole"""
+    head = random_head(seqlen_q, seqlen_k, 12, causal=True)
+    launch, _, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
+    rows = 0
+    for m_start in range(0, seqlen_q, BLOCK_M):
+        keys = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q
+        rows += min(max(0, math.ceil(keys / BLOCK_N)) * BLOCK_N, seqlen_k)
+    per_live_tile = (rows * 12, "head_dim * rows of all live tiles")
+    wanted = {("k", "loads"): per_live_tile, ("v", "loads"): per_live_tile}
+    expect_traffic(simt.trace(*launch), wanted)
+
+
+def test_inputs_unchanged(exercise):
+    """the inputs stay as they are"""
+    head = random_head(11, 18, 8)
+    launch, _, _ = prepare(exercise, head)
+    names = ("dout", "q", "k", "v", "lse", "delta")
+    inputs = dict(zip(names, launch[3:9], strict=True))
+    before = {name: x.copy() for name, x in inputs.items()}
+    simt.run(*launch)
+    expect_unchanged(before, inputs)
+
+
+@BOTH
+def test_nothing_written_outside(exercise, causal):
+    """nothing is written beside dq"""
+    launch, _, larger = prepare(exercise, random_head(11, 18, 8, causal=causal))
+    simt.run(*launch)
+    expect_guard("dq", larger)
+
+
+@BOTH
+def test_compiles_for_a_gpu(exercise, causal):
+    """compiles for a GPU, without float64"""
+    from fa_numba.analysis.machine_code import gpu_ready
+
+    (kernel, _, _, *args), _, _ = prepare(exercise, random_head(4, 4, 64, causal=causal), 16, 16)
+    gpu_ready(kernel, args)
