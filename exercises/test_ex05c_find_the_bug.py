@@ -16,9 +16,9 @@ from fa_numba.workbook.attention_checks import (
 )
 
 
-def launch(exercise, head, BLOCK_M, BLOCK_N, how=simt.run):
-    """Run the mended kernel; return out, l, m with their guards, and what `how` returned."""
-    kernel = exercise.make_kernel(head.q.shape[1], BLOCK_M, BLOCK_N)
+def launch(make, head, BLOCK_M, BLOCK_N, how=simt.run):
+    """Run a kernel; return out, l, m with their guards, and what `how` returned."""
+    kernel = make(head.q.shape[1], BLOCK_M, BLOCK_N)
     seqlen_q = len(head.q)
     state = {
         "out": guarded(*head.q.shape, fill=0),
@@ -31,14 +31,20 @@ def launch(exercise, head, BLOCK_M, BLOCK_N, how=simt.run):
 
 
 def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
-    state, _ = launch(exercise, head, BLOCK_M, BLOCK_N)
+    """Run the mended kernel, compare out."""
+    compare(exercise.make_kernel, head, BLOCK_M, BLOCK_N)
+
+
+def compare(make, head, BLOCK_M=8, BLOCK_N=8):
+    state, _ = launch(make, head, BLOCK_M, BLOCK_N)
     answers = [head.forward["out"], head.plain.forward["out"]]
     expect_close("out", state["out"][0], *answers, tile=BLOCK_M)
 
 
 def test_without_either_bug(exercise):
-    """head_dim = 1 and full tiles: where the published kernel was right already"""
+    """head_dim = 1 and full tiles: the mended kernel is right, as the published one was"""
     check(exercise, random_head(16, 24, 1))
+    compare(exercise.make_published_kernel, random_head(16, 24, 1))
 
 
 def test_scale(exercise):
@@ -96,7 +102,7 @@ def random_head_with_scores_of(head):
 def test_statistics(exercise):
     """l and m count the keys that exist, and no others"""
     head = random_head(9, 21, 8)
-    state, _ = launch(exercise, head, 8, 8)
+    state, _ = launch(exercise.make_kernel, head, 8, 8)
     for name in ("l", "m"):
         answers = [statistics(h)[name] for h in (head, head.plain)]
         expect_close(name, state[name][0], *answers, tile=8)
@@ -110,7 +116,7 @@ def statistics(head):
 def test_traffic(exercise):
     """HBM traffic is what it was"""
     head = random_head(19, 37, 12)
-    _, trace = launch(exercise, head, 8, 8, how=simt.trace)
+    _, trace = launch(exercise.make_kernel, head, 8, 8, how=simt.trace)
     T_c = math.ceil(37 / 8)
     once = (head.k.size, "seqlen_k * head_dim")
     turns = (head.q.size * T_c, "seqlen_q * head_dim * ceil(seqlen_k / BLOCK_N)")
@@ -120,7 +126,7 @@ def test_traffic(exercise):
 
 def test_nothing_written_outside(exercise):
     """nothing is written beside out, l and m"""
-    state, _ = launch(exercise, random_head(11, 18, 8), 8, 8)
+    state, _ = launch(exercise.make_kernel, random_head(11, 18, 8), 8, 8)
     for name, (_, larger) in state.items():
         expect_guard(name, larger)
 
