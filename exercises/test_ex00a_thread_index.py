@@ -58,7 +58,7 @@ def test_reads_each_element_once(exercise):
         assert got == want, f"{kind} of {name}: {want} elements are enough, got {got}"
 
 
-@pytest.mark.parametrize("shape", [(16, 32), (5, 33), (17, 1)])
+@pytest.mark.parametrize("shape", [(16, 32), (5, 33), (17, 1)], ids=["16x32", "5x33", "17x1"])
 def test_matrix(exercise, shape):
     """add_matrices: every element, whatever the shape"""
     out, expected, _ = add(exercise, shape, (2, 5), (32, 4))

@@ -22,7 +22,7 @@ from numba import cuda
 ###   thread block? `cuda.blockIdx`, `cuda.blockDim` and `cuda.threadIdx` hold what you need.
 ### HINT 2: The place in the whole grid is `blockIdx.x * blockDim.x + threadIdx.x`, and the same
 ###   with `.y` for rows. The last thread block reaches past the end: compare with `out.shape`
-###   before touching an element. `cuda.grid(1)` and `cuda.grid(2)` compute the same; grid(2) is (x, y).
+###   before touching an element. `cuda.grid(1)` and `cuda.grid(2)` are the same; grid(2) is (x, y).
 ### HINT 3: `i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`, then
 ###   `if i < out.shape[0]: out[i] = factor * x[i]`. In the second kernel `col` comes from `.x`,
 ###   `row` from `.y`, and the test is `row < out.shape[0] and col < out.shape[1]`.

@@ -21,7 +21,8 @@ from fa_numba.workbook.grader import grade_all
 REPOSITORY = Path(__file__).parents[1]
 EXERCISES = all_exercises(REPOSITORY)
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
-WITH_BARRIERS = [e for e in EXERCISES if re.search(r"cuda\.sync(threads|warp)\(", e.solution.read_text(encoding="utf-8"))]  # fmt: skip
+BARRIER = re.compile(r"cuda\.sync(threads|warp)\(")
+WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(encoding="utf-8"))]
 AT_LEAST_TEN = {"05": "ex05[ab]", "06": "ex06[ab]", "07": "ex07", "10": "ex10"}
 
 

@@ -135,20 +135,10 @@ def explain(error: BaseException, path: Path) -> str:
         text = re.split(r"^assert |\nassert ", text)[0].strip() or text or "the check failed"
     elif not isinstance(error, pytest.fail.Exception):
         text = f"{type(error).__name__}: {text}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-    lines = {f.lineno for f in frames[-1:]} | set(_racing_lines(error))
-    quoted = _quote(path, [n for n in sorted(lines) if f"line {n}:" not in text])
-    return "\n".join([text, *quoted])
-
-
-def _racing_lines(error) -> list[int]:
-    races = [getattr(error, "race", None), *getattr(error, "races", [])]
-    return [line for race in races if race is not None for line in race.lines]
-
-
-def _quote(path: Path, numbers: list[int]) -> list[str]:
-    source = path.read_text(encoding="utf-8").splitlines()
-    return [f"  line {n}: {source[n - 1].strip()}" for n in numbers if 0 < n <= len(source)]
+    if not hasattr(error, "sites"):  # the engine's own errors quote their lines already
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        text += "".join(f"\n  line {f.lineno}: {f.line}" for f in frames[-1:])
+    return text
 
 
 def _graded(config) -> list[Graded]:
