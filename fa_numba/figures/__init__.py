@@ -1,4 +1,1 @@
-"""Drawings, one file each: a function that returns a matplotlib Figure, and `describe`, its text.
-
-What they show is counted by the engine or taken from the device table, never typed in by hand.
-"""
+"""Drawings, one per file; each is made from a trace or from analysis, never from typed-in numbers."""

@@ -1,16 +1,41 @@
-"""One look for all drawings: an opaque light background, so that a dark notebook stays legible."""
+"""What all drawings share: colours that stay apart in print, and a figure that shows itself."""
 
-import matplotlib
+import io
+
 from matplotlib.figure import Figure
 
-# Colour-blind safe (Okabe and Ito).
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-INK, PAPER = "#222222", "#fbfbf8"
+INK, GREY, LIGHT, PAPER = "#1a202c", "#718096", "#e2e8f0", "#ffffff"
+BLUE, ORANGE, GREEN, RED, PURPLE = "#2b6cb0", "#dd6b20", "#2f855a", "#c53030", "#6b46c1"
 
 
-def figure(width, height, **subplots):
-    """A Figure and its axes, without pyplot: nothing is shown twice, nothing stays open."""
-    with matplotlib.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
-        fig = Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
-        axes = fig.subplots(**subplots)
-    return fig, axes
+class Drawing(Figure):
+    """A matplotlib figure with an opaque light ground, and words for where there are no pictures.
+
+    It is shown as an image in a notebook, without pyplot, and as its `text` in a terminal.
+    """
+
+    def __init__(self, width, height, *, text=""):
+        super().__init__(figsize=(width, height), facecolor=PAPER, layout="constrained")
+        self.text = text
+
+    def describe(self):
+        """What the drawing shows, in words."""
+        return self.text
+
+    def _repr_png_(self):
+        image = io.BytesIO()
+        self.savefig(image, format="png", dpi=110)
+        return image.getvalue()
+
+    def __repr__(self):
+        return self.text or super().__repr__()
+
+
+def plain(ax, *, grid=None):
+    """Take the box off an axes; `grid` is "x", "y" or None."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(colors=INK, labelsize=9)
+    if grid:
+        ax.grid(axis=grid, color=LIGHT, linewidth=0.8)
+        ax.set_axisbelow(True)
+    return ax
