@@ -1,22 +1,18 @@
 """The levels of a GPU's memory: how much each holds, and how fast it is."""
 
 from fa_numba.analysis.devices import DEVICES
-from fa_numba.figures.style import COLOURS, INK, figure
+from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, Drawing, plain
 
 
 def levels(device):
-    """(level, who shares it, bytes on the whole GPU, bytes per second or None), nearest first."""
+    """(level, who sees it, bytes on the whole GPU, bytes per second or None), nearest first."""
     sms = device.num_sms
+    shared = sms * device.shared_bytes_per_sm, device.shared_bandwidth
     return [
         ("registers", "one thread", sms * device.register_bytes_per_sm, None),
-        (
-            "shared memory",
-            "one thread block",
-            sms * device.shared_bytes_per_sm,
-            device.shared_bandwidth,
-        ),
-        ("L2 cache", "the whole GPU", device.l2_bytes, None),
-        (device.memory, "the whole GPU", device.memory_bytes, device.memory_bandwidth),
+        ("shared memory", "one thread block", *shared),
+        ("L2 cache", "every thread", device.l2_bytes, None),
+        (device.memory, "every thread", device.memory_bytes, device.memory_bandwidth),
     ]
 
 
@@ -27,28 +23,33 @@ def _size(number, unit):
     return f"{number:.0f} {unit}"
 
 
-def draw(name="A100-40GB"):
-    """Capacity of each level on a log scale, with its bandwidth where the vendor gives one."""
+def memory_hierarchy(name="A100-40GB"):
+    """What each level of a GPU's memory holds, who sees it, and what it moves per second.
+
+    Parameters
+    ----------
+    name : str
+        A GPU of the device table.
+
+    Returns
+    -------
+    Drawing
+        A bandwidth is given where it follows from the vendor's figures.
+    """
     rows = levels(DEVICES[name])
-    fig, ax = figure(8.5, 2.8)
+    lines = [f"{'level':<14}{'seen by':<18}{'holds':<10}moves"]
+    for level, who, size, speed in rows:
+        moves = _size(speed, "B/s") if speed else ""
+        lines.append(f"{level:<14}{who:<18}{_size(size, 'B'):<10}{moves}".rstrip())
+    figure = Drawing(8.5, 2.6, text="\n".join(lines))
+    ax = plain(figure.subplots(), grid="x")
     places = range(len(rows))
-    ax.barh(places, [row[2] for row in rows], color=COLOURS[: len(rows)], height=0.6)
+    colours = (BLUE, ORANGE, GREEN, PURPLE)
+    ax.barh(places, [size for _, _, size, _ in rows], color=colours, height=0.6)
     for place, (_, who, size, speed) in zip(places, rows, strict=True):
-        text = f"{_size(size, 'B')}, {who}" + (f", {_size(speed, 'B/s')}" if speed else "")
-        ax.text(size * 1.3, place, text, va="center", color=INK)
-    ax.set(xscale="log", xlim=(1e6, 3e13), xlabel="bytes on the whole GPU")
-    ax.set_yticks(places, [row[0] for row in rows])
+        words = f"{_size(size, 'B')}, seen by {who}" + (f", {_size(speed, 'B/s')}" if speed else "")
+        ax.text(size * 1.3, place, words, va="center", color=INK)
+    ax.set(xscale="log", xlim=(1e6, 1e14), xlabel=f"bytes, on the whole {name}")
+    ax.set_yticks(places, [level for level, *_ in rows])
     ax.invert_yaxis()
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.set_title(f"Memory of an {name}" if name[0] in "AH" else f"Memory of a {name}", size=10)
-    return fig
-
-
-def describe(name="A100-40GB"):
-    """The same as a text table."""
-    lines = [f"{'level':<14}{'shared by':<18}{'holds':<10}{'moves':<10}"]
-    for level, who, size, speed in levels(DEVICES[name]):
-        lines.append(
-            f"{level:<14}{who:<18}{_size(size, 'B'):<10}{_size(speed, 'B/s') if speed else ''}"
-        )
-    return "\n".join(line.rstrip() for line in lines)
+    return figure

@@ -1,12 +1,14 @@
 """Which thread handles which element: asked of the threads themselves."""
 
 import numpy as np
+from matplotlib.patches import Rectangle
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.figures.style import COLOURS, INK, figure
+from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, Drawing
 
 WARP = 32
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 @cuda.jit
@@ -32,39 +34,39 @@ def owners(shape, block):
     return block_of, thread_of
 
 
-def draw(shape=(6, 16), block=(8, 2)):
-    """A matrix with each element coloured by thread block and labelled with its thread."""
+def thread_grid(shape=(8, 32), block=(16, 4)):
+    """A matrix, coloured by thread block, shaded by warp, labelled with the thread's number.
+
+    Parameters
+    ----------
+    shape : (rows, columns)
+    block : (threads along x, threads along y)
+
+    Returns
+    -------
+    Drawing
+        Its text has `block:thread` for each element.
+    """
     block_of, thread_of = owners(shape, block)
-    fig, ax = figure(min(0.55 * shape[1] + 1, 11), 0.45 * shape[0] + 1.2)
+    rows = zip(block_of, thread_of, strict=True)
+    text = "\n".join(" ".join(f"{b}:{t:<3}" for b, t in zip(*row, strict=True)) for row in rows)
+    figure = Drawing(min(0.34 * shape[1] + 1, 11), 0.31 * shape[0] + 1.1, text=text)
+    ax = figure.subplots()
     for (row, col), owner in np.ndenumerate(block_of):
-        colour = COLOURS[owner % len(COLOURS)]
-        warp = thread_of[row, col] // WARP
-        square = {"facecolor": colour, "edgecolor": "white", "alpha": 0.85 - 0.35 * (warp % 2)}
-        ax.add_patch(_rectangle(col, row, **square))
-        ax.text(col + 0.5, row + 0.5, str(thread_of[row, col]), ha="center", va="center",
-                fontsize=8, color=INK)  # fmt: skip
+        thread = thread_of[row, col]
+        shade = 0.45 - 0.25 * (thread // WARP % 2)
+        face = COLOURS[owner % len(COLOURS)]
+        ax.add_patch(Rectangle((col, row), 1, 1, facecolor=face, edgecolor="white", alpha=shade))
+        ax.text(col + 0.5, row + 0.5, thread, ha="center", va="center", fontsize=8, color=INK)
     for col in range(0, shape[1], block[0]):
         for row in range(0, shape[0], block[1]):
             size = min(block[0], shape[1] - col), min(block[1], shape[0] - row)
-            ax.add_patch(_rectangle(col, row, *size, facecolor="none", edgecolor=INK, linewidth=2))
-    ax.set(xlim=(-0.1, shape[1] + 0.1), ylim=(shape[0] + 0.1, -0.1), aspect="equal")
+            ax.add_patch(Rectangle((col, row), *size, fill=False, edgecolor=INK, linewidth=1.8))
+    ax.set(xlim=(-0.1, shape[1] + 0.1), ylim=(shape[0] + 0.1, -0.1))
     ax.set(xlabel="column: blockIdx.x, threadIdx.x", ylabel="row: blockIdx.y, threadIdx.y")
     ax.set(xticks=range(0, shape[1] + 1, block[0]), yticks=range(0, shape[0] + 1, block[1]))
+    ax.spines[:].set_visible(False)
     ax.set_title(
-        f"{shape[0]} × {shape[1]} elements, thread blocks of {block[0]} × {block[1]} threads",
-        size=10,
+        f"Thread blocks of {block[0]} × {block[1]} threads; one shade is one warp", size=10
     )
-    return fig
-
-
-def _rectangle(x, y, width=1, height=1, **style):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x, y), width, height, **style)
-
-
-def describe(shape=(6, 16), block=(8, 2)):
-    """The same as text: `block:thread` per element."""
-    block_of, thread_of = owners(shape, block)
-    rows = zip(block_of, thread_of, strict=True)
-    return "\n".join(" ".join(f"{b}:{t:<3}" for b, t in zip(*row, strict=True)) for row in rows)
+    return figure
