@@ -10,7 +10,9 @@ Memory   two shared tiles, a_tile and b_tile, both (TILE, TILE) float32, and one
 HBM      a and b are read through the tiles and nothing else: each element of a is loaded
          ceil(N / TILE) times in all, each element of b ceil(M / TILE) times. Outside the matrices
          nothing is loaded: put 0 into the tile there.
-Access   neighbouring threads (tx) touch neighbouring floats, in HBM and in shared memory.
+Access   neighbouring threads (tx) touch neighbouring floats, in HBM and in shared memory: every
+         sector is used whole, and at TILE = 32, where a warp is a row of the tile, no two threads
+         of a warp meet in a bank.
 Compute  in float32: a bare 0.0 is float64 to Numba, float32(0) is not.
 
 Barriers go where one thread reads what another wrote, or overwrites what another reads.
