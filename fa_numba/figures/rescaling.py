@@ -1,0 +1,55 @@
+"""One query row through the tiles: whose values are in out, and with which weight."""
+
+import numpy as np
+
+from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, Drawing, plain
+
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
+
+
+def rescaling(histories, m):
+    """Stacked weights after each tile, one panel for each way to keep them; below, the maximum.
+
+    Give v a column per tile that is 1 for the keys of that tile and 0 elsewhere: then `out` itself
+    is the weight that each tile's keys have in it.
+
+    Parameters
+    ----------
+    histories : dict of str to array of shape (num_tiles, num_tiles)
+        By title: row t holds what the kernel keeps after tile t, one column per tile of keys.
+    m : array of shape (num_tiles,)
+        The row's running maximum after each tile.
+
+    Returns
+    -------
+    Drawing
+    """
+    num_tiles = len(m)
+    text = "\n".join(
+        f"{title}\n" + "\n".join(
+            f"  after tile {t}: " + " ".join(f"{w:8.4f}" for w in row[: t + 1])
+            + f"   sum {row.sum():.4f}, m {m[t]:.2f}"
+            for t, row in enumerate(history)
+        )
+        for title, history in histories.items()
+    )  # fmt: skip
+    figure = Drawing(4.3 * len(histories), 3.9, text=text)
+    panels = figure.subplots(2, len(histories), squeeze=False, height_ratios=(3, 1), sharex=True)
+    tiles = np.arange(num_tiles)
+    for (top, bottom), (title, history) in zip(panels.T, histories.items(), strict=True):
+        base = np.zeros(num_tiles)
+        for j in range(num_tiles):
+            top.bar(tiles, history[:, j], bottom=base, width=0.72, color=COLOURS[j % len(COLOURS)],
+                    label=f"keys of tile {j}")  # fmt: skip
+            base += history[:, j]
+        plain(top, grid="y").set_title(title, fontsize=10.5, color=INK)
+        top.margins(y=0.08)
+        bottom.step(tiles, m, where="mid", color=INK, linewidth=1.6)
+        plain(bottom, grid="y").set_xlabel("after tile", fontsize=9)
+        bottom.set_xticks(tiles)
+        bottom.margins(y=0.25)
+    panels[0, 0].set_ylabel("weight in out", fontsize=9)
+    panels[1, 0].set_ylabel("m", fontsize=9)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center",
+                  ncols=num_tiles, fontsize=8.5, frameon=False)  # fmt: skip
+    return figure
