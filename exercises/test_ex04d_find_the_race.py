@@ -93,8 +93,8 @@ def test_few_barriers(exercise):
     trace = simt.trace(exercise.kernel, 3, exercise.THREADS, x, np.empty_like(x))
     allowed = 12 * (BARRIERS_PER_ROW + 1)
     assert trace.barriers <= allowed, (
-        f"12 rows took {trace.barriers} barriers, allowed are {allowed}: one place lacks a barrier, "
-        "and every other one only makes threads wait"
+        f"12 rows took {trace.barriers} barriers, allowed are {allowed}: one is missing, "
+        "and every further one only makes threads wait"
     )
 
 
