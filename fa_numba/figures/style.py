@@ -31,6 +31,28 @@ class Drawing(Figure):
         return self.text or super().__repr__()
 
 
+def label_ends(ax, x, ends, *, gap=13):
+    """Write the name of each curve beside its last point, `gap` points apart at least.
+
+    Parameters
+    ----------
+    ax : Axes
+        Its scales and limits are final.
+    x : float
+        Where the curves end.
+    ends : list of (str, float, colour)
+        Name, last value and colour of each curve.
+    """
+    ax.figure.draw_without_rendering()  # the layout decides how far apart values are
+    points = 72 / ax.figure.dpi
+    lowest = float("-inf")
+    for name, y, colour in sorted(ends, key=lambda end: end[1]):
+        at = ax.transData.transform((x, y))[1] * points
+        lowest = max(at, lowest + gap)
+        ax.annotate(name, (x, y), (8, lowest - at), textcoords="offset points", va="center",
+                    color=colour, fontsize=9, annotation_clip=False)  # fmt: skip
+
+
 def plain(ax, *, grid=None):
     """Take the box off an axes; `grid` is "x", "y" or None."""
     ax.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,59 @@
+"""FLOPs per byte of attention against sequence length, beside what a GPU needs to keep busy."""
+
+from fa_numba.figures.style import (
+    BLUE,
+    GREEN,
+    INK,
+    LIGHT,
+    ORANGE,
+    PURPLE,
+    RED,
+    Drawing,
+    label_ends,
+    plain,
+)
+
+
+def attention_intensity(lengths, curves, balance, *, device):
+    """One line per way to compute attention; below the device's line, HBM is the bottleneck.
+
+    Parameters
+    ----------
+    lengths : list of int
+    curves : dict of str to list of float
+        FLOPs per byte at each length.
+    balance : float
+        The device's FLOP/s over its bytes/s.
+    device : str
+        Its name.
+
+    Returns
+    -------
+    Drawing
+    """
+    words = [
+        f"{name}: N={lengths[0]}: {values[0]:.3g}, N={lengths[-1]}: {values[-1]:.3g} FLOP a byte"
+        for name, values in curves.items()
+    ]
+    text = "\n".join([*words, f"{device} needs {balance:.0f} FLOP a byte"])
+    figure = Drawing(8, 4.2, text=text)
+    ax = plain(figure.subplots(), grid="y")
+    floor = min(min(values) for values in curves.values()) / 2
+    ax.axhspan(floor, balance, color=LIGHT, alpha=0.6, zorder=0)
+    ax.axhline(balance, color=INK, linewidth=1.2, linestyle="--")
+    ax.annotate(f"{device}: {balance:.0f} FLOP a byte; below, HBM decides", (lengths[0], balance),
+                (0, 5), textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
+    ends = []
+    for (name, values), colour in zip(
+        curves.items(), (RED, BLUE, GREEN, ORANGE, PURPLE), strict=False
+    ):
+        ax.plot(lengths, values, "o-", color=colour, markersize=4, linewidth=1.8)
+        ends.append((name, values[-1], colour))
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_ylim(bottom=floor)
+    ax.set_xticks(lengths, [f"{n // 1024}K" if n >= 1024 else str(n) for n in lengths])
+    ax.set_xlabel("sequence length N", fontsize=9)
+    ax.set_ylabel("FLOP per byte of HBM traffic", fontsize=9)
+    label_ends(ax, lengths[-1], ends)
+    return figure

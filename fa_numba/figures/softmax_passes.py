@@ -1,0 +1,48 @@
+"""How often a softmax kernel walks over a row, from the meter."""
+
+from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, Drawing
+
+
+def softmax_passes(traces, *, x="x", y="y"):
+    """One line of squares per pass over a row: reads of x, then writes of y.
+
+    Parameters
+    ----------
+    traces : dict of str to Trace
+        What to write beside the drawing -> trace of a softmax kernel's launch.
+    x, y : str, optional
+        Names of the kernels' parameters.
+
+    Returns
+    -------
+    Drawing
+    """
+    passes = {}
+    for name, trace in traces.items():
+        size = trace.arrays[y].stores
+        passes[name] = (trace.arrays[x].loads / size, 1.0)
+    text = "\n".join(
+        f"{name}: {reads:g} reads and {writes:g} write of each element"
+        for name, (reads, writes) in passes.items()
+    )
+    lines = sum(round(reads) + 1 for reads, _ in passes.values()) + len(passes)
+    figure = Drawing(7.5, 0.33 * lines + 0.2, text=text)
+    ax = figure.subplots()
+    squares, top = 16, 0.0
+    for name, (reads, writes) in passes.items():
+        kinds = ["read"] * round(reads) + ["write"] * round(writes)
+        for i, kind in enumerate(kinds):
+            colour = BLUE if kind == "read" else ORANGE
+            ax.barh([top] * squares, 0.86, left=range(squares), height=0.78, color=colour)
+            ax.text(squares + 0.4, top, f"{kind} {i + 1}" if kind == "read" else kind,
+                    va="center", fontsize=9, color=INK)  # fmt: skip
+            top += 1
+        middle = top - (len(kinds) + 1) / 2
+        ax.text(-0.5, middle, name, va="center", ha="right", fontsize=11, color=INK)
+        ax.text(squares + 3.2, middle, f"{reads + writes:g} accesses\nan element",
+                va="center", fontsize=9, color=GREY)  # fmt: skip
+        top += 1
+    left = -1 - 0.42 * max(map(len, passes))
+    ax.set(xlim=(left, squares + 6.5), ylim=(top - 1.4, -0.6))
+    ax.axis("off")
+    return figure

@@ -1,0 +1,77 @@
+"""Tables for the lessons, and what a real GPU said when somebody asked it."""
+
+import json
+from pathlib import Path
+
+from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.grader import Note
+
+
+def table(rows, *, title=""):
+    """Rows of a table, shown as such in a notebook and in a terminal.
+
+    Parameters
+    ----------
+    rows : list of dict
+        The keys are the columns, in the order of their first appearance.
+    title : str, default=""
+        Shown above, Markdown.
+
+    Returns
+    -------
+    Note
+    """
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    numeric = [all(_is_number(row.get(column)) for row in rows) for column in columns]
+    lines = [
+        _line(columns),
+        _line("---:" if right else "---" for right in numeric),
+        *(_line(_text(row.get(column)) for column in columns) for row in rows),
+    ]
+    return Note("\n".join([*([title, ""] if title else []), *lines]))
+
+
+def recorded(question, *, folder=None):
+    """What `benchmarks/results/<question>.json` holds, or how to fill it.
+
+    Parameters
+    ----------
+    question : str
+        Name of the benchmark, such as ``"softmax"``.
+    folder : path, optional
+        Where to look instead.
+
+    Returns
+    -------
+    Note
+        The rows, with the machine, the command and the date they come from.
+    """
+    folder = find_root() / "benchmarks" / "results" if folder is None else Path(folder)
+    path = folder / f"{question}.json"
+    if not path.exists():
+        return Note(
+            f"*No numbers recorded yet.* On a machine with a GPU, `python -m benchmarks {question}`"
+            f" measures them and writes `{path.relative_to(folder.parents[1])}`; then run this cell"
+            " again."
+        )
+    record = json.loads(path.read_text(encoding="utf-8"))
+    title = f"**{record['machine']}**, {record['date']}, `{record['command']}`"
+    if note := record.get("note"):
+        title += f"  \n{note}"
+    return table(record["rows"], title=title)
+
+
+def _line(cells):
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _is_number(value):
+    return value is None or isinstance(value, (int, float))
+
+
+def _text(value):
+    if value is None:
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
