@@ -47,6 +47,10 @@ def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
         client.execute()
     except nbclient.exceptions.CellExecutionError as error:
         pytest.fail(f"{path.name}: {error}", pytrace=False)
+    for cell in notebook.cells:
+        if "raises-exception" in cell.metadata.get("tags", []):
+            raised = [o for o in cell.outputs if o.output_type == "error"]
+            assert raised, f"meant to fail, but ran:\n{cell.source}"
 
 
 def test_canonical_form():

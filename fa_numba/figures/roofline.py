@@ -44,7 +44,7 @@ def roofline(points, name="A100-40GB"):
         style = {"rotation": -35, "rotation_mode": "anchor", "va": "top", "size": 9, "color": INK}
         ax.annotate(label, (intensity, y), (2, -8), textcoords="offset points", **style)
     ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP per byte of HBM traffic")
-    ax.set(ylabel=f"FLOP/s the {name} allows")
+    ax.set(ylabel=f"FLOP/s the {name} allows", ylim=(floor / 4, None))
     ax.legend(loc="upper left", frameon=False, labelcolor=GREY)
     return figure
 

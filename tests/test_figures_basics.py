@@ -1,0 +1,33 @@
+"""The drawings of lesson 00 show what they claim to show."""
+
+import numpy as np
+import pytest
+
+from fa_numba.analysis.devices import DEVICES
+from fa_numba.figures import memory_hierarchy, roofline, thread_grid
+
+
+@pytest.mark.parametrize("shape, block", [((8, 32), (16, 4)), ((5, 7), (4, 2)), ((1, 1), (32, 1))])
+def test_thread_grid_shows_the_owner_of_each_element(shape, block):
+    block_of, thread_of = thread_grid.owners(shape, block)
+    blocks_per_row = -(-shape[1] // block[0])
+    row, col = np.indices(shape)
+    assert (block_of == row // block[1] * blocks_per_row + col // block[0]).all()
+    assert (thread_of == row % block[1] * block[0] + col % block[0]).all()
+    drawing = thread_grid.thread_grid(shape, block)
+    assert len(drawing.describe().splitlines()) == shape[0]
+    assert drawing._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_memory_hierarchy_names_every_level(name):
+    text = memory_hierarchy.memory_hierarchy(name).describe()
+    for level in ("registers", "shared memory", "L2 cache", DEVICES[name].memory):
+        assert level in text
+
+
+def test_roofline_says_what_bounds_each_point():
+    drawing = roofline.roofline({"little": 1 / 12, "much": 500.0}, "A100-40GB")
+    _, little, much = drawing.describe().splitlines()
+    assert "bound by memory" in little and "0.13 TFLOP/s" in little
+    assert "bound by arithmetic" in much and "19.5 TFLOP/s" in much
