@@ -1,1 +1,1 @@
-"""Drawings, one per file; each is made from a trace or from analysis, never from typed-in numbers."""
+"""Drawings, one per file, made from traces and from analysis, never from typed-in numbers."""
