@@ -31,9 +31,9 @@ from numba import cuda
 ### look it up before the loop, and only where t < seq_lens[b].
 ### HINT 3: if t < seq_lens[b]: page, offset = block_table[b, t // page_size], t % page_size, then
 ### the loop with k_out[b, t, h, d] = k_cache[page, offset, h, d], and v; else: the loop storing 0.
-### DEBRIEF: The lookup reads each key and value and writes it, and the attention after it reads them
-### again: three moves where one would do. So serving fuses the two: the attention kernel follows the
-### block table itself, and the dense copy never exists.
+### DEBRIEF: The lookup reads each key and value and writes it, and the attention after it reads it
+### again: three moves where one would do. So serving fuses the two: the attention kernel follows
+### the block table itself, and the dense copy never exists.
 
 
 @cuda.jit
