@@ -1,0 +1,8 @@
+"""A CPU engine for Numba-CUDA kernels: all threads in lockstep, every access checked."""
+
+from . import errors
+from .hook import disable, enable, has_gpu, is_enabled
+from .launch import run
+from .options import options
+
+__all__ = ["disable", "enable", "errors", "has_gpu", "is_enabled", "options", "run"]

@@ -1,0 +1,117 @@
+"""Atomic operations: every thread's update happens, one after the other, in thread order."""
+
+import numpy as np
+
+from .dtypes import typed
+from .errors import LaunchError, UnsupportedError
+from .lanes import ALL, type_name
+from .memory import LaneArray
+
+
+def increment(old, limit):
+    """CUDA's atomicInc: count up and wrap to 0 after the limit."""
+    return np.where(old >= limit, 0, old + 1)
+
+
+def decrement(old, limit):
+    """CUDA's atomicDec: count down and wrap to the limit after 0."""
+    return np.where((old == 0) | (old > limit), limit, old - 1)
+
+
+UFUNCS = {
+    "add": np.add,
+    "sub": np.subtract,
+    "max": np.fmax,
+    "min": np.fmin,
+    "nanmax": np.fmax,
+    "nanmin": np.fmin,
+    "and_": np.bitwise_and,
+    "or_": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+OTHERS = {"exch": lambda old, new: new, "inc": increment, "dec": decrement}
+INTEGERS_ONLY = {"and_", "or_", "xor", "exch", "inc", "dec"}
+
+
+class Atomics:
+    """cuda.atomic.* of the machine."""
+
+    def atomic(self, operation, site, keep, *arguments, **keywords):
+        """Run an atomic; `keep` tells whether the statement uses the old value."""
+        if not isinstance(operation, Atomic):
+            return operation(*arguments, **keywords)
+        return operation(self, site, keep, *arguments, **keywords)
+
+
+class Atomic:
+    """One of cuda.atomic.*; called with the machine, the site, and the kernel's arguments."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, machine, site, keep, array, index, value, new=None):
+        if self.name == "compare_and_swap":
+            raise UnsupportedError("cuda.atomic.compare_and_swap", hint="Use cuda.atomic.cas.")
+        if not isinstance(array, LaneArray) or array.kind == "local":
+            raise UnsupportedError(f"cuda.atomic.{self.name} on {type_name(array)}")
+        if self.name in INTEGERS_ONLY and array.dtype.kind not in "iu":
+            raise UnsupportedError(
+                f"cuda.atomic.{self.name} works on integers, '{array.name}' is {array.dtype}"
+            )
+        offset = machine.locate(array, index)
+        if isinstance(offset, LaneArray):
+            raise UnsupportedError(f"cuda.atomic.{self.name} needs one element of '{array.name}'")
+        if isinstance(array.flat, np.ndarray) and not array.flat.flags.writeable:
+            raise LaunchError(f"'{array.name}' is read-only")
+        if machine.watch is not None:
+            machine.watch.atomic(array, offset, site)
+        mask = machine.mask
+        places = pick(array.addresses(machine, offset), machine.shape, mask)
+        values = pick(value, machine.shape, mask).astype(array.dtype)
+        if self.name == "cas":
+            swap = pick(new, machine.shape, mask).astype(array.dtype)
+            old = in_turns(
+                array.flat,
+                places,
+                lambda now, i: np.where(now == values[i], swap[i], now),
+            )
+        else:
+            ufunc = UFUNCS.get(self.name)
+            if ufunc and not keep:
+                ufunc.at(array.flat, places, values)
+                return None
+            step = ufunc or OTHERS[self.name]
+            old = in_turns(array.flat, places, lambda now, i: step(now, values[i]))
+        if not keep:
+            return None
+        if mask is ALL:
+            return typed(old.reshape(machine.shape))
+        result = np.zeros(machine.shape, array.dtype)
+        result[np.broadcast_to(mask, machine.shape)] = old
+        return typed(result)
+
+
+def pick(value, shape, mask):
+    """Return a lane value's elements of the active threads, in thread order."""
+    full = np.broadcast_to(value, shape)
+    return full.reshape(-1) if mask is ALL else full[np.broadcast_to(mask, shape)]
+
+
+def in_turns(memory, places, update):
+    """Update places one thread after the other; return what each thread found.
+
+    Threads that meet at one address take turns: in turn r all addresses are updated at once,
+    each by the r-th thread that came to it.
+    """
+    old = np.empty(len(places), memory.dtype)
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else []
+    length = np.diff(np.r_[first, len(ordered)])
+    for turn in range(int(length.max()) if len(ordered) else 0):
+        threads = order[first[length > turn] + turn]
+        where = places[threads]
+        found = memory[where]
+        old[threads] = found
+        memory[where] = update(found, threads)
+    return old

@@ -1,0 +1,121 @@
+"""Make Numba's own syntax, kernel[grid, block](*arrays), run on the engine.
+
+Only the subscript of kernel objects is replaced, and what would touch a driver: to_device and
+friends, and compilation at decoration time for kernels with a signature. This module and
+`names` are the only ones that know Numba's inside.
+"""
+
+import functools
+
+from numba import cuda
+
+from .errors import LaunchError
+from .host import STAND_INS
+from .launch import attempt
+from .names import PLACEHOLDERS
+
+_originals = []  # (object, attribute, its value or MISSING), to undo
+MISSING = object()
+
+
+def is_simulator():
+    """Tell whether Numba's own simulator is switched on (NUMBA_ENABLE_CUDASIM=1)."""
+    return not hasattr(cuda, "driver")
+
+
+def has_gpu():
+    """Tell whether Numba can use a GPU here."""
+    return not is_simulator() and cuda.is_available()
+
+
+def kernel_class():
+    """Return the class of the objects that @cuda.jit makes."""
+    if is_simulator():
+        from numba.cuda.simulator.kernel import FakeCUDAKernel
+
+        return FakeCUDAKernel
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    return CUDADispatcher
+
+
+class Launcher:
+    """kernel[grid, block, stream, shared_bytes], ready to be called."""
+
+    def __init__(self, kernel, configuration):
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
+            raise LaunchError(
+                "a kernel is launched as kernel[grid, block](...), or with a stream and bytes of "
+                f"dynamic shared memory after them; got {configuration!r}"
+            )
+        self.kernel = kernel
+        self.grid, self.block = configuration[:2]
+        self.shared_bytes = configuration[3] if len(configuration) == 4 else 0
+
+    def __call__(self, *args):
+        __tracebackhide__ = True
+        error = attempt(self.kernel, self.grid, self.block, args, self.shared_bytes)
+        if error is not None:
+            raise error
+
+
+def getitem(kernel, configuration):
+    return Launcher(kernel, configuration)
+
+
+def forall(kernel, ntasks, tpb=0, stream=0, sharedmem=0):
+    """kernel.forall(n): one thread for each of n tasks."""
+    threads = tpb or 128
+    return Launcher(kernel, (max(1, -(-int(ntasks) // threads)), threads, stream, sharedmem))
+
+
+def without_signature(jit):
+    """Wrap cuda.jit so that a signature does not ask for a GPU at decoration time."""
+
+    @functools.wraps(jit)
+    def lazy_jit(func_or_sig=None, *args, **kwargs):
+        is_function = callable(func_or_sig) and hasattr(func_or_sig, "__code__")
+        return jit(func_or_sig if is_function else None, *args, **kwargs)
+
+    return lazy_jit
+
+
+def enable():
+    """Run `kernel[grid, block](*numpy_arrays)` on the engine from now on.
+
+    Happens by itself on `import fa_numba` where there is no GPU.
+    """
+    if _originals:
+        return
+    kernel = kernel_class()
+    replace(kernel, "__getitem__", getitem)
+    replace(kernel, "forall", forall)
+    if is_simulator():
+        # The simulator lacks these names, so that `from numba.cuda import threadIdx` fails.
+        for name, placeholder in PLACEHOLDERS.items():
+            if not hasattr(cuda, name):
+                replace(cuda, name, placeholder)
+        return
+    replace(cuda, "jit", without_signature(cuda.jit))
+    for name, stand_in in STAND_INS.items():
+        replace(cuda, name, stand_in)
+
+
+def disable():
+    """Give Numba its own launches back."""
+    while _originals:
+        owner, attribute, value = _originals.pop()
+        if value is MISSING:
+            delattr(owner, attribute)
+        else:
+            setattr(owner, attribute, value)
+
+
+def replace(owner, attribute, value):
+    _originals.append((owner, attribute, vars(owner).get(attribute, MISSING)))
+    setattr(owner, attribute, value)
+
+
+def is_enabled():
+    """Tell whether kernel[grid, block] runs on the engine."""
+    return bool(_originals)

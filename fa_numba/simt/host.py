@@ -1,0 +1,187 @@
+"""Stand-ins for cuda.to_device and friends where there is no GPU: arrays in host memory.
+
+They can do what Numba's device arrays can and no more, so that code which runs here runs on
+a GPU too: a kernel takes them, slices are views, numbers come back by copy_to_host().
+"""
+
+import contextlib
+import time
+
+import numpy as np
+
+from .memory import poison
+
+
+class DeviceArray:
+    """A device array that lives in host memory."""
+
+    def __init__(self, host):
+        self._simt_host = host
+
+    shape = property(lambda self: self._simt_host.shape)
+    strides = property(lambda self: self._simt_host.strides)
+    dtype = property(lambda self: self._simt_host.dtype)
+    size = property(lambda self: self._simt_host.size)
+    ndim = property(lambda self: self._simt_host.ndim)
+    nbytes = property(lambda self: self._simt_host.nbytes)
+    T = property(lambda self: DeviceArray(self._simt_host.T))
+
+    def copy_to_host(self, ary=None, stream=0):
+        """Return the contents as a NumPy array, or copy them into one."""
+        if ary is None:
+            return self._simt_host.copy()
+        ary[...] = self._simt_host
+        return ary
+
+    def copy_to_device(self, ary, stream=0):
+        """Copy an array into this one."""
+        self._simt_host[...] = getattr(ary, "_simt_host", ary)
+
+    def reshape(self, *shape, order="C"):
+        """Return a view of another shape."""
+        return DeviceArray(self._simt_host.reshape(*shape, order=order))
+
+    def ravel(self, order="C", stream=0):
+        """Return a flat view."""
+        return DeviceArray(self._simt_host.ravel(order=order))
+
+    def transpose(self, axes=None):
+        """Return a transposed view."""
+        return DeviceArray(self._simt_host.transpose(axes))
+
+    def view(self, dtype):
+        """Return a view of another dtype."""
+        return DeviceArray(self._simt_host.view(dtype))
+
+    def is_c_contiguous(self):
+        return self._simt_host.flags.c_contiguous
+
+    def is_f_contiguous(self):
+        return self._simt_host.flags.f_contiguous
+
+    def __getitem__(self, index):
+        part = self._simt_host[index]
+        return DeviceArray(part) if isinstance(part, np.ndarray) else part
+
+    def __setitem__(self, index, value):
+        self._simt_host[index] = getattr(value, "_simt_host", value)
+
+    def __len__(self):
+        return len(self._simt_host)
+
+    def __array__(self, dtype=None, copy=None):
+        return self._simt_host.astype(dtype or self.dtype, copy=True)
+
+    def __repr__(self):
+        return f"<simt device array {self.shape} {self.dtype}>"
+
+
+class Stream:
+    """A stream whose work is always done already."""
+
+    handle = 0
+
+    def synchronize(self):
+        pass
+
+    @contextlib.contextmanager
+    def auto_synchronize(self):
+        yield self
+
+    def __bool__(self):
+        return True
+
+    def __int__(self):
+        return 0
+
+
+class Event:
+    """A point in time."""
+
+    def __init__(self, timing=True):
+        self.time = None
+
+    def record(self, stream=0):
+        self.time = time.perf_counter()
+
+    def query(self):
+        return True
+
+    def wait(self, stream=0):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        """Return the milliseconds from this event to another."""
+        return 1e3 * (end.time - self.time)
+
+
+def to_device(obj, stream=0, copy=True, to=None):
+    """Copy an array into a new device array, or into `to`."""
+    if to is not None:
+        to.copy_to_device(obj)
+        return to
+    return DeviceArray(np.array(getattr(obj, "_simt_host", obj)))
+
+
+def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
+    """Return an uninitialised device array; NaN or a large number shows where it is read."""
+    array = np.empty(shape, dtype, order=order)
+    poison(array)
+    return DeviceArray(array)
+
+
+def device_array_like(ary, stream=0):
+    """Return an uninitialised device array of the same shape and type."""
+    return device_array(ary.shape, ary.dtype)
+
+
+def pinned_array(shape, dtype=np.float64, strides=None, order="C", **_):
+    """Return a NumPy array."""
+    return np.zeros(shape, dtype, order=order)
+
+
+def pinned_array_like(ary, **_):
+    """Return a NumPy array of the same shape and type."""
+    return np.zeros(ary.shape, ary.dtype)
+
+
+@contextlib.contextmanager
+def pinned(*arrays):
+    """Do nothing: all memory is host memory."""
+    yield
+
+
+@contextlib.contextmanager
+def mapped(*arrays, **_):
+    """Yield device arrays that share the arrays' memory."""
+    views = [DeviceArray(a) for a in arrays]
+    yield views if len(views) > 1 else views[0]
+
+
+def synchronize():
+    """Do nothing: every launch has finished when it returns."""
+
+
+STAND_INS = {
+    "to_device": to_device,
+    "device_array": device_array,
+    "device_array_like": device_array_like,
+    "pinned_array": pinned_array,
+    "pinned_array_like": pinned_array_like,
+    "mapped_array": pinned_array,
+    "mapped_array_like": pinned_array_like,
+    "managed_array": pinned_array,
+    "pinned": pinned,
+    "mapped": mapped,
+    "synchronize": synchronize,
+    "stream": Stream,
+    "default_stream": Stream,
+    "legacy_default_stream": Stream,
+    "per_thread_default_stream": Stream,
+    "external_stream": lambda ptr: Stream(),
+    "event": Event,
+    "event_elapsed_time": lambda start, end: start.elapsed_time(end),
+}

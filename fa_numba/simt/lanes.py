@@ -1,0 +1,537 @@
+"""The lockstep machine: threads as array elements, control flow as masks.
+
+A *lane value* is what one variable holds in all threads of a batch of blocks at once: a
+NumPy scalar if it is the same everywhere, else an array that broadcasts to the machine's
+`shape`, (threads in z, threads in y, threads in x, blocks). threadIdx.x has the shape
+(1, 1, n, 1) and blockIdx.x (1, 1, 1, b), so `threadIdx.x * 2` costs n multiplications
+whatever the number of blocks, and what is the same in all threads stays a scalar. The block
+axis is last because neighbouring blocks do the same thing to neighbouring memory.
+
+A *mask* says which threads execute: ALL, NOBODY, or a boolean lane value. Masks are compared
+by identity: `mask is home` is how an assignment knows that it may overwrite (see scopes.py).
+"""
+
+import numpy as np
+
+from .dtypes import TypedInts, as_bool, as_index, select
+from .errors import KernelError, KernelZeroDivisionError, UnsupportedError, thread_name
+from .waits import Patience
+
+ALL = None
+NOBODY = False
+
+
+class Dim3:
+    """threadIdx, blockIdx, blockDim or gridDim."""
+
+    def __init__(self, x, y, z):
+        self.x, self.y, self.z = x, y, z
+
+
+class Undefined:
+    """Stands for a variable that no thread has assigned yet; any use raises."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, name):
+        self.__dict__["name"] = name
+
+    def fail(self, *_):
+        raise UnboundLocalError(f"'{self.name}' is read before it is assigned")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = fail
+    __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = fail
+    __pos__ = __invert__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = fail
+    __getitem__ = __getattr__ = __bool__ = __call__ = __iter__ = __len__ = __index__ = fail
+    __hash__ = None
+
+
+def union(a, b):
+    """Return the mask of the threads in a or b."""
+    if a is ALL or b is ALL:
+        return ALL
+    if a is NOBODY:
+        return b
+    if b is NOBODY:
+        return a
+    both = a | b
+    return ALL if both.all() else both
+
+
+def without(a, b):
+    """Return the mask of the threads in a but not in b."""
+    if b is NOBODY or a is NOBODY:
+        return a
+    if b is ALL:
+        return NOBODY
+    rest = ~b if a is ALL else a & ~b
+    return rest if rest.any() else NOBODY
+
+
+def varies(value):
+    """Tell whether a lane value may differ between threads."""
+    return isinstance(value, np.ndarray)
+
+
+class Frame:
+    """One running function: the kernel, or a device function that it called."""
+
+    def __init__(self, code):
+        self.code = code
+        self.returned = NOBODY
+        self.value = None
+        self.has_value = False
+
+
+class Loop:
+    """One running loop."""
+
+    def __init__(self, mask, returned):
+        self.mask = mask  # at its entry
+        self.returned = returned  # who had returned by then
+        self.continued = NOBODY
+        self.turns = 0
+        self.patience = None  # of a while loop
+
+
+class Lanes:
+    """Masks, control flow and the operators whose meaning differs from NumPy's."""
+
+    def start_lanes(self, grid, block, first_block, num_blocks):
+        """Place a batch of blocks on the lanes."""
+        self.grid, self.block = grid, block
+        self.first_block, self.num_blocks = first_block, num_blocks
+        bx, by, bz = block
+        self.num_threads = bx * by * bz
+        self.shape = (bz, by, bx, num_blocks)
+        axes = [(1, 1, bx, 1), (1, by, 1, 1), (bz, 1, 1, 1)]
+        self.thread_idx = Dim3(*(lane_range(n, a) for n, a in zip(block, axes, strict=True)))
+        gx, gy, _ = grid
+        number = first_block + np.arange(num_blocks)
+        coordinates = number % gx, number // gx % gy, number // (gx * gy)
+        self.block_idx = Dim3(*(per_block(c) for c in coordinates))
+        self.block_dim = Dim3(*map(np.int64, block))
+        self.grid_dim = Dim3(*map(np.int64, grid))
+        self.thread_number = lane_range(self.num_threads, (bz, by, bx, 1))
+        self.mask = ALL
+        self.exited = NOBODY
+        self.branches = []
+        self.loops = []
+        self.frames = []
+
+    # ------------------------------------------------------------------ if
+
+    def split(self, test):
+        """Return the masks of the active threads where test holds, and where it does not."""
+        mask = self.mask
+        if isinstance(test, np.ndarray):
+            test = as_bool(test)
+            if mask is ALL:
+                if test.all():
+                    return ALL, NOBODY
+                if not test.any():
+                    return NOBODY, ALL
+                return test, ~test
+            yes = mask & test
+            if not yes.any():
+                return NOBODY, mask
+            no = mask & ~test
+            if not no.any():
+                return mask, NOBODY
+            return yes, no
+        return (mask, NOBODY) if test else (NOBODY, mask)
+
+    def if_(self, test):
+        yes, no = self.split(test)
+        self.branches.append([self.mask, no, ALL, False])
+        self.mask = yes
+        return yes is not NOBODY
+
+    def else_(self):
+        branch = self.branches[-1]
+        branch[2:] = self.mask, True  # who is left of the `if` part
+        self.mask = branch[1]
+        return self.mask is not NOBODY
+
+    def endif(self):
+        self.mask = self.branches.pop()[0]
+
+    def endif_after_exit(self):
+        """Threads that returned, broke or continued inside do not come back here."""
+        _, no, then, has_else = self.branches.pop()
+        self.mask = union(then if has_else else no, self.mask)
+
+    def alive(self):
+        return self.mask is not NOBODY
+
+    # ------------------------------------------------------------------ loops
+
+    def loop_begin(self):
+        loop = Loop(self.mask, self.frames[-1].returned)
+        self.loops.append(loop)
+        return loop
+
+    def next_turn(self):
+        """End one turn: threads that continued come back. Tell whether anyone goes on."""
+        loop = self.loops[-1]
+        if loop.continued is not NOBODY:
+            self.mask = union(self.mask, loop.continued)
+            loop.continued = NOBODY
+        return self.mask is not NOBODY
+
+    def loop_end(self):
+        """Threads that left by break come back; those that returned do not."""
+        loop = self.loops.pop()
+        returned = self.frames[-1].returned
+        self.mask = loop.mask if returned is loop.returned else without(loop.mask, returned)
+
+    def break_(self):
+        self.mask = NOBODY
+
+    def continue_(self):
+        loop = self.loops[-1]
+        loop.continued = union(loop.continued, self.mask)
+        self.mask = NOBODY
+
+    def range_turns(self, exits, start, stop=None, step=None):
+        """Yield the loop variable of `for i in range(...)`, turn by turn."""
+        if stop is None:
+            start, stop = np.int64(0), start
+        step = np.int64(1) if step is None else step
+        start, stop, step = map(self.loop_bound, (start, stop, step))
+        if isinstance(step, np.ndarray):
+            raise UnsupportedError("a range() step that differs between threads")
+        if step == 0:
+            raise KernelError("range() step is zero")
+        if not (isinstance(start, np.ndarray) or isinstance(stop, np.ndarray)):
+            turns = map(np.int64, range(int(start), int(stop), int(step)))
+            return self.same_turns(turns) if exits else turns
+        count = (stop - start + (step - np.sign(step))) // step
+        if self.mask is not ALL:
+            # Threads that are not here must not keep the others turning.
+            count = np.where(self.mask, count, 0)
+        longest = int(count.max()) if count.size else 0
+        shortest = count if self.mask is ALL else np.where(self.mask, count, longest)
+        if not exits and longest == shortest.min():
+            return (start + step * turn for turn in map(np.int64, range(longest)))
+        return self.own_turns(exits, start, step, count, longest)
+
+    def loop_bound(self, value):
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub":
+            return as_index(value) if type(value) is TypedInts else value
+        raise KernelError(f"range() needs integers, got {type_name(value)}")
+
+    def same_turns(self, values):
+        """A loop that threads can leave, over values that are the same for all threads."""
+        self.loop_begin()
+        for value in values:
+            yield value
+            if not self.next_turn():
+                break
+        self.loop_end()
+
+    def tuple_turns(self, exits, values):
+        if not isinstance(values, tuple):
+            raise UnsupportedError(
+                "for loops in a kernel run over range(...) or a tuple",
+                hint="Loop over range(len(x)) to visit the elements of an array.",
+            )
+        return self.same_turns(values)
+
+    def own_turns(self, exits, start, step, count, longest):
+        """A loop whose threads start at different values or take different numbers of turns."""
+        self.loop_begin()
+        value = start
+        for turn in range(longest):
+            self.mask, _ = self.split(count > turn)
+            if self.mask is NOBODY:
+                break
+            yield value
+            if exits and not self.next_turn():
+                break
+            value = value + step
+        self.loop_end()
+
+    def while_begin(self, site, waits):
+        self.loop_begin().patience = Patience(self, site, waits)
+
+    def while_test(self, test):
+        loop = self.loops[-1]
+        self.mask, _ = self.split(test)
+        loop.turns += 1
+        if loop.turns & 63 == 0:
+            loop.patience.check()
+        return self.mask is not NOBODY
+
+    # ------------------------------------------------------------------ functions
+
+    def return_(self, value):
+        frame = self.frames[-1]
+        if value is not None:
+            frame.value = self.blend(frame.value, value) if frame.has_value else value
+            frame.has_value = True
+        frame.returned = union(frame.returned, self.mask)
+        if len(self.frames) == 1:
+            self.exited = frame.returned
+        self.mask = NOBODY
+
+    def call_function(self, function, code, arguments):
+        """Run a device function for the active threads."""
+        if any(frame.code is code for frame in self.frames):
+            raise UnsupportedError(
+                f"'{code.code.co_name}' calls itself: recursion is not supported",
+                hint="Write it as a loop.",
+            )
+        mask, loops, branches = self.mask, self.loops, self.branches
+        self.loops, self.branches = [], []
+        self.frames.append(Frame(code))
+        function(*arguments)
+        frame = self.frames.pop()
+        self.mask, self.loops, self.branches = mask, loops, branches
+        return frame.value
+
+    # ------------------------------------------------------------------ values
+
+    def bind(self, old, new, home):
+        """Return what a variable holds after `x = new` under the present mask."""
+        mask = self.mask
+        if mask is ALL or mask is home or type(old) is Undefined:
+            if type(new) is Undefined:
+                new.fail()
+            return new
+        return self.blend(old, new)
+
+    def blend(self, old, new):
+        """Return new in the active threads and old in the others."""
+        if new is old:
+            return new
+        if isinstance(new, tuple) and isinstance(old, tuple) and len(new) == len(old):
+            return tuple(self.blend(o, n) for o, n in zip(old, new, strict=True))
+        if hasattr(new, "blend_with"):
+            return new.blend_with(old, self.mask)
+        if not (is_value(new) and is_value(old)):
+            raise UnsupportedError(
+                f"threads choose between {type_name(old)} and {type_name(new)} for one variable",
+                hint="A variable holds one kind of thing; use two variables.",
+            )
+        return select(self.mask, new, old)
+
+    def unpack(self, value, count):
+        if not isinstance(value, tuple):
+            raise UnsupportedError(f"cannot unpack {type_name(value)} into {count} variables")
+        if len(value) != count:
+            raise ValueError(f"cannot unpack {len(value)} values into {count} variables")
+        return value
+
+    def not_(self, a):
+        return np.logical_not(a)
+
+    def truth(self, value):
+        return as_bool(value) if isinstance(value, (np.ndarray, np.generic)) else bool(value)
+
+    def and_values(self, a, b):
+        """`a and b` of two values that are there already."""
+        if is_truth(a) and is_truth(b):
+            return np.logical_and(a, b)
+        return self.and_(a, lambda: b)
+
+    def or_values(self, a, b):
+        if is_truth(a) and is_truth(b):
+            return np.logical_or(a, b)
+        return self.or_(a, lambda: b)
+
+    def and_(self, a, b):
+        """`a and b`: b is evaluated only for the threads where a holds."""
+        if not isinstance(a, np.ndarray):
+            return b() if a else a
+        yes, no = self.split(a)
+        if yes is NOBODY:
+            return a
+        value = self.under(yes, b)
+        return value if no is NOBODY else select(self.truth(a), value, a)
+
+    def or_(self, a, b):
+        if not isinstance(a, np.ndarray):
+            return a if a else b()
+        yes, no = self.split(a)
+        if no is NOBODY:
+            return a
+        value = self.under(no, b)
+        return value if yes is NOBODY else select(self.truth(a), a, value)
+
+    def under(self, mask, thunk):
+        """Evaluate a thunk for the threads of a smaller mask."""
+        outer, self.mask = self.mask, mask
+        value = thunk()
+        self.mask = outer
+        return value
+
+    def choose(self, test, yes_thunk, no_thunk, literal):
+        """`a if test else b`: each side is evaluated for its own threads only."""
+        yes, no = self.split(test)
+        if no is NOBODY:
+            result = self.under(yes, yes_thunk)
+        elif yes is NOBODY:
+            result = self.under(no, no_thunk)
+        else:
+            a, b = self.under(yes, yes_thunk), self.under(no, no_thunk)
+            if isinstance(a, tuple):
+                test = self.truth(test)
+                return tuple(select(test, x, y) for x, y in zip(a, b, strict=True))
+            if not (is_value(a) and is_value(b)):
+                if a is b:
+                    return a
+                raise UnsupportedError(f"threads choose between {type_name(a)} and {type_name(b)}")
+            result = select(self.truth(test), a, b)
+        if literal and isinstance(result, (np.ndarray, np.generic)):
+            wide = np.result_type(result.dtype, literal)
+            result = result if result.dtype == wide else result.astype(wide)
+        return result
+
+    def member(self, value, container):
+        if not isinstance(container, tuple):
+            raise UnsupportedError("'in' needs a tuple inside a kernel")
+        result = np.False_
+        for element in container:
+            result = np.logical_or(result, value == element)
+        return result
+
+    def arithmetic(self, name, *operands):
+        """+, - or * of what may be truth values, which count as int64 in Numba."""
+        operands = [self.number(x) for x in operands]
+        return getattr(np, name)(*operands)
+
+    def number(self, value):
+        if isinstance(value, (bool, np.bool_)):
+            return np.int64(value)
+        if isinstance(value, np.ndarray) and value.dtype == bool:
+            return value.astype(np.int64)
+        return value
+
+    def floordiv(self, a, b):
+        if isinstance(a, tuple):
+            raise TypeError("a tuple cannot be divided")
+        a, b = self.number(a), self.number(b)
+        if b.dtype.kind in "iu" and a.dtype.kind in "iu":
+            b = self.nonzero(b)
+        return a // b
+
+    def mod(self, a, b):
+        if isinstance(a, str):
+            raise UnsupportedError("string formatting")
+        a, b = self.number(a), self.number(b)
+        if b.dtype.kind in "iu" and a.dtype.kind in "iu":
+            b = self.nonzero(b)
+        return a % b
+
+    def nonzero(self, divisor):
+        """Return a divisor that is safe for masked threads; an active zero raises."""
+        zero = divisor == 0
+        if not np.any(zero):
+            return divisor
+        bad = zero if self.mask is ALL else zero & self.mask
+        if np.any(bad):
+            thread, block, more = self.culprit(bad)
+            raise KernelZeroDivisionError(
+                f"integer division by zero in {thread_name(thread, block)}{more}",
+                thread=thread,
+                block=block,
+            )
+        return select(zero, divisor.dtype.type(1), divisor)
+
+    def power(self, a, b):
+        a, b = self.number(a), self.number(b)
+        if a.dtype.kind == "f" and b.dtype.kind in "iu":
+            if not isinstance(b, np.ndarray):
+                if b == 2:
+                    return a * a
+                if b == 3:
+                    return a * a * a
+            return np.power(a, b.astype(a.dtype))
+        if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+            if not isinstance(b, np.ndarray) and b == 2:
+                return a * a
+            # Numba computes int ** negative int in integers too: 0, unless the base is 1 or -1.
+            inverse = select(np.abs(a) == 1, a, a * np.int64(0))
+            magnitude = np.power(a, np.maximum(b, 0))
+            odd = select(b % np.int64(2) == 0, inverse * inverse, inverse)
+            return select(b < 0, odd, magnitude) if np.any(b < 0) else magnitude
+        return np.power(a, b)
+
+    def shift_left(self, a, b):
+        return np.left_shift(self.number(a), self.number(b))
+
+    def shift_right(self, a, b):
+        return np.right_shift(self.number(a), self.number(b))
+
+    def assert_(self, test, message):
+        _, failed = self.split(test)
+        if failed is NOBODY:
+            return
+        thread, block, more = self.culprit(failed)
+        text = message()
+        text = f"{text}: " if isinstance(text, str) and text else ""
+        raise AssertionError(f"{text}fails in {thread_name(thread, block)}{more}")
+
+    # ------------------------------------------------------------------ who
+
+    def full(self, value):
+        """Return a lane value with one element per thread, shape (threads, blocks)."""
+        return np.broadcast_to(value, self.shape).reshape(self.num_threads, self.num_blocks)
+
+    def active(self):
+        """Return the mask as booleans, shape (threads, blocks)."""
+        return self.full(True if self.mask is ALL else self.mask)
+
+    def culprit(self, bad):
+        """Return thread, block and ' (and n more)' of the first thread where bad holds."""
+        if bad is ALL:
+            bad = True
+        by_block = self.full(bad).T  # the first block's first thread first
+        number = int(by_block.argmax())
+        block, thread = divmod(number, self.num_threads)
+        count = int(by_block.sum())
+        more = f" (and {count - 1} more threads)" if count > 1 else ""
+        return self.thread_coordinates(thread), self.block_coordinates(block), more
+
+    def thread_coordinates(self, number):
+        bx, by, _ = self.block
+        number = int(number)
+        return number % bx, number // bx % by, number // (bx * by)
+
+    def block_coordinates(self, number):
+        """Return blockIdx of a block of this batch."""
+        gx, gy, _ = self.grid
+        number = int(number) + self.first_block
+        return number % gx, number // gx % gy, number // (gx * gy)
+
+
+def is_value(value):
+    return isinstance(value, (np.ndarray, np.generic, bool, int, float))
+
+
+def is_truth(value):
+    return isinstance(value, bool) or getattr(value, "dtype", None) == bool
+
+
+def lane_range(count, shape):
+    return np.int64(0) if count == 1 else np.arange(count).reshape(shape)
+
+
+def per_block(values):
+    if (values == values[0]).all():
+        return np.int64(values[0])
+    return values.reshape(1, 1, 1, -1)
+
+
+def type_name(value):
+    """Return what to call a value in a message."""
+    if value is None:
+        return "None"
+    kind = getattr(value, "kind", None)
+    if kind in ("global", "shared", "local"):
+        return f"the {kind} array '{value.name}'"
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return f"{'a ' if dtype.kind == 'f' else 'an '}{dtype}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,182 @@
+"""Launching a kernel: check it as a driver would, then run its blocks batch by batch."""
+
+import math
+
+import numpy as np
+
+from .atomics import Atomics
+from .errors import KernelError, LaunchError, prune, site_of_traceback
+from .lanes import Frame, Lanes
+from .memory import GlobalArray, Memory
+from .names import Names, as_lane, check_kernel
+from .options import current_options, shared_memory_limit
+from .warps import Warps
+
+LANES_PER_BATCH = 32768  # threads that run at once; more makes the arrays fall out of the cache
+MAX_THREADS = 1024
+MAX_BLOCK = (1024, 1024, 64)
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+class Machine(Lanes, Memory, Warps, Atomics, Names):
+    """All threads of one launch, a batch of blocks at a time."""
+
+    def __init__(self, grid, block, dynamic_bytes=0, options=None, watch=None):
+        self.grid, self.block = grid, block
+        self.dynamic_bytes = dynamic_bytes
+        self.options = options or current_options()
+        self.watch = watch
+        self.globals = []
+        self.start_lanes(grid, block, 0, 1)
+        self.start_warps()
+        self.start_names()
+
+    def global_array(self, array, name):
+        array = GlobalArray(array, name)
+        self.globals.append(array)
+        return array
+
+    def run(self, function, arguments):
+        """Run a kernel's Python function over the whole grid."""
+        runnable, lockstep = self.lockstep_function(function)
+        values = self.lane_arguments(function, lockstep, arguments)
+        if self.watch is not None:
+            self.watch.start_launch(self, lockstep, values)
+        total = math.prod(self.grid)
+        size = max(1, LANES_PER_BATCH // self.num_threads)
+        size = -(-total // -(-total // size))  # batches of equal size
+        with np.errstate(all="ignore"):  # a GPU raises no flags either
+            for first in range(0, total, size):
+                self.start_batch(first, min(size, total - first))
+                self.frames.append(Frame(lockstep))
+                if self.watch is not None:
+                    self.watch.start_batch()
+                runnable(*values)
+        if self.watch is not None:
+            self.watch.end_launch()
+
+    def start_batch(self, first, count):
+        idx = self.block_idx
+        self.start_lanes(self.grid, self.block, first, count)
+        # The kernel's names are bound to the first batch's object: move it on in place.
+        idx.x, idx.y, idx.z = self.block_idx.x, self.block_idx.y, self.block_idx.z
+        self.block_idx = idx
+        self.start_memory(self.dynamic_bytes)
+        self.start_warps()
+
+    def lane_arguments(self, function, lockstep, arguments):
+        names = lockstep.parameters
+        if len(arguments) != len(names):
+            raise LaunchError(
+                f"{function.__name__}({', '.join(names)}) takes {len(names)} arguments, got "
+                f"{len(arguments)}"
+            )
+        return [
+            self.lane_argument(name, value) for name, value in zip(names, arguments, strict=True)
+        ]
+
+    def lane_argument(self, name, value):
+        value = host_value(value)
+        if value is None:
+            return None
+        if isinstance(value, tuple):
+            return tuple(self.lane_argument(f"{name}[{i}]", v) for i, v in enumerate(value))
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            return self.global_array(value, name)
+        scalar = as_lane(value)
+        if scalar is None:
+            got = type(value).__name__
+            if isinstance(value, np.ndarray):
+                got = f"an array of {value.dtype}"
+            elif hasattr(value, "__cuda_array_interface__"):
+                got = f"{got}, which lives on a GPU: the CPU engine takes NumPy arrays"
+            raise LaunchError(
+                f"argument '{name}' must be a NumPy array or a number, got {got}", array=name
+            )
+        return scalar
+
+
+def host_value(value):
+    """Unwrap the engine's and the simulator's device arrays."""
+    host = getattr(value, "_simt_host", None)
+    if host is not None:
+        return host
+    if type(value).__name__ == "FakeCUDAArray":
+        return value._ary
+    return value
+
+
+def dimensions(value, what, limits):
+    """Return a grid or block as three checked ints."""
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(n, (int, np.integer)) for n in parts):
+        raise LaunchError(f"the {what} must be an int or a tuple of 1 to 3 ints, got {value!r}")
+    full = tuple(map(int, parts)) + (1,) * (3 - len(parts))
+    for axis, n, limit in zip("xyz", full, limits, strict=True):
+        if not 1 <= n <= limit:
+            raise LaunchError(f"the {what} is {value!r}: {axis} must be from 1 to {limit}, got {n}")
+    return full
+
+
+def attempt(kernel, grid, block, arguments, shared_bytes=0, watch=None):
+    """Run a kernel and return the error, or None.
+
+    The error is returned and not raised so that its traceback goes from the caller's caller
+    straight to the learner's own line.
+    """
+    try:
+        function = check_kernel(kernel)
+        grid = dimensions(grid, "grid", MAX_GRID)
+        block = dimensions(block, "thread block", MAX_BLOCK)
+        check_resources(block, shared_bytes)
+        Machine(grid, block, shared_bytes, current_options(), watch).run(function, arguments)
+    except Exception as error:
+        if isinstance(error, KernelError) and not error.sites:
+            site = site_of_traceback(error.__traceback__)
+            error.sites = (site,) if site else ()
+        error.__suppress_context__ = True
+        return error.with_traceback(prune(error.__traceback__))
+    return None
+
+
+def check_resources(block, shared_bytes):
+    if math.prod(block) > MAX_THREADS:
+        raise LaunchError(
+            f"a thread block of {block} has {math.prod(block)} threads: CUDA allows {MAX_THREADS}"
+        )
+    if not isinstance(shared_bytes, (int, np.integer)) or shared_bytes < 0:
+        raise LaunchError(f"shared memory must be a number of bytes, got {shared_bytes!r}")
+    device = current_options().device
+    limit = shared_memory_limit(device)
+    if shared_bytes > limit:
+        raise LaunchError(
+            f"{shared_bytes} bytes of dynamic shared memory are more than the {limit} that a "
+            f"block can have on {device}"
+        )
+
+
+def run(kernel, grid, block, *args, shared_bytes=0, checked=True):
+    """Run a Numba-CUDA kernel on NumPy arrays, on the CPU.
+
+    Parameters
+    ----------
+    kernel : function decorated with @cuda.jit
+    grid, block : int or tuple of 1 to 3 ints
+        Numbers of blocks, and of threads in a block.
+    *args : NumPy arrays and numbers
+        Arrays are changed in place.
+    shared_bytes : int, default=0
+        Dynamic shared memory of a block, for `cuda.shared.array(0, dtype)`.
+    checked : bool, default=True
+        Look for races and reads of uninitialised shared memory, and raise. Index errors,
+        illegal barriers and impossible launches raise either way.
+
+    Raises
+    ------
+    KernelError
+        One of its subclasses, which names the line, the array, the thread and the block.
+    """
+    __tracebackhide__ = True
+    error = attempt(kernel, grid, block, args, shared_bytes)
+    if error is not None:
+        raise error

@@ -1,0 +1,184 @@
+"""math.* and the numeric builtins, with Numba's result types.
+
+Functions of a float keep its type; integers are computed in float64. Unlike CPython's,
+Numba's math.floor, ceil and trunc return floats.
+"""
+
+import math
+
+import numpy as np
+
+from .dtypes import FLOAT64, TypedInts, cast
+from .errors import UnsupportedError
+from .lanes import type_name
+
+
+def floating(x):
+    """Return x as a float of the type that Numba's math functions compute in."""
+    if isinstance(x, (bool, int, float)):
+        return np.float64(x)
+    if not isinstance(x, (np.ndarray, np.generic)):
+        if hasattr(x, "fail"):
+            x.fail()
+        raise UnsupportedError(f"a math function of {type_name(x)}")
+    if x.dtype.kind == "f":
+        return x
+    return (x.view(np.ndarray) if isinstance(x, TypedInts) else x).astype(FLOAT64)
+
+
+def unary(ufunc):
+    return lambda x: ufunc(floating(x))
+
+
+def binary(ufunc):
+    return lambda x, y: ufunc(floating(x), floating(y))
+
+
+def elementwise(function, at_pole):
+    """Turn a function of Python floats into one of lane values."""
+
+    def safe(x):
+        try:
+            return function(x)
+        except (ValueError, OverflowError):
+            return at_pole(x)
+
+    def apply(x):
+        x = floating(x)
+        return np.vectorize(safe, otypes=[FLOAT64])(x).astype(x.dtype)[()]
+
+    return apply
+
+
+def ldexp(x, exponent):
+    x = floating(x)
+    return np.ldexp(x, lane(exponent).astype(np.int32)).astype(x.dtype)
+
+
+UNARY = {
+    "acos": np.arccos,
+    "acosh": np.arccosh,
+    "asin": np.arcsin,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "atanh": np.arctanh,
+    "ceil": np.ceil,
+    "cos": np.cos,
+    "cosh": np.cosh,
+    "degrees": np.degrees,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "fabs": np.fabs,
+    "floor": np.floor,
+    "frexp": np.frexp,
+    "isfinite": np.isfinite,
+    "isinf": np.isinf,
+    "isnan": np.isnan,
+    "log": np.log,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "log2": np.log2,
+    "modf": np.modf,
+    "radians": np.radians,
+    "sin": np.sin,
+    "sinh": np.sinh,
+    "sqrt": np.sqrt,
+    "tan": np.tan,
+    "tanh": np.tanh,
+    "trunc": np.trunc,
+}
+BINARY = {
+    "atan2": np.arctan2,
+    "copysign": np.copysign,
+    "fmod": np.fmod,
+    "hypot": np.hypot,
+    "nextafter": np.nextafter,
+    "pow": np.power,
+    "remainder": lambda x, y: x - y * np.rint(x / y),
+}
+MATH = {
+    **{name: unary(f) for name, f in UNARY.items()},
+    **{name: binary(f) for name, f in BINARY.items()},
+    "erf": elementwise(math.erf, lambda x: math.nan),
+    "erfc": elementwise(math.erfc, lambda x: math.nan),
+    "gamma": elementwise(math.gamma, lambda x: math.inf if x > 0 else math.nan),
+    "lgamma": elementwise(math.lgamma, lambda x: math.inf),
+    "ldexp": ldexp,
+    **{name: np.float64(getattr(math, name)) for name in ("e", "inf", "nan", "pi", "tau")},
+}
+
+# The NumPy functions of scalars that Numba accepts in a CUDA kernel.
+NUMPY_FUNCTIONS = {
+    **{f: unary(getattr(np, f)) for f in ("sin", "cos", "tan", "exp", "log", "sqrt", "tanh")},
+    **{f: unary(getattr(np, f)) for f in ("log2", "log10", "exp2", "expm1", "log1p", "floor")},
+    **{f: unary(getattr(np, f)) for f in ("ceil", "isnan", "isinf", "isfinite", "trunc")},
+    "abs": np.abs,
+    "absolute": np.abs,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    **{c: np.float64(getattr(np, c)) for c in ("e", "inf", "nan", "pi")},
+}
+
+
+def spread_arguments(values):
+    return values[0] if len(values) == 1 and isinstance(values[0], tuple) else values
+
+
+def lane(value):
+    """Return a Python scalar as a NumPy one; lane values as they are."""
+    return value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)[()]
+
+
+def maximum(*values):
+    values = spread_arguments(values)
+    result = lane(values[0])
+    for value in values[1:]:
+        result = np.fmax(result, lane(value))  # of a number and NaN, CUDA takes the number
+    return result
+
+
+def minimum(*values):
+    values = spread_arguments(values)
+    result = lane(values[0])
+    for value in values[1:]:
+        result = np.fmin(result, lane(value))
+    return result
+
+
+def to_int(x):
+    """int(x) keeps an integer's type."""
+    x = lane(x)
+    return x if x.dtype.kind in "iu" else cast(x, np.dtype(np.int64))
+
+
+def to_float(x):
+    """float(x) keeps a float's type: float(float32) is a float32 in Numba."""
+    return floating(x)
+
+
+def to_bool(x):
+    return cast(lane(x), np.dtype(bool))
+
+
+def round_(x, digits=None):
+    x = floating(x)
+    if digits is None:
+        return np.rint(x).astype(np.int64)
+    return np.round(x, int(digits))
+
+
+def length(x):
+    return np.int64(len(x))
+
+
+BUILTINS = {
+    "abs": lambda x: np.abs(lane(x)),
+    "bool": to_bool,
+    "float": to_float,
+    "int": to_int,
+    "len": length,
+    "max": maximum,
+    "min": minimum,
+    "round": round_,
+}

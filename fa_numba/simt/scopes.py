@@ -1,0 +1,159 @@
+"""Where a variable lives: its home block, and whether it can hold a truth value.
+
+Lockstep execution runs `x = e` for all threads at once while some of them are masked off,
+so the old value of x must survive in the masked threads: the new value is blended in.
+Blending costs time and, worse, turns a value that is the same in all threads (a loop
+counter) into one per thread. It is needed only if a masked thread can still read the old
+value. The home of x is the innermost block of statements that contains every use of x and
+writes x before reading it; a thread that is masked off when the block is entered never
+reads this x, so an assignment under the block's own mask may simply overwrite.
+"""
+
+import ast
+
+
+def names(node, context=(ast.Load, ast.Store)):
+    """Return the variable names used in a syntax tree."""
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, context)}
+
+
+def find_homes(function, parameters):
+    """Map each variable to the number of its home block, and each block to its number.
+
+    Blocks are numbered in source order; 0 is the function's body. The second result is
+    keyed by the identity of a statement list.
+    """
+    blocks = []  # number -> (statements, numbers of the enclosing blocks, names it starts with)
+    number_of = {}
+    uses = {}  # variable -> list of paths (block numbers from the outside in)
+
+    def note(node, path):
+        for name in names(node):
+            uses.setdefault(name, []).append(path)
+
+    def visit(statements, outer, given=()):
+        number = number_of[id(statements)] = len(blocks)
+        path = outer + (number,)
+        blocks.append((statements, outer, set(given)))
+        for s in statements:
+            if isinstance(s, ast.If):
+                note(s.test, path)
+                visit(s.body, path)
+                if s.orelse:
+                    visit(s.orelse, path)
+            elif isinstance(s, ast.While):
+                note(s.test, path)
+                visit(s.body, path)
+            elif isinstance(s, ast.For):
+                note(s.iter, path)
+                note(s.target, path + (len(blocks),))  # the loop sets it at the body's entry
+                visit(s.body, path, given=names(s.target))
+            else:
+                note(s, path)
+
+    visit(function.body, ())
+    exposed = [read_before_written(statements, set(given)) for statements, _, given in blocks]
+    homes = dict.fromkeys(parameters, 0)
+    for name, paths in uses.items():
+        if name in homes:
+            continue
+        depth = 0
+        while all(len(p) > depth and p[depth] == paths[0][depth] for p in paths):
+            depth += 1
+        path = list(paths[0][:depth])
+        while len(path) > 1 and name in exposed[path[-1]]:
+            path.pop()
+        homes[name] = path[-1]
+    return homes, number_of
+
+
+def read_before_written(statements, written):
+    """Return the names read before they are surely written; `written` grows on the way."""
+    exposed = set()
+    for s in statements:
+        if isinstance(s, ast.If):
+            exposed |= names(s.test) - written
+            then, otherwise = set(written), set(written)
+            exposed |= read_before_written(s.body, then)
+            exposed |= read_before_written(s.orelse, otherwise)
+            written |= then & otherwise
+        elif isinstance(s, ast.While):
+            exposed |= names(s.test) - written
+            exposed |= read_before_written(s.body, set(written))
+        elif isinstance(s, ast.For):
+            exposed |= names(s.iter) - written
+            exposed |= read_before_written(s.body, written | names(s.target))
+        elif isinstance(s, ast.AugAssign):
+            exposed |= names(s) - written
+            written |= names(s.target, ast.Store)
+        else:
+            exposed |= names(s, ast.Load) - written
+            written |= names(s, ast.Store)
+    return exposed
+
+
+TRUTH_CALLS = {"isnan", "isinf", "isfinite", "bool", "bool_", "boolean", "any_sync", "all_sync"}
+TRUTH_CALLS |= {"eq_sync", "signbit"}
+NUMBER_CALLS = {"min", "max", "abs", "len", "int", "float", "round", "pow"}
+NUMBER_CALLS |= {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)}
+
+
+def find_numbers(function, parameters):
+    """Return a predicate: can this expression be proved to be a number, not a truth value?
+
+    NumPy's True + True is True, Numba's is 2. Sums whose operands could both be truth values
+    take a slower path; this keeps all others on NumPy's own operators.
+    """
+    bindings = {}  # variable -> list of value expressions; None = unknown
+    for s in ast.walk(function):
+        if isinstance(s, ast.Assign):
+            for target in s.targets:
+                pair(target, s.value, bindings)
+        elif isinstance(s, ast.AnnAssign) and s.value is not None:
+            pair(s.target, s.value, bindings)
+        elif isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name):
+            both = ast.BinOp(ast.Name(s.target.id, ast.Load()), s.op, s.value)
+            bindings.setdefault(s.target.id, []).append(both)
+        elif isinstance(s, ast.For):
+            pair(s.target, ast.Constant(0), bindings)
+    numbers = set(bindings) | set(parameters)
+
+    def is_number(e):
+        if isinstance(e, ast.Constant):
+            return type(e.value) in (int, float)
+        if isinstance(e, ast.Name):
+            return e.id in numbers
+        if isinstance(e, ast.BinOp):
+            if isinstance(e.op, (ast.BitAnd, ast.BitOr, ast.BitXor)):
+                return is_number(e.left) or is_number(e.right)
+            return True
+        if isinstance(e, ast.UnaryOp):
+            return isinstance(e.op, (ast.UAdd, ast.USub)) or (
+                isinstance(e.op, ast.Invert) and is_number(e.operand)
+            )
+        if isinstance(e, ast.IfExp):
+            return is_number(e.body) and is_number(e.orelse)
+        if isinstance(e, ast.Call):
+            f = e.func
+            if isinstance(f, ast.Attribute):
+                return isinstance(f.value, ast.Name) and f.attr not in TRUTH_CALLS
+            return isinstance(f, ast.Name) and f.id in NUMBER_CALLS
+        return isinstance(e, (ast.Subscript, ast.Attribute))  # loads return TypedInts for bool
+
+    changed = True
+    while changed:
+        doubtful = {n for n in numbers & set(bindings) if not all(map(is_number, bindings[n]))}
+        numbers -= doubtful
+        changed = bool(doubtful)
+    return is_number
+
+
+def pair(target, value, bindings):
+    """Note which expressions each name of an assignment's target is bound to."""
+    if isinstance(target, ast.Name):
+        bindings.setdefault(target.id, []).append(value)
+    elif isinstance(target, ast.Tuple):
+        values = value.elts if isinstance(value, ast.Tuple) else [value] * len(target.elts)
+        for t, v in zip(target.elts, values, strict=False):
+            # one element of a returned tuple: unknown unless the call is known
+            pair(t, v, bindings)

@@ -1,0 +1,603 @@
+"""Rewrite a kernel so that each statement runs for all threads at once.
+
+The learner's `x = a[i] + 1` for one thread becomes `x = bind(x, load(a, i) + 1)` for all
+threads of many blocks, where every value is a NumPy scalar (the same in all threads) or an
+array (one element per thread). Control flow becomes masks:
+
+    if test: A              if if_(test): A          # threads where test holds
+    else:    B              if else_():   B          # the others
+                            endif()
+
+    while test: A           while_begin()
+                            while alive() and while_test(test): A; next_turn()
+                            loop_end()
+
+    return e                return_(e)               # these threads are masked off from here
+
+Statements after a possible return, break or continue go under `if alive():`. Line and
+column numbers of the original are kept and the code is compiled with the learner's file
+name: tracebacks, carets and debuggers show the learner's own source.
+"""
+
+import ast
+import functools
+import inspect
+import linecache
+
+import numpy as np
+
+from .errors import Site, UnsupportedError
+from .scopes import find_homes, find_numbers
+from .waits import waits_for_memory
+
+PREFIX = "_simt_"  # of every name that the engine adds to a kernel
+
+REFUSED = {
+    ast.AsyncFor: "async for",
+    ast.Await: "await",
+    ast.ClassDef: "a class definition",
+    ast.Delete: "del",
+    ast.Dict: "a dict",
+    ast.DictComp: "a dict comprehension",
+    ast.FunctionDef: "a function defined inside a kernel",
+    ast.FormattedValue: "an f-string",
+    ast.GeneratorExp: "a generator expression",
+    ast.Global: "global",
+    ast.Import: "import",
+    ast.ImportFrom: "import",
+    ast.JoinedStr: "an f-string",
+    ast.Lambda: "a lambda",
+    ast.List: "a list",
+    ast.ListComp: "a list comprehension",
+    ast.Match: "match",
+    ast.MatMult: "the @ operator",
+    ast.NamedExpr: "the := operator",
+    ast.Nonlocal: "nonlocal",
+    ast.Set: "a set",
+    ast.SetComp: "a set comprehension",
+    ast.Starred: "*unpacking",
+    ast.Try: "try",
+    ast.With: "with",
+    ast.Yield: "yield",
+    ast.YieldFrom: "yield from",
+}
+
+# Operators whose Numba meaning needs more than NumPy's own operator.
+SPECIAL_OPERATORS = {
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+    ast.Pow: "power",
+    ast.LShift: "shift_left",
+    ast.RShift: "shift_right",
+}
+TRUTH_SENSITIVE = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
+
+
+@functools.lru_cache(maxsize=512)
+def transform(code, file):
+    """Return the lockstep form of a function, as a `LockstepCode`.
+
+    Cached by code object: a kernel is rewritten once per edit.
+    """
+    return Transformer(code, file).run()
+
+
+class LockstepCode:
+    """The rewritten code object of a function and what running it needs."""
+
+    def __init__(self, code, constants, parameters, names, stored, loaded):
+        self.code = code
+        self.constants = constants  # globals to add: literals and sites
+        self.parameters = parameters
+        self.names = names  # global names that the function may look up
+        self.stored = stored  # variable names whose elements may be written
+        self.loaded = loaded  # ... and read
+
+
+def contains(nodes, kinds, barrier=()):
+    """Tell whether a node of these kinds occurs, not looking inside `barrier` nodes."""
+    for node in nodes:
+        if isinstance(node, kinds):
+            return True
+        if isinstance(node, barrier):
+            continue
+        if contains(ast.iter_child_nodes(node), kinds, barrier):
+            return True
+    return False
+
+
+def may_exit(statements):
+    """Tell whether a thread can leave these statements before their end."""
+    return contains(statements, ast.Return) or contains(
+        statements, (ast.Break, ast.Continue), (ast.For, ast.While)
+    )
+
+
+def is_pure(e):
+    """Tell whether an expression can be evaluated for threads that should not reach it."""
+    return not contains([e], (ast.Subscript, ast.Call, ast.FloorDiv, ast.Mod, ast.IfExp))
+
+
+def is_name(node):
+    return isinstance(node, ast.Name)
+
+
+def load_name(name):
+    return ast.Name(name, ast.Load())
+
+
+def thunk(body):
+    """Return `lambda: body`: an expression to be evaluated later, under a smaller mask."""
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), body)
+
+
+class Transformer:
+    """Rewrites one function; each method e_X or s_X rewrites one kind of syntax node."""
+
+    def __init__(self, code, file):
+        self.file = file
+        linecache.checkcache(file)  # the file may have been edited since it was imported
+        try:
+            lines, first = inspect.getsourcelines(code)
+        except (OSError, IndexError):
+            raise UnsupportedError(
+                f"the source of '{code.co_name}' cannot be found: kernels must be written in a "
+                "file or a notebook cell, not typed at the plain Python prompt or built by exec"
+            ) from None
+        # An enclosing `if` lets an indented definition parse with its columns unchanged.
+        indented = lines[0][:1].isspace()
+        tree = ast.parse("if True:\n" * indented + "".join(lines))
+        self.function = tree.body[0].body[0] if indented else tree.body[0]
+        ast.increment_lineno(self.function, first - 2 if indented else first - 1)
+        self.name = code.co_name
+        self.constants = {}
+        self.temporaries = 0
+        self.target_name = ""  # the variable that the current statement assigns
+        self.discarded = None  # the call whose result the current statement throws away
+
+    def run(self):
+        function = self.function
+        if not isinstance(function, ast.FunctionDef):
+            self.refuse(function, "a kernel must be defined by def; this")
+        arguments = function.args
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+            self.refuse(function, "*args, **kwargs or keyword-only arguments")
+        self.parameters = [a.arg for a in arguments.posonlyargs + arguments.args]
+        stored = {
+            x.id
+            for x in ast.walk(function)
+            if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
+        }
+        self.locals = stored | set(self.parameters)
+        self.homes, self.block_number = find_homes(function, self.parameters)
+        self.home_blocks = {self.homes[name] for name in stored}
+        self.is_number = find_numbers(function, self.parameters)
+        body = self.block(function.body)
+        declare = []
+        for name in sorted(stored - set(self.parameters)):
+            undefined = self.constant_name(f"undefined_{name}", ("undefined", name))
+            declare.append(ast.Assign([ast.Name(name, ast.Store())], load_name(undefined)))
+        lockstep = ast.FunctionDef(
+            function.name,
+            ast.arguments([], [ast.arg(p) for p in self.parameters], None, [], [], None, []),
+            declare + body,
+            [],
+        )
+        lockstep.type_params = []
+        module = ast.Module([ast.copy_location(lockstep, function)], [])
+        ast.fix_missing_locations(module)
+        namespace = {}
+        exec(compile(module, self.file, "exec"), namespace)
+        written, read = element_uses(function)
+        code = namespace[function.name].__code__
+        return LockstepCode(
+            code, self.constants, self.parameters, global_names(code), written, read
+        )
+
+    # ------------------------------------------------------------------ helpers
+
+    def site(self, node, name=""):
+        end = node.end_col_offset if node.end_lineno == node.lineno else 1 << 30
+        return Site(self.file, node.lineno, node.col_offset, end, self.name, name)
+
+    def refuse(self, node, what, hint=None):
+        hint = hint or "Numba would not compile it for a GPU."
+        raise UnsupportedError(
+            f"{what} is not supported inside a CUDA kernel", sites=[self.site(node)], hint=hint
+        )
+
+    def call(self, function, *arguments):
+        return ast.Call(load_name(PREFIX + function), list(arguments), [])
+
+    def mark(self, nodes, like):
+        """Give new nodes the position of the source they stand for."""
+        for node in nodes:
+            for x in ast.walk(node):
+                if "lineno" in x._attributes and not hasattr(x, "lineno"):
+                    ast.copy_location(x, like)
+        return nodes
+
+    def temporary(self):
+        self.temporaries += 1
+        return f"{PREFIX}t{self.temporaries}"
+
+    def constant_name(self, name, value):
+        name = PREFIX + name
+        self.constants[name] = value
+        return name
+
+    def site_constant(self, node, name=""):
+        number = len(self.constants)
+        return load_name(self.constant_name(f"site{number}", self.site(node, name)))
+
+    def number(self, value):
+        """Literals are strong: Numba types 2 as int64 and 2.0 as float64, whatever they meet."""
+        if isinstance(value, float):
+            strong = np.float64(value)
+        else:
+            strong = np.int64(value) if -(2**63) <= value < 2**63 else np.uint64(value)
+        text = repr(value).translate(str.maketrans({"-": "m", "+": "", ".": "p"}))
+        return load_name(self.constant_name(f"{type(value).__name__}_{text}", strong))
+
+    # ------------------------------------------------------------------ expressions
+
+    def expression(self, node):
+        rewrite = getattr(self, "e_" + type(node).__name__, None)
+        if rewrite is None:
+            self.refuse(node, REFUSED.get(type(node), type(node).__name__))
+        return self.mark([rewrite(node)], node)[0]
+
+    def e_Constant(self, node):
+        if type(node.value) in (int, float):
+            return self.number(node.value)
+        if node.value is None or isinstance(node.value, (bool, str)):
+            return ast.Constant(node.value)
+        self.refuse(node, f"a {type(node.value).__name__} constant")
+
+    def e_Name(self, node):
+        return load_name(node.id)
+
+    def e_Attribute(self, node):
+        return ast.Attribute(self.expression(node.value), node.attr, ast.Load())
+
+    def e_Tuple(self, node):
+        return ast.Tuple([self.expression(x) for x in node.elts], ast.Load())
+
+    def e_BinOp(self, node):
+        left, right = self.expression(node.left), self.expression(node.right)
+        return self.operation(node, node.op, left, right, node.left, node.right)
+
+    def operation(self, node, op, left, right, left_source, right_source):
+        special = SPECIAL_OPERATORS.get(type(op))
+        if special:
+            return self.call(special, left, right)
+        if isinstance(op, ast.MatMult):
+            self.refuse(node, REFUSED[ast.MatMult])
+        sensitive = TRUTH_SENSITIVE.get(type(op))
+        if sensitive and not (self.is_number(left_source) or self.is_number(right_source)):
+            return self.call("arithmetic", ast.Constant(sensitive), left, right)
+        return ast.BinOp(left, op, right)
+
+    def e_UnaryOp(self, node):
+        operand = node.operand
+        if isinstance(node.op, ast.Not):
+            return self.call("not_", self.expression(operand))
+        if isinstance(node.op, ast.USub) and isinstance(operand, ast.Constant):
+            if type(operand.value) in (int, float):
+                return self.number(-operand.value)
+        if isinstance(node.op, (ast.USub, ast.UAdd)) and not self.is_number(operand):
+            name = "negative" if isinstance(node.op, ast.USub) else "positive"
+            return self.call("arithmetic", ast.Constant(name), self.expression(operand))
+        return ast.UnaryOp(node.op, self.expression(operand))
+
+    def e_Compare(self, node):
+        return self.compare(self.expression(node.left), node.ops, node.comparators, node)
+
+    def compare(self, left, ops, comparators, node):
+        """a < b < c is `a < b and b < c` with b evaluated once."""
+        op, right = ops[0], self.expression(comparators[0])
+        if isinstance(op, (ast.In, ast.NotIn)):
+            member = self.call("member", left, right)
+            return self.call("not_", member) if isinstance(op, ast.NotIn) else member
+        if len(ops) == 1:
+            return ast.Compare(left, [op], [right])
+        middle = self.temporary()
+        first = ast.Compare(left, [op], [ast.NamedExpr(ast.Name(middle, ast.Store()), right)])
+        rest = self.compare(load_name(middle), ops[1:], comparators[1:], node)
+        return self.both(first, rest, all(map(is_pure, comparators[1:])))
+
+    def both(self, a, b, b_is_pure):
+        """`a and b`; b is put off until the mask is that of a unless it can do no harm."""
+        if b_is_pure:
+            return self.call("and_values", a, b)
+        return self.call("and_", a, thunk(b))
+
+    def e_BoolOp(self, node):
+        *first, last = node.values
+        result = self.expression(last)
+        pure = is_pure(last)
+        for value in reversed(first):
+            a = self.expression(value)
+            if isinstance(node.op, ast.And):
+                result = self.both(a, result, pure)
+            else:
+                result = (
+                    self.call("or_values", a, result)
+                    if pure
+                    else self.call("or_", a, thunk(result))
+                )
+            pure = pure and is_pure(value)
+        return result
+
+    def e_IfExp(self, node):
+        body, otherwise = node.body, node.orelse
+        return self.call(
+            "choose",
+            self.expression(node.test),
+            thunk(self.expression(body)),
+            thunk(self.expression(otherwise)),
+            self.literal_dtype(body, otherwise),
+        )
+
+    def literal_dtype(self, *sources):
+        """Return the type that literal branches force on a conditional expression.
+
+        Numba's `x if c else 0` has one type, that of x and int64 together, whichever branch
+        is taken.
+        """
+        kinds = []
+        for e in sources:
+            if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
+                e = e.operand
+            if isinstance(e, ast.Constant):
+                kinds.append(type(e.value))
+            elif isinstance(e, ast.Attribute) and e.attr in ("inf", "nan", "pi", "e"):
+                kinds.append(float)
+        if float in kinds:
+            return ast.Constant("float64")
+        return ast.Constant("int64" if int in kinds else None)
+
+    def e_Slice(self, node):
+        parts = [
+            self.expression(p) if p else ast.Constant(None)
+            for p in (node.lower, node.upper, node.step)
+        ]
+        return self.call("slice", *parts)
+
+    def e_Subscript(self, node):
+        array, index = self.expression(node.value), self.expression(node.slice)
+        return self.call("load", array, index, self.site_constant(node))
+
+    def e_Call(self, node):
+        function = node.func
+        if any(isinstance(a, ast.Starred) for a in node.args) or None in {
+            k.arg for k in node.keywords
+        }:
+            self.refuse(node, "*args in a call")
+        arguments = [self.expression(a) for a in node.args]
+        keywords = [ast.keyword(k.arg, self.expression(k.value)) for k in node.keywords]
+        if isinstance(function, ast.Attribute) and function.attr in ("array", "array_like"):
+            if function.attr == "array":
+                self.check_shape(node)
+            site = self.site_constant(node, self.target_name)
+            return ast.Call(
+                load_name(PREFIX + "allocate"),
+                [self.expression(function), site, *arguments],
+                keywords,
+            )
+        if isinstance(function, ast.Attribute) and is_atomic(function):
+            site = self.site_constant(node)
+            keep = ast.Constant(node is not self.discarded)
+            return ast.Call(
+                load_name(PREFIX + "atomic"),
+                [self.expression(function), site, keep, *arguments],
+                keywords,
+            )
+        return ast.Call(self.expression(function), arguments, keywords)
+
+    def check_shape(self, node):
+        """cuda.shared.array and cuda.local.array need a shape known at compile time."""
+        shape = next((k.value for k in node.keywords if k.arg == "shape"), None)
+        shape = node.args[0] if node.args else shape
+        for x in ast.walk(shape) if shape is not None else ():
+            if isinstance(x, ast.Name) and x.id in self.parameters:
+                kind = ast.unparse(node.func)
+                raise UnsupportedError(
+                    f"{kind}: the shape must be a compile-time constant, but '{x.id}' is an "
+                    "argument of the kernel",
+                    sites=[self.site(x)],
+                    hint="Make it a global, or build the kernel in a factory function.",
+                )
+
+    # ------------------------------------------------------------------ statements
+
+    def block(self, statements, number=None):
+        """Rewrite a list of statements; what follows a possible exit goes under alive()."""
+        if number is None:
+            number = self.block_number[id(statements)]
+        result = []
+        if number in self.home_blocks:
+            mask = ast.Attribute(load_name(PREFIX + "machine"), "mask", ast.Load())
+            home = ast.Assign([ast.Name(f"{PREFIX}home{number}", ast.Store())], mask)
+            result += self.mark([home], statements[0])
+        for i, s in enumerate(statements):
+            rewrite = getattr(self, "s_" + type(s).__name__, None)
+            if rewrite is None:
+                self.refuse(s, REFUSED.get(type(s), type(s).__name__))
+            result += self.mark(rewrite(s), s)
+            rest = statements[i + 1 :]
+            if rest and may_exit([s]):
+                guard = ast.If(self.call("alive"), self.block(rest, number), [])
+                return result + self.mark([guard], rest[0])
+        return result
+
+    def s_Pass(self, s):
+        return [ast.Pass()]
+
+    def s_Expr(self, s):
+        if isinstance(s.value, ast.Constant):  # a docstring
+            return [ast.Pass()]
+        self.discarded = s.value
+        return [ast.Expr(self.expression(s.value))]
+
+    def bind(self, name, value):
+        """`name = value` for the active threads; the others keep what they have."""
+        home = load_name(f"{PREFIX}home{self.homes[name]}")
+        return ast.Assign(
+            [ast.Name(name, ast.Store())], self.call("bind", load_name(name), value, home)
+        )
+
+    def store(self, target, value, node):
+        if isinstance(target, ast.Name):
+            return [self.bind(target.id, value)]
+        if isinstance(target, ast.Tuple):
+            count = ast.Constant(len(target.elts))
+            parts = self.temporary()
+            unpack = self.call("unpack", value, count)
+            result = [ast.Assign([ast.Name(parts, ast.Store())], unpack)]
+            for i, element in enumerate(target.elts):
+                part = ast.Subscript(load_name(parts), ast.Constant(i), ast.Load())
+                result += self.store(element, part, node)
+            return result
+        if isinstance(target, ast.Subscript):
+            array, index = self.expression(target.value), self.expression(target.slice)
+            site = self.site_constant(target)
+            return self.mark([ast.Expr(self.call("store", array, index, value, site))], target)
+        self.refuse(target, "assigning to " + REFUSED.get(type(target), type(target).__name__))
+
+    def s_Assign(self, s):
+        target = s.targets[0]
+        self.target_name = target.id if isinstance(target, ast.Name) else ""
+        value = self.expression(s.value)
+        self.target_name = ""
+        if len(s.targets) == 1:
+            return self.store(target, value, s)
+        shared = self.temporary()
+        result = [ast.Assign([ast.Name(shared, ast.Store())], value)]
+        for target in s.targets:
+            result += self.store(target, load_name(shared), s)
+        return result
+
+    def s_AnnAssign(self, s):
+        return self.store(s.target, self.expression(s.value), s) if s.value else [ast.Pass()]
+
+    def s_AugAssign(self, s):
+        value = self.expression(s.value)
+        target = s.target
+        if isinstance(target, ast.Name):
+            old = load_name(target.id)
+            return [self.bind(target.id, self.operation(s, s.op, old, value, target, s.value))]
+        if not isinstance(target, ast.Subscript):
+            self.refuse(target, "assigning to " + type(target).__name__)
+        array, index = self.temporary(), self.temporary()
+        site = self.site_constant(target)
+        old = self.call("load", load_name(array), load_name(index), site)
+        new = self.operation(s, s.op, old, value, target, s.value)
+        return [
+            ast.Assign([ast.Name(array, ast.Store())], self.expression(target.value)),
+            ast.Assign([ast.Name(index, ast.Store())], self.expression(target.slice)),
+            ast.Expr(self.call("store", load_name(array), load_name(index), new, site)),
+        ]
+
+    def s_If(self, s):
+        result = [ast.If(self.call("if_", self.expression(s.test)), self.block(s.body), [])]
+        if s.orelse:
+            result.append(ast.If(self.call("else_"), self.block(s.orelse), []))
+        exits = may_exit(s.body) or may_exit(s.orelse)
+        result.append(ast.Expr(self.call("endif_after_exit" if exits else "endif")))
+        return result
+
+    def s_For(self, s):
+        if s.orelse:
+            self.refuse(s, "for ... else")
+        called = s.iter.func.id if isinstance(s.iter, ast.Call) and is_name(s.iter.func) else ""
+        if called in ("enumerate", "zip", "reversed", "sorted", "map", "filter"):
+            self.refuse(s.iter, f"{called}()", "Loop over range(...) and index.")
+        if not isinstance(s.target, ast.Name):
+            self.refuse(s.target, "a loop over several variables")
+        exits = ast.Constant(may_exit(s.body))
+        if called == "range" and "range" not in self.locals and not s.iter.keywords:
+            turns = self.call("range_turns", exits, *map(self.expression, s.iter.args))
+        else:
+            turns = self.call("tuple_turns", exits, self.expression(s.iter))
+        name = s.target.id
+        if self.homes[name] == self.block_number[id(s.body)]:
+            # Lives only inside the body, where it is set for every thread: nothing to blend.
+            return [ast.For(ast.Name(name, ast.Store()), turns, self.block(s.body), [])]
+        turn = self.temporary()
+        body = [self.bind(name, load_name(turn)), *self.block(s.body)]
+        return [ast.For(ast.Name(turn, ast.Store()), turns, body, [])]
+
+    def s_While(self, s):
+        if s.orelse:
+            self.refuse(s, "while ... else")
+        test = self.call("while_test", self.expression(s.test))
+        waits = ast.Constant(waits_for_memory(s))
+        body = self.block(s.body) + [ast.Expr(self.call("next_turn"))]
+        return [
+            ast.Expr(self.call("while_begin", self.site_constant(s.test), waits)),
+            ast.While(ast.BoolOp(ast.And(), [self.call("alive"), test]), body, []),
+            ast.Expr(self.call("loop_end")),
+        ]
+
+    def s_Break(self, s):
+        return [ast.Expr(self.call("break_"))]
+
+    def s_Continue(self, s):
+        return [ast.Expr(self.call("continue_"))]
+
+    def s_Return(self, s):
+        value = self.expression(s.value) if s.value else ast.Constant(None)
+        return [ast.Expr(self.call("return_", value))]
+
+    def s_Raise(self, s):
+        """Raised as written, once a thread gets there."""
+        return [ast.If(self.call("alive"), [ast.Raise(s.exc, s.cause)], [])]
+
+    def s_Assert(self, s):
+        message = s.msg if s.msg else ast.Constant("")
+        return [ast.Expr(self.call("assert_", self.expression(s.test), thunk(message)))]
+
+
+def is_atomic(function):
+    """Recognise cuda.atomic.add, c.atomic.add and atomic.add."""
+    base = function.value
+    name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+    return name == "atomic"
+
+
+def element_uses(function):
+    """Return the names whose elements may be stored to and loaded, in one function.
+
+    An array passed to a device function or atomic may be both.
+    """
+    written, read = set(), set()
+
+    def root(node):
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        return node.id if isinstance(node, ast.Name) else None
+
+    for node in ast.walk(function):
+        if isinstance(node, ast.Subscript):
+            (written if isinstance(node.ctx, ast.Store) else read).add(root(node))
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
+            read.add(root(node.target))
+        elif isinstance(node, ast.Call):
+            arguments = {root(a) for a in node.args}
+            written |= arguments
+            read |= arguments
+        elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Subscript)):
+            # y = x or row = x[i]: the new name may stand for the array
+            written.add(root(node.value))
+            read.add(root(node.value))
+    return written, read
+
+
+def global_names(code):
+    """Return the global names that a code object and its lambdas look up."""
+    found = set(code.co_names) | set(code.co_freevars)
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            found |= global_names(constant)
+    return found

@@ -1,0 +1,253 @@
+"""What threads do together: barriers, shuffles and votes.
+
+Threads are numbered x fastest, then y, then z; 32 consecutive ones are a warp. Here a lane
+value is laid out as (threads, blocks), or (warps, 32, blocks) after padding the last warp.
+"""
+
+import numpy as np
+
+from .dtypes import TypedInts, as_bool, as_index, typed
+from .errors import BarrierDivergenceError, thread_name
+from .lanes import ALL, NOBODY
+from .memory import poison
+
+WARP = 32
+
+
+class Warps:
+    """Barriers and warp intrinsics of the machine."""
+
+    def start_warps(self):
+        self.padding = -self.num_threads % WARP
+        self.num_warps = (self.num_threads + self.padding) // WARP
+        self.shuffle_sources = {}
+        self.lawful = None  # the mask under which a barrier was last found legal
+
+    def by_warp(self, rows):
+        """Return (threads, blocks) booleans as (warps, 32, blocks)."""
+        if self.padding:
+            empty = np.zeros((self.padding, rows.shape[1]), rows.dtype)
+            rows = np.concatenate([rows, empty])
+        return rows.reshape(self.num_warps, WARP, -1)
+
+    def from_warps(self, values):
+        """Return one value per warp, (warps, blocks), as a lane value."""
+        values = np.repeat(values, WARP, axis=0)[: self.num_threads]
+        return values.reshape(*self.shape[:3], -1)
+
+    # ------------------------------------------------------------------ barriers
+
+    def live(self):
+        """Return which threads have not returned from the kernel, (threads, blocks)."""
+        if self.exited is NOBODY:
+            return np.ones((self.num_threads, self.num_blocks), bool)
+        return ~self.full(self.exited)
+
+    def check_barrier(self, name):
+        """A barrier is legal if all threads of a block that still run arrive at it."""
+        mask = self.mask
+        if mask is ALL or self.lawful is mask or not self.options.divergence:
+            return
+        arrived, live = self.active(), self.live()
+        present = arrived.any(0)
+        bad = present & (arrived != live).any(0)
+        if bad.any():
+            block = int(bad.argmax())
+            waits = self.thread_coordinates(arrived[:, block].argmax())
+            absent = live[:, block] & ~arrived[:, block]
+            never = self.thread_coordinates(absent.argmax())
+            where = self.block_coordinates(block)
+            raise BarrierDivergenceError(
+                f"{name} is reached by {arrived[:, block].sum()} of the {live[:, block].sum()} "
+                f"running threads of block {where}: thread {waits} waits here, thread {never} "
+                "never arrives",
+                thread=waits,
+                block=where,
+                hint="On a GPU the block hangs, or goes on with wrong data.",
+            )
+        self.lawful = mask
+
+    def syncthreads(self):
+        self.check_barrier("cuda.syncthreads()")
+        if self.watch is not None:
+            self.watch.barrier()
+
+    def syncwarp(self, mask=np.int64(0xFFFFFFFF)):
+        self.check_members(mask, "cuda.syncwarp()")
+        if self.watch is not None:
+            self.watch.warp_barrier(mask)
+
+    def predicate(self, value):
+        """Return a truth value of the active threads, (threads, blocks)."""
+        value = as_bool(np.asarray(value))
+        mask = self.mask
+        if mask is not ALL:
+            value = value & mask
+        return self.full(value)
+
+    def syncthreads_vote(self, name, reduce):
+        def vote(value):
+            self.check_barrier(name)
+            result = reduce(self.predicate(value)).astype(np.int64).reshape(1, 1, 1, -1)
+            if self.watch is not None:
+                self.watch.barrier()
+            return result
+
+        return vote
+
+    def syncthreads_and(self, value):
+        """1 if the value is true in every thread that arrives."""
+        self.check_barrier("cuda.syncthreads_and()")
+        false = self.predicate(np.logical_not(value))
+        if self.watch is not None:
+            self.watch.barrier()
+        return (~false.any(0)).astype(np.int64).reshape(1, 1, 1, -1)
+
+    # ------------------------------------------------------------------ warp intrinsics
+
+    def members(self, mask):
+        """Return which threads a member mask names, (threads, 1 or blocks)."""
+        lane = (np.arange(self.num_threads) % WARP)[:, None]
+        if isinstance(mask, np.ndarray):
+            mask = self.full(as_index(mask) if type(mask) is TypedInts else mask)
+        else:
+            mask = np.int64(mask)
+        return (mask >> lane & 1).astype(bool)
+
+    def check_members(self, mask, name):
+        """Every running thread that the mask names must take part."""
+        if self.mask is ALL or not self.options.divergence:
+            return
+        arrived = self.active()
+        missing = self.by_warp(self.members(mask) & self.live() & ~arrived)
+        present = self.by_warp(arrived)
+        bad = missing.any(1) & present.any(1)
+        if bad.any():
+            warp, block = np.argwhere(bad)[0]
+            waits = self.thread_coordinates(warp * WARP + present[warp, :, block].argmax())
+            never = self.thread_coordinates(warp * WARP + missing[warp, :, block].argmax())
+            where = self.block_coordinates(block)
+            raise BarrierDivergenceError(
+                f"{name}: {thread_name(waits, where)} is here, but thread {never} of its warp, "
+                "which the member mask names, is not",
+                thread=waits,
+                block=where,
+                hint="On a GPU the result is undefined. Name only the lanes that get here.",
+            )
+
+    def shuffle(self, kind):
+        """Return shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
+        name = f"cuda.shfl_{kind}_sync()" if kind else "cuda.shfl_sync()"
+
+        def shuffle(mask, value, lane):
+            self.check_members(mask, name)
+            if not isinstance(value, (np.ndarray, np.generic)):
+                value = np.asarray(value)[()]
+            if self.mask is ALL and not varies_in_block(value):
+                return value
+            if isinstance(lane, np.ndarray):
+                lane = as_index(lane) if type(lane) is TypedInts else lane
+            if isinstance(lane, np.ndarray):
+                source = self.source_threads(kind, self.full(lane))
+            else:
+                key = kind, int(lane)
+                source = self.shuffle_sources.get(key)
+                if source is None:
+                    source = self.source_threads(kind, np.array([[int(lane)]]))
+                    self.shuffle_sources[key] = source
+            return self.take_from(source, value)
+
+        return shuffle
+
+    def source_threads(self, kind, operand):
+        """Return the number of the thread that each thread reads, (threads, 1 or blocks)."""
+        thread = np.arange(self.num_threads)[:, None]
+        lane = thread % WARP
+        if kind == "xor":
+            source = lane ^ operand
+        elif kind == "up":
+            source = np.where(lane >= operand, lane - operand, lane)
+        elif kind == "down":
+            source = np.where(lane + operand < WARP, lane + operand, lane)
+        else:
+            source = np.broadcast_to(operand % WARP, np.broadcast_shapes(lane.shape, operand.shape))
+        source = thread - lane + source
+        return np.where(source < self.num_threads, source, thread)
+
+    def take_from(self, source, value):
+        columns = value.shape[3] if isinstance(value, np.ndarray) else 1
+        shape = (*self.shape[:3], columns)
+        rows = np.broadcast_to(value, shape).reshape(self.num_threads, columns)
+        if source.shape[1] == 1:
+            result = rows.take(source[:, 0], axis=0)
+        else:
+            rows = np.broadcast_to(rows, (self.num_threads, self.num_blocks))
+            result = np.take_along_axis(rows, source, 0)
+        if self.mask is not ALL:
+            # What a thread that is not here would have sent is undefined.
+            heard = np.take_along_axis(
+                self.active(), np.broadcast_to(source, self.active().shape), 0
+            )
+            if not heard[self.active()].all():
+                result = np.broadcast_to(result, heard.shape).copy()
+                undefined = np.zeros((), result.dtype)
+                poison(undefined)
+                result[~heard] = undefined
+        return typed(result.reshape(*self.shape[:3], -1))
+
+    def votes(self, mask, value, name):
+        """Return the members' truth values, (warps, 32, blocks)."""
+        self.check_members(mask, name)
+        return self.by_warp(self.predicate(value) & self.members(mask))
+
+    def any_sync(self, mask, value):
+        return self.from_warps(self.votes(mask, value, "cuda.any_sync()").any(1))
+
+    def all_sync(self, mask, value):
+        false = self.votes(mask, np.logical_not(value), "cuda.all_sync()")
+        return self.from_warps(~false.any(1))
+
+    def eq_sync(self, mask, value):
+        """True if the value is the same (all true or all false) in every member."""
+        true = self.votes(mask, value, "cuda.eq_sync()").any(1)
+        false = self.votes(mask, np.logical_not(value), "cuda.eq_sync()").any(1)
+        return self.from_warps(~(true & false))
+
+    def ballot_sync(self, mask, value):
+        return self.bits(self.votes(mask, value, "cuda.ballot_sync()"), np.int32)
+
+    def activemask(self):
+        return self.bits(self.by_warp(self.active()), np.uint32)
+
+    def bits(self, votes, dtype):
+        """Return one bit per lane of the warp, lane 0 lowest."""
+        weights = (1 << np.arange(WARP, dtype=np.int64))[None, :, None]
+        return typed(self.from_warps((votes * weights).sum(1)).astype(np.uint32).view(dtype))
+
+    def lanemask_lt(self):
+        return typed(((1 << self.lane_id()) - 1).astype(np.uint32))
+
+    def lane_id(self):
+        return self.thread_number % WARP
+
+    def match_any_sync(self, mask, value):
+        """Return the mask of the members that hold the same value."""
+        self.check_members(mask, "cuda.match_any_sync()")
+        members = self.by_warp(self.members(mask) & self.active())
+        values = self.by_warp(self.full(value))
+        equal = (values[:, :, None] == values[:, None]) & members[:, None] & members[:, :, None]
+        weights = (1 << np.arange(WARP, dtype=np.int64))[None, None, :, None]
+        bits = (equal * weights).sum(2).astype(np.uint32).view(np.int32)
+        return typed(bits.reshape(-1, self.num_blocks)[: self.num_threads].reshape(self.shape))
+
+    def match_all_sync(self, mask, value):
+        """Return the member mask and True if all members hold the same value, else 0, False."""
+        same = self.match_any_sync(mask, value)
+        members = self.by_warp(self.members(mask) & self.active())
+        everyone = self.bits(members, np.int32)
+        agree = same == everyone
+        return typed(np.where(agree, everyone, 0).astype(np.int32)), agree
+
+
+def varies_in_block(value):
+    return isinstance(value, np.ndarray) and value.shape[:3] != (1, 1, 1)
