@@ -7,6 +7,9 @@ engine and on a GPU.
 from typing import NamedTuple
 
 import numpy as np
+import pytest
+
+from fa_numba import reference
 
 
 class Shape(NamedTuple):
@@ -45,7 +48,16 @@ SHAPES = [
     Shape("no_queries", 1, 0, 5, 2, 1, 8),
     Shape("no_batch", 0, 5, 5, 2, 1, 8),
 ]
-TILES = [(8, 8), (4, 8), (8, 4)]  # (block_m, block_n): small ones, so that small shapes have tails
+# (block_m, block_n): small, so that small shapes have tails
+TILES = [(8, 8), (4, 8), (8, 4), (1, 5)]
+    (8, 8),
+    (4, 8),
+    (8, 4),
+    (1, 5),
+]  # (block_m, block_n): small, so that small shapes have tails
+
+each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.danger)
+each_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
 
 def random(rng, *shape):
@@ -86,6 +98,7 @@ def equal_scores(rng):
 
 
 VALUES = [large_scores, ascending_scores, descending_scores, equal_scores]
+each_value = pytest.mark.parametrize("values", VALUES, ids=lambda values: values.__name__)
 
 
 def strided(x):
@@ -129,3 +142,14 @@ def assert_close(got, want, plain, *, factor=2, name="result"):
         f"{name} is off in {len(wrong)} places, first at {tuple(map(int, wrong[0]))}: "
         f"{got[tuple(wrong[0])]} for {want[tuple(wrong[0])]}, allowed error {tolerance:.3g}"
     )
+
+
+def check_forward(attention, q, k, v, *, softmax_scale=None, causal=False, **tiles):
+    """Hold `attention`, which returns out and lse, to the definition."""
+    options = {"causal": causal, "softmax_scale": softmax_scale}
+    out, lse = attention(q, k, v, **options, **tiles)
+    q, k, v = (to_host(x) for x in (q, k, v))
+    out_ref, lse_ref = reference.attention(q, k, v, **options)
+    out_f32, lse_f32 = reference.attention(q, k, v, **options, dtype=np.float32)
+    assert_close(out, out_ref, out_f32, name="out")
+    assert_close(lse, lse_ref, lse_f32, name="lse")

@@ -1,0 +1,218 @@
+"""The array decides where a kernel runs, and what kind of array the result is.
+
+NumPy arrays run on the CPU engine. CuPy arrays, PyTorch tensors and Numba device arrays run on the
+GPU they are on, on that library's current stream, with nothing copied. This is the only module
+that knows one library from another.
+"""
+
+import contextlib
+import sys
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from numba import config, cuda
+from numba.core.errors import NumbaPerformanceWarning
+
+from fa_numba import simt
+from fa_numba.simt.options import current_options
+
+LIBRARIES = {
+    "numpy": "NumPy array",
+    "cupy": "CuPy array",
+    "torch": "PyTorch CUDA tensor",
+    "numba": "Numba device array",
+}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where kernels run on this machine.
+
+    Attributes
+    ----------
+    gpu : str or None
+        Name and compute capability of the current GPU.
+    reason : str
+        Why there is one, or why there is none.
+    """
+
+    gpu: str | None
+    reason: str
+
+    def __str__(self):
+        if self.gpu is None:
+            return f"Kernels run on the CPU engine, on NumPy arrays: {self.reason}."
+        return (
+            f"Kernels run on the GPU ({self.gpu}) for CuPy arrays, PyTorch tensors and Numba "
+            "device arrays, and on the CPU engine for NumPy arrays."
+        )
+
+
+def backend():
+    """Say where kernels run here, and why.
+
+    Returns
+    -------
+    Backend
+        `print` it for a sentence.
+    """
+    if config.ENABLE_CUDASIM:
+        return Backend(None, "NUMBA_ENABLE_CUDASIM is set, which hides any GPU from Numba")
+    if not cuda.is_available():
+        why = " ".join(str(cuda.cuda_error() or "the driver gives no reason").split())
+        return Backend(None, f"Numba finds no GPU ({why.split('. ')[0].rstrip('.')})")
+    device = cuda.get_current_device()
+    name = device.name.decode() if isinstance(device.name, bytes) else device.name
+    major, minor = device.compute_capability[:2]
+    return Backend(f"{name}, sm_{major}{minor}", "the CUDA driver reports it")
+
+
+def library_of(x):
+    """Which library an array belongs to.
+
+    Parameters
+    ----------
+    x : object
+
+    Returns
+    -------
+    "numpy", "cupy", "torch" or "numba", or None for anything that kernels cannot take
+        A PyTorch tensor in CPU memory is such a thing.
+    """
+    if isinstance(x, np.ndarray):
+        return "numpy"
+    roots = {base.__module__.partition(".")[0] for base in type(x).__mro__}
+    if "torch" in roots:
+        return "torch" if getattr(x, "is_cuda", False) else None
+    for library in ("cupy", "numba"):
+        if library in roots and hasattr(type(x), "__cuda_array_interface__"):
+            return library
+    return None
+
+
+def dtype_name(x):
+    """Name of an array's dtype: "float32" in every library."""
+    return str(x.dtype).removeprefix("torch.")
+
+
+def last_axis_contiguous(x):
+    """True where neighbours along the last axis are neighbours in memory."""
+    if x.shape[-1] <= 1 or 0 in x.shape:
+        return True
+    if library_of(x) == "torch":
+        return x.stride(-1) == 1
+    return x.strides[-1] == x.dtype.itemsize
+
+
+def device_of(x):
+    """The device an array is on, to be compared with another array's; None in host memory."""
+    match library_of(x):
+        case "cupy":
+            return x.device.id
+        case "torch":
+            return x.device.index
+        case "numba":
+            return cuda.get_current_device().id  # Numba works on one device at a time
+    return None
+
+
+def empty(like, shape, dtype=np.float32):
+    """An uninitialised, contiguous array of the library and on the device of `like`.
+
+    Parameters
+    ----------
+    like : array
+    shape : tuple of int
+    dtype : default=float32
+
+    Returns
+    -------
+    array
+    """
+    match library_of(like):
+        case "cupy":
+            with like.device:
+                return sys.modules["cupy"].empty(shape, dtype)
+        case "torch":
+            torch = sys.modules["torch"]
+            return torch.empty(
+                shape, dtype=getattr(torch, np.dtype(dtype).name), device=like.device
+            )
+        case "numba":
+            return cuda.device_array(shape, dtype)
+    return np.empty(shape, dtype)
+
+
+def full(like, shape, value, dtype=np.float32):
+    """An array like `empty` makes, every element set to `value`."""
+    match library_of(like):
+        case "cupy":
+            with like.device:
+                return sys.modules["cupy"].full(shape, value, dtype)
+        case "torch":
+            return empty(like, shape, dtype).fill_(value)
+        case "numba":
+            return cuda.to_device(np.full(shape, value, dtype))
+    return np.full(shape, value, dtype)
+
+
+def to_numpy(x):
+    """A copy of an array in host memory; for a GPU array this waits for the GPU."""
+    match library_of(x):
+        case "cupy":
+            return x.get()
+        case "torch":
+            return x.detach().cpu().numpy()
+        case "numba":
+            return x.copy_to_host()
+    return x.copy()
+
+
+def launch(kernel, grid, block, *args, shared_bytes=0):
+    """Run a kernel where its arrays are; a grid without thread blocks is not launched.
+
+    Parameters
+    ----------
+    kernel : function decorated with ``@cuda.jit``
+    grid, block : tuple of int
+    *args : arrays of one library, and NumPy scalars
+        In the order of the kernel's parameters.
+    shared_bytes : int, default=0
+        Dynamic shared memory of a thread block.
+    """
+    if 0 in grid:
+        return
+    on_gpu = [x for x in args if library_of(x) not in (None, "numpy")]
+    if not on_gpu:
+        checked = current_options().package
+        simt.run(kernel, grid, block, *args, shared_bytes=shared_bytes, checked=checked)
+        return
+    with _device_and_stream(on_gpu[0]) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
+        kernel[grid, block, stream, shared_bytes](*(_for_numba(x) for x in args))
+
+
+@contextlib.contextmanager
+def _device_and_stream(x):
+    """Make the device of `x` current; give its library's current stream as Numba's."""
+    match library_of(x):
+        case "cupy":
+            with x.device, cuda.gpus[x.device.id]:
+                yield cuda.external_stream(sys.modules["cupy"].cuda.get_current_stream().ptr)
+        case "torch":
+            torch = sys.modules["torch"]
+            with torch.cuda.device(x.device), cuda.gpus[x.device.index]:
+                yield cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+        case "numba":
+            yield cuda.default_stream()
+
+
+def _for_numba(x):
+    """A view of a GPU array as Numba's own; scalars as they are."""
+    match library_of(x):
+        case "torch":
+            return cuda.as_cuda_array(x.detach(), sync=False)  # with a gradient it has no interface
+        case "cupy":
+            return cuda.as_cuda_array(x, sync=False)
+    return x

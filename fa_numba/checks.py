@@ -1,0 +1,256 @@
+"""The arguments of every public function are checked here and nowhere else.
+
+Each message names the argument, says what it must be, and what it got. A check of a value returns
+it in the form that the launcher needs.
+"""
+
+import math
+import numbers
+
+import numpy as np
+
+from fa_numba import arrays
+from fa_numba.analysis.block_sizes import (
+    MAX_THREADS,
+    STATIC_SHARED_BYTES,
+    kernel_block_sizes,
+    shared_bytes,
+)
+
+MAX_HEAD_DIM = 256
+MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and batch go
+
+Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
+K_AXES = ("batch", "seqlen_k", "num_kv_heads", "head_dim")
+CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
+
+TO_LIBRARY = {
+    "cupy": "cupy.asarray(x)",
+    "torch": 'torch.as_tensor(x, device="cuda")',
+    "numba": "numba.cuda.to_device(x)",
+}
+
+
+def check_rows(x):
+    """Raise unless `x` is a matrix whose rows a softmax kernel can take."""
+    _one_library(x=x)
+    _float32("x", x)
+    _axes("x", x, ("num_rows", "num_cols"))
+    _last_axis_contiguous("x", x)
+
+
+def check_qkv(q, k, v):
+    """Raise unless q, k, v are the inputs of one attention problem."""
+    _one_library(q=q, k=k, v=v)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _float32(name, x)
+        _axes(name, x, Q_AXES if name == "q" else K_AXES)
+        _last_axis_contiguous(name, x)
+    batch, _, num_heads, head_dim = q.shape
+    _head_dim("q", head_dim)
+    for name, size in (("batch", batch), ("num_heads", num_heads)):
+        if size > MAX_GRID:
+            raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
+    if num_heads == 0:
+        raise ValueError(f"q must have at least one head, got shape {tuple(q.shape)}")
+    _same_shape("v", v, "k", k)
+    if k.shape[0] != batch:
+        raise ValueError(f"k and v must have the batch of q, {batch}, got {k.shape[0]}")
+    if k.shape[3] != head_dim:
+        raise ValueError(f"k and v must have the head_dim of q, {head_dim}, got {k.shape[3]}")
+    num_kv_heads = k.shape[2]
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            "the heads of k and v must divide the heads of q (MHA, GQA, MQA), "
+            f"got {num_kv_heads=} for {num_heads=}"
+        )
+
+
+def check_bwd(dout, q, k, v, out, lse):
+    """Raise unless these are a forward pass's inputs and results, and the gradient of `out`."""
+    check_qkv(q, k, v)
+    _one_library(dout=dout, q=q, k=k, v=v, out=out, lse=lse)
+    for name, x in (("dout", dout), ("out", out)):
+        _float32(name, x)
+        _same_shape(name, x, "q", q)
+        _last_axis_contiguous(name, x)
+    _float32("lse", lse)
+    batch, seqlen_q, num_heads, _ = q.shape
+    if tuple(lse.shape) != (batch, num_heads, seqlen_q):
+        raise ValueError(
+            f"lse must have shape (batch, num_heads, seqlen_q) = {(batch, num_heads, seqlen_q)}, "
+            f"got {tuple(lse.shape)}"
+        )
+
+
+def check_paged(k_cache, v_cache, block_table, seq_lens, max_len):
+    """Raise unless the block table maps sequences to pages of the caches; return max_len.
+
+    What the tables hold is read where they are NumPy arrays. On a GPU that would mean waiting for
+    it, so there only the longest length is read, and only where `max_len` is None.
+    """
+    _one_library(k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        _float32(name, cache)
+        _axes(name, cache, CACHE_AXES)
+        _last_axis_contiguous(name, cache)
+    _same_shape("v_cache", v_cache, "k_cache", k_cache)
+    num_pages, page_size, num_kv_heads, head_dim = k_cache.shape
+    _head_dim("k_cache", head_dim)
+    if page_size == 0 or num_kv_heads == 0:
+        raise ValueError(
+            f"k_cache must have page_size and num_kv_heads of at least 1, got {page_size=}, "
+            f"{num_kv_heads=}"
+        )
+    for name, x, axes in (
+        ("block_table", block_table, ("batch", "max_pages")),
+        ("seq_lens", seq_lens, ("batch",)),
+    ):
+        if arrays.dtype_name(x) != "int32":
+            raise TypeError(f"{name} must be int32, got {arrays.dtype_name(x)}")
+        _axes(name, x, axes)
+    batch, max_pages = block_table.shape
+    if seq_lens.shape[0] != batch:
+        raise ValueError(
+            f"seq_lens must have one length for each of the {batch} rows of block_table, "
+            f"got {seq_lens.shape[0]}"
+        )
+    if batch > MAX_GRID:
+        raise ValueError(f"batch must be at most {MAX_GRID}, got {batch}")
+    if max_len is not None:
+        max_len = _integer("max_len", max_len, at_least=0)
+        if max_len > max_pages * page_size:
+            raise ValueError(
+                f"max_len must be at most max_pages * page_size = {max_pages * page_size}, "
+                f"got {max_len}"
+            )
+    if max_len is not None and arrays.library_of(seq_lens) != "numpy":
+        return max_len
+    lengths = arrays.to_numpy(seq_lens)
+    longest = int(lengths.max(initial=0))
+    limit = max_pages * page_size if max_len is None else max_len
+    for b in np.flatnonzero((lengths < 0) | (lengths > limit))[:1]:
+        most = "max_pages * page_size" if max_len is None else "max_len"
+        raise ValueError(f"seq_lens[{b}] must be from 0 to {most} = {limit}, got {lengths[b]}")
+    if arrays.library_of(block_table) == "numpy":
+        used = np.arange(max_pages) * page_size < lengths[:, None]
+        for b, i in np.argwhere(used & ((block_table < 0) | (block_table >= num_pages)))[:1]:
+            raise ValueError(
+                f"block_table[{b}, {i}] must be a page from 0 to {num_pages - 1}, because "
+                f"seq_lens[{b}] = {lengths[b]} reaches it, got {block_table[b, i]}"
+            )
+    return longest if max_len is None else max_len
+
+
+def check_causal(causal):
+    """The flag as a bool."""
+    if not isinstance(causal, (bool, np.bool_)):
+        raise TypeError(f"causal must be True or False, got {causal!r}")
+    return bool(causal)
+
+
+def check_softmax_scale(softmax_scale, head_dim):
+    """The scale as float32, 1/√head_dim for None."""
+    if softmax_scale is None:
+        return np.float32(1 / math.sqrt(head_dim))
+    if isinstance(softmax_scale, (bool, np.bool_)) or not isinstance(softmax_scale, numbers.Real):
+        raise TypeError(
+            f"softmax_scale must be a number or None, got {type(softmax_scale).__name__}"
+        )
+    with np.errstate(over="ignore"):
+        scale = np.float32(softmax_scale)
+    if not np.isfinite(scale):
+        raise ValueError(f"softmax_scale must be finite in float32, got {softmax_scale}")
+    return scale
+
+
+def check_block_sizes(kernel_name, head_dim, block_m, block_n):
+    """The tile sizes to run with, (block_m, block_n); None is chosen."""
+    best_m, best_n = kernel_block_sizes(kernel_name, head_dim)
+    block_m = best_m if block_m is None else _integer("block_m", block_m, at_least=1)
+    block_n = best_n if block_n is None else _integer("block_n", block_n, at_least=1)
+    if block_m * block_n > MAX_THREADS:
+        raise ValueError(
+            f"block_m * block_n is the number of threads and must be at most {MAX_THREADS}, "
+            f"got {block_m} * {block_n} = {block_m * block_n}"
+        )
+    needed = shared_bytes(kernel_name, head_dim, block_m, block_n)
+    if needed > STATIC_SHARED_BYTES:
+        raise ValueError(
+            f"block_m and block_n must leave the tiles within {STATIC_SHARED_BYTES} bytes of "
+            f"shared memory, got {block_m} and {block_n}, which need {needed} at {head_dim=}"
+        )
+    return block_m, block_n
+
+
+def _one_library(**named):
+    """Raise unless every argument is an array that kernels take, of one library and device."""
+    libraries = {name: arrays.library_of(x) for name, x in named.items()}
+    for name, library in libraries.items():
+        if library is None:
+            raise TypeError(_no_array(name, named[name]))
+    if len(set(libraries.values())) > 1:
+        got = ", ".join(
+            f"{name}: {arrays.LIBRARIES[library]}" for name, library in libraries.items()
+        )
+        hints = (TO_LIBRARY[library] for library in TO_LIBRARY if library in libraries.values())
+        raise TypeError(
+            f"{', '.join(named)} must be arrays of one library, got {got}. "
+            f"Nothing is copied silently: convert the others first, with {next(hints)}"
+        )
+    devices = {name: arrays.device_of(x) for name, x in named.items()}
+    if len(set(devices.values())) > 1:
+        got = ", ".join(f"{name}: {device}" for name, device in devices.items())
+        raise ValueError(f"{', '.join(named)} must be on one GPU, got {got}")
+
+
+def _no_array(name, x):
+    kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
+    if kind.startswith("torch."):
+        return (
+            f"{name} must be a CUDA tensor, got a PyTorch tensor in CPU memory: {name}.cuda() runs "
+            f"on the GPU, {name}.numpy() on the CPU engine"
+        )
+    *others, last = arrays.LIBRARIES.values()
+    return f"{name} must be a {', '.join(others)} or {last}, got {kind}"
+
+
+def _float32(name, x):
+    got = arrays.dtype_name(x)
+    if got in ("float16", "bfloat16"):
+        raise TypeError(f"{name} must be float32, got {got}, which the kernels do not have yet")
+    if got != "float32":
+        raise TypeError(f"{name} must be float32, got {got}")
+
+
+def _axes(name, x, axes):
+    if len(x.shape) != len(axes):
+        raise ValueError(f"{name} must have axes ({', '.join(axes)}), got shape {tuple(x.shape)}")
+
+
+def _same_shape(name, x, like_name, like):
+    if tuple(x.shape) != tuple(like.shape):
+        raise ValueError(
+            f"{name} must have the shape of {like_name}, {tuple(like.shape)}, got {tuple(x.shape)}"
+        )
+
+
+def _last_axis_contiguous(name, x):
+    if not arrays.last_axis_contiguous(x):
+        raise ValueError(
+            f"{name} must be contiguous along its last axis, got a view with gaps there: "
+            "make it contiguous first (np.ascontiguousarray, cupy.ascontiguousarray, .contiguous())"
+        )
+
+
+def _head_dim(name, head_dim):
+    if not 1 <= head_dim <= MAX_HEAD_DIM:
+        raise ValueError(f"{name} must have head_dim from 1 to {MAX_HEAD_DIM}, got {head_dim}")
+
+
+def _integer(name, value, *, at_least):
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {value}")
+    return int(value)

@@ -1,0 +1,153 @@
+"""FlashAttention-2, forward.
+
+naive_attn      S and P in HBM                                    Θ(N²) floats moved
+flash_attn_v1   tiles; walks the keys outside, the queries inside out, l, m moved once per key tile
+flash_attn_v2   walks the queries outside, the keys inside        out, lse moved once   <- this file
+
+A thread block keeps one tile of queries, its m_i, l_i and out on chip, while the tiles of K and V
+pass by. Thread blocks no longer share rows of out, so there is one for every tile of queries,
+not just for every head, and out is divided by l_i once, after the last tile.
+
+Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+
+NEG_INF = np.float32(-np.inf)
+
+
+@functools.cache
+def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
+    """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M)."""
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit
+    def flash_attn_v2_kernel(q, k, v, out, lse, softmax_scale):
+        """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
+
+        grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
+                  computes score [ty, tx] of each tile, and columns tx, tx + BLOCK_N, ... of out
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                  s_tile, p_tile (BLOCK_M, BLOCK_N)
+        private   acc (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
+        HBM       Q, out, lse once; K and V once per tile of queries
+        paper     FlashAttention-2, Algorithm 1
+        budget    40 registers, 14400 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        m_start = cuda.blockIdx.x * BLOCK_M
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        kv_head = head // (q.shape[2] // k.shape[2])
+        m = m_start + ty  # this thread's query
+        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
+        # No row of the tile sees a key from n_end on: those tiles are not even loaded.
+        n_end = min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q) if CAUSAL else seqlen_k
+
+        for d in range(tx, HEAD_DIM, BLOCK_N):
+            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+        for c in range(NUM_COLS):
+            acc[c] = float32(0.0)
+        m_i = NEG_INF
+        l_i = float32(0.0)
+
+        for n_start in range(0, n_end, BLOCK_N):
+            for r in range(ty, BLOCK_N, BLOCK_M):
+                n = n_start + r
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+            cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
+
+            s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
+            for d in range(HEAD_DIM):
+                s += q_tile[ty, d] * k_tile[tx, d]
+            n = n_start + tx
+            s_tile[ty, tx] = s * softmax_scale if n < seqlen_k and n <= last_n else NEG_INF
+            cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
+
+            m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
+            for c in range(BLOCK_N):
+                m_new = max(m_new, s_tile[ty, c])
+            shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
+            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)         line 9
+            m_i = m_new
+            cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
+
+            l_i *= alpha  # l_i <- alpha l_i + rowsum(P)                                  line 9
+            for c in range(NUM_COLS):  # out <- alpha out + P V                           line 10
+                acc[c] *= alpha
+            for r in range(BLOCK_N):
+                p = p_tile[ty, r]
+                l_i += p
+                for c in range(NUM_COLS):
+                    d = tx + c * BLOCK_N
+                    if d < HEAD_DIM:
+                        acc[c] += p * v_tile[r, d]
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+
+        if m < seqlen_q:
+            for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
+                d = tx + c * BLOCK_N
+                if d < HEAD_DIM:
+                    out[b, m, head, d] = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
+            if tx == 0:
+                lse[b, head, m] = m_i + math.log(l_i)  # -inf for a row that saw no key   line 13
+
+    return flash_attn_v2_kernel
+
+
+def flash_attn_v2(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block_n=None):
+    """FlashAttention-2, forward: exact attention without S and P in HBM.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
+        last axis; head_dim from 1 to 256.
+    causal : bool, default=False
+        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    softmax_scale : float, default=1/√head_dim
+    block_m, block_n : int, default=chosen
+        Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_qkv(q, k, v)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    causal = checks.check_causal(causal)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
+    out = arrays.empty(q, q.shape)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    kernel = make_flash_attn_v2(head_dim, block_m, block_n, causal)
+    grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
+    arrays.launch(kernel, grid, (block_n, block_m), q, k, v, out, lse, softmax_scale)
+    return out, lse
