@@ -15,6 +15,7 @@ from numba import config, cuda
 from numba.core.errors import NumbaPerformanceWarning
 
 from fa_numba import simt
+from fa_numba.simt.host import DeviceArray
 from fa_numba.simt.options import current_options
 
 LIBRARIES = {
@@ -82,6 +83,8 @@ def library_of(x):
     """
     if isinstance(x, np.ndarray):
         return "numpy"
+    if isinstance(x, DeviceArray):
+        return "numba"  # the engine's, from cuda.to_device where there is no GPU
     roots = {base.__module__.partition(".")[0] for base in type(x).__mro__}
     if "torch" in roots:
         return "torch" if getattr(x, "is_cuda", False) else None
@@ -106,14 +109,12 @@ def last_axis_contiguous(x):
 
 
 def device_of(x):
-    """The device an array is on, to be compared with another array's; None in host memory."""
+    """Index of the GPU an array is on; None in host memory, and for Numba, which uses one GPU."""
     match library_of(x):
         case "cupy":
             return x.device.id
         case "torch":
             return x.device.index
-        case "numba":
-            return cuda.get_current_device().id  # Numba works on one device at a time
     return None
 
 
@@ -183,12 +184,12 @@ def launch(kernel, grid, block, *args, shared_bytes=0):
     """
     if 0 in grid:
         return
-    on_gpu = [x for x in args if library_of(x) not in (None, "numpy")]
-    if not on_gpu:
+    on_device = [x for x in args if library_of(x) not in (None, "numpy")]
+    if not on_device:
         checked = current_options().package
         simt.run(kernel, grid, block, *args, shared_bytes=shared_bytes, checked=checked)
         return
-    with _device_and_stream(on_gpu[0]) as stream, warnings.catch_warnings():
+    with _device_and_stream(on_device[0]) as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
         kernel[grid, block, stream, shared_bytes](*(_for_numba(x) for x in args))
 
@@ -205,7 +206,7 @@ def _device_and_stream(x):
             with torch.cuda.device(x.device), cuda.gpus[x.device.index]:
                 yield cuda.external_stream(torch.cuda.current_stream().cuda_stream)
         case "numba":
-            yield cuda.default_stream()
+            yield 0  # the default stream
 
 
 def _for_numba(x):

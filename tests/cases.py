@@ -50,11 +50,6 @@ SHAPES = [
 ]
 # (block_m, block_n): small, so that small shapes have tails
 TILES = [(8, 8), (4, 8), (8, 4), (1, 5)]
-    (8, 8),
-    (4, 8),
-    (8, 4),
-    (1, 5),
-]  # (block_m, block_n): small, so that small shapes have tails
 
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.danger)
 each_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
