@@ -12,10 +12,12 @@ import json
 import re
 import sys
 import traceback
+import warnings
 from pathlib import Path
 
 import pytest
 
+from fa_numba import simt
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import NAME, Exercise
 from fa_numba.workbook.report import Check, Graded, Report
@@ -42,16 +44,30 @@ def pytest_addoption(parser):
         default="exercises",
         help="what to grade: exercises (yours), solutions, or a folder with files of those names",
     )
+    group.addoption(
+        "--gpu",
+        action="store_true",
+        help="launch on the GPU what the checks run; traces stay on the CPU engine",
+    )
     group.addoption("--grade-json", metavar="FILE", help="write the results to FILE as JSON")
 
 
 def pytest_configure(config):
     config.stash[RESULTS] = {}
+    if config.option.gpu:
+        simt.run = _run_on_gpu  # before any grader is imported
     if config.option.tbstyle == "auto":  # --tb=short and the like bring pytest's own report back
         config.option.tbstyle = "no"
         config.option.reportchars = ""
     if config.option.impl == "exercises":
         config.addinivalue_line("filterwarnings", "ignore")  # a warning is no wrong answer
+
+
+def _run_on_gpu(kernel, grid, block, *args, shared_bytes=0, checked=True):
+    """What `simt.run` does, on the GPU: Numba copies the NumPy arrays there and back."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Numba's advice about copies and small grids
+        kernel[grid, block, 0, shared_bytes](*args)
 
 
 def pytest_report_header(config):
@@ -62,6 +78,9 @@ def pytest_report_header(config):
 def exercise(request):
     """The exercise that this test file grades, imported fresh from ``--impl``."""
     path = _file_under_test(request.node, request.config)
+    if not path.exists():
+        short = path.stem.split("_", 1)[0]
+        pytest.fail(f"{path.name} is not there: `fa-numba reset {short}` brings it back")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
