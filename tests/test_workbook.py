@@ -233,6 +233,15 @@ def test_file_that_does_not_import_is_quoted(workbook):
     assert "does not import" in message and "line 1: def double(x:" in message
 
 
+def test_missing_file_says_how_to_get_it_back(workbook):
+    workbook.stub.unlink()
+    message = grader.grade("ex99a").graded[0].checks[0].message
+    assert message == "ex99a_double.py is not there: `fa-numba reset ex99a` brings it back"
+    assert grader.status().rows[0][2] == "not started"
+    grader.reset("ex99a", yes=True)
+    assert stubs.state(workbook) == "pristine"
+
+
 def test_passing_shows_the_debrief_and_unlocks_the_solution(workbook):
     assert "has not passed" in grader.solution("ex99a").markdown
     assert "return x + y" in grader.solution("ex99a", force=True).markdown

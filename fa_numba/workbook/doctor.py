@@ -114,13 +114,14 @@ def main() -> int:
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     table = Table.grid(padding=(0, 2))
     for what, finding in rows():
-        table.add_row(f"[bold]{what}", finding)
+        table.add_row(Text(what, style="bold"), Text(finding))
     console.print(table)
     console.print(
-        Panel(banner(), title="backend", title_align="left", width=min(console.width, 100))
+        Panel(Text(banner()), title="backend", title_align="left", width=min(console.width, 100))
     )
     return 0

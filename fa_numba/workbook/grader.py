@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -74,6 +75,7 @@ def grade_all(exercises: list[Exercise], *, impl: str = "exercises") -> Report:
             run = subprocess.run(
                 command,
                 cwd=exercises[0].root,
+                env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # ours alone, and faster
                 capture_output=True,
                 text=True,
                 encoding="utf-8",

@@ -168,6 +168,7 @@ def judge(exercise: Exercise, mutant: Mutant, *, stop_early: bool = True) -> Mut
 def _grade(arguments):
     import pytest
 
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
