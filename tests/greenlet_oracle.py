@@ -152,7 +152,7 @@ class Memory:
 
     def __init__(self, machine, array, name, kind, address=0):
         self.machine, self.array, self.name, self.kind = machine, array, name, kind
-        self.address = address  # of element 0, in bytes from the start of the whole array
+        self.address = address  # of element 0, in bytes from the array's lowest address
         self.shape = typed(array.shape)
         self.size, self.ndim, self.dtype = np.int64(array.size), array.ndim, array.dtype
 
@@ -285,7 +285,8 @@ class _CudaModule:
 
     def ballot_sync(self, mask, predicate):
         votes = self.machine.meet("warp", predicate, mask, orders_memory=False)
-        return np.int64(sum(1 << rank % 32 for rank, vote in votes.items() if vote))
+        ballot = sum(1 << rank % 32 for rank, vote in votes.items() if vote)
+        return np.uint32(ballot).astype(np.int32)  # Numba: signed, lane 31 is the sign
 
     def any_sync(self, mask, predicate):
         return self.ballot_sync(mask, predicate) != 0
@@ -294,7 +295,7 @@ class _CudaModule:
         return all(self.machine.meet("warp", predicate, mask, orders_memory=False).values())
 
     def popc(self, x):
-        return np.int64(int(x).bit_count())
+        return np.int64((int(x) % 2 ** (8 * x.itemsize)).bit_count())
 
     def selp(self, condition, a, b):
         return a if condition else b

@@ -60,7 +60,8 @@ class Program:
 def random_program(seed):
     r = random.Random(seed)
     block = r.choice(BLOCKS)
-    dtypes = tuple(r.choice(["int8", "uint8", "int16", "int32", "int64"]) for _ in range(2))
+    # Signed, and wide enough for abs(): there Numba's result does not depend on what it infers.
+    dtypes = tuple(r.choice(["int16", "int32", "int64"]) for _ in range(2))
     program = Program(seed, "", r.randint(1, 3), block, dtypes)
     source = _Writer(r, program.num_threads, dtypes[1]).write()
     return Program(seed, source, program.grid, block, dtypes)
