@@ -75,7 +75,7 @@ def assert_close(got, want, plain, *, factor=2):
 def test_forward(name, case):
     q, k, v, causal = make_case(case)
     out_ref, lse_ref = reference.attention(q, k, v, causal=causal)
-    out_f32, lse_f32 = reference.attention(q, k, v, causal=causal, dtype=np.float32)
+    out_f32, _ = reference.attention(q, k, v, causal=causal, dtype=np.float32)
     on_gpu = [cupy.asarray(x) for x in (q, k, v)]
     out, *statistics = getattr(fa_numba, name)(*on_gpu, causal=causal)
     assert_close(out, out_ref, out_f32)
@@ -85,7 +85,8 @@ def test_forward(name, case):
             lse = cupy.asarray(np.where(l.get() > 0, m.get() + np.log(l.get()), -np.inf))
     else:
         (lse,) = statistics
-    assert_close(lse, lse_ref, lse_f32)
+    # lse grows like log(n) while its error grows like the longest sum: relative, not plain NumPy's
+    np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
     for before, after in zip((q, k, v), on_gpu, strict=True):
         np.testing.assert_array_equal(before, after.get())
 

@@ -15,6 +15,7 @@ import traceback
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fa_numba import simt
@@ -65,9 +66,13 @@ def pytest_configure(config):
 
 def _run_on_gpu(kernel, grid, block, *args, shared_bytes=0, checked=True):
     """What `simt.run` does, on the GPU: Numba copies the NumPy arrays there and back."""
+    copies = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in args]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Numba's advice about copies and small grids
-        kernel[grid, block, 0, shared_bytes](*args)
+        kernel[grid, block, 0, shared_bytes](*copies)
+    for array, copy in zip(args, copies, strict=True):
+        if copy is not array:  # a strided view, which Numba cannot copy back
+            array[...] = copy
 
 
 def pytest_report_header(config):
