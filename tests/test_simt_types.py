@@ -54,7 +54,8 @@ u8 ^ i8 ; i32 ^ u32 ; i8 & i8 ; u32 ^ (u32 << 13) ; i32 ** 2 ; u32 ** 2 ; i64 **
 FLOATS = """
 f32 + f32 ; f32 * f64 ; f32 * 2.0 ; f32 * 2 ; 2 * f32 ; f32 + 0.5 ; -f32 ; abs(f32) ; abs(f64)
 f32 + i8 ; f32 + u8 ; f32 + i16 ; f32 + u16 ; f32 * i32 ; f32 * u32 ; f32 * i64 ; f32 + u64
-f32 + b ; f64 + i8 ; i32 / i32 ; i8 / i8 ; u8 / 2 ; i64 / i64 ; f32 / f32 ; f32 / 2 ; f32 / 2.0 ; f32 / i32
+f32 + b ; f64 + i8
+i32 / i32 ; i8 / i8 ; u8 / 2 ; i64 / i64 ; f32 / f32 ; f32 / 2 ; f32 / 2.0 ; f32 / i32
 f32 / i8 ; 1 / f32 ; 1.0 / f32 ; f32 // f32 ; f32 // 2 ; f32 % f32 ; f32 % 2 ; f64 % 2 ; f32 ** f32
 f32 ** 2 ; f32 ** 2.0 ; f32 ** i32 ; f32 ** 0.5 ; f64 ** 2 ; i32 ** -1 ; i32 ** f32 ; 2 ** f32
 2.0 ** f32 ; i32 ** i32
@@ -94,7 +95,8 @@ cuda.threadIdx.x * f32 ; cuda.laneid * f32 ; cuda.grid(1) * f32 ; cuda.blockDim.
 cuda.popc(u32) ; cuda.popc(i64) ; cuda.popc(i32) ; cuda.ballot_sync(-1, b) ; cuda.any_sync(-1, b)
 cuda.all_sync(-1, b) ; cuda.shfl_sync(-1, f32, 0) ; cuda.shfl_sync(-1, f64, 0)
 cuda.shfl_down_sync(-1, i32, 1) ; cuda.shfl_xor_sync(-1, i64, 1)
-cuda.shfl_up_sync(-1, f32, 1) * f32 ; cuda.syncthreads_count(i32) ; cuda.syncthreads_and(i32) ; cuda.syncthreads_or(i32)
+cuda.shfl_up_sync(-1, f32, 1) * f32 ; cuda.syncthreads_count(i32)
+cuda.syncthreads_and(i32) ; cuda.syncthreads_or(i32)
 cuda.fma(f32, f32, f32) ; cuda.fma(f64, f64, f64) ; cuda.selp(b, f32, f32) ; cuda.selp(b, i32, i32)
 cuda.atomic.add(shared_i32, 0, 1) ; cuda.atomic.add(shared_f32, 0, f32)
 cuda.atomic.max(shared_i64, 0, 1) ; cuda.atomic.exch(shared_i32, 0, 3)
