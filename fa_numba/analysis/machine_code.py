@@ -193,7 +193,7 @@ def compile_kernel(kernel, args, *, cc=(8, 0)):
     )
 
 
-def gpu_ready(kernel, args, *, cc=(8, 0)):
+def gpu_ready(kernel, args, *, to_machine_code=False):
     """Raise where a kernel that runs on the CPU engine would not compile for a GPU.
 
     Does nothing where the compiler is not installed: the check is then left to a machine that
@@ -204,18 +204,20 @@ def gpu_ready(kernel, args, *, cc=(8, 0)):
     kernel : function decorated with ``@cuda.jit``
     args : sequence
         What the kernel is launched with.
-    cc : tuple, default=(8, 0)
+    to_machine_code : bool, default=False
+        Go on to machine code for every one of `TARGETS`, without spills or local memory.
 
     Raises
     ------
     numba.core.errors.TypingError
         With Numba's reason and the line.
     AssertionError
-        The kernel compiles, but computes in float64 although no argument is float64.
+        The kernel compiles, but computes in float64 although no argument is float64, or its
+        machine code spills.
     """
     if not compiler_available():
         return
-    ptx = compile_ptx(kernel, args, cc=cc)
+    ptx = compile_ptx(kernel, args)
     wants_float64 = any("float64" in str(t) for t in signature_of(args))
     lines = [line.strip() for line in ptx.splitlines() if re.search(r"\.f64\s", line)]
     assert wants_float64 or not lines, (
@@ -223,6 +225,12 @@ def gpu_ready(kernel, args, *, cc=(8, 0)):
         f"(the first: {lines[0]}): a bare literal such as 0.0 is float64 to Numba; "
         "write float32(0.0). On a GPU float64 is up to 64 times slower"
     )
+    for cc in TARGETS if to_machine_code else ():
+        code = compile_kernel(kernel, args, cc=cc)
+        assert not code.spill_bytes + code.local_bytes, (
+            f"{kernel.py_func.__name__} for {cc} spills {code.spill_bytes} bytes of registers and "
+            f"keeps {code.local_bytes} bytes of arrays in local memory, which lives in HBM"
+        )
 
 
 @functools.cache

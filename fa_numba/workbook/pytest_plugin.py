@@ -7,6 +7,7 @@ NotImplementedError, and shortens every failure to what the learner can act on.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import re
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.analysis import machine_code
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import NAME, Exercise
 from fa_numba.workbook.report import Check, Graded, Report
@@ -50,6 +52,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="launch on the GPU what the checks run; traces stay on the CPU engine",
     )
+    group.addoption(
+        "--machine-code",
+        action="store_true",
+        help="every kernel that must compile does so down to machine code, for every target",
+    )
     group.addoption("--grade-json", metavar="FILE", help="write the results to FILE as JSON")
 
 
@@ -57,6 +64,8 @@ def pytest_configure(config):
     config.stash[RESULTS] = {}
     if config.option.gpu:
         simt.run = _run_on_gpu  # before any grader is imported
+    if config.option.machine_code:
+        machine_code.gpu_ready = functools.partial(machine_code.gpu_ready, to_machine_code=True)
     if config.option.tbstyle == "auto":  # --tb=short and the like bring pytest's own report back
         config.option.tbstyle = "no"
         config.option.reportchars = ""
@@ -71,7 +80,9 @@ def _run_on_gpu(kernel, grid, block, *args, shared_bytes=0, checked=True):
         warnings.simplefilter("ignore")  # Numba's advice about copies and small grids
         kernel[grid, block, 0, shared_bytes](*copies)
     for array, copy in zip(args, copies, strict=True):
-        if copy is not array:  # a strided view, which Numba cannot copy back
+        if (
+            copy is not array and array.flags.writeable
+        ):  # a strided view, which Numba cannot copy back
             array[...] = copy
 
 
