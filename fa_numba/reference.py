@@ -24,7 +24,7 @@ def softmax(x, *, dtype=np.float64):
     x = np.asarray(x, dtype)
     if x.shape[-1] == 0:
         return x.copy()
-    with np.errstate(invalid="ignore"):  # -inf - -inf
+    with np.errstate(invalid="ignore", over="ignore"):  # -inf - -inf; 2e38 - -2e38
         e = np.exp(x - x.max(axis=-1, keepdims=True))
         return e / e.sum(axis=-1, keepdims=True)
 
