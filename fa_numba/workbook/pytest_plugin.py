@@ -185,10 +185,9 @@ def pytest_terminal_summary(terminalreporter, config):
     if config.option.tbstyle != "no" or not (graded := _graded(config)):
         return
     writer = terminalreporter._tw
-    report = Report(graded, learner=config.option.impl == "exercises")
-    terminalreporter.write(
-        "\n" + report.text(width=min(writer.fullwidth, 110), colour=writer.hasmarkup, brief=True)
-    )
+    report = Report(graded, learner=config.option.impl == "exercises", brief=True)
+    width = min(writer.fullwidth, 110)
+    terminalreporter.write("\n" + report.text(width=width, colour=writer.hasmarkup))
 
 
 def pytest_sessionfinish(session):

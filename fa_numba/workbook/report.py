@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import groupby
 
 from fa_numba.workbook.catalog import Exercise
 
@@ -27,6 +28,11 @@ class Check:
     outcome: str
     message: str = ""
     seconds: float = 0.0
+
+    @property
+    def behaviour(self) -> str:
+        """The name without the case, `[...]`, that a parametrised check ends in."""
+        return self.name.split(" [")[0]
 
 
 @dataclass
@@ -50,6 +56,20 @@ class Graded:
         return self.count("not started") < len(self.checks)
 
     @property
+    def state(self) -> str:
+        return "passed" if self.passed else "failed" if self.started else "not started"
+
+    def rows(self) -> Iterator[Check]:
+        """The checks as shown: equal cases of one behaviour on one line, each message once."""
+        last = ""
+        for _, group in groupby(self.checks, key=lambda c: (c.behaviour, c.outcome, c.message)):
+            first, *others = group
+            name = f"{first.behaviour} ({len(others) + 1} cases)" if others else first.name
+            repeated = first.message and first.message == last
+            yield replace(first, name=name, message="as above" if repeated else first.message)
+            last = first.message
+
+    @property
     def score(self) -> str:
         return f"{self.count('passed')}/{len(self.checks) - self.count('skipped')}"
 
@@ -64,10 +84,13 @@ class Report:
         One entry per exercise, each with its `checks`.
     learner : bool
         Whether the learner's own files were graded, which is when advice makes sense.
+    brief : bool
+        One line per finished or untouched exercise, and a few failures of each other.
     """
 
     graded: list[Graded] = field(default_factory=list)
     learner: bool = True
+    brief: bool = False
 
     @property
     def passed(self) -> bool:
@@ -77,39 +100,33 @@ class Report:
         return self.passed
 
     def __repr__(self) -> str:
-        return self.text(width=100)
+        return self.text()
 
     def __rich_console__(self, console, options):
         from rich.text import Text
 
-        for line, style in self._lines(brief=False):
-            yield Text(line, style=style)
+        for line, style in self._lines(self.brief):
+            indent = len(line) - len(line.lstrip())
+            words = Text(line.lstrip(), style=style)
+            for part in words.wrap(console, max(options.max_width - indent, 20)) or [words]:
+                yield Text(" " * indent) + part
 
-    def text(self, *, width: int = 100, colour: bool = False, brief: bool = False) -> str:
-        """The report as text; `brief` shows a line per finished or untouched exercise."""
+    def text(self, *, width: int = 100, colour: bool = False) -> str:
+        """The report as text, with terminal colours where asked."""
         from rich.console import Console
-        from rich.text import Text
 
         buffer = io.StringIO()
-        console = Console(
-            file=buffer,
-            width=width,
-            force_terminal=colour,
-            color_system="standard" * colour or None,
-        )
-        for line, style in self._lines(brief=brief):
-            indent = len(line) - len(line.lstrip())
-            for part in Text(line.lstrip(), style=style).wrap(console, max(width - indent, 20)):
-                console.print(Text(" " * indent) + part)
+        system = "standard" if colour else None
+        console = Console(file=buffer, width=width, force_terminal=colour, color_system=system)
+        console.print(self)
         return buffer.getvalue()
 
-    def _lines(self, *, brief: bool) -> Iterator[tuple[str, str]]:
+    def _lines(self, brief: bool) -> Iterator[tuple[str, str]]:
         for g in self.graded:
-            state = "passed" if g.passed else "failed" if g.started else "not started"
             note = "" if g.started else "  not started"
             title = f"{g.exercise.short}  {g.exercise.title}  {g.score}{note}"
-            yield f"{MARKS[state]} {title}", f"bold {COLOURS[state]}"
-            if brief and state != "failed":
+            yield f"{MARKS[g.state]} {title}", f"bold {COLOURS[g.state]}"
+            if brief and g.state != "failed":
                 continue
             yield from self._checks(g, brief)
             for line in self._after(g):
@@ -120,18 +137,15 @@ class Report:
             yield f"{done} of {len(self.graded)} exercises passed", "bold"
 
     def _checks(self, g: Graded, brief: bool) -> Iterator[tuple[str, str]]:
-        shown, last = 0, ""
-        for c in g.checks:
-            if brief and (c.outcome != "failed" or shown == 3):
-                continue
-            shown += 1
-            yield f"    {MARKS[c.outcome]} {c.name}", COLOURS[c.outcome]
-            message = "as above" if c.message and c.message == last else c.message
-            last = c.message or last
-            for line in message.splitlines():
+        rows = list(g.rows())
+        if brief:
+            rows = [row for row in rows if row.outcome == "failed"]
+        for row in rows[: 3 if brief else None]:
+            yield f"    {MARKS[row.outcome]} {row.name}", COLOURS[row.outcome]
+            for line in row.message.splitlines():
                 yield f"        {line}", ""
-        if (rest := g.count("failed") - shown) > 0:
-            yield f"    … and {rest} more: fa-numba check {g.exercise.short}", ""
+        if brief and len(rows) > 3:
+            yield f"    … and more: fa-numba check {g.exercise.short}", ""
 
     def _after(self, g: Graded) -> Iterator[str]:
         """What to do next."""
@@ -152,22 +166,17 @@ class Report:
         def coloured(outcome, text):
             return f'<span style="color:{HTML_COLOURS[outcome]}">{escape(text)}</span>'
 
-        state = "passed" if g.passed else "failed" if g.started else "not started"
-        head = f"{MARKS[state]} {g.exercise.short} · {g.exercise.title}"
-        rows, last = [], ""
-        for c in g.checks:
-            message = "as above" if c.message and c.message == last else c.message
-            last = c.message or last
-            detail = (
-                f'<pre style="margin:0 0 .4em 1.6em">{escape(message)}</pre>' if message else ""
-            )
-            rows.append(
-                f"<div>{coloured(c.outcome, MARKS[c.outcome])} {escape(c.name)}{detail}</div>"
-            )
+        head = f"{MARKS[g.state]} {g.exercise.short} · {g.exercise.title}"
+        rows = []
+        for row in g.rows():
+            line = f"{coloured(row.outcome, MARKS[row.outcome])} {escape(row.name)}"
+            style = "margin:0 0 .4em 1.6em; background:none"
+            detail = f'<pre style="{style}">{escape(row.message)}</pre>' if row.message else ""
+            rows.append(f"<div>{line}{detail}</div>")
         after = "".join(f"<div>{escape(line.strip())}</div>" for line in self._after(g))
         link = f'<a href="../exercises/{g.exercise.stub.name}">exercises/{g.exercise.stub.name}</a>'
         return (
-            f'<div style="margin:.5em 0"><b>{coloured(state, head)}</b> {g.score} · {link}'
+            f'<div style="margin:.5em 0"><b>{coloured(g.state, head)}</b> {g.score} · {link}'
             f'<div style="margin:.3em 0 .3em 1em">{"".join(rows)}</div>'
             f'<div style="margin-left:1em">{after}</div></div>'
         )
