@@ -38,15 +38,15 @@ BY_HAND = [
     (32, 184, 0, "A100-40GB", 8, 8, ("registers",)),
     # 255 registers: 256 * 32 = 8192 a warp, 8 warps in all
     (256, 255, 0, "H100", 1, 8, ("registers",)),
-    # 9 warps of 168 are counted as 12 (whole rounds of four): 12 * 5376 = 64512 still fits
-    (288, 168, 0, "H100", 1, 9, ("registers",)),
-    # 13 warps of 136 registers would take 56576, but are counted as 16: 69632, too many
+    # 13 warps of 136 registers are 56576 of 65536, but three to a quarter are only 12 warps
     (416, 136, 0, "H100", 0, 0, ("registers",)),
     # 48 KiB and 1 KiB of CUDA's: 164 / 49 = 3.3
     (128, 32, 48 * KIB, "A100-40GB", 3, 12, ("shared memory",)),
     # no reserve on Turing: 64 / 32 = 2 exactly; one byte more costs a thread block
     (128, 32, 32 * KIB, "T4", 2, 8, ("shared memory",)),
     (128, 32, 32 * KIB + 1, "T4", 1, 4, ("shared memory",)),
+    # units of 256 bytes on Turing: 6500 take 6656, and 64 KiB hold 9 of them, not 10
+    (32, 32, 6500, "T4", 9, 9, ("shared memory",)),
     # the whole opt-in amount fits once, a byte more never
     (128, 32, 227 * KIB, "H100", 1, 4, ("shared memory",)),
     (128, 32, 227 * KIB + 1, "H100", 0, 0, ("shared memory",)),

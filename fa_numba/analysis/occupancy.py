@@ -128,9 +128,6 @@ def _by_threads(gpu, threads, warps):
 
 def _by_registers(gpu, registers, warps):
     per_warp = _round_up(registers * gpu.warp_size, gpu.register_unit)
-    # The check of a launch supposes that every quarter of the SM takes as many warps.
-    if per_warp * _round_up(warps, gpu.sub_partitions) > gpu.registers_per_block:
-        return 0
     warps_per_quarter = gpu.registers_per_sm // gpu.sub_partitions // per_warp
     return warps_per_quarter * gpu.sub_partitions // warps
 
