@@ -2,12 +2,22 @@
 
 from fa_numba import simt
 from fa_numba.arrays import backend
+from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
+from fa_numba.kernels.naive_attn import naive_attn
 from fa_numba.kernels.naive_softmax import naive_softmax
 from fa_numba.kernels.online_softmax import online_softmax
 from fa_numba.kernels.safe_softmax import safe_softmax
 
-__all__ = ["backend", "flash_attn_v2", "naive_softmax", "online_softmax", "safe_softmax"]
+__all__ = [
+    "backend",
+    "flash_attn_v1",
+    "flash_attn_v2",
+    "naive_attn",
+    "naive_softmax",
+    "online_softmax",
+    "safe_softmax",
+]
 
 if not simt.has_gpu():
     simt.enable()  # kernel[grid, block](...) runs on the CPU engine

@@ -1,0 +1,168 @@
+"""FlashAttention, forward.
+
+naive_attn      S and P in HBM                                    Θ(N²) floats moved
+flash_attn_v1   tiles; walks the keys outside, the queries inside out, l, m moved once per key tile
+                                                                                       <- this file
+flash_attn_v2   walks the queries outside, the keys inside        out, lse moved once
+
+S and P exist only as tiles on chip. The statistics l, m of online_softmax let a tile of keys be
+folded into rows of out that were normalised for the keys before it. Because the keys are outside,
+each row of out, l and m goes to HBM and back once for every tile of keys, and one thread block must
+do a whole head.
+
+Paper: Dao et al. 2022, FlashAttention, arXiv:2205.14135, Algorithm 1.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+
+NEG_INF = np.float32(-np.inf)
+
+
+@functools.cache
+def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
+    """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M)."""
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit
+    def flash_attn_v1_kernel(q, k, v, out, l, m, softmax_scale):
+        """A thread block owns a head: tiles of K and V outside, tiles of Q, out, l, m inside.
+
+        out and l must hold 0, m −inf.
+
+        grid      (num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx) computes
+                  score [ty, tx] of each tile, and columns tx, tx + BLOCK_N, ... of out
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                  s_tile, p_tile (BLOCK_M, BLOCK_N); l_rows, m_rows (BLOCK_M,)
+        private   acc (NUM_COLS,), l_new, m_new: the same l_new, m_new in every thread of a row
+        HBM       K, V once; Q, out, l, m once per tile of keys, out, l, m both ways
+        paper     FlashAttention, Algorithm 1
+        budget    128 registers, 14528 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        l_rows = cuda.shared.array(BLOCK_M, float32)
+        m_rows = cuda.shared.array(BLOCK_M, float32)
+        acc = cuda.local.array(NUM_COLS, float32)  # P V, of one tile and one row
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        head, b = cuda.blockIdx.x, cuda.blockIdx.y
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        kv_head = head // (q.shape[2] // k.shape[2])
+
+        for n_start in range(0, seqlen_k, BLOCK_N):  # line 5
+            for r in range(ty, BLOCK_N, BLOCK_M):  # line 6
+                n = n_start + r
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+
+            # The first query that sees a key of this tile; the tiles before it are skipped.
+            first_m = max(0, n_start - seqlen_k + seqlen_q) if CAUSAL else 0
+            for m_start in range(first_m // BLOCK_M * BLOCK_M, seqlen_q, BLOCK_M):  # line 7
+                row = m_start + ty  # this thread's query
+                last_n = row + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1
+                for d in range(tx, HEAD_DIM, BLOCK_N):  # line 8
+                    q_tile[ty, d] = q[b, row, head, d] if row < seqlen_q else float32(0.0)
+                if tx == 0:
+                    l_rows[ty] = l[b, head, row] if row < seqlen_q else float32(0.0)
+                    m_rows[ty] = m[b, head, row] if row < seqlen_q else NEG_INF
+                cuda.syncthreads()  # the tiles of q, k, v, l, m are complete: safe to read
+
+                s = float32(0.0)  # S = scale · Q Kᵀ                                     line 9
+                for d in range(HEAD_DIM):
+                    s += q_tile[ty, d] * k_tile[tx, d]
+                n = n_start + tx
+                s_tile[ty, tx] = s * softmax_scale if n < seqlen_k and n <= last_n else NEG_INF
+                l_i = l_rows[ty]
+                m_i = m_rows[ty]
+                cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
+
+                m_ij = NEG_INF  # m_ij = rowmax(S)                                      line 10
+                for c in range(BLOCK_N):
+                    m_ij = max(m_ij, s_tile[ty, c])
+                shift = float32(0.0) if m_ij == NEG_INF else m_ij  # -inf - -inf is NaN
+                p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_ij)  line 10
+                cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
+
+                l_ij = float32(0.0)  # l_ij = rowsum(P)                                 line 10
+                for c in range(NUM_COLS):
+                    acc[c] = float32(0.0)
+                for r in range(BLOCK_N):
+                    p = p_tile[ty, r]
+                    l_ij += p
+                    for c in range(NUM_COLS):
+                        d = tx + c * BLOCK_N
+                        if d < HEAD_DIM:
+                            acc[c] += p * v_tile[r, d]
+
+                m_new = max(m_i, m_ij)  #                                               line 11
+                shift = float32(0.0) if m_new == NEG_INF else m_new
+                alpha = math.exp(m_i - shift)  # for what was summed under m_i
+                beta = math.exp(m_ij - shift)  # for what was summed under m_ij
+                l_new = l_i * alpha + l_ij * beta
+                divisor = float32(1.0) if l_new == float32(0.0) else l_new  # no key seen yet
+                if row < seqlen_q:
+                    for c in range(NUM_COLS):  # out <- (l_i alpha out + beta P V) / l  line 12
+                        d = tx + c * BLOCK_N
+                        if d < HEAD_DIM:
+                            before = l_i * alpha * out[b, row, head, d]
+                            out[b, row, head, d] = (before + beta * acc[c]) / divisor
+                    if tx == 0:
+                        l[b, head, row] = l_new  #                                      line 13
+                        m[b, head, row] = m_new
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+
+    return flash_attn_v1_kernel
+
+
+def flash_attn_v1(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block_n=None):
+    """FlashAttention, forward: tiles of keys outside, tiles of queries inside.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
+        last axis; head_dim from 1 to 256.
+    causal : bool, default=False
+        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    softmax_scale : float, default=1/√head_dim
+    block_m, block_n : int, default=chosen
+        Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    l, m : arrays of shape (batch, num_heads, seqlen_q), float32
+        Each row's sum of e^(score − m), and its largest score m; 0 and −inf in a row that sees no
+        key. The lse of `flash_attn_v2` is m + log(l).
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_qkv(q, k, v)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    causal = checks.check_causal(causal)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    block_m, block_n = checks.check_block_sizes("flash_attn_v1", head_dim, block_m, block_n)
+    out = arrays.full(q, q.shape, 0)  # line 2
+    l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
+    m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
+    kernel = make_flash_attn_v1(head_dim, block_m, block_n, causal)
+    grid = (num_heads, batch)
+    arrays.launch(kernel, grid, (block_n, block_m), q, k, v, out, l, m, softmax_scale)
+    return out, l, m

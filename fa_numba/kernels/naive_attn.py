@@ -1,0 +1,232 @@
+"""Standard attention, the yardstick: three kernels with S and P in HBM between them.
+
+naive_attn      S and P in HBM                                    Θ(N²) floats moved   <- this file
+flash_attn_v1   tiles; walks the keys outside, the queries inside out, l, m moved once per key tile
+flash_attn_v2   walks the queries outside, the keys inside        out, lse moved once
+
+S = scale · Q Kᵀ, P = softmax(S), out = P V, each a kernel of its own, as three calls of a library
+would do it. The matrix products are tiled as they are in flash_attn_v2, so that what separates
+the two is the traffic of S and P, and nothing else.
+
+Paper: FlashAttention, arXiv:2205.14135, Algorithm 0.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+
+NEG_INF = np.float32(-np.inf)
+THREADS = 128  # per row of the softmax; a power of two, for the tree
+
+
+@functools.cache
+def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
+    """The first kernel, S = scale · Q Kᵀ: launch it with threads (BLOCK_N, BLOCK_M)."""
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
+
+    @cuda.jit
+    def scores_kernel(q, k, s, softmax_scale):
+        """A thread block owns a tile of S, BLOCK_M queries by BLOCK_N keys.
+
+        grid      (num_m_tiles * num_n_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M):
+                  thread (ty, tx) computes score [ty, tx]
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile (BLOCK_N, HEAD_DIM)
+        private   score
+        HBM       S once; Q once per tile of keys; K once per tile of queries
+        paper     FlashAttention, Algorithm 0, line 1
+        budget    128 registers, 8256 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N
+        m_start = cuda.blockIdx.x // num_n_tiles * BLOCK_M
+        n_start = cuda.blockIdx.x % num_n_tiles * BLOCK_N
+        kv_head = head // (q.shape[2] // k.shape[2])
+        m = m_start + ty
+        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
+
+        for d in range(tx, HEAD_DIM, BLOCK_N):
+            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+        for r in range(ty, BLOCK_N, BLOCK_M):
+            n = n_start + r
+            for d in range(tx, HEAD_DIM, BLOCK_N):
+                k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+        cuda.syncthreads()  # q_tile, k_tile are complete: safe to read
+
+        score = float32(0.0)
+        for d in range(HEAD_DIM):
+            score += q_tile[ty, d] * k_tile[tx, d]
+        n = n_start + tx
+        if m < seqlen_q and n < seqlen_k:
+            s[b, head, m, n] = score * softmax_scale if n <= last_n else NEG_INF
+
+    return scores_kernel
+
+
+@functools.cache
+def make_probabilities(THREADS):
+    """The second kernel, P = softmax(S), for thread blocks of THREADS threads, a power of two."""
+
+    @cuda.jit
+    def probabilities_kernel(s, p, lse):
+        """A thread block owns a row of S; its threads take the keys in turn.
+
+        grid      (seqlen_q, num_heads, batch); threads (THREADS,)
+        shared    partial (THREADS,): each thread's maximum, then its sum, combined by a tree
+        private   row_max, row_sum
+        HBM       S three times; P, lse once
+        paper     FlashAttention, Algorithm 0, line 2
+        budget    48 registers, 512 bytes shared (THREADS=128)
+        """
+        partial = cuda.shared.array(THREADS, float32)
+        tid = cuda.threadIdx.x
+        m, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_k = s.shape[3]
+
+        row_max = NEG_INF
+        for n in range(tid, seqlen_k, THREADS):
+            row_max = max(row_max, s[b, head, m, n])
+        partial[tid] = row_max
+        cuda.syncthreads()  # every thread's maximum is there: the tree may start
+        width = THREADS // 2
+        while width > 0:
+            if tid < width:
+                partial[tid] = max(partial[tid], partial[tid + width])
+            cuda.syncthreads()  # this level is complete: the next one reads it
+            width //= 2
+        row_max = partial[0]
+        cuda.syncthreads()  # everyone has the maximum: partial may be overwritten
+
+        shift = float32(0.0) if row_max == NEG_INF else row_max  # no key seen: -inf - -inf is NaN
+        row_sum = float32(0.0)
+        for n in range(tid, seqlen_k, THREADS):
+            row_sum += math.exp(s[b, head, m, n] - shift)
+        partial[tid] = row_sum
+        cuda.syncthreads()  # every thread's sum is there: the tree may start
+        width = THREADS // 2
+        while width > 0:
+            if tid < width:
+                partial[tid] += partial[tid + width]
+            cuda.syncthreads()  # this level is complete: the next one reads it
+            width //= 2
+        row_sum = partial[0]
+
+        divisor = float32(1.0) if row_sum == float32(0.0) else row_sum  # no key seen: P is 0
+        for n in range(tid, seqlen_k, THREADS):
+            p[b, head, m, n] = math.exp(s[b, head, m, n] - shift) / divisor
+        if tid == 0:
+            lse[b, head, m] = row_max + math.log(row_sum)  # -inf for a row that saw no key
+
+    return probabilities_kernel
+
+
+@functools.cache
+def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
+    """The third kernel, out = P V: launch it with threads (BLOCK_N, BLOCK_M)."""
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit
+    def weighted_values_kernel(p, v, out):
+        """A thread block owns BLOCK_M rows of out and walks the tiles of P and V.
+
+        grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
+                  owns columns tx, tx + BLOCK_N, ... of row ty
+        shared    p_tile (BLOCK_M, BLOCK_N); v_tile (BLOCK_N, HEAD_DIM)
+        private   acc (NUM_COLS,)
+        HBM       P, out once; V once per tile of queries
+        paper     FlashAttention, Algorithm 0, line 3
+        budget    128 registers, 5120 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        acc = cuda.local.array(NUM_COLS, float32)
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = p.shape[2], p.shape[3]
+        kv_head = head // (p.shape[1] // v.shape[2])
+        m = cuda.blockIdx.x * BLOCK_M + ty
+
+        for c in range(NUM_COLS):
+            acc[c] = float32(0.0)
+        for n_start in range(0, seqlen_k, BLOCK_N):
+            n = n_start + tx
+            p_tile[ty, tx] = p[b, head, m, n] if m < seqlen_q and n < seqlen_k else float32(0.0)
+            for r in range(ty, BLOCK_N, BLOCK_M):
+                n = n_start + r
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+            cuda.syncthreads()  # p_tile, v_tile are complete: safe to read
+            for r in range(BLOCK_N):
+                weight = p_tile[ty, r]
+                for c in range(NUM_COLS):
+                    d = tx + c * BLOCK_N
+                    if d < HEAD_DIM:
+                        acc[c] += weight * v_tile[r, d]
+            cuda.syncthreads()  # everyone is done with p_tile, v_tile: safe to overwrite
+        if m < seqlen_q:
+            for c in range(NUM_COLS):
+                d = tx + c * BLOCK_N
+                if d < HEAD_DIM:
+                    out[b, m, head, d] = acc[c]
+
+    return weighted_values_kernel
+
+
+def naive_attn(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block_n=None):
+    """Standard attention: three kernels, with S and P written to HBM and read back.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
+        last axis; head_dim from 1 to 256.
+    causal : bool, default=False
+        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    softmax_scale : float, default=1/√head_dim
+    block_m, block_n : int, default=chosen
+        Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_qkv(q, k, v)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    seqlen_k = k.shape[1]
+    causal = checks.check_causal(causal)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    block_m, block_n = checks.check_block_sizes("naive_attn", head_dim, block_m, block_n)
+    s, p = (arrays.empty(q, (batch, num_heads, seqlen_q, seqlen_k)) for _ in range(2))
+    out = arrays.empty(q, q.shape)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    num_m_tiles, num_n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, block_n)
+    threads = (block_n, block_m)
+
+    kernel = make_scores(head_dim, block_m, block_n, causal)
+    arrays.launch(
+        kernel, (num_m_tiles * num_n_tiles, num_heads, batch), threads, q, k, s, softmax_scale
+    )
+    kernel = make_probabilities(THREADS)
+    arrays.launch(kernel, (seqlen_q, num_heads, batch), (THREADS,), s, p, lse)
+    kernel = make_weighted_values(head_dim, block_m, block_n)
+    arrays.launch(kernel, (num_m_tiles, num_heads, batch), threads, p, v, out)
+    return out, lse
