@@ -120,21 +120,6 @@ class Device:
             raise ValueError(f"no {name} peak is known for {self.name}")
         return peaks[key]
 
-    @property
-    def ridge(self):
-        """FLOP per byte from which float32 work is no longer bound by memory."""
-        return self.float32 / self.memory_bandwidth
-
-    @property
-    def tensor_ridge(self):
-        """The same for float16 on the tensor cores."""
-        return self.float16_tensor / self.memory_bandwidth
-
-    def attainable(self, intensity, *, tensor=False):
-        """FLOP/s that the roofline allows at this arithmetic intensity (FLOP per byte)."""
-        peak = self.float16_tensor if tensor else self.float32
-        return min(peak, intensity * self.memory_bandwidth)
-
 
 # By compute capability: KiB per SM of L1 with shared memory, of shared memory, KiB of shared memory
 # per thread block; threads and thread blocks per SM. CUDA programming guide, compute capabilities.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.analysis.devices import DEVICES
+from fa_numba.analysis.roofline import Roofline
 from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, PURPLE, Drawing, plain
 
 
@@ -21,25 +21,22 @@ def roofline(points, name="A100-40GB"):
     Drawing
         The points are upper limits, not measurements.
     """
-    device = DEVICES[name]
-    figure = Drawing(8.5, 4.2, text=_words(points, device))
+    single, half = Roofline(name, "float32"), Roofline(name, "float16")
+    figure = Drawing(8.5, 4.2, text=_words(points, single, half))
     ax = plain(figure.subplots())
     lowest = min([*points.values(), 0.1]) / 2
-    highest = max([*points.values(), device.tensor_ridge]) * 4
+    highest = max([*points.values(), half.ridge]) * 4
     x = np.geomspace(lowest, highest, 400)
-    floor = device.attainable(lowest)
-    for tensor, label, colour in (
-        (True, "float16, tensor cores", PURPLE),
-        (False, "float32", BLUE),
+    floor = single.attainable(lowest)
+    for roof, label, colour in (
+        (half, "float16, tensor cores", PURPLE),
+        (single, "float32", BLUE),
     ):
-        ax.plot(
-            x, [device.attainable(i, tensor=tensor) for i in x], color=colour, lw=2, label=label
-        )
-        ridge = device.tensor_ridge if tensor else device.ridge
-        ax.axvline(ridge, color=colour, lw=0.8, ls=":")
-        ax.text(ridge, floor, f" {ridge:.3g}", color=colour, size=9)
+        ax.plot(x, [roof.attainable(i) for i in x], color=colour, lw=2, label=label)
+        ax.axvline(roof.ridge, color=colour, lw=0.8, ls=":")
+        ax.text(roof.ridge, floor, f" {roof.ridge:.3g}", color=colour, size=9)
     for label, intensity in points.items():
-        y = device.attainable(intensity)
+        y = single.attainable(intensity)
         ax.plot(intensity, y, "o", color=ORANGE, ms=8)
         style = {"rotation": -35, "rotation_mode": "anchor", "va": "top", "size": 9, "color": INK}
         ax.annotate(label, (intensity, y), (2, -8), textcoords="offset points", **style)
@@ -49,12 +46,12 @@ def roofline(points, name="A100-40GB"):
     return figure
 
 
-def _words(points, device):
-    ridges = f"float32 ridge {device.ridge:.3g}, tensor-core ridge {device.tensor_ridge:.3g}"
-    lines = [f"{device.name}: {ridges} FLOP per byte"]
+def _words(points, single, half):
+    ridges = f"float32 ridge {single.ridge:.3g}, tensor-core ridge {half.ridge:.3g}"
+    lines = [f"{single.device.name}: {ridges} FLOP per byte"]
     width = max(map(len, points)) + 2
     for label, intensity in points.items():
-        bound = "memory" if intensity < device.ridge else "arithmetic"
-        most = f"at most {device.attainable(intensity) / 1e12:.3g} TFLOP/s, bound by {bound}"
+        bound = "memory" if single.bound(intensity) == "memory" else "arithmetic"
+        most = f"at most {single.attainable(intensity) / 1e12:.3g} TFLOP/s, bound by {bound}"
         lines.append(f"{label:<{width}}{intensity:>8.3g} FLOP per byte: {most}")
     return "\n".join(lines)
