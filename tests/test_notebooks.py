@@ -30,7 +30,9 @@ def test_is_canonical(path):
 @EACH
 def test_links_lead_somewhere(path):
     text = "".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
-    targets = [t for t in re.findall(r"\]\(([^)#]+)", text) if not t.startswith(("http", "mailto"))]
+    targets = [
+        t for t in re.findall(r"\]\(([^)#\s]+)[)#]", text) if not t.startswith(("http", "mailto"))
+    ]
     missing = [t for t in targets if not (FOLDER / t).exists()]
     assert not missing
 

@@ -100,7 +100,7 @@ class Report:
         return self.passed
 
     def __repr__(self) -> str:
-        return self.text()
+        return self.text().rstrip()
 
     def __rich_console__(self, console, options):
         from rich.text import Text
