@@ -2,7 +2,17 @@
 
 from . import errors
 from .hook import disable, enable, has_gpu, is_enabled
-from .launch import run
+from .launch import run, trace, tracing
 from .options import options
 
-__all__ = ["disable", "enable", "errors", "has_gpu", "is_enabled", "options", "run"]
+__all__ = [
+    "disable",
+    "enable",
+    "errors",
+    "has_gpu",
+    "is_enabled",
+    "options",
+    "run",
+    "trace",
+    "tracing",
+]

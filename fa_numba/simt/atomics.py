@@ -5,7 +5,7 @@ import numpy as np
 from .dtypes import typed
 from .errors import LaunchError, UnsupportedError
 from .lanes import ALL, type_name
-from .memory import LaneArray
+from .memory import LaneArray, pick
 
 
 def increment(old, limit):
@@ -89,12 +89,6 @@ class Atomic:
         result = np.zeros(machine.shape, array.dtype)
         result[np.broadcast_to(mask, machine.shape)] = old
         return typed(result)
-
-
-def pick(value, shape, mask):
-    """Return a lane value's elements of the active threads, in thread order."""
-    full = np.broadcast_to(value, shape)
-    return full.reshape(-1) if mask is ALL else full[np.broadcast_to(mask, shape)]
 
 
 def in_turns(memory, places, update):

@@ -11,7 +11,7 @@ from numba import cuda
 
 from .errors import LaunchError
 from .host import STAND_INS
-from .launch import attempt
+from .launch import launch
 from .names import PLACEHOLDERS
 
 _originals = []  # (object, attribute, its value or MISSING), to undo
@@ -54,7 +54,7 @@ class Launcher:
 
     def __call__(self, *args):
         __tracebackhide__ = True
-        error = attempt(self.kernel, self.grid, self.block, args, self.shared_bytes)
+        error = launch(self.kernel, self.grid, self.block, args, self.shared_bytes)
         if error is not None:
             raise error
 

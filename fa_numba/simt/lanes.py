@@ -13,7 +13,7 @@ by identity: `mask is home` is how an assignment knows that it may overwrite (se
 
 import numpy as np
 
-from .dtypes import TypedInts, as_bool, as_index, select
+from .dtypes import BOOL, TypedInts, as_bool, as_index, select
 from .errors import KernelError, KernelZeroDivisionError, UnsupportedError, thread_name
 from .waits import Patience
 
@@ -501,8 +501,12 @@ class Lanes:
 
     def block_coordinates(self, number):
         """Return blockIdx of a block of this batch."""
+        return self.grid_coordinates(int(number) + self.first_block)
+
+    def grid_coordinates(self, number):
+        """Return blockIdx of a block of the grid."""
         gx, gy, _ = self.grid
-        number = int(number) + self.first_block
+        number = int(number)
         return number % gx, number // gx % gy, number // (gx * gy)
 
 
@@ -511,7 +515,7 @@ def is_value(value):
 
 
 def is_truth(value):
-    return isinstance(value, bool) or getattr(value, "dtype", None) == bool
+    return isinstance(value, bool) or getattr(value, "dtype", None) == BOOL
 
 
 def lane_range(count, shape):

@@ -10,7 +10,9 @@ from .lanes import Frame, Lanes
 from .memory import GlobalArray, Memory
 from .names import Names, as_lane, check_kernel
 from .options import current_options, shared_memory_limit
+from .trace import Trace
 from .warps import Warps
+from .watch import Watch
 
 LANES_PER_BATCH = 32768  # threads that run at once; more makes the arrays fall out of the cache
 MAX_THREADS = 1024
@@ -28,6 +30,7 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         self.watch = watch
         self.globals = []
         self.start_lanes(grid, block, 0, 1)
+        self.start_memory(dynamic_bytes)
         self.start_warps()
         self.start_names()
 
@@ -139,6 +142,23 @@ def attempt(kernel, grid, block, arguments, shared_bytes=0, watch=None):
     return None
 
 
+def launch(kernel, grid, block, arguments, shared_bytes=0, checked=True):
+    """Run a kernel, watched as the options and `tracing` say; return the error, or None."""
+    options = current_options()
+    if tracing.lists:
+        watch = Watch(options, collect=True)
+    elif checked and (options.races or options.uninitialised):
+        watch = Watch(options, collect=False)
+    else:
+        watch = None
+    error = attempt(kernel, grid, block, arguments, shared_bytes, watch)
+    if error is None and tracing.lists:
+        made = Trace.of(watch, check_kernel(kernel))
+        for traces in tracing.lists:
+            traces.append(made)
+    return error
+
+
 def check_resources(block, shared_bytes):
     if math.prod(block) > MAX_THREADS:
         raise LaunchError(
@@ -177,6 +197,41 @@ def run(kernel, grid, block, *args, shared_bytes=0, checked=True):
         One of its subclasses, which names the line, the array, the thread and the block.
     """
     __tracebackhide__ = True
-    error = attempt(kernel, grid, block, args, shared_bytes)
+    error = launch(kernel, grid, block, args, shared_bytes, checked)
     if error is not None:
         raise error
+
+
+def trace(kernel, grid, block, *args, shared_bytes=0):
+    """Run a kernel as `run` does and return what it did, as a `Trace`.
+
+    Races and uninitialised reads do not raise but are listed in the trace; a load that races
+    with a store sees the old value.
+    """
+    __tracebackhide__ = True
+    watch = Watch(current_options(), collect=True)
+    error = attempt(kernel, grid, block, args, shared_bytes, watch)
+    if error is not None:
+        raise error
+    return Trace.of(watch, check_kernel(kernel))
+
+
+class tracing:
+    """Collect a `Trace` of every launch made inside a `with` block.
+
+    Examples
+    --------
+    >>> with simt.tracing() as traces:
+    ...     flash_attn_v2(q, k, v)
+    >>> [trace.kernel for trace in traces]
+    """
+
+    lists = []
+
+    def __enter__(self):
+        self.traces = []
+        tracing.lists.append(self.traces)
+        return self.traces
+
+    def __exit__(self, *error):
+        tracing.lists[:] = [t for t in tracing.lists if t is not self.traces]

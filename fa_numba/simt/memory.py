@@ -31,6 +31,7 @@ class LaneArray:
         self.offset = 0  # of the first element, in elements; a lane value
         self.needs_type = self.dtype.kind in "iub" and self.dtype != INT64
         self.place(dims, strides)
+        self.whole = self  # what this is a view of
 
     def place(self, dims, strides):
         self.dims, self.strides = tuple(dims), tuple(strides)  # what the engine computes with
@@ -58,6 +59,19 @@ class LaneArray:
             f"threads choose between {type_name(old)} and {type_name(self)} for one variable",
             hint="Choose the index, or branch around the accesses.",
         )
+
+    def element(self, offset):
+        """Return the index of the element at an offset, as 'x[3, 4]'."""
+        whole = self.whole
+        rest, index = int(offset) - int(whole.offset), [0] * len(whole.dims)
+        for axis in sorted(range(len(index)), key=lambda a: -abs(whole.strides[a])):
+            stride, size = whole.strides[axis], whole.dims[axis]
+            if stride and size > 1:
+                # A negative stride counts down from the first element.
+                steps = rest // stride if stride > 0 else -(rest // -stride)
+                index[axis] = min(max(steps, 0), size - 1)
+                rest -= index[axis] * stride
+        return f"{self.name}[{', '.join(map(str, index))}]"
 
     def view(self, offset, dims, strides):
         """Return a sub-array, as x[i] of a 2-D x."""
@@ -89,6 +103,7 @@ class GlobalArray(LaneArray):
         self.offset = sum(
             (1 - n) * s for n, s in zip(self.dims, self.strides, strict=True) if s < 0
         )
+        self.alignment = alignment(self.flat)
 
     def same_memory(self, other):
         return other.flat is self.flat and other.dims == self.dims and other.offset is self.offset
@@ -109,14 +124,21 @@ class SharedArray(LaneArray):
 
     kind = "shared"
 
-    def __init__(self, name, dtype, dims, num_blocks, rows=None):
+    alignment = 0
+
+    def __init__(self, memory, name, dtype, dims, num_blocks, rows=None):
         super().__init__(name, dtype, dims, row_major(dims))
+        self.memory = memory  # names the piece of shared memory; arrays may share one
         self.num_blocks = num_blocks
         if rows is None:
             rows = np.empty((math.prod(dims), num_blocks), self.dtype)
             poison(rows)
-        self.rows = rows
-        self.flat = rows.reshape(-1)
+        self.use(rows)
+
+    def use(self, rows):
+        """Take the elements from here, (elements, blocks)."""
+        self.rows, self.flat = rows, rows.reshape(-1)
+        self.extent = len(rows)
 
     def same_memory(self, other):
         return other.rows is self.rows and other.dims == self.dims and other.offset is self.offset
@@ -206,6 +228,17 @@ class LocalArray(LaneArray):
             values[element] = np.where(chosen, value, values[element])
 
 
+def alignment(flat):
+    """Return where an array starts within a 32-byte sector.
+
+    GPU allocations start at one; a slice of an array starts where it starts.
+    """
+    base = flat
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    return (flat.ctypes.data - base.ctypes.data) % 32 if base.size else 0
+
+
 def row_major(dims):
     strides, step = [], 1
     for n in reversed(dims):
@@ -225,6 +258,17 @@ def poison(values):
 def spread(value):
     """Return a lane value as an array of four axes."""
     return value if isinstance(value, np.ndarray) else np.full((1, 1, 1, 1), value)
+
+
+def pick(value, shape, mask):
+    """Return a lane value's elements of the active threads, in thread order."""
+    full = np.broadcast_to(value, shape)
+    return full.reshape(-1) if mask is ALL else full[np.broadcast_to(mask, shape)]
+
+
+def same_values(a, b):
+    """Compare element by element; NaN is the same as NaN."""
+    return (a == b) | ((a != a) & (b != b))
 
 
 def scatter(flat, offset, value, mask):
@@ -439,7 +483,7 @@ class Memory:
             if dims == (0,):
                 array = self.dynamic_array(site, dtype)
             else:
-                array = SharedArray(site.name or "shared array", dtype, dims, self.num_blocks)
+                array = SharedArray(site, site.name or "shared array", dtype, dims, self.num_blocks)
                 self.shared_bytes += math.prod(dims) * array.itemsize
                 if self.shared_bytes > STATIC_SHARED_LIMIT:
                     raise LaunchError(
@@ -449,8 +493,6 @@ class Memory:
                         hint="Smaller tiles, or dynamic shared memory (shape 0).",
                     )
             self.allocations[site] = array
-            if self.watch is not None:
-                self.watch.allocate(array)
         return array
 
     def dynamic_array(self, site, dtype):
@@ -464,7 +506,7 @@ class Memory:
             raise UnsupportedError("dynamic shared memory used with two sizes of element")
         rows = self.dynamic.view(dtype)
         name = site.name or "dynamic shared memory"
-        return SharedArray(name, dtype, (len(rows),), self.num_blocks, rows)
+        return SharedArray("dynamic", name, dtype, (len(rows),), self.num_blocks, rows)
 
     def local_array(self, site, shape, dtype):
         return LocalArray(site.name or "local array", dtype, constant_shape(shape), self.mask)

@@ -15,8 +15,8 @@ from numba import cuda
 from .atomics import OTHERS, UFUNCS, Atomic
 from .dtypes import INT64, cast, numpy_dtype, typed
 from .errors import KernelError, LaunchError, UnsupportedError
-from .mathematics import BUILTINS, MATH, NUMPY_FUNCTIONS
 from .lanes import Undefined
+from .mathematics import BUILTINS, MATH, NUMPY_FUNCTIONS
 from .memory import LaneArray
 from .transform import PREFIX, transform
 

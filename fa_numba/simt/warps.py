@@ -12,6 +12,7 @@ from .lanes import ALL, NOBODY
 from .memory import poison
 
 WARP = 32
+FULL_MASK = np.int64(0xFFFFFFFF)
 
 
 class Warps:
@@ -72,7 +73,7 @@ class Warps:
         if self.watch is not None:
             self.watch.barrier()
 
-    def syncwarp(self, mask=np.int64(0xFFFFFFFF)):
+    def syncwarp(self, mask=FULL_MASK):
         self.check_members(mask, "cuda.syncwarp()")
         if self.watch is not None:
             self.watch.warp_barrier(mask)

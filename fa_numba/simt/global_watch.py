@@ -1,0 +1,150 @@
+"""Watches global memory: races between and within blocks, on the arrays a kernel stores to."""
+
+import numpy as np
+
+from .histories import ATOMIC, LOAD, STORE
+from .lanes import ALL
+from .memory import pick, same_values
+from .shadow import Order, Shadow, place_of, thread_of
+
+
+class GlobalWatch:
+    """What a launch does in global memory.
+
+    Blocks are ordered by nothing, whatever batch they run in, so one shadow lasts for the
+    whole launch and its threads are numbered through the grid.
+    """
+
+    def __init__(self, machine, findings, lockstep, arguments):
+        self.machine, self.findings = machine, findings
+        self.shadows = {}  # id of a flat memory -> (Shadow, offset in it)
+        self.old = {}  # id of a flat memory -> its contents before the launch
+        stored = [
+            array
+            for name, array in zip(lockstep.parameters, arguments, strict=True)
+            if getattr(array, "kind", "") == "global" and name in lockstep.stored
+        ]
+        regions = join_overlaps([region(a) for a in stored])
+        for array in machine.globals:
+            low, high = region(array)
+            for start, end in regions:
+                if low < end and start < high:
+                    self.add(array, start, end)
+
+    def add(self, array, start, end):
+        if array.flat.size == 0:
+            return
+        size = (end - start) // array.itemsize + 1
+        key = start, array.itemsize
+        shadow = self.shadows.setdefault(key, Shadow(size))
+        self.shadows[id(array.flat)] = shadow, (region(array)[0] - start) // array.itemsize
+
+    def start_batch(self):
+        machine = self.machine
+        first = machine.first_block * machine.num_threads
+        self.order = Order(machine.num_threads, machine.num_blocks, first)
+        blocks = np.arange(machine.num_blocks).reshape(1, 1, 1, -1)
+        self.threads = first + blocks * machine.num_threads + machine.thread_number
+        self.threads = np.broadcast_to(self.threads, machine.shape)
+
+    def barrier(self, blocks):
+        self.order.sync_blocks(slice(None) if blocks is None else blocks)
+
+    def warp_barrier(self, threads):
+        machine = self.machine
+        full = np.broadcast_to(threads, (machine.num_threads, machine.num_blocks))
+        self.order.sync_warps(np.flatnonzero(full.T))
+
+    def load(self, array, offset, value, site):
+        tracked = self.shadows.get(id(array.flat))
+        if tracked is None:
+            return value
+        shadow, start = tracked
+        elements, now, place = self.lanes(offset, start, site, LOAD)
+        clashes = shadow.load(elements, now, self.order)
+        if not clashes:
+            return value
+        stale = np.zeros(len(elements), bool)
+        for clash in clashes:
+            self.report(clash, array, elements - start, now, place)
+            stale[clash.positions] = True
+        old = self.old.get(id(array.flat))
+        if old is None:
+            return value
+        where = np.zeros(self.machine.shape, bool)
+        mask = self.machine.mask
+        where[... if mask is ALL else np.broadcast_to(mask, where.shape)] = (
+            stale.reshape(where.shape) if mask is ALL else stale
+        )
+        return np.where(where, old.take(offset), value)
+
+    def store(self, array, offset, value, site):
+        tracked = self.shadows.get(id(array.flat))
+        if tracked is None:
+            array.store(self.machine, offset, value)
+            return
+        shadow, start = tracked
+        if self.findings.collect and id(array.flat) not in self.old:
+            self.old[id(array.flat)] = array.flat.copy()
+        elements, now, place = self.lanes(offset, start, site, STORE)
+        clashes = shadow.store(elements, now, self.order)
+        before = [array.flat[elements[c.positions] - start] for c in clashes]
+        array.store(self.machine, offset, value)
+        if clashes:
+            stored = pick(value, self.machine.shape, self.machine.mask).astype(array.dtype)
+        for clash, old in zip(clashes, before, strict=True):
+            if not clash.certain:
+                spots = elements[clash.positions] - start
+                here = array.flat[spots] if clash.at_once else old
+                clash = clash.where(~same_values(here, stored[clash.positions]))
+            self.report(clash, array, elements - start, now, place)
+
+    def atomic(self, array, offset, site):
+        tracked = self.shadows.get(id(array.flat))
+        if tracked is not None:
+            shadow, start = tracked
+            elements, now, place = self.lanes(offset, start, site, ATOMIC)
+            for clash in shadow.atomic(elements, now, self.order):
+                self.report(clash, array, elements - start, now, place)
+
+    def lanes(self, offset, start, site, action):
+        """Return the elements and packed accesses of the active threads."""
+        machine = self.machine
+        elements = pick(offset, machine.shape, machine.mask)
+        if start:
+            elements = elements + start
+        place = self.findings.place(site, action)
+        now = self.order.stamp(pick(self.threads, machine.shape, machine.mask), place)
+        return elements, now, place
+
+    def report(self, clash, array, offsets, now, place):
+        if not len(clash.positions):
+            return
+        size = self.machine.num_threads
+        places = place_of(clash.earlier)
+        for earlier_place in np.unique(places):
+            i = (places == earlier_place).argmax()
+            position = clash.positions[i]
+            block, thread = divmod(int(thread_of(clash.earlier[i])), size)
+            earlier = thread, block, int(earlier_place)
+            block, thread = divmod(int(thread_of(now[position])), size)
+            later = thread, block, place
+            count = len(clash.positions)
+            self.findings.race(clash.kind, array, offsets[position], earlier, later, count)
+
+
+def region(array):
+    """Return the addresses of an array's memory, from and to, in bytes."""
+    start = array.flat.ctypes.data
+    return start, start + array.flat.nbytes
+
+
+def join_overlaps(regions):
+    """Return disjoint regions that cover the given ones."""
+    joined = []
+    for start, end in sorted(regions):
+        if joined and start < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined

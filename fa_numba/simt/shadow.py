@@ -1,0 +1,202 @@
+"""Shadow memory: who touched each element last, and is that ordered before what comes now?
+
+Two accesses of one element race if different threads make them, at least one is a plain store
+(or one is atomic and the other is not), and no barrier orders them. A `Shadow` remembers for
+each element the last store, the last atomic and two loads, each packed into one integer:
+
+    time (21 bits) | place in the source (12) | thread + 1 (30)      0 = nobody yet
+
+`Order` answers whether an earlier access happened before: the clock ticks at each barrier, and
+an access is ordered before what follows a barrier that both threads have passed since.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+THREAD_BITS, PLACE_BITS = 30, 12
+THREAD_MASK = (1 << THREAD_BITS) - 1
+PLACE_MASK = (1 << PLACE_BITS) - 1
+WARP = 32
+
+
+def thread_of(packed):
+    return (packed & THREAD_MASK) - 1
+
+
+def place_of(packed):
+    return packed >> THREAD_BITS & PLACE_MASK
+
+
+class Clash(NamedTuple):
+    """Accesses that race with earlier ones."""
+
+    kind: str  # RAW, WAR, WAW, or UNINIT for a load of what nobody wrote
+    positions: np.ndarray  # which of the accesses
+    earlier: np.ndarray  # the packed earlier accesses
+    certain: bool = True  # False: harmless if both stored the same value
+    at_once: bool = False  # in the same statement
+
+    def where(self, chosen):
+        """Return the clash of some of the positions."""
+        return self._replace(positions=self.positions[chosen], earlier=self.earlier[chosen])
+
+
+class Order:
+    """Which accesses happened before which; threads are numbered block by block."""
+
+    def __init__(self, num_threads, num_blocks=1, first_thread=0):
+        self.num_threads = num_threads
+        self.first_thread = first_thread
+        self.now = 1
+        self.warp_sync = np.zeros(num_blocks * num_threads, np.int64)  # when a thread last synced
+        self.block_sync = np.zeros(num_blocks, np.int64)
+        self.any_sync = False
+
+    def copy(self):
+        other = object.__new__(Order)
+        other.__dict__.update(self.__dict__)
+        other.warp_sync, other.block_sync = self.warp_sync.copy(), self.block_sync.copy()
+        return other
+
+    def sync_warps(self, threads):
+        """These threads (counted from the first) pass a warp barrier."""
+        self.now += 1
+        self.warp_sync[threads] = self.now
+        self.any_sync = True
+
+    def sync_blocks(self, blocks):
+        """These blocks pass a barrier."""
+        self.now += 1
+        self.block_sync[blocks] = self.now
+        self.any_sync = True
+
+    def stamp(self, threads, place):
+        """Return present accesses, packed."""
+        return threads + 1 + (place << THREAD_BITS | self.now << THREAD_BITS + PLACE_BITS)
+
+    def warp(self, threads):
+        return threads // self.num_threads * WARP + threads % self.num_threads // WARP
+
+    def clashes(self, earlier, now):
+        """Return the positions where an earlier access of another thread is not ordered."""
+        who = earlier & THREAD_MASK
+        found = np.flatnonzero((who != now & THREAD_MASK) & (who != 0))
+        if len(found) and self.any_sync:
+            found = found[~self.ordered(earlier[found], now[found])]
+        return found
+
+    def ordered(self, earlier, now):
+        size = self.num_threads
+        a, b = thread_of(earlier), thread_of(now)
+        time = earlier >> THREAD_BITS + PLACE_BITS
+        same_block = a // size == b // size
+        b_here = b - self.first_thread
+        a_here = np.where(same_block, a - self.first_thread, b_here)
+        by_block = time < self.block_sync[b_here // size]
+        same_warp = self.warp(a) == self.warp(b)
+        by_warp = time < np.minimum(self.warp_sync[a_here], self.warp_sync[b_here])
+        return same_block & (by_block | (same_warp & by_warp))
+
+
+class Shadow:
+    """The last accesses of each element of one piece of memory."""
+
+    FIELDS = ("writer", "updater", "reader", "other_reader")
+
+    def __init__(self, size):
+        self.size = size
+        self.writer = np.zeros(size, np.int64)
+        self.updater = self.reader = self.other_reader = None  # atomics and loads, once needed
+
+    def copy(self):
+        other = Shadow.__new__(Shadow)
+        other.size = self.size
+        for name in self.FIELDS:
+            field = getattr(self, name)
+            setattr(other, name, None if field is None else field.copy())
+        return other
+
+    def clear(self, elements):
+        """Forget the accesses of some elements."""
+        for name in self.FIELDS:
+            field = getattr(self, name)
+            if field is not None:
+                field[elements] = 0
+
+    def load(self, elements, now, order):
+        """Record loads; return the clashes."""
+        found = self.compare("RAW", self.writer, elements, now, order)
+        if self.updater is not None:
+            found += self.compare("RAW", self.updater, elements, now, order)
+        self.remember_readers(elements, now, order)
+        return found
+
+    def store(self, elements, now, order):
+        """Record stores; return the clashes.
+
+        Two threads may clash in one statement. Two stores of one value are harmless, which
+        only the caller can tell: those clashes are not certain.
+        """
+        found = self.compare("WAW", self.writer, elements, now, order, certain=False)
+        found += self.other_clashes(elements, now, order)
+        if self.updater is not None:
+            found += self.compare("WAW", self.updater, elements, now, order)
+        self.writer[elements] = now
+        last = self.writer[elements]
+        beaten = np.flatnonzero(last != now)
+        if len(beaten):
+            found.append(Clash("WAW", beaten, last[beaten], certain=False, at_once=True))
+        return found
+
+    def atomic(self, elements, now, order):
+        """Record atomics, which clash with everything but each other."""
+        found = self.compare("RAW", self.writer, elements, now, order)
+        found += self.other_clashes(elements, now, order)
+        if self.updater is None:
+            self.updater = np.zeros(self.size, np.int64)
+        self.updater[elements] = now
+        return found
+
+    def other_clashes(self, elements, now, order):
+        found = []
+        if self.reader is not None:
+            found += self.compare("WAR", self.reader, elements, now, order)
+            found += self.compare("WAR", self.other_reader, elements, now, order)
+        return found
+
+    def compare(self, kind, field, elements, now, order, certain=True):
+        earlier = field[elements]
+        positions = order.clashes(earlier, now)
+        return [Clash(kind, positions, earlier[positions], certain)] if len(positions) else []
+
+    def remember_readers(self, elements, now, order):
+        """Keep two loads so that every later store that clashes with any load clashes with one.
+
+        A store is ordered after loads of other warps only by barriers, which clear the shadow
+        or are known to the order; so two loads of different warps are enough. As long as one
+        warp alone has read, two of its threads are kept that no warp barrier separates.
+        """
+        if self.reader is None:
+            self.reader = np.zeros(self.size, np.int64)
+            self.other_reader = np.zeros(self.size, np.int64)
+        before = self.reader[elements]
+        self.reader[elements] = now
+        newest = self.reader[elements]
+        self.keep_other(elements, now, newest, order)  # read by others in the same statement
+        self.keep_other(elements, before, newest, order)  # read earlier
+
+    def keep_other(self, elements, loads, newest, order):
+        """Keep loads by threads other than the newest reader, those of other warps first."""
+        differs = np.flatnonzero((loads & THREAD_MASK != newest & THREAD_MASK) & (loads != 0))
+        if not len(differs):
+            return
+        spots, loads, newest = elements[differs], loads[differs], newest[differs]
+        warp = order.warp(thread_of(newest))
+        far = order.warp(thread_of(loads)) != warp
+        kept = self.other_reader[spots]
+        near = ~far & ((kept == 0) | (order.warp(thread_of(kept)) == warp))
+        if order.any_sync:
+            near[near] = ~order.ordered(loads[near], newest[near])
+        self.other_reader[spots[near]] = loads[near]
+        self.other_reader[spots[far]] = loads[far]

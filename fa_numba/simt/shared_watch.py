@@ -1,0 +1,263 @@
+"""Watches shared memory: footprints of accesses, histories of blocks, stale values."""
+
+import copy
+
+import numpy as np
+
+from .histories import LOAD, STORE, WARP_SYNC, Footprint, Histories
+from .lanes import ALL
+from .memory import same_values
+from .shadow import place_of, thread_of
+
+MOST_FOOTPRINTS = 50_000
+MOST_COHORTS = 8  # ways in which the blocks of a batch behave; more, and each is followed alone
+
+
+class SharedWatch:
+    """What a launch does in shared memory."""
+
+    def __init__(self, machine, findings, requests, counters, options):
+        self.machine, self.findings, self.options = machine, findings, options
+        self.requests, self.counters = requests, counters  # None: not counting
+        self.checks = options.races or options.uninitialised
+        self.keeps_old = findings.collect and options.races
+        self.histories = Histories(machine.num_threads)
+        self.footprints = {}
+
+    def start_batch(self):
+        self.histories.start_batch(self.machine.num_blocks)
+        self.mask_keys = {}
+        self.old_rows = {}  # memory -> its contents as of the last barrier
+
+    def end_launch(self):
+        """Add up what the footprints have cost."""
+        if self.counters is not None:
+            for f in (f for f in self.footprints.values() if f.times):
+                numbers = f.times * len(f.threads), f.times * f.requests, f.times * f.cost
+                self.counters.add(f.array, f.site, f.action, *numbers)
+        self.footprints.clear()
+
+    # ------------------------------------------------------------------ accesses
+
+    def load(self, array, offset, value, site):
+        """Note a load; return the value that the threads see."""
+        stale = None
+        for lanes in self.access(LOAD, array, offset, site):
+            stale = self.judge(lanes, stale)
+        if stale is None or array.memory not in self.old_rows:
+            return value
+        past = copy.copy(array)
+        past.use(self.old_rows[array.memory])
+        where = stale.reshape(self.machine.shape)
+        return np.where(where, past.load(self.machine, offset), value)
+
+    def store(self, array, offset, value, site):
+        """Note a store and make it."""
+        if self.keeps_old and array.memory not in self.old_rows:
+            self.old_rows[array.memory] = array.rows.copy()
+        found = self.access(STORE, array, offset, site)
+        if not found:
+            array.store(self.machine, offset, value)
+            return
+        before = [array.rows[lanes.elements, lanes.blocks] for lanes in found]
+        array.store(self.machine, offset, value)
+        full = self.machine.full(value).astype(array.dtype)
+        for lanes, old in zip(found, before, strict=True):
+            if not lanes.clash.certain:
+                # Harmless if what was there, or what another thread stored at once, is the same.
+                here = array.rows[lanes.elements, lanes.blocks] if lanes.clash.at_once else old
+                lanes = lanes.where(~same_values(here, full[lanes.threads, lanes.blocks]))
+            self.judge(lanes)
+
+    def atomic(self, action, array, offset, site):
+        for lanes in self.access(action, array, offset, site):
+            self.judge(lanes)
+
+    def warp_barrier(self, threads):
+        """Let warps synchronise; threads: booleans, (threads, 1 or blocks)."""
+        if not self.checks:
+            return
+        if threads.shape[1] > 1 and (threads == threads[:, :1]).all():
+            threads = threads[:, :1]
+        if threads.shape[1] == 1 and self.histories.crowd is None:
+            self.histories.follow(None, self.sync_footprint(threads[:, 0]))
+            return
+        left = threads.any(0) & (self.histories.crowd is None)
+        for _ in range(MOST_COHORTS):
+            if not left.any():
+                return
+            model = threads[:, left.argmax()]
+            alike = left & (threads == model[:, None]).all(0)
+            left &= ~alike
+            self.histories.follow(alike, self.sync_footprint(model))
+        if self.histories.crowd is None:
+            self.histories.disperse()
+        full = np.broadcast_to(threads, (self.machine.num_threads, self.machine.num_blocks))
+        self.histories.crowd.order.sync_warps(np.flatnonzero(full.T))
+
+    def sync_footprint(self, threads):
+        key = WARP_SYNC, threads.tobytes()
+        footprint = self.footprints.get(key)
+        if footprint is None:
+            footprint = Footprint(WARP_SYNC, None, None, np.flatnonzero(threads), 0)
+            self.footprints[key] = footprint
+        return footprint
+
+    def barrier(self, blocks):
+        """Let some blocks (None = all) pass a barrier."""
+        if blocks is None:
+            self.old_rows.clear()
+        for memory, old in self.old_rows.items():
+            current = next(a for a in self.machine.allocations.values() if a.memory is memory)
+            old[:, blocks] = current.rows[:, blocks]
+        if self.checks:
+            self.histories.barrier(blocks)
+
+    def access(self, action, array, offset, site):
+        """Note an access; return the lanes that clash with earlier ones, a group per clash."""
+        histories, found = self.histories, []
+        parts = self.footprints_of(action, array, offset, site)
+        if parts is None or histories.crowd is not None:
+            return self.crowd(action, array, offset, site)
+        for blocks, footprint in parts:
+            footprint.times += self.machine.num_blocks if blocks is None else int(blocks.sum())
+            if self.checks:
+                for clashes, members in histories.follow(blocks, footprint):
+                    found += [Lanes.of_cohort(c, footprint, members, self) for c in clashes]
+        return found
+
+    def judge(self, lanes, stale=None):
+        """Report what is wrong; return which lanes (threads, blocks) read a stale value."""
+        if not len(lanes.elements):
+            return stale
+        clash, footprint = lanes.clash, lanes.footprint
+        first = self.machine.first_block
+        array, count = footprint.array, len(lanes.elements)
+        now = lanes.threads[0], first + lanes.blocks[0], footprint.place
+        if clash.kind == "UNINIT":
+            if self.options.uninitialised:
+                self.findings.unwritten(array, lanes.elements[0], now, count)
+            return stale
+        if not self.options.races:
+            return stale
+        places = place_of(lanes.earlier)
+        for place in np.unique(places):
+            i = (places == place).argmax()
+            earlier = lanes.earlier_threads[i], first + lanes.blocks[i], int(place)
+            now = lanes.threads[i], first + lanes.blocks[i], footprint.place
+            self.findings.race(clash.kind, array, lanes.elements[i], earlier, now, count)
+        if clash.kind == "RAW":
+            if stale is None:
+                stale = np.zeros((self.machine.num_threads, self.machine.num_blocks), bool)
+            stale[lanes.threads, lanes.blocks] = True
+        return stale
+
+    # ------------------------------------------------------------------ footprints
+
+    def footprints_of(self, action, array, offset, site):
+        """Return [(blocks, footprint)], one per way in which blocks behave; None if too many."""
+        mask = self.machine.mask
+        if (mask is ALL or mask.shape[3] == 1) and (
+            not isinstance(offset, np.ndarray) or offset.shape[3] == 1
+        ):
+            return ((None, self.footprint(action, array, offset, mask, site)),)
+        active = self.machine.active()
+        places = np.where(active, self.machine.full(offset), -1)
+        parts, left = [], active.any(0)
+        while left.any():
+            if len(parts) == MOST_COHORTS:
+                return None
+            model = places[:, left.argmax()]
+            alike = left & (places == model[:, None]).all(0)
+            left &= ~alike
+            lanes = model.reshape(*self.machine.shape[:3], 1)
+            mask = ALL if (model >= 0).all() else lanes >= 0
+            footprint = self.footprint(action, array, np.maximum(lanes, 0), mask, site)
+            parts.append((None if alike.all() else alike, footprint))
+        return parts
+
+    def footprint(self, action, array, offset, mask, site):
+        """Return the footprint of an access that does not depend on the block."""
+        if isinstance(offset, np.ndarray):
+            key = site, action, array.memory, self.mask_key(mask), offset.shape, offset.tobytes()
+        else:
+            key = site, action, array.memory, self.mask_key(mask), int(offset)
+        footprint = self.footprints.get(key)
+        return footprint or self.make_footprint(key, action, array, offset, mask, site)
+
+    def mask_key(self, mask):
+        """Return what identifies a mask by content; masks stay while a block of code runs."""
+        if mask is ALL:
+            return None
+        known = self.mask_keys.get(id(mask))
+        if known is None or known[0] is not mask:
+            if len(self.mask_keys) > 64:
+                self.mask_keys.clear()
+            known = self.mask_keys[id(mask)] = mask, (mask.shape, mask.tobytes())
+        return known[1]
+
+    def make_footprint(self, key, action, array, offset, mask, site):
+        if len(self.footprints) > MOST_FOOTPRINTS:
+            self.end_launch()
+        machine = self.machine
+        column = (*machine.shape[:3], 1)
+        elements = np.broadcast_to(offset, column).reshape(-1)
+        threads = np.arange(machine.num_threads)
+        if mask is not ALL:
+            active = np.broadcast_to(mask, column).reshape(-1)
+            elements, threads = elements[active], threads[active]
+        place = self.findings.place(site, action)
+        footprint = Footprint(action, array, elements, threads, place, site)
+        if self.counters is not None:
+            _, footprint.requests, footprint.cost = self.requests.count_block(array, offset, mask)
+        self.footprints[key] = footprint
+        return footprint
+
+    def crowd(self, action, array, offset, site):
+        """Note an access in which every block is followed alone."""
+        machine, histories = self.machine, self.histories
+        nt, nb = machine.num_threads, machine.num_blocks
+        if self.counters is not None:
+            self.counters.count(array, offset, site, action)
+        if not self.checks:
+            return []
+        if histories.crowd is None:
+            histories.disperse()
+        active = machine.active()
+        elements = machine.full(offset) * nb + np.arange(nb)
+        threads = np.arange(nt)[:, None] + np.arange(nb) * nt
+        place = self.findings.place(site, action)
+        footprint = Footprint(action, array, elements[active], threads[active], place, site)
+        clashes = histories.crowd.apply(footprint)
+        return [Lanes.of_crowd(c, footprint, nt, nb) for c in clashes]
+
+
+class Lanes:
+    """The lanes of a clash, one entry each: element, thread, block of the batch, and with what."""
+
+    def __init__(self, clash, footprint, elements, threads, blocks, earlier, earlier_threads):
+        self.clash, self.footprint = clash, footprint
+        self.elements, self.threads, self.blocks = elements, threads, blocks
+        self.earlier, self.earlier_threads = earlier, earlier_threads
+
+    @classmethod
+    def of_cohort(cls, clash, footprint, members, watch):
+        blocks = np.arange(watch.machine.num_blocks)
+        blocks = blocks if members is None else blocks[members]
+        at, count = clash.positions, len(blocks)
+        rows = footprint.elements[at], footprint.threads[at], clash.earlier
+        elements, threads, earlier = (np.repeat(x, count) for x in rows)
+        blocks = np.tile(blocks, len(at))
+        return cls(clash, footprint, elements, threads, blocks, earlier, thread_of(earlier))
+
+    @classmethod
+    def of_crowd(cls, clash, footprint, num_threads, num_blocks):
+        elements = footprint.elements[clash.positions]
+        threads = footprint.threads[clash.positions]
+        others = thread_of(clash.earlier) % num_threads
+        elements, blocks = elements // num_blocks, elements % num_blocks
+        return cls(clash, footprint, elements, threads % num_threads, blocks, clash.earlier, others)
+
+    def where(self, chosen):
+        parts = self.elements, self.threads, self.blocks, self.earlier, self.earlier_threads
+        return Lanes(self.clash, self.footprint, *(p[chosen] for p in parts))

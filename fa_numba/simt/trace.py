@@ -1,0 +1,204 @@
+"""What one launch did, counted: the result of `simt.trace`."""
+
+from dataclasses import dataclass, field
+from html import escape
+
+ACTIONS = {"load": "load", "store": "store", "atomic": "atomic"}
+
+
+@dataclass
+class GlobalTraffic:
+    """What a launch moved to and from one global array.
+
+    loads, stores and atomics count elements, once per thread; requests are those of warps;
+    sectors are the 32-byte pieces of memory that the requests touch.
+    """
+
+    loads: int = 0
+    stores: int = 0
+    atomics: int = 0
+    load_bytes: int = 0
+    store_bytes: int = 0
+    atomic_bytes: int = 0
+    load_requests: int = 0
+    store_requests: int = 0
+    atomic_requests: int = 0
+    load_sectors: int = 0
+    store_sectors: int = 0
+    atomic_sectors: int = 0
+
+    def add(self, action, elements, bytes_, requests, cost):
+        for what, number in (
+            (f"{action}s", elements),
+            (f"{action}_bytes", bytes_),
+            (f"{action}_requests", requests),
+            (f"{action}_sectors", cost),
+        ):
+            setattr(self, what, getattr(self, what) + number)
+
+
+@dataclass
+class SharedTraffic:
+    """What a launch did with one array in shared memory.
+
+    bank_conflicts counts the wavefronts beyond those that every request needs.
+    """
+
+    loads: int = 0
+    stores: int = 0
+    atomics: int = 0
+    load_requests: int = 0
+    store_requests: int = 0
+    atomic_requests: int = 0
+    bank_conflicts: int = 0
+
+    def add(self, action, elements, bytes_, requests, cost):
+        setattr(self, f"{action}s", getattr(self, f"{action}s") + elements)
+        name = f"{action}_requests"
+        setattr(self, name, getattr(self, name) + requests)
+        self.bank_conflicts += cost
+
+
+@dataclass
+class LineTraffic:
+    """What one line of the source did with one array."""
+
+    line: int
+    kind: str
+    array: str
+    action: str
+    elements: int
+    bytes: int
+    requests: int
+    cost: int  # sectors of a global array, bank conflicts of a shared one
+
+
+@dataclass
+class Trace:
+    """What one launch did.
+
+    Attributes
+    ----------
+    kernel : str
+    grid, block : tuples of three ints
+    arrays : dict of str to GlobalTraffic
+        By the name of the kernel's parameter.
+    shared : dict of str to SharedTraffic
+        By the name of the variable.
+    barriers : int
+        Barriers passed, summed over blocks.
+    races : list of Race
+    uninitialised : list of Uninitialised
+    lines : list of LineTraffic
+    """
+
+    kernel: str
+    grid: tuple
+    block: tuple
+    arrays: dict = field(default_factory=dict)
+    shared: dict = field(default_factory=dict)
+    barriers: int = 0
+    races: list = field(default_factory=list)
+    uninitialised: list = field(default_factory=list)
+    lines: list = field(default_factory=list)
+
+    @classmethod
+    def of(cls, watch, function):
+        """Make the trace of a launch from its watch."""
+        machine, counters, findings = watch.machine, watch.counters, watch.findings
+        trace = cls(function.__name__, machine.grid, machine.block, barriers=counters.barriers)
+        for array in machine.globals:
+            trace.arrays.setdefault(array.name, GlobalTraffic())
+        for array in machine.allocations.values():
+            trace.shared.setdefault(array.name, SharedTraffic())
+        for (kind, name, site, action), total in counters.totals.items():
+            if kind == "global":
+                trace.arrays.setdefault(name, GlobalTraffic()).add(action, *total)
+            else:
+                trace.shared.setdefault(name, SharedTraffic()).add(action, *total)
+            trace.lines.append(LineTraffic(site.line, kind, name, action, *total))
+        trace.lines.sort(key=lambda line: (line.line, line.array, line.action))
+        trace.races = list(findings.races.values())
+        trace.uninitialised = list(findings.uninitialised.values())
+        return trace
+
+    @property
+    def load_bytes(self):
+        """Bytes loaded from global memory."""
+        return sum(a.load_bytes + a.atomic_bytes for a in self.arrays.values())
+
+    @property
+    def store_bytes(self):
+        """Bytes stored to global memory."""
+        return sum(a.store_bytes + a.atomic_bytes for a in self.arrays.values())
+
+    def tables(self):
+        """Return [(title, head, rows)] of the two tables that the summary shows."""
+        head = ["array", "loads", "stores", "atomics", "bytes", "sectors", "bytes used"]
+        rows = []
+        for name, a in self.arrays.items():
+            moved = a.load_bytes + a.store_bytes + a.atomic_bytes
+            sectors = a.load_sectors + a.store_sectors + a.atomic_sectors
+            used = f"{100 * moved / (32 * sectors):.0f}%" if sectors else ""
+            rows.append([name, a.loads, a.stores, a.atomics, moved, sectors, used])
+        tables = [("global memory", head, rows)]
+        if self.shared:
+            head = ["array", "loads", "stores", "atomics", "bank conflicts"]
+            rows = [
+                [n, s.loads, s.stores, s.atomics, s.bank_conflicts] for n, s in self.shared.items()
+            ]
+            tables.append(("shared memory", head, rows))
+        return tables
+
+    def problems(self):
+        """Return the races and uninitialised reads as sentences."""
+        return [str(p) for p in (*self.races, *self.uninitialised)]
+
+    def title(self):
+        blocks = " x ".join(map(str, trimmed(self.grid)))
+        threads = " x ".join(map(str, trimmed(self.block)))
+        return f"{self.kernel}: {blocks} blocks of {threads} threads, {self.barriers} barriers"
+
+    def summary(self):
+        """Return the trace as text."""
+        parts = [self.title()]
+        for title, head, rows in self.tables():
+            cells = [head] + [[f"{c:,}" if isinstance(c, int) else c for c in r] for r in rows]
+            widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+            parts.append(f"\n{title}")
+            for row in cells:
+                first = row[0].ljust(widths[0])
+                rest = (c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))
+                parts.append("  ".join(["", first, *rest]).rstrip())
+        parts += [f"\n{p}" for p in self.problems()]
+        return "\n".join(parts)
+
+    def __str__(self):
+        return self.summary()
+
+    def _repr_html_(self):
+        parts = [f"<p>{escape(self.title())}</p>"]
+        for title, head, rows in self.tables():
+            top = "".join(f"<th>{escape(h)}</th>" for h in head)
+            body = "".join(
+                "<tr>"
+                + "".join(
+                    f"<td>{c:,}</td>" if isinstance(c, int) else f"<td>{escape(c)}</td>"
+                    for c in row
+                )
+                + "</tr>"
+                for row in rows
+            )
+            parts.append(
+                f"<table><caption>{escape(title)}</caption><thead><tr>{top}</tr></thead>"
+                f"<tbody>{body}</tbody></table>"
+            )
+        parts += [f"<p><strong>{escape(p)}</strong></p>" for p in self.problems()]
+        return "".join(parts)
+
+
+def trimmed(dims):
+    """Return dimensions without trailing ones."""
+    while len(dims) > 1 and dims[-1] == 1:
+        dims = dims[:-1]
+    return dims

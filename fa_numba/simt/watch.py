@@ -1,0 +1,102 @@
+"""The microscope: hears every access of a launch, counts it and looks for races.
+
+In `run` the first race raises. In `trace` all are collected, and a thread that reads what
+another has just stored without a barrier gets the old value, as it may on a GPU: a missing
+barrier then breaks the answer too. (Plain lockstep would hide it, because each statement is
+done by all threads before the next begins.)
+"""
+
+from .counters import Counters, Requests
+from .findings import Findings
+from .global_watch import GlobalWatch
+from .histories import ATOMIC, LOAD, STORE
+from .lanes import ALL
+from .shared_watch import SharedWatch
+
+
+class Watch:
+    """Watches one launch.
+
+    Parameters
+    ----------
+    options : Options
+    collect : bool
+        Count everything and collect what is found, instead of raising the first.
+    """
+
+    def __init__(self, options, collect):
+        self.options, self.collect = options, collect
+
+    def start_launch(self, machine, lockstep, arguments):
+        self.machine, options = machine, self.options
+        self.findings = Findings(machine, options, self.collect)
+        self.requests = Requests(machine)
+        self.counters = Counters(self.requests) if self.collect else None
+        self.shared = SharedWatch(machine, self.findings, self.requests, self.counters, options)
+        self.globals = None
+        if options.races:
+            self.globals = GlobalWatch(machine, self.findings, lockstep, arguments)
+
+    def start_batch(self):
+        self.requests.start_batch()
+        self.shared.start_batch()
+        if self.globals is not None:
+            self.globals.start_batch()
+
+    def end_launch(self):
+        self.shared.end_launch()
+
+    def load(self, array, offset, value, site):
+        """Note a load; return the value that the threads see."""
+        if array.kind == "shared":
+            return self.shared.load(array, offset, value, site)
+        if self.counters is not None:
+            self.counters.count(array, offset, site, LOAD)
+        if self.globals is not None:
+            return self.globals.load(array, offset, value, site)
+        return value
+
+    def store(self, array, offset, value, site):
+        """Note a store and make it."""
+        if array.kind == "shared":
+            self.shared.store(array, offset, value, site)
+            return
+        if self.counters is not None:
+            self.counters.count(array, offset, site, STORE)
+        if self.globals is not None:
+            self.globals.store(array, offset, value, site)
+        else:
+            array.store(self.machine, offset, value)
+
+    def atomic(self, array, offset, site):
+        """Note an atomic; the caller makes it."""
+        if array.kind == "shared":
+            self.shared.atomic(ATOMIC, array, offset, site)
+            return
+        if self.counters is not None:
+            self.counters.count(array, offset, site, ATOMIC)
+        if self.globals is not None:
+            self.globals.atomic(array, offset, site)
+
+    def barrier(self):
+        """Note a cuda.syncthreads() of the active threads."""
+        machine = self.machine
+        blocks = None
+        if machine.mask is not ALL:
+            blocks = machine.active().any(0)
+            blocks = None if blocks.all() else blocks
+        if self.counters is not None:
+            self.counters.barriers += machine.num_blocks if blocks is None else int(blocks.sum())
+        self.shared.barrier(blocks)
+        if self.globals is not None:
+            self.globals.barrier(blocks)
+
+    def warp_barrier(self, mask):
+        """Note a cuda.syncwarp() of the active threads that the member mask names."""
+        machine = self.machine
+        threads = machine.members(mask)
+        if machine.mask is not ALL:
+            threads = threads & machine.active()
+        self.shared.warp_barrier(threads)
+        if self.globals is not None:
+            self.globals.warp_barrier(threads)
