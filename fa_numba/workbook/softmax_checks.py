@@ -79,14 +79,15 @@ def case(name):
 
 
 def large_scores():
-    """Rows whose scores reach +-1e4, where exp alone is inf or 0 in float32."""
-    x = np.random.default_rng(1).normal(size=(6, 200)).astype(np.float32)
+    """Rows whose scores reach +-1e4 and beyond, where exp alone is inf or 0 in float32."""
+    x = np.random.default_rng(1).normal(size=(7, 200)).astype(np.float32)
     x[0] *= 1e4
     x[1] += 1e4
     x[2] -= 1e4
     x[3] = np.linspace(-1e4, 1e4, 200)
     x[4], x[4, 77] = -1e4, 1e4
     x[5] += 89  # exp(89) is already inf
+    x[6] -= 1e5
     return x
 
 
