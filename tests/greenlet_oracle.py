@@ -36,11 +36,11 @@ def launch(kernel, grid, block, *args, shared_bytes=0, order=None, observer=None
         Takes the list of runnable threads and returns it in the order they shall run in.
         A kernel without races gives the same answer for every order.
     observer : object, default=None
-        Its `access(thread, memory, op, address, value, site)` hears every array access, with op
-        "load", "store" or "atomic", and its `barrier(threads)` every set of threads released.
+        Its `access(thread, memory, op, address, value, site)` hears every array access: op is
+        "load", "store" or "atomic", site (line, end line, column, end column). Its
+        `barrier(threads, scope)` hears which threads pass a barrier of a "block" or "warp".
     """
-    three = lambda size: (tuple(size) if isinstance(size, tuple) else (size,)) + (1, 1)  # noqa: E731
-    machine = _Machine(three(grid)[:3], three(block)[:3], shared_bytes, order, observer)
+    machine = _Machine(_three(grid), _three(block), shared_bytes, order, observer)
     names = inspect.signature(_python_function(kernel)).parameters
     args = [machine.argument(name, value) for name, value in zip(names, args, strict=True)]
     function = machine.function(kernel)
@@ -62,7 +62,7 @@ class _Machine:
         self.block_index, self.main, self.shared = block_index, getcurrent(), {}
         extent = reversed(self.block)
         places = [(x, y, z) for z, y, x in itertools.product(*(range(n) for n in extent))]
-        self.threads = alive = ready = [_Thread(rank, at) for rank, at in enumerate(places)]
+        alive = ready = [_Thread(block_index, rank, at) for rank, at in enumerate(places)]
         for thread in alive:
             thread.greenlet = greenlet(function)
             thread.greenlet.gr_context = contextvars.copy_context()  # carries np.errstate
@@ -88,7 +88,7 @@ class _Machine:
                 if all(t in waiting and t.waits_for[1] == mask for t in group):
                     heard = {t.rank: t.says for t in group}
                     if self.observer and waiting[0].waits_for[2]:
-                        self.observer.barrier(group)
+                        self.observer.barrier(group, scope)
                     for thread in group:
                         thread.heard, thread.waits_for = heard, None
                     ready += group
@@ -135,15 +135,17 @@ class _Machine:
         """range() with int64 counters that notes which iteration the thread is in."""
         loops = self.current.loops
         depth = len(loops)
-        for iteration, counter in enumerate(range(*bounds)):
-            loops[depth:] = [iteration]
-            yield np.int64(counter)
-        del loops[depth:]
+        try:
+            for iteration, counter in enumerate(range(*bounds)):
+                loops[depth:] = [iteration]
+                yield np.int64(counter)
+        finally:  # after a break, too
+            del loops[depth:]
 
 
 class _Thread:
-    def __init__(self, rank, index):
-        self.rank, self.lane, self.index = rank, rank % 32, _dim3(index)
+    def __init__(self, block, rank, index):
+        self.block, self.rank, self.lane, self.index = block, rank, rank % 32, _dim3(index)
         self.waits_for, self.loops = None, []
 
 
@@ -169,8 +171,8 @@ class Memory:
             frame = sys._getframe(2)
             while frame.f_code.co_filename == __file__:
                 frame = frame.f_back
-            site = (frame.f_code, frame.f_lasti, frame.f_lineno)
-            self.machine.observer.access(self.machine.current, self, op, address, value, site)
+            thread, site = self.machine.current, _positions(frame.f_code)[frame.f_lasti // 2]
+            self.machine.observer.access(thread, self, op, address, value, site)
 
     def __getitem__(self, index):
         index, address = self.locate(index)
@@ -335,12 +337,22 @@ def _python_function(kernel):
     return getattr(kernel, "py_func", None) or getattr(kernel, "fn", None)
 
 
+def _three(size):
+    return (*(size if isinstance(size, tuple) else (size,)), 1, 1)[:3]
+
+
 def _dim3(index):
     return SimpleNamespace(**{axis: np.int64(i) for axis, i in zip("xyz", index, strict=True)})
 
 
 def _dtype(dtype):
     return np.dtype(getattr(dtype, "name", dtype))
+
+
+@functools.cache
+def _positions(code):
+    """Where each instruction stands in the source: (line, end line, column, end column)."""
+    return list(code.co_positions())
 
 
 def _garbage(size):

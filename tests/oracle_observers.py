@@ -14,26 +14,31 @@ BANKS = 32
 class Tracer:
     """Regroups the accesses of single threads into the requests that a GPU would issue.
 
-    A warp request is what the lanes of one warp do at one place in the code in the same iteration
-    of every surrounding `for` loop. (In a `while` loop iterations are counted, which is the same
-    as long as no lane of the warp skips the place in one iteration and reaches it in a later one.)
+    A warp request is what the lanes of one warp do at one place in the code, in the same iteration
+    of every surrounding `for` loop, between the same barriers. (What is left, turns of a `while`
+    loop without a barrier, is counted, which is the same as long as no lane skips the place in one
+    turn and reaches it in a later one.)
     """
 
     def __init__(self):
         self.requests = defaultdict(list)
         self.seen = Counter()
         self.itemsize = {}
+        self.barriers = 0
+        self.passed = Counter()  # barriers, by block and thread
 
     def access(self, thread, memory, op, address, value, site):
-        block = memory.machine.block_index
-        place = (memory.kind, memory.name, op, site, block, tuple(thread.loops))
+        block = thread.block
+        moment = (*thread.loops, "barriers passed", self.passed[block, thread.rank])
+        place = (memory.kind, memory.name, op, site, block, moment)
         self.seen[place, thread.rank] += 1
         request = (*place, thread.rank // 32, self.seen[place, thread.rank])
         self.requests[request].append((thread.lane, address))
         self.itemsize[memory.kind, memory.name] = memory.array.itemsize
 
-    def barrier(self, threads):
-        pass
+    def barrier(self, threads, scope):
+        self.barriers += scope == "block"
+        self.passed.update((t.block, t.rank) for t in threads)
 
     def totals(self, kind):
         """{array name: {counter: value}} for "global" or "shared" memory."""
@@ -78,29 +83,27 @@ class RaceFinder:
         self.history = defaultdict(list)
         self.races = set()  # (array, the two lines in order)
 
-    def clock(self, thread, block):
-        if (block, thread.rank) not in self.clocks:
-            self.clocks[block, thread.rank] = Counter({(block, thread.rank): 1})
-        return self.clocks[block, thread.rank]
+    def clock(self, thread):
+        me = thread.block, thread.rank
+        return self.clocks.setdefault(me, Counter({me: 1}))
 
-    def barrier(self, threads):
-        block = threads[0].machine.block_index
-        clocks = [self.clock(thread, block) for thread in threads]
+    def barrier(self, threads, scope):
+        clocks = [self.clock(thread) for thread in threads]
         latest = Counter()
         for clock in clocks:
             latest |= clock
         for thread in threads:
-            self.clocks[block, thread.rank] = latest + Counter({(block, thread.rank): 1})
+            me = thread.block, thread.rank
+            self.clocks[me] = latest + Counter({me: 1})
 
     def access(self, thread, memory, op, address, value, site):
-        block = memory.machine.block_index
-        me, clock = (block, thread.rank), self.clock(thread, block)
-        where = (memory.name, address, block if memory.kind == "shared" else None)
+        me, clock = (thread.block, thread.rank), self.clock(thread)
+        where = (memory.name, address, thread.block if memory.kind == "shared" else None)
         for other, time, other_op, other_value, line in self.history[where]:
             ordered = other == me or clock[other] >= time
             harmless = {op, other_op} in ({"load"}, {"atomic"}) or (
                 op == other_op == "store" and np.array_equal(value, other_value, equal_nan=True)
             )
             if not ordered and not harmless:
-                self.races.add((memory.name, *sorted((line, site[2]))))
-        self.history[where].append((me, clock[me], op, value, site[2]))
+                self.races.add((memory.name, *sorted((line, site[0]))))
+        self.history[where].append((me, clock[me], op, value, site[0]))

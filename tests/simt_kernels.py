@@ -5,7 +5,10 @@ local memory, shuffles, votes, atomics, device functions, odd shapes and odd str
 is free of races, so its answer does not depend on the order of the threads.
 """
 
+import linecache
 import math
+import sys
+import types
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,6 +59,15 @@ def launched(grid, block, inputs, **options):
 
 def by_name(name):
     return next(launch for launch in ZOO if launch.name == name)
+
+
+def edited_zoo(source):
+    """A namespace like this module's, from an edited text of it."""
+    name = f"<edited kernels {hash(source)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    module = sys.modules[name] = types.ModuleType(name)  # dataclasses look it up
+    exec(compile(source, name, "exec"), vars(module))
+    return module
 
 
 def floats(rng, *shape, dtype=np.float32):
@@ -390,10 +402,10 @@ def tree_sum(x, out):
         out[cuda.blockIdx.x] = partial[0]
 
 
-NUM_THREADS = 64
+NUM_THREADS = 128
 
 
-@launched(6, NUM_THREADS, lambda rng: (floats(rng, 6, 150), zeros(6, 150)), rtol=1e-6)
+@launched(3, NUM_THREADS, lambda rng: (floats(rng, 3, 300), zeros(3, 300)), rtol=1e-6)
 @cuda.jit
 def tree_softmax(x, out):
     partial = cuda.shared.array(NUM_THREADS, float32)

@@ -1,0 +1,129 @@
+"""The meter of the CPU engine equals an independent one.
+
+The greenlet oracle notes single accesses of single threads; `oracle_observers.Tracer` regroups
+them into warp requests, sectors and bank wavefronts. Both must agree on every array.
+"""
+
+import greenlet_oracle
+import numpy as np
+import pytest
+from numba import cuda, float32, float64
+from oracle_observers import Tracer, bank_conflicts, sectors
+from simt_kernels import ZOO, Launch, floats, zeros
+
+from fa_numba import simt
+
+GLOBAL = [f"{op}{what}" for op in ("load", "store") for what in ("s", "_bytes", "_requests")]
+GLOBAL += ["load_sectors", "store_sectors"]
+SHARED = ["loads", "stores", "bank_conflicts"]
+
+
+@cuda.jit
+def strided(x, out):
+    """Columns, odd strides, a guard, and a store that only some lanes make."""
+    cells = cuda.shared.array((48, 33), float32)
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    n, m = x.shape
+    if i < 300:
+        cells[t, i * 5 % 33] = x[i % n, i * 3 % m]
+        out[i % n, i * 7 % m] = cells[t, i * 5 % 33] * 2
+        if i % 3 == 0:
+            out[0, i % m] = x[i % 2, 5]
+
+
+@cuda.jit
+def column_sums(x, out):
+    """One thread per row: the uncoalesced way."""
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        total = x[i, 0]
+        for j in range(1, x.shape[1]):
+            total += x[i, j]
+        out[i] = total
+
+
+@cuda.jit
+def shared_columns(x, out):
+    """float64 in shared memory by columns, where the first lanes of each warp stay out."""
+    cells = cuda.shared.array((32, 32), float64)
+    tx = cuda.threadIdx.x
+    ty = cuda.threadIdx.y
+    for row in range(ty, 32, cuda.blockDim.y):
+        cells[row, tx] = x[row, tx]
+    cuda.syncthreads()
+    if tx >= 5:
+        for row in range(ty, 32, cuda.blockDim.y):
+            out[row, tx] = cells[tx, row] + cells[row, 0]
+
+
+def matrix(dtype, n=37, m=53):
+    return lambda rng: (floats(rng, n, m, dtype=dtype), zeros(n, m, dtype=dtype))
+
+
+def rows(dtype):
+    return lambda rng: (floats(rng, 70, 9, dtype=dtype), zeros(70, dtype=dtype))
+
+
+LAUNCHES = [
+    *ZOO,
+    Launch(strided, 8, 48, matrix("f4"), label="_f32"),
+    Launch(strided, 8, 48, matrix("f8"), label="_f64"),
+    Launch(strided, 15, 20, matrix("f4"), label="_block_of_20"),
+    Launch(
+        strided, 8, 48, lambda rng: (floats(rng, 90, 70)[::3, ::-2], zeros(30, 35)), label="_view"
+    ),
+    *(Launch(column_sums, 4, n, rows("f4"), label=f"_block_of_{n}") for n in (20, 48, 64)),
+    Launch(column_sums, 2, 64, rows("f8"), label="_f64"),
+    Launch(shared_columns, 2, (32, 8), matrix("f8", 32, 32)),
+]
+
+
+@pytest.mark.parametrize("lanes", [32768, 512])
+@pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.name for launch in LAUNCHES])
+def test_meter(launch, lanes, monkeypatch):
+    monkeypatch.setattr("fa_numba.simt.launch.LANES_PER_BATCH", lanes)
+    how = dict(shared_bytes=launch.shared_bytes)
+    trace = simt.trace(launch.kernel, launch.grid, launch.block, *launch.arguments(), **how)
+    tracer = traced(launch)
+    want = tracer.totals("global")
+    got = {name: counters(trace.arrays[name], GLOBAL) for name in want}
+    assert got == {name: {what: counted[what] for what in GLOBAL} for name, counted in want.items()}
+    want = tracer.totals("shared")
+    got = {name: counters(trace.shared[name], SHARED) for name in want}
+    assert got == {name: {what: counted[what] for what in SHARED} for name, counted in want.items()}
+    assert trace.barriers == tracer.barriers
+
+
+TRACERS = {}
+
+
+def traced(launch):
+    """The independent count, once per launch."""
+    if launch.name not in TRACERS:
+        tracer = TRACERS[launch.name] = Tracer()
+        args, how = launch.arguments(), dict(shared_bytes=launch.shared_bytes, observer=tracer)
+        greenlet_oracle.launch(launch.kernel, launch.grid, launch.block, *args, **how)
+    return TRACERS[launch.name]
+
+
+def counters(counted, names):
+    return {name: getattr(counted, name) for name in names}
+
+
+def test_the_model_by_hand():
+    """What the tracer itself takes for granted."""
+    warp = np.arange(32)
+    assert sectors([(n, 4 * n) for n in warp], 4) == 4  # neighbours: 128 bytes
+    assert sectors([(n, 4 * n + 4) for n in warp], 4) == 5  # not aligned
+    assert sectors([(n, 400 * n) for n in warp], 4) == 32  # a column
+    assert sectors([(n, 0) for n in warp], 4) == 1  # all the same
+    assert bank_conflicts([(n, 4 * n) for n in warp], 4) == 0
+    assert bank_conflicts([(n, 128 * n) for n in warp], 4) == 31  # a column of 32
+    assert bank_conflicts([(n, 132 * n) for n in warp], 4) == 0  # a column of 33
+    assert bank_conflicts([(n, 8 * n) for n in warp], 4) == 1
+    assert bank_conflicts([(n, 0) for n in warp], 4) == 0  # broadcast
+    assert bank_conflicts([(n, n) for n in warp], 1) == 0  # four to a word
+    assert bank_conflicts([(n, 8 * n) for n in warp], 8) == 0  # each half fills the banks
+    assert bank_conflicts([(n, 264 * n) for n in warp], 8) == 0  # halves of a padded column
+    assert bank_conflicts([(n, 256 * n) for n in warp], 8) == 30
