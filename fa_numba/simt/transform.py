@@ -148,6 +148,7 @@ class Transformer:
         indented = lines[0][:1].isspace()
         tree = ast.parse("if True:\n" * indented + "".join(lines))
         self.function = tree.body[0].body[0] if indented else tree.body[0]
+        self.function.decorator_list = []  # ran at definition time
         ast.increment_lineno(self.function, first - 2 if indented else first - 1)
         self.name = code.co_name
         self.constants = {}
