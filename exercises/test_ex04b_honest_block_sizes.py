@@ -13,6 +13,7 @@ BUDGETS = {
     "1024 threads": {"max_threads": 1024},
     "100 threads, no power of two": {"max_threads": 100},
     "one warp": {"max_threads": 32},
+    "one thread": {"max_threads": 1},
     "a third of the shared memory": {"sram_bytes": 16 * KIB},
     "an H100's 227 KiB, 1024 threads": {"sram_bytes": 227 * KIB, "max_threads": 1024},
     "16 accumulators": {"max_accumulators": 16, "max_threads": 1024},

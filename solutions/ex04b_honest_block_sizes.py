@@ -26,7 +26,7 @@ accumulators leave registers for the rest of the kernel.   About 15 lines in all
 
 ### HINT 1: d | 1 is the next odd number: 64 | 1 == 65, 65 | 1 == 65. Count elements, multiply by 4
 ### at the end.
-### HINT 2: The thread with tx = 0 has the most accumulators: one for each of the columns 0, block_n,
+### HINT 2: The thread with tx = 0 has the most accumulators, one for each of columns 0, block_n,
 ### 2 * block_n, ... below d. That is d / block_n rounded up.
 ### HINT 3: List all pairs of powers of two that satisfy the three conditions, then
 ### max(pairs, key=lambda pair: (pair[0] * pair[1], min(pair), pair[0])). An empty list: ValueError.

@@ -1,0 +1,55 @@
+"""ex04d · Find the race
+
+`broken_kernel` subtracts from every row its largest element: y = x - max(row of x), the first step
+of a safe softmax. x and y are (num_rows, num_cols) float32. A thread block takes the rows
+blockIdx.x, blockIdx.x + gridDim.x, ... one after the other: its threads reduce a row to its maximum
+in the shared array `partial`, read it, subtract it, and go on to their next row.
+
+It passes every test with one thread block per row. Launch fewer thread blocks than rows, and it
+races: one barrier is missing. On a GPU the answer is then wrong now and then, which is the worst
+way to be wrong; the CPU engine names the two lines.
+
+Write `kernel`, the same without the race. Copy broken_kernel and mend it, or find your own way.
+
+Launch   any grid (num_blocks,), also fewer thread blocks than rows; thread block (THREADS,)
+HBM      x is loaded twice, y stored once, as before
+Barriers at most one more per row than broken_kernel has
+"""
+
+import math
+
+from numba import cuda, float32
+
+THREADS = 64
+
+
+@cuda.jit
+def broken_kernel(x, y):
+    """y = x - row maximum, with one barrier missing."""
+    partial = cuda.shared.array(THREADS, float32)
+    tid = cuda.threadIdx.x
+    for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
+        best = float32(-math.inf)
+        for col in range(tid, x.shape[1], THREADS):
+            best = max(best, x[row, col])
+        partial[tid] = best
+        cuda.syncthreads()
+        half = THREADS // 2
+        while half > 0:
+            if tid < half:
+                partial[tid] = max(partial[tid], partial[tid + half])
+            cuda.syncthreads()
+            half //= 2
+        row_max = partial[0]
+        for col in range(tid, x.shape[1], THREADS):
+            y[row, col] = x[row, col] - row_max
+
+
+@cuda.jit
+def kernel(x, y):
+    """y = x - row maximum."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex04d: kernel")
+
+
+# Stub 4eae6835 of solutions/ex04d_find_the_race.py: `fa-numba reset ex04d` brings it back.
