@@ -2,6 +2,7 @@
 
 from fa_numba import simt
 from fa_numba.arrays import backend
+from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.kernels.naive_attn import naive_attn
@@ -11,6 +12,7 @@ from fa_numba.kernels.safe_softmax import safe_softmax
 
 __all__ = [
     "backend",
+    "flash_attn_bwd",
     "flash_attn_v1",
     "flash_attn_v2",
     "naive_attn",

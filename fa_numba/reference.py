@@ -50,12 +50,21 @@ def attention(q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
     q, k, v = (_heads_first(x, dtype) for x in (q, k, v))
-    p, lse = _probabilities(q, k, causal, softmax_scale)
-    return _heads_first(p @ _per_query_head(v, q), dtype), lse
+    s = _scores(q, k, causal, softmax_scale)
+    m = _finite(s.max(axis=-1, keepdims=True, initial=-np.inf))
+    p = np.exp(s - m)
+    l = p.sum(axis=-1, keepdims=True)
+    out = p @ _per_query_head(v, q) / np.where(l == 0, 1, l).astype(dtype)
+    with np.errstate(divide="ignore"):  # log(0) = -inf is what we want
+        lse = m + np.log(l)
+    return _heads_first(out, dtype), lse[..., 0]
 
 
 def attention_bwd(dout, q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
     """Gradients of sum(dout ∘ out) with respect to q, k and v.
+
+    P comes from lse and delta from out, as in every backward pass that has not kept P: in float32
+    that, and not a kept P, is what a kernel's error is to be compared with.
 
     Parameters
     ----------
@@ -68,10 +77,12 @@ def attention_bwd(dout, q, k, v, *, causal=False, softmax_scale=None, dtype=np.f
     dq, dk, dv : arrays with the shapes of q, k and v, dtype
         0 for a row that sees no key and for a key that no row sees.
     """
-    dout, q, k, v = (_heads_first(x, dtype) for x in (dout, q, k, v))
-    p, _ = _probabilities(q, k, causal, softmax_scale)
+    out, lse = attention(q, k, v, causal=causal, softmax_scale=softmax_scale, dtype=dtype)
+    dout, q, k, v, out = (_heads_first(x, dtype) for x in (dout, q, k, v, out))
+    p = np.exp(_scores(q, k, causal, softmax_scale) - _finite(lse)[..., None])
     dp = dout @ _per_query_head(v, q).mT
-    ds = p * (dp - np.sum(p * dp, axis=-1, keepdims=True)) * _scale(q, softmax_scale)
+    delta = np.sum(dout * out, axis=-1, keepdims=True)
+    ds = p * (dp - delta) * _scale(q, softmax_scale)
     dq = ds @ _per_query_head(k, q)
     dk = _sum_over_group(ds.mT @ q, k)
     dv = _sum_over_group(p.mT @ dout, v)
@@ -112,21 +123,19 @@ def _heads_first(x, dtype):
     return np.asarray(x, dtype).transpose(0, 2, 1, 3)
 
 
-def _probabilities(q, k, causal, softmax_scale):
-    """P, of shape (batch, num_heads, seqlen_q, seqlen_k), and lse; 0 and −inf in an empty row."""
+def _scores(q, k, causal, softmax_scale):
+    """S, of shape (batch, num_heads, seqlen_q, seqlen_k); −inf where a query does not see a key."""
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
     s = q @ _per_query_head(k, q).mT * _scale(q, softmax_scale)
     if causal:
         m, n = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
         s[..., n > m + seqlen_k - seqlen_q] = -np.inf
-    row_max = s.max(axis=-1, keepdims=True, initial=-np.inf)
-    row_max[row_max == -np.inf] = 0  # a row that sees no key: -inf - -inf would be NaN
-    p = np.exp(s - row_max)
-    row_sum = p.sum(axis=-1, keepdims=True)
-    with np.errstate(divide="ignore"):  # log(0) = -inf is what we want
-        lse = (row_max + np.log(row_sum))[..., 0]
-    row_sum[row_sum == 0] = 1
-    return p / row_sum, lse
+    return s
+
+
+def _finite(x):
+    """0 for −inf, so that a row that sees no key gets e^(−inf − 0) = 0 and not NaN."""
+    return np.where(x == -np.inf, 0, x).astype(x.dtype)
 
 
 def _scale(q, softmax_scale):

@@ -158,3 +158,15 @@ def check_softmax(softmax, x):
     """Hold a row softmax to the definition."""
     y, x = softmax(x), to_host(x)
     assert_close(y, reference.softmax(x), reference.softmax(x, dtype=np.float32), name="y")
+
+
+def check_backward(forward, backward, dout, q, k, v, *, causal=False, softmax_scale=None, **tiles):
+    """Hold `backward`, fed with what `forward` returns, to the definition."""
+    options = {"causal": causal, "softmax_scale": softmax_scale}
+    out, lse = forward(q, k, v, **options)
+    got = backward(dout, q, k, v, out, lse, **options, **tiles)
+    dout, q, k, v = (to_host(x) for x in (dout, q, k, v))
+    want = reference.attention_bwd(dout, q, k, v, **options)
+    plain = reference.attention_bwd(dout, q, k, v, **options, dtype=np.float32)
+    for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
+        assert_close(*x, factor=3, name=name)

@@ -30,7 +30,7 @@ def test_tile_size_does_not_change_the_answer(rng, block_m, block_n, causal):
 
 @pytest.mark.parametrize("head_dim", [1, 64, 256])
 def test_chosen_tiles(rng, head_dim):
-    check_forward(flash_attn_v2, *make_qkv(rng, 1, 33, 33, 1, 1, head_dim), causal=True)
+    check_forward(flash_attn_v2, *make_qkv(rng, 1, 17, 18, 1, 1, head_dim), causal=True)
 
 
 @pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])

@@ -106,7 +106,7 @@ def kernel_block_sizes(
     """Tile sizes that a kernel of this package can really run with.
 
     The largest block_m · block_n in powers of two whose shared memory, accumulators and threads
-    fit; of equally large ones the squarest, then the one with more query rows.
+    fit; of equally large ones the squarest, then the one with fewer accumulators.
 
     Parameters
     ----------
@@ -135,4 +135,11 @@ def kernel_block_sizes(
         raise ValueError(
             f"{kernel_name} has no tiles for {head_dim=} in {sram_bytes=} with {max_threads=}"
         )
-    return max(fitting, key=lambda tile: (tile[0] * tile[1], min(tile), tile[0]))
+    return max(
+        fitting,
+        key=lambda tile: (
+            tile[0] * tile[1],
+            min(tile),
+            -accumulators(kernel_name, head_dim, *tile),
+        ),
+    )

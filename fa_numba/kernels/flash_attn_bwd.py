@@ -1,0 +1,289 @@
+"""FlashAttention, backward: dq, dk, dv from dout, without S and P in HBM.
+
+With P = softmax(S), S = scale · Q Kᵀ and out = P V:
+
+    dV = Pᵀ dout        dP = dout Vᵀ        dS = P ∘ (dP − delta)        delta = rowsum(dout ∘ out)
+    dK = scale · dSᵀ Q                      dQ = scale · dS K
+
+P is not kept by the forward pass: e^(S − lse) brings a tile of it back, for one product more.
+dK and dV sum over queries, dQ sums over keys. So there is a kernel for each: one owns a tile of
+keys and walks the queries, the other owns a tile of queries and walks the keys. S is computed in
+both, and no two thread blocks add to the same number: no atomics, the same bits in every run.
+
+Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
+Algorithm 2, whose single loop over the keys adds to dQ in HBM instead.
+"""
+
+import functools
+import math
+
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+
+WARP_SIZE = 32
+ALL_LANES = 0xFFFFFFFF
+ROWS = 4  # rows of delta that a thread block does, a warp each
+
+
+@functools.cache
+def make_delta(ROWS):
+    """The first kernel, delta = rowsum(dout ∘ out): launch it with threads (32, ROWS)."""
+
+    @cuda.jit
+    def delta_kernel(dout, out, delta):
+        """A warp owns a row.
+
+        grid      (⌈seqlen_q / ROWS⌉, num_heads, batch); threads (32, ROWS)
+        shared    none
+        private   total
+        HBM       dout, out, delta once
+        paper     FlashAttention-2, Algorithm 2, line 4
+        budget    40 registers, 0 bytes shared (ROWS=4)
+        """
+        lane = cuda.threadIdx.x
+        m = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, head_dim = out.shape[1], out.shape[3]
+
+        total = float32(0.0)
+        if m < seqlen_q:
+            for d in range(lane, head_dim, WARP_SIZE):
+                total += dout[b, m, head, d] * out[b, m, head, d]
+        for step in range(5):  # after 16, 8, 4, 2, 1 each lane has the sum of all 32
+            total += cuda.shfl_xor_sync(ALL_LANES, total, 16 >> step)
+        if lane == 0 and m < seqlen_q:
+            delta[b, head, m] = total
+
+    return delta_kernel
+
+
+@functools.cache
+def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
+    """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N)."""
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_M)  # columns of dk and of dv that a thread owns
+
+    @cuda.jit
+    def dkdv_kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale):
+        """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
+
+        grid      (num_n_tiles, num_kv_heads, batch); threads (BLOCK_M, BLOCK_N): thread (ty, tx)
+                  computes key ty, query tx of each tile, and columns tx, tx + BLOCK_M, ... of
+                  rows ty of dk and dv
+        shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (BLOCK_M, HEAD_DIM);
+                  p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
+                  (BLOCK_M,)
+        private   dk_acc, dv_acc (NUM_COLS,)
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys
+        paper     FlashAttention, Algorithm 4, lines 6-18, 23, 25, without dQ
+        budget    128 registers, 18688 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        q_tile = cuda.shared.array((BLOCK_M, ODD), float32)
+        dout_tile = cuda.shared.array((BLOCK_M, ODD), float32)
+        p_tile = cuda.shared.array((BLOCK_N, BLOCK_M), float32)
+        ds_tile = cuda.shared.array((BLOCK_N, BLOCK_M), float32)
+        lse_rows = cuda.shared.array(BLOCK_M, float32)
+        delta_rows = cuda.shared.array(BLOCK_M, float32)
+        dk_acc = cuda.local.array(NUM_COLS, float32)
+        dv_acc = cuda.local.array(NUM_COLS, float32)
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        n_start = cuda.blockIdx.x * BLOCK_N
+        kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        group_size = q.shape[2] // k.shape[2]
+        n = n_start + ty  # this thread's key
+        # The first query that sees it, and the first that sees any key of the tile.
+        first_m = n - seqlen_k + seqlen_q if CAUSAL else 0
+        first_of_tile = max(0, n_start - seqlen_k + seqlen_q) if CAUSAL else 0
+
+        for d in range(tx, HEAD_DIM, BLOCK_M):
+            k_tile[ty, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+            v_tile[ty, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+        for c in range(NUM_COLS):
+            dk_acc[c] = float32(0.0)
+            dv_acc[c] = float32(0.0)
+
+        for head in range(kv_head * group_size, (kv_head + 1) * group_size):
+            for m_start in range(first_of_tile // BLOCK_M * BLOCK_M, seqlen_q, BLOCK_M):
+                for r in range(ty, BLOCK_M, BLOCK_N):
+                    m = m_start + r
+                    for d in range(tx, HEAD_DIM, BLOCK_M):
+                        q_tile[r, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+                        dout_tile[r, d] = dout[b, m, head, d] if m < seqlen_q else float32(0.0)
+                m = m_start + tx
+                if ty == 0:
+                    lse_rows[tx] = lse[b, head, m] if m < seqlen_q else float32(0.0)
+                    delta_rows[tx] = delta[b, head, m] if m < seqlen_q else float32(0.0)
+                cuda.syncthreads()  # the tiles are complete: safe to read
+
+                s = float32(0.0)  # Sᵀ = scale · K Qᵀ                                   line 11
+                dp = float32(0.0)  # dPᵀ = V doutᵀ                                      line 17
+                for d in range(HEAD_DIM):
+                    s += k_tile[ty, d] * q_tile[tx, d]
+                    dp += v_tile[ty, d] * dout_tile[tx, d]
+                p = float32(0.0)  # P = exp(S - lse)                                    line 13
+                if n < seqlen_k and m < seqlen_q and m >= first_m:
+                    p = math.exp(s * softmax_scale - lse_rows[tx])
+                p_tile[ty, tx] = p
+                ds_tile[ty, tx] = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)    line 20
+                cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
+
+                for r in range(BLOCK_M):
+                    p = p_tile[ty, r]
+                    ds = ds_tile[ty, r]
+                    for c in range(NUM_COLS):
+                        d = tx + c * BLOCK_M
+                        if d < HEAD_DIM:
+                            dv_acc[c] += p * dout_tile[r, d]  # dV += Pᵀ dout           line 16
+                            dk_acc[c] += ds * q_tile[r, d]  # dK += dSᵀ Q               line 22
+                cuda.syncthreads()  # everyone is done with q_tile, dout_tile: safe to overwrite
+
+        if n < seqlen_k:
+            for c in range(NUM_COLS):
+                d = tx + c * BLOCK_M
+                if d < HEAD_DIM:
+                    dk[b, n, kv_head, d] = dk_acc[c] * softmax_scale
+                    dv[b, n, kv_head, d] = dv_acc[c]
+
+    return dkdv_kernel
+
+
+@functools.cache
+def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
+    """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M)."""
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
+
+    @cuda.jit
+    def dq_kernel(dout, q, k, v, lse, delta, dq, softmax_scale):
+        """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
+
+        grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
+                  computes query ty, key tx of each tile, and columns tx, tx + BLOCK_N, ... of dq
+        shared    q_tile, dout_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                  ds_tile (BLOCK_M, BLOCK_N); lse_rows, delta_rows (BLOCK_M,)
+        private   acc (NUM_COLS,)
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries
+        paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
+        budget    128 registers, 17792 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        dout_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        v_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        ds_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        lse_rows = cuda.shared.array(BLOCK_M, float32)
+        delta_rows = cuda.shared.array(BLOCK_M, float32)
+        acc = cuda.local.array(NUM_COLS, float32)
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        m_start = cuda.blockIdx.x * BLOCK_M
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        kv_head = head // (q.shape[2] // k.shape[2])
+        m = m_start + ty  # this thread's query
+        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
+        n_end = min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q) if CAUSAL else seqlen_k
+
+        for d in range(tx, HEAD_DIM, BLOCK_N):
+            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+            dout_tile[ty, d] = dout[b, m, head, d] if m < seqlen_q else float32(0.0)
+        if tx == 0:
+            lse_rows[ty] = lse[b, head, m] if m < seqlen_q else float32(0.0)
+            delta_rows[ty] = delta[b, head, m] if m < seqlen_q else float32(0.0)
+        for c in range(NUM_COLS):
+            acc[c] = float32(0.0)
+
+        for n_start in range(0, n_end, BLOCK_N):
+            for r in range(ty, BLOCK_N, BLOCK_M):
+                n = n_start + r
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+            cuda.syncthreads()  # the tiles are complete: safe to read
+
+            s = float32(0.0)  # S = scale · Q Kᵀ                                        line 11
+            dp = float32(0.0)  # dP = dout Vᵀ                                           line 17
+            for d in range(HEAD_DIM):
+                s += q_tile[ty, d] * k_tile[tx, d]
+                dp += dout_tile[ty, d] * v_tile[tx, d]
+            n = n_start + tx
+            p = float32(0.0)  # P = exp(S - lse)                                        line 13
+            if m < seqlen_q and n < seqlen_k and n <= last_n:
+                p = math.exp(s * softmax_scale - lse_rows[ty])
+            ds_tile[ty, tx] = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)        line 20
+            cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
+
+            for r in range(BLOCK_N):  # dQ += dS K                                      line 21
+                ds = ds_tile[ty, r]
+                for c in range(NUM_COLS):
+                    d = tx + c * BLOCK_N
+                    if d < HEAD_DIM:
+                        acc[c] += ds * k_tile[r, d]
+            cuda.syncthreads()  # everyone is done with k_tile: safe to overwrite next turn
+
+        if m < seqlen_q:
+            for c in range(NUM_COLS):
+                d = tx + c * BLOCK_N
+                if d < HEAD_DIM:
+                    dq[b, m, head, d] = acc[c] * softmax_scale
+
+    return dq_kernel
+
+
+def flash_attn_bwd(
+    dout, q, k, v, out, lse, *, causal=False, softmax_scale=None, block_m=None, block_n=None
+):
+    """FlashAttention, backward, by recomputation; the same bits in every run.
+
+    Parameters
+    ----------
+    dout : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+        Gradient of the loss with respect to out.
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+    out, lse : arrays
+        What `flash_attn_v2` returned for q, k, v and the same options.
+    causal : bool, default=False
+    softmax_scale : float, default=1/√head_dim
+    block_m, block_n : int, default=chosen
+        Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
+        query heads that share a key head.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_bwd(dout, q, k, v, out, lse)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    seqlen_k, num_kv_heads = k.shape[1:3]
+    causal = checks.check_causal(causal)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
+    delta = arrays.empty(q, (batch, num_heads, seqlen_q))
+    dq, dk, dv = (arrays.empty(q, x.shape) for x in (q, k, v))
+
+    grid = (ceil_div(seqlen_q, ROWS), num_heads, batch)
+    arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)
+
+    kernel = make_dkdv(head_dim, block_m, block_n, causal)
+    grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)
+    arguments = (dout, q, k, v, lse, delta, dk, dv, softmax_scale)
+    arrays.launch(kernel, grid, (block_m, block_n), *arguments)
+
+    kernel = make_dq(head_dim, block_m, block_n, causal)
+    grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
+    arguments = (dout, q, k, v, lse, delta, dq, softmax_scale)
+    arrays.launch(kernel, grid, (block_n, block_m), *arguments)
+    return dq, dk, dv
