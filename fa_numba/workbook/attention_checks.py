@@ -151,19 +151,22 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2):
     """
     with np.errstate(invalid="ignore"):  # -inf - (-inf), where a row sees no key
         finite = np.isfinite(want)
-        tolerance = factor * np.abs(plain - want)[finite].max(initial=0) + 1e-6
+        tolerance = factor * np.abs(plain - want)[finite].max(initial=0)
+        size = np.where(finite, np.abs(want), 0)  # a sum may be large
+        tolerance = tolerance + 1e-6 * np.maximum(1, size)
         wrong = ~((got == want) | (np.abs(got - want) <= tolerance))  # NaN is wrong
     if not wrong.any():
         return
-    got, want, wrong = (x.reshape(len(x), -1) for x in (got, want, wrong))
+    got, want, wrong, tolerance = (x.reshape(len(x), -1) for x in (got, want, wrong, tolerance))
     bad_rows = np.flatnonzero(wrong.any(axis=1))
     row = int(bad_rows[0])
     column = int(np.flatnonzero(wrong[row])[0])
-    value = "was never written" if got[row, column] == UNWRITTEN else f"is {got[row, column]:.6g}"
+    value = "was never written" if got[row, column] == UNWRITTEN else f"is {got[row, column]:.7g}"
     where = f"{name}[{row}, {column}]" if got.shape[1] > 1 else f"{name}[{row}]"
     raise AssertionError(
-        f"{where} ({rows} {row}, in tile {row // tile}) must be {want[row, column]:.6g}, but "
-        f"{value}. Wrong: {len(bad_rows)} of {len(got)} rows, off by more than {tolerance:.1e}. "
+        f"{where} ({rows} {row}, in tile {row // tile}) must be {want[row, column]:.7g}, but "
+        f"{value}, off by more than {tolerance[row, column]:.1e}. "
+        f"Wrong: {len(bad_rows)} of {len(got)} rows. "
         f"{_likely_cause(got, want, bad_rows, tile)}".rstrip()
     )
 
