@@ -88,7 +88,11 @@ class RaceFinder:
         return self.clocks.setdefault(me, Counter({me: 1}))
 
     def barrier(self, threads, scope):
-        clocks = [self.clock(thread) for thread in threads]
+        if scope == "block":  # it waits for those that return before it, too
+            block = threads[0].block
+            clocks = [clock for (place, _), clock in self.clocks.items() if place == block]
+        else:
+            clocks = [self.clock(thread) for thread in threads]
         latest = Counter()
         for clock in clocks:
             latest |= clock
