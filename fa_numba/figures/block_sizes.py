@@ -1,0 +1,76 @@
+"""Which tile sizes fit: the feasible region of B_r x B_c for several budgets of SRAM."""
+
+import numpy as np
+
+from fa_numba.analysis.block_sizes import calculate_block_sizes
+from fa_numba.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PAPER,
+    PURPLE,
+    RED,
+    Drawing,
+    plain,
+)
+
+COLOURS = (BLUE, GREEN, ORANGE, PURPLE)
+HALO = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
+
+
+def feasible_tiles(budgets, d, *, dtype_bytes=2, points=None):
+    """Every pair under a curve fits into that budget; the dot is the pair of largest product.
+
+    Parameters
+    ----------
+    budgets : dict of str to int
+        Bytes of SRAM, by name.
+    d : int
+        head_dim
+    dtype_bytes : int, default=2
+    points : dict of str to (B_r, B_c), optional
+        Other choices to mark, by name.
+
+    Returns
+    -------
+    Drawing
+    """
+    points = points or {}
+    figure = Drawing(7.6, 4.9)
+    ax = plain(figure.subplots(), grid="both")
+    lines = [f"d = {d}, {dtype_bytes} bytes per element"]
+    best = {
+        name: calculate_block_sizes(sram_bytes, d, dtype_bytes=dtype_bytes)
+        for name, sram_bytes in budgets.items()
+    }
+    marked = [*best.values(), *points.values()]
+    top = 1.8 * max(b_r for b_r, _ in marked)
+    end = 2.2 * max(b_c for _, b_c in marked)
+    b_c = np.linspace(1, end, 600)
+    for (name, sram_bytes), colour in zip(budgets.items(), COLOURS, strict=False):
+        elements = sram_bytes // dtype_bytes
+        b_r = (elements - 2 * b_c * d) / (d + b_c)
+        ax.plot(b_c, b_r, color=colour, linewidth=1.6, label=f"{name}: {sram_bytes // 1024} KiB")
+        ax.fill_between(b_c, 0, b_r, where=b_r > 0, color=colour, alpha=0.08, linewidth=0)
+        best_r, best_c = best[name]
+        ax.plot(best_c, best_r, "o", color=colour, markersize=6)
+        ax.annotate(f"{best_r} × {best_c}", (best_c, best_r), (7, 4), textcoords="offset points",
+                    fontsize=9, color=colour, bbox=HALO)  # fmt: skip
+        lines.append(f"{name}, {sram_bytes // 1024} KiB: {best_r} x {best_c} = {best_r * best_c}")
+    for name, (block_r, block_c) in points.items():
+        ax.plot(block_c, block_r, "s", color=RED, markersize=5)
+        ax.annotate(name, (block_c, block_r), (7, -3), textcoords="offset points", fontsize=9,
+                    color=RED, bbox=HALO)  # fmt: skip
+        lines.append(f"{name}: {block_r} x {block_c} = {block_r * block_c}")
+    ax.plot(b_c, 2 * b_c, color=GREY, linewidth=0.9, linestyle=":")
+    ax.annotate("B_r = 2 B_c", (top / 2.06, top / 1.03), fontsize=9, color=GREY, ha="right")
+    ax.set(xlim=(0, end), ylim=(0, top))
+    ax.set_xlabel("B_c, rows of K and V in a tile", fontsize=9.5, color=INK)
+    ax.set_ylabel("B_r, rows of Q in a tile", fontsize=9.5, color=INK)
+    ax.set_title(f"tiles that fit: d = {d}, {dtype_bytes} bytes per element", fontsize=10.5,
+                 color=INK)  # fmt: skip
+    ax.legend(frameon=False, fontsize=9, title="below the curve fits", title_fontsize=9)
+    figure.text = "\n".join(lines)
+    return figure

@@ -1,0 +1,68 @@
+"""Which sectors of memory one request of a warp fetches, and how much of them it uses."""
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch
+
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing
+
+SECTOR = 8  # floats in 32 bytes
+
+
+def coalescing(requests):
+    """One panel for each request: the matrix as it lies in memory, sector by sector.
+
+    Parameters
+    ----------
+    requests : dict of str to array
+        By title: for each float of a matrix the thread of the warp that asked for it, as a kernel
+        wrote it down, −1 where none did. The rows are a multiple of 8 floats long.
+
+    Returns
+    -------
+    Drawing
+    """
+    lines = []
+    shape = np.shape(next(iter(requests.values())))
+    figure = Drawing(0.115 * shape[1] * len(requests) + 0.7 * len(requests), 0.115 * shape[0] + 1.5)
+    panels = figure.subplots(1, len(requests), squeeze=False)[0]
+    for ax, (title, thread) in zip(panels, requests.items(), strict=True):
+        asked = np.asarray(thread) >= 0
+        fetched = asked.reshape(len(asked), -1, SECTOR).any(axis=2)
+        words = (
+            f"{asked.sum()} floats, {fetched.sum()} sectors: "
+            f"{4 * asked.sum()} of {32 * fetched.sum()} bytes used"
+        )
+        lines.append(f"{title}: {words}")
+        _draw(ax, asked, np.repeat(fetched, SECTOR, axis=1))
+        ax.set_title(f"{title}\n{words}", fontsize=9.5, color=INK)
+    figure.legend(
+        handles=[
+            Patch(facecolor=BLUE, label="asked for by the warp"),
+            Patch(facecolor=_tint(ORANGE), label="fetched with it"),
+            Patch(facecolor=PAPER, edgecolor=GREY, label="left in HBM"),
+        ],
+        loc="outside lower center", ncols=3, frameon=False, fontsize=9,
+    )  # fmt: skip
+    figure.text = "\n".join(lines)
+    return figure
+
+
+def _draw(ax, asked, fetched):
+    picture = np.ones((*asked.shape, 3))
+    picture[fetched] = _tint(ORANGE)
+    picture[asked] = to_rgb(BLUE)
+    ax.imshow(picture, interpolation="nearest")
+    rows, cols = asked.shape
+    ax.hlines(np.arange(rows + 1) - 0.5, -0.5, cols - 0.5, color=LIGHT, linewidth=0.5)
+    ax.vlines(np.arange(0, cols + 1, SECTOR) - 0.5, -0.5, rows - 0.5, color=GREY, linewidth=0.8)
+    ax.set_xticks(np.arange(0, cols, SECTOR))
+    ax.set_yticks([0, rows - 1])
+    ax.tick_params(colors=INK, labelsize=8, length=0)
+    ax.set_xlabel("column", fontsize=9, color=INK)
+    ax.set_ylabel("row", fontsize=9, color=INK, labelpad=-6)
+    ax.spines[:].set_color(GREY)
+
+
+def _tint(colour):
+    return tuple(1 - 0.45 * (1 - channel) for channel in to_rgb(colour))

@@ -1,0 +1,74 @@
+"""A race as it bites: two threads, two lines, and the order that no barrier forbids."""
+
+import inspect
+import textwrap
+
+from matplotlib.patches import FancyArrowPatch
+
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, RED, Drawing
+
+VERBS = {"RAW": ("writes", "reads"), "WAR": ("reads", "writes"), "WAW": ("writes", "writes")}
+
+
+def race_diagram(race, kernel):
+    """The lines of a kernel around a race, and the order of events in which it goes wrong.
+
+    Parameters
+    ----------
+    race : Race
+        One of `Trace.races`.
+    kernel : function decorated with ``@cuda.jit``
+        The kernel that was traced.
+
+    Returns
+    -------
+    Drawing
+    """
+    source, start = inspect.getsourcelines(getattr(kernel, "py_func", kernel))
+    code = "".join(source).splitlines()
+    early, late = race.lines
+    slow, fast = (_name(thread) for thread in race.threads)
+    first, second = VERBS[race.kind]
+    turn = ", next turn" if late < early else ""  # it runs later, so the loop came round
+    shown = range(max(start, min(early, late) - 1), min(start + len(code), max(early, late) + 2))
+    events = [
+        (1, late, f"{second} {race.array}{turn}", BLUE),  # the fast thread is there first
+        (0, early, f"{first} {race.array}", ORANGE),
+    ]
+    lines = textwrap.dedent("\n".join(code[n - start] for n in shown)).splitlines()
+    text = (
+        f"{race.kind} race on {race.array}. {fast} {second} it in line {late} while {slow} has yet "
+        f"to come to line {early}, where it {first} it: no barrier orders the two."
+    )
+    width = max(len(line) for line in lines)
+    figure = Drawing(0.078 * width + 4.6, 0.27 * len(shown) + 0.9, text=text)
+    ax = figure.subplots()
+    lanes = [0.087 * width + 1.2, 0.087 * width + 3.1]  # slow, fast
+    for y, n in enumerate(shown):
+        colour = {late: BLUE, early: ORANGE}.get(n, GREY)
+        if n in race.lines:
+            ax.axhspan(y - 0.5, y + 0.5, color=LIGHT, zorder=0)
+        ax.text(0, y, f"{n:>3}  {lines[y]}", family="monospace", fontsize=9, color=colour,
+                va="center", weight="bold" if n in race.lines else "normal")  # fmt: skip
+    for lane, name in zip(lanes, (slow, fast), strict=True):
+        ax.text(lane, -1.1, name, ha="center", fontsize=9.5, color=INK)
+        ax.plot([lane, lane], [-0.6, len(shown) - 0.6], color=GREY, linewidth=1, zorder=1)
+    for order, (which, line, words, colour) in enumerate(events, 1):
+        y = line - shown[0] + (0.22 * (2 * order - 3) if early == late else 0)
+        ax.text(lanes[which], y, f"{order}. {words}", ha="center", va="center", fontsize=9,
+                color="white", zorder=3, bbox={"boxstyle": "round,pad=0.3", "facecolor": colour,
+                                               "edgecolor": "none"})  # fmt: skip
+    if early != late:
+        ax.add_patch(FancyArrowPatch((lanes[1], late - shown[0]), (lanes[0], early - shown[0]),
+                                     arrowstyle="-|>", mutation_scale=11, color=RED, zorder=2,
+                                     linestyle="--", shrinkA=12, shrinkB=12))  # fmt: skip
+    ax.set(xlim=(-0.1, lanes[1] + 1.1), ylim=(len(shown) - 0.4, -2.6))
+    ax.text(sum(lanes) / 2, -2.0, "no barrier forbids this order", ha="center", fontsize=10,
+            color=RED)  # fmt: skip
+    ax.axis("off")
+    return figure
+
+
+def _name(thread):
+    x, y, z = (*thread, 0, 0)[:3] if isinstance(thread, tuple) else (thread, 0, 0)
+    return f"thread {x}" if y == z == 0 else f"thread ({x}, {y})" if z == 0 else f"thread {thread}"
