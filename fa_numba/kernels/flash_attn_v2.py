@@ -40,7 +40,7 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         private   acc (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
         HBM       Q, out, lse once; K and V once per tile of queries
         paper     FlashAttention-2, Algorithm 1
-        budget    40 registers, 14400 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        budget    128 registers, 14400 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         k_tile = cuda.shared.array((BLOCK_N, ODD), float32)

@@ -35,7 +35,7 @@ def make_safe_softmax(THREADS):
         private   row_max, row_sum
         HBM       x three times, y once
         paper     Online normalizer calculation for softmax, Algorithm 2
-        budget    40 registers, 512 bytes shared (THREADS=128)
+        budget    48 registers, 512 bytes shared (THREADS=128)
         """
         partial = cuda.shared.array(THREADS, float32)
         row, tid = cuda.blockIdx.x, cuda.threadIdx.x

@@ -1,0 +1,119 @@
+"""Every kernel compiles for sm_75, sm_80 and sm_90a where there is no GPU, within its budget.
+
+No float64 instruction, no spilled register, no array in local memory; at the constants that a
+kernel's docstring names, no more registers and shared memory than it states.
+"""
+
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fa_numba
+from fa_numba import arrays
+from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
+
+pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
+
+STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without asking for more
+SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
+ATTENTION = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
+
+
+def run(name, head_dim=64, causal=False, strided=False):
+    """Call a function of the package on small arrays."""
+
+    def random(*shape):
+        shape = (*shape[:-1], 2 * shape[-1]) if strided else shape
+        x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+        return x[..., : x.shape[-1] // 2] if strided else x
+
+    function = getattr(fa_numba, name)
+    if name in SOFTMAXES:
+        return function(random(2, 5))
+    if name == "paged_kv_lookup":
+        cache = random(2, 4, 1, head_dim)
+        return function(cache, cache, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32))
+    q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
+    if name == "flash_attn_bwd":
+        out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
+        return function(q, q, k, v, out, lse, causal=causal)
+    return function(q, k, v, causal=causal)
+
+
+@functools.cache
+def launches(name, **options):
+    """(kernel, arguments) of all that a function of the package launches."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        launch = arrays.launch
+
+        def record(kernel, grid, block, *args, **kwargs):
+            seen.append((kernel, args))
+            launch(kernel, grid, block, *args, **kwargs)
+
+        patch.setattr(arrays, "launch", record)
+        run(name, **options)
+    assert seen, f"{name} launched nothing through arrays.launch"
+    if name == "flash_attn_bwd":
+        seen = [s for s in seen if "flash_attn_v2" not in s[0].py_func.__name__]
+    return seen
+
+
+def check(kernel, args, cc):
+    code = compile_kernel(kernel, args, cc=cc)
+    assert code.float64_instructions == 0
+    assert code.spill_bytes == 0
+    assert code.local_bytes == 0
+    assert code.shared_bytes <= STATIC_SHARED_BYTES
+    return code
+
+
+@pytest.mark.parametrize("cc", TARGETS, ids=lambda cc: "sm_" + "".join(map(str, cc)))
+@pytest.mark.parametrize(
+    "name, causal",
+    [(name, False) for name in (*ATTENTION, "paged_kv_lookup", *SOFTMAXES)]
+    + [(name, True) for name in ATTENTION],
+)
+def test_within_the_stated_budget(name, causal, cc):
+    for kernel, args in launches(name, causal=causal):
+        code = check(kernel, args, cc)
+        stated = re.search(r"budget +(\d+) registers, (\d+) bytes shared", kernel.py_func.__doc__)
+        assert stated, f"{kernel.py_func.__name__} states no budget"
+        registers, shared = map(int, stated.groups())
+        assert code.registers <= registers
+        assert code.shared_bytes <= shared
+
+
+@pytest.mark.parametrize("head_dim", [1, 59, 128, 256])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_any_head_dim_stays_in_registers(name, head_dim):
+    for kernel, args in launches(name, head_dim=head_dim, causal=True):
+        check(kernel, args, (8, 0))
+
+
+@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_bwd"])
+def test_strided_arrays_cost_no_spill(name):
+    for kernel, args in launches(name, strided=True):
+        check(kernel, args, (9, 0, "a"))
+
+
+def test_every_solution_compiles_to_machine_code():
+    root = Path(__file__).parents[1]
+    options = [
+        "--impl=solutions",
+        "--machine-code",
+        "-k",
+        "compiles",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    command = [sys.executable, "-m", "pytest", "exercises", *options]
+    graded = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert graded.returncode == 0, graded.stdout
+    assert int(re.search(r"(\d+) passed", graded.stdout)[1]) >= 14  # every kernel exercise
