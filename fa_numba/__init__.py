@@ -8,6 +8,7 @@ from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.kernels.naive_attn import naive_attn
 from fa_numba.kernels.naive_softmax import naive_softmax
 from fa_numba.kernels.online_softmax import online_softmax
+from fa_numba.kernels.paged_kv_lookup import paged_kv_lookup
 from fa_numba.kernels.safe_softmax import safe_softmax
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "naive_attn",
     "naive_softmax",
     "online_softmax",
+    "paged_kv_lookup",
     "safe_softmax",
 ]
 

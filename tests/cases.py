@@ -170,3 +170,35 @@ def check_backward(forward, backward, dout, q, k, v, *, causal=False, softmax_sc
     plain = reference.attention_bwd(dout, q, k, v, **options, dtype=np.float32)
     for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
         assert_close(*x, factor=3, name=name)
+
+
+def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim):
+    """Caches whose pages are shuffled, with NaN in every slot that no sequence owns.
+
+    Returns
+    -------
+    k_cache, v_cache, block_table, seq_lens
+    """
+    seq_lens = np.array(seq_lens, np.int32)
+    pages_used = -(-seq_lens // page_size)
+    num_pages = int(pages_used.sum()) + 3
+    shape = (num_pages, page_size, num_kv_heads, head_dim)
+    k_cache, v_cache = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    block_table = np.full((len(seq_lens), pages_used.max(initial=0) + 1), -1, np.int32)
+    free = iter(rng.permutation(num_pages))  # never 0, 1, 2, ...
+    for b, seq_len in enumerate(seq_lens):
+        for t in range(seq_len):
+            if t % page_size == 0:
+                block_table[b, t // page_size] = next(free)
+            slot = block_table[b, t // page_size], t % page_size
+            k_cache[slot] = random(rng, num_kv_heads, head_dim)
+            v_cache[slot] = random(rng, num_kv_heads, head_dim)
+    return k_cache, v_cache, block_table, seq_lens
+
+
+def check_lookup(lookup, k_cache, v_cache, block_table, seq_lens, **options):
+    """Hold a paged lookup to the definition, bit by bit."""
+    got = lookup(k_cache, v_cache, block_table, seq_lens, **options)
+    arrays = (to_host(x) for x in (k_cache, v_cache, block_table, seq_lens))
+    for x, x_ref in zip(got, reference.paged_kv_lookup(*arrays, **options), strict=True):
+        np.testing.assert_array_equal(to_host(x), x_ref, strict=True)
