@@ -1,0 +1,99 @@
+"""A block table and its pool of pages: which sequence's tokens lie where."""
+
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+
+from fa_numba.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LIGHT,
+    ORANGE,
+    PAPER,
+    PURPLE,
+    RED,
+    Drawing,
+)
+
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
+
+
+def page_table(block_table, seq_lens, page_size, num_pages):
+    """The block table on the left, the pool on the right, a colour for each sequence.
+
+    The numbers in the pool's slots are the tokens.
+
+    Parameters
+    ----------
+    block_table : integer array of shape (batch, max_pages)
+        −1 where no page has been given out.
+    seq_lens : integer array of shape (batch,)
+    page_size, num_pages : int
+
+    Returns
+    -------
+    Drawing
+    """
+    batch, max_pages = block_table.shape
+    columns = 1 + (num_pages > 8)  # of the pool
+    rows = -(-num_pages // columns)
+    slot = 0.24
+    table_width = 0.62 * max_pages
+    pool_x = table_width + 0.9
+    page_width = slot * page_size
+    figure = Drawing(
+        pool_x + columns * (page_width + 0.75) + 0.9, 0.44 * max(rows, batch + 1) + 0.8
+    )
+    ax = figure.subplots()
+    place, lines = {}, []
+
+    for page in range(num_pages):
+        x = pool_x + page // rows * (page_width + 0.75)
+        y = 0.44 * (page % rows)
+        place[page] = (x, y)
+        owner = next((b for b in range(batch) if page in block_table[b]), None)
+        ax.text(x - 0.12, y, str(page), ha="right", va="center", fontsize=10,
+                color=GREY if owner is None else COLOURS[owner % len(COLOURS)],
+                weight="normal" if owner is None else "bold")  # fmt: skip
+        for offset in range(page_size):
+            ax.add_patch(Rectangle((x + slot * offset, y - 0.13), slot, 0.26, facecolor=PAPER,
+                                   edgecolor=LIGHT, linewidth=1))  # fmt: skip
+
+    first = 0.44 * (rows - batch) / 2
+    for b in range(batch):
+        colour, y = COLOURS[b % len(COLOURS)], first + 0.44 * b
+        pages = [int(page) for page in block_table[b]]
+        lines.append(f"sequence {b}, {seq_lens[b]} tokens: pages {pages}")
+        ax.text(-0.15, y, f"sequence {b}\n{seq_lens[b]} tokens", ha="right", va="center",
+                fontsize=9, color=colour)  # fmt: skip
+        for column, page in enumerate(pages):
+            x = 0.62 * column
+            ax.add_patch(Rectangle((x, y - 0.19), 0.62, 0.38, edgecolor=GREY, linewidth=1,
+                                   facecolor=_tint(colour) if page >= 0 else PAPER))  # fmt: skip
+            ax.text(x + 0.31, y, str(page).replace("-", "−"), ha="center", va="center",
+                    fontsize=10, color=INK if page >= 0 else GREY)  # fmt: skip
+            if page < 0:
+                continue
+            page_x, page_y = place[page]
+            filled = min(page_size, int(seq_lens[b]) - column * page_size)
+            for offset in range(filled):
+                ax.add_patch(Rectangle((page_x + slot * offset, page_y - 0.13), slot, 0.26,
+                                       facecolor=_tint(colour), edgecolor=colour))  # fmt: skip
+                ax.text(page_x + slot * (offset + 0.5), page_y, str(column * page_size + offset),
+                        ha="center", va="center", fontsize=7, color=INK)  # fmt: skip
+
+    right = pool_x + columns * (page_width + 0.75)
+    ax.text(table_width / 2, first - 0.38, "block_table", ha="center", fontsize=10, color=INK)
+    ax.text((pool_x + right - 0.75) / 2, -0.38,
+            f"pool: {num_pages} pages of {page_size} slots", ha="center", fontsize=10,
+            color=INK)  # fmt: skip
+    ax.set(xlim=(-1.1, right - 0.5), ylim=(0.44 * rows - 0.1, min(-0.6, first - 0.6)))
+    ax.set_aspect("equal")
+    ax.axis("off")
+    figure.text = "\n".join(lines)
+    return figure
+
+
+def _tint(colour):
+    return tuple(1 - 0.3 * (1 - channel) for channel in to_rgb(colour))
