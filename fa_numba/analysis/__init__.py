@@ -3,6 +3,19 @@
 from fa_numba.analysis import intensity
 from fa_numba.analysis.block_sizes import calculate_block_sizes, kernel_block_sizes
 from fa_numba.analysis.devices import DEVICES, Device, device
+from fa_numba.analysis.hbm_traffic import (
+    Traffic,
+    flash_attention_traffic,
+    flash_attn_bwd,
+    flash_attn_v1,
+    flash_attn_v2,
+    naive_attn,
+    naive_softmax,
+    online_softmax,
+    paged_kv_lookup,
+    safe_softmax,
+    standard_attention_traffic,
+)
 from fa_numba.analysis.kv_cache_size import kv_cache_bytes, kv_cache_tokens
 from fa_numba.analysis.occupancy import Occupancy, occupancy
 from fa_numba.analysis.roofline import Roofline
@@ -12,11 +25,22 @@ __all__ = [
     "Device",
     "Occupancy",
     "Roofline",
+    "Traffic",
     "calculate_block_sizes",
     "device",
+    "flash_attention_traffic",
+    "flash_attn_bwd",
+    "flash_attn_v1",
+    "flash_attn_v2",
     "intensity",
     "kernel_block_sizes",
     "kv_cache_bytes",
     "kv_cache_tokens",
+    "naive_attn",
+    "naive_softmax",
     "occupancy",
+    "online_softmax",
+    "paged_kv_lookup",
+    "safe_softmax",
+    "standard_attention_traffic",
 ]

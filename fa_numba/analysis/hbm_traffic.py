@@ -1,0 +1,316 @@
+"""How many elements each kernel moves to and from HBM, by formula.
+
+The formulas count what the kernels ask for, element by element; `simt.trace` counts the same by
+watching, and the two are equal. A cache may serve some of it: a GPU's DRAM counters can show less.
+Arguments are sizes, so that a formula answers for problems too large to run.
+"""
+
+from dataclasses import dataclass, field
+
+from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Elements loaded from and stored to HBM by all kernels of a function.
+
+    Attributes
+    ----------
+    loads, stores : dict of str to int
+        By name of the kernels' parameters.
+    """
+
+    loads: dict = field(default_factory=dict)
+    stores: dict = field(default_factory=dict)
+
+    def elements(self):
+        """All loads and stores together."""
+        return sum(self.loads.values()) + sum(self.stores.values())
+
+    def bytes(self, dtype_bytes=4):
+        """The same in bytes."""
+        return self.elements() * dtype_bytes
+
+
+def naive_softmax(num_rows, num_cols):
+    """Traffic of `fa_numba.naive_softmax`: x for the sum, x again for the quotient."""
+    return Traffic({"x": 2 * num_rows * num_cols}, {"y": num_rows * num_cols})
+
+
+def safe_softmax(num_rows, num_cols):
+    """Traffic of `fa_numba.safe_softmax`: x for the maximum, for the sum, for the quotient."""
+    return Traffic({"x": 3 * num_rows * num_cols}, {"y": num_rows * num_cols})
+
+
+def online_softmax(num_rows, num_cols):
+    """Traffic of `fa_numba.online_softmax`: x for maximum and sum, x again for the quotient."""
+    return Traffic({"x": 2 * num_rows * num_cols}, {"y": num_rows * num_cols})
+
+
+def naive_attn(
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    block_m=None,
+    block_n=None,
+):
+    """Traffic of `fa_numba.naive_attn`; a causal mask saves nothing.
+
+    Parameters
+    ----------
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    block_m, block_n : int, default=what the kernel chooses
+
+    Returns
+    -------
+    Traffic
+    """
+    block_m, block_n = _tiles("naive_attn", head_dim, block_m, block_n)
+    heads = batch * num_heads
+    scores = heads * seqlen_q * seqlen_k
+    q, k = heads * seqlen_q * head_dim, heads * seqlen_k * head_dim
+    loads = {
+        "q": q * ceil_div(seqlen_k, block_n),  # once per tile of keys
+        "k": k * ceil_div(seqlen_q, block_m),  # once per tile of queries
+        "v": k * ceil_div(seqlen_q, block_m),
+        "s": 3 * scores,  # for the maximum, the sum, the quotient
+        "p": scores,
+    }
+    return Traffic(loads, {"s": scores, "p": scores, "out": q, "lse": heads * seqlen_q})
+
+
+def flash_attn_v1(
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    block_m=None,
+    block_n=None,
+):
+    """Traffic of `fa_numba.flash_attn_v1`, its first filling of out, l and m not counted.
+
+    Parameters
+    ----------
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    block_m, block_n : int, default=what the kernel chooses
+
+    Returns
+    -------
+    Traffic
+    """
+    block_m, block_n = _tiles("flash_attn_v1", head_dim, block_m, block_n)
+    heads = batch * num_heads
+    rows = heads * _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal)
+    k = heads * seqlen_k * head_dim  # each tile once, by the head's one thread block
+    back_and_forth = {"out": rows * head_dim, "l": rows, "m": rows}
+    return Traffic({"q": rows * head_dim, "k": k, "v": k, **back_and_forth}, back_and_forth)
+
+
+def flash_attn_v2(
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    block_m=None,
+    block_n=None,
+):
+    """Traffic of `fa_numba.flash_attn_v2`.
+
+    Parameters
+    ----------
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    block_m, block_n : int, default=what the kernel chooses
+
+    Returns
+    -------
+    Traffic
+    """
+    block_m, block_n = _tiles("flash_attn_v2", head_dim, block_m, block_n)
+    heads = batch * num_heads
+    q = heads * seqlen_q * head_dim
+    k = heads * _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal) * head_dim
+    return Traffic({"q": q, "k": k, "v": k}, {"out": q, "lse": heads * seqlen_q})
+
+
+def flash_attn_bwd(
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    block_m=None,
+    block_n=None,
+):
+    """Traffic of `fa_numba.flash_attn_bwd`, its three kernels together.
+
+    Parameters
+    ----------
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    block_m, block_n : int, default=what the kernels choose
+
+    Returns
+    -------
+    Traffic
+    """
+    block_m, block_n = _tiles("flash_attn_bwd", head_dim, block_m, block_n)
+    heads = batch * num_heads
+    rows = heads * seqlen_q
+    # dK/dV: keys outside, queries inside. dQ: queries outside, keys inside.
+    rows_walked = heads * _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal)
+    keys_walked = heads * _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal)
+    keys = batch * num_kv_heads * seqlen_k
+    loads = {
+        "out": rows * head_dim,  # delta
+        "dout": (rows + rows_walked + rows) * head_dim,  # delta, dK/dV, dQ
+        "q": (rows_walked + rows) * head_dim,
+        "k": (keys + keys_walked) * head_dim,
+        "v": (keys + keys_walked) * head_dim,
+        "lse": rows_walked + rows,
+        "delta": rows_walked + rows,
+    }
+    stores = {
+        "delta": rows,
+        "dk": keys * head_dim,
+        "dv": keys * head_dim,
+        "dq": rows * head_dim,
+    }
+    return Traffic(loads, stores)
+
+
+def paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, *, max_len=None):
+    """Traffic of `fa_numba.paged_kv_lookup`.
+
+    Parameters
+    ----------
+    seq_lens : sequence of int
+    page_size, num_kv_heads, head_dim : int
+    max_len : int, default=max(seq_lens)
+
+    Returns
+    -------
+    Traffic
+        The tables are read by every thread of a thread block: 256 loads of one number, which
+        the hardware makes 8, one for each warp.
+    """
+    seq_lens = [int(length) for length in seq_lens]
+    max_len = max(seq_lens, default=0) if max_len is None else max_len
+    token = num_kv_heads * head_dim
+    used, dense = sum(seq_lens) * token, len(seq_lens) * max_len * token
+    thread_blocks = len(seq_lens) * ceil_div(max_len, page_size)
+    pages = sum(ceil_div(length, page_size) for length in seq_lens)
+    threads = 32 * 8  # of a thread block
+    loads = {
+        "k_cache": used,
+        "v_cache": used,
+        "block_table": pages * threads,
+        "seq_lens": thread_blocks * threads,
+    }
+    return Traffic(loads, {"k": dense, "v": dense})
+
+
+def standard_attention_traffic(N, d, dtype_bytes=2):
+    """Bytes that attention moves for one head when S and P go through HBM.
+
+    Source: the textbook count, each matrix moved once per use, with no tiles and no lse:
+    S = Q Kᵀ reads Q, K and writes S; P = softmax(S) reads S and writes P; out = P V reads P, V and
+    writes out.
+
+    Parameters
+    ----------
+    N, d : int
+        Sequence length and head_dim.
+    dtype_bytes : int, default=2
+
+    Returns
+    -------
+    dict of str to int
+        Bytes by step, and their sum, `total`.
+    """
+    elements = {
+        "q_reads": N * d,
+        "k_reads": N * d,
+        "s_writes": N * N,
+        "s_reads": N * N,
+        "p_writes": N * N,
+        "p_reads": N * N,
+        "v_reads": N * d,
+        "out_writes": N * d,
+    }
+    return _in_bytes(elements, dtype_bytes)
+
+
+def flash_attention_traffic(N, d, B_r, B_c, dtype_bytes=2):
+    """Bytes that FlashAttention-2 moves for one head, without lse.
+
+    A thread block for each tile of B_r queries reads its tile of Q and all of K and V, and writes
+    its tile of out. B_c, the size of the key tiles, makes no difference: it only cuts the same
+    K and V into more or fewer pieces.
+
+    Parameters
+    ----------
+    N, d, B_r, B_c : int
+        Sequence length, head_dim, tile sizes.
+    dtype_bytes : int, default=2
+
+    Returns
+    -------
+    dict of str to int
+        Bytes by step, and their sum, `total`.
+    """
+    elements = {
+        "q_reads": N * d,
+        "k_reads": N * d * ceil_div(N, B_r),
+        "v_reads": N * d * ceil_div(N, B_r),
+        "out_writes": N * d,
+    }
+    return _in_bytes(elements, dtype_bytes)
+
+
+def _in_bytes(elements, dtype_bytes):
+    moved = {name: count * dtype_bytes for name, count in elements.items()}
+    return {**moved, "total": sum(moved.values())}
+
+
+def _tiles(kernel_name, head_dim, block_m, block_n):
+    best_m, best_n = kernel_block_sizes(kernel_name, head_dim)
+    return best_m if block_m is None else block_m, best_n if block_n is None else block_n
+
+
+def _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal):
+    """Rows of K that the thread blocks of one head load, each walking the keys its queries see."""
+    walked = 0
+    for m_start in range(0, seqlen_q, block_m):
+        n_end = seqlen_k
+        if causal:  # the tile's last query sees the keys before n_end; tiles are loaded whole
+            n_end = max(0, m_start + block_m + seqlen_k - seqlen_q)
+        walked += min(seqlen_k, ceil_div(n_end, block_n) * block_n)
+    return walked
+
+
+def _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal):
+    """Rows of Q loaded for one head: for each tile of keys, from the first tile that sees it."""
+    walked = 0
+    for n_start in range(0, seqlen_k, block_n):
+        first_m = max(0, n_start - seqlen_k + seqlen_q) if causal else 0
+        walked += max(0, seqlen_q - first_m // block_m * block_m)
+    return walked

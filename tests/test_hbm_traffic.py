@@ -1,0 +1,123 @@
+"""analysis.hbm_traffic: the formulas against the engine's meter, element for element."""
+
+import numpy as np
+import pytest
+from cases import make_paged_cache, make_qkv, random
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fa_numba
+from fa_numba import simt
+from fa_numba.analysis import hbm_traffic
+
+SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
+FORWARD = ("naive_attn", "flash_attn_v1", "flash_attn_v2")
+
+few = settings(max_examples=15, deadline=None, derandomize=True, database=None)
+small = st.integers(1, 12)
+problems = st.builds(
+    lambda batch, seqlen_q, seqlen_k, group_size, num_kv_heads, head_dim: (
+        batch,
+        seqlen_q,
+        seqlen_k,
+        group_size * num_kv_heads,
+        num_kv_heads,
+        head_dim,
+    ),
+    st.integers(0, 2),
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    small,
+)
+options = st.fixed_dictionaries(
+    {"causal": st.booleans()},
+    optional={"block_m": st.integers(1, 9), "block_n": st.integers(1, 9)},
+)
+
+
+def metered(function, *args, **options):
+    """Loads and stores of every kernel that a function launches, by parameter."""
+    with simt.tracing() as traces:
+        function(*args, **options)
+    loads, stores = {}, {}
+    for trace in traces:
+        for name, counts in trace.arrays.items():
+            loads[name] = loads.get(name, 0) + counts.loads
+            stores[name] = stores.get(name, 0) + counts.stores
+    return loads, stores
+
+
+def check(traffic, meter):
+    for formula, counted in zip((traffic.loads, traffic.stores), meter, strict=True):
+        assert nonzero(formula) == nonzero(counted)
+    assert traffic.elements() == sum(sum(counted.values()) for counted in meter)
+    assert traffic.bytes(2) == 2 * traffic.elements()
+
+
+def nonzero(counts):
+    return {name: count for name, count in counts.items() if count}
+
+
+@pytest.mark.parametrize("name", SOFTMAXES)
+@few
+@given(st.integers(0, 5), st.integers(0, 300))
+def test_softmax(name, num_rows, num_cols):
+    x = np.zeros((num_rows, num_cols), np.float32)
+    check(getattr(hbm_traffic, name)(*x.shape), metered(getattr(fa_numba, name), x))
+
+
+@pytest.mark.parametrize("name", FORWARD)
+@few
+@given(problems, options)
+def test_forward(name, problem, options):
+    q, k, v = make_qkv(np.random.default_rng(0), *problem)
+    formula = getattr(hbm_traffic, name)(*problem, **options)
+    check(formula, metered(getattr(fa_numba, name), q, k, v, **options))
+
+
+@few
+@given(problems, options)
+def test_backward(problem, options):
+    rng = np.random.default_rng(0)
+    q, k, v = make_qkv(rng, *problem)
+    lse = random(rng, *(q.shape[i] for i in (0, 2, 1)))
+    formula = hbm_traffic.flash_attn_bwd(*problem, **options)
+    check(formula, metered(fa_numba.flash_attn_bwd, q, q, k, v, q, lse, **options))
+
+
+@few
+@given(st.lists(st.integers(0, 20), max_size=4), small, st.integers(1, 3), small, st.integers(0, 5))
+def test_paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, extra):
+    caches = make_paged_cache(np.random.default_rng(0), seq_lens, page_size, num_kv_heads, head_dim)
+    max_len = min(max(seq_lens, default=0) + extra, caches[2].shape[1] * page_size)
+    sizes = (page_size, num_kv_heads, head_dim)
+    formula = hbm_traffic.paged_kv_lookup(seq_lens, *sizes, max_len=max_len)
+    check(formula, metered(fa_numba.paged_kv_lookup, *caches, max_len=max_len))
+    formula = hbm_traffic.paged_kv_lookup(seq_lens, *sizes)
+    check(formula, metered(fa_numba.paged_kv_lookup, *caches))
+
+
+def test_known_figures():
+    standard = hbm_traffic.standard_attention_traffic(4096, 128)
+    flash = hbm_traffic.flash_attention_traffic(4096, 128, 128, 128)
+    assert standard["s_writes"] == 2 * 4096**2
+    assert standard["total"] == 8 * 4096**2 + 8 * 4096 * 128 == 138_412_032
+    assert flash["k_reads"] == 2 * 4096 * 128 * 32
+    assert flash["total"] == 69_206_016  # half of the standard pipeline, not a twentieth
+
+
+@pytest.mark.parametrize("block_m, loads", [(8, 2304), (16, 1280), (32, 768)])
+def test_flash_attn_v2_reads_k_and_v_once_per_tile_of_queries(block_m, loads):
+    traffic = hbm_traffic.flash_attn_v2(1, 32, 32, 1, 1, 8, block_m=block_m)
+    assert sum(traffic.loads.values()) == loads == 32 * 8 + 2 * 32 * 8 * (32 // block_m)
+    assert traffic.stores == {"out": 32 * 8, "lse": 32}
+
+
+def test_a_causal_mask_saves_nearly_half():
+    full, causal = (
+        hbm_traffic.flash_attn_v2(1, 4096, 4096, 1, 1, 64, causal=causal).loads["k"]
+        for causal in (False, True)
+    )
+    assert 0.5 < causal / full < 0.51
