@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from .arrays import LaneArray, pick
 from .dtypes import typed
 from .errors import LaunchError, UnsupportedError
 from .lanes import ALL, type_name
-from .memory import LaneArray, pick
 
 
 def increment(old, limit):
@@ -58,9 +58,7 @@ class Atomic:
             raise UnsupportedError(
                 f"cuda.atomic.{self.name} works on integers, '{array.name}' is {array.dtype}"
             )
-        offset = machine.locate(array, index)
-        if isinstance(offset, LaneArray):
-            raise UnsupportedError(f"cuda.atomic.{self.name} needs one element of '{array.name}'")
+        offset = machine.locate(array, index, site)
         if isinstance(array.flat, np.ndarray) and not array.flat.flags.writeable:
             raise LaunchError(f"'{array.name}' is read-only")
         if machine.watch is not None:

@@ -23,6 +23,7 @@ class Site:
     end_column: int
     function: str
     name: str = field(default="")  # the variable that an allocation is assigned to
+    variables: tuple = ()  # of an access: which of its indices are plain variables
 
     @property
     def text(self):

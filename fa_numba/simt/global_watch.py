@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from .arrays import pick, same_values
 from .histories import ATOMIC, LOAD, STORE
 from .lanes import ALL
-from .memory import pick, same_values
 from .shadow import Order, Shadow, place_of, thread_of
 
 

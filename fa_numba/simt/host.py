@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from .memory import poison
+from .arrays import poison
 
 
 class DeviceArray:

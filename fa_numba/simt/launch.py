@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 
+from .arrays import GlobalArray
 from .atomics import Atomics
 from .errors import KernelError, LaunchError, prune, site_of_traceback
 from .lanes import Frame, Lanes
-from .memory import GlobalArray, Memory
+from .memory import Memory
 from .names import Names, as_lane, check_kernel
 from .options import current_options, shared_memory_limit
 from .trace import Trace

@@ -4,9 +4,9 @@ import copy
 
 import numpy as np
 
+from .arrays import same_values
 from .histories import LOAD, STORE, WARP_SYNC, Footprint, Histories
 from .lanes import ALL
-from .memory import same_values
 from .shadow import place_of, thread_of
 
 MOST_FOOTPRINTS = 50_000

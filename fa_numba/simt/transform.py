@@ -197,9 +197,11 @@ class Transformer:
 
     # ------------------------------------------------------------------ helpers
 
-    def site(self, node, name=""):
+    def site(self, node, name="", index=None):
+        indices = index.elts if isinstance(index, ast.Tuple) else [index]
+        variables = tuple(map(is_name, indices))
         end = node.end_col_offset if node.end_lineno == node.lineno else 1 << 30
-        return Site(self.file, node.lineno, node.col_offset, end, self.name, name)
+        return Site(self.file, node.lineno, node.col_offset, end, self.name, name, variables)
 
     def refuse(self, node, what, hint=None):
         hint = hint or "Numba would not compile it for a GPU."
@@ -227,9 +229,9 @@ class Transformer:
         self.constants[name] = value
         return name
 
-    def site_constant(self, node, name=""):
+    def site_constant(self, node, name="", index=None):
         number = len(self.constants)
-        return load_name(self.constant_name(f"site{number}", self.site(node, name)))
+        return load_name(self.constant_name(f"site{number}", self.site(node, name, index)))
 
     def number(self, value):
         """Literals are strong: Numba types 2 as int64 and 2.0 as float64, whatever they meet."""
@@ -367,7 +369,9 @@ class Transformer:
 
     def e_Subscript(self, node):
         array, index = self.expression(node.value), self.expression(node.slice)
-        return self.call("load", array, index, self.site_constant(node))
+        if contains([node.slice], ast.Slice):
+            return self.call("view", array, index)
+        return self.call("load", array, index, self.site_constant(node, index=node.slice))
 
     def e_Call(self, node):
         function = node.func
@@ -387,7 +391,8 @@ class Transformer:
                 keywords,
             )
         if isinstance(function, ast.Attribute) and is_atomic(function):
-            site = self.site_constant(node)
+            index = node.args[1] if len(node.args) > 1 else None
+            site = self.site_constant(node, index=index)
             keep = ast.Constant(node is not self.discarded)
             return ast.Call(
                 load_name(PREFIX + "atomic"),
@@ -461,8 +466,10 @@ class Transformer:
                 result += self.store(element, part, node)
             return result
         if isinstance(target, ast.Subscript):
+            if contains([target.slice], ast.Slice):
+                self.refuse(target, "storing to a slice", "Loop over its elements.")
             array, index = self.expression(target.value), self.expression(target.slice)
-            site = self.site_constant(target)
+            site = self.site_constant(target, index=target.slice)
             return self.mark([ast.Expr(self.call("store", array, index, value, site))], target)
         self.refuse(target, "assigning to " + REFUSED.get(type(target), type(target).__name__))
 
@@ -491,7 +498,7 @@ class Transformer:
         if not isinstance(target, ast.Subscript):
             self.refuse(target, "assigning to " + type(target).__name__)
         array, index = self.temporary(), self.temporary()
-        site = self.site_constant(target)
+        site = self.site_constant(target, index=target.slice)
         old = self.call("load", load_name(array), load_name(index), site)
         new = self.operation(s, s.op, old, value, target, s.value)
         return [

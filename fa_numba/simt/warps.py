@@ -6,10 +6,10 @@ value is laid out as (threads, blocks), or (warps, 32, blocks) after padding the
 
 import numpy as np
 
+from .arrays import poison
 from .dtypes import TypedInts, as_bool, as_index, typed
 from .errors import BarrierDivergenceError, thread_name
 from .lanes import ALL, NOBODY
-from .memory import poison
 
 WARP = 32
 FULL_MASK = np.int64(0xFFFFFFFF)
@@ -86,9 +86,9 @@ class Warps:
             value = value & mask
         return self.full(value)
 
-    def syncthreads_vote(self, name, reduce):
+    def syncthreads_vote(self, kind, reduce):
         def vote(value):
-            self.check_barrier(name)
+            self.check_barrier(f"cuda.syncthreads_{kind}()")
             result = reduce(self.predicate(value)).astype(np.int64).reshape(1, 1, 1, -1)
             if self.watch is not None:
                 self.watch.barrier()

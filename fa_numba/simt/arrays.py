@@ -1,0 +1,303 @@
+"""The three kinds of array that kernels see: in global, shared and local memory.
+
+Shared memory of a batch of blocks is kept as (elements, blocks): the element that all
+threads of many blocks read at once is one contiguous row.
+"""
+
+import math
+
+import numpy as np
+
+from .dtypes import INT64, TypedInts, select
+from .errors import LaunchError, UnsupportedError
+from .lanes import ALL, type_name
+
+
+class LaneArray:
+    """What the three kinds of memory have in common."""
+
+    kind = ""
+    __array_ufunc__ = None  # `x + 1` on a whole array is an error, not NumPy's broadcasting
+
+    def __init__(self, name, dtype, dims, strides):
+        self.name, self.dtype = name, np.dtype(dtype)
+        self.itemsize = self.dtype.itemsize
+        # Where the first element is: the same for all threads, plus what differs (of a view).
+        self.offset, self.lanes = 0, None
+        self.needs_type = self.dtype.kind in "iub" and self.dtype != INT64
+        self.place(dims, strides)
+        self.whole = self  # what this is a view of
+
+    def place(self, dims, strides):
+        self.dims, self.strides = tuple(dims), tuple(strides)  # what the engine computes with
+        self.axes = tuple(zip(self.dims, self.strides, strict=True))
+        self.shape = tuple(map(np.int64, self.dims))  # what the kernel sees
+        self.ndim = np.int64(len(self.dims))
+        self.size = np.int64(math.prod(self.dims))
+
+    def __len__(self):
+        return self.dims[0]
+
+    def __bool__(self):
+        raise TypeError(f"the {self.kind} array '{self.name}' has no truth value")
+
+    def __iter__(self):
+        raise UnsupportedError(
+            f"looping over the {self.kind} array '{self.name}'",
+            hint="Loop over range(len(x)) and index it.",
+        )
+
+    def blend_with(self, old, mask):
+        """A variable may be bound again to the same array, never to one array per thread."""
+        if type(old) is type(self) and self.same_memory(old):
+            return self
+        raise UnsupportedError(
+            f"threads choose between {type_name(old)} and {type_name(self)} for one variable",
+            hint="Choose the index, or branch around the accesses.",
+        )
+
+    def place_is(self, other):
+        """Tell whether two views show the same elements."""
+        mine, theirs = (self.offset, self.axes), (other.offset, other.axes)
+        return mine == theirs and self.lanes is other.lanes
+
+    def element(self, offset):
+        """Return the index of the element at an offset, as 'x[3, 4]'."""
+        whole = self.whole
+        rest, index = int(offset) - int(whole.offset), [0] * len(whole.dims)
+        for axis in sorted(range(len(index)), key=lambda a: -abs(whole.strides[a])):
+            stride, size = whole.strides[axis], whole.dims[axis]
+            if stride and size > 1:
+                # A negative stride counts down from the first element.
+                steps = rest // stride if stride > 0 else -(rest // -stride)
+                index[axis] = min(max(steps, 0), size - 1)
+                rest -= index[axis] * stride
+        return f"{self.name}[{', '.join(map(str, index))}]"
+
+    def view(self, offset, lanes, dims, strides):
+        """Return a sub-array, as x[i] of a 2-D x."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.offset, other.lanes = offset, lanes
+        other.place(dims, strides)
+        return other
+
+
+class GlobalArray(LaneArray):
+    """A NumPy array passed to the kernel: the GPU's device memory (HBM)."""
+
+    kind = "global"
+
+    def __init__(self, array, name):
+        itemsize = array.dtype.itemsize
+        if any(stride % itemsize for stride in array.strides):
+            raise LaunchError(f"'{name}' has strides that are not whole elements; copy it first")
+        super().__init__(name, array.dtype, array.shape, (s // itemsize for s in array.strides))
+        self.array = array
+        # One flat view from the lowest address to the highest, whatever the strides.
+        steps = tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)
+        ascending = array[steps]
+        extent = sum((n - 1) * s for n, s in zip(self.dims, map(abs, self.strides), strict=True))
+        self.flat = np.lib.stride_tricks.as_strided(
+            ascending, (extent + 1 if array.size else 0,), (itemsize,)
+        )
+        self.offset = sum(
+            (1 - n) * s for n, s in zip(self.dims, self.strides, strict=True) if s < 0
+        )
+        self.alignment = alignment(self.flat)
+
+    def same_memory(self, other):
+        return other.flat is self.flat and other.place_is(self)
+
+    def load(self, machine, offset):
+        if isinstance(offset, np.ndarray):
+            return self.flat.take(offset, mode="wrap")  # in range already; the fastest mode
+        return self.flat[offset]
+
+    def store(self, machine, offset, value):
+        if not self.flat.flags.writeable:
+            raise LaunchError(f"'{self.name}' is a read-only NumPy array", array=self.name)
+        scatter(self.flat, offset, value, machine.mask)
+
+    def addresses(self, machine, offset):
+        """Return the places in `flat` of an offset, for atomics."""
+        return offset
+
+
+class SharedArray(LaneArray):
+    """A tile in shared memory, one copy per block."""
+
+    kind = "shared"
+
+    alignment = 0
+
+    def __init__(self, memory, name, dtype, dims, num_blocks, rows=None):
+        super().__init__(name, dtype, dims, row_major(dims))
+        self.memory = memory  # names the piece of shared memory; arrays may share one
+        self.num_blocks = num_blocks
+        if rows is None:
+            rows = np.empty((math.prod(dims), num_blocks), self.dtype)
+            poison(rows)
+        self.use(rows)
+
+    def use(self, rows):
+        """Take the elements from here, (elements, blocks)."""
+        self.rows, self.flat = rows, rows.reshape(-1)
+        self.extent = len(rows)
+
+    def same_memory(self, other):
+        return other.rows is self.rows and other.place_is(self)
+
+    def load(self, machine, offset):
+        # Always a copy: a lane value must not change when the memory does.
+        if not isinstance(offset, np.ndarray):
+            if self.num_blocks == 1:
+                return self.flat[offset]
+            return self.rows[offset].copy().reshape(1, 1, 1, -1)
+        if offset.shape[3] == 1:
+            return self.rows.take(offset[..., 0], axis=0, mode="wrap")
+        return self.flat.take(offset * self.num_blocks + machine.block_column, mode="wrap")
+
+    def store(self, machine, offset, value):
+        mask = machine.mask
+        if self.num_blocks == 1:
+            scatter(self.flat, offset, value, mask)
+        elif (isinstance(offset, np.ndarray) and offset.shape[3] > 1) or (
+            mask is not ALL and mask.shape[3] > 1
+        ):
+            scatter(self.flat, offset * self.num_blocks + machine.block_column, value, mask)
+        else:
+            # The same elements in every block: whole rows.
+            offset, value = spread(offset), spread(value)
+            lanes = np.broadcast_shapes(offset.shape[:3], value.shape[:3])
+            if mask is not ALL:
+                lanes = np.broadcast_shapes(lanes, mask.shape[:3])
+            offset = np.broadcast_to(offset[..., 0], lanes)
+            value = np.broadcast_to(value, (*lanes, value.shape[3]))
+            if mask is not ALL:
+                mask = np.broadcast_to(mask[..., 0], lanes)
+                offset, value = offset[mask], value[mask]
+            self.rows[offset] = value
+
+    def addresses(self, machine, offset):
+        return offset * self.num_blocks + machine.block_column
+
+
+class LocalArray(LaneArray):
+    """A thread's own array (registers or local memory): a list of lane values.
+
+    As with variables, a store under the mask that the array was made under overwrites.
+    """
+
+    kind = "local"
+
+    def __init__(self, name, dtype, dims, home):
+        super().__init__(name, dtype, dims, row_major(dims))
+        start = np.zeros((), self.dtype)
+        poison(start)
+        self.values = [start[()]] * math.prod(dims)
+        self.home = home
+
+    def same_memory(self, other):
+        return other.values is self.values
+
+    def blend_with(self, old, mask):
+        if isinstance(old, LocalArray) and old.dims == self.dims and old.dtype == self.dtype:
+            pairs = zip(old.values, self.values, strict=True)
+            self.values = [new if new is o else select(mask, new, o) for o, new in pairs]
+            self.home = ALL
+            return self
+        return super().blend_with(old, mask)
+
+    def load(self, machine, offset):
+        if not isinstance(offset, np.ndarray):
+            return self.values[offset]
+        stacked = np.stack([np.broadcast_to(v, machine.shape) for v in self.values])
+        where = np.broadcast_to(offset, machine.shape)[None]
+        return np.take_along_axis(stacked, where, 0)[0]
+
+    def store(self, machine, offset, value):
+        value = value if value.dtype == self.dtype else value.astype(self.dtype)
+        if isinstance(value, TypedInts):
+            value = value.view(np.ndarray)
+        mask, values = machine.mask, self.values
+        if not isinstance(offset, np.ndarray):
+            if mask is ALL or mask is self.home:
+                values[offset] = value
+            else:
+                values[offset] = np.where(mask, value, values[offset])
+            return
+        for element in np.unique(offset):
+            chosen = offset == element
+            if mask is not ALL:
+                chosen = chosen & mask
+            values[element] = np.where(chosen, value, values[element])
+
+
+def alignment(flat):
+    """Return where an array starts within a 32-byte sector.
+
+    GPU allocations start at one; a slice of an array starts where it starts.
+    """
+    base = flat
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    return (flat.ctypes.data - base.ctypes.data) % 32 if base.size else 0
+
+
+def row_major(dims):
+    strides, step = [], 1
+    for n in reversed(dims):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def poison(values):
+    """Fill with what no sensible program computes: memory starts uninitialised on a GPU."""
+    if values.dtype.kind == "f":
+        values.fill(np.nan)
+    elif values.dtype.kind in "iu":
+        values.fill(np.iinfo(values.dtype).max // 3 * 2)
+
+
+def spread(value):
+    """Return a lane value as an array of four axes."""
+    return value if isinstance(value, np.ndarray) else np.full((1, 1, 1, 1), value)
+
+
+def pick(value, shape, mask):
+    """Return a lane value's elements of the active threads, in thread order."""
+    full = np.broadcast_to(value, shape)
+    return full.reshape(-1) if mask is ALL else full[np.broadcast_to(mask, shape)]
+
+
+def same_values(a, b):
+    """Compare element by element; NaN is the same as NaN."""
+    return (a == b) | ((a != a) & (b != b))
+
+
+def scatter(flat, offset, value, mask):
+    """Store for the active threads; where several hit one element, the last one wins."""
+    if mask is ALL:
+        if not isinstance(offset, np.ndarray):
+            flat[offset] = value.reshape(-1)[-1] if isinstance(value, np.ndarray) else value
+            return
+        if isinstance(value, np.ndarray) and value.shape != offset.shape:
+            shape = np.broadcast_shapes(offset.shape, value.shape)
+            offset = np.broadcast_to(offset, shape)
+        flat[offset] = value
+        return
+    shape = mask.shape
+    if isinstance(offset, np.ndarray) and offset.shape != shape:
+        shape = np.broadcast_shapes(shape, offset.shape)
+    if isinstance(value, np.ndarray) and value.shape != shape:
+        shape = np.broadcast_shapes(shape, value.shape)
+    mask = mask if mask.shape == shape else np.broadcast_to(mask, shape)
+    if isinstance(value, np.ndarray):
+        value = (value if value.shape == shape else np.broadcast_to(value, shape))[mask]
+    if isinstance(offset, np.ndarray):
+        offset = (offset if offset.shape == shape else np.broadcast_to(offset, shape))[mask]
+        flat[offset] = value
+    else:
+        flat[offset] = value[-1] if isinstance(value, np.ndarray) else value

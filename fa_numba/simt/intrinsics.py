@@ -1,0 +1,240 @@
+"""The vocabulary of kernels: cuda.*, types used as casts, and the few builtins."""
+
+import builtins
+
+import numpy as np
+
+from .arrays import LaneArray
+from .atomics import OTHERS, UFUNCS, Atomic
+from .dtypes import cast, numpy_dtype, typed
+from .errors import UnsupportedError
+from .mathematics import BUILTINS, NUMPY_FUNCTIONS
+
+NUMBERS = ("float16", "float32", "float64") + tuple(
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
+
+
+class Namespace:
+    """A module as kernels see it."""
+
+    def __init__(self, name, members):
+        self.__dict__.update(members)
+        self._name = name
+
+    def __getattr__(self, attribute):
+        raise UnsupportedError(f"{self._name}.{attribute} is not available inside a kernel")
+
+
+class Cast:
+    """A type, called to convert: float32(x), np.int32(x), float64(x)."""
+
+    def __init__(self, type_):
+        self.dtype = numpy_dtype(type_)
+
+    def __call__(self, value=0):
+        if isinstance(value, LaneArray) or hasattr(value, "fail"):
+            raise UnsupportedError(f"{self.dtype}() of an array")
+        return cast(value, self.dtype)
+
+
+class Allocator:
+    """cuda.shared.array or cuda.local.array."""
+
+    def __init__(self, allocate):
+        self.allocate = allocate
+
+    def __call__(self, *arguments, **keywords):
+        raise UnsupportedError("call it as cuda.shared.array(...) or cuda.local.array(...)")
+
+
+class Refused:
+    """A name that kernels cannot use; says so when it is used."""
+
+    def __init__(self, what, hint=None):
+        self._what, self._hint = what, hint
+
+    def __call__(self, *arguments, **keywords):
+        raise UnsupportedError(f"{self._what} is not supported in a CUDA kernel", hint=self._hint)
+
+    def __getattr__(self, attribute):
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        self()
+
+
+def unsigned(x):
+    """Return integers as unsigned ones of the same width, and that width."""
+    plain = np.asarray(x).view(np.ndarray)
+    bits = plain.dtype.itemsize * 8
+    return plain.astype(f"uint{bits}"), bits
+
+
+def popc(x):
+    count = np.bitwise_count(unsigned(x)[0])
+    return typed(count.astype(np.asarray(x).dtype)[()])
+
+
+def clz(x):
+    """Return the number of leading zero bits."""
+    value, bits = unsigned(x)
+    length = np.zeros(value.shape, np.int64)
+    for shift in (32, 16, 8, 4, 2, 1):
+        if shift < bits:
+            big = value >> value.dtype.type(shift) != 0
+            length += np.where(big, shift, 0)
+            value = np.where(big, value >> value.dtype.type(shift), value)
+    return typed((bits - length - (value != 0)).astype(np.asarray(x).dtype)[()])
+
+
+def ffs(x):
+    """Return the position of the lowest set bit, from 1; 0 if there is none."""
+    value, bits = unsigned(x)
+    lowest = value & (~value + value.dtype.type(1))
+    position = np.bitwise_count(lowest - value.dtype.type(1)) + 1
+    return typed(np.where(value == 0, 0, position).astype(np.uint32)[()])
+
+
+def brev(x):
+    """Return the bits in reverse order."""
+    value, bits = unsigned(x)
+    wide = value.dtype == np.uint64 and np.asarray(x).dtype == np.uint64
+    value = value.astype(np.uint64 if wide else np.uint32)
+    bits = 64 if wide else 32
+    result = np.zeros_like(value)
+    for bit in range(bits):
+        one = value.dtype.type(1)
+        result |= ((value >> value.dtype.type(bit)) & one) << value.dtype.type(bits - 1 - bit)
+    return typed(result[()])
+
+
+def fma(a, b, c):
+    """a * b + c rounded once (float32 exactly, through float64)."""
+    dtype = np.result_type(a.dtype, b.dtype, c.dtype)
+    if dtype == np.float32:
+        return (a.astype(np.float64) * b + c).astype(np.float32)
+    return a * b + c
+
+
+CASTS = {name: Cast(name) for name in NUMBERS}
+ATOMICS = Namespace(
+    "cuda.atomic", {name: Atomic(name) for name in (*UFUNCS, *OTHERS, "cas", "compare_and_swap")}
+)
+NUMPY = Namespace("numpy", {**CASTS, **NUMPY_FUNCTIONS, "bool_": Cast(bool)})
+
+# What does not depend on the launch. Lockstep stores are seen by all threads at once, so fences
+# have nothing to do.
+CONSTANT_INTRINSICS = {
+    **CASTS,
+    "warpsize": np.int64(32),
+    "atomic": ATOMICS,
+    "const": Namespace("cuda.const", {"array_like": Allocator(lambda site, array: array)}),
+    "threadfence": lambda: None,
+    "threadfence_block": lambda: None,
+    "threadfence_system": lambda: None,
+    "nanosleep": lambda nanoseconds: None,
+    "popc": popc,
+    "clz": clz,
+    "ffs": ffs,
+    "brev": brev,
+    "cbrt": np.cbrt,
+    "fma": fma,
+    "selp": lambda condition, a, b: np.where(condition, a, b)[()],
+}
+
+INDEX_INSTEAD = "Loop over range(...) and index."
+# What `__builtins__` holds for a kernel: all exceptions, few functions; the others say no.
+CONSTANT_BUILTINS = {
+    **{
+        name: value
+        if isinstance(value, type) and issubclass(value, BaseException)
+        else Refused(f"{name}()")
+        for name, value in vars(builtins).items()
+        if callable(value) and not name.startswith("__")
+    },
+    **BUILTINS,
+    "range": Refused("range() other than as a for loop's range"),
+    "enumerate": Refused("enumerate()", INDEX_INSTEAD),
+    "zip": Refused("zip()", INDEX_INSTEAD),
+    "sum": Refused("sum()", "Write the loop: it is what a thread does."),
+}
+
+
+class Intrinsics:
+    """What depends on the launch; part of the machine."""
+
+    def cuda_namespace(self):
+        memory = {
+            "shared": Namespace("cuda.shared", {"array": Allocator(self.allocate_shared)}),
+            "local": Namespace("cuda.local", {"array": Allocator(self.allocate_local)}),
+        }
+        threads = {
+            "threadIdx": self.thread_idx,
+            "blockIdx": self.block_idx,
+            "blockDim": self.block_dim,
+            "gridDim": self.grid_dim,
+            "grid": self.grid_position,
+            "gridsize": self.grid_size,
+            "laneid": self.lane_id(),
+        }
+        barriers = {
+            "syncthreads": self.syncthreads,
+            "syncthreads_and": self.syncthreads_and,
+            "syncthreads_count": self.syncthreads_vote("count", lambda votes: votes.sum(0)),
+            "syncthreads_or": self.syncthreads_vote("or", lambda votes: votes.any(0)),
+            "syncwarp": self.syncwarp,
+        }
+        warps = {
+            "shfl_sync": self.shuffle(""),
+            "shfl_up_sync": self.shuffle("up"),
+            "shfl_down_sync": self.shuffle("down"),
+            "shfl_xor_sync": self.shuffle("xor"),
+            "any_sync": self.any_sync,
+            "all_sync": self.all_sync,
+            "eq_sync": self.eq_sync,
+            "ballot_sync": self.ballot_sync,
+            "match_any_sync": self.match_any_sync,
+            "match_all_sync": self.match_all_sync,
+            "activemask": self.activemask,
+            "lanemask_lt": self.lanemask_lt,
+        }
+        return Namespace("cuda", {**CONSTANT_INTRINSICS, **memory, **threads, **barriers, **warps})
+
+    def builtin_names(self):
+        return {
+            **CONSTANT_BUILTINS,
+            "divmod": lambda x, y: (self.floordiv(x, y), self.mod(x, y)),
+            "pow": self.power,
+            "print": self.print,
+        }
+
+    def allocate(self, allocator, site, *arguments, **keywords):
+        if not isinstance(allocator, Allocator):
+            return allocator(*arguments, **keywords)
+        return allocator.allocate(site, *arguments, **keywords)
+
+    def allocate_shared(self, site, shape, dtype, alignment=None):
+        return self.shared_array(site, shape, numpy_dtype(dtype))
+
+    def allocate_local(self, site, shape, dtype, alignment=None):
+        return self.local_array(site, shape, numpy_dtype(dtype))
+
+    def grid_position(self, ndim):
+        position = tuple(
+            getattr(self.block_idx, a) * getattr(self.block_dim, a) + getattr(self.thread_idx, a)
+            for a in "xyz"[: int(ndim)]
+        )
+        return position[0] if ndim == 1 else position
+
+    def grid_size(self, ndim):
+        size = tuple(
+            getattr(self.block_dim, a) * getattr(self.grid_dim, a) for a in "xyz"[: int(ndim)]
+        )
+        return size[0] if ndim == 1 else size
+
+    def print(self, *values):
+        """Print for each active thread, one line each."""
+        active = self.active().T
+        columns = [v if isinstance(v, str) else self.full(v).T[active] for v in values]
+        for i in range(int(active.sum())):
+            print(*(c if isinstance(c, str) else c[i] for c in columns))
