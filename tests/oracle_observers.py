@@ -3,6 +3,7 @@
 Both are computed from single accesses of single threads, in no way as the engine does it.
 """
 
+import math
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -71,43 +72,54 @@ def bank_conflicts(lanes, itemsize):
     return sum(max(Counter(w % BANKS for w in words).values()) - 1 for words in halves.values())
 
 
+RIVALS = {
+    "load": ("store", "atomic"),
+    "store": ("load", "store", "atomic"),
+    "atomic": ("load", "store"),
+}
+    "load": ("store", "atomic"),
+    "store": ("load", "store", "atomic"),
+    "atomic": ("load", "store"),
+}
+
+
 class RaceFinder:
     """Exact happens-before order, by vector clocks.
 
     Two accesses of one element race if one of them writes, they are not both atomic, and no chain
     of barriers orders them. Writing the value that is there already is harmless and not counted.
+    `clocks[block][t, u]` is the last moment of thread u that thread t knows of.
     """
 
     def __init__(self):
         self.clocks = {}
-        self.history = defaultdict(list)
+        self.history = defaultdict(lambda: {op: [] for op in RIVALS})
         self.races = set()  # (array, the two lines in order)
 
-    def clock(self, thread):
-        me = thread.block, thread.rank
-        return self.clocks.setdefault(me, Counter({me: 1}))
-
     def barrier(self, threads, scope):
+        block, ranks = threads[0].block, [thread.rank for thread in threads]
+        if block not in self.clocks:
+            return  # nobody has touched anything
+        clocks = self.clocks[block]
+        clocks[ranks] = clocks[ranks].max(axis=0)
         if scope == "block":  # it waits for those that return before it, too
-            block = threads[0].block
-            clocks = [clock for (place, _), clock in self.clocks.items() if place == block]
-        else:
-            clocks = [self.clock(thread) for thread in threads]
-        latest = Counter()
-        for clock in clocks:
-            latest |= clock
-        for thread in threads:
-            me = thread.block, thread.rank
-            self.clocks[me] = latest + Counter({me: 1})
+            clocks[ranks] = clocks.max(axis=0)
+            for where in [w for w in self.history if w[2] == block]:
+                del self.history[where]  # in its shared memory nothing races with what follows
+        clocks[ranks, ranks] += 1
 
     def access(self, thread, memory, op, address, value, site):
-        me, clock = (thread.block, thread.rank), self.clock(thread)
-        where = (memory.name, address, thread.block if memory.kind == "shared" else None)
-        for other, time, other_op, other_value, line in self.history[where]:
-            ordered = other == me or clock[other] >= time
-            harmless = {op, other_op} in ({"load"}, {"atomic"}) or (
-                op == other_op == "store" and np.array_equal(value, other_value, equal_nan=True)
-            )
-            if not ordered and not harmless:
-                self.races.add((memory.name, *sorted((line, site[0]))))
-        self.history[where].append((me, clock[me], op, value, site[0]))
+        block, me, line = thread.block, thread.rank, site[0]
+        if block not in self.clocks:
+            self.clocks[block] = np.eye(math.prod(memory.machine.block), dtype=int)
+        known = self.clocks[block][me]
+        past = self.history[memory.name, address, block if memory.kind == "shared" else None]
+        for rival in RIVALS[op]:
+            for other_block, other, moment, other_line, other_value in past[rival]:
+                ordered = other_block == block and (other == me or moment <= known[other])
+                same = op == rival == "store" and np.array_equal(value, other_value, equal_nan=True)
+                if not ordered and not same:
+                    self.races.add((memory.name, *sorted((line, other_line))))
+        record = block, me, known[me], line, value
+        if past[op][-1:] != [record]:
+            past[op].append(record)

@@ -13,7 +13,7 @@ from random_kernels import random_program
 
 from fa_numba import simt
 
-NUM_SEEDS = int(os.environ.get("FUZZ_SEEDS", 200))
+NUM_SEEDS = int(os.environ.get("FUZZ_SEEDS", 120))
 FIRST_SEED = int(os.environ.get("FUZZ_FIRST", 0))
 CHUNK = 10  # programs per test: few enough names, and a failure says which seed
 CHUNKS = range(FIRST_SEED, FIRST_SEED + NUM_SEEDS, CHUNK)
