@@ -77,10 +77,6 @@ RIVALS = {
     "store": ("load", "store", "atomic"),
     "atomic": ("load", "store"),
 }
-    "load": ("store", "atomic"),
-    "store": ("load", "store", "atomic"),
-    "atomic": ("load", "store"),
-}
 
 
 class RaceFinder:
