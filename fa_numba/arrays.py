@@ -50,6 +50,11 @@ class Backend:
         )
 
 
+def gpu_available():
+    """True where Numba can launch kernels on a GPU."""
+    return simt.has_gpu()
+
+
 def backend():
     """Say where kernels run here, and why.
 

@@ -1,0 +1,97 @@
+"""Stand-ins for CuPy and PyTorch, just real enough to be told apart and launched on."""
+
+import contextlib
+import types
+
+import numpy as np
+
+
+class FakeDevice(contextlib.AbstractContextManager):
+    """A GPU that remembers, in `log`, when it was current."""
+
+    def __init__(self, index, log):
+        self.id = self.index = index
+        self.log = log
+
+    def __enter__(self):
+        self.log.append(("enter device", self.index))
+
+    def __exit__(self, *error):
+        self.log.append(("leave device", self.index))
+
+
+class FakeArray:
+    __cuda_array_interface__ = {}
+
+    def __init__(self, host, index=0, log=None):
+        self.host = np.asarray(host)
+        self.device = FakeDevice(index, [] if log is None else log)
+
+    shape = property(lambda self: self.host.shape)
+    strides = property(lambda self: self.host.strides)
+    dtype = property(lambda self: self.host.dtype)
+
+    def get(self):
+        return self.host.copy()
+
+
+class CupyArray(FakeArray):
+    __module__ = "cupy"
+
+
+class TorchTensor(FakeArray):
+    """Like a tensor that requires a gradient: no interface before detach()."""
+
+    __module__ = "torch"
+    __cuda_array_interface__ = property(lambda self: 1 / 0)
+    is_cuda = True
+    detached = False
+
+    dtype = property(lambda self: f"torch.{self.host.dtype}")
+
+    def stride(self, axis):
+        return self.host.strides[axis] // self.host.itemsize
+
+    def detach(self):
+        twin = TorchTensor(self.host, self.device.index)
+        twin.detached = True
+        return twin
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return self.host
+
+    def fill_(self, value):
+        self.host[...] = value
+        return self
+
+
+class TorchCpuTensor(TorchTensor):
+    __module__ = "torch"
+    is_cuda = False
+
+
+def fake_cupy(log):
+    """A module `cupy` whose current stream has the address 11."""
+
+    def allocate(shape, dtype):
+        return CupyArray(np.empty(shape, dtype), log[-1][1], log)
+
+    stream = types.SimpleNamespace(ptr=11)
+    return types.SimpleNamespace(
+        empty=allocate,
+        full=lambda shape, value, dtype: CupyArray(np.full(shape, value, dtype), log[-1][1], log),
+        cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
+    )
+
+
+def fake_torch(log):
+    """A module `torch` whose current stream has the address 22."""
+    stream = types.SimpleNamespace(cuda_stream=22)
+    return types.SimpleNamespace(
+        float32=np.float32,
+        empty=lambda shape, dtype, device: TorchTensor(np.empty(shape, dtype), device.index, log),
+        cuda=types.SimpleNamespace(device=lambda device: device, current_stream=lambda: stream),
+    )

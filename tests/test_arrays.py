@@ -1,0 +1,178 @@
+"""arrays: the array decides where a kernel runs. What needs a GPU is in test_gpu."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+from fake_libraries import (
+    CupyArray,
+    FakeDevice,
+    TorchCpuTensor,
+    TorchTensor,
+    fake_cupy,
+    fake_torch,
+)
+from numba import cuda
+
+import fa_numba
+from fa_numba import arrays, simt
+
+
+@cuda.jit
+def add_one(x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = x[i] + x[0]
+
+
+class RecordingKernel:
+    """Takes the place of a compiled kernel; keeps what it is launched with."""
+
+    def __getitem__(self, configuration):
+        self.configuration = configuration
+        return lambda *args: setattr(self, "args", args)
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """Fake CuPy, PyTorch and CUDA; the list of devices entered and left."""
+    log = []
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(log))
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(log))
+    monkeypatch.setattr(cuda, "gpus", [FakeDevice(f"numba {i}", log) for i in range(2)])
+    monkeypatch.setattr(cuda, "external_stream", lambda address: f"stream {address}")
+    monkeypatch.setattr(cuda, "as_cuda_array", lambda x, sync: ("view", x, sync))
+    return log
+
+
+def test_library_of():
+    x = np.zeros(3, np.float32)
+    assert arrays.library_of(x) == arrays.library_of(x.view(np.recarray)) == "numpy"
+    assert arrays.library_of(CupyArray(x)) == "cupy"
+    assert arrays.library_of(TorchTensor(x)) == "torch"
+    assert arrays.library_of(TorchCpuTensor(x)) is None
+    for other in (None, 3.0, [1.0], np.float32(1), "x", object()):
+        assert arrays.library_of(other) is None
+
+
+def test_dtype_names_are_the_same_in_every_library():
+    x = np.zeros(3, np.float32)
+    for array in (x, CupyArray(x), TorchTensor(x)):
+        assert arrays.dtype_name(array) == "float32"
+
+
+@pytest.mark.parametrize("library", [lambda x: x, CupyArray, TorchTensor])
+def test_last_axis_contiguous(library):
+    x = np.zeros((4, 6), np.float32)
+    for view in (x, x[::2], x[:, 1:3], x[::-1], x[:, 3:4], x[:0].T, x[:, ::-1][:, :1]):
+        assert arrays.last_axis_contiguous(library(view))
+    for view in (x.T, x[:, ::2], x[:, ::-1], np.broadcast_to(x[0, 0], (2, 2))):
+        assert not arrays.last_axis_contiguous(library(view))
+
+
+def test_numpy_arrays_run_on_the_engine():
+    x, y = np.arange(3, dtype=np.float32), np.zeros(3, np.float32)
+    arrays.launch(add_one, (1,), (32,), x, y)
+    np.testing.assert_array_equal(y, x + x[0])
+
+
+def test_an_empty_grid_is_not_launched():
+    arrays.launch(None, (0, 1), (32,), np.zeros(0))
+    arrays.launch(None, (3, 0), (32,), np.zeros(0))
+
+
+def test_package_launches_are_checked_on_request():
+    @cuda.jit
+    def racy(x):
+        tile = cuda.shared.array(64, np.float32)
+        tile[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+        x[cuda.threadIdx.x] = tile[63 - cuda.threadIdx.x]
+
+    x = np.zeros(64, np.float32)
+    arrays.launch(racy, (1,), (64,), x)
+    with simt.options(package=True), pytest.raises(simt.errors.RaceError):
+        arrays.launch(racy, (1,), (64,), x)
+
+
+def test_results_belong_to_the_library_and_device_of_the_input(log):
+    x = np.zeros((2, 3), np.float32)
+    for library in (CupyArray, TorchTensor):
+        like = library(x, 1, log)
+        for made in (arrays.empty(like, (4, 5)), arrays.full(like, (4, 5), 7)):
+            assert type(made) is library
+            assert made.shape == (4, 5) and made.host.dtype == np.float32
+            assert made.device.index == 1
+        assert (made.host == 7).all()
+    assert type(arrays.empty(x, (4, 5))) is np.ndarray
+    assert (arrays.full(x, (4, 5), -np.inf) == -np.inf).all()
+
+
+def test_cupy_arrays_run_on_their_device_and_current_stream(log):
+    kernel, x, scale = RecordingKernel(), CupyArray(np.ones(3), 1, log), np.float32(2)
+    arrays.launch(kernel, (5,), (32,), x, scale, shared_bytes=64)
+    assert kernel.configuration == ((5,), (32,), "stream 11", 64)
+    assert kernel.args == (("view", x, False), scale)
+    assert log == [
+        ("enter device", 1),
+        ("enter device", "numba 1"),
+        ("leave device", "numba 1"),
+        ("leave device", 1),
+    ]
+
+
+def test_torch_tensors_run_detached_on_their_device_and_current_stream(log):
+    kernel, x = RecordingKernel(), TorchTensor(np.ones(3), 1, log)
+    arrays.launch(kernel, (5,), (32,), x)
+    assert kernel.configuration == ((5,), (32,), "stream 22", 0)
+    ((_, view, sync),) = kernel.args
+    assert view.detached and view.host is x.host and not sync
+    assert [entry[1] for entry in log if entry[0] == "enter device"] == [1, "numba 1"]
+
+
+def test_mixed_libraries_are_refused_and_told_what_to_do():
+    x = np.ones((1, 2, 1, 4), np.float32)
+    for other, hint in ((CupyArray, "cupy.asarray(x)"), (TorchTensor, "torch.as_tensor(x,")):
+        with pytest.raises(TypeError) as raised:
+            fa_numba.flash_attn_v2(other(x), x, x)
+        message = str(raised.value)
+        assert "q, k, v must be arrays of one library" in message
+        assert "k: NumPy array" in message and hint in message
+
+
+def test_a_torch_tensor_in_cpu_memory_is_refused_and_told_what_to_do():
+    x = TorchCpuTensor(np.ones((1, 2, 1, 4), np.float32))
+    with pytest.raises(TypeError, match=r"q\.cuda\(\) runs on the GPU, q\.numpy\(\) on the CPU"):
+        fa_numba.flash_attn_v2(x, x, x)
+
+
+def test_arrays_on_two_gpus_are_refused():
+    x = np.ones((1, 2, 1, 4), np.float32)
+    with pytest.raises(ValueError, match="must be on one GPU, got q: 0, k: 1, v: 1"):
+        fa_numba.flash_attn_v2(CupyArray(x, 0), CupyArray(x, 1), CupyArray(x, 1))
+
+
+@pytest.mark.skipif(arrays.gpu_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_numba_device_arrays_run_on_the_engine():
+    x = cuda.to_device(np.ones((1, 4, 1, 8), np.float32))
+    out, lse = fa_numba.flash_attn_v2(x, x, x)
+    assert arrays.library_of(out) == arrays.library_of(lse) == "numba"
+    np.testing.assert_array_equal(out.copy_to_host(), np.ones((1, 4, 1, 8)))
+    for made in (arrays.to_numpy(out), arrays.to_numpy(np.ones(3))):
+        assert type(made) is np.ndarray
+
+
+def test_backend_says_where_and_why(monkeypatch):
+    report = fa_numba.backend()
+    assert (report.gpu is not None) == arrays.gpu_available()
+    assert "CPU engine" in str(report) and report.reason
+
+    monkeypatch.setattr(arrays.config, "ENABLE_CUDASIM", 0)
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    device = types.SimpleNamespace(name=b"Some GPU", compute_capability=(8, 6))
+    monkeypatch.setattr(cuda, "get_current_device", lambda: device)
+    assert fa_numba.backend().gpu == "Some GPU, sm_86"
+    assert "on the GPU (Some GPU, sm_86)" in str(fa_numba.backend())
+
+    monkeypatch.setattr(arrays.config, "ENABLE_CUDASIM", 1)
+    assert "NUMBA_ENABLE_CUDASIM" in str(fa_numba.backend())

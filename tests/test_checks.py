@@ -1,0 +1,161 @@
+"""checks: every bad argument is refused with its name, what it must be, and what it got."""
+
+import numpy as np
+import pytest
+
+import fa_numba
+from fa_numba import checks
+
+
+def ones(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+def attention(**changed):
+    """flash_attn_v2 on good arguments, but for the changed ones."""
+    good = {"q": ones(2, 5, 4, 8), "k": ones(2, 6, 2, 8), "v": ones(2, 6, 2, 8)}
+    return fa_numba.flash_attn_v2(**good | changed)
+
+
+def backward(**changed):
+    x, k = ones(2, 5, 4, 8), ones(2, 6, 2, 8)
+    good = {"dout": x, "q": x, "k": k, "v": k, "out": x, "lse": ones(2, 4, 5)}
+    return fa_numba.flash_attn_bwd(**good | changed)
+
+
+def lookup(**changed):
+    good = {
+        "k_cache": ones(3, 4, 2, 8),
+        "v_cache": ones(3, 4, 2, 8),
+        "block_table": np.array([[0, 2], [1, -1]], np.int32),
+        "seq_lens": np.array([7, 4], np.int32),
+    }
+    return fa_numba.paged_kv_lookup(**good | changed)
+
+
+def softmax(x):
+    return fa_numba.safe_softmax(x)
+
+
+def table(*rows):
+    return np.array(rows, np.int32)
+
+
+HALF = np.float16
+
+# function, changed arguments, what the message says
+BAD_TYPES = [
+    (attention, {"q": [[1.0]]}, "q must be a NumPy array, CuPy array, .* got list"),
+    (attention, {"k": None}, "k must be .* got NoneType"),
+    (attention, {"v": 3.0}, "v must be .* got float"),
+    (softmax, {"x": "text"}, "x must be .* got str"),
+    (lookup, {"seq_lens": [7, 4]}, "seq_lens must be .* got list"),
+    (attention, {"q": ones(2, 5, 4, 8, dtype=float)}, "q must be float32, got float64"),
+    (attention, {"k": ones(2, 6, 2, 8, dtype=HALF)}, "k must be float32, got float16, .*not have"),
+    (attention, {"v": ones(2, 6, 2, 8, dtype=int)}, "v must be float32, got int64"),
+    (attention, {"q": ones(2, 5, 4, 8, dtype=">f4")}, "q must be float32, got >f4"),
+    (backward, {"lse": ones(2, 4, 5, dtype=float)}, "lse must be float32, got float64"),
+    (backward, {"dout": ones(2, 5, 4, 8, dtype=bool)}, "dout must be float32, got bool"),
+    (softmax, {"x": ones(3, 4, dtype=HALF)}, "x must be float32, got float16"),
+    (lookup, {"v_cache": ones(3, 4, 2, 8, dtype=float)}, "v_cache must be float32, got float64"),
+    (lookup, {"block_table": ones(2, 2, dtype=int)}, "block_table must be int32, got int64"),
+    (lookup, {"seq_lens": ones(2)}, "seq_lens must be int32, got float32"),
+    (attention, {"causal": 1}, "causal must be True or False, got 1"),
+    (attention, {"causal": "yes"}, "causal must be True or False, got 'yes'"),
+    (attention, {"softmax_scale": "1"}, "softmax_scale must be a number or None, got str"),
+    (attention, {"softmax_scale": True}, "softmax_scale must be a number or None, got bool"),
+    (attention, {"softmax_scale": 1j}, "softmax_scale must be a number or None, got complex"),
+    (attention, {"block_m": 8.0}, "block_m must be an integer, got 8.0"),
+    (attention, {"block_n": True}, "block_n must be an integer, got True"),
+    (lookup, {"max_len": 7.5}, "max_len must be an integer, got 7.5"),
+]
+BAD_VALUES = [
+    # axes
+    (attention, {"q": ones(5, 4, 8)}, r"q must have axes \(batch, seqlen_q, .*\(5, 4, 8\)"),
+    (attention, {"k": ones(1, 2, 6, 2, 8)}, r"k must have axes .*\(1, 2, 6, 2, 8\)"),
+    (softmax, {"x": ones(4)}, r"x must have axes \(num_rows, num_cols\), got shape \(4,\)"),
+    (softmax, {"x": ones(2, 3, 4)}, r"x must have axes .*\(2, 3, 4\)"),
+    (lookup, {"k_cache": ones(4, 2, 8)}, r"k_cache must have axes \(num_pages, .*\(4, 2, 8\)"),
+    (lookup, {"block_table": table(0, 1)}, r"block_table must have axes \(batch, max_pages\)"),
+    (lookup, {"seq_lens": table([7, 4])}, r"seq_lens must have axes \(batch\), .*\(1, 2\)"),
+    # sizes that do not agree
+    (attention, {"v": ones(2, 5, 2, 8)}, r"v must have the shape of k, .*\(2, 5, 2, 8\)"),
+    (attention, {"q": ones(3, 5, 4, 8)}, "k and v must have the batch of q, 3, got 2"),
+    (attention, {"q": ones(2, 5, 4, 9)}, "k and v must have the head_dim of q, 9, got 8"),
+    (attention, {"q": ones(2, 5, 3, 8)}, "must divide .*num_kv_heads=2 for num_heads=3"),
+    (backward, {"dout": ones(2, 5, 2, 8)}, r"dout must have the shape of q, .*\(2, 5, 2, 8\)"),
+    (backward, {"out": ones(2, 6, 4, 8)}, r"out must have the shape of q, .*\(2, 6, 4, 8\)"),
+    (backward, {"lse": ones(2, 5, 4)}, r"lse must have shape .*\(2, 4, 5\), got \(2, 5, 4\)"),
+    (lookup, {"v_cache": ones(3, 4, 2, 9)}, "v_cache must have the shape of k_cache"),
+    (lookup, {"seq_lens": table(7)}, "seq_lens must have one length for each of the 2 .*got 1"),
+    # sizes out of range
+    (attention, {x: ones(2, 5, 4, 257) for x in "qkv"}, "head_dim from 1 to 256, got 257"),
+    (attention, {x: ones(2, 5, 4, 0) for x in "qkv"}, "q must have head_dim from 1 .*got 0"),
+    (attention, {"q": ones(2, 5, 0, 8)}, "q must have at least one head"),
+    (attention, {x: ones(2, 6, 0, 8) for x in "kv"}, "num_kv_heads=0 for num_heads=4"),
+    (attention, {"q": ones(65536, 0, 1, 1)}, "batch must be at most 65535, got 65536"),
+    (attention, {"q": ones(1, 0, 65536, 1)}, "num_heads must be at most 65535, got 65536"),
+    (lookup, {f"{x}_cache": ones(3, 0, 2, 8) for x in "kv"}, "at least 1, got page_size=0"),
+    (lookup, {f"{x}_cache": ones(3, 4, 2, 300) for x in "kv"}, "k_cache must have head_dim"),
+    # layout
+    (attention, {"q": ones(2, 5, 4, 16)[..., ::2]}, "q must be contiguous along its last axis"),
+    (attention, {"k": ones(2, 8, 2, 6).transpose(0, 3, 2, 1)}, "k must be contiguous"),
+    (attention, {"v": ones(2, 6, 2, 8)[..., ::-1]}, "v must be contiguous"),
+    (backward, {"dout": ones(2, 5, 8, 4).transpose(0, 1, 3, 2)}, "dout must be contiguous"),
+    (softmax, {"x": ones(4, 3).T}, "x must be contiguous"),
+    # options
+    (attention, {"softmax_scale": np.nan}, "softmax_scale must be finite in float32, got nan"),
+    (attention, {"softmax_scale": 1e39}, "softmax_scale must be finite in float32, got 1e"),
+    (attention, {"block_m": 0}, "block_m must be at least 1, got 0"),
+    (attention, {"block_n": -4}, "block_n must be at least 1, got -4"),
+    (attention, {"block_m": 64, "block_n": 32}, r"at most 1024, got 64 \* 32 = 2048"),
+    (attention, {"block_m": 1, "block_n": 768}, "within 49152 bytes .* got 1 and 768"),
+    # what the tables hold
+    (lookup, {"seq_lens": table(7, -1)}, r"seq_lens\[1\] must be from 0 to .* = 8, got -1"),
+    (lookup, {"seq_lens": table(9, 4)}, r"seq_lens\[0\] must be from 0 to .* = 8, got 9"),
+    (lookup, {"block_table": table([0, 3], [1, -1])}, r"\[0, 1\] must be a page from 0 to 2, .*3"),
+    (lookup, {"seq_lens": table(7, 5)}, r"block_table\[1, 1\] must be a page .*\[1\] = 5 .*got -1"),
+    (lookup, {"max_len": 6}, r"seq_lens\[0\] must be from 0 to max_len = 6, got 7"),
+    (lookup, {"max_len": 9}, r"max_len must be at most max_pages \* page_size = 8, got 9"),
+    (lookup, {"max_len": -1}, "max_len must be at least 0, got -1"),
+]
+
+
+@pytest.mark.parametrize("function, changed, message", BAD_TYPES)
+def test_wrong_types_are_named(function, changed, message):
+    with pytest.raises(TypeError, match=message):
+        function(**changed)
+
+
+@pytest.mark.parametrize("function, changed, message", BAD_VALUES)
+def test_wrong_values_are_named(function, changed, message):
+    with pytest.raises(ValueError, match=message):
+        function(**changed)
+
+
+def test_every_public_argument_is_in_the_tables():
+    assert len(BAD_TYPES) + len(BAD_VALUES) >= 40
+    changed = {name for _, arguments, _ in BAD_TYPES + BAD_VALUES for name in arguments}
+    assert changed >= {"q", "k", "v", "dout", "out", "lse", "x", "causal", "softmax_scale"}
+    assert changed >= {"block_m", "block_n", "max_len", "block_table", "seq_lens", "k_cache"}
+
+
+@pytest.mark.parametrize(
+    "name", ["naive_attn", "flash_attn_v1", "flash_attn_v2", "naive_softmax", "online_softmax"]
+)
+def test_every_function_checks(name):
+    with pytest.raises(TypeError, match="float32, got float64"):
+        x = np.zeros((2, 3) if "softmax" in name else (1, 2, 1, 4))
+        getattr(fa_numba, name)(*[x] if "softmax" in name else [x, x, x])
+
+
+def test_good_arguments_come_back_in_the_form_that_launchers_need():
+    scale = checks.check_softmax_scale(None, 64)
+    assert scale == np.float32(0.125) and scale.dtype == np.float32
+    assert checks.check_softmax_scale(0, 64) == 0  # and not the default
+    assert checks.check_softmax_scale(np.float64(2), 64).dtype == np.float32
+    assert checks.check_causal(np.True_) is True
+    assert checks.check_block_sizes("flash_attn_v2", 64, None, None) == (16, 16)
+    assert checks.check_block_sizes("flash_attn_v2", 64, np.int64(4), None) == (4, 16)
+    attention(block_m=1, block_n=128, softmax_scale=-1, causal=np.False_)
+    attention(q=ones(2, 0, 4, 8))
