@@ -144,13 +144,13 @@ def mutants(exercise: Exercise, *, barriers: bool = False) -> list[Mutant]:
     return found
 
 
-def judge(exercise: Exercise, mutant: Mutant, *, stop_early: bool = True) -> Mutant:
+def judge(exercise: Exercise, mutant: Mutant) -> Mutant:
     """Grade a mutant in a process forked from this one, which has everything imported."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, f"{exercise.name}.py").write_text(mutant.source + "\n", encoding="utf-8")
         answer = Path(folder, "grade.json")
         arguments = [str(exercise.grader), f"--impl={folder}", f"--grade-json={answer}"]
-        arguments += ["-p", "no:cacheprovider", *(["-x"] if stop_early else [])]
+        arguments += ["-x", "-p", "no:cacheprovider"]
         child = multiprocessing.get_context("fork").Process(target=_grade, args=(arguments,))
         child.start()
         child.join(SECONDS)
@@ -184,7 +184,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="exercises or lessons; all when none is named")
     parser.add_argument("--barriers", action="store_true", help="delete each barrier in turn")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="try every N-th mutant")
-    parser.add_argument("--all-checks", action="store_true", help="do not stop at the first catch")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the mutants to FILE")
     options = parser.parse_args(argv)
 
@@ -194,7 +193,7 @@ def main(argv: list[str] | None = None) -> int:
     for exercise in [e for n in options.names for e in find(n)] or all_exercises():
         some = mutants(exercise, barriers=options.barriers)[:: options.every]
         for mutant in some:
-            judge(exercise, mutant, stop_early=not options.all_checks)
+            judge(exercise, mutant)
             if not mutant.caught:
                 print(f"  survived  {exercise.solution.name}:{mutant.line}  {mutant.change}")
         caught = sum(m.caught for m in some)
