@@ -185,13 +185,13 @@ def numba_types(expressions, statements=()):
 def engine_type(monkeypatch):
     """A function from an expression to the dtype that the engine stores for it."""
     stored = []
-    storable = Machine.storable
+    store = Machine.store
 
-    def spy(machine, value, array):
-        stored.append((array.name, np.dtype(getattr(value, "dtype", type(value)))))
-        return storable(machine, value, array)
+    def spy(machine, array, index, value, site):
+        stored.append(np.dtype(getattr(value, "dtype", type(value))))
+        return store(machine, array, index, value, site)
 
-    monkeypatch.setattr(Machine, "storable", spy)
+    monkeypatch.setattr(Machine, "store", spy)
 
     def of(expression, statements=()):
         lines = ["@cuda.jit\n", f"def f(out, {', '.join(name + '_' for name in SCALARS)}):\n"]
@@ -201,7 +201,7 @@ def engine_type(monkeypatch):
         lines += [f"        out[0] = {expression}\n"]
         args = [np.ones(32, dtype) for dtype in SCALARS.values()]
         simt.run(compiled("".join(lines)), 1, 32, np.zeros(1), *args, checked=False)
-        return str(stored[-1][1])
+        return str(stored[-1])
 
     return of
 

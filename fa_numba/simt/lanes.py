@@ -449,7 +449,7 @@ class Lanes:
                     return a * a * a
             return np.power(a, b.astype(a.dtype))
         if a.dtype.kind in "iu" and b.dtype.kind in "iu":
-            if not isinstance(b, np.ndarray) and b == 2:
+            if not isinstance(b, np.ndarray) and b == 2 and a.dtype == b.dtype:
                 return a * a
             # Numba computes int ** negative int in integers too: 0, unless the base is 1 or -1.
             inverse = select(np.abs(a) == 1, a, a * np.int64(0))

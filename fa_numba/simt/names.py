@@ -20,9 +20,9 @@ from .mathematics import MATH, NUMPY_FUNCTIONS
 from .transform import PREFIX, transform
 
 OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_ choose
-    continue_ else_ endif endif_after_exit floordiv if_ load loop_end member mod next_turn not_ or_ or_values
-    power range_turns return_ shift_left shift_right store tuple_turns unpack view while_begin
-    while_test""".split()
+    continue_ else_ endif endif_after_exit floordiv if_ load loop_end member mod next_turn not_
+    or_ or_values power range_turns return_ shift_left shift_right store tuple_turns unpack view
+    while_begin while_test""".split()
 
 INTRINSICS = """threadIdx blockIdx blockDim gridDim grid gridsize laneid warpsize shared local const
     atomic syncthreads syncthreads_count syncthreads_or syncthreads_and syncwarp shfl_sync

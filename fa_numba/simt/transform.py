@@ -20,6 +20,7 @@ name: tracebacks, carets and debuggers show the learner's own source.
 """
 
 import ast
+import dis
 import functools
 import inspect
 import linecache
@@ -604,7 +605,9 @@ def element_uses(function):
 
 def global_names(code):
     """Return the global names that a code object and its lambdas look up."""
-    found = set(code.co_names) | set(code.co_freevars)
+    # not co_names: it holds attribute names too, and a global `x` is no part of `threadIdx.x`;
+    # not co_freevars: the rewritten function stands at module level, so they are its own locals
+    found = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
     for constant in code.co_consts:
         if inspect.iscode(constant):
             found |= global_names(constant)
