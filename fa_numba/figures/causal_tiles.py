@@ -34,7 +34,7 @@ def causal_tiles(seqlen_q, seqlen_k, block_m, block_n, num_live_n_tiles, needs_m
     text = f"{seqlen_q} queries, {seqlen_k} keys, {block_m}×{block_n} tiles: {summary}\n"
     text += "\n".join(" ".join({"w": "■", "m": "◩", "s": "·"}[s[0]] for s in row) for row in state)
 
-    figure = Drawing(0.24 * seqlen_k + 2.6, 0.24 * seqlen_q + 0.9, text=text)
+    figure = Drawing(0.24 * seqlen_k + 3.0, 0.24 * seqlen_q + 0.9, text=text)
     ax = figure.subplots()
     m, n = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
     for (row, column), seen in np.ndenumerate(n <= m + seqlen_k - seqlen_q):

@@ -33,7 +33,7 @@ def rescaling(histories, m):
         )
         for title, history in histories.items()
     )  # fmt: skip
-    figure = Drawing(4.3 * len(histories), 3.9, text=text)
+    figure = Drawing(4.3 * len(histories), 4.1, text=text)
     panels = figure.subplots(2, len(histories), squeeze=False, height_ratios=(3, 1), sharex=True)
     tiles = np.arange(num_tiles)
     for (top, bottom), (title, history) in zip(panels.T, histories.items(), strict=True):
@@ -48,8 +48,9 @@ def rescaling(histories, m):
         plain(bottom, grid="y").set_xlabel("after tile", fontsize=9)
         bottom.set_xticks(tiles)
         bottom.margins(y=0.25)
-    panels[0, 0].set_ylabel("weight in out", fontsize=9)
+    panels[0, 0].set_ylabel("weight", fontsize=9)
     panels[1, 0].set_ylabel("m", fontsize=9)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center",
-                  ncols=num_tiles, fontsize=8.5, frameon=False)  # fmt: skip
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", fontsize=8.5, frameon=False,
+                  ncols=min(num_tiles, 3 * len(histories)))  # fmt: skip
     return figure

@@ -74,4 +74,5 @@ def _text(value):
         return "–"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    whole = isinstance(value, int) or abs(value) >= 1e4  # 17,340 rather than 1.734e+04
+    return f"{value:,.0f}" if whole else f"{value:,.4g}"
