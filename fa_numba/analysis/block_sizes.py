@@ -9,7 +9,7 @@ import itertools
 
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without asking for more
 MAX_THREADS = 1024  # per thread block, on every GPU
-MAX_ACCUMULATORS = 64  # of the 255 registers a thread may have; the rest hold indices and operands
+MAX_ACCUMULATORS = 128  # of the 255 registers a thread may have; the rest hold indices and operands
 
 KERNELS = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
 
@@ -67,11 +67,9 @@ def shared_bytes(kernel_name, head_dim, block_m, block_n):
     int
     """
     m, n, d = block_m, block_n, head_dim
-    odd = (
-        d | 1
-    )  # rows that a warp reads side by side are padded to an odd length: no bank conflicts
+    odd = d | 1  # rows that a warp reads side by side have an odd length: no bank conflicts
     floats = {
-        "naive_attn": [m * d + n * odd, n * d + m * n],  # q, k; v, p
+        "naive_attn": [m * d + n * odd, 128, n * d + m * n],  # q, k; a tree of 128 threads; v, p
         "flash_attn_v1": [m * d + n * odd + n * d + 2 * m * n + 2 * m],  # q, k, v; s, p; l, m
         "flash_attn_v2": [m * d + n * odd + n * d + 2 * m * n],  # q, k, v; s, p
         "flash_attn_bwd": [
@@ -95,9 +93,11 @@ def accumulators(kernel_name, head_dim, block_m, block_n):
     int
     """
     row = ceil_div(head_dim, block_n)  # block_n threads share a row of out or dq
-    if kernel_name != "flash_attn_bwd":
+    if kernel_name == "flash_attn_v1":  # the sum of a tile goes to HBM
         return row
-    return max(row, 2 * ceil_div(head_dim, block_m))  # block_m threads share a row of dk and dv
+    if kernel_name == "flash_attn_bwd":  # block_m threads share a row of dk and dv
+        row = max(row, 2 * ceil_div(head_dim, block_m))
+    return 2 * row  # the sum, and what one tile adds to it
 
 
 def kernel_block_sizes(

@@ -75,7 +75,7 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (BLOCK_M, HEAD_DIM);
                   p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
                   (BLOCK_M,)
-        private   dk_acc, dv_acc (NUM_COLS,)
+        private   dk_acc, dv_acc, dsq, pdo (NUM_COLS,)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys
         paper     FlashAttention, Algorithm 4, lines 6-18, 23, 25, without dQ
         budget    128 registers, 18688 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
@@ -90,6 +90,8 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         delta_rows = cuda.shared.array(BLOCK_M, float32)
         dk_acc = cuda.local.array(NUM_COLS, float32)
         dv_acc = cuda.local.array(NUM_COLS, float32)
+        dsq = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dk
+        pdo = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dv
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         n_start = cuda.blockIdx.x * BLOCK_N
@@ -133,14 +135,21 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                 ds_tile[ty, tx] = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)    line 20
                 cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
 
+                for c in range(NUM_COLS):
+                    pdo[c] = float32(0.0)
+                    dsq[c] = float32(0.0)
                 for r in range(BLOCK_M):
                     p = p_tile[ty, r]
                     ds = ds_tile[ty, r]
                     for c in range(NUM_COLS):
                         d = tx + c * BLOCK_M
                         if d < HEAD_DIM:
-                            dv_acc[c] += p * dout_tile[r, d]  # dV += Pᵀ dout           line 16
-                            dk_acc[c] += ds * q_tile[r, d]  # dK += dSᵀ Q               line 22
+                            pdo[c] += p * dout_tile[r, d]
+                            dsq[c] += ds * q_tile[r, d]
+                # Summed by tiles: added one by one, seqlen_q terms would lose more digits.
+                for c in range(NUM_COLS):
+                    dv_acc[c] += pdo[c]  # dV += Pᵀ dout                                line 16
+                    dk_acc[c] += dsq[c]  # dK += dSᵀ Q                                  line 22
                 cuda.syncthreads()  # everyone is done with q_tile, dout_tile: safe to overwrite
 
         if n < seqlen_k:
@@ -167,7 +176,7 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                   computes query ty, key tx of each tile, and columns tx, tx + BLOCK_N, ... of dq
         shared    q_tile, dout_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   ds_tile (BLOCK_M, BLOCK_N); lse_rows, delta_rows (BLOCK_M,)
-        private   acc (NUM_COLS,)
+        private   acc, dsk (NUM_COLS,)
         HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
         budget    128 registers, 17792 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
@@ -179,7 +188,8 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         ds_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         lse_rows = cuda.shared.array(BLOCK_M, float32)
         delta_rows = cuda.shared.array(BLOCK_M, float32)
-        acc = cuda.local.array(NUM_COLS, float32)
+        acc = cuda.local.array(NUM_COLS, float32)  # one row of dq
+        dsk = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         m_start = cuda.blockIdx.x * BLOCK_M
@@ -219,12 +229,16 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
             ds_tile[ty, tx] = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)        line 20
             cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
 
-            for r in range(BLOCK_N):  # dQ += dS K                                      line 21
+            for c in range(NUM_COLS):
+                dsk[c] = float32(0.0)
+            for r in range(BLOCK_N):
                 ds = ds_tile[ty, r]
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
                     if d < HEAD_DIM:
-                        acc[c] += ds * k_tile[r, d]
+                        dsk[c] += ds * k_tile[r, d]
+            for c in range(NUM_COLS):
+                acc[c] += dsk[c]  # dQ += dS K                                          line 21
             cuda.syncthreads()  # everyone is done with k_tile: safe to overwrite next turn
 
         if m < seqlen_q:

@@ -37,7 +37,7 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                   computes score [ty, tx] of each tile, and columns tx, tx + BLOCK_N, ... of out
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N)
-        private   acc (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
+        private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
         HBM       Q, out, lse once; K and V once per tile of queries
         paper     FlashAttention-2, Algorithm 1
         budget    128 registers, 14400 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
@@ -48,6 +48,7 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
+        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         m_start = cuda.blockIdx.x * BLOCK_M
@@ -90,16 +91,20 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
             m_i = m_new
             cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
 
-            l_i *= alpha  # l_i <- alpha l_i + rowsum(P)                                  line 9
-            for c in range(NUM_COLS):  # out <- alpha out + P V                           line 10
-                acc[c] *= alpha
+            l_ij = float32(0.0)
+            for c in range(NUM_COLS):
+                pv[c] = float32(0.0)
             for r in range(BLOCK_N):
                 p = p_tile[ty, r]
-                l_i += p
+                l_ij += p
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
                     if d < HEAD_DIM:
-                        acc[c] += p * v_tile[r, d]
+                        pv[c] += p * v_tile[r, d]
+            # Summed by tiles: added to acc one by one, N terms would lose more digits.
+            l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
+            for c in range(NUM_COLS):
+                acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
             cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
 
         if m < seqlen_q:

@@ -141,14 +141,15 @@ def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
         grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
                   owns columns tx, tx + BLOCK_N, ... of row ty
         shared    p_tile (BLOCK_M, BLOCK_N); v_tile (BLOCK_N, HEAD_DIM)
-        private   acc (NUM_COLS,)
+        private   acc, pv (NUM_COLS,)
         HBM       P, out once; V once per tile of queries
         paper     FlashAttention, Algorithm 0, line 3
         budget    128 registers, 5120 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
-        acc = cuda.local.array(NUM_COLS, float32)
+        acc = cuda.local.array(NUM_COLS, float32)  # one row of out
+        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         head, b = cuda.blockIdx.y, cuda.blockIdx.z
@@ -166,12 +167,16 @@ def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
                 for d in range(tx, HEAD_DIM, BLOCK_N):
                     v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
             cuda.syncthreads()  # p_tile, v_tile are complete: safe to read
+            for c in range(NUM_COLS):
+                pv[c] = float32(0.0)
             for r in range(BLOCK_N):
                 weight = p_tile[ty, r]
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
                     if d < HEAD_DIM:
-                        acc[c] += weight * v_tile[r, d]
+                        pv[c] += weight * v_tile[r, d]
+            for c in range(NUM_COLS):
+                acc[c] += pv[c]  # by tiles: one by one, seqlen_k terms would lose more digits
             cuda.syncthreads()  # everyone is done with p_tile, v_tile: safe to overwrite
         if m < seqlen_q:
             for c in range(NUM_COLS):

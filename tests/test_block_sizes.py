@@ -1,0 +1,88 @@
+"""analysis.block_sizes: the optimum by brute force; the honest count against the compiler's."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import fa_numba
+from fa_numba import arrays
+from fa_numba.analysis.block_sizes import (
+    KERNELS,
+    MAX_ACCUMULATORS,
+    STATIC_SHARED_BYTES,
+    accumulators,
+    calculate_block_sizes,
+    kernel_block_sizes,
+    shared_bytes,
+)
+from fa_numba.analysis.machine_code import compile_kernel, compiler_available
+
+
+def fits(b_r, b_c, sram_bytes, d, dtype_bytes):
+    return dtype_bytes * (b_r * d + 2 * b_c * d + b_r * b_c) <= sram_bytes
+
+
+@pytest.mark.parametrize("dtype_bytes", [1, 2, 4])
+@pytest.mark.parametrize("sram_bytes, d", [(200, 3), (1024, 7), (2048, 16), (4001, 1), (640, 20)])
+def test_no_tile_is_larger(sram_bytes, d, dtype_bytes):
+    best = calculate_block_sizes(sram_bytes, d, dtype_bytes=dtype_bytes)
+    tiles = [
+        tile
+        for tile in itertools.product(range(1, sram_bytes), range(1, sram_bytes // d))
+        if fits(*tile, sram_bytes, d, dtype_bytes)
+    ]
+    assert best == max(tiles, key=lambda tile: (tile[0] * tile[1], tile[0]))
+
+
+def test_known_figures():
+    assert calculate_block_sizes(164 * 1024, 64) == (289, 157)  # an A100, fp16
+    assert calculate_block_sizes(164 * 1024, 128) == (228, 113)
+    assert fits(128, 128, 80 * 1024, 64, 2) and not fits(128, 128, 80 * 1024 - 1, 64, 2)
+
+
+def test_the_smallest_tile_and_none():
+    assert calculate_block_sizes(50, 8) == (1, 1)
+    with pytest.raises(ValueError, match="sram_bytes must be at least 50 for d=8, got 49"):
+        calculate_block_sizes(49, 8)
+
+
+@pytest.mark.parametrize("kernel_name", KERNELS)
+def test_every_head_dim_has_tiles_that_a_thread_block_can_keep(kernel_name):
+    for head_dim in range(1, 257):
+        block_m, block_n = kernel_block_sizes(kernel_name, head_dim)
+        assert shared_bytes(kernel_name, head_dim, block_m, block_n) <= STATIC_SHARED_BYTES
+        assert accumulators(kernel_name, head_dim, block_m, block_n) <= MAX_ACCUMULATORS
+        assert 32 <= block_m * block_n <= 256
+
+
+@pytest.mark.parametrize("kernel_name", KERNELS)
+def test_the_usual_head_dims_get_square_tiles(kernel_name):
+    assert kernel_block_sizes(kernel_name, 64) == (16, 16)
+    assert kernel_block_sizes(kernel_name, 128) == (16, 16)
+
+
+def test_more_memory_and_threads_give_larger_tiles():
+    large = kernel_block_sizes("flash_attn_v2", 64, sram_bytes=227 * 1024, max_threads=1024)
+    assert large == (32, 32)
+    assert kernel_block_sizes("flash_attn_v2", 64, max_threads=64) == (8, 8)
+    with pytest.raises(ValueError, match="flash_attn_v2 has no tiles for head_dim=64"):
+        kernel_block_sizes("flash_attn_v2", 64, sram_bytes=100)
+
+
+@pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
+@pytest.mark.parametrize("block_m, block_n, head_dim", [(8, 4, 12), (4, 8, 7)])
+@pytest.mark.parametrize("kernel_name", KERNELS)
+def test_shared_memory_is_what_the_compiler_takes(
+    kernel_name, block_m, block_n, head_dim, monkeypatch
+):
+    launches = []
+    monkeypatch.setattr(
+        arrays, "launch", lambda kernel, grid, block, *a: launches.append((kernel, a))
+    )
+    x, lse = np.zeros((1, 1, 1, head_dim), np.float32), np.zeros((1, 1, 1), np.float32)
+    args = (x, x, x, x, x, lse) if kernel_name == "flash_attn_bwd" else (x, x, x)
+    getattr(fa_numba, kernel_name)(*args, block_m=block_m, block_n=block_n)
+    taken = max(compile_kernel(kernel, args).shared_bytes for kernel, args in launches)
+    stated = shared_bytes(kernel_name, head_dim, block_m, block_n)
+    assert stated <= taken < stated + 16  # the compiler aligns
