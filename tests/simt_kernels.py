@@ -942,3 +942,42 @@ def atomic_columns(x, sums, done):
         cuda.atomic.add(sums, (cuda.blockIdx.x, t), block_sums[0, t])
     if t == 5 and cuda.blockIdx.x == 1:
         done[0] = flag[0]
+
+
+@launched(2, 64, lambda rng: (integers(rng, 64), zeros(128, dtype=np.int64)))
+@cuda.jit
+def loop_else(x, out):
+    """for ... else and while ... else, nested; break, continue and return in every place."""
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    for j in range(t % 4):
+        if x[j] % 8 == t % 8:
+            out[i] = 100 + j
+            break
+        if x[j] % 7 > 4:
+            continue
+        out[i] += 1
+    else:
+        out[i] += 1000
+        for j in (1, 2, 3):
+            if j == x[t] % 5:
+                break
+        else:
+            out[i] += 10000
+    for j in range(3):
+        k = t
+        while k > 0:
+            k -= 3
+            if k == 7 + j:
+                break
+            if k == 12:
+                return
+        else:
+            if t % 5 == 0:
+                break
+            out[i] += 5
+            continue
+        out[i] += 7
+    else:
+        out[i] += 100000
+    for a, b in ((1, 2), (3, 4)):
+        out[i] += a * b

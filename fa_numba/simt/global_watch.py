@@ -84,8 +84,7 @@ class GlobalWatch:
             array.store(self.machine, offset, value)
             return
         shadow, start = tracked
-        if self.findings.collect and id(array.flat) not in self.old:
-            self.old[id(array.flat)] = array.flat.copy()
+        self.keep_old(array)
         elements, now, place = self.lanes(offset, start, site, STORE)
         clashes = shadow.store(elements, now, self.order)
         before = [array.flat[elements[c.positions] - start] for c in clashes]
@@ -102,10 +101,16 @@ class GlobalWatch:
     def atomic(self, array, offset, site):
         tracked = self.shadows.get(id(array.flat))
         if tracked is not None:
+            self.keep_old(array)
             shadow, start = tracked
             elements, now, place = self.lanes(offset, start, site, ATOMIC)
             for clash in shadow.atomic(elements, now, self.order):
                 self.report(clash, array, elements - start, now, place)
+
+    def keep_old(self, array):
+        """Remember what is there before the launch changes it."""
+        if self.findings.collect and id(array.flat) not in self.old:
+            self.old[id(array.flat)] = array.flat.copy()
 
     def lanes(self, offset, start, site, action):
         """Return the elements and packed accesses of the active threads."""

@@ -108,13 +108,11 @@ MATH = {
     **{name: np.float64(getattr(math, name)) for name in ("e", "inf", "nan", "pi", "tau")},
 }
 
-# The NumPy functions of scalars that Numba accepts in a CUDA kernel.
+# The NumPy functions of scalars that Numba compiles for a GPU; exp and sqrt are not among them.
+NUMPY_UNARY = """arccos arccosh arcsin arcsinh arctan arctanh cos cosh isnan log log10 log2 sin
+    sinh tan tanh""".split()
 NUMPY_FUNCTIONS = {
-    **{f: unary(getattr(np, f)) for f in ("sin", "cos", "tan", "exp", "log", "sqrt", "tanh")},
-    **{f: unary(getattr(np, f)) for f in ("log2", "log10", "exp2", "expm1", "log1p", "floor")},
-    **{f: unary(getattr(np, f)) for f in ("ceil", "isnan", "isinf", "isfinite", "trunc")},
-    "abs": np.abs,
-    "absolute": np.abs,
+    **{name: unary(getattr(np, name)) for name in NUMPY_UNARY},
     "maximum": np.maximum,
     "minimum": np.minimum,
     **{c: np.float64(getattr(np, c)) for c in ("e", "inf", "nan", "pi")},

@@ -53,8 +53,7 @@ class SharedWatch:
 
     def store(self, array, offset, value, site):
         """Note a store and make it."""
-        if self.keeps_old and array.memory not in self.old_rows:
-            self.old_rows[array.memory] = array.rows.copy()
+        self.keep_old(array)
         found = self.access(STORE, array, offset, site)
         if not found:
             array.store(self.machine, offset, value)
@@ -70,8 +69,14 @@ class SharedWatch:
             self.judge(lanes)
 
     def atomic(self, action, array, offset, site):
+        self.keep_old(array)
         for lanes in self.access(action, array, offset, site):
             self.judge(lanes)
+
+    def keep_old(self, array):
+        """Remember what is there before the first change after a barrier."""
+        if self.keeps_old and array.memory not in self.old_rows:
+            self.old_rows[array.memory] = array.rows.copy()
 
     def warp_barrier(self, threads):
         """Let warps synchronise; threads: booleans, (threads, 1 or blocks)."""

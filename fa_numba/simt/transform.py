@@ -29,39 +29,10 @@ import numpy as np
 
 from .errors import Site, UnsupportedError
 from .scopes import find_homes, find_numbers
+from .syntax import REFUSED, SimpleLoops, refusal, refusal_of
 from .waits import waits_for_memory
 
 PREFIX = "_simt_"  # of every name that the engine adds to a kernel
-
-REFUSED = {
-    ast.AsyncFor: "async for",
-    ast.Await: "await",
-    ast.ClassDef: "a class definition",
-    ast.Delete: "del",
-    ast.Dict: "a dict",
-    ast.DictComp: "a dict comprehension",
-    ast.FunctionDef: "a function defined inside a kernel",
-    ast.FormattedValue: "an f-string",
-    ast.GeneratorExp: "a generator expression",
-    ast.Global: "global",
-    ast.Import: "import",
-    ast.ImportFrom: "import",
-    ast.JoinedStr: "an f-string",
-    ast.Lambda: "a lambda",
-    ast.List: "a list",
-    ast.ListComp: "a list comprehension",
-    ast.Match: "match",
-    ast.MatMult: "the @ operator",
-    ast.NamedExpr: "the := operator",
-    ast.Nonlocal: "nonlocal",
-    ast.Set: "a set",
-    ast.SetComp: "a set comprehension",
-    ast.Starred: "*unpacking",
-    ast.Try: "try",
-    ast.With: "with",
-    ast.Yield: "yield",
-    ast.YieldFrom: "yield from",
-}
 
 # Operators whose Numba meaning needs more than NumPy's own operator.
 SPECIAL_OPERATORS = {
@@ -150,6 +121,7 @@ class Transformer:
         tree = ast.parse("if True:\n" * indented + "".join(lines))
         self.function = tree.body[0].body[0] if indented else tree.body[0]
         self.function.decorator_list = []  # ran at definition time
+        SimpleLoops(PREFIX).visit(self.function)
         ast.increment_lineno(self.function, first - 2 if indented else first - 1)
         self.name = code.co_name
         self.constants = {}
@@ -160,10 +132,11 @@ class Transformer:
     def run(self):
         function = self.function
         if not isinstance(function, ast.FunctionDef):
-            self.refuse(function, "a kernel must be defined by def; this")
+            self.refuse(function, "async def", "Write def.")
         arguments = function.args
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
-            self.refuse(function, "*args, **kwargs or keyword-only arguments")
+            what = "*args, **kwargs or a keyword-only parameter"
+            self.refuse(function, what, "List the parameters one by one.")
         self.parameters = [a.arg for a in arguments.posonlyargs + arguments.args]
         stored = {
             x.id
@@ -204,11 +177,10 @@ class Transformer:
         end = node.end_col_offset if node.end_lineno == node.lineno else 1 << 30
         return Site(self.file, node.lineno, node.col_offset, end, self.name, name, variables)
 
-    def refuse(self, node, what, hint=None):
-        hint = hint or "Numba would not compile it for a GPU."
-        raise UnsupportedError(
-            f"{what} is not supported inside a CUDA kernel", sites=[self.site(node)], hint=hint
-        )
+    def refuse(self, node, *what, numba_runs_it=False):
+        """Refuse a piece of syntax; `what` it is and what to write instead, if that is special."""
+        message, hint = refusal(*what, numba_runs_it=numba_runs_it) if what else refusal_of(node)
+        raise UnsupportedError(message, sites=[self.site(node)], hint=hint)
 
     def call(self, function, *arguments):
         return ast.Call(load_name(PREFIX + function), list(arguments), [])
@@ -248,7 +220,7 @@ class Transformer:
     def expression(self, node):
         rewrite = getattr(self, "e_" + type(node).__name__, None)
         if rewrite is None:
-            self.refuse(node, REFUSED.get(type(node), type(node).__name__))
+            self.refuse(node)
         return self.mark([rewrite(node)], node)[0]
 
     def e_Constant(self, node):
@@ -256,6 +228,8 @@ class Transformer:
             return self.number(node.value)
         if node.value is None or isinstance(node.value, (bool, str)):
             return ast.Constant(node.value)
+        if node.value is ...:
+            self.refuse(node, "the index ...", "Write one index or : for each axis.")
         self.refuse(node, f"a {type(node.value).__name__} constant")
 
     def e_Name(self, node):
@@ -276,7 +250,7 @@ class Transformer:
         if special:
             return self.call(special, left, right)
         if isinstance(op, ast.MatMult):
-            self.refuse(node, REFUSED[ast.MatMult])
+            self.refuse(node, *REFUSED[ast.MatMult])
         sensitive = TRUTH_SENSITIVE.get(type(op))
         if sensitive and not (self.is_number(left_source) or self.is_number(right_source)):
             return self.call("arithmetic", ast.Constant(sensitive), left, right)
@@ -379,7 +353,7 @@ class Transformer:
         if any(isinstance(a, ast.Starred) for a in node.args) or None in {
             k.arg for k in node.keywords
         }:
-            self.refuse(node, "*args in a call")
+            self.refuse(node, "*args in a call", "List the arguments.", numba_runs_it=True)
         arguments = [self.expression(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.expression(k.value)) for k in node.keywords]
         if isinstance(function, ast.Attribute) and function.attr in ("array", "array_like"):
@@ -430,7 +404,7 @@ class Transformer:
         for i, s in enumerate(statements):
             rewrite = getattr(self, "s_" + type(s).__name__, None)
             if rewrite is None:
-                self.refuse(s, REFUSED.get(type(s), type(s).__name__))
+                self.refuse(s)
             result += self.mark(rewrite(s), s)
             rest = statements[i + 1 :]
             if rest and may_exit([s]):
@@ -468,11 +442,17 @@ class Transformer:
             return result
         if isinstance(target, ast.Subscript):
             if contains([target.slice], ast.Slice):
-                self.refuse(target, "storing to a slice", "Loop over its elements.")
+                instead = "Loop over its elements."
+                self.refuse(target, "storing to a slice", instead, numba_runs_it=True)
             array, index = self.expression(target.value), self.expression(target.slice)
             site = self.site_constant(target, index=target.slice)
             return self.mark([ast.Expr(self.call("store", array, index, value, site))], target)
-        self.refuse(target, "assigning to " + REFUSED.get(type(target), type(target).__name__))
+        self.refuse_target(target)
+
+    def refuse_target(self, target):
+        if isinstance(target, ast.Attribute):
+            self.refuse(target, "assigning to an attribute", "Store into an element.")
+        self.refuse(target)
 
     def s_Assign(self, s):
         target = s.targets[0]
@@ -497,7 +477,7 @@ class Transformer:
             old = load_name(target.id)
             return [self.bind(target.id, self.operation(s, s.op, old, value, target, s.value))]
         if not isinstance(target, ast.Subscript):
-            self.refuse(target, "assigning to " + type(target).__name__)
+            self.refuse_target(target)
         array, index = self.temporary(), self.temporary()
         site = self.site_constant(target, index=target.slice)
         old = self.call("load", load_name(array), load_name(index), site)
@@ -517,18 +497,16 @@ class Transformer:
         return result
 
     def s_For(self, s):
-        if s.orelse:
-            self.refuse(s, "for ... else")
         called = s.iter.func.id if isinstance(s.iter, ast.Call) and is_name(s.iter.func) else ""
-        if called in ("enumerate", "zip", "reversed", "sorted", "map", "filter"):
-            self.refuse(s.iter, f"{called}()", "Loop over range(...) and index.")
-        if not isinstance(s.target, ast.Name):
-            self.refuse(s.target, "a loop over several variables")
+        if called in ("enumerate", "zip"):
+            instead = "Loop over range(...) and index."
+            self.refuse(s.iter, f"{called}()", instead, numba_runs_it=True)
         exits = ast.Constant(may_exit(s.body))
         if called == "range" and "range" not in self.locals and not s.iter.keywords:
             turns = self.call("range_turns", exits, *map(self.expression, s.iter.args))
         else:
-            turns = self.call("tuple_turns", exits, self.expression(s.iter))
+            values = ast.Tuple(s.iter.elts, ast.Load()) if isinstance(s.iter, ast.List) else s.iter
+            turns = self.call("tuple_turns", exits, self.expression(values))
         name = s.target.id
         if self.homes[name] == self.block_number[id(s.body)]:
             # Lives only inside the body, where it is set for every thread: nothing to blend.
@@ -538,8 +516,6 @@ class Transformer:
         return [ast.For(ast.Name(turn, ast.Store()), turns, body, [])]
 
     def s_While(self, s):
-        if s.orelse:
-            self.refuse(s, "while ... else")
         test = self.call("while_test", self.expression(s.test))
         waits = ast.Constant(waits_for_memory(s))
         body = self.block(s.body) + [ast.Expr(self.call("next_turn"))]

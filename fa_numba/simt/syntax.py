@@ -1,0 +1,120 @@
+"""Which Python a kernel may be written in, and what to write instead of the rest."""
+
+import ast
+
+# What Numba does not compile for a GPU either: name, what to write instead.
+REFUSED = {
+    ast.AsyncFor: ("async for", "Write for."),
+    ast.AsyncWith: ("async with", "Nothing is awaited in a kernel."),
+    ast.Await: ("await", "Nothing is awaited in a kernel."),
+    ast.ClassDef: ("a class", "Define it outside; a kernel works with numbers and arrays."),
+    ast.Delete: ("del", "Leave it out: a variable costs nothing once it is not used."),
+    ast.Dict: ("a dict", "Use an array indexed by number."),
+    ast.DictComp: ("a dict comprehension", "Use an array and a for loop."),
+    ast.FormattedValue: ("an f-string", 'Pass the values themselves: print("x", x).'),
+    ast.GeneratorExp: ("a generator expression", "Use a for loop."),
+    ast.Global: ("global", "Pass an array and store into it."),
+    ast.Import: ("import", "Import at the top of the file or notebook."),
+    ast.ImportFrom: ("import", "Import at the top of the file or notebook."),
+    ast.JoinedStr: ("an f-string", 'Pass the values themselves: print("x", x).'),
+    ast.List: ("a list", "Use a tuple, or cuda.local.array for what changes."),
+    ast.ListComp: ("a list comprehension", "Use cuda.local.array and a for loop."),
+    ast.MatMult: ("the @ operator", "Write the loops: each thread sums its own products."),
+    ast.NamedExpr: ("the := operator", "Assign in a statement of its own."),
+    ast.Nonlocal: ("nonlocal", "Pass an array and store into it."),
+    ast.Set: ("a set", "Use a tuple."),
+    ast.SetComp: ("a set comprehension", "Use cuda.local.array and a for loop."),
+    ast.Starred: ("*unpacking", "Name each element."),
+    ast.Try: ("try", "Test for the bad case with if: a GPU thread cannot catch an exception."),
+    ast.With: ("with", "A kernel opens nothing that must be closed."),
+    ast.Yield: ("yield", "Store results into an array."),
+    ast.YieldFrom: ("yield from", "Store results into an array."),
+}
+# What Numba compiles for a GPU but this engine does not run.
+NOT_HERE = {
+    ast.FunctionDef: (
+        "a function defined inside a kernel",
+        "Define it outside, with @cuda.jit(device=True).",
+    ),
+    ast.Lambda: ("a lambda", "Define a function outside, with @cuda.jit(device=True)."),
+    ast.Match: ("match", "Write if ... elif."),
+}
+
+
+def refusal(what, instead="", numba_runs_it=False):
+    """Return the message and the hint of a refusal."""
+    if numba_runs_it:
+        return f"{what} does not run on the CPU engine", f"A GPU would run it. {instead}".rstrip()
+    why = f"Numba does not compile it for a GPU. {instead}".rstrip()
+    return f"{what} cannot be used in a CUDA kernel", why
+
+
+def refusal_of(node):
+    """Return the message and the hint for a syntax node that the engine has no rule for."""
+    kind = type(node)
+    if kind in NOT_HERE:
+        return refusal(*NOT_HERE[kind], numba_runs_it=True)
+    return refusal(*REFUSED.get(kind, (f"this syntax ({kind.__name__})", "")))
+
+
+class SimpleLoops(ast.NodeTransformer):
+    """Write loops that have an `else`, or several variables, as plain ones.
+
+    for ...:                    whole = True
+        if found: break         for ...:
+    else:                           if found:
+        not_found()                     whole = False
+                                        break
+                                if whole:
+                                    not_found()
+
+    for a, b in pairs: ...      for pair in pairs:
+                                    a, b = pair
+                                    ...
+    """
+
+    def __init__(self, prefix):
+        self.prefix = prefix
+        self.count = 0
+        self.flags = []  # of the loops around, from the outside in; None: no else
+
+    def visit_For(self, loop):
+        flag = self.name() if loop.orelse else None
+        self.flags.append(flag)
+        loop.body = self.statements(loop.body)
+        self.flags.pop()
+        if isinstance(loop, ast.For) and not isinstance(loop.target, ast.Name):
+            turn = self.name()
+            loop.body.insert(0, self.assign(loop.target, ast.Name(turn, ast.Load())))
+            loop.target = ast.copy_location(ast.Name(turn, ast.Store()), loop.target)
+        if flag is None:
+            return loop
+        otherwise = ast.If(ast.Name(flag, ast.Load()), self.statements(loop.orelse), [])
+        loop.orelse = []
+        parts = self.set_flag(flag, True, loop), loop, ast.copy_location(otherwise, loop)
+        return [ast.fix_missing_locations(part) for part in parts]
+
+    visit_While = visit_For
+
+    def visit_Break(self, node):
+        flag = self.flags[-1]
+        return [self.set_flag(flag, False, node), node] if flag else node
+
+    def statements(self, body):
+        result = []
+        for s in body:
+            new = self.visit(s)
+            result += new if isinstance(new, list) else [new]
+        return result
+
+    def name(self):
+        self.count += 1
+        return f"{self.prefix}loop{self.count}"
+
+    def set_flag(self, flag, value, like):
+        target = ast.copy_location(ast.Name(flag, ast.Store()), like)
+        return self.assign(target, ast.Constant(value))
+
+    def assign(self, target, value):
+        s = ast.copy_location(ast.Assign([target], value), target)
+        return ast.fix_missing_locations(s)
