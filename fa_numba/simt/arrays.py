@@ -104,7 +104,7 @@ class GlobalArray(LaneArray):
         self.offset = sum(
             (1 - n) * s for n, s in zip(self.dims, self.strides, strict=True) if s < 0
         )
-        self.alignment = alignment(self.flat)
+        self.alignment = alignment(ascending)
 
     def same_memory(self, other):
         return other.flat is self.flat and other.place_is(self)
@@ -234,15 +234,15 @@ class LocalArray(LaneArray):
             values[element] = np.where(chosen, value, values[element])
 
 
-def alignment(flat):
-    """Return where an array starts within a 32-byte sector.
+def alignment(array):
+    """Return where an array's lowest element is within a 32-byte sector.
 
     GPU allocations start at one; a slice of an array starts where it starts.
     """
-    base = flat
+    base = array
     while isinstance(base.base, np.ndarray):
         base = base.base
-    return (flat.ctypes.data - base.ctypes.data) % 32 if base.size else 0
+    return (array.ctypes.data - base.ctypes.data) % 32 if base.size else 0
 
 
 def row_major(dims):
