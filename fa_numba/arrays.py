@@ -43,7 +43,10 @@ class Backend:
 
     def __str__(self):
         if self.gpu is None:
-            return f"Kernels run on the CPU engine, on NumPy arrays: {self.reason}."
+            return (
+                f"Kernels run on the CPU engine, on NumPy arrays: {self.reason}. "
+                "Answers, bytes and races are those of a GPU; times are not."
+            )
         return (
             f"Kernels run on the GPU ({self.gpu}) for CuPy arrays, PyTorch tensors and Numba "
             "device arrays, and on the CPU engine for NumPy arrays."
@@ -65,12 +68,15 @@ def backend():
     """
     if config.ENABLE_CUDASIM:
         return Backend(None, "NUMBA_ENABLE_CUDASIM is set, which hides any GPU from Numba")
-    if not cuda.is_available():
-        why = " ".join(str(cuda.cuda_error() or "the driver gives no reason").split())
-        return Backend(None, f"Numba finds no GPU ({why.split('. ')[0].rstrip('.')})")
-    device = cuda.get_current_device()
-    name = device.name.decode() if isinstance(device.name, bytes) else device.name
-    major, minor = device.compute_capability[:2]
+    try:
+        if not cuda.is_available():
+            why = " ".join(str(cuda.cuda_error() or "the driver gives no reason").split())
+            return Backend(None, f"Numba finds no GPU ({why.split('. ')[0].rstrip('.')})")
+        device = cuda.get_current_device()
+        name = device.name.decode() if isinstance(device.name, bytes) else device.name
+        major, minor = device.compute_capability[:2]
+    except Exception as error:  # a half-broken CUDA raises kinds of its own
+        return Backend(None, f"CUDA does not start ({type(error).__name__}: {error})")
     return Backend(f"{name}, sm_{major}{minor}", "the CUDA driver reports it")
 
 

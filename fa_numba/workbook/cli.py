@@ -37,8 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     add("solution", "our solution, once yours passes", nargs=None).add_argument(
         "--force", action="store_true", help="show it before that"
     )
-    tour = add("tour", "run every kernel on real text and print one table")
-    tour.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add("tour", "run every kernel on real text and print one table")
     return parser
 
 
@@ -50,7 +49,7 @@ def _run(options) -> int:
     if options.command == "tour":
         from fa_numba.workbook import tour
 
-        return tour.main(options.arguments) or 0
+        return tour.main()
 
     from fa_numba.workbook import catalog, grader, stubs
 

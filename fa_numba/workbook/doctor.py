@@ -6,6 +6,8 @@ import platform
 import subprocess
 from importlib import metadata
 
+from fa_numba import arrays
+
 
 def _version(*distributions: str) -> str:
     for name in distributions:
@@ -21,9 +23,9 @@ def _one_line(error: Exception) -> str:
 
 
 def _compiler() -> str:
-    from fa_numba.analysis import machine_code
+    from fa_numba.analysis.machine_code import compiler_available
 
-    if machine_code.compiler_available():
+    if compiler_available():
         return "NVVM found: kernels compile to PTX here, with or without a GPU"
     return (
         'NVVM not found: the "compiles for a GPU" checks are skipped (pip install -e ".[compiler]")'
@@ -56,22 +58,9 @@ def _driver() -> str:
     return "; ".join(run.stdout.strip().splitlines())
 
 
-def gpu() -> tuple[bool, str]:
-    """Whether Numba can launch on a GPU here, and which one it is or why not."""
-    try:
-        from numba import config, cuda
-
-        if config.ENABLE_CUDASIM:
-            return False, "NUMBA_ENABLE_CUDASIM is set, which hides any GPU from Numba"
-        if not cuda.is_available():
-            reason = " ".join(str(cuda.cuda_error() or "no reason given").split())
-            return False, f"Numba sees no GPU ({reason.split('. ')[0].rstrip('.')})"
-        device = cuda.get_current_device()
-        name = device.name.decode() if isinstance(device.name, bytes) else device.name
-        major, minor = device.compute_capability
-        return True, f"{name}, sm_{major}{minor}"
-    except Exception as error:  # a half-broken CUDA raises its own kinds; say which and go on
-        return False, _one_line(error)
+def _gpu() -> str:
+    backend = arrays.backend()
+    return backend.gpu or f"none: {backend.reason}"
 
 
 def rows() -> list[tuple[str, str]]:
@@ -91,22 +80,8 @@ def rows() -> list[tuple[str, str]]:
         ("CuPy", probe(_cupy)),
         ("compiler", probe(_compiler)),
         ("driver", probe(_driver)),
-        ("GPU", gpu()[1]),
+        ("GPU", probe(_gpu)),
     ]
-
-
-def banner() -> str:
-    """One sentence: where kernels run on this machine, and why."""
-    there, why = gpu()
-    if there:
-        return (
-            f"Kernels run on the GPU ({why}) for CuPy, PyTorch and Numba device arrays, and on the "
-            "CPU engine for NumPy arrays given to fa_numba's functions."
-        )
-    return (
-        f"Kernels run on the CPU engine, fa_numba.simt: {why}. "
-        "Answers, bytes and races are those of a GPU; times are not."
-    )
 
 
 def main() -> int:
@@ -122,6 +97,11 @@ def main() -> int:
         table.add_row(Text(what, style="bold"), Text(finding))
     console.print(table)
     console.print(
-        Panel(Text(banner()), title="backend", title_align="left", width=min(console.width, 100))
+        Panel(
+            Text(str(arrays.backend())),
+            title="backend",
+            title_align="left",
+            width=min(console.width, 100),
+        )
     )
     return 0

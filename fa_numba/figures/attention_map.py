@@ -1,0 +1,36 @@
+"""Who looks at whom: the attention weights of one head over a piece of text."""
+
+import numpy as np
+
+from fa_numba.figures.style import INK, Drawing
+
+
+def attention_map(p, text):
+    """A dark cell where a byte (row) gives weight to another (column).
+
+    Parameters
+    ----------
+    p : array of shape (len(text), len(text))
+        Attention weights; 0 where masked.
+    text : bytes
+
+    Returns
+    -------
+    Drawing
+        Its text names the heaviest key of each row.
+    """
+    labels = [chr(byte) if 32 < byte < 127 else "␣" if byte == 32 else "↵" for byte in text]
+    best = np.argmax(p, axis=1)
+    words = " ".join(f"{labels[m]}→{labels[n]}" for m, n in enumerate(best))
+    figure = Drawing(8.4, 7.4, text=f"the heaviest key of each query: {words}")
+    ax = figure.subplots()
+    image = ax.imshow(np.ma.masked_equal(p, 0), cmap="Blues", vmin=0, vmax=1)
+    ticks = range(len(labels))
+    ax.set_xticks(ticks, labels, fontsize=7, family="monospace")
+    ax.set_yticks(ticks, labels, fontsize=7, family="monospace")
+    ax.tick_params(length=0, top=True, labeltop=True, colors=INK)
+    ax.set_title("Which byte looks at which", loc="left", fontsize=11, color=INK, pad=10)
+    ax.set_xlabel("keys: what is looked at", fontsize=9, color=INK)
+    ax.set_ylabel("queries: who looks", fontsize=9, color=INK)
+    figure.colorbar(image, ax=ax, shrink=0.6, label="weight")
+    return figure

@@ -1,0 +1,45 @@
+"""The tour: every kernel on real text, errors within tolerance, bytes as the formula says."""
+
+import numpy as np
+import pytest
+
+import fa_numba
+from fa_numba.workbook import tour
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_tour_passes_and_writes_what_it_names(tmp_path, capsys):
+    assert tour.main() == 0
+    out = capsys.readouterr().out
+    for name in ("naive_softmax", "safe_softmax", "online_softmax", "naive_attn"):
+        assert name in out
+    for name in ("flash_attn_v1", "flash_attn_v2", "flash_attn_bwd", "paged_kv_lookup"):
+        assert name in out
+    assert {path.name for path in (tmp_path / "tour").iterdir()} == {
+        "hbm_bytes.png",
+        "attention_map.png",
+    }
+
+
+@pytest.mark.parametrize("fault", [1e-5, np.nan])
+def test_a_wrong_answer_fails_the_tour(monkeypatch, fault):
+    right = fa_numba.safe_softmax
+    monkeypatch.setattr(fa_numba, "safe_softmax", lambda x: right(x) + np.float32(fault))
+    assert tour.main() == 1
+
+
+def test_an_uncounted_launch_fails_the_tour(monkeypatch):
+    right = fa_numba.safe_softmax
+    monkeypatch.setattr(fa_numba, "safe_softmax", lambda x: (right(x), right(x))[0])
+    assert tour.main() == 1
+
+
+def test_text_is_embedded_byte_by_byte():
+    x = tour.embed(b"abca", 2, seed=0)
+    assert x.shape == (1, 4, 2, tour.HEAD_DIM) and x.dtype == np.float32
+    assert np.array_equal(x[:, 0], x[:, 3]) and not np.array_equal(x[:, 0], x[:, 1])
+    assert np.array_equal(x, tour.embed(b"abca", 2, seed=0))
