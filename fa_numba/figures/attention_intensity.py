@@ -41,8 +41,8 @@ def attention_intensity(lengths, curves, balance, *, device):
     floor = min(min(values) for values in curves.values()) / 2
     ax.axhspan(floor, balance, color=LIGHT, alpha=0.6, zorder=0)
     ax.axhline(balance, color=INK, linewidth=1.2, linestyle="--")
-    ax.annotate(f"{device}: {balance:.0f} FLOP a byte; below, HBM decides", (lengths[0], balance),
-                (0, 5), textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
+    ax.annotate(f"{device}: {balance:.0f}; below, HBM decides", (lengths[-1], balance),
+                (0, 5), textcoords="offset points", ha="right", fontsize=9, color=INK)  # fmt: skip
     ends = []
     for (name, values), colour in zip(
         curves.items(), (RED, BLUE, GREEN, ORANGE, PURPLE), strict=False
