@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 CONDA_NAME = {
     "cupy-cuda13x": "cupy",
     "nvidia-cuda-nvcc": "cuda-nvcc-tools",
+    "nvidia-cuda-nvdisasm": "cuda-nvdisasm",
     "nvidia-cuda-nvrtc": "cuda-nvrtc",
     "nvidia-nvjitlink": "libnvjitlink",
     "nvidia-nvvm": "cuda-nvvm-impl",

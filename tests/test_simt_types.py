@@ -26,12 +26,10 @@ from numba import (
 from simt_kernels import ZOO
 
 from fa_numba import simt
-from fa_numba.analysis import machine_code
+from fa_numba.analysis.machine_code import compile_kernel, compiler_available
 from fa_numba.simt.launch import Machine
 
-pytestmark = pytest.mark.skipif(
-    not machine_code.compiler_available(), reason="libNVVM is not installed"
-)
+pytestmark = pytest.mark.skipif(not compiler_available(), reason="libNVVM is not installed")
 
 WORLD = dict(
     boolean=boolean, cuda=cuda, float32=float32, float64=float64, int8=int8, int32=int32,
@@ -239,4 +237,4 @@ def test_enough_expressions():
 @pytest.mark.parametrize("launch", ZOO, ids=[launch.name for launch in ZOO])
 def test_zoo_is_numba_cuda(launch):
     """Every kernel that the tests run on the engine compiles for a GPU."""
-    machine_code.compile_kernel(launch.kernel, launch.arguments())
+    compile_kernel(launch.kernel, launch.arguments())

@@ -2,23 +2,32 @@
 
 Numba lowers a kernel to NVVM IR, libNVVM turns that into PTX, and ptxas turns PTX into the machine
 code of one GPU generation. Neither library needs a GPU, so a laptop can say how many registers a
-kernel takes, whether any spill to memory, and whether a float64 instruction has crept in.
-This is the only module that touches how numba-cuda compiles.
+kernel takes, whether any spill to memory, which instructions each line became, and whether a
+float64 instruction has crept in. Only this module and `probes` touch how numba-cuda compiles.
 """
 
 import contextlib
 import functools
+import html
 import importlib.util
+import inspect
+import linecache
 import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+import warnings
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 from numba import cuda, from_dtype, types
+from numba.core import sigutils, typing
+from numba.core.errors import NumbaWarning
+
+from fa_numba.analysis import devices, sass
 
 TARGETS = ((7, 5), (8, 0), (9, 0, "a"))  # T4, A100, H100/H200: the generations that we promise
 
@@ -29,10 +38,11 @@ class CompilerMissingError(RuntimeError):
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What the compilers made of a kernel.
+    """What the compilers made of a kernel. Prints as its source beside what each line became.
 
     Attributes
     ----------
+    name : str
     ptx : str
     cc : tuple
         Compute capability, (major, minor) or (major, minor, "a").
@@ -46,15 +56,132 @@ class MachineCode:
         Static shared memory per thread block.
     float64_instructions : int
         PTX instructions on float64.
+    file : str
+        The kernel's source file.
+    cubin : bytes
+        The machine code as a GPU loads it.
     """
 
-    ptx: str
+    name: str
+    ptx: str = field(repr=False)
     cc: tuple
     registers: int
     spill_bytes: int
     local_bytes: int
     shared_bytes: int
     float64_instructions: int
+    file: str
+    first_line: int
+    source: tuple[str, ...] = field(repr=False)
+    cubin: bytes = field(repr=False)
+
+    @functools.cached_property
+    def instructions(self):
+        """Every `sass.Instruction` in order; those of device functions too.
+
+        Raises
+        ------
+        CompilerMissingError
+            nvdisasm is not installed.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            cubin = Path(folder, "kernel.cubin")
+            cubin.write_bytes(self.cubin)
+            listing = _run_tool(
+                "nvdisasm", "--print-code", "--print-line-info-inline", str(cubin)
+            ).stdout
+        return sass.parse(listing, self.file)
+
+    @functools.cached_property
+    def counts(self):
+        """Instructions by label: ``code.counts["LDS.128"]``, "FFMA", "MUFU.EX2", "CALL div_s64"."""
+        return Counter(instruction.label for instruction in self.instructions)
+
+    @functools.cached_property
+    def kinds(self):
+        """Instructions by kind, one of `sass.KINDS`: ``code.kinds["integer"]``."""
+        return Counter(instruction.kind for instruction in self.instructions)
+
+    @functools.cached_property
+    def lines(self):
+        """For each source line that became instructions, a Counter of their labels.
+
+        The line None has what the compiler added of its own, such as division.
+        """
+        lines = {}
+        for instruction in self.instructions:
+            lines.setdefault(instruction.line, Counter())[instruction.label] += 1
+        return lines
+
+    def summary(self):
+        """Registers, memory, and the instructions that matter, in a few lines of text."""
+        dull = {"integer", "branch"}
+        notable = Counter(
+            i.label for i in self.instructions if i.kind not in dull or i.mnemonic == "CALL"
+        )
+        listed = " · ".join(f"{label} {count}" for label, count in notable.most_common())
+        shares = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
+        return (
+            f"{self.name} for sm_{_arch(self.cc)}: {self.registers} registers, "
+            f"{self.shared_bytes} bytes shared, {self.local_bytes} bytes local, "
+            f"{self.spill_bytes} bytes spilled\n"
+            f"{len(self.instructions)} instructions: {shares}\n{listed}"
+        )
+
+    def _rows(self):
+        """Kinds that occur, and (line number, source text, count of each kind) per line."""
+        kinds = [kind for kind in sass.KINDS if self.kinds[kind]]
+        by_line = {}
+        for instruction in self.instructions:
+            where = instruction.line
+            if where is None:
+                where = f"({instruction.helper or 'no line'})"
+            by_line.setdefault(where, Counter())[instruction.kind] += 1
+        last = self.first_line + len(self.source)
+        own = range(self.first_line, last)
+        rows = [
+            (n, text, by_line.get(n, Counter())) for n, text in zip(own, self.source, strict=True)
+        ]
+        # Device functions of the same file, and what has no line at all.
+        numbers = sorted(n for n in by_line if isinstance(n, int) and n not in own)
+        others = sorted(n for n in by_line if isinstance(n, str))
+        lines = {n: _source_line(self.file, n) for n in numbers}
+        rows += [(n, lines[n], by_line[n]) for n in numbers]
+        rows += [("", name, by_line[name]) for name in others]
+        return kinds, rows
+
+    def __str__(self):
+        kinds, rows = self._rows()
+        heads = ["all", *kinds]
+        widths = [max(len(head), 4) for head in heads]
+        text = [self.summary(), ""]
+        text.append(" ".join(h.rjust(w) for h, w in zip(heads, widths, strict=True)) + "  line")
+        for number, source, count in rows:
+            cells = [count.total(), *(count[kind] for kind in kinds)]
+            shown = " ".join(str(c or "").rjust(w) for c, w in zip(cells, widths, strict=True))
+            text.append(f"{shown}  {number!s:>4}  {source}".rstrip())
+        return "\n".join(text)
+
+    def _repr_html_(self):
+        kinds, rows = self._rows()
+        most = max((count.total() for *_, count in rows), default=1)
+        head = "".join(f"<th>{name}</th>" for name in ("all", *kinds, "line"))
+        body = []
+        for number, source, count in rows:
+            cells = [count.total(), *(count[kind] for kind in kinds)]
+            shade = 0.45 * count.total() / most
+            numbers = "".join(f"<td>{c or ''}</td>" for c in cells)
+            body.append(
+                f'<tr style="background: rgba(230, 120, 0, {shade:.2f})">{numbers}'
+                f'<td>{number}</td><td style="text-align: left; white-space: pre">'
+                f"<code>{html.escape(source)}</code></td></tr>"
+            )
+        return (
+            f'<pre style="white-space: pre-wrap">{html.escape(self.summary())}</pre>'
+            f'<table style="font-size: small"><thead><tr>{head}'
+            f'<th style="text-align: left">source</th></tr></thead>'
+            f"<tbody>{''.join(body)}</tbody></table>"
+        )
 
 
 def compiler_available():
@@ -81,13 +208,16 @@ def signature_of(args):
 
     Parameters
     ----------
-    args : sequence of NumPy arrays, NumPy or Python scalars, or Numba types
-        Numba types pass through, so that a signature may be written by hand.
+    args : sequence of NumPy arrays, NumPy or Python scalars, or Numba types; or a signature
+        Numba types pass through, so that a signature may be written by hand; so may all of it,
+        as ``void(float32[::1], int64)`` or a string of that.
 
     Returns
     -------
     tuple of numba types
     """
+    if isinstance(args, (str, typing.Signature)):
+        return tuple(sigutils.normalize_signature(args)[0])
     return tuple(_type_of(arg) for arg in args)
 
 
@@ -107,7 +237,7 @@ def _type_of(arg):
     raise TypeError(f"args must be arrays, scalars or Numba types, got {type(arg).__name__}")
 
 
-def compile_ptx(kernel, args, *, cc=(8, 0)):
+def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):
     """PTX of a kernel for these arguments.
 
     Parameters
@@ -116,6 +246,8 @@ def compile_ptx(kernel, args, *, cc=(8, 0)):
     args : sequence
         As for `signature_of`.
     cc : tuple, default=(8, 0)
+    lineinfo : bool, default=False
+        Name the source line of each instruction.
 
     Returns
     -------
@@ -137,12 +269,12 @@ def compile_ptx(kernel, args, *, cc=(8, 0)):
         for name in ("fastmath", "launch_bounds")
         if kernel.targetoptions.get(name)
     }
-    # Device functions ask the current device for its capability: answer for it.
-    device = mock.Mock(compute_capability=cc)
-    with contextlib.ExitStack() as patches:
-        patches.enter_context(
-            mock.patch("numba.cuda.dispatcher.get_current_device", return_value=device)
-        )
+    with contextlib.ExitStack() as context:
+        context.enter_context(_answer_for(cc))
+        if lineinfo:
+            context.enter_context(compile_anew())
+            context.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", NumbaWarning)  # a source that it cannot find
         ptx, _ = cuda.compile(
             kernel.py_func,
             signature_of(args),
@@ -150,9 +282,56 @@ def compile_ptx(kernel, args, *, cc=(8, 0)):
             device=False,
             abi="numba",
             output="ptx",
+            lineinfo=lineinfo,
             **options,
         )
     return ptx
+
+
+def _answer_for(cc):
+    """Device functions ask the current device for its compute capability: answer for it."""
+    device = mock.Mock(compute_capability=cc)
+    return mock.patch("numba.cuda.dispatcher.get_current_device", return_value=device)
+
+
+@contextlib.contextmanager
+def compile_anew():
+    """Inside, device functions are compiled anew, with line numbers; after, as if never compiled.
+
+    A device function is compiled once and kept. What was kept has no line numbers, and what is
+    compiled here must not serve a launch.
+    """
+    from numba.cuda import dispatcher
+    from numba.cuda.descriptor import cuda_target
+
+    kept, compiled = {}, []
+    compile_device, compile_cuda = dispatcher.CUDADispatcher.compile_device, dispatcher.compile_cuda
+    target = cuda_target.target_context
+
+    def compile_device_anew(self, *args, **kwargs):
+        if self not in kept:
+            kept[self] = self.overloads
+            self.overloads = OrderedDict()
+        return compile_device(self, *args, **kwargs)
+
+    def compile_with_lines(*args, **kwargs):
+        result = compile_cuda(*args, **{**kwargs, "lineinfo": True})
+        compiled.append(result)
+        return result
+
+    with (
+        mock.patch.object(dispatcher.CUDADispatcher, "compile_device", compile_device_anew),
+        mock.patch.object(dispatcher, "compile_cuda", compile_with_lines),
+        mock.patch.object(target, "cached_internal_func", {}),
+    ):
+        try:
+            yield compiled
+        finally:
+            for function, overloads in kept.items():
+                function.overloads = overloads
+            for result in compiled:
+                with contextlib.suppress(KeyError):  # not reached where compiling failed
+                    target.remove_user_function(result.entry_point)
 
 
 def compile_kernel(kernel, args, *, cc=(8, 0)):
@@ -176,20 +355,77 @@ def compile_kernel(kernel, args, *, cc=(8, 0)):
     numba.core.errors.TypingError
         The kernel uses what Numba cannot compile.
     """
-    ptx = compile_ptx(kernel, args, cc=cc)
-    report = _ptxas(ptx, cc)
+    return _assemble(kernel, compile_ptx(kernel, args, cc=cc), cc)
+
+
+def machine_code(kernel, args, *, device=None):
+    """The machine code of a kernel, mapped to its source lines. Needs no GPU.
+
+    Parameters
+    ----------
+    kernel : function decorated with ``@cuda.jit``
+    args : sequence of arrays, scalars or Numba types, or a signature
+        What the kernel would be launched with; see `signature_of`.
+    device : str, Device or tuple, default=None
+        A GPU's name, as for `devices.device` (None is the GPU in this machine, else the T4), or a
+        compute capability such as (8, 0).
+
+    Returns
+    -------
+    MachineCode
+
+    Raises
+    ------
+    CompilerMissingError
+        NVVM, NVRTC, ptxas or (on reading the instructions) nvdisasm is not installed.
+    numba.core.errors.TypingError
+        The kernel uses what Numba cannot compile.
+
+    Examples
+    --------
+    >>> code = machine_code(kernel, (x, y), device="H100")    # doctest: +SKIP
+    >>> code.registers, code.counts["LDG.128"]                # doctest: +SKIP
+    >>> print(code)                                           # doctest: +SKIP
+    """
+    cc = compute_capability(device)
+    return _assemble(kernel, compile_ptx(kernel, args, cc=cc, lineinfo=True), cc)
+
+
+def compute_capability(device=None):
+    """What to compile for: of a GPU by name, or a compute capability as it is.
+
+    From Hopper on with the suffix "a", which tensor-core instructions such as wgmma need.
+    """
+    if isinstance(device, tuple):
+        return device
+    major, minor = devices.device(device).compute_capability
+    return (major, minor, "a") if major >= 9 else (major, minor)
+
+
+def _assemble(kernel, ptx, cc):
+    report, cubin = _ptxas(ptx, cc)
 
     def number(pattern):
         return sum(int(n) for n in re.findall(pattern, report))
 
+    function = kernel.py_func
+    try:
+        source, first_line = inspect.getsourcelines(function)
+    except OSError:  # made by exec: no source to show
+        source, first_line = [], function.__code__.co_firstlineno
     return MachineCode(
+        name=function.__name__,
         ptx=ptx,
         cc=cc,
-        registers=number(r"Used (\d+) registers"),
+        registers=max(map(int, re.findall(r"Used (\d+) registers", report)), default=0),
         spill_bytes=number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),
         local_bytes=number(r"(\d+) bytes stack frame"),
         shared_bytes=number(r"(\d+) bytes smem"),
         float64_instructions=len(re.findall(r"^\s*[^/\n]*\.f64\s", ptx, re.MULTILINE)),
+        file=function.__code__.co_filename,
+        first_line=first_line,
+        source=tuple(line.rstrip() for line in source),
+        cubin=cubin,
     )
 
 
@@ -234,38 +470,57 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
 
 
 @functools.cache
-def _ptxas_path():
+def _tool(name):
+    """Path of ptxas or nvdisasm."""
     try:
         from cuda.pathfinder import find_nvidia_binary_utility
 
-        # ptxas lies beside nvcc in the wheel, in conda and in a CUDA toolkit
-        nvcc = find_nvidia_binary_utility("nvcc")
+        # They lie beside nvcc in the wheels, in conda and in a CUDA toolkit.
+        known = [find_nvidia_binary_utility(utility) for utility in ("nvcc", "nvdisasm")]
     except ImportError:
-        nvcc = None
-    beside = Path(nvcc).with_name("ptxas") if nvcc else None
-    found = beside if beside and beside.exists() else shutil.which("ptxas")
+        known = []
+    for path in filter(None, known):
+        beside = Path(path).with_name(name + Path(path).suffix)
+        if beside.exists():
+            return str(beside)
+    found = shutil.which(name)
     if found is None:
-        raise CompilerMissingError('machine code needs ptxas: pip install -e ".[dev]"')
-    return str(found)
+        raise CompilerMissingError(f'machine code needs {name}: pip install -e ".[dev]"')
+    return found
+
+
+def _run_tool(name, *arguments):
+    return subprocess.run([_tool(name), *arguments], capture_output=True, text=True)
+
+
+def disassembler_available():
+    """True where ptxas and nvdisasm are installed too, so that `machine_code` shows lines."""
+    try:
+        return compiler_available() and bool(_tool("ptxas") and _tool("nvdisasm"))
+    except CompilerMissingError:
+        return False
+
+
+def _arch(cc):
+    return "".join(str(part) for part in cc)
 
 
 def _ptxas(ptx, cc):
-    arch = "sm_" + "".join(str(part) for part in cc)
+    """What ptxas says of the code, and the code."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
+        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        run = subprocess.run(
-            [
-                _ptxas_path(),
-                "-v",
-                f"-arch={arch}",
-                str(source),
-                "-o",
-                str(source.with_suffix(".o")),
-            ],
-            capture_output=True,
-            text=True,
-        )
-    if run.returncode:
-        raise RuntimeError(f"ptxas refused the kernel for {arch}: {run.stderr.strip()}")
-    return run.stderr
+        command = ["-v", f"-arch=sm_{_arch(cc)}", str(source), "-o", str(cubin)]
+        if "\t.loc\t" in ptx:
+            command.append("-lineinfo")
+        run = _run_tool("ptxas", *command)
+        if "Unresolved extern function" in run.stderr:
+            # float16 arithmetic calls a function that is linked at launch: leave the call open.
+            run = _run_tool("ptxas", "-c", *command)
+        if run.returncode:
+            raise RuntimeError(f"ptxas refused the kernel for sm_{_arch(cc)}: {run.stderr.strip()}")
+        return run.stderr, cubin.read_bytes()
+
+
+def _source_line(file, number):
+    return linecache.getline(file, number).rstrip()

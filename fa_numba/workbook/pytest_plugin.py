@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.analysis import machine_code
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import NAME, Exercise
 from fa_numba.workbook.report import Check, Graded, Report
@@ -65,6 +64,8 @@ def pytest_configure(config):
     if config.option.gpu:
         simt.run = _run_on_gpu  # before any grader is imported
     if config.option.machine_code:
+        # The module, which its function of the same name hides in fa_numba.analysis.
+        machine_code = importlib.import_module("fa_numba.analysis.machine_code")
         machine_code.gpu_ready = functools.partial(machine_code.gpu_ready, to_machine_code=True)
     if config.option.tbstyle == "auto":  # --tb=short and the like bring pytest's own report back
         config.option.tbstyle = "no"
