@@ -17,7 +17,6 @@ from simt_kernels import ZOO
 from fa_numba import simt
 from fa_numba.simt.errors import (
     BarrierDivergenceError,
-    KernelIndexError,
     RaceError,
     UninitialisedReadError,
 )
@@ -367,7 +366,9 @@ def test_deleted_barrier(launch, line):
     simt.run(launch.kernel, launch.grid, launch.block, *right, **how)
     try:
         races = simt.trace(*where, *wrong, **how).races
-    except KernelIndexError:  # an index was computed from a value that had not come yet
+    except RaceError as error:  # an index was computed from a value that had not come yet
+        assert (error.array, min(error.lines), max(error.lines)) in finder.races
+        assert "index" in error.hint
         return
     assert {(race.array, *sorted(race.lines)) for race in races} <= finder.races
     if any(race.kind == "RAW" and race.actions[1] == "load" for race in races):

@@ -30,7 +30,12 @@ UFUNCS = {
     "xor": np.bitwise_xor,
 }
 OTHERS = {"exch": lambda old, new: new, "inc": increment, "dec": decrement}
-INTEGERS_ONLY = {"and_", "or_", "xor", "exch", "inc", "dec"}
+# Element types that each atomic works on.
+COUNTERS = "uint32", "uint64"
+INTEGERS = "int32", "int64", *COUNTERS
+NUMBERS = *INTEGERS, "float32", "float64"
+DTYPES = {name: INTEGERS for name in ("and_", "or_", "xor", "exch", "cas")}
+DTYPES |= {"inc": COUNTERS, "dec": COUNTERS}
 
 
 class Atomics:
@@ -54,9 +59,11 @@ class Atomic:
             raise UnsupportedError("cuda.atomic.compare_and_swap", hint="Use cuda.atomic.cas.")
         if not isinstance(array, LaneArray) or array.kind == "local":
             raise UnsupportedError(f"cuda.atomic.{self.name} on {type_name(array)}")
-        if self.name in INTEGERS_ONLY and array.dtype.kind not in "iu":
+        dtypes = DTYPES.get(self.name, NUMBERS)
+        if array.dtype.name not in dtypes:
             raise UnsupportedError(
-                f"cuda.atomic.{self.name} works on integers, '{array.name}' is {array.dtype}"
+                f"cuda.atomic.{self.name} does not work on '{array.name}', which is {array.dtype}",
+                hint=f"It works on {', '.join(dtypes)}.",
             )
         offset = machine.locate(array, index, site)
         if isinstance(array.flat, np.ndarray) and not array.flat.flags.writeable:

@@ -1,16 +1,19 @@
 """What goes wrong in a kernel, said in the learner's own terms.
 
 Every error names the line, the array, the thread and the block. `Site` is a place in
-the learner's source; `prune` removes the engine's frames from a traceback so that the
+the learner's source; `explain` removes the engine's frames from a traceback so that the
 last frame shown is the learner's own line, caret included.
 """
 
+import dis
 import linecache
 import os
+import re
 import types
 from dataclasses import dataclass, field
 
-ENGINE = os.path.dirname(os.path.abspath(__file__))
+RAISE = dis.opmap["RAISE_VARARGS"]
+WRONG_CALL = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +91,10 @@ class KernelIndexError(KernelError, IndexError):
     """An index outside an array, negative, or not an integer."""
 
 
+class KernelNameError(KernelError, UnboundLocalError):
+    """A variable is read that no thread has assigned."""
+
+
 class KernelZeroDivisionError(KernelError, ZeroDivisionError):
     """An integer divided by zero in an active thread."""
 
@@ -117,24 +124,30 @@ def thread_name(thread, block):
     return f"thread {tuple(map(int, thread))} of block {tuple(map(int, block))}"
 
 
-def is_engine_frame(frame):
-    """Tell whether a frame runs the engine's own code (kernel code keeps its own file name)."""
-    return os.path.dirname(frame.f_code.co_filename) == ENGINE
+def runs_kernel(frame):
+    """Tell whether a frame runs a kernel or a device function."""
+    return "_simt_machine" in frame.f_globals
+
+
+def kernel_traceback(error):
+    """Return the frames of an error's traceback in kernel code, from the outside in."""
+    found, traceback = [], error.__traceback__
+    while traceback is not None:
+        if runs_kernel(traceback.tb_frame):
+            inside = found and traceback.tb_frame.f_code in found[-1].tb_frame.f_code.co_consts
+            if inside:  # a part of the same statement, evaluated under a smaller mask
+                found.pop()
+            found.append(traceback)
+        traceback = traceback.tb_next
+    return found
 
 
 def site_of_traceback(traceback):
-    """Return the Site of the innermost kernel frame in a traceback, or None."""
-    found = None
-    while traceback is not None:
-        if "_simt_machine" in traceback.tb_frame.f_globals:
-            found = traceback
-        traceback = traceback.tb_next
-    if found is None:
-        return None
-    code = found.tb_frame.f_code
-    positions = list(code.co_positions())[found.tb_lasti // 2]
+    """Return the Site of a traceback's frame."""
+    code = traceback.tb_frame.f_code
+    positions = list(code.co_positions())[traceback.tb_lasti // 2]
     line, end_line, column, end_column = positions
-    line = line or found.tb_lineno
+    line = line or traceback.tb_lineno
     if column is None:
         column, end_column = 0, 0
     if end_line != line:
@@ -142,14 +155,47 @@ def site_of_traceback(traceback):
     return Site(code.co_filename, line, column, end_column, code.co_name)
 
 
-def prune(traceback):
-    """Return the traceback without the engine's frames."""
-    frames = []
-    while traceback is not None:
-        if not is_engine_frame(traceback.tb_frame):
-            frames.append(traceback)
-        traceback = traceback.tb_next
+def explain(error):
+    """Return an error as the learner should see it.
+
+    Its traceback goes straight to the learner's own line, and what Python or NumPy said about
+    the engine's values becomes an `UnsupportedError`. What the kernel itself raises, a stub's
+    NotImplementedError for one, and NameErrors stay what they are.
+    """
+    frames = kernel_traceback(error)
+    if isinstance(error, KernelError):
+        if not error.sites and frames:
+            error.sites = (site_of_traceback(frames[-1]),)
+    elif not frames:
+        return error  # nothing of the kernel has run
+    elif not (isinstance(error, (AssertionError, NameError)) or raised_by_kernel(error)):
+        error = unexpected(error, site_of_traceback(frames[-1]))
+    error.__suppress_context__ = True
     pruned = None
     for tb in reversed(frames):
         pruned = types.TracebackType(pruned, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
-    return pruned
+    return error.with_traceback(pruned)
+
+
+def raised_by_kernel(error):
+    """Tell whether an error comes from a `raise` in the kernel."""
+    traceback = error.__traceback__
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code.co_code
+    return runs_kernel(traceback.tb_frame) and code[traceback.tb_lasti] == RAISE
+
+
+def unexpected(error, site):
+    """Return an error of Python or NumPy about a kernel's expression as an UnsupportedError."""
+    expression = site.text[site.column : site.end_column]
+    if isinstance(error, TypeError) and WRONG_CALL.search(str(error)):
+        message, hint = f"{expression.partition('(')[0]}() does not take these arguments", None
+    elif isinstance(error, AttributeError):
+        message = f"{expression}: there is no .{error.name} inside a kernel"
+        hint = "Arrays have .shape, .size, .ndim and .dtype there; work element by element."
+    else:
+        message, hint = f"this does not work in a kernel: {error}", None
+    new = UnsupportedError(message, sites=[site], hint=hint)
+    new.__context__ = error  # not shown, but there for whoever mends the engine
+    return new

@@ -2,9 +2,19 @@
 
 from dataclasses import dataclass, field
 
-from .errors import RaceError, Site, UninitialisedReadError, short_name
+from .errors import (
+    BarrierDivergenceError,
+    KernelIndexError,
+    KernelZeroDivisionError,
+    RaceError,
+    Site,
+    UninitialisedReadError,
+    short_name,
+)
 from .shadow import PLACE_MASK
 
+# What a value that was loaded too early can lead to.
+CONSEQUENCES = KernelIndexError, KernelZeroDivisionError, BarrierDivergenceError
 VERBS = {"load": "loads", "store": "stores", "atomic": "updates"}
 
 
@@ -181,3 +191,13 @@ class Findings:
             if not self.collect:
                 raise finding.error()
         finding.count += count
+
+    def root_cause(self, error):
+        """Return the error of the race or uninitialised read that another error follows from."""
+        found = [*self.races.values(), *self.uninitialised.values()]
+        if not found or not isinstance(error, CONSEQUENCES):
+            return error
+        cause = min(found, key=lambda f: getattr(f, "kind", "RAW") != "RAW").error()
+        cause.hint += f"\n  It led to this: {error.message}"
+        cause.__suppress_context__ = True
+        return cause.with_traceback(error.__traceback__)

@@ -1,6 +1,7 @@
 """The vocabulary of kernels: cuda.*, types used as casts, and the few builtins."""
 
 import builtins
+import difflib
 
 import numpy as np
 
@@ -8,7 +9,8 @@ from .arrays import LaneArray
 from .atomics import OTHERS, UFUNCS, Atomic
 from .dtypes import cast, numpy_dtype, typed
 from .errors import UnsupportedError
-from .mathematics import BUILTINS, NUMPY_FUNCTIONS
+from .lanes import is_value, type_name
+from .mathematics import BUILTINS, MATH, NUMPY_FUNCTIONS
 
 NUMBERS = ("float16", "float32", "float64") + tuple(
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -23,7 +25,19 @@ class Namespace:
         self._name = name
 
     def __getattr__(self, attribute):
-        raise UnsupportedError(f"{self._name}.{attribute} is not available inside a kernel")
+        near = difflib.get_close_matches(attribute, vars(self), 1)
+        hint = f"Did you mean {self._name}.{near[0]}?" if near else None
+        if self._name == "numpy":
+            hint = "Work on single elements in a loop, with math.*."
+            if attribute in ("array", "empty", "full", "ones", "zeros"):
+                hint = "Use cuda.local.array or cuda.shared.array, and fill it in a loop."
+            elif attribute in MATH:
+                hint = f"Use math.{attribute}."
+            elif attribute in BUILTINS:
+                hint = f"Use {attribute}()."
+        raise UnsupportedError(
+            f"{self._name}.{attribute} is not available inside a kernel", hint=hint
+        )
 
 
 class Cast:
@@ -234,6 +248,9 @@ class Intrinsics:
 
     def print(self, *values):
         """Print for each active thread, one line each."""
+        for v in values:
+            if not isinstance(v, str) and not is_value(v):
+                raise UnsupportedError(f"print() of {type_name(v)}", hint="Print single numbers.")
         active = self.active().T
         columns = [v if isinstance(v, str) else self.full(v).T[active] for v in values]
         for i in range(int(active.sum())):

@@ -14,7 +14,13 @@ by identity: `mask is home` is how an assignment knows that it may overwrite (se
 import numpy as np
 
 from .dtypes import BOOL, TypedInts, as_bool, as_index, select
-from .errors import KernelError, KernelZeroDivisionError, UnsupportedError, thread_name
+from .errors import (
+    KernelError,
+    KernelNameError,
+    KernelZeroDivisionError,
+    UnsupportedError,
+    thread_name,
+)
 from .waits import Patience
 
 ALL = None
@@ -37,7 +43,10 @@ class Undefined:
         self.__dict__["name"] = name
 
     def fail(self, *_):
-        raise UnboundLocalError(f"'{self.name}' is read before it is assigned")
+        raise KernelNameError(
+            f"'{self.name}' is read before it is assigned",
+            hint="Give it a value on every way that leads here.",
+        )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = fail
     __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = fail
@@ -320,7 +329,7 @@ class Lanes:
         if not isinstance(value, tuple):
             raise UnsupportedError(f"cannot unpack {type_name(value)} into {count} variables")
         if len(value) != count:
-            raise ValueError(f"cannot unpack {len(value)} values into {count} variables")
+            raise KernelError(f"cannot unpack {len(value)} values into {count} variables")
         return value
 
     def not_(self, a):

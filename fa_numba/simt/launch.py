@@ -6,7 +6,7 @@ import numpy as np
 
 from .arrays import GlobalArray
 from .atomics import Atomics
-from .errors import KernelError, LaunchError, prune, site_of_traceback
+from .errors import LaunchError, explain
 from .lanes import Frame, Lanes
 from .memory import Memory
 from .names import Names, as_lane, check_kernel
@@ -135,11 +135,8 @@ def attempt(kernel, grid, block, arguments, shared_bytes=0, watch=None):
         check_resources(block, shared_bytes)
         Machine(grid, block, shared_bytes, current_options(), watch).run(function, arguments)
     except Exception as error:
-        if isinstance(error, KernelError) and not error.sites:
-            site = site_of_traceback(error.__traceback__)
-            error.sites = (site,) if site else ()
-        error.__suppress_context__ = True
-        return error.with_traceback(prune(error.__traceback__))
+        error = explain(error)
+        return watch.root_cause(error) if watch is not None else error
     return None
 
 

@@ -14,6 +14,11 @@ from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError
 from .lanes import ALL, type_name
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; every CUDA GPU
+STRAY = {
+    True: "Numba counts it from the end of the array, as Python does; here it is an error, "
+    "because in a kernel it is seldom meant.",
+    False: "A GPU would use whatever memory lies there, without a word. Guard it with an if.",
+}
 MOST_KNOWN = 64  # index arrays remembered; each keeps its memory alive
 
 
@@ -101,6 +106,7 @@ class Memory:
             f"'{array.name}' has {has} dimension{'s' * (has != 1)} but is indexed with {given} "
             f"index{'es' * (given != 1)}",
             array=array.name,
+            hint=f"Write {array.name}[{', '.join('ijklmnop'[:has])}], an index for each axis.",
         )
 
     def refuse_index(self, index, array):
@@ -123,7 +129,7 @@ class Memory:
             array=array.name,
             thread=thread,
             block=block,
-            hint="Numba would wrap this to the end of the array." if wraps else None,
+            hint=STRAY[wraps],
         )
 
     def view(self, array, index):

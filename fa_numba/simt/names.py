@@ -150,7 +150,7 @@ class Names(Intrinsics):
             for name, value in defaults.items():
                 given.setdefault(name, self.resolve(name, value))
             if surplus or set(given) != set(names.args):
-                raise TypeError(
+                raise KernelError(
                     f"{function.__name__}({', '.join(names.args)}) is called with "
                     f"{len(arguments) + len(keywords)} arguments"
                 )

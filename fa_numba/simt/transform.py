@@ -66,6 +66,12 @@ class LockstepCode:
         self.loaded = loaded  # ... and read
 
 
+def named(code, name):
+    """Return code whose lambdas, too, appear in tracebacks under the function's name."""
+    consts = (named(c, name) if inspect.iscode(c) else c for c in code.co_consts)
+    return code.replace(co_name=name, co_qualname=name, co_consts=tuple(consts))
+
+
 def contains(nodes, kinds, barrier=()):
     """Tell whether a node of these kinds occurs, not looking inside `barrier` nodes."""
     for node in nodes:
@@ -164,7 +170,7 @@ class Transformer:
         namespace = {}
         exec(compile(module, self.file, "exec"), namespace)
         written, read = element_uses(function)
-        code = namespace[function.name].__code__
+        code = named(namespace[function.name].__code__, self.name)
         return LockstepCode(
             code, self.constants, self.parameters, global_names(code), written, read
         )
@@ -236,6 +242,9 @@ class Transformer:
         return load_name(node.id)
 
     def e_Attribute(self, node):
+        if node.attr in ("flat", "strides", "view"):  # of the engine's own arrays
+            instead = "Index the array."
+            self.refuse(node, f".{node.attr} of an array", instead, numba_runs_it=True)
         return ast.Attribute(self.expression(node.value), node.attr, ast.Load())
 
     def e_Tuple(self, node):

@@ -26,6 +26,7 @@ class Watch:
 
     def __init__(self, options, collect):
         self.options, self.collect = options, collect
+        self.findings = None
 
     def start_launch(self, machine, lockstep, arguments):
         self.machine, options = machine, self.options
@@ -45,6 +46,10 @@ class Watch:
 
     def end_launch(self):
         self.shared.end_launch()
+
+    def root_cause(self, error):
+        """Return the error to raise: that of a race, if what went wrong may follow from one."""
+        return self.findings.root_cause(error) if self.findings else error
 
     def load(self, array, offset, value, site):
         """Note a load; return the value that the threads see."""
