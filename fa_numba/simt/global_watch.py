@@ -17,6 +17,7 @@ class GlobalWatch:
 
     def __init__(self, machine, findings, lockstep, arguments):
         self.machine, self.findings = machine, findings
+        self.regions = {}  # (first address, item size) -> Shadow
         self.shadows = {}  # id of a flat memory -> (Shadow, offset in it)
         self.old = {}  # id of a flat memory -> its contents before the launch
         stored = [
@@ -36,23 +37,31 @@ class GlobalWatch:
             return
         size = (end - start) // array.itemsize + 1
         key = start, array.itemsize
-        shadow = self.shadows.setdefault(key, Shadow(size))
+        shadow = self.regions.setdefault(key, Shadow(size))
         self.shadows[id(array.flat)] = shadow, (region(array)[0] - start) // array.itemsize
 
     def start_batch(self):
         machine = self.machine
+        if machine.first_block:
+            self.enter_loads()
         first = machine.first_block * machine.num_threads
         self.order = Order(machine.num_threads, machine.num_blocks, first)
         blocks = np.arange(machine.num_blocks).reshape(1, 1, 1, -1)
         self.threads = first + blocks * machine.num_threads + machine.thread_number
         self.threads = np.broadcast_to(self.threads, machine.shape)
 
+    def enter_loads(self):
+        for shadow in self.regions.values():
+            shadow.enter_loads(self.order)
+
     def barrier(self, blocks):
+        self.enter_loads()
         self.order.sync_blocks(slice(None) if blocks is None else blocks)
 
     def warp_barrier(self, threads):
         machine = self.machine
         full = np.broadcast_to(threads, (machine.num_threads, machine.num_blocks))
+        self.enter_loads()
         self.order.sync_warps(np.flatnonzero(full.T))
 
     def load(self, array, offset, value, site):

@@ -60,6 +60,7 @@ class State:
     def apply(self, footprint):
         """Let an access happen; return its clashes."""
         if footprint.action == WARP_SYNC:
+            self.enter_loads()
             self.order.sync_warps(footprint.threads)
             return []
         shadow = self.shadow(footprint.array)
@@ -69,12 +70,19 @@ class State:
         if footprint.action == STORE:
             written[elements] = True
             return shadow.store(elements, now, self.order)
-        new = np.flatnonzero(~written[elements])
-        found = [Clash("UNINIT", new, np.zeros_like(new))] if len(new) else []
+        found = []
+        initialised = written.take(elements)
+        if not initialised.all():
+            new = (~initialised).nonzero()[0]
+            found = [Clash("UNINIT", new, np.zeros_like(new))]
         if footprint.action == ATOMIC:
             written[elements] = True
             return found + shadow.atomic(elements, now, self.order)
         return found + shadow.load(elements, now, self.order)
+
+    def enter_loads(self):
+        for shadow in self.shadows.values():
+            shadow.enter_loads(self.order)
 
     def barrier(self):
         """Forget all accesses, which are ordered before everything that follows."""
@@ -238,6 +246,7 @@ class Histories:
         """Copy what a cohort has done since its barrier to each of its blocks."""
         blocks = np.arange(self.num_blocks)[members]
         size = self.num_threads
+        state.enter_loads()
         order = crowd.order
         order.now = max(order.now, state.order.now)
         order.any_sync |= state.order.any_sync
@@ -270,9 +279,8 @@ class Histories:
                 crowd.barrier()
             return
         for shadow in crowd.shadows.values():
-            shadow.clear(
-                np.broadcast_to(blocks, (shadow.size // self.num_blocks, len(blocks))).ravel()
-            )
+            cleared = np.broadcast_to(blocks, (shadow.size // self.num_blocks, len(blocks)))
+            shadow.clear(cleared.ravel(), crowd.order)
 
 
 def by_name(item):

@@ -18,6 +18,8 @@ THREAD_BITS, PLACE_BITS = 30, 12
 THREAD_MASK = (1 << THREAD_BITS) - 1
 PLACE_MASK = (1 << PLACE_BITS) - 1
 WARP = 32
+MOST_PENDING = 64  # loads that a shadow puts off recording
+NOWHERE = np.zeros(0, np.int64)
 
 
 def thread_of(packed):
@@ -80,8 +82,10 @@ class Order:
 
     def clashes(self, earlier, now):
         """Return the positions where an earlier access of another thread is not ordered."""
+        if not earlier.any():
+            return NOWHERE
         who = earlier & THREAD_MASK
-        found = np.flatnonzero((who != now & THREAD_MASK) & (who != 0))
+        found = ((who != now & THREAD_MASK) & (who != 0)).nonzero()[0]
         if len(found) and self.any_sync:
             found = found[~self.ordered(earlier[found], now[found])]
         return found
@@ -100,25 +104,30 @@ class Order:
 
 
 class Shadow:
-    """The last accesses of each element of one piece of memory."""
+    """The last accesses of each element of one piece of memory.
 
-    FIELDS = ("writer", "updater", "reader", "other_reader")
+    Loads matter only to a later store, and most memory that is read is not written before the
+    next barrier. So they are put off: entered all together when somebody asks.
+    """
+
+    FIELDS = ("writer", "updater", "reader", "other_reader")  # stores, atomics, two loads
 
     def __init__(self, size):
         self.size = size
-        self.writer = np.zeros(size, np.int64)
-        self.updater = self.reader = self.other_reader = None  # atomics and loads, once needed
+        self.writer = self.updater = self.reader = self.other_reader = None  # once needed
+        self.pending = []  # (elements, packed accesses) of loads
 
     def copy(self):
-        other = Shadow.__new__(Shadow)
-        other.size = self.size
+        other = Shadow(self.size)
         for name in self.FIELDS:
             field = getattr(self, name)
             setattr(other, name, None if field is None else field.copy())
+        other.pending = self.pending.copy()
         return other
 
-    def clear(self, elements):
+    def clear(self, elements, order):
         """Forget the accesses of some elements."""
+        self.enter_loads(order)
         for name in self.FIELDS:
             field = getattr(self, name)
             if field is not None:
@@ -127,9 +136,10 @@ class Shadow:
     def load(self, elements, now, order):
         """Record loads; return the clashes."""
         found = self.compare("RAW", self.writer, elements, now, order)
-        if self.updater is not None:
-            found += self.compare("RAW", self.updater, elements, now, order)
-        self.remember_readers(elements, now, order)
+        found += self.compare("RAW", self.updater, elements, now, order)
+        self.pending.append((elements, now))
+        if len(self.pending) == MOST_PENDING:
+            self.enter_loads(order)
         return found
 
     def store(self, elements, now, order):
@@ -140,11 +150,12 @@ class Shadow:
         """
         found = self.compare("WAW", self.writer, elements, now, order, certain=False)
         found += self.other_clashes(elements, now, order)
-        if self.updater is not None:
-            found += self.compare("WAW", self.updater, elements, now, order)
+        found += self.compare("WAW", self.updater, elements, now, order)
+        if self.writer is None:
+            self.writer = np.zeros(self.size, np.int64)
         self.writer[elements] = now
-        last = self.writer[elements]
-        beaten = np.flatnonzero(last != now)
+        last = self.writer.take(elements)
+        beaten = (last != now).nonzero()[0]
         if len(beaten):
             found.append(Clash("WAW", beaten, last[beaten], certain=False, at_once=True))
         return found
@@ -159,36 +170,45 @@ class Shadow:
         return found
 
     def other_clashes(self, elements, now, order):
-        found = []
-        if self.reader is not None:
-            found += self.compare("WAR", self.reader, elements, now, order)
-            found += self.compare("WAR", self.other_reader, elements, now, order)
-        return found
+        """Return the clashes with earlier loads."""
+        self.enter_loads(order)
+        found = self.compare("WAR", self.reader, elements, now, order)
+        return found + self.compare("WAR", self.other_reader, elements, now, order)
 
     def compare(self, kind, field, elements, now, order, certain=True):
-        earlier = field[elements]
+        if field is None:
+            return []
+        earlier = field.take(elements)
         positions = order.clashes(earlier, now)
         return [Clash(kind, positions, earlier[positions], certain)] if len(positions) else []
 
-    def remember_readers(self, elements, now, order):
-        """Keep two loads so that every later store that clashes with any load clashes with one.
+    def enter_loads(self, order):
+        """Record the loads put off; called before the order changes by a barrier of a warp.
 
-        A store is ordered after loads of other warps only by barriers, which clear the shadow
-        or are known to the order; so two loads of different warps are enough. As long as one
-        warp alone has read, two of its threads are kept that no warp barrier separates.
+        Two loads are kept so that every later store that clashes with any load clashes with
+        one of them. A store is ordered after loads of other warps only by barriers, which clear
+        the shadow or are known to the order; so two loads of different warps are enough. As
+        long as one warp alone has read, two of its threads are kept that no warp barrier
+        separates.
         """
+        if not self.pending:
+            return
+        elements, now = map(np.concatenate, zip(*self.pending, strict=True))
+        self.pending = []
         if self.reader is None:
             self.reader = np.zeros(self.size, np.int64)
             self.other_reader = np.zeros(self.size, np.int64)
-        before = self.reader[elements]
+        before = self.reader.take(elements)
         self.reader[elements] = now
-        newest = self.reader[elements]
-        self.keep_other(elements, now, newest, order)  # read by others in the same statement
+        newest = self.reader.take(elements)
+        self.keep_other(elements, now, newest, order)  # put off together
         self.keep_other(elements, before, newest, order)  # read earlier
 
     def keep_other(self, elements, loads, newest, order):
         """Keep loads by threads other than the newest reader, those of other warps first."""
-        differs = np.flatnonzero((loads & THREAD_MASK != newest & THREAD_MASK) & (loads != 0))
+        if not loads.any():
+            return
+        differs = ((loads & THREAD_MASK != newest & THREAD_MASK) & (loads != 0)).nonzero()[0]
         if not len(differs):
             return
         spots, loads, newest = elements[differs], loads[differs], newest[differs]

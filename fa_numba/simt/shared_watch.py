@@ -98,6 +98,7 @@ class SharedWatch:
         if self.histories.crowd is None:
             self.histories.disperse()
         full = np.broadcast_to(threads, (self.machine.num_threads, self.machine.num_blocks))
+        self.histories.crowd.enter_loads()
         self.histories.crowd.order.sync_warps(np.flatnonzero(full.T))
 
     def sync_footprint(self, threads):
