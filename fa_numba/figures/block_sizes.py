@@ -65,7 +65,8 @@ def feasible_tiles(budgets, d, *, dtype_bytes=2, points=None):
                     color=RED, bbox=HALO)  # fmt: skip
         lines.append(f"{name}: {block_r} x {block_c} = {block_r * block_c}")
     ax.plot(b_c, 2 * b_c, color=GREY, linewidth=0.9, linestyle=":")
-    ax.annotate("B_r = 2 B_c", (top / 2.06, top / 1.03), fontsize=9, color=GREY, ha="right")
+    ax.annotate("B_r = 2 B_c", (top / 2.12, top / 1.05), fontsize=9, color=GREY, ha="right",
+                bbox=HALO)  # fmt: skip
     ax.set(xlim=(0, end), ylim=(0, top))
     ax.set_xlabel("B_c, rows of K and V in a tile", fontsize=9.5, color=INK)
     ax.set_ylabel("B_r, rows of Q in a tile", fontsize=9.5, color=INK)

@@ -32,6 +32,8 @@ def tiled_product(turn_a, turn_b, mine):
     _draw(ax, "a", turn_a, 0, K + gap)
     _draw(ax, "b", turn_b, K + gap, 0)
     _draw(ax, "c", np.where(mine, 0, -1), K + gap, K + gap, colour=GREY)
+    ax.text(K / 2, K / 2, "the number is the turn,\nthe same for both tiles", ha="center",
+            va="center", fontsize=10, color=GREY)  # fmt: skip
     ax.set(xlim=(-3, K + gap + N + 0.5), ylim=(K + gap + M + 0.5, -3), aspect="equal")
     ax.axis("off")
     turns = int(max(turn_a.max(), turn_b.max())) + 1

@@ -1,0 +1,50 @@
+"""What the KV memory of a server holds, as shares of the whole."""
+
+from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, RED, Drawing, plain
+
+COLOURS = (GREEN, BLUE, ORANGE, RED, GREY)
+
+
+def memory_shares(shares, *, notes=None, title=""):
+    """One stacked bar for each way of giving out memory.
+
+    Parameters
+    ----------
+    shares : dict of str to dict of str to float
+        By name: what the memory holds, in the order to be drawn. Each sums to 1; all have the same
+        keys.
+    notes : dict of str to str, optional
+        A word behind the bar of that name.
+    title : str, optional
+
+    Returns
+    -------
+    Drawing
+    """
+    names, kinds = list(shares), list(next(iter(shares.values())))
+    lines = [
+        f"{name}: " + ", ".join(f"{kind} {share:.0%}" for kind, share in parts.items())
+        for name, parts in shares.items()
+    ]
+    figure = Drawing(8.4, 0.52 * len(names) + 1.25, text="\n".join(lines))
+    ax = plain(figure.subplots())
+    for y, name in enumerate(names):
+        left = 0.0
+        for kind, colour in zip(kinds, COLOURS, strict=False):
+            share = shares[name][kind]
+            ax.barh(y, share, left=left, height=0.62, color=colour, edgecolor=PAPER,
+                    label=kind if y == 0 else None)  # fmt: skip
+            if share > 0.045:
+                ax.text(left + share / 2, y, f"{share:.0%}", ha="center", va="center",
+                        fontsize=9, color=PAPER)  # fmt: skip
+            left += share
+        ax.annotate((notes or {}).get(name, ""), (1, y), (6, 0), textcoords="offset points",
+                    va="center", fontsize=9, color=INK)  # fmt: skip
+    ax.set_yticks(range(len(names)), names, fontsize=10, color=INK)
+    ax.set(xlim=(0, 1), xticks=[])
+    ax.invert_yaxis()
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.tick_params(length=0)
+    ax.set_title(title, loc="left", fontsize=11, color=INK)
+    figure.legend(loc="outside lower center", ncols=len(kinds), frameon=False, fontsize=9)
+    return figure
