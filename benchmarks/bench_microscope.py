@@ -133,7 +133,7 @@ def find_ncu():
     return ncu
 
 
-def run(command, seconds=300):
+def run(command, seconds=240):
     """Return exit status and output of a command."""
     try:
         done = subprocess.run(
@@ -178,14 +178,15 @@ def choose_metrics(ncu, log):
     listed = available_metrics(ncu)
     metrics = [m for m in METRICS if not listed or m in CORE or certain(m, listed)]
     doubtful = [m for m in METRICS if m not in metrics]
+    doubtful += [f"{m}.sum" for m in sorted(listed) if re.search("inst_executed.*barrier", m)]
     for wanted in ([*metrics, *doubtful], metrics, CORE):
         while True:
-            status, output = profile(ncu, wanted, log, cases=["copy"])
+            _, output = profile(ncu, wanted, log, cases=["copy"])
             try:
                 found = parse_csv(output)
             except ValueError:
                 found = []
-            if not status and found:
+            if found:
                 read = [m for m in wanted if found[0]["counters"].get(m) is not None]
                 return read, [m for m in METRICS if m not in read]
             refused = [m for m in wanted if m.partition(".")[0] in complaints(output)]
@@ -243,7 +244,7 @@ def parse_csv(text):
     for row in rows:
         launch = launches[row["ID"]] = identity(row)
         for name in head:
-            if "__" in name:
+            if "__" in name and not name.startswith("device__"):
                 launch["counters"][name] = number(row[name], units[name])
     return list(launches.values())
 
@@ -264,7 +265,7 @@ def number(text, unit):
     except ValueError:
         return None
     prefix = re.match(r"([KMG]?)byte", unit)
-    value *= SCALE[prefix[1]] if prefix else 1
+    value = round(value * SCALE[prefix[1]], 6) if prefix else value
     return int(value) if value.is_integer() else value
 
 
@@ -525,10 +526,21 @@ def write_page(record):
         PAGE.write_text(text, "utf-8")
 
 
+def as_json(record):
+    """The record with one row of each table per line."""
+    parts = []
+    for key, value in record.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value:
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def report(record, folder):
     """Write microscope.json and the page; print what differs."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "microscope.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    (folder / "microscope.json").write_text(as_json(record), "utf-8")
     write_page(record)
     print(f"\nmicroscope · {record['machine']}\n{record['note']}")
     for row in record["rows"]:
@@ -547,6 +559,7 @@ def measure(folder):
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "microscope.csv"
     metrics, refused = choose_metrics(ncu, log)
+    print(f"microscope: {len(metrics)} metrics; launching {len(CASES)} cases under ncu", flush=True)
     status, output = profile(ncu, metrics, log)
     try:
         measured = parse_csv(output)
