@@ -146,8 +146,9 @@ def solution(name: str, *, force: bool = False) -> Note:
     exercise = find_one(name)
     if not (force or progress.is_passed(exercise)):
         return Note(
-            f"`{exercise.short}` has not passed yet. `hint('{exercise.short}')` helps; "
-            f"`solution('{exercise.short}', force=True)` shows the answer all the same."
+            f"`{exercise.short}` has not passed, as your file is now. `hint('{exercise.short}')` "
+            f"helps; `solution('{exercise.short}', force=True)`, on the command line `fa-numba "
+            f"solution {exercise.short} --force`, shows the answer all the same."
         )
     code = exercise.solution.read_text(encoding="utf-8")
     kept = [line for line in code.splitlines() if not line.lstrip().startswith("###")]
@@ -160,10 +161,13 @@ def reset(name: str, *, yes: bool = False) -> Note:
     exercise = find_one(name)
     if stubs.state(exercise) == "pristine":
         return Note(f"`exercises/{exercise.stub.name}` is untouched: nothing to reset.")
-    if not yes:
-        answer = input(
-            f"Reset exercises/{exercise.stub.name}? Your file is kept as a backup. [y/N] "
-        )
+    if not yes and exercise.stub.exists():
+        question = f"Reset exercises/{exercise.stub.name}? Your file is kept as a backup. [y/N] "
+        try:
+            answer = input(question)
+        except EOFError:  # nobody there to answer: a script, a closed terminal
+            print()
+            return Note("No answer: nothing was changed. `--yes` (`yes=True`) does not ask.")
         if answer.strip().lower() not in ("y", "yes"):
             return Note("Nothing was changed.")
     kept = ""
