@@ -296,3 +296,13 @@ def test_compiles_to_the_accesses_that_it_states(case):
     for name, want in case.accesses.items():
         found = re.findall(rf"^\s*(?:@\S+\s+)?{re.escape(name)}[.\w]*\s", code.ptx, re.MULTILINE)
         assert want is None or len(found) == want, f"{len(found)} of {name}"
+
+
+def test_the_record_is_of_this_engine():
+    """After a change of the engine: `python -m benchmarks.bench_microscope --compare`."""
+    path = bench.RESULTS / "microscope.json"
+    if not path.exists():
+        pytest.skip("nothing recorded")
+    record = json.loads(path.read_text("utf-8"))
+    pairs = bench.pair(record["launches"], modelled())
+    assert bench.compare(pairs) == record["rows"]
