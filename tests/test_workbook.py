@@ -323,6 +323,13 @@ def test_report_escapes_what_a_learner_wrote(workbook):
     assert "a &lt; b" in html and "&lt;script&gt;" in html and "<script>" not in html
 
 
+def test_a_notebook_shows_each_result_once(workbook, monkeypatch, capsys):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    for result in (grader.grade("ex99a"), grader.show("ex99a"), grader.status()):
+        assert repr(result)
+    assert capsys.readouterr().out == "", "repr() has printed, beside what it returns"
+
+
 def test_whole_folder_prints_a_line_per_exercise(workbook, pytester_free_run):
     out = pytester_free_run("exercises")
     assert "· ex99a  Double it  0/3  not started" in out

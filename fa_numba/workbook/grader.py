@@ -35,7 +35,7 @@ class Note:
         from rich.console import Console
 
         buffer = io.StringIO()
-        Console(file=buffer, width=100, color_system=None).print(self)
+        Console(file=buffer, width=100, color_system=None, force_jupyter=False).print(self)
         return buffer.getvalue().rstrip()
 
     def __rich__(self):
@@ -195,7 +195,7 @@ class Status:
         from rich.console import Console
 
         buffer = io.StringIO()
-        Console(file=buffer, width=100, color_system=None).print(self)
+        Console(file=buffer, width=100, color_system=None, force_jupyter=False).print(self)
         return buffer.getvalue().rstrip()
 
     def __rich__(self):

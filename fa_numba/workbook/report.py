@@ -121,7 +121,13 @@ class Report:
 
         buffer = io.StringIO()
         system = "standard" if colour else None
-        console = Console(file=buffer, width=width, force_terminal=colour, color_system=system)
+        console = Console(
+            file=buffer,
+            width=width,
+            force_terminal=colour,
+            color_system=system,
+            force_jupyter=False,  # or a notebook shows it here, and once more as HTML
+        )
         console.print(self)
         return buffer.getvalue()
 
