@@ -23,7 +23,7 @@ class GlobalWatch:
         stored = [
             array
             for name, array in zip(lockstep.parameters, arguments, strict=True)
-            if getattr(array, "kind", "") == "global" and name in lockstep.stored
+            if getattr(array, "kind", "") == "global" and lockstep.may_store(name, array.ndim)
         ]
         regions = join_overlaps([region(a) for a in stored])
         for array in machine.globals:

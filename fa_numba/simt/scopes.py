@@ -6,7 +6,8 @@ Blending costs time and, worse, turns a value that is the same in all threads (a
 counter) into one per thread. It is needed only if a masked thread can still read the old
 value. The home of x is the innermost block of statements that contains every use of x and
 writes x before reading it; a thread that is masked off when the block is entered never
-reads this x, so an assignment under the block's own mask may simply overwrite.
+reads this x, so an assignment under the block's own mask may simply overwrite. Where several
+inner blocks use x and each writes it first, as two loops over one name do, each is a home.
 """
 
 import ast
@@ -18,10 +19,11 @@ def names(node, context=(ast.Load, ast.Store)):
 
 
 def find_homes(function, parameters):
-    """Map each variable to the number of its home block, and each block to its number.
+    """Find the home of each variable, wherever it is used.
 
-    Blocks are numbered in source order; 0 is the function's body. The second result is
-    keyed by the identity of a statement list.
+    Blocks are numbered in source order; 0 is the function's body. Returns a mapping from
+    (variable, number of a block that uses it) to the number of its home there, and one from
+    the identity of a statement list to its number.
     """
     blocks = []  # number -> (statements, numbers of the enclosing blocks, names it starts with)
     number_of = {}
@@ -53,17 +55,22 @@ def find_homes(function, parameters):
 
     visit(function.body, ())
     exposed = [read_before_written(statements, set(given)) for statements, _, given in blocks]
-    homes = dict.fromkeys(parameters, 0)
+    homes = {}
+
+    def settle(name, paths, depth):
+        """Give a home to the uses below one block, paths[...][depth]."""
+        number = paths[0][depth]
+        inner = {}  # block inside -> the uses there
+        for path in paths:
+            inner.setdefault(path[depth + 1] if len(path) > depth + 1 else None, []).append(path)
+        if None in inner or name in parameters or any(name in exposed[n] for n in inner):
+            homes.update(((name, path[-1]), number) for path in paths)
+        else:
+            for part in inner.values():
+                settle(name, part, depth + 1)
+
     for name, paths in uses.items():
-        if name in homes:
-            continue
-        depth = 0
-        while all(len(p) > depth and p[depth] == paths[0][depth] for p in paths):
-            depth += 1
-        path = list(paths[0][:depth])
-        while len(path) > 1 and name in exposed[path[-1]]:
-            path.pop()
-        homes[name] = path[-1]
+        settle(name, paths, 0)
     return homes, number_of
 
 

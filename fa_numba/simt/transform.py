@@ -57,13 +57,17 @@ def transform(code, file):
 class LockstepCode:
     """The rewritten code object of a function and what running it needs."""
 
-    def __init__(self, code, constants, parameters, names, stored, loaded):
+    def __init__(self, code, constants, parameters, names, stored, handed_on):
         self.code = code
         self.constants = constants  # globals to add: literals and sites
         self.parameters = parameters
         self.names = names  # global names that the function may look up
-        self.stored = stored  # variable names whose elements may be written
-        self.loaded = loaded  # ... and read
+        self.stored = stored  # variable names whose elements are stored to
+        self.handed_on = handed_on  # variable names -> fewest indices; see element_uses
+
+    def may_store(self, name, ndim):
+        """Tell whether elements of an array may be stored to."""
+        return name in self.stored or self.handed_on.get(name, ndim) < ndim
 
 
 def named(code, name):
@@ -151,7 +155,8 @@ class Transformer:
         }
         self.locals = stored | set(self.parameters)
         self.homes, self.block_number = find_homes(function, self.parameters)
-        self.home_blocks = {self.homes[name] for name in stored}
+        self.home_blocks = {home for (name, _), home in self.homes.items() if name in stored}
+        self.present = 0  # the number of the block that is being rewritten
         self.is_number = find_numbers(function, self.parameters)
         body = self.block(function.body)
         declare = []
@@ -405,6 +410,12 @@ class Transformer:
         """Rewrite a list of statements; what follows a possible exit goes under alive()."""
         if number is None:
             number = self.block_number[id(statements)]
+        outer, self.present = self.present, number
+        result = self.block_statements(statements, number)
+        self.present = outer
+        return result
+
+    def block_statements(self, statements, number):
         result = []
         if number in self.home_blocks:
             mask = ast.Attribute(load_name(PREFIX + "machine"), "mask", ast.Load())
@@ -430,9 +441,10 @@ class Transformer:
         self.discarded = s.value
         return [ast.Expr(self.expression(s.value))]
 
-    def bind(self, name, value):
+    def bind(self, name, value, number=None):
         """`name = value` for the active threads; the others keep what they have."""
-        home = load_name(f"{PREFIX}home{self.homes[name]}")
+        number = self.present if number is None else number
+        home = load_name(f"{PREFIX}home{self.homes[name, number]}")
         return ast.Assign(
             [ast.Name(name, ast.Store())], self.call("bind", load_name(name), value, home)
         )
@@ -516,12 +528,12 @@ class Transformer:
         else:
             values = ast.Tuple(s.iter.elts, ast.Load()) if isinstance(s.iter, ast.List) else s.iter
             turns = self.call("tuple_turns", exits, self.expression(values))
-        name = s.target.id
-        if self.homes[name] == self.block_number[id(s.body)]:
+        name, number = s.target.id, self.block_number[id(s.body)]
+        if self.homes[name, number] == number:
             # Lives only inside the body, where it is set for every thread: nothing to blend.
             return [ast.For(ast.Name(name, ast.Store()), turns, self.block(s.body), [])]
         turn = self.temporary()
-        body = [self.bind(name, load_name(turn)), *self.block(s.body)]
+        body = [self.bind(name, load_name(turn), number), *self.block(s.body)]
         return [ast.For(ast.Name(turn, ast.Store()), turns, body, [])]
 
     def s_While(self, s):
@@ -561,31 +573,32 @@ def is_atomic(function):
 
 
 def element_uses(function):
-    """Return the names whose elements may be stored to and loaded, in one function.
+    """Return the names whose elements a function stores to, and those that it hands on.
 
-    An array passed to a device function or atomic may be both.
+    To hand on is to give a name or x[...] to a call or another variable. The second result maps
+    the name to the fewest indices with which that happens: fewer than the array has dimensions,
+    and it is not an element but memory that can be stored to elsewhere.
     """
-    written, read = set(), set()
-
-    def root(node):
-        while isinstance(node, ast.Subscript):
-            node = node.value
-        return node.id if isinstance(node, ast.Name) else None
-
+    stored, handed_on = set(), {}
+    givers = (ast.Call, ast.keyword, ast.Assign, ast.AnnAssign, ast.For, ast.Tuple, ast.IfExp)
     for node in ast.walk(function):
-        if isinstance(node, ast.Subscript):
-            (written if isinstance(node.ctx, ast.Store) else read).add(root(node))
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
-            read.add(root(node.target))
-        elif isinstance(node, ast.Call):
-            arguments = {root(a) for a in node.args}
-            written |= arguments
-            read |= arguments
-        elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Subscript)):
-            # y = x or row = x[i]: the new name may stand for the array
-            written.add(root(node.value))
-            read.add(root(node.value))
-    return written, read
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            stored.add(root(node)[0])
+        elif isinstance(node, givers):
+            for part in ast.iter_child_nodes(node):
+                name, indices = root(part)
+                handed_on[name] = min(indices, handed_on.get(name, indices))
+    return stored, handed_on
+
+
+def root(node):
+    """Return the name of x in x[i][j, k:l], else None, and how many indices it has: 2."""
+    indices = 0
+    while isinstance(node, ast.Subscript):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        indices += sum(not isinstance(part, ast.Slice) for part in parts)
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None, indices
 
 
 def global_names(code):
