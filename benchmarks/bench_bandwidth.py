@@ -41,9 +41,9 @@ def main():
     grid, block = (SIDE // 32, SIDE // 8), (32, 8)
 
     tried = {
-        "vector_add": (lambda: launch(vector_add, a.size // 256, 256, a, b, out), 2 * x),
+        "vector_add": (lambda: launch(vector_add, (a.size // 256,), (256,), a, b, out), 2 * x),
         "copy_along_rows": (lambda: launch(copy_along_rows, grid, block, x, y), x),
-        "copy_down_columns": (lambda: launch(copy_down_columns, grid[::-1], block, x, y), x),
+        "copy_down_columns": (lambda: launch(copy_down_columns, grid, block, x, y), x),
         "cupy.copyto": (lambda: cupy.copyto(y, x), x),
     }
     rows = []
