@@ -10,6 +10,7 @@ from fa_numba.workbook.attention_checks import (
     ordered_scores,
     random_head,
 )
+from fa_numba.workbook.attention_mistakes import forward_mistakes
 
 
 def start(rows, head_dim):
@@ -27,8 +28,8 @@ def walk(exercise, s, v, tile, order=1):
     return state
 
 
-def check(head, state, seen=slice(None)):
-    """Compare with attention over the keys in `seen`."""
+def check(head, state, seen=slice(None), *, tile=4):
+    """Compare with attention over the keys in `seen`, which came `tile` at a time."""
     answers = []
     for precision in (head, head.plain):
         s, v = precision.scores[:, seen], precision.v[seen].astype(precision.dtype)
@@ -38,7 +39,8 @@ def check(head, state, seen=slice(None)):
         answers.append((p @ v / np.where(l > 0, l, 1)[:, None], l, m))
     for name, got, want, plain in zip(("out", "l", "m"), state, *answers, strict=True):
         assert got.shape == want.shape, f"{name} must have shape {want.shape}, got {got.shape}"
-        expect_close(name, got, want, plain, tile=len(want))
+        mistakes = forward_mistakes(head, tile) if seen == slice(None) else ()
+        expect_close(name, got, want, plain, tile=len(want), mistakes=mistakes)
 
 
 def scores(head):
@@ -48,20 +50,20 @@ def scores(head):
 def test_one_tile(exercise):
     """the first tile alone gives plain softmax"""
     head = random_head(6, 8, 5)
-    check(head, walk(exercise, *scores(head), tile=8))
+    check(head, walk(exercise, *scores(head), tile=8), tile=8)
 
 
 def test_two_tiles(exercise):
     """two tiles give the softmax of both"""
     head = random_head(6, 16, 5)
-    check(head, walk(exercise, *scores(head), tile=8))
+    check(head, walk(exercise, *scores(head), tile=8), tile=8)
 
 
 @pytest.mark.parametrize("tile", [1, 3, 7, 20])
 def test_tile_width(exercise, tile):
     """the width of the tile does not change the answer"""
     head = random_head(6, 20, 5)
-    check(head, walk(exercise, *scores(head), tile=tile))
+    check(head, walk(exercise, *scores(head), tile=tile), tile=tile)
 
 
 def test_tile_order(exercise):

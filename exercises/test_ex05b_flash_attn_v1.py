@@ -16,6 +16,7 @@ from fa_numba.workbook.attention_checks import (
     ordered_scores,
     random_head,
 )
+from fa_numba.workbook.attention_mistakes import forward_mistakes
 
 
 def prepare(exercise, head, BLOCK_M, BLOCK_N):
@@ -35,11 +36,10 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
     """Run checked, compare out, l and m."""
     kernel, block, args, state = prepare(exercise, head, BLOCK_M, BLOCK_N)
     simt.run(kernel, 1, block, *args)
-    answers = [head.forward["out"], head.plain.forward["out"]]
-    expect_close("out", state["out"][0], *answers, tile=BLOCK_M)
-    for name in ("l", "m"):
-        answers = [statistics(h)[name] for h in (head, head.plain)]
-        expect_close(name, state[name][0], *answers, tile=BLOCK_M)
+    answers, plain = ({"out": h.forward["out"], **statistics(h)} for h in (head, head.plain))
+    for name, (got, _) in state.items():
+        mistakes = forward_mistakes(head, BLOCK_N)
+        expect_close(name, got, answers[name], plain[name], tile=BLOCK_M, mistakes=mistakes)
 
 
 def statistics(head):

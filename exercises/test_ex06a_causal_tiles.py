@@ -25,9 +25,18 @@ def grid(BLOCK_M, BLOCK_N, seqlen_q, seqlen_k):
     return math.ceil(seqlen_q / BLOCK_M), math.ceil(seqlen_k / BLOCK_N)
 
 
-def drawn(mask):
-    """The mask as rows of 1 and 0, where it is small enough to read."""
-    return "\n" + "\n".join("".join(".1"[int(x)] for x in row) for row in mask) * (mask.size <= 400)
+def drawn(mask, m_tile, BLOCK_M, BLOCK_N):
+    """The mask of one m-tile: 1 where a query sees a key, a gap after each n-tile."""
+    lines = []
+    for m in range(m_tile * BLOCK_M, min((m_tile + 1) * BLOCK_M, len(mask))):
+        row = "".join(".1"[int(x)] for x in mask[m])
+        tiles = [row[n : n + BLOCK_N] for n in range(0, len(row), BLOCK_N)]
+        lines.append(f"\n  query {m:>2}   {' '.join(tiles)}")
+    return (
+        f"m-tile {m_tile}, a gap after each n-tile:"
+        + "".join(lines[:8])
+        + "\n  ..." * (len(lines) > 8)
+    )
 
 
 def check_counts(exercise, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k):
@@ -39,8 +48,8 @@ def check_counts(exercise, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k):
         )
         got = exercise.num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
         assert got == want, (
-            f"{seqlen_q=}, {seqlen_k=}, {BLOCK_M=}, {BLOCK_N=}: m-tile {m_tile} has {want} live "
-            f"n-tiles, got {got}. The mask:{drawn(mask)}"
+            f"{seqlen_q=}, {seqlen_k=}, {BLOCK_M=}, {BLOCK_N=}: num_live_n_tiles({m_tile}, ...) "
+            f"must be {want}, got {got}. {drawn(mask, m_tile, BLOCK_M, BLOCK_N)}"
         )
 
 
@@ -55,8 +64,8 @@ def check_needs_mask(exercise, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k):
             want = not (tile.all() and tile.shape[1] == BLOCK_N)
             got = exercise.needs_mask(m_tile, n_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
             assert got == want, (
-                f"{seqlen_q=}, {seqlen_k=}, {BLOCK_M=}, {BLOCK_N=}: live tile ({m_tile}, {n_tile}) "
-                f"must give {want}, got {got}. The mask:{drawn(mask)}"
+                f"{seqlen_q=}, {seqlen_k=}, {BLOCK_M=}, {BLOCK_N=}: needs_mask({m_tile}, {n_tile}, "
+                f"...) must be {want}, got {got}. {drawn(mask, m_tile, BLOCK_M, BLOCK_N)}"
             )
 
 

@@ -17,6 +17,7 @@ from fa_numba.workbook.attention_checks import (
     ordered_scores,
     random_head,
 )
+from fa_numba.workbook.attention_mistakes import forward_mistakes
 
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
@@ -35,7 +36,9 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
     launch, outputs = prepare(exercise, head, BLOCK_M, BLOCK_N)
     simt.run(*launch)
     for name, (got, _) in outputs.items():
-        expect_close(name, got, head.forward[name], head.plain.forward[name], tile=BLOCK_M)
+        want, plain = head.forward[name], head.plain.forward[name]
+        mistakes = forward_mistakes(head, BLOCK_N)
+        expect_close(name, got, want, plain, tile=BLOCK_M, mistakes=mistakes)
 
 
 def test_one_tile(exercise):

@@ -15,6 +15,7 @@ from fa_numba.workbook.attention_checks import (
     large_scores,
     random_head,
 )
+from fa_numba.workbook.attention_mistakes import backward_mistakes
 
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
@@ -35,7 +36,8 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
     simt.run(*launch)
     for name, (got, _) in outputs.items():
         want, plain = head.backward[name], head.plain.backward[name]
-        expect_close(name, got, want, plain, tile=BLOCK_N, rows="key", factor=3)
+        causes = {"mistakes": backward_mistakes(head)}
+        expect_close(name, got, want, plain, tile=BLOCK_N, rows="key", factor=3, **causes)
 
 
 def test_one_tile(exercise):

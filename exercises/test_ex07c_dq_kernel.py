@@ -15,6 +15,7 @@ from fa_numba.workbook.attention_checks import (
     large_scores,
     random_head,
 )
+from fa_numba.workbook.attention_mistakes import backward_mistakes
 
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
@@ -34,7 +35,8 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
     launch, dq, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
     simt.run(*launch)
     want, plain = head.backward["dq"], head.plain.backward["dq"]
-    expect_close("dq", dq, want, plain, tile=BLOCK_M, factor=3)
+    mistakes = backward_mistakes(head)
+    expect_close("dq", dq, want, plain, tile=BLOCK_M, factor=3, mistakes=mistakes)
 
 
 def test_one_tile(exercise):

@@ -134,7 +134,7 @@ def expect_unchanged(before, after):
         )
 
 
-def expect_close(name, got, want, plain, *, tile, rows="query", factor=2):
+def expect_close(name, got, want, plain, *, tile, rows="query", factor=2, mistakes=()):
     """Fail unless `got` is as close to float64 as plain float32 is, up to `factor`.
 
     Parameters
@@ -148,6 +148,8 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2):
         What a row is.
     factor : float
         Error allowed, as a multiple of plain float32's.
+    mistakes : iterable of (str, dict)
+        Known causes, as in `attention_mistakes`: the first that explains `got` is told.
     """
     with np.errstate(invalid="ignore"):  # -inf - (-inf), where a row sees no key
         finite = np.isfinite(want)
@@ -157,6 +159,7 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2):
         wrong = ~((got == want) | (np.abs(got - want) <= tolerance))  # NaN is wrong
     if not wrong.any():
         return
+    cause = _known_cause(name, got, want, tolerance, mistakes)
     got, want, wrong, tolerance = (x.reshape(len(x), -1) for x in (got, want, wrong, tolerance))
     bad_rows = np.flatnonzero(wrong.any(axis=1))
     row = int(bad_rows[0])
@@ -167,8 +170,22 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2):
         f"{where} ({rows} {row}, in tile {row // tile}) must be {want[row, column]:.7g}, but "
         f"{value}, off by more than {tolerance[row, column]:.1e}. "
         f"Wrong: {len(bad_rows)} of {len(got)} rows. "
-        f"{_likely_cause(got, want, bad_rows, tile)}".rstrip()
+        f"{cause or _likely_cause(got, want, bad_rows, tile)}".rstrip()
     )
+
+
+def _known_cause(name, got, want, tolerance, mistakes):
+    """The sentence of the first mistake that comes out as `got`, or nothing."""
+    for sentence, answers in mistakes:
+        if name in answers:
+            with np.errstate(all="ignore"):
+                wrong = answers[name]
+                limit = 10 * tolerance + 1e-5 * np.abs(np.where(np.isfinite(wrong), wrong, 0))
+                explains = (got == wrong) | (np.abs(got - wrong) <= limit)
+                differs = ~((want == wrong) | (np.abs(want - wrong) <= 3 * limit))
+            if explains.all() and differs.any():
+                return sentence
+    return ""
 
 
 def _likely_cause(got, want, bad_rows, tile):
@@ -178,7 +195,10 @@ def _likely_cause(got, want, bad_rows, tile):
         columns = np.flatnonzero(got[row] == UNWRITTEN)
         return f"Columns {columns[0]} to {columns[-1]} of the row belong to no thread."
     if np.isnan(got[row]).any():
-        return "NaN comes from -inf - (-inf), 0 * inf or 0 / 0."
+        return (
+            "NaN comes from -inf - (-inf), 0 * inf or 0 / 0, and it is what a shared or local "
+            "array holds before it is first written."
+        )
     if np.isneginf(want[row]).any() or not want[row].any():
         return "The row sees no key: 0 in out and in gradients, -inf in lse, by a test of its own."
     if row >= num_rows - num_rows % tile:

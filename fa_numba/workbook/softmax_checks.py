@@ -54,10 +54,23 @@ def _likely_cause(x, y, want):
     if np.allclose(y, np.exp(x - m), rtol=1e-4):
         return "This is exp(x - m): the division by the sum is missing."
     total = float(y.sum(dtype=np.float64))
+    if total == 0:
+        return (
+            "Every share is 0: l is 0, infinite or NaN. A thread without a column holds (-inf, 0): "
+            "-inf - -inf is NaN and needs a guard."
+        )
     if not abs(total - 1) <= 1e-3:
-        seen = np.exp(x.astype(np.float64) - m).sum() / total if total else 0
-        ratio = "" if total <= 0 else f" (as if l were {seen:.6g})"
-        return f"The row sums to {total:.6g}, not 1{ratio}: l must be the sum over all its columns."
+        l = np.exp(x.astype(np.float64) - m).sum()
+        seen = l / total
+        if abs(seen - np.isfinite(x).sum()) <= 1e-3:
+            cause = "it counts the scores, so exp(s - m) or exp(m_old - m_new) is missing"
+        elif seen < l:
+            cause = "columns are left out"
+        else:
+            cause = "columns count more than once, or are not brought to the common maximum"
+        return (
+            f"The row sums to {total:.4g}, not 1, as if l were {seen:.4g} and not {l:.4g}: {cause}."
+        )
     return "The row sums to 1, yet its shares are wrong: is every exp taken of its own x - m?"
 
 

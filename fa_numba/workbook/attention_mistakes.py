@@ -1,0 +1,124 @@
+"""What the usual mistakes come out as.
+
+A wrong answer says little; a wrong answer that equals what a missing alpha gives says where to
+look. Each function yields pairs (sentence, {name of the output: what the mistake makes of it}), in
+float64, for the graders of attention to compare with.
+"""
+
+import math
+
+import numpy as np
+
+
+def forward_mistakes(head, tile):
+    """Mistakes of a forward pass that visits the keys of a `Head` `tile` at a time."""
+    s, v = head.scores, head.v.astype(np.float64)
+    right = _walk(s, v, tile)
+    yield "out is not divided by l.", {"out": right["acc"]}
+    yield "The log is missing: lse = m + log(l).", {"lse": right["m"] + right["l"]}
+    yield "The maximum is missing: lse = m + log(l).", {"lse": right["lse"] - right["m"]}
+    base_2 = right["m"] + (right["lse"] - right["m"]) / math.log(2)
+    yield "This is log2: lse takes the natural logarithm.", {"lse": base_2}
+
+    alpha = "alpha = exp(m_old - m_new)"
+    for sentence, options in (
+        (f"The output summed so far is not multiplied by {alpha}.", {"rescale_acc": False}),
+        (f"The sum l so far is not multiplied by {alpha}.", {"rescale_l": False}),
+        (f"Neither the output nor l, summed so far, is multiplied by {alpha}.",
+         {"rescale_acc": False, "rescale_l": False}),
+        ("The maximum is that of the last tile alone: m_new = max(m_old, rowmax(s)).",
+         {"carry_m": False}),
+        ("out was divided in the tile before: multiply it by l again before adding to it.",
+         {"divide_always": True}),
+    ):  # fmt: skip
+        yield sentence, _walk(s, v, tile, **options)
+
+    for sentence, scores in [*_other_scales(head), *_other_masks(head)]:
+        yield sentence, _walk(scores, v, tile)
+    if not head.causal:
+        beyond = "Keys beyond seqlen_k, in the last tile, take part with score 0: it must be -inf."
+        yield beyond, _walk(*_padded(s, v, tile), tile)
+        for sentence, scores in _other_scales(head):
+            yield f"{beyond} {sentence}", _walk(*_padded(scores, v, tile), tile)
+
+
+def backward_mistakes(head):
+    """Mistakes of a backward pass that is given the right lse and delta."""
+    s, scale = head.scores, float(head.scale)
+    for sentence, options in (
+        ("The factor softmax_scale of {name} is missing: S = softmax_scale q k^T.", {"factor": 1}),
+        ("{name} has the factor softmax_scale twice.", {"factor": scale**2}),
+        ("delta is missing: dS = P * (dP - delta).", {"delta": 0}),
+        ("delta is added: dS = P * (dP - delta).", {"delta": -1}),
+    ):
+        gradients = _gradients(head, s, **options)
+        for name in ("dq", "dk"):  # dv knows nothing of dS
+            yield sentence.format(name=name), {name: gradients[name]}
+    for sentence, scores in [*_other_scales(head), *_other_masks(head)]:
+        yield sentence, _gradients(head, scores)
+
+
+def _walk(s, v, tile, *, rescale_acc=True, rescale_l=True, carry_m=True, divide_always=False):
+    """The running state after the last tile, with some of its rules broken."""
+    m, l = np.full(len(s), -np.inf), np.zeros(len(s))
+    acc = np.zeros((len(s), v.shape[1]))
+    with np.errstate(all="ignore"):  # a mistake may well overflow
+        for n in range(0, s.shape[1], tile):
+            m_new = s[:, n : n + tile].max(axis=1)
+            m_new = np.maximum(m, m_new) if carry_m else m_new
+            base = np.where(np.isneginf(m_new), 0, m_new)
+            p = np.exp(s[:, n : n + tile] - base[:, None])
+            alpha, m = np.exp(m - base), m_new
+            l = (alpha * l if rescale_l else l) + p.sum(axis=1)
+            acc = (alpha[:, None] * acc if rescale_acc else acc) + p @ v[n : n + tile]
+            if divide_always:
+                acc /= np.where(l > 0, l, 1)[:, None]
+        out = acc if divide_always else acc / np.where(l > 0, l, 1)[:, None]
+        return {"out": out, "acc": acc, "l": l, "m": m, "lse": m + np.log(l)}
+
+
+def _gradients(head, s, *, factor=None, delta=1):
+    """dq, dk, dv from scores `s` and the right lse, `delta` times the right delta."""
+    q, k, v, dout = (x.astype(np.float64) for x in (head.q, head.k, head.v, head.dout))
+    lse = head.forward["lse"][:, None]
+    with np.errstate(all="ignore"):
+        p = np.where(np.isneginf(lse), 0, np.exp(s - lse))
+        ds = p * (dout @ v.T - delta * head.backward["delta"][:, None])
+        ds *= float(head.scale) if factor is None else factor
+        return {"dq": ds @ k, "dk": ds.T @ q, "dv": p.T @ dout}
+
+
+def _other_scales(head):
+    """(sentence, scores) under another scale."""
+    default = 1 / math.sqrt(head.q.shape[1])
+    for sentence, scale in (
+        ("The scores are not multiplied by softmax_scale.", 1.0),
+        ("The scores are multiplied by 1/sqrt(head_dim), not by softmax_scale.", default),
+    ):
+        if not math.isclose(scale, head.scale, rel_tol=1e-6):
+            s = scale * head.q.astype(np.float64) @ head.k.T
+            s[np.isneginf(head.scores)] = -np.inf
+            yield sentence, s
+
+
+def _other_masks(head):
+    """(sentence, scores) under another mask."""
+    if not head.causal:
+        return
+    m, n = np.arange(len(head.q))[:, None], np.arange(len(head.k))
+    last = m + len(head.k) - len(head.q)
+    s = float(head.scale) * head.q.astype(np.float64) @ head.k.T
+    rule = "query m sees the keys n <= m + seqlen_k - seqlen_q"
+    for sentence, sees in (
+        (f"Hidden keys take part: {rule}.", n >= 0),
+        (f"The mask is aligned top-left: {rule}.", n <= m),
+        (f"The mask hides one key too many: {rule}, the last one included.", n < last),
+        (f"The mask shows one key too many: {rule}.", n <= last + 1),
+    ):
+        yield sentence, np.where(sees, s, -np.inf)
+
+
+def _padded(s, v, tile):
+    """Scores and values with keys of score 0 and value 0 up to the end of the last tile."""
+    missing = -s.shape[1] % tile
+    return np.pad(s, [(0, 0), (0, missing)]), np.pad(v, [(0, missing), (0, 0)])
