@@ -75,11 +75,7 @@ class Atomic:
         values = pick(value, machine.shape, mask).astype(array.dtype)
         if self.name == "cas":
             swap = pick(new, machine.shape, mask).astype(array.dtype)
-            old = in_turns(
-                array.flat,
-                places,
-                lambda now, i: np.where(now == values[i], swap[i], now),
-            )
+            old = compare_and_swap(array.flat, places, values, swap)
         else:
             ufunc = UFUNCS.get(self.name)
             if ufunc and not keep:
@@ -94,6 +90,29 @@ class Atomic:
         result = np.zeros(machine.shape, array.dtype)
         result[np.broadcast_to(mask, machine.shape)] = old
         return typed(result)
+
+
+def compare_and_swap(memory, places, expected, new):
+    """Where memory holds what is expected, store new; return what each thread found.
+
+    All threads up to the first whose swap succeeds find the same, so a lock that thousands
+    contend for takes two rounds.
+    """
+    old = np.empty(len(places), memory.dtype)
+    left = np.argsort(places, kind="stable")  # address by address, threads in order
+    while len(left):
+        found = memory[places[left]]
+        hits = np.flatnonzero(found == expected[left])
+        _, first = np.unique(places[left[hits]], return_index=True)
+        winners = hits[first]
+        last = np.full(memory.size, -1)
+        last[places[left[winners]]] = winners
+        winner = last[places[left]]
+        done = (winner < 0) | (np.arange(len(left)) <= winner)
+        old[left[done]] = found[done]
+        memory[places[left[winners]]] = new[left[winners]]
+        left = left[~done]
+    return old
 
 
 def in_turns(memory, places, update):

@@ -13,6 +13,7 @@ import types
 from dataclasses import dataclass, field
 
 RAISE = dis.opmap["RAISE_VARARGS"]
+AS_THEY_ARE = AssertionError, NameError, KeyboardInterrupt
 WRONG_CALL = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)")
 
 
@@ -168,7 +169,7 @@ def explain(error):
             error.sites = (site_of_traceback(frames[-1]),)
     elif not frames:
         return error  # nothing of the kernel has run
-    elif not (isinstance(error, (AssertionError, NameError)) or raised_by_kernel(error)):
+    elif not (isinstance(error, AS_THEY_ARE) or raised_by_kernel(error)):
         error = unexpected(error, site_of_traceback(frames[-1]))
     error.__suppress_context__ = True
     pruned = None

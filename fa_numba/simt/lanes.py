@@ -268,7 +268,7 @@ class Lanes:
         loop = self.loops[-1]
         self.mask, _ = self.split(test)
         loop.turns += 1
-        if loop.turns & 63 == 0:
+        if loop.patience.waits or loop.turns & 63 == 0:
             loop.patience.check()
         return self.mask is not NOBODY
 

@@ -134,7 +134,7 @@ def attempt(kernel, grid, block, arguments, shared_bytes=0, watch=None):
         block = dimensions(block, "thread block", MAX_BLOCK)
         check_resources(block, shared_bytes)
         Machine(grid, block, shared_bytes, current_options(), watch).run(function, arguments)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         error = explain(error)
         return watch.root_cause(error) if watch is not None else error
     return None

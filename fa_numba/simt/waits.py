@@ -13,13 +13,14 @@ import numpy as np
 
 from .errors import UnsupportedError, thread_name
 
-IMPATIENT_AFTER = 0.3  # seconds in which no thread has left the loop
+IMPATIENT_AFTER = 0.2  # seconds in which no thread has left the loop
 
 
 def waits_for_memory(loop):
-    """Tell from a while loop's syntax whether memory, not arithmetic, decides when it ends.
+    """Tell from a while loop's syntax whether memory alone decides when it ends.
 
-    True if an exit depends on an atomic, or on a load from a place that does not move.
+    True if every exit depends on atomics and loads from places that do not move, and on no
+    variable that the loop computes itself, as `j` in `while j < seq_lens[b]`.
     """
     assigned = {}
     for s in ast.walk(loop):
@@ -29,28 +30,26 @@ def waits_for_memory(loop):
                     if isinstance(x, ast.Name):
                         assigned.setdefault(x.id, []).append(s.value)
         elif isinstance(s, (ast.AugAssign, ast.For)) and isinstance(s.target, ast.Name):
-            assigned.setdefault(s.target.id, []).append(s)
+            assigned.setdefault(s.target.id, []).append(None)
 
     def from_memory(e, depth=2):
-        for x in ast.walk(e):
-            if isinstance(x, ast.Call) and "atomic" in ast.unparse(x.func):
-                return True
-            if isinstance(x, ast.Subscript):
-                used = {n.id for n in ast.walk(x) if isinstance(n, ast.Name)}
-                if not used & set(assigned):
-                    return True
-            if isinstance(x, ast.Name) and depth:
-                values = assigned.get(x.id, ())
-                if any(isinstance(v, ast.expr) and from_memory(v, depth - 1) for v in values):
-                    return True
-        return False
+        if e is None or depth < 0:
+            return False
+        nodes = list(ast.walk(e))
+        own = {x.id for x in nodes if isinstance(x, ast.Name) and x.id in assigned}
+        reads = own or any(
+            isinstance(x, ast.Subscript)
+            or (isinstance(x, ast.Call) and "atomic" in ast.unparse(x.func))
+            for x in nodes
+        )
+        return reads and all(from_memory(v, depth - 1) for name in own for v in assigned[name])
 
-    tests = [loop.test]
+    tests = [] if isinstance(loop.test, ast.Constant) else [loop.test]
     for s in ast.walk(loop):
         leaves = (ast.Break, ast.Return)
         if isinstance(s, ast.If) and any(isinstance(x, leaves) for x in ast.walk(s)):
             tests.append(s.test)
-    return any(map(from_memory, tests))
+    return bool(tests) and all(map(from_memory, tests))
 
 
 class Patience:
@@ -89,8 +88,15 @@ class Patience:
             sites=[self.site],
             thread=thread,
             block=block,
-            hint="The engine runs all threads in lockstep, so spin locks and loops that wait "
-            "for another thread's store cannot end." * self.waits,
+            hint=self.hint(),
+        )
+
+    def hint(self):
+        if not self.waits:
+            return "Look at what the test depends on: nothing in the loop changes it."
+        return (
+            "The CPU engine runs all threads in lockstep: a spin lock, or a loop that waits for "
+            "another thread's store, cannot end. Use an atomic, or launch twice."
         )
 
 
