@@ -1,0 +1,32 @@
+"""Figures of lessons 04 and 10: the words beside a drawing say what was counted."""
+
+import numpy as np
+import pytest
+
+from fa_numba.figures.banks import banks
+from fa_numba.figures.memory_shares import memory_shares
+from fa_numba.figures.tiled_product import tiled_product
+
+
+def test_tiled_product_counts_each_turn():
+    turn_a, turn_b, mine = np.full((4, 6), -1), np.full((6, 8), -1), np.zeros((4, 8), bool)
+    for turn in range(3):
+        turn_a[2:4, 2 * turn : 2 * turn + 2] = turn
+        turn_b[2 * turn : 2 * turn + 2, :2] = turn
+    mine[2:4, :2] = True
+    text = tiled_product(turn_a, turn_b, mine).describe()
+    assert "3 turns, 4 elements of c" in text
+    assert text.count("4 of a, 4 of b") == 3
+
+
+@pytest.mark.parametrize("row_length, wavefronts", [(32, 32), (33, 1), (36, 4), (64, 32)])
+def test_banks_counts_wavefronts(row_length, wavefronts):
+    text = banks({"column": (np.arange(32) * row_length, row_length)}).describe()
+    assert f"{wavefronts} wavefront" in text
+
+
+def test_memory_shares_names_every_kind():
+    shares = {"a": {"used": 0.75, "free": 0.25}, "b": {"used": 1.0, "free": 0.0}}
+    figure = memory_shares(shares, notes={"a": "3 at a time"})
+    assert figure.describe() == "a: used 75%, free 25%\nb: used 100%, free 0%"
+    assert figure._repr_png_().startswith(b"\x89PNG")
