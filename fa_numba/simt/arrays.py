@@ -162,22 +162,29 @@ class SharedArray(LaneArray):
         mask = machine.mask
         if self.num_blocks == 1:
             scatter(self.flat, offset, value, mask)
-        elif (isinstance(offset, np.ndarray) and offset.shape[3] > 1) or (
-            mask is not ALL and mask.shape[3] > 1
-        ):
-            scatter(self.flat, offset * self.num_blocks + machine.block_column, value, mask)
-        else:
-            # The same elements in every block: whole rows.
-            offset, value = spread(offset), spread(value)
-            lanes = np.broadcast_shapes(offset.shape[:3], value.shape[:3])
-            if mask is not ALL:
-                lanes = np.broadcast_shapes(lanes, mask.shape[:3])
-            offset = np.broadcast_to(offset[..., 0], lanes)
-            value = np.broadcast_to(value, (*lanes, value.shape[3]))
-            if mask is not ALL:
-                mask = np.broadcast_to(mask[..., 0], lanes)
-                offset, value = offset[mask], value[mask]
-            self.rows[offset] = value
+            return
+        if not varies_with_block(offset):
+            if mask is not ALL and mask.shape[:3] == (1, 1, 1):
+                # Blocks that are not here store what they hold already.
+                value = np.where(mask, value.astype(self.dtype), self.load(machine, offset))
+                mask = ALL
+            if not varies_with_block(mask):
+                self.store_rows(offset, value, mask)
+                return
+        scatter(self.flat, offset * self.num_blocks + machine.block_column, value, mask)
+
+    def store_rows(self, offset, value, mask):
+        """Store to the same elements in every block: whole rows."""
+        offset, value = spread(offset), spread(value)
+        lanes = np.broadcast_shapes(offset.shape[:3], value.shape[:3])
+        if mask is not ALL:
+            lanes = np.broadcast_shapes(lanes, mask.shape[:3])
+        offset = np.broadcast_to(offset[..., 0], lanes)
+        value = np.broadcast_to(value, (*lanes, value.shape[3]))
+        if mask is not ALL:
+            mask = np.broadcast_to(mask[..., 0], lanes)
+            offset, value = offset[mask], value[mask]
+        self.rows[offset] = value
 
     def addresses(self, machine, offset):
         return offset * self.num_blocks + machine.block_column
@@ -259,6 +266,10 @@ def poison(values):
         values.fill(np.nan)
     elif values.dtype.kind in "iu":
         values.fill(np.iinfo(values.dtype).max // 3 * 2)
+
+
+def varies_with_block(value):
+    return isinstance(value, np.ndarray) and value.shape[3] > 1
 
 
 def spread(value):

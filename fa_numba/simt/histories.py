@@ -179,11 +179,15 @@ class Histories:
             return taken
         taken, left = [], []
         for node, members in self.cohorts:
+            if members is blocks:
+                taken.append((node, members))
+                continue
             members = np.ones(self.num_blocks, bool) if members is None else members
             inside = members & blocks
             outside = members & ~blocks
             if inside.any():
-                taken.append((node, inside))
+                whole = (inside == blocks).all()  # keep the object: it is looked for by identity
+                taken.append((node, blocks if whole else inside))
                 if outside.any() and node.length >= LONGEST:
                     node = History(None, None, node.state.copy())
                     node.length = LONGEST
@@ -209,11 +213,11 @@ class Histories:
 
         Returns a list of (clashes, blocks) where there are clashes.
         """
-        if blocks is None and len(self.cohorts) == 1:  # the usual case
-            node, members = self.cohorts[0]
-            child = node.children.get(footprint) or node.follow(footprint)
-            self.cohorts[0] = child, members
-            return [(child.clashes, members)] if child.clashes else ()
+        for number, (node, members) in enumerate(self.cohorts):
+            if members is blocks:  # the usual case
+                child = node.children.get(footprint) or node.follow(footprint)
+                self.cohorts[number] = child, members
+                return [(child.clashes, members)] if child.clashes else ()
         moved, found = [], []
         for node, members in self.select(blocks):
             child = node.follow(footprint)

@@ -1,6 +1,7 @@
 """Watches shared memory: footprints of accesses, histories of blocks, stale values."""
 
 import copy
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,32 @@ from .shadow import place_of, thread_of
 
 MOST_FOOTPRINTS = 50_000
 MOST_COHORTS = 8  # ways in which the blocks of a batch behave; more, and each is followed alone
+MOST_MASKS = 64  # remembered
+
+
+class Part(NamedTuple):
+    """Blocks in which the same threads are active."""
+
+    blocks: np.ndarray  # booleans, or None for all
+    count: int
+    mask: np.ndarray  # of each of them
+    key: tuple  # stands for the mask in dictionaries
+
+
+def alike_columns(columns, chosen):
+    """Group the chosen columns of a matrix by content, as (which, None for all; one of them).
+
+    None if there are too many groups.
+    """
+    groups, left = [], chosen
+    while left.any():
+        if len(groups) == MOST_COHORTS:
+            return None
+        model = columns[:, left.argmax()]
+        alike = left & (columns == model[:, None]).all(0)
+        left = left & ~alike
+        groups.append((None if alike.all() else alike, model))
+    return groups
 
 
 class SharedWatch:
@@ -26,7 +53,7 @@ class SharedWatch:
 
     def start_batch(self):
         self.histories.start_batch(self.machine.num_blocks)
-        self.mask_keys = {}
+        self.parted = {}  # id of a mask -> (the mask, its parts)
         self.old_rows = {}  # memory -> its contents as of the last barrier
 
     def end_launch(self):
@@ -82,24 +109,17 @@ class SharedWatch:
         """Let warps synchronise; threads: booleans, (threads, 1 or blocks)."""
         if not self.checks:
             return
-        if threads.shape[1] > 1 and (threads == threads[:, :1]).all():
-            threads = threads[:, :1]
-        if threads.shape[1] == 1 and self.histories.crowd is None:
-            self.histories.follow(None, self.sync_footprint(threads[:, 0]))
+        histories = self.histories
+        groups = alike_columns(threads, threads.any(0)) if histories.crowd is None else None
+        if groups is not None:
+            for blocks, model in groups:
+                histories.follow(blocks, self.sync_footprint(model))
             return
-        left = threads.any(0) & (self.histories.crowd is None)
-        for _ in range(MOST_COHORTS):
-            if not left.any():
-                return
-            model = threads[:, left.argmax()]
-            alike = left & (threads == model[:, None]).all(0)
-            left &= ~alike
-            self.histories.follow(alike, self.sync_footprint(model))
-        if self.histories.crowd is None:
-            self.histories.disperse()
+        if histories.crowd is None:
+            histories.disperse()
         full = np.broadcast_to(threads, (self.machine.num_threads, self.machine.num_blocks))
-        self.histories.crowd.enter_loads()
-        self.histories.crowd.order.sync_warps(np.flatnonzero(full.T))
+        histories.crowd.enter_loads()
+        histories.crowd.order.sync_warps(np.flatnonzero(full.T))
 
     def sync_footprint(self, threads):
         key = WARP_SYNC, threads.tobytes()
@@ -125,8 +145,8 @@ class SharedWatch:
         parts = self.footprints_of(action, array, offset, site)
         if parts is None or histories.crowd is not None:
             return self.crowd(action, array, offset, site)
-        for blocks, footprint in parts:
-            footprint.times += self.machine.num_blocks if blocks is None else int(blocks.sum())
+        for blocks, count, footprint in parts:
+            footprint.times += count
             if self.checks:
                 for clashes, members in histories.follow(blocks, footprint):
                     found += [Lanes.of_cohort(c, footprint, members, self) for c in clashes]
@@ -161,46 +181,74 @@ class SharedWatch:
     # ------------------------------------------------------------------ footprints
 
     def footprints_of(self, action, array, offset, site):
-        """Return [(blocks, footprint)], one per way in which blocks behave; None if too many."""
-        mask = self.machine.mask
-        if (mask is ALL or mask.shape[3] == 1) and (
-            not isinstance(offset, np.ndarray) or offset.shape[3] == 1
-        ):
-            return ((None, self.footprint(action, array, offset, mask, site)),)
-        active = self.machine.active()
-        places = np.where(active, self.machine.full(offset), -1)
-        parts, left = [], active.any(0)
-        while left.any():
-            if len(parts) == MOST_COHORTS:
-                return None
-            model = places[:, left.argmax()]
-            alike = left & (places == model[:, None]).all(0)
-            left &= ~alike
-            lanes = model.reshape(*self.machine.shape[:3], 1)
-            mask = ALL if (model >= 0).all() else lanes >= 0
-            footprint = self.footprint(action, array, np.maximum(lanes, 0), mask, site)
-            parts.append((None if alike.all() else alike, footprint))
-        return parts
+        """Return the ways in which blocks behave as (blocks, how many, footprint).
 
-    def footprint(self, action, array, offset, mask, site):
+        None if they are too many.
+        """
+        machine = self.machine
+        if not isinstance(offset, np.ndarray) or offset.shape[3] == 1:
+            parts = self.parts(machine.mask)
+            return parts and [
+                (part.blocks, part.count, self.footprint(action, array, offset, part, site))
+                for part in parts
+            ]
+        places = np.where(machine.active(), machine.full(offset), -1)
+        groups = alike_columns(places, places.max(0) >= 0)
+        if groups is None:
+            return None
+        result = []
+        for blocks, model in groups:
+            lanes = model.reshape(*machine.shape[:3], 1)
+            part = self.new_part(blocks, lanes >= 0)
+            footprint = self.footprint(action, array, np.maximum(lanes, 0), part, site)
+            result.append((blocks, part.count, footprint))
+        return result
+
+    def parts(self, mask):
+        """Return the groups of blocks that a mask treats alike; None if they are too many.
+
+        Remembered by the mask's identity: it stays while a block of code runs.
+        """
+        known = self.parted.get(id(mask))
+        if known is None or known[0] is not mask:
+            if len(self.parted) > MOST_MASKS:
+                self.parted.clear()
+            known = self.parted[id(mask)] = mask, self.part(mask)
+        return known[1]
+
+    def part(self, mask):
+        machine = self.machine
+        if mask is ALL or mask.shape[3] == 1:
+            return [self.new_part(None, mask)]
+        if mask.shape[:3] == (1, 1, 1):
+            return [self.new_part(mask.reshape(-1), ALL)]
+        active = machine.active()
+        groups = alike_columns(active, active.any(0))
+        column = (*machine.shape[:3], 1)
+        return groups and [self.new_part(blocks, model.reshape(column)) for blocks, model in groups]
+
+    def new_part(self, blocks, mask):
+        count = self.machine.num_blocks if blocks is None else int(blocks.sum())
+        if mask is ALL or mask.all():
+            return Part(blocks, count, ALL, None)
+        return Part(blocks, count, mask, (mask.shape, mask.tobytes()))
+
+    def active_blocks(self, mask):
+        """Return which blocks have active threads; None for all."""
+        parts = self.parts(mask)
+        if parts is not None and len(parts) == 1:
+            return parts[0].blocks
+        blocks = self.machine.active().any(0)
+        return None if blocks.all() else blocks
+
+    def footprint(self, action, array, offset, part, site):
         """Return the footprint of an access that does not depend on the block."""
         if isinstance(offset, np.ndarray):
-            key = site, action, array.memory, self.mask_key(mask), offset.shape, offset.tobytes()
+            key = site, action, array.memory, part.key, offset.shape, offset.tobytes()
         else:
-            key = site, action, array.memory, self.mask_key(mask), int(offset)
+            key = site, action, array.memory, part.key, int(offset)
         footprint = self.footprints.get(key)
-        return footprint or self.make_footprint(key, action, array, offset, mask, site)
-
-    def mask_key(self, mask):
-        """Return what identifies a mask by content; masks stay while a block of code runs."""
-        if mask is ALL:
-            return None
-        known = self.mask_keys.get(id(mask))
-        if known is None or known[0] is not mask:
-            if len(self.mask_keys) > 64:
-                self.mask_keys.clear()
-            known = self.mask_keys[id(mask)] = mask, (mask.shape, mask.tobytes())
-        return known[1]
+        return footprint or self.make_footprint(key, action, array, offset, part.mask, site)
 
     def make_footprint(self, key, action, array, offset, mask, site):
         if len(self.footprints) > MOST_FOOTPRINTS:

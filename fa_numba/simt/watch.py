@@ -86,10 +86,7 @@ class Watch:
     def barrier(self):
         """Note a cuda.syncthreads() of the active threads."""
         machine = self.machine
-        blocks = None
-        if machine.mask is not ALL:
-            blocks = machine.active().any(0)
-            blocks = None if blocks.all() else blocks
+        blocks = self.shared.active_blocks(machine.mask)
         if self.counters is not None:
             self.counters.barriers += machine.num_blocks if blocks is None else int(blocks.sum())
         self.shared.barrier(blocks)
