@@ -12,7 +12,7 @@ import numpy as np
 RESULTS = Path(__file__).parent / "results"
 
 
-def time_ms(function, *args, repeats=20, flush_bytes=1 << 30, **options):
+def time_ms(function, *args, repeats=20, **options):
     """Median milliseconds of ``function(*args, **options)``, inputs out of L2, compiled before.
 
     Parameters
@@ -20,10 +20,9 @@ def time_ms(function, *args, repeats=20, flush_bytes=1 << 30, **options):
     function : callable
         Enqueues its work on CuPy's current stream.
     repeats : int, default=20
-    flush_bytes : int, default=2**30
-        Written before each sample. Far over any L2, and long enough (about 0.3 ms on an H200)
-        for Python to enqueue the launch meanwhile, so that the events time the GPU and not
-        Numba's launch.
+        Before each, 8 GiB are written in rounds of 1 GiB: far over any L2, and long enough (2 ms
+        on an H200) for Python to enqueue the launch meanwhile, so that the events time the GPU
+        and not Numba's launch.
 
     Returns
     -------
@@ -33,11 +32,12 @@ def time_ms(function, *args, repeats=20, flush_bytes=1 << 30, **options):
 
     for _ in range(2):
         function(*args, **options)  # compile and warm up
-    flush = cupy.empty(flush_bytes, np.uint8)
+    flush = cupy.empty(1 << 30, np.uint8)
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     samples = []
     for _ in range(repeats):
-        flush.fill(0)
+        for _ in range(8):
+            flush.fill(0)
         start.record()
         function(*args, **options)
         end.record()

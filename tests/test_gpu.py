@@ -108,7 +108,11 @@ def test_backward(case):
         assert (x == x_again).all(), f"{name} differs from run to run"
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (33, 100), (64, 1025), (4096, 8192)])
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1), (3, 7), (33, 100), (64, 1025), (4096, 8192)],
+    ids=lambda s: f"{'small' if s[1] < 2000 else 'large'}-{s[0]}x{s[1]}",
+)
 @pytest.mark.parametrize("name", ["naive_softmax", "safe_softmax", "online_softmax"])
 def test_softmax(name, shape):
     x = random(np.random.default_rng(0), *shape)
@@ -150,7 +154,7 @@ def test_strided_arrays_small():
     assert (out == out_packed).all() and (lse == lse_packed).all()
 
 
-def test_runs_on_the_current_stream_small():
+def test_runs_on_the_current_stream():
     q, k, v, causal = make_case((1, 64, 64, 2, 2, 32, True))
     out_ref, _ = reference.attention(q, k, v, causal=causal)
     stream = cupy.cuda.Stream(non_blocking=True)
