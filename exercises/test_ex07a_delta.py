@@ -13,6 +13,7 @@ from fa_numba.workbook.attention_checks import (
     expect_unchanged,
     guarded,
 )
+from fa_numba.workbook.attention_mistakes import delta_mistakes
 
 
 def random_rows(seqlen_q, head_dim, seed=0):
@@ -32,7 +33,8 @@ def check(exercise, dout, out):
     want, plain = (
         np.sum(dout.astype(dtype) * out.astype(dtype), axis=1) for dtype in (np.float64, np.float32)
     )
-    expect_close("delta", delta, want, plain, tile=exercise.ROWS, factor=3)
+    mistakes = delta_mistakes(dout, out)
+    expect_close("delta", delta, want, plain, tile=exercise.ROWS, factor=3, mistakes=mistakes)
 
 
 def test_matches(exercise):

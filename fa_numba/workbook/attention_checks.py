@@ -199,9 +199,11 @@ def _likely_cause(got, want, bad_rows, tile):
             "NaN comes from -inf - (-inf), 0 * inf or 0 / 0, and it is what a shared or local "
             "array holds before it is first written."
         )
+    if np.isneginf(got[row]).any() and not np.isneginf(want[row]).any():
+        return "-inf: no score was counted in this row, or the new value was not stored."
     if np.isneginf(want[row]).any() or not want[row].any():
         return "The row sees no key: 0 in out and in gradients, -inf in lse, by a test of its own."
-    if row >= num_rows - num_rows % tile:
+    if row >= num_rows - num_rows % tile and row > 0:
         return "Only rows of the last tile, which is not full, are wrong."
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = got[row] / want[row]
@@ -231,17 +233,20 @@ def expect_traffic(trace, wanted):
         times = f", {got / elements:.4g} times as many" if elements else ""
         raise AssertionError(
             f"{kind} of {name}: {formula} = {elements} elements, but the meter shows {got}{times}. "
-            + _traffic_cause(trace, got, elements)
+            + _traffic_cause(trace, kind, got, elements)
         )
 
 
-def _traffic_cause(trace, got, elements):
+def _traffic_cause(trace, kind, got, elements):
     if got < elements:
         return "Is part of it never touched?"
     for axis, threads in zip("xy", trace.block, strict=False):
         if threads > 1 and got == threads * elements:
-            return (
-                f"That is once per threadIdx.{axis}: one thread loads an element, the others read "
-                "it from shared memory."
-            )
+            one = {
+                "loads": "one thread loads an element, the others read it from shared memory",
+                "stores": "one thread stores an element",
+            }
+            return f"That is once per threadIdx.{axis}: {one[kind]}."
+    if kind == "stores":
+        return "Is an element stored more than once, or by more than one thread?"
     return "Is a tile loaded again that is on the chip already, or one that nobody needs?"

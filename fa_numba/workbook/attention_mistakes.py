@@ -16,8 +16,8 @@ def forward_mistakes(head, tile):
     right = _walk(s, v, tile)
     yield "out is not divided by l.", {"out": right["acc"]}
     yield "The log is missing: lse = m + log(l).", {"lse": right["m"] + right["l"]}
-    yield "The maximum is missing: lse = m + log(l).", {"lse": right["lse"] - right["m"]}
-    base_2 = right["m"] + (right["lse"] - right["m"]) / math.log(2)
+    yield "The maximum is missing: lse = m + log(l).", {"lse": right["log_l"]}
+    base_2 = right["m"] + right["log_l"] / math.log(2)
     yield "This is log2: lse takes the natural logarithm.", {"lse": base_2}
 
     alpha = "alpha = exp(m_old - m_new)"
@@ -58,6 +58,26 @@ def backward_mistakes(head):
         yield sentence, _gradients(head, scores)
 
 
+def delta_mistakes(dout, out):
+    """Mistakes of delta = rowsum(dout * out) by a warp per row."""
+    product = dout.astype(np.float64) * out
+    column = np.arange(out.shape[1])
+    lane = column % 32
+    for sentence, part in (
+        ("This is what lane 0 has summed: the 32 lanes must add up, by shuffles.", lane == 0),
+        ("Lanes 16 to 31 are missing: the first distance is 16.", lane < 16),
+        ("Lane 1, 3, 5, ... are missing: the last distance is 1.", lane % 2 == 0),
+        (
+            "Columns 32 and up are missing: a lane takes lane, lane + 32, ...",
+            column < 32,
+        ),
+    ):
+        yield sentence, {"delta": product[:, part].sum(axis=1)}
+    for name, x in (("dout", dout), ("out", out)):
+        squares = np.sum(x.astype(np.float64) ** 2, axis=1)
+        yield f"This is rowsum({name} * {name}): multiply dout by out.", {"delta": squares}
+
+
 def _walk(s, v, tile, *, rescale_acc=True, rescale_l=True, carry_m=True, divide_always=False):
     """The running state after the last tile, with some of its rules broken."""
     m, l = np.full(len(s), -np.inf), np.zeros(len(s))
@@ -74,7 +94,8 @@ def _walk(s, v, tile, *, rescale_acc=True, rescale_l=True, carry_m=True, divide_
             if divide_always:
                 acc /= np.where(l > 0, l, 1)[:, None]
         out = acc if divide_always else acc / np.where(l > 0, l, 1)[:, None]
-        return {"out": out, "acc": acc, "l": l, "m": m, "lse": m + np.log(l)}
+        log_l = np.log(l)
+        return {"out": out, "acc": acc, "l": l, "m": m, "log_l": log_l, "lse": m + log_l}
 
 
 def _gradients(head, s, *, factor=None, delta=1):
@@ -103,11 +124,15 @@ def _other_scales(head):
 
 def _other_masks(head):
     """(sentence, scores) under another mask."""
-    if not head.causal:
-        return
     m, n = np.arange(len(head.q))[:, None], np.arange(len(head.k))
     last = m + len(head.k) - len(head.q)
     s = float(head.scale) * head.q.astype(np.float64) @ head.k.T
+    if not head.causal:
+        yield (
+            "The last key, seqlen_k - 1, takes no part.",
+            np.where(n < len(head.k) - 1, s, -np.inf),
+        )
+        return
     rule = "query m sees the keys n <= m + seqlen_k - seqlen_q"
     for sentence, sees in (
         (f"Hidden keys take part: {rule}.", n >= 0),
