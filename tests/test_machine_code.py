@@ -1,15 +1,29 @@
 """analysis.machine_code: registers, spills, shared bytes and float64 creep, without a GPU."""
 
+import inspect
 import math
 
 import numpy as np
 import pytest
-from numba import cuda, float32
+from numba import cuda, float32, int64, types, void
 from numba.core.errors import TypingError
 
-from fa_numba.analysis.machine_code import TARGETS, compile_kernel, gpu_ready, signature_of
+from fa_numba import analysis
+from fa_numba.analysis.machine_code import (
+    TARGETS,
+    compile_kernel,
+    compile_ptx,
+    compute_capability,
+    disassembler_available,
+    gpu_ready,
+    signature_of,
+)
 
 X = np.zeros(32, np.float32)
+
+needs_nvdisasm = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
 
 
 @cuda.jit(device=True)
@@ -88,3 +102,105 @@ def test_signature_follows_the_arguments():
 def test_unknown_arguments_are_named():
     with pytest.raises(TypeError, match="str"):
         signature_of(("text",))
+
+
+def test_a_signature_says_it_all():
+    signature = void(float32[::1], int64)
+    assert [str(t) for t in signature_of(signature)] == ["array(float32, 1d, C)", "int64"]
+    assert signature_of("void(float32[::1], int64)") == signature_of(signature)
+
+
+def test_devices_and_compute_capabilities():
+    assert compute_capability("T4") == (7, 5)
+    assert compute_capability("H100") == (9, 0, "a")
+    assert compute_capability((8, 6)) == (8, 6)
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("device", ["T4", "A100-80GB", "H200"])
+def test_counts_what_the_kernel_does(device):
+    code = analysis.machine_code(reverse, (X, X), device=device)
+    assert (code.registers, code.shared_bytes) == (
+        compile_kernel(reverse, (X, X), cc=code.cc).registers,
+        128,
+    )
+    assert [code.counts[label] for label in ("LDG.32", "STS.32", "BAR", "LDS.32", "STG.32")] == (
+        [1] * 5
+    )
+    assert code.counts["MUFU.EX2"] == 1
+    assert code.kinds["float64"] == code.kinds["tensor"] == 0
+    assert sum(code.counts.values()) == sum(code.kinds.values()) == len(code.instructions)
+
+
+def line_of(text, function):
+    lines, first = inspect.getsourcelines(function)
+    return next(first + n for n, line in enumerate(lines) if text in line)
+
+
+@needs_nvdisasm
+def test_maps_instructions_to_source_lines():
+    code = analysis.machine_code(reverse, (X, X), device="A100-80GB")
+    body = reverse.py_func
+    assert code.lines[line_of("tile[i] = x[i]", body)]["LDG.32"] == 1
+    assert code.lines[line_of("tile[i] = x[i]", body)]["STS.32"] == 1
+    assert code.lines[line_of("syncthreads", body)] == {"BAR": 1}
+    assert code.lines[line_of("twice(", body)]["MUFU.EX2"] == 1
+    assert code.lines[line_of("return a *", twice.py_func)] == {"FFMA": 1}  # inlined, and fused
+
+
+@needs_nvdisasm
+def test_shows_source_beside_counts():
+    code = analysis.machine_code(reverse, (X, X), device="A100-80GB")
+    text, page = str(code), code._repr_html_()
+    for shown in (text, page):
+        assert "reverse for sm_80" in shown and "MUFU.EX2 1" in shown
+        assert "tile[i] = x[i]" in shown and "return a * float32(2)" in shown
+    row = next(line for line in text.splitlines() if "cuda.syncthreads()" in line)
+    assert row.split()[:2] == ["1", "1"]
+
+
+@needs_nvdisasm
+def test_division_routines_are_counted_apart():
+    @cuda.jit
+    def divide(x, y, n):
+        y[0] = x[cuda.threadIdx.x // n]
+
+    code = analysis.machine_code(divide, (X, X, 3), device="A100-80GB")
+    assert code.counts["CALL div_s64"] == 1
+    routine = [i for i in code.instructions if i.helper == "div_s64"]
+    assert len(routine) > 50 and {i.line for i in routine} == {None}
+    assert "(div_s64)" in str(code)
+
+
+@needs_nvdisasm
+def test_float64_in_machine_code():
+    code = analysis.machine_code(creeping, (X, X), device="A100-80GB")
+    assert code.counts["DMUL"] == 1 and code.kinds["float64"] >= 2
+
+
+@needs_nvdisasm
+def test_float16_arithmetic_is_a_call_left_open():
+    @cuda.jit
+    def square(x, y):
+        y[0] = x[0] * x[0]
+
+    half = types.Array(types.float16, 1, "C")
+    code = analysis.machine_code(square, (half, half), device="A100-80GB")
+    assert code.local_bytes > 0 and code.counts["CALL"] == 1
+
+
+@needs_nvdisasm
+def test_line_numbers_leave_device_functions_as_they_were():
+    compile_ptx(reverse, (X, X))
+    kept = list(twice.overloads.values())
+    analysis.machine_code(reverse, (X, X))
+    assert all(a is b for a, b in zip(kept, twice.overloads.values(), strict=True))
+    assert ".loc" not in compile_ptx(reverse, (X, X))
+
+
+@needs_nvdisasm
+def test_a_kernel_without_source():
+    namespace = {"cuda": cuda}
+    exec("@cuda.jit\ndef doubled(x):\n    x[0] = x[0] + x[0]\n", namespace)
+    code = analysis.machine_code(namespace["doubled"], (X,), device="A100-80GB")
+    assert code.counts["FADD"] == 1 and "FADD 1" in str(code)

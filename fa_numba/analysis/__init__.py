@@ -17,6 +17,7 @@ from fa_numba.analysis.hbm_traffic import (
     standard_attention_traffic,
 )
 from fa_numba.analysis.kv_cache_size import kv_cache_bytes, kv_cache_tokens
+from fa_numba.analysis.lint import lint
 from fa_numba.analysis.machine_code import machine_code
 from fa_numba.analysis.occupancy import Occupancy, occupancy
 from fa_numba.analysis.roofline import Roofline
@@ -37,6 +38,7 @@ __all__ = [
     "kernel_block_sizes",
     "kv_cache_bytes",
     "kv_cache_tokens",
+    "lint",
     "machine_code",
     "naive_attn",
     "naive_softmax",

@@ -25,7 +25,6 @@ from unittest import mock
 import numpy as np
 from numba import cuda, from_dtype, types
 from numba.core import sigutils, typing
-from numba.core.errors import NumbaWarning
 
 from fa_numba.analysis import devices, sass
 
@@ -145,7 +144,7 @@ class MachineCode:
         # Device functions of the same file, and what has no line at all.
         numbers = sorted(n for n in by_line if isinstance(n, int) and n not in own)
         others = sorted(n for n in by_line if isinstance(n, str))
-        lines = {n: _source_line(self.file, n) for n in numbers}
+        lines = {n: source_line(self.file, n) for n in numbers}
         rows += [(n, lines[n], by_line[n]) for n in numbers]
         rows += [("", name, by_line[name]) for name in others]
         return kinds, rows
@@ -260,6 +259,23 @@ def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):
     numba.core.errors.TypingError
         The kernel uses what Numba cannot compile; the message shows the line.
     """
+    return _compile(kernel, args, cc, lineinfo)[0]
+
+
+def compile_with_lines(kernel, args, *, cc=(8, 0)):
+    """PTX with line numbers, and what Numba inferred: the types of every variable.
+
+    Returns
+    -------
+    ptx : str
+    results : list
+        Numba's compile results of the device functions, as far as they are called, and of the
+        kernel, which comes last.
+    """
+    return _compile(kernel, args, cc, lineinfo=True)
+
+
+def _compile(kernel, args, cc, lineinfo):
     if not compiler_available():
         raise CompilerMissingError(
             'compiling needs NVVM and NVRTC: pip install -e ".[compiler]" (no GPU needed)'
@@ -271,10 +287,7 @@ def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):
     }
     with contextlib.ExitStack() as context:
         context.enter_context(_answer_for(cc))
-        if lineinfo:
-            context.enter_context(compile_anew())
-            context.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore", NumbaWarning)  # a source that it cannot find
+        results = context.enter_context(_compile_anew()) if lineinfo else []
         ptx, _ = cuda.compile(
             kernel.py_func,
             signature_of(args),
@@ -285,7 +298,7 @@ def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):
             lineinfo=lineinfo,
             **options,
         )
-    return ptx
+    return ptx, results
 
 
 def _answer_for(cc):
@@ -295,17 +308,17 @@ def _answer_for(cc):
 
 
 @contextlib.contextmanager
-def compile_anew():
+def _compile_anew():
     """Inside, device functions are compiled anew, with line numbers; after, as if never compiled.
 
     A device function is compiled once and kept. What was kept has no line numbers, and what is
     compiled here must not serve a launch.
     """
-    from numba.cuda import dispatcher
+    from numba.cuda import compiler, dispatcher
     from numba.cuda.descriptor import cuda_target
 
-    kept, compiled = {}, []
-    compile_device, compile_cuda = dispatcher.CUDADispatcher.compile_device, dispatcher.compile_cuda
+    kept, results = {}, []
+    compile_device, compile_cuda = dispatcher.CUDADispatcher.compile_device, compiler.compile_cuda
     target = cuda_target.target_context
 
     def compile_device_anew(self, *args, **kwargs):
@@ -314,23 +327,26 @@ def compile_anew():
             self.overloads = OrderedDict()
         return compile_device(self, *args, **kwargs)
 
-    def compile_with_lines(*args, **kwargs):
-        result = compile_cuda(*args, **{**kwargs, "lineinfo": True})
-        compiled.append(result)
-        return result
+    def compile_and_note(*args, **kwargs):
+        results.append(compile_cuda(*args, **{**kwargs, "lineinfo": True}))
+        return results[-1]
 
     with (
         mock.patch.object(dispatcher.CUDADispatcher, "compile_device", compile_device_anew),
-        mock.patch.object(dispatcher, "compile_cuda", compile_with_lines),
+        mock.patch.object(dispatcher, "compile_cuda", compile_and_note),
+        mock.patch.object(compiler, "compile_cuda", compile_and_note),
         mock.patch.object(target, "cached_internal_func", {}),
+        warnings.catch_warnings(),
     ):
+        # A kernel made by exec: its instructions have line numbers all the same.
+        warnings.filterwarnings("ignore", message="Could not find source")
         try:
-            yield compiled
+            yield results
         finally:
             for function, overloads in kept.items():
                 function.overloads = overloads
-            for result in compiled:
-                with contextlib.suppress(KeyError):  # not reached where compiling failed
+            for result in results:
+                with contextlib.suppress(KeyError):  # the kernel itself, and what failed
                     target.remove_user_function(result.entry_point)
 
 
@@ -355,7 +371,7 @@ def compile_kernel(kernel, args, *, cc=(8, 0)):
     numba.core.errors.TypingError
         The kernel uses what Numba cannot compile.
     """
-    return _assemble(kernel, compile_ptx(kernel, args, cc=cc), cc)
+    return assemble(kernel, compile_ptx(kernel, args, cc=cc), cc)
 
 
 def machine_code(kernel, args, *, device=None):
@@ -388,7 +404,7 @@ def machine_code(kernel, args, *, device=None):
     >>> print(code)                                           # doctest: +SKIP
     """
     cc = compute_capability(device)
-    return _assemble(kernel, compile_ptx(kernel, args, cc=cc, lineinfo=True), cc)
+    return assemble(kernel, compile_ptx(kernel, args, cc=cc, lineinfo=True), cc)
 
 
 def compute_capability(device=None):
@@ -402,7 +418,8 @@ def compute_capability(device=None):
     return (major, minor, "a") if major >= 9 else (major, minor)
 
 
-def _assemble(kernel, ptx, cc):
+def assemble(kernel, ptx, cc):
+    """`MachineCode` of a kernel from its PTX."""
     report, cubin = _ptxas(ptx, cc)
 
     def number(pattern):
@@ -522,5 +539,6 @@ def _ptxas(ptx, cc):
         return run.stderr, cubin.read_bytes()
 
 
-def _source_line(file, number):
+def source_line(file, number):
+    """Text of a source line, "" where it cannot be found."""
     return linecache.getline(file, number).rstrip()

@@ -1,0 +1,422 @@
+"""analysis.lint: a kernel with one fault gives that finding on that line; mended, it gives none.
+
+The faulty line of each kernel ends in the comment "fault". Mending must not only silence the lint:
+the machine code must have fewer of the instructions that the fault was made of.
+"""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int64, types, uint32, uint64, void
+
+from fa_numba import analysis
+from fa_numba.analysis.machine_code import compile_ptx, disassembler_available
+
+pytestmark = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
+
+X = np.zeros(4096, np.float32)
+MATRIX = np.zeros((8, 8), np.float32)
+float16 = types.float16
+HALF = types.Array(float16, 1, "C")
+SCALE = 0.1  # a Python float, and no float32
+SCALE32 = np.float32(0.1)
+DIVISOR = 7
+
+
+@cuda.jit(device=True)
+def tenth(a):
+    return a * 0.1  # fault
+
+
+@cuda.jit(device=True)
+def tenth_mended(a):
+    return a * float32(0.1)
+
+
+class NegativeIndexOfSharedTile:
+    kind, args = "negative index", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        tile = cuda.shared.array(1024, float32)
+        tid = uint64(cuda.threadIdx.x)
+        row = cuda.threadIdx.x
+        tile[tid] = x[tid]
+        cuda.syncthreads()
+        total = float32(0.0)
+        for d in range(0, 64, 4):
+            for e in range(4):
+                total += tile[row * 64 + d + e]  # fault
+        y[tid] = total
+
+    @cuda.jit
+    def mended(x, y):
+        tile = cuda.shared.array(1024, float32)
+        tid = uint64(cuda.threadIdx.x)
+        row = cuda.threadIdx.x
+        tile[tid] = x[tid]
+        cuda.syncthreads()
+        total = float32(0.0)
+        for d in range(0, 64, 4):
+            for e in range(4):
+                total += tile[uint64(row * 64 + d + e)]
+        y[tid] = total
+
+
+class NegativeIndexInTwoDimensions:
+    kind, args = "negative index", (MATRIX, MATRIX)
+
+    @cuda.jit
+    def faulty(x, y):
+        row, col = cuda.grid(2)
+        y[uint64(row), uint64(col)] = x[row, uint64(col)]  # fault
+
+    @cuda.jit
+    def mended(x, y):
+        row, col = cuda.grid(2)
+        y[uint64(row), uint64(col)] = x[uint64(row), uint64(col)]
+
+
+class Float64RunningSum:
+    kind, args = "float64", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        total = 0.0  # fault
+        for j in range(8):
+            total += x[j]
+        y[0] = total
+
+    @cuda.jit
+    def mended(x, y):
+        total = float32(0.0)
+        for j in range(8):
+            total += x[j]
+        y[0] = total
+
+
+class Float64Literal:
+    kind, args = "float64", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        y[1] = -1.5
+        y[0] = x[0] * 0.1  # fault
+
+    @cuda.jit
+    def mended(x, y):
+        y[1] = -1.5  # stored as float32: no fault
+        y[0] = x[0] * float32(0.1)
+
+
+class Float64Comparison:
+    kind, args = "float64", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        if x[0] > 0.1:  # fault
+            y[0] = x[1]
+
+    @cuda.jit
+    def mended(x, y):
+        if x[0] > float32(0.1):
+            y[0] = x[1]
+
+
+class Float64Closure:
+    kind, args = "float64", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        y[0] = x[0] * x[1] + SCALE  # fault
+
+    @cuda.jit
+    def mended(x, y):
+        y[0] = x[0] * x[1] + SCALE32
+
+
+class Float64OfIntegers:
+    kind, args = "float64", (X, X, 3)
+
+    @cuda.jit
+    def faulty(x, y, n):
+        mean = x[0] / n  # fault
+        y[0] = mean
+
+    @cuda.jit
+    def mended(x, y, n):
+        mean = x[0] / float32(n)
+        y[0] = mean
+
+
+class Float64Function:
+    kind, args = "float64", (X, X, 3)
+
+    @cuda.jit
+    def faulty(x, y, n):
+        norm = math.sqrt(n)  # fault
+        y[0] = x[0] * norm
+
+    @cuda.jit
+    def mended(x, y, n):
+        norm = math.sqrt(float32(n))
+        y[0] = x[0] * norm
+
+
+class Float64InDeviceFunction:
+    kind, args = "float64", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        y[0] = tenth(x[0]) + x[1]
+
+    @cuda.jit
+    def mended(x, y):
+        y[0] = tenth_mended(x[0]) + x[1]
+
+
+class DivisionByArgument:
+    kind, args = "division", (X, X, 3)
+
+    @cuda.jit
+    def faulty(x, y, n):
+        i = cuda.grid(1)
+        row = i // n  # fault
+        y[uint64(i)] = x[uint64(row)]
+
+    @cuda.jit
+    def mended(x, y, n):
+        i = cuda.grid(1)
+        row = uint32(i) // uint32(DIVISOR)
+        y[uint64(i)] = x[uint64(row)]
+
+
+class ModuloByArgument:
+    kind, args = "division", (X, X, np.uint32(3))
+
+    @cuda.jit
+    def faulty(x, y, n):
+        i = uint32(cuda.threadIdx.x)
+        y[i] = x[i % n]  # fault
+
+    @cuda.jit
+    def mended(x, y, n):
+        i = uint32(cuda.threadIdx.x)
+        y[i] = x[i % uint32(DIVISOR)]
+
+
+class DivisionByRange:
+    kind, args = "division", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):  # fault
+            y[uint64(i)] = x[uint64(i)]
+
+    @cuda.jit
+    def mended(x, y):
+        i = cuda.threadIdx.x
+        while i < x.size:
+            y[uint64(i)] = x[uint64(i)]
+            i += cuda.blockDim.x
+
+
+class SignedDivision:
+    kind, args = "signed division", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        tid = cuda.threadIdx.x
+        lane = tid % 32  # fault
+        y[uint64(tid)] = x[uint64(lane)]
+
+    @cuda.jit
+    def mended(x, y):
+        tid = cuda.threadIdx.x
+        lane = tid & 31
+        y[uint64(tid)] = x[uint64(lane)]
+
+
+class LocalMemoryRunTimeIndex:
+    kind, args = "local memory", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        bins = cuda.local.array(32, float32)
+        for c in range(32):
+            bins[c] = float32(0.0)
+        for j in range(32):
+            bins[uint64(x[j])] += float32(1.0)  # fault
+        for c in range(32):
+            y[c] = bins[c]
+
+    @cuda.jit
+    def mended(x, y):
+        bins = cuda.shared.array(32, float32)
+        for c in range(32):
+            bins[c] = float32(0.0)
+        for j in range(32):
+            bins[uint64(x[j])] += float32(1.0)
+        for c in range(32):
+            y[c] = bins[c]
+
+
+class LocalMemoryLongLoop:
+    kind, args = "local memory", (X, X)
+
+    @cuda.jit
+    def faulty(x, y):
+        acc = cuda.local.array(512, float32)  # fault
+        for c in range(512):
+            acc[uint64(c)] = x[uint64(c)]
+        total = float32(0.0)
+        for c in range(512):
+            total = total * acc[uint64(511 - c)]
+        y[0] = total
+
+    @cuda.jit
+    def mended(x, y):
+        acc = cuda.local.array(64, float32)
+        for c in range(64):
+            acc[uint64(c)] = x[uint64(c)]
+        total = float32(0.0)
+        for c in range(64):
+            total = total * acc[uint64(63 - c)]
+        y[0] = total
+
+
+class LocalMemoryOfFloat16:
+    kind, args = "local memory", (HALF, HALF)
+
+    @cuda.jit
+    def faulty(x, y):
+        y[0] = x[0] * x[1]  # fault
+
+    @cuda.jit
+    def mended(x, y):
+        y[0] = float16(float32(x[0]) * float32(x[1]))
+
+
+class Spill:
+    kind, args = "spill", (X, X)
+
+    @cuda.jit(launch_bounds=1024)
+    def faulty(x, y):
+        tid = uint64(cuda.threadIdx.x)
+        acc = cuda.local.array(96, float32)
+        for c in range(96):
+            acc[c] = x[uint64(tid + uint64(c * 1024))]  # fault
+        cuda.syncthreads()
+        for c in range(96):
+            y[uint64(tid + uint64(c * 1024))] = acc[95 - c]
+
+    @cuda.jit(launch_bounds=1024)
+    def mended(x, y):
+        tid = uint64(cuda.threadIdx.x)
+        acc = cuda.local.array(24, float32)
+        for c in range(24):
+            acc[c] = x[uint64(tid + uint64(c * 1024))]
+        cuda.syncthreads()
+        for c in range(24):
+            y[uint64(tid + uint64(c * 1024))] = acc[23 - c]
+
+
+CASES = [
+    NegativeIndexOfSharedTile, NegativeIndexInTwoDimensions, Float64RunningSum, Float64Literal,
+    Float64Comparison, Float64Closure, Float64OfIntegers, Float64Function,
+    Float64InDeviceFunction, DivisionByArgument, ModuloByArgument, DivisionByRange,
+    SignedDivision, LocalMemoryRunTimeIndex, LocalMemoryLongLoop, LocalMemoryOfFloat16, Spill,
+]  # fmt: skip
+
+
+def marked_line(function):
+    lines, first = inspect.getsourcelines(function)
+    return first + next(n for n, line in enumerate(lines) if line.rstrip().endswith("# fault"))
+
+
+def of_the_fault(kind, code):
+    """How many instructions of a kernel are of the sort that the fault is made of."""
+    if kind == "float64":
+        return code.kinds["float64"]
+    if kind in ("local memory", "spill"):
+        return code.kinds["local"]
+    return len(code.instructions)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_one_fault_one_finding(case):
+    findings = analysis.lint(case.faulty, case.args, device="A100-80GB")
+    guilty = tenth if case is Float64InDeviceFunction else case.faulty
+    assert [(f.kind, f.line) for f in findings] == [(case.kind, marked_line(guilty.py_func))]
+    assert findings[0].source.endswith("# fault")
+
+    mended = analysis.lint(case.mended, case.args, device="A100-80GB")
+    assert list(mended) == []
+    before, after = (of_the_fault(case.kind, found.code) for found in (findings, mended))
+    assert after < before
+    if case.kind in ("float64", "local memory", "spill"):
+        assert after == 0
+    if case.kind == "division":
+        assert not [label for label in mended.code.counts if label.startswith("CALL")]
+
+
+def test_negative_indices_keep_loads_from_merging():
+    found = analysis.lint(NegativeIndexOfSharedTile.faulty, (X, X), device="A100-80GB")
+    mended = analysis.machine_code(NegativeIndexOfSharedTile.mended, (X, X), device="A100-80GB")
+    assert found.code.counts["LDS.128"] == mended.counts["LDS.32"] == 0
+    assert f"LDS.128 0 → {mended.counts['LDS.128']}" in found.gain
+
+
+@cuda.jit
+def scaled(x, y, scale):  # fault
+    y[0] = x[0] * scale
+
+
+def test_a_python_float_as_argument():
+    (finding,) = analysis.lint(scaled, (X, X, 0.5))
+    lines, first = inspect.getsourcelines(scaled.py_func)
+    assert (finding.kind, finding.line) == ("float64", first)
+    assert finding.mend == "pass np.float32(scale)"
+    assert not analysis.lint(scaled, (X, X, np.float32(0.5)))
+
+
+def test_float64_arrays_ask_for_float64():
+    x = X.astype(np.float64)
+    assert not analysis.lint(scaled, (x, x, 0.5))
+
+
+def test_a_signature_will_do():
+    signature = void(float32[::1], float32[::1], int64)
+    (finding,) = analysis.lint(Float64Function.faulty, signature, device=(7, 5))
+    assert finding.kind == "float64"
+
+
+@cuda.jit
+def two_faults(x, y):
+    i = cuda.threadIdx.x
+    y[i] = x[i] * 0.1
+
+
+def test_report():
+    findings = analysis.lint(two_faults, (X, X))
+    assert [f.kind for f in findings] == ["float64", "negative index"]
+    text, page = str(findings), findings._repr_html_()
+    for report in (text, page):
+        assert "float32(0.1)" in report and "uint64(i)" in report
+        assert "y[i] = x[i] * 0.1" in report
+        assert "without the tests for negative indices" in report
+    assert str(analysis.lint(Float64Literal.mended, (X, X))) == "nothing found"
+
+
+def test_lint_leaves_no_trace():
+    # The probed compilation must not serve a launch: device functions are kept once compiled.
+    kernel, args = Float64InDeviceFunction.faulty, (X, X)
+    before = compile_ptx(kernel, args)
+    kept = list(tenth.overloads.values())
+    analysis.lint(kernel, args)
+    assert compile_ptx(kernel, args) == before or "probe" not in compile_ptx(kernel, args)
+    assert all(a is b for a, b in zip(kept, tenth.overloads.values(), strict=True))
