@@ -116,7 +116,11 @@ class GlobalArray(LaneArray):
 
     def store(self, machine, offset, value):
         if not self.flat.flags.writeable:
-            raise LaunchError(f"'{self.name}' is a read-only NumPy array", array=self.name)
+            raise LaunchError(
+                f"'{self.name}' is a read-only NumPy array",
+                array=self.name,
+                hint="Pass a copy of it.",
+            )
         scatter(self.flat, offset, value, machine.mask)
 
     def addresses(self, machine, offset):

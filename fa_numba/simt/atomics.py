@@ -56,9 +56,14 @@ class Atomic:
 
     def __call__(self, machine, site, keep, array, index, value, new=None):
         if self.name == "compare_and_swap":
-            raise UnsupportedError("cuda.atomic.compare_and_swap", hint="Use cuda.atomic.cas.")
+            raise UnsupportedError(
+                "cuda.atomic.compare_and_swap does not run here", hint="Use cuda.atomic.cas."
+            )
         if not isinstance(array, LaneArray) or array.kind == "local":
-            raise UnsupportedError(f"cuda.atomic.{self.name} on {type_name(array)}")
+            raise UnsupportedError(
+                f"cuda.atomic.{self.name} does not work on {type_name(array)}",
+                hint="Atomics are for global and shared arrays, which threads have in common.",
+            )
         dtypes = DTYPES.get(self.name, NUMBERS)
         if array.dtype.name not in dtypes:
             raise UnsupportedError(
@@ -105,9 +110,10 @@ def compare_and_swap(memory, places, expected, new):
         hits = np.flatnonzero(found == expected[left])
         _, first = np.unique(places[left[hits]], return_index=True)
         winners = hits[first]
-        last = np.full(memory.size, -1)
-        last[places[left[winners]]] = winners
-        winner = last[places[left]]
+        _, address = np.unique(places[left], return_inverse=True)
+        last = np.full(len(left), -1)  # address -> the thread that swaps there
+        last[address[winners]] = winners
+        winner = last[address]
         done = (winner < 0) | (np.arange(len(left)) <= winner)
         old[left[done]] = found[done]
         memory[places[left[winners]]] = new[left[winners]]

@@ -9,9 +9,11 @@ import dis
 import linecache
 import os
 import re
+import sys
 import types
 from dataclasses import dataclass, field
 
+ENGINE = os.path.dirname(__file__)
 RAISE = dis.opmap["RAISE_VARARGS"]
 AS_THEY_ARE = AssertionError, NameError, KeyboardInterrupt
 WRONG_CALL = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)")
@@ -49,11 +51,13 @@ class Site:
 
 
 def short_name(file):
-    """Return a readable name for a source file; a notebook cell's own is a temporary path."""
-    base = os.path.basename(file)
-    if "ipykernel" in file:
-        return "this notebook"
-    return base or file
+    """Return a readable name for a source file; a notebook cell has the one that IPython gives."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    cell = shell and shell.compile.format_code_name(file)
+    if cell:
+        return " ".join(cell)
+    return "this notebook" if "ipykernel" in file else os.path.basename(file)
 
 
 class KernelError(Exception):
@@ -172,10 +176,18 @@ def explain(error):
     elif not (isinstance(error, AS_THEY_ARE) or raised_by_kernel(error)):
         error = unexpected(error, site_of_traceback(frames[-1]))
     error.__suppress_context__ = True
-    pruned = None
+    pruned = None if frames else launching_line()
     for tb in reversed(frames):
         pruned = types.TracebackType(pruned, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
     return error.with_traceback(pruned)
+
+
+def launching_line():
+    """Return a traceback of the line that launches, where errors end that no thread has met."""
+    frame = sys._getframe()
+    while os.path.dirname(frame.f_code.co_filename) == ENGINE:
+        frame = frame.f_back
+    return types.TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
 
 
 def raised_by_kernel(error):
@@ -193,10 +205,12 @@ def unexpected(error, site):
     if isinstance(error, TypeError) and WRONG_CALL.search(str(error)):
         message, hint = f"{expression.partition('(')[0]}() does not take these arguments", None
     elif isinstance(error, AttributeError):
-        message = f"{expression}: there is no .{error.name} inside a kernel"
+        message = f"{expression} is not available inside a kernel"
         hint = "Arrays have .shape, .size, .ndim and .dtype there; work element by element."
     else:
         message, hint = f"this does not work in a kernel: {error}", None
+        if "Array'" in message:
+            hint = "Index the array down to one element."
     new = UnsupportedError(message, sites=[site], hint=hint)
     new.__context__ = error  # not shown, but there for whoever mends the engine
     return new

@@ -83,15 +83,20 @@ class Race:
         if self.blocks[0] != self.blocks[1]:
             return "Use an atomic, give each block its own elements, or launch twice."
         if self.sites[0] is self.sites[1] and self.kind == "WAW":
-            return "Let one thread store, or use an atomic."
+            return "Write after write: let one thread store, or use an atomic."
         if self.kind == "RAW":
-            return "A cuda.syncthreads() between the two lets every store finish before the load."
+            return (
+                "Read after write: a cuda.syncthreads() between the two lets every store finish "
+                "before the load."
+            )
         if self.kind == "WAR":
             return (
-                "A cuda.syncthreads() between the two lets every load finish before the store "
-                "(in a loop, the store may be in the next turn)."
+                "Write after read: a cuda.syncthreads() between the two lets every load finish "
+                "before the store (in a loop, the store may be in the next turn)."
             )
-        return "A cuda.syncthreads() between the two says which store comes last."
+        return (
+            "Write after write: a cuda.syncthreads() between the two says which store comes last."
+        )
 
     def error(self):
         sites = self.sites[:1] if self.sites[0] is self.sites[1] else self.sites

@@ -9,7 +9,7 @@ import functools
 
 from numba import cuda
 
-from .errors import LaunchError
+from .errors import LaunchError, explain
 from .host import STAND_INS
 from .launch import launch
 from .names import PLACEHOLDERS
@@ -43,23 +43,30 @@ class Launcher:
     """kernel[grid, block, stream, shared_bytes], ready to be called."""
 
     def __init__(self, kernel, configuration):
+        __tracebackhide__ = True
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
-            raise LaunchError(
-                "a kernel is launched as kernel[grid, block](...), or with a stream and bytes of "
-                f"dynamic shared memory after them; got {configuration!r}"
+            raise explain(
+                LaunchError(
+                    "a kernel is launched as kernel[grid, block](...), with a stream and the bytes "
+                    f"of dynamic shared memory after them if need be; got {configuration!r}"
+                )
             )
         self.kernel = kernel
         self.grid, self.block = configuration[:2]
         self.shared_bytes = configuration[3] if len(configuration) == 4 else 0
 
-    def __call__(self, *args):
+    def __call__(self, *args, **keywords):
         __tracebackhide__ = True
+        if keywords:
+            name = next(iter(keywords))
+            raise explain(LaunchError(f"a kernel's arguments have no keywords; got {name}=..."))
         error = launch(self.kernel, self.grid, self.block, args, self.shared_bytes)
         if error is not None:
             raise error
 
 
 def getitem(kernel, configuration):
+    __tracebackhide__ = True
     return Launcher(kernel, configuration)
 
 

@@ -48,7 +48,7 @@ class Cast:
 
     def __call__(self, value=0):
         if isinstance(value, LaneArray) or hasattr(value, "fail"):
-            raise UnsupportedError(f"{self.dtype}() of an array")
+            raise UnsupportedError(f"{self.dtype}() does not convert an array")
         return cast(value, self.dtype)
 
 
@@ -250,7 +250,9 @@ class Intrinsics:
         """Print for each active thread, one line each."""
         for v in values:
             if not isinstance(v, str) and not is_value(v):
-                raise UnsupportedError(f"print() of {type_name(v)}", hint="Print single numbers.")
+                raise UnsupportedError(
+                    f"print() cannot show {type_name(v)}", hint="Print single numbers."
+                )
         active = self.active().T
         columns = [v if isinstance(v, str) else self.full(v).T[active] for v in values]
         for i in range(int(active.sum())):

@@ -209,7 +209,7 @@ class Lanes:
         step = np.int64(1) if step is None else step
         start, stop, step = map(self.loop_bound, (start, stop, step))
         if isinstance(step, np.ndarray):
-            raise UnsupportedError("a range() step that differs between threads")
+            raise UnsupportedError("the step of range() differs between threads")
         if step == 0:
             raise KernelError("range() step is zero")
         if not (isinstance(start, np.ndarray) or isinstance(stop, np.ndarray)):
@@ -427,7 +427,7 @@ class Lanes:
 
     def mod(self, a, b):
         if isinstance(a, str):
-            raise UnsupportedError("string formatting")
+            raise UnsupportedError("strings cannot be formatted in a kernel")
         a, b = self.number(a), self.number(b)
         if b.dtype.kind in "iu" and a.dtype.kind in "iu":
             b = self.nonzero(b)

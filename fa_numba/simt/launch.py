@@ -10,7 +10,7 @@ from .errors import LaunchError, explain
 from .lanes import Frame, Lanes
 from .memory import Memory
 from .names import Names, as_lane, check_kernel
-from .options import current_options, shared_memory_limit
+from .options import TOO_MUCH_SHARED, current_options, shared_memory_limit
 from .trace import Trace
 from .warps import Warps
 from .watch import Watch
@@ -18,6 +18,7 @@ from .watch import Watch
 LANES_PER_BATCH = 32768  # threads that run at once; more makes the arrays fall out of the cache
 MAX_THREADS = 1024
 MAX_BLOCK = (1024, 1024, 64)
+ELEMENTS = {np.dtype(code) for code in "?bBhHiIlLqQefd"}  # types of array elements
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
@@ -72,8 +73,8 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         names = lockstep.parameters
         if len(arguments) != len(names):
             raise LaunchError(
-                f"{function.__name__}({', '.join(names)}) takes {len(names)} arguments, got "
-                f"{len(arguments)}"
+                f"{function.__name__}({', '.join(names)}) takes {len(names)} "
+                f"argument{'s' * (len(names) != 1)}, got {len(arguments)}"
             )
         return [
             self.lane_argument(name, value) for name, value in zip(names, arguments, strict=True)
@@ -85,19 +86,26 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
             return None
         if isinstance(value, tuple):
             return tuple(self.lane_argument(f"{name}[{i}]", v) for i, v in enumerate(value))
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        if isinstance(value, np.ndarray) and value.dtype in ELEMENTS:
             return self.global_array(value, name)
         scalar = as_lane(value)
         if scalar is None:
-            got = type(value).__name__
-            if isinstance(value, np.ndarray):
-                got = f"an array of {value.dtype}"
-            elif hasattr(value, "__cuda_array_interface__"):
-                got = f"{got}, which lives on a GPU: the CPU engine takes NumPy arrays"
-            raise LaunchError(
-                f"argument '{name}' must be a NumPy array or a number, got {got}", array=name
-            )
+            refuse_argument(name, value)
         return scalar
+
+
+def refuse_argument(name, value):
+    got, hint = f"a {type(value).__name__}", None
+    if isinstance(value, np.ndarray):
+        got = f"an array of {value.dtype}"
+        hint = "Arrays hold bool, int8 to int64, uint8 to uint64 or float16 to float64."
+    elif hasattr(value, "__cuda_array_interface__"):
+        hint = "It lives on a GPU; copy it to the host for the CPU engine."
+    elif isinstance(value, list):
+        hint = f"Pass np.array({name}, dtype=np.float32), or whichever type it has."
+    raise LaunchError(
+        f"argument '{name}' must be a NumPy array or a number, got {got}", array=name, hint=hint
+    )
 
 
 def host_value(value):
@@ -114,11 +122,19 @@ def dimensions(value, what, limits):
     """Return a grid or block as three checked ints."""
     parts = value if isinstance(value, (tuple, list)) else (value,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(n, (int, np.integer)) for n in parts):
-        raise LaunchError(f"the {what} must be an int or a tuple of 1 to 3 ints, got {value!r}")
+        raise LaunchError(
+            f"the {what} must be an int or a tuple of 1 to 3 ints, got {value!r}",
+            hint="Divide with //: (n + 255) // 256 blocks of 256 threads cover n."
+            if any(isinstance(n, float) for n in parts)
+            else None,
+        )
     full = tuple(map(int, parts)) + (1,) * (3 - len(parts))
     for axis, n, limit in zip("xyz", full, limits, strict=True):
         if not 1 <= n <= limit:
-            raise LaunchError(f"the {what} is {value!r}: {axis} must be from 1 to {limit}, got {n}")
+            raise LaunchError(
+                f"the {what} is {value!r}: its {axis} must be from 1 to {limit}, got {n}",
+                hint="Where there is nothing to do, skip the launch." if n == 0 else None,
+            )
     return full
 
 
@@ -160,7 +176,8 @@ def launch(kernel, grid, block, arguments, shared_bytes=0, checked=True):
 def check_resources(block, shared_bytes):
     if math.prod(block) > MAX_THREADS:
         raise LaunchError(
-            f"a thread block of {block} has {math.prod(block)} threads: CUDA allows {MAX_THREADS}"
+            f"a thread block of {block} has {math.prod(block)} threads: CUDA allows {MAX_THREADS}",
+            hint="Use smaller blocks, and more of them.",
         )
     if not isinstance(shared_bytes, (int, np.integer)) or shared_bytes < 0:
         raise LaunchError(f"shared memory must be a number of bytes, got {shared_bytes!r}")
@@ -169,7 +186,8 @@ def check_resources(block, shared_bytes):
     if shared_bytes > limit:
         raise LaunchError(
             f"{shared_bytes} bytes of dynamic shared memory are more than the {limit} that a "
-            f"block can have on {device}"
+            f"block can have on {device}",
+            hint=TOO_MUCH_SHARED,
         )
 
 

@@ -20,7 +20,7 @@ def floating(x):
     if not isinstance(x, (np.ndarray, np.generic)):
         if hasattr(x, "fail"):
             x.fail()
-        raise UnsupportedError(f"a math function of {type_name(x)}")
+        raise UnsupportedError(f"math functions take numbers, not {type_name(x)}")
     if x.dtype.kind == "f":
         return x
     return (x.view(np.ndarray) if isinstance(x, TypedInts) else x).astype(FLOAT64)

@@ -12,6 +12,7 @@ from .arrays import LaneArray, LocalArray, SharedArray, poison
 from .dtypes import TypedInts, as_index, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
 from .lanes import ALL, type_name
+from .options import TOO_MUCH_SHARED, shared_memory_limit
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; every CUDA GPU
 STRAY = {
@@ -111,10 +112,11 @@ class Memory:
 
     def refuse_index(self, index, array):
         if isinstance(index, LaneArray) or not hasattr(index, "dtype"):
-            raise UnsupportedError(f"indexing '{array.name}' by {type_name(index)}")
+            raise UnsupportedError(f"'{array.name}' cannot be indexed by {type_name(index)}")
         raise KernelIndexError(
             f"an index of '{array.name}' must be an integer, got {type_name(index)}",
             array=array.name,
+            hint="In Python / divides into a float; // stays with integers.",
         )
 
     def stray(self, index, hit, array, axis):
@@ -158,7 +160,9 @@ class Memory:
 
     def slice_bounds(self, array, part, size):
         if part.step is not None and (isinstance(part.step, np.ndarray) or part.step != 1):
-            raise UnsupportedError(f"slicing '{array.name}' with a step")
+            raise UnsupportedError(
+                f"'{array.name}' is sliced with a step", hint="Loop over range()."
+            )
         return self.clamp(part.start, size, 0), self.clamp(part.stop, size, size)
 
     def slice_length(self, array, start, stop):
@@ -196,7 +200,7 @@ class Memory:
         """Index a tuple."""
         if isinstance(container, tuple):
             if isinstance(index, np.ndarray):
-                raise UnsupportedError("indexing a tuple differently in each thread")
+                raise UnsupportedError("threads index a tuple differently")
             if isinstance(index, slice):
                 parts = (index.start, index.stop, index.step)
                 return container[slice(*(None if p is None else int(p) for p in parts))]
@@ -207,13 +211,13 @@ class Memory:
             return container[index]
         if hasattr(container, "fail"):
             container.fail()
-        raise UnsupportedError(f"indexing {type_name(container)}")
+        raise UnsupportedError(f"{type_name(container)} cannot be indexed")
 
     def store(self, array, index, value, site):
         if not isinstance(array, LaneArray):
             if hasattr(array, "fail"):
                 array.fail()
-            raise UnsupportedError(f"storing into {type_name(array)}")
+            raise UnsupportedError(f"{type_name(array)} cannot be stored into")
         offset = self.locate(array, index, site)
         if not isinstance(value, (np.ndarray, np.generic)):
             value = self.storable(value, array)
@@ -228,7 +232,7 @@ class Memory:
         if not isinstance(value, (np.ndarray, np.generic)):
             if hasattr(value, "fail"):
                 value.fail()
-            raise UnsupportedError(f"storing {type_name(value)} into '{array.name}'")
+            raise UnsupportedError(f"'{array.name}' cannot hold {type_name(value)}")
         return value
 
     # ------------------------------------------------------------------ allocation
@@ -245,13 +249,25 @@ class Memory:
                 self.shared_bytes += math.prod(dims) * array.itemsize
                 if self.shared_bytes > STATIC_SHARED_LIMIT:
                     raise LaunchError(
-                        f"{self.shared_bytes} bytes of shared memory are more than the "
-                        f"{STATIC_SHARED_LIMIT} that a block can declare with fixed shapes",
+                        f"'{array.name}' makes it {self.shared_bytes} bytes of shared memory: a "
+                        f"block can have {STATIC_SHARED_LIMIT} in arrays of fixed shape",
                         array=array.name,
-                        hint="Smaller tiles, or dynamic shared memory (shape 0).",
+                        hint="Make the tiles smaller, or use dynamic shared memory (shape 0).",
                     )
+                self.check_shared_total(array)
             self.allocations[site] = array
         return array
+
+    def check_shared_total(self, array):
+        device = self.options.device
+        total, limit = self.shared_bytes + self.dynamic_bytes, shared_memory_limit(device)
+        if total > limit:
+            raise LaunchError(
+                f"'{array.name}' makes it {total} bytes of shared memory, {self.dynamic_bytes} of "
+                f"them dynamic: a block can have {limit} on {device}",
+                array=array.name,
+                hint=TOO_MUCH_SHARED,
+            )
 
     def dynamic_array(self, site, dtype):
         """cuda.shared.array(0, dtype): all of them name the same memory."""
@@ -261,7 +277,7 @@ class Memory:
             poison(rows)
             self.dynamic = rows
         if dtype.itemsize != self.dynamic.dtype.itemsize:
-            raise UnsupportedError("dynamic shared memory used with two sizes of element")
+            raise UnsupportedError("dynamic shared memory is used with two sizes of element")
         rows = self.dynamic.view(dtype)
         name = site.name or "dynamic shared memory"
         return SharedArray("dynamic", name, dtype, (len(rows),), self.num_blocks, rows)

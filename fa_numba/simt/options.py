@@ -18,6 +18,7 @@ SHARED_MEMORY = {
     "H200": 227 * 1024,  # 9.0
     "B200": 227 * 1024,  # 10.0
 }
+TOO_MUCH_SHARED = "Make the tiles smaller, or choose another GPU by simt.options(device=...)."
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,11 @@ class Transformer:
         indented = lines[0][:1].isspace()
         tree = ast.parse("if True:\n" * indented + "".join(lines))
         self.function = tree.body[0].body[0] if indented else tree.body[0]
+        if getattr(self.function, "name", code.co_name) != code.co_name:
+            raise UnsupportedError(
+                f"{file} has changed since '{code.co_name}' was imported",
+                hint="Reload the module, or restart.",
+            )
         self.function.decorator_list = []  # ran at definition time
         SimpleLoops(PREFIX).visit(self.function)
         ast.increment_lineno(self.function, first - 2 if indented else first - 1)
@@ -144,9 +149,11 @@ class Transformer:
         if not isinstance(function, ast.FunctionDef):
             self.refuse(function, "async def", "Write def.")
         arguments = function.args
-        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
-            what = "*args, **kwargs or a keyword-only parameter"
-            self.refuse(function, what, "List the parameters one by one.")
+        instead = "List the parameters one by one."
+        if arguments.vararg or arguments.kwarg:
+            self.refuse(function, "*args or **kwargs", instead)
+        if arguments.kwonlyargs:
+            self.refuse(function, "a keyword-only parameter", instead, numba_runs_it=True)
         self.parameters = [a.arg for a in arguments.posonlyargs + arguments.args]
         stored = {
             x.id
