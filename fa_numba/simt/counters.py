@@ -6,37 +6,53 @@ Shared memory has 32 banks of 4-byte words; a request takes one *wavefront* per 
 in the busiest bank, and what exceeds the first is a bank conflict. Elements of 8 bytes are
 served half a warp at a time, of 16 bytes a quarter.
 
-The cost of a request depends on its pattern, the offsets of its 32 lanes relative to the first.
-Kernels repeat few patterns, so each is priced once.
+Kernels repeat few patterns (the offsets of the 32 lanes relative to the first): whole warps are
+priced once per pattern, and only the others request by request.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
-from .lanes import ALL
+from .lanes import ALL, ByMask
 
 SECTOR = 32  # bytes
 BANKS = 32
 WORD = 4  # bytes
-INACTIVE = np.int64(-(1 << 40))  # the offset of a lane that takes no part
 
 
-def sectors(pattern, itemsize, start):
-    """Return how many sectors a request touches whose first byte lies at `start`."""
-    byte = pattern[pattern != INACTIVE] * itemsize + start
-    return len(np.unique(np.concatenate([byte // SECTOR, (byte + itemsize - 1) // SECTOR])))
+def sectors(byte, active, itemsize):
+    """Return how many sectors each request touches.
+
+    byte : where the element of each lane begins, (requests, 32); active : which lanes take part.
+    """
+    byte = without_idle(byte, active)
+    first, last = byte // SECTOR, (byte + itemsize - 1) // SECTOR
+    return different(np.sort(np.concatenate([first, last], axis=1))).sum(1)
 
 
-def extra_wavefronts(pattern, itemsize, start):
-    """Return the bank conflicts of a request: wavefronts beyond the unavoidable ones."""
-    lanes_at_once = BANKS * WORD // max(itemsize, WORD)
-    extra = 0
-    for first in range(0, BANKS, lanes_at_once):
-        part = pattern[first : first + lanes_at_once]
-        byte = part[part != INACTIVE] * itemsize + start
-        if len(byte):
-            words = byte[:, None] // WORD + np.arange(max(1, itemsize // WORD))
-            extra += np.bincount(np.unique(words) % BANKS).max() - 1
-    return int(extra)
+def extra_wavefronts(byte, active, itemsize):
+    """Return the bank conflicts of each request: wavefronts beyond the unavoidable ones."""
+    at_once = BANKS * WORD // max(itemsize, WORD)  # lanes
+    byte = without_idle(byte.reshape(-1, at_once), active.reshape(-1, at_once))
+    words = byte[..., None] // WORD + np.arange(max(1, itemsize // WORD))
+    words = np.sort(words.reshape(len(byte), -1))
+    bank = np.arange(len(words))[:, None] * BANKS + words % BANKS
+    busy = np.bincount(bank[different(words)], minlength=len(words) * BANKS)
+    return busy.reshape(-1, BANKS).max(1) - 1
+
+
+def without_idle(byte, active):
+    """Put lanes that take no part where another lane of the request is."""
+    other = np.take_along_axis(byte, active.argmax(1)[:, None], 1)
+    return np.where(active, byte, other)
+
+
+def different(rows):
+    """Return where the first of equal numbers is in each sorted row."""
+    new = np.ones(rows.shape, bool)
+    new[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    return new
 
 
 COST = {"global": (sectors, SECTOR), "shared": (extra_wavefronts, WORD)}
@@ -66,16 +82,25 @@ class Counters:
         total[3] += cost
 
 
+class Active(NamedTuple):
+    """Which lanes of which warps are active; the last axis is the blocks, 1 if all are alike."""
+
+    lanes: np.ndarray  # (warps, 32, blocks)
+    full: np.ndarray  # (warps, blocks): all 32
+    partial: np.ndarray  # some, but not all
+    elements: int
+    requests: int
+
+
 class Requests:
     """Counts the warp requests of accesses and prices them."""
 
     def __init__(self, machine):
         self.machine = machine
         self.prices = {}  # (kind, itemsize, start, pattern) -> cost
-        self.start_batch()
 
     def start_batch(self):
-        self.last_mask = self.last_lanes = None
+        self.active = ByMask(self.active_lanes)
 
     def count_block(self, array, offset, mask):
         """Return elements, requests and cost for one block of an access alike in all."""
@@ -88,47 +113,43 @@ class Requests:
         All blocks of the batch are counted.
         """
         machine = self.machine
-        active = None if mask is ALL and not machine.padding else self.active_lanes(mask)
+        active = None if mask is ALL and not machine.padding else self.active(mask)
         if not isinstance(offset, np.ndarray):
             if active is None:
                 elements = machine.num_threads * machine.num_blocks
                 requests = machine.num_warps * machine.num_blocks
             else:
-                times = machine.num_blocks // active.shape[2]
-                elements = int(active.sum()) * times
-                requests = int(active.any(1).sum()) * times
+                times = machine.num_blocks // active.lanes.shape[2]
+                elements, requests = active.elements * times, active.requests * times
             return elements, requests, requests if array.kind == "global" else 0
         columns = offset.shape[3]
-        if active is not None and active.shape[2] > 1:
-            columns = machine.num_blocks
+        if active is not None:
+            columns = max(columns, active.lanes.shape[2])
         times = machine.num_blocks // columns
         rows = np.broadcast_to(offset, (*machine.shape[:3], columns))
         rows = machine.by_warp(rows.reshape(machine.num_threads, columns))
         if active is None:
             elements, requests = rows.size, rows.shape[0] * columns
             return elements * times, requests * times, self.price_full(array, rows) * times
-        active = np.broadcast_to(active, rows.shape)
-        full, some = active.all(1), active.any(1)
         cost = 0
-        by_lane = rows.transpose(1, 0, 2)
+        by_lane = rows.transpose(0, 2, 1)  # (warps, blocks, 32)
+        full, partial = (np.broadcast_to(x, by_lane.shape[:2]) for x in active[1:3])
         if full.any():
-            cost += self.price_full(array, by_lane[:, full][None])
-        partial = some & ~full
+            cost += self.price_full(array, by_lane[full].T[None])
         if partial.any():
-            lanes = active.transpose(1, 0, 2)[:, partial]
-            cost += self.price_partial(array, by_lane[:, partial], lanes)
-        return int(active.sum()) * times, int(some.sum()) * times, cost * times
+            lanes = np.broadcast_to(active.lanes.transpose(0, 2, 1), by_lane.shape)
+            cost += self.price_each(array, by_lane[partial], lanes[partial])
+        repeated = machine.num_blocks // active.lanes.shape[2]
+        return active.elements * repeated, active.requests * repeated, cost * times
 
     def active_lanes(self, mask):
-        """Return the mask as (warps, 32, 1 or blocks) booleans."""
-        if self.last_lanes is None or self.last_mask is not mask:
-            machine = self.machine
-            rows = np.True_ if mask is ALL else mask
-            columns = 1 if mask is ALL else mask.shape[3]
-            rows = np.broadcast_to(rows, (*machine.shape[:3], columns))
-            self.last_lanes = machine.by_warp(rows.reshape(machine.num_threads, columns))
-            self.last_mask = mask
-        return self.last_lanes
+        machine = self.machine
+        rows = np.True_ if mask is ALL else mask
+        columns = 1 if mask is ALL else mask.shape[3]
+        rows = np.broadcast_to(rows, (*machine.shape[:3], columns))
+        lanes = machine.by_warp(rows.reshape(machine.num_threads, columns))
+        full, some = lanes.all(1), lanes.any(1)
+        return Active(lanes, full, some & ~full, int(lanes.sum()), int(some.sum()))
 
     def price_full(self, array, rows):
         """Return the cost of requests in which all 32 lanes take part; rows: (a, 32, b)."""
@@ -140,8 +161,7 @@ class Requests:
             return sum(
                 self.price_starts(array, pattern[w, :, 0], first[w]) for w in range(len(rows))
             )
-        lanes = rows.transpose(1, 0, 2).reshape(32, -1)
-        return self.price_partial(array, lanes, np.ones(lanes.shape, bool))
+        return self.price_each(array, rows.transpose(0, 2, 1).reshape(-1, 32))
 
     def price_starts(self, array, pattern, first):
         """Return the cost of one pattern at several starting points."""
@@ -153,23 +173,19 @@ class Requests:
         found = np.flatnonzero(counts)
         return sum(self.price(array, pattern, int(s)) * int(counts[s]) for s in found)
 
-    def price_partial(self, array, lanes, active):
-        """Return the cost of any requests; lanes and active: (32, requests)."""
-        _, unit = COST[array.kind]
-        step = max(1, unit // array.itemsize)  # moving by so many elements changes no cost
-        lowest = np.where(active, lanes, np.iinfo(np.int64).max).min(0)
-        shift = array.alignment // array.itemsize
-        lowest -= (lowest + shift) % step
-        start = int((lowest[0] * array.itemsize + array.alignment) % unit)
-        patterns = np.where(active, lanes - lowest, INACTIVE)
-        unique, times = np.unique(patterns.T, axis=0, return_counts=True)
-        pairs = zip(unique, times, strict=True)
-        return sum(self.price(array, pattern, start) * int(n) for pattern, n in pairs)
+    def price_each(self, array, lanes, active=None):
+        """Return the cost of any requests; lanes and active: (requests, 32)."""
+        function, _ = COST[array.kind]
+        active = np.ones(lanes.shape, bool) if active is None else active
+        byte = lanes * array.itemsize + array.alignment
+        return int(function(byte, active, array.itemsize).sum())
 
     def price(self, array, pattern, start):
         key = array.kind, array.itemsize, start, pattern.tobytes()
         cost = self.prices.get(key)
         if cost is None:
             function, _ = COST[array.kind]
-            cost = self.prices[key] = function(pattern, array.itemsize, start)
+            byte = pattern[None] * array.itemsize + start
+            cost = int(function(byte, np.ones(byte.shape, bool), array.itemsize).sum())
+            self.prices[key] = cost
         return cost

@@ -7,12 +7,11 @@ import numpy as np
 
 from .arrays import same_values
 from .histories import LOAD, STORE, WARP_SYNC, Footprint, Histories
-from .lanes import ALL
+from .lanes import ALL, ByMask
 from .shadow import place_of, thread_of
 
 MOST_FOOTPRINTS = 50_000
 MOST_COHORTS = 8  # ways in which the blocks of a batch behave; more, and each is followed alone
-MOST_MASKS = 64  # remembered
 
 
 class Part(NamedTuple):
@@ -53,7 +52,7 @@ class SharedWatch:
 
     def start_batch(self):
         self.histories.start_batch(self.machine.num_blocks)
-        self.parted = {}  # id of a mask -> (the mask, its parts)
+        self.parts = ByMask(self.part)
         self.old_rows = {}  # memory -> its contents as of the last barrier
 
     def end_launch(self):
@@ -204,19 +203,8 @@ class SharedWatch:
             result.append((blocks, part.count, footprint))
         return result
 
-    def parts(self, mask):
-        """Return the groups of blocks that a mask treats alike; None if they are too many.
-
-        Remembered by the mask's identity: it stays while a block of code runs.
-        """
-        known = self.parted.get(id(mask))
-        if known is None or known[0] is not mask:
-            if len(self.parted) > MOST_MASKS:
-                self.parted.clear()
-            known = self.parted[id(mask)] = mask, self.part(mask)
-        return known[1]
-
     def part(self, mask):
+        """Return the groups of blocks that a mask treats alike; None if they are too many."""
         machine = self.machine
         if mask is ALL or mask.shape[3] == 1:
             return [self.new_part(None, mask)]
