@@ -18,6 +18,7 @@ from fa_numba.analysis.machine_code import (
     gpu_ready,
     signature_of,
 )
+from fa_numba.kernels.flash_attn_bwd import make_dkdv
 
 X = np.zeros(32, np.float32)
 
@@ -204,3 +205,17 @@ def test_a_kernel_without_source():
     exec("@cuda.jit\ndef doubled(x):\n    x[0] = x[0] + x[0]\n", namespace)
     code = analysis.machine_code(namespace["doubled"], (X,), device="A100-80GB")
     assert code.counts["FADD"] == 1 and "FADD 1" in str(code)
+
+
+@needs_nvdisasm
+def test_line_numbers_do_not_change_the_code():
+    # The largest of the kernels; also one whose variables libNVVM will not have described.
+    kernel = make_dkdv(64, 16, 16, True)
+    heads, rows = types.Array(float32, 4, "C"), types.Array(float32, 3, "C")
+    args = (heads, heads, heads, heads, rows, rows, heads, heads, float32)
+    with_lines = analysis.machine_code(kernel, args, device="A100-80GB")
+    without = compile_kernel(kernel, args, cc=(8, 0))
+    assert with_lines.registers == without.registers
+    assert with_lines.counts == without.counts
+    known = sum(i.line is not None for i in with_lines.instructions if not i.helper)
+    assert known >= 0.99 * sum(not i.helper for i in with_lines.instructions)
