@@ -35,13 +35,13 @@ from numba import cuda, float32
 ### HINT 2: and the statistics), the scores, the p tile. Each needs a barrier between writing and
 ### HINT 2: reading. A fourth barrier lets everyone finish with v before the next one is loaded.
 ### HINT 2: Every thread must reach every barrier, also the ones whose row does not exist.
-### HINT 3: After the barrier behind s_tile each thread scans its row:
-### HINT 3:     m_new = m_old[ty]; for c in range(BLOCK_N): m_new = max(m_new, s_tile[ty, c])
-### HINT 3:     l_alpha = math.exp(m_old[ty] - m_new) * l_old[ty]
-### HINT 3:     p_tile[ty, tx] = math.exp(s - m_new)
-### HINT 3: and behind the next barrier l_new = l_alpha + sum of the row of p_tile, and for its
-### HINT 3: columns d: out[m_row, d] = (l_alpha * out[m_row, d] + sum_c p_tile[ty, c] *
-### HINT 3: v_tile[c, d]) / l_new. Thread tx == 0 stores l_new and m_new.
+### HINT 3: Behind the barrier of s_tile each thread scans its row: `m_new = m_old[ty]`, then for
+### HINT 3: each c `m_new = max(m_new, s_tile[ty, c])`. With it come the old sum under the new
+### HINT 3: maximum, `l_alpha = math.exp(m_old[ty] - m_new) * l_old[ty]`, and
+### HINT 3: `p_tile[ty, tx] = math.exp(s - m_new)`. Behind the next barrier l_new is l_alpha plus
+### HINT 3: the sum of the row of p_tile, and each own column d of out becomes
+### HINT 3: `(l_alpha * out[m_row, d] + acc) / l_new`, where acc is the sum over c of
+### HINT 3: `p_tile[ty, c] * v_tile[c, d]`. Thread tx == 0 stores l_new and m_new.
 ### DEBRIEF: Count again what travels: out goes to HBM and back T_c times, and only because the
 ### DEBRIEF: K/V loop is the outer one. Swap the loops and out, l, m never leave the thread; that is
 ### DEBRIEF: lesson 06. It also frees the query tiles from each other, so that many thread blocks

@@ -180,7 +180,7 @@ def _known_cause(name, got, want, tolerance, mistakes):
         if name in answers:
             with np.errstate(all="ignore"):
                 wrong = answers[name]
-                limit = 10 * tolerance + 1e-5 * np.abs(np.where(np.isfinite(wrong), wrong, 0))
+                limit = 10 * tolerance + 1e-5 * np.abs(wrong[np.isfinite(wrong)]).max(initial=0)
                 explains = (got == wrong) | (np.abs(got - wrong) <= limit)
                 differs = ~((want == wrong) | (np.abs(want - wrong) <= 3 * limit))
             if explains.all() and differs.any():
@@ -239,7 +239,7 @@ def expect_traffic(trace, wanted):
 
 def _traffic_cause(trace, kind, got, elements):
     if got < elements:
-        return "Is part of it never touched?"
+        return "Is part of it never touched, or does a tile not start at a multiple of its size?"
     for axis, threads in zip("xy", trace.block, strict=False):
         if threads > 1 and got == threads * elements:
             one = {

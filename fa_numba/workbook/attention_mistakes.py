@@ -15,6 +15,7 @@ def forward_mistakes(head, tile):
     s, v = head.scores, head.v.astype(np.float64)
     right = _walk(s, v, tile)
     yield "out is not divided by l.", {"out": right["acc"]}
+    yield "l and m have changed places.", {"l": right["m"], "m": right["l"]}
     yield "The log is missing: lse = m + log(l).", {"lse": right["m"] + right["l"]}
     yield "The maximum is missing: lse = m + log(l).", {"lse": right["log_l"]}
     base_2 = right["m"] + right["log_l"] / math.log(2)
@@ -36,10 +37,14 @@ def forward_mistakes(head, tile):
     for sentence, scores in [*_other_scales(head), *_other_masks(head)]:
         yield sentence, _walk(scores, v, tile)
     if not head.causal:
+        missing = -s.shape[1] % tile
         beyond = "Keys beyond seqlen_k, in the last tile, take part with score 0: it must be -inf."
-        yield beyond, _walk(*_padded(s, v, tile), tile)
+        yield beyond, _walk(*_padded(s, v, missing), tile)
         for sentence, scores in _other_scales(head):
-            yield f"{beyond} {sentence}", _walk(*_padded(scores, v, tile), tile)
+            yield f"{beyond} {sentence}", _walk(*_padded(scores, v, missing), tile)
+        if missing:
+            one = "Key seqlen_k, which does not exist, takes part: n < seqlen_k, not n <= seqlen_k."
+            yield one, _walk(*_padded(s, v, 1), tile)
 
 
 def backward_mistakes(head):
@@ -56,6 +61,10 @@ def backward_mistakes(head):
             yield sentence.format(name=name), {name: gradients[name]}
     for sentence, scores in [*_other_scales(head), *_other_masks(head)]:
         yield sentence, _gradients(head, scores)
+    if len(head.q) == len(head.k):
+        transposed = _gradients(head, s, transposed=True)
+        yield "P is not transposed: dV = P^T dout, a sum down a column.", {"dv": transposed["dv"]}
+        yield "dS is not transposed: dK = dS^T q, a sum down a column.", {"dk": transposed["dk"]}
 
 
 def delta_mistakes(dout, out):
@@ -98,14 +107,16 @@ def _walk(s, v, tile, *, rescale_acc=True, rescale_l=True, carry_m=True, divide_
         return {"out": out, "acc": acc, "l": l, "m": m, "log_l": log_l, "lse": m + log_l}
 
 
-def _gradients(head, s, *, factor=None, delta=1):
-    """dq, dk, dv from scores `s` and the right lse, `delta` times the right delta."""
+def _gradients(head, s, *, factor=None, delta=1, transposed=False):
+    """dq, dk, dv from scores `s` and the right lse, with `delta` times the right delta."""
     q, k, v, dout = (x.astype(np.float64) for x in (head.q, head.k, head.v, head.dout))
     lse = head.forward["lse"][:, None]
     with np.errstate(all="ignore"):
         p = np.where(np.isneginf(lse), 0, np.exp(s - lse))
         ds = p * (dout @ v.T - delta * head.backward["delta"][:, None])
         ds *= float(head.scale) if factor is None else factor
+        if transposed:
+            p, ds = p.T, ds.T
         return {"dq": ds @ k, "dk": ds.T @ q, "dv": p.T @ dout}
 
 
@@ -128,10 +139,8 @@ def _other_masks(head):
     last = m + len(head.k) - len(head.q)
     s = float(head.scale) * head.q.astype(np.float64) @ head.k.T
     if not head.causal:
-        yield (
-            "The last key, seqlen_k - 1, takes no part.",
-            np.where(n < len(head.k) - 1, s, -np.inf),
-        )
+        yield "Query 0 takes no part.", np.where(m > 0, s, -np.inf)
+        yield "The last key, seqlen_k - 1, takes no part.", np.where(n < n[-1], s, -np.inf)
         return
     rule = "query m sees the keys n <= m + seqlen_k - seqlen_q"
     for sentence, sees in (
@@ -143,7 +152,6 @@ def _other_masks(head):
         yield sentence, np.where(sees, s, -np.inf)
 
 
-def _padded(s, v, tile):
-    """Scores and values with keys of score 0 and value 0 up to the end of the last tile."""
-    missing = -s.shape[1] % tile
+def _padded(s, v, missing):
+    """Scores and values with `missing` more keys, of score 0 and value 0."""
     return np.pad(s, [(0, 0), (0, missing)]), np.pad(v, [(0, missing), (0, 0)])

@@ -39,9 +39,13 @@ class Note:
         return buffer.getvalue().rstrip()
 
     def __rich__(self):
+        from rich.console import Group
         from rich.markdown import Markdown
+        from rich.text import Text
 
-        return Markdown(self.markdown)
+        # a statement is as wide as a page: rich would indent it, and wrap what no longer fits
+        parts = re.split(r"```text(\n.*?\n)```", self.markdown, flags=re.DOTALL)
+        return Group(*(Text(x) if i % 2 else Markdown(x) for i, x in enumerate(parts)))
 
 
 def grade(name: str, *, impl: str = "exercises") -> Report:
