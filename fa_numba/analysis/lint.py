@@ -663,6 +663,8 @@ def _local_memory(case):
                 "array, or a smaller tile per thread",
             )
     for where in lines - explained:
+        if not case.count(where, r"ld\.local\b"):
+            continue  # an array set to zero where the function begins
         yield case.finding(
             "local memory",
             where,
