@@ -119,13 +119,14 @@ class Transformer:
     def __init__(self, code, file):
         self.file = file
         linecache.checkcache(file)  # the file may have been edited since it was imported
-        try:
-            lines, first = inspect.getsourcelines(code)
-        except (OSError, IndexError):
+        first = code.co_firstlineno
+        lines = linecache.getlines(file)[first - 1 :]
+        if not lines:
             raise UnsupportedError(
                 f"the source of '{code.co_name}' cannot be found: kernels must be written in a "
                 "file or a notebook cell, not typed at the plain Python prompt or built by exec"
-            ) from None
+            )
+        lines = inspect.getblock(lines)
         # An enclosing `if` lets an indented definition parse with its columns unchanged.
         indented = lines[0][:1].isspace()
         tree = ast.parse("if True:\n" * indented + "".join(lines))
@@ -206,9 +207,11 @@ class Transformer:
     def mark(self, nodes, like):
         """Give new nodes the position of the source they stand for."""
         for node in nodes:
-            for x in ast.walk(node):
-                if "lineno" in x._attributes and not hasattr(x, "lineno"):
-                    ast.copy_location(x, like)
+            if "lineno" in node._attributes:
+                if hasattr(node, "lineno"):
+                    continue  # marked before, with all below it
+                ast.copy_location(node, like)
+            self.mark(ast.iter_child_nodes(node), like)
         return nodes
 
     def temporary(self):
