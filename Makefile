@@ -13,7 +13,7 @@ ACCELERATOR := $(if $(filter 12,$(CUDA)),cuda12,$(if $(CUDA),cuda13,compiler))
 
 learn: $(VENV)/.lessons
 	@$(BIN)/fa-numba doctor
-	$(BIN)/jupyter lab notebooks/00_a_gpu_in_ten_minutes.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir=. notebooks/00_a_gpu_in_ten_minutes.ipynb
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -85,7 +85,7 @@ def rows() -> list[tuple[str, str]]:
 
 
 def main() -> int:
-    """Print the table and the banner."""
+    """Print the table and where kernels run."""
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table
