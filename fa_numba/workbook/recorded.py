@@ -31,13 +31,18 @@ def table(rows, *, title=""):
     return Note("\n".join([*([title, ""] if title else []), *lines]))
 
 
-def recorded(question, *, folder=None):
+def recorded(question, *, keep=None, across=None, cells=None, by=(), folder=None):
     """What `benchmarks/results/<question>.json` holds, or how to fill it.
 
     Parameters
     ----------
     question : str
         Name of the benchmark, such as ``"softmax"``.
+    keep : function of a row, optional
+        Whether to show it.
+    across, cells, by : str, str, sequence of str, optional
+        One row for each combination of `by`, one column for each value of `across`, holding
+        `cells`: side by side is what is to be compared.
     folder : path, optional
         Where to look instead.
 
@@ -58,7 +63,15 @@ def recorded(question, *, folder=None):
     title = f"**{record['machine']}**, {record['date']}, `{record['command']}`"
     if note := record.get("note"):
         title += f"  \n{note}"
-    return table(record["rows"], title=title)
+    rows = [row for row in record["rows"] if keep is None or keep(row)]
+    if across is not None:
+        title += f"  \n{cells}:"
+        beside = {}
+        for row in rows:
+            key = tuple(row[name] for name in by)
+            beside.setdefault(key, dict(zip(by, key, strict=True)))[row[across]] = row[cells]
+        rows = list(beside.values())
+    return table(rows, title=title)
 
 
 def _line(cells):

@@ -1,0 +1,52 @@
+"""Recorded measurements and the tables of the lessons."""
+
+import json
+
+import pytest
+
+from fa_numba.workbook.recorded import recorded, table
+
+ROWS = [
+    {"kernel": kernel, "seqlen": n, "ms": n * factor}
+    for n in (512, 8192)
+    for kernel, factor in (("slow", 4.0), ("fast", 0.5))
+]
+
+
+@pytest.fixture
+def results(tmp_path):
+    folder = tmp_path / "benchmarks" / "results"
+    folder.mkdir(parents=True)
+    record = {"machine": "A GPU", "date": "today", "command": "measure", "rows": ROWS}
+    (folder / "speed.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
+
+
+def test_all_rows_with_their_machine(results):
+    lines = recorded("speed", folder=results).markdown.splitlines()
+    assert lines[0] == "**A GPU**, today, `measure`"
+    assert lines[-4:-2] == ["| slow | 512 | 2,048 |", "| fast | 512 | 256 |"]
+
+
+def test_side_by_side(results):
+    note = recorded("speed", across="kernel", cells="ms", by=["seqlen"], folder=results)
+    assert note.markdown.splitlines()[-4:] == [
+        "| seqlen | slow | fast |",
+        "| ---: | ---: | ---: |",
+        "| 512 | 2,048 | 256 |",
+        "| 8,192 | 32,768 | 4,096 |",
+    ]
+
+
+def test_only_what_is_kept(results):
+    note = recorded("speed", keep=lambda row: row["kernel"] == "fast", folder=results)
+    assert "slow" not in note.markdown and note.markdown.count("fast") == 2
+
+
+def test_nothing_recorded_says_how_to(results):
+    assert "`python -m benchmarks other`" in recorded("other", folder=results).markdown
+
+
+def test_numbers_are_readable():
+    note = table([{"n": 17340.4, "x": 0.123456, "none": None}])
+    assert note.markdown.splitlines()[-1] == "| 17,340 | 0.1235 | – |"
