@@ -104,8 +104,8 @@ class _Writer:
 
     def phase(self, indent, depth):
         r = self.r
-        kinds = ["statements", "exchange", "exchange", "block_vote", "histogram"]
-        kinds += ["global_exchange", "return"]
+        kinds = ["statements", "exchange", "exchange", "block_vote", "global_exchange", "return"]
+        kinds += ["histogram"] if self.cell_dtype != "int16" else []  # no atomics on 16 bits
         kinds += ["uniform_if", "uniform_for", "uniform_while"] if depth < 2 else []
         kinds += ["warp_exchange", "shuffle", "vote"] if self.n % 32 == 0 else []
         kind = r.choice(kinds)
@@ -255,12 +255,14 @@ class _Writer:
             self.statements(indent + 1, True, depth + 1, most=3)
             if r.random() < 0.5:
                 self.put(indent + 1, f"a += k{depth}")
+            self.loop_else(indent, in_loop, depth)
         elif choice < 0.90:
             test = f"w{depth} < {r.choice(['4', 'b % 5'])}"
             if r.random() < 0.5:
                 test += f" {r.choice(['and', 'and not'])} ({self.condition()})"
             self.put(indent, f"w{depth} = 0", f"while {test}:", f"    w{depth} += 1")
             self.statements(indent + 1, True, depth + 1, most=3)
+            self.loop_else(indent, in_loop, depth)
         elif choice < 0.95 and in_loop:
             self.put(indent, f"if {self.condition()}:", f"    {r.choice(['break', 'continue'])}")
         elif choice < 0.96 and in_loop:
@@ -271,6 +273,11 @@ class _Writer:
         else:
             self.put(indent, f"{self.variable()} = ({self.expression()}) % 500")
         return True
+
+    def loop_else(self, indent, in_loop, depth):
+        if self.r.random() < 0.3:
+            self.put(indent, "else:")
+            self.statements(indent + 1, in_loop, depth + 1, most=2)
 
     def branch(self, indent, in_loop, depth):
         r = self.r
