@@ -54,9 +54,10 @@ class Memory:
         for i, axis, is_variable in zip(index, array.axes, variables, strict=True):
             size, stride = axis
             if type(i) is np.int64:
-                if not 0 <= i < size:
+                place = int(i)
+                if not 0 <= place < size:
                     self.stray(i, self.mask, array, axis)
-                offset += int(i) * stride
+                offset += place * stride
                 continue
             # The same variable again (x[row, c] for many c): checked and scaled already.
             found = known.get((id(i), axis)) if is_variable else None
