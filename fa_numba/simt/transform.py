@@ -480,6 +480,17 @@ class Transformer:
             return self.mark([ast.Expr(self.call("store", array, index, value, site))], target)
         self.refuse_target(target)
 
+    def named_value(self, target, value):
+        """Rewrite an assigned value; an array made in it gets the name of its variable."""
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            if len(target.elts) == len(value.elts):
+                parts = map(self.named_value, target.elts, value.elts)
+                return ast.Tuple(list(parts), ast.Load())
+        self.target_name = target.id if isinstance(target, ast.Name) else ""
+        rewritten = self.expression(value)
+        self.target_name = ""
+        return rewritten
+
     def refuse_target(self, target):
         if isinstance(target, ast.Attribute):
             self.refuse(target, "assigning to an attribute", "Store into an element.")
@@ -487,9 +498,7 @@ class Transformer:
 
     def s_Assign(self, s):
         target = s.targets[0]
-        self.target_name = target.id if isinstance(target, ast.Name) else ""
-        value = self.expression(s.value)
-        self.target_name = ""
+        value = self.named_value(target, s.value)
         if len(s.targets) == 1:
             return self.store(target, value, s)
         shared = self.temporary()
