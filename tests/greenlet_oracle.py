@@ -105,9 +105,12 @@ class _Machine:
         return thread.heard
 
     def argument(self, name, value):
-        return (
-            Memory(self, value, name, "global") if isinstance(value, np.ndarray) else typed(value)
-        )
+        if not isinstance(value, np.ndarray):
+            return typed(value)
+        owner = value
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        return Memory(self, value, name, "global", value.ctypes.data - owner.ctypes.data)
 
     def function(self, kernel):
         """The kernel's bytecode with typed literals, globals and closure."""
@@ -154,7 +157,7 @@ class Memory:
 
     def __init__(self, machine, array, name, kind, address=0):
         self.machine, self.array, self.name, self.kind = machine, array, name, kind
-        self.address = address  # of element 0, in bytes from the array's lowest address
+        self.address = address  # of element 0, in bytes from where its allocation begins
         self.shape = typed(array.shape)
         self.size, self.ndim, self.dtype = np.int64(array.size), array.ndim, array.dtype
 

@@ -51,7 +51,9 @@ class Tracer:
                 arrays[name][f"{op}_bytes"] += len(lanes) * itemsize
                 arrays[name][f"{op}_requests"] += 1
                 arrays[name][f"{op}_sectors"] += sectors(lanes, itemsize)
-                arrays[name]["bank_conflicts"] += bank_conflicts(lanes, itemsize)
+                taken = wavefronts(lanes, itemsize, op)
+                arrays[name][f"{op}_wavefronts"] += sum(taken)
+                arrays[name][f"{op}_conflicts"] += sum(taken) - len(taken)
         return arrays
 
 
@@ -60,16 +62,27 @@ def sectors(lanes, itemsize):
     return len({byte // SECTOR_BYTES for _, at in lanes for byte in (at, at + itemsize - 1)})
 
 
-def bank_conflicts(lanes, itemsize):
-    """Wavefronts beyond the first: the most different 4-byte words that fall into one bank.
+def wavefronts(lanes, itemsize, op="load"):
+    """The wavefronts that each part of a request takes, played through one by one.
 
-    Elements of 8 bytes are served half a warp at a time, as two requests.
+    In a wavefront every bank that has something to deliver delivers one word. Elements of 4 bytes
+    or less are one part; with 8 bytes each half of the warp is one, unless lanes load in pairs.
     """
-    halves = defaultdict(set)
-    for lane, at in lanes:
-        half = lane // 16 if itemsize == 8 else 0
-        halves[half].update(range(at // 4, (at + itemsize - 1) // 4 + 1))
-    return sum(max(Counter(w % BANKS for w in words).values()) - 1 for words in halves.values())
+    at = dict(lanes)
+    paired = op == "load" and any(
+        all(at.get(lane ^ step, address) == address for lane, address in lanes) for step in (1, 2)
+    )
+    parts = defaultdict(set)
+    for lane, address in lanes:
+        part = lane * itemsize // (BANKS * 4) if itemsize > 4 else 0
+        parts[part // 2 if paired else part] |= {(address + i) // 4 for i in range(itemsize)}
+    taken = []
+    for waiting in parts.values():
+        taken.append(0)
+        while waiting:
+            waiting -= set({word % BANKS: word for word in waiting}.values())
+            taken[-1] += 1
+    return taken
 
 
 RIVALS = {

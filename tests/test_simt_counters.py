@@ -7,15 +7,19 @@ them into warp requests, sectors and bank wavefronts. Both must agree on every a
 import greenlet_oracle
 import numpy as np
 import pytest
-from numba import cuda, float32, float64
-from oracle_observers import Tracer, bank_conflicts, sectors
+from numba import cuda, float32, float64, int8, int16
+from oracle_observers import Tracer, sectors, wavefronts
 from simt_kernels import ZOO, Launch, floats, zeros
 
 from fa_numba import simt
 
 GLOBAL = [f"{op}{what}" for op in ("load", "store") for what in ("s", "_bytes", "_requests")]
 GLOBAL += ["load_sectors", "store_sectors"]
-SHARED = ["loads", "stores", "bank_conflicts"]
+SHARED = [
+    f"{op}{what}"
+    for op in ("load", "store")
+    for what in ("s", "_requests", "_wavefronts", "_conflicts")
+]
 
 
 @cuda.jit
@@ -57,8 +61,53 @@ def shared_columns(x, out):
             out[row, tx] = cells[tx, row] + cells[row, 0]
 
 
+@cuda.jit
+def pairs(x, out):
+    """Lanes that load the same by pairs, nearly so, or would if more of them took part."""
+    cells = cuda.shared.array(128, float64)
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    cells[t] = x[i]
+    cuda.syncthreads()
+    total = cells[t // 2] + cells[t // 2 * 2] + cells[t // 2 * 8 % 64]  # n and n^1
+    total += cells[t & 61] + cells[(t & 61) * 16 % 128] + cells[t % 16]  # n and n^2; halves
+    total += cells[max(t // 2, 1)] + cells[min(t // 2, 14)] + cells[5]
+    if t & 1:
+        total += cells[t] + cells[t * 3 % 64]  # nobody's partner takes part
+        cells[64 + t] = total
+    if t & 3 != 2:
+        total += cells[t // 2] + cells[t % 4]
+    cuda.syncthreads()
+    cells[7] = float64(1.0)
+    out[i] = total
+
+
+@cuda.jit
+def narrow(x, out):
+    """Elements of one byte and of two."""
+    t = cuda.threadIdx.x
+    bytes_ = cuda.shared.array(512, int8)
+    words = cuda.shared.array(512, int16)
+    for step in range(1, 9):
+        bytes_[t * step] = x[t]
+        words[t * step] = x[t * 2]
+        cuda.syncthreads()
+        out[t * step] = bytes_[t // 2 * step] + words[t * step]
+        cuda.syncthreads()
+
+
 def matrix(dtype, n=37, m=53):
     return lambda rng: (floats(rng, n, m, dtype=dtype), zeros(n, m, dtype=dtype))
+
+
+def sliced(dtype, first):
+    """Both arrays begin `first` elements, a row and more, into their allocation."""
+
+    def arguments(rng):
+        x = rng.integers(-9, 9, (39, 53 + first)).astype(dtype)
+        return x[1:, first:], np.zeros((40, 53 + first), dtype)[2:, first:]
+
+    return arguments
 
 
 def rows(dtype):
@@ -76,6 +125,13 @@ LAUNCHES = [
     *(Launch(column_sums, 4, n, rows("f4"), label=f"_block_of_{n}") for n in (20, 48, 64)),
     Launch(column_sums, 2, 64, rows("f8"), label="_f64"),
     Launch(shared_columns, 2, (32, 8), matrix("f8", 32, 32)),
+    Launch(pairs, 2, 64, lambda rng: (floats(rng, 128, dtype="f8"), zeros(128, dtype="f8"))),
+    Launch(narrow, 1, 63, lambda rng: (np.arange(126, dtype="i1"), zeros(512, dtype="i2"))),
+    *(
+        Launch(strided, 8, 48, sliced(dtype, first), label=f"_slice_{dtype}_{first}")
+        for dtype in ("f4", "f8", "i2")
+        for first in (1, 3, 8)
+    ),
 ]
 
 
@@ -118,12 +174,24 @@ def test_the_model_by_hand():
     assert sectors([(n, 4 * n + 4) for n in warp], 4) == 5  # not aligned
     assert sectors([(n, 400 * n) for n in warp], 4) == 32  # a column
     assert sectors([(n, 0) for n in warp], 4) == 1  # all the same
-    assert bank_conflicts([(n, 4 * n) for n in warp], 4) == 0
-    assert bank_conflicts([(n, 128 * n) for n in warp], 4) == 31  # a column of 32
-    assert bank_conflicts([(n, 132 * n) for n in warp], 4) == 0  # a column of 33
-    assert bank_conflicts([(n, 8 * n) for n in warp], 4) == 1
-    assert bank_conflicts([(n, 0) for n in warp], 4) == 0  # broadcast
-    assert bank_conflicts([(n, n) for n in warp], 1) == 0  # four to a word
-    assert bank_conflicts([(n, 8 * n) for n in warp], 8) == 0  # each half fills the banks
-    assert bank_conflicts([(n, 264 * n) for n in warp], 8) == 0  # halves of a padded column
-    assert bank_conflicts([(n, 256 * n) for n in warp], 8) == 30
+    for addresses, itemsize, load, store in [
+        (4 * warp, 4, [1], [1]),
+        (128 * warp, 4, [32], [32]),  # a column of 32
+        (132 * warp, 4, [1], [1]),  # a column of 33
+        (8 * warp, 4, [2], [2]),
+        (0 * warp, 4, [1], [1]),  # broadcast
+        (warp, 1, [1], [1]),  # four to a word
+        (2 * warp, 2, [1], [1]),
+        (8 * warp, 8, [1, 1], [1, 1]),  # each half fills the banks
+        (264 * warp, 8, [1, 1], [1, 1]),  # halves of a padded column
+        (256 * warp, 8, [16, 16], [16, 16]),
+        (0 * warp, 8, [1], [1, 1]),
+        (8 * (warp // 2), 8, [1], [1, 1]),  # in pairs
+        (256 * (warp // 2), 8, [16], [8, 8]),
+        (8 * (warp & 29), 8, [2], [1, 1]),  # n and n^2
+        (8 * (warp % 16), 8, [1, 1], [1, 1]),  # two halves alike are no pairs
+    ]:
+        assert wavefronts([*enumerate(addresses)], itemsize, "load") == load
+        assert wavefronts([*enumerate(addresses)], itemsize, "store") == store
+    assert wavefronts([(n, 8 * n) for n in warp[16:]], 8) == [1]  # one half
+    assert wavefronts([(n, 4 * n) for n in warp[1::2]], 8) == [1]  # every second lane

@@ -3,8 +3,9 @@
 A *request* is one load or store of one warp. In global memory it moves whole 32-byte sectors:
 a warp that reads 32 neighbouring floats needs 4, one that reads a column of a matrix up to 32.
 Shared memory has 32 banks of 4-byte words; a request takes one *wavefront* per different word
-in the busiest bank, and what exceeds the first is a bank conflict. Elements of 8 bytes are
-served half a warp at a time, of 16 bytes a quarter.
+in the busiest bank. A warp's elements of 8 bytes are twice what the banks deliver at once, so
+each half of the warp is served by itself, unless lanes load the same in pairs; what exceeds one
+wavefront for each half is a bank conflict, as what exceeds the first is for smaller elements.
 
 Kernels repeat few patterns (the offsets of the 32 lanes relative to the first): whole warps are
 priced once per pattern, and only the others request by request.
@@ -19,27 +20,50 @@ from .lanes import ALL, ByMask
 SECTOR = 32  # bytes
 BANKS = 32
 WORD = 4  # bytes
+LANES = np.arange(32)
 
 
-def sectors(byte, active, itemsize):
-    """Return how many sectors each request touches.
+def sectors(byte, active, itemsize, action):
+    """Return how many sectors each request touches, and no conflicts: (2, requests).
 
     byte : where the element of each lane begins, (requests, 32); active : which lanes take part.
     """
     byte = without_idle(byte, active)
     first, last = byte // SECTOR, (byte + itemsize - 1) // SECTOR
-    return different(np.sort(np.concatenate([first, last], axis=1))).sum(1)
+    touched = different(np.sort(np.concatenate([first, last], axis=1))).sum(1)
+    return np.stack([touched, np.zeros_like(touched)])
 
 
-def extra_wavefronts(byte, active, itemsize):
-    """Return the bank conflicts of each request: wavefronts beyond the unavoidable ones."""
-    at_once = BANKS * WORD // max(itemsize, WORD)  # lanes
-    byte = without_idle(byte.reshape(-1, at_once), active.reshape(-1, at_once))
-    words = byte[..., None] // WORD + np.arange(max(1, itemsize // WORD))
+def wavefronts(byte, active, itemsize, action):
+    """Return the wavefronts of each request, and how many of them are conflicts: (2, requests)."""
+    parts = max(1, itemsize // WORD)  # of a warp, each served by itself
+    part = np.broadcast_to(LANES * parts // len(LANES), byte.shape)
+    if parts > 1 and action == "load":
+        part = np.where(in_pairs(byte, active)[:, None], part // 2, part)
+    taken = np.array([busiest_bank(byte, active & (part == p), itemsize) for p in range(parts)])
+    return np.stack([taken.sum(0), (taken - 1).clip(0).sum(0)])
+
+
+def busiest_bank(byte, active, itemsize):
+    """Return the number of different words in the busiest bank; 0 where no lane takes part."""
+    words = without_idle(byte, active)[..., None] // WORD + np.arange(max(1, itemsize // WORD))
     words = np.sort(words.reshape(len(byte), -1))
     bank = np.arange(len(words))[:, None] * BANKS + words % BANKS
     busy = np.bincount(bank[different(words)], minlength=len(words) * BANKS)
-    return busy.reshape(-1, BANKS).max(1) - 1
+    return busy.reshape(-1, BANKS).max(1) * active.any(1)
+
+
+def in_pairs(byte, active):
+    """Return which requests have lanes n and n^1 all at the same element, or all n and n^2.
+
+    What a lane loads then serves two, and twice as many lanes are served at once.
+    """
+    return np.logical_or(
+        *(
+            ((byte == byte[:, other]) | ~(active & active[:, other])).all(1)
+            for other in (LANES ^ 1, LANES ^ 2)
+        )
+    )
 
 
 def without_idle(byte, active):
@@ -55,7 +79,7 @@ def different(rows):
     return new
 
 
-COST = {"global": (sectors, SECTOR), "shared": (extra_wavefronts, WORD)}
+COST = {"global": (sectors, SECTOR), "shared": (wavefronts, WORD)}
 
 
 class Counters:
@@ -63,23 +87,25 @@ class Counters:
 
     def __init__(self, requests):
         self.requests = requests
-        self.totals = {}  # (kind, array, Site, action) -> [elements, bytes, requests, cost]
+        # (kind, array, Site, action) -> [elements, bytes, requests, cost, conflicts]
+        self.totals = {}
         self.barriers = 0
 
     def count(self, array, offset, site, action):
         """Count one access of the present batch."""
         mask = self.requests.machine.mask
-        self.add(array, site, action, *self.requests.count(array, offset, mask))
+        self.add(array, site, action, *self.requests.count(array, offset, mask, action))
 
-    def add(self, array, site, action, elements, requests, cost):
+    def add(self, array, site, action, elements, requests, cost, conflicts):
         key = array.kind, array.name, site, action
         total = self.totals.get(key)
         if total is None:
-            total = self.totals[key] = [0, 0, 0, 0]
+            total = self.totals[key] = [0, 0, 0, 0, 0]
         total[0] += elements
         total[1] += elements * array.itemsize
         total[2] += requests
         total[3] += cost
+        total[4] += conflicts
 
 
 class Active(NamedTuple):
@@ -97,31 +123,27 @@ class Requests:
 
     def __init__(self, machine):
         self.machine = machine
-        self.prices = {}  # (kind, itemsize, start, pattern) -> cost
+        self.prices = {}  # (kind, itemsize, action, start, pattern) -> cost, conflicts
 
     def start_batch(self):
         self.active = ByMask(self.active_lanes)
 
-    def count_block(self, array, offset, mask):
-        """Return elements, requests and cost for one block of an access alike in all."""
+    def count_block(self, array, offset, mask, action):
+        """Return what `count` does for one block of an access alike in all."""
         blocks = self.machine.num_blocks
-        return tuple(n // blocks for n in self.count(array, offset, mask))
+        return tuple(n // blocks for n in self.count(array, offset, mask, action))
 
-    def count(self, array, offset, mask):
-        """Return elements, requests and cost (sectors or conflicts) of one access.
+    def count(self, array, offset, mask, action):
+        """Return elements, requests, cost (sectors or wavefronts) and conflicts of one access.
 
         All blocks of the batch are counted.
         """
         machine = self.machine
         active = None if mask is ALL and not machine.padding else self.active(mask)
         if not isinstance(offset, np.ndarray):
-            if active is None:
-                elements = machine.num_threads * machine.num_blocks
-                requests = machine.num_warps * machine.num_blocks
-            else:
-                times = machine.num_blocks // active.lanes.shape[2]
-                elements, requests = active.elements * times, active.requests * times
-            return elements, requests, requests if array.kind == "global" else 0
+            if array.kind == "global" or array.itemsize <= WORD or action == "load":
+                return self.count_alike(active)
+            offset = np.full((1, 1, 1, 1), offset)  # halves of a warp store one after the other
         columns = offset.shape[3]
         if active is not None:
             columns = max(columns, active.lanes.shape[2])
@@ -129,18 +151,31 @@ class Requests:
         rows = np.broadcast_to(offset, (*machine.shape[:3], columns))
         rows = machine.by_warp(rows.reshape(machine.num_threads, columns))
         if active is None:
-            elements, requests = rows.size, rows.shape[0] * columns
-            return elements * times, requests * times, self.price_full(array, rows) * times
-        cost = 0
-        by_lane = rows.transpose(0, 2, 1)  # (warps, blocks, 32)
-        full, partial = (np.broadcast_to(x, by_lane.shape[:2]) for x in active[1:3])
-        if full.any():
-            cost += self.price_full(array, by_lane[full].T[None])
-        if partial.any():
-            lanes = np.broadcast_to(active.lanes.transpose(0, 2, 1), by_lane.shape)
-            cost += self.price_each(array, by_lane[partial], lanes[partial])
-        repeated = machine.num_blocks // active.lanes.shape[2]
-        return active.elements * repeated, active.requests * repeated, cost * times
+            elements, requests = rows.size * times, rows.shape[0] * columns * times
+            cost = self.price_full(array, rows, action)
+        else:
+            repeated = machine.num_blocks // active.lanes.shape[2]
+            elements, requests = active.elements * repeated, active.requests * repeated
+            cost = np.zeros(2, np.int64)
+            by_lane = rows.transpose(0, 2, 1)  # (warps, blocks, 32)
+            full, partial = (np.broadcast_to(x, by_lane.shape[:2]) for x in active[1:3])
+            if full.any():
+                cost += self.price_full(array, by_lane[full].T[None], action)
+            if partial.any():
+                lanes = np.broadcast_to(active.lanes.transpose(0, 2, 1), by_lane.shape)
+                cost += self.price_each(array, by_lane[partial], action, lanes[partial])
+        return elements, requests, *(int(n) * times for n in cost)
+
+    def count_alike(self, active):
+        """Return the same of an access to one element by all threads that are active."""
+        machine = self.machine
+        if active is None:
+            elements, requests = machine.num_threads, machine.num_warps
+            times = machine.num_blocks
+        else:
+            elements, requests = active.elements, active.requests
+            times = machine.num_blocks // active.lanes.shape[2]
+        return elements * times, requests * times, requests * times, 0
 
     def active_lanes(self, mask):
         machine = self.machine
@@ -151,41 +186,42 @@ class Requests:
         full, some = lanes.all(1), lanes.any(1)
         return Active(lanes, full, some & ~full, int(lanes.sum()), int(some.sum()))
 
-    def price_full(self, array, rows):
-        """Return the cost of requests in which all 32 lanes take part; rows: (a, 32, b)."""
+    def price_full(self, array, rows, action):
+        """Return cost and conflicts of requests by whole warps; rows: (a, 32, b)."""
         first = rows[:, :1]
         pattern = rows - first
         if (pattern == pattern[:1, :, :1]).all():
-            return self.price_starts(array, pattern[0, :, 0], first)
+            return self.price_starts(array, pattern[0, :, 0], first, action)
         if (pattern == pattern[:, :, :1]).all():  # one pattern per warp, whatever the block
             return sum(
-                self.price_starts(array, pattern[w, :, 0], first[w]) for w in range(len(rows))
+                self.price_starts(array, pattern[w, :, 0], first[w], action)
+                for w in range(len(rows))
             )
-        return self.price_each(array, rows.transpose(0, 2, 1).reshape(-1, 32))
+        return self.price_each(array, rows.transpose(0, 2, 1).reshape(-1, 32), action)
 
-    def price_starts(self, array, pattern, first):
-        """Return the cost of one pattern at several starting points."""
+    def price_starts(self, array, pattern, first, action):
+        """Return the same of one pattern at several starting points."""
         _, unit = COST[array.kind]
         starts = (first * array.itemsize + array.alignment) % unit
         if starts.size == 1:
-            return self.price(array, pattern, int(starts.item()))
+            return self.price(array, pattern, int(starts.item()), action)
         counts = np.bincount(starts.ravel(), minlength=1)
         found = np.flatnonzero(counts)
-        return sum(self.price(array, pattern, int(s)) * int(counts[s]) for s in found)
+        return sum(self.price(array, pattern, int(s), action) * counts[s] for s in found)
 
-    def price_each(self, array, lanes, active=None):
-        """Return the cost of any requests; lanes and active: (requests, 32)."""
+    def price_each(self, array, lanes, action, active=None):
+        """Return the same of any requests; lanes and active: (requests, 32)."""
         function, _ = COST[array.kind]
         active = np.ones(lanes.shape, bool) if active is None else active
         byte = lanes * array.itemsize + array.alignment
-        return int(function(byte, active, array.itemsize).sum())
+        return function(byte, active, array.itemsize, action).sum(1)
 
-    def price(self, array, pattern, start):
-        key = array.kind, array.itemsize, start, pattern.tobytes()
+    def price(self, array, pattern, start, action):
+        key = array.kind, array.itemsize, action, start, pattern.tobytes()
         cost = self.prices.get(key)
         if cost is None:
             function, _ = COST[array.kind]
             byte = pattern[None] * array.itemsize + start
-            cost = int(function(byte, np.ones(byte.shape, bool), array.itemsize).sum())
-            self.prices[key] = cost
+            active = np.ones(byte.shape, bool)
+            cost = self.prices[key] = function(byte, active, array.itemsize, action).sum(1)
         return cost

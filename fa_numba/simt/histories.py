@@ -29,7 +29,7 @@ class Footprint:
         self.threads = threads
         self.place, self.site = place, site  # a number for the site and action
         self.times = 0  # how often, counting blocks
-        self.requests = self.cost = 0  # per block
+        self.counted = ()  # of one block: elements, requests, wavefronts, conflicts
 
 
 class State:

@@ -59,8 +59,7 @@ class SharedWatch:
         """Add up what the footprints have cost."""
         if self.counters is not None:
             for f in (f for f in self.footprints.values() if f.times):
-                numbers = f.times * len(f.threads), f.times * f.requests, f.times * f.cost
-                self.counters.add(f.array, f.site, f.action, *numbers)
+                self.counters.add(f.array, f.site, f.action, *(f.times * n for n in f.counted))
         self.footprints.clear()
 
     # ------------------------------------------------------------------ accesses
@@ -251,7 +250,7 @@ class SharedWatch:
         place = self.findings.place(site, action)
         footprint = Footprint(action, array, elements, threads, place, site)
         if self.counters is not None:
-            _, footprint.requests, footprint.cost = self.requests.count_block(array, offset, mask)
+            footprint.counted = self.requests.count_block(array, offset, mask, action)
         self.footprints[key] = footprint
         return footprint
 

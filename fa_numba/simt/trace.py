@@ -27,7 +27,7 @@ class GlobalTraffic:
     store_sectors: int = 0
     atomic_sectors: int = 0
 
-    def add(self, action, elements, bytes_, requests, cost):
+    def add(self, action, elements, bytes_, requests, cost, conflicts):
         for what, number in (
             (f"{action}s", elements),
             (f"{action}_bytes", bytes_),
@@ -41,7 +41,8 @@ class GlobalTraffic:
 class SharedTraffic:
     """What a launch did with one array in shared memory.
 
-    bank_conflicts counts the wavefronts beyond those that every request needs.
+    wavefronts are the steps in which the banks serve the requests; bank_conflicts counts those
+    beyond what each request needs: one, or one for each half of a warp with 8-byte elements.
     """
 
     loads: int = 0
@@ -50,13 +51,25 @@ class SharedTraffic:
     load_requests: int = 0
     store_requests: int = 0
     atomic_requests: int = 0
-    bank_conflicts: int = 0
+    load_wavefronts: int = 0
+    store_wavefronts: int = 0
+    atomic_wavefronts: int = 0
+    load_conflicts: int = 0
+    store_conflicts: int = 0
+    atomic_conflicts: int = 0
 
-    def add(self, action, elements, bytes_, requests, cost):
-        setattr(self, f"{action}s", getattr(self, f"{action}s") + elements)
-        name = f"{action}_requests"
-        setattr(self, name, getattr(self, name) + requests)
-        self.bank_conflicts += cost
+    @property
+    def bank_conflicts(self):
+        return self.load_conflicts + self.store_conflicts + self.atomic_conflicts
+
+    def add(self, action, elements, bytes_, requests, cost, conflicts):
+        for what, number in (
+            (f"{action}s", elements),
+            (f"{action}_requests", requests),
+            (f"{action}_wavefronts", cost),
+            (f"{action}_conflicts", conflicts),
+        ):
+            setattr(self, what, getattr(self, what) + number)
 
 
 @dataclass
@@ -70,7 +83,8 @@ class LineTraffic:
     elements: int
     bytes: int
     requests: int
-    cost: int  # sectors of a global array, bank conflicts of a shared one
+    cost: int  # sectors of a global array, wavefronts of a shared one
+    conflicts: int  # those of the wavefronts that are bank conflicts
 
 
 @dataclass
