@@ -13,7 +13,7 @@ by identity: `mask is home` is how an assignment knows that it may overwrite (se
 
 import numpy as np
 
-from .dtypes import BOOL, TypedInts, as_bool, as_index, select
+from .dtypes import BOOL, TypedInts, as_bool, as_index, cast, select
 from .errors import (
     KernelError,
     KernelNameError,
@@ -396,8 +396,12 @@ class Lanes:
         self.mask = outer
         return value
 
-    def choose(self, test, yes_thunk, no_thunk, literal):
-        """`a if test else b`: each side is evaluated for its own threads only."""
+    def choose(self, test, yes_thunk, no_thunk, literal, *variables):
+        """`a if test else b`: each side is evaluated for its own threads only.
+
+        The result has the type of both sides together, as in Numba; of a side that no thread
+        takes, it is known if that is a literal or a variable.
+        """
         yes, no = self.split(test)
         if no is NOBODY:
             result = self.under(yes, yes_thunk)
@@ -413,9 +417,10 @@ class Lanes:
                     return a
                 raise UnsupportedError(f"threads choose between {type_name(a)} and {type_name(b)}")
             result = select(self.truth(test), a, b)
-        if literal and isinstance(result, (np.ndarray, np.generic)):
-            wide = np.result_type(result.dtype, literal)
-            result = result if result.dtype == wide else result.astype(wide)
+        if (literal or variables) and isinstance(result, (np.ndarray, np.generic)):
+            dtypes = [v.dtype for v in variables if isinstance(v, (np.ndarray, np.generic))]
+            wide = np.result_type(result.dtype, *dtypes, *[literal] * bool(literal))
+            result = result if result.dtype == wide else cast(result, wide)
         return result
 
     def member(self, value, container):

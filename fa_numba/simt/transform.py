@@ -339,6 +339,7 @@ class Transformer:
             thunk(self.expression(body)),
             thunk(self.expression(otherwise)),
             self.literal_dtype(body, otherwise),
+            *(load_name(side.id) for side in (body, otherwise) if is_name(side)),
         )
 
     def literal_dtype(self, *sources):
