@@ -24,7 +24,8 @@ def walk(exercise, s, v, tile, order=1):
     state = start(len(s), v.shape[1])
     for n in range(0, s.shape[1], tile)[::order]:
         state = exercise.tile_update(s[:, n : n + tile], v[n : n + tile], *state)
-        assert len(state) == 3, f"return out, l, m: three arrays, got {len(state)}"
+        three = isinstance(state, (tuple, list)) and len(state) == 3
+        assert three, f"return out, l, m: three arrays, got a {type(state).__name__}"
     return state
 
 
