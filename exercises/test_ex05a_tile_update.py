@@ -40,7 +40,7 @@ def check(head, state, seen=slice(None), *, tile=4):
         answers.append((p @ v / np.where(l > 0, l, 1)[:, None], l, m))
     for name, got, want, plain in zip(("out", "l", "m"), state, *answers, strict=True):
         assert got.shape == want.shape, f"{name} must have shape {want.shape}, got {got.shape}"
-        mistakes = forward_mistakes(head, tile) if seen == slice(None) else ()
+        mistakes = forward_mistakes(head, len(want), tile) if seen == slice(None) else ()
         expect_close(name, got, want, plain, tile=len(want), mistakes=mistakes)
 
 

@@ -38,7 +38,7 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
     simt.run(kernel, 1, block, *args)
     answers, plain = ({"out": h.forward["out"], **statistics(h)} for h in (head, head.plain))
     for name, (got, _) in state.items():
-        mistakes = forward_mistakes(head, BLOCK_N)
+        mistakes = forward_mistakes(head, BLOCK_M, BLOCK_N)
         expect_close(name, got, answers[name], plain[name], tile=BLOCK_M, mistakes=mistakes)
 
 

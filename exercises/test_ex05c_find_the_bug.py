@@ -39,7 +39,7 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
 def compare(make, head, BLOCK_M=8, BLOCK_N=8):
     state, _ = launch(make, head, BLOCK_M, BLOCK_N)
     answers = [head.forward["out"], head.plain.forward["out"]]
-    mistakes = forward_mistakes(head, BLOCK_N)
+    mistakes = forward_mistakes(head, BLOCK_M, BLOCK_N)
     expect_close("out", state["out"][0], *answers, tile=BLOCK_M, mistakes=mistakes)
 
 

@@ -37,7 +37,7 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
     simt.run(*launch)
     for name, (got, _) in outputs.items():
         want, plain = head.forward[name], head.plain.forward[name]
-        mistakes = forward_mistakes(head, BLOCK_N)
+        mistakes = forward_mistakes(head, BLOCK_M, BLOCK_N)
         expect_close(name, got, want, plain, tile=BLOCK_M, mistakes=mistakes)
 
 

@@ -36,7 +36,7 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
     simt.run(*launch)
     for name, (got, _) in outputs.items():
         want, plain = head.backward[name], head.plain.backward[name]
-        causes = {"mistakes": backward_mistakes(head)}
+        causes = {"mistakes": backward_mistakes(head, BLOCK_M, BLOCK_N)}
         expect_close(name, got, want, plain, tile=BLOCK_N, rows="key", factor=3, **causes)
 
 

@@ -35,7 +35,7 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
     launch, dq, _ = prepare(exercise, head, BLOCK_M, BLOCK_N)
     simt.run(*launch)
     want, plain = head.backward["dq"], head.plain.backward["dq"]
-    mistakes = backward_mistakes(head)
+    mistakes = backward_mistakes(head, BLOCK_M, BLOCK_N)
     expect_close("dq", dq, want, plain, tile=BLOCK_M, factor=3, mistakes=mistakes)
 
 

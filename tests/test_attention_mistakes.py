@@ -10,13 +10,14 @@ from fa_numba.workbook.attention_mistakes import (
     forward_mistakes,
 )
 
-BLOCK_N = 8
+TILES = 4, 8
 
 
 def heads():
     yield random_head(13, 21, 8, softmax_scale=0.6)
     yield random_head(13, 21, 8, softmax_scale=0.6, causal=True)
     yield random_head(16, 16, 8, softmax_scale=0.6)
+    yield random_head(21, 22, 8, softmax_scale=0.6, causal=True)
 
 
 def answers(head):
@@ -30,8 +31,8 @@ def cases():
     for head in heads():
         for name, want in answers(head).items():
             plain = answers(head.plain)[name]
-            for mistakes in (lambda h=head: forward_mistakes(h, BLOCK_N),
-                             lambda h=head: backward_mistakes(h)):  # fmt: skip
+            for mistakes in (lambda h=head: forward_mistakes(h, *TILES),
+                             lambda h=head: backward_mistakes(h, *TILES)):  # fmt: skip
                 yield name, want, plain, mistakes
 
 
@@ -47,8 +48,8 @@ def test_every_mistake_is_told_apart_from_the_right_answer():
             told = [s for s, answer in mistakes() if s in str(failure.value) and name in answer]
             assert told, f"{name}: {sentence} came out as: {failure.value}"
             seen.add(sentence)
-    every = {s for head in heads() for s, _ in forward_mistakes(head, BLOCK_N)}
-    every |= {s for head in heads() for s, _ in backward_mistakes(head)}
+    every = {s for head in heads() for s, _ in forward_mistakes(head, *TILES)}
+    every |= {s for head in heads() for s, _ in backward_mistakes(head, *TILES)}
     assert seen == every, "a mistake that changes nothing teaches nothing"
 
 
@@ -63,14 +64,14 @@ def test_an_unknown_mistake_gets_no_made_up_cause():
     got = np.random.default_rng(9).standard_normal(want.shape)
     with pytest.raises(AssertionError) as failure:
         plain = head.plain.forward["out"]
-        expect_close("out", got, want, plain, tile=8, mistakes=forward_mistakes(head, BLOCK_N))
-    assert not any(s in str(failure.value) for s, _ in forward_mistakes(head, BLOCK_N))
+        expect_close("out", got, want, plain, tile=8, mistakes=forward_mistakes(head, *TILES))
+    assert not any(s in str(failure.value) for s, _ in forward_mistakes(head, *TILES))
 
 
 def test_a_row_without_keys_raises_no_warning():
     head = random_head(21, 13, 8, causal=True)
-    assert len(list(forward_mistakes(head, BLOCK_N))) > 10
-    assert len(list(backward_mistakes(head))) > 5
+    assert len(list(forward_mistakes(head, *TILES))) > 10
+    assert len(list(backward_mistakes(head, *TILES))) > 5
 
 
 def test_delta():

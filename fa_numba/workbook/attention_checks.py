@@ -201,8 +201,10 @@ def _likely_cause(got, want, bad_rows, tile):
         )
     if np.isneginf(got[row]).any() and not np.isneginf(want[row]).any():
         return "-inf: no score was counted in this row, or the new value was not stored."
-    if np.isneginf(want[row]).any() or not want[row].any():
-        return "The row sees no key: 0 in out and in gradients, -inf in lse, by a test of its own."
+    if np.isneginf(want[row]).any():
+        return "The row sees no key: its lse is -inf, by a test of its own."
+    if not want[row].any():
+        return "A row of 0: it sees no key or, where this is a gradient, one key alone."
     if row >= num_rows - num_rows % tile and row > 0:
         return "Only rows of the last tile, which is not full, are wrong."
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -10,10 +10,10 @@ import math
 import numpy as np
 
 
-def forward_mistakes(head, tile):
-    """Mistakes of a forward pass that visits the keys of a `Head` `tile` at a time."""
+def forward_mistakes(head, BLOCK_M, BLOCK_N):
+    """Mistakes of a forward pass over a `Head`, by tiles of BLOCK_M queries and BLOCK_N keys."""
     s, v = head.scores, head.v.astype(np.float64)
-    right = _walk(s, v, tile)
+    right = _walk(s, v, BLOCK_N)
     yield "out is not divided by l.", {"out": right["acc"]}
     yield "l and m have changed places.", {"l": right["m"], "m": right["l"]}
     yield "The log is missing: lse = m + log(l).", {"lse": right["m"] + right["l"]}
@@ -32,23 +32,23 @@ def forward_mistakes(head, tile):
         ("out was divided in the tile before: multiply it by l again before adding to it.",
          {"divide_always": True}),
     ):  # fmt: skip
-        yield sentence, _walk(s, v, tile, **options)
+        yield sentence, _walk(s, v, BLOCK_N, **options)
 
-    for sentence, scores in [*_other_scales(head), *_other_masks(head)]:
-        yield sentence, _walk(scores, v, tile)
+    for sentence, scores in [*_other_scales(head), *_other_masks(head, BLOCK_M, BLOCK_N)]:
+        yield sentence, _walk(scores, v, BLOCK_N)
     if not head.causal:
-        missing = -s.shape[1] % tile
+        missing = -s.shape[1] % BLOCK_N
         beyond = "Keys beyond seqlen_k, in the last tile, take part with score 0: it must be -inf."
-        yield beyond, _walk(*_padded(s, v, missing), tile)
+        yield beyond, _walk(*_padded(s, v, missing), BLOCK_N)
         for sentence, scores in _other_scales(head):
-            yield f"{beyond} {sentence}", _walk(*_padded(scores, v, missing), tile)
+            yield f"{beyond} {sentence}", _walk(*_padded(scores, v, missing), BLOCK_N)
         if missing:
             one = "Key seqlen_k, which does not exist, takes part: n < seqlen_k, not n <= seqlen_k."
-            yield one, _walk(*_padded(s, v, 1), tile)
+            yield one, _walk(*_padded(s, v, 1), BLOCK_N)
 
 
-def backward_mistakes(head):
-    """Mistakes of a backward pass that is given the right lse and delta."""
+def backward_mistakes(head, BLOCK_M, BLOCK_N):
+    """Mistakes of a backward pass by such tiles, given the right lse and delta."""
     s, scale = head.scores, float(head.scale)
     for sentence, options in (
         ("The factor softmax_scale of {name} is missing: S = softmax_scale q k^T.", {"factor": 1}),
@@ -59,8 +59,12 @@ def backward_mistakes(head):
         gradients = _gradients(head, s, **options)
         for name in ("dq", "dk"):  # dv knows nothing of dS
             yield sentence.format(name=name), {name: gradients[name]}
-    for sentence, scores in [*_other_scales(head), *_other_masks(head)]:
+    for sentence, scores in [*_other_scales(head), *_other_masks(head, BLOCK_M, BLOCK_N)]:
         yield sentence, _gradients(head, scores)
+    factors = _gradients(head, s, swapped=True)
+    yield "dS is multiplied by v: dQ = softmax_scale * dS k.", {"dq": factors["dq"]}
+    yield "dS^T is multiplied by dout: dK = softmax_scale * dS^T q.", {"dk": factors["dk"]}
+    yield "P^T is multiplied by q: dV = P^T dout.", {"dv": factors["dv"]}
     if len(head.q) == len(head.k):
         transposed = _gradients(head, s, transposed=True)
         yield "P is not transposed: dV = P^T dout, a sum down a column.", {"dv": transposed["dv"]}
@@ -107,7 +111,7 @@ def _walk(s, v, tile, *, rescale_acc=True, rescale_l=True, carry_m=True, divide_
         return {"out": out, "acc": acc, "l": l, "m": m, "log_l": log_l, "lse": m + log_l}
 
 
-def _gradients(head, s, *, factor=None, delta=1, transposed=False):
+def _gradients(head, s, *, factor=None, delta=1, transposed=False, swapped=False):
     """dq, dk, dv from scores `s` and the right lse, with `delta` times the right delta."""
     q, k, v, dout = (x.astype(np.float64) for x in (head.q, head.k, head.v, head.dout))
     lse = head.forward["lse"][:, None]
@@ -117,6 +121,8 @@ def _gradients(head, s, *, factor=None, delta=1, transposed=False):
         ds *= float(head.scale) if factor is None else factor
         if transposed:
             p, ds = p.T, ds.T
+        if swapped:
+            q, k, dout = dout, v, q
         return {"dq": ds @ k, "dk": ds.T @ q, "dv": p.T @ dout}
 
 
@@ -133,7 +139,7 @@ def _other_scales(head):
             yield sentence, s
 
 
-def _other_masks(head):
+def _other_masks(head, BLOCK_M, BLOCK_N):
     """(sentence, scores) under another mask."""
     m, n = np.arange(len(head.q))[:, None], np.arange(len(head.k))
     last = m + len(head.k) - len(head.q)
@@ -143,12 +149,18 @@ def _other_masks(head):
         yield "The last key, seqlen_k - 1, takes no part.", np.where(n < n[-1], s, -np.inf)
         return
     rule = "query m sees the keys n <= m + seqlen_k - seqlen_q"
+    end_m = np.minimum((m // BLOCK_M + 1) * BLOCK_M, len(head.q))  # behind the m-tile's last query
+    end_n = end_m + len(head.k) - len(head.q)  # behind the last key that it sees
+    visited, visited_early = (n < -(-end // BLOCK_N) * BLOCK_N for end in (end_n, end_n - 1))
     for sentence, sees in (
+        (f"Hidden pairs of a live tile take part: {rule}.", visited),
+        ("A tile that only its last query sees, and of it one key, is left out.",
+         (n <= last) & visited_early),
         (f"Hidden keys take part: {rule}.", n >= 0),
         (f"The mask is aligned top-left: {rule}.", n <= m),
         (f"The mask hides one key too many: {rule}, the last one included.", n < last),
         (f"The mask shows one key too many: {rule}.", n <= last + 1),
-    ):
+    ):  # fmt: skip
         yield sentence, np.where(sees, s, -np.inf)
 
 

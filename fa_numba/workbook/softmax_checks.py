@@ -56,8 +56,8 @@ def _likely_cause(x, y, want):
     total = float(y.sum(dtype=np.float64))
     if total == 0:
         return (
-            "Every share is 0: l is 0, infinite or NaN. A thread without a column holds (-inf, 0): "
-            "-inf - -inf is NaN and needs a guard."
+            "Every share is 0: l is 0, as if no column counted, or infinite or NaN. A thread "
+            "without a column holds (-inf, 0): -inf - -inf is NaN and needs a guard."
         )
     if not abs(total - 1) <= 1e-3:
         l = np.exp(x.astype(np.float64) - m).sum()
