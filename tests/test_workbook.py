@@ -317,6 +317,33 @@ def test_reset_asks_and_keeps_a_backup(workbook, monkeypatch):
     assert backup.read_text() == mine
 
 
+def test_a_reset_that_nobody_answers_changes_nothing(workbook, monkeypatch):
+    def closed(prompt):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", closed)
+    solve(workbook)
+    mine = workbook.stub.read_text()
+    assert "nothing was changed" in grader.reset("ex99a").markdown
+    assert workbook.stub.read_text() == mine
+    workbook.stub.unlink()  # nothing to lose: nothing to ask
+    grader.reset("ex99a")
+    assert stubs.state(workbook) == "pristine"
+
+
+def test_one_reason_for_all_checks_is_told_once(workbook):
+    workbook.stub.write_text("import\n")
+    text = repr(grader.grade("ex99a"))
+    assert "for one reason" in text and text.count("does not import") == 1
+    assert "as above" not in text
+
+
+def test_a_statement_keeps_its_lines():
+    line = "a" * 49 + " " + "b" * 50
+    shown = repr(grader.Note(f"### title\n\n```text\n{line}\n```\n\nafter"))
+    assert line in shown.splitlines() and "```" not in shown
+
+
 def test_report_escapes_what_a_learner_wrote(workbook):
     checks = [report.Check("a < b", "failed", "<script>")]
     html = report.Report([report.Graded(workbook, checks)])._repr_html_()
