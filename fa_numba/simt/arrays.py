@@ -35,6 +35,10 @@ class LaneArray:
         self.ndim = np.int64(len(self.dims))
         self.size = np.int64(math.prod(self.dims))
 
+    @property
+    def T(self):
+        return self.view(self.offset, self.lanes, self.dims[::-1], self.strides[::-1])
+
     def __len__(self):
         return self.dims[0]
 
@@ -266,7 +270,7 @@ def row_major(dims):
 
 def poison(values):
     """Fill with what no sensible program computes: memory starts uninitialised on a GPU."""
-    if values.dtype.kind == "f":
+    if values.dtype.kind in "fc":
         values.fill(np.nan)
     elif values.dtype.kind in "iu":
         values.fill(np.iinfo(values.dtype).max // 3 * 2)

@@ -34,7 +34,7 @@ OTHERS = {"exch": lambda old, new: new, "inc": increment, "dec": decrement}
 COUNTERS = "uint32", "uint64"
 INTEGERS = "int32", "int64", *COUNTERS
 NUMBERS = *INTEGERS, "float32", "float64"
-DTYPES = {name: INTEGERS for name in ("and_", "or_", "xor", "exch", "cas")}
+DTYPES = {name: INTEGERS for name in "and_ or_ xor exch cas compare_and_swap".split()}
 DTYPES |= {"inc": COUNTERS, "dec": COUNTERS}
 
 
@@ -55,10 +55,8 @@ class Atomic:
         self.name = name
 
     def __call__(self, machine, site, keep, array, index, value, new=None):
-        if self.name == "compare_and_swap":
-            raise UnsupportedError(
-                "cuda.atomic.compare_and_swap does not run here", hint="Use cuda.atomic.cas."
-            )
+        if self.name == "compare_and_swap":  # cas of the first element
+            index, value, new = np.int64(0), index, value
         if not isinstance(array, LaneArray) or array.kind == "local":
             raise UnsupportedError(
                 f"cuda.atomic.{self.name} does not work on {type_name(array)}",
@@ -78,7 +76,7 @@ class Atomic:
         mask = machine.mask
         places = pick(array.addresses(machine, offset), machine.shape, mask)
         values = pick(value, machine.shape, mask).astype(array.dtype)
-        if self.name == "cas":
+        if new is not None:
             swap = pick(new, machine.shape, mask).astype(array.dtype)
             old = compare_and_swap(array.flat, places, values, swap)
         else:

@@ -9,11 +9,13 @@ plain value as soon as the result is an int64 or a float.
 
 import numpy as np
 
-INT64, UINT64, FLOAT32, FLOAT64 = map(np.dtype, (np.int64, np.uint64, np.float32, np.float64))
+INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
+FLOAT16, FLOAT32, FLOAT64 = map(np.dtype, (np.float16, np.float32, np.float64))
 BOOL = np.dtype(bool)
 
 # Integers that Numba converts to float32 beside a float32; wider ones make it float64.
 FITS_FLOAT32 = {np.dtype(t) for t in (bool, np.int8, np.uint8, np.int16)}
+FITS_FLOAT16 = {np.dtype(t) for t in (bool, np.int8, np.uint8)}  # the same beside a float16
 
 BITWISE = {np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert}
 SHIFTS = {np.left_shift, np.right_shift}
@@ -44,9 +46,12 @@ class TypedInts(np.ndarray):
 
 def result_dtype(ufunc, dtypes):
     """Return the type in which Numba computes an operation on these operands."""
-    floats = [d for d in dtypes if d.kind == "f"]
+    floats = [d for d in dtypes if d.kind in "fc"]
     if floats:
-        ints = [FLOAT32 if d in FITS_FLOAT32 else FLOAT64 for d in dtypes if d.kind != "f"]
+        ints = [d for d in dtypes if d.kind not in "fc"]
+        if FLOAT16 in floats and all(d in FITS_FLOAT16 for d in ints):
+            return np.result_type(*floats)
+        ints = [FLOAT32 if d in FITS_FLOAT32 else FLOAT64 for d in ints]
         return np.result_type(*floats, *ints)
     if ufunc in BITWISE and all(d == BOOL for d in dtypes):
         return BOOL

@@ -124,6 +124,10 @@ class UnsupportedError(KernelError, TypeError):
     """Python that cannot run inside a CUDA kernel, or not on this engine."""
 
 
+class FieldError(UnsupportedError, AttributeError):
+    """A field that a record does not have."""
+
+
 def thread_name(thread, block):
     """Return 'thread (x, y, z) of block (x, y, z)'."""
     return f"thread {tuple(map(int, thread))} of block {tuple(map(int, block))}"

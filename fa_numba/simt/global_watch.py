@@ -5,6 +5,7 @@ import numpy as np
 from .arrays import pick, same_values
 from .histories import ATOMIC, LOAD, STORE
 from .lanes import ALL
+from .records import arrays_in
 from .shadow import Order, Shadow, place_of, thread_of
 
 
@@ -22,8 +23,9 @@ class GlobalWatch:
         self.old = {}  # id of a flat memory -> its contents before the launch
         stored = [
             array
-            for name, array in zip(lockstep.parameters, arguments, strict=True)
-            if getattr(array, "kind", "") == "global" and lockstep.may_store(name, array.ndim)
+            for name, value in zip(lockstep.parameters, arguments, strict=True)
+            for array in arrays_in(value)
+            if array is not value or lockstep.may_store(name, array.ndim)
         ]
         regions = join_overlaps([region(a) for a in stored])
         for array in machine.globals:
@@ -57,6 +59,12 @@ class GlobalWatch:
     def barrier(self, blocks):
         self.enter_loads()
         self.order.sync_blocks(slice(None) if blocks is None else blocks)
+
+    def forget(self):
+        """Order all that has happened before all that follows."""
+        for shadow in self.regions.values():
+            shadow.clear(slice(None), self.order)
+        self.old.clear()
 
     def warp_barrier(self, threads):
         machine = self.machine

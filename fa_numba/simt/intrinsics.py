@@ -10,9 +10,9 @@ from .atomics import OTHERS, UFUNCS, Atomic
 from .dtypes import cast, numpy_dtype, typed
 from .errors import UnsupportedError
 from .lanes import is_value, type_name
-from .mathematics import BUILTINS, MATH, NUMPY_FUNCTIONS
+from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS
 
-NUMBERS = ("float16", "float32", "float64") + tuple(
+NUMBERS = ("float16", "float32", "float64", "complex64", "complex128") + tuple(
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 )
 
@@ -75,6 +75,16 @@ class Refused:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         self()
+
+
+def element_dtype(type_):
+    dtype = numpy_dtype(type_)
+    if dtype.kind not in "biufc":
+        raise UnsupportedError(
+            f"shared and local arrays of {dtype} do not run on the CPU engine",
+            hint="Make an array for each field.",
+        )
+    return dtype
 
 
 def unsigned(x):
@@ -153,6 +163,7 @@ CONSTANT_INTRINSICS = {
     "brev": brev,
     "cbrt": np.cbrt,
     "fma": fma,
+    "fp16": Namespace("cuda.fp16", HALF),
     "selp": lambda condition, a, b: np.where(condition, a, b)[()],
 }
 
@@ -212,7 +223,11 @@ class Intrinsics:
             "activemask": self.activemask,
             "lanemask_lt": self.lanemask_lt,
         }
-        return Namespace("cuda", {**CONSTANT_INTRINSICS, **memory, **threads, **barriers, **warps})
+        grid = Namespace("this_grid()", {"sync": self.grid_sync})
+        groups = {"cg": Namespace("cuda.cg", {"this_grid": lambda: grid})}
+        return Namespace(
+            "cuda", {**CONSTANT_INTRINSICS, **memory, **threads, **barriers, **warps, **groups}
+        )
 
     def builtin_names(self):
         return {
@@ -228,10 +243,10 @@ class Intrinsics:
         return allocator.allocate(site, *arguments, **keywords)
 
     def allocate_shared(self, site, shape, dtype, alignment=None):
-        return self.shared_array(site, shape, numpy_dtype(dtype))
+        return self.shared_array(site, shape, element_dtype(dtype))
 
     def allocate_local(self, site, shape, dtype, alignment=None):
-        return self.local_array(site, shape, numpy_dtype(dtype))
+        return self.local_array(site, shape, element_dtype(dtype))
 
     def grid_position(self, ndim):
         position = tuple(

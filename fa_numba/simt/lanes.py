@@ -443,10 +443,15 @@ class Lanes:
             return value.astype(np.int64)
         return value
 
+    def wide(self, value):
+        """Return a number; a float16 as float32, in which Numba computes //, % and **."""
+        value = self.number(value)
+        return value.astype(np.float32) if value.dtype == np.float16 else value
+
     def floordiv(self, a, b):
         if isinstance(a, tuple):
             raise TypeError("a tuple cannot be divided")
-        a, b = self.number(a), self.number(b)
+        a, b = self.wide(a), self.wide(b)
         if b.dtype.kind in "iu" and a.dtype.kind in "iu":
             b = self.nonzero(b)
         return a // b
@@ -454,7 +459,7 @@ class Lanes:
     def mod(self, a, b):
         if isinstance(a, str):
             raise UnsupportedError("strings cannot be formatted in a kernel")
-        a, b = self.number(a), self.number(b)
+        a, b = self.wide(a), self.wide(b)
         if b.dtype.kind in "iu" and a.dtype.kind in "iu":
             b = self.nonzero(b)
         return a % b
@@ -475,7 +480,7 @@ class Lanes:
         return select(zero, divisor.dtype.type(1), divisor)
 
     def power(self, a, b):
-        a, b = self.number(a), self.number(b)
+        a, b = self.wide(a), self.wide(b)
         if a.dtype.kind == "f" and b.dtype.kind in "iu":
             if not isinstance(b, np.ndarray):
                 if b == 2:

@@ -11,6 +11,7 @@ from .lanes import Frame, Lanes
 from .memory import Memory
 from .names import Names, as_lane, check_kernel
 from .options import TOO_MUCH_SHARED, current_options, shared_memory_limit
+from .records import records_argument
 from .trace import Trace
 from .warps import Warps
 from .watch import Watch
@@ -18,7 +19,8 @@ from .watch import Watch
 LANES_PER_BATCH = 32768  # threads that run at once; more makes the arrays fall out of the cache
 MAX_THREADS = 1024
 MAX_BLOCK = (1024, 1024, 64)
-ELEMENTS = {np.dtype(code) for code in "?bBhHiIlLqQefd"}  # types of array elements
+MOST_SYNCHRONISED = 132 * 2048  # threads of a grid that waits for itself: an H100 full of them
+ELEMENTS = {np.dtype(code) for code in "?bBhHiIlLqQefdFD"}  # types of array elements
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
@@ -50,6 +52,9 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         total = math.prod(self.grid)
         size = max(1, LANES_PER_BATCH // self.num_threads)
         size = -(-total // -(-total // size))  # batches of equal size
+        if "this_grid" in lockstep.code.co_names:
+            size = total  # blocks that wait for each other run together
+            check_synchronised(total * self.num_threads)
         with np.errstate(all="ignore"):  # a GPU raises no flags either
             for first in range(0, total, size):
                 self.start_batch(first, min(size, total - first))
@@ -88,6 +93,8 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
             return tuple(self.lane_argument(f"{name}[{i}]", v) for i, v in enumerate(value))
         if isinstance(value, np.ndarray) and value.dtype in ELEMENTS:
             return self.global_array(value, name)
+        if isinstance(value, (np.ndarray, np.void)) and value.dtype.names:
+            return records_argument(self, name, value)
         scalar = as_lane(value)
         if scalar is None:
             refuse_argument(name, value)
@@ -98,7 +105,7 @@ def refuse_argument(name, value):
     got, hint = f"a {type(value).__name__}", None
     if isinstance(value, np.ndarray):
         got = f"an array of {value.dtype}"
-        hint = "Arrays hold bool, int8 to int64, uint8 to uint64 or float16 to float64."
+        hint = "Arrays hold bool, integers, floats, complex numbers or records of these."
     elif hasattr(value, "__cuda_array_interface__"):
         hint = "It lives on a GPU; copy it to the host for the CPU engine."
     elif isinstance(value, list):
@@ -188,6 +195,15 @@ def check_resources(block, shared_bytes):
             f"{shared_bytes} bytes of dynamic shared memory are more than the {limit} that a "
             f"block can have on {device}",
             hint=TOO_MUCH_SHARED,
+        )
+
+
+def check_synchronised(num_threads):
+    if num_threads > MOST_SYNCHRONISED:
+        raise LaunchError(
+            f"cuda.cg.this_grid() needs all {num_threads} threads of the grid on the GPU at once: "
+            f"there is room for {MOST_SYNCHRONISED}",
+            hint="Launch fewer blocks, and let each thread do more in a loop.",
         )
 
 

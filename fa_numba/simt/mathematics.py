@@ -21,7 +21,7 @@ def floating(x):
         if hasattr(x, "fail"):
             x.fail()
         raise UnsupportedError(f"math functions take numbers, not {type_name(x)}")
-    if x.dtype.kind == "f":
+    if x.dtype.kind in "fc":
         return x
     return (x.view(np.ndarray) if isinstance(x, TypedInts) else x).astype(FLOAT64)
 
@@ -119,6 +119,43 @@ NUMPY_FUNCTIONS = {
 }
 
 
+# The functions of complex numbers that Numba compiles for a GPU.
+CMATH_UNARY = "cos cosh exp log sin sinh sqrt tan tanh".split()
+CMATH = {
+    **{name: unary(getattr(np, name)) for name in CMATH_UNARY},
+    **{name: np.float64(getattr(math, name)) for name in ("e", "pi")},
+}
+
+
+def half(function):
+    """Return a function of float16 that rounds once."""
+    return lambda *xs: function(*(x.astype(np.float64) for x in xs)).astype(np.float16)
+
+
+HALF_UNARY = "ceil cos exp exp2 floor log log10 log2 rint sin sqrt trunc".split()
+HALF = {  # cuda.fp16.*
+    **{f"h{name}": half(getattr(np, name)) for name in HALF_UNARY},
+    "habs": np.abs,
+    "hadd": np.add,
+    "hdiv": np.divide,
+    "heq": np.equal,
+    "hexp10": half(lambda x: 10**x),
+    "hfma": half(lambda a, b, c: a * b + c),
+    "hge": np.greater_equal,
+    "hgt": np.greater,
+    "hle": np.less_equal,
+    "hlt": np.less,
+    "hmax": np.fmax,
+    "hmin": np.fmin,
+    "hmul": np.multiply,
+    "hne": np.not_equal,
+    "hneg": np.negative,
+    "hrcp": half(lambda x: 1 / x),
+    "hrsqrt": half(lambda x: 1 / np.sqrt(x)),
+    "hsub": np.subtract,
+}
+
+
 def spread_arguments(values):
     return values[0] if len(values) == 1 and isinstance(values[0], tuple) else values
 
@@ -159,6 +196,15 @@ def to_bool(x):
     return cast(lane(x), np.dtype(bool))
 
 
+def to_complex(real, imaginary=0):
+    """complex(a, b) of two float32 is a complex64."""
+    real, imaginary = floating(real), floating(imaginary)
+    dtype = np.result_type(real, imaginary, np.complex64)
+    result = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), dtype)
+    result.real, result.imag = real, imaginary
+    return result[()]
+
+
 def round_(x, digits=None):
     x = floating(x)
     if digits is None:
@@ -173,6 +219,7 @@ def length(x):
 BUILTINS = {
     "abs": lambda x: np.abs(lane(x)),
     "bool": to_bool,
+    "complex": to_complex,
     "float": to_float,
     "int": to_int,
     "len": length,

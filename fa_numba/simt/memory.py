@@ -13,6 +13,7 @@ from .dtypes import TypedInts, as_index, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
 from .lanes import ALL, type_name
 from .options import TOO_MUCH_SHARED, shared_memory_limit
+from .records import Record, Records
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; every CUDA GPU
 STRAY = {
@@ -31,6 +32,7 @@ class Memory:
         self.shared_bytes = 0
         self.dynamic_bytes = dynamic_bytes
         self.dynamic = None
+        self.field_sites = {}  # (code, instruction) -> Site, of accesses to fields of records
         self.known = {}  # (id of an index, axis) -> (the index, its offsets): see locate
         column = np.arange(self.num_blocks).reshape(1, 1, 1, -1)
         self.block_column = column if self.num_blocks > 1 else np.int64(0)
@@ -140,16 +142,20 @@ class Memory:
         if not isinstance(array, LaneArray):
             return self.load_other(array, index)
         index = index if isinstance(index, tuple) else (index,)
-        if len(index) > len(array.axes):
-            self.refuse_count(array, index)
-        index += (slice(None),) * (len(array.axes) - len(index))
+        if not any(i is ... for i in index):
+            index += (...,)
+        if len(index) - 1 > len(array.axes):
+            self.refuse_count(array, tuple(i for i in index if i is not ...))
+        gap = next(n for n, i in enumerate(index) if i is ...)
+        missing = (slice(None),) * (len(array.axes) - len(index) + 1)
+        index = index[:gap] + missing + index[gap + 1 :]
         offset, lanes, dims, strides = array.offset, array.lanes, [], []
         for i, axis in zip(index, array.axes, strict=True):
             size, stride = axis
             if type(i) is slice:
-                start, stop = self.slice_bounds(array, i, size)
-                dims.append(self.slice_length(array, start, stop))
-                strides.append(stride)
+                start, stop, step = self.slice_bounds(array, i, size)
+                dims.append(self.slice_length(array, start, stop, step))
+                strides.append(stride * step)
                 i = start
             else:
                 i = self.check_index(i, array, axis)
@@ -160,14 +166,19 @@ class Memory:
         return array.view(offset, lanes, dims, strides)
 
     def slice_bounds(self, array, part, size):
-        if part.step is not None and (isinstance(part.step, np.ndarray) or part.step != 1):
-            raise UnsupportedError(
-                f"'{array.name}' is sliced with a step", hint="Loop over range()."
-            )
-        return self.clamp(part.start, size, 0), self.clamp(part.stop, size, size)
+        step = 1 if part.step is None else part.step
+        if isinstance(step, np.ndarray):
+            raise UnsupportedError(f"the step of a slice of '{array.name}' differs between threads")
+        if step == 0:
+            raise KernelError(f"the step of a slice of '{array.name}' is zero", array=array.name)
+        low, high = (0, size) if step > 0 else (-1, size - 1)
+        first, last = (low, high) if step > 0 else (high, low)
+        start = np.int64(first) if part.start is None else self.clamp(part.start, size, low, high)
+        stop = np.int64(last) if part.stop is None else self.clamp(part.stop, size, low, high)
+        return start, stop, int(step)
 
-    def slice_length(self, array, start, stop):
-        length = np.maximum(stop - start, 0)
+    def slice_length(self, array, start, stop, step):
+        length = np.maximum((stop - start + step - np.sign(step)) // step, 0)
         if isinstance(length, np.ndarray):
             if (length != length.flat[0]).any():
                 raise UnsupportedError(
@@ -177,12 +188,10 @@ class Memory:
         return int(length)
 
     @staticmethod
-    def clamp(bound, size, default):
-        if bound is None:
-            return np.int64(default)
+    def clamp(bound, size, low, high):
         bound = as_index(bound) if type(bound) is TypedInts else bound
         bound = np.where(bound < 0, bound + size, bound)[()]
-        return np.clip(bound, 0, size)
+        return np.clip(bound, low, high)
 
     # ------------------------------------------------------------------ load and store
 
@@ -198,7 +207,9 @@ class Memory:
         return typed(value) if array.needs_type else value
 
     def load_other(self, container, index):
-        """Index a tuple."""
+        """Index a tuple, or what is made of records."""
+        if isinstance(container, (Record, Records)):
+            return container[index]
         if isinstance(container, tuple):
             if isinstance(index, np.ndarray):
                 raise UnsupportedError("threads index a tuple differently")
@@ -216,6 +227,9 @@ class Memory:
 
     def store(self, array, index, value, site):
         if not isinstance(array, LaneArray):
+            if isinstance(array, (Record, Records)):
+                array.store(index, value, site)
+                return
             if hasattr(array, "fail"):
                 array.fail()
             raise UnsupportedError(f"{type_name(array)} cannot be stored into")
@@ -226,6 +240,27 @@ class Memory:
             self.watch.store(array, offset, value, site)
         else:
             array.store(self, offset, value)
+
+    def fill(self, array, index, value, site):
+        """x[2:5] = value: store one value to each element of a part."""
+        part = self.view(array, index)
+        if not isinstance(part, LaneArray) or isinstance(value, LaneArray):
+            raise UnsupportedError(
+                f"a slice of {type_name(array)} cannot take {type_name(value)}",
+                hint="Loop over its elements.",
+            )
+        for element in np.ndindex(part.dims):
+            self.store(part, tuple(map(np.int64, element)), value, site)
+
+    def store_field(self, record, field, value, site):
+        """r.x = value."""
+        if not isinstance(record, Record):
+            raise UnsupportedError(
+                "assigning to an attribute cannot be used in a CUDA kernel",
+                sites=[site],
+                hint="Numba does not compile it for a GPU. Store into an element.",
+            )
+        record.store(field, value, site)
 
     def storable(self, value, array):
         if isinstance(value, (bool, int, float)):

@@ -12,23 +12,23 @@ import types
 import numpy as np
 from numba import cuda
 
-from .dtypes import INT64, typed
+from .dtypes import typed
 from .errors import KernelError, LaunchError
 from .intrinsics import CASTS, NUMPY, Cast, Intrinsics, Namespace, Refused
 from .lanes import Undefined
-from .mathematics import MATH, NUMPY_FUNCTIONS
+from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
 from .transform import PREFIX, transform
 
 OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_ choose
-    continue_ else_ endif endif_after_exit floordiv if_ load loop_end member mod next_turn not_
-    or_ or_values power range_turns return_ shift_left shift_right store tuple_turns unpack view
-    while_begin while_test""".split()
+    continue_ else_ endif endif_after_exit fill floordiv if_ load loop_end member mod next_turn not_
+    or_ or_values power range_turns return_ shift_left shift_right store store_field tuple_turns
+    unpack view while_begin while_test""".split()
 
 INTRINSICS = """threadIdx blockIdx blockDim gridDim grid gridsize laneid warpsize shared local const
     atomic syncthreads syncthreads_count syncthreads_or syncthreads_and syncwarp shfl_sync
     shfl_up_sync shfl_down_sync shfl_xor_sync any_sync all_sync eq_sync ballot_sync match_any_sync
     match_all_sync activemask lanemask_lt threadfence threadfence_block threadfence_system
-    nanosleep popc clz ffs brev cbrt fma selp""".split()
+    nanosleep popc clz ffs brev cbrt fma selp fp16""".split()
 
 
 class Placeholder:
@@ -44,12 +44,15 @@ class Names(Intrinsics):
     def start_names(self):
         self.environments = {}  # function -> its lockstep form, bound to this launch
         self.cuda = self.cuda_namespace()
-        numba = {**CASTS, "boolean": Cast(bool), "cuda": self.cuda}
+        types_ = {**CASTS, "boolean": Cast(bool)}
+        numba = {**types_, "types": Namespace("numba.types", types_), "cuda": self.cuda}
         self.modules = {
+            "cmath": Namespace("cmath", CMATH),
             "math": Namespace("math", MATH),
             "numpy": NUMPY,
             "numba": Namespace("numba", numba),
             "numba.cuda": self.cuda,
+            "numba.cuda.cg": self.cuda.cg,
         }
         # `from numba.cuda import grid` gives Numba's own object: recognised by identity.
         self.by_identity = {
@@ -96,6 +99,8 @@ class Names(Intrinsics):
             return scalar
         if isinstance(value, np.ndarray):
             return self.global_array(value, name)  # Numba freezes it into the kernel
+        if isinstance(value, np.dtype):
+            return Cast(value)
         if isinstance(value, type):
             if issubclass(value, BaseException):
                 return value
@@ -168,10 +173,10 @@ def as_lane(value):
         if not -(2**63) <= value < 2**64:
             raise LaunchError(f"the integer {value} does not fit into 64 bits")
         return np.int64(value) if value < 2**63 else typed(np.uint64(value))
-    if isinstance(value, float):
-        return np.float64(value)
-    if isinstance(value, np.generic) and value.dtype.kind in "iuf":
-        return value if value.dtype.kind == "f" or value.dtype == INT64 else typed(value)
+    if isinstance(value, np.generic):
+        return typed(value) if value.dtype.kind in "iufc" else None
+    if isinstance(value, (float, complex)):
+        return np.result_type(value).type(value)
     return None
 
 

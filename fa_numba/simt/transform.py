@@ -100,6 +100,12 @@ def is_pure(e):
     return not contains([e], (ast.Subscript, ast.Call, ast.FloorDiv, ast.Mod, ast.IfExp))
 
 
+def is_part(index):
+    """Tell whether an index stands for a part of an array: x[2:5], x[::-1, 0] or x[..., 0]."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return any(isinstance(p, ast.Slice) or getattr(p, "value", None) is ... for p in parts)
+
+
 def is_name(node):
     return isinstance(node, ast.Name)
 
@@ -229,8 +235,8 @@ class Transformer:
 
     def number(self, value):
         """Literals are strong: Numba types 2 as int64 and 2.0 as float64, whatever they meet."""
-        if isinstance(value, float):
-            strong = np.float64(value)
+        if isinstance(value, (float, complex)):
+            strong = np.result_type(value).type(value)
         else:
             strong = np.int64(value) if -(2**63) <= value < 2**63 else np.uint64(value)
         text = repr(value).translate(str.maketrans({"-": "m", "+": "", ".": "p"}))
@@ -245,12 +251,10 @@ class Transformer:
         return self.mark([rewrite(node)], node)[0]
 
     def e_Constant(self, node):
-        if type(node.value) in (int, float):
+        if type(node.value) in (int, float, complex):
             return self.number(node.value)
-        if node.value is None or isinstance(node.value, (bool, str)):
+        if node.value is None or node.value is ... or isinstance(node.value, (bool, str)):
             return ast.Constant(node.value)
-        if node.value is ...:
-            self.refuse(node, "the index ...", "Write one index or : for each axis.")
         self.refuse(node, f"a {type(node.value).__name__} constant")
 
     def e_Name(self, node):
@@ -369,7 +373,7 @@ class Transformer:
 
     def e_Subscript(self, node):
         array, index = self.expression(node.value), self.expression(node.slice)
-        if contains([node.slice], ast.Slice):
+        if is_part(node.slice):
             return self.call("view", array, index)
         return self.call("load", array, index, self.site_constant(node, index=node.slice))
 
@@ -473,13 +477,15 @@ class Transformer:
                 result += self.store(element, part, node)
             return result
         if isinstance(target, ast.Subscript):
-            if contains([target.slice], ast.Slice):
-                instead = "Loop over its elements."
-                self.refuse(target, "storing to a slice", instead, numba_runs_it=True)
             array, index = self.expression(target.value), self.expression(target.slice)
             site = self.site_constant(target, index=target.slice)
-            return self.mark([ast.Expr(self.call("store", array, index, value, site))], target)
-        self.refuse_target(target)
+            how = "fill" if is_part(target.slice) else "store"
+            return self.mark([ast.Expr(self.call(how, array, index, value, site))], target)
+        if isinstance(target, ast.Attribute):
+            record, field = self.expression(target.value), ast.Constant(target.attr)
+            call = self.call("store_field", record, field, value, self.site_constant(target))
+            return self.mark([ast.Expr(call)], target)
+        self.refuse(target)
 
     def named_value(self, target, value):
         """Rewrite an assigned value; an array made in it gets the name of its variable."""
@@ -491,11 +497,6 @@ class Transformer:
         rewritten = self.expression(value)
         self.target_name = ""
         return rewritten
-
-    def refuse_target(self, target):
-        if isinstance(target, ast.Attribute):
-            self.refuse(target, "assigning to an attribute", "Store into an element.")
-        self.refuse(target)
 
     def s_Assign(self, s):
         target = s.targets[0]
@@ -517,8 +518,19 @@ class Transformer:
         if isinstance(target, ast.Name):
             old = load_name(target.id)
             return [self.bind(target.id, self.operation(s, s.op, old, value, target, s.value))]
-        if not isinstance(target, ast.Subscript):
-            self.refuse_target(target)
+        if isinstance(target, ast.Attribute):
+            record = self.temporary()
+            old = ast.Attribute(load_name(record), target.attr, ast.Load())
+            new = self.operation(s, s.op, old, value, target, s.value)
+            site = self.site_constant(target)
+            call = self.call("store_field", load_name(record), ast.Constant(target.attr), new, site)
+            return [
+                ast.Assign([ast.Name(record, ast.Store())], self.expression(target.value)),
+                ast.Expr(call),
+            ]
+        if is_part(target.slice):
+            instead = "Loop over its elements."
+            self.refuse(target, "changing a slice in place", instead)
         array, index = self.temporary(), self.temporary()
         site = self.site_constant(target, index=target.slice)
         old = self.call("load", load_name(array), load_name(index), site)

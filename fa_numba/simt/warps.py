@@ -4,11 +4,13 @@ Threads are numbered x fastest, then y, then z; 32 consecutive ones are a warp. 
 value is laid out as (threads, blocks), or (warps, 32, blocks) after padding the last warp.
 """
 
+import math
+
 import numpy as np
 
 from .arrays import poison
 from .dtypes import TypedInts, as_bool, as_index, typed
-from .errors import BarrierDivergenceError, thread_name
+from .errors import BarrierDivergenceError, UnsupportedError, thread_name
 from .lanes import ALL, NOBODY
 
 WARP = 32
@@ -77,6 +79,27 @@ class Warps:
         self.check_members(mask, "cuda.syncwarp()")
         if self.watch is not None:
             self.watch.warp_barrier(mask)
+
+    def grid_sync(self):
+        """cuda.cg.this_grid().sync(): every thread of the grid waits for all others."""
+        if self.num_blocks != math.prod(self.grid):
+            raise UnsupportedError(
+                "this_grid().sync() in a device function, for a grid of several batches,",
+                hint="Call cuda.cg.this_grid() in the kernel itself.",
+            )
+        self.check_barrier("this_grid().sync()")
+        absent = np.argwhere(~self.active().T)
+        if len(absent) and self.options.divergence:
+            block, thread = self.block_coordinates(absent[0, 0]), absent[0, 1]
+            thread = self.thread_coordinates(thread)
+            raise BarrierDivergenceError(
+                f"this_grid().sync() is never reached by {thread_name(thread, block)}",
+                thread=thread,
+                block=block,
+                hint="Every thread of the grid must arrive, or the GPU hangs.",
+            )
+        if self.watch is not None:
+            self.watch.grid_barrier()
 
     def predicate(self, value):
         """Return a truth value of the active threads, (threads, blocks)."""

@@ -93,6 +93,12 @@ class Watch:
         if self.globals is not None:
             self.globals.barrier(blocks)
 
+    def grid_barrier(self):
+        """Note a this_grid().sync(): a barrier of each block, and more."""
+        self.barrier()
+        if self.globals is not None:
+            self.globals.forget()
+
     def warp_barrier(self, mask):
         """Note a cuda.syncwarp() of the active threads that the member mask names."""
         machine = self.machine
