@@ -473,20 +473,37 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
     """
     if not compiler_available():
         return
-    ptx = compile_ptx(kernel, args)
     wants_float64 = any("float64" in str(t) for t in signature_of(args))
-    lines = [line.strip() for line in ptx.splitlines() if re.search(r"\.f64\s", line)]
-    assert wants_float64 or not lines, (
-        f"{kernel.py_func.__name__} computes in float64 in {len(lines)} instructions "
-        f"(the first: {lines[0]}): a bare literal such as 0.0 is float64 to Numba; "
-        "write float32(0.0). On a GPU float64 is up to 64 times slower"
-    )
+    if not wants_float64 and _computes_in_float64(compile_ptx(kernel, args)):
+        where = "".join(f"\n    line {n}:  {text}" for n, text in _float64_lines(kernel, args))
+        raise AssertionError(
+            f"{kernel.py_func.__name__} computes in float64:{where}\n"
+            "A bare literal such as 0.0 is float64 to Numba, and what it meets becomes float64: "
+            "write float32(0.0). On a GPU float64 is up to 64 times slower"
+        )
     for cc in TARGETS if to_machine_code else ():
         code = compile_kernel(kernel, args, cc=cc)
         assert not code.spill_bytes + code.local_bytes, (
             f"{kernel.py_func.__name__} for {cc} spills {code.spill_bytes} bytes of registers and "
             f"keeps {code.local_bytes} bytes of arrays in local memory, which lives in HBM"
         )
+
+
+def _computes_in_float64(ptx):
+    return any(".f64" in line and ".reg" not in line for line in ptx.splitlines())
+
+
+def _float64_lines(kernel, args):
+    """(number, text) of the kernel's own lines that compute in float64."""
+    code, first = kernel.py_func.__code__, kernel.py_func.__code__.co_firstlineno
+    last = first + len(inspect.getsource(kernel.py_func).splitlines())
+    found, line = set(), 0
+    for text in compile_ptx(kernel, args, lineinfo=True).splitlines():
+        if place := re.search(r"\.loc\s+\d+\s+(\d+)", text):
+            line = int(place[1])
+        elif _computes_in_float64(text) and first <= line < last:
+            found.add(line)
+    return [(n, source_line(code.co_filename, n).strip()) for n in sorted(found)]
 
 
 @functools.cache
