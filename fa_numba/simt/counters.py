@@ -89,23 +89,34 @@ class Counters:
         self.requests = requests
         # (kind, array, Site, action) -> [elements, bytes, requests, cost, conflicts]
         self.totals = {}
+        self.samples = {}  # by the same keys: the first request, as addresses
         self.barriers = 0
 
     def count(self, array, offset, site, action):
         """Count one access of the present batch."""
         mask = self.requests.machine.mask
-        self.add(array, site, action, *self.requests.count(array, offset, mask, action))
+        if self.add(array, site, action, *self.requests.count(array, offset, mask, action)):
+            self.sample(array, offset, mask, site, action)
+
+    def sample(self, array, offset, mask, site, action):
+        """Keep the addresses of an access if it is the first at its place in the source."""
+        key = array.kind, array.name, site, action
+        if key not in self.samples:
+            self.samples[key] = self.requests.addresses(array, offset, mask)
 
     def add(self, array, site, action, elements, requests, cost, conflicts):
+        """Add to the totals; return whether they began with this."""
         key = array.kind, array.name, site, action
         total = self.totals.get(key)
-        if total is None:
+        is_new = total is None
+        if is_new:
             total = self.totals[key] = [0, 0, 0, 0, 0]
         total[0] += elements
         total[1] += elements * array.itemsize
         total[2] += requests
         total[3] += cost
         total[4] += conflicts
+        return is_new
 
 
 class Active(NamedTuple):
@@ -176,6 +187,20 @@ class Requests:
             elements, requests = active.elements, active.requests
             times = machine.num_blocks // active.lanes.shape[2]
         return elements * times, requests * times, requests * times, 0
+
+    def addresses(self, array, offset, mask):
+        """Return where each lane of the first warp that takes part reads or writes, in bytes.
+
+        Counted from the last sector or bank 0 that lies before the array; -1: an idle lane.
+        """
+        machine = self.machine
+        columns = offset.shape[3] if isinstance(offset, np.ndarray) else 1
+        rows = np.broadcast_to(offset, (*machine.shape[:3], columns))
+        rows = machine.by_warp(rows.reshape(machine.num_threads, columns))
+        rows, lanes = np.broadcast_arrays(rows, self.active_lanes(mask).lanes)
+        warp, block = np.argwhere(lanes.any(1))[0]
+        byte = rows[warp, :, block] * array.itemsize + array.alignment
+        return tuple(np.where(lanes[warp, :, block], byte, -1).tolist())
 
     def active_lanes(self, mask):
         machine = self.machine

@@ -12,7 +12,7 @@ from .memory import Memory
 from .names import Names, as_lane, check_kernel
 from .options import TOO_MUCH_SHARED, current_options, shared_memory_limit
 from .records import records_argument
-from .trace import Trace
+from .trace import Launched, Trace
 from .warps import Warps
 from .watch import Watch
 
@@ -174,7 +174,7 @@ def launch(kernel, grid, block, arguments, shared_bytes=0, checked=True):
         watch = None
     error = attempt(kernel, grid, block, arguments, shared_bytes, watch)
     if error is None and tracing.lists:
-        made = Trace.of(watch, check_kernel(kernel))
+        made = Trace.of(watch, check_kernel(kernel), Launched(kernel, arguments, shared_bytes))
         for traces in tracing.lists:
             traces.append(made)
     return error
@@ -245,7 +245,7 @@ def trace(kernel, grid, block, *args, shared_bytes=0):
     error = attempt(kernel, grid, block, args, shared_bytes, watch)
     if error is not None:
         raise error
-    return Trace.of(watch, check_kernel(kernel))
+    return Trace.of(watch, check_kernel(kernel), Launched(kernel, args, shared_bytes))
 
 
 class tracing:

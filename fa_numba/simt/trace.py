@@ -85,6 +85,21 @@ class LineTraffic:
     requests: int
     cost: int  # sectors of a global array, wavefronts of a shared one
     conflicts: int  # those of the wavefronts that are bank conflicts
+    addresses: tuple = ()  # of the first request, in bytes, lane by lane; -1: idle
+
+    @property
+    def itemsize(self):
+        """Bytes of an element."""
+        return self.bytes // self.elements
+
+
+@dataclass(frozen=True, eq=False)
+class Launched:
+    """What `simt.run` was given: the kernel's object, its arguments, dynamic shared memory."""
+
+    kernel: object
+    arguments: tuple
+    dynamic_bytes: int
 
 
 @dataclass
@@ -104,6 +119,10 @@ class Trace:
     races : list of Race
     uninitialised : list of Uninitialised
     lines : list of LineTraffic
+    launched : Launched
+        What was launched: to compile it, or to launch it again.
+    shared_bytes : int
+        Shared memory of a block, static and dynamic.
     """
 
     kernel: str
@@ -115,12 +134,21 @@ class Trace:
     races: list = field(default_factory=list)
     uninitialised: list = field(default_factory=list)
     lines: list = field(default_factory=list)
+    launched: Launched | None = field(default=None, repr=False)
+    shared_bytes: int = 0
 
     @classmethod
-    def of(cls, watch, function):
+    def of(cls, watch, function, launched):
         """Make the trace of a launch from its watch."""
         machine, counters, findings = watch.machine, watch.counters, watch.findings
-        trace = cls(function.__name__, machine.grid, machine.block, barriers=counters.barriers)
+        trace = cls(
+            function.__name__,
+            machine.grid,
+            machine.block,
+            barriers=counters.barriers,
+            launched=launched,
+            shared_bytes=machine.shared_bytes + machine.dynamic_bytes,
+        )
         for array in machine.globals:
             trace.arrays.setdefault(array.name, GlobalTraffic())
         for array in machine.allocations.values():
@@ -130,7 +158,8 @@ class Trace:
                 trace.arrays.setdefault(name, GlobalTraffic()).add(action, *total)
             else:
                 trace.shared.setdefault(name, SharedTraffic()).add(action, *total)
-            trace.lines.append(LineTraffic(site.line, kind, name, action, *total))
+            addresses = counters.samples.get((kind, name, site, action), ())
+            trace.lines.append(LineTraffic(site.line, kind, name, action, *total, addresses))
         trace.lines.sort(key=lambda line: (line.line, line.array, line.action))
         trace.races = list(findings.races.values())
         trace.uninitialised = list(findings.uninitialised.values())
