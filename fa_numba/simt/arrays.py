@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .dtypes import INT64, TypedInts, select
+from .dtypes import INT64, TypedInts, common_shape, select, stretch
 from .errors import LaunchError, UnsupportedError
 from .lanes import ALL, type_name
 
@@ -184,13 +184,13 @@ class SharedArray(LaneArray):
     def store_rows(self, offset, value, mask):
         """Store to the same elements in every block: whole rows."""
         offset, value = spread(offset), spread(value)
-        lanes = np.broadcast_shapes(offset.shape[:3], value.shape[:3])
+        lanes = common_shape(offset.shape[:3], value.shape[:3])
         if mask is not ALL:
-            lanes = np.broadcast_shapes(lanes, mask.shape[:3])
-        offset = np.broadcast_to(offset[..., 0], lanes)
-        value = np.broadcast_to(value, (*lanes, value.shape[3]))
+            lanes = common_shape(lanes, mask.shape[:3])
+        offset = stretch(offset[..., 0], lanes)
+        value = stretch(value, (*lanes, value.shape[3]))
         if mask is not ALL:
-            mask = np.broadcast_to(mask[..., 0], lanes)
+            mask = stretch(mask[..., 0], lanes)
             offset, value = offset[mask], value[mask]
         self.rows[offset] = value
 
@@ -287,8 +287,8 @@ def spread(value):
 
 def pick(value, shape, mask):
     """Return a lane value's elements of the active threads, in thread order."""
-    full = np.broadcast_to(value, shape)
-    return full.reshape(-1) if mask is ALL else full[np.broadcast_to(mask, shape)]
+    full = stretch(value, shape)
+    return full.reshape(-1) if mask is ALL else full[stretch(mask, shape)]
 
 
 def same_values(a, b):
@@ -302,21 +302,20 @@ def scatter(flat, offset, value, mask):
         if not isinstance(offset, np.ndarray):
             flat[offset] = value.reshape(-1)[-1] if isinstance(value, np.ndarray) else value
             return
-        if isinstance(value, np.ndarray) and value.shape != offset.shape:
-            shape = np.broadcast_shapes(offset.shape, value.shape)
-            offset = np.broadcast_to(offset, shape)
+        if isinstance(value, np.ndarray):
+            offset = stretch(offset, common_shape(offset.shape, value.shape))
         flat[offset] = value
         return
     shape = mask.shape
-    if isinstance(offset, np.ndarray) and offset.shape != shape:
-        shape = np.broadcast_shapes(shape, offset.shape)
-    if isinstance(value, np.ndarray) and value.shape != shape:
-        shape = np.broadcast_shapes(shape, value.shape)
-    mask = mask if mask.shape == shape else np.broadcast_to(mask, shape)
-    if isinstance(value, np.ndarray):
-        value = (value if value.shape == shape else np.broadcast_to(value, shape))[mask]
     if isinstance(offset, np.ndarray):
-        offset = (offset if offset.shape == shape else np.broadcast_to(offset, shape))[mask]
+        shape = common_shape(shape, offset.shape)
+    if isinstance(value, np.ndarray):
+        shape = common_shape(shape, value.shape)
+    mask = stretch(mask, shape)
+    if isinstance(value, np.ndarray):
+        value = stretch(value, shape)[mask]
+    if isinstance(offset, np.ndarray):
+        offset = stretch(offset, shape)[mask]
         flat[offset] = value
     else:
         flat[offset] = value[-1] if isinstance(value, np.ndarray) else value

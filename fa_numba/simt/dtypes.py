@@ -87,6 +87,17 @@ def as_bool(value):
     return value.view(np.ndarray) if type(value) is TypedInts else value
 
 
+def stretch(value, shape):
+    """Return np.broadcast_to(value, shape), at once where there is nothing to do."""
+    if type(value) is np.ndarray and value.shape == shape:
+        return value
+    return np.broadcast_to(value, shape)  # a plain array, also of TypedInts
+
+
+def common_shape(a, b):
+    return a if a == b else np.broadcast_shapes(a, b)
+
+
 def select(mask, new, old):
     """Return `new` where `mask`, else `old`, in the type that holds both."""
     result = np.where(mask, new, old)

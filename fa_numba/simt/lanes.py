@@ -13,7 +13,7 @@ by identity: `mask is home` is how an assignment knows that it may overwrite (se
 
 import numpy as np
 
-from .dtypes import BOOL, TypedInts, as_bool, as_index, cast, select
+from .dtypes import BOOL, TypedInts, as_bool, as_index, cast, select, stretch
 from .errors import (
     KernelError,
     KernelNameError,
@@ -517,7 +517,7 @@ class Lanes:
 
     def full(self, value):
         """Return a lane value with one element per thread, shape (threads, blocks)."""
-        return np.broadcast_to(value, self.shape).reshape(self.num_threads, self.num_blocks)
+        return stretch(value, self.shape).reshape(self.num_threads, self.num_blocks)
 
     def active(self):
         """Return the mask as booleans, shape (threads, blocks)."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arrays import same_values
+from .dtypes import stretch
 from .histories import LOAD, STORE, WARP_SYNC, Footprint, Histories
 from .lanes import ALL, ByMask
 from .shadow import place_of, thread_of
@@ -242,10 +243,10 @@ class SharedWatch:
             self.end_launch()
         machine = self.machine
         column = (*machine.shape[:3], 1)
-        elements = np.broadcast_to(offset, column).reshape(-1)
+        elements = stretch(offset, column).reshape(-1)
         threads = np.arange(machine.num_threads)
         if mask is not ALL:
-            active = np.broadcast_to(mask, column).reshape(-1)
+            active = stretch(mask, column).reshape(-1)
             elements, threads = elements[active], threads[active]
         place = self.findings.place(site, action)
         footprint = Footprint(action, array, elements, threads, place, site)
