@@ -1,17 +1,25 @@
 """How fast is the CPU engine, and what does each check cost?
 
-    python -m benchmarks.bench_engine                 about 20 s; prints the table
-    python -m benchmarks.bench_engine --full          every size in Numba's simulator: minutes
+    python -m benchmarks.bench_engine                 about two minutes; prints the table
+    python -m benchmarks.bench_engine --full          every size in Numba's simulator: long
     python -m benchmarks.bench_engine --json FILE     save it
 
-Milliseconds, median of some launches. "simulator" is NUMBA_ENABLE_CUDASIM=1 (a thread of the
-operating system per CUDA thread), "greenlets" the oracle of tests/ (a greenlet per CUDA thread).
-"first launch" is what a learner waits for after editing a kernel: one block, source never seen.
+Milliseconds of processor time per launch, the least of several: what other programs do does not
+count. Columns:
+
+simulator     NUMBA_ENABLE_CUDASIM=1: a thread of the operating system per CUDA thread
+greenlets     the oracle of tests/: a greenlet per CUDA thread
+plain         our engine as the package's own launches run: indices and barriers are checked
++ ...         and one kind of check: uninitialised shared reads, races, or the counters of a trace
+checked       a learner's own launch: all checks
+trace         all checks, collected, and the counters
+first launch  from a source never seen before to the end of one block's checked launch
 """
 
 import argparse
 import datetime
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -19,6 +27,8 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +36,10 @@ import numpy as np
 from benchmarks.readme import table
 from benchmarks.timing import RESULTS
 from fa_numba import simt
+from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
+from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
+from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
+from fa_numba.kernels.online_softmax import online_softmax
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
@@ -35,11 +49,12 @@ import simt_kernels  # noqa: E402
 SIMULATE = """
 import sys, time
 from benchmarks import bench_engine
+bench_engine.simt.disable()  # our own engine
 name, size = sys.argv[1], int(sys.argv[2])
 kernel, grid, block, args = bench_engine.launch(name, size)
-start = time.perf_counter()
+start = time.process_time()
 kernel[grid, block](*args)
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
 
 
@@ -67,40 +82,79 @@ def launch(name, size):
     raise ValueError(name)
 
 
-# kernel, size, what it says in the table, where the slow engines run: in every table, or in --full
-ROWS = (
-    ("flash_attn_tile", 64, "FA2 tile kernel, N=64", "quick"),
-    ("flash_attn_tile", 256, "FA2 tile kernel, N=256", "full"),
-    ("flash_attn_tile", 1024, "FA2 tile kernel, N=1024", ""),
-    ("tree_softmax", 4, "tree softmax, 4x512", "quick"),
-    ("tree_softmax", 64, "tree softmax, 64x512", "full"),
-    ("warp_softmax", 64, "warp softmax, 64x512", "quick"),
-    ("tiled_matmul", 250, "tiled matmul, 250 (ragged)", ""),
-    ("vector_add", 1_000_000, "vector add, 1M", ""),
-    ("attention_row", 1024, "attention, thread per row, N=1024", ""),
-    ("attention_row", 1000, "attention, thread per row, N=1000", ""),
-)
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: a kernel of tests/simt_kernels.py, or any call that launches."""
+
+    label: str
+    kernel: str = ""
+    size: int = 0
+    slow: str = ""  # where the slow engines run too: "quick", in every table, or "full", in --full
+    call: object = None
+
+    def ready(self):
+        """Return a function that launches."""
+        if self.call:
+            return self.call
+        kernel, grid, block, args = launch(self.kernel, self.size)
+        return lambda: simt.run(kernel, grid, block, *args)
+
+
+def lesson(label, function, size, head_dim, **options):
+    """A row that calls one of the package's attention functions, one head."""
+    q, k, v, dout = floats(*[(1, size, 1, head_dim)] * 4)
+    if function is flash_attn_bwd:
+        out, lse = flash_attn_v2(q, k, v, **options)
+        return Row(label, call=lambda: flash_attn_bwd(dout, q, k, v, out, lse, **options))
+    return Row(label, call=lambda: function(q, k, v, **options))
+
+
+def rows():
+    (x,) = floats((64, 512))
+    return (
+        Row("FA2 tile kernel, N=64", "flash_attn_tile", 64, "quick"),
+        Row("FA2 tile kernel, N=256", "flash_attn_tile", 256, "full"),
+        Row("FA2 tile kernel, N=1024", "flash_attn_tile", 1024),
+        Row("tree softmax, 4x512", "tree_softmax", 4, "quick"),
+        Row("tree softmax, 64x512", "tree_softmax", 64, "full"),
+        Row("warp softmax, 64x512", "warp_softmax", 64, "quick"),
+        Row("tiled matmul, 250 (ragged)", "tiled_matmul", 250),
+        Row("vector add, 1M", "vector_add", 1_000_000),
+        Row("attention, thread per row, N=1024", "attention_row", 1024),
+        Row("attention, thread per row, N=1000", "attention_row", 1000),
+        Row("lesson: online softmax, 64x512", call=lambda: online_softmax(x)),
+        lesson("lesson: FA1, N=256, d=64", flash_attn_v1, 256, 64),
+        lesson("lesson: FA2, N=256, d=64", flash_attn_v2, 256, 64),
+        lesson("lesson: FA2, N=1024, d=64", flash_attn_v2, 1024, 64),
+        lesson("lesson: FA2, N=1024, d=64, causal", flash_attn_v2, 1024, 64, causal=True),
+        lesson("lesson: FA backward, N=256, d=64", flash_attn_bwd, 256, 64),
+    )
+
+
+EDITS = itertools.count()
 NO_SIMULATOR = {"warp_softmax"}  # it has no shuffles
 
-ENGINE = {
-    "plain": dict(checked=False),
-    "+ counters": dict(counters=True, races=False, uninitialised=False, divergence=False),
-    "+ races": dict(races=True, uninitialised=False, divergence=False),
-    "checked run": dict(races=True, uninitialised=True, divergence=True),
-    "all": dict(counters=True, races=True, uninitialised=True, divergence=True),
+CHECKS = {"races": False, "uninitialised": False, "divergence": False}
+ENGINE = {  # column -> checks, counters
+    "plain": (CHECKS | {"divergence": True}, False),
+    "+ uninitialised": (CHECKS | {"uninitialised": True}, False),
+    "+ races": (CHECKS | {"races": True}, False),
+    "checked": (dict.fromkeys(CHECKS, True), False),
+    "+ counters": (CHECKS, True),
+    "trace": (dict.fromkeys(CHECKS, True), True),
 }
 
 
-def run(rows=ROWS, *, full=False, repeats=5):
+def run(rows, *, full=False, repeats=7):
     """Time every row.
 
     Parameters
     ----------
-    rows : sequence of (kernel name, size, label, "quick" | "full" | "")
+    rows : sequence of Row
     full : bool, default=False
         Also run the simulator and the greenlets on the rows marked "full".
-    repeats : int, default=5
-        Launches per cell of our engine, of which the median is taken.
+    repeats : int, default=7
+        Launches per cell of our engine, of which the fastest counts.
 
     Returns
     -------
@@ -108,38 +162,34 @@ def run(rows=ROWS, *, full=False, repeats=5):
         One per row: column name to milliseconds, None where nothing was run.
     """
     result = []
-    for name, size, label, slow in rows:
-        slowly = slow == "quick" or (slow == "full" and full)
-        row = {"kernel": label, "simulator": None, "greenlets": None}
-        if slowly and name not in NO_SIMULATOR:
-            row["simulator"] = simulator_ms(name, size)
+    for row in rows:
+        slowly = row.slow == "quick" or (row.slow == "full" and full)
+        cells = {"kernel": row.label, "simulator": None, "greenlets": None}
+        if slowly and row.kernel not in NO_SIMULATOR:
+            cells["simulator"] = simulator_ms(row.kernel, row.size)
         if slowly:
-            row["greenlets"] = milliseconds(greenlet_oracle.launch, *flat(launch(name, size)))
-        for column, options in ENGINE.items():
-            row[column] = engine_ms(launch(name, size), repeats, **options)
-        row["first launch"] = first_launch_ms(name)
-        result.append(row)
+            *where, args = launch(row.kernel, row.size)
+            cells["greenlets"] = milliseconds(greenlet_oracle.launch, *where, *args)
+        call = row.ready()
+        for column, (checks, counters) in ENGINE.items():
+            cells[column] = engine_ms(call, repeats, checks, counters)
+        cells["first launch"] = first_launch_ms(row.kernel) if row.kernel else None
+        result.append(cells)
     return result
 
 
-def flat(launch):
-    *where, args = launch
-    return *where, *args
+def milliseconds(function, *args):
+    """Processor time of one call."""
+    start = time.process_time()
+    function(*args)
+    return 1000 * (time.process_time() - start)
 
 
-def milliseconds(function, *args, **options):
-    start = time.perf_counter()
-    function(*args, **options)
-    return 1000 * (time.perf_counter() - start)
-
-
-def engine_ms(launch, repeats, *, checked=True, counters=False, **checks):
-    call = simt.trace if counters else simt.run
-    options = {} if counters else {"checked": checked}
-    with simt.options(**checks):
-        call(*flat(launch), **options)  # transformed before, as for the second launch of a cell
-        samples = [milliseconds(call, *flat(launch), **options) for _ in range(repeats)]
-    return statistics.median(samples)
+def engine_ms(call, repeats, checks, counters=False):
+    """Processor time of a call whose launches run with these checks."""
+    with simt.options(package=True, **checks), simt.tracing() if counters else nullcontext():
+        call()  # transformed before, as for the second launch of a cell
+        return min(milliseconds(call) for _ in range(repeats))
 
 
 def simulator_ms(name, size):
@@ -154,12 +204,12 @@ def simulator_ms(name, size):
 
 
 def first_launch_ms(name, edits=5):
-    """From a changed source text to the end of one block's checked launch."""
+    """From a source never seen to the end of one block's checked launch."""
     kernel, _, block, args = launch(name, simt_kernels.TILE)
     source = Path(simt_kernels.__file__).read_text()
     samples = []
-    for edit in range(edits):
-        edited = simt_kernels.edited_zoo(f"{source}\n# edit {edit}\n")
+    for _ in range(edits):
+        edited = simt_kernels.edited_zoo(f"{source}\n# edit {next(EDITS)}\n")
         samples.append(milliseconds(simt.run, getattr(edited, name), 1, block, *args))
     return statistics.median(samples)
 
@@ -186,15 +236,16 @@ def printed(row):
 
 
 def main(json_file=RESULTS / "engine.json", full=False):
-    rows = [printed(row) for row in run(full=full)]
+    table_rows = [printed(row) for row in run(rows(), full=full)]
     record = {
         "machine": machine(),
         "command": f"python -m benchmarks.bench_engine{' --full' * full}",
         "date": datetime.date.today().isoformat(),
-        "note": "Milliseconds per launch; see benchmarks/bench_engine.py for the columns",
-        "rows": rows,
+        "note": "Milliseconds of processor time per launch; the columns are explained in "
+        "`benchmarks/bench_engine.py`",
+        "rows": table_rows,
     }
-    print(f"engine · {record['machine']}\n{record['note']}\n\n{table(rows)}")
+    print(f"engine · {record['machine']}\n{record['note']}\n\n{table(table_rows)}")
     if json_file:
         Path(json_file).parent.mkdir(exist_ok=True)
         Path(json_file).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
