@@ -1,0 +1,97 @@
+"""The engine stays fast: ratios and bounds in processor time, with room to spare.
+
+`python -m benchmarks.bench_engine` measures; this notices when something has become slow.
+"""
+
+import time
+
+import numpy as np
+import pytest
+import simt_kernels
+
+from fa_numba import simt
+from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
+from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
+from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
+from fa_numba.kernels.online_softmax import online_softmax
+
+CHECKS_COST = 4  # times a plain run; at most 3 when measured quietly
+FIRST_LAUNCH = 0.1  # seconds; 0.05
+TRACE = 6  # seconds; 3
+
+
+def floats(*shapes):
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def seconds(call):
+    """Processor time of a call."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def tile_kernel(size):
+    q, k, v, out = floats(*[(size, simt_kernels.HEAD_DIM)] * 4)
+    args = q, k, v, out, np.zeros(size, np.float32), 0.2
+    tile = simt_kernels.TILE
+    return lambda: simt.run(simt_kernels.flash_attn_tile, size // tile, (tile, tile), *args)
+
+
+def attention(function, size=64, head_dim=32, **options):
+    q, k, v, dout = floats(*[(1, size, 1, head_dim)] * 4)
+    if function is flash_attn_bwd:
+        out, lse = flash_attn_v2(q, k, v, **options)
+        return lambda: flash_attn_bwd(dout, q, k, v, out, lse, **options)
+    return lambda: function(q, k, v, **options)
+
+
+def softmax():
+    (x,) = floats((64, 512))
+    return lambda: online_softmax(x)
+
+
+CALLS = {
+    "tile kernel, N=64": lambda: tile_kernel(64),
+    "tile kernel, N=256": lambda: tile_kernel(256),
+    "FA1": lambda: attention(flash_attn_v1),
+    "FA2": lambda: attention(flash_attn_v2),
+    "FA2, causal": lambda: attention(flash_attn_v2, causal=True),
+    "FA backward": lambda: attention(flash_attn_bwd),
+    "FA backward, causal": lambda: attention(flash_attn_bwd, causal=True),
+    "online softmax": softmax,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_checks(name):
+    call, times = CALLS[name](), {}
+    for checked in (False, True) * 6:  # in turn: the machine may be busy for a while
+        with simt.options(races=checked, uninitialised=checked, package=True):
+            times.setdefault(checked, []).append(seconds(call))
+    plain, checked = min(times[False]), min(times[True])
+    assert checked <= CHECKS_COST * plain, f"{1000 * plain:.1f} ms, checked {1000 * checked:.1f} ms"
+
+
+def test_first_launch():
+    """From a source never seen to the end of one block's checked launch."""
+    with open(simt_kernels.__file__) as file:
+        source = file.read()
+    tile = simt_kernels.TILE
+    times = []
+    for edit in range(3):
+        edited = simt_kernels.edited_zoo(f"{source}\n# speed test, edit {edit}\n")
+        q, k, v, out = floats(*[(tile, simt_kernels.HEAD_DIM)] * 4)
+        args = q, k, v, out, np.zeros(tile, np.float32), 0.2
+        kernel = edited.flash_attn_tile
+        times.append(seconds(lambda: simt.run(kernel, 1, (tile, tile), *args)))  # noqa: B023
+    assert min(times) <= FIRST_LAUNCH
+
+
+def test_trace():
+    """FlashAttention-2, N=1024, d=64, one head, everything on."""
+    call = attention(flash_attn_v2, 1024, 64)
+    with simt.tracing() as traces:
+        assert seconds(call) <= TRACE
+    assert traces[0].races == []
