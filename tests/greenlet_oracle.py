@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from greenlet import getcurrent, greenlet
+from numba.types import float16
 
 FULL_MASK = 0xFFFFFFFF
 
@@ -45,8 +46,10 @@ def launch(kernel, grid, block, *args, shared_bytes=0, order=None, observer=None
     args = [machine.argument(name, value) for name, value in zip(names, args, strict=True)]
     function = machine.function(kernel)
     with np.errstate(all="ignore"):
-        for z, y, x in itertools.product(*(range(n) for n in reversed(machine.grid))):
-            machine.run_block(function, args, (x, y, z))
+        blocks = machine.places(machine.grid)
+        waits = "this_grid" in _python_function(kernel).__code__.co_names
+        for group in [blocks] if waits else [[block] for block in blocks]:
+            machine.run_blocks(function, args, group)
 
 
 class _Machine:
@@ -58,11 +61,18 @@ class _Machine:
         self.functions = {}
         self.cuda = _CudaModule(self)
 
-    def run_block(self, function, args, block_index):
-        self.block_index, self.main, self.shared = block_index, getcurrent(), {}
-        extent = reversed(self.block)
-        places = [(x, y, z) for z, y, x in itertools.product(*(range(n) for n in extent))]
-        alive = ready = [_Thread(block_index, rank, at) for rank, at in enumerate(places)]
+    @staticmethod
+    def places(extent):
+        """Every index of a grid or block, x fastest."""
+        axes = (range(n) for n in reversed(extent))
+        return [(x, y, z) for z, y, x in itertools.product(*axes)]
+
+    def run_blocks(self, function, args, blocks):
+        """Run blocks together: one, unless the kernel synchronises the grid."""
+        self.main, self.shared = getcurrent(), {}
+        ranks = list(enumerate(self.places(self.block)))
+        alive = [_Thread(block, rank, index) for block in blocks for rank, index in ranks]
+        ready = alive
         for thread in alive:
             thread.greenlet = greenlet(function)
             thread.greenlet.gr_context = contextvars.copy_context()  # carries np.errstate
@@ -75,27 +85,34 @@ class _Machine:
             alive = [t for t in alive if not t.greenlet.dead]
             ready = self.released(alive)
             if alive and not ready:
-                raise Deadlock(f"block {block_index}: {alive[0].waits_for}, thread {alive[0].rank}")
+                first = alive[0]
+                raise Deadlock(f"block {first.block}: {first.waits_for}, thread {first.rank}")
 
     def released(self, alive):
         """Threads whose barrier is complete; each finds in `heard` what the others said there."""
-        ready = []
-        for members in [alive, *self.warps(alive)]:
-            scope = "block" if members is alive else "warp"
+        ready = set()
+        for scope, members in self.groups(alive):
             waiting = [t for t in members if t.waits_for and t.waits_for[0] == scope]
             for mask in {t.waits_for[1] for t in waiting}:
-                group = [t for t in members if mask >> t.lane & 1 or scope == "block"]
+                group = [t for t in members if mask >> t.lane & 1 or scope != "warp"]
                 if all(t in waiting and t.waits_for[1] == mask for t in group):
                     heard = {t.rank: t.says for t in group}
                     if self.observer and waiting[0].waits_for[2]:
                         self.observer.barrier(group, scope)
                     for thread in group:
                         thread.heard, thread.waits_for = heard, None
-                    ready += group
-        return sorted(ready, key=lambda t: t.rank)
+                    ready.update(group)
+        return [t for t in alive if t in ready]
 
-    def warps(self, alive):
-        return [list(g) for _, g in itertools.groupby(alive, key=lambda t: t.rank // 32)]
+    @staticmethod
+    def groups(alive):
+        """The threads that a barrier may concern: those of the grid, of each block and warp."""
+        yield "grid", alive
+        for _, block in itertools.groupby(alive, key=lambda t: t.block):
+            block = list(block)
+            yield "block", block
+            for _, warp in itertools.groupby(block, key=lambda t: t.rank // 32):
+                yield "warp", list(warp)
 
     def meet(self, scope, says=None, mask=FULL_MASK, orders_memory=True):
         """Wait for the others of the warp or block; returns {thread rank: what it said}."""
@@ -105,6 +122,10 @@ class _Machine:
         return thread.heard
 
     def argument(self, name, value):
+        if isinstance(value, tuple):
+            return tuple(self.argument(name, part) for part in value)
+        if isinstance(value, np.void):
+            return _Record(Memory(self, np.asarray(value).reshape(1), name, "global"), 0)
         if not isinstance(value, np.ndarray):
             return typed(value)
         owner = value
@@ -118,8 +139,7 @@ class _Machine:
         if source not in self.functions:
             code = source.__code__
             code = code.replace(co_consts=tuple(typed(c) for c in code.co_consts))
-            world = {**vars(builtins), "range": self.range, "len": lambda a: a.shape[0]}
-            world |= {"max": _maximum, "min": _minimum, "int": np.int64}
+            world = {**vars(builtins), **_BUILTINS, "range": self.range}
             world |= {name: self.name(value) for name, value in source.__globals__.items()}
             cells = [types.CellType(self.name(c.cell_contents)) for c in source.__closure__ or ()]
             self.functions[source] = types.FunctionType(code, world, closure=tuple(cells))
@@ -127,8 +147,11 @@ class _Machine:
 
     def name(self, value):
         if isinstance(value, types.ModuleType):
-            return {"math": _MATH, "numba.cuda": self.cuda}.get(value.__name__, value)
-        if hasattr(value, "cast_python_value"):  # numba.float32 and its kind
+            modules = {"math": _MATH, "cmath": np, "numpy": _NUMPY, "numba.cuda": self.cuda}
+            return modules.get(value.__name__, value)
+        if isinstance(value, np.ndarray):
+            return Memory(self, value, "", "const")
+        if hasattr(value, "cast_python_value") or isinstance(value, type(float16)):
             return _Cast(value.name)
         if _python_function(value):
             return lambda *args: self.function(value)(*args)
@@ -163,6 +186,9 @@ class Memory:
 
     def locate(self, index):
         index = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(i, slice) or i is ... for i in index):
+            part = self.array[index]
+            return index, self.address + (part.ctypes.data - self.array.ctypes.data)
         for axis, (i, n) in enumerate(zip(index, self.array.shape, strict=False)):
             if not 0 <= i < n:
                 raise IndexError(f"{self.name}: {i} is outside axis {axis} of size {n}")
@@ -177,16 +203,41 @@ class Memory:
             thread, site = self.machine.current, _positions(frame.f_code)[frame.f_lasti // 2]
             self.machine.observer.access(thread, self, op, address, value, site)
 
+    def __getattr__(self, field):
+        if field not in (self.dtype.names or ()):
+            raise AttributeError(field)
+        return self[field]
+
+    T = property(lambda self: self.of(self.array.T, self.address))
+
+    def of(self, part, address, name=""):
+        return Memory(self.machine, part, self.name + name, self.kind, address)
+
     def __getitem__(self, index):
+        if isinstance(index, str):
+            part = self.array[index]
+            return self.of(part, self.address + self.dtype.fields[index][1], f".{index}")
         index, address = self.locate(index)
-        if len(index) < self.ndim:
-            return Memory(self.machine, self.array[index], self.name, self.kind, address)
+        if isinstance(self.array[index], np.ndarray):
+            return self.of(self.array[index], address)
+        if self.dtype.names:
+            return _Record(self, index)
         value = self.array[index]
         self.tell("load", address, value)
         return widened(value)
 
     def __setitem__(self, index, value):
         index, address = self.locate(index)
+        if isinstance(value, _Record):
+            for field in self.dtype.names:
+                self[field][index] = value[field]
+            return
+        part = self.array[index]
+        if isinstance(part, np.ndarray):
+            for element in np.ndindex(part.shape):
+                each = value[element] if isinstance(value, Memory) else value
+                self.of(part, address)[element] = each
+            return
         self.array[index] = np.asarray(value).astype(self.dtype)
         self.tell("store", address, self.array[index])
 
@@ -197,6 +248,21 @@ class Memory:
         self.array[index] = np.asarray(update(widened(old))).astype(self.dtype)
         self.tell("atomic", address, self.array[index])
         return widened(old)
+
+
+class _Record:
+    """One record of an array: its fields are loads and stores of the array's."""
+
+    def __init__(self, memory, index):
+        self.__dict__.update(_memory=memory, _index=index)
+
+    def __getitem__(self, field):
+        return self._memory[field][self._index]
+
+    def __setitem__(self, field, value):
+        self._memory[field][self._index] = value
+
+    __getattr__, __setattr__ = __getitem__, __setitem__
 
 
 class _CudaModule:
@@ -221,10 +287,15 @@ class _CudaModule:
             inc=lambda a, i, v: a.atomic(i, lambda old: 0 if old >= v else old + 1),
             dec=lambda a, i, v: a.atomic(i, lambda old: v if old == 0 or old > v else old - 1),
             cas=lambda a, i, if_, v: a.atomic(i, lambda old: v if old == if_ else old),
+            compare_and_swap=lambda a, if_, v: self.atomic.cas(a, 0, if_, v),
         )
+        self.atomic.nanmax, self.atomic.nanmin = self.atomic.max, self.atomic.min
+        self.const = SimpleNamespace(array_like=lambda array: array)
+        self.cg = SimpleNamespace(this_grid=lambda: SimpleNamespace(sync=lambda: m.meet("grid")))
+        self.fp16 = _HALF
 
     threadIdx = property(lambda self: self.machine.current.index)
-    blockIdx = property(lambda self: _dim3(self.machine.block_index))
+    blockIdx = property(lambda self: _dim3(self.machine.current.block))
     laneid = property(lambda self: np.int64(self.machine.current.lane))
 
     def grid(self, ndim):
@@ -240,17 +311,18 @@ class _CudaModule:
     def shared_array(self, shape, dtype):
         """One array per call site and block; shape 0 is the launch's dynamic shared memory."""
         machine, frame = self.machine, sys._getframe(1)
-        site = (frame.f_code, frame.f_lasti)
-        if site not in machine.shared:
+        block, site = machine.current.block, (frame.f_code, frame.f_lasti)
+        if (block, site) not in machine.shared:
             dtype, shape = _dtype(dtype), tuple(np.atleast_1d(shape))
             if shape == (0,):
-                buffer = machine.shared.setdefault("dynamic", _garbage(machine.shared_bytes))
+                key = block, "dynamic"
+                buffer = machine.shared.setdefault(key, _garbage(machine.shared_bytes))
                 array = np.frombuffer(buffer, dtype, machine.shared_bytes // dtype.itemsize)
             else:
                 array = np.frombuffer(_garbage(math.prod(shape) * dtype.itemsize), dtype)
                 array = array.reshape(shape)
-            machine.shared[site] = Memory(machine, array, _assigned_name(*site), "shared")
-        return machine.shared[site]
+            machine.shared[block, site] = Memory(machine, array, _assigned_name(*site), "shared")
+        return machine.shared[block, site]
 
     def local_array(self, shape, dtype):
         return Memory(self.machine, np.zeros(shape, _dtype(dtype)), "local", "local")
@@ -299,8 +371,46 @@ class _CudaModule:
     def all_sync(self, mask, predicate):
         return all(self.machine.meet("warp", predicate, mask, orders_memory=False).values())
 
+    def eq_sync(self, mask, predicate):
+        votes = self.machine.meet("warp", bool(predicate), mask, orders_memory=False)
+        return len(set(votes.values())) == 1
+
+    def match_any_sync(self, mask, value):
+        heard = self.machine.meet("warp", value, mask, orders_memory=False)
+        same = sum(1 << rank % 32 for rank, other in heard.items() if other == value)
+        return np.int64(np.uint32(same).astype(np.int32))
+
+    def match_all_sync(self, mask, value):
+        heard = self.machine.meet("warp", value, mask, orders_memory=False)
+        agree = len(set(heard.values())) == 1
+        everyone = sum(1 << rank % 32 for rank in heard)
+        return np.int64(np.uint32(everyone * agree).astype(np.int32)), np.bool_(agree)
+
+    def activemask(self):
+        return np.int64(self.ballot_sync(FULL_MASK, True)) & FULL_MASK
+
+    def lanemask_lt(self):
+        return np.int64((1 << int(self.laneid)) - 1)
+
+    def threadfence(self):
+        pass
+
+    threadfence_block = threadfence_system = threadfence
+
     def popc(self, x):
-        return np.int64((int(x) % 2 ** (8 * x.itemsize)).bit_count())
+        return np.int64(len(_bits(x).replace("0", "")))
+
+    def clz(self, x):
+        return np.int64(len(_bits(x)) - len(_bits(x).lstrip("0")))
+
+    def ffs(self, x):
+        return np.int64(_bits(x)[::-1].find("1") + 1)
+
+    def brev(self, x):
+        return np.uint64(int(_bits(x)[::-1], 2))
+
+    def cbrt(self, x):
+        return np.cbrt(x)
 
     def selp(self, condition, a, b):
         return a if condition else b
@@ -313,11 +423,11 @@ def typed(value):
     """A Python number as Numba types it; anything else unchanged."""
     if isinstance(value, tuple):
         return tuple(typed(item) for item in value)
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool | np.bool_ | np.ndarray):
         return value
     if isinstance(value, int | np.integer):
         return widened(np.int64(value) if isinstance(value, int) else value)
-    return np.float64(value) if type(value) is float else value
+    return np.result_type(value).type(value) if type(value) in (float, complex) else value
 
 
 def widened(value):
@@ -377,18 +487,59 @@ def _minimum(*values):
     return functools.reduce(np.fmin, values)
 
 
+def _bits(x):
+    """The bits of an integer, highest first."""
+    return f"{int(x) % 2 ** (8 * x.itemsize):0{8 * x.itemsize}b}"
+
+
+def _float(x):
+    return x if x.dtype.kind == "f" else np.float64(x)
+
+
+def _complex(real, imag):
+    return np.result_type(_float(real), _float(imag), np.complex64).type(complex(real, imag))
+
+
 def _math_function(function):
-    def typed_function(*xs):  # Numba: float32 stays float32, integers become float64
-        return function(*(x if x.dtype.kind == "f" else np.float64(x) for x in xs))
-
-    return typed_function
+    return lambda *xs: function(*map(_float, xs))  # Numba: integers become float64
 
 
-_NUMPY_NAMES = {"fabs": "abs", "pow": "power", "isnan": "isnan", "isinf": "isinf"} | {
-    name: name for name in "exp exp2 log log2 log1p sqrt sin cos tanh floor ceil fmod".split()
+def _scalar(function):
+    """A function of Python floats, rounded to the type of its argument."""
+    return lambda x: x.dtype.type(function(float(x)))
+
+
+def _half(function):
+    return lambda *xs: np.float16(function(*map(np.float64, xs)))
+
+
+_BUILTINS = {
+    "complex": _complex,
+    "divmod": lambda x, y: (x // y, x % y),
+    "float": _float,
+    "int": np.int64,
+    "len": lambda x: np.int64(len(x) if isinstance(x, tuple) else x.shape[0]),
+    "max": _maximum,
+    "min": _minimum,
+    "round": lambda x: np.int64(np.rint(x)),
+}
+_NUMPY = SimpleNamespace(**{name: _Cast(name) for name in np.sctypeDict if type(name) is str})
+_HALF = SimpleNamespace(
+    hadd=np.add, hmul=np.multiply, hexp=_half(np.exp), hfma=_half(lambda a, b, c: a * b + c),
+    hmax=np.fmax, hgt=np.greater,
+)  # fmt: skip
+_NUMPY_NAMES = {"fabs": "abs", "pow": "power", "acos": "arccos", "asin": "arcsin"}
+_NUMPY_NAMES |= {"atan": "arctan", "atan2": "arctan2"}
+_NUMPY_NAMES |= {
+    name: name
+    for name in """ceil copysign cos cosh exp exp2 expm1 floor fmod hypot isfinite isinf isnan log
+    log10 log1p log2 sin sinh sqrt tan tanh trunc degrees radians""".split()
 }
 _MATH = SimpleNamespace(
     inf=np.float64(math.inf),
     pi=np.float64(math.pi),
+    erf=_scalar(math.erf),
+    erfc=_scalar(math.erfc),
+    lgamma=_scalar(math.lgamma),
     **{name: _math_function(getattr(np, numpy)) for name, numpy in _NUMPY_NAMES.items()},
 )
