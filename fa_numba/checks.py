@@ -13,6 +13,7 @@ from fa_numba import arrays
 from fa_numba.analysis.block_sizes import (
     MAX_THREADS,
     STATIC_SHARED_BYTES,
+    ceil_div,
     kernel_block_sizes,
     shared_bytes,
 )
@@ -181,6 +182,20 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n):
             f"shared memory, got {block_m} and {block_n}, which need {needed} at {head_dim=}"
         )
     return block_m, block_n
+
+
+def check_block_mask(block_mask, q, k, block_m, block_n):
+    """Raise unless `block_mask` has a bool for every tile of scores, beside q and k."""
+    _one_library(q=q, block_mask=block_mask)
+    if arrays.dtype_name(block_mask) != "bool":
+        raise TypeError(f"block_mask must be bool, got {arrays.dtype_name(block_mask)}")
+    _axes("block_mask", block_mask, ("num_m_tiles", "num_n_tiles"))
+    num_tiles = ceil_div(q.shape[1], block_m), ceil_div(k.shape[1], block_n)
+    if tuple(block_mask.shape) != num_tiles:
+        raise ValueError(
+            f"block_mask must have shape (num_m_tiles, num_n_tiles) = {num_tiles} for {block_m=} "
+            f"and {block_n=}, got {tuple(block_mask.shape)}"
+        )
 
 
 def _one_library(**named):

@@ -29,7 +29,7 @@ def softmax(x, *, dtype=np.float64):
         return e / e.sum(axis=-1, keepdims=True)
 
 
-def attention(q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
+def attention(q, k, v, *, causal=False, softmax_scale=None, mask=None, dtype=np.float64):
     """softmax(q kᵀ · softmax_scale) v, head by head.
 
     Parameters
@@ -40,6 +40,8 @@ def attention(q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
     causal : bool, default=False
         Bottom-right aligned: query m sees key n when n <= m + seqlen_k − seqlen_q.
     softmax_scale : float, default=1/√head_dim
+    mask : bool array of shape (seqlen_q, seqlen_k), default=None
+        Query m sees key n where mask[m, n]; with `causal` both must allow it.
     dtype : default=float64
 
     Returns
@@ -51,6 +53,8 @@ def attention(q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
     """
     q, k, v = (_heads_first(x, dtype) for x in (q, k, v))
     s = _scores(q, k, causal, softmax_scale)
+    if mask is not None:
+        s = np.where(mask, s, s.dtype.type(-np.inf))
     m = _finite(s.max(axis=-1, keepdims=True, initial=-np.inf))
     p = np.exp(s - m)
     l = p.sum(axis=-1, keepdims=True)
@@ -87,6 +91,22 @@ def attention_bwd(dout, q, k, v, *, causal=False, softmax_scale=None, dtype=np.f
     dk = _sum_over_group(ds.mT @ q, k)
     dv = _sum_over_group(p.mT @ dout, v)
     return tuple(_heads_first(x, dtype) for x in (dq, dk, dv))
+
+
+def dense_mask(block_mask, block_m, block_n, seqlen_q, seqlen_k):
+    """The mask of `attention` that a mask of tiles stands for.
+
+    Parameters
+    ----------
+    block_mask : bool array of shape (⌈seqlen_q / block_m⌉, ⌈seqlen_k / block_n⌉)
+    block_m, block_n, seqlen_q, seqlen_k : int
+
+    Returns
+    -------
+    bool array of shape (seqlen_q, seqlen_k)
+    """
+    rows = np.repeat(block_mask, block_m, axis=0)[:seqlen_q]
+    return np.repeat(rows, block_n, axis=1)[:, :seqlen_k]
 
 
 def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):

@@ -16,7 +16,7 @@ from fake_libraries import (
 from numba import cuda
 
 import fa_numba
-from fa_numba import arrays, simt
+from fa_numba import arrays, checks, simt
 
 
 @cuda.jit
@@ -150,6 +150,14 @@ def test_arrays_on_two_gpus_are_refused():
     x = np.ones((1, 2, 1, 4), np.float32)
     with pytest.raises(ValueError, match="must be on one GPU, got q: 0, k: 1, v: 1"):
         fa_numba.flash_attn_v2(CupyArray(x, 0), CupyArray(x, 1), CupyArray(x, 1))
+
+
+def test_a_block_mask_must_be_where_q_is():
+    x, block_mask = np.ones((1, 2, 1, 4), np.float32), np.ones((1, 1), bool)
+    with pytest.raises(TypeError, match="q, block_mask must be arrays of one library"):
+        fa_numba.flash_attn_v1(x, x, x, block_mask=CupyArray(block_mask))
+    with pytest.raises(ValueError, match="must be on one GPU, got q: 0, block_mask: 1"):
+        checks.check_block_mask(CupyArray(block_mask, 1), CupyArray(x, 0), x, 16, 16)
 
 
 @pytest.mark.skipif(arrays.gpu_available(), reason="needs a machine without a GPU")

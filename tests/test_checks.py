@@ -17,6 +17,13 @@ def attention(**changed):
     return fa_numba.flash_attn_v2(**good | changed)
 
 
+def block_sparse(block_mask, **changed):
+    """flash_attn_v1 with tiles of 4 × 4, which makes the mask 2 × 2."""
+    x = ones(1, 5, 2, 8)
+    good = {"q": x, "k": x, "v": x, "block_m": 4, "block_n": 4}
+    return fa_numba.flash_attn_v1(**good | changed, block_mask=block_mask)
+
+
 def backward(**changed):
     x, k = ones(2, 5, 4, 8), ones(2, 6, 2, 8)
     good = {"dout": x, "q": x, "k": k, "v": k, "out": x, "lse": ones(2, 4, 5)}
@@ -68,6 +75,10 @@ BAD_TYPES = [
     (attention, {"block_m": 8.0}, "block_m must be an integer, got 8.0"),
     (attention, {"block_n": True}, "block_n must be an integer, got True"),
     (lookup, {"max_len": 7.5}, "max_len must be an integer, got 7.5"),
+    (block_sparse, {"block_mask": True}, "block_mask must be .* got bool"),
+    (block_sparse, {"block_mask": [[1, 1], [1, 1]]}, "block_mask must be .* got list"),
+    (block_sparse, {"block_mask": ones(2, 2)}, "block_mask must be bool, got float32"),
+    (block_sparse, {"block_mask": ones(2, 2, dtype=np.uint8)}, "must be bool, got uint8"),
 ]
 BAD_VALUES = [
     # axes
@@ -110,6 +121,10 @@ BAD_VALUES = [
     (attention, {"block_n": -4}, "block_n must be at least 1, got -4"),
     (attention, {"block_m": 64, "block_n": 32}, r"at most 1024, got 64 \* 32 = 2048"),
     (attention, {"block_m": 1, "block_n": 768}, "within 49152 bytes .* got 1 and 768"),
+    (block_sparse, {"block_mask": ones(2, dtype=bool)}, r"block_mask must have axes .*\(2,\)"),
+    (block_sparse, {"block_mask": ones(1, 1, 2, 2, dtype=bool)}, r"block_mask must have axes"),
+    (block_sparse, {"block_mask": ones(2, 3, dtype=bool)}, r"= \(2, 2\) for .*got \(2, 3\)"),
+    (block_sparse, {"block_mask": ones(2, 2, dtype=bool), "block_m": 8}, r"\(1, 2\) for block_m=8"),
     # what the tables hold
     (lookup, {"seq_lens": table(7, -1)}, r"seq_lens\[1\] must be from 0 to .* = 8, got -1"),
     (lookup, {"seq_lens": table(9, 4)}, r"seq_lens\[0\] must be from 0 to .* = 8, got 9"),
@@ -138,6 +153,7 @@ def test_every_public_argument_is_in_the_tables():
     changed = {name for _, arguments, _ in BAD_TYPES + BAD_VALUES for name in arguments}
     assert changed >= {"q", "k", "v", "dout", "out", "lse", "x", "causal", "softmax_scale"}
     assert changed >= {"block_m", "block_n", "max_len", "block_table", "seq_lens", "k_cache"}
+    assert changed >= {"block_mask"}
 
 
 @pytest.mark.parametrize(

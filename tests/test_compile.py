@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and
 
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without asking for more
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
-ATTENTION = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
+ATTENTION = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", "flash_attn_bwd")
 
 
 def run(name, head_dim=64, causal=False, strided=False):
@@ -32,6 +32,9 @@ def run(name, head_dim=64, causal=False, strided=False):
         x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
         return x[..., : x.shape[-1] // 2] if strided else x
 
+    if name == "block_sparse":
+        q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
+        return fa_numba.flash_attn_v1(q, k, v, causal=causal, block_mask=np.ones((1, 1), bool))
     function = getattr(fa_numba, name)
     if name in SOFTMAXES:
         return function(random(2, 5))

@@ -78,6 +78,18 @@ def test_forward(name, problem, options):
 
 
 @few
+@given(problems, options, st.integers(0, 2**32), st.floats(0, 1))
+def test_block_sparse(problem, options, seed, share):
+    rng = np.random.default_rng(seed)
+    options = {"block_m": 4, "block_n": 8} | options
+    num_tiles = (-(-problem[i] // options[size]) for i, size in ((1, "block_m"), (2, "block_n")))
+    block_mask = rng.random(tuple(num_tiles)) < share
+    q, k, v = make_qkv(rng, *problem)
+    formula = hbm_traffic.flash_attn_v1(*problem, **options, block_mask=block_mask)
+    check(formula, metered(fa_numba.flash_attn_v1, q, k, v, **options, block_mask=block_mask))
+
+
+@few
 @given(problems, options)
 def test_backward(problem, options):
     rng = np.random.default_rng(0)
@@ -113,6 +125,16 @@ def test_flash_attn_v2_reads_k_and_v_once_per_tile_of_queries(block_m, loads):
     traffic = hbm_traffic.flash_attn_v2(1, 32, 32, 1, 1, 8, block_m=block_m)
     assert sum(traffic.loads.values()) == loads == 32 * 8 + 2 * 32 * 8 * (32 // block_m)
     assert traffic.stores == {"out": 32 * 8, "lse": 32}
+
+
+def test_block_sparse_attention_costs_its_share_of_live_tiles():
+    sizes, tiles = (1, 4096, 4096, 1, 1, 64), {"block_m": 16, "block_n": 16}
+    dense = hbm_traffic.flash_attn_v1(*sizes, **tiles)
+    share = 1 / 8
+    block_mask = np.random.default_rng(0).random((256, 256)) < share
+    sparse = hbm_traffic.flash_attn_v1(*sizes, **tiles, block_mask=block_mask)
+    assert sparse.stores["out"] == block_mask.sum() * 16 * 64
+    assert abs(sparse.stores["out"] / dense.stores["out"] - share) < 0.01
 
 
 def test_a_causal_mask_saves_nearly_half():

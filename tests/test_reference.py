@@ -137,6 +137,25 @@ def test_softmax_is_the_formula(rng):
     assert reference.softmax(np.zeros((3, 0))).shape == (3, 0)
 
 
+def test_a_mask_hides_keys_from_queries(rng):
+    q, k, v = make_qkv(rng, 1, 2, 5, 1, 1, 4)
+    mask = np.array([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
+    out, lse = reference.attention(q, k, v, mask=mask)
+    seen, lse_seen = reference.attention(q[:, :1], k[:, :3:2], v[:, :3:2])
+    np.testing.assert_allclose(out[:, :1], seen)
+    np.testing.assert_allclose(lse[..., :1], lse_seen)
+    assert (out[:, 1] == 0).all() and (lse[..., 1] == -np.inf).all()
+    _, lse = reference.attention(q, k, v, mask=mask, causal=True)  # 1 1 1 1 0: nothing more
+    np.testing.assert_allclose(lse[..., :1], lse_seen)
+    assert reference.attention(q, k, v, mask=mask, dtype=np.float32)[0].dtype == np.float32
+
+
+def test_a_mask_of_tiles_stands_for_a_mask_of_scores():
+    block_mask = np.array([[1, 0], [0, 1]], bool)
+    dense = reference.dense_mask(block_mask, 2, 3, 3, 4)
+    np.testing.assert_array_equal(dense, [[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 1]])
+
+
 def test_paged_kv_lookup_follows_the_block_table():
     cache = np.arange(4 * 2 * 1 * 1, dtype=np.float32).reshape(4, 2, 1, 1)  # page p holds 2p, 2p+1
     block_table = np.array([[3, 0], [1, -1], [-1, -1]], np.int32)

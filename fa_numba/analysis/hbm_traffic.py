@@ -94,6 +94,7 @@ def flash_attn_v1(
     head_dim,
     *,
     causal=False,
+    block_mask=None,
     block_m=None,
     block_n=None,
 ):
@@ -103,6 +104,8 @@ def flash_attn_v1(
     ----------
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
+    block_mask : bool array of shape (num_m_tiles, num_n_tiles), default=None
+        It is read by every thread of a thread block, as a kernel's scalars are.
     block_m, block_n : int, default=what the kernel chooses
 
     Returns
@@ -111,10 +114,16 @@ def flash_attn_v1(
     """
     block_m, block_n = _tiles("flash_attn_v1", head_dim, block_m, block_n)
     heads = batch * num_heads
-    rows = heads * _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal)
-    k = heads * seqlen_k * head_dim  # each tile once, by the head's one thread block
+    keys, mask = seqlen_k, 0  # each tile of keys once, by the head's one thread block
+    if block_mask is None:
+        rows = _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal)
+    else:
+        rows, keys, looks = _live_rows(seqlen_q, seqlen_k, block_m, block_n, causal, block_mask)
+        mask = heads * looks * block_m * block_n
+    rows, k = heads * rows, heads * keys * head_dim
     back_and_forth = {"out": rows * head_dim, "l": rows, "m": rows}
-    return Traffic({"q": rows * head_dim, "k": k, "v": k, **back_and_forth}, back_and_forth)
+    loads = {"q": rows * head_dim, "k": k, "v": k, **back_and_forth, "block_mask": mask}
+    return Traffic(loads, back_and_forth)
 
 
 def flash_attn_v2(
@@ -314,3 +323,18 @@ def _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal):
         first_m = max(0, n_start - seqlen_k + seqlen_q) if causal else 0
         walked += max(0, seqlen_q - first_m // block_m * block_m)
     return walked
+
+
+def _live_rows(seqlen_q, seqlen_k, block_m, block_n, causal, block_mask):
+    """Rows of Q and of K loaded for one head, and the looks of a thread at block_mask."""
+    rows = keys = looks = 0
+    for n_tile, n_start in enumerate(range(0, seqlen_k, block_n)):
+        first_m = max(0, n_start - seqlen_k + seqlen_q) if causal else 0
+        m_tiles = range(first_m // block_m, ceil_div(seqlen_q, block_m))
+        live = [m_tile for m_tile in m_tiles if block_mask[m_tile, n_tile]]
+        looks += len(m_tiles)
+        if live:
+            looks += 1  # the search ends at the first live tile, where the walk looks again
+            keys += min(block_n, seqlen_k - n_start)
+            rows += sum(min(block_m, seqlen_q - m_tile * block_m) for m_tile in live)
+    return rows, keys, looks

@@ -10,7 +10,10 @@ folded into rows of out that were normalised for the keys before it. Because the
 each row of out, l and m goes to HBM and back once for every tile of keys, and one thread block must
 do a whole head.
 
-Paper: Dao et al. 2022, FlashAttention, arXiv:2205.14135, Algorithm 1.
+With a block_mask this is block-sparse FlashAttention: a tile of scores whose entry is False is
+neither loaded nor computed, and a tile of keys without a live tile is not loaded.
+
+Paper: Dao et al. 2022, FlashAttention, arXiv:2205.14135, Algorithms 1 and 5.
 """
 
 import functools
@@ -26,13 +29,16 @@ NEG_INF = np.float32(-np.inf)
 
 
 @functools.cache
-def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
-    """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M)."""
+def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, BLOCK_SPARSE=False):
+    """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
+
+    Without BLOCK_SPARSE the argument block_mask is not looked at, and may be any scalar.
+    """
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
-    def flash_attn_v1_kernel(q, k, v, out, l, m, softmax_scale):
+    def flash_attn_v1_kernel(q, k, v, out, l, m, softmax_scale, block_mask):
         """A thread block owns a head: tiles of K and V outside, tiles of Q, out, l, m inside.
 
         out and l must hold 0, m −inf.
@@ -42,8 +48,9 @@ def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N); l_rows, m_rows (BLOCK_M,)
         private   acc (NUM_COLS,), l_new, m_new: the same l_new, m_new in every thread of a row
-        HBM       K, V once; Q, out, l, m once per tile of keys, out, l, m both ways
-        paper     FlashAttention, Algorithm 1
+        HBM       K, V once; Q, out, l, m once per tile of keys, out, l, m both ways; with
+                  BLOCK_SPARSE the live tiles of these, and block_mask in every thread
+        paper     FlashAttention, Algorithm 1; with BLOCK_SPARSE Algorithm 5
         budget    128 registers, 14528 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
@@ -61,15 +68,24 @@ def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         kv_head = head // (q.shape[2] // k.shape[2])
 
         for n_start in range(0, seqlen_k, BLOCK_N):  # line 5
+            # The first query that sees a key of this tile; the tiles before it are skipped.
+            first_m = max(0, n_start - seqlen_k + seqlen_q) if CAUSAL else 0
+            first_m = first_m // BLOCK_M * BLOCK_M
+            n_tile = n_start // BLOCK_N
+            if BLOCK_SPARSE:  # So are those that are masked.
+                while first_m < seqlen_q and not block_mask[first_m // BLOCK_M, n_tile]:
+                    first_m += BLOCK_M
+                if first_m >= seqlen_q:
+                    continue  # nobody sees these keys
             for r in range(ty, BLOCK_N, BLOCK_M):  # line 6
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
                     k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
                     v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
 
-            # The first query that sees a key of this tile; the tiles before it are skipped.
-            first_m = max(0, n_start - seqlen_k + seqlen_q) if CAUSAL else 0
-            for m_start in range(first_m // BLOCK_M * BLOCK_M, seqlen_q, BLOCK_M):  # line 7
+            for m_start in range(first_m, seqlen_q, BLOCK_M):  # line 7
+                if BLOCK_SPARSE and not block_mask[m_start // BLOCK_M, n_tile]:
+                    continue  # the same for all threads, so that none misses a barrier
                 row = m_start + ty  # this thread's query
                 last_n = row + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1
                 for d in range(tx, HEAD_DIM, BLOCK_N):  # line 8
@@ -126,7 +142,9 @@ def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return flash_attn_v1_kernel
 
 
-def flash_attn_v1(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block_n=None):
+def flash_attn_v1(
+    q, k, v, *, causal=False, softmax_scale=None, block_mask=None, block_m=None, block_n=None
+):
     """FlashAttention, forward: tiles of keys outside, tiles of queries inside.
 
     Parameters
@@ -138,6 +156,9 @@ def flash_attn_v1(q, k, v, *, causal=False, softmax_scale=None, block_m=None, bl
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     softmax_scale : float, default=1/√head_dim
+    block_mask : bool array of shape (⌈seqlen_q / block_m⌉, ⌈seqlen_k / block_n⌉), default=None
+        Block-sparse attention: no query of tile i sees a key of tile j where block_mask[i, j] is
+        False. One mask for every head; None is all True.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
 
@@ -159,10 +180,14 @@ def flash_attn_v1(q, k, v, *, causal=False, softmax_scale=None, block_m=None, bl
     causal = checks.check_causal(causal)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_v1", head_dim, block_m, block_n)
+    if block_mask is not None:
+        checks.check_block_mask(block_mask, q, k, block_m, block_n)
     out = arrays.full(q, q.shape, 0)  # line 2
     l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
     m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
-    kernel = make_flash_attn_v1(head_dim, block_m, block_n, causal)
+    sparse = block_mask is not None
+    kernel = make_flash_attn_v1(head_dim, block_m, block_n, causal, sparse)
+    mask = block_mask if sparse else np.bool_(True)
     grid = (num_heads, batch)
-    arrays.launch(kernel, grid, (block_n, block_m), q, k, v, out, l, m, softmax_scale)
+    arrays.launch(kernel, grid, (block_n, block_m), q, k, v, out, l, m, softmax_scale, mask)
     return out, l, m
