@@ -1,6 +1,8 @@
 """The workbook: exercises, their grader, hints and progress.
 
 from fa_numba.workbook import grade, hint, reset, show, solution, status
+
+In a notebook, `%load_ext fa_numba.workbook` brings the cell magic `%%trace`.
 """
 
 __all__ = ["grade", "hint", "reset", "show", "solution", "status"]
@@ -12,3 +14,10 @@ def __getattr__(name):  # on demand, so that `python -m fa_numba.workbook.stubs`
 
         return getattr(grader, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(ipython):
+    """What `%load_ext fa_numba.workbook` calls."""
+    from fa_numba.workbook import magic
+
+    magic.register(ipython)

@@ -38,7 +38,21 @@ def _parser() -> argparse.ArgumentParser:
         "--force", action="store_true", help="show it before that"
     )
     add("tour", "run every kernel on real text and print one table")
+    _add_trace(commands)
     return parser
+
+
+def _add_trace(commands):
+    from fa_numba.workbook import trace_command
+
+    command = commands.add_parser(
+        "trace",
+        help="a kernel under the microscope: traffic, races, occupancy, machine code",
+        description="What a kernel does, counted on the CPU, and what it would cost on a GPU.",
+        epilog=trace_command.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    trace_command.add_options(command)
 
 
 def _run(options) -> int:
@@ -50,6 +64,10 @@ def _run(options) -> int:
         from fa_numba.workbook import tour
 
         return tour.main()
+    if options.command == "trace":
+        from fa_numba.workbook import trace_command
+
+        return trace_command.main(options)
 
     from fa_numba.workbook import catalog, grader, stubs
 
@@ -81,12 +99,21 @@ def _run(options) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    from fa_numba.simt.errors import KernelError
     from fa_numba.workbook.catalog import UnknownExercise
+    from fa_numba.workbook.trace_command import BadRequest
 
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options, rest = parser.parse_known_args(argv)
+    if getattr(options, "arguments", None) is not None and all(
+        "=" in x[1:] and x[0] != "-" for x in rest
+    ):
+        options.arguments += rest  # of `trace`: those that follow an option
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return _run(options)
-    except (UnknownExercise, FileNotFoundError) as error:
+    except (BadRequest, KernelError, UnknownExercise, FileNotFoundError) as error:
         print(f"fa-numba: {error}", file=sys.stderr)
         return 2
 
