@@ -252,6 +252,7 @@ class SharedWatch:
         footprint = Footprint(action, array, elements, threads, place, site)
         if self.counters is not None:
             footprint.counted = self.requests.count_block(array, offset, mask, action)
+            self.counters.sample(array, offset, mask, site, action)
         self.footprints[key] = footprint
         return footprint
 
