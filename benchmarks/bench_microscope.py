@@ -4,11 +4,12 @@
 it, counts the same launches on the CPU engine, and writes
 
     microscope.csv    what ncu printed
-    microscope.json   the counters of every launch, and the comparison
+    microscope.json   the counters that matter of every launch, and the comparison
     docs/microscope.md, between its markers, the tables
 
 `python -m benchmarks.bench_microscope --compare` needs neither: it compares the engine as it is now
-with the counters in microscope.json. `--csv FILE` does so with what ncu printed.
+with the counters in microscope.json. `--csv FILE` does so with what ncu printed. Where the GPU
+executes other accesses than the source states, `microscope_reasons` says why.
 """
 
 import argparse
@@ -28,37 +29,44 @@ import numpy as np
 from numba import cuda
 
 from benchmarks.microscope_kernels import CASES
+from benchmarks.microscope_reasons import REASONS
 from benchmarks.readme import table
 from benchmarks.timing import RESULTS, machine
-from fa_numba import simt
+from fa_numba import arrays, simt
+from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.simt import counters as meter
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "microscope.md"
 SECTOR = meter.SECTOR
+PIECE = 64  # bytes: what DRAM delivers at least, two sectors
 
 L1 = "l1tex__"
 LSU = "_pipe_lsu_mem_global_op_"
-BANKS = "_pipe_lsu_mem_shared_op_"
-# What is compared: the counter's name here, and ncu's, the first that this GPU has.
+WAVEFRONTS = "l1tex_data_pipe_lsu_wavefronts_mem_shared_op_"
+PIPE = f"{L1}{WAVEFRONTS.removeprefix('l1tex_')}"
+CONFLICTS = f"{L1}data_bank_conflicts_pipe_lsu_mem_shared_op_"
+# What is compared: the counter's name here, and ncu's, the first that this GPU has. Those of the
+# instructions themselves ("sass") come first: others count an instruction even where a false
+# predicate keeps a whole warp from it, and wavefronts of whatever else is in the pipe.
 COMPARED = {
     "load requests": (f"{L1}t_requests{LSU}ld.sum",),
     "load sectors": (f"{L1}t_sectors{LSU}ld.sum",),
     "store requests": (f"{L1}t_requests{LSU}st.sum",),
     "store sectors": (f"{L1}t_sectors{LSU}st.sum",),
-    "shared load requests": (
-        "smsp__inst_executed_op_shared_ld.sum",
-        "smsp__sass_inst_executed_op_shared_ld.sum",
-    ),
-    "shared load wavefronts": (f"{L1}data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
-    "shared load conflicts": (f"{L1}data_bank_conflicts{BANKS}ld.sum",),
-    "shared store requests": (
-        "smsp__inst_executed_op_shared_st.sum",
-        "smsp__sass_inst_executed_op_shared_st.sum",
-    ),
-    "shared store wavefronts": (f"{L1}data_pipe_lsu_wavefronts_mem_shared_op_st.sum",),
-    "shared store conflicts": (f"{L1}data_bank_conflicts{BANKS}st.sum",),
 }
+for op, short in (("load", "ld"), ("store", "st")):
+    COMPARED |= {
+        f"shared {op} requests": (
+            f"smsp__sass_inst_executed_op_shared_{short}.sum",
+            f"smsp__inst_executed_op_shared_{short}.sum",
+        ),
+        f"shared {op} wavefronts": (
+            f"smsp__sass_{WAVEFRONTS}{short}.sum",
+            f"{PIPE}{short}.sum",
+        ),
+        f"shared {op} conflicts": (f"{CONFLICTS}{short}.sum",),
+    }
 # What the engine does not model, or not yet.
 CACHES = {
     "L2 bytes": "lts__t_bytes.sum",
@@ -78,10 +86,6 @@ OTHERS = (
     "smsp__inst_executed_pipe_xu.sum",  # exp2, reciprocal, square root, conversions
     "smsp__inst_executed_op_global_ld.sum",
     "smsp__inst_executed_op_global_st.sum",
-    "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-    "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
-    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
     "launch__registers_per_thread",
     "launch__shared_mem_per_block_static",
     "launch__occupancy_limit_blocks",
@@ -90,10 +94,13 @@ OTHERS = (
     "launch__occupancy_limit_warps",
     "sm__maximum_warps_per_active_cycle_pct",
 )
-CORE = (*(names[0] for names in COMPARED.values()), *CACHES.values(), *FLOPS.values())
-METRICS = tuple(
-    dict.fromkeys((*CORE, *(name for names in COMPARED.values() for name in names), *OTHERS))
+CORE = (*(names[-1] for names in COMPARED.values()), *CACHES.values(), *FLOPS.values())
+REGISTERS = "launch__registers_per_thread"
+# What the record keeps, and what ncu is asked for.
+KEPT = tuple(
+    dict.fromkeys((*(n for names in COMPARED.values() for n in names), *CORE, REGISTERS, OTHERS[5]))
 )
+METRICS = tuple(dict.fromkeys((*CORE, *KEPT, *OTHERS)))
 SCALE = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -278,96 +285,122 @@ def model():
     Returns
     -------
     list of dict
-        case, kernel, grid, block, differs; counters by the names of COMPARED; unique: the
-        sectors that the launch loads and stores, each counted once.
+        case, kernel, grid, block; counters by the names of COMPARED; compiled: the same after what
+        the compilers do, and reason, "" where they leave the accesses as they are; caches: bytes
+        that L2 and DRAM must deliver at least.
     """
     launches = []
     for case in CASES:
-        with simt.tracing() as traces, different_sectors() as unique:
+        with simt.tracing() as traces, touched() as places:
             case.call(*case.arguments())
-        with simt.tracing() as in_wavefronts, wavefronts_for_conflicts():
-            case.call(*case.arguments())
-        for trace, again, sectors in zip(traces, in_wavefronts, unique, strict=True):
-            launches.append(
-                {
-                    "case": case.name,
-                    "kernel": trace.kernel,
-                    "grid": trace.grid,
-                    "block": trace.block,
-                    "differs": case.differs,
-                    "counters": counters_of(trace, again),
-                    "unique": {action: len(sectors[action]) for action in ("load", "store")},
-                    "barriers": trace.barriers,
-                }
-            )
+        for trace, place in zip(traces, places, strict=True):
+            launch = {
+                "case": case.name,
+                "kernel": trace.kernel,
+                "grid": trace.grid,
+                "block": trace.block,
+                "counters": counters_of(trace),
+                "reason": "",
+                "caches": {what: len(found) for what, found in place.items()},
+            }
+            launch["compiled"] = dict(launch["counters"])
+            if reason := REASONS.get(label(launch)):
+                reason.change(launch["compiled"], trace)
+                launch["reason"] = reason.text
+            launches.append(launch)
     return launches
 
 
-def counters_of(trace, in_wavefronts):
+def counters_of(trace):
     """The engine's counts by the names of COMPARED."""
     counts = dict.fromkeys(COMPARED, 0)
-    for line in trace.lines:
-        if line.action == "atomic":
-            continue
-        place = "shared " if line.kind == "shared" else ""
-        counts[f"{place}{line.action} requests"] += line.requests
-        cost = "conflicts" if line.kind == "shared" else "sectors"
-        counts[f"{place}{line.action} {cost}"] += line.cost
-    for line in in_wavefronts.lines:
-        if line.kind == "shared" and line.action != "atomic":
-            counts[f"shared {line.action} wavefronts"] += line.cost
+    for op in ("load", "store"):
+        for what in ("requests", "sectors"):
+            name = f"{op}_{what}"
+            counts[f"{op} {what}"] = sum(getattr(a, name) for a in trace.arrays.values())
+        for what in ("requests", "wavefronts", "conflicts"):
+            name = f"{op}_{what}"
+            counts[f"shared {op} {what}"] = sum(getattr(s, name) for s in trace.shared.values())
     return counts
 
 
 @contextlib.contextmanager
-def different_sectors():
-    """Collect, for each launch inside, {"load": sectors, "store": sectors} as sets."""
+def touched():
+    """Note which pieces of global memory each launch touches.
+
+    Yields a list: per launch, the sectors that are loaded, by block and in all, the sectors stored,
+    and the pieces of DRAM that hold what is loaded.
+    """
     launches = []
 
     class Counters(meter.Counters):
         def __init__(self, requests):
             super().__init__(requests)
-            self.sectors = {action: set() for action in ("load", "store", "atomic")}
-            launches.append(self.sectors)
+            names = ("sectors by block", "sectors loaded", "sectors stored", "pieces loaded")
+            self.places = {name: set() for name in names}
+            launches.append(self.places)
 
         def count(self, array, offset, site, action):
             super().count(array, offset, site, action)
+            if array.kind == "shared":
+                return
             machine = self.requests.machine
-            first = machine.full(offset)[machine.active()] * array.itemsize + array.alignment
-            for byte in (first, first + array.itemsize - 1):
-                found = np.unique(byte // SECTOR).tolist()
-                self.sectors[action].update((array.name, sector) for sector in found)
+            active = machine.active()
+            byte = machine.full(offset)[active] * array.itemsize + array.alignment
+            block = np.broadcast_to(np.arange(active.shape[1]), active.shape)[active]
+            sector = np.concatenate([byte, byte + array.itemsize - 1]) // SECTOR
+            if action == "load":
+                self.note("sectors loaded", array, sector)
+                self.note("pieces loaded", array, sector * SECTOR // PIECE)
+                by_block = np.tile(block + machine.first_block, 2) << 40 | sector
+                self.note("sectors by block", array, by_block)
+            elif action == "store":
+                self.note("sectors stored", array, sector)
+
+        def note(self, what, array, numbers):
+            self.places[what].update((array.name, n) for n in np.unique(numbers).tolist())
 
     with mock.patch("fa_numba.simt.watch.Counters", Counters):
         yield launches
 
 
-@contextlib.contextmanager
-def wavefronts_for_conflicts():
-    """Let the engine report all wavefronts of shared memory, not only those in excess."""
-    count = meter.Requests.count
+def machine_codes():
+    """What the compilers make of each kernel of the lessons, by `label`.
 
-    def wavefronts(pattern, itemsize, start):
-        at_once = lanes_at_once(itemsize)
-        active = pattern != meter.INACTIVE
-        served = sum(bool(active[i : i + at_once].any()) for i in range(0, meter.BANKS, at_once))
-        return meter.extra_wavefronts(pattern, itemsize, start) + served
+    Returns
+    -------
+    dict of str to dict
+        registers, bytes of code, and how many loads and stores of each width; empty where the
+        compilers are not installed.
+    """
+    found = {}
+    if not disassembler_available():
+        return found
+    for case in (case for case in CASES if case.kernel is None):
+        for kernel, arguments in launched_by(case):
+            name = label({"case": case.name, "kernel": kernel.py_func.__name__})
+            code = compile_kernel(kernel, arguments, cc=(9, 0, "a"))
+            found[name] = {"registers": code.registers, "bytes": 16 * len(code.instructions)}
+            found[name] |= {
+                op: count
+                for op, count in sorted(code.counts.items())
+                if re.match(r"(LDG|STG|LDS|STS)\.", op)
+            }
+    return found
 
-    def count_all(requests, array, offset, mask):
-        elements, number, cost = count(requests, array, offset, mask)
-        if array.kind == "shared" and not isinstance(offset, np.ndarray):
-            cost = number * (meter.BANKS // lanes_at_once(array.itemsize))
-        return elements, number, cost
 
-    with (
-        mock.patch.dict(meter.COST, shared=(wavefronts, meter.WORD)),
-        mock.patch.object(meter.Requests, "count", count_all),
-    ):
-        yield
+def launched_by(case):
+    """The kernels that a function of the package launches, with their arguments."""
+    launched = []
+    launch = arrays.launch
 
+    def note(kernel, grid, block, *args, **options):
+        launched.append((kernel, args))
+        launch(kernel, grid, block, *args, **options)
 
-def lanes_at_once(itemsize):
-    return meter.BANKS * meter.WORD // max(itemsize, meter.WORD)
+    with mock.patch.object(arrays, "launch", note):
+        case.call(*case.arguments())
+    return launched
 
 
 # ---------------------------------------------------------------- side by side
@@ -397,8 +430,22 @@ def pair(measured, modelled):
     return list(zip(measured, modelled, strict=True))
 
 
-def value_of(counters, names):
-    return next((counters[n] for n in names if counters.get(n) is not None), None)
+def measured_value(counters, name):
+    """The hardware's counter of this name; None where there is none."""
+    metrics = COMPARED[name]
+    value = next((counters[n] for n in metrics if counters.get(n) is not None), None)
+    if value and name.endswith("conflicts"):
+        value -= waiting(counters, "ld" if "load" in name else "st")
+    return value
+
+
+def waiting(counters, short):
+    """Wavefronts in which the pipe served something else: counted as conflicts, but not ours."""
+    pipe, own = (
+        counters.get(f"{PIPE}{short}.sum"),
+        counters.get(f"smsp__sass_{WAVEFRONTS}{short}.sum"),
+    )
+    return pipe - own if pipe and own else 0
 
 
 def label(launch):
@@ -414,14 +461,18 @@ def compare(pairs):
     """One row per launch and counter that either side has seen."""
     rows = []
     for hardware, launch in pairs:
-        for name, metrics in COMPARED.items():
-            measured, counted = value_of(hardware["counters"], metrics), launch["counters"][name]
+        for name in COMPARED:
+            measured, counted = measured_value(hardware["counters"], name), launch["counters"][name]
             if not (measured or counted):
                 continue
-            equal = None if measured is None else measured == counted
-            verdict = {None: "not measured", True: "yes", False: "no"}[equal]
-            if equal is False and launch["differs"]:
-                verdict = f"no: {launch['differs']}"
+            if measured is None:
+                verdict = "not measured"
+            elif measured == counted:
+                verdict = "yes"
+            elif measured == launch["compiled"][name]:
+                verdict = f"no: {launch['reason']}"
+            else:
+                verdict = "no"
             rows.append(
                 {
                     "kernel": label(launch),
@@ -434,21 +485,32 @@ def compare(pairs):
     return rows
 
 
-def cache_rows(pairs):
-    """What the caches make of the sectors, which the engine does not model."""
+def unexplained(rows):
+    return [row for row in rows if row["equal"] == "no"]
+
+
+def cache_rows(pairs, codes):
+    """What the caches make of the sectors, which the engine does not model, in bytes."""
     rows = []
     for hardware, launch in pairs:
-        counts, unique = launch["counters"], launch["unique"]
-        row = {"kernel": label(launch)}
-        row["bytes of all sectors"] = SECTOR * (counts["load sectors"] + counts["store sectors"])
-        row["L2 bytes"] = hardware["counters"].get(CACHES["L2 bytes"])
-        for title, action, metric in (
-            ("loaded", "load", "DRAM bytes read"),
-            ("stored", "store", "DRAM bytes written"),
-        ):
-            row[f"bytes of different sectors {title}"] = SECTOR * unique[action]
-            row[metric] = hardware["counters"].get(CACHES[metric])
-        rows.append(row)
+        counters, caches = hardware["counters"], launch["caches"]
+        code = codes.get(label(launch), {}).get("bytes")
+        read, pieces = counters.get(CACHES["DRAM bytes read"]), PIECE * caches["pieces loaded"]
+        from_l2 = counters.get(CACHES["L2 sectors read by L1"])
+        rows.append(
+            {
+                "kernel": label(launch),
+                "loaded, all sectors": SECTOR * launch["counters"]["load sectors"],
+                "each once per block": SECTOR * caches["sectors by block"],
+                "L2 to L1": None if from_l2 is None else SECTOR * from_l2,
+                "each 64 bytes once": pieces,
+                "machine code": code,
+                "DRAM read": read,
+                "left over": None if None in (read, code) else read - pieces - code,
+                "stored, each sector once": SECTOR * caches["sectors stored"],
+                "DRAM written": counters.get(CACHES["DRAM bytes written"]),
+            }
+        )
     return rows
 
 
@@ -469,61 +531,152 @@ def summary(rows):
     equal = [row for row in measured if row["equal"] == "yes"]
     explained = [row for row in measured if row["equal"].startswith("no:")]
     return (
-        f"{len(equal)} of {len(measured)} counters are equal, {len(explained)} differ where the "
-        f"kernel is made to differ, {len(measured) - len(equal) - len(explained)} elsewhere"
+        f"{len(equal)} of {len(measured)} counters are equal, {len(explained)} differ by exactly "
+        f"what the compilers change, {len(unexplained(rows))} otherwise"
     )
 
 
-def record_of(measured, modelled, **about):
-    pairs = pair(measured, modelled)
+def record_of(measured, modelled, codes=None, **about):
+    """What is kept: enough to show, and to compare again."""
+    pairs, codes = pair(measured, modelled), codes or {}
     rows = compare(pairs)
+    registers = {label(launch): hardware["counters"].get(REGISTERS) for hardware, launch in pairs}
     return {
         **about,
         "command": "python -m benchmarks microscope",
         "note": f"ncu's counters against the CPU engine's; {summary(rows)}",
-        "rows": rows,
-        "caches": cache_rows(pairs),
+        "waiting": sum(
+            waiting(hardware["counters"], short) for hardware, _ in pairs for short in ("ld", "st")
+        ),
+        "rows": by_kernel(rows),
+        "caches": cache_rows(pairs, codes),
         "flops": flop_rows(pairs),
-        "launches": [{**hardware, "case": launch["case"]} for hardware, launch in pairs],
+        "code": [
+            {"kernel": name, "registers on the GPU": registers[name], **code}
+            for name, code in codes.items()
+            if name in registers
+        ],
+        "metrics": KEPT,
+        "launches": [
+            {
+                "case": launch["case"],
+                "kernel": launch["kernel"],
+                "grid": launch["grid"],
+                "block": launch["block"],
+                "counters": [hardware["counters"].get(name) for name in KEPT],
+            }
+            for hardware, launch in pairs
+        ],
     }
+
+
+def by_kernel(rows):
+    """The rows of `compare`, one per launch: {counter: [hardware, engine, verdict]}."""
+    merged = {}
+    for row in rows:
+        cells = merged.setdefault(row["kernel"], {"kernel": row["kernel"]})
+        cells[row["counter"]] = [row["hardware"], row["model"], row["equal"]]
+    return list(merged.values())
+
+
+def launches_of(record):
+    """The launches of a record, as `parse_csv` returns them."""
+    return [
+        {
+            "case": launch["case"],
+            "name": launch["kernel"],
+            "grid": launch["grid"],
+            "block": launch["block"],
+            "counters": dict(zip(record["metrics"], launch["counters"], strict=True)),
+        }
+        for launch in record["launches"]
+    ]
 
 
 # ---------------------------------------------------------------- the page
 
 
 def page_tables(record):
-    """The tables of docs/microscope.md, as Markdown."""
-    intro = f"{record['machine']}, {record['date']}, `{record['command']}`. {record['note']}."
-    parts = [intro, table(one_row_per_launch(record["rows"]))]
+    """The tables of docs/microscope.md, as Markdown, by the name of their markers."""
+    parts = [f"{record['machine']}, {record['date']}, `{record['command']}`. {record['note']}."]
+    if record["waiting"]:
+        parts.append(
+            f"The pipe served shared memory in {record['waiting']} wavefronts more than the "
+            "instructions took; its conflict counters are shown without them."
+        )
+    if record.get("unmeasured"):
+        names = ", ".join(record["unmeasured"])
+        parts.append(f"Written since, and waiting for a GPU: {names}.")
+    parts.append(table(result_rows(record["rows"])))
     if record.get("refused"):
         names = ", ".join(f"`{name}`" for name in record["refused"])
         parts.append(f"Not to be had on this GPU: {names}.")
-    parts += ["### Caches, in bytes", table(record["caches"])]
-    if record["flops"]:
-        parts += ["### Floating-point instructions, once per thread", table(record["flops"])]
-    return "\n\n".join(parts)
+    return {
+        "measured": "\n\n".join(parts),
+        "reasons": table(reason_rows(record["rows"])),
+        "code": table(every_column(record["code"])) if record["code"] else "",
+        "caches": f"{cache_summary(record['caches'])}\n\n{table(every_column(record['caches']))}",
+        "flops": table(record["flops"]) if record["flops"] else "",
+    }
 
 
-def one_row_per_launch(rows):
+def result_rows(rows):
     """A column per counter: one number where both agree, else `hardware ≠ engine`."""
-    merged = {}
+    shown = []
     for row in rows:
-        cells = merged.setdefault(row["kernel"], {"kernel": row["kernel"]})
-        same = row["hardware"] == row["model"]
-        hardware = "?" if row["hardware"] is None else row["hardware"]
-        cells[row["counter"]] = row["model"] if same else f"**{hardware} ≠ {row['model']}**"
-    columns = ["kernel", *(c for c in COMPARED if any(c in cells for cells in merged.values()))]
-    return [{c: cells.get(c, "") for c in columns} for cells in merged.values()]
+        cells = {"kernel": row["kernel"]}
+        for name in (name for name in row if name != "kernel"):
+            hardware, model, verdict = row[name]
+            hardware = "?" if hardware is None else hardware
+            mark = "**" if verdict == "no" else ""
+            cells[name] = model if verdict == "yes" else f"{mark}{hardware} ≠ {model}{mark}"
+        shown.append(cells)
+    columns = ["kernel", *(c for c in COMPARED if any(c in cells for cells in shown))]
+    return [{c: cells.get(c, "") for c in columns} for cells in shown]
+
+
+def reason_rows(rows):
+    """Kernels whose accesses the compilers change, and how."""
+    reasons = []
+    for row in rows:
+        verdicts = (row[name][2] for name in row if name != "kernel")
+        for verdict in dict.fromkeys(v for v in verdicts if v.startswith("no:")):
+            reasons.append({"kernel": row["kernel"], "what the compilers do": verdict[4:]})
+    return reasons
+
+
+def every_column(rows):
+    """The rows with all columns that any of them has, empty where one has none."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    shown = [{name: row.get(name) for name in columns} for row in rows]
+    return [{name: "" if x is None else x for name, x in row.items()} for row in shown]
+
+
+def cache_summary(rows):
+    """How well two simple models explain what was measured."""
+    left = [row["left over"] for row in rows if row["left over"] is not None]
+    l1 = [(row["L2 to L1"], row["each once per block"]) for row in rows if row["L2 to L1"]]
+    equal, less = sum(a == b for a, b in l1), sum(a < b for a, b in l1)
+    sentence = (
+        f"L2 delivered to the L1 caches each sector once per block in {equal} of {len(l1)} "
+        f"launches, fewer in {less}."
+    )
+    if left:
+        sentence += (
+            f" Of the DRAM reads of {len(left)} launches, each piece of 64 bytes once and the "
+            f"machine code once leave {min(left)} to {max(left)} bytes over."
+        )
+    return sentence
 
 
 def write_page(record):
-    if PAGE.exists():
-        pattern = r"(<!-- microscope:begin -->\n).*?(<!-- microscope:end -->)"
-        body = page_tables(record)
-        text = re.sub(
-            pattern, lambda m: f"{m[1]}{body}\n{m[2]}", PAGE.read_text("utf-8"), flags=re.DOTALL
-        )
-        PAGE.write_text(text, "utf-8")
+    if not PAGE.exists():
+        return
+    text = PAGE.read_text("utf-8")
+    for name, body in page_tables(record).items():
+        pattern = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
+        text = re.sub(pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL)
+    PAGE.write_text(text, "utf-8")
 
 
 def as_json(record):
@@ -544,11 +697,10 @@ def report(record, folder):
     write_page(record)
     print(f"\nmicroscope · {record['machine']}\n{record['note']}")
     for row in record["rows"]:
-        if row["equal"] != "yes":
-            print(
-                f"  {row['kernel']}: {row['counter']}: hardware {row['hardware']}, "
-                f"engine {row['model']} ({row['equal']})"
-            )
+        for name in (name for name in row if name != "kernel"):
+            hardware, model, verdict = row[name]
+            if verdict != "yes":
+                print(f"  {row['kernel']}: {name}: hardware {hardware}, engine {model} ({verdict})")
     if record.get("refused"):
         print(f"metrics that this GPU has not: {', '.join(record['refused'])}")
 
@@ -568,7 +720,33 @@ def measure(folder):
     if status:
         print(f"ncu ended with status {status}: {explain(output)}")
     about = {"machine": machine(), "date": datetime.date.today().isoformat(), "refused": refused}
-    report(record_of(measured, model(), **about), folder)
+    report(record_of(measured, model(), machine_codes(), **about), folder)
+
+
+def compare_again(folder, printed=None):
+    """Compare the engine as it is now with microscope.json, or with what ncu printed."""
+    path = folder / "microscope.json"
+    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    about = {
+        key: before.get(key, default)
+        for key, default in (("machine", machine()), ("date", ""), ("refused", []))
+    }
+    measured, modelled = parse_csv(printed) if printed else launches_of(before), model()
+    if not printed:
+        measured, modelled, about["unmeasured"] = in_both(measured, modelled)
+    codes = machine_codes() or {row["kernel"]: row for row in before.get("code", [])}
+    report(record_of(measured, modelled, codes, **about), folder)
+
+
+def in_both(measured, modelled):
+    """Return the launches of cases that both sides have, and the names of those not measured."""
+    cases = {launch["case"] for launch in measured} & {launch["case"] for launch in modelled}
+    missing = dict.fromkeys(x["case"] for x in modelled if x["case"] not in cases)
+    return (
+        [launch for launch in measured if launch["case"] in cases],
+        [launch for launch in modelled if launch["case"] in cases],
+        list(missing),
+    )
 
 
 def main(arguments=()):
@@ -581,14 +759,7 @@ def main(arguments=()):
     if options.launch is not None:
         launch_cases(options.launch)
     elif options.compare or options.csv:
-        path = options.out / "microscope.json"
-        before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        about = {
-            key: before.get(key, default)
-            for key, default in (("machine", machine()), ("date", ""), ("refused", []))
-        }
-        measured = parse_csv(options.csv.read_text("utf-8")) if options.csv else before["launches"]
-        report(record_of(measured, model(), **about), options.out)
+        compare_again(options.out, options.csv and options.csv.read_text("utf-8"))
     else:
         try:
             measure(options.out)

@@ -1,9 +1,10 @@
 """Kernels for checking the CPU engine's microscope against a GPU's own counters.
 
 Each of the small ones asks one question of the model: what does this pattern of addresses cost? It
-loads once and stores once, so that the compiler has nothing to merge, hoist or drop. Two at the
-end are made to be merged, to show what the microscope cannot see. `CASES` lists them with their
-arguments, and after them the kernels of the lessons at small sizes.
+loads once and stores once, so that the compiler has nothing to merge, hoist or drop. Those at the
+end show what the microscope cannot see: each comes with a twin in which the compiler has nothing
+to do. `CASES` lists them with their arguments, and after them the kernels of the lessons at small
+sizes.
 """
 
 import functools
@@ -20,7 +21,6 @@ from fa_numba import arrays, reference
 SIZE = 4096  # elements that a small kernel moves: 32 thread blocks of 4 warps
 THREADS = 128
 TILE = 32
-FOUR_EACH = 4 * THREADS
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,6 @@ class Case:
         Of a small kernel; None for a function of the package, which may launch several.
     accesses : dict
         The kernel's memory instructions, by their PTX name.
-    differs : str
-        Why the GPU executes other accesses than the source states; "" where it must not.
     """
 
     name: str
@@ -47,7 +45,6 @@ class Case:
     arguments: Callable
     kernel: object = None
     accesses: dict = field(default_factory=dict)
-    differs: str = ""
 
 
 # ---------------------------------------------------------------- global memory
@@ -201,6 +198,18 @@ def make_shared_gather(TYPE):
 
 
 @cuda.jit
+def shared_odd_lanes(x, y):
+    """8-byte elements side by side, used by every second thread: a warp's fill the banks once."""
+    tile = cuda.shared.array(THREADS, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    if t & 1:
+        tile[t >> 1] = x[i]
+    cuda.syncthreads()  # the tile is complete: safe to read
+    if t & 1:
+        y[i] = tile[(t >> 1) ^ 1]
+
+
+@cuda.jit
 def shared_half_warps(x, y):
     """8-byte elements: only the first half of each warp stores and loads."""
     tile = cuda.shared.array(THREADS, float64)
@@ -317,17 +326,79 @@ def same_element_twice(x, y):
 
 
 @cuda.jit
-def four_neighbours(x, y):
-    """Four shared loads side by side."""
-    tile = cuda.shared.array(FOUR_EACH, float32)
-    t, i = uint64(cuda.threadIdx.x), uint64(cuda.grid(1))
-    for part in range(4):
-        tile[uint64(part * THREADS + t)] = x[uint64(part * SIZE + i)]
+def two_elements(x, y):
+    """The twin of `same_element_twice`."""
+    i = cuda.grid(1)
+    y[i] = x[i] * x[i ^ 1]
+
+
+@functools.cache
+def make_four_neighbours(APART, GROUP=1):
+    """Four shared loads side by side, of rows APART long; GROUP threads load the same."""
+    LENGTH = APART * THREADS
+
+    @cuda.jit
+    def four_neighbours(x, y):
+        tile = cuda.shared.array(LENGTH, float32)
+        t, i = uint64(cuda.threadIdx.x), uint64(cuda.grid(1))
+        for part in range(4):
+            tile[uint64(part * THREADS + t)] = x[uint64(part * SIZE + i)]
+        cuda.syncthreads()  # what will be read is complete: safe to read
+        first = uint64(APART) * (t // uint64(GROUP) % uint64(THREADS // 2))
+        one, two, three = first + uint64(1), first + uint64(2), first + uint64(3)
+        y[i] = (tile[first] + tile[one]) + (tile[two] + tile[three])
+
+    return four_neighbours
+
+
+@cuda.jit
+def rows(x, y):
+    """A thread block per row, whose length is no multiple of it: some threads take a turn more."""
+    row = cuda.blockIdx.x
+    for col in range(cuda.threadIdx.x, x.shape[1], THREADS):
+        y[row, col] = x[row, col] * float32(2.0)
+
+
+@cuda.jit
+def rows_in_fours(x, y):
+    """The same as NVVM rewrites it: turns in excess of a multiple of four, then four at a time."""
+    row, t = cuda.blockIdx.x, cuda.threadIdx.x
+    turns = (x.shape[1] - t + THREADS - 1) // THREADS
+    col = t
+    for _ in range(turns % 4):
+        y[row, col] = x[row, col] * float32(2.0)
+        col += THREADS
+    for _ in range(turns // 4):
+        a, b = x[row, col], x[row, col + THREADS]
+        c, d = x[row, col + 2 * THREADS], x[row, col + 3 * THREADS]
+        y[row, col] = a * float32(2.0)
+        y[row, col + THREADS] = b * float32(2.0)
+        y[row, col + 2 * THREADS] = c * float32(2.0)
+        y[row, col + 3 * THREADS] = d * float32(2.0)
+        col += 4 * THREADS
+
+
+@cuda.jit
+def guard_after_load(x, y, n):
+    """Every thread loads, few store: the compiler loads for those few alone."""
+    tile = cuda.shared.array(THREADS, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i]
     cuda.syncthreads()  # the tile is complete: safe to read
-    first = uint64(4) * t
-    y[i] = (tile[first] + tile[first + uint64(1)]) + (
-        tile[first + uint64(2)] + tile[first + uint64(3)]
-    )
+    value = tile[t ^ 1]
+    if i < n:
+        y[i] = value
+
+
+@cuda.jit
+def guard_before_load(x, y, n):
+    """The twin of `guard_after_load`."""
+    tile = cuda.shared.array(THREADS, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    tile[t] = x[i]
+    cuda.syncthreads()  # the tile is complete: safe to read
+    if i < n:
+        y[i] = tile[t ^ 1]
 
 
 # ---------------------------------------------------------------- the list
@@ -380,6 +451,10 @@ def sliced():
     return (numbers(SIZE + 1)[1:],)
 
 
+def row_numbers():
+    return (numbers((32, 500)),)
+
+
 WIDTHS = (np.int8, np.int16, np.float16, np.int64, np.float64)
 SIDE = 64  # rows and columns of the transposed matrix
 TILES = (SIDE // TILE, SIDE // TILE)
@@ -411,6 +486,16 @@ def global_cases():
     yield small("transpose, naive", transpose_naive, **matrix, grid=TILES, block=(TILE, TILE))
 
 
+LANES = np.arange(32)
+# Which elements the lanes of a warp load: when are its halves served together?
+PAIRS = {
+    "pairs of n and n^2": LANES // 4 * 2 + LANES % 2,
+    "halves alike": LANES & ~16,
+    "all pairs but one": np.where(LANES < 31, LANES // 2, 7),
+    "pairs in the same banks": LANES // 2 * 8,
+}
+
+
 def shared_cases():
     tile = {"shared": True, "grid": TILES, "block": (TILE, TILE)}
     tile |= {"inputs": (SIDE, SIDE), "outputs": (SIDE, SIDE)}
@@ -434,9 +519,16 @@ def shared_cases():
         x, where = inputs()
         return x.astype(np.float64), where
 
-    gather64 = make_shared_gather(float64)
-    yield small("shared float64, random", gather64, inputs_float64, dtype=np.float64, **index)
+    gather64 = {"kernel": make_shared_gather(float64), "dtype": np.float64, **index}
+    yield small("shared float64, random", inputs=inputs_float64, **gather64)
+    for what, where in PAIRS.items():
+
+        def inputs_pairs(where=where):
+            return numbers(SIZE, np.float64), np.tile(where, SIZE // 32).astype(np.int32)
+
+        yield small(f"shared float64, {what}", inputs=inputs_pairs, **gather64)
     yield small("shared float64, half warps", shared_half_warps, shared=True, dtype=np.float64)
+    yield small("shared float64, odd lanes", shared_odd_lanes, shared=True, dtype=np.float64)
     # The compilers may unroll the trees: their instructions are not counted.
     tree = {name: None for name in ("ld.shared", "st.shared")}
     for kernel in (reduce_divergent, reduce_interleaved, reduce_sequential):
@@ -453,26 +545,25 @@ def arithmetic_cases():
             yield small(name, kernel, inputs, dtype=dtype, accesses=accesses)
 
 
-def merged_cases():
-    yield small(
-        "same element twice",
-        same_element_twice,
-        differs="one load serves both uses",
-    )
-    yield small(
-        "four neighbours",
-        four_neighbours,
-        4 * SIZE,
-        accesses={"ld.global": 4, "ld.shared": None, "st.shared": 4},
-        differs="four 4-byte loads become one of 16 bytes",
-    )
+def compiled_cases():
+    """What the compilers change, and twins of the same that they leave as they are."""
+    yield small("same element twice", same_element_twice)
+    yield small("two elements", two_elements, accesses={"ld.global": 2})
+    four = {"inputs": 4 * SIZE, "accesses": {"ld.global": 4, "ld.shared": None, "st.shared": 4}}
+    yield small("four neighbours", make_four_neighbours(4), **four)
+    yield small("four neighbours, for 2 threads", make_four_neighbours(4, 2), **four)
+    yield small("four neighbours, rows of 5", make_four_neighbours(5), **four)
+    many = {"inputs": row_numbers, "outputs": (32, 500), "grid": (32,)}
+    many["accesses"] = {"ld.global": None, "st.global": None}
+    yield small("rows", rows, **many)
+    yield small("rows in fours", rows_in_fours, **many)
+    for kernel in (guard_after_load, guard_before_load):
+        name = kernel.py_func.__name__.replace("_", " ")
+        yield small(name, kernel, SIZE, SIZE, 1000, shared=True)
 
 
 def lesson_cases():
     """Every function of the package, at sizes with whole tiles and with tails."""
-
-    def rows():
-        return (numbers((32, 500)),)
 
     def qkv(seqlen_q=40, seqlen_k=56):
         q = numbers((1, seqlen_q, 2, 32))
@@ -491,7 +582,7 @@ def lesson_cases():
         return k_cache, v_cache, block_table, np.array([37, 48], np.int32)
 
     for name in ("naive_softmax", "safe_softmax", "online_softmax"):
-        yield Case(name, getattr(fa_numba, name), rows)
+        yield Case(name, getattr(fa_numba, name), row_numbers)
     for name in ("naive_attn", "flash_attn_v1", "flash_attn_v2"):
         function = getattr(fa_numba, name)
         yield Case(name, function, qkv)
@@ -506,6 +597,6 @@ CASES = (
     *global_cases(),
     *shared_cases(),
     *arithmetic_cases(),
-    *merged_cases(),
+    *compiled_cases(),
     *lesson_cases(),
 )
