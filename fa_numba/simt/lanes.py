@@ -229,11 +229,12 @@ class Lanes:
             start, stop = np.int64(0), start
         step = np.int64(1) if step is None else step
         start, stop, step = map(self.loop_bound, (start, stop, step))
-        if isinstance(step, np.ndarray):
-            raise UnsupportedError("the step of range() differs between threads")
-        if step == 0:
-            raise KernelError("range() step is zero")
-        if not (isinstance(start, np.ndarray) or isinstance(stop, np.ndarray)):
+        zero = step == 0
+        if np.any(zero):
+            if self.split(zero)[0] is not NOBODY:
+                raise KernelError("range() step is zero")
+            step = np.where(zero, 1, step)
+        if not (varies(start) or varies(stop) or varies(step)):
             turns = map(np.int64, range(int(start), int(stop), int(step)))
             return self.same_turns(turns) if exits else turns
         count = (stop - start + (step - np.sign(step))) // step

@@ -1,0 +1,386 @@
+"""One element per thread, or a few: copies, formulas, grids of one to three dimensions."""
+
+import math
+
+import numpy as np
+from numba import cuda, float32, int32, uint8
+from public_style.launches import Family
+from simt_kernels import floats, integers, zeros
+
+ELEMENTWISE = Family()
+launched = ELEMENTWISE.launched
+
+
+@launched(3, 32, lambda rng: (np.float32(2.5), zeros(80)), answer=lambda v, x: np.full(80, v))
+@cuda.jit
+def fill(value, x):
+    i = cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x
+    if i < x.size:
+        x[i] = value
+
+
+@launched(
+    3,
+    32,
+    lambda rng: (np.float32(3), floats(rng, 90), floats(rng, 90)),
+    answer=lambda a, x, y: a * x + y,
+)
+@cuda.jit
+def saxpy(a, x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = a * x[i] + y[i]
+
+
+@launched(
+    2, 32, lambda rng: (floats(rng, 1000), zeros(1000)), answer=lambda x, out: np.maximum(x, 0)
+)
+@cuda.jit
+def relu_grid_stride(x, out):
+    start = cuda.grid(1)
+    stride = cuda.gridsize(1)
+    for i in range(start, x.size, stride):
+        out[i] = x[i] if x[i] > 0 else 0
+
+
+@launched(
+    (2, 3), (16, 4), lambda rng: (floats(rng, 11, 30), floats(rng, 30), zeros(11, 30)),
+    answer=lambda x, bias, out: x + bias,
+)  # fmt: skip
+@cuda.jit
+def add_bias(x, bias, out):
+    row, col = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y, cuda.grid(2)[0]
+    if row >= x.shape[0] or col >= x.shape[1]:
+        return
+    out[row, col] = x[row, col] + bias[col]
+
+
+@launched(
+    (2, 2, 2), (4, 4, 2), lambda rng: (floats(rng, 3, 7, 8), zeros(3, 7, 8)),
+    answer=lambda x, out: x[:, ::-1, :] * 2,
+)  # fmt: skip
+@cuda.jit
+def flip_volume(volume, out):
+    x, y, z = cuda.grid(3)
+    depth, height, width = volume.shape
+    if x < width and y < height and z < depth:
+        out[z, y, x] = 2 * volume[z, height - 1 - y, x]
+
+
+@launched(
+    2, 64, lambda rng: (floats(rng, 100), zeros(4, 100)), rtol=1e-6,
+    answer=lambda x, out: np.stack([np.sin(x), np.exp(-x * x), np.sqrt(abs(x)), np.arctan2(x, 2)]),
+)  # fmt: skip
+@cuda.jit
+def formulas(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        v = x[i]
+        out[0, i] = math.sin(v)
+        out[1, i] = math.exp(-v * v)
+        out[2, i] = math.sqrt(math.fabs(v))
+        out[3, i] = math.atan2(v, float32(2))
+
+
+@launched(
+    2, 64, lambda rng: (rng.random(128), rng.random(128), zeros(5, 128, dtype=np.float64)),
+    rtol=1e-12,
+    answer=lambda x, y, out: np.stack(
+        [np.hypot(x, y), np.log1p(x), x**y, np.cbrt(x), np.fmod(7 * x, y + 0.5)]
+    ),
+)  # fmt: skip
+@cuda.jit
+def formulas_in_double(x, y, out):
+    i = cuda.grid(1)
+    out[0, i] = math.hypot(x[i], y[i])
+    out[1, i] = math.log1p(x[i])
+    out[2, i] = x[i] ** y[i]
+    out[3, i] = cuda.cbrt(x[i])
+    out[4, i] = math.fmod(7.0 * x[i], y[i] + 0.5)
+
+
+@launched(
+    2, 50, lambda rng: (floats(rng, 100), np.float32(-0.5), np.float32(0.5), zeros(100)),
+    answer=lambda x, low, high, out: np.clip(x, low, high),
+)  # fmt: skip
+@cuda.jit
+def clamp_values(x, low, high, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = min(max(x[i], low), high)
+
+
+COEFFICIENTS = (0.5, -1.25, 3.0, 0.125)
+
+
+@launched(
+    2, 64, lambda rng: (floats(rng, 128), zeros(128)),
+    answer=lambda x, out: np.polyval(COEFFICIENTS[::-1], x.astype("f8")),
+)  # fmt: skip
+@cuda.jit
+def horner(x, out):
+    i = cuda.grid(1)
+    acc = float32(0)
+    for k in range(len(COEFFICIENTS) - 1, -1, -1):
+        acc = acc * x[i] + float32(COEFFICIENTS[k])
+    out[i] = acc
+
+
+@launched(
+    2, 32, lambda rng: (rng.random(64).astype("f4") * 100, zeros(64, dtype=np.int32), zeros(64)),
+    answer=lambda x, steps, root: np.sqrt(x),
+)  # fmt: skip
+@cuda.jit
+def newton_sqrt(x, steps, root):
+    i = cuda.grid(1)
+    guess = x[i] if x[i] > 1 else float32(1)
+    count = 0
+    while count < 50:
+        better = float32(0.5) * (guess + x[i] / guess)
+        if abs(better - guess) <= float32(1e-6) * guess:
+            break
+        guess = better
+        count += 1
+    root[i] = guess
+    steps[i] = count
+
+
+@launched(
+    2, 64,
+    lambda rng: (
+        rng.integers(0, 256, (8, 12, 3)).astype(np.uint8), zeros(8, 12, dtype=np.uint8)
+    ),
+    answer=lambda rgb, grey: (rgb @ np.array([77, 150, 29]) >> 8).astype(np.uint8),
+)  # fmt: skip
+@cuda.jit
+def rgb_to_grey(rgb, grey):
+    i = cuda.grid(1)
+    if i < grey.size:
+        row, col = divmod(i, grey.shape[1])
+        r = rgb[row, col, 0]
+        g = rgb[row, col, 1]
+        b = rgb[row, col, 2]
+        grey[row, col] = uint8((77 * r + 150 * g + 29 * b) >> 8)
+
+
+@launched(
+    2, 64, lambda rng: (*rng.random((2, 100)).astype("f4"), zeros(2, 100)), rtol=2e-5,
+    tolerance=1e-4, answer=lambda price, years, out: black_scholes_answer(price, years),
+)  # fmt: skip
+@cuda.jit
+def black_scholes(price, years, out):
+    i = cuda.grid(1)
+    if i >= price.shape[0]:
+        return
+    s = 10 + 90 * price[i]
+    t = float32(0.25) + years[i]
+    strike, rate, sigma = float32(50), float32(0.02), float32(0.3)
+    spread = sigma * math.sqrt(t)
+    d1 = (math.log(s / strike) + (rate + sigma * sigma / float32(2)) * t) / spread
+    d2 = d1 - spread
+    discounted = strike * math.exp(-rate * t)
+    call = s * normal_cdf(d1) - discounted * normal_cdf(d2)
+    out[0, i] = call
+    out[1, i] = call - s + discounted  # put-call parity
+
+
+@cuda.jit(device=True)
+def normal_cdf(x):
+    return float32(0.5) * (float32(1) + math.erf(x / math.sqrt(float32(2))))
+
+
+def black_scholes_answer(price, years):
+    s, t = 10 + 90 * price.astype("f8"), 0.25 + years.astype("f8")
+    d1 = (np.log(s / 50) + (0.02 + 0.045) * t) / (0.3 * np.sqrt(t))
+    cdf = np.vectorize(lambda x: 0.5 * (1 + math.erf(x / math.sqrt(2))))
+    discounted = 50 * np.exp(-0.02 * t)
+    call = s * cdf(d1) - discounted * cdf(d1 - 0.3 * np.sqrt(t))
+    return np.stack([call, call - s + discounted])
+
+
+@launched(
+    2, 48, lambda rng: (integers(rng, 90, low=0, high=50), floats(rng, 50), zeros(90)),
+    answer=lambda index, table, out: table[index],
+)  # fmt: skip
+@cuda.jit
+def gather(index, table, out):
+    i = cuda.grid(1)
+    if i < index.size:
+        out[i] = table[index[i]]
+
+
+@launched(
+    2, 48, lambda rng: (rng.permutation(90).astype(np.int32), floats(rng, 90), zeros(90)),
+    answer=lambda index, x, out: x[np.argsort(index)],
+)  # fmt: skip
+@cuda.jit
+def scatter(index, x, out):
+    i = cuda.grid(1)
+    if i < index.size:
+        out[index[i]] = x[i]
+
+
+@launched(
+    1, 64, lambda rng: (rng.random(64).astype("f4") * 9, np.sort(rng.random(12)).astype("f4") * 9,
+                        floats(rng, 12), zeros(64)),
+    answer=lambda x, xs, ys, out: np.interp(x, xs, ys), tolerance=1e-4,
+)  # fmt: skip
+@cuda.jit
+def interpolate(x, xs, ys, out):
+    """Piecewise linear, knots found by bisection, constant outside."""
+    i = cuda.grid(1)
+    v = x[i]
+    low, high = 0, xs.size - 1
+    if v <= xs[low]:
+        out[i] = ys[low]
+        return
+    if v >= xs[high]:
+        out[i] = ys[high]
+        return
+    while high - low > 1:
+        middle = (low + high) // 2
+        if xs[middle] <= v:
+            low = middle
+        else:
+            high = middle
+    t = (v - xs[low]) / (xs[high] - xs[low])
+    out[i] = ys[low] + t * (ys[high] - ys[low])
+
+
+@launched(
+    2, 64,
+    lambda rng: (floats(rng, 128), np.float32(0.02), zeros(128, dtype=np.int8), zeros(128)),
+    answer=lambda x, scale, q, back: (
+        np.clip(np.rint(x / scale), -128, 127).astype(np.int8),
+        np.clip(np.rint(x / scale), -128, 127) * scale,
+    ),
+)  # fmt: skip
+@cuda.jit
+def quantise(x, scale, q, back):
+    i = cuda.grid(1)
+    level = round(x[i] / scale)
+    level = max(-128, min(127, level))
+    q[i] = level
+    back[i] = q[i] * scale
+
+
+@launched(
+    2, 32, lambda rng: (rng.random(64) < 0.5, rng.random(64) < 0.5, zeros(3, 64, dtype=bool)),
+    answer=lambda a, b, out: np.stack([a & b, a ^ b, ~a | b]),
+)  # fmt: skip
+@cuda.jit
+def logic(a, b, out):
+    i = cuda.grid(1)
+    out[0, i] = a[i] and b[i]
+    out[1, i] = a[i] != b[i]
+    out[2, i] = not a[i] or b[i]
+
+
+@launched(
+    1, 64, lambda rng: (integers(rng, 64, high=1000), zeros(3, 64, dtype=np.int64)),
+    answer=lambda x, out: np.stack([x // 7, x % 7, np.sign(x)]),
+)  # fmt: skip
+@cuda.jit
+def integer_division(x, out):
+    i = cuda.grid(1)
+    out[0, i] = x[i] // 7
+    out[1, i] = x[i] % 7
+    out[2, i] = int(x[i] > 0) - int(x[i] < 0)
+
+
+@launched(
+    2, 32,
+    lambda rng: tuple(
+        rng.integers(0, 100, 64).astype(t)
+        for t in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
+    ) + (zeros(64, dtype=np.float64),),
+    answer=lambda *a: sum(x.astype("f8") * (k + 1) for k, x in enumerate(a[:-1])),
+)  # fmt: skip
+@cuda.jit
+def every_integer(a, b, c, d, e, f, g, h, out):
+    i = cuda.grid(1)
+    out[i] = a[i] + 2 * b[i] + 3 * c[i] + 4 * d[i] + 5.0 * e[i] + 6 * f[i] + 7 * g[i] + 8.0 * h[i]
+
+
+@launched(
+    2, 32, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"), zeros(64)),
+    answer=lambda x, y, out: (x * y + x).astype("f4") * np.float32(0.5),
+)  # fmt: skip
+@cuda.jit
+def half_precision(x, y, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        h = x[i] * y[i] + x[i]
+        out[i] = float32(h) * float32(0.5)
+
+
+@launched(
+    1, 64, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"),
+                        zeros(64, dtype=np.float16)),
+    answer=lambda x, y, out: np.where(x > y, (x * x.astype("f4") + y).astype("f2"), x + y),
+    tolerance=2e-3,
+)  # fmt: skip
+@cuda.jit
+def half_intrinsics(x, y, out):
+    i = cuda.grid(1)
+    if cuda.fp16.hgt(x[i], y[i]):
+        out[i] = cuda.fp16.hfma(x[i], x[i], y[i])
+    else:
+        out[i] = cuda.fp16.hadd(x[i], y[i])
+
+
+@launched(
+    (2, 2), (16, 8), lambda rng: (zeros(14, 30, dtype=np.int32), 30),
+)  # fmt: skip
+@cuda.jit
+def julia_set(out, limit):
+    x, y = cuda.grid(2)
+    height, width = out.shape
+    if x < width and y < height:
+        z = complex(3.0 * x / width - 1.5, 2.0 * y / height - 1.0)
+        count = 0
+        while z.real * z.real + z.imag * z.imag < 4.0 and count < limit:
+            z = z * z + (-0.8 + 0.156j)
+            count += 1
+        out[y, x] = count
+
+
+@launched(
+    1, 32, lambda rng: ((floats(rng, 32) + 1j * floats(rng, 32)).astype("c8"),
+                        zeros(32, dtype=np.complex64), zeros(32)),
+    rtol=1e-6, answer=lambda z, out, size: (z.conj() * z * 2, abs(z)),
+)  # fmt: skip
+@cuda.jit
+def complex_numbers(z, out, size):
+    i = cuda.grid(1)
+    w = z[i].conjugate() * z[i]
+    out[i] = w + w
+    size[i] = abs(z[i])
+
+
+N = 16
+
+
+@launched(
+    1, N, lambda rng: ((floats(rng, N) + 1j * floats(rng, N)).astype("c16"),
+                       zeros(N, dtype=np.complex128)),
+    rtol=1e-12, answer=lambda x, out: np.fft.fft(x),
+)  # fmt: skip
+@cuda.jit
+def fourier_transform(x, out):
+    k = cuda.threadIdx.x
+    total = 0j
+    for n in range(x.size):
+        angle = -2 * math.pi * k * n / x.size
+        total += x[n] * complex(math.cos(angle), math.sin(angle))
+    out[k] = total
+
+
+@launched(
+    2, 32, lambda rng: (integers(rng, 64), integers(rng, 64), zeros(64, dtype=np.int32)),
+    answer=lambda a, b, out: np.where(a > b, a, b) + np.int32(7),
+)  # fmt: skip
+@cuda.jit
+def select_larger(a, b, out):
+    i = cuda.grid(1)
+    out[i] = cuda.selp(a[i] > b[i], a[i], b[i]) + int32(7)
