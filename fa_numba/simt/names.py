@@ -24,6 +24,8 @@ OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind br
     or_ or_values power range_turns return_ shift_left shift_right store store_field tuple_turns
     unpack view while_begin while_test""".split()
 
+COUNTED = "count count_call count_compare count_fma".split()  # in traced launches
+
 INTRINSICS = """threadIdx blockIdx blockDim gridDim grid gridsize laneid warpsize shared local const
     atomic syncthreads syncthreads_count syncthreads_or syncthreads_and syncwarp shfl_sync
     shfl_up_sync shfl_down_sync shfl_xor_sync any_sync all_sync eq_sync ballot_sync match_any_sync
@@ -42,6 +44,7 @@ class Names(Intrinsics):
     """Resolution of a kernel's global names; part of the machine."""
 
     def start_names(self):
+        self.counting = self.watch is not None and self.watch.collect
         self.environments = {}  # function -> its lockstep form, bound to this launch
         self.cuda = self.cuda_namespace()
         types_ = {**CASTS, "boolean": Cast(bool)}
@@ -64,12 +67,16 @@ class Names(Intrinsics):
         # What the rewritten code calls, by its name there.
         self.operations = {PREFIX + name: getattr(self, name) for name in OPERATIONS}
         self.operations |= {PREFIX + "slice": slice, PREFIX + "machine": self}
+        if self.counting:
+            meter = self.watch.flops
+            self.operations |= {PREFIX + name: getattr(meter, name) for name in COUNTED}
 
     def lockstep_function(self, function):
         """Return the rewritten function, bound to this launch's names, and its LockstepCode."""
         found = self.environments.get(function)
         if found is None:
-            lockstep = transform(function.__code__, function.__code__.co_filename)
+            code = function.__code__
+            lockstep = transform(code, code.co_filename, self.counting)
             environment = {"__builtins__": self.builtins, **self.operations}
             for name, value in lockstep.constants.items():
                 # A variable that nobody has assigned yet is marked ("undefined", its name).

@@ -1,7 +1,10 @@
 """What one launch did, counted: the result of `simt.trace`."""
 
+import math
 from dataclasses import dataclass, field
 from html import escape
+
+from .flops import Flops
 
 ACTIONS = {"load": "load", "store": "store", "atomic": "atomic"}
 
@@ -123,6 +126,8 @@ class Trace:
         What was launched: to compile it, or to launch it again.
     shared_bytes : int
         Shared memory of a block, static and dynamic.
+    flops : Flops
+        The floating-point operations, by kind, type and line.
     """
 
     kernel: str
@@ -136,6 +141,7 @@ class Trace:
     lines: list = field(default_factory=list)
     launched: Launched | None = field(default=None, repr=False)
     shared_bytes: int = 0
+    flops: Flops = field(default_factory=lambda: Flops({}))
 
     @classmethod
     def of(cls, watch, function, launched):
@@ -148,6 +154,7 @@ class Trace:
             barriers=counters.barriers,
             launched=launched,
             shared_bytes=machine.shared_bytes + machine.dynamic_bytes,
+            flops=Flops(watch.flops.totals),
         )
         for array in machine.globals:
             trace.arrays.setdefault(array.name, GlobalTraffic())
@@ -175,8 +182,14 @@ class Trace:
         """Bytes stored to global memory."""
         return sum(a.store_bytes + a.atomic_bytes for a in self.arrays.values())
 
+    @property
+    def intensity(self):
+        """FLOPs per byte loaded from or stored to global memory, as the threads ask for it."""
+        moved = self.load_bytes + self.store_bytes
+        return self.flops.total / moved if moved else math.inf
+
     def tables(self):
-        """Return [(title, head, rows)] of the two tables that the summary shows."""
+        """Return [(title, head, rows)] of the tables that the summary shows."""
         head = ["array", "loads", "stores", "atomics", "bytes", "sectors", "bytes used"]
         rows = []
         for name, a in self.arrays.items():
@@ -191,6 +204,9 @@ class Trace:
                 [n, s.loads, s.stores, s.atomics, s.bank_conflicts] for n, s in self.shared.items()
             ]
             tables.append(("shared memory", head, rows))
+        if self.flops.operations:
+            per_byte = f"{self.intensity:.3g} FLOP per byte of global memory"
+            tables.append((f"floating-point operations: {per_byte}", *self.flops.table()))
         return tables
 
     def problems(self):

@@ -14,7 +14,8 @@ array (one element per thread). Control flow becomes masks:
 
     return e                return_(e)               # these threads are masked off from here
 
-Statements after a possible return, break or continue go under `if alive():`. Line and
+Statements after a possible return, break or continue go under `if alive():`. In traced launches
+`a * b + c` becomes `count_fma(line, (t := a * b) + c, t)` (see flops.py). Line and
 column numbers of the original are kept and the code is compiled with the learner's file
 name: tracebacks, carets and debuggers show the learner's own source.
 """
@@ -43,15 +44,27 @@ SPECIAL_OPERATORS = {
     ast.RShift: "shift_right",
 }
 TRUTH_SENSITIVE = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
+# What operators count as where floating-point operations are counted.
+KINDS = {
+    ast.Add: "add",
+    ast.Sub: "add",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+    ast.Pow: "pow",
+    ast.USub: "neg",
+}
 
 
 @functools.lru_cache(maxsize=512)
-def transform(code, file):
+def transform(code, file, counting=False):
     """Return the lockstep form of a function, as a `LockstepCode`.
 
-    Cached by code object: a kernel is rewritten once per edit.
+    counting : whether it counts its floating-point operations.
+    Cached by code object: a kernel is rewritten once per edit, and once more to be traced.
     """
-    return Transformer(code, file).run()
+    return Transformer(code, file, counting).run()
 
 
 class LockstepCode:
@@ -106,6 +119,13 @@ def is_part(index):
     return any(isinstance(p, ast.Slice) or getattr(p, "value", None) is ... for p in parts)
 
 
+def as_products(exponent):
+    """Return what x ** exponent counts as, and how often: Numba multiplies for a literal int."""
+    if type(exponent) is int and exponent > 1:
+        return "mul", exponent.bit_length() + exponent.bit_count() - 2
+    return "pow", 1
+
+
 def is_name(node):
     return isinstance(node, ast.Name)
 
@@ -122,8 +142,8 @@ def thunk(body):
 class Transformer:
     """Rewrites one function; each method e_X or s_X rewrites one kind of syntax node."""
 
-    def __init__(self, code, file):
-        self.file = file
+    def __init__(self, code, file, counting):
+        self.file, self.counting = file, counting
         linecache.checkcache(file)  # the file may have been edited since it was imported
         first = code.co_firstlineno
         lines = linecache.getlines(file)[first - 1 :]
@@ -274,6 +294,38 @@ class Transformer:
         return self.operation(node, node.op, left, right, node.left, node.right)
 
     def operation(self, node, op, left, right, left_source, right_source):
+        if not self.counting:
+            return self.uncounted(node, op, left, right, left_source, right_source)
+        product = None
+        if isinstance(op, (ast.Add, ast.Sub)):
+            left, right, product = self.named_product(left, right)
+        result = self.uncounted(node, op, left, right, left_source, right_source)
+        if product:
+            return self.call("count_fma", ast.Constant(node.lineno), result, load_name(product))
+        kind, times = KINDS.get(type(op)), 1
+        if kind == "pow" and isinstance(right_source, ast.Constant):
+            kind, times = as_products(right_source.value)
+        for _ in range(times if kind else 0):
+            result = self.count(kind, node, result)
+        return result
+
+    def count(self, kind, node, result):
+        if not self.counting:
+            return result
+        return self.call("count", ast.Constant(kind), ast.Constant(node.lineno), result)
+
+    def named_product(self, left, right):
+        """Give the product in `a * b + c` or `c + a * b` a name; it is not counted by itself."""
+        for is_left, side in ((True, left), (False, right)):
+            if isinstance(side, ast.Call) and getattr(side.func, "id", "") == PREFIX + "count":
+                kind, _, product = side.args
+                if kind.value == "mul":
+                    name = self.temporary()
+                    named = ast.NamedExpr(ast.Name(name, ast.Store()), product)
+                    return (named, right, name) if is_left else (left, named, name)
+        return left, right, None
+
+    def uncounted(self, node, op, left, right, left_source, right_source):
         special = SPECIAL_OPERATORS.get(type(op))
         if special:
             return self.call(special, left, right)
@@ -293,8 +345,10 @@ class Transformer:
                 return self.number(-operand.value)
         if isinstance(node.op, (ast.USub, ast.UAdd)) and not self.is_number(operand):
             name = "negative" if isinstance(node.op, ast.USub) else "positive"
-            return self.call("arithmetic", ast.Constant(name), self.expression(operand))
-        return ast.UnaryOp(node.op, self.expression(operand))
+            result = self.call("arithmetic", ast.Constant(name), self.expression(operand))
+        else:
+            result = ast.UnaryOp(node.op, self.expression(operand))
+        return self.count("neg", node, result) if isinstance(node.op, ast.USub) else result
 
     def e_Compare(self, node):
         return self.compare(self.expression(node.left), node.ops, node.comparators, node)
@@ -306,11 +360,28 @@ class Transformer:
             member = self.call("member", left, right)
             return self.call("not_", member) if isinstance(op, ast.NotIn) else member
         if len(ops) == 1:
-            return ast.Compare(left, [op], [right])
+            return self.comparison(left, op, right, node)
         middle = self.temporary()
-        first = ast.Compare(left, [op], [ast.NamedExpr(ast.Name(middle, ast.Store()), right)])
+        right = ast.NamedExpr(ast.Name(middle, ast.Store()), right)
+        first = self.comparison(left, op, right, node)
         rest = self.compare(load_name(middle), ops[1:], comparators[1:], node)
-        return self.both(first, rest, all(map(is_pure, comparators[1:])))
+        return self.both(first, rest, all(map(self.is_pure, comparators[1:])))
+
+    def comparison(self, left, op, right, node):
+        if not self.counting or isinstance(op, (ast.Is, ast.IsNot)):
+            return ast.Compare(left, [op], [right])
+        names = [self.temporary(), self.temporary()]
+        left, right = (
+            ast.NamedExpr(ast.Name(name, ast.Store()), side)
+            for name, side in zip(names, (left, right), strict=True)
+        )
+        result = ast.Compare(left, [op], [right])
+        line = ast.Constant(node.lineno)
+        return self.call("count_compare", line, result, *map(load_name, names))
+
+    def is_pure(self, e):
+        """Tell the same, but for what is counted: of the threads that get there."""
+        return is_pure(e) and not self.counting
 
     def both(self, a, b, b_is_pure):
         """`a and b`; b is put off until the mask is that of a unless it can do no harm."""
@@ -321,7 +392,7 @@ class Transformer:
     def e_BoolOp(self, node):
         *first, last = node.values
         result = self.expression(last)
-        pure = is_pure(last)
+        pure = self.is_pure(last)
         for value in reversed(first):
             a = self.expression(value)
             if isinstance(node.op, ast.And):
@@ -332,7 +403,7 @@ class Transformer:
                     if pure
                     else self.call("or_", a, thunk(result))
                 )
-            pure = pure and is_pure(value)
+            pure = pure and self.is_pure(value)
         return result
 
     def e_IfExp(self, node):
@@ -403,7 +474,12 @@ class Transformer:
                 [self.expression(function), site, keep, *arguments],
                 keywords,
             )
-        return ast.Call(self.expression(function), arguments, keywords)
+        called = self.expression(function)
+        if self.counting:
+            counted = self.call("count_call", ast.Constant(node.lineno), called, *arguments)
+            counted.keywords = keywords
+            return counted
+        return ast.Call(called, arguments, keywords)
 
     def check_shape(self, node):
         """cuda.shared.array and cuda.local.array need a shape known at compile time."""

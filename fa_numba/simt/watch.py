@@ -8,6 +8,7 @@ done by all threads before the next begins.)
 
 from .counters import Counters, Requests
 from .findings import Findings
+from .flops import FlopMeter
 from .global_watch import GlobalWatch
 from .histories import ATOMIC, LOAD, STORE
 from .lanes import ALL
@@ -27,12 +28,15 @@ class Watch:
     def __init__(self, options, collect):
         self.options, self.collect = options, collect
         self.findings = None
+        self.flops = FlopMeter() if collect else None
 
     def start_launch(self, machine, lockstep, arguments):
         self.machine, options = machine, self.options
         self.findings = Findings(machine, options, self.collect)
         self.requests = Requests(machine)
         self.counters = Counters(self.requests) if self.collect else None
+        if self.flops is not None:
+            self.flops.start_launch(machine)
         self.shared = SharedWatch(machine, self.findings, self.requests, self.counters, options)
         self.globals = None
         if options.races:
@@ -40,6 +44,8 @@ class Watch:
 
     def start_batch(self):
         self.requests.start_batch()
+        if self.flops is not None:
+            self.flops.start_batch()
         self.shared.start_batch()
         if self.globals is not None:
             self.globals.start_batch()
