@@ -80,10 +80,11 @@ FLOPS = {
     name: f"{THREAD_INSTRUCTIONS}{name}_pred_on.sum"
     for name in ("fadd", "fmul", "ffma", "dadd", "dmul", "dfma", "hadd", "hmul", "hfma")
 }
+XU = "smsp__inst_executed_pipe_xu.sum"  # exp2, reciprocal, square root, conversions
 ALL_KINDS = ("fp16", "fp32", "fp64", "integer", "conversion")
 OTHERS = (
     *(f"{THREAD_INSTRUCTIONS}{kind}_pred_on.sum" for kind in ALL_KINDS),
-    "smsp__inst_executed_pipe_xu.sum",  # exp2, reciprocal, square root, conversions
+    XU,
     "smsp__inst_executed_op_global_ld.sum",
     "smsp__inst_executed_op_global_st.sum",
     "launch__registers_per_thread",
@@ -98,7 +99,7 @@ CORE = (*(names[-1] for names in COMPARED.values()), *CACHES.values(), *FLOPS.va
 REGISTERS = "launch__registers_per_thread"
 # What the record keeps, and what ncu is asked for.
 KEPT = tuple(
-    dict.fromkeys((*(n for names in COMPARED.values() for n in names), *CORE, REGISTERS, OTHERS[5]))
+    dict.fromkeys((*(n for names in COMPARED.values() for n in names), *CORE, REGISTERS, XU))
 )
 METRICS = tuple(dict.fromkeys((*CORE, *KEPT, *OTHERS)))
 SCALE = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -636,13 +637,17 @@ def result_rows(rows):
 
 
 def reason_rows(rows):
-    """Kernels whose accesses the compilers change, and how."""
-    reasons = []
+    """What the compilers do, and to which kernels."""
+    kernels = {}
     for row in rows:
-        verdicts = (row[name][2] for name in row if name != "kernel")
-        for verdict in dict.fromkeys(v for v in verdicts if v.startswith("no:")):
-            reasons.append({"kernel": row["kernel"], "what the compilers do": verdict[4:]})
-    return reasons
+        for name in (name for name in row if name != "kernel"):
+            verdict = row[name][2]
+            if verdict.startswith("no: "):
+                kernels.setdefault(verdict.removeprefix("no: "), {})[row["kernel"]] = None
+    return [
+        {"kernels": "; ".join(names), "what the compilers do": reason}
+        for reason, names in kernels.items()
+    ]
 
 
 def every_column(rows):

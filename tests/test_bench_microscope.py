@@ -15,7 +15,11 @@ from benchmarks import bench_microscope as bench
 from benchmarks.microscope_kernels import CASES
 from benchmarks.microscope_reasons import REASONS
 from fa_numba import simt
-from fa_numba.analysis.machine_code import compile_kernel, compiler_available
+from fa_numba.analysis.machine_code import (
+    compile_kernel,
+    compiler_available,
+    disassembler_available,
+)
 
 BY_NAME = {case.name: case for case in CASES}
 SMALL = [case for case in CASES if case.kernel is not None]
@@ -137,6 +141,7 @@ def test_differences_are_shown_and_explained(tmp_path, monkeypatch):
     assert f"| copy | **7 ≠ {WARPS}** | {4 * WARPS} |" in page
     assert f"| same element twice | {WARPS} ≠ {2 * WARPS} |" in page
     assert "| same element twice | one load serves both uses |" in page
+    assert "| four neighbours; four neighbours, for 2 threads |" in page
     assert "`lts__none.sum`" in page
 
     # The counters in the file are enough to compare again.
@@ -389,3 +394,26 @@ def test_the_gpu_ran_the_code_that_was_read():
     """ptxas gave the kernels as many registers here as on the GPU."""
     for row in stored()["code"]:
         assert row["registers"] == row["registers on the GPU"], row["kernel"]
+
+
+def test_reasons_are_in_the_machine_code():
+    """Loads of 16 bytes; in each unrolled loop one load for the excess turns, and four."""
+    code = {row["kernel"]: row for row in stored()["code"]}
+    head_dim, block_n = 32, 16
+    for name in (name for name in REASONS if name.startswith("flash_attn")):
+        assert code[name]["LDS.128"] == head_dim // 4 + block_n // 4
+    assert code["online_softmax"]["LDS.128"] == 2 and "LDS.32" not in code["online_softmax"]
+    for name, loops in {"naive_softmax": 2, "safe_softmax": 3, "online_softmax": 2}.items():
+        assert (code[name]["LDG.32"], code[name]["STG.32"]) == (5 * loops, 5)
+    unchanged = [name for name in code if name not in REASONS]
+    assert unchanged and not any("LDS.128" in code[name] for name in unchanged)
+
+
+@pytest.mark.skipif(not disassembler_available(), reason="needs ptxas and nvdisasm")
+@pytest.mark.parametrize("name, wide, narrow", [("naive_attn", 2, 8), ("naive_attn, causal", 2, 9)])
+def test_scores_leave_before_the_last_loads(name, wide, narrow):
+    kernel, arguments = bench.launched_by(BY_NAME[name])[0]
+    code = compile_kernel(kernel, arguments, cc=(9, 0, "a")).instructions
+    first_exit = next(i for i, x in enumerate(code) if x.mnemonic == "EXIT")
+    loads = [x.label for x in code[first_exit:] if x.mnemonic == "LDS"]
+    assert (loads.count("LDS.128"), loads.count("LDS.32")) == (wide, narrow)
