@@ -4,6 +4,8 @@ The greenlet oracle notes single accesses of single threads; `oracle_observers.T
 them into warp requests, sectors and bank wavefronts. Both must agree on every array.
 """
 
+import itertools
+
 import greenlet_oracle
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from oracle_observers import Tracer, sectors, wavefronts
 from simt_kernels import ZOO, Launch, floats, zeros
 
 from fa_numba import simt
+from fa_numba.simt import counters as engine
 
 GLOBAL = [f"{op}{what}" for op in ("load", "store") for what in ("s", "_bytes", "_requests")]
 GLOBAL += ["load_sectors", "store_sectors"]
@@ -165,6 +168,32 @@ def traced(launch):
 
 def counters(counted, names):
     return {name: getattr(counted, name) for name in names}
+
+
+def test_prices_of_random_requests():
+    """Sizes, alignments, idle lanes, pairs: the engine's price is that of the tracer."""
+    rng, lane = np.random.default_rng(0), np.arange(32)
+    for itemsize, op, _ in itertools.product((1, 2, 4, 8, 16), ("load", "store"), range(100)):
+        step = rng.integers(1, 40)
+        element = rng.choice(
+            [
+                rng.integers(0, 200, 32),
+                rng.integers(0, 3, 32),
+                rng.integers(0, 200, 32)[lane // 2],
+                rng.integers(0, 200, 32)[lane & 29],
+                lane % 16 * step,
+                lane // 2 * step,
+                lane * step,
+            ]
+        )
+        active = rng.random(32) < rng.choice([0.1, 0.5, 0.9, 1.1])
+        active[rng.integers(32)] = True
+        at = element * itemsize + itemsize * rng.integers(9)
+        lanes = [(int(n), int(at[n])) for n in lane[active]]
+        price = at[None], active[None], itemsize, op
+        taken = wavefronts(lanes, itemsize, op)
+        assert engine.wavefronts(*price)[:, 0].tolist() == [sum(taken), sum(taken) - len(taken)]
+        assert engine.sectors(*price)[:, 0].tolist() == [sectors(lanes, itemsize), 0]
 
 
 def test_the_model_by_hand():
