@@ -78,9 +78,8 @@ class FlopMeter:
 
     def count_compare(self, line, result, *operands):
         """Count a comparison, by the type of its operands."""
-        dtypes = [getattr(x, "dtype", None) for x in operands]
-        if None not in dtypes:
-            self.add("compare", result_dtype(np.add, dtypes), line)
+        if all(hasattr(x, "dtype") for x in operands):
+            self.add("compare", result_dtype(np.add, [x.dtype for x in operands]), line)
         return result
 
     def count_call(self, line, function, *arguments, **keywords):
