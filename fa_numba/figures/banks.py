@@ -7,6 +7,7 @@ from matplotlib.patches import Rectangle
 from fa_numba.figures.style import BLUE, GREEN, INK, LIGHT, PAPER, RED, Drawing
 
 BANKS = 32
+MOST_ROWS = 48
 
 
 def banks(requests):
@@ -16,23 +17,27 @@ def banks(requests):
     ----------
     requests : dict of str to (words, row_length)
         By title: the word (4 bytes) that each of the 32 threads reads, counted from the start of
-        the tile, and the words in a row of the tile.
+        the tile, a negative number for a thread that reads none; and the words in a row of the
+        tile, None if it has no rows.
 
     Returns
     -------
     Drawing
     """
     lines = []
-    height = 1 + max(int(np.max(words)) // BANKS for words, _ in requests.values())
+    rows = {title: _rows(words) for title, (words, _) in requests.items()}
+    height = max(map(len, rows.values()))
     figure = Drawing(4.6 * len(requests), 0.125 * height + 1.3)
     panels = figure.subplots(1, len(requests), squeeze=False, sharey=True)[0]
     for ax, (title, (words, row_length)) in zip(panels, requests.items(), strict=True):
         words = np.asarray(words)
-        distinct = np.unique(words)
+        distinct = np.unique(words[words >= 0])
         wavefronts = int(np.bincount(distinct % BANKS).max())
-        said = f"{_count(len(np.unique(words % BANKS)), 'bank')}, {_count(wavefronts, 'wavefront')}"
+        said = (
+            f"{_count(len(np.unique(distinct % BANKS)), 'bank')}, {_count(wavefronts, 'wavefront')}"
+        )
         lines.append(f"{title}: {said}")
-        _draw(ax, words, row_length, height, RED if wavefronts > 1 else GREEN)
+        _draw(ax, words, row_length, rows[title], height, RED if wavefronts > 1 else GREEN)
         ax.set_title(f"{title}\n{said}", fontsize=10, color=INK)
     panels[0].set_ylabel("word // 32", fontsize=9, color=INK)
     figure.text = "\n".join(lines)
@@ -43,17 +48,28 @@ def _count(number, thing):
     return f"{number} {thing}{'s' if number > 1 else ''}"
 
 
-def _draw(ax, words, row_length, height, colour):
+def _rows(words):
+    """The rows of 32 words to draw: from the tile's first on, or, if far apart, those read."""
+    read = np.unique(np.asarray(words)[np.asarray(words) >= 0] // BANKS)
+    return list(range(read[-1] + 1)) if read[-1] < MOST_ROWS else read.tolist()
+
+
+def _draw(ax, words, row_length, rows, height, colour):
     picture = np.ones((height, BANKS, 3))
-    place = np.arange(height * BANKS).reshape(height, BANKS)
-    picture[place // row_length % 2 == 1] = to_rgb(LIGHT)  # every other row of the tile
+    place = np.arange(BANKS) + BANKS * np.array(rows)[:, None]
+    striped = place // (row_length or BANKS) % 2 == 1  # every other row of the tile
+    picture[: len(rows)][striped] = to_rgb(LIGHT)
     ax.imshow(picture, interpolation="nearest", aspect="equal")
-    for thread, word in enumerate(words):
-        row, bank = divmod(int(word), BANKS)
+    words = words.tolist()
+    for word in sorted({word for word in words if word >= 0}):
+        row, bank = rows.index(word // BANKS), word % BANKS
+        threads = [thread for thread, its in enumerate(words) if its == word]
         ax.add_patch(Rectangle((bank - 0.5, row - 0.5), 1, 1, facecolor=colour))
-        ax.text(bank, row + 0.05, str(thread), fontsize=5, color=PAPER, ha="center", va="center")
+        ax.text(bank, row + 0.05, str(threads[0]), fontsize=5, color=PAPER, ha="center",
+                va="center")  # fmt: skip
     ax.set_xticks([0, 8, 16, 24, 31])
-    ax.set_yticks([0, height - 1])
+    ticks = sorted({0, len(rows) - 1})
+    ax.set_yticks(ticks, [str(rows[tick]) for tick in ticks])
     ax.tick_params(colors=INK, labelsize=8, length=2)
     ax.set_xlabel("bank = word % 32", fontsize=9, color=INK)
     ax.spines[:].set_color(BLUE)

@@ -7,6 +7,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, RED, Drawing
 
+MOST_LINES = 24  # between the two; of more, the middle is left out
 VERBS = {"RAW": ("writes", "reads"), "WAR": ("reads", "writes"), "WAW": ("writes", "writes")}
 
 
@@ -25,17 +26,18 @@ def race_diagram(race, kernel):
     Drawing
     """
     source, start = inspect.getsourcelines(getattr(kernel, "py_func", kernel))
-    code = "".join(source).splitlines()
+    code = dict(enumerate((line.rstrip() for line in source), start))
+    code |= {site.line: site.text for site in race.sites}  # they may be in a device function
     early, late = race.lines
     slow, fast = (_name(thread) for thread in race.threads)
     first, second = VERBS[race.kind]
     turn = ", next turn" if late < early else ""  # it runs later, so the loop came round
-    shown = range(max(start, min(early, late) - 1), min(start + len(code), max(early, late) + 2))
+    shown = _shown(code, early, late)
     events = [
         (1, late, f"{second} {race.array}{turn}", BLUE),  # the fast thread is there first
         (0, early, f"{first} {race.array}", ORANGE),
     ]
-    lines = textwrap.dedent("\n".join(code[n - start] for n in shown)).splitlines()
+    lines = textwrap.dedent("\n".join(code.get(n, "") for n in shown)).splitlines()
     text = (
         f"{race.kind} race on {race.array}. {fast} {second} it in line {late} while {slow} has yet "
         f"to come to line {early}, where it {first} it: no barrier orders the two."
@@ -45,6 +47,9 @@ def race_diagram(race, kernel):
     ax = figure.subplots()
     lanes = [0.087 * width + 1.2, 0.087 * width + 3.1]  # slow, fast
     for y, n in enumerate(shown):
+        if n is None:
+            ax.text(0, y, "  ⋮", fontsize=9, color=GREY, va="center")
+            continue
         colour = {late: BLUE, early: ORANGE}.get(n, GREY)
         if n in race.lines:
             ax.axhspan(y - 0.5, y + 0.5, color=LIGHT, zorder=0)
@@ -54,12 +59,12 @@ def race_diagram(race, kernel):
         ax.text(lane, -1.1, name, ha="center", fontsize=9.5, color=INK)
         ax.plot([lane, lane], [-0.6, len(shown) - 0.6], color=GREY, linewidth=1, zorder=1)
     for order, (which, line, words, colour) in enumerate(events, 1):
-        y = line - shown[0] + (0.22 * (2 * order - 3) if early == late else 0)
+        y = shown.index(line) + (0.22 * (2 * order - 3) if early == late else 0)
         ax.text(lanes[which], y, f"{order}. {words}", ha="center", va="center", fontsize=9,
                 color="white", zorder=3, bbox={"boxstyle": "round,pad=0.3", "facecolor": colour,
                                                "edgecolor": "none"})  # fmt: skip
     if early != late:
-        ax.add_patch(FancyArrowPatch((lanes[1], late - shown[0]), (lanes[0], early - shown[0]),
+        ax.add_patch(FancyArrowPatch((lanes[1], shown.index(late)), (lanes[0], shown.index(early)),
                                      arrowstyle="-|>", mutation_scale=11, color=RED, zorder=2,
                                      linestyle="--", shrinkA=12, shrinkB=12))  # fmt: skip
     ax.set(xlim=(-0.1, lanes[1] + 1.1), ylim=(len(shown) - 0.4, -2.6))
@@ -67,6 +72,15 @@ def race_diagram(race, kernel):
             color=RED)  # fmt: skip
     ax.axis("off")
     return figure
+
+
+def _shown(code, early, late):
+    """Line numbers to show: around both lines, None for many between them."""
+    low, high = min(early, late), max(early, late)
+    if high - low < MOST_LINES:
+        return [n for n in range(low - 1, high + 2) if n in code]
+    ends = [*range(low - 1, low + 3), None, *range(high - 2, high + 2)]
+    return [n for n in ends if n is None or n in code]
 
 
 def _name(thread):

@@ -4,6 +4,7 @@ from . import errors
 from .hook import disable, enable, has_gpu, is_enabled
 from .launch import run, trace, tracing
 from .options import options
+from .recording import record
 
 __all__ = [
     "disable",
@@ -12,6 +13,7 @@ __all__ = [
     "has_gpu",
     "is_enabled",
     "options",
+    "record",
     "run",
     "trace",
     "tracing",

@@ -1,0 +1,25 @@
+"""python -m fa_numba.figures [FOLDER]: every drawing as PNG and as text, and all on one sheet."""
+
+import sys
+from pathlib import Path
+
+from matplotlib.image import imsave
+
+from fa_numba.figures.gallery import draw
+from fa_numba.figures.sheet import sheet
+
+
+def main(folder="figures"):
+    """Write the files; return their folder."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    drawings = dict(draw())
+    for name, drawing in drawings.items():
+        drawing.savefig(folder / f"{name}.png", dpi=110)
+        (folder / f"{name}.txt").write_text(drawing.describe() + "\n", encoding="utf-8")
+    imsave(folder / "sheet.png", sheet(drawings))
+    return folder
+
+
+if __name__ == "__main__":
+    print(main(*sys.argv[1:]))

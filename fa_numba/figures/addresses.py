@@ -1,0 +1,82 @@
+"""Who reads which address: the lanes of a warp against the sectors that their request moves."""
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch, Rectangle
+
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing
+
+SECTOR = 32  # bytes
+MOST_TICKS = 6
+
+
+def addresses(requests):
+    """One panel for each request: lanes downwards, the sectors that they touch side by side.
+
+    Parameters
+    ----------
+    requests : dict of str to LineTraffic
+        By title: lines of `Trace.lines` that use global memory. Drawn is the first request.
+
+    Returns
+    -------
+    Drawing
+    """
+    columns = min(2, len(requests))
+    rows = -(-len(requests) // columns)
+    figure = Drawing(4.6 * columns, 2.75 * rows + 0.45)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    lines = []
+    for ax, (title, line) in zip(panels, requests.items(), strict=False):
+        first = np.asarray(line.addresses)
+        lanes = np.flatnonzero(first >= 0)
+        byte = first[lanes, None] + np.arange(line.itemsize)
+        sectors = np.unique(byte // SECTOR)
+        used = len(np.unique(byte))
+        words = (
+            f"{_count(len(lanes), 'lane')}, {_count(len(sectors), 'sector')}: "
+            f"{used} of {SECTOR * len(sectors)} bytes used"
+        )
+        lines.append(f"{title}: {words}")
+        _draw(ax, lanes, first[lanes], line.itemsize, sectors)
+        ax.set_title(f"{title}\n{words}", fontsize=9.5, color=INK)
+    for ax in panels[len(requests) :]:
+        ax.axis("off")
+    figure.legend(
+        handles=[Patch(facecolor=BLUE, label="what the lane asks for"),
+                 Patch(facecolor=_tint(ORANGE), label="sectors moved for it")],
+        loc="outside lower center", ncols=2, frameon=False, fontsize=9,
+    )  # fmt: skip
+    figure.text = "\n".join(lines)
+    return figure
+
+
+def _count(number, thing):
+    return f"{number} {thing}{'s' if number != 1 else ''}"
+
+
+def _draw(ax, lanes, first, itemsize, sectors):
+    ax.add_patch(Rectangle((0, -0.5), len(sectors), 32, facecolor=_tint(ORANGE)))
+    apart = np.flatnonzero(np.diff(sectors) > 1) + 1  # memory between them is not moved
+    ax.vlines(np.arange(1, len(sectors)), -0.5, 31.5, color=LIGHT, linewidth=0.6)
+    ax.vlines(apart, -0.5, 31.5, color=PAPER, linewidth=2.2)
+    for lane, start in zip(lanes, first, strict=True):
+        for sector in np.unique([start // SECTOR, (start + itemsize - 1) // SECTOR]):
+            low, high = max(start, sector * SECTOR), min(start + itemsize, (sector + 1) * SECTOR)
+            x = np.searchsorted(sectors, sector) + low % SECTOR / SECTOR
+            ax.add_patch(Rectangle((x, lane - 0.5), (high - low) / SECTOR, 1, facecolor=BLUE))
+    runs = np.concatenate([[0], apart])
+    ticks = runs[:: -(-len(runs) // MOST_TICKS)]
+    if len(runs) == 1:
+        ticks = np.arange(0, len(sectors), -(-len(sectors) // MOST_TICKS))
+    ax.set_xticks(ticks, [f"{sectors[t] * SECTOR:,}" for t in ticks])
+    ax.set_yticks([0, 8, 16, 24, 31])
+    ax.set(xlim=(0, len(sectors)), ylim=(31.5, -0.5))
+    ax.set_xlabel("byte" + (", with gaps" if len(apart) else ""), fontsize=9, color=INK)
+    ax.set_ylabel("lane of the warp", fontsize=9, color=INK)
+    ax.tick_params(colors=INK, labelsize=8, length=2)
+    ax.spines[:].set_color(GREY)
+
+
+def _tint(colour):
+    return tuple(1 - 0.45 * (1 - channel) for channel in to_rgb(colour))

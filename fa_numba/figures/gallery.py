@@ -1,0 +1,466 @@
+"""An example of every drawing, made here and now from traces, records and analysis."""
+
+import numpy as np
+from numba import cuda, float32
+
+import fa_numba
+from fa_numba import analysis, simt
+from fa_numba.analysis.devices import DEVICES
+from fa_numba.analysis.machine_code import CompilerMissingError
+from fa_numba.figures.addresses import addresses
+from fa_numba.figures.attention_intensity import attention_intensity
+from fa_numba.figures.attention_map import attention_map
+from fa_numba.figures.backward_flow import backward_flow
+from fa_numba.figures.banks import banks
+from fa_numba.figures.block_sizes import feasible_tiles
+from fa_numba.figures.causal_tiles import causal_tiles
+from fa_numba.figures.coalescing import coalescing
+from fa_numba.figures.hbm_bytes import hbm_bytes
+from fa_numba.figures.kernel_roofline import kernel_roofline
+from fa_numba.figures.memory_hierarchy import memory_hierarchy
+from fa_numba.figures.memory_shares import memory_shares
+from fa_numba.figures.occupancy_by_block import occupancy_by_block
+from fa_numba.figures.online_statistics import online_statistics
+from fa_numba.figures.overflow import overflow
+from fa_numba.figures.page_table import page_table
+from fa_numba.figures.race import race_diagram
+from fa_numba.figures.rescaling import rescaling
+from fa_numba.figures.roofline import roofline
+from fa_numba.figures.sectors import sectors
+from fa_numba.figures.softmax_passes import softmax_passes
+from fa_numba.figures.thread_grid import thread_grid
+from fa_numba.figures.tile_frames import recorded_walk, tile_frames
+from fa_numba.figures.tile_statistics import tile_statistics
+from fa_numba.figures.tile_walk import tile_walk
+from fa_numba.figures.tiled_product import tiled_product
+from fa_numba.figures.traffic_growth import traffic_growth
+from fa_numba.figures.tree_reduction import tree_reduction
+
+DEVICE = "H100"
+
+
+def draw():
+    """Yield (name, Drawing) of every example, in the order of the lessons."""
+    for function in EXAMPLES:
+        yield function.__name__, function()
+
+
+def _random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def _traces(function, *args, **options):
+    with simt.tracing() as traces:
+        function(*args, **options)
+    return traces
+
+
+# --- Kernels to be looked at --------------------------------------------------------------------
+
+TILE = 32
+
+
+@cuda.jit
+def copy_three_ways(x, y):
+    """Rows, columns, and one element for all: the same loads, other addresses."""
+    tx = cuda.threadIdx.x
+    y[0, tx] = x[3, tx]
+    y[1, tx] = x[tx, 3]
+    y[2, tx] = x[3, 2 * tx + 3]
+    y[3, tx] = x[3, 3]
+
+
+def make_transpose(ROW, with_barrier):
+    """A transpose through a shared tile, with rows of ROW floats."""
+
+    @cuda.jit
+    def transpose(x, y):
+        tile = cuda.shared.array((TILE, ROW), float32)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        tile[ty, tx] = x[ty, tx]
+        if with_barrier:
+            cuda.syncthreads()
+        y[ty, tx] = tile[tx, ty]
+
+    return transpose
+
+
+@cuda.jit
+def forgets_the_barrier(x, y):
+    """A transpose of one tile, in which nobody waits."""
+    tile = cuda.shared.array((TILE, TILE + 1), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    tile[ty, tx] = x[ty, tx]
+    y[ty, tx] = tile[tx, ty]
+
+
+@cuda.jit
+def tree_levels(x, levels):
+    """Sum 8 numbers; levels[depth] is the shared array after `depth` levels."""
+    partial = cuda.shared.array(8, float32)
+    tid = cuda.threadIdx.x
+    partial[tid] = x[tid]
+    levels[0, tid] = x[tid]
+    cuda.syncthreads()
+    stride = 4
+    for depth in range(1, 4):
+        if tid < stride:
+            partial[tid] += partial[tid + stride]
+        cuda.syncthreads()
+        levels[depth, tid] = partial[tid]
+        stride //= 2
+
+
+@cuda.jit
+def tiled_loads(turn_a, turn_b, mine):
+    """Thread block (3, 1) of a tiled product notes what it would load."""
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    row, col = cuda.blockIdx.y * 8 + ty, cuda.blockIdx.x * 8 + tx
+    if cuda.blockIdx.x == 3 and cuda.blockIdx.y == 1:
+        for k_start in range(0, turn_a.shape[1], 8):
+            turn_a[row, k_start + tx] = k_start // 8
+            turn_b[k_start + ty, col] = k_start // 8
+        mine[row, col] = True
+
+
+def walks(seqlen_q, seqlen_k, block_m, block_n, *, causal=False):
+    """The walks of FlashAttention-1 and FlashAttention-2, as recorded from our kernels."""
+    d = 4
+    q, k, v = _random(1, seqlen_q, 1, d), *_random(2, 1, seqlen_k, 1, d)
+    tiles = {"block_m": block_m, "block_n": block_n}
+    num_tiles = -(-seqlen_q // block_m), -(-seqlen_k // block_n)
+    found = {}
+    for number, function in enumerate((fa_numba.flash_attn_v1, fa_numba.flash_attn_v2), 1):
+        (trace,) = _traces(function, q, k, v, causal=causal, **tiles)
+        again = trace.launched  # the same launch, this time with a record of every access
+        accesses = simt.record(again.kernel, trace.grid, trace.block, *again.arguments)
+        walk = recorded_walk(accesses, *num_tiles, **tiles, head_dim=d)
+        found[f"FlashAttention-{number}"] = walk
+    return found
+
+
+def row_after_each_tile(tile=4, num_tiles=6, d=8):
+    """m, l and acc of one query after each tile: FlashAttention-1 on more and more keys.
+
+    It keeps m, l and out in HBM, so that what it returns is what it held.
+    """
+    q, k, v = np.ones((1, 1, 1, 1), np.float32), *_random(2, 1, tile * num_tiles, 1, d, seed=6)
+    scores = k[0, :, 0, 0] + np.repeat(np.float32([0.0, 1.5, 0.3, 2.6, 1.0, 2.0]), tile)
+    q = np.eye(1, d, dtype=np.float32).reshape(1, 1, 1, d)
+    k = np.zeros_like(k)
+    k[0, :, 0, 0] = scores  # a query that picks column 0: its scores
+    rows = []
+    for seen in range(tile, tile * num_tiles + 1, tile):
+        out, l, m = fa_numba.flash_attn_v1(
+            q, k[:, :seen], v[:, :seen], softmax_scale=1.0, block_m=tile, block_n=tile
+        )
+        rows.append((m[0, 0, 0], l[0, 0, 0], out[0, 0, 0] * l[0, 0, 0]))
+    m, l, acc = (np.array(x) for x in zip(*rows, strict=True))
+    return scores.reshape(num_tiles, tile), m, l, acc
+
+
+# --- The examples -------------------------------------------------------------------------------
+
+
+def a_thread_grid():
+    return thread_grid(shape=(8, 32), block=(16, 4))
+
+
+def a_memory_hierarchy():
+    return memory_hierarchy(DEVICE)
+
+
+def a_roofline():
+    N, d = 1024, 64
+    unfused = 4 * N * N * d / analysis.standard_attention_traffic(N, d, 4)["total"]
+    fused = 4 * N * N * d / analysis.flash_attention_traffic(N, d, 128, 64, 4)["total"]
+    points = {"vector add": 1 / 12, "standard attention": unfused, "FlashAttention-2": fused}
+    return roofline(points, "A100-40GB")
+
+
+def every_kernel_on_the_roofline():
+    return kernel_roofline(work_of_every_kernel(), DEVICE)
+
+
+def work_of_every_kernel(N=64, d=32):
+    """(FLOPs, bytes) of the lesson kernels, traced; the FLOPs are those of the two products."""
+    q, k, v, dout = _random(4, 1, N, 1, d)
+    out, lse = fa_numba.flash_attn_v2(q, k, v)
+    scores = _random(N, N)
+    product = 2 * N * N * d
+    cases = [
+        ("naive_softmax", (scores,), 3 * N * N),  # exp, add, divide
+        ("safe_softmax", (scores,), 5 * N * N),  # subtract and exp twice, add, divide
+        ("online_softmax", (scores,), 5 * N * N),
+        ("naive_attn", (q, k, v), 2 * product),
+        ("flash_attn_v1", (q, k, v), 2 * product),
+        ("flash_attn_v2", (q, k, v), 2 * product),
+        ("flash_attn_bwd", (dout, q, k, v, out, lse), 7 * product),  # S and dP in both kernels
+    ]
+    work = {}
+    for name, args, flops in cases:
+        traces = _traces(getattr(fa_numba, name), *args)
+        counted = [getattr(trace, "flops", None) for trace in traces]
+        if None not in counted:
+            flops = sum(c.total for c in counted)
+        work[name] = flops, sum(t.load_bytes + t.store_bytes for t in traces)
+    return work
+
+
+def an_attention_intensity():
+    lengths, d = [1024 << i for i in range(7)], 128
+    alone = {"projections": False}
+    curves = {
+        "standard": [analysis.intensity.prefill(N, 96, d, **alone).intensity for N in lengths],
+        "flash, B_r = 128": [
+            4 * N * N * d / analysis.flash_attention_traffic(N, d, 128, 64)["total"]
+            for N in lengths
+        ],
+        "decoding": [
+            analysis.intensity.decode(N, 96, d, fused=True, **alone).intensity for N in lengths
+        ],
+    }
+    ridge = analysis.Roofline("A100-40GB", "float16").ridge
+    return attention_intensity(lengths, curves, ridge, device="A100, tensor cores")
+
+
+def the_range_of_exp():
+    q, k = _random(2, 128, 128)
+    return overflow(q @ k.T)
+
+
+def a_tree_reduction():
+    numbers, levels = np.float32([3, 1, 4, 1, 5, 9, 2, 6]), np.zeros((4, 8), np.float32)
+    simt.run(tree_levels, 1, 8, numbers, levels)
+    return tree_reduction(levels)
+
+
+def passes_over_a_row():
+    x = _random(2, 256)
+    names = ("naive", "safe", "online")
+    return softmax_passes({
+        name: _traces(getattr(fa_numba, f"{name}_softmax"), x)[0] for name in names
+    })  # fmt: skip
+
+
+def online_softmax_along_a_row():
+    scores = _random(24, seed=7) * 0.7 + np.repeat([0, 1, 2], 8)
+    m = np.maximum.accumulate(scores)
+    l = np.array([np.exp(scores[: n + 1] - m[n]).sum() for n in range(len(scores))])
+    alpha = np.exp(np.concatenate([[-np.inf], m[:-1]]) - m)
+    return online_statistics(scores, m, l, alpha)
+
+
+def traffic_against_length():
+    lengths = [1024 << i for i in range(6)]
+    standard = [analysis.standard_attention_traffic(N, 128)["total"] for N in lengths]
+    curves = {"standard": standard} | {
+        f"flash, B_r = {B_r}": [
+            analysis.flash_attention_traffic(N, 128, B_r, 64)["total"] for N in lengths
+        ]
+        for B_r in (64, 256)
+    }
+    return traffic_growth(lengths, curves, title="One head, d = 128, float16")
+
+
+def who_reads_which_address():
+    trace = simt.trace(copy_three_ways, 1, 32, _random(80, 80), np.zeros((4, 32), np.float32))
+    titles = ("x[3, tx]: a row", "x[tx, 3]: a column", "x[3, 2 tx + 3]: every other, shifted",
+              "x[3, 3]: one for all")  # fmt: skip
+    loads = [line for line in trace.lines if line.action == "load"]
+    return addresses(dict(zip(titles, loads, strict=True)))
+
+
+def the_sectors_of_a_matrix():
+    along_row, down_column = np.full((2, 32, 32), -1)
+    for name, matrix in (("row", along_row), ("column", down_column)):
+        simt.run(make_one_request(name == "row"), 1, 32, matrix)
+    return coalescing({"x[4, tx]: along a row": along_row, "x[tx, 4]: down a column": down_column})
+
+
+def make_one_request(along_row):
+    @cuda.jit
+    def one_request(thread):
+        tx = cuda.threadIdx.x
+        if along_row:
+            thread[4, tx] = tx
+        else:
+            thread[tx, 4] = tx
+
+    return one_request
+
+
+def bytes_asked_for_and_moved():
+    (trace,) = _traces(fa_numba.flash_attn_v2, *_random(3, 1, 48, 1, 20))
+    return sectors(trace)
+
+
+def a_bank_grid():
+    requests = {}
+    for row in (TILE, TILE + 1):
+        x, y = _random(2, TILE, TILE)
+        trace = simt.trace(make_transpose(row, True), 1, (TILE, TILE), x, y)
+        (load,) = (line for line in trace.lines if (line.array, line.action) == ("tile", "load"))
+        words = [address // 4 for address in load.addresses]
+        requests[f"tile[tx, ty], rows of {row} floats"] = words, row
+    return banks(requests)
+
+
+def a_race():
+    trace = simt.trace(forgets_the_barrier, 1, (TILE, TILE), *_random(2, TILE, TILE))
+    return race_diagram(trace.races[0], forgets_the_barrier)
+
+
+def a_tiled_product():
+    turn_a, turn_b = np.full((24, 32), -1), np.full((32, 40), -1)
+    mine = np.zeros((24, 40), bool)
+    simt.run(tiled_loads, (5, 3), (8, 8), turn_a, turn_b, mine)
+    return tiled_product(turn_a, turn_b, mine)
+
+
+def tiles_that_fit():
+    a100 = DEVICES["A100-40GB"]
+    budgets = {
+        "any GPU, without asking": a100.shared_bytes_default,
+        "A100, asking": a100.shared_bytes_per_block,
+        "H100, asking": DEVICES["H100"].shared_bytes_per_block,
+    }
+    return feasible_tiles(budgets, 64, points={"128 × 128": (128, 128)})
+
+
+def occupancy_against_block_size():
+    kernels = {}
+    cases = (("flash_attn_v2", _random(3, 1, 32, 1, 64)), ("safe_softmax", _random(1, 2, 256)))
+    for name, args in cases:
+        (trace,) = _traces(getattr(fa_numba, name), *args)
+        registers = _registers(trace)
+        threads = int(np.prod(trace.block))
+        kernels[name] = analysis.occupancy(threads, registers, trace.shared_bytes, device=DEVICE)
+    return occupancy_by_block(kernels)
+
+
+def _registers(trace):
+    """As compiled; without a compiler, what a kernel of 1024 threads may have at most."""
+    try:
+        launched = trace.launched
+        return analysis.machine_code(launched.kernel, launched.arguments, device=DEVICE).registers
+    except CompilerMissingError:
+        return 64
+
+
+def the_order_of_tiles():
+    return tile_walk(walks(16, 20, 4, 4))
+
+
+def flash_attention_as_frames():
+    return tile_frames(walks(16, 20, 4, 4), [0, 1, 2, 4, 5, 19])
+
+
+def m_l_acc_through_the_tiles():
+    _, m, l, acc = row_after_each_tile()
+    return tile_statistics(m, l, acc)
+
+
+def weights_through_the_tiles():
+    scores, m, l, _ = row_after_each_tile()
+    num_tiles = len(m)
+    undivided = np.array([
+        [np.exp(scores[j] - m[t]).sum() if j <= t else 0 for j in range(num_tiles)]
+        for t in range(num_tiles)
+    ])  # fmt: skip
+    histories = {
+        "FlashAttention-1: out, divided": undivided / l[:, None],
+        "FlashAttention-2: acc, not divided": undivided,
+    }
+    return rescaling(histories, m)
+
+
+def bytes_by_formula_and_meter():
+    batch, N, heads, d = 1, 96, 2, 32
+    q, k, v = _random(3, batch, N, heads, d)
+    (trace,) = _traces(fa_numba.flash_attn_v2, q, k, v)
+    traffic = analysis.flash_attn_v2(batch, N, N, heads, heads, d)
+    meter = {name: a.load_bytes + a.store_bytes for name, a in trace.arrays.items()}
+    formula = {
+        name: 4 * (traffic.loads.get(name, 0) + traffic.stores.get(name, 0)) for name in meter
+    }
+    return hbm_bytes(formula, meter, title=f"flash_attn_v2: N = {N}, d = {d}, {heads} heads")
+
+
+def mask_and_skipped_tiles():
+    seqlen_q, seqlen_k, block = 14, 22, 4
+    turn, _ = walks(seqlen_q, seqlen_k, block, block, causal=True)["FlashAttention-2"]
+    m, n = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
+    sees = n <= m + seqlen_k - seqlen_q
+
+    def needs_mask(m_tile, n_tile):
+        rows = slice(m_tile * block, (m_tile + 1) * block)
+        tile = sees[rows, n_tile * block : (n_tile + 1) * block]
+        return not tile.all() or tile.shape[1] < block
+
+    live = (turn >= 0).sum(axis=1)
+    return causal_tiles(seqlen_q, seqlen_k, block, block, lambda m_tile: live[m_tile], needs_mask)
+
+
+def what_the_backward_pass_computes():
+    return backward_flow(seqlen_q=4096, seqlen_k=4096, head_dim=64, block_m=16, block_n=16)
+
+
+def a_page_table():
+    page_size, seq_lens = 4, np.array([10, 8, 13], np.int32)
+    pages = iter(np.random.default_rng(0).permutation(12).tolist())
+    block_table = np.full((3, 4), -1, np.int32)
+    for t in range(0, seq_lens.max(), page_size):  # as they fill up, side by side
+        for b in np.flatnonzero(t < seq_lens):
+            block_table[b, t // page_size] = next(pages)
+    return page_table(block_table, seq_lens, page_size, num_pages=12)
+
+
+def shares_of_the_kv_memory():
+    page_size, seq_lens = 16, np.random.default_rng(0).integers(1, 1024, 64)
+    tokens, shares = seq_lens.sum(), {}
+    for name, held in (("the maximum, 2048", 2048 * len(seq_lens)),
+                       ("pages of 16", (-(-seq_lens // page_size) * page_size).sum())):  # fmt: skip
+        shares[name] = {"tokens": tokens / held, "never used": 1 - tokens / held}
+    return memory_shares(shares, title="KV memory of 64 sequences")
+
+
+def an_attention_map():
+    text = b"to be or not to be, that is the question"
+    q = np.random.default_rng(0).standard_normal((256, 1, 32), dtype=np.float32)
+    q = q[np.frombuffer(text, np.uint8)][None]
+    _, lse = fa_numba.flash_attn_v2(q, q, q, causal=True)
+    scores = q[0, :, 0] @ q[0, :, 0].T / np.sqrt(32)
+    return attention_map(np.tril(np.exp(scores - lse[0, 0, :, None])), text)
+
+
+EXAMPLES = (
+    a_thread_grid,
+    a_memory_hierarchy,
+    a_roofline,
+    every_kernel_on_the_roofline,
+    the_range_of_exp,
+    a_tree_reduction,
+    passes_over_a_row,
+    online_softmax_along_a_row,
+    traffic_against_length,
+    an_attention_intensity,
+    who_reads_which_address,
+    the_sectors_of_a_matrix,
+    bytes_asked_for_and_moved,
+    a_bank_grid,
+    a_race,
+    a_tiled_product,
+    tiles_that_fit,
+    occupancy_against_block_size,
+    the_order_of_tiles,
+    flash_attention_as_frames,
+    m_l_acc_through_the_tiles,
+    weights_through_the_tiles,
+    bytes_by_formula_and_meter,
+    mask_and_skipped_tiles,
+    what_the_backward_pass_computes,
+    a_page_table,
+    shares_of_the_kv_memory,
+    an_attention_map,
+)

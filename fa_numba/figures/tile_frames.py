@@ -1,0 +1,114 @@
+"""FlashAttention as a film: which tile of the scores is computed when, and what is on the chip."""
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch, Rectangle
+
+from fa_numba.figures.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, PURPLE, RED, Drawing
+
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
+
+
+def recorded_walk(accesses, num_m_tiles, num_n_tiles, *, block_m, block_n, head_dim):
+    """Which tile each thread block visits in which turn, from what a kernel really did.
+
+    A visit is a store of scores to s_tile; the tiles are those of which q and k were loaded last.
+
+    Parameters
+    ----------
+    accesses : list of Access
+        Of a kernel with the names of ours, for one head, from `simt.record`.
+    num_m_tiles, num_n_tiles, block_m, block_n, head_dim : int
+
+    Returns
+    -------
+    turn, owner : integer arrays of shape (num_m_tiles, num_n_tiles)
+        −1 where no thread block came by.
+    """
+    turn, owner = np.full((2, num_m_tiles, num_n_tiles), -1)
+    tile = {"q": {}, "k": {}}  # array -> thread block -> the tile that it holds
+    rows = {"q": block_m, "k": block_n}
+    turns = {}
+    for access in accesses:
+        for column in np.flatnonzero(access.active.any(axis=0)):
+            block = int(access.blocks[column])
+            if access.array in rows and access.action == "load":
+                lane = access.active[:, column].argmax()
+                row = access.element[lane, column] // head_dim
+                tile[access.array][block] = row // rows[access.array]
+            elif access.array == "s_tile" and access.action == "store":
+                here = tile["q"][block], tile["k"][block]
+                turn[here], owner[here] = turns.get(block, 0), block
+                turns[block] = turns.get(block, 0) + 1
+    return turn, owner
+
+
+def tile_frames(walks, turns):
+    """A row of frames for each kernel, a column for each turn.
+
+    Parameters
+    ----------
+    walks : dict of str to (turn, owner)
+        By title, as from `recorded_walk`.
+    turns : list of int
+        Which turns to show.
+
+    Returns
+    -------
+    Drawing
+    """
+    num_m_tiles, num_n_tiles = np.shape(next(iter(walks.values()))[0])
+    side = 1.62
+    figure = Drawing(side * len(turns) + 0.9,
+                     (side * num_m_tiles / num_n_tiles + 0.42) * len(walks) + 0.75)  # fmt: skip
+    panels = figure.subplots(len(walks), len(turns), squeeze=False)
+    lines = []
+    for row, (title, (turn, owner)) in zip(panels, walks.items(), strict=True):
+        lines.append(f"{title}: {1 + turn.max()} turns of {len(np.unique(owner[owner >= 0]))} "
+                     "thread blocks")  # fmt: skip
+        row[0].set_ylabel(f"{title}\n← Q tiles", fontsize=9, color=INK)
+        for ax, now in zip(row, turns, strict=True):
+            done = int(((turn >= 0) & (turn < now)).sum())
+            current = [f"({m}, {n})" for m, n in np.argwhere(turn == now)]
+            doing = f"computes {' '.join(current)}" if current else "finished"
+            lines.append(f"  turn {now}: {done} tiles done, {doing}")
+            _draw(ax, turn, owner, now)
+            state = f"turn {now}" if current else f"turn {now}: finished"
+            ax.set_title(state, fontsize=9, color=INK)
+    figure.legend(
+        handles=[Patch(facecolor=GREY, label="now; its Q and K, V tiles are on the chip"),
+                 Patch(facecolor=_tint(GREY), label="done"),
+                 Patch(facecolor="none", edgecolor=GREY, label="to come")],
+        loc="outside lower center", ncols=3, frameon=False, fontsize=9,
+        title="a colour for each thread block", title_fontsize=9,
+    )  # fmt: skip
+    figure.text = "\n".join(lines)
+    return figure
+
+
+def _draw(ax, turn, owner, now):
+    num_m_tiles, num_n_tiles = turn.shape
+    for (m, n), t in np.ndenumerate(turn):
+        colour = COLOURS[owner[m, n] % len(COLOURS)]
+        face = LIGHT if t < 0 else colour if t == now else _tint(colour) if t < now else "none"
+        ax.add_patch(Rectangle((n, m), 0.92, 0.92, facecolor=face, linewidth=0.9,
+                               edgecolor=LIGHT if t < 0 else colour))  # fmt: skip
+    for m in range(num_m_tiles):  # what is loaded, along the edges
+        here = np.flatnonzero(turn[m] == now)
+        colour = COLOURS[owner[m, here[0]] % len(COLOURS)] if len(here) else LIGHT
+        ax.add_patch(Rectangle((-0.55, m), 0.35, 0.92, facecolor=colour))
+    for n in range(num_n_tiles):
+        here = np.flatnonzero(turn[:, n] == now)
+        for i, m in enumerate(here):
+            wide = 0.92 / len(here)
+            ax.add_patch(Rectangle((n + i * wide, -0.55), wide, 0.35,
+                                   facecolor=COLOURS[owner[m, n] % len(COLOURS)]))  # fmt: skip
+        if not len(here):
+            ax.add_patch(Rectangle((n, -0.55), 0.92, 0.35, facecolor=LIGHT))
+    ax.set(xlim=(-0.65, num_n_tiles), ylim=(num_m_tiles, -0.65), aspect="equal")
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+
+
+def _tint(colour):
+    return tuple(1 - 0.3 * (1 - channel) for channel in to_rgb(colour))
