@@ -416,7 +416,8 @@ class _CudaModule:
         return a if condition else b
 
     def fma(self, a, b, c):
-        return a * b + c
+        exact = np.float64(a) * b + np.float64(c)  # of float32: rounded once, below
+        return np.result_type(a, b, c).type(exact)
 
 
 def typed(value):
@@ -426,7 +427,9 @@ def typed(value):
     if isinstance(value, bool | np.bool_ | np.ndarray):
         return value
     if isinstance(value, int | np.integer):
-        return widened(np.int64(value) if isinstance(value, int) else value)
+        if isinstance(value, int):
+            return np.int64(value) if value < 2**63 else np.uint64(value)
+        return widened(value)
     return np.result_type(value).type(value) if type(value) in (float, complex) else value
 
 

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .arrays import LaneArray, LocalArray, SharedArray, poison
+from .arrays import LaneArray, LocalArray, SharedArray, pick, poison
 from .dtypes import TypedInts, as_index, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
 from .lanes import ALL, type_name
@@ -180,11 +180,13 @@ class Memory:
     def slice_length(self, array, start, stop, step):
         length = np.maximum((stop - start + step - np.sign(step)) // step, 0)
         if isinstance(length, np.ndarray):
-            if (length != length.flat[0]).any():
+            active = pick(length, self.shape, self.mask)
+            length = active[0]
+            if (active != length).any():
                 raise UnsupportedError(
-                    f"a slice of '{array.name}' whose length differs between threads"
+                    f"a slice of '{array.name}' whose length differs between threads",
+                    hint="Index the whole array, from the slice's start on.",
                 )
-            length = length.flat[0]
         return int(length)
 
     @staticmethod

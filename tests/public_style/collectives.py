@@ -215,7 +215,8 @@ def maximum_after_grid_sync(x, partial, out):
 @launched(
     3, 32, lambda rng: (integers(rng, 96), zeros(2, dtype=np.int32), zeros(3, dtype=np.int64),
                         zeros(1, dtype=np.int64)),
-    answer=lambda x, ticket, partial, out: (x.reshape(3, 32).sum(1), (x.reshape(3, 32).sum(1) ** 2).sum()),
+    answer=lambda x, ticket, partial, out: (
+        x.reshape(3, 32).sum(1), (x.reshape(3, 32).sum(1) ** 2).sum()),
 )  # fmt: skip
 @cuda.jit
 def last_block_finishes(x, ticket, partial, out):

@@ -1,0 +1,356 @@
+"""Layers of neural networks, forwards and backwards."""
+
+import math
+
+import numpy as np
+from numba import cuda, float32, int32, uint64
+from public_style.launches import Family
+from simt_kernels import floats, zeros
+
+LEARNING = Family()
+launched = LEARNING.launched
+
+THREADS = 32
+FULL_MASK = 0xFFFFFFFF
+EPS = 1e-5
+
+
+@cuda.jit(device=True)
+def block_sum(value, cache):
+    """Sum over a block, for all its threads; one barrier before the cache is used again."""
+    t = cuda.threadIdx.x
+    cache[t] = value
+    cuda.syncthreads()
+    step = cuda.blockDim.x // 2
+    while step > 0:
+        if t < step:
+            cache[t] += cache[t + step]
+        cuda.syncthreads()
+        step //= 2
+    total = cache[0]
+    cuda.syncthreads()
+    return total
+
+
+@launched(
+    3, THREADS, lambda rng: (floats(rng, 3, 50), floats(rng, 50), floats(rng, 50), zeros(3, 50)),
+    rtol=1e-6, tolerance=1e-4,
+    answer=lambda x, w, b, out: (x - x.mean(1, keepdims=True))
+    / np.sqrt(x.var(1, keepdims=True) + EPS) * w + b,
+)  # fmt: skip
+@cuda.jit
+def layernorm(x, weight, bias, out):
+    cache = cuda.shared.array(THREADS, float32)
+    row, t, n = cuda.blockIdx.x, cuda.threadIdx.x, x.shape[1]
+    part = float32(0)
+    for j in range(t, n, THREADS):
+        part += x[row, j]
+    mean = block_sum(part, cache) / float32(n)
+    part = float32(0)
+    for j in range(t, n, THREADS):
+        d = x[row, j] - mean
+        part += d * d
+    rstd = float32(1) / math.sqrt(block_sum(part, cache) / float32(n) + float32(EPS))
+    for j in range(t, n, THREADS):
+        out[row, j] = (x[row, j] - mean) * rstd * weight[j] + bias[j]
+
+
+@launched(
+    2, 64, lambda rng: (floats(rng, 3, 40), floats(rng, 40), zeros(3, 40)), rtol=1e-6,
+    answer=lambda x, w, out: x / np.sqrt((x * x).mean(1, keepdims=True) + EPS) * w,
+)  # fmt: skip
+@cuda.jit
+def rmsnorm(x, weight, out):
+    """A warp per row."""
+    row, lane = cuda.grid(1) // 32, cuda.laneid
+    if row >= x.shape[0]:
+        return
+    total = float32(0)
+    for j in range(lane, x.shape[1], 32):
+        total += x[row, j] * x[row, j]
+    for bit in range(5):
+        total += cuda.shfl_xor_sync(FULL_MASK, total, 1 << bit)
+    scale = float32(1) / math.sqrt(total / float32(x.shape[1]) + float32(EPS))
+    for j in range(lane, x.shape[1], 32):
+        out[row, j] = x[row, j] * scale * weight[j]
+
+
+@launched(
+    4, THREADS, lambda rng: (floats(rng, 6, 4, 5), zeros(6, 4, 5)), rtol=1e-6, tolerance=1e-4,
+    answer=lambda x, out: (x - x.mean((0, 2), keepdims=True))
+    / np.sqrt(x.var((0, 2), keepdims=True) + EPS),
+)  # fmt: skip
+@cuda.jit
+def batchnorm(x, out):
+    """A block per channel, over the batch and the positions."""
+    cache = cuda.shared.array(THREADS, float32)
+    c, t = cuda.blockIdx.x, cuda.threadIdx.x
+    length = x.shape[2]
+    n = x.shape[0] * length
+    sums, squares = float32(0), float32(0)
+    for k in range(t, n, THREADS):
+        value = x[k // length, c, k % length]
+        sums += value
+        squares += value * value
+    mean = block_sum(sums, cache) / float32(n)
+    variance = block_sum(squares, cache) / float32(n) - mean * mean
+    for k in range(t, n, THREADS):
+        b, i = divmod(k, length)
+        out[b, c, i] = (x[b, c, i] - mean) / math.sqrt(variance + float32(EPS))
+
+
+@launched(
+    (2, 3), 16, lambda rng: (floats(rng, 3, 2, 16), zeros(3, 2, 16)), rtol=1e-5, tolerance=1e-4,
+    answer=lambda x, out: rotary_answer(x),
+)  # fmt: skip
+@cuda.jit
+def rotary_embedding(x, out):
+    """Rotates the pairs (i, i + half) of each head by the angle of its position."""
+    i = cuda.threadIdx.x
+    head, pos = cuda.blockIdx.x, cuda.blockIdx.y
+    half = x.shape[2] // 2
+    if i >= half:
+        return
+    angle = pos * math.pow(float32(10000), float32(-2 * i) / float32(x.shape[2]))
+    c, s = math.cos(float32(angle)), math.sin(float32(angle))
+    a, b = x[pos, head, i], x[pos, head, i + half]
+    out[pos, head, i] = a * c - b * s
+    out[pos, head, i + half] = a * s + b * c
+
+
+def rotary_answer(x):
+    angle = np.arange(3)[:, None, None] * 10000.0 ** (-2 * np.arange(8) / 16)
+    a, b = x[..., :8], x[..., 8:]
+    c, s = np.cos(angle), np.sin(angle)
+    return np.concatenate([a * c - b * s, a * s + b * c], -1)
+
+
+@launched(
+    (5, 1), 16, lambda rng: (rng.integers(0, 9, 5), floats(rng, 9, 12), zeros(5, 12)),
+    answer=lambda tokens, table, out: table[tokens],
+)  # fmt: skip
+@cuda.jit
+def embedding(tokens, table, out):
+    row = table[tokens[cuda.blockIdx.x]]
+    c = cuda.threadIdx.x
+    if c < row.shape[0]:
+        out[cuda.blockIdx.x, c] = row[c]
+
+
+@launched(
+    5, 16, lambda rng: (rng.integers(0, 4, 5), floats(rng, 5, 12), zeros(4, 12)), rtol=1e-5,
+    answer=lambda tokens, dout, dtable: np.stack([dout[tokens == t].sum(0) for t in range(4)]),
+)  # fmt: skip
+@cuda.jit
+def embedding_backward(tokens, dout, dtable):
+    c = cuda.threadIdx.x
+    if c < dtable.shape[1]:
+        cuda.atomic.add(dtable, (tokens[cuda.blockIdx.x], c), dout[cuda.blockIdx.x, c])
+
+
+@launched(
+    4, THREADS, lambda rng: (3 * floats(rng, 4, 45), rng.integers(0, 45, 4), zeros(4),
+                             zeros(4, 45)),
+    rtol=1e-5, tolerance=1e-4, answer=lambda x, labels, loss, dx: cross_entropy_answer(x, labels),
+)  # fmt: skip
+@cuda.jit
+def cross_entropy(logits, labels, loss, dlogits):
+    """Loss and gradient in one kernel; online softmax, merged by shuffles."""
+    row, lane = cuda.blockIdx.x, cuda.threadIdx.x
+    m_i, l_i = float32(-math.inf), float32(0)
+    for j in range(lane, logits.shape[1], THREADS):
+        m_new = max(m_i, logits[row, j])
+        l_i = l_i * math.exp(m_i - m_new) + math.exp(logits[row, j] - m_new)
+        m_i = m_new
+    offset = 16
+    while offset:
+        m_other = cuda.shfl_xor_sync(FULL_MASK, m_i, offset)
+        l_other = cuda.shfl_xor_sync(FULL_MASK, l_i, offset)
+        m_new = max(m_i, m_other)
+        l_i = l_i * math.exp(m_i - m_new) + l_other * math.exp(m_other - m_new)
+        m_i = m_new
+        offset >>= 1
+    label = labels[row]
+    for j in range(lane, logits.shape[1], THREADS):
+        p = math.exp(logits[row, j] - m_i) / l_i
+        dlogits[row, j] = p - float32(1) if j == label else p
+    if lane == 0:
+        loss[row] = math.log(l_i) + m_i - logits[row, label]
+
+
+def cross_entropy_answer(x, labels):
+    p = np.exp(x - x.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    return -np.log(p[np.arange(4), labels]), p - np.eye(45)[labels]
+
+
+@launched(
+    2, 64, lambda rng: (floats(rng, 100), zeros(3, 100)), rtol=1e-6,
+    answer=lambda x, out: activations_answer(x.astype("f8")),
+)  # fmt: skip
+@cuda.jit
+def activations(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        v = x[i]
+        out[0, i] = gelu(v)
+        out[1, i] = v / (float32(1) + math.exp(-v))  # SiLU
+        out[2, i] = math.log1p(math.exp(-abs(v))) + max(v, float32(0))  # softplus
+
+
+@cuda.jit(device=True, inline="always")
+def gelu(x):
+    root = float32(0.7978845608)
+    inner = root * (x + float32(0.044715) * x * x * x)
+    return float32(0.5) * x * (float32(1) + math.tanh(inner))
+
+
+def activations_answer(x):
+    gelu_ = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return np.stack([gelu_, x / (1 + np.exp(-x)), np.log1p(np.exp(x))])
+
+
+@cuda.jit(device=True)
+def splitmix(x):
+    """A counter-based generator: the counter's bits, well mixed."""
+    x = x + uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
+    return x ^ (x >> uint64(31))
+
+
+@launched(
+    2, 64, lambda rng: (floats(rng, 120), np.float32(0.3), np.uint64(42), zeros(120),
+                        zeros(120, dtype=bool)),
+)  # fmt: skip
+@cuda.jit
+def dropout(x, p, seed, out, kept):
+    i = cuda.grid(1)
+    if i < x.size:
+        bits = splitmix(seed + uint64(i)) >> uint64(40)
+        keep = float32(bits) * float32(2.0**-24) >= p
+        kept[i] = keep
+        out[i] = x[i] / (float32(1) - p) if keep else float32(0)
+
+
+@launched(
+    2, 64, lambda rng: (floats(rng, 100), 3, np.float32(0.01), floats(rng, 100),
+                        np.abs(floats(rng, 100)), floats(rng, 100)),
+    rtol=1e-6, answer=lambda g, t, lr, m, v, w: adam_answer(g, t, lr, m, v, w),
+)  # fmt: skip
+@cuda.jit
+def adam_step(grad, t, lr, m, v, w):
+    i = cuda.grid(1)
+    if i < w.size:
+        g = grad[i]
+        m[i] = float32(0.9) * m[i] + float32(0.1) * g
+        v[i] = float32(0.999) * v[i] + float32(0.001) * g * g
+        m_hat = m[i] / float32(1 - 0.9**t)
+        v_hat = v[i] / float32(1 - 0.999**t)
+        w[i] -= lr * m_hat / (math.sqrt(v_hat) + float32(1e-8))
+
+
+def adam_answer(g, t, lr, m, v, w):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return m, v, w - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+
+
+@launched(
+    2, THREADS, lambda rng: (floats(rng, 2, 40), zeros(2, 40, dtype=np.int8), zeros(2)),
+    answer=lambda x, q, scale: (
+        np.rint(x / (s := np.abs(x).max(1) / np.float32(127))[:, None]).astype(np.int8), s),
+)  # fmt: skip
+@cuda.jit
+def quantise_rows(x, q, scale):
+    """int8 with one scale per row, from the largest magnitude."""
+    row, lane = cuda.blockIdx.x, cuda.threadIdx.x
+    largest = float32(0)
+    for j in range(lane, x.shape[1], THREADS):
+        largest = max(largest, abs(x[row, j]))
+    for mask in (16, 8, 4, 2, 1):
+        largest = max(largest, cuda.shfl_xor_sync(FULL_MASK, largest, mask))
+    step = largest / float32(127)
+    for j in range(lane, x.shape[1], THREADS):
+        q[row, j] = round(x[row, j] / step)
+    if lane == 0:
+        scale[row] = step
+
+
+@launched(
+    (1, 2), (8, 8), lambda rng: (
+        rng.integers(-127, 128, (12, 16)).astype(np.int8),
+        rng.integers(-127, 128, (16, 8)).astype(np.int8), np.float32(0.01), np.float32(0.02),
+        zeros(12, 8)),
+    answer=lambda a, b, sa, sb, out: a.astype(int) @ b.astype(int) * (sa * sb),
+    tolerance=1e-4,
+)  # fmt: skip
+@cuda.jit
+def matmul_int8(a, b, scale_a, scale_b, out):
+    j, i = cuda.grid(2)
+    if i < out.shape[0]:
+        acc = int32(0)
+        for k in range(a.shape[1]):
+            acc += int32(a[i, k]) * int32(b[k, j])
+        out[i, j] = float32(acc) * (scale_a * scale_b)
+
+
+@launched(
+    (3, 2), 8, lambda rng: (floats(rng, 2, 3, 8), floats(rng, 2, 5, 8), floats(rng, 2, 5, 8),
+                            zeros(2, 3, 8)),
+    rtol=1e-5, tolerance=1e-4, answer=lambda q, k, v, out: attention_answer(q, k, v),
+)  # fmt: skip
+@cuda.jit
+def attention(q, k, v, out):
+    """A block per query and head; a thread per column."""
+    scores = cuda.shared.array(16, float32)
+    m, head, c = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+    if c < k.shape[1]:
+        s = float32(0)
+        for d in range(q.shape[2]):
+            s += q[head, m, d] * k[head, c, d]
+        scores[c] = s / math.sqrt(float32(q.shape[2]))
+    cuda.syncthreads()
+    largest = scores[0]
+    for n in range(1, k.shape[1]):
+        largest = max(largest, scores[n])
+    acc, total = float32(0), float32(0)
+    for n in range(k.shape[1]):
+        p = math.exp(scores[n] - largest)
+        total += p
+        acc += p * v[head, n, c]
+    out[head, m, c] = acc / total
+
+
+def attention_answer(q, k, v):
+    s = np.einsum("hmd,hnd->hmn", q, k) / np.sqrt(8)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return np.einsum("hmn,hnd->hmd", p / p.sum(-1, keepdims=True), v)
+
+
+@launched(
+    2, 64, lambda rng: (floats(rng, 60, 3), floats(rng, 4, 3), zeros(60, dtype=np.int64),
+                        zeros(4, 3), zeros(4, dtype=np.int32)),
+    rtol=1e-5, tolerance=1e-4, answer=lambda x, c, label, sums, n: k_means_answer(x, c),
+)  # fmt: skip
+@cuda.jit
+def k_means_step(points, centres, label, sums, counts):
+    i = cuda.grid(1)
+    if i >= points.shape[0]:
+        return
+    best, nearest = float32(math.inf), 0
+    for c in range(centres.shape[0]):
+        distance = float32(0)
+        for d in range(centres.shape[1]):
+            diff = points[i, d] - centres[c, d]
+            distance += diff * diff
+        if distance < best:
+            best, nearest = distance, c
+    label[i] = nearest
+    for d in range(centres.shape[1]):
+        cuda.atomic.add(sums, (nearest, d), points[i, d])
+    cuda.atomic.add(counts, nearest, 1)
+
+
+def k_means_answer(x, centres):
+    label = ((x[:, None] - centres) ** 2).sum(2).argmin(1)
+    return label, np.stack([x[label == c].sum(0) for c in range(4)]), np.bincount(label, None, 4)
