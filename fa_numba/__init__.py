@@ -5,6 +5,8 @@ from fa_numba.arrays import backend
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.merge_states import merge_states
 from fa_numba.kernels.naive_attn import naive_attn
 from fa_numba.kernels.naive_softmax import naive_softmax
 from fa_numba.kernels.online_softmax import online_softmax
@@ -16,6 +18,8 @@ __all__ = [
     "flash_attn_bwd",
     "flash_attn_v1",
     "flash_attn_v2",
+    "flash_decode",
+    "merge_states",
     "naive_attn",
     "naive_softmax",
     "online_softmax",

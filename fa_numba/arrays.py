@@ -129,6 +129,14 @@ def device_of(x):
     return None
 
 
+def num_sms(x):
+    """Multiprocessors of the GPU that an array is on; None where the CPU engine takes it."""
+    if library_of(x) == "numpy" or not gpu_available():
+        return None
+    with _device_and_stream(x):
+        return cuda.get_current_device().MULTIPROCESSOR_COUNT
+
+
 def empty(like, shape, dtype=np.float32):
     """An uninitialised, contiguous array of the library and on the device of `like`.
 

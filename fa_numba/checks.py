@@ -23,6 +23,7 @@ MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and 
 
 Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
 K_AXES = ("batch", "seqlen_k", "num_kv_heads", "head_dim")
+DECODE_AXES = ("batch", "max_len", "num_kv_heads", "head_dim")
 CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
 
 TO_LIBRARY = {
@@ -40,29 +41,29 @@ def check_rows(x):
     _last_axis_contiguous("x", x)
 
 
-def check_qkv(q, k, v):
+def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     """Raise unless q, k, v are the inputs of one attention problem."""
-    _one_library(q=q, k=k, v=v)
-    for name, x in (("q", q), ("k", k), ("v", v)):
+    k_name, v_name = names
+    _one_library(**{"q": q, k_name: k, v_name: v})
+    for name, x in (("q", q), (k_name, k), (v_name, v)):
         _float32(name, x)
-        _axes(name, x, Q_AXES if name == "q" else K_AXES)
+        _axes(name, x, Q_AXES if name == "q" else axes)
         _last_axis_contiguous(name, x)
     batch, _, num_heads, head_dim = q.shape
     _head_dim("q", head_dim)
-    for name, size in (("batch", batch), ("num_heads", num_heads)):
-        if size > MAX_GRID:
-            raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
+    _fits_grid(batch, num_heads)
     if num_heads == 0:
         raise ValueError(f"q must have at least one head, got shape {tuple(q.shape)}")
-    _same_shape("v", v, "k", k)
+    _same_shape(v_name, v, k_name, k)
+    both = f"{k_name} and {v_name}"
     if k.shape[0] != batch:
-        raise ValueError(f"k and v must have the batch of q, {batch}, got {k.shape[0]}")
+        raise ValueError(f"{both} must have the batch of q, {batch}, got {k.shape[0]}")
     if k.shape[3] != head_dim:
-        raise ValueError(f"k and v must have the head_dim of q, {head_dim}, got {k.shape[3]}")
+        raise ValueError(f"{both} must have the head_dim of q, {head_dim}, got {k.shape[3]}")
     num_kv_heads = k.shape[2]
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ValueError(
-            "the heads of k and v must divide the heads of q (MHA, GQA, MQA), "
+            f"the heads of {both} must divide the heads of q (MHA, GQA, MQA), "
             f"got {num_kv_heads=} for {num_heads=}"
         )
 
@@ -77,11 +78,47 @@ def check_bwd(dout, q, k, v, out, lse):
         _last_axis_contiguous(name, x)
     _float32("lse", lse)
     batch, seqlen_q, num_heads, _ = q.shape
-    if tuple(lse.shape) != (batch, num_heads, seqlen_q):
+    _lse_shape("lse", lse, (batch, num_heads, seqlen_q))
+
+
+def check_decode(q, k_cache, v_cache, seq_lens):
+    """Raise unless the queries and the caches are of the same sequences, and these fit.
+
+    The lengths are read where they are a NumPy array; on a GPU that would mean waiting for it.
+    """
+    check_qkv(q, k_cache, v_cache, names=("k_cache", "v_cache"), axes=DECODE_AXES)
+    _one_library(q=q, seq_lens=seq_lens)
+    _int32("seq_lens", seq_lens)
+    _axes("seq_lens", seq_lens, ("batch",))
+    batch, max_len = k_cache.shape[:2]
+    if seq_lens.shape[0] != batch:
         raise ValueError(
-            f"lse must have shape (batch, num_heads, seqlen_q) = {(batch, num_heads, seqlen_q)}, "
-            f"got {tuple(lse.shape)}"
+            f"seq_lens must have one length for each of the {batch} sequences of q, "
+            f"got {seq_lens.shape[0]}"
         )
+    if arrays.library_of(seq_lens) == "numpy":
+        _lengths(seq_lens, "max_len", max_len)
+
+
+def check_num_splits(num_splits):
+    """The number of splits as an int; 0 is yet to be chosen."""
+    return _integer("num_splits", num_splits, at_least=0)
+
+
+def check_states(out_a, lse_a, out_b, lse_b):
+    """Raise unless these are two partial results for the same queries."""
+    _one_library(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
+    for name, x in (("out_a", out_a), ("out_b", out_b)):
+        _float32(name, x)
+        _axes(name, x, Q_AXES)
+        _last_axis_contiguous(name, x)
+    _same_shape("out_b", out_b, "out_a", out_a)
+    batch, seqlen_q, num_heads, head_dim = out_a.shape
+    _head_dim("out_a", head_dim)
+    _fits_grid(batch, num_heads)
+    for name, x in (("lse_a", lse_a), ("lse_b", lse_b)):
+        _float32(name, x)
+        _lse_shape(name, x, (batch, num_heads, seqlen_q))
 
 
 def check_paged(k_cache, v_cache, block_table, seq_lens, max_len):
@@ -107,8 +144,7 @@ def check_paged(k_cache, v_cache, block_table, seq_lens, max_len):
         ("block_table", block_table, ("batch", "max_pages")),
         ("seq_lens", seq_lens, ("batch",)),
     ):
-        if arrays.dtype_name(x) != "int32":
-            raise TypeError(f"{name} must be int32, got {arrays.dtype_name(x)}")
+        _int32(name, x)
         _axes(name, x, axes)
     batch, max_pages = block_table.shape
     if seq_lens.shape[0] != batch:
@@ -129,10 +165,10 @@ def check_paged(k_cache, v_cache, block_table, seq_lens, max_len):
         return max_len
     lengths = arrays.to_numpy(seq_lens)
     longest = int(lengths.max(initial=0))
-    limit = max_pages * page_size if max_len is None else max_len
-    for b in np.flatnonzero((lengths < 0) | (lengths > limit))[:1]:
-        most = "max_pages * page_size" if max_len is None else "max_len"
-        raise ValueError(f"seq_lens[{b}] must be from 0 to {most} = {limit}, got {lengths[b]}")
+    if max_len is None:
+        _lengths(lengths, "max_pages * page_size", max_pages * page_size)
+    else:
+        _lengths(lengths, "max_len", max_len)
     if arrays.library_of(block_table) == "numpy":
         used = np.arange(max_pages) * page_size < lengths[:, None]
         for b, i in np.argwhere(used & ((block_table < 0) | (block_table >= num_pages)))[:1]:
@@ -165,9 +201,9 @@ def check_softmax_scale(softmax_scale, head_dim):
     return scale
 
 
-def check_block_sizes(kernel_name, head_dim, block_m, block_n):
+def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.inf):
     """The tile sizes to run with, (block_m, block_n); None is chosen."""
-    best_m, best_n = kernel_block_sizes(kernel_name, head_dim)
+    best_m, best_n = kernel_block_sizes(kernel_name, head_dim, num_rows=num_rows)
     block_m = best_m if block_m is None else _integer("block_m", block_m, at_least=1)
     block_n = best_n if block_n is None else _integer("block_n", block_n, at_least=1)
     if block_m * block_n > MAX_THREADS:
@@ -238,6 +274,23 @@ def _float32(name, x):
         raise TypeError(f"{name} must be float32, got {got}")
 
 
+def _int32(name, x):
+    if arrays.dtype_name(x) != "int32":
+        raise TypeError(f"{name} must be int32, got {arrays.dtype_name(x)}")
+
+
+def _lengths(seq_lens, most, limit):
+    for b in np.flatnonzero((seq_lens < 0) | (seq_lens > limit))[:1]:
+        raise ValueError(f"seq_lens[{b}] must be from 0 to {most} = {limit}, got {seq_lens[b]}")
+
+
+def _lse_shape(name, lse, shape):
+    if tuple(lse.shape) != shape:
+        raise ValueError(
+            f"{name} must have shape (batch, num_heads, seqlen_q) = {shape}, got {tuple(lse.shape)}"
+        )
+
+
 def _axes(name, x, axes):
     if len(x.shape) != len(axes):
         raise ValueError(f"{name} must have axes ({', '.join(axes)}), got shape {tuple(x.shape)}")
@@ -261,6 +314,12 @@ def _last_axis_contiguous(name, x):
 def _head_dim(name, head_dim):
     if not 1 <= head_dim <= MAX_HEAD_DIM:
         raise ValueError(f"{name} must have head_dim from 1 to {MAX_HEAD_DIM}, got {head_dim}")
+
+
+def _fits_grid(batch, num_heads):
+    for name, size in (("batch", batch), ("num_heads", num_heads)):
+        if size > MAX_GRID:
+            raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
 
 
 def _integer(name, value, *, at_least):

@@ -64,6 +64,63 @@ def attention(q, k, v, *, causal=False, softmax_scale=None, mask=None, dtype=np.
     return _heads_first(out, dtype), lse[..., 0]
 
 
+def cached_attention(
+    q, k_cache, v_cache, seq_lens, *, causal=False, softmax_scale=None, dtype=np.float64
+):
+    """`attention` of each sequence's queries to the first seq_lens[b] keys of its cache.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim)
+    k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim)
+    seq_lens : integer array of shape (batch,)
+    causal, softmax_scale, dtype
+        As for `attention`.
+
+    Returns
+    -------
+    out : array of shape (batch, seqlen_q, num_heads, head_dim), dtype
+    lse : array of shape (batch, num_heads, seqlen_q), dtype
+        As from `attention`.
+    """
+    batch, seqlen_q, num_heads, _ = q.shape
+    out, lse = np.zeros(q.shape, dtype), np.zeros((batch, num_heads, seqlen_q), dtype)
+    options = {"causal": causal, "softmax_scale": softmax_scale, "dtype": dtype}
+    for b, n in enumerate(seq_lens):
+        one = slice(b, b + 1)
+        out[one], lse[one] = attention(q[one], k_cache[one, :n], v_cache[one, :n], **options)
+    return out, lse
+
+
+def merge_states(out_a, lse_a, out_b, lse_b, *, dtype=np.float64):
+    """What `attention` gives for the keys of both parts, from what it gives for each.
+
+    Parameters
+    ----------
+    out_a, out_b : arrays of shape (batch, seqlen_q, num_heads, head_dim)
+    lse_a, lse_b : arrays of shape (batch, num_heads, seqlen_q)
+        −inf where a part has no keys, whatever its out.
+    dtype : default=float64
+
+    Returns
+    -------
+    out : array of shape (batch, seqlen_q, num_heads, head_dim), dtype
+    lse : array of shape (batch, num_heads, seqlen_q), dtype
+        As from `attention`.
+    """
+    lse_a, lse_b = (np.asarray(x, dtype) for x in (lse_a, lse_b))
+    m = _finite(np.maximum(lse_a, lse_b))
+    w_a, w_b = np.exp(lse_a - m), np.exp(lse_b - m)
+    total = w_a + w_b
+    out = np.zeros(out_a.shape, dtype)
+    for x, lse_x, w in ((out_a, lse_a, w_a), (out_b, lse_b, w_b)):
+        share = w / np.where(total == 0, 1, total)
+        share, empty = (y.mT[..., None] for y in (share, lse_x == -np.inf))
+        out += share * np.where(empty, 0, x)
+    with np.errstate(divide="ignore"):  # log(0) = -inf is what we want
+        return out, m + np.log(total)
+
+
 def attention_bwd(dout, q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
     """Gradients of sum(dout ∘ out) with respect to q, k and v.
 

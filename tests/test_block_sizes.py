@@ -62,6 +62,14 @@ def test_the_usual_head_dims_get_square_tiles(kernel_name):
     assert kernel_block_sizes(kernel_name, 128) == (16, 16)
 
 
+def test_few_rows_get_flat_tiles():
+    tiles = [kernel_block_sizes("flash_decode", 64, num_rows=rows) for rows in (1, 4, 5, 8, 9, 99)]
+    assert tiles == [(4, 64), (4, 64), (8, 32), (8, 32), (16, 16), (16, 16)]
+    for head_dim in range(1, 257):
+        block_m, block_n = kernel_block_sizes("flash_decode", head_dim, num_rows=1)
+        assert 1 <= block_m <= 4 and 64 <= block_m * block_n <= 256
+
+
 def test_more_memory_and_threads_give_larger_tiles():
     large = kernel_block_sizes("flash_attn_v2", 64, sram_bytes=227 * 1024, max_threads=1024)
     assert large == (32, 32)
@@ -81,7 +89,11 @@ def test_shared_memory_is_what_the_compiler_takes(
         arrays, "launch", lambda kernel, grid, block, *a: launches.append((kernel, a))
     )
     x, lse = np.zeros((1, 1, 1, head_dim), np.float32), np.zeros((1, 1, 1), np.float32)
-    args = (x, x, x, x, x, lse) if kernel_name == "flash_attn_bwd" else (x, x, x)
+    args = (x, x, x)
+    if kernel_name == "flash_attn_bwd":
+        args = (x, x, x, x, x, lse)
+    elif kernel_name == "flash_decode":
+        args = (x, x, x, np.ones(1, np.int32))
     getattr(fa_numba, kernel_name)(*args, block_m=block_m, block_n=block_n)
     taken = max(compile_kernel(kernel, args).shared_bytes for kernel, args in launches)
     stated = shared_bytes(kernel_name, head_dim, block_m, block_n)

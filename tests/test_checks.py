@@ -40,6 +40,22 @@ def lookup(**changed):
     return fa_numba.paged_kv_lookup(**good | changed)
 
 
+def decode(**changed):
+    good = {
+        "q": ones(2, 1, 4, 8),
+        "k_cache": ones(2, 6, 2, 8),
+        "v_cache": ones(2, 6, 2, 8),
+        "seq_lens": table(6, 3),
+    }
+    return fa_numba.flash_decode(**good | changed)
+
+
+def merge(**changed):
+    out, lse = ones(2, 5, 4, 8), ones(2, 4, 5)
+    good = {"out_a": out, "lse_a": lse, "out_b": out, "lse_b": lse}
+    return fa_numba.merge_states(**good | changed)
+
+
 def softmax(x):
     return fa_numba.safe_softmax(x)
 
@@ -75,6 +91,20 @@ BAD_TYPES = [
     (attention, {"block_m": 8.0}, "block_m must be an integer, got 8.0"),
     (attention, {"block_n": True}, "block_n must be an integer, got True"),
     (lookup, {"max_len": 7.5}, "max_len must be an integer, got 7.5"),
+    (decode, {"q": None}, "q must be .* got NoneType"),
+    (decode, {"k_cache": ones(2, 6, 2, 8, dtype=float)}, "k_cache must be float32, got float64"),
+    (decode, {"v_cache": ones(2, 6, 2, 8, dtype=HALF)}, "v_cache must be float32, got float16"),
+    (decode, {"seq_lens": [6, 3]}, "seq_lens must be .* got list"),
+    (decode, {"seq_lens": np.array([6, 3])}, "seq_lens must be int32, got int64"),
+    (decode, {"num_splits": 2.0}, "num_splits must be an integer, got 2.0"),
+    (decode, {"num_splits": None}, "num_splits must be an integer, got None"),
+    (decode, {"num_splits": True}, "num_splits must be an integer, got True"),
+    (decode, {"causal": None}, "causal must be True or False, got None"),
+    (decode, {"block_n": 8.0}, "block_n must be an integer, got 8.0"),
+    (merge, {"out_a": [1.0]}, "out_a must be .* got list"),
+    (merge, {"lse_b": None}, "lse_b must be .* got NoneType"),
+    (merge, {"out_b": ones(2, 5, 4, 8, dtype=float)}, "out_b must be float32, got float64"),
+    (merge, {"lse_a": ones(2, 4, 5, dtype=int)}, "lse_a must be float32, got int64"),
     (block_sparse, {"block_mask": True}, "block_mask must be .* got bool"),
     (block_sparse, {"block_mask": [[1, 1], [1, 1]]}, "block_mask must be .* got list"),
     (block_sparse, {"block_mask": ones(2, 2)}, "block_mask must be bool, got float32"),
@@ -121,6 +151,29 @@ BAD_VALUES = [
     (attention, {"block_n": -4}, "block_n must be at least 1, got -4"),
     (attention, {"block_m": 64, "block_n": 32}, r"at most 1024, got 64 \* 32 = 2048"),
     (attention, {"block_m": 1, "block_n": 768}, "within 49152 bytes .* got 1 and 768"),
+    # decoding
+    (decode, {"q": ones(2, 4, 8)}, r"q must have axes \(batch, seqlen_q, .*\(2, 4, 8\)"),
+    (decode, {"k_cache": ones(6, 2, 8)}, r"k_cache must have axes \(batch, max_len, .*\(6, 2, 8\)"),
+    (decode, {"v_cache": ones(2, 7, 2, 8)}, r"v_cache must have the shape of k_cache, .*7, 2, 8"),
+    (decode, {"q": ones(3, 1, 4, 8)}, "k_cache and v_cache must have the batch of q, 3, got 2"),
+    (decode, {"q": ones(2, 1, 4, 9)}, "k_cache and v_cache must have the head_dim of q, 9, got 8"),
+    (decode, {"q": ones(2, 1, 3, 8)}, "must divide .*num_kv_heads=2 for num_heads=3"),
+    (decode, {"k_cache": ones(2, 6, 2, 16)[..., ::2]}, "k_cache must be contiguous"),
+    (decode, {"seq_lens": table([6, 3])}, r"seq_lens must have axes \(batch\), got shape \(1, 2\)"),
+    (decode, {"seq_lens": table(6)}, "one length for each of the 2 sequences of q, got 1"),
+    (decode, {"seq_lens": table(6, 7)}, r"seq_lens\[1\] must be from 0 to max_len = 6, got 7"),
+    (decode, {"seq_lens": table(-1, 6)}, r"seq_lens\[0\] must be from 0 to max_len = 6, got -1"),
+    (decode, {"num_splits": -1}, "num_splits must be at least 0, got -1"),
+    (decode, {"softmax_scale": np.inf}, "softmax_scale must be finite in float32, got inf"),
+    (decode, {"block_m": 0}, "block_m must be at least 1, got 0"),
+    (decode, {"block_m": 64, "block_n": 32}, r"at most 1024, got 64 \* 32 = 2048"),
+    (merge, {"out_a": ones(5, 4, 8)}, r"out_a must have axes \(batch, seqlen_q, .*\(5, 4, 8\)"),
+    (merge, {"out_b": ones(2, 6, 4, 8)}, r"out_b must have the shape of out_a, .*\(2, 6, 4, 8\)"),
+    (merge, {"out_b": ones(2, 5, 8, 4).transpose(0, 1, 3, 2)}, "out_b must be contiguous"),
+    (merge, {"lse_a": ones(2, 5, 4)}, r"lse_a must have shape .*\(2, 4, 5\), got \(2, 5, 4\)"),
+    (merge, {"lse_b": ones(2, 4)}, r"lse_b must have shape .*\(2, 4, 5\), got \(2, 4\)"),
+    (merge, {f"out_{x}": ones(2, 5, 4, 257) for x in "ab"}, "head_dim from 1 to 256, got 257"),
+    (merge, {f"out_{x}": ones(65536, 0, 1, 1) for x in "ab"}, "batch must be at most 65535"),
     (block_sparse, {"block_mask": ones(2, dtype=bool)}, r"block_mask must have axes .*\(2,\)"),
     (block_sparse, {"block_mask": ones(1, 1, 2, 2, dtype=bool)}, r"block_mask must have axes"),
     (block_sparse, {"block_mask": ones(2, 3, dtype=bool)}, r"= \(2, 2\) for .*got \(2, 3\)"),
@@ -153,7 +206,8 @@ def test_every_public_argument_is_in_the_tables():
     changed = {name for _, arguments, _ in BAD_TYPES + BAD_VALUES for name in arguments}
     assert changed >= {"q", "k", "v", "dout", "out", "lse", "x", "causal", "softmax_scale"}
     assert changed >= {"block_m", "block_n", "max_len", "block_table", "seq_lens", "k_cache"}
-    assert changed >= {"block_mask"}
+    assert changed >= {"block_mask", "k_cache", "v_cache", "num_splits"}
+    assert changed >= {"out_a", "lse_a", "out_b", "lse_b"}
 
 
 @pytest.mark.parametrize(

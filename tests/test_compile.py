@@ -21,7 +21,8 @@ pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and
 
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without asking for more
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
-ATTENTION = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", "flash_attn_bwd")
+FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", "flash_decode")
+ATTENTION = (*FORWARD, "flash_attn_bwd")
 
 
 def run(name, head_dim=64, causal=False, strided=False):
@@ -42,6 +43,11 @@ def run(name, head_dim=64, causal=False, strided=False):
         cache = random(2, 4, 1, head_dim)
         return function(cache, cache, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32))
     q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
+    if name == "flash_decode":
+        return function(q, k, v, np.full(1, 3, np.int32), causal=causal)
+    if name == "merge_states":
+        lse = random(1, 1, 3)
+        return function(q, lse, k, lse)
     if name == "flash_attn_bwd":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
         return function(q, q, k, v, out, lse, causal=causal)
@@ -79,7 +85,7 @@ def check(kernel, args, cc):
 @pytest.mark.parametrize("cc", TARGETS, ids=lambda cc: "sm_" + "".join(map(str, cc)))
 @pytest.mark.parametrize(
     "name, causal",
-    [(name, False) for name in (*ATTENTION, "paged_kv_lookup", *SOFTMAXES)]
+    [(name, False) for name in (*ATTENTION, "merge_states", "paged_kv_lookup", *SOFTMAXES)]
     + [(name, True) for name in ATTENTION],
 )
 def test_within_the_stated_budget(name, causal, cc):
@@ -99,7 +105,7 @@ def test_any_head_dim_stays_in_registers(name, head_dim):
         check(kernel, args, (8, 0))
 
 
-@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_bwd"])
+@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_bwd", "flash_decode"])
 def test_strided_arrays_cost_no_spill(name):
     for kernel, args in launches(name, strided=True):
         check(kernel, args, (9, 0, "a"))

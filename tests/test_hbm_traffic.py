@@ -100,6 +100,36 @@ def test_backward(problem, options):
 
 
 @few
+@given(
+    problems,
+    options,
+    st.integers(0, 6),
+    st.lists(st.integers(0, 20), min_size=2, max_size=2),
+)
+def test_flash_decode(problem, options, num_splits, lengths):
+    batch, _, max_len, *_ = problem
+    seq_lens = np.minimum(lengths[:batch], max_len).astype(np.int32)
+    q, k, v = make_qkv(np.random.default_rng(0), *problem)
+    formula = hbm_traffic.flash_decode(
+        seq_lens, max_len, problem[1], *problem[3:], num_splits=num_splits, **options
+    )
+    meter = metered(fa_numba.flash_decode, q, k, v, seq_lens, num_splits=num_splits, **options)
+    check(formula, meter)
+
+
+@few
+@given(st.integers(0, 2), st.integers(0, 5), st.integers(1, 3), small)
+def test_merge_states(batch, seqlen_q, num_heads, head_dim):
+    rng = np.random.default_rng(0)
+    state = (
+        random(rng, batch, seqlen_q, num_heads, head_dim),
+        random(rng, batch, num_heads, seqlen_q),
+    )
+    formula = hbm_traffic.merge_states(batch, seqlen_q, num_heads, head_dim)
+    check(formula, metered(fa_numba.merge_states, *state, *state))
+
+
+@few
 @given(st.lists(st.integers(0, 20), max_size=4), small, st.integers(1, 3), small, st.integers(0, 5))
 def test_paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, extra):
     caches = make_paged_cache(np.random.default_rng(0), seq_lens, page_size, num_kv_heads, head_dim)
@@ -135,6 +165,15 @@ def test_block_sparse_attention_costs_its_share_of_live_tiles():
     sparse = hbm_traffic.flash_attn_v1(*sizes, **tiles, block_mask=block_mask)
     assert sparse.stores["out"] == block_mask.sum() * 16 * 64
     assert abs(sparse.stores["out"] / dense.stores["out"] - share) < 0.01
+
+
+def test_flash_decode_reads_the_cache_once_for_all_heads_of_a_group():
+    one, eight = (
+        hbm_traffic.flash_decode([100_000], 100_000, 1, num_heads, 1, 64) for num_heads in (1, 8)
+    )
+    assert one.loads["k_cache"] == eight.loads["k_cache"] == 100_000 * 64
+    partial = sum(eight.stores.values()) + eight.loads["out_partial"] + eight.loads["lse_partial"]
+    assert partial / eight.elements() < 0.04  # what splitting costs: 160 partial results a head
 
 
 def test_a_causal_mask_saves_nearly_half():

@@ -156,6 +156,40 @@ def test_a_mask_of_tiles_stands_for_a_mask_of_scores():
     np.testing.assert_array_equal(dense, [[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 1]])
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_cached_attention_looks_no_further_than_each_sequence(rng, causal):
+    q, k, v = make_qkv(rng, 3, 2, 7, 4, 2, 4)
+    out, lse = reference.cached_attention(q, k, v, [7, 0, 3], causal=causal, softmax_scale=0.3)
+    for b, n in enumerate((7, 0, 3)):
+        one = (x[b : b + 1, :n] for x in (k, v))
+        out_b, lse_b = reference.attention(q[b : b + 1], *one, causal=causal, softmax_scale=0.3)
+        np.testing.assert_array_equal(out[b], out_b[0])
+        np.testing.assert_array_equal(lse[b], lse_b[0])
+    assert reference.cached_attention(q, k, v, [1, 1, 1], dtype=np.float32)[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("cut", [0, 2, 6])
+def test_merged_parts_of_attention_are_the_whole(rng, cut):
+    q, k, v = make_qkv(rng, 2, 3, 6, 4, 2, 4)
+    parts = [reference.attention(q, k[:, part], v[:, part]) for part in (np.s_[:cut], np.s_[cut:])]
+    merged = reference.merge_states(*parts[0], *parts[1])
+    for x, y in zip(merged, reference.attention(q, k, v), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
+
+
+def test_an_empty_part_is_not_looked_at():
+    out, lse = np.ones((1, 1, 1, 2)), np.full((1, 1, 1), 3.0)
+    empty = np.full_like(out, np.nan), np.full_like(lse, -np.inf)
+    for merged in (
+        reference.merge_states(out, lse, *empty),
+        reference.merge_states(*empty, out, lse),
+    ):
+        np.testing.assert_array_equal(merged[0], out)
+        np.testing.assert_array_equal(merged[1], lse)
+    none, lse = reference.merge_states(*empty, *empty)
+    assert (none == 0).all() and (lse == -np.inf).all()
+
+
 def test_paged_kv_lookup_follows_the_block_table():
     cache = np.arange(4 * 2 * 1 * 1, dtype=np.float32).reshape(4, 2, 1, 1)  # page p holds 2p, 2p+1
     block_table = np.array([[3, 0], [1, -1], [-1, -1]], np.int32)

@@ -9,6 +9,8 @@ from fa_numba.analysis.hbm_traffic import (
     flash_attn_bwd,
     flash_attn_v1,
     flash_attn_v2,
+    flash_decode,
+    merge_states,
     naive_attn,
     naive_softmax,
     online_softmax,
@@ -19,6 +21,7 @@ from fa_numba.analysis.hbm_traffic import (
 from fa_numba.analysis.kv_cache_size import kv_cache_bytes, kv_cache_tokens
 from fa_numba.analysis.lint import lint
 from fa_numba.analysis.machine_code import machine_code
+from fa_numba.analysis.num_splits import choose_num_splits
 from fa_numba.analysis.occupancy import Occupancy, occupancy
 from fa_numba.analysis.roofline import Roofline
 
@@ -29,17 +32,20 @@ __all__ = [
     "Roofline",
     "Traffic",
     "calculate_block_sizes",
+    "choose_num_splits",
     "device",
     "flash_attention_traffic",
     "flash_attn_bwd",
     "flash_attn_v1",
     "flash_attn_v2",
+    "flash_decode",
     "intensity",
     "kernel_block_sizes",
     "kv_cache_bytes",
     "kv_cache_tokens",
     "lint",
     "machine_code",
+    "merge_states",
     "naive_attn",
     "naive_softmax",
     "occupancy",

@@ -6,12 +6,15 @@ every shared tile with its padding and its row statistics, the threads, the regi
 """
 
 import itertools
+import math
 
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without asking for more
 MAX_THREADS = 1024  # per thread block, on every GPU
 MAX_ACCUMULATORS = 128  # of the 255 registers a thread may have; the rest hold indices and operands
 
-KERNELS = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
+MIN_ROWS = 4  # of a tile: with fewer there are too few threads to keep the loads of K and V coming
+
+KERNELS = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_bwd", "flash_decode")
 
 
 def ceil_div(a, b):
@@ -72,6 +75,7 @@ def shared_bytes(kernel_name, head_dim, block_m, block_n):
         "naive_attn": [m * d + n * odd, 128, n * d + m * n],  # q, k; a tree of 128 threads; v, p
         "flash_attn_v1": [m * d + n * odd + n * d + 2 * m * n + 2 * m],  # q, k, v; s, p; l, m
         "flash_attn_v2": [m * d + n * odd + n * d + 2 * m * n],  # q, k, v; s, p
+        "flash_decode": [m * d + n * odd + n * d + 2 * m * n],  # q, k, v; s, p
         "flash_attn_bwd": [
             2 * n * d + 2 * m * odd + 2 * m * n + 2 * m,  # dK/dV: k, v; q, dout; p, ds; lse, delta
             2 * m * d + 2 * n * odd + m * n + 2 * m,  # dQ: q, dout; k, v; ds; lse, delta
@@ -101,7 +105,12 @@ def accumulators(kernel_name, head_dim, block_m, block_n):
 
 
 def kernel_block_sizes(
-    kernel_name, head_dim, *, sram_bytes=STATIC_SHARED_BYTES, max_threads=MAX_THREADS // 4
+    kernel_name,
+    head_dim,
+    *,
+    num_rows=math.inf,
+    sram_bytes=STATIC_SHARED_BYTES,
+    max_threads=MAX_THREADS // 4,
 ):
     """Tile sizes that a kernel of this package can really run with.
 
@@ -112,6 +121,9 @@ def kernel_block_sizes(
     ----------
     kernel_name : one of `KERNELS`
     head_dim : int
+    num_rows : int, default=more than any tile has
+        Rows that there are: block_m is not larger than it must be to hold them in one tile, or
+        `MIN_ROWS`.
     sram_bytes : int, default=48 KiB
         Shared memory of a thread block.
     max_threads : int, default=256
@@ -128,6 +140,7 @@ def kernel_block_sizes(
         (m, n)
         for m, n in itertools.product(powers, repeat=2)
         if m * n <= max_threads
+        and m < 2 * max(MIN_ROWS, num_rows)
         and shared_bytes(kernel_name, head_dim, m, n) <= sram_bytes
         and accumulators(kernel_name, head_dim, m, n) <= MAX_ACCUMULATORS
     ]

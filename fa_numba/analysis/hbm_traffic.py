@@ -5,9 +5,12 @@ watching, and the two are equal. A cache may serve some of it: a GPU's DRAM coun
 Arguments are sizes, so that a formula answers for problems too large to run.
 """
 
+import itertools
+import math
 from dataclasses import dataclass, field
 
 from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
+from fa_numba.analysis.num_splits import choose_num_splits
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,96 @@ def flash_attn_bwd(
     return Traffic(loads, stores)
 
 
+def flash_decode(
+    seq_lens,
+    max_len,
+    seqlen_q,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    num_splits=0,
+    block_m=None,
+    block_n=None,
+):
+    """Traffic of `fa_numba.flash_decode`, its two kernels together.
+
+    Parameters
+    ----------
+    seq_lens : sequence of int
+    max_len, seqlen_q, num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    num_splits : int, default=0
+        0 is what the CPU engine chooses.
+    block_m, block_n : int, default=what the kernel chooses
+
+    Returns
+    -------
+    Traffic
+        seq_lens is read by every thread of the first kernel, lse_partial by every thread of the
+        second: the hardware makes one access of each warp's.
+    """
+    seq_lens = [int(length) for length in seq_lens]
+    batch, group_size = len(seq_lens), num_heads // num_kv_heads
+    num_rows = seqlen_q * group_size  # that share a K/V head
+    block_m, block_n = _tiles("flash_decode", head_dim, block_m, block_n, num_rows)
+    num_m_tiles = ceil_div(num_rows, block_m)
+    thread_blocks = num_m_tiles * num_kv_heads * batch
+    if num_splits == 0:
+        num_splits = choose_num_splits(thread_blocks, ceil_div(max_len, block_n))
+    thread_blocks *= num_splits
+
+    keys = 0  # that the thread blocks of one K/V head load
+    for seqlen_k, m_tile, split in itertools.product(
+        seq_lens, range(num_m_tiles), range(num_splits)
+    ):
+        num_n_tiles = ceil_div(seqlen_k, block_n)
+        n_first, n_end = (s * num_n_tiles // num_splits * block_n for s in (split, split + 1))
+        if causal:  # the tile's last query sees the keys before n_end; tiles are loaded whole
+            last_m = ((m_tile + 1) * block_m - 1) // group_size
+            n_end = min(n_end, last_m + 1 + seqlen_k - seqlen_q)
+        n_tiles = ceil_div(max(0, n_end - n_first), block_n)
+        keys += min(seqlen_k, n_first + n_tiles * block_n) - min(seqlen_k, n_first)
+
+    rows = batch * num_heads * seqlen_q
+    partial = num_splits * rows
+    k = num_kv_heads * keys * head_dim
+    loads = {
+        "q": partial * head_dim,  # once per split
+        "k_cache": k,
+        "v_cache": k,
+        "seq_lens": thread_blocks * block_m * block_n,
+        "out_partial": partial * head_dim,
+        "lse_partial": partial * 32,
+    }
+    stores = {
+        "out_partial": partial * head_dim,
+        "lse_partial": partial,
+        "out": rows * head_dim,
+        "lse": rows,
+    }
+    return Traffic(loads, stores)
+
+
+def merge_states(batch, seqlen_q, num_heads, head_dim):
+    """Traffic of `fa_numba.merge_states` where no part is empty.
+
+    Parameters
+    ----------
+    batch, seqlen_q, num_heads, head_dim : int
+
+    Returns
+    -------
+    Traffic
+        lse_a and lse_b are read by every thread: the hardware makes one access of a warp's.
+    """
+    rows = batch * seqlen_q * num_heads
+    out = rows * head_dim
+    loads = {"out_a": out, "out_b": out, "lse_a": rows * 32, "lse_b": rows * 32}
+    return Traffic(loads, {"out": out, "lse": rows})
+
+
 def paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, *, max_len=None):
     """Traffic of `fa_numba.paged_kv_lookup`.
 
@@ -300,8 +393,8 @@ def _in_bytes(elements, dtype_bytes):
     return {**moved, "total": sum(moved.values())}
 
 
-def _tiles(kernel_name, head_dim, block_m, block_n):
-    best_m, best_n = kernel_block_sizes(kernel_name, head_dim)
+def _tiles(kernel_name, head_dim, block_m, block_n, num_rows=math.inf):
+    best_m, best_n = kernel_block_sizes(kernel_name, head_dim, num_rows=num_rows)
     return best_m if block_m is None else block_m, best_n if block_n is None else block_n
 
 

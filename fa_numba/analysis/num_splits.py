@@ -1,0 +1,33 @@
+"""Into how many splits are the keys cut, so that a GPU has enough to do?
+
+A decoding step has few queries, and so few thread blocks; each split multiplies them. More splits
+than the GPU has room for only make more partial results to combine.
+"""
+
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.devices import DEFAULT, DEVICES
+
+BLOCKS_PER_SM = 4  # one thread block of an SM computes while the others wait for memory
+
+
+def choose_num_splits(thread_blocks, num_n_tiles, num_sms=None):
+    """The fewest splits that give every SM of the GPU `BLOCKS_PER_SM` thread blocks.
+
+    But no more than there are tiles of keys, and at least one.
+
+    Parameters
+    ----------
+    thread_blocks : int
+        How many there are without splitting.
+    num_n_tiles : int
+        Tiles of keys in the longest sequence that there may be.
+    num_sms : int, default=those of a T4
+
+    Returns
+    -------
+    int
+    """
+    if num_sms is None:
+        num_sms = DEVICES[DEFAULT].num_sms
+    enough = ceil_div(BLOCKS_PER_SM * num_sms, max(1, thread_blocks))
+    return max(1, min(enough, num_n_tiles))

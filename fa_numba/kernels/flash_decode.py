@@ -1,0 +1,274 @@
+"""Flash-Decoding: attention of a few new queries over a long cache of keys.
+
+flash_attn_v2   a thread block for each tile of queries and head  idle SMs where queries are few
+flash_decode    and for each split of the keys; then combine      out once per split  <- this file
+
+A decoding step has one query for each sequence. flash_attn_v2 would give it num_heads thread blocks
+of which each reads all of the keys, while most of the GPU sleeps. Here the keys are cut into
+splits, each is attended to by thread blocks of its own, and `combine` merges the partial results
+as merge_states does.
+
+The query heads that share a K/V head, group_size of them, are rows of one tile: packed so, they
+read the cache once, not once each.
+
+Source: Dao, Haziza, Massa, Sizov 2023, Flash-Decoding for long-context inference (a blog post of
+Stanford CRFM). Paper of the packing: Ainslie et al. 2023, GQA, arXiv:2305.13245.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.num_splits import choose_num_splits
+
+NEG_INF = np.float32(-np.inf)
+WARP_SIZE = 32
+
+
+@functools.cache
+def make_flash_decode(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
+    """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M)."""
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit
+    def flash_decode_kernel(q, k_cache, v_cache, seq_lens, out_partial, lse_partial, softmax_scale):
+        """A thread block owns BLOCK_M rows of a K/V head and walks the tiles of one split.
+
+        A row is a query of a query head; the heads of a group are neighbours.
+
+        grid      (num_m_tiles * num_splits, num_kv_heads, batch); threads (BLOCK_N, BLOCK_M):
+                  thread (ty, tx) computes score [ty, tx] of each tile, and columns
+                  tx, tx + BLOCK_N, ... of out
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                  s_tile, p_tile (BLOCK_M, BLOCK_N)
+        private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
+        HBM       K and V once per tile of rows; Q, out_partial, lse_partial once per split;
+                  seq_lens in every thread
+        paper     FlashAttention-2, Algorithm 1, over a part of the keys
+        budget    128 registers, 36096 bytes shared (HEAD_DIM=64, BLOCK_M=4, BLOCK_N=64)
+        """
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
+        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        num_splits = lse_partial.shape[0]
+        m_tile, split = cuda.blockIdx.x // num_splits, cuda.blockIdx.x % num_splits
+        kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], seq_lens[b]
+        group_size = q.shape[2] // k_cache.shape[2]
+        row = m_tile * BLOCK_M + ty
+        m = row // group_size  # this thread's query
+        head = kv_head * group_size + row % group_size
+        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
+
+        # The tiles of this sequence, shared out evenly. With more splits than tiles some get none:
+        # their state is that of no keys, (0, -inf).
+        num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N
+        n_first = split * num_n_tiles // num_splits * BLOCK_N
+        n_end = min(seqlen_k, (split + 1) * num_n_tiles // num_splits * BLOCK_N)
+        if CAUSAL:  # no row of the tile sees a key from here on
+            last_m = (m_tile * BLOCK_M + BLOCK_M - 1) // group_size
+            n_end = min(n_end, last_m + 1 + seqlen_k - seqlen_q)
+
+        for d in range(tx, HEAD_DIM, BLOCK_N):
+            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+        for c in range(NUM_COLS):
+            acc[c] = float32(0.0)
+        m_i = NEG_INF
+        l_i = float32(0.0)
+
+        for n_start in range(n_first, n_end, BLOCK_N):
+            for r in range(ty, BLOCK_N, BLOCK_M):
+                n = n_start + r
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    k_tile[r, d] = k_cache[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = v_cache[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+            cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
+
+            s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
+            for d in range(HEAD_DIM):
+                s += q_tile[ty, d] * k_tile[tx, d]
+            n = n_start + tx
+            s_tile[ty, tx] = s * softmax_scale if n < seqlen_k and n <= last_n else NEG_INF
+            cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
+
+            m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
+            for c in range(BLOCK_N):
+                m_new = max(m_new, s_tile[ty, c])
+            shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
+            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)         line 9
+            m_i = m_new
+            cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
+
+            l_ij = float32(0.0)
+            for c in range(NUM_COLS):
+                pv[c] = float32(0.0)
+            for r in range(BLOCK_N):
+                p = p_tile[ty, r]
+                l_ij += p
+                for c in range(NUM_COLS):
+                    d = tx + c * BLOCK_N
+                    if d < HEAD_DIM:
+                        pv[c] += p * v_tile[r, d]
+            l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
+            for c in range(NUM_COLS):
+                acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+
+        if m < seqlen_q:
+            for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
+                d = tx + c * BLOCK_N
+                if d < HEAD_DIM:
+                    x = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
+                    out_partial[split, b, m, head, d] = x
+            if tx == 0:
+                lse_partial[split, b, head, m] = m_i + math.log(l_i)  # -inf: no key      line 13
+
+    return flash_decode_kernel
+
+
+@functools.cache
+def make_combine(HEAD_DIM):
+    """The second kernel, the ⊕ of the partial results: launch it with threads (WARP_SIZE,)."""
+    NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a thread owns
+
+    @cuda.jit
+    def combine_kernel(out_partial, lse_partial, out, lse):
+        """A warp owns a row of out, one query of one head, and walks its partial results.
+
+        The online softmax again: a split counts as one key, whose score is its lse and whose value
+        is its out.
+
+        grid      (seqlen_q, num_heads, batch); threads (WARP_SIZE,): thread tx owns columns
+                  tx, tx + WARP_SIZE, ...
+        shared    none
+        private   acc (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread
+        HBM       out_partial, out, lse once; lse_partial in every thread
+        paper     Online normalizer calculation for softmax, section 3.1
+        budget    56 registers, 0 bytes shared (HEAD_DIM=64)
+        """
+        acc = cuda.local.array(NUM_COLS, float32)
+        tx = cuda.threadIdx.x
+        m, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+
+        for c in range(NUM_COLS):
+            acc[c] = float32(0.0)
+        m_i = NEG_INF
+        l_i = float32(0.0)
+        for split in range(lse_partial.shape[0]):
+            score = lse_partial[split, b, head, m]
+            m_new = max(m_i, score)
+            shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
+            alpha = math.exp(m_i - shift)
+            p = math.exp(score - shift)  # 0 for a split that saw no key
+            m_i = m_new
+            l_i = alpha * l_i + p
+            for c in range(NUM_COLS):
+                d = tx + c * WARP_SIZE
+                if d < HEAD_DIM:
+                    acc[c] = alpha * acc[c] + p * out_partial[split, b, m, head, d]
+
+        for c in range(NUM_COLS):
+            d = tx + c * WARP_SIZE
+            if d < HEAD_DIM:
+                out[b, m, head, d] = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
+        if tx == 0:
+            lse[b, head, m] = m_i + math.log(l_i)  # -inf for a row that saw no key
+
+    return combine_kernel
+
+
+def flash_decode(
+    q,
+    k_cache,
+    v_cache,
+    seq_lens,
+    *,
+    causal=False,
+    softmax_scale=None,
+    num_splits=0,
+    block_m=None,
+    block_n=None,
+):
+    """Flash-Decoding: attention of a few queries to each sequence of a contiguous KV cache.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+        The last seqlen_q tokens of each sequence: 1 in plain decoding, any number from 0.
+    k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim), float32
+        The keys and values of all tokens, the new ones included. num_heads is a multiple of
+        num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous last axis; head_dim from 1 to
+        256.
+    seq_lens : array of shape (batch,), int32
+        How many tokens of each sequence there are; what the caches hold past them is not read.
+    causal : bool, default=False
+        Bottom-right aligned: query m of sequence b sees the keys up to
+        m + seq_lens[b] − seqlen_q, so that one query sees them all.
+    softmax_scale : float, default=1/√head_dim
+    num_splits : int, default=0
+        Into how many parts the keys of each sequence are cut. 0 is chosen by
+        `fa_numba.analysis.choose_num_splits`, from the GPU's SMs and the shapes alone: reading
+        seq_lens would mean waiting for the GPU. On the CPU engine the GPU is thought to be a T4.
+    block_m, block_n : int, default=chosen
+        Tile sizes, `fa_numba.analysis.kernel_block_sizes`; a tile has block_m of the
+        seqlen_q * num_heads / num_kv_heads rows that read one K/V head.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+
+    Notes
+    -----
+    The contents of seq_lens are checked where it is a NumPy array. On a GPU that would mean waiting
+    for it, so they are not: a length out of range reads memory that is not the cache's.
+    """
+    checks.check_decode(q, k_cache, v_cache, seq_lens)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    max_len, num_kv_heads = k_cache.shape[1:3]
+    causal = checks.check_causal(causal)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    num_splits = checks.check_num_splits(num_splits)
+    num_rows = seqlen_q * (num_heads // num_kv_heads)
+    block_m, block_n = checks.check_block_sizes(
+        "flash_decode", head_dim, block_m, block_n, num_rows=num_rows
+    )
+    num_m_tiles = ceil_div(num_rows, block_m)
+    if num_splits == 0:
+        num_splits = choose_num_splits(
+            num_m_tiles * num_kv_heads * batch, ceil_div(max_len, block_n), arrays.num_sms(q)
+        )
+    out = arrays.empty(q, q.shape)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    out_partial = arrays.empty(q, (num_splits, *out.shape))
+    lse_partial = arrays.empty(q, (num_splits, *lse.shape))
+
+    kernel = make_flash_decode(head_dim, block_m, block_n, causal)
+    grid = (num_m_tiles * num_splits, num_kv_heads, batch)
+    caches = (k_cache, v_cache, seq_lens)
+    arrays.launch(
+        kernel, grid, (block_n, block_m), q, *caches, out_partial, lse_partial, softmax_scale
+    )
+    kernel = make_combine(head_dim)
+    grid = (seqlen_q, num_heads, batch)
+    arrays.launch(kernel, grid, (WARP_SIZE,), out_partial, lse_partial, out, lse)
+    return out, lse

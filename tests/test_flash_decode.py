@@ -1,0 +1,183 @@
+"""flash_decode on the CPU engine, every access checked."""
+
+import numpy as np
+import pytest
+from cases import (
+    TILES,
+    assert_close,
+    check_forward,
+    each_mask,
+    each_shape,
+    each_value,
+    make_qkv,
+    strided,
+)
+
+from fa_numba import analysis, flash_attn_v2, flash_decode, reference, simt
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+LENGTHS = [0, 1, 7, 8, 9, 37]  # with tiles of 8: none, one key, tile ± 1, many tiles
+
+
+def on_full_caches(q, k, v, **options):
+    """Attention to all of k and v, so that decoding meets the cases of the other kernels."""
+    return flash_decode(q, k, v, np.full(len(q), k.shape[1], np.int32), **options)
+
+
+def check_decode(q, k_cache, v_cache, seq_lens, *, causal=False, **options):
+    """Hold flash_decode to the definition; what is past the end of a sequence becomes NaN."""
+    seq_lens = np.array(seq_lens, np.int32)
+    for b, seq_len in enumerate(seq_lens):
+        k_cache[b, seq_len:] = v_cache[b, seq_len:] = np.nan
+    arrays = (q, k_cache, v_cache, seq_lens)
+    before = [x.copy() for x in arrays]
+    out, lse = flash_decode(*arrays, causal=causal, **options)
+    want = reference.cached_attention(*arrays, causal=causal)
+    plain = reference.cached_attention(*arrays, causal=causal, dtype=np.float32)
+    assert_close(out, want[0], plain[0], name="out")
+    assert_close(lse, want[1], plain[1], name="lse")
+    for x, y in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+    return out, lse
+
+
+@each_mask
+@each_shape
+def test_shapes(rng, shape, causal):
+    q, k, v = make_qkv(rng, *shape.sizes)
+    options = {"causal": causal, "num_splits": 3, "block_m": 8, "block_n": 8}
+    check_forward(on_full_caches, q, k, v, **options)
+
+
+@each_mask
+@each_value
+@pytest.mark.parametrize("num_splits", [1, 2, 5])
+def test_values(rng, values, num_splits, causal):
+    options = {"causal": causal, "num_splits": num_splits, "block_m": 8, "block_n": 4}
+    check_forward(on_full_caches, *values(rng), **options)
+
+
+@each_mask
+@pytest.mark.parametrize("num_splits", [0, 1, 2, 3, 4, 5, 6, 7, 64])  # the longest has 5 tiles
+def test_the_number_of_splits_does_not_change_the_answer(rng, num_splits, causal):
+    q, k, v = make_qkv(rng, len(LENGTHS), 3, 40, 4, 2, 8)
+    options = {"num_splits": num_splits, "block_m": 8, "block_n": 8}
+    check_decode(q, k, v, LENGTHS, causal=causal, **options)
+
+
+@each_mask
+@pytest.mark.parametrize("block_m, block_n", TILES)
+def test_tile_size_does_not_change_the_answer(rng, block_m, block_n, causal):
+    q, k, v = make_qkv(rng, len(LENGTHS), 3, 40, 4, 2, 6)
+    tiles = {"block_m": block_m, "block_n": block_n}
+    check_decode(q, k, v, LENGTHS, causal=causal, num_splits=3, **tiles)
+
+
+@pytest.mark.parametrize("seqlen_q", [1, 2, 5, 9])
+@pytest.mark.parametrize(
+    "num_heads, num_kv_heads", [(3, 3), (4, 2), (6, 2), (5, 1)], ids=["mha", "gqa", "gqa3", "mqa"]
+)
+def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
+    q, k, v = make_qkv(rng, 2, seqlen_q, 21, num_heads, num_kv_heads, 8)
+    options = {"num_splits": 2, "block_m": 4, "block_n": 4}  # queries of a group in several tiles
+    check_decode(q, k, v, [21, 13], causal=True, **options)
+
+
+@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
+def test_chosen_tiles_and_splits(rng, head_dim):
+    q, k, v = make_qkv(rng, 3, 1, 70, 4, 2, head_dim)
+    check_decode(q, k, v, [70, 1, 33])
+
+
+@pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
+def test_softmax_scale(rng, softmax_scale):
+    q, k, v = make_qkv(rng, 1, 1, 9, 1, 1, 8)
+    check_forward(on_full_caches, q, k, v, softmax_scale=softmax_scale)
+
+
+@pytest.mark.parametrize("num_splits", [1, 4])
+def test_sequences_without_a_token_give_zero(rng, num_splits):
+    q, k, v = make_qkv(rng, 2, 1, 16, 2, 1, 8)
+    out, lse = check_decode(q, k, v, [0, 0], num_splits=num_splits)
+    assert (out == 0).all() and (lse == -np.inf).all()
+
+
+def test_one_split_is_flash_attn_v2_bit_for_bit(rng):
+    q, k, v = make_qkv(rng, 2, 5, 21, 2, 2, 8)
+    options = {"causal": True, "block_m": 4, "block_n": 4}
+    got = on_full_caches(q, k, v, num_splits=1, **options)
+    for x, y in zip(got, flash_attn_v2(q, k, v, **options), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_the_same_bits_from_run_to_run(rng):
+    arrays = (*make_qkv(rng, 1, 2, 37, 4, 2, 8), np.array([33], np.int32))
+    first, again = (flash_decode(*arrays, num_splits=4) for _ in range(2))
+    for x, y in zip(first, again, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_strided_views_are_read_in_place_and_left_alone(rng):
+    q, k, v = (strided(x) for x in make_qkv(rng, 2, 3, 19, 2, 1, 8))
+    for x in (q, k, v):
+        x.flags.writeable = False
+    options = {"causal": True, "num_splits": 3, "block_m": 8, "block_n": 4}
+    check_forward(on_full_caches, q, k, v, **options)
+
+
+def test_nan_in_one_sequence_stays_there(rng):
+    q, k, v = make_qkv(rng, 3, 2, 20, 4, 2, 8)
+    k[1, 3, 0], v[1, 3, 1, 2] = np.nan, np.nan
+    out, lse = on_full_caches(q, k, v, num_splits=2, block_m=4, block_n=8)
+    assert np.isnan(out[1, :, :2]).all() and np.isnan(out[1, :, 2:, 2]).all()  # both K/V heads
+    assert np.isnan(out).sum() == 2 * 2 * 8 + 2 * 2 and np.isnan(lse).sum() == 2 * 2
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 8])
+def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
+    q, k, v = make_qkv(rng, 1, 1, 64, num_heads, 1, 16)
+    with simt.tracing() as traces:
+        on_full_caches(q, k, v, num_splits=4)
+    for cache in ("k_cache", "v_cache"):
+        assert traces[0].arrays[cache].loads == 64 * 16  # each number once, however many heads
+
+
+def test_causal_rows_do_not_load_what_none_of_them_sees(rng):
+    q, k, v = make_qkv(rng, 1, 64, 64, 1, 1, 4)
+    options = {"num_splits": 2, "block_m": 8, "block_n": 8}
+    loads = []
+    for causal in (False, True):
+        with simt.tracing() as traces:
+            on_full_caches(q, k, v, causal=causal, **options)
+        loads.append(traces[0].arrays["k_cache"].loads)
+    assert loads[1] * 16 == loads[0] * 9  # 1 + 2 + ... + 8 of 8 · 8 tiles
+
+
+@pytest.mark.parametrize(
+    "batch, max_len, splits",
+    [
+        (1, 100_000, 80),  # 2 thread blocks without splitting, 160 wanted: 4 for each of 40 SMs
+        (40, 100_000, 2),
+        (80, 100_000, 1),
+        (500, 100_000, 1),
+        (1, 200, 4),  # there are but four tiles of 64 keys
+        (1, 0, 1),
+    ],
+)
+def test_zero_splits_fill_the_gpu(batch, max_len, splits):
+    assert analysis.kernel_block_sizes("flash_decode", 64, num_rows=4) == (4, 64)
+    q = np.zeros((batch, 1, 8, 64), np.float32)
+    cache = np.broadcast_to(np.zeros(64, np.float32), (batch, max_len, 2, 64))
+    with simt.tracing() as traces:
+        flash_decode(q, cache, cache, np.zeros(batch, np.int32))  # short, but who knows it?
+    assert traces[0].grid == (splits, 2, batch)
+
+
+def test_splits_are_chosen_by_the_sms_of_the_gpu():
+    assert analysis.choose_num_splits(1, 10_000) == 4 * 40  # a T4
+    assert analysis.choose_num_splits(1, 10_000, 132) == 4 * 132  # an H200
+    assert analysis.choose_num_splits(100, 10_000, 132) == 6  # 528 / 100, rounded up
+    assert analysis.choose_num_splits(528, 10_000, 132) == 1
+    assert analysis.choose_num_splits(1, 7, 132) == 7
+    assert analysis.choose_num_splits(0, 0, 132) == 1
