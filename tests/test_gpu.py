@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import fa_numba
-from fa_numba import reference
+from fa_numba import analysis, arrays, reference
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
 pytestmark = [
@@ -89,6 +89,95 @@ def test_forward(name, case):
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
     for before, after in zip((q, k, v), on_gpu, strict=True):
         np.testing.assert_array_equal(before, after.get())
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 1])
+@pytest.mark.parametrize("case", [*SMALL, *LARGE[:2], LARGE[4]], ids=named)
+def test_block_sparse(case, share):
+    q, k, v, causal = make_case(case)
+    seqlen_q, seqlen_k, head_dim = q.shape[1], k.shape[1], q.shape[3]
+    block_m, block_n = analysis.kernel_block_sizes("flash_attn_v1", head_dim)
+    num_tiles = -(-seqlen_q // block_m), -(-seqlen_k // block_n)
+    block_mask = np.random.default_rng(0).random(num_tiles) < share
+    mask = reference.dense_mask(block_mask, block_m, block_n, seqlen_q, seqlen_k)
+    out_ref, lse_ref = reference.attention(q, k, v, causal=causal, mask=mask)
+    out_f32, _ = reference.attention(q, k, v, causal=causal, mask=mask, dtype=np.float32)
+    on_gpu = [cupy.asarray(x) for x in (q, k, v)]
+    sparse = fa_numba.flash_attn_v1(*on_gpu, causal=causal, block_mask=cupy.asarray(block_mask))
+    assert_close(sparse[0], out_ref, out_f32)
+    l, m = (x.get() for x in sparse[1:])
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(m + np.log(l), lse_ref, rtol=1e-5, atol=1e-5)
+    if share == 1:
+        for x, dense in zip(sparse, fa_numba.flash_attn_v1(*on_gpu, causal=causal), strict=True):
+            assert (x == dense).all()
+
+
+# seq_lens, max_len, seqlen_q, num_heads, num_kv_heads, head_dim
+DECODE_SMALL = [
+    ([1], 1, 1, 1, 1, 1),
+    ([0, 1, 63, 64, 65], 70, 1, 4, 2, 64),
+    ([200, 3], 200, 3, 4, 1, 59),
+    ([90, 90], 100, 1, 3, 3, 111),
+    ([40, 0, 25], 40, 20, 2, 2, 256),
+    ([2], 8, 5, 2, 1, 32),  # causal: rows that see no key
+]
+DECODE_LARGE = [
+    ([131_072], 131_072, 1, 8, 2, 64),
+    ([131_071], 131_072, 1, 8, 8, 128),
+    ([8192, 100, 0, 5001], 8192, 1, 32, 8, 128),
+    ([10_000, 16_384], 16_384, 70, 4, 2, 64),  # a chunk of a prompt
+]
+
+
+def decode_named(case):
+    seq_lens, _, seqlen_q, num_heads, num_kv_heads, head_dim = case
+    size = "small" if case in DECODE_SMALL else "large"
+    lengths = "_".join(map(str, seq_lens))
+    return f"{size}-q{seqlen_q}-k{lengths}-h{num_heads}_{num_kv_heads}-d{head_dim}"
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("case", DECODE_SMALL + DECODE_LARGE, ids=decode_named)
+def test_flash_decode(case, causal):
+    seq_lens, max_len, seqlen_q, num_heads, num_kv_heads, head_dim = case
+    rng = np.random.default_rng(sum(seq_lens))
+    q = random(rng, len(seq_lens), seqlen_q, num_heads, head_dim)
+    k, v = (random(rng, len(seq_lens), max_len, num_kv_heads, head_dim) for _ in range(2))
+    for b, seq_len in enumerate(seq_lens):
+        k[b, seq_len:] = v[b, seq_len:] = np.nan
+    out_ref, lse_ref = reference.cached_attention(q, k, v, seq_lens, causal=causal)
+    out_f32, _ = reference.cached_attention(q, k, v, seq_lens, causal=causal, dtype=np.float32)
+    host = (q, k, v, np.array(seq_lens, np.int32))
+    on_gpu = [cupy.asarray(x) for x in host]
+    for num_splits in (0, 1, 2, 7, 300):
+        options = {"causal": causal, "num_splits": num_splits}
+        out, lse = fa_numba.flash_decode(*on_gpu, **options)
+        assert_close(out, out_ref, out_f32)
+        np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
+        out_again, lse_again = fa_numba.flash_decode(*on_gpu, **options)
+        assert (out == out_again).all() and (lse == lse_again).all()
+    for before, after in zip(host, on_gpu, strict=True):
+        np.testing.assert_array_equal(before, after.get())
+
+
+def test_splits_are_chosen_for_this_gpu_small():
+    sms = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    assert arrays.num_sms(cupy.zeros(1)) == sms
+    assert arrays.num_sms(np.zeros(1)) is None
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, 300])
+def test_merge_states_small(cut):
+    q, k, v, _ = make_case((2, 17, 300, 4, 2, 59, False))
+    want = reference.attention(q, k, v)
+    plain = reference.attention(q, k, v, dtype=np.float32)
+    q, k, v = (cupy.asarray(x) for x in (q, k, v))
+    left = fa_numba.flash_attn_v2(q, k[:, :cut], v[:, :cut])
+    right = fa_numba.flash_attn_v2(q, k[:, cut:], v[:, cut:])
+    out, lse = fa_numba.merge_states(*left, *right)
+    assert_close(out, want[0], plain[0])
+    np.testing.assert_allclose(lse.get(), want[1], rtol=1e-5, atol=1e-5)
 
 
 @cases
