@@ -1,6 +1,6 @@
 """How fast is the CPU engine, and what does each check cost?
 
-    python -m benchmarks.bench_engine                 about two minutes; prints the table
+    python -m benchmarks.bench_engine                 about five minutes; prints the table
     python -m benchmarks.bench_engine --full          every size in Numba's simulator: long
     python -m benchmarks.bench_engine --json FILE     save it
 
@@ -21,6 +21,7 @@ import datetime
 import importlib.metadata
 import itertools
 import json
+import math
 import os
 import platform
 import statistics
@@ -131,6 +132,7 @@ def rows():
     )
 
 
+SECONDS = 4  # per row, at least
 EDITS = itertools.count()
 NO_SIMULATOR = {"warp_softmax"}  # it has no shuffles
 
@@ -145,7 +147,7 @@ ENGINE = {  # column -> checks, counters
 }
 
 
-def run(rows, *, full=False, repeats=7):
+def run(rows, *, full=False, repeats=4):
     """Time every row.
 
     Parameters
@@ -153,8 +155,8 @@ def run(rows, *, full=False, repeats=7):
     rows : sequence of Row
     full : bool, default=False
         Also run the simulator and the greenlets on the rows marked "full".
-    repeats : int, default=7
-        Launches per cell of our engine, of which the fastest counts.
+    repeats : int, default=4
+        Launches per cell of our engine, at least, of which the fastest counts.
 
     Returns
     -------
@@ -170,9 +172,7 @@ def run(rows, *, full=False, repeats=7):
         if slowly:
             *where, args = launch(row.kernel, row.size)
             cells["greenlets"] = milliseconds(greenlet_oracle.launch, *where, *args)
-        call = row.ready()
-        for column, (checks, counters) in ENGINE.items():
-            cells[column] = engine_ms(call, repeats, checks, counters)
+        cells |= engine_ms(row.ready(), repeats)
         cells["first launch"] = first_launch_ms(row.kernel) if row.kernel else None
         result.append(cells)
     return result
@@ -185,22 +185,29 @@ def milliseconds(function, *args):
     return 1000 * (time.process_time() - start)
 
 
-def engine_ms(call, repeats, checks, counters=False):
-    """Processor time of a call whose launches run with these checks."""
-    with simt.options(package=True, **checks), simt.tracing() if counters else nullcontext():
-        call()  # transformed before, as for the second launch of a cell
-        return min(milliseconds(call) for _ in range(repeats))
+def engine_ms(call, repeats):
+    """Processor time of a call with each set of checks, by column.
+
+    The columns take turns, for some seconds: the machine may be slow for a while.
+    """
+    best = dict.fromkeys(ENGINE, math.inf)
+    start = time.process_time()
+    while repeats > 0 or time.process_time() - start < SECONDS:
+        repeats -= 1
+        for column, (checks, counters) in ENGINE.items():
+            with simt.options(package=True, **checks):
+                with simt.tracing() if counters else nullcontext():
+                    best[column] = min(best[column], milliseconds(call))
+    return best
 
 
 def simulator_ms(name, size):
-    """One launch in another process, where Numba is imported as its simulator."""
+    """The fastest of three launches, in processes where Numba is imported as its simulator."""
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", SIMULATE, name, str(size)]
     root = Path(__file__).parents[1]
-    done = subprocess.run(
-        command, env=environment, cwd=root, capture_output=True, text=True, check=True
-    )
-    return 1000 * float(done.stdout)
+    how = dict(env=environment, cwd=root, capture_output=True, text=True, check=True)
+    return 1000 * min(float(subprocess.run(command, **how).stdout) for _ in range(3))
 
 
 def first_launch_ms(name, edits=5):
@@ -241,7 +248,8 @@ def main(json_file=RESULTS / "engine.json", full=False):
         "machine": machine(),
         "command": f"python -m benchmarks.bench_engine{' --full' * full}",
         "date": datetime.date.today().isoformat(),
-        "note": "Milliseconds of processor time per launch; the columns are explained in "
+        "note": "Milliseconds of processor time per launch, the least of several (load average of "
+        f"the machine {os.getloadavg()[1]:.1f}); the columns are explained in "
         "`benchmarks/bench_engine.py`",
         "rows": table_rows,
     }
