@@ -184,7 +184,10 @@ class Trace:
 
     @property
     def intensity(self):
-        """FLOPs per byte loaded from or stored to global memory, as the threads ask for it."""
+        """FLOPs per byte loaded from or stored to global memory, as the threads ask for it.
+
+        Infinite where nothing is.
+        """
         moved = self.load_bytes + self.store_bytes
         return self.flops.total / moved if moved else math.inf
 

@@ -113,6 +113,11 @@ def is_pure(e):
     return not contains([e], (ast.Subscript, ast.Call, ast.FloorDiv, ast.Mod, ast.IfExp))
 
 
+def is_literal(e):
+    """Tell whether an expression is made of literals alone: Python computes it, no thread does."""
+    return not contains([e], (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+
+
 def is_part(index):
     """Tell whether an index stands for a part of an array: x[2:5], x[::-1, 0] or x[..., 0]."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
@@ -294,7 +299,7 @@ class Transformer:
         return self.operation(node, node.op, left, right, node.left, node.right)
 
     def operation(self, node, op, left, right, left_source, right_source):
-        if not self.counting:
+        if not self.counting or (is_literal(left_source) and is_literal(right_source)):
             return self.uncounted(node, op, left, right, left_source, right_source)
         product = None
         if isinstance(op, (ast.Add, ast.Sub)):
