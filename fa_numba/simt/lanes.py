@@ -261,13 +261,26 @@ class Lanes:
                 break
         self.loop_end()
 
-    def tuple_turns(self, exits, values):
-        if not isinstance(values, tuple):
-            raise UnsupportedError(
-                "for loops in a kernel run over range(...) or a tuple",
-                hint="Loop over range(len(x)) to visit the elements of an array.",
+    def sequence_turns(self, exits, site, called, *values):
+        """Yield the loop variable of a loop over a tuple or array, enumerate(x) or zip(x, y)."""
+        if called == "enumerate":
+            start = values[1] if len(values) > 1 else 0
+            return self.same_turns(
+                (np.int64(start + i), x) for i, x in enumerate(self.elements(values[0], site))
             )
-        return self.same_turns(values)
+        turns = [self.elements(x, site) for x in values]
+        return self.same_turns(zip(*turns, strict=False) if called == "zip" else turns[0])
+
+    def elements(self, values, site):
+        """Return the elements of a tuple or array, loaded when their turn comes."""
+        if isinstance(values, tuple):
+            return values
+        if getattr(values, "kind", None) is None:
+            raise UnsupportedError(
+                f"{type_name(values)} cannot be looped over",
+                hint="Loops run over range(...), a tuple or an array.",
+            )
+        return (self.load(values, np.int64(i), site) for i in range(len(values)))
 
     def own_turns(self, exits, start, step, count, longest):
         """A loop whose threads start at different values or take different numbers of turns."""
@@ -347,7 +360,9 @@ class Lanes:
             )
         return select(self.mask, new, old)
 
-    def unpack(self, value, count):
+    def unpack(self, value, count, site):
+        if getattr(value, "kind", None) is not None:
+            value = tuple(self.elements(value, site))
         if not isinstance(value, tuple):
             raise UnsupportedError(f"cannot unpack {type_name(value)} into {count} variables")
         if len(value) != count:

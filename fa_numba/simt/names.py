@@ -21,7 +21,7 @@ from .transform import PREFIX, transform
 
 OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_ choose
     continue_ else_ endif endif_after_exit fill floordiv if_ load loop_end member mod next_turn not_
-    or_ or_values power range_turns return_ shift_left shift_right store store_field tuple_turns
+    or_ or_values power range_turns return_ sequence_turns shift_left shift_right store store_field
     unpack view while_begin while_test""".split()
 
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches

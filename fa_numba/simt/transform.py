@@ -551,7 +551,7 @@ class Transformer:
         if isinstance(target, ast.Tuple):
             count = ast.Constant(len(target.elts))
             parts = self.temporary()
-            unpack = self.call("unpack", value, count)
+            unpack = self.call("unpack", value, count, self.site_constant(target))
             result = [ast.Assign([ast.Name(parts, ast.Store())], unpack)]
             for i, element in enumerate(target.elts):
                 part = ast.Subscript(load_name(parts), ast.Constant(i), ast.Load())
@@ -632,15 +632,16 @@ class Transformer:
 
     def s_For(self, s):
         called = s.iter.func.id if isinstance(s.iter, ast.Call) and is_name(s.iter.func) else ""
-        if called in ("enumerate", "zip"):
-            instead = "Loop over range(...) and index."
-            self.refuse(s.iter, f"{called}()", instead, numba_runs_it=True)
         exits = ast.Constant(may_exit(s.body))
         if called == "range" and "range" not in self.locals and not s.iter.keywords:
             turns = self.call("range_turns", exits, *map(self.expression, s.iter.args))
         else:
             values = ast.Tuple(s.iter.elts, ast.Load()) if isinstance(s.iter, ast.List) else s.iter
-            turns = self.call("tuple_turns", exits, self.expression(values))
+            values = [values]
+            if called in ("enumerate", "zip") and not s.iter.keywords:
+                values = s.iter.args
+            how, site = ast.Constant(called), self.site_constant(s.iter)
+            turns = self.call("sequence_turns", exits, site, how, *map(self.expression, values))
         name, number = s.target.id, self.block_number[id(s.body)]
         if self.homes[name, number] == number:
             # Lives only inside the body, where it is set for every thread: nothing to blend.
