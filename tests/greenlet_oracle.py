@@ -142,7 +142,9 @@ class _Machine:
             world = {**vars(builtins), **_BUILTINS, "range": self.range}
             world |= {name: self.name(value) for name, value in source.__globals__.items()}
             cells = [types.CellType(self.name(c.cell_contents)) for c in source.__closure__ or ()]
-            self.functions[source] = types.FunctionType(code, world, closure=tuple(cells))
+            self.functions[source] = types.FunctionType(
+                code, world, argdefs=typed(source.__defaults__), closure=tuple(cells)
+            )
         return self.functions[source]
 
     def name(self, value):
@@ -378,13 +380,13 @@ class _CudaModule:
     def match_any_sync(self, mask, value):
         heard = self.machine.meet("warp", value, mask, orders_memory=False)
         same = sum(1 << rank % 32 for rank, other in heard.items() if other == value)
-        return np.int64(np.uint32(same).astype(np.int32))
+        return np.uint32(same).astype(np.int32)
 
     def match_all_sync(self, mask, value):
         heard = self.machine.meet("warp", value, mask, orders_memory=False)
         agree = len(set(heard.values())) == 1
         everyone = sum(1 << rank % 32 for rank in heard)
-        return np.int64(np.uint32(everyone * agree).astype(np.int32)), np.bool_(agree)
+        return np.uint32(everyone * agree).astype(np.int32), np.bool_(agree)
 
     def activemask(self):
         return np.int64(self.ballot_sync(FULL_MASK, True)) & FULL_MASK

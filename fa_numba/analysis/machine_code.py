@@ -230,10 +230,14 @@ def _type_of(arg):
         )
     if isinstance(arg, np.generic):
         return from_dtype(arg.dtype)
+    if isinstance(arg, tuple):
+        return types.BaseTuple.from_types([_type_of(part) for part in arg])
     for python, numba in ((bool, types.boolean), (int, types.int64), (float, types.float64)):
         if isinstance(arg, python):
             return numba
-    raise TypeError(f"args must be arrays, scalars or Numba types, got {type(arg).__name__}")
+    raise TypeError(
+        f"args must be arrays, scalars, tuples or Numba types, got {type(arg).__name__}"
+    )
 
 
 def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):

@@ -1,0 +1,344 @@
+"""The Python of kernels: tuples, closures, slices, device functions, exits of all kinds."""
+
+import math
+
+import numba
+import numpy as np
+from numba import cuda, float32, int32, types
+from public_style.launches import Family
+from simt_kernels import floats, integers, zeros
+
+LANGUAGE = Family()
+launched = LANGUAGE.launched
+
+N = 32
+OFFSETS = ((0, 1), (1, 0), (0, -1), (-1, 0))
+
+
+@launched(
+    1, N, lambda rng: (integers(rng, 40), zeros(6, dtype=np.int64)),
+    answer=lambda x, out: np.array(
+        [x[2:6].sum(), x[::-1][0], x[::3].sum(), x[-5:][0], x[30:20:-2].sum(), x[50:].size]),
+)  # fmt: skip
+@cuda.jit
+def slices(x, out):
+    if cuda.grid(1) == 0:
+        out[0] = total(x[2:6])
+        out[1] = x[::-1][0]
+        out[2] = total(x[::3])
+        last = x[-5:]
+        out[3] = last[0]
+        out[4] = total(x[30:20:-2])
+        out[5] = len(x[50:])
+
+
+@cuda.jit(device=True)
+def total(x):
+    result = 0
+    for k in range(x.size):
+        result += x[k]
+    return result
+
+
+@launched(
+    1, 8, lambda rng: (floats(rng, 8, 10), zeros(8, 10)),
+    answer=lambda x, out: np.where(np.arange(10) % 2, x[:, ::-1], 7),
+)  # fmt: skip
+@cuda.jit
+def strided_views(x, out):
+    """Rows backwards, every other column, a slice filled with one value."""
+    i = cuda.grid(1)
+    backwards = x[i, ::-1]
+    odd = out[i, 1::2]
+    for j in range(odd.shape[0]):
+        odd[j] = backwards[2 * j + 1]
+    out[i, ::2] = 7
+
+
+@launched(
+    1, 12, lambda rng: (floats(rng, 3, 4, 5)[::-1, :, ::2], zeros(12, dtype=np.float32)),
+    answer=lambda x, out: x.sum(2).ravel(),
+)  # fmt: skip
+@cuda.jit
+def views_of_views(x, out):
+    i = cuda.grid(1)
+    plane = x[i // 4]
+    row = plane[i % 4]
+    first = x[..., 0]
+    acc = first[i // 4, i % 4]
+    for k in range(1, len(row)):
+        acc += row[k]
+    out[i] = acc
+
+
+@launched(
+    2, N, lambda rng: (floats(rng, 60)[::-2], zeros(2, 30).T),
+    answer=lambda x, out: np.stack([x, -x], 1),
+)  # fmt: skip
+@cuda.jit
+def negative_strides(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i, 0] = x[i]
+        out[i, 1] = -x[i]
+
+
+@launched(
+    2, N, lambda rng: ((floats(rng, 50), floats(rng, 50)), (np.float32(2), np.float32(-1)),
+                       zeros(50)),
+    answer=lambda arrays, weights, out: sum(w * a for w, a in zip(weights, arrays, strict=True)),
+)  # fmt: skip
+@cuda.jit
+def tuple_arguments(arrays, weights, out):
+    i = cuda.grid(1)
+    a, b = arrays
+    if i < out.shape[0]:
+        out[i] = weights[0] * a[i] + weights[1] * b[i]
+
+
+@launched(
+    1, N, lambda rng: (integers(rng, N), zeros(N, dtype=np.int64)),
+    answer=lambda x, out: x * 4 + sum(3 * a + b for a, b in OFFSETS),
+)  # fmt: skip
+@cuda.jit
+def constant_tuples(x, out):
+    i = cuda.grid(1)
+    acc = 0
+    for a, b in OFFSETS:
+        acc += x[i] + 3 * a + b
+    out[i] = acc
+
+
+@launched(
+    1, 8, lambda rng: (integers(rng, 8, 5), integers(rng, 5), zeros(8, 3, dtype=np.int64)),
+    answer=lambda x, w, out: np.stack(
+        [x.sum(1), x @ np.arange(1, 6), x @ w], 1),
+)  # fmt: skip
+@cuda.jit
+def loops_over_arrays(x, w, out):
+    row = x[cuda.grid(1)]
+    for v in row:
+        out[cuda.grid(1), 0] += v
+    for k, v in enumerate(row):
+        out[cuda.grid(1), 1] += (k + 1) * v
+    for v, weight in zip(row, w):  # noqa: B905
+        out[cuda.grid(1), 2] += v * weight
+
+
+def make_affine(scale, shift, ACTIVATE):
+    @cuda.jit(device=True)
+    def activate(v):
+        return max(v, float32(0)) if ACTIVATE else v
+
+    @cuda.jit
+    def affine(x, out):
+        """A closure's numbers and functions are compiled in."""
+        i = cuda.grid(1)
+        if i < x.size:
+            out[i] = activate(float32(scale) * x[i] + float32(shift))
+
+    return affine
+
+
+for activate_, label in ((True, "_relu"), (False, "_plain")):
+    launched(
+        2, N, lambda rng: (floats(rng, 60), zeros(60)), label=label,
+        answer=lambda x, out, a=activate_: np.maximum(3 * x - 1, 0) if a else 3 * x - 1,
+    )(make_affine(3, -1, activate_))  # fmt: skip
+
+
+@cuda.jit(device=True)
+def minmax(a, b):
+    return (a, b) if a < b else (b, a)
+
+
+@cuda.jit(device=True, inline=True)
+def sort_three(a, b, c):
+    a, b = minmax(a, b)
+    b, c = minmax(b, c)
+    a, b = minmax(a, b)
+    return a, b, c
+
+
+@launched(
+    1, N, lambda rng: (floats(rng, N, 3), zeros(N, 3)), answer=lambda x, out: np.sort(x, axis=1)
+)
+@cuda.jit
+def nested_device_functions(x, out):
+    i = cuda.grid(1)
+    low, middle, high = sort_three(x[i, 0], x[i, 1], x[i, 2])
+    out[i, 0], out[i, 1], out[i, 2] = low, middle, high
+
+
+@cuda.jit(device=True)
+def swap_ends(row, first=0):
+    last = row.shape[0] - 1
+    row[first], row[last] = row[last], row[first]
+
+
+@launched(1, N, lambda rng: (integers(rng, N, 5),), answer=lambda x: x[:, [4, 1, 2, 3, 0]])
+@cuda.jit
+def functions_that_store(x):
+    """A device function changes the array that it is given; it returns nothing."""
+    swap_ends(x[cuda.grid(1)])
+
+
+@launched(
+    2, N, lambda rng: (integers(rng, 60, low=-20, high=20), zeros(60, dtype=np.int64)),
+    answer=lambda x, out: np.select([x < -10, x < 0, x == 0, x < 10], [-2, -1, 0, 1], 2),
+)  # fmt: skip
+@cuda.jit
+def early_returns(x, out):
+    i = cuda.grid(1)
+    if i >= x.size:
+        return
+    out[i] = classify(x[i])
+
+
+@cuda.jit(device=True)
+def classify(v):
+    if v < 0:
+        if v < -10:
+            return -2
+        return -1
+    if v == 0:
+        return 0
+    elif v < 10:
+        return 1
+    else:
+        return 2
+
+
+@launched(
+    1, N, lambda rng: (integers(rng, N, 12, low=0, high=30), zeros(N, dtype=np.int64)),
+    answer=lambda x, out: np.array([continue_answer(row) for row in x]),
+)  # fmt: skip
+@cuda.jit
+def break_and_continue(x, out):
+    i = cuda.grid(1)
+    acc = 0
+    for v in range(x.shape[1]):
+        if x[i, v] % 3 == 0:
+            continue
+        if x[i, v] > 25:
+            break
+        j = x[i, v]
+        while True:
+            j -= 4
+            if j < 0:
+                break
+            acc += j
+    out[i] = acc
+
+
+def continue_answer(row):
+    acc = 0
+    for v in row.tolist():
+        if v % 3 == 0:
+            continue
+        if v > 25:
+            break
+        acc += sum(range(v - 4, -1, -4))
+    return acc
+
+
+@launched(
+    1, N, lambda rng: (integers(rng, 8, 20, low=0, high=5), integers(rng, 8, low=0, high=5),
+                       zeros(8, dtype=np.int64)),
+    answer=lambda x, key, out: np.array(
+        [(np.flatnonzero(row == k).tolist() + [-1])[0] for row, k in zip(x, key, strict=True)]),
+)  # fmt: skip
+@cuda.jit
+def search_rows(x, key, out):
+    """for ... else: the else runs where nothing was found."""
+    row = cuda.grid(1)
+    if row < x.shape[0]:
+        for j in range(x.shape[1]):
+            if x[row, j] == key[row]:
+                out[row] = j
+                break
+        else:
+            out[row] = -1
+
+
+@launched(
+    2, N, lambda rng: (integers(rng, 60), 5, -3, zeros(60, dtype=np.int64)),
+    answer=lambda x, a, b, out: np.where((x > b) & (x < a), x, np.where(x % 2 == 0, a, b)),
+)  # fmt: skip
+@cuda.jit
+def conditional_expressions(x, a, b, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        v = x[i]
+        out[i] = v if b < v < a else (a if not v % 2 else b)
+
+
+@launched(
+    1, N, lambda rng: (floats(rng, N), zeros(3, N)), rtol=1e-6,
+    answer=lambda x, out: np.stack([x.astype(int), np.float32(x) ** 2, np.hypot(x, 1)]),
+)  # fmt: skip
+@cuda.jit
+def types_by_many_names(x, out):
+    i = cuda.grid(1)
+    v: float32 = x[i]
+    out[0, i] = numba.int32(v)
+    out[1, i] = types.float32(v) * np.float32(v)
+    out[2, i] = math.sqrt(numba.float64(v) ** 2 + types.int64(1))
+
+
+@launched(
+    (2, 1, 2), (3, 2, 4), lambda rng: (zeros(96, 4, dtype=np.int32),),
+)  # fmt: skip
+@cuda.jit
+def all_the_indices(out):
+    ti, bi, bd, gd = cuda.threadIdx, cuda.blockIdx, cuda.blockDim, cuda.gridDim
+    thread = (ti.z * bd.y + ti.y) * bd.x + ti.x
+    block = (bi.z * gd.y + bi.y) * gd.x + bi.x
+    i = block * bd.x * bd.y * bd.z + thread
+    out[i, 0] = ti.x + 10 * ti.y + 100 * ti.z
+    out[i, 1] = bi.x + 10 * bi.y + 100 * bi.z
+    x, y, z = cuda.grid(3)
+    out[i, 2] = x + 100 * y + 10000 * z
+    sx, sy, sz = cuda.gridsize(3)
+    out[i, 3] = sx * sy * sz - int32(out.shape[0])
+
+
+@launched(
+    1, N, lambda rng: (integers(rng, N, low=0, high=12), zeros(N, dtype=np.int64)),
+    answer=lambda x, out: np.array([fibonacci_answer(n) for n in x]),
+)  # fmt: skip
+@cuda.jit
+def fibonacci(n, out):
+    i = cuda.grid(1)
+    a, b = 0, 1
+    for _ in range(n[i]):
+        a, b = b, a + b
+    out[i] = a
+
+
+def fibonacci_answer(n):
+    a, b = 0, 1
+    for _ in range(n):
+        a, b = b, a + b
+    return a
+
+
+@launched(
+    1, N, lambda rng: (integers(rng, N, low=1, high=500), integers(rng, N, low=1, high=500),
+                       zeros(2, N, dtype=np.int64)),
+    answer=lambda a, b, out: np.stack([np.gcd(a, b), a**3 % b]),
+)  # fmt: skip
+@cuda.jit
+def euclid_and_powers(a, b, out):
+    i = cuda.grid(1)
+    x, y = a[i], b[i]
+    while y:
+        x, y = y, x % y
+    out[0, i] = x
+    result, base, exponent = 1, a[i] % b[i], 3
+    while exponent > 0:
+        if exponent & 1:
+            result = result * base % b[i]
+        base = base * base % b[i]
+        exponent >>= 1
+    out[1, i] = result % b[i]
