@@ -4,12 +4,13 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
 
 SECTOR = 32  # bytes
 MOST_TICKS = 6
 
 
+@on_paper
 def addresses(requests):
     """One panel for each request: lanes downwards, the sectors that they touch side by side.
 

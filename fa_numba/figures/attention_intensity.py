@@ -10,10 +10,12 @@ from fa_numba.figures.style import (
     RED,
     Drawing,
     label_ends,
+    on_paper,
     plain,
 )
 
 
+@on_paper
 def attention_intensity(lengths, curves, balance, *, device):
     """One line per way to compute attention; below the device's line, HBM is the bottleneck.
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from fa_numba.figures.style import INK, Drawing
+from fa_numba.figures.style import INK, Drawing, on_paper
 
 
+@on_paper
 def attention_map(p, text):
     """A dark cell where a byte (row) gives weight to another (column).
 
@@ -28,7 +29,7 @@ def attention_map(p, text):
     ticks = range(len(labels))
     ax.set_xticks(ticks, labels, fontsize=7, family="monospace")
     ax.set_yticks(ticks, labels, fontsize=7, family="monospace")
-    ax.tick_params(length=0, top=True, labeltop=True, colors=INK)
+    ax.tick_params(length=0, labeltop=True, labelbottom=False, colors=INK)
     ax.set_title("Which byte looks at which", loc="left", fontsize=11, color=INK, pad=10)
     ax.set_xlabel("keys: what is looked at", fontsize=9, color=INK)
     ax.set_ylabel("queries: who looks", fontsize=9, color=INK)

@@ -2,12 +2,13 @@
 
 from matplotlib.patches import FancyBboxPatch, Patch
 
-from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, Drawing
+from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, Drawing, on_paper
 
 HBM, CHIP, RESULT = BLUE, ORANGE, GREEN
 WIDTH, HEIGHT = 2.0, 0.74
 
 
+@on_paper
 def backward_flow(seqlen_q, seqlen_k, head_dim, block_m, block_n):
     """Boxes and arrows from q, k, v, dout to dq, dk, dv, with the shapes of one head.
 

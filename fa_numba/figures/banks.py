@@ -4,12 +4,13 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import BLUE, GREEN, INK, LIGHT, PAPER, RED, Drawing
+from fa_numba.figures.style import BLUE, GREEN, INK, LIGHT, PAPER, RED, Drawing, on_paper
 
 BANKS = 32
 MOST_ROWS = 48
 
 
+@on_paper
 def banks(requests):
     """One panel for each request: shared memory as 32 columns, and the words that a warp reads.
 

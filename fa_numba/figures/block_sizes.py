@@ -13,6 +13,7 @@ from fa_numba.figures.style import (
     PURPLE,
     RED,
     Drawing,
+    on_paper,
     plain,
 )
 
@@ -20,6 +21,7 @@ COLOURS = (BLUE, GREEN, ORANGE, PURPLE)
 HALO = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
 
 
+@on_paper
 def feasible_tiles(budgets, d, *, dtype_bytes=2, points=None):
     """Every pair under a curve fits into that budget; the dot is the pair of largest product.
 

@@ -3,11 +3,12 @@
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
 
 SEEN, HIDDEN = "#90cdf4", "#f7fafc"
 
 
+@on_paper
 def causal_tiles(seqlen_q, seqlen_k, block_m, block_n, num_live_n_tiles, needs_mask):
     """Each pair of query and key, and the tiles laid over them.
 

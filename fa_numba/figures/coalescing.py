@@ -4,11 +4,12 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
 
 SECTOR = 8  # floats in 32 bytes
 
 
+@on_paper
 def coalescing(requests):
     """One panel for each request: the matrix as it lies in memory, sector by sector.
 

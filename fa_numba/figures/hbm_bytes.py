@@ -1,8 +1,9 @@
 """Bytes through HBM, matrix by matrix: the formula beside the meter."""
 
-from fa_numba.figures.style import BLUE, INK, ORANGE, Drawing, plain
+from fa_numba.figures.style import BLUE, INK, ORANGE, Drawing, on_paper, plain
 
 
+@on_paper
 def hbm_bytes(formula, meter, *, title=""):
     """Two bars for each matrix; they must be equally long.
 

@@ -3,9 +3,10 @@
 import numpy as np
 
 from fa_numba.analysis.roofline import Roofline
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, plain
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper, plain
 
 
+@on_paper
 def kernel_roofline(work, device="H100"):
     """Each kernel stands where its arithmetic intensity meets the roof of float32.
 

@@ -1,7 +1,7 @@
 """The levels of a GPU's memory: how much each holds, and how fast it is."""
 
 from fa_numba.analysis.devices import DEVICES
-from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, Drawing, plain
+from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, Drawing, on_paper, plain
 
 
 def levels(device):
@@ -23,6 +23,7 @@ def _size(number, unit):
     return f"{number:.0f} {unit}"
 
 
+@on_paper
 def memory_hierarchy(name="A100-40GB"):
     """What each level of a GPU's memory holds, who sees it, and what it moves per second.
 

@@ -1,10 +1,22 @@
 """What the KV memory of a server holds, as shares of the whole."""
 
-from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, RED, Drawing, plain
+from fa_numba.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PAPER,
+    RED,
+    Drawing,
+    on_paper,
+    plain,
+)
 
 COLOURS = (GREEN, BLUE, ORANGE, RED, GREY)
 
 
+@on_paper
 def memory_shares(shares, *, notes=None, title=""):
     """One stacked bar for each way of giving out memory.
 

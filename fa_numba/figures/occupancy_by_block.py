@@ -1,11 +1,12 @@
 """How full an SM gets: occupancy against the size of the thread block."""
 
 from fa_numba.analysis.occupancy import occupancy
-from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Drawing, plain
+from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Drawing, on_paper, plain
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
 
 
+@on_paper
 def occupancy_by_block(kernels):
     """One line per kernel; its own thread block is marked, with what keeps out one more.
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, GREEN, GREY, ORANGE, RED, Drawing, plain
+from fa_numba.figures.style import BLUE, GREEN, GREY, ORANGE, RED, Drawing, on_paper, plain
 
 
+@on_paper
 def online_statistics(scores, m, l, alpha):
     """Scores with their running maximum, and the running sum, which shrinks at each new maximum.
 

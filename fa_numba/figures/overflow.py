@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, RED, Drawing, plain
+from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, RED, Drawing, on_paper, plain
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ FORMATS = {
 }
 
 
+@on_paper
 def overflow(scores, *, formats=FORMATS):
     """The range of scores that exp survives, dtype by dtype, over the scores of one's own data.
 

@@ -14,11 +14,13 @@ from fa_numba.figures.style import (
     PURPLE,
     RED,
     Drawing,
+    on_paper,
 )
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
 
 
+@on_paper
 def page_table(block_table, seq_lens, page_size, num_pages):
     """The block table on the left, the pool on the right, a colour for each sequence.
 

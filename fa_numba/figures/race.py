@@ -5,12 +5,14 @@ import textwrap
 
 from matplotlib.patches import FancyArrowPatch
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, RED, Drawing
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, RED, Drawing, on_paper
 
+DARK_ORANGE = "#9c4221"  # for letters on grey
 MOST_LINES = 24  # between the two; of more, the middle is left out
 VERBS = {"RAW": ("writes", "reads"), "WAR": ("reads", "writes"), "WAW": ("writes", "writes")}
 
 
+@on_paper
 def race_diagram(race, kernel):
     """The lines of a kernel around a race, and the order of events in which it goes wrong.
 
@@ -50,7 +52,7 @@ def race_diagram(race, kernel):
         if n is None:
             ax.text(0, y, "  ⋮", fontsize=9, color=GREY, va="center")
             continue
-        colour = {late: BLUE, early: ORANGE}.get(n, GREY)
+        colour = {late: BLUE, early: DARK_ORANGE}.get(n, GREY)
         if n in race.lines:
             ax.axhspan(y - 0.5, y + 0.5, color=LIGHT, zorder=0)
         ax.text(0, y, f"{n:>3}  {lines[y]}", family="monospace", fontsize=9, color=colour,

@@ -2,11 +2,23 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, Drawing, plain
+from fa_numba.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    RED,
+    Drawing,
+    on_paper,
+    plain,
+)
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
 
 
+@on_paper
 def rescaling(histories, m):
     """Stacked weights after each tile, one panel for each way to keep them; below, the maximum.
 
@@ -43,7 +55,7 @@ def rescaling(histories, m):
                     label=f"keys of tile {j}")  # fmt: skip
             base += history[:, j]
         plain(top, grid="y").set_title(title, fontsize=10.5, color=INK)
-        top.margins(y=0.08)
+        top.set_ylim(0, 1.08 * history.sum(axis=1).max())
         bottom.step(tiles, m, where="mid", color=INK, linewidth=1.6)
         plain(bottom, grid="y").set_xlabel("after tile", fontsize=9)
         bottom.set_xticks(tiles)

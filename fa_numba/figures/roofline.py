@@ -3,9 +3,10 @@
 import numpy as np
 
 from fa_numba.analysis.roofline import Roofline
-from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, PURPLE, Drawing, plain
+from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, PURPLE, Drawing, on_paper, plain
 
 
+@on_paper
 def roofline(points, name="A100-40GB"):
     """Both roofs of a GPU, and each piece of work on the float32 roof above its intensity.
 

@@ -1,11 +1,12 @@
 """What the threads of a launch asked for, and what memory moved for it, array by array."""
 
-from fa_numba.figures.style import BLUE, INK, ORANGE, Drawing, plain
+from fa_numba.figures.style import BLUE, INK, ORANGE, Drawing, on_paper, plain
 
 SECTOR = 32  # bytes
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
 
+@on_paper
 def sectors(trace):
     """Two bars for each array, loads and stores apart: bytes asked for, bytes in sectors.
 

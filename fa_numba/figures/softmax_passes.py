@@ -1,8 +1,9 @@
 """How often a softmax kernel walks over a row, from the meter."""
 
-from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, Drawing
+from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, Drawing, on_paper
 
 
+@on_paper
 def softmax_passes(traces, *, x="x", y="y"):
     """One line of squares per pass over a row: reads of x, then writes of y.
 

@@ -1,17 +1,34 @@
 """What all drawings share: colours that stay apart in print, and a figure that shows itself."""
 
+import functools
 import io
 
+from matplotlib import style
 from matplotlib.figure import Figure
 
 INK, GREY, LIGHT, PAPER = "#1a202c", "#718096", "#e2e8f0", "#ffffff"
 BLUE, ORANGE, GREEN, RED, PURPLE = "#2b6cb0", "#dd6b20", "#2f855a", "#c53030", "#6b46c1"
 
 
+def on_paper(function):
+    """Let a function draw in these colours, whatever style its user has chosen for plots.
+
+    "dark_background", for one, would write in white on what is a light ground here.
+    """
+
+    @functools.wraps(function)
+    def draw(*args, **kwargs):
+        with style.context("default"):
+            return function(*args, **kwargs)
+
+    return draw
+
+
 class Drawing(Figure):
     """A matplotlib figure with an opaque light ground, and words for where there are no pictures.
 
-    It is shown as an image in a notebook, without pyplot, and as its `text` in a terminal.
+    It is shown as an image in a notebook, without pyplot, and as its `text` in a terminal. Its
+    ground makes it as legible on a dark page as on a light one.
     """
 
     def __init__(self, width, height, *, text=""):
@@ -21,6 +38,11 @@ class Drawing(Figure):
     def describe(self):
         """What the drawing shows, in words."""
         return self.text
+
+    draw = on_paper(Figure.draw)  # some ticks are made only now
+
+    def savefig(self, file, **options):
+        super().savefig(file, **{"facecolor": PAPER, **options})
 
     def _repr_png_(self):
         image = io.BytesIO()

@@ -5,7 +5,7 @@ from matplotlib.patches import Rectangle
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, Drawing
+from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, Drawing, on_paper
 
 WARP = 32
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
@@ -34,6 +34,7 @@ def owners(shape, block):
     return block_of, thread_of
 
 
+@on_paper
 def thread_grid(shape=(8, 32), block=(16, 4)):
     """A matrix, coloured by thread block, shaded by warp, labelled with the thread's number.
 
@@ -49,7 +50,8 @@ def thread_grid(shape=(8, 32), block=(16, 4)):
     """
     block_of, thread_of = owners(shape, block)
     rows = zip(block_of, thread_of, strict=True)
-    text = "\n".join(" ".join(f"{b}:{t:<3}" for b, t in zip(*row, strict=True)) for row in rows)
+    cells = ([f"{b}:{t:<3}" for b, t in zip(*row, strict=True)] for row in rows)
+    text = "\n".join(" ".join(row).rstrip() for row in cells)
     figure = Drawing(min(0.34 * shape[1] + 1, 11), 0.31 * shape[0] + 1.1, text=text)
     ax = figure.subplots()
     for (row, col), owner in np.ndenumerate(block_of):

@@ -4,7 +4,18 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
-from fa_numba.figures.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, PURPLE, RED, Drawing
+from fa_numba.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LIGHT,
+    ORANGE,
+    PURPLE,
+    RED,
+    Drawing,
+    on_paper,
+)
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
 
@@ -43,6 +54,7 @@ def recorded_walk(accesses, num_m_tiles, num_n_tiles, *, block_m, block_n, head_
     return turn, owner
 
 
+@on_paper
 def tile_frames(walks, turns):
     """A row of frames for each kernel, a column for each turn.
 
@@ -75,6 +87,7 @@ def tile_frames(walks, turns):
             _draw(ax, turn, owner, now)
             state = f"turn {now}" if current else f"turn {now}: finished"
             ax.set_title(state, fontsize=9, color=INK)
+        row[0].set_xlabel("K, V tiles →", fontsize=9, color=INK)
     figure.legend(
         handles=[Patch(facecolor=GREY, label="now; its Q and K, V tiles are on the chip"),
                  Patch(facecolor=_tint(GREY), label="done"),

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, RED, Drawing, plain
+from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, RED, Drawing, on_paper, plain
 
 
+@on_paper
 def tile_statistics(m, l, acc):
     """The running maximum, the running sum, and the output before it is divided by the sum.
 

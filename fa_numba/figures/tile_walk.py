@@ -15,11 +15,13 @@ from fa_numba.figures.style import (
     PURPLE,
     RED,
     Drawing,
+    on_paper,
 )
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
 
 
+@on_paper
 def tile_walk(walks):
     """One panel for each kernel: a number in each tile says in which turn it is visited.
 

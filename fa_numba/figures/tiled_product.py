@@ -4,11 +4,23 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, PAPER, PURPLE, Drawing
+from fa_numba.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LIGHT,
+    ORANGE,
+    PAPER,
+    PURPLE,
+    Drawing,
+    on_paper,
+)
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 
 
+@on_paper
 def tiled_product(turn_a, turn_b, mine):
     """b above, a to the left, c in the corner: each element of c is where a row meets a column.
 

@@ -10,10 +10,12 @@ from fa_numba.figures.style import (
     RED,
     Drawing,
     label_ends,
+    on_paper,
     plain,
 )
 
 
+@on_paper
 def traffic_growth(lengths, curves, *, title=""):
     """One line per algorithm.
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, Drawing
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, Drawing, on_paper
 
 
+@on_paper
 def tree_reduction(levels):
     """The array after each level; arrows show which thread added what.
 

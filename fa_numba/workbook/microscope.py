@@ -131,10 +131,9 @@ class Report:
         return self.trace.load_bytes + self.trace.store_bytes
 
     @property
-    def flops(self) -> int | None:
-        """Floating-point operations of the launch; None where the engine does not count them."""
-        flops = getattr(self.trace, "flops", None)
-        return getattr(flops, "total", flops)
+    def flops(self) -> int:
+        """Floating-point operations of the launch."""
+        return self.trace.flops.total
 
     def wasteful(self) -> list[LineTraffic]:
         """Lines with bank conflicts, or that use little of the sectors they move: worst first."""

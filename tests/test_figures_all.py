@@ -1,0 +1,216 @@
+"""Every drawing of the gallery: complete, legible on any page, nothing cut off or overprinted."""
+
+import importlib.util
+import inspect
+import itertools
+import pkgutil
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+from matplotlib import style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+
+from fa_numba import figures, simt
+from fa_numba.figures import gallery, sheet
+from fa_numba.figures.addresses import addresses
+from fa_numba.figures.banks import banks
+from fa_numba.figures.race import race_diagram
+from fa_numba.figures.style import PAPER, Drawing
+
+DPI = 150
+NO_DRAWINGS = {"__main__", "gallery", "sheet", "style"}
+
+
+@pytest.fixture(scope="module")
+def drawings():
+    """All examples, made once, in a style that is as unlike ours as can be."""
+    with style.context("dark_background"):
+        return dict(gallery.draw())
+
+
+def rendered(drawing):
+    """The drawing's pixels, and the texts on it with their boxes in pixels."""
+    texts, original = [], Text.draw
+
+    def draw(self, renderer):
+        if self.get_visible() and self.get_text().strip():
+            texts.append((self, self.get_window_extent(renderer)))
+        return original(self, renderer)
+
+    drawing.set_dpi(DPI)
+    canvas = FigureCanvasAgg(drawing)
+    with style.context("dark_background"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", draw)
+        drawing.draw_without_rendering()  # the layout settles
+        texts.clear()
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba()), texts
+
+
+def luminance(rgb):
+    rgb = np.asarray(rgb)[..., :3] / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def contrast(a, b):
+    """As the web's accessibility guidelines define it, from 1 to 21."""
+    low, high = sorted((a, b))
+    return (high + 0.05) / (low + 0.05)
+
+
+def names():
+    return [example.__name__ for example in gallery.EXAMPLES]
+
+
+def test_every_file_of_drawings_has_an_example(drawings):
+    files = {m.name for m in pkgutil.iter_modules(figures.__path__)} - NO_DRAWINGS
+    made = [importlib.import_module(f"fa_numba.figures.{name}") for name in files]
+    functions = {
+        name
+        for module in made
+        for name, x in vars(module).items()
+        if inspect.isfunction(x) and x.__module__ == module.__name__ and inspect.unwrap(x) is not x
+    }
+    assert len(functions) == len(files), "one file per drawing"
+    used = {name for name in functions if hasattr(gallery, name)}
+    assert used == functions
+    assert len(gallery.EXAMPLES) == len(functions) == len(drawings)
+
+
+@pytest.mark.parametrize("name", names())
+def test_has_a_text_form(drawings, name):
+    drawing = drawings[name]
+    assert isinstance(drawing, Drawing)
+    text = drawing.describe()
+    assert len(text) > 30 and repr(drawing) == text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("name", names())
+def test_is_legible(drawings, name):
+    pixels, texts = rendered(drawings[name])
+    height, width = pixels.shape[:2]
+    assert (pixels[..., 3] == 255).all(), "the ground is opaque"
+    corners = pixels[[0, 0, -1, -1], [0, -1, 0, -1], :3]
+    assert np.abs(corners / 255 - to_rgb(PAPER)).max() < 0.2, "and light"
+    assert texts
+    for text, box in texts:
+        said = text.get_text()
+        inside = -1 <= box.x0 and box.x1 <= width + 1 and -1 <= box.y0 and box.y1 <= height + 1
+        assert inside, f"{said!r} is cut off: {box}"
+        rows = slice(max(0, int(height - box.y1)), int(height - box.y0) + 1)
+        shades = luminance(pixels[rows, max(0, int(box.x0)) : int(box.x1) + 1])
+        assert contrast(shades.min(), shades.max()) >= 3, f"{said!r} is too pale"
+    upright = [(text, box) for text, box in texts if text.get_rotation() % 90 == 0]
+    for (one, a), (two, b) in itertools.combinations(upright, 2):
+        # Boxes have room above and below the letters, which may overlap.
+        wide = min(a.x1, b.x1) - max(a.x0, b.x0)
+        high = min(a.y1, b.y1) - max(a.y0, b.y0)
+        overlap = wide > 1 and high > 0.25 * min(a.height, b.height)
+        assert not overlap, f"{one.get_text()!r} lies on {two.get_text()!r}"
+
+
+def test_the_user_s_style_changes_nothing():
+    def image():
+        return gallery.bytes_by_formula_and_meter()._repr_png_()
+
+    plain = image()
+    with style.context(["dark_background", "ggplot"]):
+        assert image() == plain
+
+
+def test_the_walks_are_those_of_the_papers():
+    walks = gallery.walks(16, 20, 4, 4)
+    m, n = np.indices((4, 5))
+    turn, owner = walks["FlashAttention-1"]
+    assert np.array_equal(turn, 4 * n + m) and (owner == 0).all()
+    turn, owner = walks["FlashAttention-2"]
+    assert np.array_equal(turn, n) and np.array_equal(owner, m)
+    turn, _ = gallery.walks(14, 22, 4, 4, causal=True)["FlashAttention-2"]
+    last_key = 4 * m[:, :1] + 3 + 22 - 14
+    assert np.array_equal(turn >= 0, 4 * np.arange(6) <= last_key)
+
+
+def test_m_l_acc_are_those_of_softmax():
+    scores, m, l, acc = gallery.row_after_each_tile()
+    for t in range(len(m)):
+        seen = scores[: t + 1].ravel()
+        np.testing.assert_allclose(m[t], seen.max(), rtol=1e-6)
+        np.testing.assert_allclose(l[t], np.exp(seen - seen.max()).sum(), rtol=1e-5)
+    assert acc.shape == (6, 8)
+
+
+def test_record_keeps_what_the_trace_counts():
+    kernel = gallery.make_transpose(33, True)
+    x = np.zeros((32, 32), np.float32)
+    trace = simt.trace(kernel, 1, (32, 32), x, x.copy())
+    accesses = simt.record(kernel, 1, (32, 32), x, x.copy())
+    counted = sorted((line.line, line.array, line.action, line.elements) for line in trace.lines)
+    kept = sorted((a.line, a.array, a.action, int(a.active.sum())) for a in accesses)
+    assert kept == counted
+    assert [a.action for a in accesses] == ["load", "store", "load", "store"]
+
+
+def test_addresses_in_words():
+    x = np.zeros((32, 32), np.float64)
+    trace = simt.trace(gallery.copy_three_ways, 1, 32, np.zeros((80, 80)), x)
+    row, column, shifted, same = (line for line in trace.lines if line.action == "load")
+    text = addresses({"a": row, "b": column, "c": shifted, "d": same}).describe()
+    assert text.splitlines() == [
+        "a: 32 lanes, 8 sectors: 256 of 256 bytes used",
+        "b: 32 lanes, 32 sectors: 256 of 1024 bytes used",
+        "c: 32 lanes, 17 sectors: 256 of 544 bytes used",
+        "d: 32 lanes, 1 sector: 8 of 32 bytes used",
+    ]
+
+
+@pytest.mark.parametrize("words", [[5] * 32, [7 * 1000 * n for n in range(32)], [3] + [-1] * 31])
+def test_banks_draws_any_request(words):
+    picture = banks({"one": (words, None), "two": (list(range(32)), 40)})
+    assert picture.get_figheight() < 9
+    bank_of = {word: word % 32 for word in words if word >= 0}
+    wavefronts = max(Counter(bank_of.values()).values())
+    assert f"{wavefronts} wavefront" in picture.describe()
+    picture._repr_png_()
+
+
+def test_a_race_over_many_lines_leaves_out_the_middle(tmp_path):
+    middle = "\n".join(f"    a{n} = a0 + {n}" for n in range(1, 60))
+    source = f"""
+from numba import cuda, float32
+
+@cuda.jit
+def far_apart(x):
+    tile = cuda.shared.array(64, float32)
+    tx = cuda.threadIdx.x
+    tile[tx] = x[tx]
+    a0 = 0
+{middle}
+    x[tx] = tile[63 - tx] + a59
+"""
+    path = tmp_path / "far_apart.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("far_apart", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    trace = simt.trace(module.far_apart, 1, 64, np.zeros(64, np.float32))
+    picture = race_diagram(trace.races[0], module.far_apart)
+    assert picture.get_figheight() < 5
+    _, texts = rendered(picture)
+    written = " ".join(text.get_text() for text, _ in texts)
+    assert "tile[tx] = x[tx]" in written and "tile[63 - tx]" in written and "⋮" in written
+
+
+def test_the_sheet_holds_every_drawing():
+    few = {"one": gallery.a_race(), "another_one": gallery.a_page_table()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = sheet.sheet(few, columns=2, width=400)
+    assert page.shape[1] == 2 * 400 + 3 * sheet.MARGIN and page.dtype == np.uint8
+    left, right = page[:, : page.shape[1] // 2], page[:, page.shape[1] // 2 :]
+    assert left.min() < 100 and right.min() < 100
