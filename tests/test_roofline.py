@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import cuda
 
+from fa_numba import simt
 from fa_numba.analysis.devices import DEVICES, device
 from fa_numba.analysis.roofline import Roofline
 
@@ -58,6 +60,26 @@ def test_time_and_rate_are_one_statement(roofline, flops, num_bytes):
 def test_more_intensity_never_runs_slower(roofline, intensity, more):
     assert roofline.attainable(intensity) <= roofline.attainable(intensity * more)
     assert roofline.attainable(roofline.ridge) == pytest.approx(roofline.peak)
+
+
+@cuda.jit
+def polynomial(x, out, degree):
+    i = cuda.grid(1)
+    total = x[i]
+    for _ in range(degree):
+        total = total * x[i] + x[i]  # an fma; 8 bytes
+    out[i] = total
+
+
+def test_a_launch_has_its_place():
+    """2 FLOPs for every 8 bytes: a quarter of the bandwidth, however long the kernel."""
+    x, out = np.ones((2, 64), np.float32)
+    roofline = Roofline("T4")
+    point = roofline.place(simt.trace(polynomial, 2, 32, x, out, 100))
+    assert point.kernel == "polynomial" and point.bound == "memory"
+    assert point.intensity == 2 * 100 / (8 * 100 + 8)
+    assert point.attainable == point.intensity * roofline.bandwidth
+    assert point.seconds == pytest.approx(64 * 808 / roofline.bandwidth)
 
 
 def test_errors():

@@ -16,6 +16,30 @@ from fa_numba.analysis.devices import Device
 
 
 @dataclass(frozen=True)
+class Point:
+    """Where one launch stands under a roofline.
+
+    Attributes
+    ----------
+    kernel : str
+    intensity : float
+        FLOP per byte.
+    attainable : float
+        FLOP/s at most.
+    seconds : float
+        The least time.
+    bound : str
+        "memory" or "compute".
+    """
+
+    kernel: str
+    intensity: float
+    attainable: float
+    seconds: float
+    bound: str
+
+
+@dataclass(frozen=True)
 class Roofline:
     """The roofline of a GPU for arithmetic in one dtype.
 
@@ -76,3 +100,18 @@ class Roofline:
     def bound(self, intensity):
         """What holds up a kernel of this arithmetic intensity: "memory" or "compute"."""
         return "memory" if intensity < self.ridge else "compute"
+
+    def place(self, trace):
+        """Return the `Point` of what a launch computed and moved, as `simt.trace` counted them.
+
+        All its FLOPs are taken to run at this peak, whatever their type; `trace.flops.by_dtype`
+        tells them apart.
+        """
+        moved = trace.load_bytes + trace.store_bytes
+        return Point(
+            trace.kernel,
+            trace.intensity,
+            self.attainable(trace.intensity),
+            self.seconds(trace.flops.total, moved),
+            self.bound(trace.intensity),
+        )
