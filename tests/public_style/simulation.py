@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 from numba import cuda, float32, int64, uint32, uint64
+from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 from public_style.launches import Family
 from simt_kernels import floats, integers, zeros
 
@@ -119,6 +120,34 @@ def next_uniform(state):
     state ^= state >> 17
     state ^= (state << 5) & 0xFFFFFFFF
     return state / 4294967296.0, state
+
+
+@launched(
+    1, 32, lambda rng: (generator_states(rng), zeros(32, 3)), oracle=False,
+    answer=lambda states, out: np.stack([xoroshiro_answer(states) for _ in range(3)], 1),
+)  # fmt: skip
+@cuda.jit
+def numbas_own_generator(states, out):
+    """cuda.random is written in Numba itself, over an array of records."""
+    i = cuda.grid(1)
+    for k in range(out.shape[1]):
+        out[i, k] = xoroshiro128p_uniform_float32(states, i)
+
+
+def generator_states(rng):
+    states = np.zeros(32, xoroshiro128p_dtype)
+    states["s0"], states["s1"] = rng.integers(1, 2**63, (2, 32))
+    return states
+
+
+def xoroshiro_answer(states):
+    def rotate(x, k):
+        return x << np.uint64(k) | x >> np.uint64(64 - k)
+
+    a, b = states["s0"].copy(), states["s1"].copy()
+    states["s0"] = rotate(a, 55) ^ (a ^ b) ^ ((a ^ b) << np.uint64(14))
+    states["s1"] = rotate(a ^ b, 36)
+    return ((a + b) >> np.uint64(11)) / 2.0**53
 
 
 @launched(
