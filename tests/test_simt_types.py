@@ -5,6 +5,7 @@ must be the dtype that the engine's value has. Precision is what a learner sees 
 that says `s * 2.0` runs in float64 on a GPU, and must do so here.
 """
 
+import cmath
 import linecache
 import math
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from numba import (
     boolean,
+    complex64,
     cuda,
     float32,
     float64,
@@ -32,12 +34,14 @@ from fa_numba.simt.launch import Machine
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="libNVVM is not installed")
 
 WORLD = dict(
-    boolean=boolean, cuda=cuda, float32=float32, float64=float64, int8=int8, int32=int32,
-    int64=int64, math=math, np=np, uint8=uint8, uint32=uint32,
+    boolean=boolean, cmath=cmath, complex64=complex64, cuda=cuda, float16=types.float16,
+    float32=float32, float64=float64, int8=int8, int32=int32, int64=int64, math=math, np=np,
+    uint8=uint8, uint32=uint32,
 )  # fmt: skip
 SCALARS = {
     "b": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8",
     "u16": "uint16", "u32": "uint32", "u64": "uint64", "f32": "float32", "f64": "float64",
+    "f16": "float16", "c64": "complex64", "c128": "complex128",
 }  # fmt: skip
 
 INTEGERS = """
@@ -110,7 +114,33 @@ k ; k * f32 ; k + 1 ; f32 * (k + 1) ; k // 2
 """
 
 
+HALF = """
+f16 + f16 ; f16 * f16 ; f16 * 2 ; f16 * 2.0 ; f16 * f32 ; f16 * f64 ; f16 * i8 ; f16 * i16
+f16 * i32 ; f16 * i64 ; f16 * b ; f16 / f16 ; f16 / 2 ; f16 // f16 ; f16 % f16 ; f16 ** 2
+f16 ** f16 ; -f16 ; abs(f16) ; max(f16, f16) ; max(f16, f32) ; min(f16, 1) ; float(f16) ; int(f16)
+round(f16) ; float32(f16) ; float16(f32) ; float16(i32) ; np.float16(f64) ; f16 < f16 ; f16 >= 2
+f16 if b else 0 ; f16 if b else f16 ; f16 * float16(2.0) ; cuda.fp16.hadd(f16, f16)
+cuda.fp16.hfma(f16, f16, f16) ; cuda.fp16.hexp(f16) ; cuda.fp16.hgt(f16, f16)
+cuda.fp16.hmax(f16, f16) ; cuda.fp16.hsqrt(f16) ; cuda.fp16.hneg(f16) ; cuda.fp16.hdiv(f16, f16)
+"""
+COMPLEX = """
+c64 + c64 ; c64 * 2 ; c64 * 2.0 ; c64 * f32 ; c64 * f16 ; c64 * i8 ; i8 * c64 ; c64 * i32 ; c64 * 1j
+2j * f32 ; c64 * c128 ; c64 / c64 ; c64 / f32 ; c64 ** 2 ; -c64 ; abs(c64) ; abs(c128) ; c64.real
+c64.imag * 2 ; c128.real + 1 ; c64.conjugate() ; complex(f32, f32) ; complex(f64, f64)
+complex(1, 2) ; complex64(f32) ; complex64(1j) ; np.complex64(c128) ; c64 == c64 ; c64 if b else 0
+cmath.exp(c64) ; cmath.sqrt(c128)
+"""
+MATCHES = """
+cuda.match_any_sync(-1, i32) ; cuda.match_all_sync(-1, i32)[0] ; cuda.match_all_sync(-1, i32)[1]
+cuda.lanemask_lt() ; cuda.activemask() ; cuda.cbrt(f32) ; cuda.fma(f32, f32, f64)
+cuda.eq_sync(-1, b) ; cuda.popc(u8) ; cuda.clz(i64) ; cuda.brev(i64) ; math.isfinite(f32)
+math.frexp(f32)[0] ; math.frexp(f32)[1] ; math.modf(f32)[0] ; math.ldexp(f32, i32)
+math.gamma(f32) ; divmod(i32, 3)[0] ; u64 // u32 ; u64 % 2
+"""
+
+
 COMPARED = dict(
+    half=HALF, complex=COMPLEX, matches=MATCHES,
     integers=INTEGERS, floats=FLOATS, truth=TRUTH, choices=CHOICES, casts=CASTS, math=MATH,
     cuda=CUDA, arrays=ARRAYS, counters=COUNTERS,
 )  # fmt: skip
@@ -195,7 +225,7 @@ def engine_type(monkeypatch):
         lines += [f"        {line}\n" for line in statements]
         lines += [f"        out[0] = {expression}\n"]
         args = [np.ones(32, dtype) for dtype in SCALARS.values()]
-        simt.run(compiled("".join(lines)), 1, 32, np.zeros(1), *args, checked=False)
+        simt.run(compiled("".join(lines)), 1, 32, np.zeros(1, complex), *args, checked=False)
         return str(stored[-1])
 
     return of
