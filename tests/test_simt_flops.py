@@ -358,3 +358,19 @@ def test_as_many_as_a_gpu_executes_where_exp_and_division_are_expanded(label):
     engine, kinds = of_engine(label)
     assert engine + exp * kinds["exp"] + div * kinds["div"] == of_gpu(label)
     assert (exp, div) == (10, 10) and "log" not in kinds
+
+
+LOG = 24  # what a logarithm expands to; nothing measures it alone, but two kernels agree on it
+
+
+@pytest.mark.parametrize("causal", ["", ", causal"])
+def test_what_the_page_says_of_the_others(causal):
+    probabilities, kinds = of_engine(f"naive_attn{causal}: probabilities")
+    expanded = 10 * (kinds["exp"] + kinds["div"]) + LOG * kinds["log"]
+    assert probabilities + expanded == of_gpu(f"naive_attn{causal}: probabilities")
+
+    forward, kinds = of_engine(f"flash_attn_v2{causal}")
+    expanded = 10 * (kinds["exp"] + kinds["div"]) + LOG * kinds["log"]
+    masked = kinds["exp"] // 2 - kinds["mul"]  # the GPU scales every score, then selects
+    assert forward + expanded + masked == of_gpu(f"flash_attn_v2{causal}")
+    assert masked == (792 if causal else 768)
