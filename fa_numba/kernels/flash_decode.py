@@ -75,7 +75,7 @@ def make_flash_decode(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         # their state is that of no keys, (0, -inf).
         num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N
         n_first = split * num_n_tiles // num_splits * BLOCK_N
-        n_end = min(seqlen_k, (split + 1) * num_n_tiles // num_splits * BLOCK_N)
+        n_end = (split + 1) * num_n_tiles // num_splits * BLOCK_N
         if CAUSAL:  # no row of the tile sees a key from here on
             last_m = (m_tile * BLOCK_M + BLOCK_M - 1) // group_size
             n_end = min(n_end, last_m + 1 + seqlen_k - seqlen_q)
@@ -99,7 +99,7 @@ def make_flash_decode(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
             for d in range(HEAD_DIM):
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
-            s_tile[ty, tx] = s * softmax_scale if n < seqlen_k and n <= last_n else NEG_INF
+            s_tile[ty, tx] = s * softmax_scale if n <= last_n else NEG_INF
             cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
 
             m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
