@@ -177,19 +177,15 @@ class Report:
         )
 
     def _roofline_text(self) -> str:
-        moved = f"{self.num_bytes:,} bytes"
+        moved = f"{self.flops:,} FLOP, {self.num_bytes:,} bytes before any cache"
         try:
             roof = analysis.Roofline(self.device)
         except ValueError as error:
             return f"{moved}; {error}"
-        if not self.flops:
-            seconds = self.num_bytes / roof.bandwidth
-            return f"{moved}: at least {_seconds(seconds)} at {roof.bandwidth / 1e9:,.0f} GB/s"
-        intensity = self.flops / self.num_bytes if self.num_bytes else float("inf")
+        point = roof.place(self.trace)
         return (
-            f"{self.flops:,} FLOP, {moved}: {intensity:.3g} FLOP per byte, bound by "
-            f"{roof.bound(intensity)} (ridge {roof.ridge:.3g}); at least "
-            f"{_seconds(roof.seconds(self.flops, self.num_bytes))} in float32"
+            f"{moved}: {point.intensity:.3g} FLOP per byte, bound by {point.bound} "
+            f"(ridge {roof.ridge:.3g}); at least {_seconds(point.seconds)} in float32"
         )
 
     def _code_text(self) -> str:
@@ -263,7 +259,7 @@ class Report:
             yield "banks", banks(words)
         if self.code is not None:
             yield "occupancy", occupancy_by_block({trace.kernel: self.occupancy})
-        if self.flops:
+        if self.flops and self.num_bytes:
             work = {trace.kernel: (self.flops, self.num_bytes)}
             yield "roofline", kernel_roofline(work, self.device)
         for number, race in enumerate(trace.races[:3], 1):
@@ -279,11 +275,10 @@ def used(line: LineTraffic) -> float:
 
 
 def _waste(line: LineTraffic) -> str:
+    each = line.cost / line.requests
     if line.kind == "shared":
-        return f"{line.cost / line.requests:.3g} wavefronts a request, {line.conflicts:,} conflicts"
-    return (
-        f"{line.cost / line.requests:.3g} sectors a request, {used(line):.0%} of their bytes used"
-    )
+        return f"{each:.3g} wavefronts a request, {line.conflicts:,} bank conflicts"
+    return f"{each:.3g} sector{'s' * (each != 1)} a request, {used(line):.0%} of their bytes used"
 
 
 def _place(line: LineTraffic) -> str:
