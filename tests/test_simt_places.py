@@ -208,3 +208,25 @@ def some_do_not_arrive(x):
 def test_every_thread_must_arrive():
     with pytest.raises(BarrierDivergenceError, match="never arrives|never reached"):
         simt.run(some_do_not_arrive, 2, 40, np.zeros(80))
+
+
+# --- bfloat16 ---------------------------------------------------------------------------------
+
+
+def test_bfloat16_arrays():
+    """NumPy has them from the package ml_dtypes; a product with a float32 is a float32."""
+    bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+
+    @cuda.jit
+    def kernel(x, y, product, wide):
+        i = cuda.grid(1)
+        product[i] = x[i] * y[i] + x[i] if x[i] < y[i] else x[i]
+        wide[i] = x[i] * wide[i] + float32(y[i])
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 64)).astype(bfloat16)
+    product, wide = np.zeros(64, bfloat16), np.full(64, 3, np.float32)
+    trace = simt.trace(kernel, 2, 32, x, y, product, wide)
+    np.testing.assert_array_equal(product, np.where(x < y, x * y + x, x))
+    np.testing.assert_allclose(wide, 3 * x.astype("f4") + y.astype("f4"), rtol=1e-6)
+    assert trace.arrays["product"].store_bytes == 128

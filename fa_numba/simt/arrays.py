@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .dtypes import INT64, TypedInts, common_shape, select, stretch
+from .dtypes import INT64, TypedInts, common_shape, is_floating, select, stretch
 from .errors import LaunchError, UnsupportedError
 from .lanes import ALL, type_name
 
@@ -270,7 +270,7 @@ def row_major(dims):
 
 def poison(values):
     """Fill with what no sensible program computes: memory starts uninitialised on a GPU."""
-    if values.dtype.kind in "fc":
+    if is_floating(values.dtype):
         values.fill(np.nan)
     elif values.dtype.kind in "iu":
         values.fill(np.iinfo(values.dtype).max // 3 * 2)

@@ -44,11 +44,16 @@ class TypedInts(np.ndarray):
         return typed(result) if isinstance(result, (np.ndarray, np.generic)) else result
 
 
+def is_floating(dtype):
+    """Tell whether a type is of real or complex numbers; NumPy counts bfloat16 as neither."""
+    return dtype.kind in "fc" or dtype.name == "bfloat16"
+
+
 def result_dtype(ufunc, dtypes):
     """Return the type in which Numba computes an operation on these operands."""
-    floats = [d for d in dtypes if d.kind in "fc"]
+    floats = [d for d in dtypes if is_floating(d)]
     if floats:
-        ints = [d for d in dtypes if d.kind not in "fc"]
+        ints = [d for d in dtypes if not is_floating(d)]
         if FLOAT16 in floats and all(d in FITS_FLOAT16 for d in ints):
             return np.result_type(*floats)
         ints = [FLOAT32 if d in FITS_FLOAT32 else FLOAT64 for d in ints]
@@ -124,6 +129,6 @@ def numpy_dtype(type_):
     if isinstance(dtype, np.dtype):
         return dtype
     if isinstance(type_, str) or type(type_).__module__.startswith("numba"):
-        name = str(type_)
+        name = str(type_).removeprefix("__nv_")  # so Numba calls bfloat16
         return np.dtype(bool if name in ("bool", "boolean") else name)
     return np.dtype(type_)

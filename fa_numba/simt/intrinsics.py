@@ -7,7 +7,7 @@ import numpy as np
 
 from .arrays import LaneArray
 from .atomics import OTHERS, UFUNCS, Atomic
-from .dtypes import cast, numpy_dtype, typed
+from .dtypes import cast, is_floating, numpy_dtype, typed
 from .errors import UnsupportedError
 from .lanes import is_value, type_name
 from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS
@@ -79,7 +79,7 @@ class Refused:
 
 def element_dtype(type_):
     dtype = numpy_dtype(type_)
-    if dtype.kind not in "biufc":
+    if dtype.kind not in "biu" and not is_floating(dtype):
         raise UnsupportedError(
             f"shared and local arrays of {dtype} do not run on the CPU engine",
             hint="Make an array for each field.",

@@ -91,7 +91,7 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
             return None
         if isinstance(value, tuple):
             return tuple(self.lane_argument(f"{name}[{i}]", v) for i, v in enumerate(value))
-        if isinstance(value, np.ndarray) and value.dtype in ELEMENTS:
+        if isinstance(value, np.ndarray) and is_element(value.dtype):
             return self.global_array(value, name)
         if isinstance(value, (np.ndarray, np.void)) and value.dtype.names:
             return records_argument(self, name, value)
@@ -99,6 +99,10 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         if scalar is None:
             refuse_argument(name, value)
         return scalar
+
+
+def is_element(dtype):
+    return dtype in ELEMENTS or dtype.name == "bfloat16"  # of the package ml_dtypes
 
 
 def refuse_argument(name, value):

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .dtypes import FLOAT64, TypedInts, cast
+from .dtypes import FLOAT64, TypedInts, cast, is_floating
 from .errors import UnsupportedError
 from .lanes import type_name
 
@@ -21,7 +21,7 @@ def floating(x):
         if hasattr(x, "fail"):
             x.fail()
         raise UnsupportedError(f"math functions take numbers, not {type_name(x)}")
-    if x.dtype.kind in "fc":
+    if is_floating(x.dtype):
         return x
     return (x.view(np.ndarray) if isinstance(x, TypedInts) else x).astype(FLOAT64)
 
