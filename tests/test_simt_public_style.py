@@ -106,12 +106,12 @@ REFUSED = {
     ),
     "libdevice": (
         ("out[i] = cuda.libdevice.rsqrtf(x[i])",),
-        "cuda.libdevice is not available inside a kernel",
+        "cuda.libdevice does not run on the CPU engine",
         True,
     ),
     "vector types": (
         ("v = cuda.float32x2(x[i], x[i])",),
-        "cuda.float32x2 is not available inside a kernel",
+        "cuda.float32x2 does not run on the CPU engine",
         True,
     ),
     "view of other type": (("bits = x.view(np.int32)",), r"\.view of an array does not run", True),

@@ -21,10 +21,12 @@ from numba import (
     int8,
     int32,
     int64,
+    typeof,
     types,
     uint8,
     uint32,
 )
+from numba.core.errors import TypingError
 from simt_kernels import ZOO
 
 from fa_numba import simt
@@ -253,6 +255,27 @@ def test_expression(expression, inferred, engine_type):
 def test_statements(name, engine_type):
     *statements, expression = STATEMENTS[name]
     assert [engine_type(expression, statements)] == numba_types([expression], statements)
+
+
+ATOMICS = """add sub max min nanmax nanmin and_ or_ xor exch inc dec cas
+    compare_and_swap""".split()
+ELEMENTS = "int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
+
+
+@pytest.mark.parametrize("name", ATOMICS)
+def test_atomics_take_what_numbas_take(name):
+    values = {"cas": "0, x[1], x[2]", "compare_and_swap": "x[1], x[2]"}.get(name, "0, x[1]")
+    source = f"@cuda.jit\ndef f(x, out):\n    out[0] = cuda.atomic.{name}(x, {values})\n"
+    kernel = compiled(source)
+    for dtype in ELEMENTS:
+        args = np.arange(1, 5).astype(dtype), np.zeros(1)
+        try:
+            cuda.compile_ptx(kernel.py_func, tuple(map(typeof, args)), cc=(8, 0))
+        except TypingError:
+            with pytest.raises(simt.errors.UnsupportedError, match=name):
+                simt.run(kernel, 1, 1, *args)
+        else:
+            simt.run(kernel, 1, 1, *args)
 
 
 def test_enough_expressions():

@@ -2,6 +2,7 @@
 
 import builtins
 import difflib
+import re
 
 import numpy as np
 
@@ -11,10 +12,14 @@ from .dtypes import cast, is_floating, numpy_dtype, typed
 from .errors import UnsupportedError
 from .lanes import is_value, type_name
 from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS
+from .syntax import refusal
 
 NUMBERS = ("float16", "float32", "float64", "complex64", "complex128") + tuple(
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 )
+
+
+VECTOR = re.compile(r"(u?int|float)\d+x[1-4]|(u?(char|short|int|long|longlong)|float|double)[1-4]")
 
 
 class Namespace:
@@ -25,6 +30,12 @@ class Namespace:
         self._name = name
 
     def __getattr__(self, attribute):
+        if self._name == "cuda":
+            instead = "Use a variable for each part." if VECTOR.fullmatch(attribute) else None
+            instead = "Use math.*." if attribute == "libdevice" else instead
+            if instead:
+                message, hint = refusal(f"cuda.{attribute}", instead, numba_runs_it=True)
+                raise UnsupportedError(message, hint=hint)
         near = difflib.get_close_matches(attribute, vars(self), 1)
         hint = f"Did you mean {self._name}.{near[0]}?" if near else None
         if self._name == "numpy":
