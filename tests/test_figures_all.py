@@ -13,12 +13,14 @@ from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
+from numba import cuda
 
 from fa_numba import figures, simt
 from fa_numba.figures import gallery, sheet
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.banks import banks
 from fa_numba.figures.race import race_diagram
+from fa_numba.figures.sectors import sectors
 from fa_numba.figures.style import PAPER, Drawing
 
 DPI = 150
@@ -167,6 +169,24 @@ def test_addresses_in_words():
         "c: 32 lanes, 17 sectors: 256 of 544 bytes used",
         "d: 32 lanes, 1 sector: 8 of 32 bytes used",
     ]
+
+
+def test_sectors_in_words():
+    trace = simt.trace(gallery.copy_three_ways, 1, 32, *np.zeros((2, 80, 80), np.float32))
+    assert sectors(trace).describe().splitlines() == [
+        "x, loads: 512 bytes asked for, 1,472 moved, 35% used",
+        "y, stores: 512 bytes asked for, 512 moved, 100% used",
+    ]
+
+    @cuda.jit
+    def broadcast(x, y):
+        y[cuda.threadIdx.x] = x[0]
+
+    trace = simt.trace(broadcast, 1, 32, *np.zeros((2, 32), np.float32))
+    assert (
+        "x, loads: 128 bytes asked for, 32 moved, each byte for 4 threads"
+        in sectors(trace).describe()
+    )
 
 
 @pytest.mark.parametrize("words", [[5] * 32, [7 * 1000 * n for n in range(32)], [3] + [-1] * 31])

@@ -25,7 +25,7 @@ def sectors(trace):
         if (moved := getattr(a, f"{action}_sectors"))
     ]
     text = "\n".join(
-        f"{name}: {asked:,} bytes asked for, {moved:,} moved, {asked / moved:.0%}"
+        f"{name}: {asked:,} bytes asked for, {moved:,} moved, {_use(asked, moved)}"
         for name, asked, moved in rows
     )
     most = max((max(row[1:]) for row in rows), default=1)
@@ -37,7 +37,7 @@ def sectors(trace):
         y = [i + offset for i in range(len(rows))]
         ax.barh(y, [row[column] / scale for row in rows], height=0.36, color=colour, label=label)
     for i, (_, asked, moved) in enumerate(rows):
-        ax.annotate(f"{asked / moved:.0%} used", (max(asked, moved) / scale, i), (5, 0),
+        ax.annotate(_use(asked, moved), (max(asked, moved) / scale, i), (5, 0),
                     textcoords="offset points", va="center", fontsize=8.5, color=INK)  # fmt: skip
     ax.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=10, color=INK)
     ax.invert_yaxis()
@@ -46,3 +46,9 @@ def sectors(trace):
     ax.set_title(trace.title(), loc="left", fontsize=10.5, color=INK)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return figure
+
+
+def _use(asked, moved):
+    if asked > moved:
+        return f"each byte for {asked / moved:.3g} threads"
+    return f"{asked / moved:.0%} used"
