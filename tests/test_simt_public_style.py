@@ -4,17 +4,21 @@ Each runs with the checks on, which must find nothing.
 """
 
 import importlib
+import inspect
 import linecache
 import math
+import re
 from pathlib import Path
 
 import greenlet_oracle
 import numpy as np
 import pytest
 from numba import cuda, float32, float64, from_dtype, int32
+from simt_kernels import edited_zoo
 
 from fa_numba import simt
 from fa_numba.analysis.machine_code import compile_ptx, compiler_available
+from fa_numba.simt.errors import RaceError
 
 N = 32
 FAMILIES = sorted(p.stem for p in Path(__file__).parent.glob("public_style/*.py"))
@@ -62,6 +66,33 @@ def test_the_checks_find_nothing(case):
 @pytest.mark.skipif(not compiler_available(), reason="libNVVM is not installed")
 def test_it_compiles_for_a_gpu(case):
     compile_ptx(case.kernel, case.arguments())
+
+
+def barriers(case):
+    """Numbers of the lines of a kernel that are barriers and nothing else."""
+    lines, first = inspect.getsourcelines(case.kernel.py_func)
+    alone = re.compile(r"\s*(cuda\.sync(threads|warp)|grid\.sync)\(\)\s*")
+    return [number for number, line in enumerate(lines, first) if alone.fullmatch(line)]
+
+
+@pytest.mark.parametrize(
+    "case, line",
+    [
+        pytest.param(case, line, id=f"{case.name}-{line}")
+        for case in CASES
+        for line in barriers(case)
+    ],
+)
+def test_every_barrier_is_needed(case, line):
+    """Without it the checks find a race."""
+    file = Path(case.kernel.py_func.__code__.co_filename)
+    lines = file.read_text().splitlines()
+    lines[line - 1] = lines[line - 1].split("cuda.")[0].split("grid.")[0] + "pass"
+    family = getattr(edited_zoo("\n".join(lines)), file.stem.upper())
+    broken = next(other for other in family if other.name == case.name)
+    arguments = broken.arguments()
+    with pytest.raises(RaceError, match="no barrier lies between|nothing orders blocks"):
+        simt.run(broken.kernel, case.grid, case.block, *arguments, shared_bytes=case.shared_bytes)
 
 
 def test_there_are_a_hundred():

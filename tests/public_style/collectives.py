@@ -313,7 +313,6 @@ def blelloch(x, out):
             b = offset * (2 * t + 2) - 1
             tree[a], tree[b] = tree[b], tree[a] + tree[b]
         d *= 2
-    cuda.syncthreads()
     out[first + 2 * t] = tree[2 * t]
     out[first + 2 * t + 1] = tree[2 * t + 1]
 

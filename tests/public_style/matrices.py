@@ -242,7 +242,6 @@ def cholesky(a, low):
     m = cuda.shared.array((8, 8), float32)
     j, i = cuda.threadIdx.x, cuda.threadIdx.y
     m[i, j] = a[i, j]
-    cuda.syncthreads()
     for k in range(8):
         if i == k and j == k:
             m[k, k] = math.sqrt(m[k, k])
@@ -252,7 +251,6 @@ def cholesky(a, low):
         cuda.syncthreads()
         if k < j <= i:
             m[i, j] -= m[i, k] * m[j, k]
-        cuda.syncthreads()
     low[i, j] = m[i, j] if j <= i else float32(0)
 
 

@@ -233,8 +233,7 @@ def floyd_warshall(distance):
     cells[i, j] = 0 if i == j else distance[i, j]
     for k in range(8):
         cuda.syncthreads()
-        through = cells[i, k] + cells[k, j]
-        cuda.syncthreads()
+        through = cells[i, k] + cells[k, j]  # by way of k nothing gets nearer to k itself
         if through < cells[i, j]:
             cells[i, j] = through
     distance[i, j] = cells[i, j]
