@@ -1,5 +1,6 @@
 """Parts of arrays, records and grids that wait: the same elements as NumPy, and still watched."""
 
+import greenlet_oracle
 import numpy as np
 import pytest
 from numba import cuda, float32, int64
@@ -99,6 +100,37 @@ def neighbours_in_a_view(x):
 def test_a_race_through_a_view_is_found():
     with pytest.raises(RaceError, match=r"race on x\[2\]"):
         simt.run(neighbours_in_a_view, 1, 32, np.zeros(64))
+
+
+@cuda.jit
+def choose_rows(x, out):
+    """Each thread's own row, of global, shared and local memory, by if and by expression."""
+    tile = cuda.shared.array((2, 4), int64)
+    mine = cuda.local.array((2, 4), int64)
+    i = cuda.grid(1)
+    if i < 8:
+        tile[i // 4, i % 4] = 100 + i
+    cuda.syncthreads()
+    for k in range(8):
+        mine[k // 4, k % 4] = 1000 + k
+    row, shared_row, local_row = x[i], tile[0], mine[0]
+    if i % 3 == 1:
+        row = x[0]
+        shared_row = tile[1]
+        local_row = mine[1]
+    local_row[0] += i
+    other = tile[1] if i % 2 else tile[0]
+    part = x[i, 1:3] if i < 5 else x[0, 2:4]
+    out[i, 0] = row[1] + shared_row[2] + local_row[3]
+    out[i, 1] = mine[0, 0] + 10000 * mine[1, 0]
+    out[i, 2] = other[i % 4] + 10000 * part[1]
+
+
+def test_a_variable_may_hold_another_row_in_each_thread():
+    x, (got, want) = np.arange(128).reshape(32, 4), np.zeros((2, 32, 3), int)
+    simt.run(choose_rows, 1, 32, x, got)
+    greenlet_oracle.launch(choose_rows, 1, 32, x, want)
+    np.testing.assert_array_equal(got, want)
 
 
 # --- records ----------------------------------------------------------------------------------

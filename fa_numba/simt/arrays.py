@@ -52,9 +52,12 @@ class LaneArray:
         )
 
     def blend_with(self, old, mask):
-        """A variable may be bound again to the same array, never to one array per thread."""
-        if type(old) is type(self) and self.same_memory(old):
-            return self
+        """A variable may hold another part of one array in each thread, never another array."""
+        if type(old) is type(self) and self.shares(old) and self.axes == old.axes:
+            if self.place_is(old):
+                return self
+            mine, others = (v.offset + (0 if v.lanes is None else v.lanes) for v in (self, old))
+            return self.view(0, select(mask, mine, others), self.dims, self.strides)
         raise UnsupportedError(
             f"threads choose between {type_name(old)} and {type_name(self)} for one variable",
             hint="Choose the index, or branch around the accesses.",
@@ -110,8 +113,8 @@ class GlobalArray(LaneArray):
         )
         self.alignment = alignment(ascending)
 
-    def same_memory(self, other):
-        return other.flat is self.flat and other.place_is(self)
+    def shares(self, other):
+        return other.flat is self.flat
 
     def load(self, machine, offset):
         if isinstance(offset, np.ndarray):
@@ -153,8 +156,8 @@ class SharedArray(LaneArray):
         self.rows, self.flat = rows, rows.reshape(-1)
         self.extent = len(rows)
 
-    def same_memory(self, other):
-        return other.rows is self.rows and other.place_is(self)
+    def shares(self, other):
+        return other.rows is self.rows
 
     def load(self, machine, offset):
         # Always a copy: a lane value must not change when the memory does.
@@ -213,11 +216,12 @@ class LocalArray(LaneArray):
         self.values = [start[()]] * math.prod(dims)
         self.home = home
 
-    def same_memory(self, other):
+    def shares(self, other):
         return other.values is self.values
 
     def blend_with(self, old, mask):
-        if isinstance(old, LocalArray) and old.dims == self.dims and old.dtype == self.dtype:
+        same = isinstance(old, LocalArray) and old.axes == self.axes and old.dtype == self.dtype
+        if same and self.place_is(old) and not self.shares(old):
             pairs = zip(old.values, self.values, strict=True)
             self.values = [new if new is o else select(mask, new, o) for o, new in pairs]
             self.home = ALL

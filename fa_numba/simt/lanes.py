@@ -428,6 +428,8 @@ class Lanes:
             if isinstance(a, tuple):
                 test = self.truth(test)
                 return tuple(select(test, x, y) for x, y in zip(a, b, strict=True))
+            if hasattr(a, "shares") and type(a) is type(b) and a.shares(b):
+                return a.blend_with(b, self.truth(test))
             if not (is_value(a) and is_value(b)):
                 if a is b:
                     return a

@@ -91,9 +91,12 @@ class Record:
             element = tuple(map(np.int64, element))
             machine.store(target, element, machine.load(value, element, site), site)
 
+    def shares(self, other):
+        return other._records is self._records
+
     def blend_with(self, old, mask):
         """Let a variable be bound to another record of the same array."""
-        if not isinstance(old, Record) or old._records is not self._records:
+        if not isinstance(old, Record) or not self.shares(old):
             raise UnsupportedError("threads choose between records of different arrays")
         pairs = zip(self._index, old._index, strict=True)
         return Record(self._records, tuple(select(mask, new, o) for new, o in pairs))
