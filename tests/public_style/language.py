@@ -4,7 +4,7 @@ import math
 
 import numba
 import numpy as np
-from numba import cuda, float32, int32, types
+from numba import cuda, float32, int32, int64, types
 from public_style.launches import Family
 from simt_kernels import floats, integers, zeros
 
@@ -342,3 +342,94 @@ def euclid_and_powers(a, b, out):
         base = base * base % b[i]
         exponent >>= 1
     out[1, i] = result % b[i]
+
+
+# --- one name for several places --------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def pick_row(a, b, c, i):
+    if i % 3 == 0:
+        return a
+    if i % 3 == 1:
+        return b
+    return c
+
+
+@launched(1, N, lambda rng: (integers(rng, 4, 5), zeros(N, 2, dtype=np.int64)))
+@cuda.jit
+def rows_that_functions_return(x, out):
+    i = cuda.grid(1)
+    tile = cuda.shared.array((4, 5), int64)
+    if i < 20:
+        tile[i // 5, i % 5] = -x[i // 5, i % 5]
+    cuda.syncthreads()
+    out[i, 0] = pick_row(x[0], x[i % 4], x[2], i)[i % 5]
+    out[i, 1] = pick_row(tile[i % 4], tile[3], tile[0], i)[4 - i % 5]
+
+
+@launched(2, N, lambda rng: (integers(rng, 64), zeros(64, 6, dtype=np.int64)))
+@cuda.jit
+def local_arrays_by_parts(x, out):
+    i = cuda.grid(1)
+    if i % 5 == 0:
+        return
+    cells = cuda.local.array(6, int64)
+    cells[:] = 7
+    if x[i] > 0:
+        cells[::2] = x[i]
+        cells[1::2] = i
+    backwards = cells[::-1]
+    backwards[0] += 1
+    if i % 2:
+        backwards[2:5] = 3
+    half = cells[:3] if x[i] % 4 < 2 else cells[3:]
+    half[1] = -x[i]
+    for k in range(6):
+        out[i, k] = cells[k]
+
+
+@launched(1, N, lambda rng: (integers(rng, 40), zeros(N, dtype=np.int64)))
+@cuda.jit
+def shrinking_view(x, out):
+    i = cuda.grid(1)
+    view = x
+    acc = 0
+    while view.size > 8:
+        view = view[1:-3] if view.size % 2 == 0 else view[2:]
+        acc += view[i % view.size]
+    out[i] = acc
+
+
+@launched(2, N, lambda rng: (integers(rng, 64), zeros(3, 64, dtype=np.int64)))
+@cuda.jit
+def swapped_rows(x, out):
+    i = cuda.grid(1)
+    a, b = out[0], out[1]
+    a[i] = x[i]
+    a, b = b, a
+    a[i] = b[i] * 2
+    if i % 2:
+        a, b = b, a
+    a[i] += 100
+    out[2, i] = b[i]
+
+
+@launched(2, N, lambda rng: (integers(rng, 64, low=0), zeros(64, dtype=np.int64)))
+@cuda.jit
+def stack_of_work(x, out):
+    """Recursion by hand: each thread has a stack of its own height."""
+    i = cuda.grid(1)
+    stack = cuda.local.array(16, int64)
+    stack[0] = x[i]
+    top, acc = 1, 0
+    while top > 0:
+        top -= 1
+        v = stack[top]
+        if v <= 1:
+            acc += v
+            continue
+        stack[top] = v // 2
+        stack[top + 1] = v - v // 2 - 1
+        top += 2
+    out[i] = acc
