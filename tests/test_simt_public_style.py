@@ -125,6 +125,11 @@ REFUSED = {
         "threads choose between the global array 'x' and the global array 'out'",
         True,
     ),
+    "local array chosen by each thread": (
+        ("a, b = cuda.local.array(2, float32), cuda.local.array(2, float32)", "a = b if i else a"),
+        "threads choose between the local array 'b' and the local array 'a'",
+        True,
+    ),
     "records in shared memory": (
         ("pairs = cuda.shared.array(8, pair)",),
         "shared and local arrays of .* do not run on the CPU engine",
