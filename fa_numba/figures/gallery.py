@@ -189,6 +189,7 @@ def work_of_every_kernel(N=64, d=32):
     cases = dict.fromkeys(("naive_softmax", "safe_softmax", "online_softmax"), (_random(2, 2048),))
     cases |= dict.fromkeys(("naive_attn", "flash_attn_v1", "flash_attn_v2"), (q, k, v))
     cases["flash_attn_bwd"] = dout, q, k, v, out, lse
+    cases["flash_decode"] = q[:, :1], k, v, np.full(1, N, np.int32)
     work = {}
     for name, args in cases.items():
         traces = _traces(getattr(fa_numba, name), *args)
