@@ -1,8 +1,11 @@
 """Watches global memory: races between and within blocks, on the arrays a kernel stores to."""
 
+import math
+
 import numpy as np
 
 from .arrays import pick, same_values
+from .fences import Fences
 from .histories import ATOMIC, LOAD, STORE
 from .lanes import ALL
 from .records import arrays_in
@@ -12,8 +15,8 @@ from .shadow import Order, Shadow, place_of, thread_of
 class GlobalWatch:
     """What a launch does in global memory.
 
-    Blocks are ordered by nothing, whatever batch they run in, so one shadow lasts for the
-    whole launch and its threads are numbered through the grid.
+    Blocks are ordered by nothing but fences with atomics, whatever batch they run in, so one
+    shadow lasts for the whole launch and its threads are numbered through the grid.
     """
 
     def __init__(self, machine, findings, lockstep, arguments):
@@ -21,6 +24,7 @@ class GlobalWatch:
         self.regions = {}  # (first address, item size) -> Shadow
         self.shadows = {}  # id of a flat memory -> (Shadow, offset in it)
         self.old = {}  # id of a flat memory -> its contents before the launch
+        self.fences = Fences(machine.num_threads, math.prod(machine.grid))
         stored = [
             array
             for name, value in zip(lockstep.parameters, arguments, strict=True)
@@ -72,13 +76,18 @@ class GlobalWatch:
         self.enter_loads()
         self.order.sync_warps(np.flatnonzero(full.T))
 
+    def fence(self):
+        machine = self.machine
+        threads = pick(self.threads, machine.shape, machine.mask)
+        self.fences.fence(threads, self.regions.values())
+
     def load(self, array, offset, value, site):
         tracked = self.shadows.get(id(array.flat))
         if tracked is None:
             return value
         shadow, start = tracked
         elements, now, place = self.lanes(offset, start, site, LOAD)
-        clashes = shadow.load(elements, now, self.order)
+        clashes = self.unordered(shadow.load(elements, now, self.order), shadow, elements, now)
         if not clashes:
             return value
         stale = np.zeros(len(elements), bool)
@@ -104,6 +113,8 @@ class GlobalWatch:
         self.keep_old(array)
         elements, now, place = self.lanes(offset, start, site, STORE)
         clashes = shadow.store(elements, now, self.order)
+        clashes = self.unordered(clashes, shadow, elements, now)
+        self.fences.changed(shadow, elements)
         before = [array.flat[elements[c.positions] - start] for c in clashes]
         array.store(self.machine, offset, value)
         if clashes:
@@ -121,8 +132,18 @@ class GlobalWatch:
             self.keep_old(array)
             shadow, start = tracked
             elements, now, place = self.lanes(offset, start, site, ATOMIC)
-            for clash in shadow.atomic(elements, now, self.order):
+            clashes = shadow.atomic(elements, now, self.order)
+            for clash in self.unordered(clashes, shadow, elements, now):
                 self.report(clash, array, elements - start, now, place)
+            self.fences.changed(shadow, elements)
+            self.fences.atomic(thread_of(now))
+
+    def unordered(self, clashes, shadow, elements, now):
+        """Return the clashes that no fence has ordered; all of them where nobody fences."""
+        if not self.fences.said:
+            return clashes
+        clashes = [self.fences.unordered(c, shadow, elements, now) for c in clashes]
+        return [clash for clash in clashes if len(clash.positions)]
 
     def keep_old(self, array):
         """Remember what is there before the launch changes it."""

@@ -157,16 +157,13 @@ ATOMICS = Namespace(
 )
 NUMPY = Namespace("numpy", {**CASTS, **NUMPY_FUNCTIONS, "bool_": Cast(bool)})
 
-# What does not depend on the launch. Lockstep stores are seen by all threads at once, so fences
-# have nothing to do.
+# What does not depend on the launch.
 CONSTANT_INTRINSICS = {
     **CASTS,
     "warpsize": np.int64(32),
     "atomic": ATOMICS,
     "const": Namespace("cuda.const", {"array_like": Allocator(lambda site, array: array)}),
-    "threadfence": lambda: None,
-    "threadfence_block": lambda: None,
-    "threadfence_system": lambda: None,
+    "threadfence_block": lambda: None,  # within a block, races are told by its barriers alone
     "nanosleep": lambda nanoseconds: None,
     "popc": popc,
     "clz": clz,
@@ -219,6 +216,8 @@ class Intrinsics:
             "syncthreads_count": self.syncthreads_vote("count", lambda votes: votes.sum(0)),
             "syncthreads_or": self.syncthreads_vote("or", lambda votes: votes.any(0)),
             "syncwarp": self.syncwarp,
+            "threadfence": self.threadfence,
+            "threadfence_system": self.threadfence,
         }
         warps = {
             "shfl_sync": self.shuffle(""),

@@ -80,6 +80,11 @@ class Warps:
         if self.watch is not None:
             self.watch.warp_barrier(mask)
 
+    def threadfence(self):
+        """cuda.threadfence(): stores of all threads are seen at once here; only a watch cares."""
+        if self.watch is not None:
+            self.watch.fence()
+
     def grid_sync(self):
         """cuda.cg.this_grid().sync(): every thread of the grid waits for all others."""
         if self.num_blocks != math.prod(self.grid):

@@ -99,6 +99,11 @@ class Watch:
         if self.globals is not None:
             self.globals.barrier(blocks)
 
+    def fence(self):
+        """Note a cuda.threadfence() of the active threads."""
+        if self.globals is not None:
+            self.globals.fence()
+
     def grid_barrier(self):
         """Note a this_grid().sync(): a barrier of each block, and more."""
         self.barrier()
