@@ -10,6 +10,7 @@ from fa_numba.kernels.merge_states import merge_states
 from fa_numba.kernels.naive_attn import naive_attn
 from fa_numba.kernels.naive_softmax import naive_softmax
 from fa_numba.kernels.online_softmax import online_softmax
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kernels.paged_kv_lookup import paged_kv_lookup
 from fa_numba.kernels.safe_softmax import safe_softmax
 
@@ -23,6 +24,7 @@ __all__ = [
     "naive_attn",
     "naive_softmax",
     "online_softmax",
+    "paged_attn_decode",
     "paged_kv_lookup",
     "safe_softmax",
 ]

@@ -52,20 +52,13 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     batch, _, num_heads, head_dim = q.shape
     _head_dim("q", head_dim)
     _fits_grid(batch, num_heads)
-    if num_heads == 0:
-        raise ValueError(f"q must have at least one head, got shape {tuple(q.shape)}")
     _same_shape(v_name, v, k_name, k)
     both = f"{k_name} and {v_name}"
     if k.shape[0] != batch:
         raise ValueError(f"{both} must have the batch of q, {batch}, got {k.shape[0]}")
     if k.shape[3] != head_dim:
         raise ValueError(f"{both} must have the head_dim of q, {head_dim}, got {k.shape[3]}")
-    num_kv_heads = k.shape[2]
-    if num_kv_heads == 0 or num_heads % num_kv_heads:
-        raise ValueError(
-            f"the heads of {both} must divide the heads of q (MHA, GQA, MQA), "
-            f"got {num_kv_heads=} for {num_heads=}"
-        )
+    _heads(num_heads, k.shape[2], both)
 
 
 def check_bwd(dout, q, k, v, out, lse):
@@ -127,31 +120,9 @@ def check_paged(k_cache, v_cache, block_table, seq_lens, max_len):
     What the tables hold is read where they are NumPy arrays. On a GPU that would mean waiting for
     it, so there only the longest length is read, and only where `max_len` is None.
     """
-    _one_library(k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens)
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        _float32(name, cache)
-        _axes(name, cache, CACHE_AXES)
-        _last_axis_contiguous(name, cache)
-    _same_shape("v_cache", v_cache, "k_cache", k_cache)
-    num_pages, page_size, num_kv_heads, head_dim = k_cache.shape
-    _head_dim("k_cache", head_dim)
-    if page_size == 0 or num_kv_heads == 0:
-        raise ValueError(
-            f"k_cache must have page_size and num_kv_heads of at least 1, got {page_size=}, "
-            f"{num_kv_heads=}"
-        )
-    for name, x, axes in (
-        ("block_table", block_table, ("batch", "max_pages")),
-        ("seq_lens", seq_lens, ("batch",)),
-    ):
-        _int32(name, x)
-        _axes(name, x, axes)
+    _page_tables(k_cache, v_cache, block_table, seq_lens)
     batch, max_pages = block_table.shape
-    if seq_lens.shape[0] != batch:
-        raise ValueError(
-            f"seq_lens must have one length for each of the {batch} rows of block_table, "
-            f"got {seq_lens.shape[0]}"
-        )
+    page_size = k_cache.shape[1]
     if batch > MAX_GRID:
         raise ValueError(f"batch must be at most {MAX_GRID}, got {batch}")
     if max_len is not None:
@@ -170,13 +141,36 @@ def check_paged(k_cache, v_cache, block_table, seq_lens, max_len):
     else:
         _lengths(lengths, "max_len", max_len)
     if arrays.library_of(block_table) == "numpy":
-        used = np.arange(max_pages) * page_size < lengths[:, None]
-        for b, i in np.argwhere(used & ((block_table < 0) | (block_table >= num_pages)))[:1]:
-            raise ValueError(
-                f"block_table[{b}, {i}] must be a page from 0 to {num_pages - 1}, because "
-                f"seq_lens[{b}] = {lengths[b]} reaches it, got {block_table[b, i]}"
-            )
+        _pages(block_table, lengths, k_cache)
     return longest if max_len is None else max_len
+
+
+def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
+    """Raise unless the queries are of the sequences that the block table maps to pages.
+
+    What the tables hold is read where they are NumPy arrays; on a GPU that would mean waiting.
+    """
+    _one_library(q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens)
+    _float32("q", q)
+    _axes("q", q, Q_AXES)
+    _last_axis_contiguous("q", q)
+    _page_tables(k_cache, v_cache, block_table, seq_lens)
+    batch, _, num_heads, head_dim = q.shape
+    _fits_grid(batch, num_heads)
+    _heads(num_heads, k_cache.shape[2], "k_cache and v_cache")
+    if k_cache.shape[3] != head_dim:
+        raise ValueError(
+            f"k_cache and v_cache must have the head_dim of q, {head_dim}, got {k_cache.shape[3]}"
+        )
+    if block_table.shape[0] != batch:
+        raise ValueError(
+            f"block_table must have a row for each of the {batch} sequences of q, "
+            f"got {block_table.shape[0]}"
+        )
+    if arrays.library_of(q) == "numpy":
+        most = block_table.shape[1] * k_cache.shape[1]
+        _lengths(seq_lens, "max_pages * page_size", most)
+        _pages(block_table, seq_lens, k_cache)
 
 
 def check_causal(causal):
@@ -282,6 +276,57 @@ def _int32(name, x):
 def _lengths(seq_lens, most, limit):
     for b in np.flatnonzero((seq_lens < 0) | (seq_lens > limit))[:1]:
         raise ValueError(f"seq_lens[{b}] must be from 0 to {most} = {limit}, got {seq_lens[b]}")
+
+
+def _page_tables(k_cache, v_cache, block_table, seq_lens):
+    """Raise unless these are a paged cache and its tables, whatever the tables hold."""
+    _one_library(k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        _float32(name, cache)
+        _axes(name, cache, CACHE_AXES)
+        _last_axis_contiguous(name, cache)
+    _same_shape("v_cache", v_cache, "k_cache", k_cache)
+    _, page_size, num_kv_heads, head_dim = k_cache.shape
+    _head_dim("k_cache", head_dim)
+    if page_size == 0 or num_kv_heads == 0:
+        raise ValueError(
+            f"k_cache must have page_size and num_kv_heads of at least 1, got {page_size=}, "
+            f"{num_kv_heads=}"
+        )
+    for name, x, axes in (
+        ("block_table", block_table, ("batch", "max_pages")),
+        ("seq_lens", seq_lens, ("batch",)),
+    ):
+        _int32(name, x)
+        _axes(name, x, axes)
+    batch = block_table.shape[0]
+    if seq_lens.shape[0] != batch:
+        raise ValueError(
+            f"seq_lens must have one length for each of the {batch} rows of block_table, "
+            f"got {seq_lens.shape[0]}"
+        )
+
+
+def _pages(block_table, lengths, k_cache):
+    """Raise unless each page that a length reaches is one of the cache."""
+    num_pages, page_size = k_cache.shape[:2]
+    used = np.arange(block_table.shape[1]) * page_size < lengths[:, None]
+    for b, i in np.argwhere(used & ((block_table < 0) | (block_table >= num_pages)))[:1]:
+        raise ValueError(
+            f"block_table[{b}, {i}] must be a page from 0 to {num_pages - 1}, because "
+            f"seq_lens[{b}] = {lengths[b]} reaches it, got {block_table[b, i]}"
+        )
+
+
+def _heads(num_heads, num_kv_heads, both):
+    """Raise unless each head of K and V, called `both`, serves as many query heads."""
+    if num_heads == 0:
+        raise ValueError("q must have at least one head, got num_heads=0")
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"the heads of {both} must divide the heads of q (MHA, GQA, MQA), "
+            f"got {num_kv_heads=} for {num_heads=}"
+        )
 
 
 def _lse_shape(name, lse, shape):

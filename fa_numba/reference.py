@@ -29,7 +29,19 @@ def softmax(x, *, dtype=np.float64):
         return e / e.sum(axis=-1, keepdims=True)
 
 
-def attention(q, k, v, *, causal=False, softmax_scale=None, mask=None, dtype=np.float64):
+def attention(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    mask=None,
+    dtype=np.float64,
+):
     """softmax(q kᵀ · softmax_scale) v, head by head.
 
     Parameters
@@ -38,10 +50,18 @@ def attention(q, k, v, *, causal=False, softmax_scale=None, mask=None, dtype=np.
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
         Query head h uses key head h // (num_heads // num_kv_heads).
     causal : bool, default=False
-        Bottom-right aligned: query m sees key n when n <= m + seqlen_k − seqlen_q.
+        Query m sees no key beyond its own position, m + seqlen_k − seqlen_q: the last query stands
+        at the last key.
+    window_size : (left, right), default=(-1, -1)
+        Query m sees no key more than left before its position, or more than right after it;
+        −1 is no limit.
+    softcap : float, default=0.0
+        A score s becomes softcap · tanh(s / softcap); 0 leaves it.
+    alibi_slopes : array of shape (num_heads,), default=None
+        A score of head h then loses alibi_slopes[h] · |position of the query − n|.
     softmax_scale : float, default=1/√head_dim
     mask : bool array of shape (seqlen_q, seqlen_k), default=None
-        Query m sees key n where mask[m, n]; with `causal` both must allow it.
+        Query m sees key n where mask[m, n], if causal and window_size allow it too.
     dtype : default=float64
 
     Returns
@@ -52,7 +72,7 @@ def attention(q, k, v, *, causal=False, softmax_scale=None, mask=None, dtype=np.
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
     q, k, v = (_heads_first(x, dtype) for x in (q, k, v))
-    s = _scores(q, k, causal, softmax_scale)
+    s, _ = _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale)
     if mask is not None:
         s = np.where(mask, s, s.dtype.type(-np.inf))
     m = _finite(s.max(axis=-1, keepdims=True, initial=-np.inf))
@@ -64,9 +84,7 @@ def attention(q, k, v, *, causal=False, softmax_scale=None, mask=None, dtype=np.
     return _heads_first(out, dtype), lse[..., 0]
 
 
-def cached_attention(
-    q, k_cache, v_cache, seq_lens, *, causal=False, softmax_scale=None, dtype=np.float64
-):
+def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **options):
     """`attention` of each sequence's queries to the first seq_lens[b] keys of its cache.
 
     Parameters
@@ -74,7 +92,7 @@ def cached_attention(
     q : array of shape (batch, seqlen_q, num_heads, head_dim)
     k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim)
     seq_lens : integer array of shape (batch,)
-    causal, softmax_scale, dtype
+    dtype, **options
         As for `attention`.
 
     Returns
@@ -85,11 +103,33 @@ def cached_attention(
     """
     batch, seqlen_q, num_heads, _ = q.shape
     out, lse = np.zeros(q.shape, dtype), np.zeros((batch, num_heads, seqlen_q), dtype)
-    options = {"causal": causal, "softmax_scale": softmax_scale, "dtype": dtype}
     for b, n in enumerate(seq_lens):
         one = slice(b, b + 1)
-        out[one], lse[one] = attention(q[one], k_cache[one, :n], v_cache[one, :n], **options)
+        out[one], lse[one] = attention(
+            q[one], k_cache[one, :n], v_cache[one, :n], dtype=dtype, **options
+        )
     return out, lse
+
+
+def paged_attention(q, k_cache, v_cache, block_table, seq_lens, **options):
+    """`cached_attention` to the keys that `paged_kv_lookup` finds.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim)
+    k_cache, v_cache, block_table, seq_lens
+        As for `paged_kv_lookup`.
+    **options
+        Those of `cached_attention`.
+
+    Returns
+    -------
+    out : array of shape (batch, seqlen_q, num_heads, head_dim), dtype
+    lse : array of shape (batch, num_heads, seqlen_q), dtype
+        As from `attention`.
+    """
+    k, v = paged_kv_lookup(k_cache, v_cache, block_table, seq_lens)
+    return cached_attention(q, k, v, seq_lens, **options)
 
 
 def merge_states(out_a, lse_a, out_b, lse_b, *, dtype=np.float64):
@@ -121,7 +161,19 @@ def merge_states(out_a, lse_a, out_b, lse_b, *, dtype=np.float64):
         return out, m + np.log(total)
 
 
-def attention_bwd(dout, q, k, v, *, causal=False, softmax_scale=None, dtype=np.float64):
+def attention_bwd(
+    dout,
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    dtype=np.float64,
+):
     """Gradients of sum(dout ∘ out) with respect to q, k and v.
 
     P comes from lse and delta from out, as in every backward pass that has not kept P: in float32
@@ -130,7 +182,7 @@ def attention_bwd(dout, q, k, v, *, causal=False, softmax_scale=None, dtype=np.f
     Parameters
     ----------
     dout : array of shape (batch, seqlen_q, num_heads, head_dim)
-    q, k, v, causal, softmax_scale, dtype
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dtype
         As for `attention`.
 
     Returns
@@ -138,12 +190,20 @@ def attention_bwd(dout, q, k, v, *, causal=False, softmax_scale=None, dtype=np.f
     dq, dk, dv : arrays with the shapes of q, k and v, dtype
         0 for a row that sees no key and for a key that no row sees.
     """
-    out, lse = attention(q, k, v, causal=causal, softmax_scale=softmax_scale, dtype=dtype)
+    options = {
+        "causal": causal,
+        "window_size": window_size,
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "softmax_scale": softmax_scale,
+    }
+    out, lse = attention(q, k, v, **options, dtype=dtype)
     dout, q, k, v, out = (_heads_first(x, dtype) for x in (dout, q, k, v, out))
-    p = np.exp(_scores(q, k, causal, softmax_scale) - _finite(lse)[..., None])
+    s, slope = _scores(q, k, **options)
+    p = np.exp(s - _finite(lse)[..., None])
     dp = dout @ _per_query_head(v, q).mT
     delta = np.sum(dout * out, axis=-1, keepdims=True)
-    ds = p * (dp - delta) * _scale(q, softmax_scale)
+    ds = p * (dp - delta) * slope * _scale(q, softmax_scale)
     dq = ds @ _per_query_head(k, q)
     dk = _sum_over_group(ds.mT @ q, k)
     dv = _sum_over_group(p.mT @ dout, v)
@@ -200,14 +260,26 @@ def _heads_first(x, dtype):
     return np.asarray(x, dtype).transpose(0, 2, 1, 3)
 
 
-def _scores(q, k, causal, softmax_scale):
-    """S, of shape (batch, num_heads, seqlen_q, seqlen_k); −inf where a query does not see a key."""
-    seqlen_q, seqlen_k = q.shape[2], k.shape[2]
+def _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale):
+    """S, of shape (batch, num_heads, seqlen_q, seqlen_k); −inf where a query does not see a key.
+
+    And the slope of each score, which is 1 but for softcap.
+    """
     s = q @ _per_query_head(k, q).mT * _scale(q, softmax_scale)
-    if causal:
-        m, n = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
-        s[..., n > m + seqlen_k - seqlen_q] = -np.inf
-    return s
+    slope = np.ones_like(s)
+    if softcap:
+        cap = s.dtype.type(softcap)
+        t = np.tanh(s / cap)
+        s, slope = cap * t, 1 - t * t
+    seqlen_q, seqlen_k = s.shape[2:]
+    position = np.arange(seqlen_q)[:, None] + seqlen_k - seqlen_q
+    ahead = np.arange(seqlen_k) - position  # how far a key is beyond the query's position
+    if alibi_slopes is not None:
+        s -= np.asarray(alibi_slopes, s.dtype)[:, None, None] * abs(ahead).astype(s.dtype)
+    left, right = window_size
+    hidden = (causal & (ahead > 0)) | ((left >= 0) & (-ahead > left))
+    s[..., hidden | ((right >= 0) & (ahead > right))] = -np.inf
+    return s, slope
 
 
 def _finite(x):

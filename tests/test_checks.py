@@ -50,6 +50,17 @@ def decode(**changed):
     return fa_numba.flash_decode(**good | changed)
 
 
+def paged_decode(**changed):
+    good = {
+        "q": ones(2, 1, 4, 8),
+        "k_cache": ones(3, 4, 2, 8),
+        "v_cache": ones(3, 4, 2, 8),
+        "block_table": table([0, 2], [1, -1]),
+        "seq_lens": table(7, 4),
+    }
+    return fa_numba.paged_attn_decode(**good | changed)
+
+
 def merge(**changed):
     out, lse = ones(2, 5, 4, 8), ones(2, 4, 5)
     good = {"out_a": out, "lse_a": lse, "out_b": out, "lse_b": lse}
@@ -101,6 +112,14 @@ BAD_TYPES = [
     (decode, {"num_splits": True}, "num_splits must be an integer, got True"),
     (decode, {"causal": None}, "causal must be True or False, got None"),
     (decode, {"block_n": 8.0}, "block_n must be an integer, got 8.0"),
+    (paged_decode, {"q": [1.0]}, "q must be .* got list"),
+    (paged_decode, {"block_table": [[0, 2]]}, "block_table must be .* got list"),
+    (paged_decode, {"q": ones(2, 1, 4, 8, dtype=HALF)}, "q must be float32, got float16"),
+    (paged_decode, {"k_cache": ones(3, 4, 2, 8, dtype=float)}, "k_cache must be float32"),
+    (paged_decode, {"block_table": ones(2, 2)}, "block_table must be int32, got float32"),
+    (paged_decode, {"seq_lens": np.array([7, 4])}, "seq_lens must be int32, got int64"),
+    (paged_decode, {"num_splits": "2"}, "num_splits must be an integer, got '2'"),
+    (paged_decode, {"causal": 0}, "causal must be True or False, got 0"),
     (merge, {"out_a": [1.0]}, "out_a must be .* got list"),
     (merge, {"lse_b": None}, "lse_b must be .* got NoneType"),
     (merge, {"out_b": ones(2, 5, 4, 8, dtype=float)}, "out_b must be float32, got float64"),
@@ -167,6 +186,23 @@ BAD_VALUES = [
     (decode, {"softmax_scale": np.inf}, "softmax_scale must be finite in float32, got inf"),
     (decode, {"block_m": 0}, "block_m must be at least 1, got 0"),
     (decode, {"block_m": 64, "block_n": 32}, r"at most 1024, got 64 \* 32 = 2048"),
+    # decoding from pages
+    (paged_decode, {"q": ones(1, 4, 8)}, r"q must have axes \(batch, seqlen_q, .*\(1, 4, 8\)"),
+    (paged_decode, {"k_cache": ones(3, 4, 8)}, r"k_cache must have axes \(num_pages, page_size"),
+    (paged_decode, {"v_cache": ones(3, 5, 2, 8)}, "v_cache must have the shape of k_cache"),
+    (paged_decode, {"q": ones(3, 1, 4, 8)}, "a row for each of the 3 sequences of q, got 2"),
+    (paged_decode, {"q": ones(2, 1, 4, 9)}, "must have the head_dim of q, 9, got 8"),
+    (paged_decode, {"q": ones(2, 1, 3, 8)}, "must divide .*num_kv_heads=2 for num_heads=3"),
+    (paged_decode, {"q": ones(2, 1, 0, 8)}, "q must have at least one head"),
+    (paged_decode, {"q": ones(2, 1, 4, 16)[..., ::2]}, "q must be contiguous along its last"),
+    (paged_decode, {f"{x}_cache": ones(3, 0, 2, 8) for x in "kv"}, "at least 1, got page_size=0"),
+    (paged_decode, {"seq_lens": table(7)}, "one length for each of the 2 rows of block_table"),
+    (paged_decode, {"seq_lens": table(9, 4)}, r"seq_lens\[0\] must be from 0 to .* = 8, got 9"),
+    (paged_decode, {"seq_lens": table(7, 5)}, r"block_table\[1, 1\] must be a page .*got -1"),
+    (paged_decode, {"block_table": table([0, 3], [1, 1])}, r"\[0, 1\] must be .* 0 to 2, .*got 3"),
+    (paged_decode, {"num_splits": -1}, "num_splits must be at least 0, got -1"),
+    (paged_decode, {"softmax_scale": np.nan}, "softmax_scale must be finite in float32, got nan"),
+    (paged_decode, {"block_n": 0}, "block_n must be at least 1, got 0"),
     (merge, {"out_a": ones(5, 4, 8)}, r"out_a must have axes \(batch, seqlen_q, .*\(5, 4, 8\)"),
     (merge, {"out_b": ones(2, 6, 4, 8)}, r"out_b must have the shape of out_a, .*\(2, 6, 4, 8\)"),
     (merge, {"out_b": ones(2, 5, 8, 4).transpose(0, 1, 3, 2)}, "out_b must be contiguous"),

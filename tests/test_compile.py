@@ -21,7 +21,8 @@ pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and
 
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without asking for more
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
-FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", "flash_decode")
+DECODE = ("flash_decode", "paged_attn_decode")
+FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", *DECODE)
 ATTENTION = (*FORWARD, "flash_attn_bwd")
 
 
@@ -43,6 +44,9 @@ def run(name, head_dim=64, causal=False, strided=False):
         cache = random(2, 4, 1, head_dim)
         return function(cache, cache, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32))
     q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
+    if name == "paged_attn_decode":
+        block_table = np.zeros((1, 1), np.int32)
+        return function(q, k, v, block_table, np.full(1, 3, np.int32), causal=causal)
     if name == "flash_decode":
         return function(q, k, v, np.full(1, 3, np.int32), causal=causal)
     if name == "merge_states":
@@ -105,7 +109,7 @@ def test_any_head_dim_stays_in_registers(name, head_dim):
         check(kernel, args, (8, 0))
 
 
-@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_bwd", "flash_decode"])
+@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_bwd", *DECODE])
 def test_strided_arrays_cost_no_spill(name):
     for kernel, args in launches(name, strided=True):
         check(kernel, args, (9, 0, "a"))

@@ -161,6 +161,48 @@ def test_flash_decode(case, causal):
         np.testing.assert_array_equal(before, after.get())
 
 
+def paged(rng, k, v, seq_lens, page_size):
+    """The first seq_lens[b] tokens of k and v in shuffled pages, NaN in slots that no one owns."""
+    pages = -(-np.array(seq_lens) // page_size)
+    num_pages = int(pages.sum()) + 3
+    shape = (num_pages, page_size, *k.shape[2:])
+    caches = [np.full(shape, np.nan, np.float32) for _ in range(2)]
+    block_table = np.full((len(seq_lens), pages.max() + 1), -1, np.int32)
+    free = rng.permutation(num_pages).astype(np.int32)
+    for b, seq_len in enumerate(seq_lens):
+        mine, free = free[: pages[b]], free[pages[b] :]
+        block_table[b, : pages[b]] = mine
+        slots = (mine[:, None] * page_size + np.arange(page_size)).ravel()[:seq_len]
+        for cache, x in zip(caches, (k, v), strict=True):
+            cache.reshape(-1, *shape[2:])[slots] = x[b, :seq_len]
+    return *caches, block_table, np.array(seq_lens, np.int32)
+
+
+@pytest.mark.parametrize("page_size", [1, 7, 16, 256])
+@pytest.mark.parametrize("case", DECODE_SMALL + DECODE_LARGE, ids=decode_named)
+def test_paged_attn_decode(case, page_size):
+    seq_lens, max_len, seqlen_q, num_heads, num_kv_heads, head_dim = case
+    rng = np.random.default_rng(sum(seq_lens))
+    q = random(rng, len(seq_lens), seqlen_q, num_heads, head_dim)
+    k, v = (random(rng, len(seq_lens), max_len, num_kv_heads, head_dim) for _ in range(2))
+    out_ref, lse_ref = reference.cached_attention(q, k, v, seq_lens, causal=True)
+    out_f32, _ = reference.cached_attention(q, k, v, seq_lens, causal=True, dtype=np.float32)
+    host = (q, *paged(rng, k, v, seq_lens, page_size))
+    on_gpu = [cupy.asarray(x) for x in host]
+    dense = [cupy.asarray(x) for x in (q, k, v)]
+    for num_splits in (0, 1, 7):
+        options = {"causal": True, "num_splits": num_splits}
+        out, lse = fa_numba.paged_attn_decode(*on_gpu, **options)
+        assert_close(out, out_ref, out_f32)
+        np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
+        if num_splits > 0:  # the same tiles and splits as where the keys lie in a row
+            again = fa_numba.flash_decode(*dense, on_gpu[-1], **options)
+            for x, y in zip((out, lse), again, strict=True):
+                assert (x == y).all()
+    for before, after in zip(host, on_gpu, strict=True):
+        np.testing.assert_array_equal(before, after.get())
+
+
 def test_splits_are_chosen_for_this_gpu_small():
     sms = cuda.get_current_device().MULTIPROCESSOR_COUNT
     assert arrays.num_sms(cupy.zeros(1)) == sms
@@ -212,21 +254,9 @@ def test_softmax(name, shape):
 @pytest.mark.parametrize("page_size", [1, 7, 16])
 def test_paged_kv_lookup_small(page_size):
     rng = np.random.default_rng(0)
-    seq_lens = np.array([0, 1, 50, 33], np.int32)
-    pages = -(-seq_lens // page_size)
-    num_pages = int(pages.sum()) + 3
-    shape = (num_pages, page_size, 2, 59)
-    k_cache, v_cache = (np.full(shape, np.nan, np.float32) for _ in range(2))
-    block_table = np.full((4, pages.max() + 1), -1, np.int32)
-    free = iter(rng.permutation(num_pages))
-    for b, length in enumerate(seq_lens):
-        for t in range(length):
-            if t % page_size == 0:
-                block_table[b, t // page_size] = next(free)
-            page = block_table[b, t // page_size]
-            k_cache[page, t % page_size] = random(rng, 2, 59)
-            v_cache[page, t % page_size] = random(rng, 2, 59)
-    arrays = (k_cache, v_cache, block_table, seq_lens)
+    seq_lens = [0, 1, 50, 33]
+    k, v = (random(rng, len(seq_lens), max(seq_lens), 2, 59) for _ in range(2))
+    arrays = paged(rng, k, v, seq_lens, page_size)
     want = reference.paged_kv_lookup(*arrays)
     got = fa_numba.paged_kv_lookup(*(cupy.asarray(x) for x in arrays))
     for x, x_ref in zip(got, want, strict=True):

@@ -281,6 +281,55 @@ def flash_decode(
     return Traffic(loads, stores)
 
 
+def paged_attn_decode(
+    seq_lens,
+    max_pages,
+    page_size,
+    seqlen_q,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    num_splits=0,
+    block_m=None,
+    block_n=None,
+):
+    """Traffic of `fa_numba.paged_attn_decode`: that of `flash_decode`, and the block table.
+
+    Parameters
+    ----------
+    seq_lens : sequence of int
+    max_pages, page_size, seqlen_q, num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    num_splits : int, default=0
+        0 is what the CPU engine chooses.
+    block_m, block_n : int, default=what the kernel chooses
+
+    Returns
+    -------
+    Traffic
+        For each key that a thread block loads, block_n threads read block_table: the hardware makes
+        one access of each warp's.
+    """
+    traffic = flash_decode(
+        seq_lens,
+        max_pages * page_size,
+        seqlen_q,
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        causal=causal,
+        num_splits=num_splits,
+        block_m=block_m,
+        block_n=block_n,
+    )
+    num_rows = seqlen_q * (num_heads // num_kv_heads)
+    _, block_n = _tiles("flash_decode", head_dim, block_m, block_n, num_rows)
+    keys = traffic.loads["k_cache"] // head_dim
+    return Traffic(traffic.loads | {"block_table": keys * block_n}, traffic.stores)
+
+
 def merge_states(batch, seqlen_q, num_heads, head_dim):
     """Traffic of `fa_numba.merge_states` where no part is empty.
 

@@ -1,0 +1,234 @@
+"""Paged attention: flash_decode where the keys are, in pages scattered over the cache.
+
+flash_decode       the keys of a sequence lie in a row           a cache as long as the longest
+paged_kv_lookup    gathers pages to such rows                    K and V read, written, read again
+paged_attn_decode  gathers a tile of keys where it is loaded     K and V read once  <- this file
+
+Attention is what flash_decode makes of it: only the address of a key is new. Key n of sequence b is
+in page block_table[b, n // page_size], at offset n % page_size; tiles and splits are cut from the
+keys of a sequence as before, wherever pages end.
+
+Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, sections 4.1 and 5.1.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.num_splits import choose_num_splits
+from fa_numba.kernels.flash_decode import WARP_SIZE, make_combine
+
+NEG_INF = np.float32(-np.inf)
+
+
+@functools.cache
+def make_paged_attn_decode(HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL):
+    """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
+
+    PAGE_SIZE is a constant so that the compiler makes n // PAGE_SIZE a shift or a product.
+    """
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit
+    def paged_attn_decode_kernel(
+        q, k_cache, v_cache, block_table, seq_lens, out_partial, lse_partial, softmax_scale
+    ):
+        """A thread block owns BLOCK_M rows of a K/V head and walks the tiles of one split.
+
+        A row is a query of a query head; the heads of a group are neighbours.
+
+        grid      (num_m_tiles * num_splits, num_kv_heads, batch); threads (BLOCK_N, BLOCK_M):
+                  thread (ty, tx) computes score [ty, tx] of each tile, and columns
+                  tx, tx + BLOCK_N, ... of out
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                  s_tile, p_tile (BLOCK_M, BLOCK_N)
+        private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
+        HBM       K and V once per tile of rows; Q, out_partial, lse_partial once per split;
+                  seq_lens in every thread; block_table once per key in BLOCK_N threads
+        paper     FlashAttention-2, Algorithm 1, over a part of the keys;
+                  PagedAttention, section 4.1
+        budget    128 registers, 36096 bytes shared (HEAD_DIM=64, BLOCK_M=4, BLOCK_N=64)
+        """
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
+        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        num_splits = lse_partial.shape[0]
+        m_tile, split = cuda.blockIdx.x // num_splits, cuda.blockIdx.x % num_splits
+        kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], seq_lens[b]
+        group_size = q.shape[2] // k_cache.shape[2]
+        row = m_tile * BLOCK_M + ty
+        m = row // group_size  # this thread's query
+        head = kv_head * group_size + row % group_size
+        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
+
+        # The tiles of this sequence, shared out evenly. With more splits than tiles some get none:
+        # their state is that of no keys, (0, -inf).
+        num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N
+        n_first = split * num_n_tiles // num_splits * BLOCK_N
+        n_end = (split + 1) * num_n_tiles // num_splits * BLOCK_N
+        if CAUSAL:  # no row of the tile sees a key from here on
+            last_m = (m_tile * BLOCK_M + BLOCK_M - 1) // group_size
+            n_end = min(n_end, last_m + 1 + seqlen_k - seqlen_q)
+
+        for d in range(tx, HEAD_DIM, BLOCK_N):
+            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+        for c in range(NUM_COLS):
+            acc[c] = float32(0.0)
+        m_i = NEG_INF
+        l_i = float32(0.0)
+
+        for n_start in range(n_first, n_end, BLOCK_N):
+            for r in range(ty, BLOCK_N, BLOCK_M):
+                n = n_start + r
+                used = n < seqlen_k
+                page = block_table[b, n // PAGE_SIZE] if used else 0  # past the end there is none
+                offset = n % PAGE_SIZE
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    k_tile[r, d] = k_cache[page, offset, kv_head, d] if used else float32(0.0)
+                    v_tile[r, d] = v_cache[page, offset, kv_head, d] if used else float32(0.0)
+            cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
+
+            s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
+            for d in range(HEAD_DIM):
+                s += q_tile[ty, d] * k_tile[tx, d]
+            n = n_start + tx
+            s_tile[ty, tx] = s * softmax_scale if n <= last_n else NEG_INF
+            cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
+
+            m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
+            for c in range(BLOCK_N):
+                m_new = max(m_new, s_tile[ty, c])
+            shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
+            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)         line 9
+            m_i = m_new
+            cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
+
+            l_ij = float32(0.0)
+            for c in range(NUM_COLS):
+                pv[c] = float32(0.0)
+            for r in range(BLOCK_N):
+                p = p_tile[ty, r]
+                l_ij += p
+                for c in range(NUM_COLS):
+                    d = tx + c * BLOCK_N
+                    if d < HEAD_DIM:
+                        pv[c] += p * v_tile[r, d]
+            l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
+            for c in range(NUM_COLS):
+                acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+
+        if m < seqlen_q:
+            for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
+                d = tx + c * BLOCK_N
+                if d < HEAD_DIM:
+                    x = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
+                    out_partial[split, b, m, head, d] = x
+            if tx == 0:
+                lse_partial[split, b, head, m] = m_i + math.log(l_i)  # -inf: no key      line 13
+
+    return paged_attn_decode_kernel
+
+
+def paged_attn_decode(
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    seq_lens,
+    *,
+    causal=False,
+    softmax_scale=None,
+    num_splits=0,
+    block_m=None,
+    block_n=None,
+):
+    """PagedAttention: attention of a few queries to each sequence of a paged KV cache.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+        The last seqlen_q tokens of each sequence: 1 in plain decoding; more of them are a chunk of
+        a prompt, or guesses to be verified.
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), float32
+        The keys and values of all tokens, the new ones included. num_heads is a multiple of
+        num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous last axis; head_dim from 1 to
+        256; any page_size from 1, each of which compiles a kernel of its own.
+    block_table : array of shape (batch, max_pages), int32
+        Page of token t of sequence b: block_table[b, t // page_size]. −1, or anything, past the
+        last page of a sequence. Sequences may share pages.
+    seq_lens : array of shape (batch,), int32
+        How many tokens of each sequence there are; slots that none of them owns are not read.
+    causal : bool, default=False
+        Bottom-right aligned: query m of sequence b sees the keys up to
+        m + seq_lens[b] − seqlen_q, so that one query sees them all.
+    softmax_scale : float, default=1/√head_dim
+    num_splits : int, default=0
+        Into how many parts the keys of each sequence are cut. 0 is chosen by
+        `fa_numba.analysis.choose_num_splits`, from the GPU's SMs and the shapes alone: as if a
+        sequence filled its row of block_table.
+    block_m, block_n : int, default=chosen
+        Tile sizes, those of `flash_decode`; a tile of keys may begin and end inside pages.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+
+    Notes
+    -----
+    The contents of block_table and seq_lens are checked where they are NumPy arrays. On a GPU that
+    would mean waiting for it, so they are not: a page or a length out of range reads memory that
+    is not the cache's.
+    """
+    checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    _, page_size, num_kv_heads, _ = k_cache.shape
+    causal = checks.check_causal(causal)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    num_splits = checks.check_num_splits(num_splits)
+    num_rows = seqlen_q * (num_heads // num_kv_heads)
+    block_m, block_n = checks.check_block_sizes(
+        "flash_decode", head_dim, block_m, block_n, num_rows=num_rows
+    )
+    num_m_tiles = ceil_div(num_rows, block_m)
+    if num_splits == 0:
+        max_len = block_table.shape[1] * page_size
+        num_splits = choose_num_splits(
+            num_m_tiles * num_kv_heads * batch, ceil_div(max_len, block_n), arrays.num_sms(q)
+        )
+    out = arrays.empty(q, q.shape)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    out_partial = arrays.empty(q, (num_splits, *out.shape))
+    lse_partial = arrays.empty(q, (num_splits, *lse.shape))
+
+    kernel = make_paged_attn_decode(head_dim, block_m, block_n, page_size, causal)
+    grid = (num_m_tiles * num_splits, num_kv_heads, batch)
+    caches = (k_cache, v_cache, block_table, seq_lens)
+    arrays.launch(
+        kernel, grid, (block_n, block_m), q, *caches, out_partial, lse_partial, softmax_scale
+    )
+    kernel = make_combine(head_dim)
+    grid = (seqlen_q, num_heads, batch)
+    arrays.launch(kernel, grid, (WARP_SIZE,), out_partial, lse_partial, out, lse)
+    return out, lse

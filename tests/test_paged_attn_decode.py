@@ -1,0 +1,197 @@
+"""paged_attn_decode on the CPU engine, every access checked.
+
+A cache of pages has NaN in every slot that no sequence owns, and −1 or worse past the last page of
+each: a wrong page or a wrong slot cannot give a right answer.
+"""
+
+import numpy as np
+import pytest
+from cases import TILES, assert_close, each_mask, make_paged_cache, random, strided
+
+from fa_numba import (
+    flash_attn_v2,
+    flash_decode,
+    paged_attn_decode,
+    paged_kv_lookup,
+    reference,
+    simt,
+)
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+LENGTHS = [0, 1, 7, 8, 9, 37]  # with tiles of 8: none, one key, tile ± 1, many tiles
+PAGE_SIZES = [1, 2, 3, 8, 16, 41]  # smaller than a tile, across its border, larger than all
+each_page_size = pytest.mark.parametrize("page_size", PAGE_SIZES)
+
+
+def make_case(rng, seqlen_q, num_heads, num_kv_heads, head_dim, *, page_size=5, seq_lens=LENGTHS):
+    q = random(rng, len(seq_lens), seqlen_q, num_heads, head_dim)
+    return q, *make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim)
+
+
+def check(arrays, **options):
+    """Hold paged_attn_decode to the definition, and the inputs to what they were."""
+    before = [x.copy() for x in arrays]
+    out, lse = paged_attn_decode(*arrays, **options)
+    for x, y in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+    options = {name: options[name] for name in ("causal", "softmax_scale") if name in options}
+    want = reference.paged_attention(*arrays, **options)
+    plain = reference.paged_attention(*arrays, **options, dtype=np.float32)
+    assert_close(out, want[0], plain[0], name="out")
+    assert_close(lse, want[1], plain[1], name="lse")
+    return out, lse
+
+
+@each_mask
+@each_page_size
+@pytest.mark.parametrize("num_splits", [0, 1, 3])
+def test_page_sizes(rng, page_size, num_splits, causal):
+    arrays = make_case(rng, 3, 4, 2, 6, page_size=page_size)
+    check(arrays, causal=causal, num_splits=num_splits, block_m=4, block_n=8)
+
+
+@each_mask
+@each_page_size
+def test_pages_change_nothing_not_a_bit(rng, page_size, causal):
+    q, *cache = make_case(rng, 3, 4, 2, 8, page_size=page_size)
+    options = {"causal": causal, "num_splits": 3, "block_m": 8, "block_n": 4}
+    paged = paged_attn_decode(q, *cache, **options)
+    dense = flash_decode(q, *paged_kv_lookup(*cache), cache[-1], **options)
+    for x, y in zip(paged, dense, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+@each_mask
+@pytest.mark.parametrize("block_m, block_n", TILES)
+def test_tile_size_does_not_change_the_answer(rng, block_m, block_n, causal):
+    arrays = make_case(rng, 3, 4, 2, 6)
+    check(arrays, causal=causal, num_splits=2, block_m=block_m, block_n=block_n)
+
+
+@pytest.mark.parametrize("seqlen_q", [1, 2, 5, 9])
+@pytest.mark.parametrize(
+    "num_heads, num_kv_heads", [(3, 3), (4, 2), (6, 2), (5, 1)], ids=["mha", "gqa", "gqa3", "mqa"]
+)
+def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
+    arrays = make_case(rng, seqlen_q, num_heads, num_kv_heads, 8, seq_lens=[21, 13])
+    check(arrays, causal=True, num_splits=2, block_m=4, block_n=4)
+
+
+@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
+def test_chosen_tiles_and_splits(rng, head_dim):
+    check(make_case(rng, 1, 4, 2, head_dim, page_size=16, seq_lens=[70, 1, 33]))
+
+
+@pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
+def test_softmax_scale(rng, softmax_scale):
+    check(make_case(rng, 1, 2, 1, 8, seq_lens=[9]), softmax_scale=softmax_scale)
+
+
+@pytest.mark.parametrize("size", [1e-3, 70])
+def test_tiny_and_huge_scores(rng, size):
+    q, k_cache, *rest = make_case(rng, 2, 2, 1, 4, seq_lens=[40, 3])
+    check((size * q, size * k_cache, *rest), causal=True, num_splits=2, block_m=4, block_n=8)
+
+
+@pytest.mark.parametrize(
+    "seq_lens, seqlen_q", [([], 1), ([0], 1), ([0, 0], 2), ([5], 0), ([2, 4], 9)]
+)
+def test_nothing_to_see(rng, seq_lens, seqlen_q):
+    out, lse = check(make_case(rng, seqlen_q, 2, 1, 8, seq_lens=seq_lens), causal=True)
+    unseen = np.isneginf(lse).mT
+    assert (out[unseen] == 0).all()
+    assert unseen.sum() == 2 * sum(max(0, seqlen_q - n) for n in seq_lens)
+
+
+def test_sequences_may_share_pages(rng):
+    q, k_cache, v_cache, block_table, seq_lens = make_case(
+        rng, 2, 2, 1, 8, page_size=4, seq_lens=[12, 11]
+    )
+    block_table[1, :2] = block_table[0, :2]
+    check((q, k_cache, v_cache, block_table, seq_lens), causal=True, num_splits=2, block_n=8)
+
+
+@pytest.mark.parametrize("poison", [-1, -(2**31), 2**31 - 1])
+def test_what_lies_past_the_last_page_is_not_followed(rng, poison):
+    arrays = make_case(rng, 1, 2, 1, 8, page_size=4, seq_lens=[12, 3, 0])
+    block_table = arrays[3]
+    block_table[block_table == -1] = poison
+    assert (block_table == poison).sum() == 1 + 3 + 4
+    check(arrays, num_splits=2, block_m=4, block_n=8)
+
+
+def test_where_the_pages_are_does_not_change_a_bit(rng):
+    q, k_cache, v_cache, block_table, seq_lens = make_case(rng, 2, 4, 2, 8)
+    first = paged_attn_decode(q, k_cache, v_cache, block_table, seq_lens, num_splits=2)
+    shuffle = rng.permutation(len(k_cache))
+    moved = [np.empty_like(x) for x in (k_cache, v_cache)]
+    for x, y in zip(moved, (k_cache, v_cache), strict=True):
+        x[shuffle] = y
+    block_table = np.where(block_table >= 0, shuffle[block_table], -1).astype(np.int32)
+    again = paged_attn_decode(q, *moved, block_table, seq_lens, num_splits=2)
+    for x, y in zip(first, again, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_nan_in_one_sequence_stays_there(rng):
+    q, k_cache, v_cache, block_table, seq_lens = make_case(rng, 2, 4, 2, 8, seq_lens=[20, 18, 7])
+    k_cache[block_table[1, 2], 1, 0] = v_cache[block_table[1, 0], 3, 1, 2] = np.nan
+    out, lse = paged_attn_decode(q, k_cache, v_cache, block_table, seq_lens, num_splits=2)
+    assert np.isnan(out[1, :, :2]).all() and np.isnan(out[1, :, 2:, 2]).all()  # both K/V heads
+    assert np.isnan(out).sum() == 2 * 2 * 8 + 2 * 2 and np.isnan(lse).sum() == 2 * 2
+
+
+def test_strided_views_are_read_in_place_and_left_alone(rng):
+    q, k_cache, v_cache, block_table, seq_lens = make_case(rng, 3, 4, 2, 8)
+    wide = np.full((len(q), 2 * block_table.shape[1]), -7, np.int32)
+    wide[:, ::2] = block_table
+    views = [strided(x) for x in (q, k_cache, v_cache)]
+    views += [wide[:, ::2], np.repeat(seq_lens, 2)[::2]]
+    for x in views:
+        x.flags.writeable = False
+    check(views, causal=True, num_splits=3, block_m=8, block_n=4)
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 8])
+def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
+    arrays = make_case(rng, 1, num_heads, 1, 16, seq_lens=[64])
+    with simt.tracing() as traces:
+        paged_attn_decode(*arrays, num_splits=4)
+    for cache in ("k_cache", "v_cache"):
+        assert traces[0].arrays[cache].loads == 64 * 16  # each number once, however many heads
+
+
+def test_zero_splits_are_chosen_by_the_room_in_the_block_table():
+    q = np.zeros((1, 1, 8, 64), np.float32)
+    cache = np.broadcast_to(np.zeros(64, np.float32), (7, 16, 2, 64))
+    with simt.tracing() as traces:
+        for max_pages in (0, 4, 5, 10_000):
+            block_table = np.full((1, max_pages), -1, np.int32)
+            paged_attn_decode(q, cache, cache, block_table, np.zeros(1, np.int32))
+    assert [trace.grid[0] for trace in traces[::2]] == [1, 1, 2, 80]
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("chunk", [1, 2, 7, 16, 40])
+def test_a_prompt_in_chunks_is_the_prompt_as_a_whole(rng, chunk, num_splits):
+    q, *cache, _ = make_case(rng, 40, 4, 2, 8, seq_lens=[40])
+    options = {"causal": True, "block_m": 8, "block_n": 8}
+    outs, lses = [], []
+    for start in range(0, 40, chunk):
+        end = min(start + chunk, 40)
+        seq_lens = np.array([end], np.int32)  # the cache has the tokens up to the chunk's last
+        part = q[:, start:end]
+        out, lse = paged_attn_decode(part, *cache, seq_lens, num_splits=num_splits, **options)
+        outs.append(out)
+        lses.append(lse)
+    out, lse = np.concatenate(outs, axis=1), np.concatenate(lses, axis=2)
+    seq_lens = np.array([40], np.int32)
+    want = reference.paged_attention(q, *cache, seq_lens, causal=True)
+    plain = reference.paged_attention(q, *cache, seq_lens, causal=True, dtype=np.float32)
+    assert_close(out, want[0], plain[0], name="out")
+    assert_close(lse, want[1], plain[1], name="lse")
+    if num_splits == 1:  # the same tiles of keys in the same order
+        k, v = paged_kv_lookup(*cache, seq_lens)
+        for x, y in zip((out, lse), flash_attn_v2(q, k, v, **options), strict=True):
+            np.testing.assert_array_equal(x, y, strict=True)
