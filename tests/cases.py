@@ -51,6 +51,34 @@ SHAPES = [
 # (block_m, block_n): small, so that small shapes have tails
 TILES = [(8, 8), (4, 8), (8, 4), (1, 5)]
 
+
+# What may be asked of the scores, alone and together, but for causal alone. Windows that are
+# smaller than a tile of 8, as large, and larger; on one side and on both.
+MASKS = {
+    "itself_alone": {"window_size": (0, 0)},
+    "window": {"window_size": (3, 2)},
+    "window_of_a_tile": {"window_size": (7, 8)},
+    "wide_window": {"window_size": (11, 1)},
+    "left_window": {"window_size": (2, -1)},
+    "right_window": {"window_size": (-1, 5)},
+    "causal_window": {"causal": True, "window_size": (4, -1)},
+    "softcap": {"softcap": 0.7},
+    "alibi": {"alibi": True},
+    "softcap_alibi": {"softcap": 20.0, "alibi": True},
+    "alibi_window": {"window_size": (9, 0), "alibi": True},
+    "all": {"causal": True, "window_size": (9, 3), "softcap": 1.5, "alibi": True},
+}
+each_option = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+
+
+def mask_options(mask, num_heads):
+    """The keyword arguments of a mask above: with alibi, another slope for each head."""
+    mask = dict(mask)
+    if mask.pop("alibi", False):
+        mask["alibi_slopes"] = np.float32(0.5) ** np.arange(1, num_heads + 1, dtype=np.float32)
+    return mask
+
+
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.danger)
 each_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import make_qkv, random
+from cases import make_qkv, mask_options, random
 
 from fa_numba import reference
 
@@ -16,7 +16,22 @@ SHAPES = {  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim
 }
 
 
-def brute_force(q, k, v, causal, softmax_scale):
+MASKS = {
+    "full": {},
+    "causal": {"causal": True},
+    "window": {"window_size": (1, 0)},
+    "left_of_the_queries": {"window_size": (-1, 1)},
+    "causal_window": {"causal": True, "window_size": (1, 3)},
+    "softcap": {"softcap": 0.8},
+    "alibi": {"alibi": True},
+    "all": {"causal": True, "window_size": (2, -1), "softcap": 1.5, "alibi": True},
+}
+each_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+
+
+def brute_force(
+    q, k, v, softmax_scale, causal=False, window_size=(-1, -1), softcap=0, alibi_slopes=None
+):
     """Attention, one Python float at a time, straight from the formula."""
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
@@ -24,49 +39,71 @@ def brute_force(q, k, v, causal, softmax_scale):
     lse = np.full((batch, num_heads, seqlen_q), -np.inf)
     for b, m, h in np.ndindex(batch, seqlen_q, num_heads):
         kv_head = h // (num_heads // num_kv_heads)
-        seen = range(min(seqlen_k, max(0, m + seqlen_k - seqlen_q + 1)) if causal else seqlen_k)
-        weights = [
-            math.exp(
-                softmax_scale
-                * sum(float(q[b, m, h, d]) * float(k[b, n, kv_head, d]) for d in range(head_dim))
+        position = m + seqlen_k - seqlen_q
+        weights = {}
+        for n in range(seqlen_k):
+            left, right = window_size
+            if (
+                (causal and n > position)
+                or (left != -1 and n < position - left)
+                or (right != -1 and n > position + right)
+            ):
+                continue
+            s = softmax_scale * sum(
+                float(q[b, m, h, d]) * float(k[b, n, kv_head, d]) for d in range(head_dim)
             )
-            for n in seen
-        ]
+            if softcap:
+                s = softcap * math.tanh(s / softcap)
+            if alibi_slopes is not None:
+                s -= float(alibi_slopes[h]) * abs(position - n)
+            weights[n] = math.exp(s)
         if not weights:
             continue
-        lse[b, h, m] = math.log(sum(weights))
+        total = sum(weights.values())
+        lse[b, h, m] = math.log(total)
         for d in range(head_dim):
-            terms = (w * float(v[b, n, kv_head, d]) for n, w in zip(seen, weights, strict=True))
-            out[b, m, h, d] = sum(terms) / sum(weights)
+            out[b, m, h, d] = (
+                sum(w * float(v[b, n, kv_head, d]) for n, w in weights.items()) / total
+            )
     return out, lse
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@each_mask
 @pytest.mark.parametrize("softmax_scale", [None, 0.3])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_attention_is_the_formula(rng, shape, softmax_scale, causal):
+def test_attention_is_the_formula(rng, shape, softmax_scale, mask):
     q, k, v = make_qkv(rng, *shape)
-    out, lse = reference.attention(q, k, v, causal=causal, softmax_scale=softmax_scale)
+    mask = mask_options(mask, q.shape[2])
+    out, lse = reference.attention(q, k, v, **mask, softmax_scale=softmax_scale)
     scale = 1 / math.sqrt(shape[-1]) if softmax_scale is None else softmax_scale
-    out_brute, lse_brute = brute_force(q, k, v, causal, scale)
+    out_brute, lse_brute = brute_force(q, k, v, scale, **mask)
     assert out.dtype == lse.dtype == np.float64
     np.testing.assert_allclose(out, out_brute, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(lse, lse_brute, rtol=1e-12, atol=1e-14)
 
 
-def test_causal_is_bottom_right_aligned():
-    for seqlen_q, seqlen_k, mask in [
-        (2, 5, ["11110", "11111"]),
-        (5, 2, ["00", "00", "00", "10", "11"]),
-    ]:
-        q, k = np.zeros((1, seqlen_q, 1, 1)), np.zeros((1, seqlen_k, 1, 1))
-        v = np.eye(seqlen_k)[None, :, None, :]  # out is then the row of P
-        q, k = (np.repeat(x, seqlen_k, axis=3) for x in (q, k))
-        out, lse = reference.attention(q, k, v, causal=True)
-        seen = np.array([[int(c) for c in row] for row in mask])
-        np.testing.assert_array_equal(out[0, :, 0] > 0, seen)
-        with np.errstate(divide="ignore"):
-            np.testing.assert_allclose(lse[0, 0], np.log(seen.sum(axis=1)))
+@pytest.mark.parametrize(
+    "seqlen_q, seqlen_k, causal, window_size, mask",
+    [
+        (2, 5, True, (-1, -1), ["11110", "11111"]),
+        (5, 2, True, (-1, -1), ["00", "00", "00", "10", "11"]),
+        (2, 5, False, (1, 0), ["00110", "00011"]),
+        (2, 5, False, (-1, 0), ["11110", "11111"]),  # causal by another name
+        (2, 5, True, (2, 4), ["01110", "00111"]),
+        (3, 3, False, (0, 0), ["100", "010", "001"]),
+        (5, 2, False, (0, 1), ["00", "00", "10", "11", "01"]),
+        (3, 3, False, (0, -1), ["111", "011", "001"]),
+        (2, 5, False, (9, 9), ["11111", "11111"]),
+    ],
+)
+def test_who_sees_whom(seqlen_q, seqlen_k, causal, window_size, mask):
+    q, k = np.zeros((1, seqlen_q, 1, seqlen_k)), np.zeros((1, seqlen_k, 1, seqlen_k))
+    v = np.eye(seqlen_k)[None, :, None, :]  # out is then the row of P
+    out, lse = reference.attention(q, k, v, causal=causal, window_size=window_size)
+    seen = np.array([[int(c) for c in row] for row in mask])
+    np.testing.assert_array_equal(out[0, :, 0] > 0, seen)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(lse[0, 0], np.log(seen.sum(axis=1)))
 
 
 def test_rows_that_see_no_key_are_zero(rng):
@@ -95,15 +132,16 @@ def test_large_scores_do_not_overflow(rng):
     assert np.isfinite(out).all() and np.isfinite(lse).all()
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@each_mask
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_gradients_are_finite_differences(rng, shape, causal):
+def test_gradients_are_finite_differences(rng, shape, mask):
     q, k, v = (x.astype(np.float64) for x in make_qkv(rng, *shape))
     dout = rng.standard_normal(q.shape)
-    got = reference.attention_bwd(dout, q, k, v, causal=causal, softmax_scale=0.4)
+    options = mask_options(mask, q.shape[2]) | {"softmax_scale": 0.4}
+    got = reference.attention_bwd(dout, q, k, v, **options)
 
     def loss():
-        return (dout * reference.attention(q, k, v, causal=causal, softmax_scale=0.4)[0]).sum()
+        return (dout * reference.attention(q, k, v, **options)[0]).sum()
 
     h = 1e-5
     for x, dx in zip((q, k, v), got, strict=True):
@@ -120,9 +158,10 @@ def test_gradients_are_finite_differences(rng, shape, causal):
 
 def test_dtype_is_the_precision_of_the_computation(rng):
     q, k, v = make_qkv(rng, 1, 4, 6, 2, 1, 4)
+    options = mask_options(MASKS["all"], 2) | {"dtype": np.float32}
     arrays = (
-        *reference.attention(q, k, v, causal=True, dtype=np.float32),
-        *reference.attention_bwd(q, q, k, v, causal=True, dtype=np.float32),
+        *reference.attention(q, k, v, **options),
+        *reference.attention_bwd(q, q, k, v, **options),
         reference.softmax(q[0, :, 0], dtype=np.float32),
     )
     assert all(x.dtype == np.float32 for x in arrays)
