@@ -13,6 +13,7 @@ from fa_numba.kernels.online_softmax import online_softmax
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kernels.paged_kv_lookup import paged_kv_lookup
 from fa_numba.kernels.safe_softmax import safe_softmax
+from fa_numba.kernels.softmax_topk import softmax_topk
 
 __all__ = [
     "backend",
@@ -27,6 +28,7 @@ __all__ = [
     "paged_attn_decode",
     "paged_kv_lookup",
     "safe_softmax",
+    "softmax_topk",
 ]
 
 if not simt.has_gpu():

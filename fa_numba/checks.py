@@ -19,6 +19,7 @@ from fa_numba.analysis.block_sizes import (
 )
 
 MAX_HEAD_DIM = 256
+MAX_TOP_K = 32  # candidates that a thread keeps in registers
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and batch go
 
 Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
@@ -39,6 +40,16 @@ def check_rows(x):
     _float32("x", x)
     _axes("x", x, ("num_rows", "num_cols"))
     _last_axis_contiguous("x", x)
+
+
+def check_top_k(k, num_cols):
+    """The number of values to keep of each row, as an int."""
+    k = _integer("k", k, at_least=1)
+    if k > num_cols:
+        raise ValueError(f"k must be at most {num_cols = }, got {k}")
+    if k > MAX_TOP_K:
+        raise ValueError(f"k must be at most {MAX_TOP_K}, which a thread keeps, got {k}")
+    return k
 
 
 def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):

@@ -29,6 +29,27 @@ def softmax(x, *, dtype=np.float64):
         return e / e.sum(axis=-1, keepdims=True)
 
 
+def softmax_topk(x, k, *, dtype=np.float64):
+    """The k largest values of each row's softmax, largest first.
+
+    Parameters
+    ----------
+    x : array of shape (num_rows, num_cols)
+    k : int
+    dtype : default=float64
+
+    Returns
+    -------
+    values : array of shape (num_rows, k), dtype
+        As from `softmax`.
+    columns : integer array of shape (num_rows, k)
+        Of equal x the smaller column comes first; a NaN ranks as −inf.
+    """
+    rank = np.where(np.isnan(x), -np.inf, x)
+    columns = np.argsort(-rank, axis=-1, kind="stable")[:, :k]
+    return np.take_along_axis(softmax(x, dtype=dtype), columns, axis=-1), columns
+
+
 def attention(
     q,
     k,

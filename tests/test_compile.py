@@ -16,6 +16,7 @@ import pytest
 import fa_numba
 from fa_numba import arrays
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
+from fa_numba.kernels.softmax_topk import make_softmax_topk
 
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 
@@ -24,6 +25,7 @@ SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", *DECODE)
 ATTENTION = (*FORWARD, "flash_attn_bwd")
+OTHERS = ("merge_states", "paged_kv_lookup", "softmax_topk", *SOFTMAXES)
 
 
 def run(name, head_dim=64, causal=False, strided=False):
@@ -40,6 +42,8 @@ def run(name, head_dim=64, causal=False, strided=False):
     function = getattr(fa_numba, name)
     if name in SOFTMAXES:
         return function(random(2, 5))
+    if name == "softmax_topk":
+        return function(random(2, 5), 5)
     if name == "paged_kv_lookup":
         cache = random(2, 4, 1, head_dim)
         return function(cache, cache, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32))
@@ -89,8 +93,7 @@ def check(kernel, args, cc):
 @pytest.mark.parametrize("cc", TARGETS, ids=lambda cc: "sm_" + "".join(map(str, cc)))
 @pytest.mark.parametrize(
     "name, causal",
-    [(name, False) for name in (*ATTENTION, "merge_states", "paged_kv_lookup", *SOFTMAXES)]
-    + [(name, True) for name in ATTENTION],
+    [(name, False) for name in (*ATTENTION, *OTHERS)] + [(name, True) for name in ATTENTION],
 )
 def test_within_the_stated_budget(name, causal, cc):
     for kernel, args in launches(name, causal=causal):
@@ -100,6 +103,12 @@ def test_within_the_stated_budget(name, causal, cc):
         registers, shared = map(int, stated.groups())
         assert code.registers <= registers
         assert code.shared_bytes <= shared
+
+
+@pytest.mark.parametrize("k", [1, 2, 16, 32])
+def test_any_k_stays_in_registers(k):
+    x, values = np.zeros((1, 40), np.float32), np.zeros((1, k), np.float32)
+    check(make_softmax_topk(128, k), (x, values, values.astype(np.int32)), (8, 0))
 
 
 @pytest.mark.parametrize("head_dim", [1, 59, 128, 256])

@@ -251,6 +251,20 @@ def test_softmax(name, shape):
     assert_close(got, reference.softmax(x), reference.softmax(x, dtype=np.float32))
 
 
+@pytest.mark.parametrize("k", [1, 5, 32])
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 32), (33, 100), (64, 1025), (16, 128_256)],  # the last is a vocabulary
+    ids=lambda s: f"{'small' if s[1] < 2000 else 'large'}-{s[0]}x{s[1]}",
+)
+def test_softmax_topk(shape, k):
+    x = random(np.random.default_rng(0), *shape).round(1)  # with many that are equal
+    values, columns = fa_numba.softmax_topk(cupy.asarray(x), k)
+    want, want_columns = reference.softmax_topk(x, k)
+    assert_close(values, want, reference.softmax_topk(x, k, dtype=np.float32)[0])
+    np.testing.assert_array_equal(columns.get(), want_columns)
+
+
 @pytest.mark.parametrize("page_size", [1, 7, 16])
 def test_paged_kv_lookup_small(page_size):
     rng = np.random.default_rng(0)

@@ -68,6 +68,13 @@ def test_softmax(name, num_rows, num_cols):
     check(getattr(hbm_traffic, name)(*x.shape), metered(getattr(fa_numba, name), x))
 
 
+@few
+@given(st.integers(0, 5), st.integers(1, 300), st.integers(1, 32))
+def test_softmax_topk(num_rows, num_cols, k):
+    k, x = min(k, num_cols), np.zeros((num_rows, num_cols), np.float32)
+    check(hbm_traffic.softmax_topk(*x.shape, k), metered(fa_numba.softmax_topk, x, k))
+
+
 @pytest.mark.parametrize("name", FORWARD)
 @few
 @given(problems, options)

@@ -17,6 +17,7 @@ from fa_numba.analysis.hbm_traffic import (
     paged_attn_decode,
     paged_kv_lookup,
     safe_softmax,
+    softmax_topk,
     standard_attention_traffic,
 )
 from fa_numba.analysis.kv_cache_size import kv_cache_bytes, kv_cache_tokens
@@ -54,5 +55,6 @@ __all__ = [
     "paged_attn_decode",
     "paged_kv_lookup",
     "safe_softmax",
+    "softmax_topk",
     "standard_attention_traffic",
 ]

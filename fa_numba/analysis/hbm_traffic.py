@@ -50,6 +50,12 @@ def online_softmax(num_rows, num_cols):
     return Traffic({"x": 2 * num_rows * num_cols}, {"y": num_rows * num_cols})
 
 
+def softmax_topk(num_rows, num_cols, k):
+    """Traffic of `fa_numba.softmax_topk`: x once, and nothing of the rest of its softmax."""
+    kept = num_rows * k
+    return Traffic({"x": num_rows * num_cols}, {"values": kept, "columns": kept})
+
+
 def naive_attn(
     batch,
     seqlen_q,
