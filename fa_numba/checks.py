@@ -52,6 +52,11 @@ def check_top_k(k, num_cols):
     return k
 
 
+def check_chunk_size(name, chunk_size, length):
+    """The size of a chunk as an int, not larger than there is something to cut."""
+    return min(_integer(name, chunk_size, at_least=1), max(1, length))
+
+
 def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     """Raise unless q, k, v are the inputs of one attention problem."""
     k_name, v_name = names

@@ -24,7 +24,7 @@ STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", *DECODE)
-ATTENTION = (*FORWARD, "flash_attn_bwd")
+ATTENTION = (*FORWARD, "lazy_softmax_attn", "flash_attn_bwd")
 OTHERS = ("merge_states", "paged_kv_lookup", "softmax_topk", *SOFTMAXES)
 
 

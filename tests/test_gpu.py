@@ -71,7 +71,9 @@ def assert_close(got, want, plain, *, factor=2):
 
 
 @cases
-@pytest.mark.parametrize("name", ["naive_attn", "flash_attn_v1", "flash_attn_v2"])
+@pytest.mark.parametrize(
+    "name", ["naive_attn", "lazy_softmax_attn", "flash_attn_v1", "flash_attn_v2"]
+)
 def test_forward(name, case):
     q, k, v, causal = make_case(case)
     out_ref, lse_ref = reference.attention(q, k, v, causal=causal)

@@ -85,6 +85,15 @@ def test_forward(name, problem, options):
 
 
 @few
+@given(problems, st.booleans(), st.integers(1, 30), st.none() | st.integers(1, 30))
+def test_lazy_softmax_attn(problem, causal, query_chunk_size, key_chunk_size):
+    q, k, v = make_qkv(np.random.default_rng(0), *problem)
+    options = {"query_chunk_size": query_chunk_size, "key_chunk_size": key_chunk_size}
+    formula = hbm_traffic.lazy_softmax_attn(*problem, causal=causal, **options)
+    check(formula, metered(fa_numba.lazy_softmax_attn, q, k, v, causal=causal, **options))
+
+
+@few
 @given(problems, options, st.integers(0, 2**32), st.floats(0, 1))
 def test_block_sparse(problem, options, seed, share):
     rng = np.random.default_rng(seed)

@@ -94,6 +94,58 @@ def naive_attn(
     return Traffic(loads, {"s": scores, "p": scores, "out": q, "lse": heads * seqlen_q})
 
 
+def lazy_softmax_attn(
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    query_chunk_size=1024,
+    key_chunk_size=None,
+):
+    """Traffic of `fa_numba.lazy_softmax_attn`, its two kernels together.
+
+    Parameters
+    ----------
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    query_chunk_size : int, default=1024
+        It makes no difference: every query moves what it moves.
+    key_chunk_size : int, default=⌈√seqlen_k⌉
+
+    Returns
+    -------
+    Traffic
+        l_partial and m_partial are read by every thread of the second kernel: the hardware makes
+        one access of a warp's.
+    """
+    if key_chunk_size is None:
+        key_chunk_size = max(1, math.ceil(math.sqrt(seqlen_k)))
+    num_chunks = max(1, ceil_div(seqlen_k, key_chunk_size))
+    heads = batch * num_heads
+    rows, pairs = heads * seqlen_q, heads * _key_rows_walked(seqlen_q, seqlen_k, 1, 1, causal)
+    partial = rows * num_chunks
+    loads = {
+        "q": partial * head_dim,  # once per chunk of keys
+        "k": pairs * head_dim,  # once per query
+        "v": pairs * head_dim,
+        "acc_partial": partial * head_dim,
+        "l_partial": partial * 32,
+        "m_partial": 2 * partial * 32,  # for the maximum, then for the sums
+    }
+    stores = {
+        "acc_partial": partial * head_dim,
+        "l_partial": partial,
+        "m_partial": partial,
+        "out": rows * head_dim,
+        "lse": rows,
+    }
+    return Traffic(loads, stores)
+
+
 def flash_attn_v1(
     batch,
     seqlen_q,

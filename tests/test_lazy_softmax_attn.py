@@ -1,0 +1,119 @@
+"""lazy_softmax_attn on the CPU engine, every access checked."""
+
+import numpy as np
+import pytest
+from cases import check_forward, each_mask, each_shape, each_value, make_qkv, strided
+
+from fa_numba import lazy_softmax_attn, simt
+from fa_numba.analysis import hbm_traffic
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+CHUNKS = [(1, 1), (4, 5), (5, 18), (13, 6), (100, 100)]  # of 13 queries and 18 keys
+
+
+@each_mask
+@each_shape
+def test_shapes(rng, shape, causal):
+    check_forward(lazy_softmax_attn, *make_qkv(rng, *shape.sizes), causal=causal)
+
+
+@each_mask
+@each_value
+def test_values(rng, values, causal):
+    check_forward(lazy_softmax_attn, *values(rng), causal=causal)
+
+
+@each_mask
+@pytest.mark.parametrize("query_chunk_size, key_chunk_size", CHUNKS)
+def test_chunks_do_not_change_the_answer(rng, query_chunk_size, key_chunk_size, causal):
+    chunks = {"query_chunk_size": query_chunk_size, "key_chunk_size": key_chunk_size}
+    check_forward(lazy_softmax_attn, *make_qkv(rng, 1, 13, 18, 4, 2, 6), causal=causal, **chunks)
+
+
+@pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
+def test_softmax_scale(rng, softmax_scale):
+    q, k, v = make_qkv(rng, 1, 5, 9, 1, 1, 8)
+    check_forward(lazy_softmax_attn, q, k, v, softmax_scale=softmax_scale)
+
+
+def test_a_score_of_minus_infinity_weighs_nothing(rng):
+    q, k, v = make_qkv(rng, 1, 3, 11, 1, 1, 1)
+    q[...] = 1
+    k[0, :5] = k[0, 7] = -np.inf  # the first chunk sees nothing else
+    check_forward(lazy_softmax_attn, q, k, v, key_chunk_size=4)
+    k[...] = -np.inf
+    check_forward(lazy_softmax_attn, q, k, v, key_chunk_size=4)
+
+
+def test_strided_views_are_read_in_place_and_left_alone(rng):
+    q, k, v = (strided(x) for x in make_qkv(rng, 2, 9, 11, 2, 1, 8))
+    for x in (q, k, v):
+        x.flags.writeable = False
+    check_forward(lazy_softmax_attn, q, k, v, causal=True, query_chunk_size=4)
+
+
+def test_nan_in_one_head_stays_there(rng):
+    q, k, v = make_qkv(rng, 1, 9, 9, 2, 2, 8)
+    v[0, 3, 1, 2] = np.nan
+    out, _ = lazy_softmax_attn(q, k, v)
+    assert np.isnan(out[0, :, 1, 2]).all()
+    assert np.isnan(out).sum() == 9
+
+
+def test_nan_under_the_mask_is_not_seen(rng):
+    q, k, v = make_qkv(rng, 1, 9, 9, 1, 1, 8)
+    k[0, 4] = v[0, 4] = np.nan
+    out, lse = lazy_softmax_attn(q, k, v, causal=True)
+    assert np.isfinite(out[0, :4]).all() and np.isfinite(lse[..., :4]).all()
+    assert np.isnan(out[0, 4:]).all() and np.isnan(lse[..., 4:]).all()
+
+
+def test_memory_is_bounded_by_the_chunks(rng):
+    q, k, v = make_qkv(rng, 1, 40, 50, 1, 1, 4)
+    with simt.tracing() as traces:
+        lazy_softmax_attn(q, k, v, query_chunk_size=8, key_chunk_size=10)
+    assert len(traces) == 2 * 5
+    kept = 8 * 5 * (4 + 2)  # queries of a chunk, chunks of keys, floats of each
+    first = traces[0].arrays
+    partial = ("acc_partial", "l_partial", "m_partial")
+    assert sum(first[name].stores for name in partial) == kept < 40 * 50
+
+
+def test_memory_is_saved_and_traffic_is_not():
+    sizes = (1, 4096, 4096, 1, 1, 64)
+    lazy, flash = hbm_traffic.lazy_softmax_attn(*sizes), hbm_traffic.flash_attn_v2(*sizes)
+    assert lazy.loads["k"] == 4096 * 4096 * 64 == 16 * flash.loads["k"]
+    assert lazy.loads["k"] > hbm_traffic.naive_attn(*sizes).loads["k"]
+
+
+@pytest.mark.parametrize("name", ["query_chunk_size", "key_chunk_size"])
+@pytest.mark.parametrize(
+    "value, error, message",
+    [
+        (0, ValueError, "must be at least 1, got 0"),
+        (-3, ValueError, "must be at least 1, got -3"),
+        (8.0, TypeError, "must be an integer, got 8.0"),
+        (True, TypeError, "must be an integer, got True"),
+    ],
+)
+def test_bad_chunks_are_refused(rng, name, value, error, message):
+    q, k, v = make_qkv(rng, 1, 5, 5, 1, 1, 4)
+    with pytest.raises(error, match=f"{name} {message}"):
+        lazy_softmax_attn(q, k, v, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "changed, error, message",
+    [
+        ({"q": [1.0]}, TypeError, "q must be .* got list"),
+        ({"k": np.ones((1, 5, 2, 8))}, TypeError, "k must be float32, got float64"),
+        ({"v": np.ones((1, 6, 2, 8), np.float32)}, ValueError, "v must have the shape of k"),
+        ({"causal": 1}, TypeError, "causal must be True or False, got 1"),
+        ({"softmax_scale": np.nan}, ValueError, "softmax_scale must be finite in float32, got nan"),
+    ],
+)
+def test_bad_arguments_are_refused(changed, error, message):
+    x = np.ones((1, 5, 2, 8), np.float32)
+    with pytest.raises(error, match=message):
+        lazy_softmax_attn(**{"q": x, "k": x, "v": x} | changed)
