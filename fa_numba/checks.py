@@ -25,6 +25,7 @@ MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and 
 Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
 K_AXES = ("batch", "seqlen_k", "num_kv_heads", "head_dim")
 DECODE_AXES = ("batch", "max_len", "num_kv_heads", "head_dim")
+NEW_AXES = ("batch", "seqlen_new", "num_kv_heads", "head_dim")
 CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
 
 TO_LIBRARY = {
@@ -107,6 +108,55 @@ def check_decode(q, k_cache, v_cache, seq_lens):
         )
     if arrays.library_of(seq_lens) == "numpy":
         _lengths(seq_lens, "max_len", max_len)
+
+
+def check_cache_shape(batch, max_len, num_kv_heads, head_dim):
+    """The shape of a contiguous cache, as ints."""
+    batch = _integer("batch", batch, at_least=0)
+    max_len = _integer("max_len", max_len, at_least=1)
+    num_kv_heads = _integer("num_kv_heads", num_kv_heads, at_least=1)
+    head_dim = _integer("head_dim", head_dim, at_least=1)
+    if head_dim > MAX_HEAD_DIM:
+        raise ValueError(f"head_dim must be at most {MAX_HEAD_DIM}, got {head_dim}")
+    return batch, max_len, num_kv_heads, head_dim
+
+
+def check_window(window, num_sinks):
+    """The places of a rolling cache, as ints."""
+    return _integer("window", window, at_least=1), _integer("num_sinks", num_sinks, at_least=0)
+
+
+def check_append(k, v, k_cache, num_new):
+    """How many tokens each sequence is given, as int32; raise unless k and v hold them."""
+    _one_library(k=k, v=v, k_cache=k_cache)
+    for name, x in (("k", k), ("v", v)):
+        _float32(name, x)
+        _axes(name, x, NEW_AXES)
+        _last_axis_contiguous(name, x)
+    _same_shape("v", v, "k", k)
+    batch, _, *token = k_cache.shape
+    seqlen_new = k.shape[1]
+    if tuple(k.shape) != (batch, seqlen_new, *token):
+        want = ", ".join(map(str, (batch, "seqlen_new", *token)))
+        raise ValueError(f"k must have shape ({want}) for this cache, got {tuple(k.shape)}")
+    num_new = np.full(batch, seqlen_new) if num_new is None else np.asarray(num_new)
+    if num_new.shape != (batch,) or num_new.dtype.kind not in "iu":
+        raise ValueError(f"num_new must be {batch} integers, one for each sequence, got {num_new}")
+    for b in np.flatnonzero((num_new < 0) | (num_new > seqlen_new))[:1]:
+        raise ValueError(
+            f"num_new[{b}] must be from 0 to seqlen_new = {seqlen_new}, got {num_new[b]}"
+        )
+    return num_new.astype(np.int32)
+
+
+def check_room(lengths, num_new, max_len):
+    """The lengths with the new tokens; raise unless each sequence has room for them."""
+    for b in np.flatnonzero(lengths + num_new > max_len)[:1]:
+        raise ValueError(
+            f"num_new[{b}] must be at most max_len - lengths[{b}] = {max_len} - {lengths[b]} "
+            f"= {max_len - lengths[b]}, got {num_new[b]}: the row is full"
+        )
+    return lengths + num_new
 
 
 def check_num_splits(num_splits):
