@@ -15,9 +15,12 @@ from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kernels.paged_kv_lookup import paged_kv_lookup
 from fa_numba.kernels.safe_softmax import safe_softmax
 from fa_numba.kernels.softmax_topk import softmax_topk
+from fa_numba.kv_cache import PagePool, copy_pages, reshape_and_cache, swap_pages
 
 __all__ = [
+    "PagePool",
     "backend",
+    "copy_pages",
     "flash_attn_bwd",
     "flash_attn_v1",
     "flash_attn_v2",
@@ -29,8 +32,10 @@ __all__ = [
     "online_softmax",
     "paged_attn_decode",
     "paged_kv_lookup",
+    "reshape_and_cache",
     "safe_softmax",
     "softmax_topk",
+    "swap_pages",
 ]
 
 if not simt.has_gpu():

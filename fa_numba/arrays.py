@@ -177,6 +177,19 @@ def full(like, shape, value, dtype=np.float32):
     return np.full(shape, value, dtype)
 
 
+def from_numpy(like, x):
+    """A NumPy array as one of the library and on the device of `like`; for NumPy, the same."""
+    match library_of(like):
+        case "cupy":
+            with like.device:
+                return sys.modules["cupy"].asarray(x)
+        case "torch":
+            return sys.modules["torch"].tensor(x, device=like.device)
+        case "numba":
+            return cuda.to_device(x)
+    return x
+
+
 def to_numpy(x):
     """A copy of an array in host memory; for a GPU array this waits for the GPU."""
     match library_of(x):

@@ -6,6 +6,8 @@ it in the form that the launcher needs.
 
 import math
 import numbers
+import operator
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,6 +29,7 @@ K_AXES = ("batch", "seqlen_k", "num_kv_heads", "head_dim")
 DECODE_AXES = ("batch", "max_len", "num_kv_heads", "head_dim")
 NEW_AXES = ("batch", "seqlen_new", "num_kv_heads", "head_dim")
 CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
+TOKEN_AXES = ("num_tokens", "num_kv_heads", "head_dim")
 
 TO_LIBRARY = {
     "cupy": "cupy.asarray(x)",
@@ -239,6 +242,127 @@ def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
         _pages(block_table, seq_lens, k_cache)
 
 
+def check_write(k, v, k_cache, v_cache, slot_mapping):
+    """Raise unless these are tokens, caches to write them to, and a slot for each or −1.
+
+    The slots are read where they are a NumPy array; on a GPU that would mean waiting for it.
+    """
+    _one_library(k=k, v=v, k_cache=k_cache, v_cache=v_cache, slot_mapping=slot_mapping)
+    _caches(k_cache, v_cache)
+    for name, x in (("k", k), ("v", v)):
+        _float32(name, x)
+        _axes(name, x, TOKEN_AXES)
+        _last_axis_contiguous(name, x)
+    _same_shape("v", v, "k", k)
+    if tuple(k.shape[1:]) != tuple(k_cache.shape[2:]):
+        raise ValueError(
+            "k and v must have the num_kv_heads and head_dim of the caches, "
+            f"{tuple(k_cache.shape[2:])}, got {tuple(k.shape[1:])}"
+        )
+    _int32("slot_mapping", slot_mapping)
+    _axes("slot_mapping", slot_mapping, ("num_tokens",))
+    if slot_mapping.shape[0] != k.shape[0]:
+        raise ValueError(
+            f"slot_mapping must have a slot for each of the {k.shape[0]} tokens of k, "
+            f"got {slot_mapping.shape[0]}"
+        )
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        _writable(name, cache)
+    if arrays.library_of(slot_mapping) == "numpy":
+        num_slots = k_cache.shape[0] * k_cache.shape[1]
+        for i in np.flatnonzero((slot_mapping < -1) | (slot_mapping >= num_slots))[:1]:
+            raise ValueError(
+                f"slot_mapping[{i}] must be a slot from 0 to {num_slots - 1}, or -1 for a token "
+                f"that is not to be written, got {slot_mapping[i]}"
+            )
+        _no_repeats("slot_mapping", slot_mapping)
+
+
+def check_copy(k_cache, v_cache, src, dst):
+    """Raise unless pages src[i] of the caches can be copied to pages dst[i] in any order.
+
+    The page numbers are read where they are NumPy arrays.
+    """
+    _one_library(k_cache=k_cache, v_cache=v_cache, src=src, dst=dst)
+    _caches(k_cache, v_cache)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        _writable(name, cache)
+    _page_numbers(src, dst)
+    if arrays.library_of(src) == "numpy":
+        _in_cache("src", src, "k_cache", k_cache)
+        _in_cache("dst", dst, "k_cache", k_cache)
+        for i in np.flatnonzero(np.isin(dst, src))[:1]:
+            raise ValueError(
+                "src and dst must have no page in common, because the copies are made in any "
+                f"order, got dst[{i}] = {dst[i]}, which is also src[{np.argmax(src == dst[i])}]"
+            )
+
+
+def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
+    """Raise unless pages src[i] of one pair of caches can be copied to pages dst[i] of another."""
+    _one_library(k_src=k_src, v_src=v_src)
+    _one_library(k_dst=k_dst, v_dst=v_dst)
+    _caches(k_src, v_src, names=("k_src", "v_src"))
+    _caches(k_dst, v_dst, names=("k_dst", "v_dst"))
+    if tuple(k_src.shape[1:]) != tuple(k_dst.shape[1:]):
+        raise ValueError(
+            f"k_dst and v_dst must have the pages of k_src, {tuple(k_src.shape[1:])}, "
+            f"got {tuple(k_dst.shape[1:])}"
+        )
+    if "numpy" not in (arrays.library_of(k_src), arrays.library_of(k_dst)):
+        _one_library(k_src=k_src, k_dst=k_dst)
+    for name, cache in (("k_dst", k_dst), ("v_dst", v_dst)):
+        _writable(name, cache)
+    for name, x in (("src", src), ("dst", dst)):
+        if arrays.library_of(x) != "numpy":
+            raise TypeError(
+                f"{name} must be a NumPy array: the page numbers are needed on the host, "
+                f"got {type(x).__name__}"
+            )
+    _page_numbers(src, dst)
+    _in_cache("src", src, "k_src", k_src)
+    _in_cache("dst", dst, "k_dst", k_dst)
+
+
+def check_pool(num_pages, page_size):
+    """The sizes of a page pool as ints."""
+    num_pages = _integer("num_pages", num_pages, at_least=1)
+    page_size = _integer("page_size", page_size, at_least=1)
+    if num_pages * page_size > 2**31:
+        raise ValueError(
+            "num_pages * page_size must be at most 2**31, so that a slot fits an int32, "
+            f"got {num_pages} * {page_size}"
+        )
+    return num_pages, page_size
+
+
+def check_pools(pool, host_pool):
+    """Raise unless the pages of both pools, if there are two, are of one size."""
+    if host_pool is not None and host_pool.page_size != pool.page_size:
+        raise ValueError(
+            f"host_pool must have the page_size of pool, {pool.page_size}, "
+            f"got {host_pool.page_size}"
+        )
+
+
+def check_tokens(tokens):
+    """The tokens of a sequence as a list of ints."""
+    try:
+        return [operator.index(token) for token in tokens]
+    except TypeError:
+        raise TypeError(f"tokens must be a sequence of integers, got {tokens!r:.60}") from None
+
+
+def check_new_tokens(tokens):
+    """The new tokens of each sequence as a dict of lists of ints."""
+    if not isinstance(tokens, Mapping):
+        raise TypeError(
+            "tokens must be a dict of the new tokens of each sequence, {seq: [token]}, "
+            f"got {tokens!r:.60}"
+        )
+    return {seq: check_tokens(new) for seq, new in tokens.items()}
+
+
 def check_causal(causal):
     """The flag as a bool."""
     if not isinstance(causal, (bool, np.bool_)):
@@ -347,18 +471,7 @@ def _lengths(seq_lens, most, limit):
 def _page_tables(k_cache, v_cache, block_table, seq_lens):
     """Raise unless these are a paged cache and its tables, whatever the tables hold."""
     _one_library(k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens)
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        _float32(name, cache)
-        _axes(name, cache, CACHE_AXES)
-        _last_axis_contiguous(name, cache)
-    _same_shape("v_cache", v_cache, "k_cache", k_cache)
-    _, page_size, num_kv_heads, head_dim = k_cache.shape
-    _head_dim("k_cache", head_dim)
-    if page_size == 0 or num_kv_heads == 0:
-        raise ValueError(
-            f"k_cache must have page_size and num_kv_heads of at least 1, got {page_size=}, "
-            f"{num_kv_heads=}"
-        )
+    _caches(k_cache, v_cache)
     for name, x, axes in (
         ("block_table", block_table, ("batch", "max_pages")),
         ("seq_lens", seq_lens, ("batch",)),
@@ -371,6 +484,56 @@ def _page_tables(k_cache, v_cache, block_table, seq_lens):
             f"seq_lens must have one length for each of the {batch} rows of block_table, "
             f"got {seq_lens.shape[0]}"
         )
+
+
+def _caches(k_cache, v_cache, names=("k_cache", "v_cache")):
+    """Raise unless these are the keys and values of one paged cache."""
+    for name, cache in zip(names, (k_cache, v_cache), strict=True):
+        _float32(name, cache)
+        _axes(name, cache, CACHE_AXES)
+        _last_axis_contiguous(name, cache)
+    k_name, v_name = names
+    _same_shape(v_name, v_cache, k_name, k_cache)
+    _, page_size, num_kv_heads, head_dim = k_cache.shape
+    _head_dim(k_name, head_dim)
+    if page_size == 0 or num_kv_heads == 0:
+        raise ValueError(
+            f"{k_name} must have page_size and num_kv_heads of at least 1, got {page_size=}, "
+            f"{num_kv_heads=}"
+        )
+
+
+def _page_numbers(src, dst):
+    """Raise unless src and dst are as many page numbers, whatever these are."""
+    for name, x in (("src", src), ("dst", dst)):
+        _int32(name, x)
+        _axes(name, x, ("num_copies",))
+    _same_shape("dst", dst, "src", src)
+    if arrays.library_of(dst) == "numpy":
+        _no_repeats("dst", dst)
+
+
+def _in_cache(name, pages, cache_name, cache):
+    num_pages = cache.shape[0]
+    for i in np.flatnonzero((pages < 0) | (pages >= num_pages))[:1]:
+        raise ValueError(
+            f"{name}[{i}] must be a page of {cache_name}, from 0 to {num_pages - 1}, got {pages[i]}"
+        )
+
+
+def _no_repeats(name, x):
+    """Raise where a place is named twice; -1, which is none, may be there often."""
+    places, counts = np.unique(x[x >= 0], return_counts=True)
+    for place in places[counts > 1][:1]:
+        i, j = np.flatnonzero(x == place)[:2]
+        raise ValueError(
+            f"{name} must name no place twice, got {name}[{i}] = {name}[{j}] = {place}"
+        )
+
+
+def _writable(name, x):
+    if arrays.library_of(x) == "numpy" and not x.flags.writeable:
+        raise ValueError(f"{name} must be writable, because it is changed in place")
 
 
 def _pages(block_table, lengths, k_cache):

@@ -276,6 +276,49 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
     return k, v
 
 
+def reshape_and_cache(k, v, k_cache, v_cache, slot_mapping):
+    """The caches with the keys and values of new tokens in their slots.
+
+    Parameters
+    ----------
+    k, v : arrays of shape (num_tokens, num_kv_heads, head_dim)
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
+    slot_mapping : integer array of shape (num_tokens,)
+        page · page_size + offset; −1 for a token that is not written.
+
+    Returns
+    -------
+    k_cache, v_cache : arrays of the same shapes and dtypes
+    """
+    k_cache, v_cache = k_cache.copy(), v_cache.copy()
+    page_size = k_cache.shape[1]
+    for i, slot in enumerate(slot_mapping):
+        if slot != -1:
+            page, offset = slot // page_size, slot % page_size
+            k_cache[page, offset], v_cache[page, offset] = k[i], v[i]
+    return k_cache, v_cache
+
+
+def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
+    """The destination caches with page src[i] of the source caches as page dst[i].
+
+    `copy_pages` is the same where source and destination are one.
+
+    Parameters
+    ----------
+    k_src, v_src, k_dst, v_dst : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
+    src, dst : integer arrays of shape (num_copies,)
+
+    Returns
+    -------
+    k_dst, v_dst : arrays of the same shapes and dtypes
+    """
+    k, v = k_dst.copy(), v_dst.copy()
+    for page_src, page_dst in zip(src, dst, strict=True):
+        k[page_dst], v[page_dst] = k_src[page_src], v_src[page_src]
+    return k, v
+
+
 def _heads_first(x, dtype):
     """(batch, seqlen, heads, head_dim) to (batch, heads, seqlen, head_dim), and back."""
     return np.asarray(x, dtype).transpose(0, 2, 1, 3)

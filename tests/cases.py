@@ -230,3 +230,41 @@ def check_lookup(lookup, k_cache, v_cache, block_table, seq_lens, **options):
     arrays = (to_host(x) for x in (k_cache, v_cache, block_table, seq_lens))
     for x, x_ref in zip(got, reference.paged_kv_lookup(*arrays, **options), strict=True):
         np.testing.assert_array_equal(to_host(x), x_ref, strict=True)
+
+
+def pages(*numbers):
+    """Page numbers, as the kernels take them."""
+    return np.array(numbers, np.int32)
+
+
+def make_cache_write(rng, num_tokens, page_size, num_kv_heads, head_dim):
+    """New tokens, caches of NaN with room for them, and a slot for each, shuffled.
+
+    Returns
+    -------
+    k, v, k_cache, v_cache, slot_mapping
+    """
+    k, v = (random(rng, num_tokens, num_kv_heads, head_dim) for _ in range(2))
+    shape = (-(-num_tokens // page_size) + 2, page_size, num_kv_heads, head_dim)
+    k_cache, v_cache = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    slots = rng.permutation(shape[0] * page_size)[:num_tokens]
+    return k, v, k_cache, v_cache, slots.astype(np.int32)
+
+
+def check_cache_write(write, k, v, k_cache, v_cache, slot_mapping):
+    """Hold a write to the caches to the definition, bit by bit; nothing else may change."""
+    host = [to_host(x).copy() for x in (k, v, k_cache, v_cache, slot_mapping)]
+    want = reference.reshape_and_cache(*host)
+    assert write(k, v, k_cache, v_cache, slot_mapping) is None
+    expected = (*host[:2], *want, host[4])
+    for x, x_ref in zip((k, v, k_cache, v_cache, slot_mapping), expected, strict=True):
+        np.testing.assert_array_equal(to_host(x), x_ref, strict=True)
+
+
+def check_copies(copy, k_cache, v_cache, src, dst):
+    """Hold copies of pages to the definition, bit by bit; no other page may change."""
+    host = [to_host(x).copy() for x in (k_cache, v_cache, src, dst)]
+    want = reference.swap_pages(*host[:2], *host)
+    assert copy(k_cache, v_cache, src, dst) is None
+    for x, x_ref in zip((k_cache, v_cache, src, dst), (*want, *host[2:]), strict=True):
+        np.testing.assert_array_equal(to_host(x), x_ref, strict=True)

@@ -5,6 +5,7 @@ from fa_numba.analysis.block_sizes import calculate_block_sizes, kernel_block_si
 from fa_numba.analysis.devices import DEVICES, Device, device
 from fa_numba.analysis.hbm_traffic import (
     Traffic,
+    copy_pages,
     flash_attention_traffic,
     flash_attn_bwd,
     flash_attn_v1,
@@ -17,9 +18,11 @@ from fa_numba.analysis.hbm_traffic import (
     online_softmax,
     paged_attn_decode,
     paged_kv_lookup,
+    reshape_and_cache,
     safe_softmax,
     softmax_topk,
     standard_attention_traffic,
+    swap_pages,
 )
 from fa_numba.analysis.kv_cache_size import kv_cache_bytes, kv_cache_tokens
 from fa_numba.analysis.lint import lint
@@ -36,6 +39,7 @@ __all__ = [
     "Traffic",
     "calculate_block_sizes",
     "choose_num_splits",
+    "copy_pages",
     "device",
     "flash_attention_traffic",
     "flash_attn_bwd",
@@ -56,7 +60,9 @@ __all__ = [
     "online_softmax",
     "paged_attn_decode",
     "paged_kv_lookup",
+    "reshape_and_cache",
     "safe_softmax",
     "softmax_topk",
     "standard_attention_traffic",
+    "swap_pages",
 ]

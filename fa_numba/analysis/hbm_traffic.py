@@ -437,6 +437,52 @@ def paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, *, max_len=None
     return Traffic(loads, {"k": dense, "v": dense})
 
 
+def reshape_and_cache(slot_mapping, num_kv_heads, head_dim):
+    """Traffic of `fa_numba.reshape_and_cache`.
+
+    Parameters
+    ----------
+    slot_mapping : sequence of int
+        −1 for a token that is not written.
+    num_kv_heads, head_dim : int
+
+    Returns
+    -------
+    Traffic
+        slot_mapping is read by every thread of a thread block: 256 loads of one number, which the
+        hardware makes 8.
+    """
+    written = sum(slot >= 0 for slot in slot_mapping) * num_kv_heads * head_dim
+    loads = {"k": written, "v": written, "slot_mapping": len(slot_mapping) * 32 * 8}
+    return Traffic(loads, {"k_cache": written, "v_cache": written})
+
+
+def copy_pages(num_copies, page_size, num_kv_heads, head_dim):
+    """Traffic of `fa_numba.copy_pages`, by the kernel's names: k_src and k_dst are k_cache.
+
+    Parameters
+    ----------
+    num_copies, page_size, num_kv_heads, head_dim : int
+
+    Returns
+    -------
+    Traffic
+        src and dst are read by every thread of a thread block, as slot_mapping above.
+    """
+    pages = num_copies * page_size * num_kv_heads * head_dim
+    numbers = num_copies * 32 * 8
+    loads = {"k_src": pages, "v_src": pages, "src": numbers, "dst": numbers}
+    return Traffic(loads, {"k_dst": pages, "v_dst": pages})
+
+
+def swap_pages(num_pages, page_size, num_kv_heads, head_dim):
+    """Traffic of the kernel of `fa_numba.swap_pages` in the GPU's memory: that of `copy_pages`.
+
+    Between host and GPU as many bytes of K and V again cross the bus.
+    """
+    return copy_pages(num_pages, page_size, num_kv_heads, head_dim)
+
+
 def standard_attention_traffic(N, d, dtype_bytes=2):
     """Bytes that attention moves for one head when S and P go through HBM.
 

@@ -1,0 +1,330 @@
+"""The pages of a KV cache, and which sequence owns which.
+
+A pool is to a KV cache what an operating system is to memory. A sequence gets a page when its last
+one is full, any page that is free; its row of the block table says which. A page may be in many
+rows, and is free again when it is in none: it counts its references.
+
+share      a full page is never written again, so that sequences which begin with the same tokens
+           can have the same pages. Two pages are equal when the hash of all tokens up to the end
+           of the page is; a page keeps its hash when it becomes free, until somebody else gets it.
+fork       a copy of a sequence has the same pages, the part-filled last one too.
+write      into the part-filled last page, and that only by a sequence that has it for itself: one
+           that shares it gets a copy first, copy-on-write. The last to be left with it needs none.
+
+The pool sees tokens and no keys. It says what is to be copied and written where, and the caller
+runs `copy_pages` and `reshape_and_cache`, in every layer of the model: the layers have caches of
+their own, and one block table.
+
+Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, sections 4.2 to 4.4.
+"""
+
+import hashlib
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fa_numba import checks
+from fa_numba.analysis.block_sizes import ceil_div
+
+
+class OutOfPagesError(RuntimeError):
+    """Fewer pages are free than are needed. Nothing has been changed."""
+
+
+class Writes(NamedTuple):
+    """What to do to the caches, in this order, before the pool frees anything.
+
+    Attributes
+    ----------
+    src, dst : int32 arrays of shape (num_copies,)
+        For `copy_pages`. No page is in both, and none is twice in dst.
+    slot_mapping : int32 array of shape (num_tokens,)
+        For `reshape_and_cache`: the place of each new token, sequence after sequence. −1 for one
+        whose keys and values are in a shared page already.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    slot_mapping: np.ndarray
+
+
+@dataclass
+class _Sequence:
+    tokens: list
+    pages: list
+
+
+class PagePool:
+    """Pages to give out, and the block table.
+
+    Parameters
+    ----------
+    num_pages, page_size : int
+    share_prefixes : bool, default=True
+        Find the full pages of a prompt among those that hold the same tokens, with the same tokens
+        before them.
+
+    Notes
+    -----
+    A sequence is a number that the pool gives it, never given again.
+
+    Examples
+    --------
+    >>> pool = PagePool(num_pages=4, page_size=2)
+    >>> a, writes = pool.allocate([11, 12, 13])
+    >>> b = pool.fork(a)
+    >>> pool.block_table([a, b]).tolist()
+    [[0, 1], [0, 1]]
+    >>> src, dst, slot_mapping = pool.append({a: [14], b: [15]})
+    >>> src.tolist(), dst.tolist(), slot_mapping.tolist()
+    ([1], [2], [5, 3])
+    >>> pool.block_table([a, b]).tolist()
+    [[0, 2], [0, 1]]
+    """
+
+    def __init__(self, num_pages, page_size, *, share_prefixes=True):
+        self.num_pages, self.page_size = checks.check_pool(num_pages, page_size)
+        self.share_prefixes = share_prefixes
+        self._sequences = {}
+        self._next_number = 0
+        self._references = [0] * self.num_pages
+        # First in, first out: what became free last keeps its keys and values longest.
+        self._free = OrderedDict.fromkeys(range(self.num_pages))
+        self._hash = [None] * self.num_pages  # of all tokens up to the end of a full page
+        self._page_with = {}  # by hash
+
+    @property
+    def num_free(self):
+        """Pages that no sequence has."""
+        return len(self._free)
+
+    @property
+    def sequences(self):
+        """The sequences of the pool, oldest first."""
+        return list(self._sequences)
+
+    def tokens(self, seq):
+        """The tokens of a sequence, as a list."""
+        return list(self._find(seq).tokens)
+
+    def pages(self, seq):
+        """The pages of a sequence, first to last, as a list."""
+        return list(self._find(seq).pages)
+
+    def length(self, seq):
+        """Number of tokens of a sequence."""
+        return len(self._find(seq).tokens)
+
+    def references(self, page):
+        """How many sequences have a page."""
+        return self._references[page]
+
+    def allocate(self, tokens):
+        """Take in a new sequence.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+            The prompt; may be empty.
+
+        Returns
+        -------
+        seq : int
+        writes : Writes
+            Nothing to copy; a place for each token, −1 in the pages that are shared.
+
+        Raises
+        ------
+        OutOfPagesError
+            Nothing has been changed.
+        """
+        tokens = checks.check_tokens(tokens)
+        hashes = self._hashes(tokens)
+        shared = self._pages_that_hold(hashes)
+        needed = ceil_div(len(tokens), self.page_size) - len(shared)
+        kept_for_us = sum(page in self._free for page in shared)
+        self._require(needed, self.num_free - kept_for_us)
+
+        for page in shared:
+            self._free.pop(page, None)
+            self._references[page] += 1
+        pages = shared + [self._take() for _ in range(needed)]
+        for page, digest in zip(pages, hashes, strict=False):  # the part-filled last one has none
+            self._remember(page, digest)
+        seq = self._add(tokens, pages)
+        slots = self._slots(pages, 0, len(tokens))
+        slots[: len(shared) * self.page_size] = -1
+        return seq, _writes([], slots)
+
+    def append(self, tokens):
+        """Give sequences their next tokens: those of all, or of none.
+
+        Parameters
+        ----------
+        tokens : dict of int to sequence of int
+            The new tokens of each sequence: one where it decodes; a chunk of a prompt; none.
+
+        Returns
+        -------
+        Writes
+
+        Raises
+        ------
+        OutOfPagesError
+            Nothing has been changed.
+        """
+        tokens = checks.check_new_tokens(tokens)
+        self._require(self._pages_needed(tokens), self.num_free)
+        copies, slots = [], []
+        for seq, new in tokens.items():
+            sequence = self._sequences[seq]
+            pages, start = sequence.pages, len(sequence.tokens)
+            offset = start % self.page_size
+            if new and offset and self._references[pages[-1]] > 1:  # copy on write
+                shared, pages[-1] = pages[-1], self._take()
+                self._references[shared] -= 1
+                copies.append((shared, pages[-1]))
+            sequence.tokens += new
+            end = len(sequence.tokens)
+            pages += [self._take() for _ in range(ceil_div(end, self.page_size) - len(pages))]
+            self._remember_filled(sequence, start)
+            slots += self._slots(pages, start, end).tolist()
+        return _writes(copies, slots)
+
+    def fork(self, seq):
+        """A second sequence with the same tokens, and the same pages.
+
+        Parameters
+        ----------
+        seq : int
+
+        Returns
+        -------
+        int
+        """
+        sequence = self._find(seq)
+        for page in sequence.pages:
+            self._references[page] += 1
+        return self._add(list(sequence.tokens), list(sequence.pages))
+
+    def free(self, seq):
+        """Let a sequence go, and those of its pages that no other has.
+
+        Parameters
+        ----------
+        seq : int
+        """
+        pages = self._find(seq).pages
+        del self._sequences[seq]
+        for page in reversed(pages):  # a beginning is worth more than an end: it is taken last
+            self._references[page] -= 1
+            if self._references[page] == 0:
+                self._free[page] = None
+
+    def block_table(self, seqs):
+        """The pages of sequences, as the kernels take them.
+
+        Parameters
+        ----------
+        seqs : sequence of int
+
+        Returns
+        -------
+        array of shape (batch, max_pages), int32
+            −1 past the last page of a sequence.
+        """
+        rows = [self._find(seq).pages for seq in seqs]
+        table = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int32)
+        for row, pages in zip(table, rows, strict=True):
+            row[: len(pages)] = pages
+        return table
+
+    def seq_lens(self, seqs):
+        """The lengths of sequences, as the kernels take them: an int32 array."""
+        return np.array([self.length(seq) for seq in seqs], np.int32)
+
+    def _find(self, seq):
+        try:
+            return self._sequences[seq]
+        except KeyError:
+            raise ValueError(
+                f"seq must be a sequence of this pool, not freed, got {seq!r}"
+            ) from None
+
+    def _add(self, tokens, pages):
+        seq = self._next_number
+        self._next_number += 1
+        self._sequences[seq] = _Sequence(tokens, pages)
+        return seq
+
+    def _require(self, needed, free):
+        if needed > free:
+            raise OutOfPagesError(
+                f"{needed} more pages are needed, and {free} of {self.num_pages} are free. Nothing "
+                "has been changed: free or preempt a sequence, and try again"
+            )
+
+    def _pages_needed(self, tokens):
+        needed, writers = 0, Counter()
+        for seq, new in tokens.items():
+            sequence = self._find(seq)
+            length, pages = len(sequence.tokens), sequence.pages
+            needed += ceil_div(length + len(new), self.page_size) - len(pages)
+            if new and length % self.page_size:
+                writers[pages[-1]] += 1
+        # Every writer of a shared page takes a copy, but for the one that is left alone with it.
+        return needed + sum(min(n, self._references[page] - 1) for page, n in writers.items())
+
+    def _take(self):
+        page, _ = self._free.popitem(last=False)
+        self._references[page] = 1
+        if self._page_with.get(self._hash[page]) == page:
+            del self._page_with[self._hash[page]]
+        self._hash[page] = None
+        return page
+
+    def _slots(self, pages, start, end):
+        t = np.arange(start, end)
+        page = np.array(pages, np.int64)[t // self.page_size]
+        return page * self.page_size + t % self.page_size
+
+    def _hashes(self, tokens, start=0, before=b""):
+        """The hash of each page that `tokens` fill, from page `start`; `before` is the one before.
+
+        It covers all tokens from the first: the keys of a token depend on all that come before it.
+        """
+        if not self.share_prefixes:
+            return []
+        hashes, size = [], self.page_size
+        for i in range(start, len(tokens) // size):
+            page = np.array(tokens[i * size : (i + 1) * size], np.int64).tobytes()
+            before = hashlib.sha256(before + page).digest()
+            hashes.append(before)
+        return hashes
+
+    def _pages_that_hold(self, hashes):
+        pages = []
+        for digest in hashes:
+            if digest not in self._page_with:
+                break
+            pages.append(self._page_with[digest])
+        return pages
+
+    def _remember(self, page, digest):
+        self._hash[page] = digest
+        self._page_with.setdefault(digest, page)
+
+    def _remember_filled(self, sequence, start):
+        """Hash the pages of a sequence that became full after its first `start` tokens."""
+        first = start // self.page_size
+        before = self._hash[sequence.pages[first - 1]] if first else b""
+        hashes = self._hashes(sequence.tokens, first, before)
+        for page, digest in zip(sequence.pages[first:], hashes, strict=False):
+            self._remember(page, digest)
+
+
+def _writes(copies, slots):
+    src, dst = np.array(copies, np.int32).reshape(-1, 2).T
+    return Writes(src, dst, np.array(slots, np.int32))

@@ -1,0 +1,48 @@
+"""Several answers to one prompt: what forks and reference counts are good for.
+
+Parallel sampling and beam search differ only in when sequences fork. Neither knows of pages: full
+ones are shared by all that have them, the part-filled last one is copied by whoever writes first.
+
+Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.4.
+"""
+
+
+def samples(pool, seq, number):
+    """Fork a sequence for parallel sampling.
+
+    Parameters
+    ----------
+    pool : PagePool
+    seq : int
+        The prompt; the first of the samples.
+    number : int
+
+    Returns
+    -------
+    list of int
+        `number` sequences with the pages of the prompt.
+    """
+    return [seq, *(pool.fork(seq) for _ in range(number - 1))]
+
+
+def beams(pool, seqs, parents):
+    """The beams of the next step of a beam search.
+
+    Parameters
+    ----------
+    pool : PagePool
+    seqs : sequence of int
+        The beams so far; none of them is left.
+    parents : sequence of int
+        For each new beam, the index in `seqs` of the one that it continues. A good beam has many
+        children, and a bad one has none: its pages are free, but for those that others share.
+
+    Returns
+    -------
+    list of int
+        One sequence for each of `parents`, to append its token to.
+    """
+    children = [pool.fork(seqs[parent]) for parent in parents]
+    for seq in seqs:
+        pool.free(seq)
+    return children

@@ -1,0 +1,221 @@
+"""Which sequences run, and which gives way where the pages run out: first come, first served.
+
+Nobody knows how long an answer will get, so that a pool which promises nothing will one day be
+empty in the middle of a step. Then the sequence that came last is preempted, whole: its next token
+needs all of its keys, and half of them are good for nothing. It comes back before all that came
+after it, by one of two ways:
+
+recomputation   its pages are freed, and its tokens so far are a prompt when it comes back
+swapping        its pages are copied to host memory, and copied back
+
+Recomputation costs operations and swapping costs time on the bus: the one is cheaper for short
+sequences, and the other where the bus is fast and the pages are large.
+
+Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.5.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fa_numba import checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kv_cache.page_pool import OutOfPagesError, Writes
+
+
+@dataclass(eq=False)
+class Request:
+    """One sequence to be served.
+
+    Attributes
+    ----------
+    tokens : list of int
+        The prompt, and the answer so far: append to it what the model writes.
+    seq : int or None
+        Its sequence in the pool, while it runs.
+    seq_on_host : int or None
+        Its sequence in the pool of the host, while it is swapped out.
+    """
+
+    tokens: list
+    seq: int | None = None
+    seq_on_host: int | None = None
+
+
+class Plan(NamedTuple):
+    """One step: what to do to the caches, in this order, and what to run the model on.
+
+    Attributes
+    ----------
+    swap_out : pair of int32 arrays
+        src in the cache, dst in the cache of the host, for `swap_pages`.
+    swap_in : pair of int32 arrays
+        src in the cache of the host, dst in the cache.
+    writes : Writes
+        For `copy_pages`, then for `reshape_and_cache`.
+    requests : list of Request
+        Those that run in this step, in order of arrival.
+    num_new : list of int
+        How many tokens of each are new to the cache: the last ones. Their places are in
+        writes.slot_mapping, request after request.
+    preempted : list of Request
+        Those that had to give way in this step.
+    """
+
+    swap_out: tuple
+    swap_in: tuple
+    writes: Writes
+    requests: list
+    num_new: list
+    preempted: list
+
+
+class Scheduler:
+    """First come, first served.
+
+    Parameters
+    ----------
+    pool : PagePool
+        For the scheduler alone: it counts on getting all pages, if need be, for its oldest request.
+    host_pool : PagePool, default=None
+        Pages of a cache in host memory, to swap to. Without it, and when it is full, preempted
+        requests are recomputed.
+
+    Attributes
+    ----------
+    running : list of Request
+        Oldest first.
+    waiting : deque of Request
+        Oldest first; all of them came after those that run.
+    """
+
+    def __init__(self, pool, host_pool=None):
+        checks.check_pools(pool, host_pool)
+        self.pool, self.host_pool = pool, host_pool
+        self.running, self.waiting = [], deque()
+
+    def submit(self, tokens):
+        """Take in a request.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+
+        Returns
+        -------
+        Request
+
+        Raises
+        ------
+        OutOfPagesError
+            The prompt alone is longer than the whole pool. Nothing has been changed.
+        """
+        request = Request(checks.check_tokens(tokens))
+        self._require_room_when_alone(request)
+        self.waiting.append(request)
+        return request
+
+    def finish(self, request):
+        """Let a request go, whether it runs or waits, and its pages."""
+        if request in self.running:
+            self.running.remove(request)
+            self.pool.free(request.seq)
+            request.seq = None
+        else:
+            self.waiting.remove(request)
+        if request.seq_on_host is not None:
+            self.host_pool.free(request.seq_on_host)
+            request.seq_on_host = None
+
+    def step(self):
+        """Find places for the new tokens of all that run, and let in who fits.
+
+        Returns
+        -------
+        Plan
+            To be carried out before the next call.
+
+        Raises
+        ------
+        OutOfPagesError
+            A request is longer than the whole pool: `finish` it. Nothing has been changed.
+        """
+        for request in self.running:
+            self._require_room_when_alone(request)
+        preempted, swaps_out, swaps_in = [], [], []
+        while True:
+            new = {request.seq: self._new_tokens(request) for request in self.running}
+            try:
+                parts = [self.pool.append(new)]
+                break
+            except OutOfPagesError:
+                preempted.append(self.running.pop())
+                swaps_out += self._preempt(preempted[-1])
+        num_new = [len(tokens) for tokens in new.values()]
+        # Whoever was preempted is first in the queue: to let it in again at once would be in vain.
+        while not preempted and self.waiting and self._has_room(self.waiting[0]):
+            request = self.waiting.popleft()
+            swap_in, writes = self._admit(request)
+            swaps_in += swap_in
+            parts.append(writes)
+            num_new.append(len(writes.slot_mapping))
+            self.running.append(request)
+        writes = Writes(*map(np.concatenate, zip(*parts, strict=True)))
+        requests = list(self.running)
+        return Plan(_pairs(swaps_out), _pairs(swaps_in), writes, requests, num_new, preempted)
+
+    def _new_tokens(self, request):
+        return request.tokens[self.pool.length(request.seq) :]
+
+    def _require_room_when_alone(self, request):
+        needed = ceil_div(len(request.tokens), self.pool.page_size)
+        if needed > self.pool.num_pages:
+            raise OutOfPagesError(
+                f"{len(request.tokens)} tokens need {needed} pages, and the whole pool has "
+                f"{self.pool.num_pages}: such a request can never run. Nothing has been changed"
+            )
+
+    def _has_room(self, request):
+        # Each that runs may need a page in the next step: let nobody in who would go at once.
+        needed = ceil_div(len(request.tokens), self.pool.page_size)
+        return needed + len(self.running) <= self.pool.num_free
+
+    def _preempt(self, request):
+        """Take a request's pages; returns the (src, dst) to be copied to the host."""
+        self.waiting.appendleft(request)
+        moves = []
+        try:
+            if self.host_pool is not None:
+                request.seq_on_host, moves = _copy_sequence(self.pool, request.seq, self.host_pool)
+        except OutOfPagesError:
+            pass  # the host is full: recompute
+        self.pool.free(request.seq)
+        request.seq = None
+        return moves
+
+    def _admit(self, request):
+        """Give a request its pages; returns the (src, dst) to be copied from the host, and Writes.
+
+        There is room: in the pages that it needs for all of its tokens.
+        """
+        if request.seq_on_host is None:
+            request.seq, writes = self.pool.allocate(request.tokens)
+            return [], writes
+        request.seq, moves = _copy_sequence(self.host_pool, request.seq_on_host, self.pool)
+        self.host_pool.free(request.seq_on_host)
+        request.seq_on_host = None
+        return moves, self.pool.append({request.seq: self._new_tokens(request)})
+
+
+def _copy_sequence(source, seq, target):
+    """Allocate in `target` what `seq` is in `source`; the (src, dst) that target does not share."""
+    copy, writes = target.allocate(source.tokens(seq))
+    first_slots = writes.slot_mapping[:: target.page_size]  # of each page; −1: it is there already
+    pages = zip(source.pages(seq), target.pages(copy), first_slots, strict=True)
+    return copy, [(src, dst) for src, dst, slot in pages if slot >= 0]
+
+
+def _pairs(moves):
+    return tuple(np.array(moves, np.int32).reshape(-1, 2).T)

@@ -1,0 +1,58 @@
+"""Swap pages between the cache of a GPU and one in host memory.
+
+The pages of a sequence lie anywhere, and a transfer over the bus is worth its start only if it is
+long. So the kernel of copy_pages gathers the pages of a sequence on the GPU, one transfer takes
+them across, and they are scattered on the other side; the way back is the same way.
+
+Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.5.
+"""
+
+import numpy as np
+
+from fa_numba import arrays, checks
+from fa_numba.kv_cache.copy_pages import launch_copies
+
+
+def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
+    """Copy page src[i] of one pair of caches to page dst[i] of another, in place.
+
+    Parameters
+    ----------
+    k_src, v_src : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), float32
+        The pages to read. Any strides with a contiguous last axis.
+    k_dst, v_dst : arrays of shape (other_num_pages, page_size, num_kv_heads, head_dim), float32
+        Changed in the pages of dst, and nowhere else. NumPy arrays where k_src is on a GPU: swap
+        out; on a GPU where k_src is a NumPy array: swap in. Two pairs of one library are copied
+        by the kernel alone.
+    src, dst : NumPy arrays of shape (num_pages_swapped,), int32
+        As the page pools give them. No page may be twice in dst.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+
+    Notes
+    -----
+    This is the one function that copies between host and GPU: its name says so. Swapping out waits
+    for the GPU.
+    """
+    checks.check_swap(k_src, v_src, k_dst, v_dst, src, dst)
+    if len(src) == 0:
+        return
+    here, there = arrays.library_of(k_src), arrays.library_of(k_dst)
+    in_a_row = np.arange(len(src), dtype=np.int32)
+    if here == there:
+        _copy(k_src, v_src, k_dst, v_dst, src, dst)
+    elif here == "numpy":  # swap in: gather, transfer, scatter
+        k, v = (arrays.from_numpy(k_dst, x[src]) for x in (k_src, v_src))
+        _copy(k, v, k_dst, v_dst, in_a_row, dst)
+    else:  # swap out
+        k, v = (arrays.empty(k_src, (len(src), *k_src.shape[1:])) for _ in range(2))
+        _copy(k_src, v_src, k, v, src, in_a_row)
+        k_dst[dst], v_dst[dst] = arrays.to_numpy(k), arrays.to_numpy(v)
+
+
+def _copy(k_src, v_src, k_dst, v_dst, src, dst):
+    src, dst = (arrays.from_numpy(k_src, x) for x in (src, dst))
+    launch_copies(k_src, v_src, k_dst, v_dst, src, dst)
