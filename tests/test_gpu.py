@@ -9,6 +9,7 @@ from numba import cuda
 
 import fa_numba
 from fa_numba import analysis, arrays, reference
+from fa_numba.kv_cache import RollingCache
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
 pytestmark = [
@@ -203,6 +204,25 @@ def test_paged_attn_decode(case, page_size):
                 assert (x == y).all()
     for before, after in zip(host, on_gpu, strict=True):
         np.testing.assert_array_equal(before, after.get())
+
+
+@pytest.mark.parametrize("window, num_sinks", [(20, 0), (7, 2), (64, 4)])
+def test_rolling_cache_small(window, num_sinks):
+    q, k, v, _ = make_case((2, 40, 40, 4, 2, 59, True))
+    m, n = np.arange(40)[:, None], np.arange(40)
+    mask = (n <= m) & ((n < num_sinks) | (n > m - window))
+    out_ref, lse_ref = reference.attention(q, k, v, mask=mask)
+    out_f32, _ = reference.attention(q, k, v, mask=mask, dtype=np.float32)
+    q, k, v = (cupy.asarray(x) for x in (q, k, v))
+    cache = RollingCache(2, window, 2, 59, num_sinks=num_sinks, like=q)
+    cache.k_cache[...] = cache.v_cache[...] = np.nan
+    for t in range(40):
+        one = slice(t, t + 1)
+        cache.append(k[:, one], v[:, one])
+        caches = (cache.k_cache, cache.v_cache, cache.seq_lens)
+        out, lse = fa_numba.flash_decode(q[:, one], *caches)
+        assert_close(out, out_ref[:, one], out_f32[:, one])
+        np.testing.assert_allclose(lse.get(), lse_ref[..., one], rtol=1e-5, atol=1e-5)
 
 
 def test_splits_are_chosen_for_this_gpu_small():

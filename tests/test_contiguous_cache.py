@@ -1,0 +1,151 @@
+"""ContiguousCache: what is appended is read back by attention, in chunks of any size."""
+
+import numpy as np
+import pytest
+from cases import assert_close, make_qkv, random
+from numba import cuda
+
+from fa_numba import flash_attn_v2, flash_decode, paged_attn_decode, reference
+from fa_numba.kv_cache import ContiguousCache
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+
+def make_cache(*shape):
+    """A cache with NaN where nothing has been written."""
+    cache = ContiguousCache(*shape)
+    cache.k_cache[...] = cache.v_cache[...] = np.nan
+    return cache
+
+
+def test_tokens_lie_in_their_order_and_nothing_else_is_written(rng):
+    cache = make_cache(3, 10, 2, 8)
+    k, v = (random(rng, 3, 4, 2, 8) for _ in range(2))
+    cache.append(k, v, [4, 0, 2])
+    cache.append(k[:, ::-1], v[:, ::-1], [1, 3, 4])
+    np.testing.assert_array_equal(cache.lengths, [5, 3, 6])
+    np.testing.assert_array_equal(cache.seq_lens, np.array([5, 3, 6], np.int32), strict=True)
+    tokens = [[0, 1, 2, 3, 3], [3, 2, 1], [0, 1, 3, 2, 1, 0]]
+    for got, x in ((cache.k_cache, k), (cache.v_cache, v)):
+        for b, order in enumerate(tokens):
+            np.testing.assert_array_equal(got[b, : len(order)], x[b, order])
+            assert np.isnan(got[b, len(order) :]).all()
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 16, 40])
+def test_a_prompt_in_chunks_is_the_prompt_as_a_whole(rng, chunk):
+    q, k, v = make_qkv(rng, 2, 40, 40, 4, 2, 8)
+    options = {"causal": True, "block_m": 8, "block_n": 8, "num_splits": 1}
+    cache = make_cache(2, 41, 2, 8)
+    outs, lses = [], []
+    for start in range(0, 40, chunk):
+        rows = slice(start, start + chunk)
+        cache.append(k[:, rows], v[:, rows])
+        out, lse = flash_decode(q[:, rows], cache.k_cache, cache.v_cache, cache.seq_lens, **options)
+        outs.append(out)
+        lses.append(lse)
+    out, lse = np.concatenate(outs, axis=1), np.concatenate(lses, axis=2)
+    want = reference.attention(q, k, v, causal=True)
+    plain = reference.attention(q, k, v, causal=True, dtype=np.float32)
+    assert_close(out, want[0], plain[0], name="out")
+    assert_close(lse, want[1], plain[1], name="lse")
+    del options["num_splits"]  # with one, the same tiles of keys in the same order
+    for x, y in zip((out, lse), flash_attn_v2(q, k, v, **options), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_it_is_a_paged_cache_with_a_page_for_each_sequence(rng):
+    q, k, v = make_qkv(rng, 3, 2, 9, 4, 2, 8)
+    cache = make_cache(3, 12, 2, 8)
+    cache.append(k, v, [9, 0, 5])
+    caches, pages = (cache.k_cache, cache.v_cache), np.arange(3, dtype=np.int32)[:, None]
+    dense = flash_decode(q, *caches, cache.seq_lens, causal=True)
+    paged = paged_attn_decode(q, *caches, pages, cache.seq_lens, causal=True)
+    for x, y in zip(dense, paged, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_running_out_of_room_changes_nothing(rng):
+    cache = make_cache(2, 5, 1, 4)
+    k, v = (random(rng, 2, 3, 1, 4) for _ in range(2))
+    cache.append(k, v, [3, 1])
+    before = [x.copy() for x in (cache.k_cache, cache.v_cache, cache.lengths, cache.seq_lens)]
+    with pytest.raises(ValueError, match=r"num_new\[0\] must be at most .* = 5 - 3 = 2, got 3"):
+        cache.append(k, v)
+    after = cache.k_cache, cache.v_cache, cache.lengths, cache.seq_lens
+    for x, y in zip(before, after, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+    cache.append(k, v, [2, 3])  # to the last place
+
+
+@pytest.mark.parametrize("batch, seqlen_new", [(0, 3), (2, 0)])
+def test_nothing_to_append(rng, batch, seqlen_new):
+    cache = make_cache(batch, 5, 2, 4)
+    k = random(rng, batch, seqlen_new, 2, 4)
+    cache.append(k, k)
+    assert (cache.lengths == 0).all() and np.isnan(cache.k_cache).all()
+
+
+def test_the_arrays_appended_are_read_in_place_and_left_alone(rng):
+    packed = random(rng, 2, 4, 3, 2, 8)  # q, k, v side by side
+    packed.flags.writeable = False
+    cache = make_cache(2, 4, 2, 8)
+    cache.append(packed[:, :, 1], packed[:, :, 2])
+    np.testing.assert_array_equal(cache.k_cache, packed[:, :, 1])
+    np.testing.assert_array_equal(cache.v_cache, packed[:, :, 2])
+
+
+def test_the_cache_is_of_the_library_of_like(rng):
+    like = cuda.to_device(np.zeros(1, np.float32))
+    k, v = (random(rng, 2, 3, 2, 4) for _ in range(2))
+    caches = ContiguousCache(2, 5, 2, 4), ContiguousCache(2, 5, 2, 4, like=like)
+    caches[0].append(k, v, [1, 3])
+    caches[1].append(cuda.to_device(k), cuda.to_device(v), [1, 3])
+    for name in ("k_cache", "v_cache", "seq_lens"):
+        assert type(getattr(caches[1], name)) is type(like)
+    tables = [(cache.k_cache, cache.v_cache, cache.seq_lens) for cache in caches]
+    dense = [flash_decode(q, *c) for q, c in zip((k, cuda.to_device(k)), tables, strict=True)]
+    for x, y in zip(*dense, strict=True):
+        np.testing.assert_array_equal(x, y.copy_to_host())
+
+
+def ones(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "changed, error, message",
+    [
+        ({"k": [1.0]}, TypeError, "k must be .* got list"),
+        ({"v": ones(2, 3, 2, 8, dtype=float)}, TypeError, "v must be float32, got float64"),
+        ({"k": ones(2, 2, 8)}, ValueError, r"k must have axes \(batch, seqlen_new, .*\(2, 2, 8\)"),
+        ({"v": ones(2, 4, 2, 8)}, ValueError, "v must have the shape of k"),
+        ({x: ones(2, 3, 1, 8) for x in "kv"}, ValueError, r"\(2, seqlen_new, 2, 8\) .*3, 1, 8\)"),
+        ({x: ones(3, 3, 2, 8) for x in "kv"}, ValueError, r"\(2, seqlen_new, 2, 8\) .*3, 2, 8\)"),
+        ({x: ones(2, 3, 2, 16)[..., ::2] for x in "kv"}, ValueError, "k must be contiguous"),
+        ({"num_new": [1]}, ValueError, r"num_new must be 2 integers, .*got \[1\]"),
+        ({"num_new": [1.0, 2.0]}, ValueError, "num_new must be 2 integers"),
+        ({"num_new": [1, 4]}, ValueError, r"num_new\[1\] must be from 0 to seqlen_new = 3, got 4"),
+        ({"num_new": [-1, 3]}, ValueError, r"num_new\[0\] must be from 0 to .*, got -1"),
+    ],
+)
+def test_wrong_tokens_are_named(changed, error, message):
+    good = {"k": ones(2, 3, 2, 8), "v": ones(2, 3, 2, 8)}
+    with pytest.raises(error, match=message):
+        ContiguousCache(2, 5, 2, 8).append(**good | changed)
+
+
+@pytest.mark.parametrize(
+    "shape, error, message",
+    [
+        ((2.0, 5, 2, 8), TypeError, "batch must be an integer, got 2.0"),
+        ((-1, 5, 2, 8), ValueError, "batch must be at least 0, got -1"),
+        ((2, 0, 2, 8), ValueError, "max_len must be at least 1, got 0"),
+        ((2, 5, 0, 8), ValueError, "num_kv_heads must be at least 1, got 0"),
+        ((2, 5, 2, 0), ValueError, "head_dim must be at least 1, got 0"),
+        ((2, 5, 2, 257), ValueError, "head_dim must be at most 256, got 257"),
+    ],
+)
+def test_wrong_shapes_are_named(shape, error, message):
+    with pytest.raises(error, match=message):
+        ContiguousCache(*shape)
