@@ -7,6 +7,8 @@ each: a wrong page or a wrong slot cannot give a right answer.
 import numpy as np
 import pytest
 from cases import TILES, assert_close, each_mask, make_paged_cache, random, strided
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fa_numba import (
     flash_attn_v2,
@@ -16,6 +18,7 @@ from fa_numba import (
     reference,
     simt,
 )
+from fa_numba.kv_cache import PagePool, copy_pages, reshape_and_cache
 
 pytestmark = pytest.mark.usefixtures("checked")
 
@@ -195,3 +198,72 @@ def test_a_prompt_in_chunks_is_the_prompt_as_a_whole(rng, chunk, num_splits):
         k, v = paged_kv_lookup(*cache, seq_lens)
         for x, y in zip((out, lse), flash_attn_v2(q, k, v, **options), strict=True):
             np.testing.assert_array_equal(x, y, strict=True)
+
+
+def keys_of(tokens, num_kv_heads, head_dim):
+    """What a model would make of tokens: the key and value of one depend on all before it."""
+    kv = np.empty((2, len(tokens), num_kv_heads, head_dim), np.float32)
+    for t in range(len(tokens)):
+        rng = np.random.default_rng(tokens[: t + 1])
+        kv[:, t] = rng.standard_normal((2, num_kv_heads, head_dim), dtype=np.float32)
+    return kv
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 8])
+def test_a_pool_serves_sequences_that_share_fork_and_leave(rng, page_size):
+    """Prefix sharing, copy-on-write and pages used again: each sequence sees its own tokens."""
+    pool, sizes = PagePool(100, page_size), (2, 4)
+    k_cache, v_cache = (np.full((100, page_size, *sizes), np.nan, np.float32) for _ in range(2))
+    prompt = [7, 7, 1, 0, 1, 1, 0, 1, 2]
+    shared = copied = 0
+
+    def write(writes, new):
+        nonlocal shared, copied
+        copied += len(writes.src)
+        shared += (writes.slot_mapping < 0).sum()
+        copy_pages(k_cache, v_cache, writes.src, writes.dst)
+        k, v = np.concatenate(new, axis=1)
+        reshape_and_cache(k, v, k_cache, v_cache, writes.slot_mapping)
+
+    for _ in range(12):
+        while len(pool.sequences) > 3:
+            pool.free(rng.choice(pool.sequences))
+        tokens = prompt[: rng.integers(1, 10)] + rng.integers(0, 2, 2).tolist()
+        seq, writes = pool.allocate(tokens)
+        write(writes, [keys_of(tokens, *sizes)])
+        pool.fork(seq)
+        tokens = {seq: rng.integers(0, 9, rng.integers(1, 4)).tolist() for seq in pool.sequences}
+        before = {seq: pool.length(seq) for seq in tokens}
+        writes = pool.append(tokens)
+        write(writes, [keys_of(pool.tokens(seq), *sizes)[:, before[seq] :] for seq in tokens])
+
+        seqs = rng.permutation(pool.sequences)
+        q = random(rng, len(seqs), 2, 4, 4)
+        tables = pool.block_table(seqs), pool.seq_lens(seqs)
+        out, lse = paged_attn_decode(q, k_cache, v_cache, *tables, causal=True, num_splits=2)
+        for b, seq in enumerate(seqs):
+            one = (q[b : b + 1], *keys_of(pool.tokens(seq), *sizes)[:, None])
+            want = reference.attention(*one, causal=True)
+            plain = reference.attention(*one, causal=True, dtype=np.float32)
+            assert_close(out[b : b + 1], want[0], plain[0], name="out")
+            assert_close(lse[b : b + 1], want[1], plain[1], name="lse")
+    assert shared > 0 and (copied > 0 or page_size == 1)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(
+    lengths=st.lists(st.integers(0, 30), max_size=3),
+    page_size=st.integers(1, 31),
+    seqlen_q=st.integers(0, 6),
+    heads=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    head_dim=st.integers(1, 9),
+    causal=st.booleans(),
+    num_splits=st.integers(0, 6),
+    tiles=st.sampled_from(TILES),
+)
+def test_any_problem(lengths, page_size, seqlen_q, heads, head_dim, causal, num_splits, tiles):
+    rng = np.random.default_rng(0)
+    arrays = make_case(rng, seqlen_q, *heads, head_dim, page_size=page_size, seq_lens=lengths)
+    tiles = dict(zip(("block_m", "block_n"), tiles, strict=True))
+    with simt.options(package=True):
+        check(arrays, causal=causal, num_splits=num_splits, **tiles)
