@@ -113,8 +113,9 @@ def check_decode(q, k_cache, v_cache, seq_lens):
         _lengths(seq_lens, "max_len", max_len)
 
 
-def check_cache_shape(batch, max_len, num_kv_heads, head_dim):
-    """The shape of a contiguous cache, as ints."""
+def check_cache_shape(batch, max_len, num_kv_heads, head_dim, like):
+    """The shape of a contiguous cache, as ints; raise unless `like` is an array."""
+    _one_library(like=like)
     batch = _integer("batch", batch, at_least=0)
     max_len = _integer("max_len", max_len, at_least=1)
     num_kv_heads = _integer("num_kv_heads", num_kv_heads, at_least=1)

@@ -135,6 +135,11 @@ def test_wrong_tokens_are_named(changed, error, message):
         ContiguousCache(2, 5, 2, 8).append(**good | changed)
 
 
+def test_like_must_be_an_array():
+    with pytest.raises(TypeError, match="like must be a NumPy array, .* got str"):
+        ContiguousCache(2, 5, 2, 8, like="cupy")
+
+
 @pytest.mark.parametrize(
     "shape, error, message",
     [
@@ -146,6 +151,6 @@ def test_wrong_tokens_are_named(changed, error, message):
         ((2, 5, 2, 257), ValueError, "head_dim must be at most 256, got 257"),
     ],
 )
-def test_wrong_shapes_are_named(shape, error, message):
+def test_wrong_sizes_are_named(shape, error, message):
     with pytest.raises(error, match=message):
         ContiguousCache(*shape)

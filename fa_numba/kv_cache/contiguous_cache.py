@@ -30,8 +30,8 @@ class ContiguousCache:
     """
 
     def __init__(self, batch, max_len, num_kv_heads, head_dim, *, like=None):
-        shape = checks.check_cache_shape(batch, max_len, num_kv_heads, head_dim)
         like = np.empty(0, np.float32) if like is None else like
+        shape = checks.check_cache_shape(batch, max_len, num_kv_heads, head_dim, like)
         self.k_cache, self.v_cache = (arrays.empty(like, shape) for _ in range(2))
         self._set_lengths(np.zeros(shape[0], np.int32))
 
