@@ -167,9 +167,18 @@ def assert_close(got, want, plain, *, factor=2, name="result"):
     )
 
 
-def check_forward(attention, q, k, v, *, softmax_scale=None, causal=False, **tiles):
+WHAT = {"causal", "window_size", "softcap", "alibi_slopes", "softmax_scale"}
+
+
+def split_options(options):
+    """Those that say what is computed, and those that say how, such as the sizes of tiles."""
+    what = {name: options[name] for name in WHAT & options.keys()}
+    return what, {name: options[name] for name in options.keys() - WHAT}
+
+
+def check_forward(attention, q, k, v, **options):
     """Hold `attention`, which returns out and lse, to the definition."""
-    options = {"causal": causal, "softmax_scale": softmax_scale}
+    options, tiles = split_options(options)
     out, lse = attention(q, k, v, **options, **tiles)
     q, k, v = (to_host(x) for x in (q, k, v))
     out_ref, lse_ref = reference.attention(q, k, v, **options)
@@ -188,9 +197,9 @@ def check_softmax(softmax, x):
     assert_close(y, reference.softmax(x), reference.softmax(x, dtype=np.float32), name="y")
 
 
-def check_backward(forward, backward, dout, q, k, v, *, causal=False, softmax_scale=None, **tiles):
+def check_backward(forward, backward, dout, q, k, v, **options):
     """Hold `backward`, fed with what `forward` returns, to the definition."""
-    options = {"causal": causal, "softmax_scale": softmax_scale}
+    options, tiles = split_options(options)
     out, lse = forward(q, k, v, **options)
     got = backward(dout, q, k, v, out, lse, **options, **tiles)
     dout, q, k, v = (to_host(x) for x in (dout, q, k, v))

@@ -96,6 +96,24 @@ BAD_TYPES = [
     (lookup, {"seq_lens": ones(2)}, "seq_lens must be int32, got float32"),
     (attention, {"causal": 1}, "causal must be True or False, got 1"),
     (attention, {"causal": "yes"}, "causal must be True or False, got 'yes'"),
+    (attention, {"window_size": 3}, r"window_size must be a tuple \(left, right\), got 3"),
+    (attention, {"window_size": (3,)}, r"window_size must be a tuple .* got \(3,\)"),
+    (attention, {"window_size": (1, 2, 3)}, r"window_size must be a tuple .* got \(1, 2, 3\)"),
+    (attention, {"window_size": None}, "window_size must be a tuple .* got None"),
+    (attention, {"window_size": (3.0, 0)}, r"window_size\[0\] must be an integer, got 3.0"),
+    (attention, {"window_size": (3, None)}, r"window_size\[1\] must be an integer, got None"),
+    (backward, {"window_size": (True, 0)}, r"window_size\[0\] must be an integer, got True"),
+    (attention, {"softcap": None}, "softcap must be a number, got NoneType"),
+    (attention, {"softcap": "30"}, "softcap must be a number, got str"),
+    (backward, {"softcap": True}, "softcap must be a number, got bool"),
+    (attention, {"alibi_slopes": 0.5}, "alibi_slopes must be .* got float"),
+    (attention, {"alibi_slopes": [0.5] * 4}, "alibi_slopes must be .* got list"),
+    (
+        attention,
+        {"alibi_slopes": ones(4, dtype=float)},
+        "alibi_slopes must be float32, got float64",
+    ),
+    (backward, {"alibi_slopes": ones(4, dtype=HALF)}, "alibi_slopes must be float32, got float16"),
     (attention, {"softmax_scale": "1"}, "softmax_scale must be a number or None, got str"),
     (attention, {"softmax_scale": True}, "softmax_scale must be a number or None, got bool"),
     (attention, {"softmax_scale": 1j}, "softmax_scale must be a number or None, got complex"),
@@ -166,6 +184,16 @@ BAD_VALUES = [
     # options
     (attention, {"softmax_scale": np.nan}, "softmax_scale must be finite in float32, got nan"),
     (attention, {"softmax_scale": 1e39}, "softmax_scale must be finite in float32, got 1e"),
+    (attention, {"window_size": (-2, 0)}, r"window_size\[0\] must be at least -1, got -2"),
+    (backward, {"window_size": (0, -3)}, r"window_size\[1\] must be at least -1, got -3"),
+    (attention, {"softcap": -1}, "softcap must be 0, or positive and finite in float32, got -1"),
+    (attention, {"softcap": np.nan}, "softcap must be 0, or positive .* got nan"),
+    (attention, {"softcap": np.inf}, "softcap must be 0, or positive .* got inf"),
+    (backward, {"softcap": 1e39}, "softcap must be 0, or positive .* got 1e"),
+    (attention, {"softcap": 1e-60}, "softcap must be 0, or positive .* got 1e-60"),
+    (attention, {"alibi_slopes": ones(2)}, "one slope for each of the 4 heads of q, got 2"),
+    (attention, {"alibi_slopes": ones(2, 4)}, r"alibi_slopes must have axes \(num_heads\), .*2, 4"),
+    (backward, {"alibi_slopes": ones(5)}, "one slope for each of the 4 heads of q, got 5"),
     (attention, {"block_m": 0}, "block_m must be at least 1, got 0"),
     (attention, {"block_n": -4}, "block_n must be at least 1, got -4"),
     (attention, {"block_m": 64, "block_n": 32}, r"at most 1024, got 64 \* 32 = 2048"),
@@ -261,6 +289,11 @@ def test_good_arguments_come_back_in_the_form_that_launchers_need():
     assert checks.check_softmax_scale(0, 64) == 0  # and not the default
     assert checks.check_softmax_scale(np.float64(2), 64).dtype == np.float32
     assert checks.check_causal(np.True_) is True
+    constants, slopes = checks.check_mask(
+        ones(1, 1, 2, 4), True, [np.int64(3), 5], np.float32(2), None
+    )
+    assert constants == (True, (3, -1), 2.0, False) and isinstance(slopes, np.float32)
+    assert [type(x) for x in constants] == [bool, tuple, float, bool]
     assert checks.check_block_sizes("flash_attn_v2", 64, None, None) == (16, 16)
     assert checks.check_block_sizes("flash_attn_v2", 64, np.int64(4), None) == (4, 16)
     attention(block_m=1, block_n=128, softmax_scale=-1, causal=np.False_)

@@ -261,6 +261,46 @@ def test_backward(case):
         assert (x == x_again).all(), f"{name} differs from run to run"
 
 
+MASKS = {
+    "window": {"window_size": (9, 3)},
+    "causal_window": {"causal": True, "window_size": (64, -1)},
+    "softcap": {"softcap": 2.0},
+    "alibi": {"alibi": True},
+    "all": {"causal": True, "window_size": (30, 0), "softcap": 20.0, "alibi": True},
+}
+MASKED = [*SMALL, LARGE[0], LARGE[1]]
+
+
+def masked(mask, num_heads):
+    mask = dict(mask)
+    if mask.pop("alibi", False):
+        mask["alibi_slopes"] = np.float32(0.5) ** np.arange(1, num_heads + 1, dtype=np.float32)
+    return mask, {
+        name: cupy.asarray(x) if name == "alibi_slopes" else x for name, x in mask.items()
+    }
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("case", MASKED, ids=named)
+def test_masks(case, mask):
+    q, k, v, _ = make_case(case)
+    mask, mask_on_gpu = masked(mask, q.shape[2])
+    dout = random(np.random.default_rng(1), *q.shape)
+    out_ref, lse_ref = reference.attention(q, k, v, **mask)
+    out_f32, _ = reference.attention(q, k, v, **mask, dtype=np.float32)
+    want = reference.attention_bwd(dout, q, k, v, **mask)
+    plain = reference.attention_bwd(dout, q, k, v, **mask, dtype=np.float32)
+    q, k, v, dout = (cupy.asarray(x) for x in (q, k, v, dout))
+    for name in ("naive_attn", "flash_attn_v1", "flash_attn_v2"):
+        out, *statistics = getattr(fa_numba, name)(q, k, v, **mask_on_gpu)
+        assert_close(out, out_ref, out_f32)
+    (lse,) = statistics
+    np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
+    got = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, **mask_on_gpu)
+    for x, x_ref, x_f32 in zip(got, want, plain, strict=True):
+        assert_close(x, x_ref, x_f32, factor=3)
+
+
 @pytest.mark.parametrize(
     "shape",
     [(1, 1), (3, 7), (33, 100), (64, 1025), (4096, 8192)],

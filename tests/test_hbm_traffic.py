@@ -36,6 +36,12 @@ options = st.fixed_dictionaries(
     optional={"block_m": st.integers(1, 9), "block_n": st.integers(1, 9)},
 )
 
+sides = st.integers(-1, 25)
+masks = st.fixed_dictionaries({}, optional={"window_size": st.tuples(sides, sides)})
+
+
+def alibi(problem):
+    return np.ones(problem[3], np.float32)
 
 def metered(function, *args, **options):
     """Loads and stores of every kernel that a function launches, by parameter."""
@@ -77,11 +83,13 @@ def test_softmax_topk(num_rows, num_cols, k):
 
 @pytest.mark.parametrize("name", FORWARD)
 @few
-@given(problems, options)
-def test_forward(name, problem, options):
+@given(problems, options, masks, st.booleans())
+def test_forward(name, problem, options, mask, with_alibi):
     q, k, v = make_qkv(np.random.default_rng(0), *problem)
-    formula = getattr(hbm_traffic, name)(*problem, **options)
-    check(formula, metered(getattr(fa_numba, name), q, k, v, **options))
+    formula = getattr(hbm_traffic, name)(*problem, **options, **mask, alibi=with_alibi)
+    if with_alibi:
+        mask = mask | {"alibi_slopes": alibi(problem)}
+    check(formula, metered(getattr(fa_numba, name), q, k, v, **options, **mask))
 
 
 @few
@@ -97,7 +105,7 @@ def test_lazy_softmax_attn(problem, causal, query_chunk_size, key_chunk_size):
 @given(problems, options, st.integers(0, 2**32), st.floats(0, 1))
 def test_block_sparse(problem, options, seed, share):
     rng = np.random.default_rng(seed)
-    options = {"block_m": 4, "block_n": 8} | options
+    options = {"block_m": 4, "block_n": 8} | options | mask
     num_tiles = (-(-problem[i] // options[size]) for i, size in ((1, "block_m"), (2, "block_n")))
     block_mask = rng.random(tuple(num_tiles)) < share
     q, k, v = make_qkv(rng, *problem)
@@ -106,13 +114,15 @@ def test_block_sparse(problem, options, seed, share):
 
 
 @few
-@given(problems, options)
-def test_backward(problem, options):
+@given(problems, options, masks, st.booleans())
+def test_backward(problem, options, mask, with_alibi):
     rng = np.random.default_rng(0)
     q, k, v = make_qkv(rng, *problem)
     lse = random(rng, *(q.shape[i] for i in (0, 2, 1)))
-    formula = hbm_traffic.flash_attn_bwd(*problem, **options)
-    check(formula, metered(fa_numba.flash_attn_bwd, q, q, k, v, q, lse, **options))
+    formula = hbm_traffic.flash_attn_bwd(*problem, **options, **mask, alibi=with_alibi)
+    if with_alibi:
+        mask = mask | {"alibi_slopes": alibi(problem)}
+    check(formula, metered(fa_numba.flash_attn_bwd, q, q, k, v, q, lse, **options, **mask))
 
 
 @few
@@ -217,3 +227,12 @@ def test_a_causal_mask_saves_nearly_half():
         for causal in (False, True)
     )
     assert 0.5 < causal / full < 0.51
+def test_a_window_costs_what_it_sees():
+    whole, windowed, twice = (
+        hbm_traffic.flash_attn_v2(1, n, n, 1, 1, 64, window_size=window).loads["k"]
+        for n, window in ((4096, (-1, -1)), (4096, (255, 0)), (8192, (255, 0)))
+    )
+    assert 0.06 < windowed / whole < 0.07  # 256 keys and the rest of two tiles, of 4096
+    assert 1.99 < twice / windowed < 2.05  # the work grows with N, not with N²
+
+

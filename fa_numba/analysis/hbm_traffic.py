@@ -66,15 +66,20 @@ def naive_attn(
     *,
     causal=False,
     block_m=None,
+    window_size=(-1, -1),
+    alibi=False,
     block_n=None,
 ):
-    """Traffic of `fa_numba.naive_attn`; a causal mask saves nothing.
+    """Traffic of `fa_numba.naive_attn`; a mask saves nothing.
 
     Parameters
     ----------
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
     block_m, block_n : int, default=what the kernel chooses
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+        With alibi_slopes, which every thread of a thread block reads.
 
     Returns
     -------
@@ -85,12 +90,14 @@ def naive_attn(
     scores = heads * seqlen_q * seqlen_k
     q, k = heads * seqlen_q * head_dim, heads * seqlen_k * head_dim
     loads = {
+    num_tiles = ceil_div(seqlen_q, block_m) * ceil_div(seqlen_k, block_n)
         "q": q * ceil_div(seqlen_k, block_n),  # once per tile of keys
         "k": k * ceil_div(seqlen_q, block_m),  # once per tile of queries
         "v": k * ceil_div(seqlen_q, block_m),
         "s": 3 * scores,  # for the maximum, the sum, the quotient
         "p": scores,
     }
+        "alibi_slopes": alibi * heads * num_tiles * block_m * block_n,
     return Traffic(loads, {"s": scores, "p": scores, "out": q, "lse": heads * seqlen_q})
 
 
@@ -156,6 +163,8 @@ def flash_attn_v1(
     *,
     causal=False,
     block_mask=None,
+    window_size=(-1, -1),
+    alibi=False,
     block_m=None,
     block_n=None,
 ):
@@ -166,6 +175,9 @@ def flash_attn_v1(
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
     block_mask : bool array of shape (num_m_tiles, num_n_tiles), default=None
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+        With alibi_slopes, which every thread of a thread block reads.
         It is read by every thread of a thread block, as a kernel's scalars are.
     block_m, block_n : int, default=what the kernel chooses
 
@@ -175,15 +187,19 @@ def flash_attn_v1(
     """
     block_m, block_n = _tiles("flash_attn_v1", head_dim, block_m, block_n)
     heads = batch * num_heads
-    keys, mask = seqlen_k, 0  # each tile of keys once, by the head's one thread block
+    problem = (seqlen_q, seqlen_k, block_m, block_n, causal, window_size)
     if block_mask is None:
-        rows = _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal)
+        rows, looks = _query_rows_walked(*problem), 0
+        left, _ = window_size  # the keys before those that query 0 sees are skipped
+        first = max(0, seqlen_k - seqlen_q - left) if left >= 0 else 0
+        keys = seqlen_k - first // block_n * block_n
     else:
-        rows, keys, looks = _live_rows(seqlen_q, seqlen_k, block_m, block_n, causal, block_mask)
-        mask = heads * looks * block_m * block_n
+        rows, keys, looks = _live_rows(*problem, block_mask)
+    every_thread = heads * block_m * block_n
     rows, k = heads * rows, heads * keys * head_dim
     back_and_forth = {"out": rows * head_dim, "l": rows, "m": rows}
-    loads = {"q": rows * head_dim, "k": k, "v": k, **back_and_forth, "block_mask": mask}
+    loads = {"q": rows * head_dim, "k": k, "v": k, **back_and_forth}
+    loads |= {"alibi_slopes": alibi * every_thread, "block_mask": looks * every_thread}
     return Traffic(loads, back_and_forth)
 
 
@@ -197,6 +213,8 @@ def flash_attn_v2(
     *,
     causal=False,
     block_m=None,
+    window_size=(-1, -1),
+    alibi=False,
     block_n=None,
 ):
     """Traffic of `fa_numba.flash_attn_v2`.
@@ -206,6 +224,9 @@ def flash_attn_v2(
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
     block_m, block_n : int, default=what the kernel chooses
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+        With alibi_slopes, which every thread of a thread block reads.
 
     Returns
     -------
@@ -214,8 +235,11 @@ def flash_attn_v2(
     block_m, block_n = _tiles("flash_attn_v2", head_dim, block_m, block_n)
     heads = batch * num_heads
     q = heads * seqlen_q * head_dim
-    k = heads * _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal) * head_dim
-    return Traffic({"q": q, "k": k, "v": k}, {"out": q, "lse": heads * seqlen_q})
+    walked = _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal, window_size)
+    k = heads * walked * head_dim
+    slopes = alibi * heads * ceil_div(seqlen_q, block_m) * block_m * block_n
+    loads = {"q": q, "k": k, "v": k, "alibi_slopes": slopes}
+    return Traffic(loads, {"out": q, "lse": heads * seqlen_q})
 
 
 def flash_attn_bwd(
@@ -228,6 +252,8 @@ def flash_attn_bwd(
     *,
     causal=False,
     block_m=None,
+    window_size=(-1, -1),
+    alibi=False,
     block_n=None,
 ):
     """Traffic of `fa_numba.flash_attn_bwd`, its three kernels together.
@@ -237,6 +263,9 @@ def flash_attn_bwd(
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
     block_m, block_n : int, default=what the kernels choose
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+        With alibi_slopes, which every thread of a thread block reads.
 
     Returns
     -------
@@ -246,8 +275,10 @@ def flash_attn_bwd(
     heads = batch * num_heads
     rows = heads * seqlen_q
     # dK/dV: keys outside, queries inside. dQ: queries outside, keys inside.
-    rows_walked = heads * _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal)
-    keys_walked = heads * _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal)
+    problem = (seqlen_q, seqlen_k, block_m, block_n, causal, window_size)
+    rows_walked = heads * _query_rows_walked(*problem)
+    keys_walked = heads * _key_rows_walked(*problem)
+    num_tiles = ceil_div(seqlen_q, block_m) + ceil_div(seqlen_k, block_n)
     keys = batch * num_kv_heads * seqlen_k
     loads = {
         "out": rows * head_dim,  # delta
@@ -258,6 +289,7 @@ def flash_attn_bwd(
         "lse": rows_walked + rows,
         "delta": rows_walked + rows,
     }
+        "alibi_slopes": alibi * heads * num_tiles * block_m * block_n,
     stores = {
         "delta": rows,
         "dk": keys * head_dim,
@@ -551,36 +583,50 @@ def _tiles(kernel_name, head_dim, block_m, block_n, num_rows=math.inf):
     return best_m if block_m is None else block_m, best_n if block_n is None else block_n
 
 
-def _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal):
+def _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal, window_size=(-1, -1)):
     """Rows of K that the thread blocks of one head load, each walking the keys its queries see."""
-    walked = 0
-    for m_start in range(0, seqlen_q, block_m):
-        n_end = seqlen_k
-        if causal:  # the tile's last query sees the keys before n_end; tiles are loaded whole
-            n_end = max(0, m_start + block_m + seqlen_k - seqlen_q)
-        walked += min(seqlen_k, ceil_div(n_end, block_n) * block_n)
-    return walked
+    left, right = _sides(causal, window_size)
+    return sum(
+        min(seqlen_k, stop) - start
+        for start, stop in _walks(seqlen_q, block_m, seqlen_k, block_n, left, right)
+    )
 
 
-def _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal):
-    """Rows of Q loaded for one head: for each tile of keys, from the first tile that sees it."""
-    walked = 0
-    for n_start in range(0, seqlen_k, block_n):
-        first_m = max(0, n_start - seqlen_k + seqlen_q) if causal else 0
-        walked += max(0, seqlen_q - first_m // block_m * block_m)
-    return walked
+def _query_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal, window_size=(-1, -1)):
+    """Rows of Q loaded for one head, for each tile of keys those of the tiles that see it."""
+    left, right = _sides(causal, window_size)
+    return sum(
+        min(seqlen_q, stop) - start
+        for start, stop in _walks(seqlen_k, block_n, seqlen_q, block_m, right, left)
+    )
 
 
-def _live_rows(seqlen_q, seqlen_k, block_m, block_n, causal, block_mask):
+def _sides(causal, window_size):
+    left, right = window_size
+    return left, 0 if causal else right
+
+
+def _walks(seqlen, block, seqlen_other, block_other, before, after):
+    """For each tile of one side the range that it walks of the other, in whole tiles."""
+    for start in range(0, seqlen, block):
+        position = start + seqlen_other - seqlen  # of the tile's first row
+        first = max(0, position - before) if before >= 0 else 0
+        end = min(seqlen_other, position + block + after) if after >= 0 else seqlen_other
+        first = first // block_other * block_other
+        yield first, max(first, ceil_div(end, block_other) * block_other)
+
+
+def _live_rows(seqlen_q, seqlen_k, block_m, block_n, causal, window_size, block_mask):
     """Rows of Q and of K loaded for one head, and the looks of a thread at block_mask."""
     rows = keys = looks = 0
-    for n_tile, n_start in enumerate(range(0, seqlen_k, block_n)):
-        first_m = max(0, n_start - seqlen_k + seqlen_q) if causal else 0
-        m_tiles = range(first_m // block_m, ceil_div(seqlen_q, block_m))
+    left, right = _sides(causal, window_size)
+    seen_by = _walks(seqlen_k, block_n, seqlen_q, block_m, right, left)
+    for n_tile, (start, stop) in enumerate(seen_by):
+        m_tiles = range(start // block_m, stop // block_m)
         live = [m_tile for m_tile in m_tiles if block_mask[m_tile, n_tile]]
         looks += len(m_tiles)
         if live:
             looks += 1  # the search ends at the first live tile, where the walk looks again
-            keys += min(block_n, seqlen_k - n_start)
+            keys += min(block_n, seqlen_k - n_tile * block_n)
             rows += sum(min(block_m, seqlen_q - m_tile * block_m) for m_tile in live)
     return rows, keys, looks

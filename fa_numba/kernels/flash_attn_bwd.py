@@ -21,6 +21,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
 
 WARP_SIZE = 32
 ALL_LANES = 0xFFFFFFFF
@@ -60,13 +61,18 @@ def make_delta(ROWS):
 
 
 @functools.cache
-def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
-    """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N)."""
+def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+    """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
+
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    """
+    first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_M)  # columns of dk and of dv that a thread owns
 
     @cuda.jit
-    def dkdv_kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale):
+    def dkdv_kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale, alibi_slopes):
         """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
 
         grid      (num_n_tiles, num_kv_heads, batch); threads (BLOCK_M, BLOCK_N): thread (ty, tx)
@@ -76,7 +82,8 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                   p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
                   (BLOCK_M,)
         private   dk_acc, dv_acc, dsq, pdo (NUM_COLS,)
-        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, but for the tiles
+                  that see none of them; with ALIBI alibi_slopes in every thread, for each head
         paper     FlashAttention, Algorithm 4, lines 6-18, 23, 25, without dQ
         budget    128 registers, 18688 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
@@ -99,9 +106,10 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         group_size = q.shape[2] // k.shape[2]
         n = n_start + ty  # this thread's key
-        # The first query that sees it, and the first that sees any key of the tile.
-        first_m = n - seqlen_k + seqlen_q if CAUSAL else 0
-        first_of_tile = max(0, n_start - seqlen_k + seqlen_q) if CAUSAL else 0
+        position = n - seqlen_k + seqlen_q  # among the queries: the last key's place is the last
+        # Tiles without a query that sees a key of this one are not even loaded.
+        m_first = first_query(n_start - seqlen_k + seqlen_q) // BLOCK_M * BLOCK_M
+        m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
 
         for d in range(tx, HEAD_DIM, BLOCK_M):
             k_tile[ty, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
@@ -111,7 +119,8 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
             dv_acc[c] = float32(0.0)
 
         for head in range(kv_head * group_size, (kv_head + 1) * group_size):
-            for m_start in range(first_of_tile // BLOCK_M * BLOCK_M, seqlen_q, BLOCK_M):
+            slope = alibi_slopes[head] if ALIBI else float32(0.0)
+            for m_start in range(m_first, m_end, BLOCK_M):
                 for r in range(ty, BLOCK_M, BLOCK_N):
                     m = m_start + r
                     for d in range(tx, HEAD_DIM, BLOCK_M):
@@ -129,10 +138,12 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                     s += k_tile[ty, d] * q_tile[tx, d]
                     dp += v_tile[ty, d] * dout_tile[tx, d]
                 p = float32(0.0)  # P = exp(S - lse)                                    line 13
-                if n < seqlen_k and m < seqlen_q and m >= first_m:
-                    p = math.exp(s * softmax_scale - lse_rows[tx])
+                if sees(position, m, seqlen_q) and n < seqlen_k:
+                    s *= softmax_scale
+                    p = math.exp(score(s, position - m, slope) - lse_rows[tx])
                 p_tile[ty, tx] = p
-                ds_tile[ty, tx] = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)    line 20
+                ds = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)                 line 20
+                ds_tile[ty, tx] = score_bwd(ds, s)
                 cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
 
                 for c in range(NUM_COLS):
@@ -163,13 +174,18 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
 
 
 @functools.cache
-def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
-    """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M)."""
+def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+    """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
+
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
 
     @cuda.jit
-    def dq_kernel(dout, q, k, v, lse, delta, dq, softmax_scale):
+    def dq_kernel(dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
@@ -177,7 +193,8 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         shared    q_tile, dout_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   ds_tile (BLOCK_M, BLOCK_N); lse_rows, delta_rows (BLOCK_M,)
         private   acc, dsk (NUM_COLS,)
-        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, but for the
+                  tiles that none of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
         budget    128 registers, 17792 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
@@ -197,8 +214,10 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
         m = m_start + ty  # this thread's query
-        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
-        n_end = min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q) if CAUSAL else seqlen_k
+        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
+        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
+        slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
             q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
@@ -209,7 +228,7 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
 
-        for n_start in range(0, n_end, BLOCK_N):
+        for n_start in range(n_first, n_end, BLOCK_N):
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
@@ -224,9 +243,11 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                 dp += dout_tile[ty, d] * v_tile[tx, d]
             n = n_start + tx
             p = float32(0.0)  # P = exp(S - lse)                                        line 13
-            if m < seqlen_q and n < seqlen_k and n <= last_n:
-                p = math.exp(s * softmax_scale - lse_rows[ty])
-            ds_tile[ty, tx] = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)        line 20
+            if sees(position, n, seqlen_k) and m < seqlen_q:
+                s *= softmax_scale
+                p = math.exp(score(s, position - n, slope) - lse_rows[ty])
+            ds = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                     line 20
+            ds_tile[ty, tx] = score_bwd(ds, s)
             cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
 
             for c in range(NUM_COLS):
@@ -251,7 +272,20 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
 
 
 def flash_attn_bwd(
-    dout, q, k, v, out, lse, *, causal=False, softmax_scale=None, block_m=None, block_n=None
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    block_m=None,
+    block_n=None,
 ):
     """FlashAttention, backward, by recomputation; the same bits in every run.
 
@@ -263,8 +297,8 @@ def flash_attn_bwd(
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
     out, lse : arrays
         What `flash_attn_v2` returned for q, k, v and the same options.
-    causal : bool, default=False
-    softmax_scale : float, default=1/√head_dim
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_v2`.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
 
@@ -282,7 +316,7 @@ def flash_attn_bwd(
     checks.check_bwd(dout, q, k, v, out, lse)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    causal = checks.check_causal(causal)
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
     delta = arrays.empty(q, (batch, num_heads, seqlen_q))
@@ -291,13 +325,13 @@ def flash_attn_bwd(
     grid = (ceil_div(seqlen_q, ROWS), num_heads, batch)
     arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)
 
-    kernel = make_dkdv(head_dim, block_m, block_n, causal)
+    kernel = make_dkdv(head_dim, block_m, block_n, *mask)
     grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dk, dv, softmax_scale)
+    arguments = (dout, q, k, v, lse, delta, dk, dv, softmax_scale, slopes)
     arrays.launch(kernel, grid, (block_m, block_n), *arguments)
 
-    kernel = make_dq(head_dim, block_m, block_n, causal)
+    kernel = make_dq(head_dim, block_m, block_n, *mask)
     grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dq, softmax_scale)
+    arguments = (dout, q, k, v, lse, delta, dq, softmax_scale, slopes)
     arrays.launch(kernel, grid, (block_n, block_m), *arguments)
     return dq, dk, dv

@@ -24,21 +24,35 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
 
 NEG_INF = np.float32(-np.inf)
 
 
 @functools.cache
-def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, BLOCK_SPARSE=False):
+def make_flash_attn_v1(
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    BLOCK_SPARSE=False,
+):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without BLOCK_SPARSE the argument block_mask is not looked at, and may be any scalar.
+    Without ALIBI the argument alibi_slopes is not looked at, without BLOCK_SPARSE block_mask is
+    not: they may be any scalars.
     """
+    first_key, _, sees = masks.make_bounds(CAUSAL, WINDOW)
+    first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    score = masks.make_score(SOFTCAP, ALIBI)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
-    def flash_attn_v1_kernel(q, k, v, out, l, m, softmax_scale, block_mask):
+    def flash_attn_v1_kernel(q, k, v, out, l, m, softmax_scale, alibi_slopes, block_mask):
         """A thread block owns a head: tiles of K and V outside, tiles of Q, out, l, m inside.
 
         out and l must hold 0, m −inf.
@@ -48,8 +62,9 @@ def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, BLOCK_SPARSE=False):
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N); l_rows, m_rows (BLOCK_M,)
         private   acc (NUM_COLS,), l_new, m_new: the same l_new, m_new in every thread of a row
-        HBM       K, V once; Q, out, l, m once per tile of keys, out, l, m both ways; with
-                  BLOCK_SPARSE the live tiles of these, and block_mask in every thread
+        HBM       K, V once; Q, out, l, m once per tile of keys, out, l, m both ways; of these the
+                  tiles that see and are seen; with ALIBI alibi_slopes in every thread; with
+                  BLOCK_SPARSE the live tiles alone, and block_mask in every thread
         paper     FlashAttention, Algorithm 1; with BLOCK_SPARSE Algorithm 5
         budget    128 registers, 14528 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
@@ -67,15 +82,18 @@ def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, BLOCK_SPARSE=False):
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
 
-        for n_start in range(0, seqlen_k, BLOCK_N):  # line 5
-            # The first query that sees a key of this tile; the tiles before it are skipped.
-            first_m = max(0, n_start - seqlen_k + seqlen_q) if CAUSAL else 0
-            first_m = first_m // BLOCK_M * BLOCK_M
+        slope = alibi_slopes[head] if ALIBI else float32(0.0)
+        n_first = first_key(seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N  # that query 0 sees
+
+        for n_start in range(n_first, seqlen_k, BLOCK_N):  # line 5
+            # The queries that see a key of this tile; the tiles before and after are skipped.
+            first_m = first_query(n_start - seqlen_k + seqlen_q) // BLOCK_M * BLOCK_M
+            m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
             n_tile = n_start // BLOCK_N
             if BLOCK_SPARSE:  # So are those that are masked.
-                while first_m < seqlen_q and not block_mask[first_m // BLOCK_M, n_tile]:
+                while first_m < m_end and not block_mask[first_m // BLOCK_M, n_tile]:
                     first_m += BLOCK_M
-                if first_m >= seqlen_q:
+                if first_m >= m_end:
                     continue  # nobody sees these keys
             for r in range(ty, BLOCK_N, BLOCK_M):  # line 6
                 n = n_start + r
@@ -83,11 +101,11 @@ def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, BLOCK_SPARSE=False):
                     k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
                     v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
 
-            for m_start in range(first_m, seqlen_q, BLOCK_M):  # line 7
+            for m_start in range(first_m, m_end, BLOCK_M):  # line 7
                 if BLOCK_SPARSE and not block_mask[m_start // BLOCK_M, n_tile]:
                     continue  # the same for all threads, so that none misses a barrier
                 row = m_start + ty  # this thread's query
-                last_n = row + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1
+                position = row + seqlen_k - seqlen_q  # its place among the keys
                 for d in range(tx, HEAD_DIM, BLOCK_N):  # line 8
                     q_tile[ty, d] = q[b, row, head, d] if row < seqlen_q else float32(0.0)
                 if tx == 0:
@@ -99,7 +117,8 @@ def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, BLOCK_SPARSE=False):
                 for d in range(HEAD_DIM):
                     s += q_tile[ty, d] * k_tile[tx, d]
                 n = n_start + tx
-                s_tile[ty, tx] = s * softmax_scale if n < seqlen_k and n <= last_n else NEG_INF
+                seen = sees(position, n, seqlen_k)
+                s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
                 l_i = l_rows[ty]
                 m_i = m_rows[ty]
                 cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
@@ -143,7 +162,18 @@ def make_flash_attn_v1(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, BLOCK_SPARSE=False):
 
 
 def flash_attn_v1(
-    q, k, v, *, causal=False, softmax_scale=None, block_mask=None, block_m=None, block_n=None
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    block_mask=None,
+    block_m=None,
+    block_n=None,
 ):
     """FlashAttention, forward: tiles of keys outside, tiles of queries inside.
 
@@ -155,6 +185,13 @@ def flash_attn_v1(
         last axis; head_dim from 1 to 256.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    window_size : (left, right), default=(-1, -1)
+        A query sees the keys from left before its place among the keys to right after it, both
+        included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
+    softcap : float, default=0.0
+        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+    alibi_slopes : array of shape (num_heads,), float32, default=None
+        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
     softmax_scale : float, default=1/√head_dim
     block_mask : bool array of shape (⌈seqlen_q / block_m⌉, ⌈seqlen_k / block_n⌉), default=None
         Block-sparse attention: no query of tile i sees a key of tile j where block_mask[i, j] is
@@ -177,7 +214,7 @@ def flash_attn_v1(
     """
     checks.check_qkv(q, k, v)
     batch, seqlen_q, num_heads, head_dim = q.shape
-    causal = checks.check_causal(causal)
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_v1", head_dim, block_m, block_n)
     if block_mask is not None:
@@ -186,8 +223,7 @@ def flash_attn_v1(
     l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
     m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
     sparse = block_mask is not None
-    kernel = make_flash_attn_v1(head_dim, block_m, block_n, causal, sparse)
-    mask = block_mask if sparse else np.bool_(True)
-    grid = (num_heads, batch)
-    arrays.launch(kernel, grid, (block_n, block_m), q, k, v, out, l, m, softmax_scale, mask)
+    kernel = make_flash_attn_v1(head_dim, block_m, block_n, *mask, sparse)
+    options = (softmax_scale, slopes, block_mask if sparse else np.bool_(True))
+    arrays.launch(kernel, (num_heads, batch), (block_n, block_m), q, k, v, out, l, m, *options)
     return out, l, m

@@ -19,18 +19,26 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
 
 NEG_INF = np.float32(-np.inf)
 
 
 @functools.cache
-def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
-    """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M)."""
+def make_flash_attn_v2(
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
+    """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
+
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score = masks.make_score(SOFTCAP, ALIBI)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
-    def flash_attn_v2_kernel(q, k, v, out, lse, softmax_scale):
+    def flash_attn_v2_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
@@ -38,7 +46,8 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
-        HBM       Q, out, lse once; K and V once per tile of queries
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+                  of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    128 registers, 14400 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
@@ -56,9 +65,11 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
         m = m_start + ty  # this thread's query
-        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
-        # No row of the tile sees a key from n_end on: those tiles are not even loaded.
-        n_end = min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q) if CAUSAL else seqlen_k
+        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        # Tiles without a key that a row of this one sees are not even loaded.
+        n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
+        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
+        slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
             q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
@@ -67,7 +78,7 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         m_i = NEG_INF
         l_i = float32(0.0)
 
-        for n_start in range(0, n_end, BLOCK_N):
+        for n_start in range(n_first, n_end, BLOCK_N):
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
@@ -79,7 +90,8 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
             for d in range(HEAD_DIM):
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
-            s_tile[ty, tx] = s * softmax_scale if n < seqlen_k and n <= last_n else NEG_INF
+            seen = sees(position, n, seqlen_k)
+            s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
             cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
 
             m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
@@ -118,7 +130,19 @@ def make_flash_attn_v2(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return flash_attn_v2_kernel
 
 
-def flash_attn_v2(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block_n=None):
+def flash_attn_v2(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    block_m=None,
+    block_n=None,
+):
     """FlashAttention-2, forward: exact attention without S and P in HBM.
 
     Parameters
@@ -129,6 +153,13 @@ def flash_attn_v2(q, k, v, *, causal=False, softmax_scale=None, block_m=None, bl
         last axis; head_dim from 1 to 256.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    window_size : (left, right), default=(-1, -1)
+        A query sees the keys from left before its place among the keys to right after it, both
+        included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
+    softcap : float, default=0.0
+        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+    alibi_slopes : array of shape (num_heads,), float32, default=None
+        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
     softmax_scale : float, default=1/√head_dim
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
@@ -147,12 +178,12 @@ def flash_attn_v2(q, k, v, *, causal=False, softmax_scale=None, block_m=None, bl
     """
     checks.check_qkv(q, k, v)
     batch, seqlen_q, num_heads, head_dim = q.shape
-    causal = checks.check_causal(causal)
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
     out = arrays.empty(q, q.shape)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    kernel = make_flash_attn_v2(head_dim, block_m, block_n, causal)
+    kernel = make_flash_attn_v2(head_dim, block_m, block_n, *mask)
     grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
-    arrays.launch(kernel, grid, (block_n, block_m), q, k, v, out, lse, softmax_scale)
+    arrays.launch(kernel, grid, (block_n, block_m), q, k, v, out, lse, softmax_scale, slopes)
     return out, lse

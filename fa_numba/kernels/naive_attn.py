@@ -19,25 +19,32 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
 
 NEG_INF = np.float32(-np.inf)
 THREADS = 128  # per row of the softmax; a power of two, for the tree
 
 
 @functools.cache
-def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
-    """The first kernel, S = scale · Q Kᵀ: launch it with threads (BLOCK_N, BLOCK_M)."""
+def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+    """The first kernel, S = scale · Q Kᵀ: launch it with threads (BLOCK_N, BLOCK_M).
+
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    """
+    _, _, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score = masks.make_score(SOFTCAP, ALIBI)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
 
     @cuda.jit
-    def scores_kernel(q, k, s, softmax_scale):
+    def scores_kernel(q, k, s, softmax_scale, alibi_slopes):
         """A thread block owns a tile of S, BLOCK_M queries by BLOCK_N keys.
 
         grid      (num_m_tiles * num_n_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M):
                   thread (ty, tx) computes score [ty, tx]
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile (BLOCK_N, HEAD_DIM)
-        private   score
-        HBM       S once; Q once per tile of keys; K once per tile of queries
+        private   dot
+        HBM       S once; Q once per tile of keys; K once per tile of queries; with ALIBI
+                  alibi_slopes in every thread
         paper     FlashAttention, Algorithm 0, line 1
         budget    128 registers, 8256 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
@@ -52,7 +59,8 @@ def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         n_start = cuda.blockIdx.x % num_n_tiles * BLOCK_N
         kv_head = head // (q.shape[2] // k.shape[2])
         m = m_start + ty
-        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
+        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
             q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
@@ -62,12 +70,13 @@ def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                 k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
         cuda.syncthreads()  # q_tile, k_tile are complete: safe to read
 
-        score = float32(0.0)
+        dot = float32(0.0)
         for d in range(HEAD_DIM):
-            score += q_tile[ty, d] * k_tile[tx, d]
+            dot += q_tile[ty, d] * k_tile[tx, d]
         n = n_start + tx
         if m < seqlen_q and n < seqlen_k:
-            s[b, head, m, n] = score * softmax_scale if n <= last_n else NEG_INF
+            seen = sees(position, n, seqlen_k)
+            s[b, head, m, n] = score(dot * softmax_scale, position - n, slope) if seen else NEG_INF
 
     return scores_kernel
 
@@ -187,7 +196,19 @@ def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
     return weighted_values_kernel
 
 
-def naive_attn(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block_n=None):
+def naive_attn(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    block_m=None,
+    block_n=None,
+):
     """Standard attention: three kernels, with S and P written to HBM and read back.
 
     Parameters
@@ -198,6 +219,13 @@ def naive_attn(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block
         last axis; head_dim from 1 to 256.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    window_size : (left, right), default=(-1, -1)
+        A query sees the keys from left before its place among the keys to right after it, both
+        included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
+    softcap : float, default=0.0
+        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+    alibi_slopes : array of shape (num_heads,), float32, default=None
+        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
     softmax_scale : float, default=1/√head_dim
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
@@ -217,7 +245,7 @@ def naive_attn(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block
     checks.check_qkv(q, k, v)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k = k.shape[1]
-    causal = checks.check_causal(causal)
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("naive_attn", head_dim, block_m, block_n)
     s, p = (arrays.empty(q, (batch, num_heads, seqlen_q, seqlen_k)) for _ in range(2))
@@ -226,10 +254,9 @@ def naive_attn(q, k, v, *, causal=False, softmax_scale=None, block_m=None, block
     num_m_tiles, num_n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, block_n)
     threads = (block_n, block_m)
 
-    kernel = make_scores(head_dim, block_m, block_n, causal)
-    arrays.launch(
-        kernel, (num_m_tiles * num_n_tiles, num_heads, batch), threads, q, k, s, softmax_scale
-    )
+    kernel = make_scores(head_dim, block_m, block_n, *mask)
+    grid = (num_m_tiles * num_n_tiles, num_heads, batch)
+    arrays.launch(kernel, grid, threads, q, k, s, softmax_scale, slopes)
     kernel = make_probabilities(THREADS)
     arrays.launch(kernel, (seqlen_q, num_heads, batch), (THREADS,), s, p, lse)
     kernel = make_weighted_values(head_dim, block_m, block_n)
