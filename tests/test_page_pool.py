@@ -1,0 +1,345 @@
+"""PagePool: by example, and against a model that knows no pages but what they hold."""
+
+import copy
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fa_numba import PagePool
+from fa_numba.kv_cache import OutOfPagesError, beams, samples
+
+
+class Cache:
+    """What copy_pages and reshape_and_cache make of the pool's orders, in a list of slots.
+
+    A token's keys depend on it and on all tokens before it: so that is what its slot holds.
+    """
+
+    def __init__(self, pool):
+        self.pool, self.slots = pool, [None] * (pool.num_pages * pool.page_size)
+
+    def carry_out(self, writes, prefixes):
+        """`prefixes`: for each new token, the tokens of its sequence up to it."""
+        size = self.pool.page_size
+        src, dst, slot_mapping = (x.tolist() for x in writes)
+        assert len(set(dst)) == len(dst) == len(src) and not set(dst) & set(src)
+        for x, y in zip(src, dst, strict=True):
+            self.slots[y * size : (y + 1) * size] = self.slots[x * size : (x + 1) * size]
+        written = [slot for slot in slot_mapping if slot >= 0]
+        assert len(set(written)) == len(written), "a slot with two writers"
+        for slot, prefix in zip(slot_mapping, prefixes, strict=True):
+            if slot == -1:
+                continue
+            assert self.pool.references(slot // size) == 1, "a write to a page that is shared"
+            self.slots[slot] = prefix
+
+    def read(self, seq):
+        """What an attention kernel would find for a sequence."""
+        size, pages = self.pool.page_size, self.pool.block_table([seq])[0]
+        return [
+            self.slots[pages[t // size] * size + t % size] for t in range(self.pool.length(seq))
+        ]
+
+
+def prefixes_of(tokens, start=0):
+    return [tuple(tokens[: t + 1]) for t in range(start, len(tokens))]
+
+
+def state(pool):
+    """Everything that a pool remembers, the order of its free pages too."""
+    return copy.deepcopy(vars(pool))
+
+
+class Against:
+    """A pool, a cache, and the model: a dict of the tokens of each sequence."""
+
+    def __init__(self, num_pages, page_size, share_prefixes):
+        self.pool = PagePool(num_pages, page_size, share_prefixes=share_prefixes)
+        self.cache, self.model, self.steps = Cache(self.pool), {}, 0
+
+    def count(self, length):
+        return -(-length // self.pool.page_size)
+
+    def held(self):
+        return {page for seq in self.model for page in self.pool.pages(seq)}
+
+    def attempt(self, call, fewest, most):
+        """Call; it may run out if it needs `most` new pages, and must if it needs `fewest`."""
+        before, free = state(self.pool), self.pool.num_free
+        try:
+            result = call()
+        except OutOfPagesError:
+            assert most > free, "ran out, and had enough pages"
+            assert state(self.pool) == before, "ran out, and changed something"
+            return None
+        assert fewest <= free, "did not run out, and had too few pages"
+        return result
+
+    def allocate(self, tokens):
+        most, size = self.count(len(tokens)), self.pool.page_size
+        beginnings = {tuple(t[: i * size]) for t in self.model.values() for i in range(1, 9)}
+        common = 0
+        while tuple(tokens[: (common + 1) * size]) in beginnings and (common + 1) * size <= len(
+            tokens
+        ):
+            common += 1
+        fewest = most - common if self.pool.share_prefixes else most
+        got = self.attempt(lambda: self.pool.allocate(tokens), fewest, most)
+        if got is not None:
+            seq, writes = got
+            assert seq not in self.model
+            self.model[seq] = list(tokens)
+            assert len(writes.src) == 0
+            self.cache.carry_out(writes, prefixes_of(tokens))
+
+    def append(self, new):
+        """Needs are exact here: nothing is shared by content but whole prompts."""
+        needed, writers = 0, Counter()
+        for seq, tokens in new.items():
+            length = len(self.model[seq])
+            needed += self.count(length + len(tokens)) - self.count(length)
+            if tokens and length % self.pool.page_size:
+                writers[self.pool.pages(seq)[-1]] += 1
+        owners = Counter(page for seq in self.model for page in self.pool.pages(seq))
+        copies = sum(n if n < owners[page] else n - 1 for page, n in writers.items())
+        before = {seq: self.pool.pages(seq) for seq in new}
+        writes = self.attempt(lambda: self.pool.append(new), needed + copies, needed + copies)
+        if writes is None:
+            return
+        assert len(writes.src) == copies, "copied more, or less, than shared part-filled last pages"
+        prefixes = []
+        for seq, tokens in new.items():
+            start = len(self.model[seq])
+            self.model[seq] += tokens
+            prefixes += prefixes_of(self.model[seq], start)
+            whole = start // self.pool.page_size
+            assert self.pool.pages(seq)[:whole] == before[seq][:whole], "a full page was replaced"
+        self.cache.carry_out(writes, prefixes)
+
+    def fork(self, seq):
+        free = self.pool.num_free
+        child = self.pool.fork(seq)
+        assert child not in self.model and self.pool.num_free == free
+        self.model[child] = list(self.model[seq])
+
+    def free(self, seq):
+        self.pool.free(seq)
+        del self.model[seq]
+        with pytest.raises(ValueError, match="not freed"):
+            self.pool.free(seq)  # no double free
+
+    def check(self):
+        pool = self.pool
+        self.steps += 1
+        assert pool.sequences == list(self.model)
+        owners = Counter()
+        for seq, tokens in self.model.items():
+            assert pool.tokens(seq) == tokens
+            assert self.cache.read(seq) == prefixes_of(tokens), "keys that are not its own"
+            pages = pool.pages(seq)
+            assert len(pages) == len(set(pages)) == self.count(len(tokens))
+            owners.update(pages)
+        assert [pool.references(page) for page in range(pool.num_pages)] == [
+            owners[page] for page in range(pool.num_pages)
+        ]
+        assert pool.num_free == pool.num_pages - len(owners), "a page is lost"
+        assert not owners.keys() & pool._free.keys()
+
+
+token = st.integers(0, 1)  # two tokens: prompts often begin alike
+
+
+class Machine(RuleBasedStateMachine):
+    @initialize(num_pages=st.integers(1, 9), page_size=st.integers(1, 4), share=st.booleans())
+    def start(self, num_pages, page_size, share):
+        self.both = Against(num_pages, page_size, share)
+
+    @rule(tokens=st.lists(token, max_size=9))
+    def allocate(self, tokens):
+        self.both.allocate(tokens)
+
+    @precondition(lambda self: self.both.model)
+    @rule(data=st.data(), lengths=st.lists(st.sampled_from([1, 1, 1, 0, 2, 5]), max_size=5))
+    def append(self, data, lengths):
+        seqs = data.draw(st.permutations(list(self.both.model)))
+        new = {seq: [n % 2] * n for seq, n in zip(seqs, lengths, strict=False)}
+        self.both.append(new)
+
+    @precondition(lambda self: self.both.model)
+    @rule(data=st.data())
+    def fork(self, data):
+        self.both.fork(data.draw(st.sampled_from(list(self.both.model))))
+
+    @precondition(lambda self: self.both.model)
+    @rule(data=st.data())
+    def free(self, data):
+        self.both.free(data.draw(st.sampled_from(list(self.both.model))))
+
+    @invariant()
+    def check(self):
+        if hasattr(self, "both"):
+            self.both.check()
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(
+    "num_pages, page_size", [(1, 1), (5, 1), (6, 2), (12, 3), (40, 4), (9, 16)]
+)
+def test_ten_thousand_random_steps(num_pages, page_size, share):
+    """12 cases of 900 steps; the machine above adds those that hypothesis finds worth trying."""
+    rng = random.Random(num_pages * page_size)
+    both = Against(num_pages, page_size, share)
+    while both.steps < 900:
+        seqs = list(both.model)
+        what = rng.choices(["allocate", "append", "fork", "free"], [3, 10, 2, 2])[0]
+        if what == "allocate" or not seqs:
+            both.allocate([rng.randrange(2) for _ in range(rng.randrange(3 * page_size))])
+        elif what == "append":
+            chosen = rng.sample(seqs, rng.randrange(len(seqs) + 1))
+            length = rng.choice([1, 1, 1, 2, page_size + 1])
+            both.append({seq: [rng.randrange(2) for _ in range(length)] for seq in chosen})
+        elif what == "fork":
+            both.fork(rng.choice(seqs))
+        else:
+            both.free(rng.choice(seqs))
+        both.check()
+    for seq in list(both.model):
+        both.free(seq)
+    assert both.pool.num_free == num_pages
+
+
+def test_the_block_table_and_lengths_are_as_the_kernels_take_them():
+    pool = PagePool(8, 4)
+    a, _ = pool.allocate(range(9))
+    b, _ = pool.allocate([])
+    c, writes = pool.allocate([7, 8])
+    assert writes.slot_mapping.tolist() == [12, 13]
+    table, lengths = pool.block_table([a, b, c]), pool.seq_lens([a, b, c])
+    assert table.dtype == lengths.dtype == writes.slot_mapping.dtype == np.int32
+    assert table.tolist() == [[0, 1, 2], [-1, -1, -1], [3, -1, -1]]
+    assert lengths.tolist() == [9, 0, 2]
+    assert pool.block_table([]).shape == (0, 0)
+    assert pool.seq_lens([]).dtype == np.int32
+
+
+def test_full_pages_with_the_same_prefix_are_shared():
+    pool = PagePool(8, 2)
+    a, _ = pool.allocate([1, 2, 3, 4, 5])
+    b, writes = pool.allocate([1, 2, 3, 9, 9])
+    assert writes.slot_mapping.tolist() == [-1, -1, 6, 7, 8]
+    assert pool.pages(a) == [0, 1, 2] and pool.pages(b) == [0, 3, 4]
+    c, writes = pool.allocate([3, 4])  # the tokens of page 1, but not those before it
+    assert pool.pages(c) == [5] and (writes.slot_mapping >= 0).all()
+
+
+def test_a_page_that_fills_up_while_decoding_is_found():
+    pool = PagePool(8, 2)
+    a, _ = pool.allocate([1])
+    pool.append({a: [2]})
+    pool.append({a: [3, 4, 5]})
+    b, writes = pool.allocate([1, 2, 3, 4])
+    assert pool.pages(b) == pool.pages(a)[:2] and (writes.slot_mapping == -1).all()
+
+
+def test_freed_pages_are_found_until_they_are_taken():
+    pool = PagePool(3, 2)
+    a, _ = pool.allocate([1, 2, 3, 4])
+    pages = pool.pages(a)
+    pool.free(a)
+    assert pool.num_free == 3
+    b, writes = pool.allocate([1, 2, 3, 4])
+    assert pool.pages(b) == pages and (writes.slot_mapping == -1).all()
+    pool.free(b)
+    pool.allocate([5, 6, 7])  # takes the page that was never used, and then the end of a
+    c, writes = pool.allocate([1, 2])
+    assert pool.pages(c) == pages[:1] and (writes.slot_mapping == -1).all()
+
+
+def test_a_page_that_was_taken_is_not_found():
+    pool = PagePool(2, 2)
+    a, _ = pool.allocate([1, 2, 3, 4])
+    pool.free(a)
+    b, _ = pool.allocate([9, 9, 9])
+    pool.free(b)
+    _, writes = pool.allocate([1, 2])
+    assert (writes.slot_mapping >= 0).all()
+
+
+def test_sharing_can_be_turned_off():
+    pool = PagePool(4, 2, share_prefixes=False)
+    a, _ = pool.allocate([1, 2])
+    b, _ = pool.allocate([1, 2])
+    assert pool.pages(a) != pool.pages(b)
+
+
+def test_copy_on_write_only_where_the_last_page_is_shared_and_part_filled():
+    pool = PagePool(8, 2)
+    a, _ = pool.allocate([1, 2])
+    b = pool.fork(a)
+    assert len(pool.append({a: [3], b: [3]}).src) == 0  # the last page was full
+    c = pool.fork(b)
+    assert len(pool.append({b: []}).src) == 0  # nothing is written
+    assert len(pool.append({b: [4], c: [5]}).src) == 1  # the second has the page for itself
+    assert len(pool.append({b: [6], c: [6]}).src) == 0
+
+
+def test_running_out_says_how_many_pages_are_missing():
+    pool = PagePool(3, 2)
+    a, _ = pool.allocate([1, 2, 3])
+    with pytest.raises(OutOfPagesError, match="2 more pages are needed, and 1 of 3 are free"):
+        pool.allocate([7, 7, 7])
+    b = pool.fork(a)
+    with pytest.raises(OutOfPagesError, match="3 more pages are needed, and 1 of 3"):
+        pool.append({a: [4, 5], b: [4, 5]})
+    assert pool.tokens(a) == pool.tokens(b) == [1, 2, 3]
+
+
+def test_a_shared_free_page_is_not_counted_twice():
+    pool = PagePool(2, 2)
+    a, _ = pool.allocate([1, 2])
+    pool.free(a)
+    with pytest.raises(OutOfPagesError):  # one page revived, and two more
+        pool.allocate([1, 2, 3, 4, 5])
+    assert pool.num_free == 2
+
+
+def test_parallel_samples_share_the_prompt():
+    pool = PagePool(20, 4)
+    prompt, _ = pool.allocate(range(10))
+    seqs = samples(pool, prompt, 3)
+    assert len(set(seqs)) == 3 and pool.num_free == 17
+    writes = pool.append({seq: [i] for i, seq in enumerate(seqs)})
+    assert len(writes.src) == 2 and pool.num_free == 15  # 5 pages, and not 9
+
+
+def test_beam_search_keeps_what_the_beams_share():
+    rng = random.Random(0)
+    pool = PagePool(60, 2)
+    both = Against(60, 2, True)
+    both.pool, both.cache = pool, Cache(pool)
+    both.allocate([0, 1, 0])
+    seqs = samples(pool, *both.model, 4)
+    both.model = {seq: [0, 1, 0] for seq in seqs}
+    for _ in range(60):
+        parents = [rng.randrange(4) for _ in range(4)]
+        tokens = [both.model[seqs[parent]] for parent in parents]
+        seqs = beams(pool, seqs, parents)
+        both.model = {seq: list(t) for seq, t in zip(seqs, tokens, strict=True)}
+        both.check()
+        if max(map(len, both.model.values())) < 25:
+            both.append({seq: [rng.randrange(2)] for seq in seqs})
+            both.check()
+    for seq in seqs:
+        pool.free(seq)
+    assert pool.num_free == 60
