@@ -22,6 +22,7 @@ from fa_numba.analysis.block_sizes import (
 
 MAX_HEAD_DIM = 256
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
+MAX_WINDOW = 2**40  # beyond any key; a position and this are still an int64
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and batch go
 
 Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
@@ -371,6 +372,50 @@ def check_causal(causal):
     return bool(causal)
 
 
+def check_window_size(window_size):
+    """The two sides as a tuple of ints."""
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise TypeError(f"window_size must be a tuple (left, right), got {window_size!r}")
+    sides = (_integer(f"window_size[{i}]", side, at_least=-1) for i, side in enumerate(window_size))
+    return tuple(min(side, MAX_WINDOW) for side in sides)
+
+
+def check_softcap(softcap):
+    """The cap as a float that float32 can hold; 0.0 is none."""
+    if isinstance(softcap, (bool, np.bool_)) or not isinstance(softcap, numbers.Real):
+        raise TypeError(f"softcap must be a number, got {type(softcap).__name__}")
+    with np.errstate(over="ignore", under="ignore"):
+        cap = np.float32(softcap)
+    if not np.isfinite(cap) or cap < 0 or (cap == 0 and softcap != 0):
+        raise ValueError(f"softcap must be 0, or positive and finite in float32, got {softcap}")
+    return float(cap)
+
+
+def check_mask(q, causal, window_size, softcap, alibi_slopes):
+    """What the kernels take of the options that mask and bend scores.
+
+    Returns
+    -------
+    (CAUSAL, WINDOW, SOFTCAP, ALIBI) : their compile-time constants
+        The same for options that mean the same: a causal mask leaves nothing of the right side.
+    alibi_slopes : array, or a scalar that is not looked at
+    """
+    causal, (left, right) = check_causal(causal), check_window_size(window_size)
+    alibi = alibi_slopes is not None
+    constants = causal, (left, -1 if causal else right), check_softcap(softcap), alibi
+    if not alibi:
+        return constants, np.float32(0)
+    _one_library(q=q, alibi_slopes=alibi_slopes)
+    _float32("alibi_slopes", alibi_slopes)
+    _axes("alibi_slopes", alibi_slopes, ("num_heads",))
+    if alibi_slopes.shape[0] != q.shape[2]:
+        raise ValueError(
+            f"alibi_slopes must have one slope for each of the {q.shape[2]} heads of q, "
+            f"got {alibi_slopes.shape[0]}"
+        )
+    return constants, alibi_slopes
+
+
 def check_softmax_scale(softmax_scale, head_dim):
     """The scale as float32, 1/√head_dim for None."""
     if softmax_scale is None:
@@ -455,50 +500,6 @@ def _float32(name, x):
     got = arrays.dtype_name(x)
     if got in ("float16", "bfloat16"):
         raise TypeError(f"{name} must be float32, got {got}, which the kernels do not have yet")
-def check_window_size(window_size):
-    """The two sides as a tuple of ints."""
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
-        raise TypeError(f"window_size must be a tuple (left, right), got {window_size!r}")
-    sides = (_integer(f"window_size[{i}]", side, at_least=-1) for i, side in enumerate(window_size))
-    return tuple(min(side, MAX_WINDOW) for side in sides)
-
-
-def check_softcap(softcap):
-    """The cap as a float that float32 can hold; 0.0 is none."""
-    if isinstance(softcap, (bool, np.bool_)) or not isinstance(softcap, numbers.Real):
-        raise TypeError(f"softcap must be a number, got {type(softcap).__name__}")
-    with np.errstate(over="ignore", under="ignore"):
-        cap = np.float32(softcap)
-    if not np.isfinite(cap) or cap < 0 or (cap == 0 and softcap != 0):
-        raise ValueError(f"softcap must be 0, or positive and finite in float32, got {softcap}")
-    return float(cap)
-
-
-def check_mask(q, causal, window_size, softcap, alibi_slopes):
-    """What the kernels take of the options that mask and bend scores.
-
-    Returns
-    -------
-    (CAUSAL, WINDOW, SOFTCAP, ALIBI) : their compile-time constants
-        The same for options that mean the same: a causal mask leaves nothing of the right side.
-    alibi_slopes : array, or a scalar that is not looked at
-    """
-    causal, (left, right) = check_causal(causal), check_window_size(window_size)
-    alibi = alibi_slopes is not None
-    constants = causal, (left, -1 if causal else right), check_softcap(softcap), alibi
-    if not alibi:
-        return constants, np.float32(0)
-    _one_library(q=q, alibi_slopes=alibi_slopes)
-    _float32("alibi_slopes", alibi_slopes)
-    _axes("alibi_slopes", alibi_slopes, ("num_heads",))
-    if alibi_slopes.shape[0] != q.shape[2]:
-        raise ValueError(
-            f"alibi_slopes must have one slope for each of the {q.shape[2]} heads of q, "
-            f"got {alibi_slopes.shape[0]}"
-        )
-    return constants, alibi_slopes
-
-
     if got != "float32":
         raise TypeError(f"{name} must be float32, got {got}")
 

@@ -65,9 +65,9 @@ def naive_attn(
     head_dim,
     *,
     causal=False,
-    block_m=None,
     window_size=(-1, -1),
     alibi=False,
+    block_m=None,
     block_n=None,
 ):
     """Traffic of `fa_numba.naive_attn`; a mask saves nothing.
@@ -76,10 +76,10 @@ def naive_attn(
     ----------
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
-    block_m, block_n : int, default=what the kernel chooses
     window_size : (left, right), default=(-1, -1)
     alibi : bool, default=False
         With alibi_slopes, which every thread of a thread block reads.
+    block_m, block_n : int, default=what the kernel chooses
 
     Returns
     -------
@@ -89,15 +89,15 @@ def naive_attn(
     heads = batch * num_heads
     scores = heads * seqlen_q * seqlen_k
     q, k = heads * seqlen_q * head_dim, heads * seqlen_k * head_dim
-    loads = {
     num_tiles = ceil_div(seqlen_q, block_m) * ceil_div(seqlen_k, block_n)
+    loads = {
         "q": q * ceil_div(seqlen_k, block_n),  # once per tile of keys
         "k": k * ceil_div(seqlen_q, block_m),  # once per tile of queries
         "v": k * ceil_div(seqlen_q, block_m),
         "s": 3 * scores,  # for the maximum, the sum, the quotient
         "p": scores,
-    }
         "alibi_slopes": alibi * heads * num_tiles * block_m * block_n,
+    }
     return Traffic(loads, {"s": scores, "p": scores, "out": q, "lse": heads * seqlen_q})
 
 
@@ -162,9 +162,9 @@ def flash_attn_v1(
     head_dim,
     *,
     causal=False,
-    block_mask=None,
     window_size=(-1, -1),
     alibi=False,
+    block_mask=None,
     block_m=None,
     block_n=None,
 ):
@@ -174,10 +174,10 @@ def flash_attn_v1(
     ----------
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
-    block_mask : bool array of shape (num_m_tiles, num_n_tiles), default=None
     window_size : (left, right), default=(-1, -1)
     alibi : bool, default=False
         With alibi_slopes, which every thread of a thread block reads.
+    block_mask : bool array of shape (num_m_tiles, num_n_tiles), default=None
         It is read by every thread of a thread block, as a kernel's scalars are.
     block_m, block_n : int, default=what the kernel chooses
 
@@ -212,9 +212,9 @@ def flash_attn_v2(
     head_dim,
     *,
     causal=False,
-    block_m=None,
     window_size=(-1, -1),
     alibi=False,
+    block_m=None,
     block_n=None,
 ):
     """Traffic of `fa_numba.flash_attn_v2`.
@@ -223,10 +223,10 @@ def flash_attn_v2(
     ----------
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
-    block_m, block_n : int, default=what the kernel chooses
     window_size : (left, right), default=(-1, -1)
     alibi : bool, default=False
         With alibi_slopes, which every thread of a thread block reads.
+    block_m, block_n : int, default=what the kernel chooses
 
     Returns
     -------
@@ -251,9 +251,9 @@ def flash_attn_bwd(
     head_dim,
     *,
     causal=False,
-    block_m=None,
     window_size=(-1, -1),
     alibi=False,
+    block_m=None,
     block_n=None,
 ):
     """Traffic of `fa_numba.flash_attn_bwd`, its three kernels together.
@@ -262,10 +262,10 @@ def flash_attn_bwd(
     ----------
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
-    block_m, block_n : int, default=what the kernels choose
     window_size : (left, right), default=(-1, -1)
     alibi : bool, default=False
         With alibi_slopes, which every thread of a thread block reads.
+    block_m, block_n : int, default=what the kernels choose
 
     Returns
     -------
@@ -288,8 +288,8 @@ def flash_attn_bwd(
         "v": (keys + keys_walked) * head_dim,
         "lse": rows_walked + rows,
         "delta": rows_walked + rows,
-    }
         "alibi_slopes": alibi * heads * num_tiles * block_m * block_n,
+    }
     stores = {
         "delta": rows,
         "dk": keys * head_dim,
