@@ -207,8 +207,9 @@ def test_ten_thousand_random_steps(num_pages, page_size, share):
             both.allocate([rng.randrange(2) for _ in range(rng.randrange(3 * page_size))])
         elif what == "append":
             chosen = rng.sample(seqs, rng.randrange(len(seqs) + 1))
-            length = rng.choice([1, 1, 1, 2, page_size + 1])
-            both.append({seq: [rng.randrange(2) for _ in range(length)] for seq in chosen})
+            lengths = rng.choices([1, 1, 1, 0, 2, page_size + 1], k=len(chosen))
+            new = zip(chosen, lengths, strict=True)
+            both.append({seq: [rng.randrange(2) for _ in range(n)] for seq, n in new})
         elif what == "fork":
             both.fork(rng.choice(seqs))
         else:
@@ -274,6 +275,33 @@ def test_a_page_that_was_taken_is_not_found():
     pool.free(b)
     _, writes = pool.allocate([1, 2])
     assert (writes.slot_mapping >= 0).all()
+
+
+def test_of_two_equal_pages_one_is_found():
+    pool = PagePool(3, 2)
+    a, _ = pool.allocate([1])
+    b, _ = pool.allocate([1])
+    pool.append({a: [2], b: [2, 3]})  # equal now, but each in its own page already
+    ab, c = pool.pages(a) + pool.pages(b)[:1], pool.pages(b)[1]
+    pool.free(b)
+    d, _ = pool.allocate([9, 9, 9, 9])  # takes both pages of b
+    assert set(pool.pages(d)) == {ab[1], c}
+    e, writes = pool.allocate([1, 2])
+    assert pool.pages(e) == ab[:1] and writes.slot_mapping.tolist() == [-1, -1]
+
+
+def test_a_page_whose_beginning_is_gone_is_not_found():
+    pool = PagePool(5, 2)
+    a, _ = pool.allocate([1])
+    b, _ = pool.allocate([1])
+    pool.append({a: [2], b: [2]})  # that of a is found for [1, 2]
+    pool.append({b: [3, 4]})
+    pool.free(a)
+    pool.allocate([9, 9, 9, 9, 9])  # takes all that is free
+    pool.append({b: []})
+    assert pool.num_free == 0
+    with pytest.raises(OutOfPagesError, match="2 more pages"):
+        pool.allocate([1, 2, 3, 4])
 
 
 def test_sharing_can_be_turned_off():

@@ -144,7 +144,7 @@ def serve_paged(trace, num_slots, page_size, *, steps=2000, warm_up=500):
     queue, finals = iter(trace), {}
     preemptions = recomputed = 0
     for step in range(steps):
-        while len(scheduler.waiting) < pool.num_pages // 8 + 1:
+        while len(scheduler.waiting) < pool.num_pages:  # more than can enter
             prompt, final = next(queue)
             finals[scheduler.submit([0] * prompt)] = final
         plan = scheduler.step()
