@@ -7,6 +7,7 @@ from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.lazy_softmax_attn import lazy_softmax_attn
+from fa_numba.kernels.linear_attn import linear_attn
 from fa_numba.kernels.merge_states import merge_states
 from fa_numba.kernels.naive_attn import naive_attn
 from fa_numba.kernels.naive_softmax import naive_softmax
@@ -26,6 +27,7 @@ __all__ = [
     "flash_attn_v2",
     "flash_decode",
     "lazy_softmax_attn",
+    "linear_attn",
     "merge_states",
     "naive_attn",
     "naive_softmax",

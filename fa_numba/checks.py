@@ -19,9 +19,12 @@ from fa_numba.analysis.block_sizes import (
     kernel_block_sizes,
     shared_bytes,
 )
+from fa_numba.analysis.feature_dim import FEATURE_MAPS
 
 MAX_HEAD_DIM = 256
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
+MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on
+MAX_GROUP_SIZE = 64  # query heads of one K/V head whose sums a thread keeps in registers
 MAX_WINDOW = 2**40  # beyond any key; a position and this are still an int64
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and batch go
 
@@ -363,6 +366,85 @@ def check_new_tokens(tokens):
             f"got {tokens!r:.60}"
         )
     return {seq: check_tokens(new) for seq, new in tokens.items()}
+
+
+def check_feature_map(feature_map, weights, q, k):
+    """The weights of the feature map, (w_q, w_k); (None, None) for a map that has none."""
+    if feature_map not in FEATURE_MAPS:
+        *others, last = (f'"{name}"' for name in FEATURE_MAPS)
+        raise ValueError(f"feature_map must be {', '.join(others)} or {last}, got {feature_map!r}")
+    if feature_map != "hedgehog":
+        if weights is not None:
+            raise ValueError(
+                f'weights are for feature_map="hedgehog" and must be None for {feature_map=}'
+            )
+        return None, None
+    if not isinstance(weights, (tuple, list)) or len(weights) != 2:
+        raise TypeError(f"weights must be a pair (w_q, w_k), got {type(weights).__name__}")
+    w_q, w_k = weights
+    _one_library(q=q, w_q=w_q, w_k=w_k)
+    for name, w, heads, x in (("w_q", w_q, "num_heads", q), ("w_k", w_k, "num_kv_heads", k)):
+        _float32(name, w)
+        _axes(name, w, (heads, "head_dim", "num_features"))
+        _last_axis_contiguous(name, w)
+        if tuple(w.shape[:2]) != tuple(x.shape[2:]):
+            raise ValueError(
+                f"{name} must have ({heads}, head_dim) = {tuple(x.shape[2:])} before its features, "
+                f"got shape {tuple(w.shape)}"
+            )
+    if w_q.shape[2] != w_k.shape[2] or w_q.shape[2] == 0:
+        raise ValueError(
+            "w_q and w_k must have equally many features, at least 1, "
+            f"got {w_q.shape[2]} and {w_k.shape[2]}"
+        )
+    return w_q, w_k
+
+
+def check_linear_form(form, causal, q, k):
+    """How to compute linear attention, "recurrent" or "chunked"; None is chosen."""
+    if form not in (None, "recurrent", "chunked"):
+        raise ValueError(f'form must be "recurrent", "chunked" or None, got {form!r}')
+    seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+    if causal and seqlen_q != seqlen_k:
+        raise ValueError(
+            "q and k must have one length where causal=True: keys before them are seen through "
+            f"state, got {seqlen_q=} and {seqlen_k=}"
+        )
+    group_size = q.shape[2] // k.shape[2]
+    if form == "recurrent":
+        if not causal:
+            raise ValueError('form="recurrent" must have causal=True, got causal=False')
+        if group_size > MAX_GROUP_SIZE:
+            raise ValueError(
+                f'form="recurrent" must have num_heads / num_kv_heads of at most {MAX_GROUP_SIZE}, '
+                f"which a thread keeps, got {group_size}"
+            )
+    if form is None:
+        one = causal and seqlen_q == 1 and group_size <= MAX_GROUP_SIZE
+        return "recurrent" if one else "chunked"
+    return form
+
+
+def check_tokens_of_a_chunk(chunk_size):
+    """The size of linear attention's chunks as an int."""
+    chunk_size = _integer("chunk_size", chunk_size, at_least=1)
+    if chunk_size > MAX_CHUNK_SIZE:
+        raise ValueError(
+            f"chunk_size must be at most {MAX_CHUNK_SIZE}, the rows of a tile, got {chunk_size}"
+        )
+    return chunk_size
+
+
+def check_state(state, q, shape):
+    """Raise unless `state` is one that linear attention of these sizes has returned."""
+    _one_library(q=q, state=state)
+    _float32("state", state)
+    if tuple(state.shape) != shape:
+        raise ValueError(
+            f"state must have shape (batch, num_kv_heads, feature_dim, head_dim + 1) = {shape}, "
+            f"got {tuple(state.shape)}"
+        )
+    _last_axis_contiguous("state", state)
 
 
 def check_causal(causal):

@@ -153,6 +153,81 @@ def paged_attention(q, k_cache, v_cache, block_table, seq_lens, **options):
     return cached_attention(q, k, v, seq_lens, **options)
 
 
+def feature_map(x, name, w=None, *, dtype=np.float64):
+    """φ(x), whose products φ(q)·φ(k) are the weights of linear attention.
+
+    Parameters
+    ----------
+    x : array of shape (batch, seqlen, num_heads, head_dim)
+    name : "elu1", "relu", "taylor2" or "hedgehog"
+        elu(x) + 1; max(x, 0); 1, x / d^¼ and x xᵀ / √(2d); e^(x w).
+    w : array of shape (num_heads, head_dim, num_features), default=None
+    dtype : default=float64
+
+    Returns
+    -------
+    array of shape (batch, seqlen, num_heads, feature_dim), dtype
+    """
+    x = np.asarray(x, dtype)
+    match name:
+        case "elu1":
+            return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+        case "relu":
+            return np.maximum(x, 0)
+        case "hedgehog":
+            return np.exp(np.einsum("bnhd,hdf->bnhf", x, np.asarray(w, dtype)))
+    x = x * dtype(x.shape[-1] ** -0.25)
+    pairs = x[..., :, None] * x[..., None, :] * dtype(0.5**0.5)
+    pairs = pairs.reshape(*x.shape[:3], x.shape[-1] ** 2)
+    return np.concatenate([np.ones((*x.shape[:3], 1), dtype), x, pairs], axis=-1)
+
+
+def linear_attn(
+    q, k, v, *, feature_map="elu1", causal=False, weights=None, state=None, dtype=np.float64
+):
+    """The mean of v with weights φ(q)·φ(k), head by head.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim)
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
+    feature_map : as for `feature_map`, default="elu1"
+    causal : bool, default=False
+        Query m sees the keys up to m; seqlen_q == seqlen_k.
+    weights : pair of arrays (w_q, w_k), default=None
+        For "hedgehog".
+    state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), default=0
+        What an earlier call returned: tokens that every query sees.
+    dtype : default=float64
+
+    Returns
+    -------
+    out : array of shape (batch, seqlen_q, num_heads, head_dim), dtype
+        0 where the weights sum to 0.
+    state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), dtype
+        Σ φ(k) vᵀ, with Σ φ(k) as its last column.
+    """
+    w_q, w_k = (None, None) if weights is None else weights
+    phi_q, phi_k = (
+        _heads_first(_features(x, feature_map, w, dtype=dtype), dtype)
+        for x, w in ((q, w_q), (k, w_k))
+    )
+    v = _heads_first(v, dtype)
+    v = np.concatenate([v, np.ones((*v.shape[:3], 1), dtype)], axis=-1)
+    s = phi_q @ _per_query_head(phi_k, phi_q).mT
+    total = (np.tril(s) if causal else s) @ _per_query_head(v, phi_q)
+    new_state = phi_k.mT @ v
+    if state is not None:
+        state = np.asarray(state, dtype)
+        total = total + phi_q @ _per_query_head(state, phi_q)
+        new_state = new_state + state
+    l = total[..., -1:]
+    return _heads_first(total[..., :-1] / np.where(l == 0, 1, l).astype(dtype), dtype), new_state
+
+
+_features = feature_map  # linear_attn has an argument of that name
+
+
 def merge_states(out_a, lse_a, out_b, lse_b, *, dtype=np.float64):
     """What `attention` gives for the keys of both parts, from what it gives for each.
 

@@ -15,7 +15,11 @@ import pytest
 
 import fa_numba
 from fa_numba import arrays
+from fa_numba.analysis.feature_dim import FEATURE_MAPS
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
+from fa_numba.kernels.feature_map import feature_map
+from fa_numba.kernels.linear_attn import make_chunk_outputs, make_chunk_states
+from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
 from fa_numba.kernels.softmax_topk import make_softmax_topk
 
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
@@ -24,7 +28,7 @@ STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", *DECODE)
-ATTENTION = (*FORWARD, "lazy_softmax_attn", "flash_attn_bwd")
+ATTENTION = (*FORWARD, "lazy_softmax_attn", "linear_attn", "flash_attn_bwd")
 OTHERS = ("merge_states", "paged_kv_lookup", "softmax_topk", *SOFTMAXES)
 
 
@@ -48,6 +52,10 @@ def run(name, head_dim=64, causal=False, strided=False):
         cache = random(2, 4, 1, head_dim)
         return function(cache, cache, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32))
     q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
+    if name == "linear_attn":
+        for name in FEATURE_MAPS:
+            feature_map(q, name, random(1, head_dim, 6) if name == "hedgehog" else None)
+        return function(q, k, v, causal=causal), function(q[:, :1], k[:, :1], v[:, :1], causal=True)
     if name == "paged_attn_decode":
         block_table = np.zeros((1, 1), np.int32)
         return function(q, k, v, block_table, np.full(1, 3, np.int32), causal=causal)
@@ -109,6 +117,20 @@ def test_within_the_stated_budget(name, causal, cc):
 def test_any_k_stays_in_registers(k):
     x, values = np.zeros((1, 40), np.float32), np.zeros((1, k), np.float32)
     check(make_softmax_topk(128, k), (x, values, values.astype(np.int32)), (8, 0))
+
+
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_any_chunk_of_linear_attention_stays_in_registers(chunk):
+    x = np.zeros((1, 1, 1, 256), np.float32)
+    check(make_chunk_states(256, chunk, True), (x, x, x, x, x), (8, 0))
+    check(make_chunk_outputs(256, chunk, True), (x, x, x, x, x), (8, 0))
+
+
+@pytest.mark.parametrize("group_size", [2, 64])
+def test_any_group_of_linear_attention_can_start(group_size):
+    x = np.zeros((1, 1, 1, 256), np.float32)
+    code = check(make_recurrent(256, group_size), (x, x, x, x, x, x), (8, 0))
+    assert code.registers * recurrent_threads(256) <= 65536  # of an SM
 
 
 @pytest.mark.parametrize("head_dim", [1, 59, 128, 256])

@@ -327,6 +327,58 @@ def test_softmax_topk(shape, k):
     np.testing.assert_array_equal(columns.get(), want_columns)
 
 
+LINEAR_SMALL = [(1, 1, 1, 1, 1), (2, 33, 4, 2, 16), (1, 50, 3, 1, 59), (1, 17, 2, 2, 111)]
+LINEAR_LARGE = [(1, 4000, 4, 2, 64), (2, 1000, 2, 2, 128)]  # batch, seqlen, heads, head_dim
+
+
+def linear_named(case):
+    batch, seqlen, num_heads, num_kv_heads, head_dim = case
+    size = "small" if case in LINEAR_SMALL else "large"
+    return f"{size}-b{batch}-{seqlen}-h{num_heads}_{num_kv_heads}-d{head_dim}"
+
+
+@pytest.mark.parametrize("form", ["full", "chunked", "recurrent"])
+@pytest.mark.parametrize("feature_map", ["elu1", "relu", "taylor2", "hedgehog"])
+@pytest.mark.parametrize("case", LINEAR_SMALL + LINEAR_LARGE, ids=linear_named)
+def test_linear_attn(case, feature_map, form):
+    batch, seqlen, num_heads, num_kv_heads, head_dim = case
+    if case in LINEAR_LARGE and (feature_map == "taylor2" or form == "recurrent"):
+        pytest.skip("a state of megabytes for every chunk, or moved for every token")
+    q, k, v, _ = make_case((batch, seqlen, seqlen, num_heads, num_kv_heads, head_dim, True))
+    rng = np.random.default_rng(0)
+    weights = [random(rng, *x.shape[2:], 24) / np.float32(2 * head_dim**0.5) for x in (q, k)]
+    options = {"feature_map": feature_map, "causal": form != "full"}
+    on_gpu = [cupy.asarray(x) for x in (q, k, v)]
+    if feature_map == "hedgehog":
+        options["weights"] = weights
+    want = reference.linear_attn(q, k, v, **options)
+    plain = reference.linear_attn(q, k, v, **options, dtype=np.float32)
+    if feature_map == "hedgehog":
+        options["weights"] = [cupy.asarray(w) for w in weights]
+    options["form"] = None if form == "full" else form
+    got = fa_numba.linear_attn(*on_gpu, **options)
+    again = fa_numba.linear_attn(*on_gpu, **options)
+    for x, x_ref, x_f32, x_again in zip(got, want, plain, again, strict=True):
+        assert_close(x, x_ref, x_f32)
+        assert (x == x_again).all()
+    for before, after in zip((q, k, v), on_gpu, strict=True):
+        np.testing.assert_array_equal(before, after.get())
+
+
+def test_linear_attn_decodes_from_its_state_small():
+    q, k, v, _ = make_case((2, 40, 40, 4, 2, 64, True))
+    whole, _ = reference.linear_attn(q, k, v, causal=True)
+    q, k, v = (cupy.asarray(x) for x in (q, k, v))
+    out, state = fa_numba.linear_attn(q[:, :30], k[:, :30], v[:, :30], causal=True)
+    pieces = [out]
+    for n in range(30, 40):
+        token = (x[:, n : n + 1] for x in (q, k, v))
+        out, state = fa_numba.linear_attn(*token, causal=True, state=state)
+        pieces.append(out)
+    out = cupy.concatenate(pieces, axis=1)
+    np.testing.assert_allclose(out.get(), whole, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("page_size", [1, 7, 16])
 def test_paged_kv_lookup_small(page_size):
     rng = np.random.default_rng(0)

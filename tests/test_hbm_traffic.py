@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import fa_numba
 from fa_numba import simt
 from fa_numba.analysis import hbm_traffic
+from fa_numba.analysis.feature_dim import FEATURE_MAPS
 
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 FORWARD = ("naive_attn", "flash_attn_v1", "flash_attn_v2")
@@ -99,6 +100,27 @@ def test_lazy_softmax_attn(problem, causal, query_chunk_size, key_chunk_size):
     options = {"query_chunk_size": query_chunk_size, "key_chunk_size": key_chunk_size}
     formula = hbm_traffic.lazy_softmax_attn(*problem, causal=causal, **options)
     check(formula, metered(fa_numba.lazy_softmax_attn, q, k, v, causal=causal, **options))
+
+
+@few
+@given(
+    problems,
+    st.sampled_from(FEATURE_MAPS),
+    st.sampled_from(["full", None, "recurrent", "chunked"]),
+    st.integers(1, 16),
+)
+def test_linear_attn(problem, feature_map, form, chunk_size):
+    options = {"feature_map": feature_map, "chunk_size": chunk_size}
+    if form != "full":
+        problem = (*problem[:2], problem[1], *problem[3:])  # with a mask, seqlen_k is seqlen_q
+        options |= {"causal": True, "form": form}
+    rng = np.random.default_rng(0)
+    q, k, v = make_qkv(rng, *problem)
+    weights, num_features = None, None
+    if feature_map == "hedgehog":
+        weights, num_features = [random(rng, *x.shape[2:], 3) for x in (q, k)], 3
+    formula = hbm_traffic.linear_attn(*problem, num_features=num_features, **options)
+    check(formula, metered(fa_numba.linear_attn, q, k, v, weights=weights, **options))
 
 
 @few

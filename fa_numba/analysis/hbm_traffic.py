@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
+from fa_numba.analysis.feature_dim import feature_dim
 from fa_numba.analysis.num_splits import choose_num_splits
 
 
@@ -418,6 +419,70 @@ def paged_attn_decode(
     _, block_n = _tiles("flash_decode", head_dim, block_m, block_n, num_rows)
     keys = traffic.loads["k_cache"] // head_dim
     return Traffic(traffic.loads | {"block_table": keys * block_n}, traffic.stores)
+
+
+def linear_attn(
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    feature_map="elu1",
+    num_features=None,
+    causal=False,
+    form=None,
+    chunk_size=16,
+):
+    """Traffic of `fa_numba.linear_attn`, its kernels together.
+
+    Parameters
+    ----------
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
+    feature_map : "elu1", "relu", "taylor2" or "hedgehog", default="elu1"
+    num_features : int, default=None
+        Columns of the weights of "hedgehog".
+    causal : bool, default=False
+    form : "recurrent" or "chunked", default=what the function chooses
+    chunk_size : int, default=16
+
+    Returns
+    -------
+    Traffic
+        x, w and phi are those of φ(q) and φ(k) together. The recurrent form reads phi_q and phi_k
+        in every thread: the hardware makes one access of a warp's.
+    """
+    features, columns = feature_dim(feature_map, head_dim, num_features), head_dim + 1
+    rows_q, rows_k = batch * seqlen_q * num_heads, batch * seqlen_k * num_kv_heads
+    w = (rows_q + rows_k) * head_dim * features if feature_map == "hedgehog" else 0
+    loads = {"x": (rows_q + rows_k) * head_dim, "w": w}
+    stores = {"phi": (rows_q + rows_k) * features, "out": rows_q * head_dim}
+    state = batch * num_kv_heads * features * columns
+
+    if form is None:
+        form = "recurrent" if causal and seqlen_q == 1 else "chunked"
+    if form == "recurrent":
+        loads |= {
+            "phi_q": rows_q * features * columns,
+            "phi_k": rows_k * features * columns,
+            "v": rows_k * head_dim,
+            "state_in": state,
+            "state": state * seqlen_k,
+        }
+        return Traffic(loads, stores | {"state": state + state * seqlen_k})
+
+    num_chunks = ceil_div(seqlen_q, chunk_size)
+    keys = batch * seqlen_k * num_heads if causal else 0  # of its own chunk, for each query head
+    states = batch * num_heads * num_chunks * features * columns
+    loads |= {
+        "phi_q": rows_q * features,
+        "phi_k": rows_k * features * ceil_div(columns, 16) + keys * features,
+        "v": rows_k * head_dim * ceil_div(features, 16) + keys * head_dim,
+        "state_in": state,
+        "states": states,
+    }
+    return Traffic(loads, stores | {"state": state, "states": state * num_chunks * causal})
 
 
 def merge_states(batch, seqlen_q, num_heads, head_dim):
