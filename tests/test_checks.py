@@ -67,6 +67,38 @@ def merge(**changed):
     return fa_numba.merge_states(**good | changed)
 
 
+def write(**changed):
+    """reshape_and_cache of 3 tokens to caches of 5 pages of 4."""
+    token, cache = ones(3, 2, 8), ones(5, 4, 2, 8)
+    good = {"k": token, "v": token, "k_cache": cache, "v_cache": ones(5, 4, 2, 8)}
+    return fa_numba.reshape_and_cache(**{**good, "slot_mapping": table(7, -1, 19), **changed})
+
+
+def copy(**changed):
+    good = {"k_cache": ones(5, 4, 2, 8), "v_cache": ones(5, 4, 2, 8)}
+    return fa_numba.copy_pages(**{**good, "src": table(0, 4), "dst": table(1, 3), **changed})
+
+
+def swap(**changed):
+    source, target = ones(5, 4, 2, 8), ones(3, 4, 2, 8)
+    good = {"k_src": source, "v_src": source, "k_dst": target, "v_dst": ones(3, 4, 2, 8)}
+    return fa_numba.swap_pages(**{**good, "src": table(0, 4), "dst": table(1, 2), **changed})
+
+
+def pool(num_pages=4, page_size=2, tokens=(1, 2, 3), append=None, seq=0):
+    """A pool with one sequence, number 0, which is appended to and forked."""
+    pool = fa_numba.PagePool(num_pages, page_size)
+    pool.allocate(tokens)
+    pool.append({seq: [4]} if append is None else append)
+    pool.fork(seq)
+
+
+def read_only(*shape):
+    x = ones(*shape)
+    x.flags.writeable = False
+    return x
+
+
 def softmax(x):
     return fa_numba.safe_softmax(x)
 
@@ -146,6 +178,28 @@ BAD_TYPES = [
     (block_sparse, {"block_mask": [[1, 1], [1, 1]]}, "block_mask must be .* got list"),
     (block_sparse, {"block_mask": ones(2, 2)}, "block_mask must be bool, got float32"),
     (block_sparse, {"block_mask": ones(2, 2, dtype=np.uint8)}, "must be bool, got uint8"),
+    (write, {"k": [[1.0]]}, "k must be .* got list"),
+    (write, {"v": ones(3, 2, 8, dtype=float)}, "v must be float32, got float64"),
+    (write, {"k_cache": ones(5, 4, 2, 8, dtype=HALF)}, "k_cache must be float32, got float16"),
+    (write, {"v_cache": None}, "v_cache must be .* got NoneType"),
+    (write, {"slot_mapping": [7, 8, 9]}, "slot_mapping must be .* got list"),
+    (write, {"slot_mapping": np.arange(3)}, "slot_mapping must be int32, got int64"),
+    (copy, {"k_cache": 1}, "k_cache must be .* got int"),
+    (copy, {"v_cache": ones(5, 4, 2, 8, dtype=float)}, "v_cache must be float32, got float64"),
+    (copy, {"src": [0, 4]}, "src must be .* got list"),
+    (copy, {"src": np.arange(2)}, "src must be int32, got int64"),
+    (copy, {"dst": ones(2)}, "dst must be int32, got float32"),
+    (swap, {"k_src": None}, "k_src must be .* got NoneType"),
+    (swap, {"v_dst": ones(3, 4, 2, 8, dtype=int)}, "v_dst must be float32, got int64"),
+    (swap, {"src": [0, 4]}, "src must be a NumPy array: .* on the host, got list"),
+    (swap, {"dst": np.arange(2)}, "dst must be int32, got int64"),
+    (pool, {"num_pages": 4.0}, "num_pages must be an integer, got 4.0"),
+    (pool, {"page_size": None}, "page_size must be an integer, got None"),
+    (pool, {"tokens": 5}, "tokens must be a sequence of integers, got 5"),
+    (pool, {"tokens": [1, 2.0]}, r"tokens must be a sequence of integers, got \[1, 2.0\]"),
+    (pool, {"tokens": "text"}, "tokens must be a sequence of integers, got 'text'"),
+    (pool, {"append": [4]}, r"tokens must be a dict .*\{seq: \[token\]\}, got \[4\]"),
+    (pool, {"append": {0: 4}}, "tokens must be a sequence of integers, got 4"),
 ]
 BAD_VALUES = [
     # axes
@@ -250,6 +304,54 @@ BAD_VALUES = [
     (lookup, {"max_len": 6}, r"seq_lens\[0\] must be from 0 to max_len = 6, got 7"),
     (lookup, {"max_len": 9}, r"max_len must be at most max_pages \* page_size = 8, got 9"),
     (lookup, {"max_len": -1}, "max_len must be at least 0, got -1"),
+    # writing, copying, swapping pages
+    (write, {"k": ones(1, 3, 2, 8)}, r"k must have axes \(num_tokens, num_kv_heads, head_dim\)"),
+    (write, {"v": ones(4, 2, 8)}, r"v must have the shape of k, \(3, 2, 8\), got \(4, 2, 8\)"),
+    (write, {x: ones(3, 2, 9) for x in "kv"}, r"of the caches, \(2, 8\), got \(2, 9\)"),
+    (write, {"k": ones(3, 8, 2).transpose(0, 2, 1)}, "k must be contiguous along its last axis"),
+    (write, {"v_cache": ones(5, 4, 8, 2).swapaxes(2, 3)}, "v_cache must be contiguous"),
+    (write, {"k_cache": ones(4, 2, 8)}, r"k_cache must have axes \(num_pages, .*\(4, 2, 8\)"),
+    (write, {"v_cache": ones(6, 4, 2, 8)}, "v_cache must have the shape of k_cache"),
+    (write, {f"{x}_cache": ones(5, 0, 2, 8) for x in "kv"}, "at least 1, got page_size=0"),
+    (write, {"k_cache": read_only(5, 4, 2, 8)}, "k_cache must be writable"),
+    (write, {"v_cache": read_only(5, 4, 2, 8)}, "v_cache must be writable"),
+    (write, {"slot_mapping": table([7, 8, 9])}, r"slot_mapping must have axes \(num_tokens\)"),
+    (write, {"slot_mapping": table(7, 8)}, "a slot for each of the 3 tokens of k, got 2"),
+    (
+        write,
+        {"slot_mapping": table(1, 20, 2)},
+        r"slot_mapping\[1\] .* from 0 to 19, or -1 .*got 20",
+    ),
+    (write, {"slot_mapping": table(1, 3, -2)}, r"slot_mapping\[2\] must be a slot .* got -2"),
+    (write, {"slot_mapping": table(6, 1, 6)}, r"twice, got slot_mapping\[0\] = slot_.*\[2\] = 6"),
+    (copy, {"k_cache": ones(5, 4, 2)}, r"k_cache must have axes .*\(5, 4, 2\)"),
+    (copy, {"v_cache": ones(5, 4, 2, 9)}, "v_cache must have the shape of k_cache"),
+    (copy, {f"{x}_cache": ones(5, 4, 2, 257) for x in "kv"}, "k_cache must have head_dim from 1"),
+    (copy, {"v_cache": read_only(5, 4, 2, 8)}, "v_cache must be writable"),
+    (copy, {"src": table([0, 4])}, r"src must have axes \(num_copies\), got shape \(1, 2\)"),
+    (copy, {"dst": table(1)}, r"dst must have the shape of src, \(2\,\), got \(1,\)"),
+    (copy, {"src": table(0, 5)}, r"src\[1\] must be a page of k_cache, from 0 to 4, got 5"),
+    (copy, {"dst": table(-1, 3)}, r"dst\[0\] must be a page of k_cache, from 0 to 4, got -1"),
+    (copy, {"dst": table(3, 3)}, r"dst must name no place twice, got dst\[0\] = dst\[1\] = 3"),
+    (copy, {"dst": table(1, 0)}, r"no page in common, .* got dst\[1\] = 0, which is also src\[0\]"),
+    (swap, {"v_src": ones(4, 4, 2, 8)}, "v_src must have the shape of k_src"),
+    (swap, {"k_dst": ones(3, 4, 2, 16)[..., ::2]}, "k_dst must be contiguous"),
+    (swap, {"v_dst": read_only(3, 4, 2, 8)}, "v_dst must be writable"),
+    (
+        swap,
+        {f"{x}_dst": ones(3, 5, 2, 8) for x in "kv"},
+        r"must have the pages of k_src, \(4, 2, 8\), got \(5, 2, 8\)",
+    ),
+    (swap, {"src": table(0, 5)}, r"src\[1\] must be a page of k_src, from 0 to 4, got 5"),
+    (swap, {"dst": table(3, 1)}, r"dst\[0\] must be a page of k_dst, from 0 to 2, got 3"),
+    (swap, {"dst": table(2, 2)}, r"dst must name no place twice, got dst\[0\] = dst\[1\] = 2"),
+    (swap, {"dst": table(2)}, "dst must have the shape of src"),
+    # the page pool
+    (pool, {"num_pages": 0}, "num_pages must be at least 1, got 0"),
+    (pool, {"page_size": -1}, "page_size must be at least 1, got -1"),
+    (pool, {"num_pages": 2**30, "page_size": 3}, r"a slot fits an int32, got 1073741824 \* 3"),
+    (pool, {"seq": 1}, "seq must be a sequence of this pool, not freed, got 1"),
+    (pool, {"append": {0: [4], -1: [5]}}, "seq must be a sequence of this pool, .* got -1"),
 ]
 
 

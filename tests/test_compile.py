@@ -25,11 +25,12 @@ from fa_numba.kernels.softmax_topk import make_softmax_topk
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without asking for more
+CACHE = ("reshape_and_cache", "copy_pages", "swap_pages")  # change theirs in place
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", *DECODE)
 ATTENTION = (*FORWARD, "lazy_softmax_attn", "linear_attn", "flash_attn_bwd")
-OTHERS = ("merge_states", "paged_kv_lookup", "softmax_topk", *SOFTMAXES)
+OTHERS = ("merge_states", "paged_kv_lookup", "softmax_topk", *CACHE, *SOFTMAXES)
 
 
 def run(name, head_dim=64, causal=False, strided=False):
@@ -51,6 +52,15 @@ def run(name, head_dim=64, causal=False, strided=False):
     if name == "paged_kv_lookup":
         cache = random(2, 4, 1, head_dim)
         return function(cache, cache, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32))
+    if name in CACHE:
+        k_cache, v_cache, k_dst, v_dst = (random(2, 4, 1, head_dim) for _ in range(4))
+        zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+        if name == "swap_pages":
+            return function(k_cache, v_cache, k_dst, v_dst, zero, one)
+        if name == "copy_pages":
+            return function(k_cache, v_cache, zero, one)
+        k, v = (random(1, 1, head_dim) for _ in range(2))
+        return function(k, v, k_cache, v_cache, one)
     q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
     if name == "linear_attn":
         for name in FEATURE_MAPS:
@@ -140,7 +150,7 @@ def test_any_head_dim_stays_in_registers(name, head_dim):
         check(kernel, args, (8, 0))
 
 
-@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_bwd", *DECODE])
+@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_bwd", *DECODE, *CACHE])
 def test_strided_arrays_cost_no_spill(name):
     for kernel, args in launches(name, strided=True):
         check(kernel, args, (9, 0, "a"))

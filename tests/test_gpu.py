@@ -391,6 +391,76 @@ def test_paged_kv_lookup_small(page_size):
         np.testing.assert_array_equal(x.get(), x_ref)
 
 
+CACHE_SIZES = [(1, 1, 1), (7, 2, 59), (16, 9, 111), (16, 8, 128)]  # page_size, heads, head_dim
+
+
+def page_numbers(*numbers):
+    return np.array(numbers, np.int32)
+
+
+@pytest.mark.parametrize("sizes", CACHE_SIZES, ids=lambda s: "x".join(map(str, s)))
+def test_reshape_and_cache_small(sizes):
+    rng = np.random.default_rng(0)
+    k, v = (random(rng, 9, *sizes[1:]) for _ in range(2))
+    k_cache, v_cache = (random(rng, 12, *sizes) for _ in range(2))
+    slot_mapping = rng.permutation(12 * sizes[0])[:9].astype(np.int32)
+    slot_mapping[[2, 5]] = -1
+    host = (k, v, k_cache, v_cache, slot_mapping)
+    want = reference.reshape_and_cache(*host)
+    on_gpu = [cupy.asarray(x) for x in host]
+    fa_numba.reshape_and_cache(*on_gpu)
+    for x, x_ref in zip(on_gpu, (k, v, *want, slot_mapping), strict=True):
+        np.testing.assert_array_equal(x.get(), x_ref)
+
+
+@pytest.mark.parametrize("sizes", CACHE_SIZES, ids=lambda s: "x".join(map(str, s)))
+def test_copy_pages_small(sizes):
+    rng = np.random.default_rng(0)
+    caches = [random(rng, 9, *sizes) for _ in range(2)]
+    numbers = page_numbers(8, 0, 0, 4), page_numbers(2, 7, 1, 5)
+    want = reference.swap_pages(*caches, *caches, *numbers)
+    on_gpu = [cupy.asarray(x) for x in caches]
+    fa_numba.copy_pages(*on_gpu, *(cupy.asarray(x) for x in numbers))
+    for x, x_ref in zip(on_gpu, want, strict=True):
+        np.testing.assert_array_equal(x.get(), x_ref)
+
+
+def to_library(library, x):
+    if library == "torch":
+        return pytest.importorskip("torch").tensor(x, device="cuda")
+    return cuda.to_device(x) if library == "numba" else cupy.asarray(x)
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch", "numba"])
+@pytest.mark.parametrize("sizes", CACHE_SIZES, ids=lambda s: "x".join(map(str, s)))
+def test_swap_pages_out_and_in_small(sizes, library):
+    rng = np.random.default_rng(0)
+    caches = [random(rng, 9, *sizes) for _ in range(2)]
+    host = [random(rng, 5, *sizes) for _ in range(2)]
+    on_gpu = [to_library(library, x) for x in caches]
+    out = page_numbers(8, 0, 3), page_numbers(1, 4, 0)
+    want = reference.swap_pages(*caches, *host, *out)
+    fa_numba.swap_pages(*on_gpu, *host, *out)
+    for x, x_ref in zip(host, want, strict=True):
+        np.testing.assert_array_equal(x, x_ref)
+    back = page_numbers(4, 2, 1), page_numbers(5, 6, 0)
+    want = reference.swap_pages(*host, *caches, *back)
+    fa_numba.swap_pages(*host, *on_gpu, *back)
+    for x, x_ref in zip(on_gpu, want, strict=True):
+        np.testing.assert_array_equal(arrays.to_numpy(x), x_ref)
+
+
+def test_swap_pages_within_a_gpu_small():
+    rng = np.random.default_rng(0)
+    source, target = ([random(rng, n, 4, 2, 59) for _ in range(2)] for n in (9, 5))
+    numbers = page_numbers(8, 0, 3), page_numbers(1, 4, 0)
+    want = reference.swap_pages(*source, *target, *numbers)
+    on_gpu = [cupy.asarray(x) for x in target]
+    fa_numba.swap_pages(*(cupy.asarray(x) for x in source), *on_gpu, *numbers)
+    for x, x_ref in zip(on_gpu, want, strict=True):
+        np.testing.assert_array_equal(x.get(), x_ref)
+
+
 def test_strided_arrays_small():
     rng = np.random.default_rng(0)
     qkv = cupy.asarray(random(rng, 2, 40, 3, 2, 32))  # packed: a view of each, not contiguous

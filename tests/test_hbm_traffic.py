@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import make_paged_cache, make_qkv, random
+from cases import make_cache_write, make_paged_cache, make_qkv, random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,6 +206,28 @@ def test_paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, extra):
     check(formula, metered(fa_numba.paged_kv_lookup, *caches, max_len=max_len))
     formula = hbm_traffic.paged_kv_lookup(seq_lens, *sizes)
     check(formula, metered(fa_numba.paged_kv_lookup, *caches))
+
+
+@few
+@given(st.lists(st.booleans(), max_size=6), small, st.integers(1, 10), small)
+def test_reshape_and_cache(written, page_size, num_kv_heads, head_dim):
+    rng = np.random.default_rng(0)
+    arguments = make_cache_write(rng, len(written), page_size, num_kv_heads, head_dim)
+    arguments[-1][~np.array(written, bool)] = -1
+    formula = hbm_traffic.reshape_and_cache(arguments[-1], num_kv_heads, head_dim)
+    check(formula, metered(fa_numba.reshape_and_cache, *arguments))
+
+
+@few
+@given(st.integers(0, 4), small, st.integers(1, 10), small)
+def test_copy_and_swap_pages(num_copies, page_size, num_kv_heads, head_dim):
+    k, v, k_dst, v_dst = np.zeros((4, 8, page_size, num_kv_heads, head_dim), np.float32)
+    src, dst = np.random.default_rng(0).permutation(8).astype(np.int32).reshape(2, 4)
+    numbers = src[:num_copies], dst[:num_copies]
+    sizes = (num_copies, page_size, num_kv_heads, head_dim)
+    check(hbm_traffic.copy_pages(*sizes), metered(fa_numba.copy_pages, k, v, *numbers))
+    meter = metered(fa_numba.swap_pages, k, v, k_dst, v_dst, *numbers)
+    check(hbm_traffic.swap_pages(*sizes), meter)
 
 
 def test_known_figures():

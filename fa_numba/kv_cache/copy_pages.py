@@ -25,7 +25,7 @@ def copy_pages_kernel(k_src, v_src, k_dst, v_dst, src, dst):
     HBM       each page of K and of V once, from its place to its new one; src, dst once per
               thread, a warp at a time
     paper     PagedAttention, section 5.1
-    budget    72 registers, 0 bytes shared (THREADS_X=32, THREADS_Y=8)
+    budget    64 registers, 0 bytes shared (THREADS_X=32, THREADS_Y=8)
     """
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     page_size, num_kv_heads, head_dim = k_src.shape[1], k_src.shape[2], k_src.shape[3]
