@@ -186,7 +186,7 @@ def from_numpy(like, x):
         case "torch":
             return sys.modules["torch"].tensor(x, device=like.device)
         case "numba":
-            return cuda.to_device(x)
+            return cuda.to_device(np.ascontiguousarray(x))
     return x
 
 

@@ -83,6 +83,7 @@ def fake_cupy(log):
     return types.SimpleNamespace(
         empty=allocate,
         full=lambda shape, value, dtype: CupyArray(np.full(shape, value, dtype), log[-1][1], log),
+        asarray=lambda x: CupyArray(x.copy(), log[-1][1], log),
         cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
     )
 
@@ -93,5 +94,6 @@ def fake_torch(log):
     return types.SimpleNamespace(
         float32=np.float32,
         empty=lambda shape, dtype, device: TorchTensor(np.empty(shape, dtype), device.index, log),
+        tensor=lambda x, device: TorchTensor(x.copy(), device.index, log),
         cuda=types.SimpleNamespace(device=lambda device: device, current_stream=lambda: stream),
     )

@@ -104,6 +104,11 @@ def test_results_belong_to_the_library_and_device_of_the_input(log):
             assert made.shape == (4, 5) and made.host.dtype == np.float32
             assert made.device.index == 1
         assert (made.host == 7).all()
+        host = np.arange(6, dtype=np.int32)[::2]
+        made = arrays.from_numpy(like, host)
+        assert type(made) is library and made.device.index == 1
+        assert (made.host == host).all() and made.host.dtype == np.int32
+    assert arrays.from_numpy(x, host) is host
     assert type(arrays.empty(x, (4, 5))) is np.ndarray
     assert (arrays.full(x, (4, 5), -np.inf) == -np.inf).all()
 

@@ -318,7 +318,9 @@ def test_copy_on_write_only_where_the_last_page_is_shared_and_part_filled():
     assert len(pool.append({a: [3], b: [3]}).src) == 0  # the last page was full
     c = pool.fork(b)
     assert len(pool.append({b: []}).src) == 0  # nothing is written
-    assert len(pool.append({b: [4], c: [5]}).src) == 1  # the second has the page for itself
+    writes = pool.append({b: [4], c: [5]})
+    assert len(writes.src) == 1  # the second has the page for itself
+    assert all(x.flags.c_contiguous and x.dtype == np.int32 for x in writes)
     assert len(pool.append({b: [6], c: [6]}).src) == 0
 
 

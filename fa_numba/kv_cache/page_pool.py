@@ -326,5 +326,5 @@ class PagePool:
 
 
 def _writes(copies, slots):
-    src, dst = np.array(copies, np.int32).reshape(-1, 2).T
+    src, dst = np.array(copies, np.int32).reshape(-1, 2).T.copy()
     return Writes(src, dst, np.array(slots, np.int32))

@@ -218,4 +218,4 @@ def _copy_sequence(source, seq, target):
 
 
 def _pairs(moves):
-    return tuple(np.array(moves, np.int32).reshape(-1, 2).T)
+    return tuple(np.array(moves, np.int32).reshape(-1, 2).T.copy())
