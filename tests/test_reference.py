@@ -176,6 +176,54 @@ def test_softmax_is_the_formula(rng):
     assert reference.softmax(np.zeros((3, 0))).shape == (3, 0)
 
 
+def test_softmax_topk_is_the_head_of_the_sorted_row():
+    x = np.array([[1, 3, 3, 2], [0, -np.inf, np.nan, -np.inf]])
+    values, columns = reference.softmax_topk(x, 3)
+    np.testing.assert_array_equal(columns, [[1, 2, 3], [0, 1, 2]])
+    np.testing.assert_array_equal(values[0], reference.softmax(x)[0, [1, 2, 3]])
+    assert np.isnan(values[1]).all()
+
+
+def test_feature_maps_are_their_formulas(rng):
+    q, k, _ = make_qkv(rng, 1, 3, 3, 2, 2, 4)
+    q, k = q.astype(np.float64), k.astype(np.float64)
+    w = rng.standard_normal((2, 4, 5))
+    elu1 = [x + 1 if x > 0 else math.exp(x) for x in q.flat]
+    np.testing.assert_allclose(reference.feature_map(q, "elu1").ravel(), elu1)
+    assert reference.feature_map(q, "relu").ravel().tolist() == [max(x, 0) for x in q.flat]
+    brute = [[math.exp(q[0, n, h] @ w[h, :, f]) for f in range(5)] for n, h in np.ndindex(3, 2)]
+    np.testing.assert_allclose(reference.feature_map(q, "hedgehog", w).reshape(6, 5), brute)
+    phi_q, phi_k = (reference.feature_map(x, "taylor2") for x in (q, k))
+    s = (q * k).sum(axis=3) / 2  # √head_dim
+    np.testing.assert_allclose((phi_q * phi_k).sum(axis=3), 1 + s + s**2 / 2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("feature_map", ["elu1", "relu", "taylor2"])
+def test_linear_attention_is_the_formula(rng, feature_map, causal):
+    q, k, v = make_qkv(rng, 2, 5, 5, 4, 2, 3)
+    out, state = reference.linear_attn(q, k, v, feature_map=feature_map, causal=causal)
+    phi_q, phi_k = (reference.feature_map(x, feature_map) for x in (q, k))
+    for b, m, h in np.ndindex(2, 5, 4):
+        seen = range(m + 1 if causal else 5)
+        weights = np.array([phi_q[b, m, h] @ phi_k[b, n, h // 2] for n in seen])
+        total = weights @ v[b, : len(seen), h // 2]
+        np.testing.assert_allclose(out[b, m, h], total / (weights.sum() or 1), atol=1e-14)
+    np.testing.assert_allclose(state[..., 3], phi_k.sum(axis=1))
+    np.testing.assert_allclose(state[1, 0, :, 2], phi_k[1, :, 0].T @ v[1, :, 0, 2])
+
+
+def test_linear_attention_goes_on_from_its_state(rng):
+    q, k, v = make_qkv(rng, 2, 7, 7, 4, 2, 3)
+    whole, last = reference.linear_attn(q, k, v, causal=True)
+    first, state = reference.linear_attn(q[:, :4], k[:, :4], v[:, :4], causal=True)
+    then, state = reference.linear_attn(q[:, 4:], k[:, 4:], v[:, 4:], causal=True, state=state)
+    np.testing.assert_allclose(np.concatenate([first, then], axis=1), whole, atol=1e-14)
+    np.testing.assert_allclose(state, last)
+    plain = reference.linear_attn(q, k, v, causal=True, dtype=np.float32)
+    assert all(x.dtype == np.float32 for x in plain)
+
+
 def test_a_mask_hides_keys_from_queries(rng):
     q, k, v = make_qkv(rng, 1, 2, 5, 1, 1, 4)
     mask = np.array([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
