@@ -89,7 +89,9 @@ class Against:
         ):
             common += 1
         fewest = most - common if self.pool.share_prefixes else most
-        got = self.attempt(lambda: self.pool.allocate(tokens), fewest, most)
+        needed = self.pool.pages_needed(tokens)
+        assert fewest <= needed <= most
+        got = self.attempt(lambda: self.pool.allocate(tokens), needed, needed)
         if got is not None:
             seq, writes = got
             assert seq not in self.model
@@ -300,6 +302,7 @@ def test_a_page_whose_beginning_is_gone_is_not_found():
     pool.allocate([9, 9, 9, 9, 9])  # takes all that is free
     pool.append({b: []})
     assert pool.num_free == 0
+    assert pool.pages_needed([1, 2, 3, 4]) == 2
     with pytest.raises(OutOfPagesError, match="2 more pages"):
         pool.allocate([1, 2, 3, 4])
 
@@ -339,7 +342,7 @@ def test_a_shared_free_page_is_not_counted_twice():
     pool = PagePool(2, 2)
     a, _ = pool.allocate([1, 2])
     pool.free(a)
-    with pytest.raises(OutOfPagesError):  # one page revived, and two more
+    with pytest.raises(OutOfPagesError, match="3 more pages are needed, and 2 of 2 are free"):
         pool.allocate([1, 2, 3, 4, 5])
     assert pool.num_free == 2
 

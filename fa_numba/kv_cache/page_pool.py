@@ -121,6 +121,11 @@ class PagePool:
         """How many sequences have a page."""
         return self._references[page]
 
+    def pages_needed(self, tokens):
+        """How many of the free pages `allocate` would take for these tokens."""
+        tokens = checks.check_tokens(tokens)
+        return self._pages_to_take(tokens, self._pages_that_hold(self._hashes(tokens)))
+
     def allocate(self, tokens):
         """Take in a new sequence.
 
@@ -143,14 +148,13 @@ class PagePool:
         tokens = checks.check_tokens(tokens)
         hashes = self._hashes(tokens)
         shared = self._pages_that_hold(hashes)
-        needed = ceil_div(len(tokens), self.page_size) - len(shared)
-        kept_for_us = sum(page in self._free for page in shared)
-        self._require(needed, self.num_free - kept_for_us)
+        self._require(self._pages_to_take(tokens, shared))
 
         for page in shared:
             self._free.pop(page, None)
             self._references[page] += 1
-        pages = shared + [self._take() for _ in range(needed)]
+        fresh = ceil_div(len(tokens), self.page_size) - len(shared)
+        pages = shared + [self._take() for _ in range(fresh)]
         for page, digest in zip(pages, hashes, strict=False):  # the part-filled last one has none
             self._remember(page, digest)
         seq = self._add(tokens, pages)
@@ -176,7 +180,7 @@ class PagePool:
             Nothing has been changed.
         """
         tokens = checks.check_new_tokens(tokens)
-        self._require(self._pages_needed(tokens), self.num_free)
+        self._require(self._pages_to_append(tokens))
         copies, slots = [], []
         for seq, new in tokens.items():
             sequence = self._sequences[seq]
@@ -259,14 +263,19 @@ class PagePool:
         self._sequences[seq] = _Sequence(tokens, pages)
         return seq
 
-    def _require(self, needed, free):
-        if needed > free:
+    def _require(self, needed):
+        if needed > self.num_free:
             raise OutOfPagesError(
-                f"{needed} more pages are needed, and {free} of {self.num_pages} are free. Nothing "
-                "has been changed: free or preempt a sequence, and try again"
+                f"{needed} more pages are needed, and {self.num_free} of {self.num_pages} are "
+                "free. Nothing has been changed: free or preempt a sequence, and try again"
             )
 
-    def _pages_needed(self, tokens):
+    def _pages_to_take(self, tokens, shared):
+        """Free pages that a new sequence takes: those that it shares and that are free, too."""
+        fresh = ceil_div(len(tokens), self.page_size) - len(shared)
+        return fresh + sum(page in self._free for page in shared)
+
+    def _pages_to_append(self, tokens):
         needed, writers = 0, Counter()
         for seq, new in tokens.items():
             sequence = self._find(seq)

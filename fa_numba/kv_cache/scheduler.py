@@ -154,8 +154,8 @@ class Scheduler:
                 preempted.append(self.running.pop())
                 swaps_out += self._preempt(preempted[-1])
         num_new = [len(tokens) for tokens in new.values()]
-        # Whoever was preempted is first in the queue: to let it in again at once would be in vain.
-        while not preempted and self.waiting and self._has_room(self.waiting[0]):
+        # Whoever was just preempted is first in the queue, and does not fit: so nobody else enters.
+        while self.waiting and self._has_room(self.waiting[0]):
             request = self.waiting.popleft()
             swap_in, writes = self._admit(request)
             swaps_in += swap_in
@@ -179,7 +179,7 @@ class Scheduler:
 
     def _has_room(self, request):
         # Each that runs may need a page in the next step: let nobody in who would go at once.
-        needed = ceil_div(len(request.tokens), self.pool.page_size)
+        needed = self.pool.pages_needed(request.tokens)
         return needed + len(self.running) <= self.pool.num_free
 
     def _preempt(self, request):
