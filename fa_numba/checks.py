@@ -19,12 +19,11 @@ from fa_numba.analysis.block_sizes import (
     kernel_block_sizes,
     shared_bytes,
 )
-from fa_numba.analysis.feature_dim import FEATURE_MAPS
+from fa_numba.analysis.feature_dim import FEATURE_MAPS, MAX_GROUP_SIZE, recurrent_by_default
 
 MAX_HEAD_DIM = 256
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
 MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on
-MAX_GROUP_SIZE = 64  # query heads of one K/V head whose sums a thread keeps in registers
 MAX_WINDOW = 2**40  # beyond any key; a position and this are still an int64
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and batch go
 
@@ -420,8 +419,7 @@ def check_linear_form(form, causal, q, k):
                 f"which a thread keeps, got {group_size}"
             )
     if form is None:
-        one = causal and seqlen_q == 1 and group_size <= MAX_GROUP_SIZE
-        return "recurrent" if one else "chunked"
+        return "recurrent" if recurrent_by_default(causal, seqlen_q, group_size) else "chunked"
     return form
 
 

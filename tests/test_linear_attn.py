@@ -187,6 +187,15 @@ def test_strided_views_are_read_in_place_and_left_alone(rng, form):
     check_linear(q, k, v, **form, feature_map="hedgehog", weights=weights)
 
 
+def test_a_group_too_large_for_a_thread_is_chunked(rng):
+    q, k, v = make_qkv(rng, 1, 1, 1, 65, 1, 4)
+    with simt.tracing() as traces:
+        check_linear(q, k, v, causal=True)
+    assert [t.kernel for t in traces][-1] == "chunk_outputs_kernel"
+    sizes = (1, 1, 1, 65, 1, 4)
+    assert hbm_traffic.linear_attn(*sizes, causal=True).stores["states"] == 4 * 5
+
+
 @each_form
 def test_run_to_run_bit_equal(rng, form):
     q, k, v = make_qkv(rng, 1, 40, 40, 2, 1, 8)

@@ -1,6 +1,14 @@
-"""How many features a feature map makes of a row: the size of linear attention's state."""
+"""What linear attention chooses: the size of its state, and its form."""
 
 FEATURE_MAPS = ("elu1", "relu", "taylor2", "hedgehog")
+
+
+MAX_GROUP_SIZE = 64  # query heads of one K/V head whose sums a thread keeps, in the recurrent form
+
+
+def recurrent_by_default(causal, seqlen_q, group_size):
+    """Whether linear attention takes its recurrent form where none is asked for."""
+    return causal and seqlen_q == 1 and group_size <= MAX_GROUP_SIZE
 
 
 def feature_dim(feature_map, head_dim, num_features=None):

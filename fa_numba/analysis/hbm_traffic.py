@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
-from fa_numba.analysis.feature_dim import feature_dim
+from fa_numba.analysis.feature_dim import feature_dim, recurrent_by_default
 from fa_numba.analysis.num_splits import choose_num_splits
 
 
@@ -461,7 +461,8 @@ def linear_attn(
     state = batch * num_kv_heads * features * columns
 
     if form is None:
-        form = "recurrent" if causal and seqlen_q == 1 else "chunked"
+        one = recurrent_by_default(causal, seqlen_q, num_heads // num_kv_heads)
+        form = "recurrent" if one else "chunked"
     if form == "recurrent":
         loads |= {
             "phi_q": rows_q * features * columns,

@@ -78,8 +78,10 @@ def make_chunk_states(HEAD_DIM, CHUNK, CAUSAL):
             kv = float32(0.0)
             for r in range(CHUNK):
                 kv += phi_tile[r, ty] * v_tile[r, tx]
-            kv -= rounded_up  # U <- U + φ(K)ᵀ V, and what the sum's last digit was rounded by is
-            total = u + kv  # taken off the next term: over thousands of tokens it would add up
+            # U <- U + φ(K)ᵀ V. What rounding has added to the sum is taken off the next term
+            # (Kahan's sum): over thousands of tokens it would grow.
+            kv -= rounded_up
+            total = u + kv
             rounded_up = (total - u) - kv
             u = total
             cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite next turn
