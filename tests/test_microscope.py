@@ -406,6 +406,13 @@ def test_the_magic_displays_html(shell, monkeypatch, without_compiler):
     assert len(shown) >= 3
 
 
+def test_lines_are_those_of_the_cell(shell, capsys, without_compiler):
+    cell = "%%trace\n@cuda.jit\ndef k(x):\n    x[99] = 1\n\nk[1, 1](np.zeros(3))"
+    shell.run_cell("import numpy as np\nfrom numba import cuda")
+    shell.run_cell(cell)
+    assert "line 4\n    x[99] = 1" in capsys.readouterr().out
+
+
 def test_the_magic_writes_figures(shell, folder, without_compiler):
     shell.run_cell("%%trace --figures pictures\n" + CELL)
     assert (folder / "pictures" / "add_one_addresses.png").exists()
