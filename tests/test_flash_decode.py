@@ -3,17 +3,24 @@
 import numpy as np
 import pytest
 from cases import (
+    MASKS,
     TILES,
     assert_close,
     check_forward,
     each_mask,
+    each_option,
     each_shape,
     each_value,
+    large_scores,
     make_qkv,
+    mask_options,
+    split_options,
     strided,
 )
 
 from fa_numba import analysis, flash_attn_v2, flash_decode, reference, simt
+from fa_numba.analysis.num_splits import most_key_tiles
+from fa_numba.kernels.flash_decode import make_flash_decode
 
 pytestmark = pytest.mark.usefixtures("checked")
 
@@ -25,16 +32,17 @@ def on_full_caches(q, k, v, **options):
     return flash_decode(q, k, v, np.full(len(q), k.shape[1], np.int32), **options)
 
 
-def check_decode(q, k_cache, v_cache, seq_lens, *, causal=False, **options):
+def check_decode(q, k_cache, v_cache, seq_lens, **options):
     """Hold flash_decode to the definition; what is past the end of a sequence becomes NaN."""
     seq_lens = np.array(seq_lens, np.int32)
     for b, seq_len in enumerate(seq_lens):
         k_cache[b, seq_len:] = v_cache[b, seq_len:] = np.nan
     arrays = (q, k_cache, v_cache, seq_lens)
     before = [x.copy() for x in arrays]
-    out, lse = flash_decode(*arrays, causal=causal, **options)
-    want = reference.cached_attention(*arrays, causal=causal)
-    plain = reference.cached_attention(*arrays, causal=causal, dtype=np.float32)
+    out, lse = flash_decode(*arrays, **options)
+    options, _ = split_options(options)
+    want = reference.cached_attention(*arrays, **options)
+    plain = reference.cached_attention(*arrays, **options, dtype=np.float32)
     assert_close(out, want[0], plain[0], name="out")
     assert_close(lse, want[1], plain[1], name="lse")
     for x, y in zip(arrays, before, strict=True):
@@ -154,6 +162,119 @@ def test_causal_rows_do_not_load_what_none_of_them_sees(rng):
     assert loads[1] * 16 == loads[0] * 9  # 1 + 2 + ... + 8 of 8 · 8 tiles
 
 
+# --- windows, softcap, ALiBi ------------------------------------------------------------------
+
+
+@each_option
+@pytest.mark.parametrize("seqlen_q", [1, 5])
+@pytest.mark.parametrize("num_splits", [1, 3, 7])
+def test_masks(rng, seqlen_q, num_splits, mask):
+    q, k, v = make_qkv(rng, len(LENGTHS), seqlen_q, 40, 4, 2, 6)
+    tiles = {"num_splits": num_splits, "block_m": 4, "block_n": 8}
+    check_decode(q, k, v, LENGTHS, **mask_options(mask, 4), **tiles)
+
+
+@pytest.mark.parametrize("block_m, block_n", [*TILES, (16, 4)])
+def test_tile_size_does_not_change_the_answer_of_a_mask(rng, block_m, block_n):
+    q, k, v = make_qkv(rng, len(LENGTHS), 3, 40, 4, 2, 6)
+    tiles = {"num_splits": 3, "block_m": block_m, "block_n": block_n}
+    for mask in ("window", "all"):
+        check_decode(q, k, v, LENGTHS, **mask_options(MASKS[mask], 4), **tiles)
+
+
+@pytest.mark.parametrize("window_size", [(0, 0), (0, -1), (38, 0), (39, 0), (2**70, 2**70)])
+def test_windows_from_one_key_to_more_than_there_are(rng, window_size):
+    q, k, v = make_qkv(rng, len(LENGTHS), 1, 40, 4, 2, 8)
+    check_decode(q, k, v, LENGTHS, window_size=window_size, num_splits=2, block_m=4, block_n=8)
+
+
+def test_a_window_of_one_key_gives_its_value(rng):
+    q, k, v = make_qkv(rng, 2, 1, 40, 4, 1, 8)
+    out, _ = check_decode(q, k, v, [40, 13], window_size=(0, 0), num_splits=4, block_n=8)
+    for b, n in ((0, 39), (1, 12)):
+        np.testing.assert_array_equal(out[b, 0], np.broadcast_to(v[b, n, 0], (4, 8)))
+
+
+@each_mask
+def test_more_queries_than_a_window_has_keys_for(rng, causal):
+    """Queries 0 to 5 stand before the first key: with nothing to their right, they see none."""
+    q, k, v = make_qkv(rng, 1, 9, 8, 4, 2, 4)
+    options = {"causal": causal, "window_size": (4, 0), "num_splits": 2, "block_m": 4, "block_n": 4}
+    out, lse = check_decode(q, k, v, [3], **options)
+    assert (out[:, :6] == 0).all() and (lse[..., :6] == -np.inf).all()
+    assert np.isfinite(lse[..., 6:]).all()
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("softcap", [1e-3, 1.0, 50.0, 1e4, 1e30])
+def test_softcap_of_large_scores(rng, softcap, num_splits):
+    q, k, v = large_scores(rng)
+    assert np.abs(q[0, :, 0] @ k[0, :, 0].T / 2).max() > 1e4
+    options = {"softcap": softcap, "num_splits": num_splits, "block_m": 8, "block_n": 4}
+    check_decode(q, k, v, [20], causal=True, **options)
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+def test_each_head_has_a_slope_of_its_own(rng, num_kv_heads):
+    """Also where heads are rows of one tile; so steep a slope leaves the last key alone."""
+    q, k, v = make_qkv(rng, 2, 1, 24, 4, num_kv_heads, 8)
+    slopes = np.array([1e4, 0, 0.5, -0.25], np.float32)
+    options = {"num_splits": 3, "block_m": 4, "block_n": 8}
+    out, _ = check_decode(q, k, v, [24, 17], alibi_slopes=slopes, **options)
+    np.testing.assert_array_equal(out[:, 0, 0], v[[0, 1], [23, 16], 0])
+
+
+def test_slopes_may_be_a_strided_view_and_are_left_alone(rng):
+    q, k, v = make_qkv(rng, 1, 2, 13, 3, 1, 4)
+    slopes = np.linspace(0, 1, 6, dtype=np.float32)[::-2]
+    slopes.flags.writeable = False
+    check_decode(q, k, v, [13], alibi_slopes=slopes, num_splits=2, block_n=4)
+
+
+def test_nan_among_the_slopes_stays_in_its_head(rng):
+    q, k, v = make_qkv(rng, 1, 2, 9, 2, 1, 4)
+    slopes = np.array([np.nan, 0.5], np.float32)
+    out, lse = on_full_caches(q, k, v, alibi_slopes=slopes, num_splits=2, block_n=4)
+    assert np.isnan(out[:, :, 0]).all() and np.isfinite(out[:, :, 1]).all()
+    assert np.isnan(lse[:, 0]).all() and np.isfinite(lse[:, 1]).all()
+
+
+@each_option
+def test_one_split_of_a_mask_is_flash_attn_v2_bit_for_bit(rng, mask):
+    q, k, v = make_qkv(rng, 2, 5, 21, 2, 2, 8)
+    options = {**mask_options(mask, 2), "block_m": 4, "block_n": 4}
+    got = on_full_caches(q, k, v, num_splits=1, **options)
+    for x, y in zip(got, flash_attn_v2(q, k, v, **options), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+@pytest.mark.parametrize("num_splits", [1, 2, 5])
+def test_keys_left_of_a_window_are_not_loaded(rng, num_splits):
+    """The query at key 60 sees 45 to 60: with tiles of 8 that is the tiles from 40 on."""
+    q, k, v = make_qkv(rng, 1, 1, 64, 2, 1, 4)
+    k[:, :40] = v[:, :40] = np.nan
+    options = {"window_size": (15, -1), "num_splits": num_splits, "block_m": 2, "block_n": 8}
+    with simt.tracing() as traces:
+        out, lse = flash_decode(q, k, v, np.array([61], np.int32), **options)
+    assert np.isfinite(out).all() and np.isfinite(lse).all()
+    for cache in ("k_cache", "v_cache"):
+        assert traces[0].arrays[cache].loads == (61 - 40) * 4
+
+
+def test_the_splits_share_what_a_window_leaves(rng):
+    """A window of 8 tiles far into the cache: each of 4 splits attends to 2 of them."""
+    q, k, v = make_qkv(rng, 1, 1, 256, 1, 1, 4)
+    out_partial, lse_partial = np.empty((4, *q.shape), np.float32), np.empty((4, 1, 1, 1), "f4")
+    args = (q, k, v, np.array([256], np.int32), out_partial, lse_partial)
+    kernel = make_flash_decode(4, 1, 8, False, (63, 0))
+    simt.run(kernel, (4, 1, 1), (8, 1), *args, np.float32(0.5), np.float32(0))
+    for split in range(4):
+        n = slice(192 + 16 * split, 208 + 16 * split)
+        out, lse = reference.attention(q, k[:, n], v[:, n])
+        np.testing.assert_allclose(out_partial[split], out, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(lse_partial[split], lse, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "batch, max_len, splits",
     [
@@ -172,6 +293,24 @@ def test_zero_splits_fill_the_gpu(batch, max_len, splits):
     with simt.tracing() as traces:
         flash_decode(q, cache, cache, np.zeros(batch, np.int32))  # short, but who knows it?
     assert traces[0].grid == (splits, 2, batch)
+
+
+def test_no_more_splits_than_a_window_has_tiles():
+    q = np.zeros((1, 1, 8, 64), np.float32)
+    cache = np.broadcast_to(np.zeros(64, np.float32), (1, 100_000, 2, 64))
+    with simt.tracing() as traces:
+        for window_size in ((0, 0), (63, 0), (64, -1), (1000, 0), (10**6, 0), (-1, 5)):
+            flash_decode(q, cache, cache, np.zeros(1, np.int32), window_size=window_size)
+    # 64 keys lie in two tiles of 64 unless they begin with one, 1001 keys in 17
+    assert [trace.grid[0] for trace in traces[::2]] == [1, 2, 2, 17, 80, 80]
+
+
+@pytest.mark.parametrize("left, seqlen_q, block_n", [(0, 1, 1), (3, 2, 4), (7, 1, 8), (12, 5, 5)])
+def test_the_tiles_of_a_window_are_counted_wherever_it_begins(left, seqlen_q, block_n):
+    seen = [
+        len({n // block_n for n in range(max(0, end - seqlen_q - left), end)}) for end in range(41)
+    ]
+    assert most_key_tiles(40, seqlen_q, (left, 0), block_n) == max(seen)
 
 
 def test_splits_are_chosen_by_the_sms_of_the_gpu():

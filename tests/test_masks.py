@@ -24,7 +24,7 @@ from test_flash_attn_v1 import flash_attn_v1
 
 import fa_numba
 from fa_numba import arrays, flash_attn_bwd, flash_attn_v2, naive_attn, reference, simt
-from fa_numba.analysis.machine_code import compile_kernel, compiler_available
+from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
 from fa_numba.kernels import flash_attn_v2 as module_v2
 from fa_numba.kernels import masks
 
@@ -287,9 +287,11 @@ def launched(function, mask):
     """(kernel, arguments) of what a function launches on small arrays."""
     q, k, v = (np.ones((1, 3, 2, 64), np.float32) for _ in range(3))
     mask = mask_options(mask, 2)
-    args = (
-        (q, q, k, v, q, np.ones((1, 2, 3), np.float32)) if "bwd" in function.__name__ else (q, k, v)
-    )
+    args = {
+        "flash_attn_bwd": (q, q, k, v, q, np.ones((1, 2, 3), np.float32)),
+        "flash_decode": (q, k, v, np.full(1, 3, np.int32)),
+        "paged_attn_decode": (q, k, v, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32)),
+    }.get(function.__name__, (q, k, v))
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -299,7 +301,8 @@ def launched(function, mask):
     return [(kernel, args) for kernel, args in seen if kernel.py_func.__name__ in MASKED]
 
 
-MASKED = {f"{name}_kernel" for name in ("scores", "flash_attn_v1", "flash_attn_v2", "dkdv", "dq")}
+KERNELS = "scores flash_attn_v1 flash_attn_v2 dkdv dq flash_decode paged_attn_decode"
+MASKED = {f"{name}_kernel" for name in KERNELS.split()}
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
@@ -309,7 +312,8 @@ MASKED = {f"{name}_kernel" for name in ("scores", "flash_attn_v1", "flash_attn_v
         (f, "all", (8, 0))
         for f in (naive_attn, fa_numba.flash_attn_v1, flash_attn_v2, flash_attn_bwd)
     ]
-    + [(flash_attn_v2, "window", (7, 5)), (flash_attn_bwd, "softcap_alibi", (9, 0, "a"))],
+    + [(flash_attn_v2, "window", (7, 5)), (flash_attn_bwd, "softcap_alibi", (9, 0, "a"))]
+    + [(fa_numba.flash_decode, "all", cc) for cc in TARGETS],
 )
 def test_compiles_within_the_budget(function, mask, cc):
     for kernel, args in launched(function, MASKS[mask]):

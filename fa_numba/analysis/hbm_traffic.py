@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
 from fa_numba.analysis.feature_dim import feature_dim, recurrent_by_default
-from fa_numba.analysis.num_splits import choose_num_splits
+from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
 
 
 @dataclass(frozen=True)
@@ -309,6 +309,8 @@ def flash_decode(
     head_dim,
     *,
     causal=False,
+    window_size=(-1, -1),
+    alibi=False,
     num_splits=0,
     block_m=None,
     block_n=None,
@@ -320,6 +322,9 @@ def flash_decode(
     seq_lens : sequence of int
     max_len, seqlen_q, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+        With alibi_slopes, which every thread of the first kernel reads.
     num_splits : int, default=0
         0 is what the CPU engine chooses.
     block_m, block_n : int, default=what the kernel chooses
@@ -337,18 +342,26 @@ def flash_decode(
     num_m_tiles = ceil_div(num_rows, block_m)
     thread_blocks = num_m_tiles * num_kv_heads * batch
     if num_splits == 0:
-        num_splits = choose_num_splits(thread_blocks, ceil_div(max_len, block_n))
+        num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
+        num_splits = choose_num_splits(thread_blocks, num_n_tiles)
     thread_blocks *= num_splits
 
+    left, right = _sides(causal, window_size)
     keys = 0  # that the thread blocks of one K/V head load
     for seqlen_k, m_tile, split in itertools.product(
         seq_lens, range(num_m_tiles), range(num_splits)
     ):
-        num_n_tiles = ceil_div(seqlen_k, block_n)
-        n_first, n_end = (s * num_n_tiles // num_splits * block_n for s in (split, split + 1))
-        if causal:  # the tile's last query sees the keys before n_end; tiles are loaded whole
+        first_tile = 0
+        if left >= 0:  # the tile's first query sees the keys from position − left
+            first_m = m_tile * block_m // group_size
+            first_tile = max(0, first_m + seqlen_k - seqlen_q - left) // block_n
+        num_n_tiles = ceil_div(seqlen_k, block_n) - first_tile
+        n_first, n_end = (
+            (first_tile + s * num_n_tiles // num_splits) * block_n for s in (split, split + 1)
+        )
+        if right >= 0:  # the tile's last query sees the keys before n_end; tiles are loaded whole
             last_m = ((m_tile + 1) * block_m - 1) // group_size
-            n_end = min(n_end, last_m + 1 + seqlen_k - seqlen_q)
+            n_end = min(n_end, last_m + seqlen_k - seqlen_q + right + 1)
         n_tiles = ceil_div(max(0, n_end - n_first), block_n)
         keys += min(seqlen_k, n_first + n_tiles * block_n) - min(seqlen_k, n_first)
 
@@ -360,6 +373,7 @@ def flash_decode(
         "k_cache": k,
         "v_cache": k,
         "seq_lens": thread_blocks * block_m * block_n,
+        "alibi_slopes": alibi * thread_blocks * block_m * block_n,
         "out_partial": partial * head_dim,
         "lse_partial": partial * 32,
     }

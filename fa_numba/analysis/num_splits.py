@@ -31,3 +31,26 @@ def choose_num_splits(thread_blocks, num_n_tiles, num_sms=None):
         num_sms = DEVICES[DEFAULT].num_sms
     enough = ceil_div(BLOCKS_PER_SM * num_sms, max(1, thread_blocks))
     return max(1, min(enough, num_n_tiles))
+
+
+def most_key_tiles(max_len, seqlen_q, window_size, block_n):
+    """The most tiles of keys that a tile of queries may see.
+
+    Parameters
+    ----------
+    max_len : int
+        Keys in the longest sequence that there may be.
+    seqlen_q : int
+    window_size : (left, right)
+        With a left side the first query sees the last left + seqlen_q keys and no others.
+    block_n : int
+
+    Returns
+    -------
+    int
+    """
+    left, _ = window_size
+    whole = ceil_div(max_len, block_n)
+    if left < 0:
+        return whole
+    return min(whole, ceil_div(left + seqlen_q + block_n - 1, block_n))  # wherever they begin
