@@ -32,6 +32,8 @@ K_AXES = ("batch", "seqlen_k", "num_kv_heads", "head_dim")
 DECODE_AXES = ("batch", "max_len", "num_kv_heads", "head_dim")
 NEW_AXES = ("batch", "seqlen_new", "num_kv_heads", "head_dim")
 CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
+PACKED_Q_AXES = ("num_tokens_q", "num_heads", "head_dim")
+PACKED_K_AXES = ("num_tokens_k", "num_kv_heads", "head_dim")
 TOKEN_AXES = ("num_tokens", "num_kv_heads", "head_dim")
 
 TO_LIBRARY = {
@@ -95,6 +97,31 @@ def check_bwd(dout, q, k, v, out, lse):
     _float32("lse", lse)
     batch, seqlen_q, num_heads, _ = q.shape
     _lse_shape("lse", lse, (batch, num_heads, seqlen_q))
+
+
+def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
+    """Raise unless q, k, v are packed sequences, and these say where each begins and ends.
+
+    Where is read where they are NumPy arrays; on a GPU that would mean waiting for it.
+    """
+    _one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _float32(name, x)
+        _axes(name, x, PACKED_Q_AXES if name == "q" else PACKED_K_AXES)
+        _last_axis_contiguous(name, x)
+    _, num_heads, head_dim = q.shape
+    _head_dim("q", head_dim)
+    _fits_grid(0, num_heads)
+    _same_shape("v", v, "k", k)
+    if k.shape[2] != head_dim:
+        raise ValueError(f"k and v must have the head_dim of q, {head_dim}, got {k.shape[2]}")
+    _heads(num_heads, k.shape[1], "k and v")
+    for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        _int32(name, x)
+        _axes(name, x, ("batch + 1",))
+    _same_shape("cu_seqlens_k", cu_seqlens_k, "cu_seqlens_q", cu_seqlens_q)
+    _starts("cu_seqlens_q", cu_seqlens_q, "q", q.shape[0])
+    _starts("cu_seqlens_k", cu_seqlens_k, "k", k.shape[0])
 
 
 def check_decode(q, k_cache, v_cache, seq_lens):
@@ -488,9 +515,9 @@ def check_mask(q, causal, window_size, softcap, alibi_slopes):
     _one_library(q=q, alibi_slopes=alibi_slopes)
     _float32("alibi_slopes", alibi_slopes)
     _axes("alibi_slopes", alibi_slopes, ("num_heads",))
-    if alibi_slopes.shape[0] != q.shape[2]:
+    if alibi_slopes.shape[0] != q.shape[-2]:
         raise ValueError(
-            f"alibi_slopes must have one slope for each of the {q.shape[2]} heads of q, "
+            f"alibi_slopes must have one slope for each of the {q.shape[-2]} heads of q, "
             f"got {alibi_slopes.shape[0]}"
         )
     return constants, alibi_slopes
@@ -592,6 +619,29 @@ def _int32(name, x):
 def _lengths(seq_lens, most, limit):
     for b in np.flatnonzero((seq_lens < 0) | (seq_lens > limit))[:1]:
         raise ValueError(f"seq_lens[{b}] must be from 0 to {most} = {limit}, got {seq_lens[b]}")
+
+
+def _starts(name, starts, x_name, num_tokens):
+    """Raise unless these cut num_tokens tokens, those of `x_name`, into sequences."""
+    needed = 2 if num_tokens else 1
+    if starts.shape[0] < needed:
+        raise ValueError(
+            f"{name} must have batch + 1 numbers, at least {needed} for the {num_tokens} tokens "
+            f"of {x_name}, got {starts.shape[0]}"
+        )
+    if arrays.library_of(starts) != "numpy":
+        return
+    if starts[0] != 0:
+        raise ValueError(f"{name}[0] must be 0, where the first sequence begins, got {starts[0]}")
+    for b in np.flatnonzero(starts[1:] < starts[:-1])[:1]:
+        raise ValueError(
+            f"{name} must nowhere fall, got {name}[{b}] = {starts[b]} and "
+            f"{name}[{b + 1}] = {starts[b + 1]}"
+        )
+    if starts[-1] != num_tokens:
+        raise ValueError(
+            f"{name} must end with the number of tokens of {x_name}, {num_tokens}, got {starts[-1]}"
+        )
 
 
 def _page_tables(k_cache, v_cache, block_table, seq_lens):

@@ -132,6 +132,33 @@ def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **optio
     return out, lse
 
 
+def varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.float64, **options):
+    """`attention` of each sequence of a packed batch to its own keys.
+
+    Parameters
+    ----------
+    q : array of shape (num_tokens_q, num_heads, head_dim)
+    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim)
+    cu_seqlens_q, cu_seqlens_k : integer arrays of shape (batch + 1,)
+        Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1.
+    dtype, **options
+        As for `attention`.
+
+    Returns
+    -------
+    out : array of shape (num_tokens_q, num_heads, head_dim), dtype
+    lse : array of shape (num_heads, num_tokens_q), dtype
+        As from `attention`.
+    """
+    num_tokens_q, num_heads, _ = q.shape
+    out, lse = np.zeros(q.shape, dtype), np.zeros((num_heads, num_tokens_q), dtype)
+    for b in range(len(cu_seqlens_q) - 1):
+        rows, keys = (slice(*cu[b : b + 2]) for cu in (cu_seqlens_q, cu_seqlens_k))
+        one = attention(q[None, rows], k[None, keys], v[None, keys], dtype=dtype, **options)
+        out[rows], lse[:, rows] = (x[0] for x in one)
+    return out, lse
+
+
 def paged_attention(q, k_cache, v_cache, block_table, seq_lens, **options):
     """`cached_attention` to the keys that `paged_kv_lookup` finds.
 

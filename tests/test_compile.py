@@ -28,7 +28,8 @@ STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without
 CACHE = ("reshape_and_cache", "copy_pages", "swap_pages")  # change theirs in place
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
-FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", "flash_attn_v2", *DECODE)
+V2 = ("flash_attn_v2", "flash_attn_varlen")
+FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *DECODE)
 ATTENTION = (*FORWARD, "lazy_softmax_attn", "flash_attn_bwd")
 OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk", *CACHE, *SOFTMAXES)
 
@@ -62,6 +63,9 @@ def run(name, head_dim=64, causal=False, strided=False):
         k, v = (random(1, 1, head_dim) for _ in range(2))
         return function(k, v, k_cache, v_cache, one)
     q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
+    if name == "flash_attn_varlen":
+        starts = np.array([0, 3], np.int32)
+        return function(q[0], k[0], v[0], starts, starts, causal=causal)
     if name == "linear_attn":
         for name in FEATURE_MAPS[1:]:
             feature_map(q, name, random(1, head_dim, 6) if name == "hedgehog" else None)
@@ -152,7 +156,7 @@ def test_any_head_dim_stays_in_registers(name, head_dim):
         check(kernel, args, (8, 0))
 
 
-@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_bwd", *DECODE, *CACHE])
+@pytest.mark.parametrize("name", [*V2, "flash_attn_bwd", *DECODE, *CACHE])
 def test_strided_arrays_cost_no_spill(name):
     for kernel, args in launches(name, strided=True):
         check(kernel, args, (9, 0, "a"))

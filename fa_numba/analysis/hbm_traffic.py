@@ -243,6 +243,69 @@ def flash_attn_v2(
     return Traffic(loads, {"out": q, "lse": heads * seqlen_q})
 
 
+def flash_attn_varlen(
+    cu_seqlens_q,
+    cu_seqlens_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    alibi=False,
+    block_m=None,
+    block_n=None,
+):
+    """Traffic of `fa_numba.flash_attn_varlen`.
+
+    Parameters
+    ----------
+    cu_seqlens_q, cu_seqlens_k : sequences of int
+    num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+        With alibi_slopes.
+    block_m, block_n : int, default=what the kernel chooses
+
+    Returns
+    -------
+    Traffic
+        cu_seqlens_q, cu_seqlens_k and alibi_slopes are read by every thread of a thread block: the
+        hardware makes one access of each warp's.
+    """
+    block_m, block_n = _tiles("flash_attn_v2", head_dim, block_m, block_n)
+    starts_q, starts_k = ([int(start) for start in cu] for cu in (cu_seqlens_q, cu_seqlens_k))
+    seqlens_q, seqlens_k = (
+        [end - start for start, end in itertools.pairwise(cu)] for cu in (starts_q, starts_k)
+    )
+    walked = sum(
+        _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal, window_size)
+        for seqlen_q, seqlen_k in zip(seqlens_q, seqlens_k, strict=True)
+    )
+    looks = 0  # of a thread at cu_seqlens_q, summed over the thread blocks of one head
+    for tile in range(starts_q[-1] // block_m + len(seqlens_q)):
+        b, b_end = 0, len(seqlens_q)
+        while b_end - b > 1:
+            middle = (b + b_end) // 2
+            found = starts_q[middle] // block_m + middle <= tile
+            b, b_end = (middle, b_end) if found else (b, middle)
+            looks += 1
+        looks += 2  # where the sequence begins, and where it ends
+    num_m_tiles = sum(ceil_div(seqlen_q, block_m) for seqlen_q in seqlens_q)
+    threads = num_heads * block_m * block_n
+    rows, k = num_heads * starts_q[-1], num_heads * walked * head_dim
+    loads = {
+        "q": rows * head_dim,
+        "k": k,
+        "v": k,
+        "cu_seqlens_q": looks * threads,
+        "cu_seqlens_k": 2 * num_m_tiles * threads,
+        "alibi_slopes": alibi * num_m_tiles * threads,
+    }
+    return Traffic(loads, {"out": rows * head_dim, "lse": rows})
+
+
 def flash_attn_bwd(
     batch,
     seqlen_q,

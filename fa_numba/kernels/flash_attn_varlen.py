@@ -1,0 +1,226 @@
+"""FlashAttention-2 over a packed batch: sequences of any lengths, end to end, with no padding.
+
+flash_attn_v2      (batch, seqlen, ...)  each sequence as long as the longest
+flash_attn_varlen  (num_tokens, ...)     each as long as it is; no padding read   <- this file
+
+A batch of unequal sequences, padded to a rectangle, reads and computes what nobody asked for. Here
+the tokens of all of them lie in one row, and cu_seqlens says where each begins: sequence b is
+tokens cu_seqlens[b] to cu_seqlens[b + 1].
+
+A thread block first finds out whose tile of queries it has. Numbered without gaps, the tiles of
+sequence b would begin after ⌈length / BLOCK_M⌉ for each one before it: a sum over the lengths, and
+for the size of the grid they would be needed on the host. Numbered from cu_seqlens_q[b] // BLOCK_M
++ b they need neither. The numbers suffice, ⌊y / B⌋ − ⌊x / B⌋ + 1 >= ⌈(y − x) / B⌉, and of each
+sequence at most one is nobody's; they rise with b, so that a binary search finds b.
+
+Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1, for each sequence.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+
+NEG_INF = np.float32(-np.inf)
+
+
+@functools.cache
+def make_flash_attn_varlen(
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
+    """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
+
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score = masks.make_score(SOFTCAP, ALIBI)
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit
+    def flash_attn_varlen_kernel(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, softmax_scale, alibi_slopes
+    ):
+        """A thread block owns BLOCK_M query rows of a sequence and walks its tiles of K and V.
+
+        grid      (num_tokens_q // BLOCK_M + batch, num_heads); threads (BLOCK_N, BLOCK_M):
+                  thread (ty, tx) computes score [ty, tx] of each tile, and columns
+                  tx, tx + BLOCK_N, ... of out
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                  s_tile, p_tile (BLOCK_M, BLOCK_N)
+        private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
+        HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, but for the
+                  tiles that none of them sees; cu_seqlens_q in every thread about log2(batch)
+                  times, cu_seqlens_k twice; with ALIBI alibi_slopes in every thread
+        paper     FlashAttention-2, Algorithm 1
+        budget    128 registers, 14400 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
+        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        tile, head = cuda.blockIdx.x, cuda.blockIdx.y
+        b, b_end = 0, cu_seqlens_q.shape[0] - 1
+        while b_end - b > 1:  # the last sequence whose first tile is not after this one
+            middle = (b + b_end) // 2
+            if cu_seqlens_q[middle] // BLOCK_M + middle <= tile:
+                b = middle
+            else:
+                b_end = middle
+        q_start = cu_seqlens_q[b]
+        seqlen_q = cu_seqlens_q[b + 1] - q_start
+        m_start = (tile - q_start // BLOCK_M - b) * BLOCK_M
+        if m_start >= seqlen_q:  # a tile that is nobody's: all of the thread block leaves
+            return
+        k_start = cu_seqlens_k[b]
+        seqlen_k = cu_seqlens_k[b + 1] - k_start
+        kv_head = head // (q.shape[1] // k.shape[1])
+        m = m_start + ty  # this thread's query, counted within the sequence as all is from here
+        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        # Tiles without a key that a row of this one sees are not even loaded.
+        n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
+        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
+        slope = alibi_slopes[head] if ALIBI else float32(0.0)
+
+        # Past the end of a sequence lies the next one: 0 is taken instead, which no score sees.
+        for d in range(tx, HEAD_DIM, BLOCK_N):
+            q_tile[ty, d] = q[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+        for c in range(NUM_COLS):
+            acc[c] = float32(0.0)
+        m_i = NEG_INF
+        l_i = float32(0.0)
+
+        for n_start in range(n_first, n_end, BLOCK_N):
+            for r in range(ty, BLOCK_N, BLOCK_M):
+                n = n_start + r
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    k_tile[r, d] = k[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = v[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+            cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
+
+            s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
+            for d in range(HEAD_DIM):
+                s += q_tile[ty, d] * k_tile[tx, d]
+            n = n_start + tx
+            seen = sees(position, n, seqlen_k)
+            s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
+            cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
+
+            m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
+            for c in range(BLOCK_N):
+                m_new = max(m_new, s_tile[ty, c])
+            shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
+            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)         line 9
+            m_i = m_new
+            cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
+
+            l_ij = float32(0.0)
+            for c in range(NUM_COLS):
+                pv[c] = float32(0.0)
+            for r in range(BLOCK_N):
+                p = p_tile[ty, r]
+                l_ij += p
+                for c in range(NUM_COLS):
+                    d = tx + c * BLOCK_N
+                    if d < HEAD_DIM:
+                        pv[c] += p * v_tile[r, d]
+            # Summed by tiles: added to acc one by one, N terms would lose more digits.
+            l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
+            for c in range(NUM_COLS):
+                acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+
+        if m < seqlen_q:
+            for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
+                d = tx + c * BLOCK_N
+                if d < HEAD_DIM:
+                    x = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
+                    out[q_start + m, head, d] = x
+            if tx == 0:
+                lse[head, q_start + m] = m_i + math.log(l_i)  # -inf: it saw no key       line 13
+
+    return flash_attn_varlen_kernel
+
+
+def flash_attn_varlen(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    block_m=None,
+    block_n=None,
+):
+    """FlashAttention-2 over a packed batch: each sequence attends to itself alone.
+
+    Parameters
+    ----------
+    q : array of shape (num_tokens_q, num_heads, head_dim), float32
+        The queries of all sequences, end to end.
+    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), float32
+        Their keys and values. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides
+        with a contiguous last axis; head_dim from 1 to 256.
+    cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
+        Where the sequences begin, and last where they end: sequence b is tokens cu_seqlens[b] to
+        cu_seqlens[b + 1] − 1, so that it starts with 0, ends with the number of tokens, and nowhere
+        falls. A sequence may have no tokens, on either side or both.
+    causal : bool, default=False
+        Bottom-right aligned within each sequence: its last query sees all of its keys.
+    window_size : (left, right), default=(-1, -1)
+        A query sees the keys from left before its place among its sequence's keys to right after
+        it, both included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
+    softcap : float, default=0.0
+        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+    alibi_slopes : array of shape (num_heads,), float32, default=None
+        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
+    softmax_scale : float, default=1/√head_dim
+    block_m, block_n : int, default=chosen
+        Tile sizes, those of `flash_attn_v2`.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (num_heads, num_tokens_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+
+    Notes
+    -----
+    The contents of cu_seqlens_q and cu_seqlens_k are checked where they are NumPy arrays. On a GPU
+    that would mean waiting for it, so they are not: numbers that are none of the above read memory
+    that is not the batch's, or leave rows of out unwritten.
+    """
+    checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    num_tokens_q, num_heads, head_dim = q.shape
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
+    out = arrays.empty(q, q.shape)
+    lse = arrays.empty(q, (num_heads, num_tokens_q))
+    kernel = make_flash_attn_varlen(head_dim, block_m, block_n, *mask)
+    grid = (num_tokens_q // block_m + cu_seqlens_q.shape[0] - 1, num_heads)
+    packed = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    arrays.launch(kernel, grid, (block_n, block_m), *packed, out, lse, softmax_scale, slopes)
+    return out, lse

@@ -1,0 +1,287 @@
+"""flash_attn_varlen on the CPU engine, every access checked."""
+
+import re
+
+import numpy as np
+import pytest
+from cases import (
+    MASKS,
+    TILES,
+    VALUES,
+    assert_close,
+    each_mask,
+    each_option,
+    make_qkv,
+    mask_options,
+    split_options,
+)
+
+from fa_numba import flash_attn_v2, flash_attn_varlen, reference, simt
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+# Of the queries and of the keys. With tiles of 8: none, one, tile ± 1, whole tiles, both sides.
+LENGTHS = {
+    "one_sequence": ([13], [21]),
+    "many": ([0, 1, 7, 8, 9, 17, 0], [3, 1, 7, 8, 9, 19, 0]),
+    "ends_on_a_tile": ([8, 16, 8], [16, 8, 8]),
+    "empty_first_and_last": ([0, 0, 9, 0], [0, 5, 9, 0]),
+    "no_keys": ([5, 9, 3], [7, 0, 4]),  # rows of 0 and -inf in the middle
+    "more_queries_than_keys": ([20, 9], [6, 1]),  # causal: rows that see no key
+    "one_query_each": ([1] * 10, [9, 1, 33, 0, 8, 7, 2, 16, 17, 5]),  # a step of decoding
+    "no_tokens": ([0, 0], [0, 0]),
+    "no_queries": ([0, 0], [4, 9]),
+    "no_batch": ([], []),
+}
+each_lengths = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+EIGHTS = {"block_m": 8, "block_n": 8}
+
+
+def starts(lengths):
+    """cu_seqlens of these lengths."""
+    return np.cumsum([0, *lengths], dtype=np.int32)
+
+
+def make_packed(rng, lengths, num_heads=2, num_kv_heads=1, head_dim=6):
+    """Normally distributed q, k, v, and where their sequences begin."""
+    cu = [starts(side) for side in lengths]
+    q, k, v = make_qkv(rng, 1, *(c[-1] for c in cu), num_heads, num_kv_heads, head_dim)
+    return q[0], k[0], v[0], *cu
+
+
+def check(q, k, v, *cu, **options):
+    """Hold flash_attn_varlen to the definition; its arguments may not change."""
+    packed = (q, k, v, *cu)
+    before = [x.copy() for x in packed]
+    what, tiles = split_options(options)
+    out, lse = flash_attn_varlen(*packed, **what, **tiles)
+    want = reference.varlen_attention(*packed, **what)
+    plain = reference.varlen_attention(*packed, **what, dtype=np.float32)
+    assert_close(out, want[0], plain[0], name="out")
+    assert_close(lse, want[1], plain[1], name="lse")
+    for x, y in zip(packed, before, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+    return out, lse
+
+
+def one_by_one(q, k, v, cu_q, cu_k, **options):
+    """(rows, out, lse) of each sequence, from flash_attn_v2."""
+    for b in range(len(cu_q) - 1):
+        rows, keys = (slice(cu[b], cu[b + 1]) for cu in (cu_q, cu_k))
+        out, lse = flash_attn_v2(q[None, rows], k[None, keys], v[None, keys], **options)
+        yield rows, out[0], lse[0]
+
+
+@each_mask
+@each_lengths
+def test_lengths(rng, lengths, causal):
+    check(*make_packed(rng, lengths), causal=causal, **EIGHTS)
+
+
+@each_option
+def test_masks(rng, mask):
+    packed = make_packed(rng, ([0, 1, 9, 17, 12], [4, 1, 21, 8, 0]), num_heads=4, num_kv_heads=2)
+    check(*packed, **mask_options(mask, 4), **EIGHTS)
+
+
+@pytest.mark.parametrize(
+    "mask", [{}, {"causal": True}, MASKS["all"]], ids=["full", "causal", "all"]
+)
+@each_lengths
+def test_each_sequence_is_flash_attn_v2_bit_for_bit(rng, lengths, mask):
+    packed = make_packed(rng, lengths, num_heads=4, num_kv_heads=2)
+    options = mask_options(mask, 4) | EIGHTS
+    out, lse = flash_attn_varlen(*packed, **options)
+    for rows, out_one, lse_one in one_by_one(*packed, **options):
+        np.testing.assert_array_equal(out[rows], out_one, strict=True)
+        np.testing.assert_array_equal(lse[:, rows], lse_one, strict=True)
+
+
+@each_mask
+@pytest.mark.parametrize("block_m, block_n", [*TILES, (16, 4)])
+def test_tile_size_does_not_change_the_answer(rng, block_m, block_n, causal):
+    packed = make_packed(rng, ([0, 3, 4, 5, 16, 11, 1], [2, 3, 4, 5, 17, 0, 9]))
+    check(*packed, causal=causal, block_m=block_m, block_n=block_n)
+
+
+@pytest.mark.parametrize("block_m", [1, 2, 3, 4, 7])
+def test_every_tile_is_found_wherever_it_begins(rng, block_m):
+    """Sequences of 0 to 5 queries, in another order each time: ends before, on and past a tile."""
+    for _ in range(10):
+        lengths = rng.integers(0, 6, size=rng.integers(1, 9))
+        q, k, v, *cu = make_packed(rng, (lengths, np.ones_like(lengths)), 1, 1, 1)
+        out, lse = flash_attn_varlen(q, k, v, *cu, block_m=block_m, block_n=2)
+        np.testing.assert_array_equal(out, np.repeat(v, lengths, axis=0))  # of the only key
+        assert np.isfinite(lse).all()
+
+
+@pytest.mark.parametrize("num_heads, num_kv_heads", [(3, 3), (4, 2), (6, 2), (5, 1)])
+def test_heads(rng, num_heads, num_kv_heads):
+    packed = make_packed(rng, ([9, 0, 3], [11, 2, 3]), num_heads, num_kv_heads)
+    check(*packed, causal=True, **EIGHTS)
+
+
+@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
+def test_chosen_tiles(rng, head_dim):
+    check(*make_packed(rng, ([17, 1, 5], [18, 0, 9]), 1, 1, head_dim), causal=True)
+
+
+@each_mask
+@pytest.mark.parametrize("values", VALUES, ids=lambda values: values.__name__)
+def test_values(rng, values, causal):
+    q, k, v = (np.concatenate([x[0], x[0, :7]]) for x in values(rng))
+    cu_q, cu_k = (starts([len(x) - 7, 7]) for x in (q, k))
+    check(q, k, v, cu_q, cu_k, causal=causal, **EIGHTS)
+
+
+@pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
+def test_softmax_scale(rng, softmax_scale):
+    check(*make_packed(rng, ([5, 4], [9, 4])), softmax_scale=softmax_scale)
+
+
+def test_strided_views_are_read_in_place_and_left_alone(rng):
+    packed = []
+    for x in make_packed(rng, ([9, 0, 5], [11, 4, 5])):
+        gaps = np.zeros([2 * n for n in x.shape], x.dtype)
+        view = gaps[::2] if x.ndim == 1 else gaps[::2, ::2, : x.shape[2]]
+        view[...] = x
+        view.flags.writeable = False
+        packed.append(view)
+    check(*packed, causal=True, **EIGHTS)
+
+
+@pytest.mark.parametrize("mask", [{}, MASKS["all"]], ids=["full", "all"])
+@pytest.mark.parametrize("bad", [1, 2, 3])
+def test_nan_in_one_sequence_never_reaches_another(rng, bad, mask):
+    q, k, v, *cu = make_packed(rng, ([3, 9, 8, 1, 4], [5, 9, 1, 2, 4]))
+    options = mask_options(mask, 2) | EIGHTS
+    want = flash_attn_varlen(q, k, v, *cu, **options)
+    rows, keys = (slice(c[bad], c[bad + 1]) for c in cu)
+    q[rows] = k[keys] = v[keys] = np.nan
+    out, lse = flash_attn_varlen(q, k, v, *cu, **options)
+    assert np.isnan(out[rows]).any()
+    for x, y in ((out, want[0]), (lse.T, want[1].T)):
+        for others in (slice(0, rows.start), slice(rows.stop, None)):
+            np.testing.assert_array_equal(x[others], y[others])
+
+
+def test_the_same_bits_from_run_to_run(rng):
+    packed = make_packed(rng, LENGTHS["many"])
+    for x, y in zip(flash_attn_varlen(*packed), flash_attn_varlen(*packed), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_no_padding_is_read_and_at_most_one_tile_of_a_sequence_is_nobodys(rng):
+    lengths = [1, 40, 3, 0, 9]
+    packed = make_packed(rng, (lengths, lengths), 1, 1, 4)
+    with simt.tracing() as traces:
+        flash_attn_varlen(*packed, **EIGHTS)
+    (trace,) = traces
+    tiles = [-(-n // 8) for n in lengths]
+    assert sum(tiles) <= trace.grid[0] == 53 // 8 + 5 <= sum(tiles) + len(lengths)
+    assert trace.arrays["q"].loads == sum(lengths) * 4
+    assert trace.arrays["k"].loads == sum(m * n for m, n in zip(tiles, lengths, strict=True)) * 4
+
+
+def ints(*numbers, dtype=np.int32):
+    return np.array(numbers, dtype)
+
+
+def ones(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+GOOD = {
+    "q": ones(5, 4, 8),
+    "k": ones(6, 2, 8),
+    "v": ones(6, 2, 8),
+    "cu_seqlens_q": ints(0, 2, 5),
+    "cu_seqlens_k": ints(0, 6, 6),
+}
+BAD = [
+    ({"q": [1.0]}, TypeError, "q must be a NumPy array"),
+    ({"cu_seqlens_q": [0, 2, 5]}, TypeError, "cu_seqlens_q must be a NumPy array"),
+    ({"q": ones(5, 4, 8, dtype=np.float64)}, TypeError, "q must be float32, got float64"),
+    ({"q": ones(1, 5, 4, 8)}, ValueError, "q must have axes (num_tokens_q, num_heads, head_dim)"),
+    ({"k": ones(6, 8)}, ValueError, "k must have axes (num_tokens_k, num_kv_heads, head_dim)"),
+    (
+        {"q": ones(5, 8, 4).transpose(0, 2, 1)},
+        ValueError,
+        "q must be contiguous along its last axis",
+    ),
+    ({"v": ones(5, 2, 8)}, ValueError, "v must have the shape of k"),
+    ({"k": ones(6, 2, 7), "v": ones(6, 2, 7)}, ValueError, "must have the head_dim of q, 8, got 7"),
+    ({"k": ones(6, 3, 8), "v": ones(6, 3, 8)}, ValueError, "must divide the heads of q"),
+    ({"q": ones(5, 0, 8)}, ValueError, "at least one head"),
+    (dict.fromkeys("qkv", ones(5, 2, 257)), ValueError, "head_dim"),
+    (
+        {"cu_seqlens_q": ints(0, 2, 5, dtype=np.int64)},
+        TypeError,
+        "cu_seqlens_q must be int32, got int64",
+    ),
+    ({"cu_seqlens_k": ones(3)}, TypeError, "cu_seqlens_k must be int32, got float32"),
+    ({"cu_seqlens_q": ints([0, 2, 5])}, ValueError, "cu_seqlens_q must have axes (batch + 1)"),
+    ({"cu_seqlens_k": ints(0, 6)}, ValueError, "cu_seqlens_k must have the shape of cu_seqlens_q"),
+    (
+        {"cu_seqlens_q": ints(), "cu_seqlens_k": ints()},
+        ValueError,
+        "cu_seqlens_q must have batch + 1 numbers, at least 2 for the 5 tokens of q, got 0",
+    ),
+    (
+        {"cu_seqlens_q": ints(0), "cu_seqlens_k": ints(0)},
+        ValueError,
+        "cu_seqlens_q must have batch + 1 numbers, at least 2 for the 5 tokens of q, got 1",
+    ),
+    ({"cu_seqlens_q": ints(1, 2, 5)}, ValueError, "cu_seqlens_q[0] must be 0"),
+    (
+        {"cu_seqlens_k": ints(0, 7, 6)},
+        ValueError,
+        "cu_seqlens_k must nowhere fall, got cu_seqlens_k[1] = 7 and cu_seqlens_k[2] = 6",
+    ),
+    ({"cu_seqlens_q": ints(0, -1, 5)}, ValueError, "cu_seqlens_q[0] = 0 and cu_seqlens_q[1] = -1"),
+    (
+        {"cu_seqlens_q": ints(0, 2, 4)},
+        ValueError,
+        "cu_seqlens_q must end with the number of tokens of q, 5, got 4",
+    ),
+    (
+        {"cu_seqlens_k": ints(0, 2, 7)},
+        ValueError,
+        "cu_seqlens_k must end with the number of tokens of k, 6, got 7",
+    ),
+    ({"causal": 1}, TypeError, "causal must be True or False"),
+    ({"window_size": (-2, 0)}, ValueError, "window_size[0] must be at least -1"),
+    ({"softcap": -1}, ValueError, "softcap must be 0, or positive"),
+    ({"alibi_slopes": ones(3)}, ValueError, "one slope for each of the 4 heads of q, got 3"),
+    ({"softmax_scale": np.inf}, ValueError, "softmax_scale must be finite"),
+    ({"block_m": 0}, ValueError, "block_m must be at least 1"),
+    ({"block_m": 64, "block_n": 32}, ValueError, "block_m * block_n"),
+]
+
+
+@pytest.mark.parametrize("changed, error, message", BAD, ids=[message for *_, message in BAD])
+def test_bad_inputs(changed, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        flash_attn_varlen(**GOOD | changed)
+
+
+def test_good_inputs_are_taken():
+    out, lse = flash_attn_varlen(**GOOD)
+    assert (out[:2] == 1).all() and (out[2:] == 0).all()
+    assert lse.shape == (4, 5) and (lse[:, 2:] == -np.inf).all()
+
+
+def test_reference_is_attention_where_the_batch_is_a_rectangle(rng):
+    q, k, v = make_qkv(rng, 3, 4, 6, 2, 1, 5)
+    want = reference.attention(q, k, v, causal=True)
+    packed = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
+    out, lse = reference.varlen_attention(*packed, starts([4] * 3), starts([6] * 3), causal=True)
+    np.testing.assert_array_equal(out.reshape(q.shape), want[0])
+    np.testing.assert_array_equal(lse.reshape(2, 3, 4).swapaxes(0, 1), want[1])
+
+
+def test_nan_among_the_slopes_stays_in_its_head(rng):
+    packed = make_packed(rng, ([5, 3], [7, 3]))
+    slopes = np.array([np.nan, 0.5], np.float32)
+    out, _ = flash_attn_varlen(*packed, alibi_slopes=slopes)
+    assert np.isnan(out[:, 0]).all() and np.isfinite(out[:, 1]).all()
