@@ -116,6 +116,53 @@ def test_block_sparse(case, share):
             assert (x == dense).all()
 
 
+# lengths of the queries and of the keys, num_heads, num_kv_heads, head_dim
+VARLEN_SMALL = [
+    ([1], [1], 1, 1, 1),
+    ([0, 1, 15, 16, 17, 0], [3, 1, 17, 16, 15, 0], 4, 2, 64),
+    ([33, 5, 2], [17, 0, 40], 4, 1, 59),  # rows that see no key
+    ([20, 3], [20, 50], 1, 1, 256),
+    ([1] * 40, list(range(40)), 2, 2, 111),
+]
+VARLEN_LARGE = [
+    ([4096, 1, 0, 1000, 2047], [4096, 3000, 5, 1000, 2049], 4, 2, 64),
+    ([1] * 2000, [(7 * b) % 301 for b in range(2000)], 8, 2, 128),
+]
+
+
+def varlen_named(case):
+    seqlens_q, seqlens_k, num_heads, num_kv_heads, head_dim = case
+    size = "small" if case in VARLEN_SMALL else "large"
+    sums = f"{sum(seqlens_q)}x{sum(seqlens_k)}"
+    return f"{size}-b{len(seqlens_q)}-{sums}-h{num_heads}_{num_kv_heads}-d{head_dim}"
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "all"])
+@pytest.mark.parametrize("case", VARLEN_SMALL + VARLEN_LARGE, ids=varlen_named)
+def test_flash_attn_varlen(case, mask):
+    seqlens_q, seqlens_k, num_heads, num_kv_heads, head_dim = case
+    rng = np.random.default_rng(sum(seqlens_q))
+    q = random(rng, sum(seqlens_q), num_heads, head_dim)
+    k, v = (random(rng, sum(seqlens_k), num_kv_heads, head_dim) for _ in range(2))
+    cu_seqlens = [np.cumsum([0, *lengths], dtype=np.int32) for lengths in (seqlens_q, seqlens_k)]
+    options = MASKS | {"full": {}, "causal": {"causal": True}}
+    what, what_on_gpu = masked(options[mask], num_heads)
+    host = (q, k, v, *cu_seqlens)
+    out_ref, lse_ref = reference.varlen_attention(*host, **what)
+    out_f32, _ = reference.varlen_attention(*host, **what, dtype=np.float32)
+    on_gpu = [cupy.asarray(x) for x in host]
+    out, lse = fa_numba.flash_attn_varlen(*on_gpu, **what_on_gpu)
+    assert_close(out, out_ref, out_f32)
+    np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
+    for b in range(min(len(seqlens_q), 6)):  # the same tiles as where it is alone
+        rows, keys = (slice(int(cu[b]), int(cu[b + 1])) for cu in cu_seqlens)
+        one = (x[None, part] for x, part in zip(on_gpu, (rows, keys, keys), strict=False))
+        out_one, lse_one = fa_numba.flash_attn_v2(*one, **what_on_gpu)
+        assert (out[rows] == out_one[0]).all() and (lse[:, rows] == lse_one[0]).all()
+    for before, after in zip(host, on_gpu, strict=True):
+        np.testing.assert_array_equal(before, after.get())
+
+
 # seq_lens, max_len, seqlen_q, num_heads, num_kv_heads, head_dim
 DECODE_SMALL = [
     ([1], 1, 1, 1, 1, 1),

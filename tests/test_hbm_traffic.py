@@ -94,6 +94,25 @@ def test_forward(name, problem, options, mask, with_alibi):
 
 
 @few
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=9),
+    problems,
+    options,
+    masks,
+    st.booleans(),
+)
+def test_flash_attn_varlen(lengths, problem, options, mask, with_alibi):
+    cu_seqlens = [np.cumsum([0, *(pair[i] for pair in lengths)], dtype=np.int32) for i in (0, 1)]
+    heads = problem[3:]
+    q, k, v = make_qkv(np.random.default_rng(0), 1, *(cu[-1] for cu in cu_seqlens), *heads)
+    options = options | mask
+    formula = hbm_traffic.flash_attn_varlen(*cu_seqlens, *heads, **options, alibi=with_alibi)
+    if with_alibi:
+        options = options | {"alibi_slopes": alibi(problem)}
+    check(formula, metered(fa_numba.flash_attn_varlen, q[0], k[0], v[0], *cu_seqlens, **options))
+
+
+@few
 @given(problems, st.booleans(), st.integers(1, 30), st.none() | st.integers(1, 30))
 def test_lazy_softmax_attn(problem, causal, query_chunk_size, key_chunk_size):
     q, k, v = make_qkv(np.random.default_rng(0), *problem)
@@ -273,6 +292,14 @@ def test_a_window_bounds_what_a_decoding_step_reads():
         hbm_traffic.flash_decode([n], n, 1, 8, 1, 64, window_size=(1023, 0)) for n in (2048, 131072)
     )
     assert short == long and long.loads["k_cache"] == 1024 * 64
+
+
+def test_packed_sequences_cost_nothing_for_the_padding_that_they_do_not_have():
+    one = hbm_traffic.flash_attn_v2(1, 4096, 4096, 1, 1, 64)
+    packed = hbm_traffic.flash_attn_varlen([0, 4096, 4096, 4097], [0, 4096, 4096, 4097], 1, 1, 64)
+    padded = hbm_traffic.flash_attn_v2(3, 4096, 4096, 1, 1, 64)
+    assert one.elements() < packed.elements() < 1.01 * one.elements()
+    assert padded.elements() == 3 * one.elements()
 
 
 def test_a_window_costs_what_it_sees():
