@@ -349,8 +349,9 @@ def test_masks(case, mask):
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("page_size", [1, 7, 16])
 @pytest.mark.parametrize("case", [*DECODE_SMALL, *DECODE_LARGE[2:]], ids=decode_named)
-def test_flash_decode_masks(case, mask):
+def test_masks_of_decoding(case, page_size, mask):
     seq_lens, max_len, seqlen_q, num_heads, num_kv_heads, head_dim = case
     rng = np.random.default_rng(sum(seq_lens))
     q = random(rng, len(seq_lens), seqlen_q, num_heads, head_dim)
@@ -358,13 +359,19 @@ def test_flash_decode_masks(case, mask):
     mask, mask_on_gpu = masked(mask, num_heads)
     out_ref, lse_ref = reference.cached_attention(q, k, v, seq_lens, **mask)
     out_f32, _ = reference.cached_attention(q, k, v, seq_lens, **mask, dtype=np.float32)
+    on_gpu = [cupy.asarray(x) for x in (q, *paged(rng, k, v, seq_lens, page_size))]
     for b, seq_len in enumerate(seq_lens):
         k[b, seq_len:] = v[b, seq_len:] = np.nan
-    on_gpu = [cupy.asarray(x) for x in (q, k, v, np.array(seq_lens, np.int32))]
+    dense = [cupy.asarray(x) for x in (q, k, v)]
     for num_splits in (0, 1, 2, 7):
-        out, lse = fa_numba.flash_decode(*on_gpu, **mask_on_gpu, num_splits=num_splits)
+        options = mask_on_gpu | {"num_splits": num_splits}
+        out, lse = fa_numba.flash_decode(*dense, on_gpu[-1], **options)
         assert_close(out, out_ref, out_f32)
         np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
+        paged_out, paged_lse = fa_numba.paged_attn_decode(*on_gpu, **options)
+        if num_splits > 0:  # the same tiles and splits as where the keys lie in a row
+            assert (paged_out == out).all() and (paged_lse == lse).all()
+        assert_close(paged_out, out_ref, out_f32)
 
 
 @pytest.mark.parametrize(

@@ -191,18 +191,22 @@ def test_flash_decode(problem, options, mask, with_alibi, num_splits, lengths):
 @given(
     problems,
     options,
+    masks,
+    st.booleans(),
     st.integers(0, 6),
     st.lists(st.integers(0, 20), min_size=2, max_size=2),
     st.integers(1, 21),
 )
-def test_paged_attn_decode(problem, options, num_splits, lengths, page_size):
+def test_paged_attn_decode(problem, options, mask, with_alibi, num_splits, lengths, page_size):
     batch, seqlen_q, _, num_heads, num_kv_heads, head_dim = problem
     rng = np.random.default_rng(0)
     q = random(rng, batch, seqlen_q, num_heads, head_dim)
     cache = make_paged_cache(rng, lengths[:batch], page_size, num_kv_heads, head_dim)
-    options = options | {"num_splits": num_splits}
+    options = options | mask | {"num_splits": num_splits}
     sizes = (cache[2].shape[1], page_size, seqlen_q, num_heads, num_kv_heads, head_dim)
-    formula = hbm_traffic.paged_attn_decode(lengths[:batch], *sizes, **options)
+    formula = hbm_traffic.paged_attn_decode(lengths[:batch], *sizes, **options, alibi=with_alibi)
+    if with_alibi:
+        options["alibi_slopes"] = alibi(problem)
     check(formula, metered(fa_numba.paged_attn_decode, q, *cache, **options))
 
 

@@ -23,7 +23,16 @@ from cases import (
 from test_flash_attn_v1 import flash_attn_v1
 
 import fa_numba
-from fa_numba import arrays, flash_attn_bwd, flash_attn_v2, naive_attn, reference, simt
+from fa_numba import (
+    arrays,
+    flash_attn_bwd,
+    flash_attn_v2,
+    flash_decode,
+    naive_attn,
+    paged_attn_decode,
+    reference,
+    simt,
+)
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
 from fa_numba.kernels import flash_attn_v2 as module_v2
 from fa_numba.kernels import masks
@@ -313,7 +322,7 @@ MASKED = {f"{name}_kernel" for name in KERNELS.split()}
         for f in (naive_attn, fa_numba.flash_attn_v1, flash_attn_v2, flash_attn_bwd)
     ]
     + [(flash_attn_v2, "window", (7, 5)), (flash_attn_bwd, "softcap_alibi", (9, 0, "a"))]
-    + [(fa_numba.flash_decode, "all", cc) for cc in TARGETS],
+    + [(f, "all", cc) for f in (flash_decode, paged_attn_decode) for cc in TARGETS],
 )
 def test_compiles_within_the_budget(function, mask, cc):
     for kernel, args in launched(function, MASKS[mask]):

@@ -6,7 +6,18 @@ each: a wrong page or a wrong slot cannot give a right answer.
 
 import numpy as np
 import pytest
-from cases import TILES, assert_close, each_mask, make_paged_cache, random, strided
+from cases import (
+    MASKS,
+    TILES,
+    assert_close,
+    each_mask,
+    each_option,
+    make_paged_cache,
+    mask_options,
+    random,
+    split_options,
+    strided,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +49,7 @@ def check(arrays, **options):
     out, lse = paged_attn_decode(*arrays, **options)
     for x, y in zip(arrays, before, strict=True):
         np.testing.assert_array_equal(x, y, strict=True)
-    options = {name: options[name] for name in ("causal", "softmax_scale") if name in options}
+    options, _ = split_options(options)
     want = reference.paged_attention(*arrays, **options)
     plain = reference.paged_attention(*arrays, **options, dtype=np.float32)
     assert_close(out, want[0], plain[0], name="out")
@@ -165,6 +176,78 @@ def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
         assert traces[0].arrays[cache].loads == 64 * 16  # each number once, however many heads
 
 
+# --- windows, softcap, ALiBi ------------------------------------------------------------------
+
+
+@each_option
+@pytest.mark.parametrize("page_size", [1, 7, 16])
+@pytest.mark.parametrize("num_splits", [1, 3, 7])
+def test_masks(rng, page_size, num_splits, mask):
+    arrays = make_case(rng, 3, 4, 2, 6, page_size=page_size)
+    check(arrays, **mask_options(mask, 4), num_splits=num_splits, block_m=4, block_n=8)
+
+
+@each_option
+@pytest.mark.parametrize("page_size", [1, 7, 16])
+def test_pages_change_not_a_bit_of_a_mask(rng, page_size, mask):
+    q, *cache = make_case(rng, 3, 4, 2, 8, page_size=page_size)
+    options = {**mask_options(mask, 4), "num_splits": 3, "block_m": 8, "block_n": 4}
+    paged = paged_attn_decode(q, *cache, **options)
+    dense = flash_decode(q, *paged_kv_lookup(*cache), cache[-1], **options)
+    for x, y in zip(paged, dense, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+@pytest.mark.parametrize("window_size", [(0, 0), (0, -1), (36, 0), (37, 0), (2**70, 2**70)])
+def test_windows_from_one_key_to_more_than_there_are(rng, window_size):
+    arrays = make_case(rng, 1, 4, 2, 8)
+    check(arrays, window_size=window_size, num_splits=2, block_m=4, block_n=8)
+
+
+@pytest.mark.parametrize("softcap", [1e-3, 1.0, 50.0, 1e4, 1e30])
+def test_softcap_of_large_scores(rng, softcap):
+    q, k_cache, *rest = make_case(rng, 2, 2, 1, 4, seq_lens=[40, 3])
+    q, k_cache = 70 * q, 70 * k_cache
+    assert np.nanmax(np.abs(np.einsum("bmhd,ptkd->bmhptk", q, k_cache) / 2)) > 1e4
+    options = {"causal": True, "num_splits": 3, "block_m": 4, "block_n": 8}
+    check((q, k_cache, *rest), softcap=softcap, **options)
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+def test_each_head_has_a_slope_of_its_own(rng, num_kv_heads):
+    arrays = make_case(rng, 2, 4, num_kv_heads, 8)
+    slopes = np.array([1e4, 0, 0.5, -0.25], np.float32)
+    check(arrays, alibi_slopes=slopes, num_splits=3, block_m=4, block_n=8)
+
+
+@pytest.mark.parametrize("page_size", [1, 7, 16])
+@pytest.mark.parametrize("num_splits", [1, 2, 5])
+def test_pages_left_of_a_window_are_not_looked_at(rng, page_size, num_splits):
+    """The query at key 60 sees 45 to 60: with tiles of 8 that is the tiles from 40 on."""
+    q, k_cache, v_cache, block_table, seq_lens = make_case(
+        rng, 1, 2, 1, 4, page_size=page_size, seq_lens=[61]
+    )
+    unseen = block_table[0, : 40 // page_size]
+    k_cache[unseen] = v_cache[unseen] = np.nan
+    options = {"window_size": (15, -1), "num_splits": num_splits, "block_m": 2, "block_n": 8}
+    with simt.tracing() as traces:
+        out, lse = paged_attn_decode(q, k_cache, v_cache, block_table, seq_lens, **options)
+    assert np.isfinite(out).all() and np.isfinite(lse).all()
+    loads = {name: counts.loads for name, counts in traces[0].arrays.items()}
+    assert loads["k_cache"] == loads["v_cache"] == (61 - 40) * 4
+    assert loads["block_table"] == (61 - 40) * 8
+
+
+def test_no_more_splits_than_a_window_has_tiles():
+    q = np.zeros((1, 1, 8, 64), np.float32)
+    cache = np.broadcast_to(np.zeros(64, np.float32), (7, 16, 2, 64))
+    tables = np.full((1, 10_000), -1, np.int32), np.zeros(1, np.int32)
+    with simt.tracing() as traces:
+        for window_size in ((0, 0), (64, -1), (1000, 0), (-1, 5)):
+            paged_attn_decode(q, cache, cache, *tables, window_size=window_size)
+    assert [trace.grid[0] for trace in traces[::2]] == [1, 2, 17, 80]
+
+
 def test_zero_splits_are_chosen_by_the_room_in_the_block_table():
     q = np.zeros((1, 1, 8, 64), np.float32)
     cache = np.broadcast_to(np.zeros(64, np.float32), (7, 16, 2, 64))
@@ -257,13 +340,13 @@ def test_a_pool_serves_sequences_that_share_fork_and_leave(rng, page_size):
     seqlen_q=st.integers(0, 6),
     heads=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
     head_dim=st.integers(1, 9),
-    causal=st.booleans(),
+    mask=st.sampled_from([{}, {"causal": True}, *MASKS.values()]),
     num_splits=st.integers(0, 6),
     tiles=st.sampled_from(TILES),
 )
-def test_any_problem(lengths, page_size, seqlen_q, heads, head_dim, causal, num_splits, tiles):
+def test_any_problem(lengths, page_size, seqlen_q, heads, head_dim, mask, num_splits, tiles):
     rng = np.random.default_rng(0)
     arrays = make_case(rng, seqlen_q, *heads, head_dim, page_size=page_size, seq_lens=lengths)
     tiles = dict(zip(("block_m", "block_n"), tiles, strict=True))
     with simt.options(package=True):
-        check(arrays, causal=causal, num_splits=num_splits, **tiles)
+        check(arrays, **mask_options(mask, heads[0]), num_splits=num_splits, **tiles)

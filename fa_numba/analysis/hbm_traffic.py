@@ -459,6 +459,8 @@ def paged_attn_decode(
     head_dim,
     *,
     causal=False,
+    window_size=(-1, -1),
+    alibi=False,
     num_splits=0,
     block_m=None,
     block_n=None,
@@ -470,6 +472,9 @@ def paged_attn_decode(
     seq_lens : sequence of int
     max_pages, page_size, seqlen_q, num_heads, num_kv_heads, head_dim : int
     causal : bool, default=False
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+        With alibi_slopes, which every thread of the first kernel reads.
     num_splits : int, default=0
         0 is what the CPU engine chooses.
     block_m, block_n : int, default=what the kernel chooses
@@ -488,6 +493,8 @@ def paged_attn_decode(
         num_kv_heads,
         head_dim,
         causal=causal,
+        window_size=window_size,
+        alibi=alibi,
         num_splits=num_splits,
         block_m=block_m,
         block_n=block_n,

@@ -19,24 +19,38 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.num_splits import choose_num_splits
+from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
+from fa_numba.kernels import masks
 from fa_numba.kernels.flash_decode import WARP_SIZE, make_combine
 
 NEG_INF = np.float32(-np.inf)
 
 
 @functools.cache
-def make_paged_attn_decode(HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL):
+def make_paged_attn_decode(
+    HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
     PAGE_SIZE is a constant so that the compiler makes n // PAGE_SIZE a shift or a product.
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
     """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score = masks.make_score(SOFTCAP, ALIBI)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
     def paged_attn_decode_kernel(
-        q, k_cache, v_cache, block_table, seq_lens, out_partial, lse_partial, softmax_scale
+        q,
+        k_cache,
+        v_cache,
+        block_table,
+        seq_lens,
+        out_partial,
+        lse_partial,
+        softmax_scale,
+        alibi_slopes,
     ):
         """A thread block owns BLOCK_M rows of a K/V head and walks the tiles of one split.
 
@@ -48,8 +62,9 @@ def make_paged_attn_decode(HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL):
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
-        HBM       K and V once per tile of rows; Q, out_partial, lse_partial once per split;
-                  seq_lens in every thread; block_table once per key in BLOCK_N threads
+        HBM       K and V once per tile of rows, but for the tiles that none of them sees; Q,
+                  out_partial, lse_partial once per split; seq_lens, with ALIBI alibi_slopes, in
+                  every thread; block_table once per key in BLOCK_N threads
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
         budget    128 registers, 36096 bytes shared (HEAD_DIM=64, BLOCK_M=4, BLOCK_N=64)
@@ -71,16 +86,18 @@ def make_paged_attn_decode(HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL):
         row = m_tile * BLOCK_M + ty
         m = row // group_size  # this thread's query
         head = kv_head * group_size + row % group_size
-        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it may see
+        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
-        # The tiles of this sequence, shared out evenly. With more splits than tiles some get none:
-        # their state is that of no keys, (0, -inf).
-        num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N
-        n_first = split * num_n_tiles // num_splits * BLOCK_N
-        n_end = (split + 1) * num_n_tiles // num_splits * BLOCK_N
-        if CAUSAL:  # no row of the tile sees a key from here on
-            last_m = (m_tile * BLOCK_M + BLOCK_M - 1) // group_size
-            n_end = min(n_end, last_m + 1 + seqlen_k - seqlen_q)
+        # The tiles of this sequence from the first with a key that a row sees, shared out evenly.
+        # With more splits than tiles some get none: their state is that of no keys, (0, -inf).
+        first_m = m_tile * BLOCK_M // group_size
+        last_m = (m_tile * BLOCK_M + BLOCK_M - 1) // group_size
+        first_tile = first_key(first_m + seqlen_k - seqlen_q) // BLOCK_N
+        num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N - first_tile
+        n_first = (first_tile + split * num_n_tiles // num_splits) * BLOCK_N
+        n_end = (first_tile + (split + 1) * num_n_tiles // num_splits) * BLOCK_N
+        n_end = end_key(last_m + seqlen_k - seqlen_q, n_end)  # no row sees a key from here on
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
             q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
@@ -104,7 +121,8 @@ def make_paged_attn_decode(HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL):
             for d in range(HEAD_DIM):
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
-            s_tile[ty, tx] = s * softmax_scale if n <= last_n else NEG_INF
+            seen = sees(position, n, seqlen_k)
+            s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
             cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
 
             m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
@@ -151,6 +169,9 @@ def paged_attn_decode(
     seq_lens,
     *,
     causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
     softmax_scale=None,
     num_splits=0,
     block_m=None,
@@ -174,7 +195,14 @@ def paged_attn_decode(
         How many tokens of each sequence there are; slots that none of them owns are not read.
     causal : bool, default=False
         Bottom-right aligned: query m of sequence b sees the keys up to
-        m + seq_lens[b] − seqlen_q, so that one query sees them all.
+        m + seq_lens[b] − seqlen_q, its place among them, so that one query sees them all.
+    window_size : (left, right), default=(-1, -1)
+        A query sees the keys from left before its place to right after it, both included; −1 is no
+        limit. Tiles of keys that a window leaves out are not loaded.
+    softcap : float, default=0.0
+        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+    alibi_slopes : array of shape (num_heads,), float32, default=None
+        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
     softmax_scale : float, default=1/√head_dim
     num_splits : int, default=0
         Into how many parts the keys of each sequence are cut. 0 is chosen by
@@ -204,7 +232,7 @@ def paged_attn_decode(
     checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, page_size, num_kv_heads, _ = k_cache.shape
-    causal = checks.check_causal(causal)
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     num_splits = checks.check_num_splits(num_splits)
     num_rows = seqlen_q * (num_heads // num_kv_heads)
@@ -214,20 +242,19 @@ def paged_attn_decode(
     num_m_tiles = ceil_div(num_rows, block_m)
     if num_splits == 0:
         max_len = block_table.shape[1] * page_size
-        num_splits = choose_num_splits(
-            num_m_tiles * num_kv_heads * batch, ceil_div(max_len, block_n), arrays.num_sms(q)
-        )
+        num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
+        thread_blocks = num_m_tiles * num_kv_heads * batch
+        num_splits = choose_num_splits(thread_blocks, num_n_tiles, arrays.num_sms(q))
     out = arrays.empty(q, q.shape)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     out_partial = arrays.empty(q, (num_splits, *out.shape))
     lse_partial = arrays.empty(q, (num_splits, *lse.shape))
 
-    kernel = make_paged_attn_decode(head_dim, block_m, block_n, page_size, causal)
+    kernel = make_paged_attn_decode(head_dim, block_m, block_n, page_size, *mask)
     grid = (num_m_tiles * num_splits, num_kv_heads, batch)
     caches = (k_cache, v_cache, block_table, seq_lens)
-    arrays.launch(
-        kernel, grid, (block_n, block_m), q, *caches, out_partial, lse_partial, softmax_scale
-    )
+    args = (q, *caches, out_partial, lse_partial, softmax_scale, slopes)
+    arrays.launch(kernel, grid, (block_n, block_m), *args)
     kernel = make_combine(head_dim)
     grid = (seqlen_q, num_heads, batch)
     arrays.launch(kernel, grid, (WARP_SIZE,), out_partial, lse_partial, out, lse)
