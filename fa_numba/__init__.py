@@ -6,6 +6,7 @@ from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.lazy_softmax_attn import lazy_softmax_attn
 from fa_numba.kernels.linear_attn import linear_attn
@@ -27,6 +28,7 @@ __all__ = [
     "flash_attn_v1",
     "flash_attn_v2",
     "flash_attn_varlen",
+    "flash_attn_varlen_bwd",
     "flash_decode",
     "lazy_softmax_attn",
     "linear_attn",

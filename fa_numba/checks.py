@@ -124,6 +124,23 @@ def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
     _starts("cu_seqlens_k", cu_seqlens_k, "k", k.shape[0])
 
 
+def check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k):
+    """Raise unless these are those of `check_bwd`, for packed sequences."""
+    check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    _one_library(dout=dout, q=q, k=k, v=v, out=out, lse=lse)
+    for name, x in (("dout", dout), ("out", out)):
+        _float32(name, x)
+        _same_shape(name, x, "q", q)
+        _last_axis_contiguous(name, x)
+    _float32("lse", lse)
+    num_tokens_q, num_heads, _ = q.shape
+    if tuple(lse.shape) != (num_heads, num_tokens_q):
+        raise ValueError(
+            f"lse must have shape (num_heads, num_tokens_q) = {(num_heads, num_tokens_q)}, "
+            f"got {tuple(lse.shape)}"
+        )
+
+
 def check_decode(q, k_cache, v_cache, seq_lens):
     """Raise unless the queries and the caches are of the same sequences, and these fit.
 

@@ -333,6 +333,29 @@ def attention_bwd(
     return tuple(_heads_first(x, dtype) for x in (dq, dk, dv))
 
 
+def varlen_attention_bwd(dout, q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.float64, **options):
+    """`attention_bwd` of each sequence of a packed batch.
+
+    Parameters
+    ----------
+    dout : array of shape (num_tokens_q, num_heads, head_dim)
+    q, k, v, cu_seqlens_q, cu_seqlens_k, dtype, **options
+        As for `varlen_attention`.
+
+    Returns
+    -------
+    dq, dk, dv : arrays with the shapes of q, k and v, dtype
+        As from `attention_bwd`.
+    """
+    dq, dk, dv = (np.zeros(x.shape, dtype) for x in (q, k, v))
+    for b in range(len(cu_seqlens_q) - 1):
+        rows, keys = (slice(*cu[b : b + 2]) for cu in (cu_seqlens_q, cu_seqlens_k))
+        one = (dout[None, rows], q[None, rows], k[None, keys], v[None, keys])
+        gradients = attention_bwd(*one, dtype=dtype, **options)
+        dq[rows], dk[keys], dv[keys] = (x[0] for x in gradients)
+    return dq, dk, dv
+
+
 def dense_mask(block_mask, block_m, block_n, seqlen_q, seqlen_k):
     """The mask of `attention` that a mask of tiles stands for.
 

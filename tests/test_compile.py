@@ -30,7 +30,8 @@ SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *DECODE)
-ATTENTION = (*FORWARD, "lazy_softmax_attn", "flash_attn_bwd")
+BACKWARD = ("flash_attn_bwd", "flash_attn_varlen_bwd")
+ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
 OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk", *CACHE, *SOFTMAXES)
 
 
@@ -63,9 +64,12 @@ def run(name, head_dim=64, causal=False, strided=False):
         k, v = (random(1, 1, head_dim) for _ in range(2))
         return function(k, v, k_cache, v_cache, one)
     q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
-    if name == "flash_attn_varlen":
+    if "varlen" in name:
         starts = np.array([0, 3], np.int32)
-        return function(q[0], k[0], v[0], starts, starts, causal=causal)
+        out, lse = fa_numba.flash_attn_varlen(q[0], k[0], v[0], starts, starts, causal=causal)
+        if name == "flash_attn_varlen":
+            return out, lse
+        return function(q[0], q[0], k[0], v[0], out, lse, starts, starts, causal=causal)
     if name == "linear_attn":
         for name in FEATURE_MAPS[1:]:
             feature_map(q, name, random(1, head_dim, 6) if name == "hedgehog" else None)
@@ -100,8 +104,8 @@ def launches(name, **options):
         patch.setattr(arrays, "launch", record)
         run(name, **options)
     assert seen, f"{name} launched nothing through arrays.launch"
-    if name == "flash_attn_bwd":
-        seen = [s for s in seen if "flash_attn_v2" not in s[0].py_func.__name__]
+    if name in BACKWARD:
+        seen = [s for s in seen if s[0].py_func.__name__ not in (f"{v2}_kernel" for v2 in V2)]
     return seen
 
 
@@ -156,7 +160,7 @@ def test_any_head_dim_stays_in_registers(name, head_dim):
         check(kernel, args, (8, 0))
 
 
-@pytest.mark.parametrize("name", [*V2, "flash_attn_bwd", *DECODE, *CACHE])
+@pytest.mark.parametrize("name", [*V2, *BACKWARD, *DECODE, *CACHE])
 def test_strided_arrays_cost_no_spill(name):
     for kernel, args in launches(name, strided=True):
         check(kernel, args, (9, 0, "a"))

@@ -156,9 +156,19 @@ def test_flash_attn_varlen(case, mask):
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
     for b in range(min(len(seqlens_q), 6)):  # the same tiles as where it is alone
         rows, keys = (slice(int(cu[b]), int(cu[b + 1])) for cu in cu_seqlens)
-        one = (x[None, part] for x, part in zip(on_gpu, (rows, keys, keys), strict=False))
+        one = (x[None, part] for x, part in zip(on_gpu[:3], (rows, keys, keys), strict=True))
         out_one, lse_one = fa_numba.flash_attn_v2(*one, **what_on_gpu)
         assert (out[rows] == out_one[0]).all() and (lse[:, rows] == lse_one[0]).all()
+
+    dout = random(rng, *q.shape)
+    want = reference.varlen_attention_bwd(dout, *host, **what)
+    plain = reference.varlen_attention_bwd(dout, *host, **what, dtype=np.float32)
+    arguments = (cupy.asarray(dout), *on_gpu[:3], out, lse, *on_gpu[3:])
+    got = fa_numba.flash_attn_varlen_bwd(*arguments, **what_on_gpu)
+    again = fa_numba.flash_attn_varlen_bwd(*arguments, **what_on_gpu)
+    for x, x_ref, x_f32, x_again in zip(got, want, plain, again, strict=True):
+        assert_close(x, x_ref, x_f32, factor=3)
+        assert (x == x_again).all()
     for before, after in zip(host, on_gpu, strict=True):
         np.testing.assert_array_equal(before, after.get())
 

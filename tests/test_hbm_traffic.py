@@ -103,13 +103,19 @@ def test_forward(name, problem, options, mask, with_alibi):
 )
 def test_flash_attn_varlen(lengths, problem, options, mask, with_alibi):
     cu_seqlens = [np.cumsum([0, *(pair[i] for pair in lengths)], dtype=np.int32) for i in (0, 1)]
-    heads = problem[3:]
-    q, k, v = make_qkv(np.random.default_rng(0), 1, *(cu[-1] for cu in cu_seqlens), *heads)
+    heads, rng = problem[3:], np.random.default_rng(0)
+    q, k, v = (x[0] for x in make_qkv(rng, 1, *(cu[-1] for cu in cu_seqlens), *heads))
+    lse = random(rng, q.shape[1], q.shape[0])
     options = options | mask
-    formula = hbm_traffic.flash_attn_varlen(*cu_seqlens, *heads, **options, alibi=with_alibi)
+    formula, formula_bwd = (
+        traffic(*cu_seqlens, *heads, **options, alibi=with_alibi)
+        for traffic in (hbm_traffic.flash_attn_varlen, hbm_traffic.flash_attn_varlen_bwd)
+    )
     if with_alibi:
         options = options | {"alibi_slopes": alibi(problem)}
-    check(formula, metered(fa_numba.flash_attn_varlen, q[0], k[0], v[0], *cu_seqlens, **options))
+    check(formula, metered(fa_numba.flash_attn_varlen, q, k, v, *cu_seqlens, **options))
+    arguments = (q, q, k, v, q, lse, *cu_seqlens)
+    check(formula_bwd, metered(fa_numba.flash_attn_varlen_bwd, *arguments, **options))
 
 
 @few

@@ -27,6 +27,8 @@ from fa_numba import (
     arrays,
     flash_attn_bwd,
     flash_attn_v2,
+    flash_attn_varlen,
+    flash_attn_varlen_bwd,
     flash_decode,
     naive_attn,
     paged_attn_decode,
@@ -34,7 +36,6 @@ from fa_numba import (
     simt,
 )
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
-from fa_numba.kernels import flash_attn_v2 as module_v2
 from fa_numba.kernels import masks
 
 pytestmark = pytest.mark.usefixtures("checked")
@@ -262,31 +263,50 @@ def test_nothing_asked_for_leaves_a_score_as_it_is():
 
 
 WRITTEN_OUT = {
+    "sees(position, n, seqlen_k)": "n < seqlen_k and (n <= position if CAUSAL else True)",
+    "score(s * softmax_scale, position - n, slope)": "s * softmax_scale",
+}
+WRITTEN_OUT_V2 = WRITTEN_OUT | {
     "first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N": "0",
     "end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)": (
         "min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q) if CAUSAL else seqlen_k"
     ),
-    "sees(position, n, seqlen_k)": "n < seqlen_k and (n <= position if CAUSAL else True)",
-    "score(s * softmax_scale, position - n, slope)": "s * softmax_scale",
+}
+WRITTEN_OUT_DECODE = WRITTEN_OUT | {
+    "first_key(first_m + seqlen_k - seqlen_q) // BLOCK_N": "0",
+    "end_key(last_m + seqlen_k - seqlen_q, n_end)": (
+        "min(n_end, last_m + seqlen_k - seqlen_q + 1) if CAUSAL else n_end"
+    ),
 }
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 @pytest.mark.parametrize("causal", [False, True])
-def test_what_is_not_asked_for_costs_nothing(tmp_path, causal):
+@pytest.mark.parametrize(
+    "function, written_out",
+    [
+        (flash_attn_v2, WRITTEN_OUT_V2),
+        (flash_decode, WRITTEN_OUT_DECODE),
+        (paged_attn_decode, WRITTEN_OUT_DECODE),
+    ],
+)
+def test_what_is_not_asked_for_costs_nothing(tmp_path, function, written_out, causal):
     """The kernel is compiled as if its causal mask were written out and nothing else were there."""
-    source = inspect.getsource(module_v2)
-    for call, plain in WRITTEN_OUT.items():
+    module = inspect.getmodule(function)
+    source = inspect.getsource(module)
+    for call, plain in written_out.items():
         assert source.count(call) == 1
         source = source.replace(call, plain)
     path = tmp_path / "written_out.py"
     path.write_text(source)
     namespace = {"__file__": str(path), "__name__": "written_out"}
     exec(compile(source, str(path), "exec"), namespace)
-    x, lse, scale = np.zeros((1, 3, 1, 64), np.float32), np.zeros((1, 1, 3), np.float32), np.float32
+    ((_, args),) = launched(function, {})
+    constants = (64, 8, 16, 4)[: 3 + (function is paged_attn_decode)]  # the last: page_size
+    make = f"make_{function.__name__}"
     codes = [
-        compile_kernel(make(64, 16, 16, causal), (x, x, x, x, lse, scale(1), scale(0)), cc=(8, 0))
-        for make in (module_v2.make_flash_attn_v2, namespace["make_flash_attn_v2"])
+        compile_kernel(make(*constants, causal), args, cc=(8, 0))
+        for make in (getattr(module, make), namespace[make])
     ]
     assert codes[0].registers == codes[1].registers
     assert codes[0].ptx.count("\n\t") == codes[1].ptx.count("\n\t")
@@ -295,9 +315,12 @@ def test_what_is_not_asked_for_costs_nothing(tmp_path, causal):
 def launched(function, mask):
     """(kernel, arguments) of what a function launches on small arrays."""
     q, k, v = (np.ones((1, 3, 2, 64), np.float32) for _ in range(3))
+    lse, starts = np.ones((1, 2, 3), np.float32), np.array([0, 3], np.int32)
     mask = mask_options(mask, 2)
     args = {
-        "flash_attn_bwd": (q, q, k, v, q, np.ones((1, 2, 3), np.float32)),
+        "flash_attn_bwd": (q, q, k, v, q, lse),
+        "flash_attn_varlen": (q[0], k[0], v[0], starts, starts),
+        "flash_attn_varlen_bwd": (q[0], q[0], k[0], v[0], q[0], lse[0], starts, starts),
         "flash_decode": (q, k, v, np.full(1, 3, np.int32)),
         "paged_attn_decode": (q, k, v, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32)),
     }.get(function.__name__, (q, k, v))
@@ -310,7 +333,9 @@ def launched(function, mask):
     return [(kernel, args) for kernel, args in seen if kernel.py_func.__name__ in MASKED]
 
 
-KERNELS = "scores flash_attn_v1 flash_attn_v2 dkdv dq flash_decode paged_attn_decode"
+KERNELS = (
+    "scores flash_attn_v1 flash_attn_v2 flash_attn_varlen dkdv dq flash_decode paged_attn_decode"
+)
 MASKED = {f"{name}_kernel" for name in KERNELS.split()}
 
 
@@ -322,7 +347,8 @@ MASKED = {f"{name}_kernel" for name in KERNELS.split()}
         for f in (naive_attn, fa_numba.flash_attn_v1, flash_attn_v2, flash_attn_bwd)
     ]
     + [(flash_attn_v2, "window", (7, 5)), (flash_attn_bwd, "softcap_alibi", (9, 0, "a"))]
-    + [(f, "all", cc) for f in (flash_decode, paged_attn_decode) for cc in TARGETS],
+    + [(f, "all", cc) for f in (flash_decode, paged_attn_decode) for cc in TARGETS]
+    + [(f, "all", cc) for f in (flash_attn_varlen, flash_attn_varlen_bwd) for cc in TARGETS],
 )
 def test_compiles_within_the_budget(function, mask, cc):
     for kernel, args in launched(function, MASKS[mask]):

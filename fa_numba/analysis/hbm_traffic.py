@@ -7,6 +7,7 @@ Arguments are sizes, so that a formula answers for problems too large to run.
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
@@ -275,31 +276,18 @@ def flash_attn_varlen(
         hardware makes one access of each warp's.
     """
     block_m, block_n = _tiles("flash_attn_v2", head_dim, block_m, block_n)
-    starts_q, starts_k = ([int(start) for start in cu] for cu in (cu_seqlens_q, cu_seqlens_k))
-    seqlens_q, seqlens_k = (
-        [end - start for start, end in itertools.pairwise(cu)] for cu in (starts_q, starts_k)
-    )
-    walked = sum(
-        _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal, window_size)
-        for seqlen_q, seqlen_k in zip(seqlens_q, seqlens_k, strict=True)
-    )
-    looks = 0  # of a thread at cu_seqlens_q, summed over the thread blocks of one head
-    for tile in range(starts_q[-1] // block_m + len(seqlens_q)):
-        b, b_end = 0, len(seqlens_q)
-        while b_end - b > 1:
-            middle = (b + b_end) // 2
-            found = starts_q[middle] // block_m + middle <= tile
-            b, b_end = (middle, b_end) if found else (b, middle)
-            looks += 1
-        looks += 2  # where the sequence begins, and where it ends
-    num_m_tiles = sum(ceil_div(seqlen_q, block_m) for seqlen_q in seqlens_q)
+    problems = _sequences(cu_seqlens_q, cu_seqlens_k)
+    tiles = (block_m, block_n, causal, window_size)
+    walked = sum(_key_rows_walked(*problem, *tiles) for problem in problems)
+    num_m_tiles = sum(ceil_div(seqlen_q, block_m) for seqlen_q, _ in problems)
     threads = num_heads * block_m * block_n
-    rows, k = num_heads * starts_q[-1], num_heads * walked * head_dim
+    rows = num_heads * sum(seqlen_q for seqlen_q, _ in problems)
+    k = num_heads * walked * head_dim
     loads = {
         "q": rows * head_dim,
         "k": k,
         "v": k,
-        "cu_seqlens_q": looks * threads,
+        "cu_seqlens_q": _looks_at_starts(cu_seqlens_q, block_m) * threads,
         "cu_seqlens_k": 2 * num_m_tiles * threads,
         "alibi_slopes": alibi * num_m_tiles * threads,
     }
@@ -361,6 +349,68 @@ def flash_attn_bwd(
         "dq": rows * head_dim,
     }
     return Traffic(loads, stores)
+
+
+def flash_attn_varlen_bwd(
+    cu_seqlens_q,
+    cu_seqlens_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    alibi=False,
+    block_m=None,
+    block_n=None,
+):
+    """Traffic of `fa_numba.flash_attn_varlen_bwd`, its three kernels together.
+
+    Parameters
+    ----------
+    cu_seqlens_q, cu_seqlens_k : sequences of int
+    num_heads, num_kv_heads, head_dim : int
+    causal : bool, default=False
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+        With alibi_slopes.
+    block_m, block_n : int, default=what the kernels choose
+
+    Returns
+    -------
+    Traffic
+        cu_seqlens_q, cu_seqlens_k and alibi_slopes are read by every thread of a thread block: the
+        hardware makes one access of each warp's.
+    """
+    block_m, block_n = _tiles("flash_attn_bwd", head_dim, block_m, block_n)
+    problems = _sequences(cu_seqlens_q, cu_seqlens_k)
+    each = [  # sequence on its own, but for what is read of its place among the others
+        flash_attn_bwd(
+            1,
+            *problem,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            causal=causal,
+            window_size=window_size,
+            alibi=alibi,
+            block_m=block_m,
+            block_n=block_n,
+        )
+        for problem in problems
+    ]
+    loads, stores = Counter(), Counter()
+    for one in each:
+        loads.update(one.loads)
+        stores.update(one.stores)
+    threads = block_m * block_n
+    num_m_tiles = num_heads * sum(ceil_div(seqlen_q, block_m) for seqlen_q, _ in problems)
+    num_n_tiles = num_kv_heads * sum(ceil_div(seqlen_k, block_n) for _, seqlen_k in problems)
+    looks_q = num_heads * _looks_at_starts(cu_seqlens_q, block_m)  # dQ
+    looks_k = num_kv_heads * _looks_at_starts(cu_seqlens_k, block_n)  # dK/dV
+    loads["cu_seqlens_q"] = (looks_q + 2 * num_n_tiles) * threads
+    loads["cu_seqlens_k"] = (looks_k + 2 * num_m_tiles) * threads
+    return Traffic(dict(loads), dict(stores))
 
 
 def flash_decode(
@@ -731,6 +781,29 @@ def _in_bytes(elements, dtype_bytes):
 def _tiles(kernel_name, head_dim, block_m, block_n, num_rows=math.inf):
     best_m, best_n = kernel_block_sizes(kernel_name, head_dim, num_rows=num_rows)
     return best_m if block_m is None else block_m, best_n if block_n is None else block_n
+
+
+def _sequences(cu_seqlens_q, cu_seqlens_k):
+    """(seqlen_q, seqlen_k) of each sequence of a packed batch."""
+    lengths = (
+        [int(end) - int(start) for start, end in itertools.pairwise(starts)]
+        for starts in (cu_seqlens_q, cu_seqlens_k)
+    )
+    return list(zip(*lengths, strict=True))
+
+
+def _looks_at_starts(starts, block):
+    """How often a thread reads cu_seqlens to find its tile's sequence, summed over all tiles."""
+    looks, batch = 0, len(starts) - 1
+    for tile in range(int(starts[-1]) // block + batch):
+        b, b_end = 0, batch
+        while b_end - b > 1:
+            middle = (b + b_end) // 2
+            found = starts[middle] // block + middle <= tile
+            b, b_end = (middle, b_end) if found else (b, middle)
+            looks += 1
+        looks += 2  # where the sequence begins, and where it ends
+    return looks
 
 
 def _key_rows_walked(seqlen_q, seqlen_k, block_m, block_n, causal, window_size=(-1, -1)):

@@ -7,11 +7,9 @@ A batch of unequal sequences, padded to a rectangle, reads and computes what nob
 the tokens of all of them lie in one row, and cu_seqlens says where each begins: sequence b is
 tokens cu_seqlens[b] to cu_seqlens[b + 1].
 
-A thread block first finds out whose tile of queries it has. Numbered without gaps, the tiles of
-sequence b would begin after ⌈length / BLOCK_M⌉ for each one before it: a sum over the lengths, and
-for the size of the grid they would be needed on the host. Numbered from cu_seqlens_q[b] // BLOCK_M
-+ b they need neither. The numbers suffice, ⌊y / B⌋ − ⌊x / B⌋ + 1 >= ⌈(y − x) / B⌉, and of each
-sequence at most one is nobody's; they rise with b, so that a binary search finds b.
+A thread block first finds out whose tile of queries it has; `packed` says how tiles are numbered,
+so that neither it nor the host has to add up lengths. From there on all is flash_attn_v2, on the
+tokens of one sequence.
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1, for each sequence.
 """
@@ -25,6 +23,7 @@ from numba import cuda, float32
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
+from fa_numba.kernels.packed import make_sequence_of
 
 NEG_INF = np.float32(-np.inf)
 
@@ -39,6 +38,7 @@ def make_flash_attn_varlen(
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
+    sequence_of = make_sequence_of(BLOCK_M)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
@@ -70,16 +70,7 @@ def make_flash_attn_varlen(
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         tile, head = cuda.blockIdx.x, cuda.blockIdx.y
-        b, b_end = 0, cu_seqlens_q.shape[0] - 1
-        while b_end - b > 1:  # the last sequence whose first tile is not after this one
-            middle = (b + b_end) // 2
-            if cu_seqlens_q[middle] // BLOCK_M + middle <= tile:
-                b = middle
-            else:
-                b_end = middle
-        q_start = cu_seqlens_q[b]
-        seqlen_q = cu_seqlens_q[b + 1] - q_start
-        m_start = (tile - q_start // BLOCK_M - b) * BLOCK_M
+        b, q_start, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
         if m_start >= seqlen_q:  # a tile that is nobody's: all of the thread block leaves
             return
         k_start = cu_seqlens_k[b]

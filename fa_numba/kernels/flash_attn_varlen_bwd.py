@@ -1,0 +1,370 @@
+"""FlashAttention over a packed batch, backward: sequences of any lengths, end to end, no padding.
+
+flash_attn_bwd         (batch, seqlen, ...)  dK/dV by tiles of keys, dQ by tiles of queries
+flash_attn_varlen_bwd  (num_tokens, ...)     the same, each tile within its sequence  <- this file
+
+A thread block first finds out whose tile it has, of keys in one kernel, of queries in the other, as
+`packed` says. From there on all is flash_attn_bwd, on the tokens of one sequence; delta is a matter
+of one row, and needs no sequences.
+
+Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
+Algorithm 2.
+"""
+
+import functools
+import math
+
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.kernels.packed import make_sequence_of
+
+WARP_SIZE = 32
+ALL_LANES = 0xFFFFFFFF
+ROWS = 4  # rows of delta that a thread block does, a warp each
+
+
+@functools.cache
+def make_delta(ROWS):
+    """The first kernel, delta = rowsum(dout ∘ out): launch it with threads (32, ROWS)."""
+
+    @cuda.jit
+    def delta_kernel(dout, out, delta):
+        """A warp owns a row.
+
+        grid      (⌈num_tokens_q / ROWS⌉, num_heads); threads (32, ROWS)
+        shared    none
+        private   total
+        HBM       dout, out, delta once
+        paper     FlashAttention-2, Algorithm 2, line 4
+        budget    40 registers, 0 bytes shared (ROWS=4)
+        """
+        lane = cuda.threadIdx.x
+        m = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
+        head = cuda.blockIdx.y
+        num_tokens_q, head_dim = out.shape[0], out.shape[2]
+
+        total = float32(0.0)
+        if m < num_tokens_q:
+            for d in range(lane, head_dim, WARP_SIZE):
+                total += dout[m, head, d] * out[m, head, d]
+        for step in range(5):  # after 16, 8, 4, 2, 1 each lane has the sum of all 32
+            total += cuda.shfl_xor_sync(ALL_LANES, total, 16 >> step)
+        if lane == 0 and m < num_tokens_q:
+            delta[head, m] = total
+
+    return delta_kernel
+
+
+@functools.cache
+def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+    """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
+
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    """
+    first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    sequence_of = make_sequence_of(BLOCK_N)
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_M)  # columns of dk and of dv that a thread owns
+
+    @cuda.jit
+    def dkdv_kernel(
+        dout,
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        lse,
+        delta,
+        dk,
+        dv,
+        softmax_scale,
+        alibi_slopes,
+    ):
+        """A thread block owns BLOCK_N keys of a sequence, and walks its queries, head by head.
+
+        grid      (num_tokens_k // BLOCK_N + batch, num_kv_heads); threads (BLOCK_M, BLOCK_N):
+                  thread (ty, tx) computes key ty, query tx of each tile, and columns
+                  tx, tx + BLOCK_M, ... of rows ty of dk and dv
+        shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (BLOCK_M, HEAD_DIM);
+                  p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
+                  (BLOCK_M,)
+        private   dk_acc, dv_acc, dsq, pdo (NUM_COLS,)
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, but for the tiles
+                  that see none of them; cu_seqlens_k in every thread about log2(batch) times,
+                  cu_seqlens_q twice; with ALIBI alibi_slopes in every thread, for each head
+        paper     FlashAttention, Algorithm 4, lines 6-18, 23, 25, without dQ
+        budget    128 registers, 18688 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        q_tile = cuda.shared.array((BLOCK_M, ODD), float32)
+        dout_tile = cuda.shared.array((BLOCK_M, ODD), float32)
+        p_tile = cuda.shared.array((BLOCK_N, BLOCK_M), float32)
+        ds_tile = cuda.shared.array((BLOCK_N, BLOCK_M), float32)
+        lse_rows = cuda.shared.array(BLOCK_M, float32)
+        delta_rows = cuda.shared.array(BLOCK_M, float32)
+        dk_acc = cuda.local.array(NUM_COLS, float32)
+        dv_acc = cuda.local.array(NUM_COLS, float32)
+        dsq = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dk
+        pdo = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dv
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        tile, kv_head = cuda.blockIdx.x, cuda.blockIdx.y
+        b, k_start, seqlen_k, n_start = sequence_of(tile, cu_seqlens_k)
+        if n_start >= seqlen_k:  # a tile that is nobody's: all of the thread block leaves
+            return
+        q_start = cu_seqlens_q[b]
+        seqlen_q = cu_seqlens_q[b + 1] - q_start
+        group_size = q.shape[1] // k.shape[1]
+        n = n_start + ty  # this thread's key, counted within the sequence as all is from here
+        position = n - seqlen_k + seqlen_q  # among the queries: the last key's place is the last
+        # Tiles without a query that sees a key of this one are not even loaded.
+        m_first = first_query(n_start - seqlen_k + seqlen_q) // BLOCK_M * BLOCK_M
+        m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
+
+        for d in range(tx, HEAD_DIM, BLOCK_M):
+            k_tile[ty, d] = k[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+            v_tile[ty, d] = v[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+        for c in range(NUM_COLS):
+            dk_acc[c] = float32(0.0)
+            dv_acc[c] = float32(0.0)
+
+        for head in range(kv_head * group_size, (kv_head + 1) * group_size):
+            slope = alibi_slopes[head] if ALIBI else float32(0.0)
+            for m_start in range(m_first, m_end, BLOCK_M):
+                for r in range(ty, BLOCK_M, BLOCK_N):
+                    m = m_start + r
+                    for d in range(tx, HEAD_DIM, BLOCK_M):
+                        q_tile[r, d] = q[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+                        dout_tile[r, d] = (
+                            dout[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+                        )
+                m = m_start + tx
+                if ty == 0:
+                    lse_rows[tx] = lse[head, q_start + m] if m < seqlen_q else float32(0.0)
+                    delta_rows[tx] = delta[head, q_start + m] if m < seqlen_q else float32(0.0)
+                cuda.syncthreads()  # the tiles are complete: safe to read
+
+                s = float32(0.0)  # Sᵀ = scale · K Qᵀ                                   line 11
+                dp = float32(0.0)  # dPᵀ = V doutᵀ                                      line 17
+                for d in range(HEAD_DIM):
+                    s += k_tile[ty, d] * q_tile[tx, d]
+                    dp += v_tile[ty, d] * dout_tile[tx, d]
+                p = float32(0.0)  # P = exp(S - lse)                                    line 13
+                if sees(position, m, seqlen_q) and n < seqlen_k:
+                    s *= softmax_scale
+                    p = math.exp(score(s, position - m, slope) - lse_rows[tx])
+                p_tile[ty, tx] = p
+                ds = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)                 line 20
+                ds_tile[ty, tx] = score_bwd(ds, s)
+                cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
+
+                for c in range(NUM_COLS):
+                    pdo[c] = float32(0.0)
+                    dsq[c] = float32(0.0)
+                for r in range(BLOCK_M):
+                    p = p_tile[ty, r]
+                    ds = ds_tile[ty, r]
+                    for c in range(NUM_COLS):
+                        d = tx + c * BLOCK_M
+                        if d < HEAD_DIM:
+                            pdo[c] += p * dout_tile[r, d]
+                            dsq[c] += ds * q_tile[r, d]
+                # Summed by tiles: added one by one, seqlen_q terms would lose more digits.
+                for c in range(NUM_COLS):
+                    dv_acc[c] += pdo[c]  # dV += Pᵀ dout                                line 16
+                    dk_acc[c] += dsq[c]  # dK += dSᵀ Q                                  line 22
+                cuda.syncthreads()  # everyone is done with q_tile, dout_tile: safe to overwrite
+
+        if n < seqlen_k:
+            for c in range(NUM_COLS):
+                d = tx + c * BLOCK_M
+                if d < HEAD_DIM:
+                    dk[k_start + n, kv_head, d] = dk_acc[c] * softmax_scale
+                    dv[k_start + n, kv_head, d] = dv_acc[c]
+
+    return dkdv_kernel
+
+
+@functools.cache
+def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+    """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
+
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    sequence_of = make_sequence_of(BLOCK_M)
+    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
+    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
+
+    @cuda.jit
+    def dq_kernel(
+        dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, dq, softmax_scale, alibi_slopes
+    ):
+        """A thread block owns BLOCK_M query rows of a sequence and walks its tiles of K and V.
+
+        grid      (num_tokens_q // BLOCK_M + batch, num_heads); threads (BLOCK_N, BLOCK_M):
+                  thread (ty, tx) computes query ty, key tx of each tile, and columns
+                  tx, tx + BLOCK_N, ... of dq
+        shared    q_tile, dout_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                  ds_tile (BLOCK_M, BLOCK_N); lse_rows, delta_rows (BLOCK_M,)
+        private   acc, dsk (NUM_COLS,)
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, but for the
+                  tiles that none of them sees; cu_seqlens_q in every thread about log2(batch)
+                  times, cu_seqlens_k twice; with ALIBI alibi_slopes in every thread
+        paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
+        budget    128 registers, 17792 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
+        """
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        dout_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        v_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        ds_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        lse_rows = cuda.shared.array(BLOCK_M, float32)
+        delta_rows = cuda.shared.array(BLOCK_M, float32)
+        acc = cuda.local.array(NUM_COLS, float32)  # one row of dq
+        dsk = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        tile, head = cuda.blockIdx.x, cuda.blockIdx.y
+        b, q_start, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
+        if m_start >= seqlen_q:  # a tile that is nobody's: all of the thread block leaves
+            return
+        k_start = cu_seqlens_k[b]
+        seqlen_k = cu_seqlens_k[b + 1] - k_start
+        kv_head = head // (q.shape[1] // k.shape[1])
+        m = m_start + ty  # this thread's query, counted within the sequence as all is from here
+        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
+        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
+        slope = alibi_slopes[head] if ALIBI else float32(0.0)
+
+        for d in range(tx, HEAD_DIM, BLOCK_N):
+            q_tile[ty, d] = q[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+            dout_tile[ty, d] = dout[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+        if tx == 0:
+            lse_rows[ty] = lse[head, q_start + m] if m < seqlen_q else float32(0.0)
+            delta_rows[ty] = delta[head, q_start + m] if m < seqlen_q else float32(0.0)
+        for c in range(NUM_COLS):
+            acc[c] = float32(0.0)
+
+        for n_start in range(n_first, n_end, BLOCK_N):
+            for r in range(ty, BLOCK_N, BLOCK_M):
+                n = n_start + r
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    k_tile[r, d] = k[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = v[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+            cuda.syncthreads()  # the tiles are complete: safe to read
+
+            s = float32(0.0)  # S = scale · Q Kᵀ                                        line 11
+            dp = float32(0.0)  # dP = dout Vᵀ                                           line 17
+            for d in range(HEAD_DIM):
+                s += q_tile[ty, d] * k_tile[tx, d]
+                dp += dout_tile[ty, d] * v_tile[tx, d]
+            n = n_start + tx
+            p = float32(0.0)  # P = exp(S - lse)                                        line 13
+            if sees(position, n, seqlen_k) and m < seqlen_q:
+                s *= softmax_scale
+                p = math.exp(score(s, position - n, slope) - lse_rows[ty])
+            ds = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                     line 20
+            ds_tile[ty, tx] = score_bwd(ds, s)
+            cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
+
+            for c in range(NUM_COLS):
+                dsk[c] = float32(0.0)
+            for r in range(BLOCK_N):
+                ds = ds_tile[ty, r]
+                for c in range(NUM_COLS):
+                    d = tx + c * BLOCK_N
+                    if d < HEAD_DIM:
+                        dsk[c] += ds * k_tile[r, d]
+            for c in range(NUM_COLS):
+                acc[c] += dsk[c]  # dQ += dS K                                          line 21
+            cuda.syncthreads()  # everyone is done with k_tile: safe to overwrite next turn
+
+        if m < seqlen_q:
+            for c in range(NUM_COLS):
+                d = tx + c * BLOCK_N
+                if d < HEAD_DIM:
+                    dq[q_start + m, head, d] = acc[c] * softmax_scale
+
+    return dq_kernel
+
+
+def flash_attn_varlen_bwd(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    block_m=None,
+    block_n=None,
+):
+    """FlashAttention over a packed batch, backward, by recomputation; the same bits in every run.
+
+    Parameters
+    ----------
+    dout : array of shape (num_tokens_q, num_heads, head_dim), float32
+        Gradient of the loss with respect to out.
+    q : array of shape (num_tokens_q, num_heads, head_dim), float32
+    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), float32
+    out, lse : arrays
+        What `flash_attn_varlen` returned for q, k, v and the same options.
+    cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_varlen`.
+    block_m, block_n : int, default=chosen
+        Tile sizes, those of `flash_attn_bwd`.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
+        query heads that share a key head.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+
+    Notes
+    -----
+    The contents of cu_seqlens_q and cu_seqlens_k are checked where they are NumPy arrays, as by
+    `flash_attn_varlen`.
+    """
+    checks.check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    num_tokens_q, num_heads, head_dim = q.shape
+    num_tokens_k, num_kv_heads, _ = k.shape
+    batch = cu_seqlens_q.shape[0] - 1
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
+    delta = arrays.empty(q, (num_heads, num_tokens_q))
+    dq, dk, dv = (arrays.empty(q, x.shape) for x in (q, k, v))
+
+    grid = (ceil_div(num_tokens_q, ROWS), num_heads)
+    arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)
+
+    packed = (dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta)
+    kernel = make_dkdv(head_dim, block_m, block_n, *mask)
+    grid = (num_tokens_k // block_n + batch, num_kv_heads)
+    arrays.launch(kernel, grid, (block_m, block_n), *packed, dk, dv, softmax_scale, slopes)
+
+    kernel = make_dq(head_dim, block_m, block_n, *mask)
+    grid = (num_tokens_q // block_m + batch, num_heads)
+    arrays.launch(kernel, grid, (block_n, block_m), *packed, dq, softmax_scale, slopes)
+    return dq, dk, dv

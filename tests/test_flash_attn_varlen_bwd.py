@@ -1,0 +1,163 @@
+"""flash_attn_varlen_bwd on the CPU engine, every access checked."""
+
+import re
+
+import numpy as np
+import pytest
+from cases import (
+    MASKS,
+    TILES,
+    assert_close,
+    each_mask,
+    each_option,
+    make_qkv,
+    mask_options,
+    random,
+    split_options,
+)
+from test_flash_attn_varlen import (
+    EIGHTS,
+    GOOD,
+    LENGTHS,
+    each_lengths,
+    ints,
+    make_packed,
+    ones,
+    starts,
+)
+
+from fa_numba import flash_attn_bwd, flash_attn_varlen, flash_attn_varlen_bwd, reference
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+
+def gradients(dout, q, k, v, *cu, **options):
+    """dq, dk, dv, with what the forward pass gives."""
+    what, _ = split_options(options)
+    out, lse = flash_attn_varlen(q, k, v, *cu, **what)
+    return flash_attn_varlen_bwd(dout, q, k, v, out, lse, *cu, **options)
+
+
+def check(rng, *packed, **options):
+    """Hold flash_attn_varlen_bwd to the definition; its arguments may not change."""
+    dout = random(rng, *packed[0].shape)
+    before = [x.copy() for x in (dout, *packed)]
+    got = gradients(dout, *packed, **options)
+    what, _ = split_options(options)
+    want = reference.varlen_attention_bwd(dout, *packed, **what)
+    plain = reference.varlen_attention_bwd(dout, *packed, **what, dtype=np.float32)
+    for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
+        assert_close(*x, factor=3, name=name)
+    for x, y in zip((dout, *packed), before, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+@each_mask
+@each_lengths
+def test_lengths(rng, lengths, causal):
+    check(rng, *make_packed(rng, lengths), causal=causal, **EIGHTS)
+
+
+@each_option
+def test_masks(rng, mask):
+    packed = make_packed(rng, ([0, 1, 9, 17, 12], [4, 1, 21, 8, 0]), num_heads=4, num_kv_heads=2)
+    check(rng, *packed, **mask_options(mask, 4), **EIGHTS)
+
+
+@pytest.mark.parametrize(
+    "mask", [{}, {"causal": True}, MASKS["all"]], ids=["full", "causal", "all"]
+)
+@each_lengths
+def test_each_sequence_is_flash_attn_bwd_bit_for_bit(rng, lengths, mask):
+    q, k, v, *cu = make_packed(rng, lengths, num_heads=4, num_kv_heads=2)
+    options = mask_options(mask, 4)
+    out, lse = flash_attn_varlen(q, k, v, *cu, **options)
+    dout, options = random(rng, *q.shape), options | EIGHTS
+    got = flash_attn_varlen_bwd(dout, q, k, v, out, lse, *cu, **options)
+    for b in range(len(lengths[0])):
+        rows, keys = (slice(c[b], c[b + 1]) for c in cu)
+        one = (dout[None, rows], q[None, rows], k[None, keys], v[None, keys], out[None, rows])
+        want = flash_attn_bwd(*one, lse[None, :, rows], **options)
+        for x, part, x_one in zip(got, (rows, keys, keys), want, strict=True):
+            np.testing.assert_array_equal(x[part], x_one[0], strict=True)
+
+
+@each_mask
+@pytest.mark.parametrize("block_m, block_n", [*TILES, (16, 4)])
+def test_tile_size_does_not_change_the_answer(rng, block_m, block_n, causal):
+    packed = make_packed(rng, ([0, 3, 4, 5, 16, 11, 1], [2, 3, 4, 5, 17, 0, 9]))
+    check(rng, *packed, causal=causal, block_m=block_m, block_n=block_n)
+
+
+@pytest.mark.parametrize("num_heads, num_kv_heads", [(3, 3), (4, 2), (5, 1)])
+def test_heads(rng, num_heads, num_kv_heads):
+    packed = make_packed(rng, ([9, 0, 3], [11, 2, 3]), num_heads, num_kv_heads)
+    check(rng, *packed, causal=True, **EIGHTS)
+
+
+@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
+def test_chosen_tiles(rng, head_dim):
+    check(rng, *make_packed(rng, ([17, 1, 5], [18, 0, 9]), 1, 1, head_dim), causal=True)
+
+
+@pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
+def test_softmax_scale(rng, softmax_scale):
+    check(rng, *make_packed(rng, ([5, 4], [9, 4])), softmax_scale=softmax_scale)
+
+
+def test_sequences_without_keys_or_without_queries_have_no_gradient(rng):
+    packed = make_packed(rng, ([5, 0, 3], [0, 7, 3]))
+    dq, dk, dv = gradients(random(rng, *packed[0].shape), *packed)
+    assert (dq[:5] == 0).all() and (dk[:7] == 0).all() and (dv[:7] == 0).all()
+    assert (dq[5:] != 0).all() and (dk[7:] != 0).all() and (dv[7:] != 0).all()
+
+
+@pytest.mark.parametrize("mask", [{}, MASKS["all"]], ids=["full", "all"])
+@pytest.mark.parametrize("bad", [1, 2, 3])
+def test_nan_in_one_sequence_never_reaches_another(rng, bad, mask):
+    q, k, v, *cu = make_packed(rng, ([3, 9, 8, 1, 4], [5, 9, 1, 2, 4]))
+    dout, options = random(rng, *q.shape), mask_options(mask, 2) | EIGHTS
+    want = gradients(dout, q, k, v, *cu, **options)
+    rows, keys = (slice(c[bad], c[bad + 1]) for c in cu)
+    dout[rows] = q[rows] = k[keys] = v[keys] = np.nan
+    got = gradients(dout, q, k, v, *cu, **options)
+    for x, y, mine in zip(got, want, (rows, keys, keys), strict=True):
+        assert np.isnan(x[mine]).any()
+        for others in (slice(0, mine.start), slice(mine.stop, None)):
+            np.testing.assert_array_equal(x[others], y[others])
+
+
+def test_the_same_bits_in_every_run(rng):
+    packed = make_packed(rng, LENGTHS["many"], 4, 2)
+    dout = random(rng, *packed[0].shape)
+    for x, y in zip(gradients(dout, *packed), gradients(dout, *packed), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+GOOD_BWD = GOOD | {"dout": ones(5, 4, 8), "out": ones(5, 4, 8), "lse": ones(4, 5)}
+BAD = [
+    ({"dout": None}, TypeError, "dout must be a NumPy array"),
+    ({"dout": ones(5, 4, 7)}, ValueError, "dout must have the shape of q, (5, 4, 8)"),
+    ({"out": ones(5, 2, 8)}, ValueError, "out must have the shape of q, (5, 4, 8)"),
+    ({"out": ones(5, 4, 8, dtype=np.float64)}, TypeError, "out must be float32, got float64"),
+    ({"lse": ones(5, 4)}, ValueError, "lse must have shape (num_heads, num_tokens_q) = (4, 5)"),
+    ({"lse": ones(4, 5, dtype=np.float64)}, TypeError, "lse must be float32, got float64"),
+    ({"cu_seqlens_q": ints(0, 2, 4)}, ValueError, "cu_seqlens_q must end with the number of"),
+    ({"block_n": 0}, ValueError, "block_n must be at least 1"),
+]
+
+
+@pytest.mark.parametrize("changed, error, message", BAD, ids=[message for *_, message in BAD])
+def test_bad_inputs(changed, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        flash_attn_varlen_bwd(**GOOD_BWD | changed)
+
+
+def test_reference_is_attention_bwd_where_the_batch_is_a_rectangle(rng):
+    q, k, v = make_qkv(rng, 3, 4, 6, 2, 1, 5)
+    dout = random(rng, *q.shape)
+    packed = (x.reshape(-1, *x.shape[2:]) for x in (dout, q, k, v))
+    got = reference.varlen_attention_bwd(*packed, starts([4] * 3), starts([6] * 3), causal=True)
+    want = reference.attention_bwd(dout, q, k, v, causal=True)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x.reshape(y.shape), y)
