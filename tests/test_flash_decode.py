@@ -261,6 +261,17 @@ def test_keys_left_of_a_window_are_not_loaded(rng, num_splits):
         assert traces[0].arrays[cache].loads == (61 - 40) * 4
 
 
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_each_tile_of_queries_loads_a_window_of_its_own(rng, num_splits):
+    """Tiles of 8 queries of 2 heads, and a window of 8: its own tile of keys and the one before."""
+    q, k, v = make_qkv(rng, 1, 64, 64, 2, 1, 4)
+    options = {"window_size": (8, 0), "num_splits": num_splits, "block_m": 16, "block_n": 8}
+    with simt.tracing() as traces:
+        on_full_caches(q, k, v, **options)
+    for cache in ("k_cache", "v_cache"):
+        assert traces[0].arrays[cache].loads == (1 + 7 * 2) * 8 * 4
+
+
 def test_the_splits_share_what_a_window_leaves(rng):
     """A window of 8 tiles far into the cache: each of 4 splits attends to 2 of them."""
     q, k, v = make_qkv(rng, 1, 1, 256, 1, 1, 4)
