@@ -1,9 +1,13 @@
 """How full an SM gets: occupancy against the size of the thread block."""
 
 from fa_numba.analysis.occupancy import occupancy
-from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Drawing, on_paper, plain
-
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
+from fa_numba.figures.style import (
+    COLOURS,
+    INK,
+    Drawing,
+    on_paper,
+    plain,
+)
 
 
 @on_paper

@@ -4,20 +4,14 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from fa_numba.figures.style import (
-    BLUE,
-    GREEN,
+    COLOURS,
     GREY,
     INK,
     LIGHT,
-    ORANGE,
     PAPER,
-    PURPLE,
-    RED,
     Drawing,
     on_paper,
 )
-
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
 
 
 @on_paper

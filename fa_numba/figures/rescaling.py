@@ -3,19 +3,15 @@
 import numpy as np
 
 from fa_numba.figures.style import (
-    BLUE,
-    GREEN,
+    COLOURS,
     GREY,
     INK,
-    ORANGE,
-    PURPLE,
-    RED,
     Drawing,
     on_paper,
     plain,
 )
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
+TILE_COLOURS = (*COLOURS, GREY)
 
 
 @on_paper
@@ -51,7 +47,8 @@ def rescaling(histories, m):
     for (top, bottom), (title, history) in zip(panels.T, histories.items(), strict=True):
         base = np.zeros(num_tiles)
         for j in range(num_tiles):
-            top.bar(tiles, history[:, j], bottom=base, width=0.72, color=COLOURS[j % len(COLOURS)],
+            colour = TILE_COLOURS[j % len(TILE_COLOURS)]
+            top.bar(tiles, history[:, j], bottom=base, width=0.72, color=colour,
                     label=f"keys of tile {j}")  # fmt: skip
             base += history[:, j]
         plain(top, grid="y").set_title(title, fontsize=10.5, color=INK)

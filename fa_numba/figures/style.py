@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 INK, GREY, LIGHT, PAPER = "#1a202c", "#718096", "#e2e8f0", "#ffffff"
 BLUE, ORANGE, GREEN, RED, PURPLE = "#2b6cb0", "#dd6b20", "#2f855a", "#c53030", "#6b46c1"
+COLOURS = BLUE, ORANGE, GREEN, PURPLE, RED  # of thread blocks, sequences, kernels, in this order
 
 
 def on_paper(function):

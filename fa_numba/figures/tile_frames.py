@@ -5,19 +5,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from fa_numba.figures.style import (
-    BLUE,
-    GREEN,
+    COLOURS,
     GREY,
     INK,
     LIGHT,
-    ORANGE,
-    PURPLE,
-    RED,
     Drawing,
     on_paper,
 )
-
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED)
 
 
 def recorded_walk(accesses, num_m_tiles, num_n_tiles, *, block_m, block_n, head_dim):
