@@ -1,8 +1,7 @@
 """How fast is the CPU engine, and what does each check cost?
 
-    python -m benchmarks.bench_engine                 about five minutes; prints the table
-    python -m benchmarks.bench_engine --full          every size in Numba's simulator: long
-    python -m benchmarks.bench_engine --json FILE     save it
+    python -m benchmarks engine                 about three minutes; saves the table
+    python -m benchmarks.bench_engine --full    every size in Numba's simulator: long; prints it
 
 Milliseconds of processor time per launch, the least of several: what other programs do does not
 count. Columns:
@@ -17,13 +16,9 @@ first launch  from a source never seen before to the end of one block's checked 
 """
 
 import argparse
-import datetime
-import importlib.metadata
 import itertools
-import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -35,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.readme import table
-from benchmarks.timing import RESULTS
+from benchmarks.timing import cpu, save
 from fa_numba import simt
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
@@ -221,16 +216,6 @@ def first_launch_ms(name, edits=5):
     return statistics.median(samples)
 
 
-def machine():
-    """One line: CPU, cores, Python and package versions."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
-    packages = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("numpy", "numba"))
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}"
-
-
 def printed(row):
     """A row with its milliseconds as text, to three figures."""
 
@@ -242,26 +227,19 @@ def printed(row):
     return {column: cell(value) for column, value in row.items()}
 
 
-def main(json_file=RESULTS / "engine.json", full=False):
+def main(full=False):
     table_rows = [printed(row) for row in run(rows(), full=full)]
-    record = {
-        "machine": machine(),
-        "command": f"python -m benchmarks.bench_engine{' --full' * full}",
-        "date": datetime.date.today().isoformat(),
-        "note": "Milliseconds of processor time per launch, the least of several (load average of "
-        f"the machine {os.getloadavg()[1]:.1f}); the columns are explained in "
-        "`benchmarks/bench_engine.py`",
-        "rows": table_rows,
-    }
-    print(f"engine · {record['machine']}\n{record['note']}\n\n{table(table_rows)}")
-    if json_file:
-        Path(json_file).parent.mkdir(exist_ok=True)
-        Path(json_file).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    print(table(table_rows))
+    if not full:
+        note = (
+            "Milliseconds of processor time per launch, the least of several (load average of the "
+            f"machine {os.getloadavg()[1]:.1f}); the columns are explained in "
+            "`benchmarks/bench_engine.py`"
+        )
+        save("engine", table_rows, note=note, on=cpu())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="also run what takes minutes")
-    parser.add_argument("--json", metavar="FILE", help="save the table")
-    options = parser.parse_args()
-    main(options.json, options.full)
+    main(parser.parse_args().full)

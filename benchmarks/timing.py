@@ -3,6 +3,7 @@
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -60,12 +61,22 @@ def machine():
     try:
         gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        return f"{platform.processor() or platform.machine()} CPU, {packages}"
+        return cpu()
     name, driver = gpu.splitlines()[0].split(", ")
     return f"{name}, driver {driver}, {packages}"
 
 
-def save(question, rows, *, note=""):
+def cpu():
+    """One line: CPU, cores, Python and package versions."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
+    packages = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("numpy", "numba"))
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}"
+
+
+def save(question, rows, *, note="", on=None):
     """Write benchmarks/results/<question>.json and print the rows.
 
     Parameters
@@ -75,16 +86,19 @@ def save(question, rows, *, note=""):
     rows : list of dict
     note : str
         Units and sizes, for the reader of the table.
+    on : str, default=machine()
+        What was measured.
     """
     RESULTS.mkdir(exist_ok=True)
     record = {
-        "machine": machine(),
+        "machine": on or machine(),
         "command": f"python -m benchmarks {question}",
         "date": datetime.date.today().isoformat(),
         "note": note,
         "rows": rows,
     }
-    (RESULTS / f"{question}.json").write_text(json.dumps(record, indent=1) + "\n")
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    (RESULTS / f"{question}.json").write_text(text + "\n")
     print(f"\n{question} · {record['machine']}\n{note}")
     for row in rows:
         print("  " + "  ".join(f"{key} {value}" for key, value in row.items()))

@@ -1,6 +1,6 @@
 """The engine stays fast: ratios and bounds in processor time, with room to spare.
 
-`python -m benchmarks.bench_engine` measures; this notices when something has become slow.
+`python -m benchmarks engine` measures; this notices when something has become slow.
 """
 
 import time
