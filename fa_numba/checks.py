@@ -7,7 +7,7 @@ it in the form that the launcher needs.
 import math
 import numbers
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from fa_numba.analysis.feature_dim import FEATURE_MAPS, MAX_GROUP_SIZE, recurren
 MAX_HEAD_DIM = 256
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
 MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on
+MAX_SPLITS = 2**16  # partial results of every one are kept until they are combined
 MAX_WINDOW = 2**40  # beyond any key; a position and this are still an int64
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and batch go
 
@@ -190,9 +191,15 @@ def check_append(k, v, k_cache, num_new):
     if tuple(k.shape) != (batch, seqlen_new, *token):
         want = ", ".join(map(str, (batch, "seqlen_new", *token)))
         raise ValueError(f"k must have shape ({want}) for this cache, got {tuple(k.shape)}")
-    num_new = np.full(batch, seqlen_new) if num_new is None else np.asarray(num_new)
+    got = np.full(batch, seqlen_new) if num_new is None else num_new
+    try:
+        num_new = np.asarray(got)
+    except ValueError:  # rows of different lengths
+        num_new = np.empty(0)
     if num_new.shape != (batch,) or num_new.dtype.kind not in "iu":
-        raise ValueError(f"num_new must be {batch} integers, one for each sequence, got {num_new}")
+        raise ValueError(
+            f"num_new must be {batch} integers, one for each sequence, got {got!s:.60}"
+        )
     for b in np.flatnonzero((num_new < 0) | (num_new > seqlen_new))[:1]:
         raise ValueError(
             f"num_new[{b}] must be from 0 to seqlen_new = {seqlen_new}, got {num_new[b]}"
@@ -212,7 +219,10 @@ def check_room(lengths, num_new, max_len):
 
 def check_num_splits(num_splits):
     """The number of splits as an int; 0 is yet to be chosen."""
-    return _integer("num_splits", num_splits, at_least=0)
+    num_splits = _integer("num_splits", num_splits, at_least=0)
+    if num_splits > MAX_SPLITS:
+        raise ValueError(f"num_splits must be at most {MAX_SPLITS}, got {num_splits}")
+    return num_splits
 
 
 def check_states(out_a, lse_a, out_b, lse_b):
@@ -316,6 +326,8 @@ def check_write(k, v, k_cache, v_cache, slot_mapping):
         )
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         _writable(name, cache)
+    if k_cache is v_cache:
+        raise ValueError("v_cache must be another array than k_cache, got one array for both")
     if arrays.library_of(slot_mapping) == "numpy":
         num_slots = k_cache.shape[0] * k_cache.shape[1]
         for i in np.flatnonzero((slot_mapping < -1) | (slot_mapping >= num_slots))[:1]:
@@ -339,11 +351,7 @@ def check_copy(k_cache, v_cache, src, dst):
     if arrays.library_of(src) == "numpy":
         _in_cache("src", src, "k_cache", k_cache)
         _in_cache("dst", dst, "k_cache", k_cache)
-        for i in np.flatnonzero(np.isin(dst, src))[:1]:
-            raise ValueError(
-                "src and dst must have no page in common, because the copies are made in any "
-                f"order, got dst[{i}] = {dst[i]}, which is also src[{np.argmax(src == dst[i])}]"
-            )
+        _apart(src, dst)
 
 
 def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
@@ -370,6 +378,8 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
     _page_numbers(src, dst)
     _in_cache("src", src, "k_src", k_src)
     _in_cache("dst", dst, "k_dst", k_dst)
+    if k_src is k_dst or v_src is v_dst:
+        _apart(src, dst)
 
 
 def check_pool(num_pages, page_size):
@@ -385,7 +395,12 @@ def check_pool(num_pages, page_size):
 
 
 def check_pools(pool, host_pool):
-    """Raise unless the pages of both pools, if there are two, are of one size."""
+    """Raise unless these are pools, one or two, with pages of one size."""
+    for name, x in (("pool", pool), ("host_pool", pool if host_pool is None else host_pool)):
+        if not hasattr(x, "page_size"):
+            raise TypeError(f"{name} must be a PagePool, got {type(x).__name__}")
+    if host_pool is pool:
+        raise ValueError("host_pool must be another pool than pool, got the same")
     if host_pool is not None and host_pool.page_size != pool.page_size:
         raise ValueError(
             f"host_pool must have the page_size of pool, {pool.page_size}, "
@@ -393,12 +408,77 @@ def check_pools(pool, host_pool):
         )
 
 
+def check_request(request, running, waiting):
+    """Raise unless a scheduler has this request."""
+    if request not in running and request not in waiting:
+        raise ValueError(f"request must be one that runs or waits here, got {request!r:.60}")
+
+
+def check_seq(seq, sequences):
+    """Raise unless `seq` is one of the sequences of a page pool."""
+    seq = _integer("seq", seq)
+    if seq not in sequences:
+        raise ValueError(f"seq must be a sequence of this pool, not freed, got {seq}")
+
+
+def check_seqs(seqs):
+    """The sequences as a list, whatever they are."""
+    try:
+        return list(seqs)
+    except TypeError:
+        raise TypeError(f"seqs must be a sequence of integers, got {seqs!r:.60}") from None
+
+
+def check_page(page, num_pages):
+    """The number of a page of a pool, as an int."""
+    page = _integer("page", page)
+    if not 0 <= page < num_pages:
+        raise ValueError(f"page must be a page of this pool, from 0 to {num_pages - 1}, got {page}")
+    return page
+
+
+def check_number(number):
+    """How many samples to make, as an int."""
+    return _integer("number", number, at_least=1)
+
+
+def check_parents(parents, num_beams):
+    """For each new beam the index of the one that it continues, as a list of ints."""
+    try:
+        indices = [operator.index(parent) for parent in parents]
+    except TypeError:
+        raise TypeError(f"parents must be a sequence of integers, got {parents!r:.60}") from None
+    for i, parent in enumerate(indices):
+        if not 0 <= parent < num_beams:
+            raise ValueError(
+                f"parents[{i}] must be the index of one of the {num_beams} beams, got {parent}"
+            )
+    return indices
+
+
 def check_tokens(tokens):
     """The tokens of a sequence as a list of ints."""
+    if isinstance(tokens, (Mapping, Set)):
+        raise TypeError(
+            f"tokens must be a sequence of integers, got {tokens!r:.60}, which has no order"
+        )
     try:
-        return [operator.index(token) for token in tokens]
+        checked = [_token(token) for token in tokens]
     except TypeError:
         raise TypeError(f"tokens must be a sequence of integers, got {tokens!r:.60}") from None
+    try:
+        np.array(checked, np.int64)  # as they are hashed
+    except OverflowError:
+        raise ValueError(
+            f"tokens must be integers that an int64 can hold, got {tokens!r:.60}"
+        ) from None
+    return checked
+
+
+def _token(token):
+    if isinstance(token, bool):
+        raise TypeError
+    return operator.index(token)
 
 
 def check_new_tokens(tokens):
@@ -413,7 +493,7 @@ def check_new_tokens(tokens):
 
 def check_feature_map(feature_map, weights, q, k):
     """The weights of the feature map, (w_q, w_k); (None, None) for a map that has none."""
-    if feature_map not in FEATURE_MAPS:
+    if not isinstance(feature_map, str) or feature_map not in FEATURE_MAPS:
         *others, last = (f'"{name}"' for name in FEATURE_MAPS)
         raise ValueError(f"feature_map must be {', '.join(others)} or {last}, got {feature_map!r}")
     if feature_map != "hedgehog":
@@ -445,7 +525,7 @@ def check_feature_map(feature_map, weights, q, k):
 
 def check_linear_form(form, causal, q, k):
     """How to compute linear attention, "recurrent" or "chunked"; None is chosen."""
-    if form not in (None, "recurrent", "chunked"):
+    if form is not None and not (isinstance(form, str) and form in ("recurrent", "chunked")):
         raise ValueError(f'form must be "recurrent", "chunked" or None, got {form!r}')
     seqlen_q, seqlen_k = q.shape[1], k.shape[1]
     if causal and seqlen_q != seqlen_k:
@@ -491,9 +571,14 @@ def check_state(state, q, shape):
 
 def check_causal(causal):
     """The flag as a bool."""
-    if not isinstance(causal, (bool, np.bool_)):
-        raise TypeError(f"causal must be True or False, got {causal!r}")
-    return bool(causal)
+    return check_flag("causal", causal)
+
+
+def check_flag(name, flag):
+    """A flag as a bool; what is only true or false in an `if` is none."""
+    if not isinstance(flag, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {flag!r}")
+    return bool(flag)
 
 
 def check_window_size(window_size):
@@ -508,10 +593,11 @@ def check_softcap(softcap):
     """The cap as a float that float32 can hold; 0.0 is none."""
     if isinstance(softcap, (bool, np.bool_)) or not isinstance(softcap, numbers.Real):
         raise TypeError(f"softcap must be a number, got {type(softcap).__name__}")
-    with np.errstate(over="ignore", under="ignore"):
-        cap = np.float32(softcap)
+    cap = _in_float32(softcap)
     if not np.isfinite(cap) or cap < 0 or (cap == 0 and softcap != 0):
-        raise ValueError(f"softcap must be 0, or positive and finite in float32, got {softcap}")
+        raise ValueError(
+            f"softcap must be 0, or positive and finite in float32, got {softcap!s:.40}"
+        )
     return float(cap)
 
 
@@ -548,10 +634,9 @@ def check_softmax_scale(softmax_scale, head_dim):
         raise TypeError(
             f"softmax_scale must be a number or None, got {type(softmax_scale).__name__}"
         )
-    with np.errstate(over="ignore"):
-        scale = np.float32(softmax_scale)
+    scale = _in_float32(softmax_scale)
     if not np.isfinite(scale):
-        raise ValueError(f"softmax_scale must be finite in float32, got {softmax_scale}")
+        raise ValueError(f"softmax_scale must be finite in float32, got {softmax_scale!s:.40}")
     return scale
 
 
@@ -594,6 +679,11 @@ def _one_library(**named):
     for name, library in libraries.items():
         if library is None:
             raise TypeError(_no_array(name, named[name]))
+        if isinstance(named[name], np.ma.MaskedArray):
+            raise TypeError(
+                f"{name} must be a plain NumPy array, got numpy.ma.MaskedArray: kernels do not "
+                "look at its mask"
+            )
     if len(set(libraries.values())) > 1:
         got = ", ".join(
             f"{name}: {arrays.LIBRARIES[library]}" for name, library in libraries.items()
@@ -714,6 +804,15 @@ def _in_cache(name, pages, cache_name, cache):
         )
 
 
+def _apart(src, dst):
+    """Raise where a page is both copied and overwritten."""
+    for i in np.flatnonzero(np.isin(dst, src))[:1]:
+        raise ValueError(
+            "src and dst must have no page in common, because the copies are made in any "
+            f"order, got dst[{i}] = {dst[i]}, which is also src[{np.argmax(src == dst[i])}]"
+        )
+
+
 def _no_repeats(name, x):
     """Raise where a place is named twice; -1, which is none, may be there often."""
     places, counts = np.unique(x[x >= 0], return_counts=True)
@@ -726,7 +825,9 @@ def _no_repeats(name, x):
 
 def _writable(name, x):
     if arrays.library_of(x) == "numpy" and not x.flags.writeable:
-        raise ValueError(f"{name} must be writable, because it is changed in place")
+        raise ValueError(
+            f"{name} must be writable, because it is changed in place, got a read-only array"
+        )
 
 
 def _pages(block_table, lengths, k_cache):
@@ -789,7 +890,16 @@ def _fits_grid(batch, num_heads):
             raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
 
 
-def _integer(name, value, *, at_least):
+def _in_float32(value):
+    """A real number in float32: infinite where it is too large for that, or even for a float."""
+    with np.errstate(over="ignore", under="ignore"):
+        try:
+            return np.float32(value)
+        except OverflowError:
+            return np.float32(np.inf)
+
+
+def _integer(name, value, *, at_least=-math.inf):
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < at_least:

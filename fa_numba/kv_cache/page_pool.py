@@ -86,7 +86,7 @@ class PagePool:
 
     def __init__(self, num_pages, page_size, *, share_prefixes=True):
         self.num_pages, self.page_size = checks.check_pool(num_pages, page_size)
-        self.share_prefixes = share_prefixes
+        self.share_prefixes = checks.check_flag("share_prefixes", share_prefixes)
         self._sequences = {}
         self._next_number = 0
         self._references = [0] * self.num_pages
@@ -119,7 +119,7 @@ class PagePool:
 
     def references(self, page):
         """How many sequences have a page."""
-        return self._references[page]
+        return self._references[checks.check_page(page, self.num_pages)]
 
     def pages_needed(self, tokens):
         """How many of the free pages `allocate` would take for these tokens."""
@@ -239,7 +239,7 @@ class PagePool:
         array of shape (batch, max_pages), int32
             −1 past the last page of a sequence.
         """
-        rows = [self._find(seq).pages for seq in seqs]
+        rows = [self._find(seq).pages for seq in checks.check_seqs(seqs)]
         table = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int32)
         for row, pages in zip(table, rows, strict=True):
             row[: len(pages)] = pages
@@ -247,15 +247,11 @@ class PagePool:
 
     def seq_lens(self, seqs):
         """The lengths of sequences, as the kernels take them: an int32 array."""
-        return np.array([self.length(seq) for seq in seqs], np.int32)
+        return np.array([self.length(seq) for seq in checks.check_seqs(seqs)], np.int32)
 
     def _find(self, seq):
-        try:
-            return self._sequences[seq]
-        except KeyError:
-            raise ValueError(
-                f"seq must be a sequence of this pool, not freed, got {seq!r}"
-            ) from None
+        checks.check_seq(seq, self._sequences)
+        return self._sequences[seq]
 
     def _add(self, tokens, pages):
         seq = self._next_number

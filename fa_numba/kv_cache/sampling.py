@@ -6,6 +6,8 @@ ones are shared by all that have them, the part-filled last one is copied by who
 Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.4.
 """
 
+from fa_numba import checks
+
 
 def samples(pool, seq, number):
     """Fork a sequence for parallel sampling.
@@ -22,6 +24,7 @@ def samples(pool, seq, number):
     list of int
         `number` sequences with the pages of the prompt.
     """
+    number = checks.check_number(number)
     return [seq, *(pool.fork(seq) for _ in range(number - 1))]
 
 
@@ -42,6 +45,7 @@ def beams(pool, seqs, parents):
     list of int
         One sequence for each of `parents`, to append its token to.
     """
+    parents = checks.check_parents(parents, len(seqs))
     children = [pool.fork(seqs[parent]) for parent in parents]
     for seq in seqs:
         pool.free(seq)

@@ -119,6 +119,7 @@ class Scheduler:
 
     def finish(self, request):
         """Let a request go, whether it runs or waits, and its pages."""
+        checks.check_request(request, self.running, self.waiting)
         if request in self.running:
             self.running.remove(request)
             self.pool.free(request.seq)
