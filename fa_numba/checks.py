@@ -161,6 +161,28 @@ def check_decode(q, k_cache, v_cache, seq_lens):
         _lengths(seq_lens, "max_len", max_len)
 
 
+def check_head_shard(num_heads, num_kv_heads, num_shards, shard):
+    """Raise unless heads can be given to so many devices, as many to each."""
+    sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "num_shards": num_shards}
+    for name, size in sizes.items():
+        _integer(name, size, at_least=1)
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"num_heads must be a multiple of num_kv_heads, got {num_heads} and {num_kv_heads}"
+        )
+    if num_heads % num_shards:
+        raise ValueError(
+            f"num_shards must divide num_heads, got {num_shards} for {num_heads} heads"
+        )
+    if num_kv_heads % num_shards and num_shards % num_kv_heads:
+        raise ValueError(
+            "num_shards must divide num_kv_heads or be a multiple of it, "
+            f"got {num_shards} for {num_kv_heads} heads"
+        )
+    if _integer("shard", shard, at_least=0) >= num_shards:
+        raise ValueError(f"shard must be from 0 to {num_shards - 1}, got {shard}")
+
+
 def check_cache_shape(batch, max_len, num_kv_heads, head_dim, like):
     """The shape of a contiguous cache, as ints; raise unless `like` is an array."""
     _one_library(like=like)

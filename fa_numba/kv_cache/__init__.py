@@ -6,6 +6,7 @@ numbers, which the kernels follow. `ContiguousCache` and `RollingCache` are cach
 
 from fa_numba.kv_cache.contiguous_cache import ContiguousCache
 from fa_numba.kv_cache.copy_pages import copy_pages
+from fa_numba.kv_cache.head_shard import head_shard
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool, Writes
 from fa_numba.kv_cache.reshape_and_cache import reshape_and_cache
 from fa_numba.kv_cache.rolling_cache import RollingCache
@@ -26,6 +27,7 @@ __all__ = [
     "Writes",
     "beams",
     "copy_pages",
+    "head_shard",
     "random_trace",
     "reshape_and_cache",
     "samples",
