@@ -61,6 +61,8 @@ def attention(
     alibi_slopes=None,
     softmax_scale=None,
     mask=None,
+    dropout_p=0.0,
+    seed=0,
     dtype=np.float64,
 ):
     """softmax(q kᵀ · softmax_scale) v, head by head.
@@ -83,6 +85,10 @@ def attention(
     softmax_scale : float, default=1/√head_dim
     mask : bool array of shape (seqlen_q, seqlen_k), default=None
         Query m sees key n where mask[m, n], if causal and window_size allow it too.
+    dropout_p : float, default=0.0
+        The softmax's entries are set to 0 where `dropout_mask` is False, the others divided by
+        1 − dropout_p; lse knows nothing of it.
+    seed : int, default=0
     dtype : default=float64
 
     Returns
@@ -99,7 +105,8 @@ def attention(
     m = _finite(s.max(axis=-1, keepdims=True, initial=-np.inf))
     p = np.exp(s - m)
     l = p.sum(axis=-1, keepdims=True)
-    out = p @ _per_query_head(v, q) / np.where(l == 0, 1, l).astype(dtype)
+    z = _dropout_factors(dropout_p, seed, s)
+    out = (p * z) @ _per_query_head(v, q) / np.where(l == 0, 1, l).astype(dtype)
     with np.errstate(divide="ignore"):  # log(0) = -inf is what we want
         lse = m + np.log(l)
     return _heads_first(out, dtype), lse[..., 0]
@@ -295,6 +302,8 @@ def attention_bwd(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
     dtype=np.float64,
 ):
     """Gradients of sum(dout ∘ out) with respect to q, k and v.
@@ -305,7 +314,7 @@ def attention_bwd(
     Parameters
     ----------
     dout : array of shape (batch, seqlen_q, num_heads, head_dim)
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dtype
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, dtype
         As for `attention`.
 
     Returns
@@ -320,16 +329,17 @@ def attention_bwd(
         "alibi_slopes": alibi_slopes,
         "softmax_scale": softmax_scale,
     }
-    out, lse = attention(q, k, v, **options, dtype=dtype)
+    out, lse = attention(q, k, v, **options, dropout_p=dropout_p, seed=seed, dtype=dtype)
     dout, q, k, v, out = (_heads_first(x, dtype) for x in (dout, q, k, v, out))
     s, slope = _scores(q, k, **options)
     p = np.exp(s - _finite(lse)[..., None])
-    dp = dout @ _per_query_head(v, q).mT
+    z = _dropout_factors(dropout_p, seed, s)
+    dp = dout @ _per_query_head(v, q).mT * z
     delta = np.sum(dout * out, axis=-1, keepdims=True)
     ds = p * (dp - delta) * slope * _scale(q, softmax_scale)
     dq = ds @ _per_query_head(k, q)
     dk = _sum_over_group(ds.mT @ q, k)
-    dv = _sum_over_group(p.mT @ dout, v)
+    dv = _sum_over_group((p * z).mT @ dout, v)
     return tuple(_heads_first(x, dtype) for x in (dq, dk, dv))
 
 
@@ -354,6 +364,50 @@ def varlen_attention_bwd(dout, q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.
         gradients = attention_bwd(*one, dtype=dtype, **options)
         dq[rows], dk[keys], dv[keys] = (x[0] for x in gradients)
     return dq, dk, dv
+
+
+def philox(counter, key):
+    """Philox4x32-10 of Salmon et al. 2011: random bits that are a function of two numbers.
+
+    Parameters
+    ----------
+    counter : four integers or integer arrays, from 0 to 2³² − 1
+    key : two integers from 0 to 2³² − 1
+
+    Returns
+    -------
+    four uint64 arrays of 32 random bits each
+    """
+    x0, x1, x2, x3 = (np.asarray(x, np.uint64) for x in counter)
+    low = np.uint64(2**32 - 1)
+    for i in range(10):
+        k0, k1 = ((k + i * w) % 2**32 for k, w in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True))
+        a, b = x0 * np.uint64(0xD2511F53), x2 * np.uint64(0xCD9E8D57)
+        x0, x1, x2, x3 = (b >> 32) ^ x1 ^ k0, b & low, (a >> 32) ^ x3 ^ k1, a & low
+    return x0, x1, x2, x3
+
+
+def dropout_mask(seed, p, batch, num_heads, seqlen_q, seqlen_k):
+    """Which entries of P dropout keeps: those whose 32 random bits are at least p · 2³².
+
+    Parameters
+    ----------
+    seed : int
+        The generator's key, from 0 to 2⁶⁴ − 1.
+    p : float
+        The probability of being dropped, 0 <= p < 1.
+    batch, num_heads, seqlen_q, seqlen_k : int
+
+    Returns
+    -------
+    bool array of shape (batch, num_heads, seqlen_q, seqlen_k)
+        Entry [b, h, m, n] depends on seed, p, b, h, m, n alone: its bits are word n mod 4 of
+        `philox` with the counter (n // 4, m, h, b).
+    """
+    shape = batch, num_heads, seqlen_q, -(-seqlen_k // 4)
+    words = philox(np.indices(shape, sparse=True)[::-1], (seed % 2**32, seed // 2**32))
+    words = np.stack([np.broadcast_to(x, shape) for x in words], axis=-1)
+    return words.reshape(*shape[:3], 4 * shape[3])[..., :seqlen_k] >= int(p * 2**32)
 
 
 def dense_mask(block_mask, block_m, block_n, seqlen_q, seqlen_k):
@@ -469,6 +523,13 @@ def _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale):
     hidden = (causal & (ahead > 0)) | ((left >= 0) & (-ahead > left))
     s[..., hidden | ((right >= 0) & (ahead > right))] = -np.inf
     return s, slope
+
+
+def _dropout_factors(dropout_p, seed, s):
+    """What dropout multiplies each entry of P by: 0, or 1 / (1 − dropout_p)."""
+    if dropout_p == 0:
+        return s.dtype.type(1)
+    return dropout_mask(seed, dropout_p, *s.shape) * s.dtype.type(1 / (1 - dropout_p))
 
 
 def _finite(x):
