@@ -648,6 +648,18 @@ def check_mask(q, causal, window_size, softcap, alibi_slopes):
     return constants, alibi_slopes
 
 
+def check_dropout(dropout_p, seed):
+    """The probability as a float, and the seed as the uint64 that the kernels take."""
+    if isinstance(dropout_p, (bool, np.bool_)) or not isinstance(dropout_p, numbers.Real):
+        raise TypeError(f"dropout_p must be a number, got {type(dropout_p).__name__}")
+    if not (0 <= dropout_p < 1 and float(dropout_p) < 1):
+        raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p!s:.40}")
+    seed = _integer("seed", seed, at_least=0)
+    if seed >= 2**64:
+        raise ValueError(f"seed must be less than 2**64, got {seed!s:.40}")
+    return float(dropout_p), np.uint64(seed)
+
+
 def check_softmax_scale(softmax_scale, head_dim):
     """The scale as float32, 1/√head_dim for None."""
     if softmax_scale is None:
