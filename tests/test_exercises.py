@@ -22,7 +22,14 @@ EXERCISES = all_exercises(REPOSITORY)
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
 BARRIER = re.compile(r"cuda\.sync(threads|warp)\(")
 WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(encoding="utf-8"))]
-AT_LEAST_TEN = {"05": "ex05[ab]", "06": "ex06[ab]", "07": "ex07", "08": "ex08d", "09": "ex09[cd]", "10": "ex10"}
+AT_LEAST_TEN = {
+    "05": "ex05[ab]",
+    "06": "ex06[ab]",
+    "07": "ex07",
+    "08": "ex08d",
+    "09": "ex09[cd]",
+    "10": "ex10",
+}
 
 
 def test_there_are_exercises():
