@@ -521,8 +521,8 @@ def check_feature_map(feature_map, weights, q, k):
     if feature_map != "hedgehog":
         if weights is not None:
             raise ValueError(
-                f"weights must be None for {feature_map=}, got {type(weights).__name__}: they are for "
-                'feature_map="hedgehog"'
+                f"weights must be None for {feature_map=}, got {type(weights).__name__}: "
+                'they are for feature_map="hedgehog"'
             )
         return None, None
     if not isinstance(weights, (tuple, list)) or len(weights) != 2:
