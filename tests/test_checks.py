@@ -1,96 +1,54 @@
-"""checks: every bad argument is refused with its name, what it must be, and what it got."""
+"""Bad inputs: each is refused with one clear error, and nothing is changed.
+
+A row of the tables is a function, what is changed in arguments that it takes, and what the message
+says: the argument, what it must be, what it got.
+"""
+
+import copy
+import pickle
+import re
 
 import numpy as np
 import pytest
 
 import fa_numba
 from fa_numba import checks
+from fa_numba.kv_cache import (
+    ContiguousCache,
+    OutOfPagesError,
+    RollingCache,
+    Scheduler,
+    beams,
+    samples,
+)
+
+
+class Call:
+    """A function, and good arguments for it; called with some of them changed.
+
+    A method's object is its argument `self`, like any other.
+    """
+
+    def __init__(call, function, /, **good):
+        call.function, call.good = function, good
+
+    def __call__(call, /, **changed):
+        return call.function(**copy.deepcopy(call.good) | changed)
+
+    def __repr__(call):
+        return call.function.__qualname__.removesuffix(".__init__")
 
 
 def ones(*shape, dtype=np.float32):
     return np.ones(shape, dtype)
 
 
-def attention(**changed):
-    """flash_attn_v2 on good arguments, but for the changed ones."""
-    good = {"q": ones(2, 5, 4, 8), "k": ones(2, 6, 2, 8), "v": ones(2, 6, 2, 8)}
-    return fa_numba.flash_attn_v2(**good | changed)
+def numbered(*shape):
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def block_sparse(block_mask, **changed):
-    """flash_attn_v1 with tiles of 4 × 4, which makes the mask 2 × 2."""
-    x = ones(1, 5, 2, 8)
-    good = {"q": x, "k": x, "v": x, "block_m": 4, "block_n": 4}
-    return fa_numba.flash_attn_v1(**good | changed, block_mask=block_mask)
-
-
-def backward(**changed):
-    x, k = ones(2, 5, 4, 8), ones(2, 6, 2, 8)
-    good = {"dout": x, "q": x, "k": k, "v": k, "out": x, "lse": ones(2, 4, 5)}
-    return fa_numba.flash_attn_bwd(**good | changed)
-
-
-def lookup(**changed):
-    good = {
-        "k_cache": ones(3, 4, 2, 8),
-        "v_cache": ones(3, 4, 2, 8),
-        "block_table": np.array([[0, 2], [1, -1]], np.int32),
-        "seq_lens": np.array([7, 4], np.int32),
-    }
-    return fa_numba.paged_kv_lookup(**good | changed)
-
-
-def decode(**changed):
-    good = {
-        "q": ones(2, 1, 4, 8),
-        "k_cache": ones(2, 6, 2, 8),
-        "v_cache": ones(2, 6, 2, 8),
-        "seq_lens": table(6, 3),
-    }
-    return fa_numba.flash_decode(**good | changed)
-
-
-def paged_decode(**changed):
-    good = {
-        "q": ones(2, 1, 4, 8),
-        "k_cache": ones(3, 4, 2, 8),
-        "v_cache": ones(3, 4, 2, 8),
-        "block_table": table([0, 2], [1, -1]),
-        "seq_lens": table(7, 4),
-    }
-    return fa_numba.paged_attn_decode(**good | changed)
-
-
-def merge(**changed):
-    out, lse = ones(2, 5, 4, 8), ones(2, 4, 5)
-    good = {"out_a": out, "lse_a": lse, "out_b": out, "lse_b": lse}
-    return fa_numba.merge_states(**good | changed)
-
-
-def write(**changed):
-    """reshape_and_cache of 3 tokens to caches of 5 pages of 4."""
-    token, cache = ones(3, 2, 8), ones(5, 4, 2, 8)
-    good = {"k": token, "v": token, "k_cache": cache, "v_cache": ones(5, 4, 2, 8)}
-    return fa_numba.reshape_and_cache(**{**good, "slot_mapping": table(7, -1, 19), **changed})
-
-
-def copy(**changed):
-    good = {"k_cache": ones(5, 4, 2, 8), "v_cache": ones(5, 4, 2, 8)}
-    return fa_numba.copy_pages(**{**good, "src": table(0, 4), "dst": table(1, 3), **changed})
-
-
-def swap(**changed):
-    source, target = ones(5, 4, 2, 8), ones(3, 4, 2, 8)
-    good = {"k_src": source, "v_src": source, "k_dst": target, "v_dst": ones(3, 4, 2, 8)}
-    return fa_numba.swap_pages(**{**good, "src": table(0, 4), "dst": table(1, 2), **changed})
-
-
-def pool(num_pages=4, page_size=2, tokens=(1, 2, 3), append=None, seq=0):
-    """A pool with one sequence, number 0, which is appended to and forked."""
-    pool = fa_numba.PagePool(num_pages, page_size)
-    pool.allocate(tokens)
-    pool.append({seq: [4]} if append is None else append)
-    pool.fork(seq)
+def table(*rows):
+    return np.array(rows, np.int32)
 
 
 def read_only(*shape):
@@ -99,31 +57,101 @@ def read_only(*shape):
     return x
 
 
-def softmax(x):
-    return fa_numba.safe_softmax(x)
+def masked(*shape):
+    return np.ma.masked_less(ones(*shape), 0)
 
 
-def table(*rows):
-    return np.array(rows, np.int32)
+def used_pool(num_pages=4, page_size=2):
+    """A pool with a sequence, number 0, of three tokens."""
+    pool = fa_numba.PagePool(num_pages, page_size)
+    pool.allocate([1, 2, 3])
+    return pool
 
 
+def used_cache():
+    """A cache with 4 tokens of one sequence and 1 of another; each has 6 places."""
+    cache = ContiguousCache(2, 6, 2, 8)
+    cache.k_cache[...] = cache.v_cache[...] = numbered(2, 6, 2, 8)
+    cache.append(ones(2, 4, 2, 8), ones(2, 4, 2, 8), [4, 1])
+    return cache
+
+
+X, K = ones(2, 5, 4, 8), ones(2, 6, 2, 8)  # queries, keys
+PACKED_X, PACKED_K, STARTS = ones(5, 4, 8), ones(6, 2, 8), table(0, 2, 5)
+PAGES = {"k_cache": numbered(3, 4, 2, 8), "v_cache": numbered(3, 4, 2, 8)}
+TABLES = {"block_table": table([0, 2], [1, -1]), "seq_lens": table(7, 4)}
+HEDGEHOG = {"feature_map": "hedgehog"}
+W_Q, W_K, STATE = ones(4, 8, 3), ones(2, 8, 3), ones(2, 2, 8, 9)
+BIG = 10**400  # no float can hold it
 HALF = np.float16
 
-# function, changed arguments, what the message says
-BAD_TYPES = [
+naive_softmax = Call(fa_numba.naive_softmax, x=ones(3, 4))
+softmax = Call(fa_numba.safe_softmax, x=ones(3, 4))
+online_softmax = Call(fa_numba.online_softmax, x=ones(3, 4))
+topk = Call(fa_numba.softmax_topk, x=ones(3, 40), k=2)
+naive = Call(fa_numba.naive_attn, q=X, k=K, v=K)
+lazy = Call(fa_numba.lazy_softmax_attn, q=X, k=K, v=K)
+flash_v1 = Call(fa_numba.flash_attn_v1, q=X, k=K, v=K)
+attention = Call(fa_numba.flash_attn_v2, q=X, k=K, v=K)
+block_sparse = Call(  # tiles of 4 × 4 make the mask 2 × 2
+    fa_numba.flash_attn_v1, q=X, k=X, v=X, block_m=4, block_n=4, block_mask=ones(2, 2, dtype=bool)
+)
+backward = Call(fa_numba.flash_attn_bwd, dout=X, q=X, k=K, v=K, out=X, lse=ones(2, 4, 5))
+packed = {"q": PACKED_X, "k": PACKED_K, "v": PACKED_K}
+packed |= {"cu_seqlens_q": STARTS, "cu_seqlens_k": table(0, 6, 6)}
+varlen = Call(fa_numba.flash_attn_varlen, **packed)
+varlen_bwd = Call(
+    fa_numba.flash_attn_varlen_bwd, **packed, dout=PACKED_X, out=PACKED_X, lse=ones(4, 5)
+)
+linear = Call(fa_numba.linear_attn, q=X, k=K[:, :5], v=K[:, :5])
+decode = Call(fa_numba.flash_decode, q=ones(2, 1, 4, 8), k_cache=K, v_cache=K, seq_lens=table(6, 3))
+merge = Call(fa_numba.merge_states, out_a=X, lse_a=ones(2, 4, 5), out_b=X, lse_b=ones(2, 4, 5))
+lookup = Call(fa_numba.paged_kv_lookup, **PAGES, **TABLES)
+paged_decode = Call(fa_numba.paged_attn_decode, q=ones(2, 1, 4, 8), **PAGES, **TABLES)
+five_pages = {"k_cache": numbered(5, 4, 2, 8), "v_cache": numbered(5, 4, 2, 8)}
+write = Call(  # 3 tokens
+    fa_numba.reshape_and_cache,
+    **{"k": ones(3, 2, 8), "v": ones(3, 2, 8), "slot_mapping": table(7, -1, 19)},
+    **five_pages,
+)
+copy_pages = Call(fa_numba.copy_pages, **five_pages, src=table(0, 4), dst=table(1, 3))
+swap = Call(
+    fa_numba.swap_pages,
+    **{"k_src": numbered(5, 4, 2, 8), "v_src": numbered(5, 4, 2, 8)},
+    **{"k_dst": ones(3, 4, 2, 8), "v_dst": ones(3, 4, 2, 8), "src": table(0, 4)},
+    dst=table(1, 2),
+)
+pool = Call(fa_numba.PagePool, num_pages=4, page_size=2)
+POOL = used_pool()
+allocate = Call(fa_numba.PagePool.allocate, self=POOL, tokens=[1, 2])
+append = Call(fa_numba.PagePool.append, self=POOL, tokens={0: [4]})
+fork = Call(fa_numba.PagePool.fork, self=POOL, seq=0)
+free = Call(fa_numba.PagePool.free, self=POOL, seq=0)
+block_table = Call(fa_numba.PagePool.block_table, self=POOL, seqs=[0])
+references = Call(fa_numba.PagePool.references, self=POOL, page=0)
+sampling = Call(samples, pool=POOL, seq=0, number=2)
+beam_search = Call(beams, pool=POOL, seqs=[0], parents=[0, 0])
+scheduler = Call(Scheduler, pool=POOL)
+submit = Call(Scheduler.submit, self=Scheduler(used_pool()), tokens=[1, 2])
+finish = Call(Scheduler.finish, self=Scheduler(used_pool()), request=None)
+cache = Call(ContiguousCache, batch=2, max_len=6, num_kv_heads=2, head_dim=8)
+append_kv = Call(ContiguousCache.append, self=used_cache(), k=ones(2, 2, 2, 8), v=ones(2, 2, 2, 8))
+rolling = Call(RollingCache, batch=1, window=4, num_kv_heads=1, head_dim=8)
+
+WRONG_TYPES = [
     (attention, {"q": [[1.0]]}, "q must be a NumPy array, CuPy array, .* got list"),
     (attention, {"k": None}, "k must be .* got NoneType"),
     (attention, {"v": 3.0}, "v must be .* got float"),
     (softmax, {"x": "text"}, "x must be .* got str"),
     (lookup, {"seq_lens": [7, 4]}, "seq_lens must be .* got list"),
-    (attention, {"q": ones(2, 5, 4, 8, dtype=float)}, "q must be float32, got float64"),
-    (attention, {"k": ones(2, 6, 2, 8, dtype=HALF)}, "k must be float32, got float16, .*not have"),
-    (attention, {"v": ones(2, 6, 2, 8, dtype=int)}, "v must be float32, got int64"),
-    (attention, {"q": ones(2, 5, 4, 8, dtype=">f4")}, "q must be float32, got >f4"),
+    (attention, {"q": ones(2, 5, 4, 8, dtype=float)}, "q must be float32.*, got float64"),
+    (attention, {"k": ones(2, 6, 2, 8, dtype=HALF)}, "k.* must be .* got .*float16"),
+    (attention, {"v": ones(2, 6, 2, 8, dtype=int)}, "v must be float32.*, got int64"),
+    (attention, {"q": ones(2, 5, 4, 8, dtype=">f4")}, "q must be float32.*, got >f4"),
     (backward, {"lse": ones(2, 4, 5, dtype=float)}, "lse must be float32, got float64"),
-    (backward, {"dout": ones(2, 5, 4, 8, dtype=bool)}, "dout must be float32, got bool"),
-    (softmax, {"x": ones(3, 4, dtype=HALF)}, "x must be float32, got float16"),
-    (lookup, {"v_cache": ones(3, 4, 2, 8, dtype=float)}, "v_cache must be float32, got float64"),
+    (backward, {"dout": ones(2, 5, 4, 8, dtype=bool)}, "dout must be float32.*, got bool"),
+    (softmax, {"x": ones(3, 4, dtype=HALF)}, "x.* must be .* got .*float16"),
+    (lookup, {"v_cache": ones(3, 4, 2, 8, dtype=float)}, "v_cache must be float32.*, got float64"),
     (lookup, {"block_table": ones(2, 2, dtype=int)}, "block_table must be int32, got int64"),
     (lookup, {"seq_lens": ones(2)}, "seq_lens must be int32, got float32"),
     (attention, {"causal": 1}, "causal must be True or False, got 1"),
@@ -145,7 +173,7 @@ BAD_TYPES = [
         {"alibi_slopes": ones(4, dtype=float)},
         "alibi_slopes must be float32, got float64",
     ),
-    (backward, {"alibi_slopes": ones(4, dtype=HALF)}, "alibi_slopes must be float32, got float16"),
+    (backward, {"alibi_slopes": ones(4, dtype=HALF)}, "alibi_slopes.* must be .* got .*float16"),
     (attention, {"softmax_scale": "1"}, "softmax_scale must be a number or None, got str"),
     (attention, {"softmax_scale": True}, "softmax_scale must be a number or None, got bool"),
     (attention, {"softmax_scale": 1j}, "softmax_scale must be a number or None, got complex"),
@@ -153,8 +181,8 @@ BAD_TYPES = [
     (attention, {"block_n": True}, "block_n must be an integer, got True"),
     (lookup, {"max_len": 7.5}, "max_len must be an integer, got 7.5"),
     (decode, {"q": None}, "q must be .* got NoneType"),
-    (decode, {"k_cache": ones(2, 6, 2, 8, dtype=float)}, "k_cache must be float32, got float64"),
-    (decode, {"v_cache": ones(2, 6, 2, 8, dtype=HALF)}, "v_cache must be float32, got float16"),
+    (decode, {"k_cache": ones(2, 6, 2, 8, dtype=float)}, "k_cache must be float32.*, got float64"),
+    (decode, {"v_cache": ones(2, 6, 2, 8, dtype=HALF)}, "v_cache.* must be .* got .*float16"),
     (decode, {"seq_lens": [6, 3]}, "seq_lens must be .* got list"),
     (decode, {"seq_lens": np.array([6, 3])}, "seq_lens must be int32, got int64"),
     (decode, {"num_splits": 2.0}, "num_splits must be an integer, got 2.0"),
@@ -169,7 +197,7 @@ BAD_TYPES = [
     (decode, {"alibi_slopes": ones(4, dtype=float)}, "alibi_slopes must be float32, got float64"),
     (paged_decode, {"q": [1.0]}, "q must be .* got list"),
     (paged_decode, {"block_table": [[0, 2]]}, "block_table must be .* got list"),
-    (paged_decode, {"q": ones(2, 1, 4, 8, dtype=HALF)}, "q must be float32, got float16"),
+    (paged_decode, {"q": ones(2, 1, 4, 8, dtype=HALF)}, "q.* must be .* got .*float16"),
     (paged_decode, {"k_cache": ones(3, 4, 2, 8, dtype=float)}, "k_cache must be float32"),
     (paged_decode, {"block_table": ones(2, 2)}, "block_table must be int32, got float32"),
     (paged_decode, {"seq_lens": np.array([7, 4])}, "seq_lens must be int32, got int64"),
@@ -182,36 +210,137 @@ BAD_TYPES = [
     (paged_decode, {"alibi_slopes": ones(4, dtype=HALF)}, "alibi_slopes must be float32, got flo"),
     (merge, {"out_a": [1.0]}, "out_a must be .* got list"),
     (merge, {"lse_b": None}, "lse_b must be .* got NoneType"),
-    (merge, {"out_b": ones(2, 5, 4, 8, dtype=float)}, "out_b must be float32, got float64"),
+    (merge, {"out_b": ones(2, 5, 4, 8, dtype=float)}, "out_b must be float32.*, got float64"),
     (merge, {"lse_a": ones(2, 4, 5, dtype=int)}, "lse_a must be float32, got int64"),
     (block_sparse, {"block_mask": True}, "block_mask must be .* got bool"),
     (block_sparse, {"block_mask": [[1, 1], [1, 1]]}, "block_mask must be .* got list"),
     (block_sparse, {"block_mask": ones(2, 2)}, "block_mask must be bool, got float32"),
     (block_sparse, {"block_mask": ones(2, 2, dtype=np.uint8)}, "must be bool, got uint8"),
     (write, {"k": [[1.0]]}, "k must be .* got list"),
-    (write, {"v": ones(3, 2, 8, dtype=float)}, "v must be float32, got float64"),
-    (write, {"k_cache": ones(5, 4, 2, 8, dtype=HALF)}, "k_cache must be float32, got float16"),
+    (write, {"v": ones(3, 2, 8, dtype=float)}, "v must be float32.*, got float64"),
+    (write, {"k_cache": ones(5, 4, 2, 8, dtype=HALF)}, "k_cache.* must be .* got .*float16"),
     (write, {"v_cache": None}, "v_cache must be .* got NoneType"),
     (write, {"slot_mapping": [7, 8, 9]}, "slot_mapping must be .* got list"),
     (write, {"slot_mapping": np.arange(3)}, "slot_mapping must be int32, got int64"),
-    (copy, {"k_cache": 1}, "k_cache must be .* got int"),
-    (copy, {"v_cache": ones(5, 4, 2, 8, dtype=float)}, "v_cache must be float32, got float64"),
-    (copy, {"src": [0, 4]}, "src must be .* got list"),
-    (copy, {"src": np.arange(2)}, "src must be int32, got int64"),
-    (copy, {"dst": ones(2)}, "dst must be int32, got float32"),
+    (copy_pages, {"k_cache": 1}, "k_cache must be .* got int"),
+    (
+        copy_pages,
+        {"v_cache": ones(5, 4, 2, 8, dtype=float)},
+        "v_cache must be float32.*, got float64",
+    ),
+    (copy_pages, {"src": [0, 4]}, "src must be .* got list"),
+    (copy_pages, {"src": np.arange(2)}, "src must be int32, got int64"),
+    (copy_pages, {"dst": ones(2)}, "dst must be int32, got float32"),
     (swap, {"k_src": None}, "k_src must be .* got NoneType"),
-    (swap, {"v_dst": ones(3, 4, 2, 8, dtype=int)}, "v_dst must be float32, got int64"),
+    (swap, {"v_dst": ones(3, 4, 2, 8, dtype=int)}, "v_dst must be float32.*, got int64"),
     (swap, {"src": [0, 4]}, "src must be a NumPy array: .* on the host, got list"),
     (swap, {"dst": np.arange(2)}, "dst must be int32, got int64"),
     (pool, {"num_pages": 4.0}, "num_pages must be an integer, got 4.0"),
     (pool, {"page_size": None}, "page_size must be an integer, got None"),
-    (pool, {"tokens": 5}, "tokens must be a sequence of integers, got 5"),
-    (pool, {"tokens": [1, 2.0]}, r"tokens must be a sequence of integers, got \[1, 2.0\]"),
-    (pool, {"tokens": "text"}, "tokens must be a sequence of integers, got 'text'"),
-    (pool, {"append": [4]}, r"tokens must be a dict .*\{seq: \[token\]\}, got \[4\]"),
-    (pool, {"append": {0: 4}}, "tokens must be a sequence of integers, got 4"),
+    (pool, {"share_prefixes": "no"}, "share_prefixes must be True or False, got 'no'"),
+    (allocate, {"tokens": 5}, "tokens must be a sequence of integers, got 5"),
+    (allocate, {"tokens": None}, "tokens must be a sequence of integers, got None"),
+    (allocate, {"tokens": [1, 2.0]}, r"tokens must be a sequence of integers, got \[1, 2.0\]"),
+    (allocate, {"tokens": [1, True]}, r"tokens must be a sequence of integers, got \[1, True\]"),
+    (allocate, {"tokens": "text"}, "tokens must be a sequence of integers, got 'text'"),
+    (allocate, {"tokens": {1: 2}}, r"tokens must be a sequence .*got {1: 2}, which has no order"),
+    (allocate, {"tokens": {1, 2}}, r"tokens must be a sequence .*got {1, 2}, which has no order"),
+    (allocate, {"tokens": ones(2, 2, dtype=int)}, "tokens must be a sequence of integers, got arr"),
+    (append, {"tokens": [4]}, r"tokens must be a dict .*\{seq: \[token\]\}, got \[4\]"),
+    (append, {"tokens": None}, "tokens must be a dict .*got None"),
+    (append, {"tokens": {0: 4}}, "tokens must be a sequence of integers, got 4"),
+    (append, {"tokens": {0: [4], 0.5: [4]}}, "seq must be an integer, got 0.5"),
+    (append, {"tokens": {False: [4]}}, "seq must be an integer, got False"),
+    (append, {"tokens": {"a": [4]}}, "seq must be an integer, got 'a'"),
+    (fork, {"seq": None}, "seq must be an integer, got None"),
+    (fork, {"seq": [0]}, r"seq must be an integer, got \[0\]"),
+    (free, {"seq": 0.0}, "seq must be an integer, got 0.0"),
+    (block_table, {"seqs": 0}, "seqs must be a sequence of integers, got 0"),
+    (block_table, {"seqs": "0"}, "seq must be an integer, got '0'"),
+    (references, {"page": 1.0}, "page must be an integer, got 1.0"),
+    (sampling, {"number": 2.5}, "number must be an integer, got 2.5"),
+    (beam_search, {"parents": 0}, "parents must be a sequence of integers, got 0"),
+    (beam_search, {"parents": [0.0]}, r"parents must be a sequence of integers, got \[0.0\]"),
+    (scheduler, {"pool": 4}, "pool must be a PagePool, got int"),
+    (scheduler, {"host_pool": "host"}, "host_pool must be a PagePool, got str"),
+    (submit, {"tokens": 3}, "tokens must be a sequence of integers, got 3"),
+    # caches without pages
+    (cache, {"batch": 2.0}, "batch must be an integer, got 2.0"),
+    (cache, {"max_len": None}, "max_len must be an integer, got None"),
+    (cache, {"head_dim": True}, "head_dim must be an integer, got True"),
+    (cache, {"like": "cupy"}, "like must be a NumPy array, .* got str"),
+    (rolling, {"window": 4.0}, "window must be an integer, got 4.0"),
+    (rolling, {"num_sinks": None}, "num_sinks must be an integer, got None"),
+    (append_kv, {"k": [1.0]}, "k must be .* got list"),
+    (append_kv, {"v": ones(2, 2, 2, 8, dtype=float)}, "v must be float32.*, got float64"),
+    # rows of a matrix
+    (naive_softmax, {"x": ones(3, 4, dtype=float)}, "x must be float32.*, got float64"),
+    (online_softmax, {"x": ones(3, 4, dtype=complex)}, "x must be float32.*, got complex128"),
+    (online_softmax, {"x": None}, "x must be .* got NoneType"),
+    (naive_softmax, {"x": "text"}, "x must be .* got str"),
+    (softmax, {"x": masked(3, 4)}, "x must be a plain NumPy array, got numpy.ma.MaskedArray"),
+    (topk, {"x": [[1.0]]}, "x must be .* got list"),
+    (topk, {"x": ones(3, 40, dtype=float)}, "x must be float32.*, got float64"),
+    (topk, {"k": 2.0}, "k must be an integer, got 2.0"),
+    (topk, {"k": True}, "k must be an integer, got True"),
+    (topk, {"k": None}, "k must be an integer, got None"),
+    (topk, {"k": "2"}, "k must be an integer, got '2'"),
+    (topk, {"k": table(2, 2)}, "k must be an integer, got array"),
+    # attention that was not in the rows above
+    (naive, {"q": ones(2, 5, 4, 8, dtype=float)}, "q must be float32.*, got float64"),
+    (naive, {"v": K.astype("U")}, "v must be float32.*, got <U32"),
+    (flash_v1, {"k": ones(2, 6, 2, 8, dtype=float)}, "k must be float32.*, got float64"),
+    (flash_v1, {"q": np.float32(1)}, "q must be .* got numpy.float32"),
+    (attention, {"q": X.astype(complex)}, "q must be float32.*, got complex128"),
+    (attention, {"q": X.astype(object)}, "q must be float32.*, got object"),
+    (attention, {"v": masked(2, 6, 2, 8)}, "v must be a plain NumPy array, got numpy.ma.MaskedArr"),
+    (attention, {"causal": None}, "causal must be True or False, got None"),
+    (attention, {"causal": np.array(True)}, r"causal must be True or False, got array\(True\)"),
+    (attention, {"window_size": "ab"}, "window_size must be a tuple .* got 'ab'"),
+    (attention, {"window_size": table(1, 2)}, "window_size must be a tuple .* got array"),
+    (attention, {"softcap": np.array(3.0)}, "softcap must be a number, got ndarray"),
+    (attention, {"softmax_scale": ones(2)}, "softmax_scale must be a number or None, got ndarray"),
+    (backward, {"lse": masked(2, 4, 5)}, "lse must be a plain NumPy array, got numpy.ma.MaskedAr"),
+    (lazy, {"q": [1.0]}, "q must be .* got list"),
+    (lazy, {"k": ones(2, 6, 2, 8, dtype=float)}, "k must be float32.*, got float64"),
+    (lazy, {"causal": 1}, "causal must be True or False, got 1"),
+    (lazy, {"query_chunk_size": 8.0}, "query_chunk_size must be an integer, got 8.0"),
+    (lazy, {"query_chunk_size": None}, "query_chunk_size must be an integer, got None"),
+    (lazy, {"key_chunk_size": True}, "key_chunk_size must be an integer, got True"),
+    (varlen, {"q": [1.0]}, "q must be a NumPy array.* got list"),
+    (varlen, {"q": ones(5, 4, 8, dtype=float)}, "q must be float32.*, got float64"),
+    (varlen, {"cu_seqlens_q": [0, 2, 5]}, "cu_seqlens_q must be a NumPy array.* got list"),
+    (varlen, {"cu_seqlens_q": np.array([0, 2, 5])}, "cu_seqlens_q must be int32, got int64"),
+    (varlen, {"cu_seqlens_q": STARTS.astype("u4")}, "cu_seqlens_q must be int32, got uint32"),
+    (varlen, {"cu_seqlens_k": ones(3)}, "cu_seqlens_k must be int32, got float32"),
+    (varlen, {"causal": 1}, "causal must be True or False, got 1"),
+    (varlen_bwd, {"dout": None}, "dout must be a NumPy array.* got NoneType"),
+    (varlen_bwd, {"out": ones(5, 4, 8, dtype=float)}, "out must be float32.*, got float64"),
+    (varlen_bwd, {"lse": ones(4, 5, dtype=float)}, "lse must be float32, got float64"),
+    (decode, {"seq_lens": table(6, 3).astype("u4")}, "seq_lens must be int32, got uint32"),
+    (decode, {"seq_lens": table(6, 3).astype(">i4")}, "seq_lens must be int32, got >i4"),
+    (decode, {"seq_lens": ones(2, dtype=bool)}, "seq_lens must be int32, got bool"),
+    (decode, {"num_splits": np.array(2)}, r"num_splits must be an integer, got array\(2\)"),
+    (
+        paged_decode,
+        {"block_table": ones(2, 2, dtype=np.uint32)},
+        "block_table must be int32, got uint32",
+    ),
+    (lookup, {"max_len": True}, "max_len must be an integer, got True"),
+    # linear attention
+    (linear, {"q": [1.0]}, "q must be .* got list"),
+    (linear, {"v": ones(2, 5, 2, 8, dtype=float)}, "v must be float32.*, got float64"),
+    (linear, {"causal": 1}, "causal must be True or False, got 1"),
+    (linear, HEDGEHOG, r"weights must be a pair \(w_q, w_k\), got NoneType"),
+    (linear, HEDGEHOG | {"weights": W_Q}, r"weights must be a pair \(w_q, w_k\), got ndarray"),
+    (linear, HEDGEHOG | {"weights": (W_Q,)}, r"weights must be a pair \(w_q, w_k\), got"),
+    (linear, HEDGEHOG | {"weights": (W_Q, 1)}, "w_k must be .* got int"),
+    (linear, HEDGEHOG | {"weights": (W_Q.astype(float), W_K)}, "w_q must be float32, got float64"),
+    (linear, {"state": [0.0]}, "state must be .* got list"),
+    (linear, {"state": STATE.astype(float)}, "state must be float32, got float64"),
+    (linear, {"chunk_size": 8.0}, "chunk_size must be an integer, got 8.0"),
 ]
-BAD_VALUES = [
+WRONG_VALUES = [
     # axes
     (attention, {"q": ones(5, 4, 8)}, r"q must have axes \(batch, seqlen_q, .*\(5, 4, 8\)"),
     (attention, {"k": ones(1, 2, 6, 2, 8)}, r"k must have axes .*\(1, 2, 6, 2, 8\)"),
@@ -342,16 +471,28 @@ BAD_VALUES = [
     ),
     (write, {"slot_mapping": table(1, 3, -2)}, r"slot_mapping\[2\] must be a slot .* got -2"),
     (write, {"slot_mapping": table(6, 1, 6)}, r"twice, got slot_mapping\[0\] = slot_.*\[2\] = 6"),
-    (copy, {"k_cache": ones(5, 4, 2)}, r"k_cache must have axes .*\(5, 4, 2\)"),
-    (copy, {"v_cache": ones(5, 4, 2, 9)}, "v_cache must have the shape of k_cache"),
-    (copy, {f"{x}_cache": ones(5, 4, 2, 257) for x in "kv"}, "k_cache must have head_dim from 1"),
-    (copy, {"v_cache": read_only(5, 4, 2, 8)}, "v_cache must be writable"),
-    (copy, {"src": table([0, 4])}, r"src must have axes \(num_copies\), got shape \(1, 2\)"),
-    (copy, {"dst": table(1)}, r"dst must have the shape of src, \(2\,\), got \(1,\)"),
-    (copy, {"src": table(0, 5)}, r"src\[1\] must be a page of k_cache, from 0 to 4, got 5"),
-    (copy, {"dst": table(-1, 3)}, r"dst\[0\] must be a page of k_cache, from 0 to 4, got -1"),
-    (copy, {"dst": table(3, 3)}, r"dst must name no place twice, got dst\[0\] = dst\[1\] = 3"),
-    (copy, {"dst": table(1, 0)}, r"no page in common, .* got dst\[1\] = 0, which is also src\[0\]"),
+    (copy_pages, {"k_cache": ones(5, 4, 2)}, r"k_cache must have axes .*\(5, 4, 2\)"),
+    (copy_pages, {"v_cache": ones(5, 4, 2, 9)}, "v_cache must have the shape of k_cache"),
+    (
+        copy_pages,
+        {f"{x}_cache": ones(5, 4, 2, 257) for x in "kv"},
+        "k_cache must have head_dim from 1",
+    ),
+    (copy_pages, {"v_cache": read_only(5, 4, 2, 8)}, "v_cache must be writable"),
+    (copy_pages, {"src": table([0, 4])}, r"src must have axes \(num_copies\), got shape \(1, 2\)"),
+    (copy_pages, {"dst": table(1)}, r"dst must have the shape of src, \(2\,\), got \(1,\)"),
+    (copy_pages, {"src": table(0, 5)}, r"src\[1\] must be a page of k_cache, from 0 to 4, got 5"),
+    (copy_pages, {"dst": table(-1, 3)}, r"dst\[0\] must be a page of k_cache, from 0 to 4, got -1"),
+    (
+        copy_pages,
+        {"dst": table(3, 3)},
+        r"dst must name no place twice, got dst\[0\] = dst\[1\] = 3",
+    ),
+    (
+        copy_pages,
+        {"dst": table(1, 0)},
+        r"no page in common, .* got dst\[1\] = 0, which is also src\[0\]",
+    ),
     (swap, {"v_src": ones(4, 4, 2, 8)}, "v_src must have the shape of k_src"),
     (swap, {"k_dst": ones(3, 4, 2, 16)[..., ::2]}, "k_dst must be contiguous"),
     (swap, {"v_dst": read_only(3, 4, 2, 8)}, "v_dst must be writable"),
@@ -368,39 +509,213 @@ BAD_VALUES = [
     (pool, {"num_pages": 0}, "num_pages must be at least 1, got 0"),
     (pool, {"page_size": -1}, "page_size must be at least 1, got -1"),
     (pool, {"num_pages": 2**30, "page_size": 3}, r"a slot fits an int32, got 1073741824 \* 3"),
-    (pool, {"seq": 1}, "seq must be a sequence of this pool, not freed, got 1"),
-    (pool, {"append": {0: [4], -1: [5]}}, "seq must be a sequence of this pool, .* got -1"),
+    (allocate, {"tokens": [1, 2**63]}, r"tokens must be .* that an int64 can hold, got \[1, 922"),
+    (append, {"tokens": {1: [4]}}, "seq must be a sequence of this pool, not freed, got 1"),
+    (append, {"tokens": {0: [4], -1: [5]}}, "seq must be a sequence of this pool, .* got -1"),
+    (append, {"tokens": {0: [4, -(2**70)]}}, "tokens must be .* that an int64 can hold, got"),
+    (fork, {"seq": 7}, "seq must be a sequence of this pool, not freed, got 7"),
+    (free, {"seq": -1}, "seq must be a sequence of this pool, not freed, got -1"),
+    (block_table, {"seqs": [0, 3]}, "seq must be a sequence of this pool, not freed, got 3"),
+    (references, {"page": 4}, "page must be a page of this pool, from 0 to 3, got 4"),
+    (references, {"page": -1}, "page must be a page of this pool, from 0 to 3, got -1"),
+    (sampling, {"number": 0}, "number must be at least 1, got 0"),
+    (beam_search, {"parents": [0, 1]}, r"parents\[1\] must be the index of one of the 1 .* got 1"),
+    (beam_search, {"parents": [-1]}, r"parents\[0\] must be the index .* got -1"),
+    (
+        scheduler,
+        {"host_pool": used_pool(2, 4)},
+        "host_pool must have the page_size of pool, 2, got 4",
+    ),
+    (scheduler, {"host_pool": POOL}, "host_pool must be another pool than pool, got the same"),
+    (finish, {}, "request must be one that runs or waits here, got None"),
+    # caches without pages
+    (cache, {"batch": -1}, "batch must be at least 0, got -1"),
+    (cache, {"max_len": 0}, "max_len must be at least 1, got 0"),
+    (cache, {"num_kv_heads": 0}, "num_kv_heads must be at least 1, got 0"),
+    (cache, {"head_dim": 0}, "head_dim must be at least 1, got 0"),
+    (cache, {"head_dim": 257}, "head_dim must be at most 256, got 257"),
+    (rolling, {"window": 0}, "window must be at least 1, got 0"),
+    (rolling, {"num_sinks": -1}, "num_sinks must be at least 0, got -1"),
+    (rolling, {"head_dim": 300}, "head_dim must be at most 256, got 300"),
+    (append_kv, {"k": ones(2, 2, 8)}, r"k must have axes \(batch, seqlen_new, .*\(2, 2, 8\)"),
+    (append_kv, {"v": ones(2, 4, 2, 8)}, r"v must have the shape of k, .*got \(2, 4, 2, 8\)"),
+    (append_kv, dict.fromkeys("kv", ones(2, 3, 1, 8)), r"\(2, seqlen_new, 2, 8\) .*3, 1, 8\)"),
+    (append_kv, dict.fromkeys("kv", ones(3, 3, 2, 8)), r"\(2, seqlen_new, 2, 8\) .*3, 2, 8\)"),
+    (append_kv, dict.fromkeys("kv", ones(2, 3, 2, 16)[..., ::2]), "k must be contiguous"),
+    (append_kv, {"num_new": [1]}, r"num_new must be 2 integers, .*got \[1\]"),
+    (append_kv, {"num_new": [1.0, 2.0]}, r"num_new must be 2 integers, .*got \[1.0, 2.0\]"),
+    (append_kv, {"num_new": [True, False]}, r"num_new must be 2 integers, .*got \[True, False\]"),
+    (append_kv, {"num_new": [[1], [1, 2]]}, r"num_new must be 2 .*got \[\[1\], \[1, 2\]\]"),
+    (append_kv, {"num_new": [2**70, 0]}, r"num_new must be 2 integers, .*got \[118"),
+    (append_kv, {"num_new": [1, 3]}, r"num_new\[1\] must be from 0 to seqlen_new = 2, got 3"),
+    (append_kv, {"num_new": [-1, 2]}, r"num_new\[0\] must be from 0 to .*, got -1"),
+    (
+        append_kv,
+        dict.fromkeys("kv", ones(2, 3, 2, 8)),
+        r"num_new\[0\] must be at most max_len - lengths\[0\] = 6 - 4 = 2, got 3: the row is full",
+    ),
+    # rows of a matrix
+    (naive_softmax, {"x": ones(4)}, r"x must have axes .*got shape \(4,\)"),
+    (online_softmax, {"x": np.array(1, np.float32)}, r"x must have axes .*got shape \(\)"),
+    (online_softmax, {"x": ones(3, 4)[:, ::-1]}, "x must be contiguous along its last axis, got"),
+    (topk, {"x": ones(7)}, r"x must have axes \(num_rows, num_cols\), got shape \(7,\)"),
+    (topk, {"x": ones(2, 0), "k": 1}, "k must be at most num_cols = 0, got 1"),
+    (topk, {"k": 0}, "k must be at least 1, got 0"),
+    (topk, {"k": -1}, "k must be at least 1, got -1"),
+    (topk, {"k": 33}, "k must be at most 32, .*got 33"),
+    (topk, {"k": 41}, "k must be at most num_cols = 40, got 41"),
+    # attention that was not in the rows above
+    (naive, {"q": np.array(1, np.float32)}, r"q must have axes .*got shape \(\)"),
+    (naive, {"k": ones(2, 7, 2, 8)}, r"v must have the shape of k, .*got \(2, 6, 2, 8\)"),
+    (naive, {"softcap": -2.0}, "softcap must be 0, or positive .* got -2.0"),
+    (flash_v1, dict.fromkeys("qkv", ones(1, 3, 1, 257)), "q must have head_dim .*got 257"),
+    (flash_v1, {"window_size": (0, -2)}, r"window_size\[1\] must be at least -1, got -2"),
+    (attention, {"softmax_scale": BIG}, "softmax_scale must be finite in float32, got 10000"),
+    (attention, {"softmax_scale": -np.inf}, "softmax_scale must be finite in float32, got -inf"),
+    (attention, {"softcap": BIG}, "softcap must be 0, or positive and finite .* got 10000"),
+    (attention, {"block_m": 10**30}, r"at most 1024, got 10+ \* "),
+    (lazy, {"v": ones(2, 7, 2, 8)}, r"v must have the shape of k, .*got \(2, 7, 2, 8\)"),
+    (lazy, {"q": X[..., ::-1]}, "q must be contiguous along its last axis, got"),
+    (lazy, {"softmax_scale": np.nan}, "softmax_scale must be finite in float32, got nan"),
+    (lazy, {"query_chunk_size": 0}, "query_chunk_size must be at least 1, got 0"),
+    (lazy, {"key_chunk_size": -3}, "key_chunk_size must be at least 1, got -3"),
+    # packed sequences
+    (varlen, {"q": ones(1, 5, 4, 8)}, r"q must have axes \(num_tokens_q, num_heads, head_dim\)"),
+    (varlen, {"k": ones(6, 8)}, r"k must have axes \(num_tokens_k, num_kv_heads, head_dim\)"),
+    (varlen, {"q": ones(5, 8, 4).transpose(0, 2, 1)}, "q must be contiguous along its last axis"),
+    (varlen, {"v": ones(5, 2, 8)}, r"v must have the shape of k, .*got \(5, 2, 8\)"),
+    (varlen, dict.fromkeys("kv", ones(6, 2, 7)), "must have the head_dim of q, 8, got 7"),
+    (varlen, dict.fromkeys("kv", ones(6, 3, 8)), "must divide the heads of q .*num_kv_heads=3"),
+    (varlen, {"q": ones(5, 0, 8)}, "q must have at least one head, got num_heads=0"),
+    (varlen, dict.fromkeys("qkv", ones(5, 2, 257)), "q must have head_dim from 1 to 256, got 257"),
+    (varlen, {"cu_seqlens_q": table([0, 2, 5])}, r"cu_seqlens_q must have axes \(batch \+ 1\)"),
+    (varlen, {"cu_seqlens_k": table(0, 6)}, r"cu_seqlens_k must have the shape of cu_seqlens_q"),
+    (
+        varlen,
+        {"cu_seqlens_q": table(), "cu_seqlens_k": table()},
+        r"cu_seqlens_q must have batch \+ 1 numbers, at least 2 for the 5 tokens of q, got 0",
+    ),
+    (varlen, dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), table(0)), "at least 2 .*, got 1"),
+    (varlen, {"cu_seqlens_q": table(1, 2, 5)}, r"cu_seqlens_q\[0\] must be 0, .*got 1"),
+    (
+        varlen,
+        {"cu_seqlens_k": table(0, 7, 6)},
+        r"must nowhere fall, got cu_seqlens_k\[1\] = 7 and cu_seqlens_k\[2\] = 6",
+    ),
+    (
+        varlen,
+        {"cu_seqlens_q": table(0, -1, 5)},
+        r"must nowhere fall, got .* cu_seqlens_q\[1\] = -1",
+    ),
+    (varlen, {"cu_seqlens_q": table(0, 2, 4)}, "must end with the number of .* q, 5, got 4"),
+    (varlen, {"cu_seqlens_k": table(0, 2, 7)}, "must end with the number of .* k, 6, got 7"),
+    (varlen, {"window_size": (-2, 0)}, r"window_size\[0\] must be at least -1, got -2"),
+    (varlen, {"softcap": -1}, "softcap must be 0, or positive .* got -1"),
+    (varlen, {"alibi_slopes": ones(3)}, "one slope for each of the 4 heads of q, got 3"),
+    (varlen, {"softmax_scale": np.inf}, "softmax_scale must be finite in float32, got inf"),
+    (varlen, {"block_m": 0}, "block_m must be at least 1, got 0"),
+    (varlen, {"block_m": 64, "block_n": 32}, r"at most 1024, got 64 \* 32 = 2048"),
+    (varlen_bwd, {"dout": ones(5, 4, 7)}, r"dout must have the shape of q, \(5, 4, 8\), got"),
+    (varlen_bwd, {"out": ones(5, 2, 8)}, r"out must have the shape of q, \(5, 4, 8\), got"),
+    (
+        varlen_bwd,
+        {"lse": ones(5, 4)},
+        r"lse must have shape \(num_heads, num_tokens_q\) = \(4, 5\)",
+    ),
+    (varlen_bwd, {"cu_seqlens_q": table(0, 2, 4)}, "must end with the number of .* q, 5, got 4"),
+    (varlen_bwd, {"block_n": 0}, "block_n must be at least 1, got 0"),
+    # decoding: more of what goes wrong
+    (decode, {"num_splits": 10**9}, "num_splits must be at most 65536, got 1000000000"),
+    (decode, {"seq_lens": np.array(6, np.int32)}, r"seq_lens must have axes .*got shape \(\)"),
+    (decode, {"q": ones(2, 1, 4, 257)}, "q must have head_dim from 1 to 256, got 257"),
+    (paged_decode, {"num_splits": 2**16 + 1}, "num_splits must be at most 65536, got 65537"),
+    (paged_decode, {"block_table": table([0, -2], [1, 1])}, r"\[0, 1\] must be .*, got -2"),
+    (lookup, {"max_len": 10**30}, r"max_len must be at most max_pages \* page_size = 8, got 1000"),
+    (merge, {"out_a": np.array(1, np.float32)}, r"out_a must have axes .*got shape \(\)"),
+    # writing and copying: more of what goes wrong
+    (
+        write,
+        dict.fromkeys(("k_cache", "v_cache"), five_pages["k_cache"]),
+        "v_cache must be another array than k_cache, got one array for both",
+    ),
+    (write, {"k_cache": np.broadcast_to(ones(1), (5, 4, 2, 8))}, "k_cache must be contiguous"),
+    (copy_pages, {"src": table(0, 3), "dst": table(3, 1)}, r"no page in common, .*src\[1\]"),
+    (
+        swap,
+        {f"{x}_{side}": numbered(5, 4, 2, 8) for x in "kv" for side in ("src",)}
+        | {"k_dst": ones(3, 4, 2, 9)},
+        "v_dst must have the shape of k_dst",
+    ),
+    (
+        swap,
+        dict.fromkeys(("k_src", "v_src", "k_dst", "v_dst"), ones(5, 4, 2, 8))
+        | {"dst": table(4, 3)},
+        r"src and dst must have no page in common, .* got dst\[0\] = 4, which is also src\[1\]",
+    ),
+    # linear attention
+    (linear, {"k": K[:1]}, "v must have the shape of k"),
+    (linear, {"feature_map": "elu"}, 'must be "elu1", .* or "hedgehog", got \'elu\''),
+    (linear, {"feature_map": None}, "feature_map must be .* got None"),
+    (linear, {"feature_map": np.array(["elu1", "relu"])}, "feature_map must be .* got array"),
+    (linear, {"weights": (W_Q, W_K)}, "weights must be None for feature_map='elu1', got tuple"),
+    (linear, HEDGEHOG | {"weights": (W_Q[0], W_K)}, r"w_q must have axes \(num_heads, .*\(8, 3\)"),
+    (linear, HEDGEHOG | {"weights": (W_K, W_K)}, r"= \(4, 8\) before .*got .*\(2, 8, 3\)"),
+    (linear, HEDGEHOG | {"weights": (W_Q, W_Q)}, r"w_k must have \(num_kv_heads, head_dim\).* got"),
+    (linear, HEDGEHOG | {"weights": (W_Q[..., :2], W_K)}, "at least 1, got 2 and 3"),
+    (linear, HEDGEHOG | {"weights": (W_Q[..., :0], W_K[..., :0])}, "at least 1, got 0 and 0"),
+    (linear, {"state": STATE[..., :8]}, r"state must have shape .*2, 8, 9\), got \(2, 2, 8, 8\)"),
+    (linear, {"state": STATE, "feature_map": "taylor2"}, r"= \(2, 2, 73, 9\), got"),
+    (linear, {"form": "fast"}, 'must be "recurrent", "chunked" or None, got \'fast\''),
+    (linear, {"form": np.array(["chunked"] * 2)}, "form must be .* got array"),
+    (linear, {"form": "recurrent"}, "must have causal=True, got causal=False"),
+    (linear, {"q": X[:, :4], "causal": True}, "q and k must .*got seqlen_q=4 and seqlen_k=5"),
+    (linear, {"chunk_size": 0}, "chunk_size must be at least 1, got 0"),
+    (linear, {"chunk_size": 17}, "chunk_size must be at most 16, .*got 17"),
+    (
+        linear,
+        {"q": ones(2, 5, 130, 8), "causal": True, "form": "recurrent"},
+        "num_heads / num_kv_heads of at most 64, .*got 65",
+    ),
 ]
 
-
-@pytest.mark.parametrize("function, changed, message", BAD_TYPES)
-def test_wrong_types_are_named(function, changed, message):
-    with pytest.raises(TypeError, match=message):
-        function(**changed)
-
-
-@pytest.mark.parametrize("function, changed, message", BAD_VALUES)
-def test_wrong_values_are_named(function, changed, message):
-    with pytest.raises(ValueError, match=message):
-        function(**changed)
-
-
-def test_every_public_argument_is_in_the_tables():
-    assert len(BAD_TYPES) + len(BAD_VALUES) >= 40
-    changed = {name for _, arguments, _ in BAD_TYPES + BAD_VALUES for name in arguments}
-    assert changed >= {"q", "k", "v", "dout", "out", "lse", "x", "causal", "softmax_scale"}
-    assert changed >= {"block_m", "block_n", "max_len", "block_table", "seq_lens", "k_cache"}
-    assert changed >= {"block_mask", "k_cache", "v_cache", "num_splits"}
-    assert changed >= {"out_a", "lse_a", "out_b", "lse_b"}
+NO_PAGES = [
+    (allocate, {"tokens": range(10)}, "5 more pages are needed, and 2 of 4 are free"),
+    (append, {"tokens": {0: range(6)}}, "3 more pages are needed, and 2 of 4 are free"),
+    (submit, {"tokens": range(9)}, "9 tokens need 5 pages, and the whole pool has 4"),
+]
+TABLE = [(*row[:2], TypeError, row[2]) for row in WRONG_TYPES]
+TABLE += [(*row[:2], ValueError, row[2]) for row in WRONG_VALUES]
+TABLE += [(*row[:2], OutOfPagesError, row[2]) for row in NO_PAGES]
+CALLS = [x for x in list(globals().values()) if isinstance(x, Call)]
 
 
 @pytest.mark.parametrize(
-    "name", ["naive_attn", "flash_attn_v1", "flash_attn_v2", "naive_softmax", "online_softmax"]
+    "call, changed, error, message", TABLE, ids=[f"{call}: {text:.50}" for call, *_, text in TABLE]
 )
-def test_every_function_checks(name):
-    with pytest.raises(TypeError, match="float32, got float64"):
-        x = np.zeros((2, 3) if "softmax" in name else (1, 2, 1, 4))
-        getattr(fa_numba, name)(*[x] if "softmax" in name else [x, x, x])
+def test_bad_input(call, changed, error, message):
+    arguments = call.good | changed
+    before = pickle.dumps(arguments)
+    with pytest.raises(error, match=message) as caught:
+        call.function(**arguments)
+    text = str(caught.value)
+    assert type(caught.value) is error
+    assert error is OutOfPagesError or re.search(r"must .*\bgot ", text, re.DOTALL), text
+    assert pickle.dumps(arguments) == before, "an input, a cache or a pool has been changed"
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call is not finish], ids=repr)
+def test_what_the_rows_change_is_good(call):
+    call()
+
+
+def test_every_public_function_is_in_the_table():
+    functions = {getattr(fa_numba, name) for name in fa_numba.__all__} - {fa_numba.backend}
+    rows = [call.function for call, *_ in TABLE]
+    assert len(rows) >= 60
+    few = [function.__name__ for function in functions if rows.count(function) < 3]
+    assert not few
+    unused = [call for call in CALLS if call.function not in rows]
+    assert not unused
 
 
 def test_good_arguments_come_back_in_the_form_that_launchers_need():
