@@ -411,7 +411,7 @@ def test_softmax_topk(shape, k):
     np.testing.assert_array_equal(columns.get(), want_columns)
 
 
-LINEAR_SMALL = [(1, 1, 1, 1, 1), (2, 33, 4, 2, 16), (1, 50, 3, 1, 59), (1, 17, 2, 2, 111)]
+LINEAR_SMALL = [(1, 1, 1, 1, 1), (2, 33, 4, 2, 16), (2, 50, 3, 1, 59), (2, 17, 4, 4, 111)]
 LINEAR_LARGE = [(1, 4000, 4, 2, 64), (2, 1000, 2, 2, 128)]  # batch, seqlen, heads, head_dim
 
 

@@ -78,6 +78,16 @@ def test_many_features(rng, head_dim, form):
     check_linear(*make_qkv(rng, 1, 19, 19, 2, 1, head_dim), feature_map="taylor2", **form)
 
 
+@each_form
+def test_thousands_of_features_cost_no_digits(rng, form):
+    q, k, v = make_qkv(rng, 1, 5, 5, 1, 1, 59)  # 3541 features, whose products cancel
+    options = {"feature_map": "taylor2", "causal": form["causal"]}
+    want, _ = reference.linear_attn(q, k, v, **options)
+    plain, _ = reference.linear_attn(q, k, v, **options, dtype=np.float32)
+    out, _ = linear_attn(q, k, v, feature_map="taylor2", **form)
+    assert np.abs(out - want).max() <= np.abs(plain - want).max()
+
+
 @each_map
 @pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 40), (33, 7), (5, 0), (0, 5)])
 def test_lengths_may_differ_without_a_mask(rng, seqlen_q, seqlen_k, feature_map):

@@ -28,6 +28,7 @@ from numba import cuda, float32
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels.feature_map import feature_map as phi
+from fa_numba.kernels.kahan import kahan_add
 from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
 
 TILE = 16  # features, or columns of the state, that are worked on side by side
@@ -78,12 +79,7 @@ def make_chunk_states(HEAD_DIM, CHUNK, CAUSAL):
             kv = float32(0.0)
             for r in range(CHUNK):
                 kv += phi_tile[r, ty] * v_tile[r, tx]
-            # U <- U + φ(K)ᵀ V. What rounding has added to the sum is taken off the next term
-            # (Kahan's sum): over thousands of tokens it would grow.
-            kv -= rounded_up
-            total = u + kv
-            rounded_up = (total - u) - kv
-            u = total
+            u, rounded_up = kahan_add(u, rounded_up, kv)  # U <- U + φ(K)ᵀ V, of many tokens
             cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite next turn
         if mine:
             state[b, kv_head, f, col] = u
@@ -110,10 +106,10 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
         shared    q_tile, k_tile (CHUNK, TILE), features of the queries and of the chunk's keys;
                   s_tile (CHUNK, CHUNK); u_tile (TILE, HEAD_DIM + 1), rows of the state, then of V;
                   divisor (CHUNK,)
-        private   acc, part (NUM_COLS,); s
+        private   acc, rounded_up (NUM_COLS,); s, s_rounded_up
         HBM       phi_q, out once; states once per chunk; if CAUSAL phi_k, V once
         paper     Transformer Quality in Linear Time
-        budget    96 registers, 7424 bytes shared (HEAD_DIM=64, CHUNK=16)
+        budget    128 registers, 7424 bytes shared (HEAD_DIM=64, CHUNK=16)
         """
         q_tile = cuda.shared.array((CHUNK, TILE), float32)
         k_tile = cuda.shared.array((CHUNK, ODD), float32)
@@ -121,7 +117,7 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
         u_tile = cuda.shared.array((TILE, COLS), float32)
         divisor = cuda.shared.array(CHUNK, float32)
         acc = cuda.local.array(NUM_COLS, float32)
-        part = cuda.local.array(NUM_COLS, float32)  # what one tile of features adds to it
+        rounded_up = cuda.local.array(NUM_COLS, float32)  # by the sum: features may be thousands
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         head, b = cuda.blockIdx.y, cuda.blockIdx.z
@@ -131,8 +127,8 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
         first_row = cuda.blockIdx.x * feature_dim if CAUSAL else 0
 
         for c in range(NUM_COLS):
-            acc[c] = float32(0.0)
-        s = float32(0.0)
+            acc[c] = rounded_up[c] = float32(0.0)
+        s = s_rounded_up = float32(0.0)
         for f_start in range(0, feature_dim, TILE):
             f = f_start + tx
             live = m < seqlen and f < feature_dim
@@ -148,20 +144,14 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
             cuda.syncthreads()  # q_tile, k_tile, u_tile are complete: safe to read
 
             if CAUSAL and tx < CHUNK:
-                score = float32(0.0)
-                for r in range(TILE):
-                    score += q_tile[ty, r] * k_tile[tx, r]
-                s += score  # S = φ(Q) φ(K)ᵀ of the chunk
-            for c in range(NUM_COLS):
-                part[c] = float32(0.0)
-            for r in range(TILE):
-                x = q_tile[ty, r]
+                for r in range(TILE):  # S = φ(Q) φ(K)ᵀ of the chunk
+                    s, s_rounded_up = kahan_add(s, s_rounded_up, q_tile[ty, r] * k_tile[tx, r])
+            for r in range(TILE):  # φ(Q) U_start
                 for c in range(NUM_COLS):
                     col = tx + c * TILE
                     if col < COLS:
-                        part[c] += x * u_tile[r, col]
-            for c in range(NUM_COLS):
-                acc[c] += part[c]  # φ(Q) U_start, by tiles: many features would lose more digits
+                        x = q_tile[ty, r] * u_tile[r, col]
+                        acc[c], rounded_up[c] = kahan_add(acc[c], rounded_up[c], x)
             cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
 
         if CAUSAL:

@@ -22,9 +22,9 @@ import functools
 from numba import cuda, float32
 
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels.kahan import kahan_add
 
 WARP_SIZE = 32
-TILE = 16  # features
 
 
 def recurrent_threads(head_dim):
@@ -42,7 +42,7 @@ def make_recurrent(HEAD_DIM, GROUP_SIZE):
 
         grid      (num_kv_heads, batch); threads (HEAD_DIM + 1,), in whole warps
         shared    divisor (GROUP_SIZE,): of each query head that shares the state
-        private   acc, part (GROUP_SIZE,): one column of out for each of them
+        private   acc, rounded_up (GROUP_SIZE,): one column of out for each of them
         HBM       state once to and fro per token; state_in, v, out once; phi_q, phi_k in every
                   thread
         paper     Transformers are RNNs, equations 18 to 20
@@ -50,7 +50,7 @@ def make_recurrent(HEAD_DIM, GROUP_SIZE):
         """
         divisor = cuda.shared.array(GROUP_SIZE, float32)
         acc = cuda.local.array(GROUP_SIZE, float32)
-        part = cuda.local.array(GROUP_SIZE, float32)  # what one tile of features adds to it
+        rounded_up = cuda.local.array(GROUP_SIZE, float32)  # by the sum: features may be thousands
         col = cuda.threadIdx.x
         kv_head, b = cuda.blockIdx.x, cuda.blockIdx.y
         feature_dim = phi_k.shape[3]
@@ -61,21 +61,16 @@ def make_recurrent(HEAD_DIM, GROUP_SIZE):
 
         for n in range(phi_k.shape[1]):
             for g in range(GROUP_SIZE):
-                acc[g] = float32(0.0)
+                acc[g] = rounded_up[g] = float32(0.0)
             if col <= HEAD_DIM:
                 v_n = v[b, n, kv_head, col] if col < HEAD_DIM else float32(1.0)
-                for f_start in range(0, feature_dim, TILE):
+                for f in range(feature_dim):
+                    # U <- U + φ(k) vᵀ                                                   eqs. 18, 19
+                    u = state[b, kv_head, f, col] + phi_k[b, n, kv_head, f] * v_n
+                    state[b, kv_head, f, col] = u
                     for g in range(GROUP_SIZE):
-                        part[g] = float32(0.0)
-                    for f in range(f_start, min(f_start + TILE, feature_dim)):
-                        # U <- U + φ(k) vᵀ                                               eqs. 18, 19
-                        u = state[b, kv_head, f, col] + phi_k[b, n, kv_head, f] * v_n
-                        state[b, kv_head, f, col] = u
-                        for g in range(GROUP_SIZE):
-                            part[g] += phi_q[b, n, kv_head * GROUP_SIZE + g, f] * u
-                    # Summed by tiles: one by one, many features would lose more digits.
-                    for g in range(GROUP_SIZE):
-                        acc[g] += part[g]
+                        x = phi_q[b, n, kv_head * GROUP_SIZE + g, f] * u
+                        acc[g], rounded_up[g] = kahan_add(acc[g], rounded_up[g], x)
             if col == HEAD_DIM:
                 for g in range(GROUP_SIZE):
                     divisor[g] = acc[g]
