@@ -1,7 +1,5 @@
 """flash_attn_varlen on the CPU engine, every access checked."""
 
-import re
-
 import numpy as np
 import pytest
 from cases import (
@@ -198,71 +196,6 @@ GOOD = {
     "cu_seqlens_q": ints(0, 2, 5),
     "cu_seqlens_k": ints(0, 6, 6),
 }
-BAD = [
-    ({"q": [1.0]}, TypeError, "q must be a NumPy array"),
-    ({"cu_seqlens_q": [0, 2, 5]}, TypeError, "cu_seqlens_q must be a NumPy array"),
-    ({"q": ones(5, 4, 8, dtype=np.float64)}, TypeError, "q must be float32, got float64"),
-    ({"q": ones(1, 5, 4, 8)}, ValueError, "q must have axes (num_tokens_q, num_heads, head_dim)"),
-    ({"k": ones(6, 8)}, ValueError, "k must have axes (num_tokens_k, num_kv_heads, head_dim)"),
-    (
-        {"q": ones(5, 8, 4).transpose(0, 2, 1)},
-        ValueError,
-        "q must be contiguous along its last axis",
-    ),
-    ({"v": ones(5, 2, 8)}, ValueError, "v must have the shape of k"),
-    ({"k": ones(6, 2, 7), "v": ones(6, 2, 7)}, ValueError, "must have the head_dim of q, 8, got 7"),
-    ({"k": ones(6, 3, 8), "v": ones(6, 3, 8)}, ValueError, "must divide the heads of q"),
-    ({"q": ones(5, 0, 8)}, ValueError, "at least one head"),
-    (dict.fromkeys("qkv", ones(5, 2, 257)), ValueError, "head_dim"),
-    (
-        {"cu_seqlens_q": ints(0, 2, 5, dtype=np.int64)},
-        TypeError,
-        "cu_seqlens_q must be int32, got int64",
-    ),
-    ({"cu_seqlens_k": ones(3)}, TypeError, "cu_seqlens_k must be int32, got float32"),
-    ({"cu_seqlens_q": ints([0, 2, 5])}, ValueError, "cu_seqlens_q must have axes (batch + 1)"),
-    ({"cu_seqlens_k": ints(0, 6)}, ValueError, "cu_seqlens_k must have the shape of cu_seqlens_q"),
-    (
-        {"cu_seqlens_q": ints(), "cu_seqlens_k": ints()},
-        ValueError,
-        "cu_seqlens_q must have batch + 1 numbers, at least 2 for the 5 tokens of q, got 0",
-    ),
-    (
-        {"cu_seqlens_q": ints(0), "cu_seqlens_k": ints(0)},
-        ValueError,
-        "cu_seqlens_q must have batch + 1 numbers, at least 2 for the 5 tokens of q, got 1",
-    ),
-    ({"cu_seqlens_q": ints(1, 2, 5)}, ValueError, "cu_seqlens_q[0] must be 0"),
-    (
-        {"cu_seqlens_k": ints(0, 7, 6)},
-        ValueError,
-        "cu_seqlens_k must nowhere fall, got cu_seqlens_k[1] = 7 and cu_seqlens_k[2] = 6",
-    ),
-    ({"cu_seqlens_q": ints(0, -1, 5)}, ValueError, "cu_seqlens_q[0] = 0 and cu_seqlens_q[1] = -1"),
-    (
-        {"cu_seqlens_q": ints(0, 2, 4)},
-        ValueError,
-        "cu_seqlens_q must end with the number of tokens of q, 5, got 4",
-    ),
-    (
-        {"cu_seqlens_k": ints(0, 2, 7)},
-        ValueError,
-        "cu_seqlens_k must end with the number of tokens of k, 6, got 7",
-    ),
-    ({"causal": 1}, TypeError, "causal must be True or False"),
-    ({"window_size": (-2, 0)}, ValueError, "window_size[0] must be at least -1"),
-    ({"softcap": -1}, ValueError, "softcap must be 0, or positive"),
-    ({"alibi_slopes": ones(3)}, ValueError, "one slope for each of the 4 heads of q, got 3"),
-    ({"softmax_scale": np.inf}, ValueError, "softmax_scale must be finite"),
-    ({"block_m": 0}, ValueError, "block_m must be at least 1"),
-    ({"block_m": 64, "block_n": 32}, ValueError, "block_m * block_n"),
-]
-
-
-@pytest.mark.parametrize("changed, error, message", BAD, ids=[message for *_, message in BAD])
-def test_bad_inputs(changed, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        flash_attn_varlen(**GOOD | changed)
 
 
 def test_good_inputs_are_taken():

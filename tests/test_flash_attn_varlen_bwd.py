@@ -1,7 +1,5 @@
 """flash_attn_varlen_bwd on the CPU engine, every access checked."""
 
-import re
-
 import numpy as np
 import pytest
 from cases import (
@@ -17,12 +15,9 @@ from cases import (
 )
 from test_flash_attn_varlen import (
     EIGHTS,
-    GOOD,
     LENGTHS,
     each_lengths,
-    ints,
     make_packed,
-    ones,
     starts,
 )
 
@@ -132,25 +127,6 @@ def test_the_same_bits_in_every_run(rng):
     dout = random(rng, *packed[0].shape)
     for x, y in zip(gradients(dout, *packed), gradients(dout, *packed), strict=True):
         np.testing.assert_array_equal(x, y, strict=True)
-
-
-GOOD_BWD = GOOD | {"dout": ones(5, 4, 8), "out": ones(5, 4, 8), "lse": ones(4, 5)}
-BAD = [
-    ({"dout": None}, TypeError, "dout must be a NumPy array"),
-    ({"dout": ones(5, 4, 7)}, ValueError, "dout must have the shape of q, (5, 4, 8)"),
-    ({"out": ones(5, 2, 8)}, ValueError, "out must have the shape of q, (5, 4, 8)"),
-    ({"out": ones(5, 4, 8, dtype=np.float64)}, TypeError, "out must be float32, got float64"),
-    ({"lse": ones(5, 4)}, ValueError, "lse must have shape (num_heads, num_tokens_q) = (4, 5)"),
-    ({"lse": ones(4, 5, dtype=np.float64)}, TypeError, "lse must be float32, got float64"),
-    ({"cu_seqlens_q": ints(0, 2, 4)}, ValueError, "cu_seqlens_q must end with the number of"),
-    ({"block_n": 0}, ValueError, "block_n must be at least 1"),
-]
-
-
-@pytest.mark.parametrize("changed, error, message", BAD, ids=[message for *_, message in BAD])
-def test_bad_inputs(changed, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        flash_attn_varlen_bwd(**GOOD_BWD | changed)
 
 
 def test_reference_is_attention_bwd_where_the_batch_is_a_rectangle(rng):

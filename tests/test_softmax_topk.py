@@ -92,29 +92,3 @@ def test_strided_view_is_left_alone(rng):
     x = strided(random(rng, 1, 5, 1, 40))[0, :, 0]
     x.flags.writeable = False
     check_topk(x, 3)
-
-
-@pytest.mark.parametrize(
-    "k, error, message",
-    [
-        (0, ValueError, "k must be at least 1, got 0"),
-        (8, ValueError, "k must be at most num_cols = 7, got 8"),
-        (2.0, TypeError, "k must be an integer, got 2.0"),
-        (True, TypeError, "k must be an integer, got True"),
-        (None, TypeError, "k must be an integer, got None"),
-    ],
-)
-def test_bad_k_is_refused(k, error, message):
-    with pytest.raises(error, match=message):
-        softmax_topk(np.ones((2, 7), np.float32), k)
-
-
-def test_bad_rows_are_refused():
-    with pytest.raises(ValueError, match="k must be at most 32, .*got 33"):
-        softmax_topk(np.ones((2, 40), np.float32), 33)
-    with pytest.raises(ValueError, match="k must be at most num_cols = 0, got 1"):
-        softmax_topk(np.ones((2, 0), np.float32), 1)
-    with pytest.raises(TypeError, match="x must be float32, got float64"):
-        softmax_topk(np.ones((2, 7)), 1)
-    with pytest.raises(ValueError, match=r"x must have axes \(num_rows, num_cols\)"):
-        softmax_topk(np.ones(7, np.float32), 1)
