@@ -25,11 +25,29 @@ def causal_tiles(seqlen_q, seqlen_k, block_m, block_n, num_live_n_tiles, needs_m
     Drawing
     """
     num_m_tiles, num_n_tiles = -(-seqlen_q // block_m), -(-seqlen_k // block_n)
+    m, n = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
     state = np.array([
         ["skipped" if j >= num_live_n_tiles(i) else "masked" if needs_mask(i, j) else "whole"
          for j in range(num_n_tiles)]
         for i in range(num_m_tiles)
     ])  # fmt: skip
+    return draw_tiles(n <= m + seqlen_k - seqlen_q, state, block_m, block_n)
+
+
+def draw_tiles(sees, state, block_m, block_n):
+    """The pairs of a mask, and over them its tiles: "whole", "masked" or "skipped".
+
+    Parameters
+    ----------
+    sees : bool array of shape (seqlen_q, seqlen_k)
+    state : array of shape (num_m_tiles, num_n_tiles), str
+    block_m, block_n : int
+
+    Returns
+    -------
+    Drawing
+    """
+    seqlen_q, seqlen_k = sees.shape
     count = {name: int((state == name).sum()) for name in ("whole", "masked", "skipped")}
     summary = ", ".join(f"{n} {name}" for name, n in count.items())
     text = f"{seqlen_q} queries, {seqlen_k} keys, {block_m}×{block_n} tiles: {summary}\n"
@@ -37,8 +55,7 @@ def causal_tiles(seqlen_q, seqlen_k, block_m, block_n, num_live_n_tiles, needs_m
 
     figure = Drawing(0.24 * seqlen_k + 3.0, 0.24 * seqlen_q + 0.9, text=text)
     ax = figure.subplots()
-    m, n = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
-    for (row, column), seen in np.ndenumerate(n <= m + seqlen_k - seqlen_q):
+    for (row, column), seen in np.ndenumerate(sees):
         ax.add_patch(Rectangle((column, row), 1, 1, facecolor=SEEN if seen else HIDDEN,
                                edgecolor=PAPER, linewidth=0.6))  # fmt: skip
     for (i, j), name in np.ndenumerate(state):

@@ -13,9 +13,11 @@ from fa_numba.figures.attention_map import attention_map
 from fa_numba.figures.backward_flow import backward_flow
 from fa_numba.figures.banks import banks
 from fa_numba.figures.block_sizes import feasible_tiles
+from fa_numba.figures.cache_growth import cache_growth
 from fa_numba.figures.causal_tiles import causal_tiles
 from fa_numba.figures.coalescing import coalescing
 from fa_numba.figures.hbm_bytes import hbm_bytes
+from fa_numba.figures.kept_weights import kept_weights
 from fa_numba.figures.kernel_roofline import kernel_roofline
 from fa_numba.figures.memory_hierarchy import memory_hierarchy
 from fa_numba.figures.memory_shares import memory_shares
@@ -25,6 +27,7 @@ from fa_numba.figures.overflow import overflow
 from fa_numba.figures.page_table import page_table
 from fa_numba.figures.race import race_diagram
 from fa_numba.figures.rescaling import rescaling
+from fa_numba.figures.ring_cache import ring_cache
 from fa_numba.figures.roofline import roofline
 from fa_numba.figures.sectors import sectors
 from fa_numba.figures.softmax_passes import softmax_passes
@@ -35,6 +38,8 @@ from fa_numba.figures.tile_walk import tile_walk
 from fa_numba.figures.tiled_product import tiled_product
 from fa_numba.figures.traffic_growth import traffic_growth
 from fa_numba.figures.tree_reduction import tree_reduction
+from fa_numba.figures.window_tiles import window_tiles
+from fa_numba.kv_cache import ContiguousCache, RollingCache
 
 DEVICE = "H100"
 
@@ -397,6 +402,67 @@ def what_the_backward_pass_computes():
     return backward_flow(seqlen_q=4096, seqlen_k=4096, head_dim=64, block_m=16, block_n=16)
 
 
+def growth_of_the_cache():
+    lengths, (layers, heads, head_dim) = [1024 << i for i in range(8)], (32, 32, 128)
+    kinds = {"32 K/V heads, MHA": heads, "8 K/V heads, GQA": 8, "1 K/V head, MQA": 1}
+    curves = {
+        name: [analysis.kv_cache_bytes(n, layers, num_kv_heads, head_dim) for n in lengths]
+        for name, num_kv_heads in kinds.items()
+    }
+    curves["GQA, window of 4096"] = [
+        analysis.kv_cache_bytes(min(n, 4096), layers, 8, head_dim) for n in lengths
+    ]
+    memory = {DEVICE: round(DEVICES[DEVICE].memory_bytes)}
+    return cache_growth(lengths, curves, memory, title="32 layers, 32 query heads of 128, float16")
+
+
+def a_rolling_cache():
+    window, num_sinks, steps = 6, 2, 12
+    cache = RollingCache(1, window, 1, 1, num_sinks=num_sinks)
+    cache.k_cache[...] = -1
+    tokens, pointers = [], []
+    for t in range(steps):
+        token = np.full((1, 1, 1, 1), t, np.float32)  # whose key is its number
+        cache.append(token, token)
+        tokens.append(cache.k_cache[0, :, 0, 0].astype(int))
+        pointers.append(cache.write_pointer[0])
+    return ring_cache(np.array(tokens), np.array(pointers), num_sinks)
+
+
+def window_and_skipped_tiles():
+    seqlen_q, seqlen_k, tile, window_size = 24, 30, 4, (11, 0)
+    q, k, v = _random(1, seqlen_q, 1, 4), *_random(2, 1, seqlen_k, 1, 4)
+    tiles = {"block_m": tile, "block_n": tile}
+    (trace,) = _traces(fa_numba.flash_attn_v2, q, k, v, window_size=window_size, **tiles)
+    again = trace.launched
+    accesses = simt.record(again.kernel, trace.grid, trace.block, *again.arguments)
+    turn, _ = recorded_walk(
+        accesses, -(-seqlen_q // tile), -(-seqlen_k // tile), **tiles, head_dim=4
+    )
+    distance = np.arange(seqlen_k) - (np.arange(seqlen_q)[:, None] + seqlen_k - seqlen_q)
+    return window_tiles((distance >= -11) & (distance <= 0), turn >= 0, tile, tile)
+
+
+def weights_without_the_first_tokens(steps=32, window=12, num_sinks=2):
+    """One-hot values, so that out is the weight of each token."""
+    q, k = np.zeros((2, 1, steps, 1, steps), np.float32)
+    q[..., 0], k[0, :, 0, 0] = np.sqrt(steps), _random(steps)  # the scores of all queries alike
+    k[0, :num_sinks, 0, 0] += 4  # the first keys please every query
+    v = np.eye(steps, dtype=np.float32)[None, :, None]
+    caches = {
+        "everything": ContiguousCache(1, steps, 1, steps),
+        "the window alone": RollingCache(1, window, 1, steps),
+        "sinks and window": RollingCache(1, window, 1, steps, num_sinks=num_sinks),
+    }
+    weights = {}
+    for name, cache in caches.items():
+        cache.append(k, v)
+        out, _ = fa_numba.flash_decode(q[:, -1:], cache.k_cache, cache.v_cache, cache.seq_lens)
+        held = cache.v_cache[0, : cache.seq_lens[0], 0].any(axis=0)
+        weights[name] = np.where(held, out[0, 0, 0], np.nan)
+    return kept_weights(weights, num_sinks)
+
+
 def a_page_table():
     page_size, seq_lens = 4, np.array([10, 8, 13], np.int32)
     pages = iter(np.random.default_rng(0).permutation(12).tolist())
@@ -451,6 +517,10 @@ EXAMPLES = (
     bytes_by_formula_and_meter,
     mask_and_skipped_tiles,
     what_the_backward_pass_computes,
+    growth_of_the_cache,
+    a_rolling_cache,
+    window_and_skipped_tiles,
+    weights_without_the_first_tokens,
     a_page_table,
     shares_of_the_kv_memory,
     an_attention_map,

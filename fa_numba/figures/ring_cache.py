@@ -1,0 +1,78 @@
+"""A rolling cache step by step: which token lies where, and where the next one goes."""
+
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch, Rectangle
+
+from fa_numba.figures.style import (
+    BLUE,
+    INK,
+    LIGHT,
+    ORANGE,
+    PAPER,
+    PURPLE,
+    Drawing,
+    on_paper,
+)
+
+
+@on_paper
+def ring_cache(tokens, pointers, num_sinks):
+    """A row for each step, a column for each place of the cache.
+
+    Parameters
+    ----------
+    tokens : integer array of shape (steps, places)
+        Which token lies in each place after each step; −1 where none has been written.
+    pointers : integer array of shape (steps,)
+        The place of the next token.
+    num_sinks : int
+        The first places, which keep their tokens.
+
+    Returns
+    -------
+    Drawing
+    """
+    steps, places = tokens.shape
+    lines = []
+    figure = Drawing(0.5 * places + 4.4, 0.31 * steps + 0.75)
+    ax = figure.subplots()
+    for step in range(steps):
+        newest, words = tokens[step].max(), []
+        for place in range(places):
+            token, next_one = int(tokens[step, place]), place == pointers[step]
+            colour = PURPLE if place < num_sinks else BLUE
+            share = 0 if token < 0 else 0.75 if token == newest else 0.25
+            ax.add_patch(Rectangle((place, step), 1, 1, facecolor=_tint(colour, share),
+                                   edgecolor=LIGHT, linewidth=1))  # fmt: skip
+            if next_one:
+                ax.add_patch(Rectangle((place + 0.06, step + 0.06), 0.88, 0.88, facecolor="none",
+                                       edgecolor=ORANGE, linewidth=2, zorder=3))  # fmt: skip
+            if token >= 0:
+                ax.text(place + 0.5, step + 0.5, str(token), ha="center", va="center",
+                        fontsize=9, color=PAPER if share > 0.5 else INK)  # fmt: skip
+            word = "·" if token < 0 else str(token)
+            words.append(f"[{word}]" if next_one else f" {word} ")
+        row = "".join(f"{word:>5}" for word in words).rstrip()
+        lines.append(f"after token {newest:>2}: {row}")
+        ax.text(-0.2, step + 0.5, f"after token {newest}", ha="right", va="center", fontsize=9,
+                color=INK)  # fmt: skip
+    for place in range(places):
+        name = f"sink {place}" if place < num_sinks else str(place)
+        ax.text(place + 0.5, -0.15, name, ha="center", va="bottom", fontsize=8, color=INK)
+    handles = [Patch(facecolor=_tint(PURPLE, 0.25), label="stays: a sink")] if num_sinks else []
+    handles += [
+        Patch(facecolor=_tint(BLUE, 0.25), label="in the ring"),
+        Patch(facecolor=_tint(BLUE, 0.75), label="the newest"),
+        Patch(facecolor="none", edgecolor=ORANGE, linewidth=2, label="the next goes here"),
+    ]
+    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9,
+              frameon=False)  # fmt: skip
+    ax.set(xlim=(-2.4, places + 0.05), ylim=(steps + 0.05, -0.75))
+    ax.axis("off")
+    figure.text = "\n".join([*lines, "[ ] is where the next token goes"])
+    return figure
+
+
+def _tint(colour, share):
+    """So much of a colour on white."""
+    return tuple(1 - share * (1 - channel) for channel in to_rgb(colour))
