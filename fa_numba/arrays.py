@@ -14,7 +14,7 @@ import numpy as np
 from numba import config, cuda
 from numba.core.errors import NumbaPerformanceWarning
 
-from fa_numba import simt
+from fa_numba import bfloat16, simt  # noqa: F401   bfloat16 says how kernels convert them
 from fa_numba.simt.host import DeviceArray
 from fa_numba.simt.options import current_options
 
@@ -145,6 +145,7 @@ def empty(like, shape, dtype=np.float32):
     like : array
     shape : tuple of int
     dtype : default=float32
+        NumPy's, or an array's own `x.dtype` in any library.
 
     Returns
     -------
@@ -156,9 +157,7 @@ def empty(like, shape, dtype=np.float32):
                 return sys.modules["cupy"].empty(shape, dtype)
         case "torch":
             torch = sys.modules["torch"]
-            return torch.empty(
-                shape, dtype=getattr(torch, np.dtype(dtype).name), device=like.device
-            )
+            return torch.empty(shape, dtype=_torch_dtype(dtype), device=like.device)
         case "numba":
             return cuda.device_array(shape, dtype)
     return np.empty(shape, dtype)
@@ -184,7 +183,10 @@ def from_numpy(like, x):
             with like.device:
                 return sys.modules["cupy"].asarray(x)
         case "torch":
-            return sys.modules["torch"].tensor(x, device=like.device)
+            torch = sys.modules["torch"]
+            if x.dtype.name == "bfloat16":  # which PyTorch does not take from NumPy
+                return torch.tensor(x.view(np.int16), device=like.device).view(torch.bfloat16)
+            return torch.tensor(x, device=like.device)
         case "numba":
             return cuda.to_device(np.ascontiguousarray(x))
     return x
@@ -196,10 +198,35 @@ def to_numpy(x):
         case "cupy":
             return x.get()
         case "torch":
-            return x.detach().cpu().numpy()
+            x = x.detach().cpu()
+            if dtype_name(x) == "bfloat16":  # which PyTorch does not give to NumPy
+                return x.view(sys.modules["torch"].int16).numpy().view("bfloat16")
+            return x.numpy()
         case "numba":
             return x.copy_to_host()
     return x.copy()
+
+
+def astype(x, dtype):
+    """An array's values rounded to a dtype; the array itself where it has that already."""
+    if x.dtype == dtype:
+        return x
+    match library_of(x):
+        case "cupy":
+            with x.device:
+                return x.astype(dtype)
+        case "torch":
+            return x.to(_torch_dtype(dtype))
+        case "numba":
+            return cuda.to_device(x.copy_to_host().astype(dtype))
+    with np.errstate(over="ignore"):
+        return x.astype(dtype)
+
+
+def _torch_dtype(dtype):
+    """PyTorch's dtype for its own or NumPy's."""
+    name = str(dtype) if str(dtype).startswith("torch.") else np.dtype(dtype).name
+    return getattr(sys.modules["torch"], name.removeprefix("torch."))
 
 
 def launch(kernel, grid, block, *args, shared_bytes=0):
@@ -245,7 +272,13 @@ def _for_numba(x):
     """A view of a GPU array as Numba's own; scalars as they are."""
     match library_of(x):
         case "torch":
-            return cuda.as_cuda_array(x.detach(), sync=False)  # with a gradient it has no interface
+            x = x.detach()  # with a gradient it has no interface
         case "cupy":
-            return cuda.as_cuda_array(x, sync=False)
-    return x
+            pass
+        case _:
+            return x
+    if dtype_name(x) != "bfloat16":
+        return cuda.as_cuda_array(x, sync=False)
+    # The interface has no name for bfloat16: it goes through as 16-bit integers.
+    int16 = sys.modules["torch"].int16 if library_of(x) == "torch" else np.int16
+    return cuda.as_cuda_array(x.view(int16), sync=False).view("bfloat16")

@@ -21,6 +21,7 @@ from fa_numba.analysis.block_sizes import (
 )
 from fa_numba.analysis.feature_dim import FEATURE_MAPS, MAX_GROUP_SIZE, recurrent_by_default
 
+FLOATS = ("float32", "float16", "bfloat16")  # of q, k, v and what is like them
 MAX_HEAD_DIM = 256
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
 MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on
@@ -71,8 +72,8 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     """Raise unless q, k, v are the inputs of one attention problem."""
     k_name, v_name = names
     _one_library(**{"q": q, k_name: k, v_name: v})
+    _one_dtype(**{"q": q, k_name: k, v_name: v})
     for name, x in (("q", q), (k_name, k), (v_name, v)):
-        _float32(name, x)
         _axes(name, x, Q_AXES if name == "q" else axes)
         _last_axis_contiguous(name, x)
     batch, _, num_heads, head_dim = q.shape
@@ -91,8 +92,8 @@ def check_bwd(dout, q, k, v, out, lse):
     """Raise unless these are a forward pass's inputs and results, and the gradient of `out`."""
     check_qkv(q, k, v)
     _one_library(dout=dout, q=q, k=k, v=v, out=out, lse=lse)
+    _one_dtype(dout=dout, q=q, out=out)
     for name, x in (("dout", dout), ("out", out)):
-        _float32(name, x)
         _same_shape(name, x, "q", q)
         _last_axis_contiguous(name, x)
     _float32("lse", lse)
@@ -106,8 +107,8 @@ def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
     Where is read where they are NumPy arrays; on a GPU that would mean waiting for it.
     """
     _one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    _one_dtype(q=q, k=k, v=v)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _float32(name, x)
         _axes(name, x, PACKED_Q_AXES if name == "q" else PACKED_K_AXES)
         _last_axis_contiguous(name, x)
     _, num_heads, head_dim = q.shape
@@ -129,8 +130,8 @@ def check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k):
     """Raise unless these are those of `check_bwd`, for packed sequences."""
     check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
     _one_library(dout=dout, q=q, k=k, v=v, out=out, lse=lse)
+    _one_dtype(dout=dout, q=q, out=out)
     for name, x in (("dout", dout), ("out", out)):
-        _float32(name, x)
         _same_shape(name, x, "q", q)
         _last_axis_contiguous(name, x)
     _float32("lse", lse)
@@ -745,12 +746,20 @@ def _no_array(name, x):
     return f"{name} must be a {', '.join(others)} or {last}, got {kind}"
 
 
+def _one_dtype(**named):
+    """Raise unless the arguments are of one dtype that kernels load and store."""
+    dtypes = {name: arrays.dtype_name(x) for name, x in named.items()}
+    for name, got in dtypes.items():
+        if got not in FLOATS:
+            raise TypeError(f"{name} must be float32, float16 or bfloat16, got {got}")
+    if len(set(dtypes.values())) > 1:
+        got = ", ".join(f"{name}: {dtype}" for name, dtype in dtypes.items())
+        raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")
+
+
 def _float32(name, x):
-    got = arrays.dtype_name(x)
-    if got in ("float16", "bfloat16"):
-        raise TypeError(f"{name} must be float32, got {got}, which the kernels do not have yet")
-    if got != "float32":
-        raise TypeError(f"{name} must be float32, got {got}")
+    if arrays.dtype_name(x) != "float32":
+        raise TypeError(f"{name} must be float32, got {arrays.dtype_name(x)}")
 
 
 def _int32(name, x):

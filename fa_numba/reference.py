@@ -2,7 +2,9 @@
 
 A kernel is right when it agrees with this file. `dtype` is the precision of the computation:
 float64 gives the definition, float32 what plain NumPy code makes of it, which is the yardstick
-for a kernel's error.
+for a kernel's error. The yardstick in float16 and bfloat16 is what a plain program on a GPU does
+with such tensors: it computes in float32 and rounds what it keeps of the sizes of q, k, v, S and P;
+lse stays float32.
 """
 
 import numpy as np
@@ -21,12 +23,12 @@ def softmax(x, *, dtype=np.float64):
     array of shape (num_rows, num_cols), dtype
         A row of −inf alone has no softmax: NaN.
     """
-    x = np.asarray(x, dtype)
+    x = np.asarray(x, _computed_in(dtype))
     if x.shape[-1] == 0:
-        return x.copy()
+        return x.astype(dtype)
     with np.errstate(invalid="ignore", over="ignore"):  # -inf - -inf; 2e38 - -2e38
         e = np.exp(x - x.max(axis=-1, keepdims=True))
-        return e / e.sum(axis=-1, keepdims=True)
+        return (e / e.sum(axis=-1, keepdims=True)).astype(dtype)
 
 
 def softmax_topk(x, k, *, dtype=np.float64):
@@ -95,10 +97,10 @@ def attention(
     -------
     out : array of shape (batch, seqlen_q, num_heads, head_dim), dtype
         0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), dtype
+    lse : array of shape (batch, num_heads, seqlen_q), dtype but at least float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
-    q, k, v = (_heads_first(x, dtype) for x in (q, k, v))
+    q, k, v = (_heads_first(x, _computed_in(dtype)) for x in (q, k, v))
     s, _ = _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale)
     if mask is not None:
         s = np.where(mask, s, s.dtype.type(-np.inf))
@@ -106,7 +108,8 @@ def attention(
     p = np.exp(s - m)
     l = p.sum(axis=-1, keepdims=True)
     z = _dropout_factors(dropout_p, seed, s)
-    out = (p * z) @ _per_query_head(v, q) / np.where(l == 0, 1, l).astype(dtype)
+    pv = _rounded(p * z, dtype) @ _per_query_head(v, q)
+    out = pv / np.where(l == 0, 1, l).astype(l.dtype)
     with np.errstate(divide="ignore"):  # log(0) = -inf is what we want
         lse = m + np.log(l)
     return _heads_first(out, dtype), lse[..., 0]
@@ -130,7 +133,8 @@ def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **optio
         As from `attention`.
     """
     batch, seqlen_q, num_heads, _ = q.shape
-    out, lse = np.zeros(q.shape, dtype), np.zeros((batch, num_heads, seqlen_q), dtype)
+    out = np.zeros(q.shape, dtype)
+    lse = np.zeros((batch, num_heads, seqlen_q), _computed_in(dtype))
     for b, n in enumerate(seq_lens):
         one = slice(b, b + 1)
         out[one], lse[one] = attention(
@@ -158,7 +162,8 @@ def varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.float64, *
         As from `attention`.
     """
     num_tokens_q, num_heads, _ = q.shape
-    out, lse = np.zeros(q.shape, dtype), np.zeros((num_heads, num_tokens_q), dtype)
+    out = np.zeros(q.shape, dtype)
+    lse = np.zeros((num_heads, num_tokens_q), _computed_in(dtype))
     for b in range(len(cu_seqlens_q) - 1):
         rows, keys = (slice(*cu[b : b + 2]) for cu in (cu_seqlens_q, cu_seqlens_k))
         one = attention(q[None, rows], k[None, keys], v[None, keys], dtype=dtype, **options)
@@ -202,18 +207,20 @@ def feature_map(x, name, w=None, *, dtype=np.float64):
     -------
     array of shape (batch, seqlen, num_heads, feature_dim), dtype
     """
-    x = np.asarray(x, dtype)
+    x = np.asarray(x, _computed_in(dtype))
     match name:
         case "elu1":
-            return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+            phi = np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
         case "relu":
-            return np.maximum(x, 0)
+            phi = np.maximum(x, 0)
+        case "taylor2":
+            x = x * x.dtype.type(x.shape[-1] ** -0.25)
+            pairs = x[..., :, None] * x[..., None, :] * x.dtype.type(0.5**0.5)
+            pairs = pairs.reshape(*x.shape[:3], x.shape[-1] ** 2)
+            phi = np.concatenate([np.ones((*x.shape[:3], 1), x.dtype), x, pairs], axis=-1)
         case "hedgehog":
-            return np.exp(np.einsum("bnhd,hdf->bnhf", x, np.asarray(w, dtype)))
-    x = x * dtype(x.shape[-1] ** -0.25)
-    pairs = x[..., :, None] * x[..., None, :] * dtype(0.5**0.5)
-    pairs = pairs.reshape(*x.shape[:3], x.shape[-1] ** 2)
-    return np.concatenate([np.ones((*x.shape[:3], 1), dtype), x, pairs], axis=-1)
+            phi = np.exp(np.einsum("bnhd,hdf->bnhf", x, np.asarray(w, x.dtype)))
+    return phi.astype(dtype)
 
 
 def linear_attn(
@@ -238,25 +245,26 @@ def linear_attn(
     -------
     out : array of shape (batch, seqlen_q, num_heads, head_dim), dtype
         0 where the weights sum to 0.
-    state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), dtype
+    state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), at least float32
         Σ φ(k) vᵀ, with Σ φ(k) as its last column.
     """
     w_q, w_k = (None, None) if weights is None else weights
+    compute = _computed_in(dtype)
     phi_q, phi_k = (
-        _heads_first(_features(x, feature_map, w, dtype=dtype), dtype)
+        _heads_first(_features(x, feature_map, w, dtype=dtype), compute)
         for x, w in ((q, w_q), (k, w_k))
     )
-    v = _heads_first(v, dtype)
-    v = np.concatenate([v, np.ones((*v.shape[:3], 1), dtype)], axis=-1)
-    s = phi_q @ _per_query_head(phi_k, phi_q).mT
+    v = _heads_first(v, compute)
+    v = np.concatenate([v, np.ones((*v.shape[:3], 1), compute)], axis=-1)
+    s = _rounded(phi_q @ _per_query_head(phi_k, phi_q).mT, dtype)
     total = (np.tril(s) if causal else s) @ _per_query_head(v, phi_q)
     new_state = phi_k.mT @ v
     if state is not None:
-        state = np.asarray(state, dtype)
+        state = np.asarray(state, compute)
         total = total + phi_q @ _per_query_head(state, phi_q)
         new_state = new_state + state
     l = total[..., -1:]
-    return _heads_first(total[..., :-1] / np.where(l == 0, 1, l).astype(dtype), dtype), new_state
+    return _heads_first(total[..., :-1] / np.where(l == 0, 1, l).astype(compute), dtype), new_state
 
 
 _features = feature_map  # linear_attn has an argument of that name
@@ -278,17 +286,17 @@ def merge_states(out_a, lse_a, out_b, lse_b, *, dtype=np.float64):
     lse : array of shape (batch, num_heads, seqlen_q), dtype
         As from `attention`.
     """
-    lse_a, lse_b = (np.asarray(x, dtype) for x in (lse_a, lse_b))
+    lse_a, lse_b = (np.asarray(x, _computed_in(dtype)) for x in (lse_a, lse_b))
     m = _finite(np.maximum(lse_a, lse_b))
     w_a, w_b = np.exp(lse_a - m), np.exp(lse_b - m)
     total = w_a + w_b
-    out = np.zeros(out_a.shape, dtype)
+    out = np.zeros(out_a.shape, lse_a.dtype)
     for x, lse_x, w in ((out_a, lse_a, w_a), (out_b, lse_b, w_b)):
         share = w / np.where(total == 0, 1, total)
         share, empty = (y.mT[..., None] for y in (share, lse_x == -np.inf))
         out += share * np.where(empty, 0, x)
     with np.errstate(divide="ignore"):  # log(0) = -inf is what we want
-        return out, m + np.log(total)
+        return out.astype(dtype), m + np.log(total)
 
 
 def attention_bwd(
@@ -330,13 +338,13 @@ def attention_bwd(
         "softmax_scale": softmax_scale,
     }
     out, lse = attention(q, k, v, **options, dropout_p=dropout_p, seed=seed, dtype=dtype)
-    dout, q, k, v, out = (_heads_first(x, dtype) for x in (dout, q, k, v, out))
+    dout, q, k, v, out = (_heads_first(x, _computed_in(dtype)) for x in (dout, q, k, v, out))
     s, slope = _scores(q, k, **options)
-    p = np.exp(s - _finite(lse)[..., None])
+    p = _rounded(np.exp(s - _finite(lse)[..., None]), dtype)
     z = _dropout_factors(dropout_p, seed, s)
     dp = dout @ _per_query_head(v, q).mT * z
     delta = np.sum(dout * out, axis=-1, keepdims=True)
-    ds = p * (dp - delta) * slope * _scale(q, softmax_scale)
+    ds = _rounded(p * (dp - delta) * slope * _scale(q, softmax_scale), dtype)
     dq = ds @ _per_query_head(k, q)
     dk = _sum_over_group(ds.mT @ q, k)
     dv = _sum_over_group((p * z).mT @ dout, v)
@@ -496,6 +504,16 @@ def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
     for page_src, page_dst in zip(src, dst, strict=True):
         k[page_dst], v[page_dst] = k_src[page_src], v_src[page_src]
     return k, v
+
+
+def _computed_in(dtype):
+    """The dtype of the computation: float32 for numbers that are kept in 16 bits."""
+    return np.result_type(dtype, np.float32).type
+
+
+def _rounded(x, dtype):
+    """An intermediate result as a program keeps it that has only such arrays."""
+    return x.astype(dtype).astype(x.dtype)
 
 
 def _heads_first(x, dtype):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fa_numba import reference
+from fa_numba import arrays, reference
 
 
 class Shape(NamedTuple):
@@ -134,29 +134,26 @@ def strided(x):
 
 def to_host(x):
     """NumPy array of an array of any library."""
-    if isinstance(x, np.ndarray):
-        return x
-    if hasattr(x, "copy_to_host"):  # Numba
-        return x.copy_to_host()
-    return x.get() if hasattr(x, "get") else x.detach().cpu().numpy()  # CuPy, PyTorch
+    return x if isinstance(x, np.ndarray) else arrays.to_numpy(x)
 
 
 def assert_close(got, want, plain, *, factor=2, name="result"):
-    """Hold `got` to `factor` times the error of a plain float32 computation.
+    """Hold `got` to `factor` times the error of a plain computation in its dtype.
 
     Parameters
     ----------
-    got : float32 array of any library
+    got : array of any library
     want : float64 array
         The definition. Where it is infinite, `got` must be the same infinity.
-    plain : float32 array
-        The definition computed in float32 NumPy.
+    plain : array of the dtype that `got` must have
+        The definition computed with that dtype: what `reference` says of it.
     """
     got = to_host(got)
     assert got.shape == want.shape, f"{name} has shape {got.shape}, not {want.shape}"
-    assert got.dtype == np.float32, f"{name} is {got.dtype}, not float32"
+    assert got.dtype == plain.dtype, f"{name} is {got.dtype}, not {plain.dtype}"
+    got, plain = got.astype(np.float64), plain.astype(np.float64)
     finite = np.isfinite(want)
-    np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32), name)
+    np.testing.assert_array_equal(got[~finite], want[~finite], name)
     tolerance = factor * np.abs(plain[finite] - want[finite]).max(initial=0) + 1e-6
     error = np.zeros(want.shape)
     error[finite] = np.abs(got[finite] - want[finite])
@@ -182,9 +179,9 @@ def check_forward(attention, q, k, v, **options):
     out, lse = attention(q, k, v, **options, **tiles)
     q, k, v = (to_host(x) for x in (q, k, v))
     out_ref, lse_ref = reference.attention(q, k, v, **options)
-    out_f32, lse_f32 = reference.attention(q, k, v, **options, dtype=np.float32)
-    assert_close(out, out_ref, out_f32, name="out")
-    assert_close(lse, lse_ref, lse_f32, name="lse")
+    out_plain, lse_plain = reference.attention(q, k, v, **options, dtype=q.dtype.type)
+    assert_close(out, out_ref, out_plain, name="out")
+    assert_close(lse, lse_ref, lse_plain, name="lse")
 
 
 ROW_SHAPES = [(1, 1), (3, 7), (2, 127), (2, 128), (2, 129), (5, 300), (0, 4), (4, 0)]
@@ -194,7 +191,7 @@ each_row_shape = pytest.mark.parametrize("shape", ROW_SHAPES)
 def check_softmax(softmax, x):
     """Hold a row softmax to the definition."""
     y, x = softmax(x), to_host(x)
-    assert_close(y, reference.softmax(x), reference.softmax(x, dtype=np.float32), name="y")
+    assert_close(y, reference.softmax(x), reference.softmax(x, dtype=x.dtype.type), name="y")
 
 
 def check_backward(forward, backward, dout, q, k, v, **options):
@@ -204,7 +201,7 @@ def check_backward(forward, backward, dout, q, k, v, **options):
     got = backward(dout, q, k, v, out, lse, **options, **tiles)
     dout, q, k, v = (to_host(x) for x in (dout, q, k, v))
     want = reference.attention_bwd(dout, q, k, v, **options)
-    plain = reference.attention_bwd(dout, q, k, v, **options, dtype=np.float32)
+    plain = reference.attention_bwd(dout, q, k, v, **options, dtype=q.dtype.type)
     for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
         assert_close(*x, factor=3, name=name)
 

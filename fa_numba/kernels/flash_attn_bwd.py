@@ -51,7 +51,7 @@ def make_delta(ROWS):
         total = float32(0.0)
         if m < seqlen_q:
             for d in range(lane, head_dim, WARP_SIZE):
-                total += dout[b, m, head, d] * out[b, m, head, d]
+                total += float32(dout[b, m, head, d]) * float32(out[b, m, head, d])
         for step in range(5):  # after 16, 8, 4, 2, 1 each lane has the sum of all 32
             total += cuda.shfl_xor_sync(ALL_LANES, total, 16 >> step)
         if lane == 0 and m < seqlen_q:
@@ -112,8 +112,8 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
         m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
 
         for d in range(tx, HEAD_DIM, BLOCK_M):
-            k_tile[ty, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
-            v_tile[ty, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+            k_tile[ty, d] = float32(k[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
+            v_tile[ty, d] = float32(v[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
         for c in range(NUM_COLS):
             dk_acc[c] = float32(0.0)
             dv_acc[c] = float32(0.0)
@@ -123,9 +123,10 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
             for m_start in range(m_first, m_end, BLOCK_M):
                 for r in range(ty, BLOCK_M, BLOCK_N):
                     m = m_start + r
+                    inside = m < seqlen_q
                     for d in range(tx, HEAD_DIM, BLOCK_M):
-                        q_tile[r, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
-                        dout_tile[r, d] = dout[b, m, head, d] if m < seqlen_q else float32(0.0)
+                        q_tile[r, d] = float32(q[b, m, head, d]) if inside else float32(0.0)
+                        dout_tile[r, d] = float32(dout[b, m, head, d]) if inside else float32(0.0)
                 m = m_start + tx
                 if ty == 0:
                     lse_rows[tx] = lse[b, head, m] if m < seqlen_q else float32(0.0)
@@ -220,8 +221,8 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
-            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
-            dout_tile[ty, d] = dout[b, m, head, d] if m < seqlen_q else float32(0.0)
+            q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
+            dout_tile[ty, d] = float32(dout[b, m, head, d]) if m < seqlen_q else float32(0.0)
         if tx == 0:
             lse_rows[ty] = lse[b, head, m] if m < seqlen_q else float32(0.0)
             delta_rows[ty] = delta[b, head, m] if m < seqlen_q else float32(0.0)
@@ -232,8 +233,8 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
-                    v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    k_tile[r, d] = float32(k[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = float32(v[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
             cuda.syncthreads()  # the tiles are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                        line 11
@@ -291,10 +292,10 @@ def flash_attn_bwd(
 
     Parameters
     ----------
-    dout : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+    dout : array of shape (batch, seqlen_q, num_heads, head_dim), dtype of q
         Gradient of the loss with respect to out.
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
-    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
     out, lse : arrays
         What `flash_attn_v2` returned for q, k, v and the same options.
     causal, window_size, softcap, alibi_slopes, softmax_scale
@@ -320,7 +321,7 @@ def flash_attn_bwd(
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
     delta = arrays.empty(q, (batch, num_heads, seqlen_q))
-    dq, dk, dv = (arrays.empty(q, x.shape) for x in (q, k, v))
+    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
 
     grid = (ceil_div(seqlen_q, ROWS), num_heads, batch)
     arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)

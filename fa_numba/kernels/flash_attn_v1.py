@@ -55,7 +55,7 @@ def make_flash_attn_v1(
     def flash_attn_v1_kernel(q, k, v, out, l, m, softmax_scale, alibi_slopes, block_mask):
         """A thread block owns a head: tiles of K and V outside, tiles of Q, out, l, m inside.
 
-        out and l must hold 0, m −inf.
+        out, l and m are float32; out and l must hold 0, m −inf.
 
         grid      (num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx) computes
                   score [ty, tx] of each tile, and columns tx, tx + BLOCK_N, ... of out
@@ -98,8 +98,8 @@ def make_flash_attn_v1(
             for r in range(ty, BLOCK_N, BLOCK_M):  # line 6
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
-                    v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    k_tile[r, d] = float32(k[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = float32(v[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
 
             for m_start in range(first_m, m_end, BLOCK_M):  # line 7
                 if BLOCK_SPARSE and not block_mask[m_start // BLOCK_M, n_tile]:
@@ -107,7 +107,7 @@ def make_flash_attn_v1(
                 row = m_start + ty  # this thread's query
                 position = row + seqlen_k - seqlen_q  # its place among the keys
                 for d in range(tx, HEAD_DIM, BLOCK_N):  # line 8
-                    q_tile[ty, d] = q[b, row, head, d] if row < seqlen_q else float32(0.0)
+                    q_tile[ty, d] = float32(q[b, row, head, d]) if row < seqlen_q else float32(0.0)
                 if tx == 0:
                     l_rows[ty] = l[b, head, row] if row < seqlen_q else float32(0.0)
                     m_rows[ty] = m[b, head, row] if row < seqlen_q else NEG_INF
@@ -179,8 +179,8 @@ def flash_attn_v1(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
-    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
         last axis; head_dim from 1 to 256.
     causal : bool, default=False
@@ -219,11 +219,11 @@ def flash_attn_v1(
     block_m, block_n = checks.check_block_sizes("flash_attn_v1", head_dim, block_m, block_n)
     if block_mask is not None:
         checks.check_block_mask(block_mask, q, k, block_m, block_n)
-    out = arrays.full(q, q.shape, 0)  # line 2
+    out = arrays.full(q, q.shape, 0)  # float32, for it is added to again and again       line 2
     l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
     m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
     sparse = block_mask is not None
     kernel = make_flash_attn_v1(head_dim, block_m, block_n, *mask, sparse)
     options = (softmax_scale, slopes, block_mask if sparse else np.bool_(True))
     arrays.launch(kernel, (num_heads, batch), (block_n, block_m), q, k, v, out, l, m, *options)
-    return out, l, m
+    return arrays.astype(out, q.dtype), l, m

@@ -72,7 +72,7 @@ def make_flash_attn_v2(
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
-            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+            q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
         m_i = NEG_INF
@@ -82,8 +82,8 @@ def make_flash_attn_v2(
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
-                    v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    k_tile[r, d] = float32(k[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = float32(v[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
@@ -147,8 +147,8 @@ def flash_attn_v2(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
-    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
         last axis; head_dim from 1 to 256.
     causal : bool, default=False
@@ -181,7 +181,7 @@ def flash_attn_v2(
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
-    out = arrays.empty(q, q.shape)
+    out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     kernel = make_flash_attn_v2(head_dim, block_m, block_n, *mask)
     grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
