@@ -7,6 +7,7 @@ import fa_numba
 from fa_numba import analysis, simt
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.analysis.machine_code import CompilerMissingError
+from fa_numba.analysis.waves import makespan
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.attention_intensity import attention_intensity
 from fa_numba.figures.attention_map import attention_map
@@ -30,7 +31,10 @@ from fa_numba.figures.rescaling import rescaling
 from fa_numba.figures.ring_cache import ring_cache
 from fa_numba.figures.roofline import roofline
 from fa_numba.figures.sectors import sectors
+from fa_numba.figures.shared_pages import shared_pages
 from fa_numba.figures.softmax_passes import softmax_passes
+from fa_numba.figures.split_schedule import split_schedule
+from fa_numba.figures.split_times import split_times
 from fa_numba.figures.thread_grid import thread_grid
 from fa_numba.figures.tile_frames import recorded_walk, tile_frames
 from fa_numba.figures.tile_statistics import tile_statistics
@@ -39,7 +43,7 @@ from fa_numba.figures.tiled_product import tiled_product
 from fa_numba.figures.traffic_growth import traffic_growth
 from fa_numba.figures.tree_reduction import tree_reduction
 from fa_numba.figures.window_tiles import window_tiles
-from fa_numba.kv_cache import ContiguousCache, RollingCache
+from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
 
 DEVICE = "H100"
 
@@ -463,6 +467,36 @@ def weights_without_the_first_tokens(steps=32, window=12, num_sinks=2):
     return kept_weights(weights, num_sinks)
 
 
+def split_into(num_splits, num_n_tiles):
+    """Tiles of each split, as flash_decode shares them out."""
+    ends = [split * num_n_tiles // num_splits for split in range(num_splits + 1)]
+    return np.diff(ends).tolist()
+
+
+def thread_blocks_on_the_sms():
+    grids = {}
+    for num_splits in (1, 4, 5):
+        grids[f"num_splits = {num_splits}"] = [
+            (f"K/V head {kv_head}", tiles)
+            for kv_head in range(2)
+            for tiles in split_into(num_splits, 20)
+        ]
+    return split_schedule(grids, places=8)
+
+
+def the_saw_of_splits(num_n_tiles=128, kv_heads=8, blocks_per_sm=2):
+    times, chosen = {}, {}
+    for name in ("T4", "H100"):
+        num_sms = DEVICES[name].num_sms
+        chosen[name] = analysis.choose_num_splits(kv_heads, num_n_tiles, num_sms)
+        times[name] = [
+            makespan([t + 1 for t in split_into(splits, num_n_tiles)] * kv_heads,
+                     num_sms * blocks_per_sm)
+            for splits in range(1, num_n_tiles + 1)
+        ]  # fmt: skip
+    return split_times(times, chosen, title=f"{kv_heads} K/V heads, {num_n_tiles} tiles of keys")
+
+
 def a_page_table():
     page_size, seq_lens = 4, np.array([10, 8, 13], np.int32)
     pages = iter(np.random.default_rng(0).permutation(12).tolist())
@@ -471,6 +505,23 @@ def a_page_table():
         for b in np.flatnonzero(t < seq_lens):
             block_table[b, t // page_size] = next(pages)
     return page_table(block_table, seq_lens, page_size, num_pages=12)
+
+
+def pages_that_are_shared():
+    pool = PagePool(16, 4)
+    prompt, _ = pool.allocate(range(10))
+    names = ("sample 0", "sample 1", "sample 2")
+    seqs = samples(pool, prompt, 3)
+    tables, references = {}, {}
+    for moment in ("after the prompt", "three tokens later"):
+        tables[moment] = {
+            name: (pool.pages(seq), pool.length(seq)) for name, seq in zip(names, seqs, strict=True)
+        }
+        counts = [pool.references(page) for page in range(pool.num_pages)]
+        references[moment] = counts.__getitem__
+        for token in range(3):
+            pool.append({seq: [token] for seq in seqs})
+    return shared_pages(tables, references, page_size=4)
 
 
 def shares_of_the_kv_memory():
@@ -521,7 +572,10 @@ EXAMPLES = (
     a_rolling_cache,
     window_and_skipped_tiles,
     weights_without_the_first_tokens,
+    thread_blocks_on_the_sms,
+    the_saw_of_splits,
     a_page_table,
+    pages_that_are_shared,
     shares_of_the_kv_memory,
     an_attention_map,
 )

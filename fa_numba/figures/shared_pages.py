@@ -1,0 +1,77 @@
+"""A block table whose rows share pages: one box around each page, as tall as it has owners."""
+
+from itertools import groupby
+
+from matplotlib.patches import Patch, Rectangle
+
+from fa_numba.figures.style import BLUE, INK, ORANGE, PAPER, Drawing, on_paper
+
+OWN, SHARED, EMPTY = "#dbeafe", "#feebc8", "#bcd4f0"
+
+
+@on_paper
+def shared_pages(tables, references, *, page_size):
+    """One panel for each moment, a line for each sequence, a box for each page.
+
+    Parameters
+    ----------
+    tables : dict of str to dict of str to (list of int, int)
+        By moment, by sequence: its pages and its length. Sequences that share should be neighbours.
+    references : dict of str to function of a page
+        By moment: how many sequences have the page.
+    page_size : int
+
+    Returns
+    -------
+    Drawing
+    """
+    tallest = max(len(table) for table in tables.values())
+    longest = {
+        moment: max((len(pages) for pages, _ in table.values()), default=1)
+        for moment, table in tables.items()
+    }
+    figure = Drawing(sum(0.62 * n + 1.5 for n in longest.values()), 0.5 * tallest + 1.0)
+    panels = figure.subplots(1, len(tables), squeeze=False, width_ratios=[*longest.values()])[0]
+    lines = []
+    for ax, (moment, table) in zip(panels, tables.items(), strict=True):
+        taken = {page for pages, _ in table.values() for page in pages}
+        apart = sum(len(pages) for pages, _ in table.values())
+        lines.append(f"{moment}: {len(taken)} pages, {apart} without sharing")
+        for y, (name, (pages, length)) in enumerate(table.items()):
+            lines.append(f"  {name}, {length} tokens: {pages}")
+            ax.text(-0.15, y, name, ha="right", va="center", fontsize=9, color=INK)
+        for column in range(longest[moment]):
+            rows = [
+                (pages[column] if column < len(pages) else None, y)
+                for y, (pages, _) in enumerate(table.values())
+            ]
+            for page, run in groupby(rows, key=lambda row: row[0]):
+                first, *_, last = [y for _, y in run] * 2
+                if page is None:
+                    continue
+                many = references[moment](page) > 1
+                ax.add_patch(Rectangle((column + 0.06, first - 0.4), 0.88, last - first + 0.8,
+                                       facecolor=SHARED if many else OWN, linewidth=1.4,
+                                       edgecolor=ORANGE if many else BLUE))  # fmt: skip
+                ax.text(column + 0.5, (first + last) / 2, str(page), ha="center", va="center",
+                        fontsize=10, color=INK, zorder=5)  # fmt: skip
+        for y, (pages, length) in enumerate(table.values()):
+            filled = length - (len(pages) - 1) * page_size
+            if pages and filled < page_size and references[moment](pages[-1]) == 1:
+                empty = 0.88 * (1 - filled / page_size)
+                corner = len(pages) - 0.06 - empty, y - 0.4
+                ax.add_patch(Rectangle(corner, empty, 0.8, facecolor=PAPER, edgecolor=EMPTY,
+                                       hatch="///", linewidth=0))  # fmt: skip
+                ax.add_patch(Rectangle((len(pages) - 0.94, y - 0.4), 0.88, 0.8, facecolor="none",
+                                       edgecolor=BLUE, linewidth=1.4))  # fmt: skip
+        ax.set(xlim=(-1.2, longest[moment] + 0.1), ylim=(tallest - 0.4, -0.6))
+        ax.set_title(f"{moment}\n{len(taken)} pages, not {apart}", fontsize=10, color=INK)
+        ax.axis("off")
+    handles = [
+        Patch(facecolor=OWN, edgecolor=BLUE, label="in one row"),
+        Patch(facecolor=SHARED, edgecolor=ORANGE, label="shared"),
+        Patch(facecolor=PAPER, edgecolor=EMPTY, hatch="///", label="empty slots"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.text = "\n".join(lines)
+    return figure
