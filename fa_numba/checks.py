@@ -48,7 +48,7 @@ TO_LIBRARY = {
 def check_rows(x):
     """Raise unless `x` is a matrix whose rows a softmax kernel can take."""
     _one_library(x=x)
-    _float32("x", x)
+    _one_dtype(x=x)
     _axes("x", x, ("num_rows", "num_cols"))
     _last_axis_contiguous("x", x)
 
@@ -187,6 +187,7 @@ def check_head_shard(num_heads, num_kv_heads, num_shards, shard):
 def check_cache_shape(batch, max_len, num_kv_heads, head_dim, like):
     """The shape of a contiguous cache, as ints; raise unless `like` is an array."""
     _one_library(like=like)
+    _one_dtype(like=like)
     batch = _integer("batch", batch, at_least=0)
     max_len = _integer("max_len", max_len, at_least=1)
     num_kv_heads = _integer("num_kv_heads", num_kv_heads, at_least=1)
@@ -204,8 +205,8 @@ def check_window(window, num_sinks):
 def check_append(k, v, k_cache, num_new):
     """How many tokens each sequence is given, as int32; raise unless k and v hold them."""
     _one_library(k=k, v=v, k_cache=k_cache)
+    _one_dtype(k=k, v=v, k_cache=k_cache)
     for name, x in (("k", k), ("v", v)):
-        _float32(name, x)
         _axes(name, x, NEW_AXES)
         _last_axis_contiguous(name, x)
     _same_shape("v", v, "k", k)
@@ -251,8 +252,8 @@ def check_num_splits(num_splits):
 def check_states(out_a, lse_a, out_b, lse_b):
     """Raise unless these are two partial results for the same queries."""
     _one_library(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
+    _one_dtype(out_a=out_a, out_b=out_b)
     for name, x in (("out_a", out_a), ("out_b", out_b)):
-        _float32(name, x)
         _axes(name, x, Q_AXES)
         _last_axis_contiguous(name, x)
     _same_shape("out_b", out_b, "out_a", out_a)
@@ -301,7 +302,7 @@ def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
     What the tables hold is read where they are NumPy arrays; on a GPU that would mean waiting.
     """
     _one_library(q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens)
-    _float32("q", q)
+    _one_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
     _axes("q", q, Q_AXES)
     _last_axis_contiguous("q", q)
     _page_tables(k_cache, v_cache, block_table, seq_lens)
@@ -330,8 +331,8 @@ def check_write(k, v, k_cache, v_cache, slot_mapping):
     """
     _one_library(k=k, v=v, k_cache=k_cache, v_cache=v_cache, slot_mapping=slot_mapping)
     _caches(k_cache, v_cache)
+    _one_dtype(k=k, v=v, k_cache=k_cache, v_cache=v_cache)
     for name, x in (("k", k), ("v", v)):
-        _float32(name, x)
         _axes(name, x, TOKEN_AXES)
         _last_axis_contiguous(name, x)
     _same_shape("v", v, "k", k)
@@ -383,6 +384,7 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
     _one_library(k_dst=k_dst, v_dst=v_dst)
     _caches(k_src, v_src, names=("k_src", "v_src"))
     _caches(k_dst, v_dst, names=("k_dst", "v_dst"))
+    _one_dtype(k_src=k_src, k_dst=k_dst)
     if tuple(k_src.shape[1:]) != tuple(k_dst.shape[1:]):
         raise ValueError(
             f"k_dst and v_dst must have the pages of k_src, {tuple(k_src.shape[1:])}, "
@@ -530,8 +532,8 @@ def check_feature_map(feature_map, weights, q, k):
         raise TypeError(f"weights must be a pair (w_q, w_k), got {type(weights).__name__}")
     w_q, w_k = weights
     _one_library(q=q, w_q=w_q, w_k=w_k)
+    _one_dtype(q=q, w_q=w_q, w_k=w_k)
     for name, w, heads, x in (("w_q", w_q, "num_heads", q), ("w_k", w_k, "num_kv_heads", k)):
-        _float32(name, w)
         _axes(name, w, (heads, "head_dim", "num_features"))
         _last_axis_contiguous(name, w)
         if tuple(w.shape[:2]) != tuple(x.shape[2:]):
@@ -815,8 +817,9 @@ def _page_tables(k_cache, v_cache, block_table, seq_lens):
 
 def _caches(k_cache, v_cache, names=("k_cache", "v_cache")):
     """Raise unless these are the keys and values of one paged cache."""
-    for name, cache in zip(names, (k_cache, v_cache), strict=True):
-        _float32(name, cache)
+    caches = dict(zip(names, (k_cache, v_cache), strict=True))
+    _one_dtype(**caches)
+    for name, cache in caches.items():
         _axes(name, cache, CACHE_AXES)
         _last_axis_contiguous(name, cache)
     k_name, v_name = names

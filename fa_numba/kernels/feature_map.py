@@ -56,7 +56,7 @@ def taylor2(x_row, w, head, f):
 def hedgehog(x_row, w, head, f):
     xw = float32(0.0)
     for d in range(x_row.shape[0]):
-        xw += x_row[d] * w[head, d, f]
+        xw += x_row[d] * float32(w[head, d, f])
     return math.exp(xw)
 
 
@@ -86,7 +86,7 @@ def make_feature_map(HEAD_DIM, name):
         tid = cuda.threadIdx.x
         n, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
         for d in range(tid, HEAD_DIM, THREADS):
-            x_row[d] = x[b, n, head, d]
+            x_row[d] = float32(x[b, n, head, d])
         cuda.syncthreads()  # x_row is complete: safe to read
         for f in range(tid, phi.shape[3], THREADS):
             phi[b, n, head, f] = phi_of(x_row, w, head, f)
@@ -99,9 +99,9 @@ def feature_map(x, name, w=None):
 
     Parameters
     ----------
-    x : array of shape (batch, seqlen, num_heads, head_dim), float32
+    x : array of shape (batch, seqlen, num_heads, head_dim), float32, float16 or bfloat16
     name : "elu1", "relu", "taylor2" or "hedgehog"
-    w : array of shape (num_heads, head_dim, num_features), float32, default=None
+    w : array of shape (num_heads, head_dim, num_features), dtype of x, default=None
         For "hedgehog".
 
     Returns

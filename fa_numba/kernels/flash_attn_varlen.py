@@ -85,7 +85,7 @@ def make_flash_attn_varlen(
 
         # Past the end of a sequence lies the next one: 0 is taken instead, which no score sees.
         for d in range(tx, HEAD_DIM, BLOCK_N):
-            q_tile[ty, d] = q[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+            q_tile[ty, d] = float32(q[q_start + m, head, d]) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
         m_i = NEG_INF
@@ -94,9 +94,10 @@ def make_flash_attn_varlen(
         for n_start in range(n_first, n_end, BLOCK_N):
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
+                inside = n < seqlen_k
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = k[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
-                    v_tile[r, d] = v[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    k_tile[r, d] = float32(k[k_start + n, kv_head, d]) if inside else float32(0.0)
+                    v_tile[r, d] = float32(v[k_start + n, kv_head, d]) if inside else float32(0.0)
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
@@ -163,9 +164,9 @@ def flash_attn_varlen(
 
     Parameters
     ----------
-    q : array of shape (num_tokens_q, num_heads, head_dim), float32
+    q : array of shape (num_tokens_q, num_heads, head_dim), float32, float16 or bfloat16
         The queries of all sequences, end to end.
-    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), float32
+    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
         Their keys and values. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides
         with a contiguous last axis; head_dim from 1 to 256.
     cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
@@ -208,7 +209,7 @@ def flash_attn_varlen(
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
-    out = arrays.empty(q, q.shape)
+    out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (num_heads, num_tokens_q))
     kernel = make_flash_attn_varlen(head_dim, block_m, block_n, *mask)
     grid = (num_tokens_q // block_m + cu_seqlens_q.shape[0] - 1, num_heads)

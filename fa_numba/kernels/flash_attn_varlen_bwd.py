@@ -49,7 +49,7 @@ def make_delta(ROWS):
         total = float32(0.0)
         if m < num_tokens_q:
             for d in range(lane, head_dim, WARP_SIZE):
-                total += dout[m, head, d] * out[m, head, d]
+                total += float32(dout[m, head, d]) * float32(out[m, head, d])
         for step in range(5):  # after 16, 8, 4, 2, 1 each lane has the sum of all 32
             total += cuda.shfl_xor_sync(ALL_LANES, total, 16 >> step)
         if lane == 0 and m < num_tokens_q:
@@ -128,8 +128,8 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
         m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
 
         for d in range(tx, HEAD_DIM, BLOCK_M):
-            k_tile[ty, d] = k[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
-            v_tile[ty, d] = v[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+            k_tile[ty, d] = float32(k[k_start + n, kv_head, d]) if n < seqlen_k else float32(0.0)
+            v_tile[ty, d] = float32(v[k_start + n, kv_head, d]) if n < seqlen_k else float32(0.0)
         for c in range(NUM_COLS):
             dk_acc[c] = float32(0.0)
             dv_acc[c] = float32(0.0)
@@ -139,10 +139,11 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
             for m_start in range(m_first, m_end, BLOCK_M):
                 for r in range(ty, BLOCK_M, BLOCK_N):
                     m = m_start + r
+                    inside = m < seqlen_q
                     for d in range(tx, HEAD_DIM, BLOCK_M):
-                        q_tile[r, d] = q[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+                        q_tile[r, d] = float32(q[q_start + m, head, d]) if inside else float32(0.0)
                         dout_tile[r, d] = (
-                            dout[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+                            float32(dout[q_start + m, head, d]) if inside else float32(0.0)
                         )
                 m = m_start + tx
                 if ty == 0:
@@ -246,8 +247,8 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
-            q_tile[ty, d] = q[q_start + m, head, d] if m < seqlen_q else float32(0.0)
-            dout_tile[ty, d] = dout[q_start + m, head, d] if m < seqlen_q else float32(0.0)
+            q_tile[ty, d] = float32(q[q_start + m, head, d]) if m < seqlen_q else float32(0.0)
+            dout_tile[ty, d] = float32(dout[q_start + m, head, d]) if m < seqlen_q else float32(0.0)
         if tx == 0:
             lse_rows[ty] = lse[head, q_start + m] if m < seqlen_q else float32(0.0)
             delta_rows[ty] = delta[head, q_start + m] if m < seqlen_q else float32(0.0)
@@ -257,9 +258,10 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
         for n_start in range(n_first, n_end, BLOCK_N):
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
+                inside = n < seqlen_k
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = k[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
-                    v_tile[r, d] = v[k_start + n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    k_tile[r, d] = float32(k[k_start + n, kv_head, d]) if inside else float32(0.0)
+                    v_tile[r, d] = float32(v[k_start + n, kv_head, d]) if inside else float32(0.0)
             cuda.syncthreads()  # the tiles are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                        line 11
@@ -319,10 +321,10 @@ def flash_attn_varlen_bwd(
 
     Parameters
     ----------
-    dout : array of shape (num_tokens_q, num_heads, head_dim), float32
+    dout : array of shape (num_tokens_q, num_heads, head_dim), dtype of q
         Gradient of the loss with respect to out.
-    q : array of shape (num_tokens_q, num_heads, head_dim), float32
-    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), float32
+    q : array of shape (num_tokens_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
     out, lse : arrays
         What `flash_attn_varlen` returned for q, k, v and the same options.
     cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale
@@ -354,7 +356,7 @@ def flash_attn_varlen_bwd(
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
     delta = arrays.empty(q, (num_heads, num_tokens_q))
-    dq, dk, dv = (arrays.empty(q, x.shape) for x in (q, k, v))
+    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
 
     grid = (ceil_div(num_tokens_q, ROWS), num_heads)
     arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)

@@ -94,7 +94,7 @@ def make_flash_decode(
         n_end = end_key(last_m + seqlen_k - seqlen_q, n_end)  # no row sees a key from here on
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
-            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+            q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
         m_i = NEG_INF
@@ -103,9 +103,10 @@ def make_flash_decode(
         for n_start in range(n_first, n_end, BLOCK_N):
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
+                used = n < seqlen_k
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = k_cache[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
-                    v_tile[r, d] = v_cache[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    k_tile[r, d] = float32(k_cache[b, n, kv_head, d]) if used else float32(0.0)
+                    v_tile[r, d] = float32(v_cache[b, n, kv_head, d]) if used else float32(0.0)
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
@@ -222,9 +223,9 @@ def flash_decode(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
         The last seqlen_q tokens of each sequence: 1 in plain decoding, any number from 0.
-    k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim), float32
+    k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim), dtype of q
         The keys and values of all tokens, the new ones included. num_heads is a multiple of
         num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous last axis; head_dim from 1 to
         256.
@@ -281,7 +282,7 @@ def flash_decode(
         num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
         thread_blocks = num_m_tiles * num_kv_heads * batch
         num_splits = choose_num_splits(thread_blocks, num_n_tiles, arrays.num_sms(q))
-    out = arrays.empty(q, q.shape)
+    out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     out_partial = arrays.empty(q, (num_splits, *out.shape))
     lse_partial = arrays.empty(q, (num_splits, *lse.shape))

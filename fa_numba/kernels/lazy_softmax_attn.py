@@ -72,7 +72,7 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
 
         for c in range(NUM_COLS):
             d = tx + c * WARP_SIZE
-            q_row[c] = q[b, m, head, d] if d < HEAD_DIM else float32(0.0)
+            q_row[c] = float32(q[b, m, head, d]) if d < HEAD_DIM else float32(0.0)
             acc[c] = float32(0.0)
         m_i = NEG_INF
         l_i = float32(0.0)
@@ -81,7 +81,7 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
             for c in range(NUM_COLS):
                 d = tx + c * WARP_SIZE
                 if d < HEAD_DIM:
-                    s += q_row[c] * k[b, n, kv_head, d]
+                    s += q_row[c] * float32(k[b, n, kv_head, d])
             for step in range(5):
                 s += cuda.shfl_xor_sync(ALL_LANES, s, 16 >> step)
             s *= softmax_scale
@@ -95,7 +95,7 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
             for c in range(NUM_COLS):  # acc <- alpha acc + e^(s - m) v_n
                 d = tx + c * WARP_SIZE
                 if d < HEAD_DIM:
-                    acc[c] = alpha * acc[c] + p * v[b, n, kv_head, d]
+                    acc[c] = alpha * acc[c] + p * float32(v[b, n, kv_head, d])
 
         for c in range(NUM_COLS):
             d = tx + c * WARP_SIZE
@@ -164,8 +164,8 @@ def lazy_softmax_attn(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
-    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
         last axis; head_dim from 1 to 256.
     causal : bool, default=False
@@ -199,7 +199,7 @@ def lazy_softmax_attn(
         key_chunk_size = max(1, math.ceil(math.sqrt(seqlen_k)))
     key_chunk_size = checks.check_chunk_size("key_chunk_size", key_chunk_size, seqlen_k)
     num_chunks = max(1, ceil_div(seqlen_k, key_chunk_size))
-    out = arrays.empty(q, q.shape)
+    out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     acc_partial = arrays.empty(q, (num_chunks, batch, query_chunk_size, num_heads, head_dim))
     l_partial, m_partial = (

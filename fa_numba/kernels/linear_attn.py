@@ -74,7 +74,8 @@ def make_chunk_states(HEAD_DIM, CHUNK, CAUSAL):
                 if n < seqlen and f_start + tx < feature_dim:
                     phi_tile[ty, tx] = phi_k[b, n, kv_head, f_start + tx]
                 if n < seqlen and col <= HEAD_DIM:
-                    v_tile[ty, tx] = v[b, n, kv_head, col] if col < HEAD_DIM else float32(1.0)
+                    x = float32(v[b, n, kv_head, col]) if col < HEAD_DIM else float32(1.0)
+                    v_tile[ty, tx] = x
             cuda.syncthreads()  # phi_tile, v_tile are complete: safe to read
             kv = float32(0.0)
             for r in range(CHUNK):
@@ -160,7 +161,8 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
             for col in range(tx, COLS, TILE):
                 u_tile[ty, col] = float32(1.0)  # the divisors' column
                 if col < HEAD_DIM:
-                    u_tile[ty, col] = v[b, m, kv_head, col] if m < seqlen else float32(0.0)
+                    x = float32(v[b, m, kv_head, col]) if m < seqlen else float32(0.0)
+                    u_tile[ty, col] = x
             cuda.syncthreads()  # s_tile and the rows of V are complete: safe to read
             for r in range(ty + 1):  # the keys up to the query itself; later ones are not looked at
                 x = s_tile[ty, r]
@@ -198,8 +200,8 @@ def linear_attn(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
-    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
         last axis; head_dim from 1 to 256.
     feature_map : "elu1", "relu", "taylor2" or "hedgehog", default="elu1"
@@ -208,7 +210,7 @@ def linear_attn(
     causal : bool, default=False
         Query m sees the keys 0 to m, so that seqlen_q and seqlen_k are one. Keys before them are
         seen through `state`.
-    weights : pair of arrays (w_q, w_k), float32, default=None
+    weights : pair of arrays (w_q, w_k), dtype of q, default=None
         For "hedgehog", of shapes (num_heads, head_dim, num_features) and
         (num_kv_heads, head_dim, num_features). The paper's [e^(xW), e^(−xW)] has weights [W, −W].
     state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), float32, default=None
@@ -246,7 +248,7 @@ def linear_attn(
     else:
         checks.check_state(state, q, shape)
         state_in = state
-    state, out = arrays.empty(q, shape), arrays.empty(q, q.shape)
+    state, out = arrays.empty(q, shape), arrays.empty(q, q.shape, q.dtype)
 
     if form == "recurrent":
         kernel = make_recurrent(head_dim, num_heads // num_kv_heads)

@@ -63,7 +63,7 @@ def make_recurrent(HEAD_DIM, GROUP_SIZE):
             for g in range(GROUP_SIZE):
                 acc[g] = rounded_up[g] = float32(0.0)
             if col <= HEAD_DIM:
-                v_n = v[b, n, kv_head, col] if col < HEAD_DIM else float32(1.0)
+                v_n = float32(v[b, n, kv_head, col]) if col < HEAD_DIM else float32(1.0)
                 for f in range(feature_dim):
                     # U <- U + φ(k) vᵀ                                                   eqs. 18, 19
                     u = state[b, kv_head, f, col] + phi_k[b, n, kv_head, f] * v_n

@@ -49,8 +49,8 @@ def merge_states_kernel(out_a, lse_a, out_b, lse_b, out, lse):
     divisor = float32(1.0) if total == float32(0.0) else total
     for d in range(tx, out.shape[3], cuda.blockDim.x):
         # Whatever an empty part holds, a NaN even, is not looked at.
-        x_a = out_a[b, m, head, d] if s_a != NEG_INF else float32(0.0)
-        x_b = out_b[b, m, head, d] if s_b != NEG_INF else float32(0.0)
+        x_a = float32(out_a[b, m, head, d]) if s_a != NEG_INF else float32(0.0)
+        x_b = float32(out_b[b, m, head, d]) if s_b != NEG_INF else float32(0.0)
         out[b, m, head, d] = (w_a * x_a + w_b * x_b) / divisor
     if tx == 0:
         lse[b, head, m] = lse_max + math.log(total)  # -inf where both are empty
@@ -61,8 +61,9 @@ def merge_states(out_a, lse_a, out_b, lse_b):
 
     Parameters
     ----------
-    out_a, out_b : arrays of shape (batch, seqlen_q, num_heads, head_dim), float32
-        Any strides with a contiguous last axis; head_dim from 1 to 256.
+    out_a, out_b : arrays of shape (batch, seqlen_q, num_heads, head_dim)
+        float32, float16 or bfloat16. Any strides with a contiguous last axis; head_dim from 1 to
+        256.
     lse_a, lse_b : arrays of shape (batch, num_heads, seqlen_q), float32
         As `flash_attn_v2` returns them; −inf where a part is empty, and its out is not read.
 
@@ -80,7 +81,7 @@ def merge_states(out_a, lse_a, out_b, lse_b):
     """
     checks.check_states(out_a, lse_a, out_b, lse_b)
     batch, seqlen_q, num_heads, _ = out_a.shape
-    out = arrays.empty(out_a, out_a.shape)
+    out = arrays.empty(out_a, out_a.shape, out_a.dtype)
     lse = arrays.empty(out_a, (batch, num_heads, seqlen_q))
     grid = (seqlen_q, num_heads, batch)
     arrays.launch(merge_states_kernel, grid, (THREADS,), out_a, lse_a, out_b, lse_b, out, lse)

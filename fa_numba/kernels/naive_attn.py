@@ -63,11 +63,11 @@ def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
-            q_tile[ty, d] = q[b, m, head, d] if m < seqlen_q else float32(0.0)
+            q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
         for r in range(ty, BLOCK_N, BLOCK_M):
             n = n_start + r
             for d in range(tx, HEAD_DIM, BLOCK_N):
-                k_tile[r, d] = k[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                k_tile[r, d] = float32(k[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
         cuda.syncthreads()  # q_tile, k_tile are complete: safe to read
 
         dot = float32(0.0)
@@ -174,7 +174,7 @@ def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    v_tile[r, d] = v[b, n, kv_head, d] if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = float32(v[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
             cuda.syncthreads()  # p_tile, v_tile are complete: safe to read
             for c in range(NUM_COLS):
                 pv[c] = float32(0.0)
@@ -213,8 +213,8 @@ def naive_attn(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32
-    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
         last axis; head_dim from 1 to 256.
     causal : bool, default=False
@@ -249,7 +249,7 @@ def naive_attn(
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("naive_attn", head_dim, block_m, block_n)
     s, p = (arrays.empty(q, (batch, num_heads, seqlen_q, seqlen_k)) for _ in range(2))
-    out = arrays.empty(q, q.shape)
+    out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     num_m_tiles, num_n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, block_n)
     threads = (block_n, block_m)

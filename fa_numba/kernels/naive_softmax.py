@@ -39,7 +39,7 @@ def make_naive_softmax(THREADS):
 
         total = float32(0.0)
         for col in range(tid, num_cols, THREADS):
-            total += math.exp(x[row, col])
+            total += math.exp(float32(x[row, col]))
         partial[tid] = total
         cuda.syncthreads()  # every thread's sum is there: the tree may start
         width = THREADS // 2
@@ -51,7 +51,7 @@ def make_naive_softmax(THREADS):
 
         total = partial[0]
         for col in range(tid, num_cols, THREADS):
-            y[row, col] = math.exp(x[row, col]) / total
+            y[row, col] = math.exp(float32(x[row, col])) / total
 
     return naive_softmax_kernel
 
@@ -61,7 +61,7 @@ def naive_softmax(x):
 
     Parameters
     ----------
-    x : array of shape (num_rows, num_cols), float32
+    x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
 
     Returns
     -------
@@ -74,6 +74,6 @@ def naive_softmax(x):
         Naming the argument, what it must be, and what it got.
     """
     checks.check_rows(x)
-    y = arrays.empty(x, x.shape)
+    y = arrays.empty(x, x.shape, x.dtype)
     arrays.launch(make_naive_softmax(THREADS), (x.shape[0],), (THREADS,), x, y)
     return y

@@ -53,7 +53,7 @@ def make_online_softmax(THREADS):
         m_i = NEG_INF
         l_i = float32(0.0)
         for col in range(tid, num_cols, THREADS):  # (m, l) <- (m, l) ⊕ (x_j, 1)     lines 3-6
-            x_j = x[row, col]
+            x_j = float32(x[row, col])
             m_new = max(m_i, x_j)
             shift = float32(0.0) if m_new == NEG_INF else m_new  # -inf - -inf is NaN
             l_i = l_i * math.exp(m_i - shift) + math.exp(x_j - shift)
@@ -80,7 +80,7 @@ def make_online_softmax(THREADS):
             l_i += l_warp[warp] * math.exp(m_warp[warp] - shift)
 
         for col in range(tid, num_cols, THREADS):  # y_j = e^(x_j - m) / l               line 8
-            y[row, col] = math.exp(x[row, col] - m_i) / l_i
+            y[row, col] = math.exp(float32(x[row, col]) - m_i) / l_i
 
     return online_softmax_kernel
 
@@ -90,7 +90,7 @@ def online_softmax(x):
 
     Parameters
     ----------
-    x : array of shape (num_rows, num_cols), float32
+    x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
 
     Returns
     -------
@@ -103,6 +103,6 @@ def online_softmax(x):
         Naming the argument, what it must be, and what it got.
     """
     checks.check_rows(x)
-    y = arrays.empty(x, x.shape)
+    y = arrays.empty(x, x.shape, x.dtype)
     arrays.launch(make_online_softmax(THREADS), (x.shape[0],), (THREADS,), x, y)
     return y

@@ -43,8 +43,8 @@ def paged_kv_lookup_kernel(k_cache, v_cache, block_table, seq_lens, k, v):
         used = t < seq_len
         if t < k.shape[1]:
             for d in range(tx, head_dim, cuda.blockDim.x):
-                k[b, t, head, d] = k_cache[page, offset, head, d] if used else float32(0.0)
-                v[b, t, head, d] = v_cache[page, offset, head, d] if used else float32(0.0)
+                k[b, t, head, d] = float32(k_cache[page, offset, head, d]) if used else float32(0.0)
+                v[b, t, head, d] = float32(v_cache[page, offset, head, d]) if used else float32(0.0)
 
 
 def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
@@ -52,8 +52,8 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
 
     Parameters
     ----------
-    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), float32
-        Any strides with a contiguous last axis; any page_size from 1.
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
+        float32, float16 or bfloat16. Any strides with a contiguous last axis; any page_size from 1.
     block_table : array of shape (batch, max_pages), int32
         Page of token t of sequence b: block_table[b, t // page_size]. −1, or anything, past the
         last page of a sequence.
@@ -63,8 +63,8 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
 
     Returns
     -------
-    k, v : arrays of shape (batch, max_len, num_kv_heads, head_dim), of the library of k_cache
-        0 past the end of a sequence.
+    k, v : arrays of shape (batch, max_len, num_kv_heads, head_dim)
+        Of the dtype and library of k_cache; 0 past the end of a sequence.
 
     Raises
     ------
@@ -80,7 +80,8 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
     max_len = checks.check_paged(k_cache, v_cache, block_table, seq_lens, max_len)
     batch = seq_lens.shape[0]
     _, page_size, num_kv_heads, head_dim = k_cache.shape
-    k, v = (arrays.empty(k_cache, (batch, max_len, num_kv_heads, head_dim)) for _ in range(2))
+    shape = (batch, max_len, num_kv_heads, head_dim)
+    k, v = (arrays.empty(k_cache, shape, k_cache.dtype) for _ in range(2))
     grid = (ceil_div(max_len, page_size), batch)
     arguments = (k_cache, v_cache, block_table, seq_lens, k, v)
     arrays.launch(paged_kv_lookup_kernel, grid, (THREADS_X, THREADS_Y), *arguments)

@@ -43,7 +43,7 @@ def make_safe_softmax(THREADS):
 
         row_max = NEG_INF  # m = max_j x_j                                        lines 1-4
         for col in range(tid, num_cols, THREADS):
-            row_max = max(row_max, x[row, col])
+            row_max = max(row_max, float32(x[row, col]))
         partial[tid] = row_max
         cuda.syncthreads()  # every thread's maximum is there: the tree may start
         width = THREADS // 2
@@ -57,7 +57,7 @@ def make_safe_softmax(THREADS):
 
         row_sum = float32(0.0)  # d = sum_j e^(x_j - m)                           lines 5-8
         for col in range(tid, num_cols, THREADS):
-            row_sum += math.exp(x[row, col] - row_max)
+            row_sum += math.exp(float32(x[row, col]) - row_max)
         partial[tid] = row_sum
         cuda.syncthreads()  # every thread's sum is there: the tree may start
         width = THREADS // 2
@@ -69,7 +69,7 @@ def make_safe_softmax(THREADS):
         row_sum = partial[0]
 
         for col in range(tid, num_cols, THREADS):  # y_j = e^(x_j - m) / d       lines 9-11
-            y[row, col] = math.exp(x[row, col] - row_max) / row_sum
+            y[row, col] = math.exp(float32(x[row, col]) - row_max) / row_sum
 
     return safe_softmax_kernel
 
@@ -79,7 +79,7 @@ def safe_softmax(x):
 
     Parameters
     ----------
-    x : array of shape (num_rows, num_cols), float32
+    x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
 
     Returns
     -------
@@ -92,6 +92,6 @@ def safe_softmax(x):
         Naming the argument, what it must be, and what it got.
     """
     checks.check_rows(x)
-    y = arrays.empty(x, x.shape)
+    y = arrays.empty(x, x.shape, x.dtype)
     arrays.launch(make_safe_softmax(THREADS), (x.shape[0],), (THREADS,), x, y)
     return y

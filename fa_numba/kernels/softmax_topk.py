@@ -67,7 +67,7 @@ def make_softmax_topk(THREADS, K):
         m_i = NEG_INF
         l_i = float32(0.0)
         for col in range(tid, num_cols, THREADS):
-            x_j = x[row, col]
+            x_j = float32(x[row, col])
             m_new = max(m_i, x_j)  # (m, l) <- (m, l) ⊕ (x_j, 1)                    lines 6-7
             shift = float32(0.0) if m_new == NEG_INF else m_new  # -inf - -inf is NaN
             l_i = l_i * math.exp(m_i - shift) + math.exp(x_j - shift)
@@ -137,13 +137,13 @@ def softmax_topk(x, k):
 
     Parameters
     ----------
-    x : array of shape (num_rows, num_cols), float32
+    x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
     k : int
         From 1 to num_cols, and not more than 32: each thread keeps k candidates in registers.
 
     Returns
     -------
-    values : array of shape (num_rows, k), float32, library of x
+    values : array of shape (num_rows, k), dtype and library of x
         A row with a NaN and a row of −inf alone have no softmax: NaN.
     columns : array of shape (num_rows, k), int32
         Of equal x the smaller column comes first. A NaN ranks as −inf would, so that in every case
@@ -157,7 +157,7 @@ def softmax_topk(x, k):
     checks.check_rows(x)
     num_rows, num_cols = x.shape
     k = checks.check_top_k(k, num_cols)
-    values = arrays.empty(x, (num_rows, k))
+    values = arrays.empty(x, (num_rows, k), x.dtype)
     columns = arrays.empty(x, (num_rows, k), np.int32)
     kernel = make_softmax_topk(THREADS, k)
     arrays.launch(kernel, (num_rows,), (THREADS,), x, values, columns)

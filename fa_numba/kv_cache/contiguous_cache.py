@@ -17,12 +17,12 @@ class ContiguousCache:
     Parameters
     ----------
     batch, max_len, num_kv_heads, head_dim : int
-    like : array, default=a NumPy array
-        The caches are of its library and on its device.
+    like : array, default=a NumPy array of float32
+        The caches are of its dtype and library and on its device.
 
     Attributes
     ----------
-    k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim), float32
+    k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim), dtype of like
     lengths : NumPy array of shape (batch,), int32
         Tokens that each sequence has been given: known without waiting for a GPU.
     seq_lens : array of shape (batch,), int32
@@ -32,7 +32,7 @@ class ContiguousCache:
     def __init__(self, batch, max_len, num_kv_heads, head_dim, *, like=None):
         like = np.empty(0, np.float32) if like is None else like
         shape = checks.check_cache_shape(batch, max_len, num_kv_heads, head_dim, like)
-        self.k_cache, self.v_cache = (arrays.empty(like, shape) for _ in range(2))
+        self.k_cache, self.v_cache = (arrays.empty(like, shape, like.dtype) for _ in range(2))
         self._set_lengths(np.zeros(shape[0], np.int32))
 
     @property
@@ -45,8 +45,8 @@ class ContiguousCache:
 
         Parameters
         ----------
-        k, v : arrays of shape (batch, seqlen_new, num_kv_heads, head_dim), float32
-            Of the library of the caches. Any strides with a contiguous last axis.
+        k, v : arrays of shape (batch, seqlen_new, num_kv_heads, head_dim)
+            Of the dtype and library of the caches. Any strides with a contiguous last axis.
         num_new : sequence of batch int, default=seqlen_new for each
             How many of them sequence b is given, the first num_new[b]; the others are padding.
 

@@ -43,8 +43,9 @@ def copy_pages(k_cache, v_cache, src, dst):
 
     Parameters
     ----------
-    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), float32
-        Any strides with a contiguous last axis. Changed in the pages of dst, and nowhere else.
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
+        float32, float16 or bfloat16. Any strides with a contiguous last axis. Changed in the pages
+        of dst, and nowhere else.
     src, dst : arrays of shape (num_copies,), int32
 
     Raises

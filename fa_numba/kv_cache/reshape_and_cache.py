@@ -45,9 +45,9 @@ def reshape_and_cache(k, v, k_cache, v_cache, slot_mapping):
 
     Parameters
     ----------
-    k, v : arrays of shape (num_tokens, num_kv_heads, head_dim), float32
+    k, v : arrays of shape (num_tokens, num_kv_heads, head_dim), float32, float16 or bfloat16
         Any strides with a contiguous last axis, as those of k_cache.
-    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), float32
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), dtype of k
         Changed where a token is written, and nowhere else.
     slot_mapping : array of shape (num_tokens,), int32
         Token i goes to page slot // page_size, at offset slot % page_size. −1: it is not written.

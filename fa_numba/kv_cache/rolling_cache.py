@@ -33,11 +33,11 @@ class RollingCache(ContiguousCache):
         Tokens in the window, the one that asks included: window_size=(window − 1, 0).
     num_sinks : int, default=0
         First tokens that are kept beside them. StreamingLLM finds that 4 are enough.
-    like : array, default=a NumPy array
+    like : array, default=a NumPy array of float32
 
     Attributes
     ----------
-    k_cache, v_cache : arrays of shape (batch, num_sinks + window, num_kv_heads, head_dim), float32
+    k_cache, v_cache : arrays of shape (batch, num_sinks + window, num_kv_heads, head_dim)
     lengths, seq_lens
         As in `ContiguousCache`; seq_lens[b] stops growing at num_sinks + window.
 

@@ -18,12 +18,12 @@ def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
 
     Parameters
     ----------
-    k_src, v_src : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), float32
-        The pages to read. Any strides with a contiguous last axis.
-    k_dst, v_dst : arrays of shape (other_num_pages, page_size, num_kv_heads, head_dim), float32
-        Changed in the pages of dst, and nowhere else. NumPy arrays where k_src is on a GPU: swap
-        out; on a GPU where k_src is a NumPy array: swap in. Two pairs of one library are copied
-        by the kernel alone.
+    k_src, v_src : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
+        The pages to read: float32, float16 or bfloat16. Any strides with a contiguous last axis.
+    k_dst, v_dst : arrays of shape (other_num_pages, page_size, num_kv_heads, head_dim)
+        Of the same dtype. Changed in the pages of dst, and nowhere else. NumPy arrays where k_src
+        is on a GPU: swap out; on a GPU where k_src is a NumPy array: swap in. Two pairs of one
+        library are copied by the kernel alone.
     src, dst : NumPy arrays of shape (num_pages_swapped,), int32
         As the page pools give them. No page may be twice in dst.
 
@@ -48,7 +48,8 @@ def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
         k, v = (arrays.from_numpy(k_dst, x[src]) for x in (k_src, v_src))
         _copy(k, v, k_dst, v_dst, in_a_row, dst)
     else:  # swap out
-        k, v = (arrays.empty(k_src, (len(src), *k_src.shape[1:])) for _ in range(2))
+        shape = (len(src), *k_src.shape[1:])
+        k, v = (arrays.empty(k_src, shape, k_src.dtype) for _ in range(2))
         _copy(k_src, v_src, k, v, src, in_a_row)
         k_dst[dst], v_dst[dst] = arrays.to_numpy(k), arrays.to_numpy(v)
 
