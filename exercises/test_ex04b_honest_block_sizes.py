@@ -68,7 +68,7 @@ def test_as_compiled(exercise, d, block_m, block_n):
     kernel = make_flash_attn_v2(d, block_m, block_n, False)
     want = exercise.shared_bytes(block_m, block_n, d)
     try:
-        code = compile_kernel(kernel, (x, x, x, x, lse, np.float32(1), np.float32(0)))
+        code = compile_kernel(kernel, (x, x, x, x, lse, np.float32(1), np.float32(0), np.uint64(0)))
     except CompilerMissingError as missing:
         pytest.skip(str(missing))
     assert code.shared_bytes == want, (

@@ -164,7 +164,7 @@ def assert_close(got, want, plain, *, factor=2, name="result"):
     )
 
 
-WHAT = {"causal", "window_size", "softcap", "alibi_slopes", "softmax_scale"}
+WHAT = {"causal", "window_size", "softcap", "alibi_slopes", "softmax_scale", "dropout_p", "seed"}
 
 
 def split_options(options):

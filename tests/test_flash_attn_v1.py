@@ -72,13 +72,12 @@ def test_nan_in_one_head_stays_there(rng):
     assert np.isnan(out).sum() == 9
 
 
-def check_block_sparse(q, k, v, block_mask, *, block_m, block_n, causal=False):
+def check_block_sparse(q, k, v, block_mask, *, block_m, block_n, **options):
     """Hold flash_attn_v1 to the definition with the mask of tiles written out."""
-    out, lse = flash_attn_v1(
-        q, k, v, causal=causal, block_mask=block_mask, block_m=block_m, block_n=block_n
-    )
+    tiles = {"block_mask": block_mask, "block_m": block_m, "block_n": block_n}
+    out, lse = flash_attn_v1(q, k, v, **options, **tiles)
     mask = reference.dense_mask(block_mask, block_m, block_n, q.shape[1], k.shape[1])
-    options = {"causal": causal, "mask": mask}
+    options |= {"mask": mask}
     out_ref, lse_ref = reference.attention(q, k, v, **options)
     out_f32, lse_f32 = reference.attention(q, k, v, **options, dtype=np.float32)
     assert_close(out, out_ref, out_f32, name="out")

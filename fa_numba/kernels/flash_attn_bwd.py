@@ -10,6 +10,14 @@ dK and dV sum over queries, dQ sums over keys. So there is a kernel for each: on
 keys and walks the queries, the other owns a tile of queries and walks the keys. S is computed in
 both, and no two thread blocks add to the same number: no atomics, the same bits in every run.
 
+With dropout V meets P ∘ Z, where Z is 0 for what is dropped and 1 / (1 − dropout_p) for the rest:
+
+    out = (P ∘ Z) V            dV = (P ∘ Z)ᵀ dout            dP = Z ∘ (dout Vᵀ)
+
+dS follows from dP as before, for softmax knows nothing of Z, and rowsum(P ∘ dP) is still delta:
+
+    Σₙ Pₙ dPₙ = Σₙ Pₙ Zₙ (dout · Vₙ) = dout · Σₙ Pₙ Zₙ Vₙ = dout · out
+
 Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
 Algorithm 2, whose single loop over the keys adds to dQ in HBM instead.
 """
@@ -21,7 +29,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.kernels import masks
+from fa_numba.kernels import dropout, masks
 
 WARP_SIZE = 32
 ALL_LANES = 0xFFFFFFFF
@@ -61,18 +69,22 @@ def make_delta(ROWS):
 
 
 @functools.cache
-def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_dkdv(
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0
+):
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    Without ALIBI the argument alibi_slopes is not looked at, without dropout seed is not: they may
+    be any scalars.
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    keeps, KEEP_SCALE = dropout.make_keeps(DROPOUT_P), dropout.keep_scale(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_M)  # columns of dk and of dv that a thread owns
 
     @cuda.jit
-    def dkdv_kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale, alibi_slopes):
+    def dkdv_kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale, alibi_slopes, seed):
         """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
 
         grid      (num_n_tiles, num_kv_heads, batch); threads (BLOCK_M, BLOCK_N): thread (ty, tx)
@@ -142,8 +154,9 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
                 if sees(position, m, seqlen_q) and n < seqlen_k:
                     s *= softmax_scale
                     p = math.exp(score(s, position - m, slope) - lse_rows[tx])
-                p_tile[ty, tx] = p
-                ds = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)                 line 20
+                z = KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)  #       line 14
+                p_tile[ty, tx] = p * z  #                                               line 15
+                ds = p * (z * dp - delta_rows[tx])  # dS = P ∘ (dP - delta)             line 20
                 ds_tile[ty, tx] = score_bwd(ds, s)
                 cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
 
@@ -175,18 +188,22 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
 
 
 @functools.cache
-def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_dq(
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0
+):
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    Without ALIBI the argument alibi_slopes is not looked at, without dropout seed is not: they may
+    be any scalars.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    keeps, KEEP_SCALE = dropout.make_keeps(DROPOUT_P), dropout.keep_scale(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
 
     @cuda.jit
-    def dq_kernel(dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes):
+    def dq_kernel(dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes, seed):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
@@ -247,7 +264,8 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
             if sees(position, n, seqlen_k) and m < seqlen_q:
                 s *= softmax_scale
                 p = math.exp(score(s, position - n, slope) - lse_rows[ty])
-            ds = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                     line 20
+            z = KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)  #           line 14
+            ds = p * (z * dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                 line 20
             ds_tile[ty, tx] = score_bwd(ds, s)
             cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
 
@@ -285,6 +303,8 @@ def flash_attn_bwd(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
     block_m=None,
     block_n=None,
 ):
@@ -298,7 +318,7 @@ def flash_attn_bwd(
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
     out, lse : arrays
         What `flash_attn_v2` returned for q, k, v and the same options.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
         As for `flash_attn_v2`.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
@@ -319,6 +339,7 @@ def flash_attn_bwd(
     seqlen_k, num_kv_heads = k.shape[1:3]
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    dropout_p, seed = checks.check_dropout(dropout_p, seed)
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
     delta = arrays.empty(q, (batch, num_heads, seqlen_q))
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
@@ -326,13 +347,13 @@ def flash_attn_bwd(
     grid = (ceil_div(seqlen_q, ROWS), num_heads, batch)
     arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)
 
-    kernel = make_dkdv(head_dim, block_m, block_n, *mask)
+    kernel = make_dkdv(head_dim, block_m, block_n, *mask, dropout_p)
     grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dk, dv, softmax_scale, slopes)
+    arguments = (dout, q, k, v, lse, delta, dk, dv, softmax_scale, slopes, seed)
     arrays.launch(kernel, grid, (block_m, block_n), *arguments)
 
-    kernel = make_dq(head_dim, block_m, block_n, *mask)
+    kernel = make_dq(head_dim, block_m, block_n, *mask, dropout_p)
     grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dq, softmax_scale, slopes)
+    arguments = (dout, q, k, v, lse, delta, dq, softmax_scale, slopes, seed)
     arrays.launch(kernel, grid, (block_n, block_m), *arguments)
     return dq, dk, dv

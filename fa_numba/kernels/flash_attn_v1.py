@@ -13,7 +13,10 @@ do a whole head.
 With a block_mask this is block-sparse FlashAttention: a tile of scores whose entry is False is
 neither loaded nor computed, and a tile of keys without a live tile is not loaded.
 
-Paper: Dao et al. 2022, FlashAttention, arXiv:2205.14135, Algorithms 1 and 5.
+Dropout is drawn as the tiles pass (`dropout`). p_tile carries it as a sign, which P has none of: a
+row's sum needs what is dropped too, its product with V does not.
+
+Paper: Dao et al. 2022, FlashAttention, arXiv:2205.14135, Algorithms 1, 2 and 5.
 """
 
 import functools
@@ -24,7 +27,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.kernels import masks
+from fa_numba.kernels import dropout, masks
 
 NEG_INF = np.float32(-np.inf)
 
@@ -39,20 +42,23 @@ def make_flash_attn_v1(
     SOFTCAP=0.0,
     ALIBI=False,
     BLOCK_SPARSE=False,
+    DROPOUT_P=0.0,
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
     Without ALIBI the argument alibi_slopes is not looked at, without BLOCK_SPARSE block_mask is
-    not: they may be any scalars.
+    not, without dropout seed is not: they may be any scalars.
     """
     first_key, _, sees = masks.make_bounds(CAUSAL, WINDOW)
     first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
+    DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
+    keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
-    def flash_attn_v1_kernel(q, k, v, out, l, m, softmax_scale, alibi_slopes, block_mask):
+    def flash_attn_v1_kernel(q, k, v, out, l, m, softmax_scale, alibi_slopes, block_mask, seed):
         """A thread block owns a head: tiles of K and V outside, tiles of Q, out, l, m inside.
 
         out, l and m are float32; out and l must hold 0, m −inf.
@@ -127,7 +133,8 @@ def make_flash_attn_v1(
                 for c in range(BLOCK_N):
                     m_ij = max(m_ij, s_tile[ty, c])
                 shift = float32(0.0) if m_ij == NEG_INF else m_ij  # -inf - -inf is NaN
-                p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_ij)  line 10
+                p = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_ij)               line 10
+                p_tile[ty, tx] = p if keeps(seed, b, head, row, n) else -p  # a minus: dropped
                 cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
 
                 l_ij = float32(0.0)  # l_ij = rowsum(P)                                 line 10
@@ -135,7 +142,8 @@ def make_flash_attn_v1(
                     acc[c] = float32(0.0)
                 for r in range(BLOCK_N):
                     p = p_tile[ty, r]
-                    l_ij += p
+                    l_ij += abs(p) if DROPOUT else p  # the softmax is that of all keys
+                    p = max(p, float32(0.0)) if DROPOUT else p  # only what is kept meets V
                     for c in range(NUM_COLS):
                         d = tx + c * BLOCK_N
                         if d < HEAD_DIM:
@@ -152,7 +160,7 @@ def make_flash_attn_v1(
                         d = tx + c * BLOCK_N
                         if d < HEAD_DIM:
                             before = l_i * alpha * out[b, row, head, d]
-                            out[b, row, head, d] = (before + beta * acc[c]) / divisor
+                            out[b, row, head, d] = (before + beta * acc[c] * KEEP_SCALE) / divisor
                     if tx == 0:
                         l[b, head, row] = l_new  #                                      line 13
                         m[b, head, row] = m_new
@@ -171,6 +179,8 @@ def flash_attn_v1(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
     block_mask=None,
     block_m=None,
     block_n=None,
@@ -193,6 +203,12 @@ def flash_attn_v1(
     alibi_slopes : array of shape (num_heads,), float32, default=None
         A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
     softmax_scale : float, default=1/√head_dim
+    dropout_p : float, default=0.0
+        Each entry of the softmax is set to 0 with this probability, and the others are divided by
+        1 − dropout_p; l and m are those of the softmax before that.
+    seed : int, default=0
+        From 0 to 2⁶⁴ − 1. It and the position of an entry, (batch, head, query, key), say whether
+        it is dropped: `fa_numba.reference.dropout_mask`.
     block_mask : bool array of shape (⌈seqlen_q / block_m⌉, ⌈seqlen_k / block_n⌉), default=None
         Block-sparse attention: no query of tile i sees a key of tile j where block_mask[i, j] is
         False. One mask for every head; None is all True.
@@ -216,6 +232,7 @@ def flash_attn_v1(
     batch, seqlen_q, num_heads, head_dim = q.shape
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    dropout_p, seed = checks.check_dropout(dropout_p, seed)
     block_m, block_n = checks.check_block_sizes("flash_attn_v1", head_dim, block_m, block_n)
     if block_mask is not None:
         checks.check_block_mask(block_mask, q, k, block_m, block_n)
@@ -223,7 +240,7 @@ def flash_attn_v1(
     l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
     m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
     sparse = block_mask is not None
-    kernel = make_flash_attn_v1(head_dim, block_m, block_n, *mask, sparse)
-    options = (softmax_scale, slopes, block_mask if sparse else np.bool_(True))
+    kernel = make_flash_attn_v1(head_dim, block_m, block_n, *mask, sparse, dropout_p)
+    options = (softmax_scale, slopes, block_mask if sparse else np.bool_(True), seed)
     arrays.launch(kernel, (num_heads, batch), (block_n, block_m), q, k, v, out, l, m, *options)
     return arrays.astype(out, q.dtype), l, m

@@ -8,6 +8,9 @@ A thread block keeps one tile of queries, its m_i, l_i and out on chip, while th
 pass by. Thread blocks no longer share rows of out, so there is one for every tile of queries,
 not just for every head, and out is divided by l_i once, after the last tile.
 
+Dropout is drawn as the tiles pass (`dropout`). p_tile carries it as a sign, which P has none of: a
+row's sum needs what is dropped too, its product with V does not.
+
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.
 """
 
@@ -19,26 +22,29 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.kernels import masks
+from fa_numba.kernels import dropout, masks
 
 NEG_INF = np.float32(-np.inf)
 
 
 @functools.cache
 def make_flash_attn_v2(
-    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    Without ALIBI the argument alibi_slopes is not looked at, without dropout seed is not: they may
+    be any scalars.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
+    DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
+    keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
-    def flash_attn_v2_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
+    def flash_attn_v2_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes, seed):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
@@ -99,7 +105,8 @@ def make_flash_attn_v2(
                 m_new = max(m_new, s_tile[ty, c])
             shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
             alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
-            p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)         line 9
+            p = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)                      line 9
+            p_tile[ty, tx] = p if keeps(seed, b, head, m, n) else -p  # a minus: dropped
             m_i = m_new
             cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
 
@@ -108,7 +115,8 @@ def make_flash_attn_v2(
                 pv[c] = float32(0.0)
             for r in range(BLOCK_N):
                 p = p_tile[ty, r]
-                l_ij += p
+                l_ij += abs(p) if DROPOUT else p  # the softmax is that of all keys
+                p = max(p, float32(0.0)) if DROPOUT else p  # only what is kept meets V
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
                     if d < HEAD_DIM:
@@ -123,7 +131,8 @@ def make_flash_attn_v2(
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
                 d = tx + c * BLOCK_N
                 if d < HEAD_DIM:
-                    out[b, m, head, d] = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
+                    total = acc[c] * KEEP_SCALE
+                    out[b, m, head, d] = total / l_i if l_i != float32(0.0) else float32(0.0)
             if tx == 0:
                 lse[b, head, m] = m_i + math.log(l_i)  # -inf for a row that saw no key   line 13
 
@@ -140,6 +149,8 @@ def flash_attn_v2(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
     block_m=None,
     block_n=None,
 ):
@@ -161,6 +172,12 @@ def flash_attn_v2(
     alibi_slopes : array of shape (num_heads,), float32, default=None
         A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
     softmax_scale : float, default=1/√head_dim
+    dropout_p : float, default=0.0
+        Each entry of the softmax is set to 0 with this probability, and the others are divided by
+        1 − dropout_p; lse is that of the softmax before that.
+    seed : int, default=0
+        From 0 to 2⁶⁴ − 1. It and the position of an entry, (batch, head, query, key), say whether
+        it is dropped: `fa_numba.reference.dropout_mask`.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
 
@@ -180,10 +197,12 @@ def flash_attn_v2(
     batch, seqlen_q, num_heads, head_dim = q.shape
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    dropout_p, seed = checks.check_dropout(dropout_p, seed)
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    kernel = make_flash_attn_v2(head_dim, block_m, block_n, *mask)
+    kernel = make_flash_attn_v2(head_dim, block_m, block_n, *mask, dropout_p)
     grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
-    arrays.launch(kernel, grid, (block_n, block_m), q, k, v, out, lse, softmax_scale, slopes)
+    arguments = (q, k, v, out, lse, softmax_scale, slopes, seed)
+    arrays.launch(kernel, grid, (block_n, block_m), *arguments)
     return out, lse
