@@ -20,7 +20,7 @@ splits    a sequence has ceil(seq_len / BLOCK_N) tiles of BLOCK_N keys, the last
           some get none.
 result    out_partial = softmax(softmax_scale q k^T) v and lse_partial = log(sum of exp(score)),
           natural logarithm, over the keys of the split alone; (0, -inf) for a split without keys
-shared    q, k, v, s tiles and one for p; each element from HBM is loaded by one thread
+shared    q, k, v, s tiles and one for p; each element of q, k and v is loaded by one thread
 HBM       loads   each key and value of a sequence once in all, whatever num_splits and GROUP_SIZE;
                   q at most once per split
           stores  out_partial and lse_partial once
