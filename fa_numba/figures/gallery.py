@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda, float32
 
 import fa_numba
-from fa_numba import analysis, simt
+from fa_numba import analysis, reference, simt
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.analysis.machine_code import CompilerMissingError
 from fa_numba.analysis.waves import makespan
@@ -16,10 +16,12 @@ from fa_numba.figures.banks import banks
 from fa_numba.figures.block_sizes import feasible_tiles
 from fa_numba.figures.cache_growth import cache_growth
 from fa_numba.figures.causal_tiles import causal_tiles
+from fa_numba.figures.chunked_weights import chunked_weights
 from fa_numba.figures.coalescing import coalescing
 from fa_numba.figures.hbm_bytes import hbm_bytes
 from fa_numba.figures.kept_weights import kept_weights
 from fa_numba.figures.kernel_roofline import kernel_roofline
+from fa_numba.figures.loss_curve import loss_curve
 from fa_numba.figures.memory_hierarchy import memory_hierarchy
 from fa_numba.figures.memory_shares import memory_shares
 from fa_numba.figures.occupancy_by_block import occupancy_by_block
@@ -42,6 +44,9 @@ from fa_numba.figures.tile_walk import tile_walk
 from fa_numba.figures.tiled_product import tiled_product
 from fa_numba.figures.traffic_growth import traffic_growth
 from fa_numba.figures.tree_reduction import tree_reduction
+from fa_numba.figures.two_orders import two_orders
+from fa_numba.figures.weight_against_score import weight_against_score
+from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
 from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
 
@@ -533,6 +538,66 @@ def shares_of_the_kv_memory():
     return memory_shares(shares, title="KV memory of 64 sequences")
 
 
+def two_orders_of_a_product():
+    return two_orders(seqlen=96, feature_dim=24, head_dim=16)
+
+
+def scores_inside_a_chunk():
+    m, n = np.indices((24, 24))
+    return chunked_weights(n <= m, (n <= m) & (m // 8 == n // 8))
+
+
+def _text_head(seqlen=48, d=16):
+    """Queries look for the byte that they are, among keys that tell which byte was before them."""
+    text = b"to be or not to be, that is the question: whether"[:seqlen]
+    x = 1.5 * np.random.default_rng(0).standard_normal((256, d))[np.frombuffer(text, np.uint8)]
+    return x, np.roll(x, 1, axis=0)
+
+
+def _weights_of(q, k, feature_map):
+    """Causal attention weights of a head: of softmax, or of a feature map."""
+    if feature_map == "softmax":
+        a = np.exp(q @ k.T / np.sqrt(q.shape[1]))
+    else:
+        q, k = (reference.feature_map(x[None, :, None], feature_map)[0, :, 0] for x in (q, k))
+        a = q @ k.T
+    a = np.tril(a)
+    return a / np.maximum(a.sum(axis=1, keepdims=True), 1e-30)
+
+
+KINDS = "softmax", "elu1", "relu", "taylor2"
+
+
+def maps_of_weights():
+    q, k = _text_head()
+    return weight_maps({kind: _weights_of(q, k, kind) for kind in KINDS})
+
+
+def weights_of_one_query():
+    q, k = _text_head()
+    rows = {kind: _weights_of(q, k, kind)[-1] for kind in KINDS}
+    return weight_against_score(q[-1] @ k.T / np.sqrt(q.shape[1]), rows)
+
+
+def a_map_learns(steps=200, step_size=0.3):
+    """Gradient descent on e^(xW) for queries and keys, towards the weights of softmax."""
+    q, k = _text_head()
+    p = _weights_of(q, k, "softmax")
+    w_q, w_k = 0.3 * np.random.default_rng(1).standard_normal((2, q.shape[1], 32))
+    floor = -np.sum(p * np.log(np.where(p > 0, p, 1))) / len(p)
+    losses = []
+    for _ in range(steps):
+        phi_q, phi_k = np.exp(q @ w_q), np.exp(k @ w_k)
+        a = phi_q @ phi_k.T
+        weights = np.tril(a) / np.tril(a).sum(axis=1, keepdims=True)
+        da = np.tril((weights - p) / a) / len(p)
+        losses.append(-np.sum(p * np.log(np.where(p > 0, weights, 1))) / len(p) - floor)
+        w_q -= step_size * q.T @ (da @ phi_k * phi_q)
+        w_k -= step_size * k.T @ (da.T @ phi_q * phi_k)
+    even = np.log(np.arange(1, len(p) + 1)).mean() - floor
+    return loss_curve(losses, {"even weights": even}, label="cross-entropy − entropy", window=5)
+
+
 def an_attention_map():
     text = b"to be or not to be, that is the question"
     q = np.random.default_rng(0).standard_normal((256, 1, 32), dtype=np.float32)
@@ -577,5 +642,10 @@ EXAMPLES = (
     a_page_table,
     pages_that_are_shared,
     shares_of_the_kv_memory,
+    two_orders_of_a_product,
+    scores_inside_a_chunk,
+    maps_of_weights,
+    weights_of_one_query,
+    a_map_learns,
     an_attention_map,
 )

@@ -1,0 +1,52 @@
+"""A loss against the steps of training, with levels to compare it with."""
+
+import numpy as np
+
+from fa_numba.figures.style import (
+    BLUE,
+    GREY,
+    INK,
+    Drawing,
+    label_ends,
+    on_paper,
+    plain,
+)
+
+
+@on_paper
+def loss_curve(losses, levels, *, window=20, label="loss", title=""):
+    """Every step as a thin line, their running mean as a thick one.
+
+    Parameters
+    ----------
+    losses : array of shape (steps,)
+        Positive.
+    levels : dict of str to float
+        A dashed line each.
+    window : int, default=20
+        Steps of the running mean.
+    label, title : str, optional
+
+    Returns
+    -------
+    Drawing
+    """
+    losses = np.asarray(losses)
+    mean = np.convolve(losses, np.ones(window) / window, mode="valid")
+    steps = np.arange(window - 1, len(losses))
+    words = [f"{label}: {mean[0]:.3g} at first, {mean[-1]:.3g} after {len(losses)} steps"]
+    words += [f"{name}: {level:.3g}" for name, level in levels.items()]
+    figure = Drawing(8, 3.6, text="\n".join(words))
+    ax = plain(figure.subplots(), grid="y")
+    ax.plot(losses, color=GREY, linewidth=0.6, alpha=0.7)
+    ax.plot(steps, mean, color=BLUE, linewidth=2)
+    for level in levels.values():
+        ax.axhline(level, color=GREY, linewidth=1.2, linestyle="--")
+    ax.set_yscale("log")
+    ax.set_xlim(0, len(losses))
+    ax.set_xlabel("step", fontsize=9)
+    ax.set_ylabel(label, fontsize=9)
+    ax.set_title(title, loc="left", fontsize=11, color=INK)
+    ends = [(name, level, INK) for name, level in levels.items()]
+    label_ends(ax, len(losses), [*ends, ("learned", mean[-1], BLUE)])
+    return figure
