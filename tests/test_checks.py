@@ -7,6 +7,7 @@ says: the argument, what it must be, what it got.
 import copy
 import pickle
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -166,6 +167,12 @@ WRONG_TYPES = [
     (attention, {"softcap": None}, "softcap must be a number, got NoneType"),
     (attention, {"softcap": "30"}, "softcap must be a number, got str"),
     (backward, {"softcap": True}, "softcap must be a number, got bool"),
+    (attention, {"dropout_p": None}, "dropout_p must be a number, got NoneType"),
+    (attention, {"dropout_p": True}, "dropout_p must be a number, got bool"),
+    (backward, {"dropout_p": "0.1"}, "dropout_p must be a number, got str"),
+    (attention, {"seed": 1.0}, "seed must be an integer, got 1.0"),
+    (backward, {"seed": None}, "seed must be an integer, got None"),
+    (backward, {"seed": True}, "seed must be an integer, got True"),
     (attention, {"alibi_slopes": 0.5}, "alibi_slopes must be .* got float"),
     (attention, {"alibi_slopes": [0.5] * 4}, "alibi_slopes must be .* got list"),
     (
@@ -384,6 +391,13 @@ WRONG_VALUES = [
     (attention, {"softcap": np.inf}, "softcap must be 0, or positive .* got inf"),
     (backward, {"softcap": 1e39}, "softcap must be 0, or positive .* got 1e"),
     (attention, {"softcap": 1e-60}, "softcap must be 0, or positive .* got 1e-60"),
+    (attention, {"dropout_p": 1}, "dropout_p must be at least 0 and less than 1, got 1"),
+    (attention, {"dropout_p": -0.1}, "dropout_p must be at least 0 and .* got -0.1"),
+    (backward, {"dropout_p": np.nan}, "dropout_p must be at least 0 and .* got nan"),
+    (backward, {"dropout_p": np.inf}, "dropout_p must be at least 0 and .* got inf"),
+    (attention, {"dropout_p": 1 - Fraction(1, 10**40)}, "dropout_p must be .* less than 1, got 9"),
+    (attention, {"seed": -1}, "seed must be at least 0, got -1"),
+    (backward, {"seed": 2**64}, r"seed must be less than 2\*\*64, got 18446744073709551616"),
     (attention, {"alibi_slopes": ones(2)}, "one slope for each of the 4 heads of q, got 2"),
     (attention, {"alibi_slopes": ones(2, 4)}, r"alibi_slopes must have axes \(num_heads\), .*2, 4"),
     (backward, {"alibi_slopes": ones(5)}, "one slope for each of the 4 heads of q, got 5"),

@@ -31,11 +31,12 @@ DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *DECODE)
 BACKWARD = ("flash_attn_bwd", "flash_attn_varlen_bwd")
+WITH_DROPOUT = ("flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
 ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
 OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk", *CACHE, *SOFTMAXES)
 
 
-def run(name, head_dim=64, causal=False, strided=False):
+def run(name, head_dim=64, causal=False, strided=False, **dropout):
     """Call a function of the package on small arrays."""
 
     def random(*shape):
@@ -86,8 +87,8 @@ def run(name, head_dim=64, causal=False, strided=False):
         return function(q, lse, k, lse)
     if name == "flash_attn_bwd":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
-        return function(q, q, k, v, out, lse, causal=causal)
-    return function(q, k, v, causal=causal)
+        return function(q, q, k, v, out, lse, causal=causal, **dropout)
+    return function(q, k, v, causal=causal, **dropout)
 
 
 @functools.cache
@@ -118,6 +119,15 @@ def check(kernel, args, cc):
     return code
 
 
+def check_budget(kernel, args, cc):
+    code = check(kernel, args, cc)
+    stated = re.search(r"budget +(\d+) registers, (\d+) bytes shared", kernel.py_func.__doc__)
+    assert stated, f"{kernel.py_func.__name__} states no budget"
+    registers, shared = map(int, stated.groups())
+    assert code.registers <= registers
+    assert code.shared_bytes <= shared
+
+
 @pytest.mark.parametrize("cc", TARGETS, ids=lambda cc: "sm_" + "".join(map(str, cc)))
 @pytest.mark.parametrize(
     "name, causal",
@@ -125,12 +135,14 @@ def check(kernel, args, cc):
 )
 def test_within_the_stated_budget(name, causal, cc):
     for kernel, args in launches(name, causal=causal):
-        code = check(kernel, args, cc)
-        stated = re.search(r"budget +(\d+) registers, (\d+) bytes shared", kernel.py_func.__doc__)
-        assert stated, f"{kernel.py_func.__name__} states no budget"
-        registers, shared = map(int, stated.groups())
-        assert code.registers <= registers
-        assert code.shared_bytes <= shared
+        check_budget(kernel, args, cc)
+
+
+@pytest.mark.parametrize("cc", TARGETS, ids=lambda cc: "sm_" + "".join(map(str, cc)))
+@pytest.mark.parametrize("name", WITH_DROPOUT)
+def test_dropout_stays_within_the_stated_budget(name, cc):
+    for kernel, args in launches(name, causal=True, dropout_p=0.1):
+        check_budget(kernel, args, cc)
 
 
 @pytest.mark.parametrize("k", [1, 2, 16, 32])

@@ -359,6 +359,30 @@ def test_masks(case, mask):
         assert_close(x, x_ref, x_f32, factor=3)
 
 
+@pytest.mark.parametrize("p", [0.1, 0.9])
+@pytest.mark.parametrize("case", MASKED, ids=named)
+def test_dropout(case, p):
+    q, k, v, causal = make_case(case)
+    options = {"causal": causal, "dropout_p": p, "seed": 2**63 + 7}
+    dout = random(np.random.default_rng(1), *q.shape)
+    out_ref, lse_ref = reference.attention(q, k, v, **options)
+    out_f32, _ = reference.attention(q, k, v, **options, dtype=np.float32)
+    want = reference.attention_bwd(dout, q, k, v, **options)
+    plain = reference.attention_bwd(dout, q, k, v, **options, dtype=np.float32)
+    q, k, v, dout = (cupy.asarray(x) for x in (q, k, v, dout))
+    out, *_ = fa_numba.flash_attn_v1(q, k, v, **options)
+    assert_close(out, out_ref, out_f32)
+    for tiles in ({"block_m": 8, "block_n": 8}, {}):  # the same mask
+        out, lse = fa_numba.flash_attn_v2(q, k, v, **options, **tiles)
+        assert_close(out, out_ref, out_f32)
+        np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
+    got = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, **options)
+    again = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, **options)
+    for x, x_ref, x_f32, x_again in zip(got, want, plain, again, strict=True):
+        assert_close(x, x_ref, x_f32, factor=3)
+        assert (x == x_again).all()
+
+
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("page_size", [1, 7, 16])
 @pytest.mark.parametrize("case", [*DECODE_SMALL, *DECODE_LARGE[2:]], ids=decode_named)
