@@ -6,6 +6,7 @@ that knows one library from another.
 """
 
 import contextlib
+import functools
 import sys
 import warnings
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from numba import config, cuda
 from numba.core.errors import NumbaPerformanceWarning
 
-from fa_numba import bfloat16, simt  # noqa: F401   bfloat16 says how kernels convert them
+from fa_numba import bfloat16, launching, simt  # noqa: F401   bfloat16: its conversions
 from fa_numba.simt.host import DeviceArray
 from fa_numba.simt.options import current_options
 
@@ -92,15 +93,21 @@ def library_of(x):
     "numpy", "cupy", "torch" or "numba", or None for anything that kernels cannot take
         A PyTorch tensor in CPU memory is such a thing.
     """
-    if isinstance(x, np.ndarray):
+    library = _library_of_type(type(x))
+    return None if library == "torch" and not getattr(x, "is_cuda", False) else library
+
+
+@functools.cache
+def _library_of_type(kind):
+    if issubclass(kind, np.ndarray):
         return "numpy"
-    if isinstance(x, DeviceArray):
+    if issubclass(kind, DeviceArray):
         return "numba"  # the engine's, from cuda.to_device where there is no GPU
-    roots = {base.__module__.partition(".")[0] for base in type(x).__mro__}
+    roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
     if "torch" in roots:
-        return "torch" if getattr(x, "is_cuda", False) else None
+        return "torch"
     for library in ("cupy", "numba"):
-        if library in roots and hasattr(type(x), "__cuda_array_interface__"):
+        if library in roots and hasattr(kind, "__cuda_array_interface__"):
             return library
     return None
 
@@ -127,6 +134,22 @@ def device_of(x):
         case "torch":
             return x.device.index
     return None
+
+
+def compute_capability(x):
+    """Of the GPU that an array is on: (major, minor)."""
+    with _device_and_stream(x):
+        return tuple(cuda.get_current_device().compute_capability[:2])
+
+
+def address_and_strides(x):
+    """Where the first element of a GPU array is, and its strides in bytes."""
+    match library_of(x):
+        case "torch":
+            return x.data_ptr(), tuple(n * x.element_size() for n in x.stride())
+        case "cupy":
+            return x.data.ptr, tuple(x.strides)
+    return x.device_ctypes_pointer.value or 0, tuple(x.strides)
 
 
 def num_sms(x):
@@ -243,14 +266,73 @@ def launch(kernel, grid, block, *args, shared_bytes=0):
     """
     if 0 in grid:
         return
-    on_device = [x for x in args if library_of(x) not in (None, "numpy")]
-    if not on_device:
+    first = next((x for x in args if library_of(x) not in (None, "numpy")), None)
+    if first is None:
         checked = current_options().package
         simt.run(kernel, grid, block, *args, shared_bytes=shared_bytes, checked=checked)
         return
-    with _device_and_stream(on_device[0]) as stream, warnings.catch_warnings():
+    if _enqueue(kernel, grid, block, args, shared_bytes, first):
+        return
+    with _device_and_stream(first) as stream, warnings.catch_warnings():
+        if _enqueue(kernel, grid, block, args, shared_bytes, first):  # now its device is current
+            return
         warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
-        kernel[grid, block, stream, shared_bytes](*(_for_numba(x) for x in args))
+        args = [_for_numba(x) for x in args]
+        launching.allow_shared_bytes(kernel, args, shared_bytes)
+        kernel[grid, block, stream, shared_bytes](*args)
+
+
+def _enqueue(kernel, grid, block, args, shared_bytes, first):
+    """Launch without Numba's dispatcher; False where that cannot be done."""
+    if not launching.takes(kernel):
+        return False
+    library = library_of(first)
+    device, current, stream = _PLACE[library](first)
+    if device != current:
+        return False
+    describe = _DESCRIPTION[library]
+    arguments, values = [], []
+    for x in args:
+        if isinstance(x, (np.generic, bool, int, float)):
+            argument, value = type(x), x.item() if isinstance(x, np.generic) else x
+        else:
+            argument, value = describe(x)
+        arguments.append(argument)
+        values.append(value)
+    return launching.launch(
+        kernel, grid, block, shared_bytes, device, stream, arguments, values, _in_bytes
+    )
+
+
+# Device of an array, the current device, and its current stream, as numbers.
+_PLACE = {
+    "cupy": lambda x: (
+        x.data.device_id,
+        sys.modules["cupy"].cuda.runtime.getDevice(),
+        sys.modules["cupy"].cuda.get_current_stream().ptr,
+    ),
+    "torch": lambda x: (
+        x.get_device(),
+        sys.modules["torch"].cuda.current_device(),
+        sys.modules["torch"].cuda.current_stream().cuda_stream,
+    ),
+    "numba": lambda x: 2 * (cuda.get_current_device().id,) + (0,),
+}
+# What decides how an array is launched on, in its library's terms, and its address.
+_DESCRIPTION = {
+    "cupy": lambda x: ((x.shape, x.strides, x.dtype), x.data.ptr),
+    "torch": lambda x: ((x.shape, x.stride(), x.dtype), x.data_ptr()),
+    "numba": lambda x: ((x.shape, x.strides, x.dtype), x.device_ctypes_pointer.value or 0),
+}
+
+
+def _in_bytes(description):
+    """Shape, strides in bytes and NumPy's dtype from a description above."""
+    shape, strides, dtype = description
+    if not isinstance(dtype, np.dtype):  # PyTorch's, with strides in elements
+        dtype = np.dtype(str(dtype).removeprefix("torch."))
+        strides = [stride * dtype.itemsize for stride in strides]
+    return tuple(shape), tuple(strides), dtype
 
 
 @contextlib.contextmanager

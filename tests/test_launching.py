@@ -1,0 +1,245 @@
+"""launching and kernel_cache without a GPU: what the driver would be given, and what is kept."""
+
+import ctypes
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+
+from fa_numba import arrays, kernel_cache, launching
+from fa_numba.kernels.flash_attn_v2 import make_flash_attn_v2
+
+pytestmark = pytest.mark.skipif(launching.driver is None, reason="needs numba-cuda")
+
+SUCCESS = getattr(launching.driver, "CUresult", None) and launching.driver.CUresult.CUDA_SUCCESS
+F4 = np.dtype(np.float32)
+
+
+@cuda.jit
+def scale(x, y, factor):
+    y[0] = x[0] * factor
+
+
+class FakeGpu:
+    """Takes the place of the driver and of Numba's list of GPUs; keeps what it is given."""
+
+    def __init__(self):
+        self.launches, self.error, self.shared = [], SUCCESS, []
+        self.CUresult = launching.driver.CUresult
+        self.CUfunction_attribute = launching.driver.CUfunction_attribute
+        self.CUkernel = self.CUdevice = self.CUstream = self.CUfunction = int
+
+    def cuLaunchKernel(self, function, *sizes_stream_where_extra):
+        *sizes, stream, where, extra = sizes_stream_where_extra
+        assert extra == 0
+        self.launches.append((function, tuple(sizes), stream, where))
+        return (self.error,)
+
+    def cuKernelSetAttribute(self, attribute, value, kernel, device):
+        self.shared.append((value, kernel, device))
+        return (SUCCESS,)
+
+    def __getitem__(self, device):
+        return self
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu = FakeGpu()
+    monkeypatch.setattr(launching, "driver", gpu)
+    monkeypatch.setattr(launching, "_plans", {})
+    monkeypatch.setattr(launching, "_has_gpu", lambda: True)
+    monkeypatch.setattr(launching, "_stream", lambda address: address)
+    monkeypatch.setattr(launching, "_function", lambda kernel, signature, device: 99)
+    monkeypatch.setattr(cuda, "gpus", gpu)
+    return gpu
+
+
+def launch(arguments, values, shared_bytes=0):
+    return launching.launch(
+        scale, (4,), (32, 2), shared_bytes, 0, 7, arguments, values, arrays._in_bytes
+    )
+
+
+def parameters(where, formats):
+    """What the driver would read: a parameter of each format at each pointer."""
+    pointers = (ctypes.c_void_p * len(formats)).from_address(where)
+    return [
+        struct.unpack(f, ctypes.string_at(pointer, struct.calcsize(f)))[0]
+        for f, pointer in zip(formats, pointers, strict=True)
+    ]
+
+
+def test_arrays_and_scalars_become_the_parameters_of_a_kernel(gpu):
+    x, y = ((2, 3), (12, 4), F4), ((5,), (8,), F4)
+    for address in (1 << 40, 1 << 41):  # the second time by what was kept
+        assert launch([x, y, np.float32], [address, 4096, 0.5])
+        function, sizes, stream, where = gpu.launches[-1]
+        assert (function, sizes, stream) == (99, (4, 1, 1, 32, 2, 1, 0), 7)
+        assert parameters(where, ["q"] * 16 + ["f"]) == [
+            *(0, 0, 6, 4, address, 2, 3, 12, 4),
+            *(0, 0, 5, 4, 4096, 5, 8),
+            0.5,
+        ]
+    assert len(launching._plans) == 1
+    launch([x, ((6,), (4,), F4), np.float32], [1, 2, 3.0])
+    assert len(launching._plans) == 2
+
+
+def test_scalars_have_the_size_of_their_type(gpu):
+    kinds = [np.int8, np.uint64, np.float64, np.bool_, int, float, np.int32]
+    launch(kinds, [-3, 2**64 - 1, 0.1, True, -5, 2.5, -7])
+    values = parameters(gpu.launches[0][-1], ["b", "Q", "d", "?", "q", "d", "i"])
+    assert values == [-3, 2**64 - 1, 0.1, True, -5, 2.5, -7]
+
+
+def test_strides_of_pytorch_are_in_elements():
+    assert arrays._in_bytes(((2, 3), (3, 1), "torch.float16")) == (
+        (2, 3),
+        (6, 2),
+        np.dtype(np.float16),
+    )
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.zeros((2, 3), np.float32),
+        np.zeros((2, 3), np.float32).T,
+        np.zeros((2, 6), np.float32)[:, ::2],
+        np.zeros((4, 1, 3), np.float32)[::2],
+        np.zeros((1, 6, 3), np.float32)[:, ::7],
+        np.zeros((0, 6), np.float32).T,
+        np.broadcast_to(np.float32(1), (2, 3)),
+    ],
+)
+def test_types_are_those_of_the_dispatcher(x):
+    from numba.cuda.cudadrv.dummyarray import Array
+
+    flags = Array.from_desc(0, x.shape, x.strides, x.itemsize).flags
+    want = "C" if flags["C_CONTIGUOUS"] else "F" if flags["F_CONTIGUOUS"] else "A"
+    assert launching._type((x.shape, x.strides, x.dtype)) == float32[(slice(None),) * x.ndim].copy(
+        layout=want
+    )
+    assert launching._type(np.int32) == int32
+
+
+def test_more_than_48_kib_is_asked_for_once(gpu):
+    for shared_bytes in (48 * 1024, 100_000, 100_000):
+        launch([np.float32], [1.0], shared_bytes)
+    assert gpu.shared == [(100_000, 99, 0)]
+
+
+def test_what_the_driver_refuses_is_an_error_that_says_what(gpu):
+    gpu.error = gpu.CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(RuntimeError, match=r"grid \(4, 1, 1\).*CUDA_ERROR_INVALID_VALUE"):
+        launch([np.float32], [1.0])
+    gpu.error = gpu.CUresult.CUDA_ERROR_INVALID_CONTEXT  # a new thread
+    assert not launch([np.float32], [1.0])
+
+
+@pytest.mark.parametrize("error", [AttributeError, NotImplementedError, launching.UnexpectedError])
+def test_where_numba_is_another_inside_nothing_is_done(gpu, monkeypatch, error):
+    def other(kernel, signature, device):
+        raise error
+
+    monkeypatch.setattr(launching, "_function", other)
+    assert not launch([np.float32], [1.0]) and not launch([np.float32], [1.0])
+    assert not gpu.launches
+
+
+def test_a_scalar_without_a_c_type_is_left_to_the_dispatcher(gpu):
+    assert not launch([np.float16], [1.0])
+
+
+def test_plans_do_not_pile_up(gpu):
+    for n in range(launching.MAX_PLANS + 3):
+        launch([((n,), (4,), F4)], [0])
+    assert len(launching._plans) == 3
+
+
+SIGNATURE = (float32, int32)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FA_NUMBA_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_the_cache_gives_back_what_it_was_given(folder):
+    kernel = make_flash_attn_v2(64, 16, 16, False)
+    assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+    kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code\nand more")
+    assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) == ("entry", b"code\nand more")
+    for other in (
+        (make_flash_attn_v2(64, 16, 8, False), SIGNATURE, (9, 0)),
+        (make_flash_attn_v2(64, 16, 16, True), SIGNATURE, (9, 0)),
+        (make_flash_attn_v2(64, 16, 16, False, (3, 0)), SIGNATURE, (9, 0)),
+        (kernel, (float32,), (9, 0)),
+        (kernel, SIGNATURE, (8, 0)),
+    ):
+        assert kernel_cache.load(*other) is None
+
+
+def test_a_damaged_file_is_not_used(folder):
+    kernel = make_flash_attn_v2(64, 16, 16, False)
+    kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
+    (path,) = folder.iterdir()
+    for content in (path.read_bytes()[:-1], b"", b"x" + path.read_bytes()[1:]):
+        path.write_bytes(content)
+        assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+
+
+def test_another_source_is_another_key(folder, monkeypatch):
+    kernel = make_flash_attn_v2(64, 16, 16, False)
+    kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
+    monkeypatch.setattr(kernel_cache, "source_digest", lambda: "another")
+    assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+
+
+def test_the_key_is_the_same_in_every_process(folder):
+    kernel = make_flash_attn_v2(64, 16, 16, True, (3, 0), 0.5, True)
+    code = (
+        "from fa_numba import kernel_cache\n"
+        "from fa_numba.kernels.flash_attn_v2 import make_flash_attn_v2\n"
+        "kernel = make_flash_attn_v2(64, 16, 16, True, (3, 0), 0.5, True)\n"
+        "print(kernel_cache._path(kernel, 'signature', (9, 0)))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == str(kernel_cache._path(kernel, "signature", (9, 0)))
+
+
+def test_only_what_is_understood_is_kept(folder, monkeypatch):
+    things = [object()]
+
+    @cuda.jit
+    def closes_over_an_object(x):
+        x[0] = len(things)
+
+    for kernel in (scale, closes_over_an_object):  # neither is of the package
+        kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
+    with pytest.raises(kernel_cache.UnknownValueError):
+        kernel_cache.meaning(things[0])
+    kernel = make_flash_attn_v2(64, 16, 16, False)
+    monkeypatch.setenv("FA_NUMBA_CACHE", "")
+    kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
+    assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FA_NUMBA_CACHE", str(tmp_path / "file" / "below"))
+    kernel = make_flash_attn_v2(64, 16, 16, False)
+    kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
+    assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
