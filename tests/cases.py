@@ -137,6 +137,14 @@ def to_host(x):
     return x if isinstance(x, np.ndarray) else arrays.to_numpy(x)
 
 
+def assert_same(got, want):
+    """The same shape, dtype and bits; where there is a NaN too, which NumPy misses in bfloat16."""
+    got = to_host(got)
+    assert got.dtype == want.dtype, f"{got.dtype}, not {want.dtype}"
+    bits = f"u{want.itemsize}"
+    np.testing.assert_array_equal(got.view(bits), want.view(bits), strict=True)
+
+
 def assert_close(got, want, plain, *, factor=2, name="result"):
     """Hold `got` to `factor` times the error of a plain computation in its dtype.
 
@@ -235,7 +243,7 @@ def check_lookup(lookup, k_cache, v_cache, block_table, seq_lens, **options):
     got = lookup(k_cache, v_cache, block_table, seq_lens, **options)
     arrays = (to_host(x) for x in (k_cache, v_cache, block_table, seq_lens))
     for x, x_ref in zip(got, reference.paged_kv_lookup(*arrays, **options), strict=True):
-        np.testing.assert_array_equal(to_host(x), x_ref, strict=True)
+        assert_same(x, x_ref)
 
 
 def pages(*numbers):
@@ -264,7 +272,7 @@ def check_cache_write(write, k, v, k_cache, v_cache, slot_mapping):
     assert write(k, v, k_cache, v_cache, slot_mapping) is None
     expected = (*host[:2], *want, host[4])
     for x, x_ref in zip((k, v, k_cache, v_cache, slot_mapping), expected, strict=True):
-        np.testing.assert_array_equal(to_host(x), x_ref, strict=True)
+        assert_same(x, x_ref)
 
 
 def check_copies(copy, k_cache, v_cache, src, dst):
@@ -273,4 +281,4 @@ def check_copies(copy, k_cache, v_cache, src, dst):
     want = reference.swap_pages(*host[:2], *host)
     assert copy(k_cache, v_cache, src, dst) is None
     for x, x_ref in zip((k_cache, v_cache, src, dst), (*want, *host[2:]), strict=True):
-        np.testing.assert_array_equal(to_host(x), x_ref, strict=True)
+        assert_same(x, x_ref)

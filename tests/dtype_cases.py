@@ -1,0 +1,270 @@
+"""Every function of the package on inputs of one dtype, held to what `reference` says of it.
+
+The definition is given the same rounded inputs in float64. What has the dtype of the inputs may be
+off twice as far, gradients three times, as a plain program that has only arrays of that dtype
+(`reference` says what it rounds); what is float32 in every case, lse and the state of linear
+attention, only as far as one in float32. Copies are equal bit for bit.
+
+`convert` makes a NumPy array one of the library to be tested.
+"""
+
+from functools import partial
+
+import numpy as np
+from cases import (
+    assert_close,
+    assert_same,
+    check_cache_write,
+    check_copies,
+    make_cache_write,
+    make_paged_cache,
+    make_qkv,
+    mask_options,
+    pages,
+    random,
+    to_host,
+)
+
+import fa_numba
+from fa_numba import reference
+from fa_numba.kv_cache import ContiguousCache, RollingCache
+
+
+def same(x):
+    """For the CPU engine: NumPy arrays as they are."""
+    return x
+
+
+def converted(options, convert):
+    """A mask's options with alibi_slopes, which stay float32, in the library."""
+    return {name: convert(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+
+
+def cut(num_tokens):
+    """Where four sequences begin in a packed batch; the third has no tokens."""
+    return np.array([0, num_tokens // 3, num_tokens // 2, num_tokens // 2, num_tokens], np.int32)
+
+
+def make_inputs(rng, shape, dtype):
+    """dout, q, k, v of a shape, rounded to a dtype."""
+    q, k, v = make_qkv(rng, *shape)
+    return [x.astype(dtype) for x in (random(rng, *q.shape), q, k, v)]
+
+
+def check_lse(lse, want, plain):
+    """It is computed in float32, from inputs of any dtype."""
+    assert_close(lse, want, plain, name="lse")
+
+
+def log_sum(l, m):
+    l, m = to_host(l), to_host(m)
+    with np.errstate(divide="ignore"):
+        return m + np.log(l)
+
+
+# --- attention -------------------------------------------------------------------------------
+
+
+def check_attention(name, rng, dtype, convert, shape, mask):
+    _, *qkv = make_inputs(rng, shape, dtype)
+    mask = mask_options(mask, shape[3])
+    if name == "lazy_softmax_attn":
+        mask = {"causal": mask.get("causal", False)}
+    got = getattr(fa_numba, name)(*map(convert, qkv), **converted(mask, convert))
+    out, lse = got if len(got) == 2 else (got[0], log_sum(*got[1:]))
+    want, lse_want = reference.attention(*qkv, **mask)
+    assert_close(out, want, reference.attention(*qkv, **mask, dtype=dtype)[0], name="out")
+    check_lse(lse, lse_want, reference.attention(*qkv, **mask, dtype=np.float32)[1])
+
+
+def check_attention_bwd(rng, dtype, convert, shape, mask):
+    inputs, mask = make_inputs(rng, shape, dtype), mask_options(mask, shape[3])
+    dout, *qkv = map(convert, inputs)
+    options = converted(mask, convert)
+    out, lse = fa_numba.flash_attn_v2(*qkv, **options)
+    got = fa_numba.flash_attn_bwd(dout, *qkv, out, lse, **options)
+    want = reference.attention_bwd(*inputs, **mask)
+    plain = reference.attention_bwd(*inputs, **mask, dtype=dtype)
+    for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
+        assert_close(*x, factor=3, name=name)
+
+
+def check_varlen(rng, dtype, convert, shape, mask):
+    mask, options = mask_options(mask, shape[3]), None
+    dout, *qkv = (x[0] for x in make_inputs(rng, (1, *shape[1:]), dtype))
+    starts = cut(shape[1]), cut(shape[2])
+    host = (*qkv, *starts)
+    options = converted(mask, convert)
+    arrays = [convert(x) for x in host]
+    out, lse = fa_numba.flash_attn_varlen(*arrays, **options)
+    want, lse_want = reference.varlen_attention(*host, **mask)
+    assert_close(out, want, reference.varlen_attention(*host, **mask, dtype=dtype)[0], name="out")
+    check_lse(lse, lse_want, reference.varlen_attention(*host, **mask, dtype=np.float32)[1])
+
+    arguments = (convert(dout), *arrays[:3], out, lse, *arrays[3:])
+    got = fa_numba.flash_attn_varlen_bwd(*arguments, **options)
+    want = reference.varlen_attention_bwd(dout, *host, **mask)
+    plain = reference.varlen_attention_bwd(dout, *host, **mask, dtype=dtype)
+    for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
+        assert_close(*x, factor=3, name=name)
+
+
+def check_decode(rng, dtype, convert, shape, mask):
+    mask = mask_options(mask, shape[3])
+    _, q, k, v = make_inputs(rng, shape, dtype)
+    seq_lens = rng.integers(shape[2] // 2, shape[2] + 1, shape[0]).astype(np.int32)
+    for b, seq_len in enumerate(seq_lens):
+        k[b, seq_len:] = v[b, seq_len:] = np.nan
+    host = (q, k, v, seq_lens)
+    out, lse = fa_numba.flash_decode(*map(convert, host), **converted(mask, convert), num_splits=3)
+    want, lse_want = reference.cached_attention(*host, **mask)
+    assert_close(out, want, reference.cached_attention(*host, **mask, dtype=dtype)[0], name="out")
+    check_lse(lse, lse_want, reference.cached_attention(*host, **mask, dtype=np.float32)[1])
+
+
+def check_paged_decode(rng, dtype, convert, shape, mask):
+    mask = mask_options(mask, shape[3])
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim = shape
+    q = random(rng, batch, seqlen_q, num_heads, head_dim).astype(dtype)
+    seq_lens = rng.integers(seqlen_k // 2, seqlen_k + 1, batch)
+    *caches, block_table, seq_lens = make_paged_cache(rng, seq_lens, 5, num_kv_heads, head_dim)
+    host = (q, *(x.astype(dtype) for x in caches), block_table, seq_lens)
+    options = converted(mask, convert)
+    out, lse = fa_numba.paged_attn_decode(*map(convert, host), **options, num_splits=2)
+    want, lse_want = reference.paged_attention(*host, **mask)
+    assert_close(out, want, reference.paged_attention(*host, **mask, dtype=dtype)[0], name="out")
+    check_lse(lse, lse_want, reference.paged_attention(*host, **mask, dtype=np.float32)[1])
+
+
+ATTENTION = {
+    **{
+        name: partial(check_attention, name)
+        for name in ("naive_attn", "lazy_softmax_attn", "flash_attn_v1", "flash_attn_v2")
+    },
+    "flash_attn_bwd": check_attention_bwd,
+    "flash_attn_varlen": check_varlen,
+    "flash_decode": check_decode,
+    "paged_attn_decode": check_paged_decode,
+}
+
+
+# --- the rest --------------------------------------------------------------------------------
+
+
+def check_softmax(name, rng, dtype, convert, shape):
+    x = random(rng, shape[0] * shape[1], 3 * shape[2]).astype(dtype)
+    y = getattr(fa_numba, name)(convert(x))
+    assert_close(y, reference.softmax(x), reference.softmax(x, dtype=dtype), name="y")
+
+
+def check_topk(rng, dtype, convert, shape):
+    x = random(rng, shape[0] * shape[1], 3 * shape[2]).astype(dtype)
+    k = min(5, x.shape[1])
+    values, columns = fa_numba.softmax_topk(convert(x), k)
+    want, want_columns = reference.softmax_topk(x, k)
+    assert_close(values, want, reference.softmax_topk(x, k, dtype=dtype)[0], name="values")
+    np.testing.assert_array_equal(to_host(columns), want_columns)
+
+
+def check_linear(feature_map, rng, dtype, convert, shape):
+    _, q, k, v = make_inputs(rng, (*shape[:2], shape[1], *shape[3:]), dtype)
+    options = {"feature_map": feature_map, "causal": True}
+    arguments = [convert(x) for x in (q, k, v)]
+    if feature_map == "hedgehog":
+        scale = np.float32(0.5 * shape[5] ** -0.5)
+        weights = [(random(rng, *x.shape[2:], 6) * scale).astype(dtype) for x in (q, k)]
+        options["weights"] = weights
+    want, state_want = reference.linear_attn(q, k, v, **options)
+    plain, _ = reference.linear_attn(q, k, v, **options, dtype=dtype)
+    _, state_plain = reference.linear_attn(q, k, v, **options, dtype=np.float32)
+    if feature_map == "hedgehog":
+        options["weights"] = [convert(w) for w in weights]
+    for form in ("chunked", "recurrent"):
+        out, state = fa_numba.linear_attn(*arguments, **options, form=form)
+        assert_close(out, want, plain, name="out")
+        assert_close(state, state_want, state_plain, name="state")
+
+
+def check_merge(rng, dtype, convert, shape):
+    _, q, k, v = make_inputs(rng, shape, dtype)
+    half = shape[2] // 2
+    parts = (
+        reference.attention(q, k[:, keys], v[:, keys], dtype=np.float32)
+        for keys in (slice(half), slice(half, None))
+    )
+    host = [x for out, lse in parts for x in (out.astype(dtype), lse)]
+    out, lse = fa_numba.merge_states(*map(convert, host))
+    want, lse_want = reference.merge_states(*host)
+    assert_close(out, want, reference.merge_states(*host, dtype=dtype)[0], name="out")
+    check_lse(lse, lse_want, reference.merge_states(*host, dtype=np.float32)[1])
+
+
+def check_lookup(rng, dtype, convert, shape):
+    seq_lens = rng.integers(0, shape[2] + 1, shape[0] + 1)
+    *caches, block_table, seq_lens = make_paged_cache(rng, seq_lens, 3, *shape[4:])
+    host = (*(x.astype(dtype) for x in caches), block_table, seq_lens)
+    got = fa_numba.paged_kv_lookup(*map(convert, host))
+    for x, x_ref in zip(got, reference.paged_kv_lookup(*host), strict=True):
+        assert_same(x, x_ref)
+
+
+def check_write(rng, dtype, convert, shape):
+    *tensors, slot_mapping = make_cache_write(rng, shape[2], 3, *shape[4:])
+    tensors = (x.astype(dtype) for x in tensors)
+    check_cache_write(fa_numba.reshape_and_cache, *map(convert, (*tensors, slot_mapping)))
+
+
+def check_copy(rng, dtype, convert, shape):
+    caches = (random(rng, 6, 3, *shape[4:]).astype(dtype) for _ in range(2))
+    numbers = pages(5, 0, 0), pages(2, 4, 1)
+    check_copies(fa_numba.copy_pages, *map(convert, (*caches, *numbers)))
+
+
+def check_swap(rng, dtype, convert, shape):
+    """From the library to NumPy arrays, and back."""
+    here, there = ([random(rng, n, 3, *shape[4:]).astype(dtype) for _ in range(2)] for n in (6, 4))
+    numbers = pages(5, 0), pages(3, 1)
+    on_device = [convert(x.copy()) for x in here]
+    want = reference.swap_pages(*here, *there, *numbers)
+    fa_numba.swap_pages(*on_device, *there, *numbers)
+    for x, x_ref in zip(there, want, strict=True):
+        assert_same(x, x_ref)
+    want = reference.swap_pages(*there, *here, *numbers[::-1])
+    fa_numba.swap_pages(*there, *on_device, *numbers[::-1])
+    for x, x_ref in zip(on_device, want, strict=True):
+        assert_same(x, x_ref)
+
+
+def check_cache(cache_class, rng, dtype, convert, shape):
+    batch, _, seqlen_k, num_heads, num_kv_heads, head_dim = shape
+    _, q, k, v = make_inputs(rng, (batch, 1, *shape[2:]), dtype)
+    q_device = convert(q)
+    cache = cache_class(batch, seqlen_k, num_kv_heads, head_dim, like=q_device)
+    for start in range(0, seqlen_k, 4):
+        new = (np.ascontiguousarray(x[:, start : start + 4]) for x in (k, v))
+        cache.append(*map(convert, new))
+    for x, x_ref in ((cache.k_cache, k), (cache.v_cache, v)):
+        assert_same(x, x_ref)
+    out, _ = fa_numba.flash_decode(q_device, cache.k_cache, cache.v_cache, cache.seq_lens)
+    want, plain = (reference.attention(q, k, v, dtype=t)[0] for t in (np.float64, dtype))
+    assert_close(out, want, plain, name="out")
+
+
+OTHERS = {
+    **{
+        name: partial(check_softmax, name)
+        for name in ("naive_softmax", "safe_softmax", "online_softmax")
+    },
+    "softmax_topk": check_topk,
+    **{
+        f"linear_attn_{name}": partial(check_linear, name)
+        for name in ("elu1", "relu", "taylor2", "hedgehog")
+    },
+    "merge_states": check_merge,
+    "paged_kv_lookup": check_lookup,
+    "reshape_and_cache": check_write,
+    "copy_pages": check_copy,
+    "swap_pages": check_swap,
+    "ContiguousCache": partial(check_cache, ContiguousCache),
+    "RollingCache": partial(check_cache, RollingCache),
+}
