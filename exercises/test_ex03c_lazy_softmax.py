@@ -1,0 +1,224 @@
+"""Grader of ex03c: lazy softmax in chunks of keys."""
+
+import math
+
+import numpy as np
+import pytest
+
+import fa_numba
+from fa_numba import simt
+from fa_numba.workbook.attention_checks import (
+    expect_close,
+    expect_guard,
+    expect_traffic,
+    expect_unchanged,
+    guarded,
+    large_scores,
+    ordered_scores,
+    random_head,
+)
+from fa_numba.workbook.attention_mistakes import forward_mistakes
+
+THREADS = 32
+
+
+def chunks_of(head, size):
+    """(acc, l, m) of every chunk by definition, in the head's dtype."""
+    parts = []
+    for n in range(0, len(head.k), size):
+        s, v = head.scores[:, n : n + size], head.v[n : n + size].astype(head.dtype)
+        m = s.max(axis=1)
+        p = np.exp(s - np.where(np.isneginf(m), 0, m)[:, None])
+        parts.append((p @ v, p.sum(axis=1), m))
+    columns = zip(*parts, strict=True)
+    return {name: np.stack(x) for name, x in zip(("acc", "l", "m"), columns, strict=True)}
+
+
+def summarize(exercise, head, size, how=simt.run):
+    """acc, l, m of the learner's first kernel, guarded; and what `how` returned."""
+    num_chunks, seqlen_q = math.ceil(len(head.k) / size), len(head.q)
+    state = {
+        "acc": guarded(num_chunks, *head.q.shape),
+        "l": guarded(num_chunks, seqlen_q),
+        "m": guarded(num_chunks, seqlen_q),
+    }
+    arrays = [array for array, _ in state.values()]
+    grid = math.ceil(seqlen_q / THREADS), num_chunks
+    args = (head.q, head.k, head.v, *arrays, np.int32(size), head.scale)
+    return state, how(exercise.summarize_chunks, grid, THREADS, *args)
+
+
+def merge(exercise, acc, l, m, how=simt.run):
+    """out of the learner's second kernel, guarded; and what `how` returned."""
+    out = guarded(*acc.shape[1:])
+    arrays = [np.ascontiguousarray(x, np.float32) for x in (acc, l, m)]
+    grid = math.ceil(len(out[0]) / THREADS)
+    return out, how(exercise.merge_chunks, grid, THREADS, *arrays, out[0])
+
+
+def check(exercise, head, size):
+    """Both kernels, one after the other, and what lies between them."""
+    state, _ = summarize(exercise, head, size)
+    want, plain = chunks_of(head, size), chunks_of(head.plain, size)
+    for name, (got, _) in state.items():
+        for chunk in range(len(got)):
+            label = f"chunk {chunk} of {len(got)}: {name}"
+            answers = want[name][chunk], plain[name][chunk]
+            expect_close(label, got[chunk], *answers, tile=THREADS)
+    (out, _), _ = merge(exercise, *(array for array, _ in state.values()))
+    answers = head.forward["out"], head.plain.forward["out"]
+    mistakes = forward_mistakes(head, THREADS, size)
+    expect_close("out", out, *answers, tile=THREADS, mistakes=mistakes)
+
+
+def head_of(exercise, seqlen_q, seqlen_k, **options):
+    return random_head(seqlen_q, seqlen_k, exercise.HEAD_DIM, **options)
+
+
+def masked_head(exercise, hidden):
+    """A head whose keys `hidden` have the score -inf, for every query."""
+    head = head_of(exercise, 9, 20)
+    head.q[:] = np.abs(head.q)
+    head.k[hidden] = -np.inf
+    return head
+
+
+def test_one_chunk(exercise):
+    """one chunk holds all keys: acc, l and m of each query, and out"""
+    check(exercise, head_of(exercise, 7, 12), 12)
+
+
+def test_chunks(exercise):
+    """several chunks, each under its own maximum"""
+    check(exercise, head_of(exercise, 13, 24), 6)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 7, 23, 100])
+def test_chunk_size(exercise, size):
+    """the size of the chunks does not change the answer, nor does a short last one"""
+    check(exercise, head_of(exercise, 11, 23), size)
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 1), (1, 30), (70, 9)])
+def test_lengths(exercise, seqlen_q, seqlen_k):
+    """one query, one key, and more queries than a thread block has threads"""
+    check(exercise, head_of(exercise, seqlen_q, seqlen_k), 4)
+
+
+def test_ordered_scores(exercise):
+    """ascending scores for even queries, descending for odd ones"""
+    check(exercise, ordered_scores(), 8)
+
+
+def test_large_scores(exercise):
+    """stable at scores of 1e4 and -1e4"""
+    check(exercise, large_scores(), 8)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0, -0.3])
+def test_scale(exercise, scale):
+    """scale is honoured"""
+    check(exercise, head_of(exercise, 6, 15, softmax_scale=scale), 4)
+
+
+def test_masked_keys(exercise):
+    """keys with score -inf weigh nothing, also where a chunk begins with them"""
+    check(exercise, masked_head(exercise, [0, 1, 6, 19]), 6)
+
+
+def test_masked_chunk(exercise):
+    """a chunk of -inf only leaves acc = 0, l = 0, m = -inf, and changes nothing"""
+    check(exercise, masked_head(exercise, slice(5, 10)), 5)
+    check(exercise, masked_head(exercise, slice(0, 5)), 5)
+
+
+def test_no_key_at_all(exercise):
+    """merge_chunks: where every chunk is empty, out is 0 and not NaN"""
+    acc, l = np.zeros((3, 5, exercise.HEAD_DIM)), np.zeros((3, 5))
+    (out, _), _ = merge(exercise, acc, l, np.full((3, 5), -np.inf))
+    assert (out == 0).all(), (
+        f"out[0, 0] must be 0, got {out[0, 0]}: -inf - -inf is NaN and so is 0 / 0"
+    )
+
+
+def test_merge_alone(exercise):
+    """merge_chunks: chunks with very different maxima"""
+    head = head_of(exercise, 9, 30)
+    head.k[:10] += 3
+    head.k[20:] *= 300  # far above the others for some queries, far below for the rest
+    (out, _), _ = merge(exercise, *chunks_of(head, 10).values())
+    expect_close("out", out, head.forward["out"], head.plain.forward["out"], tile=THREADS)
+
+
+def test_inputs_unchanged(exercise):
+    """q, k and v stay as they are"""
+    head = head_of(exercise, 6, 15)
+    before = {name: getattr(head, name).copy() for name in "qkv"}
+    summarize(exercise, head, 4)
+    expect_unchanged(before, {name: getattr(head, name) for name in "qkv"})
+
+
+def test_nothing_written_outside(exercise):
+    """nothing is written beside acc, l, m and out"""
+    state, _ = summarize(exercise, head_of(exercise, 6, 15), 4)
+    for name, (_, larger) in state.items():
+        expect_guard(name, larger)
+    (_, larger), _ = merge(exercise, *(array for array, _ in state.values()))
+    expect_guard("out", larger)
+
+
+def test_hbm_traffic(exercise):
+    """q once per chunk, k and v once per query; what lies between is written once and read once"""
+    head, size, num_chunks = head_of(exercise, 35, 22), 5, 5
+    state, first = summarize(exercise, head, size, simt.trace)
+    _, second = merge(exercise, *(array for array, _ in state.values()), how=simt.trace)
+    per_query = (len(head.q) * head.k.size, "seqlen_q * seqlen_k * head_dim")
+    acc = (num_chunks * head.q.size, "num_chunks * seqlen_q * head_dim")
+    rows = (num_chunks * len(head.q), "num_chunks * seqlen_q")
+    wanted = {("q", "loads"): acc, ("k", "loads"): per_query, ("v", "loads"): per_query}
+    expect_traffic(first, wanted | {("acc", "stores"): acc, ("l", "stores"): rows})
+    expect_traffic(first, {("m", "stores"): rows, ("acc", "loads"): (0, "nothing read back")})
+    out = (head.q.size, "seqlen_q * head_dim")
+    expect_traffic(second, {("acc", "loads"): acc, ("l", "loads"): rows, ("out", "stores"): out})
+    reads = second.arrays["m"].loads
+    assert rows[0] <= reads <= 2 * rows[0], (
+        f"m has {rows[0]} numbers and was read {reads} times: once for the maximum, once to rescale"
+    )
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 4, 1, 1), (16, 40, 8, 4, 10), (10, 33, 4, 100, 6), (24, 7, 1, 8, 64)]
+)
+def test_traffic_is_predicted(exercise, sizes):
+    """traffic: floats kept at a time, and elements of k, as the meter of the package's kernels"""
+    seqlen_q, seqlen_k, d, query_chunk_size, key_chunk_size = sizes
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((1, seqlen_q, 1, d), np.float32)
+    k, v = rng.standard_normal((2, 1, seqlen_k, 1, d), np.float32)
+    options = {"query_chunk_size": query_chunk_size, "key_chunk_size": key_chunk_size}
+    with simt.tracing() as traces:
+        fa_numba.lazy_softmax_attn(q, k, v, **options)
+    first = traces[0].arrays  # the first chunk of queries is a whole one
+    kept = sum(first[f"{name}_partial"].stores for name in ("acc", "l", "m"))
+    reads = sum(trace.arrays["k"].loads for trace in traces[::2])
+    got = exercise.traffic(*sizes)
+    case = ", ".join(
+        f"{name}={size}" for name, size in zip(("seqlen_q", "seqlen_k", "d"), sizes, strict=False)
+    )
+    for name, predicted, metered in zip(("kept", "k_reads"), got, (kept, reads), strict=True):
+        assert predicted == metered, (
+            f"{case}, {query_chunk_size} queries and {key_chunk_size} keys a chunk: {name} must "
+            f"be {metered}, as metered, got {predicted}"
+        )
+
+
+def test_compiles_for_a_gpu(exercise):
+    """both kernels compile for a GPU, in float32"""
+    from fa_numba.analysis.machine_code import gpu_ready
+
+    head = head_of(exercise, 2, 3)
+    state, _ = summarize(exercise, head, 2)  # a kernel that is not written yet says so here
+    arrays = [array for array, _ in state.values()]
+    sizes = np.int32(2), head.scale
+    gpu_ready(exercise.summarize_chunks, (head.q, head.k, head.v, *arrays, *sizes))
+    gpu_ready(exercise.merge_chunks, (*arrays, head.q))
