@@ -6,10 +6,11 @@ three things in HBM: m, the largest score of the chunk; l, the sum of exp(score 
 acc, the sum of exp(score - m) v over its keys. Then each query merges what its chunks left, and
 divides, once.
 
-summarize_chunks[(ceil(seqlen_q / 32), num_chunks), 32](q, k, v, acc, l, m, key_chunk_size, scale)
-    thread x = cuda.grid(1) owns query x; blockIdx.y is the chunk. Each score is scale * q k^T.
-merge_chunks[ceil(seqlen_q / 32), 32](acc, l, m, out)
-    thread x owns row x of out, and divides.
+summarize_chunks(q, k, v, acc, l, m, key_chunk_size, softmax_scale)
+    launched with grid (ceil(seqlen_q / 32), num_chunks), 32 threads a block: thread
+    cuda.grid(1) owns a query; blockIdx.y is the chunk. Each score is softmax_scale * q k^T.
+merge_chunks(acc, l, m, out)
+    launched with grid (ceil(seqlen_q / 32),): thread cuda.grid(1) owns a row of out, and divides.
 traffic(seqlen_q, seqlen_k, d, query_chunk_size, key_chunk_size) -> (kept, k_reads), both int
     predict of fa_numba.lazy_softmax_attn, one head, which takes query_chunk_size queries at a time
     and lets every query chunk use the same memory: how many floats acc, l and m are together; and
@@ -20,7 +21,8 @@ shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  acc (num_chu
 -inf      a score may be -inf (a masked key). A chunk of such keys only leaves acc = 0, l = 0,
           m = -inf; a row that sees no key at all is 0
 memory    q is read once per chunk, k and v once per query; acc, l, m are written once and read
-          once, m twice; out is written once. Nothing else, on the chip or in HBM, grows with a length
+          once, m twice; out is written once. Nothing else, on the chip or in HBM, grows with a
+          length
 
 About 25, 20 and 3 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
@@ -33,7 +35,7 @@ HEAD_DIM = 8
 
 
 @cuda.jit
-def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, scale):
+def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, softmax_scale):
     """(acc, l, m) of each query and each chunk of keys; a thread owns a query."""
     # YOUR CODE HERE
     raise NotImplementedError("ex03c: summarize_chunks")
@@ -52,4 +54,4 @@ def traffic(seqlen_q, seqlen_k, d, query_chunk_size, key_chunk_size):
     raise NotImplementedError("ex03c: traffic")
 
 
-# Stub 6403311c of solutions/ex03c_lazy_softmax.py: `fa-numba reset ex03c` brings it back.
+# Stub 8da86311 of solutions/ex03c_lazy_softmax.py: `fa-numba reset ex03c` brings it back.

@@ -6,10 +6,11 @@ three things in HBM: m, the largest score of the chunk; l, the sum of exp(score 
 acc, the sum of exp(score - m) v over its keys. Then each query merges what its chunks left, and
 divides, once.
 
-summarize_chunks[(ceil(seqlen_q / 32), num_chunks), 32](q, k, v, acc, l, m, key_chunk_size, scale)
-    thread x = cuda.grid(1) owns query x; blockIdx.y is the chunk. Each score is scale * q k^T.
-merge_chunks[ceil(seqlen_q / 32), 32](acc, l, m, out)
-    thread x owns row x of out, and divides.
+summarize_chunks(q, k, v, acc, l, m, key_chunk_size, softmax_scale)
+    launched with grid (ceil(seqlen_q / 32), num_chunks), 32 threads a block: thread
+    cuda.grid(1) owns a query; blockIdx.y is the chunk. Each score is softmax_scale * q k^T.
+merge_chunks(acc, l, m, out)
+    launched with grid (ceil(seqlen_q / 32),): thread cuda.grid(1) owns a row of out, and divides.
 traffic(seqlen_q, seqlen_k, d, query_chunk_size, key_chunk_size) -> (kept, k_reads), both int
     predict of fa_numba.lazy_softmax_attn, one head, which takes query_chunk_size queries at a time
     and lets every query chunk use the same memory: how many floats acc, l and m are together; and
@@ -20,7 +21,8 @@ shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  acc (num_chu
 -inf      a score may be -inf (a masked key). A chunk of such keys only leaves acc = 0, l = 0,
           m = -inf; a row that sees no key at all is 0
 memory    q is read once per chunk, k and v once per query; acc, l, m are written once and read
-          once, m twice; out is written once. Nothing else, on the chip or in HBM, grows with a length
+          once, m twice; out is written once. Nothing else, on the chip or in HBM, grows with a
+          length
 
 About 25, 20 and 3 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
@@ -37,8 +39,8 @@ HEAD_DIM = 8
 ### find the largest m of the query first, and bring every chunk to it by exp(m[chunk] - m_i).
 ### HINT 3: n_start = chunk * key_chunk_size; n_end = min(n_start + key_chunk_size, k.shape[0])
 ### In merge_chunks: m_i = the maximum over the chunks; then for each chunk
-### alpha = exp(m[chunk, x] - m_i); l_i += alpha * l[chunk, x]
-### acc_row[c] += alpha * acc[chunk, x, c]; at the end out[x, c] = acc_row[c] / l_i
+### alpha = exp(m[chunk, m_row] - m_i); l_i += alpha * l[chunk, m_row]
+### acc_row[c] += alpha * acc[chunk, m_row, c]; at the end out[m_row, c] = acc_row[c] / l_i
 ### If m_i is -inf, use 0 in its place: every alpha is then 0.
 ### traffic: each of min(query_chunk_size, seqlen_q) queries keeps d + 2 floats of every chunk.
 ### DEBRIEF: With chunks of sqrt(seqlen_k) keys, a query keeps (d + 2) sqrt(seqlen_k) floats: at
@@ -50,17 +52,17 @@ HEAD_DIM = 8
 
 
 @cuda.jit
-def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, scale):
+def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, softmax_scale):
     """(acc, l, m) of each query and each chunk of keys; a thread owns a query."""
     ### BEGIN SOLUTION
-    x = cuda.grid(1)
+    m_row = cuda.grid(1)
     chunk = cuda.blockIdx.y
-    if x >= q.shape[0]:
+    if m_row >= q.shape[0]:
         return
     q_row = cuda.local.array(HEAD_DIM, float32)
     acc_row = cuda.local.array(HEAD_DIM, float32)
     for c in range(HEAD_DIM):
-        q_row[c] = q[x, c]
+        q_row[c] = q[m_row, c]
         acc_row[c] = float32(0.0)
     m_i = float32(-math.inf)
     l_i = float32(0.0)
@@ -69,7 +71,7 @@ def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, scale):
         s = float32(0.0)
         for c in range(HEAD_DIM):
             s += q_row[c] * k[n, c]
-        s *= scale
+        s *= softmax_scale
         m_new = max(m_i, s)
         if m_new > -math.inf:  # -inf - -inf would be NaN
             alpha = math.exp(m_i - m_new)
@@ -78,10 +80,10 @@ def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, scale):
             for c in range(HEAD_DIM):
                 acc_row[c] = acc_row[c] * alpha + p * v[n, c]
             m_i = m_new
-    l[chunk, x] = l_i
-    m[chunk, x] = m_i
+    l[chunk, m_row] = l_i
+    m[chunk, m_row] = m_i
     for c in range(HEAD_DIM):
-        acc[chunk, x, c] = acc_row[c]
+        acc[chunk, m_row, c] = acc_row[c]
     ### END SOLUTION
 
 
@@ -89,12 +91,12 @@ def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, scale):
 def merge_chunks(acc, l, m, out):
     """out of each query, from what its chunks left; a thread owns a query."""
     ### BEGIN SOLUTION
-    x = cuda.grid(1)
-    if x >= out.shape[0]:
+    m_row = cuda.grid(1)
+    if m_row >= out.shape[0]:
         return
     m_i = float32(-math.inf)
     for chunk in range(m.shape[0]):
-        m_i = max(m_i, m[chunk, x])
+        m_i = max(m_i, m[chunk, m_row])
     if m_i == -math.inf:  # no key was seen: every alpha below is 0
         m_i = float32(0.0)
     acc_row = cuda.local.array(HEAD_DIM, float32)
@@ -102,12 +104,12 @@ def merge_chunks(acc, l, m, out):
         acc_row[c] = float32(0.0)
     l_i = float32(0.0)
     for chunk in range(m.shape[0]):
-        alpha = math.exp(m[chunk, x] - m_i)
-        l_i += alpha * l[chunk, x]
+        alpha = math.exp(m[chunk, m_row] - m_i)
+        l_i += alpha * l[chunk, m_row]
         for c in range(HEAD_DIM):
-            acc_row[c] += alpha * acc[chunk, x, c]
+            acc_row[c] += alpha * acc[chunk, m_row, c]
     for c in range(HEAD_DIM):
-        out[x, c] = acc_row[c] / l_i if l_i != 0 else float32(0.0)
+        out[m_row, c] = acc_row[c] / l_i if l_i != 0 else float32(0.0)
     ### END SOLUTION
 
 
