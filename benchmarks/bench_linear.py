@@ -1,4 +1,8 @@
-"""From which length on is attention without a softmax cheaper?"""
+"""What does a state of constant size buy? Linear attention beside softmax attention, by length.
+
+prompt   a whole causal sequence: linear_attn in its chunked form beside flash_attn_v2
+token    one new token: linear_attn from its state beside flash_decode over a cache of all tokens
+"""
 
 import cupy
 import numpy as np
@@ -6,29 +10,43 @@ import numpy as np
 import fa_numba
 from benchmarks.timing import save, time_ms
 
-BATCH, NUM_HEADS, HEAD_DIM = 1, 16, 64
-SEQLENS = (512, 2048, 8192, 32_768)
-FEATURES = 128  # of Hedgehog: e^(x W) and e^(−x W), each of head_dim
+BATCH, NUM_HEADS, HEAD_DIM = 4, 16, 64
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
 
 
 def main():
     rng = cupy.random.default_rng(0)
     rows = []
-    for seqlen in SEQLENS:
-        shape = (BATCH, seqlen, NUM_HEADS, HEAD_DIM)
-        q, k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(3))
-        ms = time_ms(fa_numba.flash_attn_v2, q, k, v, causal=True, repeats=6)
-        rows.append({"kernel": "flash_attn_v2", "seqlen": seqlen, "ms": round(ms, 3)})
-        w = rng.standard_normal((NUM_HEADS, HEAD_DIM, FEATURES), dtype=np.float32)
-        w /= np.float32(2 * HEAD_DIM**0.5)
-        maps = {"elu1": {}, "relu": {}, "hedgehog": {"weights": (w, w)}}
-        for feature_map, options in maps.items():
-            options = options | {"feature_map": feature_map, "causal": True}
-            ms = time_ms(fa_numba.linear_attn, q, k, v, **options, repeats=6)
+    for seqlen in LENGTHS:
+        q, k, v = (
+            rng.standard_normal((BATCH, seqlen, NUM_HEADS, HEAD_DIM), dtype=np.float32)
+            for _ in range(3)
+        )
+        token = tuple(x[:, -1:] for x in (q, k, v))
+        before = tuple(x[:, :-1] for x in (q, k, v))
+        lengths = cupy.full(BATCH, seqlen, np.int32)
+        for feature_map in ("elu1", "relu"):
+            options = {"feature_map": feature_map, "causal": True}
             name = f"linear_attn, {feature_map}"
-            rows.append({"kernel": name, "seqlen": seqlen, "ms": round(ms, 3)})
-    note = f"float32, causal, {NUM_HEADS} heads, head_dim {HEAD_DIM}"
+            out, _ = fa_numba.linear_attn(q, k, v, **options)
+            rows.append(row("prompt", seqlen, name, fa_numba.linear_attn, q, k, v, **options))
+            _, state = fa_numba.linear_attn(*before, **options)
+            options["state"] = state
+            last, _ = fa_numba.linear_attn(*token, **options)
+            assert bool((abs(last[:, 0] - out[:, -1]) <= 1e-4).all()), (seqlen, feature_map)
+            rows.append(row("token", seqlen, name, fa_numba.linear_attn, *token, **options))
+        arguments = token[0], k, v, lengths
+        rows.append(row("token", seqlen, "flash_decode", fa_numba.flash_decode, *arguments))
+        v2 = fa_numba.flash_attn_v2
+        rows.append(row("prompt", seqlen, "flash_attn_v2", v2, q, k, v, causal=True))
+    rows.sort(key=lambda row: row["what"])
+    note = f"float32, causal, batch {BATCH}, {NUM_HEADS} heads, head_dim {HEAD_DIM}"
     save("linear", rows, note=note)
+
+
+def row(what, seqlen, kernel, function, *args, **options):
+    ms = round(time_ms(function, *args, **options), 4)
+    return {"what": what, "seqlen": seqlen, "kernel": kernel, "ms": ms}
 
 
 if __name__ == "__main__":
