@@ -117,6 +117,14 @@ def dtype_name(x):
     return str(x.dtype).removeprefix("torch.")
 
 
+def knows_bfloat16():
+    """True where NumPy has bfloat16, from the package ml_dtypes, which Numba loads if it can."""
+    try:
+        return np.dtype("bfloat16") is not None
+    except TypeError:
+        return False
+
+
 def last_axis_contiguous(x):
     """True where neighbours along the last axis are neighbours in memory."""
     if x.shape[-1] <= 1 or 0 in x.shape:

@@ -754,6 +754,11 @@ def _one_dtype(**named):
     for name, got in dtypes.items():
         if got not in FLOATS:
             raise TypeError(f"{name} must be float32, float16 or bfloat16, got {got}")
+        if got == "bfloat16" and not arrays.knows_bfloat16():
+            raise ImportError(
+                f"{name} is bfloat16, for which Numba needs the package ml_dtypes: "
+                "pip install ml_dtypes"
+            )
     if len(set(dtypes.values())) > 1:
         got = ", ".join(f"{name}: {dtype}" for name, dtype in dtypes.items())
         raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")

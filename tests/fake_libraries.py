@@ -5,6 +5,12 @@ import types
 
 import numpy as np
 
+DTYPES = ["float32", "float16", "int16"]
+with contextlib.suppress(ImportError):
+    import ml_dtypes
+
+    DTYPES.append(np.dtype(ml_dtypes.bfloat16).name)
+
 
 class FakeDevice(contextlib.AbstractContextManager):
     """A GPU that remembers, in `log`, when it was current."""
@@ -34,6 +40,12 @@ class FakeArray:
     def get(self):
         return self.host.copy()
 
+    def view(self, dtype):
+        return type(self)(self.host.view(dtype), self.device.index, self.device.log)
+
+    def astype(self, dtype):
+        return type(self)(self.host.astype(dtype), self.device.index, self.device.log)
+
 
 class CupyArray(FakeArray):
     __module__ = "cupy"
@@ -61,7 +73,11 @@ class TorchTensor(FakeArray):
         return self
 
     def numpy(self):
+        if "bfloat16" in self.dtype:
+            raise TypeError("Got unsupported ScalarType BFloat16")
         return self.host
+
+    to = FakeArray.astype
 
     def fill_(self, value):
         self.host[...] = value
@@ -90,10 +106,16 @@ def fake_cupy(log):
 
 def fake_torch(log):
     """A module `torch` whose current stream has the address 22."""
+
+    def tensor(x, device):
+        if x.dtype.name == "bfloat16":
+            raise TypeError("can't convert np.ndarray of type ml_dtypes.bfloat16")
+        return TorchTensor(x.copy(), device.index, log)
+
     stream = types.SimpleNamespace(cuda_stream=22)
     return types.SimpleNamespace(
-        float32=np.float32,
+        **{name: np.dtype(name) for name in DTYPES},
         empty=lambda shape, dtype, device: TorchTensor(np.empty(shape, dtype), device.index, log),
-        tensor=lambda x, device: TorchTensor(x.copy(), device.index, log),
+        tensor=tensor,
         cuda=types.SimpleNamespace(device=lambda device: device, current_stream=lambda: stream),
     )

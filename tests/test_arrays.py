@@ -34,6 +34,13 @@ class RecordingKernel:
         return lambda *args: setattr(self, "args", args)
 
 
+class NumbaView(tuple):
+    """What Numba makes of an array interface."""
+
+    def view(self, dtype):
+        return NumbaView((*self, dtype))
+
+
 @pytest.fixture
 def log(monkeypatch):
     """Fake CuPy, PyTorch and CUDA; the list of devices entered and left."""
@@ -42,7 +49,7 @@ def log(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake_torch(log))
     monkeypatch.setattr(cuda, "gpus", [FakeDevice(f"numba {i}", log) for i in range(2)])
     monkeypatch.setattr(cuda, "external_stream", lambda address: f"stream {address}")
-    monkeypatch.setattr(cuda, "as_cuda_array", lambda x, sync: ("view", x, sync))
+    monkeypatch.setattr(cuda, "as_cuda_array", lambda x, sync: NumbaView(("view", x, sync)))
     return log
 
 
@@ -133,6 +140,43 @@ def test_torch_tensors_run_detached_on_their_device_and_current_stream(log):
     ((_, view, sync),) = kernel.args
     assert view.detached and view.host is x.host and not sync
     assert [entry[1] for entry in log if entry[0] == "enter device"] == [1, "numba 1"]
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("library", [lambda x, *_: x, CupyArray, TorchTensor])
+def test_every_dtype_goes_there_and_back(log, library, name):
+    pytest.importorskip("ml_dtypes")
+    host = np.arange(8, dtype=np.float32).astype(name).reshape(2, 4)
+    like = library(host, 1, log)
+    assert arrays.dtype_name(like) == name
+    made = arrays.empty(like, (3, 5), like.dtype)
+    assert type(made) is type(like) and arrays.dtype_name(made) == name and made.shape == (3, 5)
+    there = arrays.from_numpy(like, host)
+    assert type(there) is type(like) and arrays.dtype_name(there) == name
+    back = arrays.to_numpy(there)
+    assert back.dtype == name and (back == host).all()
+    assert arrays.astype(like, like.dtype) is like
+    wide = arrays.full(like, (3, 5), 2.7)
+    rounded = arrays.to_numpy(arrays.astype(wide, like.dtype))
+    np.testing.assert_array_equal(rounded, np.full((3, 5), 2.7, np.float32).astype(name))
+
+
+@pytest.mark.parametrize("library", [CupyArray, TorchTensor])
+def test_bfloat16_is_given_to_numba_as_its_bits_and_renamed(log, library):
+    """The array interface has no name for it: PyTorch has called it float16, and raised."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    kernel, x = RecordingKernel(), library(np.ones((2, 3), bfloat16)[:, :2], 1, log)
+    arrays.launch(kernel, (5,), (32,), x)
+    ((_, view, sync, dtype),) = kernel.args
+    assert type(view) is library and view.host.dtype == np.int16 and dtype == "bfloat16"
+    assert np.shares_memory(view.host, x.host) and view.strides == x.strides and not sync
+
+
+def test_bfloat16_tensors_need_ml_dtypes(log, monkeypatch):
+    x = TorchTensor(np.ones((1, 2, 1, 4), pytest.importorskip("ml_dtypes").bfloat16), 0, log)
+    monkeypatch.setattr(arrays, "knows_bfloat16", lambda: False)
+    with pytest.raises(ImportError, match="q is bfloat16, .* the package ml_dtypes"):
+        fa_numba.flash_attn_v2(x, x, x)
 
 
 def test_mixed_libraries_are_refused_and_told_what_to_do():
