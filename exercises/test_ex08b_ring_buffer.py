@@ -139,7 +139,7 @@ def test_place(exercise, window, num_sinks):
 
 
 def test_filling_up(exercise):
-    """the first tokens go to places 0, 1, 2, ..."""
+    """the first tokens go to the first places, in order"""
     ring = make_ring(window=6, num_sinks=2)
     append(exercise, ring, [5, 3])
     expect_kept(ring)

@@ -33,8 +33,8 @@ from numba import cuda, float32
 ### ty. No row is without a query, so no test of m < seqlen_q; keys need n < seq_lens[b].
 ### HINT 3: Per tile: k_tile[r, d] = k_cache[b, n_start + r, kv_head, d] if that key exists, else
 ### 0, and v; barrier; s = scale q k^T, or -inf where n >= seq_lens[b], into s_tile; barrier; new
-### maximum, alpha, p_tile; barrier; l_i and acc; barrier. At the end out = acc / l_i and
-### lse = m_i + log(l_i), unless there was no key.
+### maximum, alpha, p_tile; barrier; l_i and acc; barrier. At the end out = acc / l_i,
+### or 0 where there was no key, and lse = m_i + log(l_i), which is -inf there by itself.
 ### DEBRIEF: The FLOPs are GROUP_SIZE times those of one head, the bytes of the cache are those of
 ### one head, so the intensity is GROUP_SIZE times as high: where memory sets the pace, a group
 ### takes the time of one head. What is left: num_kv_heads * batch thread blocks are few for a GPU
@@ -116,7 +116,7 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
             if d < HEAD_DIM:
                 out[b, head, d] = acc[i] / l_i if seqlen_k > 0 else float32(0.0)
         if tx == 0:
-            lse[b, head] = m_i + math.log(l_i) if seqlen_k > 0 else float32(-math.inf)
+            lse[b, head] = m_i + math.log(l_i)  # -inf where there was no key
         ### END SOLUTION
 
     return kernel
