@@ -88,6 +88,42 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     _heads(num_heads, k.shape[2], both)
 
 
+def check_tensor_core(name, q, k, v, supported):
+    """Raise unless the tensor-core kernel `name` can run on these, and on their GPU.
+
+    `supported` holds the compute capabilities that have its instructions: (8, 0) is any from there
+    on, (9, 0, "a") is 9.x alone.
+    """
+    _one_library(q=q, k=k, v=v)
+    if arrays.library_of(q) == "numpy" or not arrays.gpu_available():
+        raise TypeError(
+            f"q, k, v must be GPU arrays, got {arrays.LIBRARIES[arrays.library_of(q)]}s: {name} is "
+            "made of PTX instructions, which the CPU engine does not run; flash_attn_v2 computes "
+            "the same there"
+        )
+    check_qkv(q, k, v)
+    head_dim = q.shape[3]
+    if arrays.dtype_name(q) == "float32":
+        raise TypeError(f"q, k, v must be float16 or bfloat16 for {name}, got float32")
+    if head_dim % 8:
+        raise ValueError(f"q must have a head_dim that is a multiple of 8 for {name}, {head_dim=}")
+    for x_name, x in (("q", q), ("k", k), ("v", v)):
+        address, strides = arrays.address_and_strides(x)
+        aligned = [n % 16 == 0 for n, size in zip(strides[:3], x.shape, strict=False) if size > 1]
+        if address % 16 or not all(aligned):
+            raise ValueError(
+                f"{x_name} must begin, and each of its rows, at a multiple of 16 bytes for {name}, "
+                f"got address {address} and strides of {strides} bytes: make it contiguous first"
+            )
+    have = arrays.compute_capability(q)
+    if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
+        needed = f"{supported[0]}.{supported[1]}" if len(supported) == 2 else f"{supported[0]}.x"
+        raise RuntimeError(
+            f"{name} needs a GPU of compute capability {needed}{' or later' * (len(supported) == 2)}"
+            f", got {have[0]}.{have[1]}; flash_attn_v2 runs on it"
+        )
+
+
 def check_bwd(dout, q, k, v, out, lse):
     """Raise unless these are a forward pass's inputs and results, and the gradient of `out`."""
     check_qkv(q, k, v)
@@ -675,6 +711,14 @@ def check_softmax_scale(softmax_scale, head_dim):
     scale = _in_float32(softmax_scale)
     if not np.isfinite(scale):
         raise ValueError(f"softmax_scale must be finite in float32, got {softmax_scale!s:.40}")
+    return scale
+
+
+def check_positive_scale(softmax_scale, head_dim):
+    """The scale as `check_softmax_scale` gives it, for kernels that take it out of the maximum."""
+    scale = check_softmax_scale(softmax_scale, head_dim)
+    if scale <= 0:
+        raise ValueError(f"softmax_scale must be positive for this kernel, got {softmax_scale}")
     return scale
 
 

@@ -1,0 +1,52 @@
+"""Conversions and stores of fragments, and the two special functions of a softmax.
+
+PTX ISA: "Data movement and conversion instructions: cvt, st"; "Floating-point instructions: ex2".
+"""
+
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.tensor_core.ptx import statement
+
+
+@intrinsic
+def pack_f16x2(typingctx, low, high):
+    """Round two float32 to float16 and put them into one register, `low` in the low half."""
+    return _pack("f16x2")
+
+
+@intrinsic
+def pack_bf16x2(typingctx, low, high):
+    """Round two float32 to bfloat16 and put them into one register, `low` in the low half."""
+    return _pack("bf16x2")
+
+
+def _pack(kind):
+    return statement(
+        f"cvt.rn.{kind}.f32 <result>, <high>, <low>;",  # PTX names the high half first
+        result=types.uint32,
+        pure=True,
+        low=types.float32,
+        high=types.float32,
+    )
+
+
+@intrinsic
+def exp2(typingctx, x):
+    """2^x by the special function unit: one instruction, about 2 units in the last place off."""
+    return statement(
+        "ex2.approx.ftz.f32 <result>, <x>;", result=types.float32, pure=True, x=types.float32
+    )
+
+
+@intrinsic
+def store_global_b32(typingctx, address, x):
+    """Store 4 bytes.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 4.
+    x : uint32
+    """
+    return statement("st.global.b32 [<address>], <x>;", address=types.uint64, x=types.uint32)

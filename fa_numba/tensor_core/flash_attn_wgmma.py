@@ -1,0 +1,214 @@
+"""FlashAttention-2 on Hopper's tensor cores: wgmma, fed by the copy engine.
+
+flash_attn_v2      float32 multiply-adds, one thread for each score
+flash_attn_mma     a warp multiplies tiles in registers; cp.async fetches the next
+flash_attn_wgmma   four warps multiply tiles in shared memory; TMA fetches the next  <- this file
+flash_attn_ws      a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
+
+Two warpgroups own 64 query rows each and walk the tiles of K and V together. One thread starts the
+copy of the next tile, the tensor cores read this one where the copy put it: no thread touches an
+element of Q, K or V. Scores, P and out stay in registers, where P as the product left it is the
+next product's operand. Two thread blocks share an SM, so that one multiplies while the other is at
+its softmax.
+
+Not yet run on a GPU.
+
+Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Shah et al. 2024,
+FlashAttention-3, arXiv:2407.08608, section 3.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, uint8, uint32
+
+from fa_numba import arrays
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
+from fa_numba.tensor_core.launch import TensorMap, launch
+from fa_numba.tensor_core.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.tensor_core.ptx import shared_address
+from fa_numba.tensor_core.tma import make_load_tile
+from fa_numba.tensor_core.wgmma import (
+    descriptor,
+    descriptor_bits,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_with,
+)
+
+BLOCK_M = 128  # 64 query rows for each warpgroup
+THREADS = 256
+STAGES = 2  # tiles of K and V: one is multiplied, the next one is on its way
+
+
+def shared_bytes(HEAD_DIM, BLOCK_N):
+    """Shared memory that a thread block asks for."""
+    row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
+    return (BLOCK_M + 2 * STAGES * BLOCK_N) * row + 8 * (1 + STAGES) + wgmma.GROUP_BYTES
+
+
+@functools.cache
+def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
+    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16".
+    """
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
+    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one warpgroup
+    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
+    ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
+    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: its rows are the sum's
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
+    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
+    pack = forward.pack_of(DTYPE)
+    multiply, multiply_registers = forward.wgmma_of(DTYPE)
+    clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
+    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    store_rows = make_store_rows(HEAD_DIM, pack)
+    load_tile = make_load_tile(NUM_BLOCKS)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 2))
+    def flash_attn_wgmma_kernel(q_map, k_map, v_map, out, lse, seqlen_k, group_size, scale):
+        """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
+
+        grid      (num_m_tiles, num_heads, batch); 256 threads, two warpgroups of 64 rows
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks
+                  of 64 columns, swizzled; a barrier for Q and one for each stage
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
+                  for two rows
+        HBM       Q, out, lse once; K and V once per tile of queries
+        paper     FlashAttention-2, Algorithm 1
+        budget    128 registers, two thread blocks per SM
+        """
+        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        k_tile = q_tile + 2 * Q_BYTES
+        v_tile = k_tile + STAGES * KV_BYTES
+        q_full = v_tile + STAGES * KV_BYTES
+        kv_full = q_full + mbarrier.BYTES  # STAGES of them
+
+        s = cuda.local.array(S_SHAPE, float32)
+        p = cuda.local.array(P_SHAPE, uint32)
+        acc = cuda.local.array(OUT_SHAPE, float32)
+        m_i = cuda.local.array(2, float32)
+        l_i = cuda.local.array(2, float32)
+        alpha = cuda.local.array(2, float32)
+
+        tid = cuda.threadIdx.x
+        lane = tid & 31
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        kv_head = head // group_size
+        seqlen_q = out.shape[1]
+        # The last rows see the most keys under a causal mask: begun first, they do not end last.
+        m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * BLOCK_M
+        m = m_start + (tid >> 5) * 16 + (lane >> 2)  # this lane's first row; the second is m + 8
+        position = m + seqlen_k - seqlen_q
+        warp_position = position - (lane >> 2)
+        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
+        num_tiles = (max(n_end, 0) + BLOCK_N - 1) // BLOCK_N
+
+        if tid == 0:
+            mbarrier_init(q_full, 1)
+            for stage in range(STAGES):
+                mbarrier_init(kv_full + stage * mbarrier.BYTES, 1)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+        if tid == 0:
+            mbarrier_arrive_expect_tx(q_full, 2 * Q_BYTES)
+            for w in range(2):
+                load_tile(q_tile + w * Q_BYTES, 64, q_map, m_start + 64 * w, head, b, q_full)
+            if num_tiles > 0:
+                mbarrier_arrive_expect_tx(kv_full, 2 * KV_BYTES)
+                load_tile(k_tile, BLOCK_N, k_map, 0, kv_head, b, kv_full)
+                load_tile(v_tile, BLOCK_N, v_map, 0, kv_head, b, kv_full)
+        clear(acc, m_i, l_i)
+        q = descriptor(ROW_MAJOR, q_tile + (tid >> 7) * Q_BYTES)
+        wait(q_full, 0)
+
+        for n_tile in range(num_tiles):
+            n_start = n_tile * BLOCK_N
+            stage = n_tile & 1
+            if tid == 0 and n_tile + 1 < num_tiles:
+                full = kv_full + (stage ^ 1) * mbarrier.BYTES
+                offset = (stage ^ 1) * KV_BYTES
+                mbarrier_arrive_expect_tx(full, 2 * KV_BYTES)
+                load_tile(k_tile + offset, BLOCK_N, k_map, n_start + BLOCK_N, kv_head, b, full)
+                load_tile(v_tile + offset, BLOCK_N, v_map, n_start + BLOCK_N, kv_head, b, full)
+            k = descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES)
+            v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+            wait(kv_full + stage * mbarrier.BYTES, (n_tile >> 1) & 1)
+
+            wgmma_fence()  # S = Q Kᵀ                                                   line 8
+            multiply(BLOCK_N, COLS, s, q, k)
+            wgmma_commit()
+            wgmma_wait(0, s, S_LENGTH)
+
+            if n_start + BLOCK_N > end_key(warp_position, seqlen_k):  # a key that a row misses
+                for h in range(2):
+                    mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
+            online_softmax(s, m_i, l_i, alpha, scale)  # P = exp(S - m_i)               line 9
+            rescale(acc, alpha)
+            pack_p(s, p)
+
+            wgmma_fence()  # out <- alpha out + P V                                    line 10
+            multiply_registers(COLS, BLOCK_N, acc, p, v)
+            wgmma_commit()
+            wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+            cuda.syncthreads()  # both warpgroups are done with this stage: safe to overwrite
+
+        store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale)  # lines 12, 13
+
+    return flash_attn_wgmma_kernel
+
+
+def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None):
+    """FlashAttention-2, forward, by wgmma and TMA: float16 and bfloat16 on Hopper GPUs.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 128.
+    causal : bool, default=False
+        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+    """
+    out, lse, causal, scale = forward.prepare(
+        "flash_attn_wgmma", q, k, v, causal, softmax_scale, HOPPER
+    )
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    _, seqlen_k, num_kv_heads, _ = k.shape
+    block_n = 64
+    kernel = make_flash_attn_wgmma(head_dim, block_n, causal, arrays.dtype_name(q))
+    grid = (ceil_div(seqlen_q, BLOCK_M), num_heads, batch)
+    maps = TensorMap(q, 64), TensorMap(k, block_n), TensorMap(v, block_n)
+    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
+    size = shared_bytes(head_dim, block_n)
+    launch(kernel, grid, THREADS, *maps, out, lse, *sizes, scale, shared_bytes=size)
+    return out, lse

@@ -1,0 +1,275 @@
+"""FlashAttention-3's forward: warps of different trades, products of two tiles at once.
+
+flash_attn_v2      float32 multiply-adds, one thread for each score
+flash_attn_mma     a warp multiplies tiles in registers; cp.async fetches the next
+flash_attn_wgmma   four warps multiply tiles in shared memory; TMA fetches the next
+flash_attn_ws      a warp of its own fetches; the next tile's Q Kᵀ beside this P V  <- this file
+
+What keeps flash_attn_wgmma's tensor cores waiting is that each warpgroup alternates between
+products and softmax, in step with the other. Here
+
+- a producer, one thread of a warpgroup of its own, runs ahead and keeps a ring of K and V tiles
+  full; consumers give a stage back by an mbarrier. No barrier holds two consumers together;
+- a consumer starts Q Kᵀ of the next tile, then P V of this one, and does its softmax of the next
+  tile's scores while P V still runs;
+- the producer needs few registers, and gives the others to the consumers, so that larger tiles fit.
+
+Not yet run on a GPU.
+
+Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, Algorithm 2.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, uint8, uint32
+
+from fa_numba import arrays
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
+from fa_numba.tensor_core.launch import TensorMap, launch
+from fa_numba.tensor_core.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.tensor_core.ptx import shared_address
+from fa_numba.tensor_core.tma import make_load_tile
+from fa_numba.tensor_core.wgmma import (
+    descriptor,
+    descriptor_bits,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_with,
+)
+
+STAGES = 2  # of K, and of V
+# For 2 and 3 consumers: registers of a producer's and of a consumer's thread. 128 threads of each
+# warpgroup share 65536.
+REGISTERS = {2: (24, 240), 3: (32, 160)}
+
+
+def tile_sizes(head_dim):
+    """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
+    return (3, 128) if head_dim <= 64 else (2, 128)
+
+
+def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
+    """Shared memory that a thread block asks for."""
+    row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
+    tiles = (64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
+    return tiles + mbarrier.BYTES * (1 + 4 * STAGES) + wgmma.GROUP_BYTES
+
+
+@functools.cache
+def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
+    """The kernel for these compile-time constants; `shared_bytes` of shared memory.
+
+    128 threads for each of CONSUMERS and for the producer. HEAD_DIM is a multiple of 8, DTYPE
+    "float16" or "bfloat16".
+    """
+    BLOCK_M = 64 * CONSUMERS
+    THREADS = 128 * (CONSUMERS + 1)
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
+    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one consumer
+    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
+    ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
+    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: its rows are the sum's
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
+    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
+    RING = STAGES * mbarrier.BYTES
+    PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
+    pack = forward.pack_of(DTYPE)
+    multiply, multiply_registers = forward.wgmma_of(DTYPE)
+    clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
+    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    store_rows = make_store_rows(HEAD_DIM, pack)
+    load_tile = make_load_tile(NUM_BLOCKS)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def mask_tile(s, n_start, position, seqlen_k, lane):
+        """Mask what a row does not see; `position` is that of this lane's first row."""
+        if n_start + BLOCK_N > end_key(position - (lane >> 2), seqlen_k):  # of the warp's first row
+            for h in range(2):
+                mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_ws_kernel(q_map, k_map, v_map, out, lse, seqlen_k, group_size, scale):
+        """A thread block owns 64 query rows for each consumer and walks the tiles of K and V.
+
+        grid      (num_m_tiles, num_heads, batch); warpgroup 0 loads, the others compute
+        shared    q_tile (CONSUMERS, 64, HEAD_DIM); k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in
+                  blocks of 64 columns, swizzled; barriers: Q full; full and empty for each stage
+                  of K, and of V
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
+                  for two rows
+        HBM       Q, out, lse once; K and V once per tile of queries
+        paper     FlashAttention-3, Algorithm 2
+        budget    168 registers at the start, REGISTERS after; one thread block per SM
+        """
+        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        k_tile = q_tile + CONSUMERS * Q_BYTES
+        v_tile = k_tile + STAGES * KV_BYTES
+        k_full = v_tile + STAGES * KV_BYTES
+        v_full, k_empty, v_empty = k_full + RING, k_full + 2 * RING, k_full + 3 * RING
+        q_full = k_full + 4 * RING
+
+        tid = cuda.threadIdx.x
+        warpgroup = tid >> 7
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q = out.shape[1]
+        # The last rows see the most keys under a causal mask: begun first, they do not end last.
+        m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * BLOCK_M
+        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
+        num_tiles = (max(n_end, 0) + BLOCK_N - 1) // BLOCK_N
+
+        if tid == 0:
+            mbarrier_init(q_full, 1)
+            for stage in range(STAGES):
+                offset = stage * mbarrier.BYTES
+                mbarrier_init(k_full + offset, 1)
+                mbarrier_init(v_full + offset, 1)
+                mbarrier_init(k_empty + offset, 4 * CONSUMERS)  # a lane of each warp arrives
+                mbarrier_init(v_empty + offset, 4 * CONSUMERS)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+
+        if warpgroup == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0:
+                kv_head = head // group_size
+                mbarrier_arrive_expect_tx(q_full, CONSUMERS * Q_BYTES)
+                for w in range(CONSUMERS):
+                    load_tile(q_tile + w * Q_BYTES, 64, q_map, m_start + 64 * w, head, b, q_full)
+                stage, parity = 0, 1  # "empty" of a new ring has parity 1
+                for n_tile in range(num_tiles):
+                    n_start = n_tile * BLOCK_N
+                    barrier, tile = stage * mbarrier.BYTES, stage * KV_BYTES
+                    wait(k_empty + barrier, parity)
+                    mbarrier_arrive_expect_tx(k_full + barrier, KV_BYTES)
+                    load_tile(k_tile + tile, BLOCK_N, k_map, n_start, kv_head, b, k_full + barrier)
+                    wait(v_empty + barrier, parity)
+                    mbarrier_arrive_expect_tx(v_full + barrier, KV_BYTES)
+                    load_tile(v_tile + tile, BLOCK_N, v_map, n_start, kv_head, b, v_full + barrier)
+                    stage += 1
+                    if stage == STAGES:
+                        stage, parity = 0, parity ^ 1
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            s = cuda.local.array(S_SHAPE, float32)
+            p = cuda.local.array(P_SHAPE, uint32)
+            acc = cuda.local.array(OUT_SHAPE, float32)
+            m_i = cuda.local.array(2, float32)
+            l_i = cuda.local.array(2, float32)
+            alpha = cuda.local.array(2, float32)
+            lane = tid & 31
+            m = m_start + ((tid >> 5) - 4) * 16 + (lane >> 2)  # this lane's rows: m and m + 8
+            position = m + seqlen_k - seqlen_q
+            q = descriptor(ROW_MAJOR, q_tile + (warpgroup - 1) * Q_BYTES)
+            clear(acc, m_i, l_i)
+            wait(q_full, 0)
+
+            if num_tiles > 0:
+                wait(k_full, 0)
+                wgmma_fence()  # S of the first tile
+                multiply(BLOCK_N, COLS, s, q, descriptor(ROW_MAJOR, k_tile))
+                wgmma_commit()
+                wgmma_wait(0, s, S_LENGTH)
+                if lane == 0:
+                    mbarrier_arrive(k_empty)
+                mask_tile(s, 0, position, seqlen_k, lane)
+                online_softmax(s, m_i, l_i, alpha, scale)
+                pack_p(s, p)
+
+                stage, parity = 0, 0  # of the tile whose P waits for its V
+                for n_tile in range(1, num_tiles):
+                    next_stage, next_parity = stage + 1, parity
+                    if next_stage == STAGES:
+                        next_stage, next_parity = 0, parity ^ 1
+                    next_barrier = next_stage * mbarrier.BYTES
+                    barrier = stage * mbarrier.BYTES
+                    k = descriptor(ROW_MAJOR, k_tile + next_stage * KV_BYTES)
+                    v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+
+                    wait(k_full + next_barrier, next_parity)
+                    wgmma_fence()
+                    multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
+                    wgmma_commit()
+                    wait(v_full + barrier, parity)
+                    multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
+                    wgmma_commit()
+
+                    wgmma_wait(1, s, S_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(k_empty + next_barrier)
+                    mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
+                    online_softmax(s, m_i, l_i, alpha, scale)  # while P V runs
+
+                    wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(v_empty + barrier)
+                    pack_p(s, p)
+                    rescale(acc, alpha)  # out <- alpha out
+                    stage, parity = next_stage, next_parity
+
+                wait(v_full + stage * mbarrier.BYTES, parity)
+                wgmma_fence()  # P V of the last tile
+                v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+                multiply_registers(COLS, BLOCK_N, acc, p, v)
+                wgmma_commit()
+                wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+
+            store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale)
+
+    return flash_attn_ws_kernel
+
+
+def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
+    """FlashAttention-3, forward, by warp-specialised wgmma: float16 and bfloat16 on Hopper GPUs.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 128.
+    causal : bool, default=False
+        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+    """
+    out, lse, causal, scale = forward.prepare(
+        "flash_attn_ws", q, k, v, causal, softmax_scale, HOPPER
+    )
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    _, seqlen_k, num_kv_heads, _ = k.shape
+    consumers, block_n = tile_sizes(head_dim)
+    kernel = make_flash_attn_ws(head_dim, consumers, block_n, causal, arrays.dtype_name(q))
+    grid = (ceil_div(seqlen_q, 64 * consumers), num_heads, batch)
+    maps = TensorMap(q, 64), TensorMap(k, block_n), TensorMap(v, block_n)
+    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
+    size = shared_bytes(head_dim, consumers, block_n)
+    launch(kernel, grid, 128 * (consumers + 1), *maps, out, lse, *sizes, scale, shared_bytes=size)
+    return out, lse

@@ -1,0 +1,146 @@
+"""Softmax on scores that lie in registers, as a tensor core leaves them.
+
+Scores and out are local arrays of shape (columns / 8, 4). Of each 8 columns a thread holds two
+neighbours, in two rows, h = 0 and 1, eight apart:
+
+    x[j, 2 h + c]    row lane // 4 + 8 h, column 8 j + 2 (lane % 4) + c
+
+so a row belongs to the four lanes of a quad, and a row's maximum needs two shuffles. mma and wgmma
+agree on this, so the functions serve both. All loops have constant bounds: unrolled, the arrays are
+registers.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32, uint64
+
+from fa_numba.tensor_core.convert import exp2, store_global_b32
+from fa_numba.tensor_core.ptx import global_address
+
+FULL_WARP = 0xFFFFFFFF
+LN2 = np.float32(math.log(2))
+NEG_INF = np.float32(-np.inf)
+# A score far below any real one. Not −inf: under fastmath the compiler may assume there is none.
+MASKED = np.float32(-2e30)
+NO_KEY = np.float32(-1e30)  # m_i before the first key: 2^(MASKED − NO_KEY) is 0
+
+fragment_function = functools.partial(cuda.jit, device=True, forceinline=True, fastmath=True)
+
+
+@fragment_function()
+def over_quad_max(x):
+    """Maximum over the four lanes that share a row."""
+    x = max(x, cuda.shfl_xor_sync(FULL_WARP, x, 1))
+    return max(x, cuda.shfl_xor_sync(FULL_WARP, x, 2))
+
+
+@fragment_function()
+def over_quad_sum(x):
+    """Sum over the four lanes that share a row."""
+    x += cuda.shfl_xor_sync(FULL_WARP, x, 1)
+    return x + cuda.shfl_xor_sync(FULL_WARP, x, 2)
+
+
+@functools.cache
+def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
+    """The functions for scores of BLOCK_N columns, and an out of OUT_COLS.
+
+    Returns
+    -------
+    clear(acc, m_i, l_i)
+        Nothing seen yet.
+    mask(s, h, num_seen, lane)
+        Row h sees the first `num_seen` columns, the rest become MASKED.
+    online_softmax(s, m_i, l_i, alpha, scale)
+        s becomes P = 2^(scale s − scale m_i), and m_i, l_i take it in; `alpha` is what brings old
+        sums to the new m_i. l_i is this lane's part of the sum.
+    rescale(acc, alpha)
+    pack_p(s, p)
+        P in 16 bits, as A of the next product: p of shape (BLOCK_N / 16, 4).
+    """
+    S8, OUT8, P16 = BLOCK_N // 8, OUT_COLS // 8, BLOCK_N // 16
+
+    @fragment_function()
+    def clear(acc, m_i, l_i):
+        for j in range(OUT8):
+            for r in range(4):
+                acc[j, r] = float32(0)
+        for h in range(2):
+            m_i[h] = NO_KEY
+            l_i[h] = float32(0)
+
+    @fragment_function()
+    def mask(s, h, num_seen, lane):
+        first_unseen = num_seen - 2 * (lane & 3)  # counted from this lane's first column
+        for j in range(S8):
+            for c in range(2):
+                if 8 * j + c >= first_unseen:
+                    s[j, 2 * h + c] = MASKED
+
+    @fragment_function()
+    def online_softmax(s, m_i, l_i, alpha, scale):
+        for h in range(2):
+            m_new = m_i[h]
+            for j in range(S8):
+                m_new = max(m_new, max(s[j, 2 * h], s[j, 2 * h + 1]))
+            m_new = over_quad_max(m_new)
+            alpha[h] = exp2((m_i[h] - m_new) * scale)
+            m_i[h] = m_new
+            shift = m_new * scale
+            l_ij = float32(0)
+            for j in range(S8):
+                for c in range(2):
+                    p = exp2(s[j, 2 * h + c] * scale - shift)  # one multiply-add, one exp2
+                    s[j, 2 * h + c] = p
+                    l_ij += p
+            l_i[h] = alpha[h] * l_i[h] + l_ij
+
+    @fragment_function()
+    def rescale(acc, alpha):
+        for j in range(OUT8):
+            for h in range(2):
+                for c in range(2):
+                    acc[j, 2 * h + c] *= alpha[h]
+
+    @fragment_function()
+    def pack_p(s, p):
+        for k in range(P16):  # the scores of columns 8 j are the left half of A, those of 8 (j+1)
+            for j in range(2):  # the right half
+                for h in range(2):
+                    p[k, 2 * j + h] = pack(s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1])
+
+    return clear, mask, online_softmax, rescale, pack_p
+
+
+@functools.cache
+def make_store_rows(HEAD_DIM, pack):
+    """store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale): rows m and m + 8 of the result.
+
+    A quad stores 16 bytes, 8 columns of a row, at a time; HEAD_DIM is a multiple of 8.
+    """
+
+    @fragment_function()
+    def store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale):
+        for h in range(2):
+            l = over_quad_sum(l_i[h])
+            inverse = float32(1) / l if l > float32(0) else float32(0)
+            row = m + 8 * h
+            if row < out.shape[1]:
+                address = global_address(out[b, row, head]) + uint64((lane & 3) * 4)
+                for j in range(HEAD_DIM // 8):  # out <- out / l_i                      line 12
+                    two = pack(acc[j, 2 * h] * inverse, acc[j, 2 * h + 1] * inverse)
+                    store_global_b32(address + uint64(16 * j), two)
+                if lane & 3 == 0:  # lse <- m_i + log l_i, from powers of 2             line 13
+                    lse[b, head, row] = log_sum_exp(m_i[h], l, scale)
+
+    return store_rows
+
+
+@fragment_function()
+def log_sum_exp(m_i, l_i, scale):
+    """The natural logarithm of l_i · 2^(scale m_i); −inf where l_i is 0."""
+    if l_i > float32(0):
+        return (m_i * scale + math.log2(l_i)) * LN2
+    return NEG_INF

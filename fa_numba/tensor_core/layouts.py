@@ -1,0 +1,97 @@
+"""Which lane holds which element, and where a tile's elements lie in shared memory, in NumPy.
+
+Models of what the instructions do, for tests and lessons; no kernel needs them.
+"""
+
+import numpy as np
+
+WARP = 32
+CHUNK_BYTES = 16  # what ldmatrix reads and cp.async writes at once
+CHUNKS = 8  # in a row of 128 bytes
+ROW_BYTES = CHUNKS * CHUNK_BYTES
+BANKS = 32  # of 4 bytes
+
+
+def mma_a():
+    """Elements of A (16, 16) in a warp's registers: `row, col` of [lane, register, half]."""
+    lane, register, half = np.ogrid[:WARP, :4, :2]
+    row = lane // 4 + 8 * (register % 2)
+    col = 2 * (lane % 4) + 8 * (register // 2) + half
+    return np.broadcast_arrays(row, col)
+
+
+def mma_b():
+    """Elements of B (16, 8) in a warp's registers: `row, col` of [lane, register, half]."""
+    lane, register, half = np.ogrid[:WARP, :2, :2]
+    return np.broadcast_arrays(2 * (lane % 4) + 8 * register + half, lane // 4)
+
+
+def mma_d():
+    """Elements of D (16, 8) in a warp's registers: `row, col` of [lane, register]."""
+    lane, register = np.ogrid[:WARP, :4]
+    return np.broadcast_arrays(lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2)
+
+
+def wgmma_d(n):
+    """Elements of D (64, n) in a warpgroup's registers: `row, col` of [thread, register]."""
+    thread, register = np.ogrid[: 4 * WARP, : n // 2]
+    row, col = (x[thread % WARP, register % 4] for x in mma_d())
+    return np.broadcast_arrays(16 * (thread // WARP) + row, 8 * (register // 4) + col)
+
+
+def wgmma_a(k):
+    """Elements of A (64, k) in a warpgroup's registers: `row, col` of [thread, register, half]."""
+    thread, register, half = np.ogrid[: 4 * WARP, : k // 4, :2]
+    row, col = (x[thread % WARP, register % 4, half] for x in mma_a())
+    return np.broadcast_arrays(16 * (thread // WARP) + row, 16 * (register // 4) + col)
+
+
+def ldmatrix(*, trans=False):
+    """What ldmatrix gives a lane of each of its 8×8 matrices: `row, col` of [lane, half]."""
+    lane, half = np.ogrid[:WARP, :2]
+    row, col = np.broadcast_arrays(lane // 4, 2 * (lane % 4) + half)
+    return (col, row) if trans else (row, col)
+
+
+def swizzle(row, chunk):
+    """Where chunk `chunk` of 16 bytes goes within its row of 128 bytes.
+
+    Eight rows, the same chunk of each, then lie in different sixteenths of 128 bytes: in all 32
+    banks, each once. Unswizzled they would lie in the same four.
+    """
+    return chunk ^ (row % CHUNKS)
+
+
+def tile_offset(row, col, num_rows, *, swizzled=True):
+    """Byte at which element [row, col] of 16 bits lies in a tile of `num_rows` rows.
+
+    The tile is made of blocks of 64 columns, each with all its rows, of 128 bytes, one after the
+    other.
+    """
+    block, byte = col // 64, 2 * (col % 64)
+    chunk = byte // CHUNK_BYTES
+    if swizzled:
+        chunk = swizzle(row, chunk)
+    return (block * num_rows + row) * ROW_BYTES + chunk * CHUNK_BYTES + byte % CHUNK_BYTES
+
+
+def wavefronts(addresses, num_bytes):
+    """Turns that shared memory needs for accesses of `num_bytes` at these byte addresses.
+
+    32 banks give 4 bytes each in a turn. A warp's 16-byte accesses go 8 lanes at a time, so
+    pass those of 8 lanes.
+    """
+    words = np.unique(np.add.outer(np.asarray(addresses) // 4, np.arange(num_bytes // 4)))
+    return int(np.bincount(words % BANKS).max())
+
+
+def descriptor_fields(descriptor):
+    """What a wgmma descriptor says, in bytes: address, leading and stride offset; and swizzle."""
+    field = 16 * ((descriptor >> np.array([0, 16, 32])) & 0x3FFF)
+    address, leading, stride = map(int, field)
+    return {
+        "address": address,
+        "leading_bytes": leading,
+        "stride_bytes": stride,
+        "swizzle": descriptor >> 62,
+    }

@@ -1,0 +1,186 @@
+"""One PTX statement as a function that a Numba kernel can call.
+
+Numba has no inline PTX, but an intrinsic may emit any LLVM instruction, and LLVM has inline
+assembly. Every instruction of this library is an intrinsic that returns `statement(...)`; only this
+module touches LLVM.
+"""
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.core import errors
+from numba.cuda.extending import intrinsic
+
+SHARED = 3  # LLVM's number of the address space of shared memory
+GLOBAL = 1
+
+# What the register allocator must provide: a 32-bit, a 64-bit, a float register.
+CONSTRAINTS = {types.uint32: "r", types.uint64: "l", types.float32: "f"}
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """The first `length` elements of a local array: registers that an instruction takes at once.
+
+    Attributes
+    ----------
+    array : numba type of the argument
+    length : int
+    read, written : bool
+        Both for an accumulator; such an operand is tied: in and out are the same registers.
+    parts : int, default=0
+        Where an instruction takes fewer registers at once: the text has <a0>, <a1>, ... of so many.
+    """
+
+    array: types.Array
+    length: int
+    read: bool = True
+    written: bool = False
+    parts: int = 0
+
+
+def read(array, length):
+    """A fragment that is an input."""
+    return Fragment(array, length)
+
+
+def written(array, length):
+    """A fragment that is the result."""
+    return Fragment(array, length, read=False, written=True)
+
+
+def tied(array, length):
+    """A fragment that is changed in place."""
+    return Fragment(array, length, written=True)
+
+
+def literal(argument):
+    """Value of a compile-time constant: a number in the source, or one that a closure holds."""
+    if not isinstance(argument, types.Literal):  # Numba then tries the literal type
+        raise errors.RequireLiteralValue(f"must be a compile-time constant, got {argument}")
+    return argument.literal_value
+
+
+def statement(text, *, result=None, pure=False, **operands):
+    """What an intrinsic returns: its signature, and the code that emits one PTX statement.
+
+    Parameters
+    ----------
+    text : str
+        PTX, with each operand's name in angle brackets: ``"bar.sync <barrier>, <threads>;"``.
+        A fragment becomes the list of its registers, ``{$0, $1, $2, $3}``.
+    result : numba type, default=None
+        Type of the function's result, in the text ``<result>``.
+    pure : bool, default=False
+        The statement computes its result from its operands and does nothing else, so the compiler
+        may move it or drop it. All others stay where they are, and no memory access moves past.
+    **operands
+        The intrinsic's parameters in their order: a scalar's type, to which the argument is cast, a
+        `Fragment`, or a literal's type, which the text holds already.
+
+    Returns
+    -------
+    signature, codegen
+    """
+    outputs, inputs, ties, names = [], [], [], {}
+    if result is not None:
+        names["result"] = "$0"
+        outputs.append(result)
+    for name, operand in operands.items():
+        if isinstance(operand, Fragment) and operand.written:
+            first = len(outputs)
+            outputs += [operand.array.dtype] * operand.length
+            names[name] = _registers(first, operand.length)
+            if operand.read:
+                ties += range(first, first + operand.length)
+    for name, operand in operands.items():
+        position = len(outputs) + len(inputs)
+        if isinstance(operand, Fragment):
+            if not operand.written:
+                inputs += [operand.array.dtype] * operand.length
+                names[name] = _registers(position, operand.length)
+                for i in range(operand.length // operand.parts if operand.parts else 0):
+                    names[f"{name}{i}"] = _registers(position + i * operand.parts, operand.parts)
+        elif not isinstance(operand, types.Literal):
+            inputs.append(operand)
+            names[name] = f"${position}"
+    for name, registers in names.items():
+        text = text.replace(f"<{name}>", registers)
+    constraints = [f"={CONSTRAINTS[t]}" for t in outputs]
+    constraints += [CONSTRAINTS[t] for t in inputs] + [str(i) for i in ties]
+    if not pure:
+        constraints.append("~{memory}")
+
+    def codegen(context, builder, signature, args):
+        out_pointers, plain, tied_values = [], [], []
+        for operand, arg in zip(operands.values(), args, strict=True):
+            if isinstance(operand, Fragment):
+                pointers = _element_pointers(context, builder, operand, arg)
+                if operand.written:
+                    out_pointers += pointers
+                if operand.read:
+                    values = [builder.load(p) for p in pointers]
+                    (tied_values if operand.written else plain).extend(values)
+            elif not isinstance(operand, types.Literal):
+                plain.append(arg)
+        values = plain + tied_values
+        returned = [context.get_value_type(t) for t in outputs]
+        if not returned:
+            kind = ir.VoidType()
+        elif len(returned) == 1:
+            kind = returned[0]
+        else:
+            kind = ir.LiteralStructType(returned)
+        function = ir.FunctionType(kind, [v.type for v in values])
+        assembly = ir.InlineAsm(function, text, ",".join(constraints), side_effect=not pure)
+        got = builder.call(assembly, values)
+        if len(returned) > 1:
+            results = [builder.extract_value(got, i) for i in range(len(returned))]
+        else:
+            results = [got]
+        value = results.pop(0) if result is not None else context.get_dummy_value()
+        for pointer, element in zip(out_pointers, results if returned else [], strict=True):
+            builder.store(element, pointer)
+        return value
+
+    arguments = [x.array if isinstance(x, Fragment) else x for x in operands.values()]
+    return (types.void if result is None else result)(*arguments), codegen
+
+
+def _registers(first, length):
+    return "{" + ", ".join(f"${i}" for i in range(first, first + length)) + "}"
+
+
+def _data_pointer(context, builder, array_type, array):
+    return cgutils.create_struct_proxy(array_type)(context, builder, value=array).data
+
+
+def _element_pointers(context, builder, fragment, array):
+    data = _data_pointer(context, builder, fragment.array, array)
+    index = ir.IntType(64)
+    return [builder.gep(data, [index(i)], inbounds=True) for i in range(fragment.length)]
+
+
+def _address(space, result):
+    def emit(array):
+        def codegen(context, builder, signature, args):
+            pointer = _data_pointer(context, builder, signature.args[0], args[0])
+            pointer = builder.addrspacecast(pointer, pointer.type.pointee.as_pointer(space))
+            return builder.ptrtoint(pointer, context.get_value_type(result))
+
+        return result(array), codegen
+
+    return emit
+
+
+@intrinsic
+def shared_address(typingctx, array):
+    """32-bit address of the first element of a shared array, as the instructions take it."""
+    return _address(SHARED, types.uint32)(array)
+
+
+@intrinsic
+def global_address(typingctx, array):
+    """64-bit address of the first element of an array, or of a part of one, in global memory."""
+    return _address(GLOBAL, types.uint64)(array)

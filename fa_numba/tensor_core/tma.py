@@ -1,0 +1,118 @@
+"""The tensor memory accelerator: one thread starts the copy of a whole tile (sm_90).
+
+A tensor map describes an array in global memory and the box that a copy takes from it; it is made
+on the host, once for each array. A copy names the map and where the box begins, and delivers its
+bytes to an mbarrier. What of the box lies outside the array is filled with 0, so that tiles need no
+bounds check; the strides are the array's own, so that no layout needs a copy.
+
+The box is written to shared memory in rows of 128 bytes, 64 elements of 16 bits, with the 16-byte
+chunks of row r permuted by `layouts.swizzle`: the order in which wgmma reads them without bank
+conflicts.
+
+PTX ISA: "Data movement and conversion instructions: cp.async.bulk.tensor"; CUDA driver API:
+cuTensorMapEncodeTiled.
+"""
+
+import ctypes
+import functools
+
+import numpy as np
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.tensor_core.ptx import statement
+
+ROW_BYTES = 128  # of a block, the width of the swizzle
+BLOCK_COLS = ROW_BYTES // 2  # 16-bit elements in them
+MAP_BYTES = 128
+
+
+@intrinsic
+def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barrier):
+    """Start to copy the box that begins at [batch, head, row, col] of the map's array.
+
+    Parameters
+    ----------
+    destination : uint32
+        Address in shared memory, a multiple of 1024 for the swizzle to begin at its row 0.
+    tensor_map : uint64
+        Address of the map in global memory.
+    col, row, head, batch : int32
+        Coordinates, the contiguous axis first; they may lie outside of the array.
+    barrier : uint32
+        The mbarrier to which the bytes are delivered: all of the box, the zeros outside included.
+    """
+    coordinate = types.uint32
+    return statement(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[<destination>], [<tensor_map>, {<col>, <row>, <head>, <batch>}], [<barrier>];",
+        destination=types.uint32,
+        tensor_map=types.uint64,
+        col=coordinate,
+        row=coordinate,
+        head=coordinate,
+        batch=coordinate,
+        barrier=types.uint32,
+    )
+
+
+@functools.cache
+def make_load_tile(NUM_BLOCKS):
+    """load_tile(tile, num_rows, tensor_map, row, head, b, full): all columns of a tile of a head.
+
+    Its NUM_BLOCKS blocks of 64 columns lie one after the other, and go to barrier `full`.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_tile(tile, num_rows, tensor_map, row, head, b, full):
+        for block in range(NUM_BLOCKS):
+            start = tile + block * num_rows * ROW_BYTES
+            tma_load_4d(start, tensor_map, BLOCK_COLS * block, row, head, b, full)
+
+    return load_tile
+
+
+def encode_tensor_map(address, shape, strides, box_rows, dtype):
+    """A tensor map of a (batch, seqlen, heads, head_dim) array of 16-bit floats.
+
+    Parameters
+    ----------
+    address : int
+        Of its first element; a multiple of 16.
+    shape : (batch, seqlen, heads, head_dim)
+    strides : (int, int, int, int)
+        In bytes; the last axis is contiguous, the others' strides are multiples of 16.
+    box_rows : int
+        A copy takes so many rows, and 64 columns, of one head of one batch.
+    dtype : "float16" or "bfloat16"
+
+    Returns
+    -------
+    numpy array of 128 bytes
+    """
+    from cuda.bindings import driver
+
+    batch, seqlen, heads, head_dim = shape
+    # An axis of one element is never stepped along, and may have any stride.
+    of_batch, of_row, of_head = (
+        stride if size > 1 else 16 * max(1, head_dim)
+        for stride, size in zip(strides[:3], shape[:3], strict=True)
+    )
+    error, tensor_map = driver.cuTensorMapEncodeTiled(
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.upper()}"),
+        4,
+        address,
+        [driver.cuuint64_t(max(1, n)) for n in (head_dim, seqlen, heads, batch)],
+        [driver.cuuint64_t(n) for n in (of_row, of_head, of_batch)],
+        [driver.cuuint32_t(n) for n in (BLOCK_COLS, box_rows, 1, 1)],
+        [driver.cuuint32_t(1)] * 4,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"cuTensorMapEncodeTiled: {error.name} for {shape=}, {strides=}")
+    bits = (ctypes.c_uint8 * MAP_BYTES).from_address(tensor_map.getPtr())
+    return np.frombuffer(bits, np.uint8).copy()

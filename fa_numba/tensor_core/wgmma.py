@@ -1,0 +1,193 @@
+"""wgmma: a warpgroup, four warps, multiplies matrices that lie in shared memory (sm_90a).
+
+One instruction is D += A B with A (64, 16), B (16, n), D (64, n) in float32, n a multiple of 8 up
+to 256. B is read from shared memory; A from shared memory or from registers. The tensor cores work
+on while the threads do something else:
+
+    wgmma_fence()                    registers and shared memory may be read from now on
+    wgmma_f16(n, k, d, a, b)         starts a product; more may follow, on the same d too
+    wgmma_commit()                   closes what was started into a group
+    wgmma_wait(0, d, n // 2)         until then d, and A's registers, must not be touched
+
+Each product here is of k columns of A, k / 16 instructions in a row: in a loop of single ones ptxas
+waits for each.
+
+Where the elements of D are: warp w of the warpgroup has rows 16 w to 16 w + 15, and in them, with
+g = lane // 4 and c = 2 (lane % 4), for each 8 columns n = 0, 8, 16, ... four floats, d[n // 2 ...]
+
+              n+c    n+c+1
+    row g     d0     d1          the layout of mma's D; A in registers has that of mma's A,
+    row g+8   d2     d3          so a product's result can be the next one's A
+
+A matrix in shared memory is made of blocks of 64 columns (128 bytes) with all its rows one after
+the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). A descriptor of 64 bits says where:
+
+    bits  0–13   address / 16
+    bits 16–29   leading byte offset / 16: for a matrix whose rows are the sum's (V), from one block
+                 of 64 columns to the next; not used for rows along the sum (Q and K)
+    bits 32–45   stride byte offset / 16: from 8 rows to the next 8
+    bits 62–63   1: swizzled in rows of 128 bytes
+
+PTX ISA: "Asynchronous warpgroup level matrix instructions".
+"""
+
+from numba import cuda, uint64
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.tensor_core.ptx import Fragment, literal, statement, tied, written
+
+ROW_BYTES = 128  # of a block: 64 elements
+GROUP_BYTES = 8 * ROW_BYTES  # the rows over which the swizzle repeats
+MAX_N = 256
+
+
+def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
+    """The constant part of a descriptor, to which `descriptor` adds the address."""
+    return (1 << 62) | (stride_bytes >> 4 << 32) | (leading_bytes >> 4 << 16)
+
+
+def column_bytes(col, num_rows):
+    """Where column `col` begins in a matrix of `num_rows` rows."""
+    return col // 64 * num_rows * ROW_BYTES + col % 64 * 2
+
+
+@cuda.jit(device=True, forceinline=True)
+def descriptor(bits, address):
+    """Descriptor of a matrix in shared memory.
+
+    Parameters
+    ----------
+    bits : uint64
+        From `descriptor_bits`.
+    address : uint32
+        A multiple of 1024.
+    """
+    return uint64(bits) | uint64(address >> 4)
+
+
+@intrinsic
+def wgmma_fence(typingctx):
+    """Order the warpgroup's accesses to registers and shared memory before the products."""
+    return statement("wgmma.fence.sync.aligned;")
+
+
+@intrinsic
+def wgmma_commit(typingctx):
+    """Close the products that were started since the last call into a group."""
+    return statement("wgmma.commit_group.sync.aligned;")
+
+
+@intrinsic
+def wgmma_wait(typingctx, pending, d, length):
+    """Wait until at most the newest `pending` groups go on; then `d` may be read.
+
+    Parameters
+    ----------
+    pending, length : int, compile-time constants
+    d : local array of `length` float32
+        The result that is waited for. It is tied, so that the compiler reads it only after.
+    """
+    return statement(
+        f"wgmma.wait_group.sync.aligned {literal(pending)};",
+        pending=pending,
+        d=tied(d, literal(length)),
+        length=length,
+    )
+
+
+@intrinsic
+def wgmma_wait_with(typingctx, pending, d, length, a, a_length):
+    """As `wgmma_wait`, for a product with A in registers: `a` may be written again, too."""
+    return statement(
+        f"wgmma.wait_group.sync.aligned {literal(pending)};",
+        pending=pending,
+        d=tied(d, literal(length)),
+        length=length,
+        a=tied(a, literal(a_length)),
+        a_length=a_length,
+    )
+
+
+@intrinsic
+def wgmma_f16(typingctx, n, k, d, a, b):
+    """d = A Bᵀ, float16, both in shared memory with their rows along the sum.
+
+    Parameters
+    ----------
+    n, k : int, compile-time constants
+        Multiples of 8 and of 16.
+    d : local array of n // 2 float32
+        What it held is lost.
+    a, b : uint64
+        Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
+    """
+    return _shared_shared("f16", n, k, d, a, b)
+
+
+@intrinsic
+def wgmma_bf16(typingctx, n, k, d, a, b):
+    """d = A Bᵀ, bfloat16; see `wgmma_f16`."""
+    return _shared_shared("bf16", n, k, d, a, b)
+
+
+@intrinsic
+def wgmma_f16_registers(typingctx, n, k, d, a, b):
+    """d += A B, float16, A in registers, B in shared memory with its rows those of the sum.
+
+    Parameters
+    ----------
+    n, k : int, compile-time constants
+    d : local array of n // 2 float32
+    a : local array of k // 4 uint32
+        For each 16 columns 4 registers as for `mma.mma_m16n8k16_f16`; each warp has 16 rows.
+    b : uint64
+        Descriptor of B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
+    """
+    return _registers_shared("f16", n, k, d, a, b)
+
+
+@intrinsic
+def wgmma_bf16_registers(typingctx, n, k, d, a, b):
+    """d += A B, bfloat16; see `wgmma_f16_registers`."""
+    return _registers_shared("bf16", n, k, d, a, b)
+
+
+def _shared_shared(kind, n, k, d, a, b):
+    lines = [".reg .pred add; .reg .b64 a, b;"]
+    for col in range(0, literal(k), 16):
+        lines += [
+            f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
+            f"add.s64 a, <a>, {column_bytes(col, 64) >> 4};",
+            f"add.s64 b, <b>, {column_bytes(col, literal(n)) >> 4};",
+            f"{_instruction(kind, n)} <d>, a, b, add, 1, 1, 0, 0;",
+        ]
+    return statement(
+        "{ " + " ".join(lines) + " }",
+        n=n,
+        k=k,
+        d=written(d, literal(n) // 2),
+        a=types.uint64,
+        b=types.uint64,
+    )
+
+
+def _registers_shared(kind, n, k, d, a, b):
+    lines = [".reg .pred add; .reg .b64 b; setp.ne.b32 add, 1, 0;"]
+    for row in range(0, literal(k), 16):
+        lines += [
+            f"add.s64 b, <b>, {row * ROW_BYTES >> 4};",
+            f"{_instruction(kind, n)} <d>, <a{row // 16}>, b, add, 1, 1, 1;",
+        ]
+    return statement(
+        "{ " + " ".join(lines) + " }",
+        n=n,
+        k=k,
+        d=tied(d, literal(n) // 2),
+        a=Fragment(a, literal(k) // 4, parts=4),
+        b=types.uint64,
+    )
+
+
+def _instruction(kind, n):
+    return f"wgmma.mma_async.sync.aligned.m64n{literal(n)}k16.f32.{kind}.{kind}"

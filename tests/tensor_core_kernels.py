@@ -1,0 +1,268 @@
+"""One small kernel for each instruction of fa_numba.tensor_core: compiled here, run on a GPU."""
+
+import functools
+
+from numba import cuda, float32, int32, types, uint8, uint32, uint64
+
+from fa_numba.tensor_core import (
+    barriers,
+    convert,
+    cp_async,
+    forward,
+    ldmatrix,
+    mbarrier,
+    tma,
+    wgmma,
+)
+from fa_numba.tensor_core.ptx import global_address, shared_address
+
+AMPERE, HOPPER = (8, 0), (9, 0, "a")
+u8, u32, f32 = (types.Array(t, 1, "C") for t in (types.uint8, types.uint32, types.float32))
+
+
+@functools.cache
+def make_mma(DTYPE):
+    mma = forward.mma_of(DTYPE)
+
+    @cuda.jit
+    def mma_kernel(a, b, d):
+        """d += a b: registers of 32 lanes, 4, 2 and 4 of each."""
+        a_fragment = cuda.local.array(4, uint32)
+        b_fragment = cuda.local.array(2, uint32)
+        d_fragment = cuda.local.array(4, float32)
+        lane = cuda.threadIdx.x
+        for i in range(4):
+            a_fragment[i] = a[4 * lane + i]
+            d_fragment[i] = d[4 * lane + i]
+        for i in range(2):
+            b_fragment[i] = b[2 * lane + i]
+        mma(d_fragment, a_fragment, b_fragment)
+        for i in range(4):
+            d[4 * lane + i] = d_fragment[i]
+
+    return mma_kernel
+
+
+@functools.cache
+def make_ldmatrix(TRANS):
+    load = ldmatrix.ldmatrix_x4_trans if TRANS else ldmatrix.ldmatrix_x4
+
+    @cuda.jit
+    def ldmatrix_kernel(x, y):
+        """x: 32 rows of 16 bytes; y: 4 registers of 32 lanes."""
+        tile = cuda.shared.array(128, uint32)
+        fragment = cuda.local.array(4, uint32)
+        lane = cuda.threadIdx.x
+        for i in range(4):
+            tile[4 * lane + i] = x[4 * lane + i]
+        cuda.syncthreads()
+        load(fragment, shared_address(tile) + 16 * lane)
+        for i in range(4):
+            y[4 * lane + i] = fragment[i]
+
+    return ldmatrix_kernel
+
+
+@cuda.jit
+def cp_async_kernel(x, num_bytes, y):
+    """Thread i copies num_bytes[i] of its 16 bytes of x to y, through shared memory."""
+    tile = cuda.shared.array(128, uint32)
+    i = cuda.threadIdx.x
+    cp_async.cp_async_16(
+        shared_address(tile) + 16 * i, global_address(x) + uint64(16 * i), num_bytes[i]
+    )
+    cp_async.cp_async_commit()
+    cp_async.cp_async_wait(0)
+    for word in range(4):
+        y[4 * i + word] = tile[4 * i + word]
+
+
+@functools.cache
+def make_pack(DTYPE):
+    pack = forward.pack_of(DTYPE)
+
+    @cuda.jit
+    def pack_kernel(low, high, y):
+        i = cuda.threadIdx.x
+        convert.store_global_b32(global_address(y) + uint64(4 * i), pack(low[i], high[i]))
+
+    return pack_kernel
+
+
+@cuda.jit
+def exp2_kernel(x, y):
+    i = cuda.threadIdx.x
+    y[i] = convert.exp2(x[i])
+
+
+@cuda.jit
+def mbarrier_kernel(y):
+    """Two phases of a barrier for 64 threads; y: what try_wait says before, between and after."""
+    barrier = shared_address(cuda.shared.array(1, uint64))
+    data = cuda.shared.array(64, uint32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        mbarrier.mbarrier_init(barrier, 64)
+        mbarrier.fence_mbarrier_init()
+        y[0] = mbarrier.mbarrier_try_wait(barrier, 1)  # new: the phase "before" has ended
+        y[1] = mbarrier.mbarrier_try_wait(barrier, 0)
+    cuda.syncthreads()
+    for phase in range(2):
+        data[i] = 100 * phase + i
+        mbarrier.mbarrier_arrive(barrier)
+        mbarrier.mbarrier_wait_bounded(barrier, phase)
+        y[64 * phase + 64 + i] = data[63 - i]  # written before the phase ended
+        cuda.syncthreads()
+    if i == 0:
+        y[2] = mbarrier.mbarrier_try_wait(barrier, 1)
+        y[3] = mbarrier.mbarrier_try_wait(barrier, 0)
+
+
+@cuda.jit
+def bounded_wait_kernel(y):
+    """Nobody arrives: the wait must end all the same."""
+    barrier = shared_address(cuda.shared.array(1, uint64))
+    mbarrier.mbarrier_init(barrier, 2)
+    mbarrier.fence_mbarrier_init()
+    mbarrier.mbarrier_wait_bounded(barrier, 0)
+    y[0] = 1
+
+
+@functools.cache
+def make_tma(ROWS, BLOCKS):
+    load_tile = tma.make_load_tile(BLOCKS)
+    NUM_BYTES = BLOCKS * ROWS * tma.ROW_BYTES
+
+    @cuda.jit
+    def tma_kernel(tensor_map, row, head, b, y):
+        """y: the bytes of a tile as they lie in shared memory."""
+        tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        barrier = shared_address(cuda.shared.array(1, uint64))
+        i = cuda.threadIdx.x
+        if i == 0:
+            mbarrier.mbarrier_init(barrier, 1)
+            mbarrier.fence_mbarrier_init()
+            mbarrier.mbarrier_arrive_expect_tx(barrier, NUM_BYTES)
+            load_tile(tile, ROWS, tensor_map, row, head, b, barrier)
+        cuda.syncthreads()
+        mbarrier.mbarrier_wait_bounded(barrier, 0)
+        bytes_of = cuda.shared.array(0, uint8)
+        start = tile - shared_address(bytes_of)
+        for j in range(i, NUM_BYTES, 32):
+            y[j] = bytes_of[start + j]
+
+    return tma_kernel
+
+
+@functools.cache
+def make_wgmma(N, K, DTYPE, REGISTERS):
+    shared, registers = forward.wgmma_of(DTYPE)
+    A_BYTES = -(-K // 64) * 64 * wgmma.ROW_BYTES
+    B_ROWS = K if REGISTERS else N
+    B_BYTES = -(-(N if REGISTERS else K) // 64) * B_ROWS * wgmma.ROW_BYTES
+    ROW_MAJOR = wgmma.descriptor_bits()
+    COL_MAJOR = wgmma.descriptor_bits(K * wgmma.ROW_BYTES)
+    LENGTH, A_LENGTH = N // 2, K // 4
+
+    @cuda.jit(launch_bounds=(128, 1))
+    def wgmma_kernel(a, b, d):
+        """d: registers of 128 threads; a, b: tiles as shared memory has them, or a's registers."""
+        bytes_of = cuda.shared.array(0, uint8)
+        a_tile = (shared_address(bytes_of) + 1023) & 0xFFFFFC00
+        b_tile = a_tile + A_BYTES
+        a_fragment = cuda.local.array(A_LENGTH, uint32)
+        d_fragment = cuda.local.array(LENGTH, float32)
+        i = cuda.threadIdx.x
+        start = a_tile - shared_address(bytes_of)
+        for j in range(i, B_BYTES, 128):
+            bytes_of[start + A_BYTES + j] = b[j]
+        if not REGISTERS:
+            for j in range(i, A_BYTES, 128):
+                bytes_of[start + j] = a[j]
+        barriers.fence_async_proxy()
+        cuda.syncthreads()
+        if REGISTERS:
+            for j in range(A_LENGTH):
+                a_fragment[j] = (
+                    uint32(a[4 * (A_LENGTH * i + j)])
+                    | uint32(a[4 * (A_LENGTH * i + j) + 1]) << 8
+                    | uint32(a[4 * (A_LENGTH * i + j) + 2]) << 16
+                    | uint32(a[4 * (A_LENGTH * i + j) + 3]) << 24
+                )
+            for j in range(LENGTH):
+                d_fragment[j] = d[LENGTH * i + j]
+            wgmma.wgmma_fence()
+            registers(N, K, d_fragment, a_fragment, wgmma.descriptor(COL_MAJOR, b_tile))
+            wgmma.wgmma_commit()
+            wgmma.wgmma_wait_with(0, d_fragment, LENGTH, a_fragment, A_LENGTH)
+        else:
+            wgmma.wgmma_fence()
+            shared(
+                N,
+                K,
+                d_fragment,
+                wgmma.descriptor(ROW_MAJOR, a_tile),
+                wgmma.descriptor(ROW_MAJOR, b_tile),
+            )
+            wgmma.wgmma_commit()
+            wgmma.wgmma_wait(0, d_fragment, LENGTH)
+        for j in range(LENGTH):
+            d[LENGTH * i + j] = d_fragment[j]
+
+    return wgmma_kernel
+
+
+@cuda.jit
+def named_barrier_kernel(y):
+    """Warp 0 writes and arrives at barrier 1; warp 1 waits there and reads; warp 2 does nothing."""
+    data = cuda.shared.array(32, uint32)
+    i = cuda.threadIdx.x
+    if i < 32:
+        data[i] = 7 * i
+        cuda.threadfence_block()
+        barriers.named_barrier_arrive(1, 64)
+    elif i < 64:
+        barriers.named_barrier_sync(1, 64)
+        y[i - 32] = data[i - 32]
+
+
+@cuda.jit(launch_bounds=(256, 1))
+def setmaxnreg_kernel(y):
+    """A warpgroup gives registers away, the other takes them."""
+    i = cuda.threadIdx.x
+    if i < 128:
+        barriers.setmaxnreg_dec(24)
+        y[i] = 1
+    else:
+        barriers.setmaxnreg_inc(240)
+        y[i] = 2
+
+
+# name: kernel, types of its arguments, target, what the machine code must hold
+KERNELS = {
+    "mma f16": (make_mma("float16"), (u32, u32, f32), AMPERE, "HMMA.16816.F32"),
+    "mma bf16": (make_mma("bfloat16"), (u32, u32, f32), AMPERE, "HMMA.16816.F32.BF16"),
+    "ldmatrix": (make_ldmatrix(False), (u32, u32), AMPERE, "LDSM.16.M88.4"),
+    "ldmatrix trans": (make_ldmatrix(True), (u32, u32), AMPERE, "LDSM.16.MT88.4"),
+    "cp.async": (cp_async_kernel, (u32, u32, u32), AMPERE, "LDGSTS.E.BYPASS.LTC128B.128"),
+    "pack f16": (make_pack("float16"), (f32, f32, u32), AMPERE, "F2FP"),
+    "pack bf16": (make_pack("bfloat16"), (f32, f32, u32), AMPERE, "F2FP.BF16"),
+    "ex2": (exp2_kernel, (f32, f32), AMPERE, "MUFU.EX2"),
+    "mbarrier": (mbarrier_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
+    "bounded wait": (bounded_wait_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
+    "tma": (make_tma(8, 2), (types.uint64, int32, int32, int32, u8), HOPPER, "UTMALDG.4D"),
+    "wgmma f16": (
+        make_wgmma(64, 64, "float16", False), (u8, u8, f32), HOPPER, "HGMMA.64x64x16.F32",
+    ),
+    "wgmma bf16": (
+        make_wgmma(96, 128, "bfloat16", False), (u8, u8, f32), HOPPER, "HGMMA.64x96x16.F32.BF16",
+    ),
+    "wgmma f16 registers": (
+        make_wgmma(128, 64, "float16", True), (u8, u8, f32), HOPPER, "HGMMA.64x128x16.F32",
+    ),
+    "wgmma bf16 registers": (
+        make_wgmma(64, 128, "bfloat16", True), (u8, u8, f32), HOPPER, "HGMMA.64x64x16.F32.BF16",
+    ),
+    "named barrier": (named_barrier_kernel, (u32,), HOPPER, "BAR.ARV"),
+    "setmaxnreg": (setmaxnreg_kernel, (u32,), HOPPER, "USETMAXREG"),
+}  # fmt: skip

@@ -1,0 +1,144 @@
+"""Tensor cores where there is no GPU: layouts against matrix products, kernels as machine code."""
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numba import types
+from tensor_core_kernels import KERNELS
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
+
+from fa_numba.analysis.machine_code import (
+    _ptxas,
+    assemble,
+    compile_kernel,
+    compile_ptx,
+    disassembler_available,
+)
+from fa_numba.tensor_core import layouts, wgmma
+from fa_numba.tensor_core.flash_attn_mma import block_n_of, make_flash_attn_mma
+from fa_numba.tensor_core.flash_attn_wgmma import make_flash_attn_wgmma
+from fa_numba.tensor_core.flash_attn_ws import make_flash_attn_ws, tile_sizes
+
+needs_compiler = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_instruction_becomes_itself(name):
+    kernel, args, cc, instruction = KERNELS[name]
+    code = compile_kernel(kernel, args, cc=cc)
+    assert any(i.opcode.startswith(instruction) for i in code.instructions)
+    assert code.spill_bytes == code.local_bytes == 0
+
+
+def test_each_element_of_a_fragment_is_held_once():
+    for (row, col), rows, cols in (
+        (layouts.mma_a(), 16, 16),
+        (layouts.mma_b(), 16, 8),
+        (layouts.mma_d(), 16, 8),
+        (layouts.wgmma_d(96), 64, 96),
+        (layouts.wgmma_a(32), 64, 32),
+        (layouts.ldmatrix(), 8, 8),
+        (layouts.ldmatrix(trans=True), 8, 8),
+    ):
+        held = np.bincount((row * cols + col).ravel(), minlength=rows * cols)
+        assert (held == 1).all()
+
+
+def test_a_product_lies_as_the_next_one_wants_its_operand():
+    row_d, col_d = layouts.wgmma_d(32)
+    row_a, col_a = layouts.wgmma_a(32)
+    for k in range(2):  # 16 columns of A are two neighbouring parts, of 8 columns, of D
+        for j in range(2):
+            for h in range(2):
+                held = 4 * (2 * k + j) + 2 * h, 4 * k + 2 * j + h
+                for half in range(2):
+                    assert (row_d[:, held[0] + half] == row_a[:, held[1], half]).all()
+                    assert (col_d[:, held[0] + half] == col_a[:, held[1], half]).all()
+
+
+@pytest.mark.parametrize("chunk", range(layouts.CHUNKS))
+def test_swizzled_rows_have_no_bank_conflict(chunk):
+    rows = np.arange(8)
+    swizzled = layouts.tile_offset(rows, 8 * chunk, 64)
+    plain = layouts.tile_offset(rows, 8 * chunk, 64, swizzled=False)
+    assert layouts.wavefronts(swizzled, layouts.CHUNK_BYTES) == 1
+    assert layouts.wavefronts(plain, layouts.CHUNK_BYTES) == 8
+    one_row = layouts.tile_offset(5, np.arange(0, 64, 8), 64)
+    assert layouts.wavefronts(one_row, layouts.CHUNK_BYTES) == 1  # as TMA and cp.async write it
+
+
+def test_each_element_of_a_tile_has_a_place_of_its_own():
+    row, col = np.mgrid[:16, :128]
+    places = np.sort(layouts.tile_offset(row, col, 16).ravel())
+    np.testing.assert_array_equal(places, np.arange(0, 16 * 128 * 2, 2))
+
+
+def test_columns_of_a_tile_begin_where_wgmma_reads_them():
+    for col in range(0, 256, 16):
+        assert wgmma.column_bytes(col, 64) == layouts.tile_offset(0, col, 64, swizzled=False)
+
+
+def test_descriptor():
+    bits = wgmma.descriptor_bits(leading_bytes=8192) | 0x4400 >> 4
+    assert layouts.descriptor_fields(bits) == {
+        "address": 0x4400,
+        "leading_bytes": 8192,
+        "stride_bytes": 1024,
+        "swizzle": 1,
+    }
+
+
+@needs_compiler
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+def test_flash_attn_mma_stays_in_registers(head_dim, dtype, causal):
+    kernel = make_flash_attn_mma(head_dim, block_n_of(head_dim), causal, dtype)
+    x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
+    args = (x, x, x, types.Array(types.float16, 4, "C"), lse, types.float32)
+    code = compile_kernel(kernel, args, cc=(8, 0))
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+
+
+@needs_compiler
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+@pytest.mark.parametrize("name", ["wgmma", "ws"])
+def test_wgmma_kernels_stay_in_registers(name, head_dim, dtype, causal):
+    if name == "wgmma":
+        kernel = make_flash_attn_wgmma(head_dim, 64, causal, dtype)
+    else:
+        kernel = make_flash_attn_ws(head_dim, *tile_sizes(head_dim), causal, dtype)
+    out, lse = types.Array(types.float16, 4, "C"), types.Array(types.float32, 3, "C")
+    args = (*3 * (types.uint64,), out, lse, types.int32, types.int32, types.float32)
+    ptx = compile_ptx(kernel, args, cc=(9, 0, "a"))
+    code = assemble(kernel, ptx, (9, 0, "a"))
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    report, _ = _ptxas(ptx, (9, 0, "a"))
+    assert "C75" not in report  # products serialised, setmaxnreg ignored
+
+
+def stated_registers(kernel):
+    return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
+
+
+def as_registers(x, places):
+    """The elements of a 16-bit matrix as registers, two in each."""
+    bits = x.view(np.uint16)[places[0], places[1]].astype(np.uint32)
+    return bits[..., 0] | bits[..., 1] << 16
+
+
+def test_as_registers():
+    x = np.arange(256).reshape(16, 16).astype(ml_dtypes.bfloat16)
+    registers = as_registers(x, layouts.mma_a())
+    assert registers.shape == (32, 4)
+    low = (registers << 16).view(np.float32)
+    np.testing.assert_array_equal(low[0], [0, 8 * 16, 8, 8 * 16 + 8])

@@ -1,0 +1,314 @@
+"""Each instruction of fa_numba.tensor_core, then each kernel, on a real GPU: `pytest -m gpu`."""
+
+import functools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numba import cuda
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
+]
+if not cuda.is_available():
+    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+
+import tensor_core_kernels as kernels  # noqa: E402
+
+from fa_numba import reference  # noqa: E402
+from fa_numba.tensor_core import (  # noqa: E402
+    flash_attn_mma,
+    flash_attn_wgmma,
+    flash_attn_ws,
+    layouts,
+    tma,
+)
+
+FUNCTIONS = {
+    "mma": flash_attn_mma.flash_attn_mma,
+    "wgmma": flash_attn_wgmma.flash_attn_wgmma,
+    "ws": flash_attn_ws.flash_attn_ws,
+}
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+HOPPER = cuda.get_current_device().compute_capability[0] == 9
+needs_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+
+
+def integers(rng, shape, dtype):
+    """Small ones: their products and sums are exact."""
+    return rng.integers(-4, 5, shape).astype(dtype)
+
+
+def as_registers(x, places):
+    """The elements of a 16-bit matrix as registers, two in each."""
+    bits = x.view(np.uint16)[places[0], places[1]].astype(np.uint32)
+    return bits[..., 0] | bits[..., 1] << 16
+
+
+def as_tile(x):
+    """The bytes of a 16-bit matrix as a tile in shared memory has them; missing columns are 0."""
+    rows, cols = x.shape
+    tile = np.zeros(rows * -(-cols // 64) * layouts.ROW_BYTES // 2, np.uint16)
+    row, col = np.mgrid[:rows, :cols]
+    tile[layouts.tile_offset(row, col, rows) // 2] = x.view(np.uint16)
+    return tile.view(np.uint8)
+
+
+def run(kernel, threads, *args, shared_bytes=0):
+    """Launch one thread block; NumPy arrays come back changed."""
+    on_gpu = [cupy.asarray(x) if isinstance(x, np.ndarray) else x for x in args]
+    kernel[1, threads, cuda.default_stream(), shared_bytes](*on_gpu)
+    for x, changed in zip(args, on_gpu, strict=True):
+        if isinstance(x, np.ndarray):
+            x[...] = changed.get()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mma(rng, dtype):
+    a, b = (integers(rng, shape, DTYPES[dtype]) for shape in ((16, 16), (16, 8)))
+    d = rng.integers(-9, 9, (16, 8)).astype(np.float32)
+    registers = d[layouts.mma_d()].ravel()
+    a_registers = as_registers(a, layouts.mma_a()).ravel()
+    b_registers = as_registers(b, layouts.mma_b()).ravel()
+    run(kernels.make_mma(dtype), 32, a_registers, b_registers, registers)
+    want = a.astype(np.float32) @ b.astype(np.float32) + d
+    np.testing.assert_array_equal(registers, want[layouts.mma_d()].ravel())
+
+
+@pytest.mark.parametrize("trans", [False, True])
+def test_ldmatrix(rng, trans):
+    x = rng.integers(0, 1 << 16, (4, 8, 8)).astype(np.uint16)
+    y = np.zeros(128, np.uint32)
+    run(kernels.make_ldmatrix(trans), 32, x.view(np.uint32).ravel(), y)
+    want = np.stack([as_registers(matrix, layouts.ldmatrix(trans=trans)) for matrix in x], axis=1)
+    np.testing.assert_array_equal(y, want.ravel())
+
+
+def test_cp_async(rng):
+    x, y = rng.integers(1, 1 << 32, 128).astype(np.uint32), np.zeros(128, np.uint32)
+    num_bytes = np.arange(32, dtype=np.uint32) % 5 * 4
+    run(kernels.cp_async_kernel, 32, x, num_bytes, y)
+    inside = 4 * np.arange(4) < num_bytes[:, None]
+    np.testing.assert_array_equal(y.reshape(32, 4), np.where(inside, x.reshape(32, 4), 0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pack(rng, dtype):
+    low, high = rng.standard_normal((2, 32)).astype(np.float32)
+    y = np.zeros(32, np.uint32)
+    run(kernels.make_pack(dtype), 32, low, high, y)
+    want = np.stack([low, high], axis=1).astype(DTYPES[dtype]).view(np.uint32).ravel()
+    np.testing.assert_array_equal(y, want)
+
+
+def test_exp2():
+    x = np.array([0, 1, -1, 0.5, -126, -1000, -2e30, 10.25], np.float32)
+    y = np.empty_like(x)
+    run(kernels.exp2_kernel, 8, x, y)
+    np.testing.assert_allclose(y, np.exp2(x.astype(np.float64)), rtol=3e-7, atol=1e-37)
+
+
+@needs_hopper
+def test_mbarrier():
+    y = np.full(192, 9, np.uint32)
+    run(kernels.mbarrier_kernel, 64, y)
+    assert y[:4].tolist() == [1, 0, 1, 0]
+    np.testing.assert_array_equal(y[64:128], np.arange(64)[::-1])
+    np.testing.assert_array_equal(y[128:], 100 + np.arange(64)[::-1])
+
+
+@needs_hopper
+def test_bounded_wait_ends():
+    y = np.zeros(1, np.uint32)
+    run(kernels.bounded_wait_kernel, 1, y)
+    assert y[0] == 1
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [128, 72])
+@pytest.mark.parametrize("row", [0, 5, 30, 90, -3])
+def test_tma(rng, dtype, head_dim, row):
+    x = integers(rng, (2, 3, 40, head_dim), DTYPES[dtype])  # (batch, heads, seqlen, head_dim)
+    on_gpu = cupy.asarray(x.view(np.uint16)).transpose(0, 2, 1, 3)
+    shape, strides, address = on_gpu.shape, on_gpu.strides, on_gpu.data.ptr
+    tensor_map = cupy.asarray(tma.encode_tensor_map(address, shape, strides, 16, dtype))
+    y = np.full(2 * 16 * tma.ROW_BYTES, 7, np.uint8)
+    run(
+        kernels.make_tma(16, 2),
+        32,
+        np.uint64(tensor_map.data.ptr),
+        *np.array([row, 2, 1], np.int32),
+        y,
+        shared_bytes=8192,
+    )
+    want = np.zeros((16, 128), x.dtype)  # zeros where the box lies outside
+    inside = [r for r in range(16) if 0 <= row + r < 40]
+    want[inside, :head_dim] = x[1, 2, [row + r for r in inside]]
+    np.testing.assert_array_equal(y, as_tile(want))
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n, k", [(8, 16), (64, 64), (128, 80), (96, 128), (256, 64)])
+def test_wgmma(rng, dtype, n, k):
+    a, b = (integers(rng, shape, DTYPES[dtype]) for shape in ((64, k), (n, k)))
+    d = np.zeros(128 * n // 2, np.float32)
+    kernel = kernels.make_wgmma(n, k, dtype, False)
+    run(kernel, 128, as_tile(a), as_tile(b), d, shared_bytes=48 * 1024)
+    want = a.astype(np.float32) @ b.astype(np.float32).T
+    np.testing.assert_array_equal(d, want[layouts.wgmma_d(n)].ravel())
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n, k", [(8, 16), (64, 64), (80, 96), (128, 128), (256, 64)])
+def test_wgmma_with_registers(rng, dtype, n, k):
+    a, b = (integers(rng, shape, DTYPES[dtype]) for shape in ((64, k), (k, n)))
+    d = rng.integers(-9, 9, (64, n)).astype(np.float32)
+    registers = d[layouts.wgmma_d(n)].ravel()
+    kernel = kernels.make_wgmma(n, k, dtype, True)
+    a_registers = as_registers(a, layouts.wgmma_a(k)).ravel().view(np.uint8)
+    run(kernel, 128, a_registers, as_tile(b), registers, shared_bytes=48 * 1024)
+    want = a.astype(np.float32) @ b.astype(np.float32) + d
+    np.testing.assert_array_equal(registers, want[layouts.wgmma_d(n)].ravel())
+
+
+@needs_hopper
+def test_named_barrier():
+    y = np.zeros(32, np.uint32)
+    run(kernels.named_barrier_kernel, 96, y)
+    np.testing.assert_array_equal(y, 7 * np.arange(32))
+
+
+@needs_hopper
+def test_setmaxnreg():
+    y = np.zeros(256, np.uint32)
+    run(kernels.setmaxnreg_kernel, 256, y)
+    np.testing.assert_array_equal(y, np.repeat([1, 2], 128))
+
+
+# batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal
+CASES = [
+    (1, 1, 1, 1, 1, 64, False),
+    (1, 128, 128, 1, 1, 64, False),
+    (1, 128, 128, 1, 1, 128, False),
+    (2, 200, 333, 4, 2, 64, False),
+    (2, 200, 333, 4, 1, 128, True),
+    (1, 333, 200, 2, 2, 64, True),  # rows that see no key
+    (1, 500, 10, 2, 1, 128, True),  # thread blocks that see no key
+    (1, 1, 1000, 2, 1, 128, True),
+    (2, 1000, 1000, 3, 3, 128, True),
+    (2, 1000, 1000, 3, 3, 64, True),
+    (1, 257, 130, 2, 1, 8, False),
+    (1, 257, 130, 2, 1, 40, True),
+    (1, 257, 130, 2, 1, 72, False),
+    (1, 257, 300, 2, 2, 96, True),
+    (1, 300, 257, 2, 1, 112, False),
+    (1, 4096, 4096, 2, 1, 128, True),
+    (1, 4096, 4096, 2, 1, 64, False),
+]
+
+
+def named(case):
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal = case
+    heads = f"h{num_heads}_{num_kv_heads}"
+    return f"b{batch}-{seqlen_q}x{seqlen_k}-{heads}-d{head_dim}{'-causal' * causal}"
+
+
+@functools.cache
+def make_case(case, dtype):
+    """Inputs, the definition's result in float64, and the largest error of plain code in dtype."""
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal = case
+    rng = np.random.default_rng(sum(case))
+    shapes = (seqlen_q, num_heads), (seqlen_k, num_kv_heads), (seqlen_k, num_kv_heads)
+    q, k, v = (
+        rng.standard_normal((batch, n, heads, head_dim)).astype(DTYPES[dtype])
+        for n, heads in shapes
+    )
+    out, lse = reference.attention(q, k, v, causal=causal)
+    plain, _ = plain_attention(q, k, v, causal)
+    return (q, k, v), out, lse, np.abs(plain.astype(np.float64) - out).max(initial=0)
+
+
+def plain_attention(q, k, v, causal):
+    """P rounded to the dtype before P V, as a library without a fused kernel does it."""
+    dtype = q.dtype
+    out, lse = reference.attention(q, k, v, causal=causal, dtype=np.float32)
+    group_size = q.shape[2] // k.shape[2]
+    k32, v32 = (np.repeat(x.astype(np.float32), group_size, axis=2) for x in (k, v))
+    s = np.einsum("bmhd,bnhd->bhmn", q.astype(np.float32), k32) / np.sqrt(q.shape[3])
+    if causal:
+        m, n = np.ogrid[: q.shape[1], : k.shape[1]]
+        s = np.where(n > m + k.shape[1] - q.shape[1], -np.inf, s)
+    p = np.exp(s - np.where(np.isfinite(lse), lse, 0)[..., None])
+    p = p.astype(dtype).astype(np.float32)
+    return np.einsum("bhmn,bnhd->bmhd", p, v32).astype(dtype), lse
+
+
+def on_gpu(x):
+    return cupy.asarray(x)
+
+
+def assert_right(got, want):
+    (out, lse), (_, out_ref, lse_ref, plain_error) = got, want
+    error = np.abs(out.get().astype(np.float64) - out_ref).max(initial=0)
+    assert error <= 2 * plain_error + 1e-6
+    np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_forward(name, case, dtype):
+    if name != "mma" and not HOPPER:
+        pytest.skip("needs a Hopper GPU")
+    want = make_case(case, dtype)
+    got = FUNCTIONS[name](*map(on_gpu, want[0]), causal=case[-1])
+    assert_right(got, want)
+    again = FUNCTIONS[name](*map(on_gpu, want[0]), causal=case[-1])
+    for x, y in zip(got, again, strict=True):
+        assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_strided_arrays(name):
+    if name != "mma" and not HOPPER:
+        pytest.skip("needs a Hopper GPU")
+    rng = np.random.default_rng(0)
+    qkv = cupy.asarray(rng.standard_normal((2, 3, 4, 200, 64)).astype(np.float16))
+    q, k, v = (qkv[:, i].transpose(0, 2, 1, 3) for i in range(3))  # heads before seqlen
+    packed = [cupy.ascontiguousarray(x) for x in (q, k, v)]
+    for x, y in zip(FUNCTIONS[name](q, k, v), FUNCTIONS[name](*packed), strict=True):
+        assert (x == y).all()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_softmax_scale_and_large_scores(name):
+    if name != "mma" and not HOPPER:
+        pytest.skip("needs a Hopper GPU")
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 150, 1, 64)).astype(np.float16) for _ in range(3))
+    for scale in (1e-6, 0.3, 40.0):
+        out_ref, lse_ref = reference.attention(q, k, v, softmax_scale=scale)
+        out, lse = FUNCTIONS[name](*map(on_gpu, (q, k, v)), softmax_scale=scale)
+        np.testing.assert_allclose(out.get(), out_ref, atol=2e-3)
+        np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_torch_tensors(name, dtype):
+    if name != "mma" and not HOPPER:
+        pytest.skip("needs a Hopper GPU")
+    torch = pytest.importorskip("torch")
+    q, k, v = (
+        torch.randn(2, 100, 4, 64, device="cuda").to(getattr(torch, dtype)) for _ in range(3)
+    )
+    out, _ = FUNCTIONS[name](q, k, v)
+    assert isinstance(out, torch.Tensor) and out.dtype == q.dtype
+    want, _ = reference.attention(*(x.float().cpu().numpy() for x in (q, k, v)))
+    np.testing.assert_allclose(out.float().cpu().numpy(), want, atol=2e-2)
