@@ -14,10 +14,12 @@ from fa_numba.figures.attention_map import attention_map
 from fa_numba.figures.backward_flow import backward_flow
 from fa_numba.figures.banks import banks
 from fa_numba.figures.block_sizes import feasible_tiles
+from fa_numba.figures.block_sparse import block_sparse
 from fa_numba.figures.cache_growth import cache_growth
 from fa_numba.figures.causal_tiles import causal_tiles
 from fa_numba.figures.chunked_weights import chunked_weights
 from fa_numba.figures.coalescing import coalescing
+from fa_numba.figures.dropout_masks import dropout_masks
 from fa_numba.figures.hbm_bytes import hbm_bytes
 from fa_numba.figures.kept_weights import kept_weights
 from fa_numba.figures.kernel_roofline import kernel_roofline
@@ -392,6 +394,40 @@ def bytes_by_formula_and_meter():
     return hbm_bytes(formula, meter, title=f"flash_attn_v2: N = {N}, d = {d}, {heads} heads")
 
 
+def masks_of_tiles_and_their_cost():
+    N, d, tile = 64, 16, 8
+    i, j = np.indices((8, 8))
+    masks = {
+        "dense": i >= 0,
+        "causal": j <= i,
+        "band and first": (abs(i - j) <= 1) | (j == 0),
+        "diagonal": i == j,
+    }
+    q, k, v = _random(3, 1, N, 1, d)
+    formula, meter = {}, {}
+    for name, mask in masks.items():
+        options = {"block_mask": mask, "block_m": tile, "block_n": tile}
+        (trace,) = _traces(fa_numba.flash_attn_v1, q, k, v, **options)
+        traffic = analysis.flash_attn_v1(1, N, N, 1, 1, d, **options)
+        moved = trace.arrays.keys() - {"block_mask"}  # bytes, not floats
+        meter[name] = sum(trace.arrays[x].load_bytes + trace.arrays[x].store_bytes for x in moved)
+        formula[name] = 4 * sum(traffic.loads.get(x, 0) + traffic.stores.get(x, 0) for x in moved)
+    return block_sparse(masks, formula, meter)
+
+
+def masks_that_nobody_stores():
+    options, units = {"dropout_p": 0.3, "seed": 7}, np.eye(32, dtype=np.float32)[None, :, None]
+    drawn = {}
+    for name, block_m, block_n in (("flash_attn_v1", 4, 16), ("flash_attn_v2", 8, 8)):
+        tiles = {"block_m": block_m, "block_n": block_n}
+        out, *_ = getattr(fa_numba, name)(units, units, units, **options, **tiles)
+        drawn[name] = out[0, :, 0] > 0, block_m, block_n  # P times the unit matrix
+    out, lse = fa_numba.flash_attn_v2(units, units, units, **options)
+    tiles = {"block_m": 16, "block_n": 8}
+    _, _, dv = fa_numba.flash_attn_bwd(units, units, units, units, out, lse, **options, **tiles)
+    return dropout_masks({**drawn, "flash_attn_bwd": (dv[0, :, 0].T > 0, 16, 8)})
+
+
 def mask_and_skipped_tiles():
     seqlen_q, seqlen_k, block = 14, 22, 4
     turn, _ = walks(seqlen_q, seqlen_k, block, block, causal=True)["FlashAttention-2"]
@@ -631,6 +667,8 @@ EXAMPLES = (
     m_l_acc_through_the_tiles,
     weights_through_the_tiles,
     bytes_by_formula_and_meter,
+    masks_of_tiles_and_their_cost,
+    masks_that_nobody_stores,
     mask_and_skipped_tiles,
     what_the_backward_pass_computes,
     growth_of_the_cache,
