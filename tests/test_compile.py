@@ -16,7 +16,12 @@ import pytest
 import fa_numba
 from fa_numba import arrays
 from fa_numba.analysis.feature_dim import FEATURE_MAPS
-from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
+from fa_numba.analysis.machine_code import (
+    TARGETS,
+    compile_kernel,
+    compiler_available,
+    signature_of,
+)
 from fa_numba.kernels.feature_map import feature_map
 from fa_numba.kernels.linear_attn import make_chunk_outputs, make_chunk_states
 from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
@@ -33,15 +38,16 @@ FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *DECODE)
 BACKWARD = ("flash_attn_bwd", "flash_attn_varlen_bwd")
 WITH_DROPOUT = ("flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
 ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
+MAIN = ("flash_attn_v2", "flash_attn_bwd")
 OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk", *CACHE, *SOFTMAXES)
 
 
-def run(name, head_dim=64, causal=False, strided=False, **dropout):
+def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropout):
     """Call a function of the package on small arrays."""
 
     def random(*shape):
         shape = (*shape[:-1], 2 * shape[-1]) if strided else shape
-        x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+        x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32).astype(dtype)
         return x[..., : x.shape[-1] // 2] if strided else x
 
     if name == "block_sparse":
@@ -83,7 +89,7 @@ def run(name, head_dim=64, causal=False, strided=False, **dropout):
     if name == "flash_decode":
         return function(q, k, v, np.full(1, 3, np.int32), causal=causal)
     if name == "merge_states":
-        lse = random(1, 1, 3)
+        lse = np.zeros((1, 1, 3), np.float32)
         return function(q, lse, k, lse)
     if name == "flash_attn_bwd":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
@@ -93,7 +99,7 @@ def run(name, head_dim=64, causal=False, strided=False, **dropout):
 
 @functools.cache
 def launches(name, **options):
-    """(kernel, arguments) of all that a function of the package launches."""
+    """(kernel, arguments) of all that a function of the package launches, once for each type."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         launch = arrays.launch
@@ -107,7 +113,7 @@ def launches(name, **options):
     assert seen, f"{name} launched nothing through arrays.launch"
     if name in BACKWARD:
         seen = [s for s in seen if s[0].py_func.__name__ not in (f"{v2}_kernel" for v2 in V2)]
-    return seen
+    return list({(kernel, signature_of(args)): (kernel, args) for kernel, args in seen}.values())
 
 
 def check(kernel, args, cc):
@@ -126,6 +132,7 @@ def check_budget(kernel, args, cc):
     registers, shared = map(int, stated.groups())
     assert code.registers <= registers
     assert code.shared_bytes <= shared
+    return code
 
 
 @pytest.mark.parametrize("cc", TARGETS, ids=lambda cc: "sm_" + "".join(map(str, cc)))
@@ -143,6 +150,19 @@ def test_within_the_stated_budget(name, causal, cc):
 def test_dropout_stays_within_the_stated_budget(name, cc):
     for kernel, args in launches(name, causal=True, dropout_p=0.1):
         check_budget(kernel, args, cc)
+
+
+# Both for every target where it matters most; every function in the one that Numba is worse at.
+@pytest.mark.parametrize(
+    "name, dtype, cc",
+    [(name, dtype, cc) for name in MAIN for dtype in ("float16", "bfloat16") for cc in TARGETS]
+    + [(name, "bfloat16", TARGETS[0]) for name in (*ATTENTION, *OTHERS) if name not in MAIN],
+)
+def test_16_bits_stay_within_the_same_budget(name, dtype, cc):
+    pytest.importorskip("ml_dtypes")
+    for kernel, args in launches(name, dtype=dtype):
+        code = check_budget(kernel, args, cc)
+        assert "call" not in code.ptx  # as Numba computes in 16 bits
 
 
 @pytest.mark.parametrize("k", [1, 2, 16, 32])
