@@ -16,7 +16,7 @@ from fa_numba.figures.style import (
 
 
 @on_paper
-def traffic_growth(lengths, curves, *, title=""):
+def traffic_growth(lengths, curves, *, title="", ylabel="MB through HBM"):
     """One line per algorithm.
 
     Parameters
@@ -24,7 +24,7 @@ def traffic_growth(lengths, curves, *, title=""):
     lengths : list of int
     curves : dict of str to list of int
         Bytes at each length.
-    title : str, optional
+    title, ylabel : str, optional
 
     Returns
     -------
@@ -47,7 +47,7 @@ def traffic_growth(lengths, curves, *, title=""):
     ax.set_yscale("log")
     ax.set_xticks(lengths, [f"{n // 1024}K" if n >= 1024 else str(n) for n in lengths])
     ax.set_xlabel("sequence length N", fontsize=9)
-    ax.set_ylabel("MB through HBM", fontsize=9)
+    ax.set_ylabel(ylabel, fontsize=9)
     ax.set_title(title, loc="left", fontsize=11, color=INK)
     label_ends(ax, lengths[-1], ends)
     return figure
