@@ -209,15 +209,14 @@ def full(like, shape, value, dtype=np.float32):
 
 def from_numpy(like, x):
     """A NumPy array as one of the library and on the device of `like`; for NumPy, the same."""
+    if dtype_name(x) == "bfloat16" and library_of(like) != "numpy":
+        return _seen_as(from_numpy(like, x.view(np.int16)), "bfloat16")
     match library_of(like):
         case "cupy":
             with like.device:
                 return sys.modules["cupy"].asarray(x)
         case "torch":
-            torch = sys.modules["torch"]
-            if x.dtype.name == "bfloat16":  # which PyTorch does not take from NumPy
-                return torch.tensor(x.view(np.int16), device=like.device).view(torch.bfloat16)
-            return torch.tensor(x, device=like.device)
+            return sys.modules["torch"].tensor(x, device=like.device)
         case "numba":
             return cuda.to_device(np.ascontiguousarray(x))
     return x
@@ -225,14 +224,13 @@ def from_numpy(like, x):
 
 def to_numpy(x):
     """A copy of an array in host memory; for a GPU array this waits for the GPU."""
+    if dtype_name(x) == "bfloat16" and library_of(x) != "numpy":
+        return to_numpy(_seen_as(x, "int16")).view("bfloat16")
     match library_of(x):
         case "cupy":
             return x.get()
         case "torch":
-            x = x.detach().cpu()
-            if dtype_name(x) == "bfloat16":  # which PyTorch does not give to NumPy
-                return x.view(sys.modules["torch"].int16).numpy().view("bfloat16")
-            return x.numpy()
+            return x.detach().cpu().numpy()
         case "numba":
             return x.copy_to_host()
     return x.copy()
@@ -249,9 +247,19 @@ def astype(x, dtype):
         case "torch":
             return x.to(_torch_dtype(dtype))
         case "numba":
-            return cuda.to_device(x.copy_to_host().astype(dtype))
+            return from_numpy(x, to_numpy(x).astype(dtype))
     with np.errstate(over="ignore"):
         return x.astype(dtype)
+
+
+def _seen_as(x, name):
+    """A GPU array's bits as another dtype: bfloat16 is copied to and fro as integers.
+
+    Not every library can copy it as what it is, for plain NumPy does not have it.
+    """
+    if library_of(x) == "torch":
+        return x.detach().view(_torch_dtype(name))
+    return x.view(np.dtype(name))
 
 
 def _torch_dtype(dtype):
@@ -370,5 +378,4 @@ def _for_numba(x):
     if dtype_name(x) != "bfloat16":
         return cuda.as_cuda_array(x, sync=False)
     # The interface has no name for bfloat16: it goes through as 16-bit integers.
-    int16 = sys.modules["torch"].int16 if library_of(x) == "torch" else np.int16
-    return cuda.as_cuda_array(x.view(int16), sync=False).view("bfloat16")
+    return cuda.as_cuda_array(_seen_as(x, "int16"), sync=False).view("bfloat16")

@@ -161,6 +161,16 @@ def test_every_dtype_goes_there_and_back(log, library, name):
     np.testing.assert_array_equal(rounded, np.full((3, 5), 2.7, np.float32).astype(name))
 
 
+@pytest.mark.skipif(arrays.gpu_available(), reason="needs a machine without a GPU")
+def test_numba_device_arrays_keep_bfloat16():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    x = arrays.from_numpy(cuda.device_array(1), np.ones((1, 4, 1, 8), bfloat16))
+    for name in ("flash_attn_v1", "flash_attn_v2"):
+        out, *_ = getattr(fa_numba, name)(x, x, x)
+        assert arrays.library_of(out) == "numba" and out.dtype == bfloat16
+        assert (arrays.to_numpy(out) == 1).all()
+
+
 @pytest.mark.parametrize("library", [CupyArray, TorchTensor])
 def test_bfloat16_is_given_to_numba_as_its_bits_and_renamed(log, library):
     """The array interface has no name for it: PyTorch has called it float16, and raised."""

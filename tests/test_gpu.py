@@ -3,9 +3,10 @@
 `-k small` keeps the cases that are small enough for compute-sanitizer (`make sanitize`).
 """
 
+import dtype_cases
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, float32
 
 import fa_numba
 from fa_numba import analysis, arrays, reference
@@ -535,8 +536,10 @@ def test_copy_pages_small(sizes):
 
 def to_library(library, x):
     if library == "torch":
-        return pytest.importorskip("torch").tensor(x, device="cuda")
-    return cuda.to_device(x) if library == "numba" else cupy.asarray(x)
+        like = pytest.importorskip("torch").empty(0, device="cuda")
+    else:
+        like = cuda.device_array(1) if library == "numba" else cupy.empty(0)
+    return arrays.from_numpy(like, x)
 
 
 @pytest.mark.parametrize("library", ["cupy", "torch", "numba"])
@@ -567,6 +570,59 @@ def test_swap_pages_within_a_gpu_small():
     fa_numba.swap_pages(*(cupy.asarray(x) for x in source), *on_gpu, *numbers)
     for x, x_ref in zip(on_gpu, want, strict=True):
         np.testing.assert_array_equal(x.get(), x_ref)
+
+
+# One head_dim and one mask for all, so that few kernels are to be compiled.
+DTYPE_SHAPES = {"small": (2, 17, 33, 4, 2, 64), "large": (2, 1000, 1500, 4, 2, 64)}
+DTYPE_MASK = {"causal": True, "softcap": 20.0, "alibi": True}
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", DTYPE_SHAPES)
+@pytest.mark.parametrize("name", [*dtype_cases.ATTENTION, *dtype_cases.OTHERS])
+def test_16_bits(name, size, dtype, library):
+    pytest.importorskip("ml_dtypes")
+    if size == "large" and name == "linear_attn_taylor2":
+        pytest.skip("a state of megabytes for every token")
+    options = [DTYPE_MASK] if name in dtype_cases.ATTENTION else []
+    check = (dtype_cases.ATTENTION | dtype_cases.OTHERS)[name]
+    rng, dtype = np.random.default_rng(0), np.dtype(dtype).type
+    check(rng, dtype, lambda x: to_library(library, x), DTYPE_SHAPES[size], *options)
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch", "numba"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_results_of_16_bits_are_of_the_library_and_dtype_small(dtype, library):
+    pytest.importorskip("ml_dtypes")
+    q, k, v, _ = make_case((2, 17, 33, 2, 2, 64, False))
+    q, k, v = (to_library(library, x.astype(dtype)) for x in (q, k, v))
+    for name in ("flash_attn_v1", "flash_attn_v2"):
+        out, *statistics = getattr(fa_numba, name)(q, k, v)
+        assert type(out) is type(q) and out.dtype == q.dtype
+        assert all(arrays.dtype_name(x) == "float32" for x in statistics)
+
+
+@cuda.jit
+def convert(x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = float32(x[i])
+
+
+def test_bfloat16_converts_as_ml_dtypes_does_small():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    every = np.arange(2**16, dtype=np.uint16).view(bfloat16)
+    tails = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    heads = np.arange(0, 2**16, 7, dtype=np.uint32) << 16
+    for x, dtype in (
+        (every, np.float32),
+        ((heads[:, None] | tails).ravel().view(np.float32), bfloat16),
+    ):
+        y = cupy.empty(x.shape, dtype)
+        arrays.launch(convert, (-(-x.size // 256),), (256,), to_library("cupy", x), y)
+        want = x.astype(dtype).astype(np.float32)
+        np.testing.assert_array_equal(arrays.to_numpy(y).astype(np.float32), want)
 
 
 def test_strided_arrays_small():
