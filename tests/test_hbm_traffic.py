@@ -45,22 +45,24 @@ def alibi(problem):
 
 
 def metered(function, *args, **options):
-    """Loads and stores of every kernel that a function launches, by parameter."""
+    """Loads and stores of every kernel that a function launches, by parameter; and bytes."""
     with simt.tracing() as traces:
         function(*args, **options)
-    loads, stores = {}, {}
+    loads, stores, moved = {}, {}, 0
     for trace in traces:
         for name, counts in trace.arrays.items():
             loads[name] = loads.get(name, 0) + counts.loads
             stores[name] = stores.get(name, 0) + counts.stores
-    return loads, stores
+            moved += counts.load_bytes + counts.store_bytes
+    return loads, stores, moved
 
 
-def check(traffic, meter):
+def check(traffic, meter, dtype_bytes=4):
+    *meter, moved = meter
     for formula, counted in zip((traffic.loads, traffic.stores), meter, strict=True):
         assert nonzero(formula) == nonzero(counted)
     assert traffic.elements() == sum(sum(counted.values()) for counted in meter)
-    assert traffic.bytes(2) == 2 * traffic.elements()
+    assert traffic.bytes(dtype_bytes) == moved
 
 
 def nonzero(counts):
@@ -229,6 +231,16 @@ def test_merge_states(batch, seqlen_q, num_heads, head_dim):
 
 
 @few
+@given(problems, st.booleans(), masks, st.sampled_from([(32, 16), (32, 32), (64, 16)]))
+def test_flash_attn_simt(problem, causal, mask, tiles):
+    options = {"causal": causal, **mask} | dict(zip(("block_m", "block_n"), tiles, strict=True))
+    formula = hbm_traffic.flash_attn_simt(*problem, **options, alibi=True)
+    q, k, v = make_qkv(np.random.default_rng(0), *problem)
+    slopes = alibi(problem)
+    check(formula, metered(fa_numba.flash_attn_simt, q, k, v, alibi_slopes=slopes, **options))
+
+
+@few
 @given(st.lists(st.integers(0, 20), max_size=4), small, st.integers(1, 3), small, st.integers(0, 5))
 def test_paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, extra):
     caches = make_paged_cache(np.random.default_rng(0), seq_lens, page_size, num_kv_heads, head_dim)
@@ -260,6 +272,45 @@ def test_copy_and_swap_pages(num_copies, page_size, num_kv_heads, head_dim):
     check(hbm_traffic.copy_pages(*sizes), metered(fa_numba.copy_pages, k, v, *numbers))
     meter = metered(fa_numba.swap_pages, k, v, k_dst, v_dst, *numbers)
     check(hbm_traffic.swap_pages(*sizes), meter)
+
+
+def test_bytes_of_16_bits(rng):
+    """Half of them for q and what is like it; not for statistics, partial results and tables."""
+
+    def half(*shape):
+        return random(rng, *shape).astype(np.float16)
+
+    problem = batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim = 2, 9, 20, 4, 2, 8
+    q, k, v = (x.astype(np.float16) for x in make_qkv(rng, *problem))
+    lse, lengths = random(rng, batch, num_heads, seqlen_q), np.array([20, 7], np.int32)
+    *caches, block_table, _ = make_paged_cache(rng, lengths, 5, num_kv_heads, head_dim)
+    caches = [x.astype(np.float16) for x in caches]
+    token = (num_kv_heads, head_dim)
+    slots, numbers = np.arange(3, dtype=np.int32), [np.array([i], np.int32) for i in (0, 2)]
+    decode = (seqlen_q, num_heads, *token)
+    bits = np.ones((1, 3), bool)
+    calls = {name: ((2, 70), (half(2, 70),)) for name in SOFTMAXES}
+    calls |= {name: (problem, (q, k, v)) for name in (*FORWARD, "lazy_softmax_attn")}
+    calls |= {
+        "softmax_topk": ((2, 70, 5), (half(2, 70), 5)),
+        "flash_attn_bwd": (problem, (q, q, k, v, q, lse)),
+        "linear_attn": (problem, (q, k, v)),
+        "flash_decode": ((lengths, seqlen_k, *decode), (q, k, v, lengths)),
+        "paged_attn_decode": (
+            (lengths, block_table.shape[1], 5, *decode),
+            (q, *caches, block_table, lengths),
+        ),
+        "paged_kv_lookup": ((lengths, 5, *token), (*caches, block_table, lengths)),
+        "merge_states": ((batch, seqlen_q, num_heads, head_dim), (q, lse, q, lse)),
+        "reshape_and_cache": ((slots, *token), (half(3, *token), half(3, *token), *caches, slots)),
+        "copy_pages": ((1, 5, *token), (*caches, *numbers)),
+    }
+    for name, (sizes, arguments) in calls.items():
+        meter = metered(getattr(fa_numba, name), *arguments)
+        check(getattr(hbm_traffic, name)(*sizes), meter, dtype_bytes=2)
+    options = {"block_m": 16, "block_n": 8, "block_mask": bits}
+    meter = metered(fa_numba.flash_attn_v1, q, k, v, **options)
+    check(hbm_traffic.flash_attn_v1(*problem, **options), meter, dtype_bytes=2)
 
 
 def test_known_figures():

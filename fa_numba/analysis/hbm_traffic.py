@@ -14,6 +14,12 @@ from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
 from fa_numba.analysis.feature_dim import feature_dim, recurrent_by_default
 from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
 
+# Parameters with the dtype of q, k, v; the others are float32 or int32 whatever that is.
+LIKE_Q = frozenset(
+    """q k v out dout dq dk dv out_a out_b k_cache v_cache k_src v_src k_dst v_dst
+    x y w values""".split()
+)
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -23,18 +29,30 @@ class Traffic:
     ----------
     loads, stores : dict of str to int
         By name of the kernels' parameters.
+    in_float32 : tuple of str
+        Parameters that are float32 in this function, though elsewhere they have the dtype of q.
     """
 
     loads: dict = field(default_factory=dict)
     stores: dict = field(default_factory=dict)
+    in_float32: tuple = ()
 
     def elements(self):
         """All loads and stores together."""
         return sum(self.loads.values()) + sum(self.stores.values())
 
     def bytes(self, dtype_bytes=4):
-        """The same in bytes."""
-        return self.elements() * dtype_bytes
+        """The same in bytes, where an element of q, k, v has `dtype_bytes`."""
+        return sum(
+            count * self._bytes_of(name, dtype_bytes)
+            for counts in (self.loads, self.stores)
+            for name, count in counts.items()
+        )
+
+    def _bytes_of(self, name, dtype_bytes):
+        if name == "block_mask":  # bool
+            return 1
+        return dtype_bytes if name in LIKE_Q.difference(self.in_float32) else 4
 
 
 def naive_softmax(num_rows, num_cols):
@@ -170,7 +188,7 @@ def flash_attn_v1(
     block_m=None,
     block_n=None,
 ):
-    """Traffic of `fa_numba.flash_attn_v1`, its first filling of out, l and m not counted.
+    """Traffic of `fa_numba.flash_attn_v1`; filling out, l, m and rounding out are not counted.
 
     Parameters
     ----------
@@ -202,7 +220,7 @@ def flash_attn_v1(
     back_and_forth = {"out": rows * head_dim, "l": rows, "m": rows}
     loads = {"q": rows * head_dim, "k": k, "v": k, **back_and_forth}
     loads |= {"alibi_slopes": alibi * every_thread, "block_mask": looks * every_thread}
-    return Traffic(loads, back_and_forth)
+    return Traffic(loads, back_and_forth, in_float32=("out",))
 
 
 def flash_attn_v2(
