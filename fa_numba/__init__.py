@@ -3,8 +3,10 @@
 from fa_numba import simt
 from fa_numba.arrays import backend
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
+from fa_numba.kernels.flash_attn_simt import flash_attn_simt
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
+from fa_numba.kernels.flash_attn_v2_unsigned import flash_attn_v2_unsigned
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
 from fa_numba.kernels.flash_decode import flash_decode
@@ -25,8 +27,10 @@ __all__ = [
     "backend",
     "copy_pages",
     "flash_attn_bwd",
+    "flash_attn_simt",
     "flash_attn_v1",
     "flash_attn_v2",
+    "flash_attn_v2_unsigned",
     "flash_attn_varlen",
     "flash_attn_varlen_bwd",
     "flash_decode",

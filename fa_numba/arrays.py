@@ -17,7 +17,7 @@ from numba.core.errors import NumbaPerformanceWarning
 
 from fa_numba import bfloat16, launching, simt  # noqa: F401   bfloat16: its conversions
 from fa_numba.simt.host import DeviceArray
-from fa_numba.simt.options import current_options
+from fa_numba.simt.options import current_options, shared_memory_limit
 
 LIBRARIES = {
     "numpy": "NumPy array",
@@ -166,6 +166,19 @@ def num_sms(x):
         return None
     with _device_and_stream(x):
         return cuda.get_current_device().MULTIPROCESSOR_COUNT
+
+
+def shared_bytes_per_block(x):
+    """Shared memory that a thread block may ask for where the kernels of an array run."""
+    if library_of(x) == "numpy" or not gpu_available():
+        return shared_memory_limit(current_options().device)
+    device = device_of(x)
+    return _shared_bytes_per_block(cuda.get_current_device().id if device is None else device)
+
+
+@functools.cache
+def _shared_bytes_per_block(device):
+    return cuda.gpus[device].MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
 def empty(like, shape, dtype=np.float32):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Set
 import numpy as np
 
 from fa_numba import arrays
+from fa_numba.analysis import register_tiling
 from fa_numba.analysis.block_sizes import (
     MAX_THREADS,
     STATIC_SHARED_BYTES,
@@ -739,6 +740,31 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
             f"shared memory, got {block_m} and {block_n}, which need {needed} at {head_dim=}"
         )
     return block_m, block_n
+
+
+def check_forward_tiles(q, head_dim, block_m, block_n):
+    """The tile sizes of `flash_attn_simt`, (block_m, block_n); None is chosen."""
+    limit = arrays.shared_bytes_per_block(q)
+    best_m, best_n = register_tiling.forward_block_sizes(head_dim, limit)
+    block_m = _tile_size("block_m", block_m, best_m)
+    block_n = _tile_size("block_n", block_n, best_n)
+    if not register_tiling.forward_fits(head_dim, block_m, block_n, limit):
+        raise ValueError(
+            f"block_m and block_n must fit the registers and the {limit} bytes of shared memory "
+            f"of a thread block at {head_dim=}, got {block_m} and {block_n}"
+        )
+    return block_m, block_n
+
+
+def _tile_size(name, value, chosen):
+    """A size that tiles in registers may have; None is chosen."""
+    if value is None:
+        return chosen
+    value = _integer(name, value, at_least=1)
+    if value not in register_tiling.SIZES:
+        *sizes, last = register_tiling.SIZES
+        raise ValueError(f"{name} must be {', '.join(map(str, sizes))} or {last}, got {value}")
+    return value
 
 
 def check_block_mask(block_mask, q, k, block_m, block_n):

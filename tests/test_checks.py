@@ -94,6 +94,8 @@ naive = Call(fa_numba.naive_attn, q=X, k=K, v=K)
 lazy = Call(fa_numba.lazy_softmax_attn, q=X, k=K, v=K)
 flash_v1 = Call(fa_numba.flash_attn_v1, q=X, k=K, v=K)
 attention = Call(fa_numba.flash_attn_v2, q=X, k=K, v=K)
+unsigned = Call(fa_numba.flash_attn_v2_unsigned, q=X, k=K, v=K)
+simt = Call(fa_numba.flash_attn_simt, q=X, k=K, v=K)
 block_sparse = Call(  # tiles of 4 × 4 make the mask 2 × 2
     fa_numba.flash_attn_v1, q=X, k=X, v=X, block_m=4, block_n=4, block_mask=ones(2, 2, dtype=bool)
 )
@@ -186,6 +188,10 @@ WRONG_TYPES = [
     (attention, {"softmax_scale": 1j}, "softmax_scale must be a number or None, got complex"),
     (attention, {"block_m": 8.0}, "block_m must be an integer, got 8.0"),
     (attention, {"block_n": True}, "block_n must be an integer, got True"),
+    (unsigned, {"k": None}, "k must be .* got NoneType"),
+    (unsigned, {"causal": 1}, "causal must be True or False, got 1"),
+    (simt, {"v": ones(2, 6, 2, 8, dtype=int)}, "v must be float32.*, got int64"),
+    (simt, {"block_n": 16.0}, "block_n must be an integer, got 16.0"),
     (lookup, {"max_len": 7.5}, "max_len must be an integer, got 7.5"),
     (decode, {"q": None}, "q must be .* got NoneType"),
     (decode, {"k_cache": ones(2, 6, 2, 8, dtype=float)}, "k_cache must be float32.*, got float64"),
@@ -384,6 +390,11 @@ WRONG_VALUES = [
     # options
     (attention, {"softmax_scale": np.nan}, "softmax_scale must be finite in float32, got nan"),
     (attention, {"softmax_scale": 1e39}, "softmax_scale must be finite in float32, got 1e"),
+    (unsigned, {"q": ones(3, 5, 4, 8)}, "k and v must have the batch of q, 3, got 2"),
+    (simt, {"q": ones(2, 5, 4, 9)}, "k and v must have the head_dim of q, 9, got 8"),
+    (simt, {"block_m": 48}, "block_m must be 16, 32, 64 or 128, got 48"),
+    (simt, {"block_n": 0}, "block_n must be at least 1, got 0"),
+    (simt, {"block_m": 128, "block_n": 128}, "must fit the registers .* got 128 and 128"),
     (attention, {"window_size": (-2, 0)}, r"window_size\[0\] must be at least -1, got -2"),
     (backward, {"window_size": (0, -3)}, r"window_size\[1\] must be at least -1, got -3"),
     (attention, {"softcap": -1}, "softcap must be 0, or positive and finite in float32, got -1"),

@@ -15,6 +15,7 @@ import pytest
 
 import fa_numba
 from fa_numba import arrays
+from fa_numba.analysis import register_tiling
 from fa_numba.analysis.feature_dim import FEATURE_MAPS
 from fa_numba.analysis.machine_code import (
     TARGETS,
@@ -23,6 +24,7 @@ from fa_numba.analysis.machine_code import (
     signature_of,
 )
 from fa_numba.kernels.feature_map import feature_map
+from fa_numba.kernels.flash_attn_simt import make_flash_attn_simt
 from fa_numba.kernels.linear_attn import make_chunk_outputs, make_chunk_states
 from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
 from fa_numba.kernels.softmax_topk import make_softmax_topk
@@ -34,7 +36,8 @@ CACHE = ("reshape_and_cache", "copy_pages", "swap_pages")  # change theirs in pl
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
-FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *DECODE)
+LADDER = ("flash_attn_v2_unsigned", "flash_attn_simt")
+FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *LADDER, *DECODE)
 BACKWARD = ("flash_attn_bwd", "flash_attn_varlen_bwd")
 WITH_DROPOUT = ("flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
 ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
@@ -192,10 +195,20 @@ def test_any_head_dim_stays_in_registers(name, head_dim):
         check(kernel, args, (8, 0))
 
 
-@pytest.mark.parametrize("name", [*V2, *BACKWARD, *DECODE, *CACHE])
+@pytest.mark.parametrize("name", [*V2, *LADDER, *BACKWARD, *DECODE, *CACHE])
 def test_strided_arrays_cost_no_spill(name):
     for kernel, args in launches(name, strided=True):
         check(kernel, args, (9, 0, "a"))
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+def test_the_largest_register_tiles_fit(head_dim):
+    q, lse = np.zeros((1, 3, 1, head_dim), np.float32), np.zeros((1, 1, 3), np.float32)
+    block_m, block_n = register_tiling.forward_block_sizes(head_dim, 227 * 1024)  # of an H200
+    kernel = make_flash_attn_simt(head_dim, block_m, block_n, True)
+    code = check(kernel, (q, q, q, q, lse, np.float32(1), np.float32(0)), (9, 0, "a"))
+    loads = {label for label in code.counts if label.startswith("LDS")}
+    assert loads == {"LDS.128"}  # four neighbours are one load, everywhere
 
 
 def test_every_solution_compiles_to_machine_code():

@@ -241,6 +241,16 @@ def test_flash_attn_simt(problem, causal, mask, tiles):
 
 
 @few
+@given(problems, st.booleans(), masks, st.sampled_from([(32, 16), (32, 32), (64, 16)]))
+def test_flash_attn_simt(problem, causal, mask, tiles):
+    options = {"causal": causal, **mask} | dict(zip(("block_m", "block_n"), tiles, strict=True))
+    formula = hbm_traffic.flash_attn_simt(*problem, **options, alibi=True)
+    q, k, v = make_qkv(np.random.default_rng(0), *problem)
+    slopes = alibi(problem)
+    check(formula, metered(fa_numba.flash_attn_simt, q, k, v, alibi_slopes=slopes, **options))
+
+
+@few
 @given(st.lists(st.integers(0, 20), max_size=4), small, st.integers(1, 3), small, st.integers(0, 5))
 def test_paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, extra):
     caches = make_paged_cache(np.random.default_rng(0), seq_lens, page_size, num_kv_heads, head_dim)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
 from fa_numba.analysis.feature_dim import feature_dim, recurrent_by_default
 from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
+from fa_numba.analysis.register_tiling import forward_tiling
 
 # Parameters with the dtype of q, k, v; the others are float32 or int32 whatever that is.
 LIKE_Q = frozenset(
@@ -260,6 +261,44 @@ def flash_attn_v2(
     slopes = alibi * heads * ceil_div(seqlen_q, block_m) * block_m * block_n
     loads = {"q": q, "k": k, "v": k, "alibi_slopes": slopes}
     return Traffic(loads, {"out": q, "lse": heads * seqlen_q})
+
+
+def flash_attn_simt(
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    block_m,
+    block_n,
+    causal=False,
+    window_size=(-1, -1),
+    alibi=False,
+):
+    """Traffic of `fa_numba.flash_attn_simt`: that of `flash_attn_v2` with tiles of these sizes.
+
+    Parameters
+    ----------
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
+    block_m, block_n : int
+    causal : bool, default=False
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+
+    Returns
+    -------
+    Traffic
+    """
+    sizes = batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim
+    options = {"causal": causal, "window_size": window_size}
+    traffic = flash_attn_v2(*sizes, **options, block_m=block_m, block_n=block_n)
+    threads = forward_tiling(head_dim, block_m, block_n).threads  # each reads a slope
+    traffic.loads["alibi_slopes"] = (
+        alibi * batch * num_heads * ceil_div(seqlen_q, block_m) * threads
+    )
+    return traffic
 
 
 def flash_attn_varlen(

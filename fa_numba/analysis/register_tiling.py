@@ -1,0 +1,83 @@
+"""How the kernels with register tiles cut their work: threads, registers, shared memory.
+
+A thread holds a few rows of several columns of each product, and a thread block as many threads as
+its tiles have need of. What fits is a matter of 255 registers per thread, and of the shared memory
+that a GPU gives to a thread block that asks for more than 48 KiB: 64 KiB on a T4, 163 on an A100,
+99 on the GPUs of that time for graphics, 227 on an H100.
+"""
+
+from typing import NamedTuple
+
+from fa_numba.analysis.block_sizes import ceil_div
+
+SIZES = (16, 32, 64, 128)  # of block_m and block_n
+
+
+class ForwardTiling(NamedTuple):
+    """How a thread block of `flash_attn_simt` divides its tiles.
+
+    Attributes
+    ----------
+    width : int
+        Columns of the tiles of Q, K, V: head_dim rounded up.
+    rows : int
+        Of S and of out, that a thread holds.
+    threads_x, threads_y : int
+        Threads beside each other, and below each other.
+    k_start, v_start : int
+        Where the tiles of K and V begin in shared memory, in floats. That of Q begins at 0; that
+        of P takes K's place.
+    shared_bytes : int
+    """
+
+    width: int
+    rows: int
+    threads_x: int
+    threads_y: int
+    k_start: int
+    v_start: int
+    shared_bytes: int
+
+    @property
+    def threads(self):
+        """Of a thread block."""
+        return self.threads_x * self.threads_y
+
+
+def forward_tiling(head_dim, block_m, block_n):
+    """The `ForwardTiling` of tiles of block_m queries and block_n keys."""
+    threads_x = 8 if head_dim <= 96 else 16
+    width = ceil_div(head_dim, 4 * threads_x) * 4 * threads_x  # a thread owns fours of columns
+    # out, and what one tile adds to it, are 2 · rows · columns registers: 128 are affordable.
+    rows = 8 if width // threads_x <= 8 else 4
+    k_start = block_m * (width + 4)
+    v_start = k_start + max(block_n * (width + 4), block_m * (block_n + threads_x))
+    shared_bytes = 4 * (v_start + block_n * width)
+    return ForwardTiling(width, rows, threads_x, block_m // rows, k_start, v_start, shared_bytes)
+
+
+def forward_fits(head_dim, block_m, block_n, shared_limit):
+    """True where a thread block with these tiles has registers and shared memory enough."""
+    tiling = forward_tiling(head_dim, block_m, block_n)
+    # Whole warps, and two of 128 threads or one of 256 with 255 registers fit into an SM; a thread
+    # has at most 8 columns of S.
+    return (
+        32 <= tiling.threads <= 256
+        and tiling.threads_x <= block_n <= 8 * tiling.threads_x
+        and tiling.shared_bytes <= shared_limit
+    )
+
+
+def forward_block_sizes(head_dim, shared_limit):
+    """(block_m, block_n) of `flash_attn_simt` where a thread block may have so many bytes.
+
+    The largest tile of scores that fits; of equally large ones that with more queries, because K
+    and V are loaded once for each tile of queries.
+    """
+    fitting = [
+        (block_m, block_n)
+        for block_m in SIZES
+        for block_n in SIZES
+        if forward_fits(head_dim, block_m, block_n, shared_limit)
+    ]
+    return max(fitting, key=lambda sizes: (sizes[0] * sizes[1], sizes[0]))
