@@ -64,6 +64,20 @@ def make_ldmatrix(TRANS):
 
 
 @cuda.jit
+def stmatrix_kernel(x, y):
+    """x: 4 registers of 32 lanes; y: 32 rows of 16 bytes."""
+    tile = cuda.shared.array(128, uint32)
+    fragment = cuda.local.array(4, uint32)
+    lane = cuda.threadIdx.x
+    for i in range(4):
+        fragment[i] = x[4 * lane + i]
+    ldmatrix.stmatrix_x4(shared_address(tile) + 16 * lane, fragment)
+    cuda.syncthreads()
+    for i in range(4):
+        y[4 * lane + i] = tile[4 * lane + i]
+
+
+@cuda.jit
 def cp_async_kernel(x, num_bytes, y):
     """Thread i copies num_bytes[i] of its 16 bytes of x to y, through shared memory."""
     tile = cuda.shared.array(128, uint32)
@@ -152,6 +166,23 @@ def make_tma(ROWS, BLOCKS):
             y[j] = bytes_of[start + j]
 
     return tma_kernel
+
+
+@cuda.jit
+def tma_store_kernel(x, tensor_map, row, head, b):
+    """x: 16 rows of 128 bytes as they lie in shared memory, stored to columns 64 on."""
+    bytes_of = cuda.shared.array(0, uint8)
+    tile = (shared_address(bytes_of) + 1023) & 0xFFFFFC00
+    start = tile - shared_address(bytes_of)
+    i = cuda.threadIdx.x
+    for j in range(i, 16 * tma.ROW_BYTES, 32):
+        bytes_of[start + j] = x[j]
+    barriers.fence_async_proxy()
+    cuda.syncthreads()
+    if i == 0:
+        tma.tma_store_4d(tensor_map, 64, row, head, b, tile)
+        tma.tma_store_commit()
+        tma.tma_store_wait_read(0)
 
 
 @functools.cache
@@ -244,6 +275,7 @@ KERNELS = {
     "mma bf16": (make_mma("bfloat16"), (u32, u32, f32), AMPERE, "HMMA.16816.F32.BF16"),
     "ldmatrix": (make_ldmatrix(False), (u32, u32), AMPERE, "LDSM.16.M88.4"),
     "ldmatrix trans": (make_ldmatrix(True), (u32, u32), AMPERE, "LDSM.16.MT88.4"),
+    "stmatrix": (stmatrix_kernel, (u32, u32), HOPPER, "STSM.16.M88.4"),
     "cp.async": (cp_async_kernel, (u32, u32, u32), AMPERE, "LDGSTS.E.BYPASS.LTC128B.128"),
     "pack f16": (make_pack("float16"), (f32, f32, u32), AMPERE, "F2FP"),
     "pack bf16": (make_pack("bfloat16"), (f32, f32, u32), AMPERE, "F2FP.BF16"),
@@ -251,6 +283,9 @@ KERNELS = {
     "mbarrier": (mbarrier_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "bounded wait": (bounded_wait_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "tma": (make_tma(8, 2), (types.uint64, int32, int32, int32, u8), HOPPER, "UTMALDG.4D"),
+    "tma store": (
+        tma_store_kernel, (u8, types.uint64, int32, int32, int32), HOPPER, "UTMASTG.4D",
+    ),
     "wgmma f16": (
         make_wgmma(64, 64, "float16", False), (u8, u8, f32), HOPPER, "HGMMA.64x64x16.F32",
     ),

@@ -19,7 +19,8 @@ from fa_numba.analysis.machine_code import (
     disassembler_available,
 )
 from fa_numba.tensor_core import layouts, wgmma
-from fa_numba.tensor_core.flash_attn_mma import block_n_of, make_flash_attn_mma
+from fa_numba.tensor_core.flash_attn_mma import make_flash_attn_mma
+from fa_numba.tensor_core.flash_attn_mma import tile_sizes as mma_tile_sizes
 from fa_numba.tensor_core.flash_attn_wgmma import make_flash_attn_wgmma
 from fa_numba.tensor_core.flash_attn_ws import make_flash_attn_ws, tile_sizes
 
@@ -96,10 +97,11 @@ def test_descriptor():
 
 
 @needs_compiler
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+@pytest.mark.parametrize(
+    "head_dim, dtype, causal", [(64, "float16", True), (128, "bfloat16", False)]
+)
 def test_flash_attn_mma_stays_in_registers(head_dim, dtype, causal):
-    kernel = make_flash_attn_mma(head_dim, block_n_of(head_dim), causal, dtype)
+    kernel = make_flash_attn_mma(head_dim, *mma_tile_sizes(head_dim), causal, dtype)
     x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
     args = (x, x, x, types.Array(types.float16, 4, "C"), lse, types.float32)
     code = compile_kernel(kernel, args, cc=(8, 0))
@@ -108,8 +110,9 @@ def test_flash_attn_mma_stays_in_registers(head_dim, dtype, causal):
 
 
 @needs_compiler
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+@pytest.mark.parametrize(
+    "head_dim, dtype, causal", [(64, "float16", False), (128, "bfloat16", True)]
+)
 @pytest.mark.parametrize("name", ["wgmma", "ws"])
 def test_wgmma_kernels_stay_in_registers(name, head_dim, dtype, causal):
     if name == "wgmma":

@@ -87,6 +87,15 @@ def test_ldmatrix(rng, trans):
     np.testing.assert_array_equal(y, want.ravel())
 
 
+@needs_hopper
+def test_stmatrix(rng):
+    x = rng.integers(0, 1 << 16, (4, 8, 8)).astype(np.uint16)
+    registers = np.stack([as_registers(matrix, layouts.ldmatrix()) for matrix in x], axis=1)
+    y = np.zeros(128, np.uint32)
+    run(kernels.stmatrix_kernel, 32, registers.ravel(), y)
+    np.testing.assert_array_equal(y, x.view(np.uint32).ravel())
+
+
 def test_cp_async(rng):
     x, y = rng.integers(1, 1 << 32, 128).astype(np.uint32), np.zeros(128, np.uint32)
     num_bytes = np.arange(32, dtype=np.uint32) % 5 * 4
@@ -152,6 +161,23 @@ def test_tma(rng, dtype, head_dim, row):
 
 
 @needs_hopper
+@pytest.mark.parametrize("head_dim", [128, 72])
+@pytest.mark.parametrize("row", [0, 30, 40, -3])
+def test_tma_store(rng, head_dim, row):
+    x = cupy.full((2, 40, 3, head_dim), 7, np.float16)
+    box = integers(rng, (16, 64), np.float16)
+    tensor_map = tma.encode_tensor_map(x.data.ptr, x.shape, x.strides, 16, "float16")
+    tensor_map = cupy.asarray(tensor_map)
+    where = np.array([row, 2, 1], np.int32)
+    kernel, address = kernels.tma_store_kernel, np.uint64(tensor_map.data.ptr)
+    run(kernel, 32, as_tile(box), address, *where, shared_bytes=4096)
+    want = np.full(x.shape, 7, np.float16)
+    inside = [r for r in range(16) if 0 <= row + r < 40]
+    want[1, [row + r for r in inside], 2, 64:] = box[inside, : head_dim - 64]
+    np.testing.assert_array_equal(x.get(), want)
+
+
+@needs_hopper
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n, k", [(8, 16), (64, 64), (128, 80), (96, 128), (256, 64)])
 def test_wgmma(rng, dtype, n, k):
@@ -208,6 +234,8 @@ CASES = [
     (1, 257, 130, 2, 1, 72, False),
     (1, 257, 300, 2, 2, 96, True),
     (1, 300, 257, 2, 1, 112, False),
+    (1, 200, 333, 2, 1, 256, True),
+    (1, 333, 257, 1, 1, 192, False),
     (1, 4096, 4096, 2, 1, 128, True),
     (1, 4096, 4096, 2, 1, 64, False),
 ]

@@ -32,28 +32,30 @@ from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.tensor_core.ptx import global_address, shared_address
 
 THREADS = 128
-M_TILES = 2  # of 16 rows, that a warp owns
-BLOCK_M = 4 * M_TILES * 16
 ROW_BYTES = 128  # a tile is made of blocks of 64 columns
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
 
 
-def block_n_of(head_dim):
-    """Keys in a tile: as many as leave everything in registers."""
-    return 64 if head_dim <= 64 else 32
+def tile_sizes(head_dim):
+    """(M_TILES, BLOCK_N), as large as leaves everything in registers.
+
+    A warp owns M_TILES times 16 query rows, the thread block 4 times as many.
+    """
+    return (2, 64) if head_dim <= 64 else (2, 32) if head_dim <= 128 else (1, 32)
 
 
-def shared_bytes(HEAD_DIM, BLOCK_N):
+def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    return (BLOCK_M + 2 * BLOCK_N) * ceil_div(HEAD_DIM, 64) * ROW_BYTES
+    return (64 * M_TILES + 2 * BLOCK_N) * ceil_div(HEAD_DIM, 64) * ROW_BYTES
 
 
 @functools.cache
-def make_flash_attn_mma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
+def make_flash_attn_mma(HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16".
     """
+    BLOCK_M = 64 * M_TILES
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
     NUM_BLOCKS = ceil_div(HEAD_DIM, 64)
     WHOLE_BLOCKS = HEAD_DIM % 64 == 0
@@ -88,11 +90,11 @@ def make_flash_attn_mma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     def flash_attn_mma_kernel(q, k, v, out, lse, scale):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
-        grid      (num_m_tiles, num_heads, batch); 128 threads: warp w has rows 32 w to 32 w + 31
+        grid      (num_m_tiles, num_heads, batch); 128 threads, a warp has 16 · M_TILES rows
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM); in blocks of 64
                   columns, swizzled
-        private   s (2, BLOCK_N / 8, 4), p (2, BLOCK_N / 16, 4), acc (2, HEAD_DIM / 8, 4), fragments
-                  of Q, K and V; m_i, l_i, alpha for four rows
+        private   s (M_TILES, BLOCK_N / 8, 4), p (M_TILES, BLOCK_N / 16, 4), acc (M_TILES,
+                  HEAD_DIM / 8, 4), fragments of Q, K and V; m_i, l_i, alpha for 2 · M_TILES rows
         HBM       Q, out, lse once; K and V once per tile of queries
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, two thread blocks per SM
@@ -117,7 +119,7 @@ def make_flash_attn_mma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         # The last rows see the most keys under a causal mask: begun first, they do not end last.
         m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * BLOCK_M
-        m = m_start + warp_row + (lane >> 2)  # this lane's first row; the others 8, 16, 24 on
+        m = m_start + warp_row + (lane >> 2)  # this lane's first row; the others 8, 16, ... on
         position = m + seqlen_k - seqlen_q
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
 
@@ -231,9 +233,9 @@ def flash_attn_mma(q, k, v, *, causal=False, softmax_scale=None):
         "flash_attn_mma", q, k, v, causal, softmax_scale, AMPERE
     )
     batch, seqlen_q, num_heads, head_dim = q.shape
-    block_n = block_n_of(head_dim)
-    kernel = make_flash_attn_mma(head_dim, block_n, causal, arrays.dtype_name(q))
-    grid = (ceil_div(seqlen_q, BLOCK_M), num_heads, batch)
-    size = shared_bytes(head_dim, block_n)
+    m_tiles, block_n = tile_sizes(head_dim)
+    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, arrays.dtype_name(q))
+    grid = (ceil_div(seqlen_q, 64 * m_tiles), num_heads, batch)
+    size = shared_bytes(head_dim, m_tiles, block_n)
     launch(kernel, grid, THREADS, q, k, v, out, lse, scale, shared_bytes=size)
     return out, lse

@@ -64,6 +64,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     """
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
     NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    BLOCKS_PER_SM = 2 if COLS <= 128 else 1  # by the registers of acc
     Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one warpgroup
     KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
@@ -78,7 +79,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     load_tile = make_load_tile(NUM_BLOCKS)
     wait = mbarrier.wait_function()
 
-    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 2))
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, BLOCKS_PER_SM))
     def flash_attn_wgmma_kernel(q_map, k_map, v_map, out, lse, seqlen_k, group_size, scale):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
@@ -89,7 +90,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
                   for two rows
         HBM       Q, out, lse once; K and V once per tile of queries
         paper     FlashAttention-2, Algorithm 1
-        budget    128 registers, two thread blocks per SM
+        budget    128 registers, two thread blocks per SM; 255 and one where HEAD_DIM > 128
         """
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         k_tile = q_tile + 2 * Q_BYTES
@@ -179,7 +180,7 @@ def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None):
     q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
-        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 128.
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     softmax_scale : float, default=1/√head_dim

@@ -57,7 +57,9 @@ REGISTERS = {2: (24, 240), 3: (32, 160)}
 
 def tile_sizes(head_dim):
     """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
-    return (3, 128) if head_dim <= 64 else (2, 128)
+    if head_dim <= 64:
+        return 3, 128
+    return 2, 128 if head_dim <= 128 else 96 if head_dim <= 192 else 80
 
 
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
@@ -240,7 +242,7 @@ def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
     q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
-        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 128.
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     softmax_scale : float, default=1/√head_dim

@@ -21,7 +21,7 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from fa_numba.tensor_core.ptx import statement
+from fa_numba.tensor_core.ptx import literal, statement
 
 ROW_BYTES = 128  # of a block, the width of the swizzle
 BLOCK_COLS = ROW_BYTES // 2  # 16-bit elements in them
@@ -55,6 +55,45 @@ def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barri
         batch=coordinate,
         barrier=types.uint32,
     )
+
+
+@intrinsic
+def tma_store_4d(typingctx, tensor_map, col, row, head, batch, source):
+    """Start to copy a box to [batch, head, row, col]; what lies outside of the array is left out.
+
+    What ordinary stores wrote to the box needs `barriers.fence_async_proxy` before. Parameters are
+    those of `tma_load_4d`; `source` is an address in shared memory.
+    """
+    coordinate = types.uint32
+    return statement(
+        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group "
+        "[<tensor_map>, {<col>, <row>, <head>, <batch>}], [<source>];",
+        tensor_map=types.uint64,
+        col=coordinate,
+        row=coordinate,
+        head=coordinate,
+        batch=coordinate,
+        source=types.uint32,
+    )
+
+
+@intrinsic
+def tma_store_commit(typingctx):
+    """Close the stores that this thread started since the last call into a group."""
+    return statement("cp.async.bulk.commit_group;")
+
+
+@intrinsic
+def tma_store_wait_read(typingctx, pending):
+    """Wait until all but the newest `pending` groups of this thread have been read.
+
+    Then shared memory may be overwritten; in global memory they are when the kernel ends.
+
+    Parameters
+    ----------
+    pending : int, a compile-time constant
+    """
+    return statement(f"cp.async.bulk.wait_group.read {literal(pending)};", pending=pending)
 
 
 @functools.cache
