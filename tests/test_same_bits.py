@@ -1,0 +1,87 @@
+"""The same bits, of every function that returns arrays: from run to run, and for any strides."""
+
+import numpy as np
+import pytest
+from cases import make_paged_cache, make_qkv, random
+
+import fa_numba
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+ATTENTION = ("naive_attn", "lazy_softmax_attn", "flash_attn_v1", "flash_attn_v2")
+LADDER = ("flash_attn_v2_unsigned", "flash_attn_simt")
+SOFTMAX = ("naive_softmax", "safe_softmax", "online_softmax")
+STARTS = [np.array(starts, np.int32) for starts in ([0, 4, 4, 11], [0, 6, 9, 13])]
+
+
+def make_calls(rng, head_dim=7):
+    """The arguments of each function, and its options."""
+    q, k, v = make_qkv(rng, 2, 11, 13, 4, 2, head_dim)
+    dout, lengths = random(rng, *q.shape), np.array([13, 6], np.int32)
+    causal = {"causal": True}
+    calls = {name: ((q, k, v), causal) for name in (*ATTENTION, *LADDER)}
+    calls |= {name: ((random(rng, 5, 140),), {}) for name in SOFTMAX}
+    out, lse = fa_numba.flash_attn_v2(q, k, v, causal=True)
+    packed = [x[0] for x in (q, k, v)]
+    some = fa_numba.flash_attn_varlen(*packed, *STARTS, causal=True)
+    paged = make_paged_cache(rng, [9, 4], 3, 2, head_dim)
+    return calls | {
+        "softmax_topk": ((random(rng, 5, 140),), {"k": 6}),
+        "flash_attn_bwd": ((dout, q, k, v, out, lse), causal),
+        "flash_attn_varlen": ((*packed, *STARTS), causal),
+        "flash_attn_varlen_bwd": ((dout[0], *packed, *some, *STARTS), causal),
+        "linear_attn": ((q, k[:, :11], v[:, :11]), causal),
+        "flash_decode": ((q, k, v, lengths), causal | {"num_splits": 3}),
+        "merge_states": ((out, lse, dout, random(rng, *lse.shape)), {}),
+        "paged_kv_lookup": (paged, {}),
+        "paged_attn_decode": ((q[:, :2], *paged), causal | {"num_splits": 2}),
+    }
+
+
+each_function = pytest.mark.parametrize("name", make_calls(np.random.default_rng(0)))
+
+
+def results(name, args, options):
+    got = getattr(fa_numba, name)(*args, **options)
+    return got if isinstance(got, tuple) else (got,)
+
+
+def with_gaps(x):
+    """A view that is equal to x, with rows, heads and tokens in between that are not looked at."""
+    nobody = np.nan if x.dtype.kind == "f" else -7
+    larger = np.full([2 * n for n in x.shape[:-1]] + [x.shape[-1] + 3], nobody, x.dtype)
+    view = larger[tuple(slice(None, None, 2) for _ in x.shape[:-1]) + (slice(1, x.shape[-1] + 1),)]
+    view[...] = x
+    return view
+
+
+@each_function
+def test_from_run_to_run(rng, name):
+    args, options = make_calls(rng)[name]
+    for x, y in zip(results(name, args, options), results(name, args, options), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+@each_function
+def test_strides_do_not_change_a_bit_and_inputs_are_left_alone(rng, name):
+    args, options = make_calls(rng)[name]
+    views = [with_gaps(x) for x in args]
+    for view in views:
+        view.flags.writeable = False
+    for x, y in zip(results(name, args, options), results(name, views, options), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
+def test_packed_sequences_of_any_head_dim_are_those_of_flash_attn_v2(rng, head_dim):
+    q, k, v = make_qkv(rng, 1, 11, 13, 4, 2, head_dim)
+    dout = random(rng, *q.shape)
+    out, lse = fa_numba.flash_attn_v2(q, k, v, causal=True)
+    want = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, causal=True)
+    packed, starts = [x[0] for x in (q, k, v)], [np.array([0, n], np.int32) for n in (11, 13)]
+    some = fa_numba.flash_attn_varlen(*packed, *starts, causal=True)
+    np.testing.assert_array_equal(some[0], out[0])
+    np.testing.assert_array_equal(some[1], lse[0])
+    got = fa_numba.flash_attn_varlen_bwd(dout[0], *packed, *some, *starts, causal=True)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x, y[0])
