@@ -100,6 +100,66 @@ def combine(out_partial, lse_partial):
         return out, lse_max + np.log(total)
 
 
+def attend(scores, values):
+    """(out, lse) in float64; scores (batch, num_heads, n), values (batch, num_heads, n, d)."""
+    lse = np.logaddexp.reduce(scores, axis=-1)
+    p = np.exp(scores - np.where(np.isneginf(lse), 0, lse)[..., None])
+    return np.einsum("bhn,bhnd->bhd", p, values), lse
+
+
+def mistakes(step, num_splits, BLOCK_N):
+    """What the partial results should combine to, then with usual mistakes: (why, (out, lse))."""
+    num_kv_heads, lengths = step.k_cache.shape[2], step.seq_lens[:, None, None]
+    heads = np.arange(step.q.shape[1])
+    more = (0, BLOCK_N)  # a tile that goes past the end of the cache
+
+    def values(kv_heads):
+        v = np.nan_to_num(step.v_cache.astype(np.float64)).transpose(0, 2, 1, 3)[:, kv_heads]
+        return np.pad(v, [(0, 0), (0, 0), more, (0, 0)])
+
+    s = np.pad(step.scores(), [(0, 0), (0, 0), more], constant_values=-np.inf)
+    v, n = values(heads // step.group_size), np.arange(s.shape[2])
+    out, lse = attend(s, v)
+    yield "", (out, lse)
+    if step.scale not in (0, 1):
+        yield "The factor softmax_scale is missing.", attend(s / step.scale, v)
+    if num_splits == 1:
+        m = np.where(np.isneginf(lse), 0, s.max(axis=-1))
+        base_2 = m + (lse - m) / math.log(2)
+        yield "lse_partial takes the natural logarithm of l_i, not log2.", (out, base_2)
+    for end, up_to in (
+        (-(-lengths // BLOCK_N) * BLOCK_N, "in its last tile"),
+        (-(-step.k_cache.shape[1] // BLOCK_N) * BLOCK_N, "up to the end of the cache"),
+    ):
+        counted = np.where((n >= lengths) & (n < end), 0, s)
+        sentence = f"Keys past the end of a sequence, {up_to}, take part with score 0, not -inf."
+        yield sentence, attend(counted, v)
+    kept = -(-lengths // BLOCK_N) // num_splits * num_splits * BLOCK_N
+    sentence = "Tiles are left out: tiles // num_splits for each split does not share them all out."
+    yield sentence, attend(np.where(n < kept, s, -np.inf), v)
+    k = np.nan_to_num(step.k_cache.astype(np.float64))
+    for sentence, kv_heads in (
+        ("Head h reads K/V head h // GROUP_SIZE, not h % num_kv_heads.", heads % num_kv_heads),
+        ("Every head reads K/V head 0.", 0 * heads),
+    ):
+        scores = np.einsum("bhd,bnhd->bhn", step.q, k[:, :, kv_heads]) * float(step.scale)
+        scores = np.pad(scores, [(0, 0), (0, 0), more])
+        yield sentence, attend(np.where(n < lengths, scores, -np.inf), values(kv_heads))
+
+
+def likely_cause(step, num_splits, BLOCK_N, got):
+    """The sentence of the mistake that explains both out and lse, or nothing."""
+    (_, right), *known = mistakes(step, num_splits, BLOCK_N)
+    for sentence, answer in known:
+        same = [np.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in zip(got, answer, strict=True)]
+        other = [
+            np.allclose(x, y, rtol=1e-3, atol=1e-3) for x, y in zip(right, answer, strict=True)
+        ]
+        if all(same) and not all(other):
+            return sentence
+    return ""
+
+
 def check(exercise, step, num_splits=3, BLOCK_N=8):
     """Combine the partial results and compare with the definition."""
     got = combine(*run(exercise, step, num_splits, BLOCK_N))
@@ -117,7 +177,8 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
             pytest.fail(
                 f"the partial results, combined: {name}{list(at)} must be {want[at]:.7g}, got "
                 f"{x[at]:.7g}. Sequence {b} has {step.seq_lens[b]} keys, head {head} reads K/V head"
-                f" {head // step.group_size}; {num_splits} splits, tiles of {BLOCK_N}"
+                f" {head // step.group_size}; {num_splits} splits, tiles of {BLOCK_N}. "
+                + likely_cause(step, num_splits, BLOCK_N, got)
             )
 
 
