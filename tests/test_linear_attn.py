@@ -255,7 +255,7 @@ HEDGEHOG = {"feature_map": "hedgehog"}
     "changed, error, message",
     [
         ({"q": [1.0]}, TypeError, "q must be .* got list"),
-        ({"v": K.astype(float)}, TypeError, "v must be float32, got float64"),
+        ({"v": K.astype(float)}, TypeError, "v must be float32, float16 or bfloat16, got float64"),
         ({"k": K[:1]}, ValueError, "v must have the shape of k"),
         ({"causal": 1}, TypeError, "causal must be True or False, got 1"),
         ({"feature_map": "elu"}, ValueError, 'must be "elu1", .* or "hedgehog", got \'elu\''),
