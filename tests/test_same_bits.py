@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import make_paged_cache, make_qkv, random
+from cases import MASKS, each_mask, each_shape, make_paged_cache, make_qkv, mask_options, random
 
 import fa_numba
 
@@ -70,6 +70,25 @@ def test_strides_do_not_change_a_bit_and_inputs_are_left_alone(rng, name):
         view.flags.writeable = False
     for x, y in zip(results(name, args, options), results(name, views, options), strict=True):
         np.testing.assert_array_equal(x, y, strict=True)
+
+
+def check_unsigned(q, k, v, **options):
+    want = fa_numba.flash_attn_v2(q, k, v, **options)
+    got = fa_numba.flash_attn_v2_unsigned(q, k, v, **options)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+@each_mask
+@each_shape
+def test_unsigned_indices_are_those_of_flash_attn_v2(rng, shape, causal):
+    check_unsigned(*make_qkv(rng, *shape.sizes), causal=causal, block_m=8, block_n=8)
+
+
+@pytest.mark.parametrize("mask", [*MASKS.values(), {"dropout_p": 0.4}], ids=[*MASKS, "dropout"])
+def test_unsigned_indices_under_a_mask(rng, mask):
+    q, k, v = make_qkv(rng, 2, 21, 37, 4, 2, 9)
+    check_unsigned(q, k, v, **mask_options(mask, 4), block_m=4, block_n=8)
 
 
 @pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
