@@ -17,6 +17,7 @@ from cases import (
     random,
     strided,
 )
+from dtype_cases import ATTENTION, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
@@ -232,6 +233,13 @@ def test_any_probability(rng, p):
         check_forward(kernel, q, k, v, dropout_p=p, seed=3, block_m=8, block_n=8)
     dout = random(rng, *q.shape)
     check_backward(flash_attn_v2, flash_attn_bwd, dout, q, k, v, dropout_p=p, seed=3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["flash_attn_v1", "flash_attn_v2", "flash_attn_bwd"])
+def test_sixteen_bits(rng, name, dtype):
+    dtype = np.float16 if dtype == "float16" else pytest.importorskip("ml_dtypes").bfloat16
+    ATTENTION[name](rng, dtype, same, SHAPES["gqa_tails"], {"causal": True} | DROPOUT)
 
 
 @pytest.mark.parametrize("causal", [False, True])
