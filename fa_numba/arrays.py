@@ -112,6 +112,15 @@ def _library_of_type(kind):
     return None
 
 
+def signature(x):
+    """All but the values and the address of an array, to be compared; None for anything else."""
+    look = _SIGNATURE.get(_library_of_type(type(x)))
+    try:
+        return (type(x), *look(x)) if look else None
+    except (AttributeError, RuntimeError):  # a tensor without strides or memory of its own
+        return None
+
+
 def dtype_name(x):
     """Name of an array's dtype: "float32" in every library."""
     return str(x.dtype).removeprefix("torch.")
@@ -352,6 +361,15 @@ _DESCRIPTION = {
     "cupy": lambda x: ((x.shape, x.strides, x.dtype), x.data.ptr),
     "torch": lambda x: ((x.shape, x.stride(), x.dtype), x.data_ptr()),
     "numba": lambda x: ((x.shape, x.strides, x.dtype), x.device_ctypes_pointer.value or 0),
+}
+
+
+# The same for checks, and the device.
+_SIGNATURE = {
+    "numpy": lambda x: (x.shape, x.strides, x.dtype),
+    "cupy": lambda x: (x.shape, x.strides, x.dtype, x.data.device_id),
+    "torch": lambda x: (x.shape, x.stride(), x.dtype, x.device),
+    "numba": lambda x: (x.shape, x.strides, x.dtype),
 }
 
 

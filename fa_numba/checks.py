@@ -4,6 +4,7 @@ Each message names the argument, says what it must be, and what it got. A check 
 it in the form that the launcher needs.
 """
 
+import functools
 import math
 import numbers
 import operator
@@ -28,6 +29,8 @@ MAX_TOP_K = 32  # candidates that a thread keeps in registers
 MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on
 MAX_SPLITS = 2**16  # partial results of every one are kept until they are combined
 MAX_WINDOW = 2**40  # beyond any key; a position and this are still an int64
+NO_SLOPES = np.float32(0)  # not looked at
+MAX_REMEMBERED = 1024  # arguments that a check has let pass
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and batch go
 
 Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
@@ -44,6 +47,41 @@ TO_LIBRARY = {
     "torch": 'torch.as_tensor(x, device="cuda")',
     "numba": "numba.cuda.to_device(x)",
 }
+
+
+def _remembers(check):
+    """Let a check, of arrays and constants, pass at once what it has let pass before.
+
+    It must look at nothing of an array but what `arrays.signature` holds.
+    """
+    passed = set()
+
+    @functools.wraps(check)
+    def checked(*args, **constants):
+        key = (*map(arrays.signature, args), *constants.items())
+        if key not in passed:
+            check(*args, **constants)
+            if len(passed) >= MAX_REMEMBERED:
+                passed.clear()
+            if None not in key:
+                passed.add(key)
+
+    return checked
+
+
+def _remembers_values(check):
+    """Let a check of numbers give again what it gave for the same ones of the same types."""
+    remembered = functools.lru_cache(MAX_REMEMBERED, typed=True)(check)
+
+    @functools.wraps(check)
+    def checked(*args):
+        try:
+            hash(args)
+        except TypeError:
+            return check(*args)
+        return remembered(*args)
+
+    return checked
 
 
 def check_rows(x):
@@ -69,6 +107,7 @@ def check_chunk_size(name, chunk_size, length):
     return min(_integer(name, chunk_size, at_least=1), max(1, length))
 
 
+@_remembers
 def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     """Raise unless q, k, v are the inputs of one attention problem."""
     k_name, v_name = names
@@ -125,6 +164,7 @@ def check_tensor_core(name, q, k, v, supported):
         )
 
 
+@_remembers
 def check_bwd(dout, q, k, v, out, lse):
     """Raise unless these are a forward pass's inputs and results, and the gradient of `out`."""
     check_qkv(q, k, v)
@@ -648,10 +688,12 @@ def check_window_size(window_size):
     """The two sides as a tuple of ints."""
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise TypeError(f"window_size must be a tuple (left, right), got {window_size!r}")
-    sides = (_integer(f"window_size[{i}]", side, at_least=-1) for i, side in enumerate(window_size))
-    return tuple(min(side, MAX_WINDOW) for side in sides)
+    left = _integer("window_size[0]", window_size[0], at_least=-1)
+    right = _integer("window_size[1]", window_size[1], at_least=-1)
+    return min(left, MAX_WINDOW), min(right, MAX_WINDOW)
 
 
+@_remembers_values
 def check_softcap(softcap):
     """The cap as a float that float32 can hold; 0.0 is none."""
     if isinstance(softcap, (bool, np.bool_)) or not isinstance(softcap, numbers.Real):
@@ -677,7 +719,7 @@ def check_mask(q, causal, window_size, softcap, alibi_slopes):
     alibi = alibi_slopes is not None
     constants = causal, (left, -1 if causal else right), check_softcap(softcap), alibi
     if not alibi:
-        return constants, np.float32(0)
+        return constants, NO_SLOPES
     _one_library(q=q, alibi_slopes=alibi_slopes)
     _float32("alibi_slopes", alibi_slopes)
     _axes("alibi_slopes", alibi_slopes, ("num_heads",))
@@ -689,6 +731,7 @@ def check_mask(q, causal, window_size, softcap, alibi_slopes):
     return constants, alibi_slopes
 
 
+@_remembers_values
 def check_dropout(dropout_p, seed):
     """The probability as a float, and the seed as the uint64 that the kernels take."""
     if isinstance(dropout_p, (bool, np.bool_)) or not isinstance(dropout_p, numbers.Real):
@@ -701,6 +744,7 @@ def check_dropout(dropout_p, seed):
     return float(dropout_p), np.uint64(seed)
 
 
+@_remembers_values
 def check_softmax_scale(softmax_scale, head_dim):
     """The scale as float32, 1/√head_dim for None."""
     if softmax_scale is None:
@@ -1022,6 +1066,8 @@ def _in_float32(value):
 
 
 def _integer(name, value, *, at_least=-math.inf):
+    if type(value) is int and value >= at_least:
+        return value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < at_least:

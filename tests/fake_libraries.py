@@ -61,8 +61,9 @@ class TorchTensor(FakeArray):
 
     dtype = property(lambda self: f"torch.{self.host.dtype}")
 
-    def stride(self, axis):
-        return self.host.strides[axis] // self.host.itemsize
+    def stride(self, axis=None):
+        strides = tuple(n // self.host.itemsize for n in self.host.strides)
+        return strides if axis is None else strides[axis]
 
     def detach(self):
         twin = TorchTensor(self.host, self.device.index)

@@ -254,3 +254,20 @@ def test_backend_says_where_and_why(monkeypatch):
 
     monkeypatch.setattr(arrays.config, "ENABLE_CUDASIM", 1)
     assert "NUMBA_ENABLE_CUDASIM" in str(fa_numba.backend())
+
+
+@pytest.mark.parametrize("shape, step", [((1, 2, 1, 5), 1), ((2, 1, 4), 1), ((1, 2, 1, 8), 2)])
+def test_what_passed_a_check_once_does_not_let_others_pass(shape, step):
+    changed = np.ones(shape, np.float32)[..., ::step]
+    x = np.ones((1, 2, 1, 4), np.float32)
+    assert arrays.signature(x) == arrays.signature(x.copy()) != arrays.signature(x[:, ::2])
+    for _ in range(2):
+        fa_numba.flash_attn_v2(x, x, x)
+        with pytest.raises(ValueError):
+            fa_numba.flash_attn_v2(x, x, changed)
+        for options in ({"causal": 1}, {"dropout_p": True}, {"softmax_scale": True}):
+            with pytest.raises(TypeError):
+                fa_numba.flash_attn_v2(x, x, x, **options)
+        with pytest.raises(TypeError, match="MaskedArray"):
+            fa_numba.flash_attn_v2(x, x, np.ma.masked_array(x))
+        fa_numba.flash_attn_v2(x, x, x, dropout_p=0, softmax_scale=1.0)

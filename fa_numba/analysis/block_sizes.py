@@ -5,6 +5,7 @@
 every shared tile with its padding and its row statistics, the threads, the registers.
 """
 
+import functools
 import itertools
 import math
 
@@ -57,6 +58,7 @@ def calculate_block_sizes(sram_bytes, d, *, dtype_bytes=2):
     return max(tiles, key=lambda tile: (tile[0] * tile[1], tile[0]))
 
 
+@functools.cache
 def shared_bytes(kernel_name, head_dim, block_m, block_n):
     """Static shared memory of a thread block: the most that any kernel of the function takes.
 
@@ -104,6 +106,7 @@ def accumulators(kernel_name, head_dim, block_m, block_n):
     return 2 * row  # the sum, and what one tile adds to it
 
 
+@functools.cache
 def kernel_block_sizes(
     kernel_name,
     head_dim,
