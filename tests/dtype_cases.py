@@ -138,13 +138,18 @@ def check_paged_decode(rng, dtype, convert, shape, mask):
     check_lse(lse, lse_want)
 
 
+FORWARD = (
+    "naive_attn",
+    "lazy_softmax_attn",
+    "flash_attn_v1",
+    "flash_attn_v2",
+    "flash_attn_v2_unsigned",
+    "flash_attn_simt",
+)
 ATTENTION = {
-    **{
-        name: partial(check_attention, name)
-        for name in ("naive_attn", "lazy_softmax_attn", "flash_attn_v1", "flash_attn_v2")
-    },
+    **{name: partial(check_attention, name) for name in FORWARD},
     "flash_attn_bwd": check_attention_bwd,
-    "flash_attn_varlen": check_varlen,
+    "flash_attn_varlen": check_varlen,  # and its backward
     "flash_decode": check_decode,
     "paged_attn_decode": check_paged_decode,
 }

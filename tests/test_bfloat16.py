@@ -5,9 +5,9 @@ import ctypes
 import numpy as np
 import pytest
 from llvmlite import binding, ir
-from numba import cuda, float32
+from numba import cuda, float32, types
 
-from fa_numba import bfloat16
+from fa_numba import arrays, bfloat16, launching
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -67,6 +67,13 @@ def test_special_numbers(conversions, x, want):
     got = narrow(np.array([x], np.float32)).astype(np.float32)[0]
     np.testing.assert_array_equal(got, np.float32(want))
     assert np.signbit(got) == np.signbit(want) or np.isnan(want)
+
+
+@pytest.mark.skipif(launching.driver is None, reason="needs numba-cuda")
+def test_a_tensor_is_launched_on_by_its_name():
+    description = arrays._in_bytes(((2, 3), (3, 1), "torch.bfloat16"))
+    assert description == ((2, 3), (6, 2), np.dtype(ml_dtypes.bfloat16))
+    assert launching._type(description) == types.Array(cuda.types.bfloat16, 2, "C")
 
 
 @cuda.jit
