@@ -19,6 +19,7 @@ else:
 
     @lower_cast(bfloat16, float32)
     def widen(context, builder, fromty, toty, value):
+        """Exact: what comes below is 0."""
         bits = builder.shl(builder.zext(value, BITS), BITS(16))
         return builder.bitcast(bits, ir.FloatType())
 
