@@ -581,9 +581,17 @@ DTYPE_SHAPES = {"small": (2, 17, 33, 4, 2, 64), "large": (2, 1000, 1500, 4, 2, 6
 DTYPE_MASK = {"causal": True, "softcap": 20.0, "alibi": True}
 
 
-@pytest.mark.parametrize("library", ["cupy", "torch"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("size", DTYPE_SHAPES)
+@pytest.mark.parametrize(
+    "size, dtype, library",
+    [
+        ("small", "float16", "cupy"),
+        ("small", "float16", "torch"),
+        ("small", "bfloat16", "cupy"),
+        ("small", "bfloat16", "torch"),
+        ("large", "float16", "cupy"),
+        ("large", "bfloat16", "torch"),
+    ],
+)
 @pytest.mark.parametrize("name", [*dtype_cases.ATTENTION, *dtype_cases.OTHERS])
 def test_16_bits(name, size, dtype, library):
     pytest.importorskip("ml_dtypes")
