@@ -135,6 +135,13 @@ def test_far_positions_are_drawn_as_the_definition_says():
         assert mask[0, 0, m, n] == (in_python(counter, (9, 0))[n % 4] >= 2**31)
 
 
+def test_a_word_is_dropped_below_p_and_not_at_it():
+    for n, word in enumerate(KNOWN[0][2]):  # of position (0, 0, 0, n) and seed 0
+        for p, kept in ((word / 2**32, True), ((word + 1) / 2**32, False)):
+            assert draw(p, 0, (1, 1, 1, 1), (0, 0, 0, n))[0, 0, 0, 0] == kept
+            assert reference.dropout_mask(0, p, 1, 1, 1, 4)[0, 0, 0, n] == kept
+
+
 def test_without_dropout_everything_is_kept():
     assert make_keeps(0.0).py_func(None, None, None, None, None) is True
     assert keep_scale(0.0) == 1
