@@ -318,7 +318,7 @@ TABLES = {
             },
             "head_dim 1 to 256, odd": {
                 "flash_decode": f"test_{{}}::test_shapes[{DIMS}]",
-                "paged_attn_decode": "test_{}::test_pages_change_nothing_not_a_bit",
+                "paged_attn_decode": "test_{}::test_chosen_tiles_and_splits",
                 "merge_states": "test_{}::test_sizes",
                 "paged_kv_lookup reshape_and_cache": "test_{}::test_token_shapes",
                 "copy_pages": "test_{}::test_page_shapes",
@@ -327,6 +327,11 @@ TABLES = {
             "float16, bfloat16": {
                 DECODE: f"test_dtypes::test_attention[{{}},{SIXTEEN}]",
                 MOVES: f"test_dtypes::test_others[{{}},{SIXTEEN}]",
+            },
+            "scores tiny and huge": {
+                "flash_decode": "test_{}::test_values",
+                "paged_attn_decode": "test_{}::test_tiny_and_huge_scores",
+                MOVES: NONE,
             },
             "NaN stays where it is": {
                 DECODE: "test_{}::test_nan_in_one_sequence_stays_there",
