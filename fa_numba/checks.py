@@ -276,7 +276,10 @@ def check_cache_shape(batch, max_len, num_kv_heads, head_dim, like):
 
 def check_window(window, num_sinks):
     """The places of a rolling cache, as ints."""
-    return _integer("window", window, at_least=1), _integer("num_sinks", num_sinks, at_least=0)
+    window = _integer("window", window, at_least=1)
+    num_sinks = _integer("num_sinks", num_sinks, at_least=0)
+    _slots_fit("window + num_sinks", window + num_sinks)
+    return window, num_sinks
 
 
 def check_append(k, v, k_cache, num_new):
@@ -488,11 +491,7 @@ def check_pool(num_pages, page_size):
     """The sizes of a page pool as ints."""
     num_pages = _integer("num_pages", num_pages, at_least=1)
     page_size = _integer("page_size", page_size, at_least=1)
-    if num_pages * page_size > 2**31:
-        raise ValueError(
-            "num_pages * page_size must be at most 2**31, so that a slot fits an int32, "
-            f"got {num_pages} * {page_size}"
-        )
+    _slots_fit("num_pages * page_size", num_pages * page_size)
     return num_pages, page_size
 
 
@@ -544,18 +543,23 @@ def check_number(number):
     return _integer("number", number, at_least=1)
 
 
-def check_parents(parents, num_beams):
-    """For each new beam the index of the one that it continues, as a list of ints."""
+def check_beams(seqs, parents, sequences):
+    """The beams, and for each new one the index of the one that it continues, as lists of ints."""
+    seqs = check_seqs(seqs)
+    for seq in seqs:
+        check_seq(seq, sequences)
+        if seqs.count(seq) > 1:
+            raise ValueError(f"seqs must name no sequence twice, got {seqs}")
     try:
         indices = [operator.index(parent) for parent in parents]
     except TypeError:
         raise TypeError(f"parents must be a sequence of integers, got {parents!r:.60}") from None
     for i, parent in enumerate(indices):
-        if not 0 <= parent < num_beams:
+        if not 0 <= parent < len(seqs):
             raise ValueError(
-                f"parents[{i}] must be the index of one of the {num_beams} beams, got {parent}"
+                f"parents[{i}] must be the index of one of the {len(seqs)} beams, got {parent}"
             )
-    return indices
+    return seqs, indices
 
 
 def check_tokens(tokens):
@@ -1054,6 +1058,13 @@ def _fits_grid(batch, num_heads):
     for name, size in (("batch", batch), ("num_heads", num_heads)):
         if size > MAX_GRID:
             raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
+
+
+def _slots_fit(what, num_slots):
+    if num_slots > 2**31:
+        raise ValueError(
+            f"{what} must be at most 2**31, so that a slot fits an int32, got {num_slots}"
+        )
 
 
 def _in_float32(value):
