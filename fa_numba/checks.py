@@ -271,6 +271,7 @@ def check_cache_shape(batch, max_len, num_kv_heads, head_dim, like):
     head_dim = _integer("head_dim", head_dim, at_least=1)
     if head_dim > MAX_HEAD_DIM:
         raise ValueError(f"head_dim must be at most {MAX_HEAD_DIM}, got {head_dim}")
+    _slots_fit("batch * max_len", batch * max_len)
     return batch, max_len, num_kv_heads, head_dim
 
 
