@@ -24,6 +24,7 @@ def samples(pool, seq, number):
     list of int
         `number` sequences with the pages of the prompt.
     """
+    checks.check_seq(seq, pool.sequences)
     number = checks.check_number(number)
     return [seq, *(pool.fork(seq) for _ in range(number - 1))]
 
@@ -45,7 +46,7 @@ def beams(pool, seqs, parents):
     list of int
         One sequence for each of `parents`, to append its token to.
     """
-    parents = checks.check_parents(parents, len(seqs))
+    seqs, parents = checks.check_beams(seqs, parents, pool.sequences)
     children = [pool.fork(seqs[parent]) for parent in parents]
     for seq in seqs:
         pool.free(seq)
