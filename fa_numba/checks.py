@@ -128,7 +128,7 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     _heads(num_heads, k.shape[2], both)
 
 
-def check_tensor_core(name, q, k, v, supported):
+def check_tensor_core(name, q, k, v, supported, max_head_dim):
     """Raise unless the tensor-core kernel `name` can run on these, and on their GPU.
 
     `supported` holds the compute capabilities that have its instructions: (8, 0) is any from there
@@ -145,8 +145,11 @@ def check_tensor_core(name, q, k, v, supported):
     head_dim = q.shape[3]
     if arrays.dtype_name(q) == "float32":
         raise TypeError(f"q, k, v must be float16 or bfloat16 for {name}, got float32")
-    if head_dim % 8:
-        raise ValueError(f"q must have a head_dim that is a multiple of 8 for {name}, {head_dim=}")
+    if head_dim % 8 or head_dim > max_head_dim:
+        raise ValueError(
+            f"q must have a head_dim that is a multiple of 8 up to {max_head_dim} for {name}, "
+            f"got {head_dim}"
+        )
     for x_name, x in (("q", q), ("k", k), ("v", v)):
         address, strides = arrays.address_and_strides(x)
         aligned = [n % 16 == 0 for n, size in zip(strides[:3], x.shape, strict=False) if size > 1]
@@ -157,10 +160,10 @@ def check_tensor_core(name, q, k, v, supported):
             )
     have = arrays.compute_capability(q)
     if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
-        needed = f"{supported[0]}.{supported[1]}" if len(supported) == 2 else f"{supported[0]}.x"
+        needed = f"{supported[0]}.x" if len(supported) > 2 else f"{supported[0]}.0 or later"
         raise RuntimeError(
-            f"{name} needs a GPU of compute capability {needed}{' or later' * (len(supported) == 2)}"
-            f", got {have[0]}.{have[1]}; flash_attn_v2 runs on it"
+            f"{name} needs a GPU of compute capability {needed}, got {have[0]}.{have[1]}; "
+            "flash_attn_v2 runs on it"
         )
 
 
@@ -803,6 +806,25 @@ def check_forward_tiles(q, head_dim, block_m, block_n):
             f"of a thread block at {head_dim=}, got {block_m} and {block_n}"
         )
     return block_m, block_n
+
+
+def check_backward_tiles(q, head_dim, tile_size):
+    """The size of the tiles of `flash_attn_bwd_simt`; None is chosen."""
+    limit = arrays.shared_bytes_per_block(q)
+    best = register_tiling.backward_tile_size(head_dim, limit)
+    sizes = register_tiling.BACKWARD_SIZES
+    if tile_size is not None and _integer("tile_size", tile_size, at_least=1) not in sizes:
+        *others, last = map(str, sizes)
+        raise ValueError(f"tile_size must be {', '.join(others)} or {last}, got {tile_size}")
+    tile_size = tile_size or best or sizes[0]
+    needed = register_tiling.backward_tiling(head_dim, tile_size).shared_bytes
+    if needed > limit:
+        raise ValueError(
+            f"tile_size must leave the tiles within the {limit} bytes of shared memory that a "
+            f"thread block has here, got {tile_size}, which needs {needed} at {head_dim=}"
+            + ("" if best else "; flash_attn_bwd runs here")
+        )
+    return tile_size
 
 
 def _tile_size(name, value, chosen):

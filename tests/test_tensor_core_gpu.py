@@ -21,6 +21,7 @@ import tensor_core_kernels as kernels  # noqa: E402
 from fa_numba import reference  # noqa: E402
 from fa_numba.tensor_core import (  # noqa: E402
     flash_attn_mma,
+    flash_attn_persistent,
     flash_attn_wgmma,
     flash_attn_ws,
     layouts,
@@ -31,6 +32,7 @@ FUNCTIONS = {
     "mma": flash_attn_mma.flash_attn_mma,
     "wgmma": flash_attn_wgmma.flash_attn_wgmma,
     "ws": flash_attn_ws.flash_attn_ws,
+    "persistent": flash_attn_persistent.flash_attn_persistent,
 }
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 HOPPER = cuda.get_current_device().compute_capability[0] == 9
@@ -294,6 +296,8 @@ def assert_right(got, want):
 def test_forward(name, case, dtype):
     if name != "mma" and not HOPPER:
         pytest.skip("needs a Hopper GPU")
+    if name == "persistent" and case[5] > flash_attn_persistent.MAX_HEAD_DIM:
+        pytest.skip("beyond its head_dim")
     want = make_case(case, dtype)
     got = FUNCTIONS[name](*map(on_gpu, want[0]), causal=case[-1])
     assert_right(got, want)

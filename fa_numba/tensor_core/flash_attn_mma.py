@@ -11,8 +11,6 @@ block: softmax needs shuffles and no barrier. P never leaves the registers, sinc
 lies as the next one wants its operand. Copies to shared memory go on while the warps compute: V
 arrives during Q Kᵀ, the next K during softmax and P V.
 
-Not yet run on a GPU.
-
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1 and section 3.3.
 """
 

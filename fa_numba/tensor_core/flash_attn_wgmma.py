@@ -11,8 +11,6 @@ element of Q, K or V. Scores, P and out stay in registers, where P as the produc
 next product's operand. Two thread blocks share an SM, so that one multiplies while the other is at
 its softmax.
 
-Not yet run on a GPU.
-
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Shah et al. 2024,
 FlashAttention-3, arXiv:2407.08608, section 3.
 """

@@ -14,8 +14,6 @@ products and softmax, in step with the other. Here
   tile's scores while P V still runs;
 - the producer needs few registers, and gives the others to the consumers, so that larger tiles fit.
 
-Not yet run on a GPU.
-
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, Algorithm 2.
 """
 

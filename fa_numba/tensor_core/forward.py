@@ -28,7 +28,7 @@ def wgmma_of(DTYPE):
     return wgmma.wgmma_f16, wgmma.wgmma_f16_registers
 
 
-def prepare(name, q, k, v, causal, softmax_scale, supported):
+def prepare(name, q, k, v, causal, softmax_scale, supported, max_head_dim=256):
     """Check a call of the kernel `name`, and allocate its results.
 
     Returns
@@ -38,7 +38,7 @@ def prepare(name, q, k, v, causal, softmax_scale, supported):
     scale : float32
         softmax_scale · log2 e.
     """
-    checks.check_tensor_core(name, q, k, v, supported)
+    checks.check_tensor_core(name, q, k, v, supported, max_head_dim)
     batch, seqlen_q, num_heads, head_dim = q.shape
     causal = checks.check_causal(causal)
     scale = checks.check_positive_scale(softmax_scale, head_dim)

@@ -14,10 +14,19 @@ import functools
 import math
 
 import numpy as np
-from numba import cuda, float32, uint64
+from numba import cuda, float32, uint32, uint64
 
+from fa_numba.tensor_core.barriers import fence_async_proxy
 from fa_numba.tensor_core.convert import exp2, store_global_b32
+from fa_numba.tensor_core.ldmatrix import stmatrix_x4
 from fa_numba.tensor_core.ptx import global_address
+from fa_numba.tensor_core.tma import (
+    BLOCK_COLS,
+    ROW_BYTES,
+    tma_store_4d,
+    tma_store_commit,
+    tma_store_wait_read,
+)
 
 FULL_WARP = 0xFFFFFFFF
 LN2 = np.float32(math.log(2))
@@ -136,6 +145,56 @@ def make_store_rows(HEAD_DIM, pack):
                     lse[b, head, row] = log_sum_exp(m_i[h], l, scale)
 
     return store_rows
+
+
+@functools.cache
+def make_store_tile(HEAD_DIM, pack):
+    """Functions that store the 16 rows of a warp, from row m on, in two parts.
+
+    Returns
+    -------
+    finish_rows(m_i, l_i, inverse, lse, b, head, m, lane, scale)
+        Stores lse; `inverse` is what acc must be multiplied with.
+    store_tile(acc, inverse, rows, out_map, m, seqlen_q, head, b, lane)
+        Stores out by TMA, through shared memory at `rows`, the warp's part of a tile of 64 rows.
+        The copy is on its way when the function returns.
+    """
+    COLS16, BLOCKS = (HEAD_DIM + 15) // 16, (HEAD_DIM + 63) // 64
+    BLOCK_BYTES = 64 * ROW_BYTES
+
+    @fragment_function()
+    def finish_rows(m_i, l_i, inverse, lse, b, head, m, lane, scale):
+        for h in range(2):
+            l = over_quad_sum(l_i[h])
+            inverse[h] = float32(1) / l if l > float32(0) else float32(0)
+            row = m + (lane >> 2) + 8 * h
+            if row < lse.shape[2] and lane & 3 == 0:  # lse <- m_i + log l_i              line 13
+                lse[b, head, row] = log_sum_exp(m_i[h], l, scale)
+
+    @fragment_function()
+    def store_tile(acc, inverse, rows, out_map, m, seqlen_q, head, b, lane):
+        fragment = cuda.local.array(4, uint32)
+        if lane == 0:
+            tma_store_wait_read(0)
+        cuda.syncwarp()  # what was stored last is read: safe to overwrite
+        lane_row = rows + (lane & 15) * ROW_BYTES
+        for j in range(COLS16):  # out <- out / l_i                                     line 12
+            for i in range(2):
+                for h in range(2):
+                    x, y = acc[2 * j + i, 2 * h], acc[2 * j + i, 2 * h + 1]
+                    fragment[2 * i + h] = pack(x * inverse[h], y * inverse[h])
+            chunk = ((2 * j & 7) + (lane >> 4)) ^ (lane & 7)
+            stmatrix_x4(lane_row + j // 4 * BLOCK_BYTES + (chunk << 4), fragment)
+        fence_async_proxy()
+        cuda.syncwarp()  # all rows are written: safe to copy
+        if lane == 0:
+            if m < seqlen_q:
+                for block in range(BLOCKS):
+                    source = rows + block * BLOCK_BYTES
+                    tma_store_4d(out_map, BLOCK_COLS * block, m, head, b, source)
+            tma_store_commit()
+
+    return finish_rows, store_tile
 
 
 @fragment_function()

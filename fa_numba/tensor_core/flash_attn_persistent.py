@@ -1,0 +1,411 @@
+"""flash_attn_ws in one endless stream of tiles: thread blocks that stay.
+
+flash_attn_mma         a warp multiplies tiles in registers; cp.async fetches the next
+flash_attn_wgmma       four warps multiply tiles in shared memory; TMA fetches the next
+flash_attn_ws          a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
+flash_attn_persistent  no pause between one tile of queries and the next             <- this file
+
+In flash_attn_ws every tile of queries begins with a wait for Q and K, a product and a softmax that
+nothing overlaps, and ends with a product and stores that nothing overlaps. With few keys that is
+most of the time. Here
+
+- there is one thread block per SM, and it works through many tiles of queries. The producer goes on
+  to the next one's Q, K and V while the consumers are still at this one;
+- for the consumers the first tile of keys of the next queries is but the next tile: its Q Kᵀ is
+  started before this one's last P V, and out is stored while it runs;
+- out goes as Q came: through shared memory, by TMA;
+- under a causal mask long and short tiles of queries come in pairs, so that every thread block has
+  the same work without asking for it; a consumer leaves out the tiles that only the others see.
+
+Not yet run on a GPU.
+
+Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, int32, uint8, uint32
+
+from fa_numba import arrays
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.fragments import NO_KEY, make_fragment_functions, make_store_tile
+from fa_numba.tensor_core.launch import TensorMap, launch
+from fa_numba.tensor_core.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.tensor_core.ptx import shared_address
+from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
+from fa_numba.tensor_core.wgmma import (
+    descriptor,
+    descriptor_bits,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_with,
+)
+
+STAGES = 2  # of K, and of V
+SLOTS = 2  # of Q: the next queries are there before these are done
+# For 2 and 3 consumers: registers of a producer's and of a consumer's thread. 128 threads of each
+# warpgroup share 65536.
+REGISTERS = {2: (24, 240), 3: (32, 160)}
+MAX_HEAD_DIM = 128  # beyond, shared memory does not hold it all
+
+
+def tile_sizes(head_dim):
+    """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
+    return (3, 128) if head_dim <= 64 else (2, 128)
+
+
+def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
+    """Dynamic shared memory that a thread block asks for."""
+    row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
+    tiles = ((SLOTS + 1) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
+    return tiles + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES) + wgmma.GROUP_BYTES
+
+
+@functools.cache
+def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
+    """The kernel for these compile-time constants; `shared_bytes` of shared memory.
+
+    128 threads for each of CONSUMERS and for the producer. HEAD_DIM is a multiple of 8, DTYPE
+    "float16" or "bfloat16".
+    """
+    BLOCK_M = 64 * CONSUMERS
+    THREADS = 128 * (CONSUMERS + 1)
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
+    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one consumer
+    SLOT_BYTES = CONSUMERS * Q_BYTES
+    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
+    ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
+    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: its rows are the sum's
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
+    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
+    BARRIER = mbarrier.BYTES
+    PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
+    pack = forward.pack_of(DTYPE)
+    multiply, multiply_registers = forward.wgmma_of(DTYPE)
+    clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
+    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    load_tile = make_load_tile(NUM_BLOCKS)
+    finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def num_tiles_of(last_row, seqlen_q, seqlen_k):
+        """Tiles of keys that some row up to this one sees; one if there is none, all masked."""
+        n_end = end_key(last_row + seqlen_k - seqlen_q, seqlen_k)
+        return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
+
+    @cuda.jit(device=True, forceinline=True)
+    def m_tile_of(step, num_m_tiles):
+        """The step-th tile of queries of a head; under a causal mask the last, the first, ..."""
+        if CAUSAL:
+            pair = step >> 1
+            return pair if step & 1 else num_m_tiles - 1 - pair
+        return step
+
+    @cuda.jit(device=True, forceinline=True)
+    def mask_tile(s, n_start, position, seqlen_k, lane):
+        """Mask what a row does not see; `position` is that of this lane's first row."""
+        if n_start + BLOCK_N > end_key(position - (lane >> 2), seqlen_k):  # of the warp's first row
+            for h in range(2):
+                mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
+
+    @cuda.jit(device=True, forceinline=True)
+    def phase(count, length):
+        """Parity of the phase in which a ring's stage is filled the count-th time."""
+        return (count // length) & 1
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_persistent_kernel(
+        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, scale
+    ):
+        """A thread block works through tiles of queries, each with its tiles of K and V.
+
+        grid      (at most one per SM,); warpgroup 0 loads, the others compute
+        shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM);
+                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
+                  work (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of
+                  Q, each stage of K, and of V
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
+                  for two rows
+        HBM       Q, out, lse once; K and V once per tile of queries
+        paper     FlashAttention-3, Algorithm 2
+        budget    168 registers at the start, REGISTERS after; one thread block per SM
+        """
+        work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
+        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        out_tile = q_tile + SLOTS * SLOT_BYTES
+        k_tile = out_tile + SLOT_BYTES
+        v_tile = k_tile + STAGES * KV_BYTES
+        q_full = v_tile + STAGES * KV_BYTES
+        q_empty = q_full + SLOTS * BARRIER
+        k_full = q_empty + SLOTS * BARRIER
+        k_empty = k_full + STAGES * BARRIER
+        v_full = k_empty + STAGES * BARRIER
+        v_empty = v_full + STAGES * BARRIER
+
+        tid = cuda.threadIdx.x
+        warpgroup = tid >> 7
+        num_heads, seqlen_q = lse.shape[1], lse.shape[2]
+
+        if tid == 0:
+            for slot in range(SLOTS):
+                mbarrier_init(q_full + slot * BARRIER, 1)
+                mbarrier_init(q_empty + slot * BARRIER, 4 * CONSUMERS)  # a lane of each warp
+            for stage in range(STAGES):
+                mbarrier_init(k_full + stage * BARRIER, 1)
+                mbarrier_init(v_full + stage * BARRIER, 1)
+                mbarrier_init(k_empty + stage * BARRIER, 4 * CONSUMERS)
+                mbarrier_init(v_empty + stage * BARRIER, 4 * CONSUMERS)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+
+        if warpgroup == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0:
+                num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
+                # A unit is what a thread block takes at once: a tile of queries, or a pair.
+                num_parts = 2 if CAUSAL else 1
+                units_per_head = (num_m_tiles + num_parts - 1) // num_parts
+                num_units = units_per_head * num_heads * lse.shape[0]
+                queries, tile = 0, 0  # passed so far; their places in the rings
+                for unit in range(cuda.blockIdx.x, num_units, cuda.gridDim.x):
+                    of_head, rest = unit % units_per_head, unit // units_per_head
+                    head, b = rest % num_heads, rest // num_heads
+                    kv_head = head // group_size
+                    first_step = of_head * num_parts
+                    for step in range(first_step, min(first_step + num_parts, num_m_tiles)):
+                        m_start = m_tile_of(step, num_m_tiles) * BLOCK_M
+                        slot = queries % SLOTS
+                        full = q_full + slot * BARRIER
+                        wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                        work[slot, 0] = m_start
+                        work[slot, 1] = head
+                        work[slot, 2] = b
+                        work[slot, 3] = 1
+                        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
+                        for w in range(CONSUMERS):
+                            q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
+                            load_tile(q_rows, 64, q_map, m_start + 64 * w, head, b, full)
+                        queries += 1
+                        for n_tile in range(
+                            num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
+                        ):
+                            n_start = n_tile * BLOCK_N
+                            stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
+                            full = k_full + stage * BARRIER
+                            rows = k_tile + stage * KV_BYTES
+                            wait(k_empty + stage * BARRIER, was_empty)
+                            mbarrier_arrive_expect_tx(full, KV_BYTES)
+                            load_tile(rows, BLOCK_N, k_map, n_start, kv_head, b, full)
+                            full = v_full + stage * BARRIER
+                            rows = v_tile + stage * KV_BYTES
+                            wait(v_empty + stage * BARRIER, was_empty)
+                            mbarrier_arrive_expect_tx(full, KV_BYTES)
+                            load_tile(rows, BLOCK_N, v_map, n_start, kv_head, b, full)
+                            tile += 1
+                slot = queries % SLOTS
+                wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                work[slot, 3] = 0
+                mbarrier_arrive(q_full + slot * BARRIER)
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            s = cuda.local.array(S_SHAPE, float32)
+            p = cuda.local.array(P_SHAPE, uint32)
+            acc = cuda.local.array(OUT_SHAPE, float32)
+            m_i = cuda.local.array(2, float32)
+            l_i = cuda.local.array(2, float32)
+            alpha = cuda.local.array(2, float32)
+            inverse = cuda.local.array(2, float32)
+            lane = tid & 31
+            warp_row = ((tid >> 5) - 4) * 16  # in a tile of queries
+            group_row = (warpgroup - 1) * 64
+            q_offset = (warpgroup - 1) * Q_BYTES
+            out_rows = out_tile + q_offset + ((tid >> 5) & 3) * (16 * wgmma.ROW_BYTES)
+
+            # The first tile of the first queries: nothing to overlap with.
+            wait(q_full, 0)
+            wait(k_full, 0)
+            m_start = work[0, 0]
+            position = int32(m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q)
+            num_tiles = num_tiles_of(m_start + group_row + 63, seqlen_q, seqlen_k)
+            clear(acc, m_i, l_i)
+            wgmma_fence()
+            q = descriptor(ROW_MAJOR, q_tile + q_offset)
+            multiply(BLOCK_N, COLS, s, q, descriptor(ROW_MAJOR, k_tile))
+            wgmma_commit()
+            wgmma_wait(0, s, S_LENGTH)
+            if lane == 0:
+                mbarrier_arrive(k_empty)
+            mask_tile(s, 0, position, seqlen_k, lane)
+            online_softmax(s, m_i, l_i, alpha, scale)
+            pack_p(s, p)
+
+            queries, tile, n_tile = int32(0), int32(0), int32(0)  # passed so far; n_tile: of these
+            while True:
+                # P of this tile waits for its V. Which tile comes next?
+                slot, stage = queries % SLOTS, tile % STAGES
+                next_tile = int32(tile + 1)
+                n_tile = int32(n_tile + 1)
+                last = n_tile == num_tiles
+                if last:
+                    m_start = work[slot, 0]
+                    in_all = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
+                    for _ in range(num_tiles, in_all):  # that only other consumers see
+                        ring = next_tile % STAGES * BARRIER
+                        wait(k_full + ring, phase(next_tile, STAGES))
+                        if lane == 0:
+                            mbarrier_arrive(k_empty + ring)
+                        next_tile = int32(next_tile + 1)
+                    finish_rows(
+                        m_i,
+                        l_i,
+                        inverse,
+                        lse,
+                        work[slot, 2],
+                        work[slot, 1],
+                        m_start + warp_row,
+                        lane,
+                        scale,
+                    )
+                    queries = int32(queries + 1)
+                    next_slot = queries % SLOTS
+                    wait(q_full + next_slot * BARRIER, phase(queries, SLOTS))
+                    if work[next_slot, 3] == 0:
+                        break
+                    m_start = work[next_slot, 0]
+                    position = int32(m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q)
+                    num_tiles = num_tiles_of(m_start + group_row + 63, seqlen_q, seqlen_k)
+                    n_tile = int32(0)
+                    for h in range(2):
+                        m_i[h], l_i[h] = NO_KEY, float32(0)
+
+                next_stage = next_tile % STAGES
+                q = descriptor(ROW_MAJOR, q_tile + queries % SLOTS * SLOT_BYTES + q_offset)
+                k = descriptor(ROW_MAJOR, k_tile + next_stage * KV_BYTES)
+                wait(k_full + next_stage * BARRIER, phase(next_tile, STAGES))
+                wgmma_fence()
+                multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
+                wgmma_commit()
+                v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+                wait(v_full + stage * BARRIER, phase(tile, STAGES))
+                multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
+                wgmma_commit()
+
+                wgmma_wait(1, s, S_LENGTH)
+                if lane == 0:
+                    mbarrier_arrive(k_empty + next_stage * BARRIER)
+                mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
+                online_softmax(s, m_i, l_i, alpha, scale)  # while P V runs
+
+                wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+                if lane == 0:
+                    mbarrier_arrive(v_empty + stage * BARRIER)
+                pack_p(s, p)
+                for other in range(tile + 1, next_tile):  # as above
+                    ring = other % STAGES * BARRIER
+                    wait(v_full + ring, phase(other, STAGES))
+                    if lane == 0:
+                        mbarrier_arrive(v_empty + ring)
+                tile = next_tile
+                if last:
+                    m_warp = work[slot, 0] + warp_row
+                    store_tile(
+                        acc,
+                        inverse,
+                        out_rows,
+                        out_map,
+                        m_warp,
+                        seqlen_q,
+                        work[slot, 1],
+                        work[slot, 2],
+                        lane,
+                    )
+                    if lane == 0:
+                        mbarrier_arrive(q_empty + slot * BARRIER)
+                    for j in range(COLS // 8):
+                        for r in range(4):
+                            acc[j, r] = float32(0)
+                else:
+                    rescale(acc, alpha)  # out <- alpha out
+
+            stage = tile % STAGES  # P V of the very last tile
+            wait(v_full + stage * BARRIER, phase(tile, STAGES))
+            wgmma_fence()
+            v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+            multiply_registers(COLS, BLOCK_N, acc, p, v)
+            wgmma_commit()
+            wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+            slot = (queries + SLOTS - 1) % SLOTS
+            m_warp = work[slot, 0] + warp_row
+            store_tile(
+                acc,
+                inverse,
+                out_rows,
+                out_map,
+                m_warp,
+                seqlen_q,
+                work[slot, 1],
+                work[slot, 2],
+                lane,
+            )
+            if lane == 0:
+                tma_store_wait_read(0)  # shared memory lives as long as the thread block
+
+    return flash_attn_persistent_kernel
+
+
+def flash_attn_persistent(q, k, v, *, causal=False, softmax_scale=None):
+    """FlashAttention-3, forward, by thread blocks that stay: float16, bfloat16 on Hopper GPUs.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 128.
+    causal : bool, default=False
+        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+    """
+    out, lse, causal, scale = forward.prepare(
+        "flash_attn_persistent", q, k, v, causal, softmax_scale, HOPPER, MAX_HEAD_DIM
+    )
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    _, seqlen_k, num_kv_heads, _ = k.shape
+    consumers, block_n = tile_sizes(head_dim)
+    kernel = make_flash_attn_persistent(head_dim, consumers, block_n, causal, arrays.dtype_name(q))
+    num_m_tiles = ceil_div(seqlen_q, 64 * consumers)
+    num_units = ceil_div(num_m_tiles, 2 if causal else 1) * num_heads * batch
+    grid = (min(num_units, arrays.num_sms(q)),)
+    maps = TensorMap(q, 64), TensorMap(k, block_n), TensorMap(v, block_n), TensorMap(out, 16)
+    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
+    size = shared_bytes(head_dim, consumers, block_n)
+    launch(kernel, grid, 128 * (consumers + 1), *maps, lse, *sizes, scale, shared_bytes=size)
+    return out, lse
