@@ -571,8 +571,8 @@ _HEAD = """# What each function has, and which test says so
 A number says how many cases test that feature of that function, and leads to their file; with the
 pointer on it, it says the name of the test. All names are listed [below](#the-tests). – stands
 where a feature does not apply. Behind the tables are {cases} different cases. {on_gpu} of them need
-a GPU (`pytest -m gpu`); all others run on the CPU engine, those of kernels with every access
-checked. The README says what has run on which GPU.
+a GPU (`pytest -m gpu`); the others run the kernels on the CPU engine or compile them, and need
+none. The README says what has run on which GPU.
 
 This page is written by `python docs/make_features.py`, and a test fails where it is out of date."""
 
