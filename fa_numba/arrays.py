@@ -155,7 +155,7 @@ def device_of(x):
 
 def compute_capability(x):
     """Of the GPU that an array is on: (major, minor)."""
-    with _device_and_stream(x):
+    with device_and_stream(x):
         return tuple(cuda.get_current_device().compute_capability[:2])
 
 
@@ -173,7 +173,7 @@ def num_sms(x):
     """Multiprocessors of the GPU that an array is on; None where the CPU engine takes it."""
     if library_of(x) == "numpy" or not gpu_available():
         return None
-    with _device_and_stream(x):
+    with device_and_stream(x):
         return cuda.get_current_device().MULTIPROCESSOR_COUNT
 
 
@@ -311,7 +311,7 @@ def launch(kernel, grid, block, *args, shared_bytes=0):
         return
     if _enqueue(kernel, grid, block, args, shared_bytes, first):
         return
-    with _device_and_stream(first) as stream, warnings.catch_warnings():
+    with device_and_stream(first) as stream, warnings.catch_warnings():
         if _enqueue(kernel, grid, block, args, shared_bytes, first):  # now its device is current
             return
         warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
@@ -383,7 +383,7 @@ def _in_bytes(description):
 
 
 @contextlib.contextmanager
-def _device_and_stream(x):
+def device_and_stream(x):
     """Make the device of `x` current; give its library's current stream as Numba's."""
     match library_of(x):
         case "cupy":

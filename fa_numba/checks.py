@@ -128,35 +128,35 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     _heads(num_heads, k.shape[2], both)
 
 
-def check_tensor_core(name, q, k, v, supported, max_head_dim):
+@_remembers
+def check_tensor_core(q, k, v, *, name, supported, max_head_dim):
     """Raise unless the tensor-core kernel `name` can run on these, and on their GPU.
 
     `supported` holds the compute capabilities that have its instructions: (8, 0) is any from there
     on, (9, 0, "a") is 9.x alone.
     """
     _one_library(q=q, k=k, v=v)
-    if arrays.library_of(q) == "numpy" or not arrays.gpu_available():
+    library = arrays.library_of(q)
+    if library == "numpy" or not arrays.gpu_available():
         raise TypeError(
-            f"q, k, v must be GPU arrays, got {arrays.LIBRARIES[arrays.library_of(q)]}s: {name} is "
-            "made of PTX instructions, which the CPU engine does not run; flash_attn_v2 computes "
-            "the same there"
+            f"q, k, v must be GPU arrays, got {arrays.LIBRARIES[library]}s: {name} is made of PTX "
+            "instructions, which the CPU engine does not run; flash_attn_v2 computes the same there"
         )
     check_qkv(q, k, v)
-    head_dim = q.shape[3]
     if arrays.dtype_name(q) == "float32":
         raise TypeError(f"q, k, v must be float16 or bfloat16 for {name}, got float32")
+    head_dim = q.shape[3]
     if head_dim % 8 or head_dim > max_head_dim:
         raise ValueError(
             f"q must have a head_dim that is a multiple of 8 up to {max_head_dim} for {name}, "
             f"got {head_dim}"
         )
     for x_name, x in (("q", q), ("k", k), ("v", v)):
-        address, strides = arrays.address_and_strides(x)
-        aligned = [n % 16 == 0 for n, size in zip(strides[:3], x.shape, strict=False) if size > 1]
-        if address % 16 or not all(aligned):
+        _, strides = arrays.address_and_strides(x)
+        if any(n % 16 for n, size in zip(strides[:3], x.shape, strict=False) if size > 1):
             raise ValueError(
-                f"{x_name} must begin, and each of its rows, at a multiple of 16 bytes for {name}, "
-                f"got address {address} and strides of {strides} bytes: make it contiguous first"
+                f"{x_name} must have strides that are multiples of 16 bytes for {name}, got "
+                f"{strides}: make it contiguous first"
             )
     have = arrays.compute_capability(q)
     if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
@@ -165,6 +165,13 @@ def check_tensor_core(name, q, k, v, supported, max_head_dim):
             f"{name} needs a GPU of compute capability {needed}, got {have[0]}.{have[1]}; "
             "flash_attn_v2 runs on it"
         )
+
+
+def check_aligned(name, x):
+    """Raise unless an array begins where copies of 16 bytes can begin."""
+    address, _ = arrays.address_and_strides(x)
+    if address % 16:
+        raise ValueError(f"{name} must begin at a multiple of 16 bytes, got address {address:#x}")
 
 
 @_remembers

@@ -25,7 +25,6 @@ from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
-from fa_numba.tensor_core.launch import launch
 from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.tensor_core.ptx import global_address, shared_address
 
@@ -230,10 +229,12 @@ def flash_attn_mma(q, k, v, *, causal=False, softmax_scale=None):
     out, lse, causal, scale = forward.prepare(
         "flash_attn_mma", q, k, v, causal, softmax_scale, AMPERE
     )
+    if k.shape[1] == 0:  # out is 0, lse is −inf already
+        return out, lse
     batch, seqlen_q, num_heads, head_dim = q.shape
     m_tiles, block_n = tile_sizes(head_dim)
     kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, arrays.dtype_name(q))
     grid = (ceil_div(seqlen_q, 64 * m_tiles), num_heads, batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
-    launch(kernel, grid, THREADS, q, k, v, out, lse, scale, shared_bytes=size)
+    arrays.launch(kernel, grid, (THREADS,), q, k, v, out, lse, scale, shared_bytes=size)
     return out, lse

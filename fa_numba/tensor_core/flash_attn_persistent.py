@@ -34,7 +34,6 @@ from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import NO_KEY, make_fragment_functions, make_store_tile
-from fa_numba.tensor_core.launch import TensorMap, launch
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -42,6 +41,7 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_init,
 )
 from fa_numba.tensor_core.ptx import shared_address
+from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
 from fa_numba.tensor_core.wgmma import (
     descriptor,
@@ -397,6 +397,8 @@ def flash_attn_persistent(q, k, v, *, causal=False, softmax_scale=None):
     out, lse, causal, scale = forward.prepare(
         "flash_attn_persistent", q, k, v, causal, softmax_scale, HOPPER, MAX_HEAD_DIM
     )
+    if k.shape[1] == 0:  # out is 0, lse is −inf already
+        return out, lse
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, seqlen_k, num_kv_heads, _ = k.shape
     consumers, block_n = tile_sizes(head_dim)
@@ -404,8 +406,9 @@ def flash_attn_persistent(q, k, v, *, causal=False, softmax_scale=None):
     num_m_tiles = ceil_div(seqlen_q, 64 * consumers)
     num_units = ceil_div(num_m_tiles, 2 if causal else 1) * num_heads * batch
     grid = (min(num_units, arrays.num_sms(q)),)
-    maps = TensorMap(q, 64), TensorMap(k, block_n), TensorMap(v, block_n), TensorMap(out, 16)
+    maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
     size = shared_bytes(head_dim, consumers, block_n)
-    launch(kernel, grid, 128 * (consumers + 1), *maps, lse, *sizes, scale, shared_bytes=size)
+    threads = (128 * (consumers + 1),)
+    arrays.launch(kernel, grid, threads, *maps, lse, *sizes, scale, shared_bytes=size)
     return out, lse

@@ -29,7 +29,6 @@ from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
-from fa_numba.tensor_core.launch import TensorMap, launch
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -37,6 +36,7 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_init,
 )
 from fa_numba.tensor_core.ptx import shared_address
+from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import make_load_tile
 from fa_numba.tensor_core.wgmma import (
     descriptor,
@@ -263,13 +263,16 @@ def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
     out, lse, causal, scale = forward.prepare(
         "flash_attn_ws", q, k, v, causal, softmax_scale, HOPPER
     )
+    if k.shape[1] == 0:  # out is 0, lse is −inf already
+        return out, lse
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, seqlen_k, num_kv_heads, _ = k.shape
     consumers, block_n = tile_sizes(head_dim)
     kernel = make_flash_attn_ws(head_dim, consumers, block_n, causal, arrays.dtype_name(q))
     grid = (ceil_div(seqlen_q, 64 * consumers), num_heads, batch)
-    maps = TensorMap(q, 64), TensorMap(k, block_n), TensorMap(v, block_n)
+    maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
     size = shared_bytes(head_dim, consumers, block_n)
-    launch(kernel, grid, 128 * (consumers + 1), *maps, out, lse, *sizes, scale, shared_bytes=size)
+    threads = (128 * (consumers + 1),)
+    arrays.launch(kernel, grid, threads, *maps, out, lse, *sizes, scale, shared_bytes=size)
     return out, lse

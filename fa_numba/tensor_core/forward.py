@@ -38,10 +38,14 @@ def prepare(name, q, k, v, causal, softmax_scale, supported, max_head_dim=256):
     scale : float32
         softmax_scale · log2 e.
     """
-    checks.check_tensor_core(name, q, k, v, supported, max_head_dim)
+    checks.check_tensor_core(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
+    for x_name, x in (("q", q), ("k", k), ("v", v)):
+        checks.check_aligned(x_name, x)
     batch, seqlen_q, num_heads, head_dim = q.shape
     causal = checks.check_causal(causal)
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    if k.shape[1] == 0:
+        out, lse = arrays.full(q, q.shape, 0, q.dtype), arrays.full(q, lse.shape, -np.inf)
     return out, lse, causal, np.float32(scale * LOG2_E)

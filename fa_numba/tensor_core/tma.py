@@ -135,14 +135,14 @@ def encode_tensor_map(address, shape, strides, box_rows, dtype):
     batch, seqlen, heads, head_dim = shape
     # An axis of one element is never stepped along, and may have any stride.
     of_batch, of_row, of_head = (
-        stride if size > 1 else 16 * max(1, head_dim)
+        stride if size > 1 else 16 * head_dim
         for stride, size in zip(strides[:3], shape[:3], strict=True)
     )
     error, tensor_map = driver.cuTensorMapEncodeTiled(
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.upper()}"),
         4,
         address,
-        [driver.cuuint64_t(max(1, n)) for n in (head_dim, seqlen, heads, batch)],
+        [driver.cuuint64_t(n) for n in (head_dim, seqlen, heads, batch)],
         [driver.cuuint64_t(n) for n in (of_row, of_head, of_batch)],
         [driver.cuuint32_t(n) for n in (BLOCK_COLS, box_rows, 1, 1)],
         [driver.cuuint32_t(1)] * 4,
