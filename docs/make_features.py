@@ -232,12 +232,22 @@ TABLES = {
                 "flash_attn_varlen flash_attn_varlen_bwd linear_attn"
             ),
             "on a GPU": {
-                "naive_attn lazy_softmax_attn flash_attn_v1 flash_attn_v2": (
-                    "test_gpu::test_forward[{}]"
-                ),
-                "flash_attn_bwd": "test_gpu::test_backward",
+                "lazy_softmax_attn": "test_gpu::test_forward[{}]",
+                "naive_attn": "test_gpu::test_forward[{}] test_gpu::test_masks",
+                "flash_attn_v1": "test_gpu::test_forward[{}] test_gpu::test_masks "
+                "test_gpu::test_block_sparse test_gpu::test_dropout",
+                "flash_attn_v2": "test_gpu::test_forward[{}] test_gpu::test_masks "
+                "test_gpu::test_dropout",
+                "flash_attn_bwd": "test_gpu::test_backward test_gpu::test_masks "
+                "test_gpu::test_dropout",
                 "flash_attn_varlen linear_attn": "test_gpu::test_{}",
                 "flash_attn_varlen_bwd": "test_gpu::test_flash_attn_varlen",
+            },
+            "on a GPU, float16 and bfloat16": {
+                "naive_attn lazy_softmax_attn flash_attn_v1 flash_attn_v2 flash_attn_bwd "
+                "flash_attn_varlen": "test_gpu::test_16_bits[{}]",
+                "flash_attn_varlen_bwd": "test_gpu::test_16_bits[flash_attn_varlen]",
+                "linear_attn": f"test_gpu::test_16_bits[{MAPS}]",
             },
         },
     ),
@@ -255,6 +265,9 @@ TABLES = {
                 f"{UNSIGNED_MASKS}[{SIXTEEN}]",
             ),
             **everywhere("flash_attn_v2_unsigned flash_attn_simt"),
+            "on a GPU, float16 and bfloat16": {
+                "flash_attn_v2_unsigned flash_attn_simt": "test_gpu::test_16_bits[{}]"
+            },
         },
     ),
     "Decoding and pages": (
@@ -364,6 +377,7 @@ TABLES = {
                 "swap_pages": "test_gpu::test_swap_pages_within_a_gpu_small "
                 "test_gpu::test_swap_pages_out_and_in_small",
             },
+            "on a GPU, float16 and bfloat16": {f"{DECODE} {MOVES}": "test_gpu::test_16_bits[{}]"},
         },
     ),
     "Softmax": (
@@ -404,6 +418,11 @@ TABLES = {
             "on a GPU": {
                 "naive_softmax safe_softmax online_softmax": "test_gpu::test_softmax[{}]",
                 "softmax_topk": "test_gpu::test_softmax_topk",
+            },
+            "on a GPU, float16 and bfloat16": {
+                "naive_softmax safe_softmax online_softmax softmax_topk": (
+                    "test_gpu::test_16_bits[{}]"
+                ),
             },
         },
     ),
