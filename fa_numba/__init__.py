@@ -3,6 +3,7 @@
 from fa_numba import simt
 from fa_numba.arrays import backend
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
+from fa_numba.kernels.flash_attn_bwd_simt import flash_attn_bwd_simt
 from fa_numba.kernels.flash_attn_simt import flash_attn_simt
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
@@ -27,6 +28,7 @@ __all__ = [
     "backend",
     "copy_pages",
     "flash_attn_bwd",
+    "flash_attn_bwd_simt",
     "flash_attn_simt",
     "flash_attn_v1",
     "flash_attn_v2",

@@ -100,6 +100,7 @@ block_sparse = Call(  # tiles of 4 × 4 make the mask 2 × 2
     fa_numba.flash_attn_v1, q=X, k=X, v=X, block_m=4, block_n=4, block_mask=ones(2, 2, dtype=bool)
 )
 backward = Call(fa_numba.flash_attn_bwd, dout=X, q=X, k=K, v=K, out=X, lse=ones(2, 4, 5))
+backward_simt = Call(fa_numba.flash_attn_bwd_simt, **backward.good)
 packed = {"q": PACKED_X, "k": PACKED_K, "v": PACKED_K}
 packed |= {"cu_seqlens_q": STARTS, "cu_seqlens_k": table(0, 6, 6)}
 varlen = Call(fa_numba.flash_attn_varlen, **packed)
@@ -192,6 +193,8 @@ WRONG_TYPES = [
     (unsigned, {"causal": 1}, "causal must be True or False, got 1"),
     (simt, {"v": ones(2, 6, 2, 8, dtype=int)}, "v must be float32.*, got int64"),
     (simt, {"block_n": 16.0}, "block_n must be an integer, got 16.0"),
+    (backward_simt, {"deterministic": 1}, "deterministic must be True or False, got 1"),
+    (backward_simt, {"tile_size": 16.0}, "tile_size must be an integer, got 16.0"),
     (lookup, {"max_len": 7.5}, "max_len must be an integer, got 7.5"),
     (decode, {"q": None}, "q must be .* got NoneType"),
     (decode, {"k_cache": ones(2, 6, 2, 8, dtype=float)}, "k_cache must be float32.*, got float64"),
@@ -395,6 +398,8 @@ WRONG_VALUES = [
     (simt, {"q": ones(2, 5, 4, 9)}, "k and v must have the head_dim of q, 9, got 8"),
     (simt, {"block_m": 48}, "block_m must be 16, 32, 64 or 128, got 48"),
     (simt, {"block_n": 0}, "block_n must be at least 1, got 0"),
+    (backward_simt, {"tile_size": 48}, "tile_size must be 16, 32 or 64, got 48"),
+    (backward_simt, {"lse": ones(2, 4, 6)}, r"lse must have shape .* got \(2, 4, 6\)"),
     (simt, {"block_m": 128, "block_n": 128}, "must fit the registers .* got 128 and 128"),
     (attention, {"window_size": (-2, 0)}, r"window_size\[0\] must be at least -1, got -2"),
     (backward, {"window_size": (0, -3)}, r"window_size\[1\] must be at least -1, got -3"),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fa_numba
-from fa_numba import arrays
+from fa_numba import arrays, simt
 from fa_numba.analysis import register_tiling
 from fa_numba.analysis.feature_dim import FEATURE_MAPS
 from fa_numba.analysis.machine_code import (
@@ -38,7 +38,7 @@ DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
 LADDER = ("flash_attn_v2_unsigned", "flash_attn_simt")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *LADDER, *DECODE)
-BACKWARD = ("flash_attn_bwd", "flash_attn_varlen_bwd")
+BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_simt", "flash_attn_varlen_bwd")
 WITH_DROPOUT = ("flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
 ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
 MAIN = ("flash_attn_v2", "flash_attn_bwd")
@@ -94,6 +94,11 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
     if name == "merge_states":
         lse = np.zeros((1, 1, 3), np.float32)
         return function(q, lse, k, lse)
+    if name == "flash_attn_bwd_simt":
+        out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
+        with simt.options(device="H100"):  # of which a thread block gets the largest tiles
+            function(q, q, k, v, out, lse, causal=causal)
+            return function(q, q, k, v, out, lse, causal=causal, deterministic=True)
     if name == "flash_attn_bwd":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
         return function(q, q, k, v, out, lse, causal=causal, **dropout)

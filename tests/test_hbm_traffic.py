@@ -241,13 +241,16 @@ def test_flash_attn_simt(problem, causal, mask, tiles):
 
 
 @few
-@given(problems, st.booleans(), masks, st.sampled_from([(32, 16), (32, 32), (64, 16)]))
-def test_flash_attn_simt(problem, causal, mask, tiles):
-    options = {"causal": causal, **mask} | dict(zip(("block_m", "block_n"), tiles, strict=True))
-    formula = hbm_traffic.flash_attn_simt(*problem, **options, alibi=True)
-    q, k, v = make_qkv(np.random.default_rng(0), *problem)
-    slopes = alibi(problem)
-    check(formula, metered(fa_numba.flash_attn_simt, q, k, v, alibi_slopes=slopes, **options))
+@given(problems, st.booleans(), masks, st.sampled_from([16, 32]), st.booleans())
+def test_flash_attn_bwd_simt(problem, causal, mask, tile_size, deterministic):
+    options = {"causal": causal, "tile_size": tile_size, "deterministic": deterministic, **mask}
+    formula = hbm_traffic.flash_attn_bwd_simt(*problem, **options, alibi=True)
+    rng = np.random.default_rng(0)
+    q, k, v = make_qkv(rng, *problem)
+    lse = random(rng, *(q.shape[i] for i in (0, 2, 1)))
+    arguments = (q, q, k, v, q, lse)
+    options["alibi_slopes"] = alibi(problem)
+    check(formula, metered(fa_numba.flash_attn_bwd_simt, *arguments, **options))
 
 
 @few

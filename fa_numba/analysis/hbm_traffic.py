@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
 from fa_numba.analysis.feature_dim import feature_dim, recurrent_by_default
 from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
-from fa_numba.analysis.register_tiling import forward_tiling
+from fa_numba.analysis.register_tiling import backward_tiling, forward_tiling
 
 # Parameters with the dtype of q, k, v; the others are float32 or int32 whatever that is.
 LIKE_Q = frozenset(
@@ -405,6 +405,69 @@ def flash_attn_bwd(
         "dv": keys * head_dim,
         "dq": rows * head_dim,
     }
+    return Traffic(loads, stores)
+
+
+def flash_attn_bwd_simt(
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    head_dim,
+    *,
+    tile_size,
+    causal=False,
+    window_size=(-1, -1),
+    alibi=False,
+    deterministic=False,
+):
+    """Traffic of `fa_numba.flash_attn_bwd_simt`, its two or three kernels together.
+
+    Parameters
+    ----------
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim : int
+    tile_size : int
+    causal : bool, default=False
+    window_size : (left, right), default=(-1, -1)
+    alibi : bool, default=False
+    deterministic : bool, default=False
+        Otherwise dq is neither loaded nor stored: as many elements as are loaded of q are added to
+        it atomically, after it has been set to 0.
+
+    Returns
+    -------
+    Traffic
+    """
+    heads, rows = batch * num_heads, batch * num_heads * seqlen_q
+    keys = batch * num_kv_heads * seqlen_k
+    problem = (seqlen_q, seqlen_k, tile_size, tile_size, causal, window_size)
+    rows_walked = heads * _query_rows_walked(*problem)
+    tiling = backward_tiling(head_dim, tile_size)
+    slopes = heads * ceil_div(seqlen_k, tile_size) * tiling.threads
+    # delta, dK/dV
+    loads = {
+        "out": rows * head_dim,
+        "dout": (rows + rows_walked) * head_dim,
+        "q": rows_walked * head_dim,
+        "k": keys * head_dim,
+        "v": keys * head_dim,
+        "lse": rows_walked,
+        "delta": rows_walked,
+        "alibi_slopes": alibi * slopes,
+    }
+    stores = {"delta": rows, "dk": keys * head_dim, "dv": keys * head_dim}
+    if deterministic:  # dQ
+        keys_walked = heads * _key_rows_walked(*problem)
+        num_m_tiles = ceil_div(seqlen_q, tile_size)
+        loads["q"] += rows * head_dim
+        loads["dout"] += rows * head_dim
+        loads["k"] += keys_walked * head_dim
+        loads["v"] += keys_walked * head_dim
+        loads["lse"] += rows * tiling.threads_x  # every thread of a row reads them
+        loads["delta"] += rows * tiling.threads_x
+        loads["alibi_slopes"] += alibi * heads * num_m_tiles * tiling.threads
+        stores["dq"] = rows * head_dim
     return Traffic(loads, stores)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fa_numba.analysis.block_sizes import ceil_div
 
 SIZES = (16, 32, 64, 128)  # of block_m and block_n
+BACKWARD_SIZES = (16, 32, 64)  # of both
 
 
 class ForwardTiling(NamedTuple):
@@ -81,3 +82,49 @@ def forward_block_sizes(head_dim, shared_limit):
         if forward_fits(head_dim, block_m, block_n, shared_limit)
     ]
     return max(fitting, key=lambda sizes: (sizes[0] * sizes[1], sizes[0]))
+
+
+class BackwardTiling(NamedTuple):
+    """How a thread block of `flash_attn_bwd_simt` divides its tiles, which are square.
+
+    Attributes
+    ----------
+    width : int
+        Columns of the tiles of Q, K, V, dout: head_dim rounded up.
+    threads_x, threads_y : int
+        Threads beside each other, and below each other; a thread holds four rows.
+    row, score_row : int
+        Length of a row of those tiles, and of the tiles of P and dS, in shared memory.
+    shared_bytes : int
+    """
+
+    width: int
+    threads_x: int
+    threads_y: int
+    row: int
+    score_row: int
+    shared_bytes: int
+
+    @property
+    def threads(self):
+        """Of a thread block."""
+        return self.threads_x * self.threads_y
+
+
+def backward_tiling(head_dim, tile_size):
+    """The `BackwardTiling` of tiles of so many queries and as many keys."""
+    threads_x = 8 if head_dim <= 96 else 16
+    width = ceil_div(head_dim, 4 * threads_x) * 4 * threads_x
+    row, score_row = width + 4, tile_size + threads_x  # longer than need be: no bank conflicts
+    shared_bytes = 4 * tile_size * (4 * row + 2 * score_row + 2)  # and lse, delta
+    return BackwardTiling(width, threads_x, tile_size // 4, row, score_row, shared_bytes)
+
+
+def backward_tile_size(head_dim, shared_limit):
+    """Size of the tiles of `flash_attn_bwd_simt`, the largest that fits; None where none does."""
+    fitting = [
+        size
+        for size in BACKWARD_SIZES
+        if backward_tiling(head_dim, size).shared_bytes <= shared_limit
+    ]
+    return max(fitting, default=None)

@@ -131,8 +131,8 @@ def make_product_of_rows(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW):
 def make_product(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW):
     """add_ab(c, tiles, a_start, b_start, ty, tx): C += A B.
 
-    c[i, j] belongs to row ty + i · THREADS_Y of A, and to the column of B that `column` names: a
-    thread owns four neighbours at a time.
+    c[i, j] belongs to row ty + i · THREADS_Y of A; of the columns of B a thread owns four
+    neighbours at a time, the first four from 4 tx on, the next 4 · THREADS_X further on.
     """
 
     @cuda.jit(device=True)
@@ -153,3 +153,31 @@ def make_product(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW):
                             c[i, j + y] += a[i, x] * b[y]
 
     return add_ab
+
+
+@functools.cache
+def make_product_of_columns(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW):
+    """add_atb(c, tiles, a_start, b_start, ty, tx): C += Aᵀ B, the dot products of columns.
+
+    c[i, j] is that of the columns of A and B of which a thread owns four neighbours at a time, the
+    first four from 4 ty and from 4 tx on.
+    """
+
+    @cuda.jit(device=True)
+    def add_atb(c, tiles, a_start, b_start, ty, tx):
+        a = cuda.local.array(ROWS, float32)
+        b = cuda.local.array(4, float32)
+        for k in range(DEPTH):
+            for i in range(0, ROWS, 4):
+                for x in range(4):
+                    m = 4 * ty + i * THREADS_Y + x
+                    a[i + x] = tiles[uint64(a_start + k * A_ROW + m)]
+            for j in range(0, COLS, 4):
+                for y in range(4):
+                    d = 4 * tx + j * THREADS_X + y
+                    b[y] = tiles[uint64(b_start + k * B_ROW + d)]
+                for i in range(ROWS):
+                    for y in range(4):
+                        c[i, j + y] += a[i] * b[y]
+
+    return add_atb
