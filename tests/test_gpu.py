@@ -3,13 +3,18 @@
 `-k small` keeps the cases that are small enough for compute-sanitizer (`make sanitize`).
 """
 
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import dtype_cases
 import numpy as np
 import pytest
 from numba import cuda, float32
 
 import fa_numba
-from fa_numba import analysis, arrays, reference
+from fa_numba import analysis, arrays, launching, reference
 from fa_numba.kv_cache import RollingCache
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -77,10 +82,11 @@ def assert_close(got, want, plain, *, factor=2):
     assert error <= tolerance
 
 
+LADDER = ("flash_attn_v2", "flash_attn_v2_unsigned", "flash_attn_simt")
+
+
 @cases
-@pytest.mark.parametrize(
-    "name", ["naive_attn", "lazy_softmax_attn", "flash_attn_v1", "flash_attn_v2"]
-)
+@pytest.mark.parametrize("name", ["naive_attn", "lazy_softmax_attn", "flash_attn_v1", *LADDER])
 def test_forward(name, case):
     q, k, v, causal = make_case(case)
     out_ref, lse_ref = reference.attention(q, k, v, causal=causal)
@@ -308,20 +314,25 @@ def test_merge_states_small(cut):
 
 
 @cases
-def test_backward(case):
+@pytest.mark.parametrize("name", ["flash_attn_bwd", "flash_attn_bwd_simt"])
+def test_backward(name, case):
     q, k, v, causal = make_case(case)
     dout = random(np.random.default_rng(1), *q.shape)
     want = reference.attention_bwd(dout, q, k, v, causal=causal)
     plain = reference.attention_bwd(dout, q, k, v, causal=causal, dtype=np.float32)
     q, k, v, dout = (cupy.asarray(x) for x in (q, k, v, dout))
     out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
-    got = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, causal=causal)
-    again = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, causal=causal)
-    for name, x, x_ref, x_f32, x_again in zip(
-        ("dq", "dk", "dv"), got, want, plain, again, strict=True
-    ):
-        assert_close(x, x_ref, x_f32, factor=3)
-        assert (x == x_again).all(), f"{name} differs from run to run"
+    arguments, backward = (dout, q, k, v, out, lse), getattr(fa_numba, name)
+    ways = [{}] if name == "flash_attn_bwd" else [{}, {"deterministic": True}]
+    for options in ways:
+        got = backward(*arguments, causal=causal, **options)
+        again = backward(*arguments, causal=causal, **options)
+        for gradient, x, x_ref, x_f32, x_again in zip(
+            ("dq", "dk", "dv"), got, want, plain, again, strict=True
+        ):
+            assert_close(x, x_ref, x_f32, factor=3)
+            if gradient != "dq" or options == ways[-1]:  # dq may be summed in any order
+                assert (x == x_again).all(), f"{gradient} differs from run to run"
 
 
 MASKS = {
@@ -354,14 +365,15 @@ def test_masks(case, mask):
     want = reference.attention_bwd(dout, q, k, v, **mask)
     plain = reference.attention_bwd(dout, q, k, v, **mask, dtype=np.float32)
     q, k, v, dout = (cupy.asarray(x) for x in (q, k, v, dout))
-    for name in ("naive_attn", "flash_attn_v1", "flash_attn_v2"):
+    for name in ("naive_attn", "flash_attn_v1", *LADDER):
         out, *statistics = getattr(fa_numba, name)(q, k, v, **mask_on_gpu)
         assert_close(out, out_ref, out_f32)
     (lse,) = statistics
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
-    got = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, **mask_on_gpu)
-    for x, x_ref, x_f32 in zip(got, want, plain, strict=True):
-        assert_close(x, x_ref, x_f32, factor=3)
+    for name in ("flash_attn_bwd", "flash_attn_bwd_simt"):
+        got = getattr(fa_numba, name)(dout, q, k, v, out, lse, **mask_on_gpu)
+        for x, x_ref, x_f32 in zip(got, want, plain, strict=True):
+            assert_close(x, x_ref, x_f32, factor=3)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.9])
@@ -645,6 +657,52 @@ def test_strided_arrays_small():
     packed = [cupy.ascontiguousarray(x) for x in (q, k, v)]
     out_packed, lse_packed = fa_numba.flash_attn_v2(*packed)
     assert (out == out_packed).all() and (lse == lse_packed).all()
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch", "numba"])
+@pytest.mark.parametrize("name", LADDER)  # flash_attn_simt: more than 48 KiB of shared memory
+def test_both_ways_of_launching_give_the_same_bits_small(monkeypatch, name, library):
+    q, k, v, _ = make_case((1, 40, 50, 4, 2, 64, True))
+    x = [to_library(library, x) for x in (q, k, v)]
+    short = getattr(fa_numba, name)(*x, causal=True)
+    assert any(plan for key, plan in launching._plans.items() if name in key[0].py_func.__name__)
+    monkeypatch.setattr(launching, "takes", lambda kernel: False)
+    by_dispatcher = getattr(fa_numba, name)(*x, causal=True)
+    for one, other in zip(short, by_dispatcher, strict=True):
+        np.testing.assert_array_equal(arrays.to_numpy(one), arrays.to_numpy(other))
+
+
+def test_a_new_process_finds_its_kernels_on_disk_small(tmp_path):
+    code = (
+        "import cupy, fa_numba, numpy\n"
+        "from fa_numba import launching\n"
+        "x = cupy.ones((1, 20, 2, 64), 'float32')\n"
+        "launching._compile = COMPILE\n"
+        "print(float(fa_numba.flash_attn_simt(x, x, x, causal=True)[0].sum()))"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code.replace("COMPILE", how)],
+            env=os.environ | {"FA_NUMBA_CACHE": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        for how in ("launching._compile", "None")  # the second cannot compile
+    ]
+    assert told[0].stdout == told[1].stdout == "2560.0\n", told[1].stderr
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_threads_launch_at_once():
+    q, k, v, causal = make_case((1, 64, 64, 2, 2, 64, True))
+    x = [cupy.asarray(x) for x in (q, k, v)]
+    want, _ = fa_numba.flash_attn_v2(*x, causal=causal)
+
+    def call(_):
+        return [(fa_numba.flash_attn_v2(*x, causal=causal)[0] == want).all() for _ in range(50)]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(map(all, threads.map(call, range(8))))
 
 
 def test_runs_on_the_current_stream():
