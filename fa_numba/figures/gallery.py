@@ -5,21 +5,26 @@ from numba import cuda, float32
 
 import fa_numba
 from fa_numba import analysis, reference, simt
+from fa_numba.analysis import fp8
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.analysis.machine_code import CompilerMissingError
+from fa_numba.analysis.overlap import overlap
 from fa_numba.analysis.waves import makespan
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.attention_intensity import attention_intensity
 from fa_numba.figures.attention_map import attention_map
 from fa_numba.figures.backward_flow import backward_flow
 from fa_numba.figures.banks import banks
+from fa_numba.figures.bit_fields import bit_fields
 from fa_numba.figures.block_sizes import feasible_tiles
 from fa_numba.figures.block_sparse import block_sparse
 from fa_numba.figures.cache_growth import cache_growth
 from fa_numba.figures.causal_tiles import causal_tiles
+from fa_numba.figures.chunk_places import chunk_places
 from fa_numba.figures.chunked_weights import chunked_weights
 from fa_numba.figures.coalescing import coalescing
 from fa_numba.figures.dropout_masks import dropout_masks
+from fa_numba.figures.fragments import fragments
 from fa_numba.figures.hbm_bytes import hbm_bytes
 from fa_numba.figures.kept_weights import kept_weights
 from fa_numba.figures.kernel_roofline import kernel_roofline
@@ -34,6 +39,7 @@ from fa_numba.figures.race import race_diagram
 from fa_numba.figures.rescaling import rescaling
 from fa_numba.figures.ring_cache import ring_cache
 from fa_numba.figures.roofline import roofline
+from fa_numba.figures.score_errors import score_errors
 from fa_numba.figures.sectors import sectors
 from fa_numba.figures.shared_pages import shared_pages
 from fa_numba.figures.softmax_passes import softmax_passes
@@ -44,6 +50,7 @@ from fa_numba.figures.tile_frames import recorded_walk, tile_frames
 from fa_numba.figures.tile_statistics import tile_statistics
 from fa_numba.figures.tile_walk import tile_walk
 from fa_numba.figures.tiled_product import tiled_product
+from fa_numba.figures.timelines import timelines
 from fa_numba.figures.traffic_growth import traffic_growth
 from fa_numba.figures.tree_reduction import tree_reduction
 from fa_numba.figures.two_orders import two_orders
@@ -51,6 +58,7 @@ from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
 from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
+from fa_numba.tensor_core import layouts, wgmma
 
 DEVICE = "H100"
 
@@ -574,6 +582,73 @@ def shares_of_the_kv_memory():
     return memory_shares(shares, title="KV memory of 64 sequences")
 
 
+def registers_of_a_product():
+    matrices = {
+        "A (16 × 16)": layouts.mma_a(),
+        "B (16 × 8)": layouts.mma_b(),
+        "D (16 × 8)": layouts.mma_d(),
+    }
+    return fragments(matrices, lanes=(5, 18))
+
+
+def a_swizzled_tile():
+    row, chunk = np.mgrid[:8, :8]
+    places = {
+        name: layouts.tile_offset(row, 8 * chunk, 8, swizzled=swizzled)
+        for name, swizzled in (("row after row", False), ("swizzled", True))
+    }
+    return chunk_places(places, chunk=2)
+
+
+def descriptors_of_k_and_v():
+    address, block_n = 0x8400, 64
+
+    def of_bytes(number):
+        return f"{16 * number:,}"
+
+    fields = {
+        "address": (0, 13, lambda number: f"{16 * number:#x}"),
+        "leading bytes": (16, 29, of_bytes),
+        "stride bytes": (32, 45, of_bytes),
+        "base offset": (49, 51, str),
+        "swizzle": (62, 63, str),
+    }
+    words = {
+        "K, rows along the sum": wgmma.descriptor_bits(),
+        "V, rows are the sum's": wgmma.descriptor_bits(block_n * wgmma.ROW_BYTES),
+    }
+    return bit_fields({title: bits | address >> 4 for title, bits in words.items()}, fields)
+
+
+def products_beside_softmax():
+    panels = {}
+    for warpgroups, ahead in ((1, False), (1, True), (2, False), (2, True)):
+        title = "one warpgroup" if warpgroups == 1 else "two warpgroups"
+        title += ", the next S beside this O" if ahead else ", step by step"
+        panels[title] = [
+            (o.unit, f"{o.name}{o.tile}", f"warpgroup {o.warpgroup}", o.start, o.end)
+            for o in overlap(6, 1.0, warpgroups=warpgroups, ahead=ahead)
+        ]
+    return timelines(panels, unit="time, in products of a tile")
+
+
+def errors_of_scores_in_fp8(seqlen=1024, d=128):
+    q, k = fp8.with_outliers(np.random.default_rng(0), 2, seqlen, d)
+    hadamard = np.ones((1, 1))
+    while len(hadamard) < d:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    rotation = np.random.default_rng(1).choice([-1, 1], (d, 1)) * hadamard / np.sqrt(d)
+
+    def scores(q, k):
+        return q @ k.T / np.sqrt(d)
+
+    quantised = {
+        "Q, K as they are": scores(fp8.quantise(q), fp8.quantise(k)),
+        "rotated": scores(fp8.quantise(q @ rotation), fp8.quantise(k @ rotation)),
+    }
+    return score_errors(scores(q, k), quantised)
+
+
 def two_orders_of_a_product():
     return two_orders(seqlen=96, feature_dim=24, head_dim=16)
 
@@ -680,6 +755,11 @@ EXAMPLES = (
     a_page_table,
     pages_that_are_shared,
     shares_of_the_kv_memory,
+    registers_of_a_product,
+    a_swizzled_tile,
+    descriptors_of_k_and_v,
+    products_beside_softmax,
+    errors_of_scores_in_fp8,
     two_orders_of_a_product,
     scores_inside_a_chunk,
     maps_of_weights,

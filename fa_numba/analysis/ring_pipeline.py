@@ -1,0 +1,171 @@
+"""A ring of tiles between a producer and its consumers, step by step, with its mbarriers.
+
+The producer starts copies, which take their time; consumers read what has arrived. Each is a list
+of steps:
+
+    ("wait", "full" or "empty", stage, parity)   until the phase of this parity has ended
+    ("load", stage, tile)                        start a copy; its end ends a phase of "full"
+    ("read", stage, tile)                        takes its time; the tile must be there
+    ("arrive", stage)                            at "empty", which wants as many as there are
+                                                 consumers
+
+Whoever leaves out a wait is told what it would have read or overwritten.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass
+class Barrier:
+    """An mbarrier: its phases end one after the other, each after `count` arrivals."""
+
+    count: int
+    phase: int = 0  # the one that goes on
+    arrived: int = 0
+
+    def arrive(self):
+        self.arrived += 1
+        if self.arrived == self.count:
+            self.phase, self.arrived = self.phase + 1, 0
+
+    def ended(self, parity):
+        """What mbarrier_try_wait says: the last phase that ended had this parity.
+
+        On a new barrier that is so for parity 1, as if a phase −1 had come before.
+        """
+        return (self.phase - 1) % 2 == parity
+
+
+class Span(NamedTuple):
+    """A copy (who = 0) or a read by consumer 1, 2, ... of a tile."""
+
+    who: int
+    stage: int
+    tile: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Ring:
+    """What happened. `problem` is a sentence, "" where all went well."""
+
+    spans: list
+    problem: str
+
+    @property
+    def end(self):
+        return max((span.end for span in self.spans), default=0)
+
+
+def usual_times(who, tile):
+    """Of a copy and of a read."""
+    return 5 if who == 0 else 3
+
+
+def run_ring(producer, consumers, num_stages, *, times=usual_times):
+    """Let a producer and its consumers take their steps, as early as each can.
+
+    Parameters
+    ----------
+    producer : sequence of steps
+    consumers : sequence of such sequences
+    num_stages : int
+    times : function of (who, tile)
+        How long a copy (who = 0) or a read of consumer who = 1, 2, ... takes.
+
+    Returns
+    -------
+    Ring
+        It ends at the first problem: a tile read that is not there, a tile overwritten that
+        somebody has still to read, or nobody who can go on.
+    """
+    barriers = {
+        "full": [Barrier(1) for _ in range(num_stages)],
+        "empty": [Barrier(len(consumers)) for _ in range(num_stages)],
+    }
+    programs = [list(producer), *map(list, consumers)]
+    at = [0] * len(programs)  # the next step of each
+    reads = [None] * len(programs)  # that go on
+    copies, spans, holds = [], [], {}
+    unread = {stage: set() for stage in range(num_stages)}  # who has still to read the tile
+    clock = 0
+    while True:
+        for copy in [copy for copy in copies if copy.end <= clock]:
+            copies.remove(copy)
+            holds[copy.stage] = copy.tile
+            unread[copy.stage] = set(range(1, len(programs)))
+            barriers["full"][copy.stage].arrive()
+        who = 0
+        while who < len(programs):  # back to the first after every step: it may free another
+            if reads[who] and reads[who].end <= clock:
+                unread[reads[who].stage].discard(who)
+                reads[who] = None
+            if reads[who] or at[who] == len(programs[who]):
+                who += 1
+                continue
+            kind, *rest = programs[who][at[who]]
+            if kind == "wait":
+                barrier, stage, parity = rest
+                if not barriers[barrier][stage].ended(parity):
+                    who += 1
+                    continue
+            elif kind == "arrive":
+                barriers["empty"][rest[0]].arrive()
+            else:
+                stage, tile = rest
+                span = Span(who, stage, tile, clock, clock + times(who, tile))
+                under_way = next((copy.tile for copy in copies if copy.stage == stage), None)
+                if kind == "load":
+                    problem = _overwrites(span, holds, unread, under_way)
+                    copies.append(span)
+                else:
+                    problem = _not_there(span, holds, under_way)
+                    reads[who] = span
+                if problem:
+                    return Ring(spans, problem)
+                if kind == "load":
+                    holds.pop(stage, None)
+                spans.append(span)
+            at[who] += 1
+            who = 0
+        ends = [span.end for span in (*copies, *reads) if span]
+        if not ends:
+            return Ring(spans, _deadlock(programs, at))
+        clock = min(ends)
+
+
+def _overwrites(span, holds, unread, under_way):
+    if under_way is not None:
+        return (
+            f"race: tile {span.tile} is copied to stage {span.stage}, to which tile {under_way} "
+            "is still on its way"
+        )
+    waiting = sorted(unread[span.stage])
+    if span.stage in holds and waiting:
+        return (
+            f"race: tile {span.tile} is copied over tile {holds[span.stage]} in stage "
+            f"{span.stage}, which consumer {waiting[0]} has not finished reading"
+        )
+    return ""
+
+
+def _not_there(span, holds, under_way):
+    if holds.get(span.stage) == span.tile:
+        return ""
+    if under_way is not None:
+        there = f"tile {under_way} is still on its way"
+    else:
+        there = f"tile {holds[span.stage]} lies" if span.stage in holds else "nothing lies yet"
+    return f"race: consumer {span.who} reads tile {span.tile} in stage {span.stage}, where {there}"
+
+
+def _deadlock(programs, at):
+    stuck = []
+    for who, (program, step) in enumerate(zip(programs, at, strict=True)):
+        if step < len(program):
+            _, barrier, stage, parity = program[step]
+            name = f"consumer {who}" if who else "the producer"
+            stuck.append(f"{name} waits for {barrier}[{stage}], parity {parity}")
+    return f"deadlock: {'; '.join(stuck)}; nobody will arrive" if stuck else ""

@@ -1,0 +1,56 @@
+"""How wrong quantised scores are, against how large they are."""
+
+import numpy as np
+
+from fa_numba.figures.style import COLOURS, GREY, INK, Drawing, label_ends, on_paper, plain
+
+FEWEST = 20  # scores in a bin
+
+
+@on_paper
+def score_errors(scores, quantised, *, bins=32):
+    """A curve for each way to quantise: root mean square error of the scores of each size.
+
+    Parameters
+    ----------
+    scores : array
+        As they are.
+    quantised : dict of str to array of the shape of scores
+        By name: what became of them.
+    bins : int, default=32
+        By size; those with few scores are left out.
+
+    Returns
+    -------
+    Drawing
+    """
+    scores = np.asarray(scores, np.float64)
+    size = np.abs(scores).ravel()
+    edges = np.linspace(0, size.max(), bins + 1)
+    which = np.minimum(np.digitize(size, edges) - 1, bins - 1)
+    count = np.bincount(which, minlength=bins)
+    shown = np.arange(bins)[: int(np.argmax(count < FEWEST)) or bins]
+    middle = (edges[:-1] + edges[1:])[shown] / 2
+    figure = Drawing(7.6, 3.2)
+    ax, rare = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+    lines, ends = [], []
+    for (name, got), colour in zip(quantised.items(), COLOURS, strict=False):
+        squared = (np.asarray(got, np.float64) - scores).ravel() ** 2
+        error = np.sqrt(np.bincount(which, squared, bins)[shown] / count[shown])
+        ax.plot(middle, error, "o-", color=colour, markersize=4, linewidth=1.6)
+        ends.append((name, error[-1], colour))
+        lines.append(
+            f"{name}: error {np.sqrt(squared.mean()):.3f} over all scores, {error[0]:.3f} for the "
+            f"smallest, {error[-1]:.3f} for the largest"
+        )
+    rare.bar(middle, count[shown] / size.size, 0.8 * (edges[1] - edges[0]), color=GREY)
+    rare.set_yscale("log")
+    rare.set_ylabel("of all", fontsize=9, color=INK)
+    rare.set_xlabel("size of the score", fontsize=9, color=INK)
+    ax.set_ylabel("error", fontsize=9, color=INK)
+    ax.set_ylim(bottom=0)
+    for panel in (ax, rare):
+        plain(panel, grid="y")
+    label_ends(ax, middle[-1], ends)
+    figure.text = "\n".join(lines)
+    return figure
