@@ -172,8 +172,13 @@ def _cause(x, got, col, want):
         return "-inf - -inf is NaN, and so is 0 / 0: guard rows and beginnings of rows of -inf."
     if col < 0 or want == 0:
         return "A masked column and an empty place have no share."
-    if np.isclose(got, np.exp(x[col] - x.max()), rtol=1e-4):
+    p = np.exp(x.astype(np.float64) - x.max())
+    if np.isclose(got, p[col], rtol=1e-4):
         return "This is exp(x - m): divide by l after the last column."
+    with np.errstate(invalid="ignore"):  # -inf - -inf, where a row begins with masked columns
+        forgetful = np.nansum(np.exp(x.astype(np.float64) - np.maximum.accumulate(x)))
+    if np.isclose(got, p[col] / forgetful, rtol=1e-4):
+        return "l is not multiplied by exp(m_old - m_new) where the maximum rises."
     return "Is l the sum over ALL columns of the row, under its final maximum?"
 
 

@@ -34,6 +34,24 @@ def chunks_of(head, size):
     return {name: np.stack(x) for name, x in zip(("acc", "l", "m"), columns, strict=True)}
 
 
+def chunk_mistakes(head, chunk, size):
+    """What the usual mistakes leave of a chunk."""
+    keys = slice(chunk * size, chunk * size + size)
+    s, v = head.scores[:, keys], head.v[keys].astype(np.float64)
+    right = {name: x[chunk] for name, x in chunks_of(head, size).items()}
+    with np.errstate(all="ignore"):  # a mistake may well overflow
+        for sentence, p in (
+            (
+                "What was summed so far is not multiplied by alpha = exp(m_old - m_new).",
+                np.exp(s - np.maximum.accumulate(s, axis=1)),
+            ),
+            ("This is the sum of exp(score): m is not subtracted.", np.exp(s)),
+        ):
+            yield sentence, right | {"acc": p @ v, "l": p.sum(axis=1)}
+        divided = right["acc"] / right["l"][:, None]
+    yield "acc is divided by l: the one division is merge_chunks'.", right | {"acc": divided}
+
+
 def summarize(exercise, head, size, how=simt.run):
     """acc, l, m of the learner's first kernel, guarded; and what `how` returned."""
     num_chunks, seqlen_q = math.ceil(len(head.k) / size), len(head.q)
@@ -64,11 +82,12 @@ def check(exercise, head, size):
         for chunk in range(len(got)):
             label = f"chunk {chunk} of {len(got)}: {name}"
             answers = want[name][chunk], plain[name][chunk]
-            expect_close(label, got[chunk], *answers, tile=THREADS)
+            mistakes = [(why, {label: x[name]}) for why, x in chunk_mistakes(head, chunk, size)]
+            expect_close(label, got[chunk], *answers, tile=len(head.q), mistakes=mistakes)
     (out, _), _ = merge(exercise, *(array for array, _ in state.values()))
     answers = head.forward["out"], head.plain.forward["out"]
     mistakes = forward_mistakes(head, THREADS, size)
-    expect_close("out", out, *answers, tile=THREADS, mistakes=mistakes)
+    expect_close("out", out, *answers, tile=len(head.q), mistakes=mistakes)
 
 
 def head_of(exercise, seqlen_q, seqlen_k, **options):
@@ -147,7 +166,7 @@ def test_merge_alone(exercise):
     head.k[:10] += 3
     head.k[20:] *= 300  # far above the others for some queries, far below for the rest
     (out, _), _ = merge(exercise, *chunks_of(head, 10).values())
-    expect_close("out", out, head.forward["out"], head.plain.forward["out"], tile=THREADS)
+    expect_close("out", out, head.forward["out"], head.plain.forward["out"], tile=9)
 
 
 def test_inputs_unchanged(exercise):
