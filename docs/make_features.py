@@ -74,10 +74,6 @@ def everywhere(functions, in_place=""):
     return rows
 
 
-def ladder(simt, unsigned):
-    return {"flash_attn_v2_unsigned": unsigned, "flash_attn_simt": f"test_flash_attn_simt::{simt}"}
-
-
 TABLES = {
     "Attention": (
         "naive_attn lazy_softmax_attn flash_attn_v1 flash_attn_v2 flash_attn_bwd "
@@ -251,22 +247,36 @@ TABLES = {
             },
         },
     ),
-    "The ladder: `flash_attn_v2`, faster": (
-        "flash_attn_v2_unsigned flash_attn_simt",
+    "The ladder: the same, faster": (
+        "flash_attn_v2_unsigned flash_attn_simt flash_attn_bwd_simt",
         {
-            "`causal`, lengths, heads, head_dim": ladder("test_shapes", UNSIGNED),
-            "`window_size`, `softcap`, `alibi_slopes`": ladder("test_masks", UNSIGNED_MASKS),
+            "`causal`, lengths, heads, head_dim": {
+                "flash_attn_v2_unsigned": UNSIGNED,
+                "flash_attn_simt flash_attn_bwd_simt": "test_{}::test_shapes",
+            },
+            "`window_size`, `softcap`, `alibi_slopes`": {
+                "flash_attn_v2_unsigned": UNSIGNED_MASKS,
+                "flash_attn_simt flash_attn_bwd_simt": "test_{}::test_masks",
+            },
             "dropout": {
                 "flash_attn_v2_unsigned": f"{UNSIGNED_MASKS}[dropout]",
-                "flash_attn_simt": TRAINING,
+                "flash_attn_simt flash_attn_bwd_simt": TRAINING,
             },
-            "float16, bfloat16": ladder(
-                "test_16_bit_floats_are_those_of_flash_attn_v2",
-                f"{UNSIGNED_MASKS}[{SIXTEEN}]",
-            ),
-            **everywhere("flash_attn_v2_unsigned flash_attn_simt"),
+            "float16, bfloat16": {
+                "flash_attn_v2_unsigned": f"{UNSIGNED_MASKS}[{SIXTEEN}]",
+                "flash_attn_simt": "test_{}::test_16_bit_floats_are_those_of_flash_attn_v2",
+                "flash_attn_bwd_simt": "test_{}::test_16_bit_floats_are_those_of_flash_attn_bwd",
+            },
+            "sizes of tiles change nothing": {
+                "flash_attn_v2_unsigned": UNSIGNED,
+                "flash_attn_simt flash_attn_bwd_simt": (
+                    "test_{}::test_tile_size_does_not_change_the_answer"
+                ),
+            },
+            **everywhere("flash_attn_v2_unsigned flash_attn_simt flash_attn_bwd_simt"),
             "on a GPU, float16 and bfloat16": {
-                "flash_attn_v2_unsigned flash_attn_simt": "test_gpu::test_16_bits[{}]"
+                "flash_attn_v2_unsigned flash_attn_simt": "test_gpu::test_16_bits[{}]",
+                "flash_attn_bwd_simt": No("`flash_attn_bwd_simt` has no cases for a GPU yet"),
             },
         },
     ),

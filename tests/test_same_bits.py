@@ -28,6 +28,7 @@ def make_calls(rng, head_dim=7):
     return calls | {
         "softmax_topk": ((random(rng, 5, 140),), {"k": 6}),
         "flash_attn_bwd": ((dout, q, k, v, out, lse), causal),
+        "flash_attn_bwd_simt": ((dout, q, k, v, out, lse), causal | {"deterministic": True}),
         "flash_attn_varlen": ((*packed, *STARTS), causal),
         "flash_attn_varlen_bwd": ((dout[0], *packed, *some, *STARTS), causal),
         "linear_attn": ((q, k[:, :11], v[:, :11]), causal),
