@@ -51,7 +51,7 @@ def enqueues():
     yield "flash_attn_v2, CuPy", enqueue_us(fa_numba.flash_attn_v2, q, k, v)
     yield "flash_attn_simt, CuPy", enqueue_us(fa_numba.flash_attn_simt, q, k, v)
     yield "flash_attn_v2, PyTorch", enqueue_us(fa_numba.flash_attn_v2, *tensors)
-    with mock.patch.object(launching, "takes", lambda kernel: False):
+    with mock.patch.object(launching, "enabled", False):
         name = "flash_attn_v2, CuPy, by Numba's dispatcher"
         yield name, enqueue_us(fa_numba.flash_attn_v2, q, k, v)
     yield "two cupy.empty", enqueue_us(lambda: (cupy.empty(SHAPE), cupy.empty(SHAPE)))

@@ -15,7 +15,7 @@ import numpy as np
 from numba import config, cuda
 from numba.core.errors import NumbaPerformanceWarning
 
-from fa_numba import bfloat16, launching, simt  # noqa: F401   bfloat16: its conversions
+from fa_numba import bfloat16, launching, replay, simt  # noqa: F401   bfloat16: its conversions
 from fa_numba.simt.host import DeviceArray
 from fa_numba.simt.options import current_options, shared_memory_limit
 
@@ -25,6 +25,10 @@ LIBRARIES = {
     "torch": "PyTorch CUDA tensor",
     "numba": "Numba device array",
 }
+
+
+MAX_RECORDINGS = 1024  # calls that a function can do again
+NEW = object()
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,13 @@ def empty(like, shape, dtype=np.float32):
     -------
     array
     """
+    made = _empty(like, shape, dtype)
+    if recording := replay.current():
+        recording.allocated(made, "empty", shape, dtype)
+    return made
+
+
+def _empty(like, shape, dtype):
     match library_of(like):
         case "cupy":
             with like.device:
@@ -218,12 +229,19 @@ def empty(like, shape, dtype=np.float32):
 
 def full(like, shape, value, dtype=np.float32):
     """An array like `empty` makes, every element set to `value`."""
+    made = _full(like, shape, value, dtype)
+    if recording := replay.current():
+        recording.allocated(made, "full", shape, value, dtype)
+    return made
+
+
+def _full(like, shape, value, dtype):
     match library_of(like):
         case "cupy":
             with like.device:
                 return sys.modules["cupy"].full(shape, value, dtype)
         case "torch":
-            return empty(like, shape, dtype).fill_(value)
+            return _empty(like, shape, dtype).fill_(value)
         case "numba":
             return cuda.to_device(np.full(shape, value, dtype))
     return np.full(shape, value, dtype)
@@ -314,6 +332,8 @@ def launch(kernel, grid, block, *args, shared_bytes=0):
     with device_and_stream(first) as stream, warnings.catch_warnings():
         if _enqueue(kernel, grid, block, args, shared_bytes, first):  # now its device is current
             return
+        if recording := replay.current():
+            recording.complete = False
         warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
         args = [_for_numba(x) for x in args]
         launching.allow_shared_bytes(kernel, args, shared_bytes)
@@ -337,9 +357,84 @@ def _enqueue(kernel, grid, block, args, shared_bytes, first):
             argument, value = describe(x)
         arguments.append(argument)
         values.append(value)
-    return launching.launch(
+    plan = launching.launch(
         kernel, grid, block, shared_bytes, device, stream, arguments, values, _in_bytes
     )
+    if plan and (recording := replay.current()):
+        recording.launched(plan, args, values)
+    return bool(plan)
+
+
+def replayed(function):
+    """Decorate a function that on a GPU does nothing but allocate and launch.
+
+    What it does must follow from the layouts of its arrays, which come first, and from its options.
+    The second call with the same ones is no more than that: `replay`.
+    """
+    recordings = {}
+
+    @functools.wraps(function)
+    def call(*args, **options):
+        library = library_of(args[0]) if args else None
+        if library not in _ADDRESS or not launching.enabled or replay.current():
+            return function(*args, **options)
+        arguments, key = _seen(args, options)
+        try:
+            recording = recordings.get(key, key and NEW)
+        except TypeError:  # an option that cannot be compared
+            recording = None
+        if recording is NEW:
+            if len(recordings) >= MAX_RECORDINGS:
+                recordings.clear()
+            with replay.Recording(arguments) as recording:
+                result = function(*args, **options)
+            recordings[key] = recording.finish(result)
+            return result
+        if recording:
+            done, result = _do_again(recording, arguments, library)
+            if done:
+                return result
+        return function(*args, **options)
+
+    return call
+
+
+def _seen(args, options):
+    """The arrays of a call, and all that decides what it does; None where that cannot be told."""
+    arguments, key = list(args), [signature(x) for x in args]
+    told = None not in key
+    for name, value in options.items():
+        kind = type(value)
+        if kind in (bool, int, float, type(None)):
+            key += name, kind, value
+        elif kind is tuple:
+            key += name, value, *map(type, value)
+        else:
+            seen = signature(value)
+            key += name, seen
+            arguments.append(value)
+            told = told and seen is not None
+    return arguments, tuple(key) if told else None
+
+
+def _do_again(recording, arguments, library):
+    """Whether it could be done, and its result."""
+    device, current, stream = _PLACE[library](arguments[0])
+    if device != current:
+        return False, None
+    known, address = arguments, _ADDRESS[library]
+    for kind, *step in recording.steps:
+        if kind == "launch":
+            plan, values, places = step
+            values = values.copy()
+            for i, place in places:
+                values[i] = address(known[place])
+            if not plan.launch(values, launching.stream_at(stream)):
+                return False, None
+        else:
+            known.append((_empty if kind == "empty" else _full)(arguments[0], *step))
+    places = recording.results
+    return True, tuple(known[i] for i in places) if isinstance(places, list) else known[places]
 
 
 # Device of an array, the current device, and its current stream, as numbers.
@@ -356,6 +451,7 @@ _PLACE = {
     ),
     "numba": lambda x: 2 * (cuda.get_current_device().id,) + (0,),
 }
+_ADDRESS = {"cupy": lambda x: x.data.ptr, "torch": lambda x: x.data_ptr()}
 # What decides how an array is launched on, in its library's terms, and its address.
 _DESCRIPTION = {
     "cupy": lambda x: ((x.shape, x.strides, x.dtype), x.data.ptr),

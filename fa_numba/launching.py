@@ -33,6 +33,8 @@ except ImportError:  # no numba-cuda, or its simulator
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets without asking for more
 MAX_PLANS = 1024  # combinations of shapes that are kept
 
+enabled = driver is not None  # False leaves every launch to Numba's dispatcher
+
 _plans = {}
 _lock = threading.Lock()
 
@@ -97,7 +99,7 @@ class Plan:
 
 def takes(kernel):
     """True for what `launch` may be able to launch: a kernel of Numba's, on a GPU."""
-    return driver is not None and isinstance(kernel, CUDADispatcher) and _has_gpu()
+    return enabled and isinstance(kernel, CUDADispatcher) and _has_gpu()
 
 
 def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, in_bytes):
@@ -122,7 +124,7 @@ def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values,
 
     Returns
     -------
-    bool
+    Plan, or False
         False where nothing was done, because Numba's inside is not what is expected here.
     """
     key = (kernel, grid, block, shared_bytes, device, *arguments)
@@ -130,7 +132,7 @@ def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values,
     if plan is None:
         arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
         plan = _make_plan(key, kernel, grid, block, shared_bytes, device, arguments)
-    return plan and plan.launch(values, _stream(stream))
+    return plan if plan and plan.launch(values, stream_at(stream)) else False
 
 
 def _make_plan(key, kernel, grid, block, shared_bytes, device, arguments):
@@ -231,7 +233,7 @@ def _has_gpu():
 
 
 @functools.cache
-def _stream(address):
+def stream_at(address):
     return driver.CUstream(address)
 
 

@@ -37,6 +37,10 @@ class FakeArray:
     strides = property(lambda self: self.host.strides)
     dtype = property(lambda self: self.host.dtype)
 
+    @property
+    def data(self):
+        return types.SimpleNamespace(ptr=self.host.ctypes.data, device_id=self.device.index)
+
     def get(self):
         return self.host.copy()
 
@@ -101,7 +105,10 @@ def fake_cupy(log):
         empty=allocate,
         full=lambda shape, value, dtype: CupyArray(np.full(shape, value, dtype), log[-1][1], log),
         asarray=lambda x: CupyArray(x.copy(), log[-1][1], log),
-        cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
+        cuda=types.SimpleNamespace(
+            get_current_stream=lambda: stream,
+            runtime=types.SimpleNamespace(getDevice=lambda: 0),
+        ),
     )
 
 

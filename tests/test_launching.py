@@ -58,7 +58,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(launching, "driver", gpu)
     monkeypatch.setattr(launching, "_plans", {})
     monkeypatch.setattr(launching, "_has_gpu", lambda: True)
-    monkeypatch.setattr(launching, "_stream", lambda address: address)
+    monkeypatch.setattr(launching, "stream_at", lambda address: address)
     monkeypatch.setattr(launching, "_function", lambda kernel, signature, device: 99)
     monkeypatch.setattr(cuda, "gpus", gpu)
     return gpu

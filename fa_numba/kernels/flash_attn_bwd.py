@@ -290,6 +290,7 @@ def make_dq(
     return dq_kernel
 
 
+@arrays.replayed
 def flash_attn_bwd(
     dout,
     q,

@@ -297,6 +297,7 @@ def make_dq_simt(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=Fal
     return dq_simt_kernel
 
 
+@arrays.replayed
 def flash_attn_bwd_simt(
     dout,
     q,

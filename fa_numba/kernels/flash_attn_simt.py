@@ -167,6 +167,7 @@ def make_flash_attn_simt(
     return flash_attn_simt_kernel
 
 
+@arrays.replayed
 def flash_attn_simt(
     q,
     k,
