@@ -6,7 +6,8 @@ leave a file behind each time. Here the key holds what those functions say: the 
 this package, the name of the kernel, and the constants that it and the functions it uses close
 over. Only kernels of this package are kept, because only their source is known to be in the key.
 
-Files lie in $FA_NUMBA_CACHE, by default ~/.cache/fa_numba; set it to nothing to keep none.
+Files lie in $FA_NUMBA_CACHE, by default ~/.cache/fa_numba; set it to nothing to keep none. What has
+not been used for two months is removed.
 """
 
 import contextlib
@@ -16,12 +17,14 @@ import importlib.metadata
 import os
 import platform
 import tempfile
+import time
 import types
 from pathlib import Path
 
 import numpy as np
 
 PACKAGE = Path(__file__).parent
+KEPT_DAYS = 60  # without being used
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -52,6 +55,8 @@ def load(kernel, signature, compute_capability):
     if not rest or hashlib.sha256(rest).digest() != digest:  # cut short, or something else
         return None
     entry, _, cubin = rest.partition(b"\n")
+    with contextlib.suppress(OSError):
+        os.utime(path)  # in use
     return entry.decode(), cubin
 
 
@@ -67,6 +72,10 @@ def save(kernel, signature, compute_capability, entry, cubin):
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(hashlib.sha256(rest).digest() + rest)
         os.replace(file.name, path)
+        unused_since = time.time() - KEPT_DAYS * 24 * 3600
+        for old in path.parent.glob("*.cubin"):  # of another version of this package
+            if old.stat().st_mtime < unused_since:
+                old.unlink()
 
 
 def _path(kernel, signature, compute_capability):

@@ -1,9 +1,11 @@
 """launching and kernel_cache without a GPU: what the driver would be given, and what is kept."""
 
 import ctypes
+import os
 import struct
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -198,6 +200,20 @@ def test_a_damaged_file_is_not_used(folder):
     for content in (path.read_bytes()[:-1], b"", b"x" + path.read_bytes()[1:]):
         path.write_bytes(content)
         assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+
+
+def test_what_is_not_used_any_more_is_removed(folder):
+    kernels = [make_flash_attn_v2(64, 16, 16, causal) for causal in (False, True)]
+    for name, days in (("old", 61), ("new", 59)):
+        (folder / f"{name}.cubin").write_bytes(b"")
+        os.utime(folder / f"{name}.cubin", 2 * (time.time() - days * 24 * 3600,))
+    kernel_cache.save(kernels[0], SIGNATURE, (9, 0), "entry", b"code")
+    (used,) = (path for path in folder.iterdir() if path.name not in ("old.cubin", "new.cubin"))
+    assert {path.name for path in folder.iterdir()} == {used.name, "new.cubin"}
+    os.utime(used, (0, 0))
+    kernel_cache.load(kernels[0], SIGNATURE, (9, 0))
+    kernel_cache.save(kernels[1], SIGNATURE, (9, 0), "entry", b"code")
+    assert used.exists()
 
 
 def test_another_source_is_another_key(folder, monkeypatch):
