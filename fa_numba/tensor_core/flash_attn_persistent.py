@@ -295,11 +295,11 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 q = descriptor(ROW_MAJOR, q_tile + queries % SLOTS * SLOT_BYTES + q_offset)
                 k = descriptor(ROW_MAJOR, k_tile + next_stage * KV_BYTES)
                 wait(k_full + next_stage * BARRIER, phase(next_tile, STAGES))
+                wait(v_full + stage * BARRIER, phase(tile, STAGES))
                 wgmma_fence()
                 multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
                 wgmma_commit()
                 v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
-                wait(v_full + stage * BARRIER, phase(tile, STAGES))
                 multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
                 wgmma_commit()
 
@@ -308,6 +308,9 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     mbarrier_arrive(k_empty + next_stage * BARRIER)
                 mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
                 online_softmax(s, m_i, l_i, alpha, scale)  # while P V runs
+                # This wait could come later. Its loop keeps the compiler from moving the next one
+                # up, before the softmax, which would then not overlap with P V.
+                wait(v_full + (tile + 1) % STAGES * BARRIER, phase(tile + 1, STAGES))
 
                 wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
                 if lane == 0:
@@ -340,10 +343,9 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 else:
                     rescale(acc, alpha)  # out <- alpha out
 
-            stage = tile % STAGES  # P V of the very last tile
-            wait(v_full + stage * BARRIER, phase(tile, STAGES))
-            wgmma_fence()
-            v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+            v = descriptor(COL_MAJOR, v_tile + tile % STAGES * KV_BYTES)
+            wait(v_full + tile % STAGES * BARRIER, phase(tile, STAGES))
+            wgmma_fence()  # P V of the very last tile
             multiply_registers(COLS, BLOCK_N, acc, p, v)
             wgmma_commit()
             wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)

@@ -188,8 +188,9 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 mask_tile(s, 0, position, seqlen_k, lane)
                 online_softmax(s, m_i, l_i, alpha, scale)
                 pack_p(s, p)
+                wait(v_full, 0)
 
-                stage, parity = 0, 0  # of the tile whose P waits for its V
+                stage, parity = 0, 0  # of the tile whose P and V are there
                 for n_tile in range(1, num_tiles):
                     next_stage, next_parity = stage + 1, parity
                     if next_stage == STAGES:
@@ -203,7 +204,6 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     wgmma_fence()
                     multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
                     wgmma_commit()
-                    wait(v_full + barrier, parity)
                     multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
                     wgmma_commit()
 
@@ -212,6 +212,9 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                         mbarrier_arrive(k_empty + next_barrier)
                     mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
                     online_softmax(s, m_i, l_i, alpha, scale)  # while P V runs
+                    # This wait could come later. Its loop keeps the compiler from moving the next
+                    # one up, before the softmax, which would then not overlap with P V.
+                    wait(v_full + next_barrier, next_parity)
 
                     wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
@@ -220,7 +223,6 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     rescale(acc, alpha)  # out <- alpha out
                     stage, parity = next_stage, next_parity
 
-                wait(v_full + stage * mbarrier.BYTES, parity)
                 wgmma_fence()  # P V of the last tile
                 v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
                 multiply_registers(COLS, BLOCK_N, acc, p, v)

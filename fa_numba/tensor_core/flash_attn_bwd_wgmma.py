@@ -1,0 +1,536 @@
+"""FlashAttention's backward pass on Hopper's tensor cores. Compiled, not yet run on a GPU.
+
+flash_attn_bwd         a thread computes one score; S and dP once for dK and dV, once more for dQ
+flash_attn_bwd_simt    a thread computes tiles in registers; S and dP once
+flash_attn_bwd_wgmma   four warps multiply tiles in shared memory; TMA fetches      <- this file
+
+A thread block owns 128 keys, each of two warpgroups 64 of them, and the tiles of queries pass by.
+For each tile a warpgroup multiplies five times:
+
+    Sᵀ = K Qᵀ       dPᵀ = V doutᵀ       with its keys as the rows, so that what comes of it,
+    dV += Pᵀ dout   dK += dSᵀ Q         Pᵀ and dSᵀ, lies in registers as these two want their A
+    dQ = dS K                           sums over the keys of both warpgroups: dSᵀ goes through
+                                        shared memory, and each computes one half of dQ
+
+Q and dout are read by rows for the first two products and by columns for the next two, dSᵀ and K by
+columns for the last: wgmma does both, nothing is transposed. The half of dQ is added to HBM in
+float32, atomically, in the order in which the registers hold it, 16 bytes to a thread: only
+`convert_dq`, which rounds it in the end, knows which element is where.
+
+Atomic sums come in any order, so the last digits of dQ differ from run to run.
+
+Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
+arXiv:2407.08608, section 3 and appendix B.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, uint8, uint32, uint64
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.tensor_core import convert, forward, mbarrier, products, vectors, wgmma
+from fa_numba.tensor_core.barriers import (
+    fence_async_proxy,
+    named_barrier_sync,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
+)
+from fa_numba.tensor_core.convert import exp2, store_global_b32
+from fa_numba.tensor_core.forward import HOPPER, LOG2_E
+from fa_numba.tensor_core.fragments import FULL_WARP, MASKED, fragment_function
+from fa_numba.tensor_core.ldmatrix import stmatrix_x4
+from fa_numba.tensor_core.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.tensor_core.products import hold
+from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.tensor_maps import tensor_map
+from fa_numba.tensor_core.tma import make_load_tile
+from fa_numba.tensor_core.vectors import (
+    atomic_add_x4,
+    bulk_load,
+    load_global_x4,
+    load_shared_x2,
+)
+from fa_numba.tensor_core.wgmma import (
+    descriptor,
+    descriptor_bits,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_with,
+)
+
+MAX_HEAD_DIM = 128
+BLOCK_N = 128  # keys: 64 for each warpgroup that computes
+THREADS = 384  # and a third one, that loads
+STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 32, 240
+DS_FULL = 1  # the named barrier of the 256 threads that compute
+# What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
+NOTHING = np.float32(1e30)
+DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ
+
+
+def padded(head_dim):
+    """Columns of a tile: those from head_dim on hold 0."""
+    return 64 if head_dim <= 64 else 128
+
+
+def tile_rows(head_dim):
+    """Queries of a tile: a warpgroup's half of dQ is 64 × 64, of its rows or of its columns."""
+    return 128 if head_dim <= 64 else 64
+
+
+def shared_bytes(HEAD_DIM):
+    """Shared memory that a thread block asks for."""
+    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
+    tiles = 2 * (2 * BLOCK_N * COLS + 2 * STAGES * BLOCK_M * COLS + 2 * BLOCK_M * BLOCK_N)
+    rows = 2 * STAGES * BLOCK_M * 4
+    return tiles + rows + mbarrier.BYTES * (1 + 4 * STAGES) + wgmma.GROUP_BYTES
+
+
+@functools.cache
+def make_gradient_functions(BLOCK_M, pack):
+    """What becomes of Sᵀ and dPᵀ, whose columns are BLOCK_M queries.
+
+    Of each 8 columns a thread holds two, 8 j + 2 (lane % 4) and the next, in two rows, eight apart.
+
+    Returns
+    -------
+    mask(s, h, first_seen, lane)
+        In row h the queries before `first_seen` do not see the key.
+    exponentiate(s, lse_rows, scale, lane)
+        s becomes P = 2^(scale s − lse), lse to the base 2.
+    differentiate(s, dp, delta_rows, p, ds, lane)
+        dS = P ∘ (dP − delta); P and dS in 16 bits, as A of the next products.
+    store_ds(ds, rows, lane)
+        A warp's 16 rows of dSᵀ to shared memory, as stmatrix and the swizzle have it.
+    """
+    M8, M16 = BLOCK_M // 8, BLOCK_M // 16
+    BLOCK_BYTES = BLOCK_N * wgmma.ROW_BYTES  # of 64 queries
+
+    @fragment_function()
+    def mask(s, h, first_seen, lane):
+        first = first_seen - 2 * (lane & 3)  # counted from this lane's first column
+        for j in range(M8):
+            for c in range(2):
+                if 8 * j + c < first:
+                    s[j, 2 * h + c] = MASKED
+
+    @fragment_function()
+    def exponentiate(s, lse_rows, scale, lane):
+        lse = cuda.local.array(2, float32)
+        for j in range(M8):
+            load_shared_x2(lse, lse_rows + (lane & 3) * 8 + 32 * j)
+            for h in range(2):
+                for c in range(2):
+                    s[j, 2 * h + c] = exp2(s[j, 2 * h + c] * scale - lse[c])
+
+    @fragment_function()
+    def differentiate(s, dp, delta_rows, p, ds, lane):
+        delta = cuda.local.array(2, float32)
+        for k in range(M16):
+            for j in range(2):
+                load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)
+                for h in range(2):
+                    p0, p1 = s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1]
+                    dp0, dp1 = dp[2 * k + j, 2 * h], dp[2 * k + j, 2 * h + 1]
+                    p[k, 2 * j + h] = pack(p0, p1)
+                    ds[k, 2 * j + h] = pack(p0 * (dp0 - delta[0]), p1 * (dp1 - delta[1]))
+
+    @fragment_function()
+    def store_ds(ds, rows, lane):
+        lane_row = rows + (lane & 15) * wgmma.ROW_BYTES
+        for k in range(M16):
+            chunk = ((2 * k & 7) + (lane >> 4)) ^ (lane & 7)
+            stmatrix_x4(lane_row + k // 4 * BLOCK_BYTES + (chunk << 4), ds[k])
+
+    return mask, exponentiate, differentiate, store_ds
+
+
+@functools.cache
+def make_store_gradient(HEAD_DIM, COLS, pack):
+    """store_gradient(acc, x, b, row, head, first_col, lane, scale): rows `row` and `row` + 8 of x.
+
+    acc, of COLS columns, becomes the columns of x from first_col on, times scale.
+    """
+
+    @fragment_function()
+    def store_gradient(acc, x, b, row, head, first_col, lane, scale):
+        for h in range(2):
+            r = row + 8 * h
+            if r < x.shape[1]:
+                address = global_address(x[b, r, head]) + uint64(2 * first_col + 4 * (lane & 3))
+                for j in range(COLS // 8):
+                    if first_col + 8 * j < HEAD_DIM:
+                        two = pack(acc[j, 2 * h] * scale, acc[j, 2 * h + 1] * scale)
+                        store_global_b32(address + uint64(16 * j), two)
+
+    return store_gradient
+
+
+@functools.cache
+def make_prepare_rows(HEAD_DIM, DTYPE):
+    """delta, and lse to the base 2; 256 threads, 8 or 16 of them for a row."""
+    LANES = padded(HEAD_DIM) // 8  # each loads 16 bytes of the row
+    ROWS = 256 // LANES
+    unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
+
+    @cuda.jit(fastmath=True)
+    def prepare_rows(dout, out, lse, lse_2, delta):
+        """delta = rowsum(dout ∘ out), and what e^(S − lse) = 2^(S log2 e − lse_2) needs.
+
+        grid      (⌈padded rows / ROWS⌉, num_heads, batch); 256 threads
+        private   8 numbers of dout and of out
+        HBM       dout, out, lse, lse_2, delta once
+        paper     FlashAttention-2, Algorithm 2, line 4
+        budget    40 registers
+        """
+        a = cuda.local.array(4, uint32)
+        b = cuda.local.array(4, uint32)
+        x = cuda.local.array(2, float32)
+        y = cuda.local.array(2, float32)
+        tid = cuda.threadIdx.x
+        m, lane = cuda.blockIdx.x * ROWS + tid // LANES, tid % LANES
+        head, batch = cuda.blockIdx.y, cuda.blockIdx.z
+
+        total = float32(0)
+        if m < out.shape[1] and 8 * lane < HEAD_DIM:
+            load_global_x4(a, global_address(dout[batch, m, head]) + uint64(16 * lane))
+            load_global_x4(b, global_address(out[batch, m, head]) + uint64(16 * lane))
+            for i in range(4):
+                unpack(x, a[i])
+                unpack(y, b[i])
+                total += x[0] * y[0] + x[1] * y[1]
+        step = LANES // 2
+        while step > 0:
+            total += cuda.shfl_xor_sync(FULL_WARP, total, step)
+            step //= 2
+        if lane == 0 and m < delta.shape[2]:
+            l = NOTHING
+            if m < out.shape[1]:
+                l = lse[batch, head, m] * float32(LOG2_E)
+                l = l if l > -NOTHING else NOTHING  # −inf: a row that sees no key
+            lse_2[batch, head, m] = l
+            delta[batch, head, m] = total
+
+    return prepare_rows
+
+
+@functools.cache
+def make_convert_dq(HEAD_DIM, DTYPE):
+    """dQ from the order of the registers and float32 to its own; 256 threads."""
+    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
+    store_gradient = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
+
+    @cuda.jit(fastmath=True)
+    def convert_dq(dq_sum, dq, softmax_scale):
+        """A thread rounds what the thread of its number in any other kernel's block has added.
+
+        grid      (num_m_tiles, num_heads, batch); 256 threads
+        private   acc (8, 4)
+        HBM       dq_sum, dq once
+        budget    64 registers
+        """
+        acc = cuda.local.array((8, 4), float32)
+        tid = cuda.threadIdx.x
+        lane, warpgroup = tid & 31, tid >> 7
+        m_tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+        address = global_address(dq_sum[b, head, m_tile])
+        address += uint64(warpgroup * DQ_BYTES + (tid & 127) * 16)
+        for j in range(8):
+            load_global_x4(acc[j], address + uint64(2048 * j))
+        m = m_tile * BLOCK_M + ((tid >> 5) & 3) * 16 + (lane >> 2)
+        if COLS == 64:  # the second warpgroup has the lower rows
+            store_gradient(acc, dq, b, m + 64 * warpgroup, head, 0, lane, softmax_scale)
+        else:  # the right columns
+            store_gradient(acc, dq, b, m, head, 64 * warpgroup, lane, softmax_scale)
+
+    return convert_dq
+
+
+def products_of(DTYPE):
+    """The products of a warpgroup: A Bᵀ, Aᵀ B, and d += A B with A in registers."""
+    _, registers = forward.wgmma_of(DTYPE)
+    if DTYPE == "bfloat16":
+        return products.wgmma_rows_bf16, products.wgmma_columns_bf16, registers
+    return products.wgmma_rows_f16, products.wgmma_columns_f16, registers
+
+
+@functools.cache
+def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
+    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ, dK and dV alone.
+    """
+    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
+    NUM_BLOCKS = COLS // 64  # of 64 columns, as TMA and wgmma have a tile
+    KV_BLOCK, Q_BLOCK = BLOCK_N * wgmma.ROW_BYTES, BLOCK_M * wgmma.ROW_BYTES  # bytes of one
+    KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
+    DS_BYTES = BLOCK_M // 64 * KV_BLOCK  # dSᵀ: its rows are keys, its columns queries
+    ROW_BYTES = BLOCK_M * 4  # of lse and delta
+    # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
+    K_HALF, DS_HALF = (KV_BLOCK, 0) if COLS == 128 else (0, KV_BLOCK)
+    BY_ROWS = descriptor_bits()  # rows lie along the sum
+    Q_BY_COLUMNS = descriptor_bits(Q_BLOCK)  # rows are the sum's
+    KV_BY_COLUMNS = descriptor_bits(KV_BLOCK)
+    S_SHAPE, P_SHAPE, OUT_SHAPE, DQ_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4), (COLS // 8, 4), (8, 4)
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS // 2  # registers
+    RING = STAGES * mbarrier.BYTES
+    pack = forward.pack_of(DTYPE)
+    by_rows, by_columns, by_registers = products_of(DTYPE)
+    mask, exponentiate, differentiate, store_ds = make_gradient_functions(BLOCK_M, pack)
+    store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
+    first_query, _, _ = masks.make_bounds_of_keys(CAUSAL, (-1, -1))
+    load_tile = make_load_tile(NUM_BLOCKS)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_bwd_wgmma_kernel(
+        q_map, k_map, v_map, dout_map, lse_2, delta, dq_sum, dk, dv, group_size, scale, softmax_scale, seqlen_q
+    ):
+        """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
+
+        grid      (num_n_tiles, num_kv_heads, batch); warpgroup 0 loads, the others compute
+        shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM);
+                  ds_tile (2, BLOCK_N, BLOCK_M), keys by queries; in blocks of 64 columns, swizzled;
+                  lse_rows, delta_rows (STAGES, BLOCK_M); barriers: K and V full; full and empty for
+                  each stage of Q, and of dout
+        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
+                  dq (8, 4)
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys; to dQ as often
+        paper     FlashAttention-2, Algorithm 2
+        budget    168 registers at the start, CONSUMER_REGISTERS after; one thread block per SM
+        """
+        k_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        v_tile = k_tile + KV_BYTES
+        q_tile = v_tile + KV_BYTES
+        dout_tile = q_tile + STAGES * Q_BYTES
+        ds_tile = dout_tile + STAGES * Q_BYTES
+        lse_rows = ds_tile + 2 * DS_BYTES
+        delta_rows = lse_rows + STAGES * ROW_BYTES
+        q_full = delta_rows + STAGES * ROW_BYTES
+        dout_full, q_empty, dout_empty = q_full + RING, q_full + 2 * RING, q_full + 3 * RING
+        kv_full = q_full + 4 * RING
+
+        tid = cuda.threadIdx.x
+        warpgroup = tid >> 7
+        n_start = cuda.blockIdx.x * BLOCK_N  # the first keys are seen by the most queries
+        kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_k = dk.shape[1]
+        shift = seqlen_q - seqlen_k  # from a key's number to its place among the queries
+        first_tile = first_query(n_start + shift) // BLOCK_M
+        num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
+        first_head = kv_head * group_size
+
+        if tid == 0:
+            mbarrier_init(kv_full, 1)
+            for stage in range(STAGES):
+                offset = stage * mbarrier.BYTES
+                mbarrier_init(q_full + offset, 1)
+                mbarrier_init(dout_full + offset, 1)
+                mbarrier_init(q_empty + offset, 8)  # a lane of each warp arrives
+                mbarrier_init(dout_empty + offset, 8)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+
+        if warpgroup == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0:
+                mbarrier_arrive_expect_tx(kv_full, 2 * KV_BYTES)
+                load_tile(k_tile, BLOCK_N, k_map, n_start, kv_head, b, kv_full)
+                load_tile(v_tile, BLOCK_N, v_map, n_start, kv_head, b, kv_full)
+                stage, parity = 0, 1  # "empty" of a new ring has parity 1
+                for head in range(first_head, first_head + group_size):
+                    lse_source = global_address(lse_2[b, head])
+                    delta_source = global_address(delta[b, head])
+                    for m_tile in range(first_tile, num_m_tiles):
+                        m_start = m_tile * BLOCK_M
+                        full, rows = q_full + stage * mbarrier.BYTES, stage * ROW_BYTES
+                        wait(q_empty + stage * mbarrier.BYTES, parity)
+                        mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
+                        tile = q_tile + stage * Q_BYTES
+                        load_tile(tile, BLOCK_M, q_map, m_start, head, b, full)
+                        source = lse_source + uint64(m_tile * ROW_BYTES)
+                        bulk_load(lse_rows + rows, source, ROW_BYTES, full)
+
+                        full = dout_full + stage * mbarrier.BYTES
+                        wait(dout_empty + stage * mbarrier.BYTES, parity)
+                        mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
+                        tile = dout_tile + stage * Q_BYTES
+                        load_tile(tile, BLOCK_M, dout_map, m_start, head, b, full)
+                        source = delta_source + uint64(m_tile * ROW_BYTES)
+                        bulk_load(delta_rows + rows, source, ROW_BYTES, full)
+                        stage += 1
+                        if stage == STAGES:
+                            stage, parity = 0, parity ^ 1
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            s = cuda.local.array(S_SHAPE, float32)
+            dp = cuda.local.array(S_SHAPE, float32)
+            p = cuda.local.array(P_SHAPE, uint32)
+            ds = cuda.local.array(P_SHAPE, uint32)
+            dq = cuda.local.array(DQ_SHAPE, float32)
+            dk_acc = cuda.local.array(OUT_SHAPE, float32)
+            dv_acc = cuda.local.array(OUT_SHAPE, float32)
+            for j in range(COLS // 8):
+                for r in range(4):
+                    dk_acc[j, r] = float32(0)
+                    dv_acc[j, r] = float32(0)
+
+            lane = tid & 31
+            half = warpgroup - 1
+            warp_row = ((tid >> 5) - 4) * 16  # of the tile of keys
+            n_warp = n_start + warp_row
+            n = n_warp + (lane >> 2)  # this lane's keys: n and n + 8
+            k_rows = descriptor(BY_ROWS, k_tile + half * (64 * wgmma.ROW_BYTES))
+            v_rows = descriptor(BY_ROWS, v_tile + half * (64 * wgmma.ROW_BYTES))
+            k_columns = descriptor(KV_BY_COLUMNS, k_tile + half * K_HALF)
+            ds_columns = descriptor(KV_BY_COLUMNS, ds_tile + half * DS_HALF)
+            ds_rows = ds_tile + warp_row * wgmma.ROW_BYTES
+            dq_offset = uint64(half * DQ_BYTES + (tid & 127) * 16)
+            wait(kv_full, 0)
+
+            stage, parity = 0, 0
+            ds_buffer = 0  # one is multiplied by the other warpgroup while the next is written
+            for head in range(first_head, first_head + group_size):
+                for m_tile in range(first_tile, num_m_tiles):
+                    m_start = m_tile * BLOCK_M
+                    barrier, rows = stage * mbarrier.BYTES, stage * ROW_BYTES
+                    q, dout = q_tile + stage * Q_BYTES, dout_tile + stage * Q_BYTES
+
+                    wait(q_full + barrier, parity)
+                    wgmma_fence()
+                    by_rows(BLOCK_M, COLS, BLOCK_N, s, k_rows, descriptor(BY_ROWS, q))
+                    wgmma_commit()  # Sᵀ = K Qᵀ                                       line 10
+                    wait(dout_full + barrier, parity)
+                    by_rows(BLOCK_M, COLS, BLOCK_N, dp, v_rows, descriptor(BY_ROWS, dout))
+                    wgmma_commit()  # dPᵀ = V doutᵀ                                   line 13
+
+                    wgmma_wait(1, s, S_LENGTH)
+                    if n_warp + 16 > seqlen_k or first_query(n_warp + 15 + shift) > m_start:
+                        for h in range(2):
+                            row = n + 8 * h
+                            first_seen = first_query(row + shift) - m_start
+                            mask(s, h, first_seen if row < seqlen_k else BLOCK_M + 8, lane)
+                    exponentiate(s, lse_rows + rows, scale, lane)  # P = exp(S - lse)  line 11
+                    wgmma_wait(0, dp, S_LENGTH)
+                    differentiate(s, dp, delta_rows + rows, p, ds, lane)  # dS         line 14
+
+                    wgmma_fence()
+                    by_registers(COLS, BLOCK_M, dv_acc, p, descriptor(Q_BY_COLUMNS, dout))
+                    wgmma_commit()  # dV += Pᵀ dout                                   line 12
+                    if ADD_DQ:
+                        store_ds(ds, ds_rows + ds_buffer * DS_BYTES, lane)
+                        fence_async_proxy()
+                        named_barrier_sync(DS_FULL, 256)  # all of dSᵀ is there
+                        wgmma_fence()
+                        ds_address = ds_columns + uint64(ds_buffer * (DS_BYTES >> 4))
+                        by_columns(64, BLOCK_N, dq, ds_address, k_columns)
+                        wgmma_commit()  # dQ = dS K, half of it                       line 15
+                    by_registers(COLS, BLOCK_M, dk_acc, ds, descriptor(Q_BY_COLUMNS, q))
+                    wgmma_commit()  # dK += dSᵀ Q                                     line 16
+
+                    wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(dout_empty + barrier)
+                    if ADD_DQ:
+                        hold(dq, 32)
+                        address = global_address(dq_sum[b, head, m_tile]) + dq_offset
+                        for j in range(8):
+                            atomic_add_x4(address + uint64(2048 * j), dq[j])
+                        ds_buffer ^= 1
+                    wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(q_empty + barrier)
+                    stage += 1
+                    if stage == STAGES:
+                        stage, parity = 0, parity ^ 1
+
+            store_gradient(dk_acc, dk, b, n, kv_head, 0, lane, softmax_scale)
+            store_gradient(dv_acc, dv, b, n, kv_head, 0, lane, float32(1))
+
+    return flash_attn_bwd_wgmma_kernel
+
+
+def flash_attn_bwd_wgmma(
+    dout, q, k, v, out, lse, *, causal=False, softmax_scale=None, deterministic=False
+):
+    """FlashAttention, backward, by wgmma: float16 and bfloat16 on Hopper GPUs.
+
+    Parameters
+    ----------
+    dout, q, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
+        of 8, up to 128.
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    lse : GPU array of shape (batch, num_heads, seqlen_q), float32
+        out and lse are what any of the forward kernels returned for q, k, v and the same options.
+    causal : bool, default=False
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+    deterministic : bool, default=False
+        The same bits in every run. By default that is so for dk and dv, while dq is summed in any
+        order.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
+        query heads that share a key head.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+    """
+    name = "flash_attn_bwd_wgmma"
+    check = {"name": name, "supported": HOPPER, "max_head_dim": MAX_HEAD_DIM}
+    checks.check_tensor_core(q, k, v, **check)
+    checks.check_bwd(dout, q, k, v, out, lse)
+    dout, out = (_aligned(x) for x in (dout, out))
+    for x_name, x in (("q", q), ("k", k), ("v", v)):
+        checks.check_aligned(x_name, x)
+    causal = checks.check_causal(causal)
+    deterministic = checks.check_flag("deterministic", deterministic)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    seqlen_k, num_kv_heads = k.shape[1:3]
+    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
+    scale = np.float32(softmax_scale * LOG2_E)
+    dtype, cols, block_m = arrays.dtype_name(q), padded(head_dim), tile_rows(head_dim)
+
+    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
+    m_tiles = ceil_div(seqlen_q, block_m)
+    lse_2, delta = (arrays.empty(q, (batch, num_heads, m_tiles * block_m)) for _ in range(2))
+    rows = 256 // (cols // 8)
+    grid = (m_tiles * block_m // rows, num_heads, batch)
+    arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
+
+    dq_sum = arrays.full(q, (batch, num_heads, m_tiles, block_m * cols), 0)
+    kernel = make_flash_attn_bwd_wgmma(head_dim, causal, dtype)
+    grid = (ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch)
+    maps = (
+        tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N),
+        tensor_map(dout, block_m),
+    )
+    arguments = (
+        *maps, lse_2, delta, dq_sum, dk, dv, np.int32(num_heads // num_kv_heads), scale,
+        softmax_scale, np.int32(seqlen_q),
+    )
+    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=shared_bytes(head_dim))
+    grid = (m_tiles, num_heads, batch)
+    arrays.launch(make_convert_dq(head_dim, dtype), grid, (256,), dq_sum, dq, softmax_scale)
+    return dq, dk, dv
+
+
+def _aligned(x):
+    return x

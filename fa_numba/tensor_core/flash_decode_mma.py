@@ -1,0 +1,286 @@
+"""Flash-Decoding at the speed of memory: 16-bit caches, contiguous or paged, on mma.sync.
+
+flash_decode, paged_attn_decode   tiles of K and V go through shared memory; a thread per score
+flash_decode_mma                  K and V go from HBM to the registers that multiply them  <- this
+
+Decoding reads each key once and does next to nothing with it, so all that counts is that enough
+bytes are on their way: 4.8 TB/s times the 700 ns that a load takes are 26 KB for each of an H200's
+132 SMs. Here each lane loads 16 bytes at a time, a warp 4 KB of V while it multiplies K, and 4 KB
+of the next K while it multiplies V.
+
+No shared memory, because the operands of a product may name their columns as they like. A lane of
+mma's B wants elements 2 i, 2 i + 1, 2 i + 8, 2 i + 9 of a key for one product; it has 8 neighbours
+of that key instead, and Q the same 8 in their place: a dot product has no order. For P V, V is the
+operand A, transposed: a lane wants two rows of it, eight apart, for pairs of keys; it has 8
+neighbours of each of four keys, and takes two at a time for those rows. What comes out are the
+columns of out in another order, known to the lane that holds them.
+
+A row of S belongs to a quad of lanes as in `flash_attn_mma`, and P lies as the next product wants
+it. The rows are the queries of the heads of a group: 8 to a tile, of the 16 that mma has room for.
+
+Source: as for flash_decode.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32, uint32, uint64
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.num_splits import choose_whole_waves, most_key_tiles
+from fa_numba.kernels import masks
+#from fa_numba.kernels.flash_decode_wide import launch_combine
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.convert import exp2
+from fa_numba.tensor_core.forward import AMPERE
+from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
+from fa_numba.tensor_core.ptx import global_address
+from fa_numba.tensor_core.wide_loads import high_halves, load_global_b128, low_halves
+
+ROWS = 8  # of a tile: queries of one K/V head
+KEYS = 16  # of a warp's turn
+ALL_LANES = 0xFFFFFFFF
+NEG_INF = np.float32(-np.inf)
+ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2(math.e))
+
+
+@functools.cache
+def make_flash_decode_mma(
+    HEAD_DIM,
+    DTYPE,
+    PAGE_SIZE,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    WARPS=4,
+    BLOCKS_PER_SM=3,
+):
+    """The first kernel, attention split by split: launch it with 32 · WARPS threads.
+
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". PAGE_SIZE is 0 for a contiguous
+    cache; then block_table, as alibi_slopes without ALIBI, is not looked at and may be any scalar.
+    """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score = masks.make_score(SOFTCAP, ALIBI)
+    mma, pack = forward.mma_of(DTYPE), forward.pack_of(DTYPE)
+    PAGED = PAGE_SIZE > 0
+    PAGE = max(1, PAGE_SIZE)
+    BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
+    BLOCK_N = KEYS * WARPS
+    THREADS = 32 * WARPS
+    K_STEPS, V_STEPS = ceil_div(HEAD_DIM, 32), ceil_div(HEAD_DIM, 64)  # loads of a row, by lanes
+    K_WHOLE, V_WHOLE = HEAD_DIM % 32 == 0, HEAD_DIM % 64 == 0
+    Q_SHAPE, K_SHAPE = (K_STEPS, 2, 4), (2, K_STEPS, 2, 2)
+    V_SHAPE = (V_STEPS, 4, 4)
+    STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
+
+    @cuda.jit(device=True, forceinline=True)
+    def page_of(block_table, b, n):
+        return block_table[uint64(b), uint64(uint32(n) // uint32(PAGE))] if PAGED else 0
+
+    @cuda.jit(device=True, forceinline=True)
+    def row_of(cache, pages, n_start, r, last):
+        """Where key n_start + r is, in bytes; of the last key where there are not so many."""
+        n = min(n_start + r, last)
+        if PAGED:
+            page = cuda.shfl_sync(ALL_LANES, pages, r)
+            return page * cache.strides[0] + (uint32(n) % uint32(PAGE)) * cache.strides[1]
+        return n * cache.strides[1]
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_k(k_reg, k_cache, source, pages, n_start, last, lane):
+        """Keys lane // 4 and, eight on, the other: 8 neighbours of every 32."""
+        for t in range(2):
+            row = row_of(k_cache, pages, n_start, 8 * t + (lane >> 2), last)
+            for j in range(K_STEPS):
+                if K_WHOLE or 32 * j + 8 * (lane & 3) < HEAD_DIM:
+                    load_global_b128(k_reg[t, j], source + uint64(row + 64 * j))
+                else:
+                    for i in range(2):
+                        for h in range(2):
+                            k_reg[t, j, i, h] = uint32(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_v(v_reg, v_cache, source, pages, n_start, last, lane):
+        """Keys 2 i, 2 i + 1, and eight on, where i = lane % 4: 8 neighbours of every 64."""
+        for i in range(4):
+            r = 2 * (lane & 3) + (i & 1) + 8 * (i >> 1)
+            row = row_of(v_cache, pages, n_start, r, last)
+            for j in range(V_STEPS):
+                # Columns past the end are read from the beginning instead, and never stored.
+                inside = V_WHOLE or 64 * j + 8 * (lane >> 2) < HEAD_DIM
+                col = 128 * j + 16 * (lane >> 2) if inside else 0
+                load_global_b128(v_reg[j, i], source + uint64(row + col))
+
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM), fastmath={"contract"})
+    def flash_decode_mma_kernel(
+        q,
+        k_cache,
+        v_cache,
+        block_table,
+        seq_lens,
+        out_partial,
+        lse_partial,
+        softmax_scale,
+        alibi_slopes,
+    ):
+        """A thread block owns 8 rows of a K/V head; its warps take turns in the keys of one split.
+
+        A row is a query of a query head; the heads of a group are neighbours.
+
+        grid      (num_m_tiles · num_kv_heads · num_splits, batch); 32 · WARPS threads
+        shared    what the warps have at the end: acc (WARPS, 8, HEAD_DIM), m_i, l_i (WARPS, 8)
+        private   Q, K and V as operands; s (2, 4), p (2,), acc (HEAD_DIM / 16, 4), m_i, l_i
+        HBM       K and V once per tile of rows, but for the tiles that none of them sees; Q,
+                  out_partial, lse_partial once per split; block_table once per key
+        paper     FlashAttention-2, Algorithm 1, over a part of the keys;
+                  PagedAttention, section 4.1
+        budget    168 registers, 16640 bytes shared (HEAD_DIM=128)
+        """
+        parts = cuda.shared.array(PARTS_SHAPE, float32)
+        m_parts = cuda.shared.array(STATE_SHAPE, float32)
+        l_parts = cuda.shared.array(STATE_SHAPE, float32)
+        q_reg = cuda.local.array(Q_SHAPE, uint32)
+        k_reg = cuda.local.array(K_SHAPE, uint32)
+        v_reg = cuda.local.array(V_SHAPE, uint32)
+        acc = cuda.local.array(V_SHAPE, float32)  # rows of out, not yet divided by l_i
+        s = cuda.local.array((2, 4), float32)
+        p = cuda.local.array(2, uint32)
+        a = cuda.local.array(4, uint32)
+
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        b = cuda.blockIdx.y
+        seqlen_q, seqlen_k = q.shape[1], seq_lens[b]
+        num_kv_heads, num_splits = k_cache.shape[2], lse_partial.shape[0]
+        group_size = q.shape[2] // num_kv_heads
+        num_m_tiles = (seqlen_q * group_size + ROWS - 1) // ROWS
+        m_tile = cuda.blockIdx.x % num_m_tiles
+        kv_head = cuda.blockIdx.x // num_m_tiles % num_kv_heads
+        split = cuda.blockIdx.x // num_m_tiles // num_kv_heads
+        row = m_tile * ROWS + (lane >> 2)  # of this lane's scores
+        m = row // group_size
+        head = kv_head * group_size + row % group_size
+        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        slope = alibi_slopes[head] if ALIBI and m < seqlen_q else ZERO
+        to_base_2 = LOG2_E if BENT else softmax_scale * LOG2_E
+
+        # The tiles of this sequence from the first with a key that a row sees, shared out evenly.
+        # With more splits than tiles some get none: their state is that of no keys, (0, -inf).
+        first_m = m_tile * ROWS // group_size
+        last_m = (m_tile * ROWS + ROWS - 1) // group_size
+        first_tile = first_key(first_m + seqlen_k - seqlen_q) // BLOCK_N
+        num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N - first_tile
+        n_first = (first_tile + split * num_n_tiles // num_splits) * BLOCK_N
+        n_end = (first_tile + (split + 1) * num_n_tiles // num_splits) * BLOCK_N
+        n_end = min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k))
+        last = n_end - 1  # what is read instead of keys that are not there
+
+        b_first = 0 if PAGED else b
+        k_source = global_address(k_cache[b_first, 0, kv_head]) + uint64(16 * (lane & 3))
+        v_source = global_address(v_cache[b_first, 0, kv_head])
+        for j in range(K_STEPS):
+            for i in range(2):
+                for r in range(4):
+                    q_reg[j, i, r] = uint32(0)
+            if m < seqlen_q and (K_WHOLE or 32 * j + 8 * (lane & 3) < HEAD_DIM):
+                load_global_b128(a, global_address(q[b, m, head]) + uint64(64 * j + 16 * (lane & 3)))
+                for i in range(2):  # rows 8 to 15, registers 1 and 3, stay 0
+                    q_reg[j, i, 0] = a[2 * i]
+                    q_reg[j, i, 2] = a[2 * i + 1]
+        for j in range(V_STEPS):
+            for t in range(4):
+                for r in range(4):
+                    acc[j, t, r] = ZERO
+        m_i = NEG_INF
+        l_i = ZERO  # of this lane's keys alone
+
+        n_start = n_first + KEYS * warp
+        pages = 0
+        if n_start < n_end:
+            pages = page_of(block_table, b, min(n_start + (lane & 15), last))
+            load_k(k_reg, k_cache, k_source, pages, n_start, last, lane)
+        while n_start < n_end:
+            n_next = n_start + BLOCK_N
+            load_v(v_reg, v_cache, v_source, pages, n_start, last, lane)
+            pages = page_of(block_table, b, min(n_next + (lane & 15), last))
+
+            for t in range(2):  # S = Q Kᵀ                                                line 8
+                for r in range(4):
+                    s[t, r] = ZERO
+            for j in range(K_STEPS):
+                for i in range(2):
+                    for t in range(2):
+                        mma(s[t], q_reg[j, i], k_reg[t, j, i])
+            load_k(k_reg, k_cache, k_source, pages, n_next, last, lane)
+
+            whole = n_start >= first_key(position) and n_start + KEYS <= end_key(position, seqlen_k)
+            for t in range(2):
+                for c in range(2):
+                    n = n_start + 8 * t + 2 * (lane & 3) + c
+                    if BENT:
+                        s[t, c] = score(s[t, c] * softmax_scale, position - n, slope)
+                    s[t, c] *= to_base_2
+                    if not whole and not sees(position, n, seqlen_k):
+                        s[t, c] = NEG_INF
+            m_new = max(max(s[0, 0], s[0, 1]), max(s[1, 0], s[1, 1]))
+            m_new = max(m_i, over_quad_max(m_new))  # m_i <- max(m_i, rowmax(S))          line 9
+            shift = ZERO if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
+            alpha = exp2(m_i - shift)  # rescales what was summed under the old maximum
+            m_i = m_new
+            l_i *= alpha
+            for t in range(2):
+                x, y = exp2(s[t, 0] - shift), exp2(s[t, 1] - shift)  # P = exp(S - m_i)   line 9
+                l_i += x + y
+                p[t] = pack(x, y)
+
+            # out <- alpha out + P V, transposed: a lane has columns of two queries       line 10
+            alpha_0 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3))
+            alpha_1 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3) + 4)
+            for j in range(V_STEPS):
+                for t in range(4):
+                    a[0] = low_halves(v_reg[j, 0, t], v_reg[j, 1, t])
+                    a[1] = high_halves(v_reg[j, 0, t], v_reg[j, 1, t])
+                    a[2] = low_halves(v_reg[j, 2, t], v_reg[j, 3, t])
+                    a[3] = high_halves(v_reg[j, 2, t], v_reg[j, 3, t])
+                    acc[j, t, 0] *= alpha_0
+                    acc[j, t, 1] *= alpha_1
+                    acc[j, t, 2] *= alpha_0
+                    acc[j, t, 3] *= alpha_1
+                    mma(acc[j, t], a, p)
+            n_start = n_next
+
+        l_i = over_quad_sum(l_i)
+        if lane & 3 == 0:
+            m_parts[warp, lane >> 2] = m_i
+            l_parts[warp, lane >> 2] = l_i
+        for j in range(V_STEPS):
+            for t in range(4):
+                for r in range(4):
+                    d = 64 * j + 8 * (lane >> 2) + 2 * t + (r >> 1)
+                    if V_WHOLE or d < HEAD_DIM:
+                        parts[uint64(warp), uint64(2 * (lane & 3) + (r & 1)), uint64(d)] = acc[j, t, r]
+        cuda.syncthreads()  # what every warp has is there: safe to merge
+
+        for item in range(tid, ROWS * HEAD_DIM, THREADS):
+            r, d = item // HEAD_DIM, item % HEAD_DIM
+            m = (m_tile * ROWS + r) // group_size
+            head = kv_head * group_size + (m_tile * ROWS + r) % group_size
+            if m < seqlen_q:
+                m_all = NEG_INF
+                for w in range(WARPS):
+                    m_all = max(m_all, m_parts[w, r])
+                shift = ZERO if m_all == NEG_INF else m_all
+                l_all, x = ZERO, ZERO
+                for w in range(WARPS):
+                    alpha = exp2(m_parts[w, r] - shift)
+                    l_all += alpha * l_parts[w, r]
+                    x += alpha * parts[w, r, d]
+                out_partial[split, b, m, head, d] = x / l_all if l_all != ZERO else ZERO  # line 12
+                if d == 0:  # lse, -inf: no key                                           line 13
+                    lse_partial[split, b, head, m] = (m_all + math.log2(l_all)) * LN2
+
+    return flash_decode_mma_kernel

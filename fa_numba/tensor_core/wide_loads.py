@@ -1,0 +1,80 @@
+"""Loads of 16 bytes from global memory straight into registers, and what unpacks them.
+
+A warp's load of 16 bytes by each lane is 512 bytes on their way after one instruction. Nothing is
+written to what these loads read while a kernel runs: they take the path of read-only data, and L1
+does not keep what is read once.
+
+PTX ISA: "Data movement and conversion instructions: ld.global.nc, prmt, mov, cvt".
+"""
+
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.tensor_core.ptx import statement, written
+
+
+@intrinsic
+def load_global_b128(typingctx, registers, address):
+    """Load 16 bytes that no thread writes while the kernel runs.
+
+    Parameters
+    ----------
+    registers : local array of 4 uint32 or float32
+    address : uint64
+        In global memory, a multiple of 16.
+    """
+    kind = "f32" if registers.dtype == types.float32 else "b32"
+    return statement(
+        f"ld.global.nc.L1::no_allocate.L2::128B.v4.{kind} <registers>, [<address>];",
+        registers=written(registers, 4),
+        address=types.uint64,
+    )
+
+
+@intrinsic
+def low_halves(typingctx, x, y):
+    """The low 16 bits of x, and in the upper half those of y."""
+    return _halves("0x5410")
+
+
+@intrinsic
+def high_halves(typingctx, x, y):
+    """The high 16 bits of x, and in the upper half those of y."""
+    return _halves("0x7632")
+
+
+def _halves(selector):
+    return statement(
+        f"prmt.b32 <result>, <x>, <y>, {selector};",
+        result=types.uint32,
+        pure=True,
+        x=types.uint32,
+        y=types.uint32,
+    )
+
+
+@intrinsic
+def unpack_f16x2(typingctx, pair, x):
+    """Two float16, the first in the low half of x, as float32: exact.
+
+    Parameters
+    ----------
+    pair : local array of 2 float32
+    x : uint32
+    """
+    return _unpack(
+        "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, <x>; "
+        "cvt.f32.f16 <low>, lo; cvt.f32.f16 <high>, hi; }",
+        pair,
+    )
+
+
+@intrinsic
+def unpack_bf16x2(typingctx, pair, x):
+    """Two bfloat16 as float32; parameters are those of `unpack_f16x2`."""
+    return _unpack("{ shl.b32 <low>, <x>, 16; and.b32 <high>, <x>, 0xffff0000; }", pair)
+
+
+def _unpack(text, pair):
+    text = text.replace("<low>", "$0").replace("<high>", "$1")  # what is written comes first
+    return statement(text, pure=True, pair=written(pair, 2), x=types.uint32)
