@@ -1,6 +1,6 @@
 """python -m fa_numba.figures [FOLDER]: every drawing as PNG and as text, and all on one sheet."""
 
-import sys
+import argparse
 from pathlib import Path
 
 from matplotlib.image import imsave
@@ -22,4 +22,6 @@ def main(folder="figures"):
 
 
 if __name__ == "__main__":
-    print(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(prog="python -m fa_numba.figures", description=__doc__)
+    parser.add_argument("folder", nargs="?", default="figures", help="where the files go")
+    print(main(parser.parse_args().folder))
