@@ -18,11 +18,14 @@ from fa_numba.analysis.machine_code import (
     compile_ptx,
     disassembler_available,
 )
-from fa_numba.tensor_core import layouts, wgmma
-from fa_numba.tensor_core.flash_attn_mma import make_flash_attn_mma
-from fa_numba.tensor_core.flash_attn_mma import tile_sizes as mma_tile_sizes
-from fa_numba.tensor_core.flash_attn_wgmma import make_flash_attn_wgmma
-from fa_numba.tensor_core.flash_attn_ws import make_flash_attn_ws, tile_sizes
+from fa_numba.tensor_core import (
+    flash_attn_mma,
+    flash_attn_persistent,
+    flash_attn_wgmma,
+    flash_attn_ws,
+    layouts,
+    wgmma,
+)
 
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
@@ -96,37 +99,81 @@ def test_descriptor():
     }
 
 
-@needs_compiler
-@pytest.mark.parametrize(
-    "head_dim, dtype, causal", [(64, "float16", True), (128, "bfloat16", False)]
-)
-def test_flash_attn_mma_stays_in_registers(head_dim, dtype, causal):
-    kernel = make_flash_attn_mma(head_dim, *mma_tile_sizes(head_dim), causal, dtype)
-    x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
-    args = (x, x, x, types.Array(types.float16, 4, "C"), lse, types.float32)
-    code = compile_kernel(kernel, args, cc=(8, 0))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= stated_registers(kernel)
+half, float32_3d = types.Array(types.float16, 4, "C"), types.Array(types.float32, 3, "C")
+strided = types.Array(types.float16, 4, "A")
+MAP, SIZES = types.uint64, (types.int32, types.int32, types.float32)
 
 
-@needs_compiler
-@pytest.mark.parametrize(
-    "head_dim, dtype, causal", [(64, "float16", False), (128, "bfloat16", True)]
-)
-@pytest.mark.parametrize("name", ["wgmma", "ws"])
-def test_wgmma_kernels_stay_in_registers(name, head_dim, dtype, causal):
-    if name == "wgmma":
-        kernel = make_flash_attn_wgmma(head_dim, 64, causal, dtype)
+def compiled(name, head_dim, dtype, causal):
+    """Machine code of a kernel, and what ptxas said."""
+    if name == "mma":
+        sizes = flash_attn_mma.tile_sizes(head_dim)
+        kernel = flash_attn_mma.make_flash_attn_mma(head_dim, *sizes, causal, dtype)
+        args, cc = (strided, strided, strided, half, float32_3d, types.float32), (8, 0)
+    elif name == "wgmma":
+        kernel = flash_attn_wgmma.make_flash_attn_wgmma(head_dim, 64, causal, dtype)
+        args, cc = (MAP, MAP, MAP, half, float32_3d, *SIZES), (9, 0, "a")
+    elif name == "ws":
+        sizes = flash_attn_ws.tile_sizes(head_dim)
+        kernel = flash_attn_ws.make_flash_attn_ws(head_dim, *sizes, causal, dtype)
+        args, cc = (MAP, MAP, MAP, half, float32_3d, *SIZES), (9, 0, "a")
     else:
-        kernel = make_flash_attn_ws(head_dim, *tile_sizes(head_dim), causal, dtype)
-    out, lse = types.Array(types.float16, 4, "C"), types.Array(types.float32, 3, "C")
-    args = (*3 * (types.uint64,), out, lse, types.int32, types.int32, types.float32)
-    ptx = compile_ptx(kernel, args, cc=(9, 0, "a"))
-    code = assemble(kernel, ptx, (9, 0, "a"))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+        sizes = flash_attn_persistent.tile_sizes(head_dim)
+        kernel = flash_attn_persistent.make_flash_attn_persistent(head_dim, *sizes, causal, dtype)
+        args, cc = (MAP, MAP, MAP, MAP, float32_3d, *SIZES), (9, 0, "a")
+    ptx = compile_ptx(kernel, args, cc=cc)
+    code = assemble(kernel, ptx, cc)
     assert code.registers <= stated_registers(kernel)
-    report, _ = _ptxas(ptx, (9, 0, "a"))
-    assert "C75" not in report  # products serialised, setmaxnreg ignored
+    return code, _ptxas(ptx, cc)[0]
+
+
+def exponentials_beside_p_v(code):
+    """Most MUFU.EX2 from a wait for all products but the newest, P V, to the wait for that."""
+    most, count = 0, None
+    for i in code.instructions:
+        if i.opcode.startswith("WARPGROUP.DEPBAR"):
+            most = max(most, count or 0)
+            count = 0 if "0x1" in i.operands else None
+        elif i.opcode.startswith("MUFU.EX2") and count is not None:
+            count += 1
+    return most
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim, dtype, causal",
+    [
+        ("mma", 64, "float16", True),
+        ("mma", 128, "bfloat16", False),
+        ("wgmma", 64, "bfloat16", False),
+        ("wgmma", 128, "float16", True),
+        ("ws", 64, "float16", True),
+        ("ws", 128, "bfloat16", False),
+        ("persistent", 64, "bfloat16", True),
+        ("persistent", 128, "float16", True),
+    ],
+)
+def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, causal):
+    code, report = compiled(name, head_dim, dtype, causal)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in report  # ptxas serialises products, or ignores setmaxnreg
+    if name in ("ws", "persistent"):
+        assert exponentials_beside_p_v(code) >= 64  # one for each score of a thread
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        flash_attn_mma.flash_attn_mma,
+        flash_attn_wgmma.flash_attn_wgmma,
+        flash_attn_ws.flash_attn_ws,
+        flash_attn_persistent.flash_attn_persistent,
+    ],
+)
+def test_numpy_arrays_are_refused_with_a_way_out(function):
+    x = np.zeros((1, 4, 1, 64), np.float16)
+    with pytest.raises(TypeError, match=f"{function.__name__} is made of PTX.*flash_attn_v2"):
+        function(x, x, x)
 
 
 def stated_registers(kernel):
