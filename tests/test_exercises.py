@@ -29,13 +29,14 @@ AT_LEAST_TEN = {
     "08": "ex08d",
     "09": "ex09[cd]",
     "10": "ex10",
+    "11": "ex11",
     "12": "ex12[ab]",
 }
 
 
 def test_there_are_exercises():
     lessons = {e.lesson for e in EXERCISES}
-    assert lessons == {"00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "12"}
+    assert lessons == {"00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12"}
     assert all(sum(e.lesson == lesson for e in EXERCISES) >= 2 for lesson in lessons)
     assert WITH_BARRIERS
 

@@ -1,0 +1,77 @@
+"""ex11d · A matrix in one number
+
+wgmma reads matrices straight from shared memory. What it needs to know of one is packed into a
+descriptor of 64 bits; all other bits are 0:
+
+    bits  0–13   address / 16
+    bits 16–29   leading byte offset / 16
+    bits 32–45   stride byte offset / 16
+    bits 62–63   swizzle: 0 none, 1 in rows of 128 bytes, 2 of 64, 3 of 32
+
+Addresses in shared memory and both offsets are multiples of 16 below 2^18. Our tiles consist of
+blocks of 64 columns of float16; a block has all rows of the tile, 128 bytes each, swizzled, one
+after the other, and the next block follows. Q and K are read with their rows along the sum (over
+head_dim), V with its rows being what the sum is over (the keys):
+
+               leading byte offset               stride byte offset
+    Q, K       not looked at: 16                 from 8 rows to the next 8
+    V          from a block to the next block    from 8 rows to the next 8
+
+One instruction takes 16 steps of the sum, so a tile takes several, each with a descriptor whose
+address is farther on: the swizzle is applied to the address, not to where the matrix begins, so
+adding bytes is all there is to it.
+
+descriptor(address, leading_bytes, stride_bytes, swizzle_bytes)   the number; swizzle_bytes is 0,
+                                             32, 64 or 128
+fields(descriptor)                           back: the same four numbers, in this order
+of_k(address)                                of a tile of Q or K
+of_v(address, BLOCK_N)                       of a tile of V with BLOCK_N rows
+k_step(descriptor, d, num_rows)              of the columns d .. d + 15 of a tile of Q or K with
+                                             num_rows rows; d is a multiple of 16
+v_step(descriptor, n)                        of the rows n .. n + 15 of a tile of V; n is a multiple
+                                             of 16
+
+All arguments and results are ints. One to four lines each.
+"""
+
+
+ROW_BYTES = 128
+
+
+def descriptor(address, leading_bytes, stride_bytes, swizzle_bytes):
+    """The 64 bits."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex11d: descriptor")
+
+
+def fields(descriptor):
+    """(address, leading_bytes, stride_bytes, swizzle_bytes) of a descriptor."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex11d: fields")
+
+
+def of_k(address):
+    """Descriptor of a tile of Q or K."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex11d: of_k")
+
+
+def of_v(address, BLOCK_N):
+    """Descriptor of a tile of V with BLOCK_N rows."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex11d: of_v")
+
+
+def k_step(descriptor, d, num_rows):
+    """Descriptor of the columns d .. d + 15 of a tile of Q or K."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex11d: k_step")
+
+
+def v_step(descriptor, n):
+    """Descriptor of the rows n .. n + 15 of a tile of V."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex11d: v_step")
+
+
+# Stub ecab9a94 of solutions/ex11d_descriptor_bits.py: `fa-numba reset ex11d` brings it back.
