@@ -116,7 +116,9 @@ def test_v_step(exercise):
 
 def test_as_our_kernels(exercise):
     """the same numbers as fa_numba.tensor_core.wgmma builds"""
-    wgmma = pytest.importorskip("fa_numba.tensor_core.wgmma", reason="needs numba-cuda")
+    wgmma = pytest.importorskip(
+        "fa_numba.tensor_core.wgmma", reason="needs numba-cuda", exc_type=ImportError
+    )
     address = 0x9C00 >> 4
     pairs = {
         "of_k": (exercise.of_k(0x9C00), wgmma.descriptor_bits() | address),

@@ -58,7 +58,7 @@ from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
 from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
-from fa_numba.tensor_core import layouts, wgmma
+from fa_numba.tensor_core import layouts
 
 DEVICE = "H100"
 
@@ -601,7 +601,7 @@ def a_swizzled_tile():
 
 
 def descriptors_of_k_and_v():
-    address, block_n = 0x8400, 64
+    address, block_n, row_bytes = 0x8400, 64, 128
 
     def of_bytes(number):
         return f"{16 * number:,}"
@@ -614,10 +614,13 @@ def descriptors_of_k_and_v():
         "swizzle": (62, 63, str),
     }
     words = {
-        "K, rows along the sum": wgmma.descriptor_bits(),
-        "V, rows are the sum's": wgmma.descriptor_bits(block_n * wgmma.ROW_BYTES),
+        title: (1 << 62) | (8 * row_bytes >> 4 << 32) | (leading >> 4 << 16) | (address >> 4)
+        for title, leading in (
+            ("K, rows along the sum", 16),
+            ("V, rows are the sum's", block_n * row_bytes),
+        )
     }
-    return bit_fields({title: bits | address >> 4 for title, bits in words.items()}, fields)
+    return bit_fields(words, fields)
 
 
 def products_beside_softmax():
