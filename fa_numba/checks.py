@@ -152,12 +152,7 @@ def check_tensor_core(q, k, v, *, name, supported, max_head_dim):
             f"got {head_dim}"
         )
     for x_name, x in (("q", q), ("k", k), ("v", v)):
-        _, strides = arrays.address_and_strides(x)
-        if any(n % 16 for n, size in zip(strides[:3], x.shape, strict=False) if size > 1):
-            raise ValueError(
-                f"{x_name} must have strides that are multiples of 16 bytes for {name}, got "
-                f"{strides}: make it contiguous first"
-            )
+        _strides_of_16_bytes(x_name, x, name)
     have = arrays.compute_capability(q)
     if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
         needed = f"{supported[0]}.x" if len(supported) > 2 else f"{supported[0]}.0 or later"
@@ -186,6 +181,16 @@ def check_bwd(dout, q, k, v, out, lse):
     _float32("lse", lse)
     batch, seqlen_q, num_heads, _ = q.shape
     _lse_shape("lse", lse, (batch, num_heads, seqlen_q))
+
+
+def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+    """Raise unless the tensor-core kernel `name` can run `check_bwd`'s arrays on their GPU."""
+    check_tensor_core(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
+    check_bwd(dout, q, k, v, out, lse)
+    for x_name, x in (("dout", dout), ("out", out)):
+        _strides_of_16_bytes(x_name, x, name)
+    for x_name, x in (("dout", dout), ("q", q), ("k", k), ("v", v), ("out", out)):
+        check_aligned(x_name, x)
 
 
 def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
@@ -910,6 +915,15 @@ def _one_dtype(**named):
     if len(set(dtypes.values())) > 1:
         got = ", ".join(f"{name}: {dtype}" for name, dtype in dtypes.items())
         raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")
+
+
+def _strides_of_16_bytes(x_name, x, name):
+    _, strides = arrays.address_and_strides(x)
+    if any(n % 16 for n, size in zip(strides[:3], x.shape, strict=False) if size > 1):
+        raise ValueError(
+            f"{x_name} must have strides that are multiples of 16 bytes for {name}, got "
+            f"{strides}: make it contiguous first"
+        )
 
 
 def _float32(name, x):

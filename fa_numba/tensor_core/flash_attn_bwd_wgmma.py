@@ -17,7 +17,8 @@ columns for the last: wgmma does both, nothing is transposed. The half of dQ is 
 float32, atomically, in the order in which the registers hold it, 16 bytes to a thread: only
 `convert_dq`, which rounds it in the end, knows which element is where.
 
-Atomic sums come in any order, so the last digits of dQ differ from run to run.
+Atomic sums come in any order, so the last digits of dQ differ from run to run. With
+deterministic=True dQ has a kernel of its own, in which a thread block owns a tile of queries.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
@@ -31,7 +32,7 @@ from numba import cuda, float32, uint8, uint32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import convert, forward, mbarrier, products, vectors, wgmma
+from fa_numba.tensor_core import forward, mbarrier, products, vectors, wgmma
 from fa_numba.tensor_core.barriers import (
     fence_async_proxy,
     named_barrier_sync,
@@ -40,7 +41,12 @@ from fa_numba.tensor_core.barriers import (
 )
 from fa_numba.tensor_core.convert import exp2, store_global_b32
 from fa_numba.tensor_core.forward import HOPPER, LOG2_E
-from fa_numba.tensor_core.fragments import FULL_WARP, MASKED, fragment_function
+from fa_numba.tensor_core.fragments import (
+    FULL_WARP,
+    MASKED,
+    fragment_function,
+    make_fragment_functions,
+)
 from fa_numba.tensor_core.ldmatrix import stmatrix_x4
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
@@ -70,6 +76,7 @@ from fa_numba.tensor_core.wgmma import (
 MAX_HEAD_DIM = 128
 BLOCK_N = 128  # keys: 64 for each warpgroup that computes
 THREADS = 384  # and a third one, that loads
+DQ_BLOCK_N = 64  # keys of a tile, where dQ has a kernel of its own
 STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 32, 240
 DS_FULL = 1  # the named barrier of the 256 threads that compute
@@ -94,6 +101,12 @@ def shared_bytes(HEAD_DIM):
     tiles = 2 * (2 * BLOCK_N * COLS + 2 * STAGES * BLOCK_M * COLS + 2 * BLOCK_M * BLOCK_N)
     rows = 2 * STAGES * BLOCK_M * 4
     return tiles + rows + mbarrier.BYTES * (1 + 4 * STAGES) + wgmma.GROUP_BYTES
+
+
+def dq_shared_bytes(HEAD_DIM):
+    """Shared memory that a thread block asks for, where dQ has a kernel of its own."""
+    tiles = 2 * padded(HEAD_DIM) * (2 * 128 + 2 * STAGES * DQ_BLOCK_N)
+    return tiles + mbarrier.BYTES * (1 + STAGES) + wgmma.GROUP_BYTES
 
 
 @functools.cache
@@ -281,7 +294,8 @@ def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     BY_ROWS = descriptor_bits()  # rows lie along the sum
     Q_BY_COLUMNS = descriptor_bits(Q_BLOCK)  # rows are the sum's
     KV_BY_COLUMNS = descriptor_bits(KV_BLOCK)
-    S_SHAPE, P_SHAPE, OUT_SHAPE, DQ_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4), (COLS // 8, 4), (8, 4)
+    S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
+    OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS // 2  # registers
     RING = STAGES * mbarrier.BYTES
     pack = forward.pack_of(DTYPE)
@@ -294,7 +308,19 @@ def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_wgmma_kernel(
-        q_map, k_map, v_map, dout_map, lse_2, delta, dq_sum, dk, dv, group_size, scale, softmax_scale, seqlen_q
+        q_map,
+        k_map,
+        v_map,
+        dout_map,
+        lse_2,
+        delta,
+        dq_sum,
+        dk,
+        dv,
+        seqlen_q,
+        group_size,
+        scale,
+        softmax_scale,
     ):
         """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
 
@@ -460,6 +486,139 @@ def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     return flash_attn_bwd_wgmma_kernel
 
 
+@functools.cache
+def make_dq_wgmma(HEAD_DIM, CAUSAL, DTYPE):
+    """dQ alone, in which no two thread blocks add to the same number: 256 threads.
+
+    `dq_shared_bytes` of shared memory; HEAD_DIM and DTYPE as for `make_flash_attn_bwd_wgmma`.
+    """
+    COLS = padded(HEAD_DIM)
+    NUM_BLOCKS = COLS // 64
+    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one warpgroup
+    KV_BYTES = NUM_BLOCKS * DQ_BLOCK_N * wgmma.ROW_BYTES
+    BY_ROWS, BY_COLUMNS = descriptor_bits(), descriptor_bits(DQ_BLOCK_N * wgmma.ROW_BYTES)
+    S_SHAPE, DS_SHAPE = (DQ_BLOCK_N // 8, 4), (DQ_BLOCK_N // 16, 4)
+    S_LENGTH, DS_LENGTH, OUT_LENGTH = DQ_BLOCK_N // 2, DQ_BLOCK_N // 4, COLS // 2
+    OUT_SHAPE = (COLS // 8, 4)
+    pack = forward.pack_of(DTYPE)
+    by_rows, _, by_registers = products_of(DTYPE)
+    _, mask, _, _, _ = make_fragment_functions(DQ_BLOCK_N, COLS, pack)
+    store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
+    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    load_tile = make_load_tile(NUM_BLOCKS)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(fastmath=True, launch_bounds=(256, 1))
+    def dq_wgmma_kernel(
+        q_map, k_map, v_map, dout_map, lse_2, delta, dq, seqlen_k, group_size, scale, softmax_scale
+    ):
+        """A thread block owns 128 query rows and walks the tiles of K and V.
+
+        grid      (num_m_tiles, num_heads, batch); 256 threads, two warpgroups of 64 rows
+        shared    q_tile, dout_tile (2, 64, HEAD_DIM); k_tile, v_tile (STAGES, DQ_BLOCK_N,
+                  HEAD_DIM), in blocks of 64 columns, swizzled; a barrier for Q and dout and one for
+                  each stage
+        private   s, dp (DQ_BLOCK_N / 8, 4), ds (DQ_BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); lse and
+                  delta of two rows
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries
+        paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
+        budget    255 registers, one thread block per SM
+        """
+        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        dout_tile = q_tile + 2 * Q_BYTES
+        k_tile = dout_tile + 2 * Q_BYTES
+        v_tile = k_tile + STAGES * KV_BYTES
+        q_full = v_tile + STAGES * KV_BYTES
+        kv_full = q_full + mbarrier.BYTES  # STAGES of them
+
+        s = cuda.local.array(S_SHAPE, float32)
+        dp = cuda.local.array(S_SHAPE, float32)
+        ds = cuda.local.array(DS_SHAPE, uint32)
+        acc = cuda.local.array(OUT_SHAPE, float32)
+        lse_i = cuda.local.array(2, float32)
+        delta_i = cuda.local.array(2, float32)
+
+        tid = cuda.threadIdx.x
+        lane = tid & 31
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        kv_head = head // group_size
+        seqlen_q = dq.shape[1]
+        # The last rows see the most keys under a causal mask: begun first, they do not end last.
+        m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * 128
+        m = m_start + (tid >> 5) * 16 + (lane >> 2)  # this lane's first row; the second is m + 8
+        position = m + seqlen_k - seqlen_q
+        n_end = end_key(m_start + 127 + seqlen_k - seqlen_q, seqlen_k)
+        num_tiles = (max(n_end, 0) + DQ_BLOCK_N - 1) // DQ_BLOCK_N
+
+        if tid == 0:
+            mbarrier_init(q_full, 1)
+            for stage in range(STAGES):
+                mbarrier_init(kv_full + stage * mbarrier.BYTES, 1)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+        if tid == 0:
+            mbarrier_arrive_expect_tx(q_full, 4 * Q_BYTES)
+            for w in range(2):
+                load_tile(q_tile + w * Q_BYTES, 64, q_map, m_start + 64 * w, head, b, q_full)
+                load_tile(dout_tile + w * Q_BYTES, 64, dout_map, m_start + 64 * w, head, b, q_full)
+            if num_tiles > 0:
+                mbarrier_arrive_expect_tx(kv_full, 2 * KV_BYTES)
+                load_tile(k_tile, DQ_BLOCK_N, k_map, 0, kv_head, b, kv_full)
+                load_tile(v_tile, DQ_BLOCK_N, v_map, 0, kv_head, b, kv_full)
+        for j in range(COLS // 8):
+            for r in range(4):
+                acc[j, r] = float32(0)
+        for h in range(2):
+            inside = m + 8 * h < seqlen_q
+            lse_i[h] = lse_2[b, head, m + 8 * h] if inside else NOTHING
+            delta_i[h] = delta[b, head, m + 8 * h] if inside else float32(0)
+        q = descriptor(BY_ROWS, q_tile + (tid >> 7) * Q_BYTES)
+        dout = descriptor(BY_ROWS, dout_tile + (tid >> 7) * Q_BYTES)
+        wait(q_full, 0)
+
+        for n_tile in range(num_tiles):
+            n_start = n_tile * DQ_BLOCK_N
+            stage = n_tile & 1
+            if tid == 0 and n_tile + 1 < num_tiles:
+                full = kv_full + (stage ^ 1) * mbarrier.BYTES
+                offset, n_next = (stage ^ 1) * KV_BYTES, n_start + DQ_BLOCK_N
+                mbarrier_arrive_expect_tx(full, 2 * KV_BYTES)
+                load_tile(k_tile + offset, DQ_BLOCK_N, k_map, n_next, kv_head, b, full)
+                load_tile(v_tile + offset, DQ_BLOCK_N, v_map, n_next, kv_head, b, full)
+            k, v = k_tile + stage * KV_BYTES, v_tile + stage * KV_BYTES
+            wait(kv_full + stage * mbarrier.BYTES, (n_tile >> 1) & 1)
+
+            wgmma_fence()
+            by_rows(DQ_BLOCK_N, COLS, 64, s, q, descriptor(BY_ROWS, k))
+            wgmma_commit()  # S = Q Kᵀ                                                line 11
+            by_rows(DQ_BLOCK_N, COLS, 64, dp, dout, descriptor(BY_ROWS, v))
+            wgmma_commit()  # dP = dout Vᵀ                                            line 17
+            wgmma_wait(1, s, S_LENGTH)
+            if n_start + DQ_BLOCK_N > end_key(position - (lane >> 2), seqlen_k):
+                for h in range(2):
+                    mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
+            for j in range(DQ_BLOCK_N // 8):
+                for h in range(2):
+                    for c in range(2):  # P = exp(S - lse)                            line 13
+                        s[j, 2 * h + c] = exp2(s[j, 2 * h + c] * scale - lse_i[h])
+            wgmma_wait(0, dp, S_LENGTH)
+            for j in range(DQ_BLOCK_N // 8):
+                for h in range(2):  # dS = P ∘ (dP - delta)                           line 20
+                    ds0 = s[j, 2 * h] * (dp[j, 2 * h] - delta_i[h])
+                    ds1 = s[j, 2 * h + 1] * (dp[j, 2 * h + 1] - delta_i[h])
+                    ds[j // 2, 2 * (j & 1) + h] = pack(ds0, ds1)
+
+            wgmma_fence()
+            by_registers(COLS, DQ_BLOCK_N, acc, ds, descriptor(BY_COLUMNS, k))
+            wgmma_commit()  # dQ += dS K                                              line 21
+            wgmma_wait_with(0, acc, OUT_LENGTH, ds, DS_LENGTH)
+            cuda.syncthreads()  # both warpgroups are done with this stage: safe to overwrite
+
+        store_gradient(acc, dq, b, m, head, 0, lane, softmax_scale)
+
+    return dq_wgmma_kernel
+
+
 def flash_attn_bwd_wgmma(
     dout, q, k, v, out, lse, *, causal=False, softmax_scale=None, deterministic=False
 ):
@@ -494,12 +653,9 @@ def flash_attn_bwd_wgmma(
         On a GPU that has no wgmma.
     """
     name = "flash_attn_bwd_wgmma"
-    check = {"name": name, "supported": HOPPER, "max_head_dim": MAX_HEAD_DIM}
-    checks.check_tensor_core(q, k, v, **check)
-    checks.check_bwd(dout, q, k, v, out, lse)
-    dout, out = (_aligned(x) for x in (dout, out))
-    for x_name, x in (("q", q), ("k", k), ("v", v)):
-        checks.check_aligned(x_name, x)
+    checks.check_bwd_tensor_core(
+        dout, q, k, v, out, lse, name=name, supported=HOPPER, max_head_dim=MAX_HEAD_DIM
+    )
     causal = checks.check_causal(causal)
     deterministic = checks.check_flag("deterministic", deterministic)
     batch, seqlen_q, num_heads, head_dim = q.shape
@@ -507,30 +663,34 @@ def flash_attn_bwd_wgmma(
     softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
     scale = np.float32(softmax_scale * LOG2_E)
     dtype, cols, block_m = arrays.dtype_name(q), padded(head_dim), tile_rows(head_dim)
-
+    m_tiles, group_size = ceil_div(seqlen_q, block_m), np.int32(num_heads // num_kv_heads)
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
-    m_tiles = ceil_div(seqlen_q, block_m)
+
+    # Rows up to the end of the last tile, so that the copy engine finds them.
     lse_2, delta = (arrays.empty(q, (batch, num_heads, m_tiles * block_m)) for _ in range(2))
-    rows = 256 // (cols // 8)
-    grid = (m_tiles * block_m // rows, num_heads, batch)
+    grid = (ceil_div(m_tiles * block_m, 256 // (cols // 8)), num_heads, batch)
     arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
 
-    dq_sum = arrays.full(q, (batch, num_heads, m_tiles, block_m * cols), 0)
-    kernel = make_flash_attn_bwd_wgmma(head_dim, causal, dtype)
+    dq_tiles = 1 if deterministic else m_tiles  # without atomics there is nothing to add to
+    dq_sum = arrays.full(q, (batch, num_heads, dq_tiles, block_m * cols), 0)
+    maps = (tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N))
+    maps += (tensor_map(dout, block_m),)
+    kernel = make_flash_attn_bwd_wgmma(head_dim, causal, dtype, not deterministic)
     grid = (ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch)
-    maps = (
-        tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N),
-        tensor_map(dout, block_m),
-    )
-    arguments = (
-        *maps, lse_2, delta, dq_sum, dk, dv, np.int32(num_heads // num_kv_heads), scale,
-        softmax_scale, np.int32(seqlen_q),
-    )
-    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=shared_bytes(head_dim))
-    grid = (m_tiles, num_heads, batch)
-    arrays.launch(make_convert_dq(head_dim, dtype), grid, (256,), dq_sum, dq, softmax_scale)
+    results = lse_2, delta, dq_sum, dk, dv
+    sizes = np.int32(seqlen_q), group_size, scale, softmax_scale
+    size = shared_bytes(head_dim)
+    arrays.launch(kernel, grid, (THREADS,), *maps, *results, *sizes, shared_bytes=size)
+
+    if deterministic:
+        maps = tensor_map(q, 64), tensor_map(k, DQ_BLOCK_N), tensor_map(v, DQ_BLOCK_N)
+        maps += (tensor_map(dout, 64),)
+        kernel = make_dq_wgmma(head_dim, causal, dtype)
+        grid = (ceil_div(seqlen_q, 128), num_heads, batch)
+        sizes = np.int32(seqlen_k), group_size, scale, softmax_scale
+        size = dq_shared_bytes(head_dim)
+        arrays.launch(kernel, grid, (256,), *maps, lse_2, delta, dq, *sizes, shared_bytes=size)
+    else:
+        grid = (m_tiles, num_heads, batch)
+        arrays.launch(make_convert_dq(head_dim, dtype), grid, (256,), dq_sum, dq, softmax_scale)
     return dq, dk, dv
-
-
-def _aligned(x):
-    return x

@@ -21,9 +21,7 @@ def load_global_x4(typingctx, x, address):
     address : uint64
         In global memory, a multiple of 16.
     """
-    return statement(
-        "ld.global.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint64
-    )
+    return statement("ld.global.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint64)
 
 
 @intrinsic
