@@ -1,0 +1,128 @@
+"""One small kernel for each instruction of the backward pass: compiled here, run on a GPU."""
+
+import functools
+
+from numba import cuda, float32, types, uint8, uint32, uint64
+
+from fa_numba.tensor_core import products, vectors, wgmma
+from fa_numba.tensor_core.barriers import fence_async_proxy
+from fa_numba.tensor_core.flash_attn_bwd_wgmma import products_of
+from fa_numba.tensor_core.mbarrier import fence_mbarrier_init, mbarrier_init, mbarrier_wait_bounded
+from fa_numba.tensor_core.mbarrier import mbarrier_arrive_expect_tx as expect
+from fa_numba.tensor_core.ptx import global_address, shared_address
+
+HOPPER = (9, 0, "a")
+u8, f32 = (types.Array(t, 1, "C") for t in (types.uint8, types.float32))
+
+
+@cuda.jit(device=True, forceinline=True)
+def copy_tiles(a, b):
+    """Both tiles one after the other in shared memory; the address of the first."""
+    tiles = cuda.shared.array(0, uint8)
+    skipped = (1024 - (shared_address(tiles) & 1023)) & 1023
+    for i in range(cuda.threadIdx.x, a.size, 128):
+        tiles[skipped + i] = a[i]
+    for i in range(cuda.threadIdx.x, b.size, 128):
+        tiles[skipped + a.size + i] = b[i]
+    fence_async_proxy()
+    cuda.syncthreads()
+    return shared_address(tiles) + uint32(skipped)
+
+
+@functools.cache
+def make_wgmma_rows(N, K, A_ROWS, HALF, DTYPE):
+    multiply, _, _ = products_of(DTYPE)
+    LENGTH, BITS = N // 2, wgmma.descriptor_bits()
+    START = HALF * 64 * wgmma.ROW_BYTES
+
+    @cuda.jit
+    def wgmma_rows_kernel(a, b, d):
+        """d = A Bᵀ, A one half of the rows of a tile; tiles as bytes, registers of 128 threads."""
+        registers = cuda.local.array(LENGTH, float32)
+        tile = copy_tiles(a, b)
+        wgmma.wgmma_fence()
+        a_rows = wgmma.descriptor(BITS, tile + START)
+        multiply(N, K, A_ROWS, registers, a_rows, wgmma.descriptor(BITS, tile + uint32(a.size)))
+        wgmma.wgmma_commit()
+        wgmma.wgmma_wait(0, registers, LENGTH)
+        for i in range(LENGTH):
+            d[cuda.threadIdx.x * LENGTH + i] = registers[i]
+
+    return wgmma_rows_kernel
+
+
+@functools.cache
+def make_wgmma_columns(N, K, DTYPE):
+    _, multiply, _ = products_of(DTYPE)
+    LENGTH, BITS = N // 2, wgmma.descriptor_bits(K * wgmma.ROW_BYTES)
+
+    @cuda.jit
+    def wgmma_columns_kernel(a, b, d):
+        """d = Aᵀ B: tiles as bytes, registers of 128 threads."""
+        registers = cuda.local.array(LENGTH, float32)
+        tile = copy_tiles(a, b)
+        wgmma.wgmma_fence()
+        b_columns = wgmma.descriptor(BITS, tile + uint32(a.size))
+        multiply(N, K, registers, wgmma.descriptor(BITS, tile), b_columns)
+        wgmma.wgmma_commit()
+        wgmma.wgmma_wait(0, registers, LENGTH)
+        products.hold(registers, LENGTH)
+        for i in range(LENGTH):
+            d[cuda.threadIdx.x * LENGTH + i] = registers[i]
+
+    return wgmma_columns_kernel
+
+
+@functools.cache
+def make_vectors(DTYPE):
+    unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
+
+    @cuda.jit
+    def vectors_kernel(x, total):
+        """total += x, from shared memory where a bulk copy put total's x, and from registers."""
+        tile = cuda.shared.array(512, uint8)
+        barrier = cuda.shared.array(1, uint64)
+        two = cuda.local.array(2, float32)
+        bits = cuda.local.array(4, uint32)
+        four = cuda.local.array(4, float32)
+        tid = cuda.threadIdx.x
+        if tid == 0:
+            mbarrier_init(shared_address(barrier), 1)
+            fence_mbarrier_init()
+        cuda.syncthreads()
+        if tid == 0:
+            expect(shared_address(barrier), 512)
+            to, source = shared_address(tile), global_address(x)
+            vectors.bulk_load(to, source, 512, shared_address(barrier))
+        mbarrier_wait_bounded(shared_address(barrier), 0)
+        if tid < 32:  # from registers: 8 numbers
+            vectors.load_global_x4(bits, global_address(x) + uint64(16 * tid))
+            for i in range(2):
+                for j in range(2):
+                    unpack(two, bits[2 * i + j])
+                    four[2 * j], four[2 * j + 1] = two[0], two[1]
+                vectors.atomic_add_x4(global_address(total) + uint64(32 * tid + 16 * i), four)
+        for i in range(2):  # from shared memory: pairs of registers, as pairs of float32
+            vectors.load_shared_x2(four, shared_address(tile) + 8 * tid)
+            unpack(two, bits_of(four[i]))
+            for c in range(2):
+                cuda.atomic.add(total, 4 * tid + 2 * i + c, two[c])
+
+    return vectors_kernel
+
+
+@cuda.jit(device=True, forceinline=True)
+def bits_of(x):
+    """The bits of a float32."""
+    one = cuda.local.array(1, float32)
+    one[0] = x
+    return one.view(uint32)[0]
+
+
+# name: (kernel, types of its arguments, target, what its machine code must contain)
+KERNELS = {
+    "wgmma of rows": (make_wgmma_rows(64, 128, 128, 1, "float16"), (u8, u8, f32), HOPPER, "HGMMA"),
+    "wgmma of columns": (make_wgmma_columns(64, 128, "bfloat16"), (u8, u8, f32), HOPPER, "HGMMA"),
+    "red.v4": (make_vectors("float16"), (u8, f32), HOPPER, "RED"),
+    "bulk copy": (make_vectors("bfloat16"), (u8, f32), HOPPER, "UBLKCP"),
+}

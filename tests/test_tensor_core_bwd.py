@@ -1,0 +1,76 @@
+"""The backward on tensor cores where there is no GPU: machine code, and what is refused."""
+
+import re
+
+import numpy as np
+import pytest
+from numba import types
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
+
+from tensor_core_bwd_kernels import KERNELS
+
+from fa_numba.analysis.machine_code import (
+    _ptxas,
+    assemble,
+    compile_kernel,
+    compile_ptx,
+    disassembler_available,
+)
+from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
+    flash_attn_bwd_wgmma,
+    make_convert_dq,
+    make_dq_wgmma,
+    make_flash_attn_bwd_wgmma,
+    make_prepare_rows,
+)
+
+HOPPER = (9, 0, "a")
+needs_compiler = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_instruction_becomes_itself(name):
+    kernel, args, cc, instruction = KERNELS[name]
+    code = compile_kernel(kernel, args, cc=cc)
+    assert any(i.opcode.startswith(instruction) for i in code.instructions)
+    assert code.spill_bytes == code.local_bytes == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, dtype, causal", [(64, "float16", False), (128, "bfloat16", True)]
+)
+def test_kernels_stay_in_registers(head_dim, dtype, causal):
+    x = types.Array(types.float16, 4, "C")
+    rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    maps, sizes = 4 * (types.uint64,), 2 * (types.int32,) + 2 * (types.float32,)
+    for kernel, args in (
+        (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,))),
+        (
+            make_flash_attn_bwd_wgmma(head_dim, causal, dtype),
+            (*maps, rows, rows, dq_sum, x, x, *sizes),
+        ),
+        (make_convert_dq(head_dim, dtype), (dq_sum, x, types.float32)),
+        (make_dq_wgmma(head_dim, causal, dtype), (*maps, rows, rows, x, *sizes)),
+    ):
+        ptx = compile_ptx(kernel, args, cc=HOPPER)
+        code = assemble(kernel, ptx, HOPPER)
+        assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+        assert code.registers <= stated_registers(kernel)
+        report, _ = _ptxas(ptx, HOPPER)
+        assert "C75" not in report  # products serialised, setmaxnreg ignored
+
+
+def stated_registers(kernel):
+    return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
+
+
+def test_arrays_in_host_memory_are_refused():
+    x, lse = np.zeros((1, 4, 1, 64), np.float16), np.zeros((1, 1, 4), np.float32)
+    with pytest.raises(TypeError, match="must be GPU arrays.*flash_attn_bwd_wgmma is made of PTX"):
+        flash_attn_bwd_wgmma(x, x, x, x, x, lse)
