@@ -182,18 +182,16 @@ def test_sizes(exercise, head_dim, threads):
 
 
 def test_traffic(exercise):
-    """kernel: HBM traffic: each element of out_a and out_b loaded once, out and lse stored once"""
+    """kernel: HBM traffic: out_a and out_b loaded once at most, out and lse stored once"""
     (out_a, lse_a), (out_b, lse_b) = random_states(2, num_rows=6, head_dim=40)
     out, lse = np.zeros_like(out_a), np.zeros_like(lse_a)
     trace = simt.trace(exercise.kernel, 6, 32, out_a, lse_a, out_b, lse_b, out, lse)
-    for name, kind, want in (
-        ("out_a", "loads", out_a.size),
-        ("out_b", "loads", out_b.size),
-        ("out", "stores", out.size),
-        ("lse", "stores", lse.size),
-    ):
-        got = getattr(trace.arrays[name], kind)
-        assert got == want, f"{kind} of {name}: want {want}, the meter shows {got}"
+    for name, size in (("out_a", out_a.size), ("out_b", out_b.size)):
+        got = trace.arrays[name].loads  # fewer where a part weighs nothing and is skipped
+        assert got <= size, f"loads of {name}: want at most {size}, the meter shows {got}"
+    for name, size in (("out", out.size), ("lse", lse.size)):
+        got = trace.arrays[name].stores
+        assert got == size, f"stores of {name}: want {size}, the meter shows {got}"
     assert trace.barriers == 0, "nobody reads what another thread wrote: no barrier"
 
 

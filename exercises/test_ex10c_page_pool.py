@@ -77,12 +77,19 @@ class Watched:
         length = len(self.tokens[seq])
         offset = length % self.page_size
         shared = offset > 0 and owners[row[-1]] > 1
+        others = {other: self.pool.row(other) for other in self.tokens if other != seq}
         what = f"append to sequence {seq} of {length} tokens, row {row}"
         result = self.attempt(lambda: self.pool.append(seq), int(shared or offset == 0), what)
         if result is None:
             return None
         slot, copy = result
         after = self.pool.row(seq)
+        for other, before in others.items():
+            now = self.pool.row(other)
+            assert now == before, (
+                f"{what}: the row of sequence {other} was {before} and is now {now}. Each sequence "
+                "has a list of its own: rows that share pages must not be one list"
+            )
         if shared:
             assert copy is not None, (
                 f"{what}: page {row[-1]} is part-filled and in {owners[row[-1]]} rows: whoever "

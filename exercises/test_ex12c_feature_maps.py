@@ -87,6 +87,13 @@ def check_taylor(exercise, q, k):
         ("The scale is missing: s = q . k / sqrt(d).", 1 + s * d**0.5 + s**2 * d / 2),
         ("The scale of the first degree is missing.", 1 + s * d**0.5 + s**2 / 2),
         ("The scale of the second degree is missing.", 1 + s + s**2 * d / 2),
+        *(
+            (
+                "s is divided by sqrt(d) twice: of 1 / sqrt(d) each of q and k takes d^(-1/4).",
+                1 + s / d**0.5 + square,
+            )
+            for square in (s**2 / 2, s**2 / (2 * d))
+        ),
         (
             "That is 1 + q.k + (q.k)^2, the features 1, x_i, x_i x_j as they are.",
             1 + s * d**0.5 + s**2 * d,

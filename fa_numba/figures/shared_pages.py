@@ -40,6 +40,7 @@ def shared_pages(tables, references, *, page_size):
         for y, (name, (pages, length)) in enumerate(table.items()):
             lines.append(f"  {name}, {length} tokens: {pages}")
             ax.text(-0.15, y, name, ha="right", va="center", fontsize=9, color=INK)
+        lengths = [length for _, length in table.values()]
         for column in range(longest[moment]):
             rows = [
                 (pages[column] if column < len(pages) else None, y)
@@ -50,20 +51,19 @@ def shared_pages(tables, references, *, page_size):
                 if page is None:
                     continue
                 many = references[moment](page) > 1
-                ax.add_patch(Rectangle((column + 0.06, first - 0.4), 0.88, last - first + 0.8,
-                                       facecolor=SHARED if many else OWN, linewidth=1.4,
-                                       edgecolor=ORANGE if many else BLUE))  # fmt: skip
+                edge = ORANGE if many else BLUE
+                corner, height = (column + 0.06, first - 0.4), last - first + 0.8
+                ax.add_patch(Rectangle(corner, 0.88, height, facecolor=SHARED if many else OWN))
+                filled = max(lengths[first : last + 1]) - column * page_size
+                if filled < page_size:
+                    empty = 0.88 * (1 - filled / page_size)
+                    ax.add_patch(Rectangle((column + 0.94 - empty, first - 0.4), empty, height,
+                                           facecolor=PAPER, edgecolor=EMPTY, hatch="///",
+                                           linewidth=0))  # fmt: skip
+                ax.add_patch(Rectangle(corner, 0.88, height, facecolor="none", edgecolor=edge,
+                                       linewidth=1.4))  # fmt: skip
                 ax.text(column + 0.5, (first + last) / 2, str(page), ha="center", va="center",
                         fontsize=10, color=INK, zorder=5)  # fmt: skip
-        for y, (pages, length) in enumerate(table.values()):
-            filled = length - (len(pages) - 1) * page_size
-            if pages and filled < page_size and references[moment](pages[-1]) == 1:
-                empty = 0.88 * (1 - filled / page_size)
-                corner = len(pages) - 0.06 - empty, y - 0.4
-                ax.add_patch(Rectangle(corner, empty, 0.8, facecolor=PAPER, edgecolor=EMPTY,
-                                       hatch="///", linewidth=0))  # fmt: skip
-                ax.add_patch(Rectangle((len(pages) - 0.94, y - 0.4), 0.88, 0.8, facecolor="none",
-                                       edgecolor=BLUE, linewidth=1.4))  # fmt: skip
         ax.set(xlim=(-1.2, longest[moment] + 0.1), ylim=(tallest - 0.4, -0.6))
         ax.set_title(f"{moment}\n{len(taken)} pages, not {apart}", fontsize=10, color=INK)
         ax.axis("off")
