@@ -136,29 +136,48 @@ def check_tensor_core(q, k, v, *, name, supported, max_head_dim):
     on, (9, 0, "a") is 9.x alone.
     """
     _one_library(q=q, k=k, v=v)
-    library = arrays.library_of(q)
+    _on_a_gpu("q, k, v", q, name, "flash_attn_v2")
+    check_qkv(q, k, v)
+    _for_tensor_cores({"q": q, "k": k, "v": v}, name, supported, max_head_dim, "flash_attn_v2")
+
+
+@_remembers
+def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
+    """The same for decoding, of arrays that `check_decode` or `check_paged_decode` let pass."""
+    _on_a_gpu("q, k_cache, v_cache", q, name, "flash_decode")
+    named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    _for_tensor_cores(named, name, supported, MAX_HEAD_DIM, "flash_decode")
+
+
+def _on_a_gpu(names, x, name, instead):
+    library = arrays.library_of(x)
     if library == "numpy" or not arrays.gpu_available():
         raise TypeError(
-            f"q, k, v must be GPU arrays, got {arrays.LIBRARIES[library]}s: {name} is made of PTX "
-            "instructions, which the CPU engine does not run; flash_attn_v2 computes the same there"
+            f"{names} must be GPU arrays, got {arrays.LIBRARIES[library]}s: {name} is made of PTX "
+            f"instructions, which the CPU engine does not run; {instead} computes the same there"
         )
-    check_qkv(q, k, v)
+
+
+def _for_tensor_cores(named, name, supported, max_head_dim, instead):
+    """Raise unless dtype, rows and GPU of these arrays, the first of them q, are the kernel's."""
+    q = named["q"]
     if arrays.dtype_name(q) == "float32":
-        raise TypeError(f"q, k, v must be float16 or bfloat16 for {name}, got float32")
+        names = ", ".join(named)
+        raise TypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
     head_dim = q.shape[3]
     if head_dim % 8 or head_dim > max_head_dim:
         raise ValueError(
             f"q must have a head_dim that is a multiple of 8 up to {max_head_dim} for {name}, "
             f"got {head_dim}"
         )
-    for x_name, x in (("q", q), ("k", k), ("v", v)):
+    for x_name, x in named.items():
         _strides_of_16_bytes(x_name, x, name)
     have = arrays.compute_capability(q)
     if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
         needed = f"{supported[0]}.x" if len(supported) > 2 else f"{supported[0]}.0 or later"
         raise RuntimeError(
             f"{name} needs a GPU of compute capability {needed}, got {have[0]}.{have[1]}; "
-            "flash_attn_v2 runs on it"
+            f"{instead} runs on it"
         )
 
 

@@ -54,3 +54,34 @@ def most_key_tiles(max_len, seqlen_q, window_size, block_n):
     if left < 0:
         return whole
     return min(whole, ceil_div(left + seqlen_q + block_n - 1, block_n))  # wherever they begin
+
+
+def choose_whole_waves(thread_blocks, num_n_tiles, places, start_up=2):
+    """The number of splits with which all thread blocks end soonest, the fewest of equally good.
+
+    A GPU with room for `places` thread blocks runs them in waves. One more block than there is room
+    for is another wave, in which all but one place are idle: to round up, as `choose_num_splits`
+    does, may cost half of the time.
+
+    Parameters
+    ----------
+    thread_blocks : int
+        How many there are without splitting.
+    num_n_tiles : int
+        Tiles of keys in the longest sequence that there may be.
+    places : int
+        Thread blocks that are on the GPU at a time.
+    start_up : int, default=2
+        What beginning and ending a thread block takes, in the time of a tile.
+
+    Returns
+    -------
+    int
+    """
+    most = max(1, min(num_n_tiles, ceil_div(4 * places, max(1, thread_blocks))))
+    return min(
+        range(1, most + 1),
+        key=lambda splits: (
+            ceil_div(thread_blocks * splits, places) * (ceil_div(num_n_tiles, splits) + start_up)
+        ),
+    )

@@ -29,16 +29,15 @@ from numba import cuda, float32, uint32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.num_splits import choose_whole_waves, most_key_tiles
 from fa_numba.kernels import masks
-#from fa_numba.kernels.flash_decode_wide import launch_combine
+from fa_numba.kernels.flash_decode_wide import check_caches, choose_splits, divide, launch
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
 from fa_numba.tensor_core.ptx import global_address
 from fa_numba.tensor_core.wide_loads import high_halves, load_global_b128, low_halves
 
+WARPS = 4
 ROWS = 8  # of a tile: queries of one K/V head
 KEYS = 16  # of a warp's turn
 ALL_LANES = 0xFFFFFFFF
@@ -79,7 +78,7 @@ def make_flash_decode_mma(
 
     @cuda.jit(device=True, forceinline=True)
     def page_of(block_table, b, n):
-        return block_table[uint64(b), uint64(uint32(n) // uint32(PAGE))] if PAGED else 0
+        return block_table[uint64(b), uint64(divide(n, PAGE)[0])] if PAGED else 0
 
     @cuda.jit(device=True, forceinline=True)
     def row_of(cache, pages, n_start, r, last):
@@ -87,7 +86,7 @@ def make_flash_decode_mma(
         n = min(n_start + r, last)
         if PAGED:
             page = cuda.shfl_sync(ALL_LANES, pages, r)
-            return page * cache.strides[0] + (uint32(n) % uint32(PAGE)) * cache.strides[1]
+            return page * cache.strides[0] + divide(n, PAGE)[1] * cache.strides[1]
         return n * cache.strides[1]
 
     @cuda.jit(device=True, forceinline=True)
@@ -156,26 +155,26 @@ def make_flash_decode_mma(
         b = cuda.blockIdx.y
         seqlen_q, seqlen_k = q.shape[1], seq_lens[b]
         num_kv_heads, num_splits = k_cache.shape[2], lse_partial.shape[0]
-        group_size = q.shape[2] // num_kv_heads
-        num_m_tiles = (seqlen_q * group_size + ROWS - 1) // ROWS
-        m_tile = cuda.blockIdx.x % num_m_tiles
-        kv_head = cuda.blockIdx.x // num_m_tiles % num_kv_heads
-        split = cuda.blockIdx.x // num_m_tiles // num_kv_heads
+        group_size, _ = divide(q.shape[2], num_kv_heads)
+        num_m_tiles, _ = divide(seqlen_q * group_size + ROWS - 1, ROWS)
+        split_and_head, m_tile = divide(cuda.blockIdx.x, num_m_tiles)
+        split, kv_head = divide(split_and_head, num_kv_heads)
         row = m_tile * ROWS + (lane >> 2)  # of this lane's scores
-        m = row // group_size
-        head = kv_head * group_size + row % group_size
+        m, head = divide(row, group_size)
+        head += kv_head * group_size
         position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
         slope = alibi_slopes[head] if ALIBI and m < seqlen_q else ZERO
         to_base_2 = LOG2_E if BENT else softmax_scale * LOG2_E
 
         # The tiles of this sequence from the first with a key that a row sees, shared out evenly.
         # With more splits than tiles some get none: their state is that of no keys, (0, -inf).
-        first_m = m_tile * ROWS // group_size
-        last_m = (m_tile * ROWS + ROWS - 1) // group_size
-        first_tile = first_key(first_m + seqlen_k - seqlen_q) // BLOCK_N
-        num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N - first_tile
-        n_first = (first_tile + split * num_n_tiles // num_splits) * BLOCK_N
-        n_end = (first_tile + (split + 1) * num_n_tiles // num_splits) * BLOCK_N
+        first_m, _ = divide(m_tile * ROWS, group_size)
+        last_m, _ = divide(m_tile * ROWS + ROWS - 1, group_size)
+        first_tile, _ = divide(first_key(first_m + seqlen_k - seqlen_q), BLOCK_N)
+        num_n_tiles, _ = divide(seqlen_k + BLOCK_N - 1, BLOCK_N)
+        each, more = divide(num_n_tiles - first_tile, num_splits)
+        n_first = (first_tile + split * each + min(split, more)) * BLOCK_N
+        n_end = n_first + (each + (1 if split < more else 0)) * BLOCK_N
         n_end = min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k))
         last = n_end - 1  # what is read instead of keys that are not there
 
@@ -187,7 +186,9 @@ def make_flash_decode_mma(
                 for r in range(4):
                     q_reg[j, i, r] = uint32(0)
             if m < seqlen_q and (K_WHOLE or 32 * j + 8 * (lane & 3) < HEAD_DIM):
-                load_global_b128(a, global_address(q[b, m, head]) + uint64(64 * j + 16 * (lane & 3)))
+                load_global_b128(
+                    a, global_address(q[b, m, head]) + uint64(64 * j + 16 * (lane & 3))
+                )
                 for i in range(2):  # rows 8 to 15, registers 1 and 3, stay 0
                     q_reg[j, i, 0] = a[2 * i]
                     q_reg[j, i, 2] = a[2 * i + 1]
@@ -206,7 +207,7 @@ def make_flash_decode_mma(
         while n_start < n_end:
             n_next = n_start + BLOCK_N
             load_v(v_reg, v_cache, v_source, pages, n_start, last, lane)
-            pages = page_of(block_table, b, min(n_next + (lane & 15), last))
+            next_pages = page_of(block_table, b, min(n_next + (lane & 15), last))
 
             for t in range(2):  # S = Q Kᵀ                                                line 8
                 for r in range(4):
@@ -215,7 +216,7 @@ def make_flash_decode_mma(
                 for i in range(2):
                     for t in range(2):
                         mma(s[t], q_reg[j, i], k_reg[t, j, i])
-            load_k(k_reg, k_cache, k_source, pages, n_next, last, lane)
+            load_k(k_reg, k_cache, k_source, next_pages, n_next, last, lane)
 
             whole = n_start >= first_key(position) and n_start + KEYS <= end_key(position, seqlen_k)
             for t in range(2):
@@ -251,7 +252,7 @@ def make_flash_decode_mma(
                     acc[j, t, 2] *= alpha_0
                     acc[j, t, 3] *= alpha_1
                     mma(acc[j, t], a, p)
-            n_start = n_next
+            n_start, pages = n_next, next_pages
 
         l_i = over_quad_sum(l_i)
         if lane & 3 == 0:
@@ -262,13 +263,15 @@ def make_flash_decode_mma(
                 for r in range(4):
                     d = 64 * j + 8 * (lane >> 2) + 2 * t + (r >> 1)
                     if V_WHOLE or d < HEAD_DIM:
-                        parts[uint64(warp), uint64(2 * (lane & 3) + (r & 1)), uint64(d)] = acc[j, t, r]
+                        parts[uint64(warp), uint64(2 * (lane & 3) + (r & 1)), uint64(d)] = acc[
+                            j, t, r
+                        ]
         cuda.syncthreads()  # what every warp has is there: safe to merge
 
         for item in range(tid, ROWS * HEAD_DIM, THREADS):
-            r, d = item // HEAD_DIM, item % HEAD_DIM
-            m = (m_tile * ROWS + r) // group_size
-            head = kv_head * group_size + (m_tile * ROWS + r) % group_size
+            r, d = divide(item, HEAD_DIM)
+            m, head = divide(m_tile * ROWS + r, group_size)
+            head += kv_head * group_size
             if m < seqlen_q:
                 m_all = NEG_INF
                 for w in range(WARPS):
@@ -284,3 +287,65 @@ def make_flash_decode_mma(
                     lse_partial[split, b, head, m] = (m_all + math.log2(l_all)) * LN2
 
     return flash_decode_mma_kernel
+
+
+def flash_decode_mma(
+    q,
+    k_cache,
+    v_cache,
+    seq_lens,
+    *,
+    block_table=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    num_splits=0,
+):
+    """Flash-Decoding of a contiguous or paged KV cache of 16 bits, by mma.sync.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k_cache, v_cache : GPU arrays, dtype of q
+        Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
+        page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
+        contiguous last axis; head_dim a multiple of 8, up to 256.
+    seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale, num_splits
+        As for `flash_decode_wide`.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU before Ampere.
+    """
+    page_size, max_len = check_caches(q, k_cache, v_cache, block_table, seq_lens)
+    checks.check_decode_tensor_core(
+        q, k_cache, v_cache, name="flash_decode_mma", supported=forward.AMPERE
+    )
+    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        checks.check_aligned(name, x)
+    head_dim, num_kv_heads = q.shape[3], k_cache.shape[2]
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    num_splits = checks.check_num_splits(num_splits)
+    blocks_per_sm = 3 if head_dim <= 128 else 2
+    kernel = make_flash_decode_mma(
+        head_dim, arrays.dtype_name(q), page_size, *mask, WARPS=WARPS, BLOCKS_PER_SM=blocks_per_sm
+    )
+    if num_splits == 0:
+        num_splits = choose_splits(
+            q, num_kv_heads, ROWS, max_len, window_size, KEYS * WARPS, blocks_per_sm
+        )
+    rest = (seq_lens, softmax_scale, slopes)
+    return launch(kernel, 32 * WARPS, ROWS, num_splits, q, k_cache, v_cache, block_table, *rest)

@@ -1,0 +1,222 @@
+"""flash_decode_wide on the CPU engine, by single numbers; wide loads and mma as machine code."""
+
+import numpy as np
+import pytest
+from cases import (
+    assert_close,
+    check_forward,
+    each_mask,
+    each_option,
+    each_shape,
+    each_value,
+    make_paged_cache,
+    make_qkv,
+    mask_options,
+    random,
+    split_options,
+    strided,
+)
+
+from fa_numba import flash_decode, reference, simt
+from fa_numba.analysis.machine_code import TARGETS, compile_kernel, disassembler_available
+from fa_numba.analysis.num_splits import choose_num_splits, choose_whole_waves
+from fa_numba.kernels.flash_decode_wide import (
+    flash_decode_wide,
+    make_combine_wide,
+    make_flash_decode_wide,
+    tiling,
+)
+from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma, make_flash_decode_mma
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+LENGTHS = [0, 1, 7, 8, 9, 37]
+needs_compiler = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
+
+
+def on_full_caches(q, k, v, **options):
+    """Attention to all of k and v, so that decoding meets the cases of the other kernels."""
+    return flash_decode_wide(q, k, v, np.full(len(q), k.shape[1], np.int32), **options)
+
+
+def check_decode(q, k_cache, v_cache, seq_lens, **options):
+    """Hold flash_decode_wide to the definition; what is past the end becomes NaN."""
+    seq_lens = np.array(seq_lens, np.int32)
+    for b, seq_len in enumerate(seq_lens):
+        k_cache[b, seq_len:] = v_cache[b, seq_len:] = np.nan
+    out, lse = flash_decode_wide(q, k_cache, v_cache, seq_lens, **options)
+    options, _ = split_options(options)
+    arrays = (q, k_cache, v_cache, seq_lens)
+    want = reference.cached_attention(*arrays, **options)
+    plain = reference.cached_attention(*arrays, **options, dtype=np.float32)
+    assert_close(out, want[0], plain[0], name="out")
+    assert_close(lse, want[1], plain[1], name="lse")
+    return out, lse
+
+
+@each_mask
+@each_shape
+def test_shapes(rng, shape, causal):
+    check_forward(on_full_caches, *make_qkv(rng, *shape.sizes), causal=causal, num_splits=3)
+
+
+@each_mask
+@each_value
+@pytest.mark.parametrize("num_splits", [1, 5])
+def test_values(rng, values, num_splits, causal):
+    check_forward(on_full_caches, *values(rng), causal=causal, num_splits=num_splits)
+
+
+@pytest.mark.parametrize("num_splits", [0, 1, 2, 3, 64])
+def test_the_number_of_splits_does_not_change_the_answer(rng, num_splits):
+    q, k, v = make_qkv(rng, 3, 3, 140, 4, 2, 64)
+    check_decode(q, k, v, [140, 0, 70], causal=True, num_splits=num_splits)
+
+
+@pytest.mark.parametrize("seqlen_q", [1, 2, 5])
+@pytest.mark.parametrize("num_heads, num_kv_heads", [(3, 3), (4, 2), (6, 2), (9, 1)])
+def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
+    q, k, v = make_qkv(rng, 2, seqlen_q, 21, num_heads, num_kv_heads, 8)
+    check_decode(q, k, v, [21, 13], causal=True, num_splits=2)
+
+
+@each_option
+@pytest.mark.parametrize("seqlen_q", [1, 5])
+def test_masks(rng, seqlen_q, mask):
+    q, k, v = make_qkv(rng, len(LENGTHS), seqlen_q, 40, 4, 2, 6)
+    check_decode(q, k, v, LENGTHS, **mask_options(mask, 4), num_splits=2)
+
+
+@pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
+def test_softmax_scale(rng, softmax_scale):
+    q, k, v = make_qkv(rng, 1, 1, 9, 1, 1, 8)
+    check_forward(on_full_caches, q, k, v, softmax_scale=softmax_scale)
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 16, 41])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_pages(rng, page_size, num_splits):
+    """Shuffled, with NaN in every slot that no sequence owns, −1 past the last page of each."""
+    lengths = [0, 1, 16, 37, 90]
+    q = random(rng, len(lengths), 2, 4, 24)
+    *caches, block_table, seq_lens = make_paged_cache(rng, lengths, page_size, 2, 24)
+    options = {"causal": True, "num_splits": num_splits}
+    out, lse = flash_decode_wide(q, *caches, seq_lens, block_table=block_table, **options)
+    problem = (q, *caches, block_table, seq_lens)
+    want = reference.paged_attention(*problem, causal=True)
+    plain = reference.paged_attention(*problem, causal=True, dtype=np.float32)
+    assert_close(out, want[0], plain[0], name="out")
+    assert_close(lse, want[1], plain[1], name="lse")
+
+
+def test_strided_views_are_read_in_place(rng):
+    q, k, v = (strided(x) for x in make_qkv(rng, 2, 3, 19, 2, 1, 8))
+    check_forward(on_full_caches, q, k, v, causal=True, num_splits=3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits_are_read_as_they_are(rng, dtype):
+    pytest.importorskip("ml_dtypes")
+    q, k, v = (x.astype(dtype) for x in make_qkv(rng, 2, 1, 50, 4, 2, 32))
+    seq_lens = np.array([50, 21], np.int32)
+    out, lse = flash_decode_wide(q, k, v, seq_lens, num_splits=2)
+    exact = reference.cached_attention(*(x.astype(np.float32) for x in (q, k, v)), seq_lens)
+    assert out.dtype == q.dtype
+    rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    assert np.abs(out.astype(np.float64) - exact[0]).max() <= rounding * np.abs(exact[0]).max()
+    np.testing.assert_allclose(lse, exact[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_heads, num_kv_heads", [(4, 4), (4, 1)])
+def test_the_cache_is_read_once(rng, num_heads, num_kv_heads):
+    """But for one key of K more: the last turn of a warp loads one that is not used."""
+    q, k, v = make_qkv(rng, 1, 1, 512, num_heads, num_kv_heads, 64)
+    with simt.tracing() as traces:
+        on_full_caches(q, k, v, num_splits=2)
+    loads = traces[0].arrays
+    assert loads["v_cache"].loads == v.size
+    warps = 2 * 4 * num_kv_heads
+    assert v.size <= loads["k_cache"].loads <= v.size + warps * 32 * 16
+
+
+@pytest.mark.parametrize("num_splits", [1, 3, 9, 70])
+def test_combine_is_that_of_flash_decode(rng, num_splits):
+    out_partial, lse_partial = (
+        random(rng, num_splits, 2, 3, 2, 40),
+        random(rng, num_splits, 2, 2, 3),
+    )
+    lse_partial[rng.random(lse_partial.shape) < 0.3] = -np.inf
+    lse_partial[:, 1, 1, 2] = -np.inf
+    out, lse = np.empty((2, 3, 2, 40), np.float32), np.empty((2, 2, 3), np.float32)
+    simt.run(make_combine_wide(40), (3, 2, 2), (64,), out_partial, lse_partial, out, lse)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        want_lse = np.logaddexp.reduce(lse_partial.astype(np.float64), axis=0)
+        weights = np.nan_to_num(np.exp(lse_partial - want_lse))
+    want = np.einsum("sbhm,sbmhd->bmhd", weights, out_partial.astype(np.float64))
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-6)
+
+
+def test_splits_fill_whole_waves():
+    assert choose_num_splits(32, 1024, 132) == 17  # 544 thread blocks where there is room for 528
+    assert choose_whole_waves(32, 1024, 528) == 16
+    assert choose_whole_waves(528, 1024, 528) == 1
+    assert choose_whole_waves(1, 528, 528) == 528
+    assert choose_whole_waves(1, 0, 528) == 1
+    assert choose_whole_waves(0, 7, 528) == 1
+    assert choose_whole_waves(600, 1000, 528) > 1  # 72 would run alone
+
+
+def test_mma_is_not_for_the_cpu_engine(rng):
+    q, k, v = (x.astype(np.float16) for x in make_qkv(rng, 1, 1, 8, 1, 1, 8))
+    with pytest.raises(TypeError, match="flash_decode_mma is made of PTX"):
+        flash_decode_mma(q, k, v, np.full(1, 8, np.int32))
+
+
+def arguments(head_dim, dtype, paged):
+    x = np.zeros((1, 4, 1, head_dim), dtype)
+    out_partial, lse_partial = np.zeros((1, *x.shape), np.float32), np.zeros((1, 1, 1, 4), "f4")
+    table = np.zeros((1, 1), np.int32) if paged else np.int32(0)
+    scalars = np.float32(1), np.float32(0)
+    return x, x, x, table, np.zeros(1, np.int32), out_partial, lse_partial, *scalars
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, rows, dtype",
+    [(128, 4, "float32"), (256, 8, "bfloat16"), (59, 2, "float32")],
+)
+def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
+    pytest.importorskip("ml_dtypes")
+    wide = dtype if head_dim % 8 == 0 else ""
+    cols, turn, blocks = tiling(rows, head_dim, wide)
+    options = {"COLS": cols, "TURN": turn, "BLOCKS_PER_SM": blocks}
+    kernel = make_flash_decode_wide(head_dim, rows, wide, 16, True, **options)
+    code = compile_kernel(kernel, arguments(head_dim, dtype, True), cc=TARGETS[0])
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.shared_bytes <= 48 * 1024
+    assert (code.counts["LDG.128"] > 0) == bool(wide)
+
+
+@needs_compiler
+@pytest.mark.parametrize("head_dim, page_size", [(96, 16), (128, 0)])
+def test_mma_stays_in_registers(head_dim, page_size):
+    kernel = make_flash_decode_mma(head_dim, "float16", page_size, True)
+    code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= 168 and code.shared_bytes <= 16640
+    assert code.counts["LDG.128"] >= 24 * head_dim // 128
+    assert not any(label.startswith(("LDS.U16", "LDG.16")) for label in code.counts)
+
+
+def test_flash_decode_agrees(rng):
+    q, k, v = make_qkv(rng, 2, 2, 40, 4, 2, 16)
+    seq_lens = np.array([40, 23], np.int32)
+    for x, y in zip(
+        flash_decode_wide(q, k, v, seq_lens, causal=True),
+        flash_decode(q, k, v, seq_lens, causal=True),
+        strict=True,
+    ):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
