@@ -25,9 +25,10 @@ import numpy as np
 ### the result in terms of the two halves of x?
 ### HINT 2: x = (left, right): x H = (left H + right H, left H − right H), by halves of size d / 2.
 ### Do the small ones first: pairs of neighbours, then pairs of pairs, ...
-### HINT 3: for each size h = 1, 2, 4, ... < d: view x as (..., d // (2 h), 2, h); a, b = x[..., 0,
-### :], x[..., 1, :]; new = stack([a + b, a - b], axis=-2), back to the shape of x. At the end
-### divide by √d. H is its own inverse then: unrotate = hadamard first, the signs after.
+### HINT 3: For h = 1, 2, 4, ... < d: pairs = x.reshape(..., d // (2 * h), 2, h); a = pairs[...,
+### 0, :]; b = pairs[..., 1, :]; the next x is np.stack([a + b, a - b], axis=-2) in the shape of
+### x. At the end divide by √d. That is its own inverse, so unrotate is hadamard first, the
+### signs after.
 ### DEBRIEF: Q and K rotated by the same signs give the same scores: (Q M)(K M)ᵀ = Q M Mᵀ Kᵀ = Q Kᵀ.
 ### In 8 bits they do not: a score that one large product made had all of that product's rounding
 ### error; as a sum of d products of like size it has an average. The signs matter where the numbers
