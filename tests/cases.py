@@ -214,6 +214,26 @@ def check_backward(forward, backward, dout, q, k, v, **options):
         assert_close(*x, factor=3, name=name)
 
 
+def check_by_differences(dout, q, k, v, **options):
+    """Hold the definition's gradients to differences of the loss; all arrays are float64."""
+    got = reference.attention_bwd(dout, q, k, v, **options)
+
+    def loss():
+        return (dout * reference.attention(q, k, v, **options)[0]).sum()
+
+    h = 1e-5
+    for x, dx in zip((q, k, v), got, strict=True):
+        numeric = np.zeros_like(x)
+        for i in np.ndindex(x.shape):
+            value = x[i]
+            x[i] = value + h
+            above = loss()
+            x[i] = value - h
+            numeric[i] = (above - loss()) / (2 * h)
+            x[i] = value
+        np.testing.assert_allclose(dx, numeric, rtol=1e-7, atol=1e-9)
+
+
 def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim):
     """Caches whose pages are shuffled, with NaN in every slot that no sequence owns.
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import make_qkv, mask_options, random
+from cases import check_by_differences, make_qkv, mask_options, random
 
 from fa_numba import reference
 
@@ -138,22 +138,7 @@ def test_gradients_are_finite_differences(rng, shape, mask):
     q, k, v = (x.astype(np.float64) for x in make_qkv(rng, *shape))
     dout = rng.standard_normal(q.shape)
     options = mask_options(mask, q.shape[2]) | {"softmax_scale": 0.4}
-    got = reference.attention_bwd(dout, q, k, v, **options)
-
-    def loss():
-        return (dout * reference.attention(q, k, v, **options)[0]).sum()
-
-    h = 1e-5
-    for x, dx in zip((q, k, v), got, strict=True):
-        numeric = np.zeros_like(x)
-        for i in np.ndindex(x.shape):
-            value = x[i]
-            x[i] = value + h
-            above = loss()
-            x[i] = value - h
-            numeric[i] = (above - loss()) / (2 * h)
-            x[i] = value
-        np.testing.assert_allclose(dx, numeric, rtol=1e-7, atol=1e-9)
+    check_by_differences(dout, q, k, v, **options)
 
 
 def test_dtype_is_the_precision_of_the_computation(rng):

@@ -45,10 +45,15 @@ class ForwardTiling(NamedTuple):
         return self.threads_x * self.threads_y
 
 
+def _columns(head_dim):
+    """Threads beside each other, and head_dim rounded up: each of them owns fours of columns."""
+    threads_x = 8 if head_dim <= 96 else 16
+    return threads_x, ceil_div(head_dim, 4 * threads_x) * 4 * threads_x
+
+
 def forward_tiling(head_dim, block_m, block_n):
     """The `ForwardTiling` of tiles of block_m queries and block_n keys."""
-    threads_x = 8 if head_dim <= 96 else 16
-    width = ceil_div(head_dim, 4 * threads_x) * 4 * threads_x  # a thread owns fours of columns
+    threads_x, width = _columns(head_dim)
     # out, and what one tile adds to it, are 2 · rows · columns registers: 128 are affordable.
     rows = 8 if width // threads_x <= 8 else 4
     k_start = block_m * (width + 4)
@@ -113,8 +118,7 @@ class BackwardTiling(NamedTuple):
 
 def backward_tiling(head_dim, tile_size):
     """The `BackwardTiling` of tiles of so many queries and as many keys."""
-    threads_x = 8 if head_dim <= 96 else 16
-    width = ceil_div(head_dim, 4 * threads_x) * 4 * threads_x
+    threads_x, width = _columns(head_dim)
     row, score_row = width + 4, tile_size + threads_x  # longer than need be: no bank conflicts
     shared_bytes = 4 * tile_size * (4 * row + 2 * score_row + 2)  # and lse, delta
     return BackwardTiling(width, threads_x, tile_size // 4, row, score_row, shared_bytes)
