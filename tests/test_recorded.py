@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fa_numba.workbook.recorded import recorded, table
+from fa_numba.workbook.recorded import recorded, recorded_rows, table
 
 ROWS = [
     {"kernel": kernel, "seqlen": n, "ms": n * factor}
@@ -45,6 +45,11 @@ def test_only_what_is_kept(results):
 
 def test_nothing_recorded_says_how_to(results):
     assert "`python -m benchmarks other`" in recorded("other", folder=results).markdown
+
+
+def test_rows_to_compute_with(results):
+    assert recorded_rows("speed", folder=results) == ROWS
+    assert recorded_rows("other", folder=results) == []
 
 
 def test_numbers_are_readable():

@@ -74,6 +74,25 @@ def recorded(question, *, keep=None, across=None, cells=None, by=(), folder=None
     return table(rows, title=title)
 
 
+def recorded_rows(question, *, folder=None):
+    """The rows of `benchmarks/results/<question>.json`, to compute with; [] if there is none.
+
+    Parameters
+    ----------
+    question : str
+        Name of the benchmark, such as ``"softmax"``.
+    folder : path, optional
+        Where to look instead.
+
+    Returns
+    -------
+    list of dict
+    """
+    folder = find_root() / "benchmarks" / "results" if folder is None else Path(folder)
+    path = folder / f"{question}.json"
+    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+
+
 def _line(cells):
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
