@@ -78,7 +78,8 @@ BLOCK_N = 128  # keys: 64 for each warpgroup that computes
 THREADS = 384  # and a third one, that loads
 DQ_BLOCK_N = 64  # keys of a tile, where dQ has a kernel of its own
 STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 32, 240
+# Together no more than the 168 with which each thread begins, or a warpgroup waits for ever.
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 threads that compute
 # What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
 NOTHING = np.float32(1e30)
