@@ -264,8 +264,7 @@ TABLES = {
             },
             "float16, bfloat16": {
                 "flash_attn_v2_unsigned": f"{UNSIGNED_MASKS}[{SIXTEEN}]",
-                "flash_attn_simt": "test_{}::test_16_bit_floats_are_those_of_flash_attn_v2",
-                "flash_attn_bwd_simt": "test_{}::test_16_bit_floats_are_those_of_flash_attn_bwd",
+                "flash_attn_simt flash_attn_bwd_simt": "test_{}::test_16_bit_floats",
             },
             "sizes of tiles change nothing": {
                 "flash_attn_v2_unsigned": UNSIGNED,

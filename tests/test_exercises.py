@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,14 @@ from fa_numba.workbook.grader import grade_all
 REPOSITORY = Path(__file__).parents[1]
 EXERCISES = all_exercises(REPOSITORY)
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
+# What starts a process does so for all exercises of a lesson: that costs more than most of them.
+LESSONS = {lesson: list(some) for lesson, some in groupby(EXERCISES, lambda e: e.lesson)}
 BARRIER = re.compile(r"cuda\.sync(threads|warp)\(")
-WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(encoding="utf-8"))]
+WITH_BARRIERS = {
+    lesson: those
+    for lesson, some in LESSONS.items()
+    if (those := [e for e in some if BARRIER.search(e.solution.read_text(encoding="utf-8"))])
+}
 AT_LEAST_TEN = {
     "05": "ex05[ab]",
     "06": "ex06[ab]",
@@ -84,13 +91,16 @@ def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
         assert graded.count("not started")
 
 
-@EACH
-def test_solution_passes(exercise):
-    (graded,) = grade_all([exercise], impl="solutions").graded
-    assert graded.passed and graded.count("skipped") == 0, repr(graded)
-    slow = {c.name: c.seconds for c in graded.checks if c.seconds > 5}
-    assert not slow, f"checks over 5 s: {slow}"
-    assert len({c.name for c in graded.checks}) == len(graded.checks), "two checks share a name"
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_solutions_pass(lesson):
+    of_lesson = grade_all(LESSONS[lesson], impl="solutions").graded
+    assert len(of_lesson) == len(LESSONS[lesson])
+    for graded in of_lesson:
+        assert graded.passed and graded.count("skipped") == 0, repr(graded)
+        slow = {c.name: c.seconds for c in graded.checks if c.seconds > 5}
+        assert not slow, f"checks over 5 s: {slow}"
+        names = {c.name for c in graded.checks}
+        assert len(names) == len(graded.checks), f"{graded.exercise.name}: two share a name"
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +125,21 @@ def test_collecting_the_graders_is_quick(collection):
     assert collection[1] < 3
 
 
-@pytest.mark.parametrize("exercise", WITH_BARRIERS, ids=lambda e: e.short)
-def test_any_deleted_barrier_is_caught_and_both_lines_named(exercise, tmp_path):
+@pytest.mark.parametrize("lesson", WITH_BARRIERS)
+def test_any_deleted_barrier_is_caught_and_both_lines_named(lesson, tmp_path):
     answer = tmp_path / "mutants.json"
     command = [sys.executable, "-m", "fa_numba.workbook.mutants", "--barriers"]
-    command += [exercise.short, f"--json={answer}"]
+    command += [*(e.short for e in WITH_BARRIERS[lesson]), f"--json={answer}"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert answer.exists(), run.stdout + run.stderr
-    mutants = json.loads(answer.read_text())[exercise.name]
-    assert mutants
-    for mutant in mutants:
-        where = f"{exercise.solution.name}:{mutant['line']}"
-        assert mutant["caught"], f"{where}: deleting this barrier goes unnoticed"
-        both_lines = re.search(r"race .*line \d+.*line \d+", mutant["report"])
-        assert both_lines, f"{where}: {mutant['report']}"
+    mutants = json.loads(answer.read_text())
+    for exercise in WITH_BARRIERS[lesson]:
+        assert mutants[exercise.name]
+        for mutant in mutants[exercise.name]:
+            where = f"{exercise.solution.name}:{mutant['line']}"
+            assert mutant["caught"], f"{where}: deleting this barrier goes unnoticed"
+            both_lines = re.search(r"race .*line \d+.*line \d+", mutant["report"])
+            assert both_lines, f"{where}: {mutant['report']}"
 
 
 def test_a_sample_of_other_mistakes_is_caught(tmp_path):

@@ -1,6 +1,5 @@
 """flash_attn_simt on the CPU engine, every access checked."""
 
-import numpy as np
 import pytest
 from cases import (
     check_forward,
@@ -13,7 +12,6 @@ from cases import (
     strided,
 )
 
-from fa_numba import flash_attn_v2
 from fa_numba.analysis import register_tiling
 from fa_numba.kernels.flash_attn_simt import flash_attn_simt
 
@@ -88,10 +86,7 @@ def test_tiles_that_do_not_fit_are_refused(rng, tiles, message):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_16_bit_floats_are_those_of_flash_attn_v2(rng, dtype):
+def test_16_bit_floats(rng, dtype):
     pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(dtype) for x in make_qkv(rng, 1, 20, 30, 1, 1, 8))
-    (out, lse), (out_v2, lse_v2) = flash_attn_simt(q, k, v, **SMALL), flash_attn_v2(q, k, v)
-    assert out.dtype == q.dtype
-    np.testing.assert_allclose(out.astype(np.float32), out_v2.astype(np.float32), rtol=1e-2)
-    np.testing.assert_allclose(lse, lse_v2, rtol=1e-5, atol=1e-5)
+    check_forward(flash_attn_simt, q, k, v, **SMALL)

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numba.core.errors import TypingError
 from fa_numba import analysis
 from fa_numba.analysis.machine_code import (
     TARGETS,
+    compile_for,
     compile_kernel,
     compile_ptx,
     compute_capability,
@@ -70,6 +72,16 @@ def test_reports_what_the_kernel_takes(cc):
     assert 4 <= code.registers <= 40
     assert (code.spill_bytes, code.local_bytes, code.float64_instructions) == (0, 0, 0)
     assert f".target sm_{''.join(map(str, cc))}" in code.ptx
+
+
+def test_several_targets_at_once_are_each_by_itself():
+    def without_names(ptx):  # each compilation numbers them anew
+        return re.sub(r"_Z[\w$]*|_cudapy_smem_\d+|__BB\d+_|//.*", "", ptx)
+
+    for code, cc in zip(compile_for(reverse, (X, X)), TARGETS, strict=True):
+        alone = compile_kernel(reverse, (X, X), cc=cc)
+        assert without_names(code.ptx) == without_names(alone.ptx)
+        assert (code.cc, code.registers) == (cc, alone.registers)
 
 
 def test_counts_float64_instructions():

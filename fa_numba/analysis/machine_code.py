@@ -267,7 +267,8 @@ def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):
     numba.core.errors.TypingError
         The kernel uses what Numba cannot compile; the message shows the line.
     """
-    return _compile(kernel, args, cc, lineinfo)[0]
+    (ptx,), _ = _compile(kernel, args, (cc,), lineinfo)
+    return ptx
 
 
 def compile_with_lines(kernel, args, *, cc=(8, 0)):
@@ -280,33 +281,40 @@ def compile_with_lines(kernel, args, *, cc=(8, 0)):
         Numba's compile results of the device functions, as far as they are called, and of the
         kernel, which comes last.
     """
-    return _compile(kernel, args, cc, lineinfo=True)
+    (ptx,), results = _compile(kernel, args, (cc,), lineinfo=True)
+    return ptx, results
 
 
-def _compile(kernel, args, cc, lineinfo):
+def _compile(kernel, args, targets, lineinfo=False):
+    """PTX for each target, and Numba's compile results where lines are asked for.
+
+    Numba writes the same NVVM IR for all GPUs from sm_75 on, and takes ten times as long over it as
+    libNVVM and ptxas over theirs: it is made once.
+    """
     if not compiler_available():
         raise CompilerMissingError(
             'compiling needs NVVM and NVRTC: pip install -e ".[compiler]" (no GPU needed)'
         )
+    from numba.cuda import compiler
+
     options = {
         name: kernel.targetoptions[name]
         for name in ("fastmath", "launch_bounds")
         if kernel.targetoptions.get(name)
     }
     with contextlib.ExitStack() as context:
-        context.enter_context(_answer_for(cc))
+        context.enter_context(_answer_for(targets[0]))
         results = context.enter_context(_compile_anew()) if lineinfo else []
-        ptx, _ = cuda.compile(
+        library, _ = compiler._compile_pyfunc_with_fixup(
             kernel.py_func,
             signature_of(args),
-            cc=cc,
+            cc=targets[0],
             device=False,
             abi="numba",
-            output="ptx",
             lineinfo=lineinfo,
             **options,
         )
-    return ptx, results
+        return [library.get_asm_str(cc=cc) for cc in targets], results
 
 
 def _answer_for(cc):
@@ -382,7 +390,26 @@ def compile_kernel(kernel, args, *, cc=(8, 0)):
     numba.core.errors.TypingError
         The kernel uses what Numba cannot compile.
     """
-    return assemble(kernel, compile_ptx(kernel, args, cc=cc), cc)
+    (code,) = compile_for(kernel, args, (cc,))
+    return code
+
+
+def compile_for(kernel, args, targets=TARGETS):
+    """`compile_kernel` for several GPU generations, in little more time than for one.
+
+    Parameters
+    ----------
+    kernel, args
+        As for `compile_kernel`.
+    targets : sequence of tuple, default=TARGETS
+        Compute capabilities.
+
+    Returns
+    -------
+    list of MachineCode
+    """
+    ptxes, _ = _compile(kernel, args, targets)
+    return [assemble(kernel, ptx, cc) for ptx, cc in zip(ptxes, targets, strict=True)]
 
 
 def machine_code(kernel, args, *, device=None):
@@ -482,15 +509,17 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
     if not compiler_available():
         return
     wants_float64 = any("float64" in str(t) for t in signature_of(args))
-    if not wants_float64 and _computes_in_float64(compile_ptx(kernel, args)):
+    targets = TARGETS if to_machine_code else ((8, 0),)
+    ptxes, _ = _compile(kernel, args, targets)
+    if not wants_float64 and any(map(_computes_in_float64, ptxes)):
         where = "".join(f"\n    line {n}:  {text}" for n, text in _float64_lines(kernel, args))
         raise AssertionError(
             f"{kernel.py_func.__name__} computes in float64:{where}\n"
             "A bare literal such as 0.0 is float64 to Numba, and what it meets becomes float64: "
             "write float32(0.0). On a GPU float64 is up to 64 times slower"
         )
-    for cc in TARGETS if to_machine_code else ():
-        code = compile_kernel(kernel, args, cc=cc)
+    for ptx, cc in zip(ptxes, targets, strict=True) if to_machine_code else ():
+        code = assemble(kernel, ptx, cc)
         assert not code.spill_bytes + code.local_bytes, (
             f"{kernel.py_func.__name__} for {cc} spills {code.spill_bytes} bytes of registers and "
             f"keeps {code.local_bytes} bytes of arrays in local memory, which lives in HBM"
