@@ -41,7 +41,7 @@ from numba import cuda
 ### HINT 2: In the ring: num_sinks + (t - num_sinks) % window. A token of the ring is kept while
 ### fewer than `window` tokens have come after it: t >= end - window. A sink always is.
 ### HINT 3: In the kernel window = k_cache.shape[1] - num_sinks, t = lengths[b] + i, and end =
-### lengths[b] + num_new[b]. If i < num_new[b] and the place is not -1, copy as in ex10b's lookup:
+### lengths[b] + num_new[b]. If i < num_new[b] and the place is not -1, copy the token's numbers:
 ### for e in range(cuda.threadIdx.x, num_kv_heads * head_dim, cuda.blockDim.x), with head
 ### e // head_dim and column e % head_dim.
 ### DEBRIEF: The memory of a sequence does not grow any more, and an append costs what the new token
