@@ -26,14 +26,14 @@ def main():
     save(
         "ladder",
         rows,
-        note=f"float32, {TOKENS} tokens in all, num_heads · head_dim = {WIDTH}; {SLOW_TOKENS} tokens "
-        f"and {SLOW_HEADS} heads in the steps before flash_attn_simt; FLOPs "
+        note=f"float32, {TOKENS} tokens in all, num_heads · head_dim = {WIDTH}, but {SLOW_TOKENS} "
+        f"tokens and {SLOW_HEADS} heads in the steps before flash_attn_simt; FLOPs "
         "4 · batch · heads · seqlen² · head_dim, halved if causal",
     )
 
 
 def measure(seqlen, head_dim, causal):
-    """Yield (name, batch · heads, milliseconds) of each step, then of PyTorch's, on arrays alike."""
+    """Yield (name, batch · heads, milliseconds) of each step, then of PyTorch's."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
