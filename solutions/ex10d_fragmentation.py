@@ -26,7 +26,7 @@ About 12 lines in all.
 ### HINT 1: later; 2, 2, 2 never.
 ### HINT 2: A request will have `final` tokens in the end, so of `held` slots min(held, final) will
 ### HINT 2: be used. Those that are not yet: min(held, final) - n.
-### HINT 3: power_of_two: prompt + 2 ** math.ceil(math.log2(answer)), or (answer - 1).bit_length().
+### HINT 3: power_of_two: prompt + 2 ** (answer - 1).bit_length(), with answer = final - prompt.
 ### HINT 3: usage: for prompt, final in trace: for n in range(prompt + 1, final + 1): add up n,
 ### HINT 3: min(h, final) - n and h - min(h, final) for h = held(prompt, n, final).
 ### DEBRIEF: None of this depends on how much memory there is, or who waits for whom: a request
