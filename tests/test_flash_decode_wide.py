@@ -150,7 +150,7 @@ def test_combine_is_that_of_flash_decode(rng, num_splits):
     lse_partial[rng.random(lse_partial.shape) < 0.3] = -np.inf
     lse_partial[:, 1, 1, 2] = -np.inf
     out, lse = np.empty((2, 3, 2, 40), np.float32), np.empty((2, 2, 3), np.float32)
-    simt.run(make_combine_wide(40), (3, 2, 2), (64,), out_partial, lse_partial, out, lse)
+    simt.run(make_combine_wide(40), (3, 2, 2), (256,), out_partial, lse_partial, out, lse)
     with np.errstate(divide="ignore", invalid="ignore"):
         want_lse = np.logaddexp.reduce(lse_partial.astype(np.float64), axis=0)
         weights = np.nan_to_num(np.exp(lse_partial - want_lse))

@@ -33,7 +33,8 @@ WARPS = 4
 THREADS = WARPS * WARP_SIZE
 ALL_LANES = 0xFFFFFFFF
 NO_TABLE = np.int32(0)  # not looked at
-AT_ONCE = 8  # partial results that a thread has on the way
+COMBINE_WARPS = 8
+AT_ONCE = 4  # partial results that a warp has on the way
 NEG_INF = np.float32(-np.inf)
 ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2(math.e))
 
@@ -95,6 +96,8 @@ def make_flash_decode_wide(
         from fa_numba.tensor_core.ptx import global_address
         from fa_numba.tensor_core.wide_loads import load_global_b128, unpack_bf16x2, unpack_f16x2
 
+        from fa_numba.tensor_core.convert import exp2
+
         unpack = unpack_bf16x2 if WIDE == "bfloat16" else unpack_f16x2
 
         @cuda.jit(device=True)
@@ -109,6 +112,7 @@ def make_flash_decode_wide(
                         raw[i, j] = RAW(0)
 
     else:
+        exp2 = math.exp2
 
         @cuda.jit(device=True)
         def load(raw, cache, page, offset, kv_head, tx):
@@ -210,6 +214,8 @@ def make_flash_decode_wide(
         n_end = n_first + (each + (1 if split < more else 0)) * BLOCK_N
         n_end = min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k))
         last = n_end - 1  # what is read instead of keys that are not there
+        seen_from = first_key(last_m + seqlen_k - seqlen_q)
+        seen_to = end_key(first_m + seqlen_k - seqlen_q, seqlen_k)
 
         for r in range(ROWS):
             m, head = divide(m_tile * ROWS + r, group_size)
@@ -246,12 +252,15 @@ def make_flash_decode_wide(
             for u in range(TURN):
                 load(k_raw[u], k_cache, pages[u], offsets[u], kv_head, tx)
 
+            # Does every row of the tile see every key of this turn?
+            whole = n_warp >= seen_from and n_warp + GROUPS * TURN <= seen_to
+            new_maximum = False
             for u in range(TURN):
-                n = n_lane + u * GROUPS
-                widen(x, v_raw[u])
-                for r in range(ROWS):
-                    for step in range(STEPS):
+                for step in range(STEPS):
+                    for r in range(ROWS):
                         s[u, r] += cuda.shfl_xor_sync(ALL_LANES, s[u, r], 1 << step)
+                n = n_lane + u * GROUPS
+                for r in range(ROWS):
                     m, member = divide(m_tile * ROWS + r, group_size)
                     position = m + seqlen_k - seqlen_q
                     if BENT:
@@ -260,16 +269,26 @@ def make_flash_decode_wide(
                             slope = alibi_slopes[kv_head * group_size + member]
                         s[u, r] = score(s[u, r] * softmax_scale, position - n, slope)
                     s[u, r] *= to_base_2
-                    if not sees(position, n, seqlen_k):
+                    if not whole and not sees(position, n, seqlen_k):
                         s[u, r] = NEG_INF
-                    if s[u, r] > m_i[r]:  # m_i <- max(m_i, s), seldom a new one          line 9
-                        alpha = math.exp2(m_i[r] - s[u, r])  # rescales what was summed before
-                        m_i[r] = s[u, r]
-                        l_i[r] *= alpha
-                        for i in range(COLS):
-                            acc[r, i] *= alpha
-                    shift = ZERO if m_i[r] == NEG_INF else m_i[r]  # -inf - -inf is NaN
-                    p = math.exp2(s[u, r] - shift)  # P = exp(S - m_i)                    line 9
+                    new_maximum = new_maximum or s[u, r] > m_i[r]
+            if new_maximum:  # seldom, after the first keys: m_i <- max(m_i, rowmax(S))   line 9
+                for r in range(ROWS):
+                    m_new = m_i[r]
+                    for u in range(TURN):
+                        m_new = max(m_new, s[u, r])
+                    shift = ZERO if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
+                    alpha = exp2(m_i[r] - shift)  # rescales what was summed before
+                    m_i[r] = m_new
+                    l_i[r] *= alpha
+                    for i in range(COLS):
+                        acc[r, i] *= alpha
+
+            for u in range(TURN):
+                widen(x, v_raw[u])
+                for r in range(ROWS):
+                    shift = ZERO if m_i[r] == NEG_INF else m_i[r]
+                    p = exp2(s[u, r] - shift)  # P = exp(S - m_i)                         line 9
                     l_i[r] += p
                     for i in range(COLS):
                         acc[r, i] += p * x[i // 2, i % 2]  # out <- alpha out + P V       line 10
@@ -297,7 +316,7 @@ def make_flash_decode_wide(
                 shift = ZERO if m_all == NEG_INF else m_all
                 l_all, total = ZERO, ZERO
                 for w in range(NUM_STATES):
-                    alpha = math.exp2(m_parts[w, r] - shift)
+                    alpha = exp2(m_parts[w, r] - shift)
                     l_all += alpha * l_parts[w, r]
                     total += alpha * parts[w, r, d]
                 # out <- out / l_i                                                        line 12
@@ -310,59 +329,72 @@ def make_flash_decode_wide(
 
 @functools.cache
 def make_combine_wide(HEAD_DIM):
-    """The second kernel, the ⊕ of many partial results: a thread for each column."""
+    """The second kernel, the ⊕ of many partial results: launch it with COMBINE_WARPS warps."""
+    NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a thread owns
+    PARTS_SHAPE = (COMBINE_WARPS, HEAD_DIM)
 
     @cuda.jit
     def combine_wide_kernel(out_partial, lse_partial, out, lse):
-        """A thread block owns a row of out; each of its warps weighs the splits, a lane for each.
+        """A thread block owns a row of out; its warps share the splits.
 
         `combine` walks the splits one after the other, and waits for memory at each. Here the
-        weights come first, and then the partial results, AT_ONCE on their way together.
+        weights come first, a lane for each split, and then all partial results are on their way.
 
-        grid      (seqlen_q, num_heads, batch); threads: HEAD_DIM rounded up to whole warps
-        shared    none
-        private   x, and of each split's weight one lane's part
-        HBM       out_partial, out, lse once; lse_partial twice in every warp
+        grid      (seqlen_q, num_heads, batch); threads (32 · COMBINE_WARPS,)
+        shared    parts (COMBINE_WARPS, HEAD_DIM)
+        private   x (NUM_COLS,): what the splits of a warp add to its columns
+        HBM       out_partial, out, lse once; lse_partial in every warp, and again per split
         paper     Online normalizer calculation for softmax, section 3.1
-        budget    56 registers, 0 bytes shared (HEAD_DIM=128)
+        budget    64 registers, 4096 bytes shared (HEAD_DIM=128)
         """
-        d = cuda.threadIdx.x
-        lane = d & (WARP_SIZE - 1)
+        parts = cuda.shared.array(PARTS_SHAPE, float32)
+        x = cuda.local.array(NUM_COLS, float32)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & (WARP_SIZE - 1), tid >> 5
         m, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
         num_splits = lse_partial.shape[0]
-        column = min(d, HEAD_DIM - 1)
 
-        m_i = NEG_INF
+        m_i, l_i = NEG_INF, ZERO
         for split in range(lane, num_splits, WARP_SIZE):
             m_i = max(m_i, lse_partial[split, b, head, m])
         for step in range(5):
             m_i = max(m_i, cuda.shfl_xor_sync(ALL_LANES, m_i, 1 << step))
         shift = ZERO if m_i == NEG_INF else m_i  # no key at all: -inf - -inf is NaN
-        l_i, x = ZERO, ZERO
-        for first in range(0, num_splits, WARP_SIZE):
-            weight = ZERO
-            if first + lane < num_splits:
-                weight = math.exp(lse_partial[first + lane, b, head, m] - shift)
-            l_i += weight
-            for i in range(0, min(WARP_SIZE, num_splits - first), AT_ONCE):
-                for j in range(AT_ONCE):  # past the last split its result again, with weight 0
-                    split = min(first + i + j, num_splits - 1)
-                    part = out_partial[
-                        uint64(split), uint64(b), uint64(m), uint64(head), uint64(column)
-                    ]
-                    x += cuda.shfl_sync(ALL_LANES, weight, i + j) * part
+        for split in range(lane, num_splits, WARP_SIZE):
+            l_i += math.exp(lse_partial[split, b, head, m] - shift)
         for step in range(5):
             l_i += cuda.shfl_xor_sync(ALL_LANES, l_i, 1 << step)
-        if d < HEAD_DIM:
-            out[b, m, head, d] = x / l_i if l_i != ZERO else ZERO
-        if d == 0:
+
+        for c in range(NUM_COLS):
+            x[c] = ZERO
+        for first in range(warp, num_splits, COMBINE_WARPS * AT_ONCE):
+            for i in range(AT_ONCE):
+                split = first + i * COMBINE_WARPS
+                if split < num_splits:
+                    weight = math.exp(lse_partial[split, b, head, m] - shift)
+                    for c in range(NUM_COLS):
+                        d = lane + c * WARP_SIZE
+                        if d < HEAD_DIM:
+                            x[c] += weight * out_partial[split, b, m, head, d]
+        for c in range(NUM_COLS):
+            d = lane + c * WARP_SIZE
+            if d < HEAD_DIM:
+                parts[warp, d] = x[c]
+        cuda.syncthreads()  # what every warp adds is there: safe to sum
+
+        for d in range(tid, HEAD_DIM, COMBINE_WARPS * WARP_SIZE):
+            total = ZERO
+            for w in range(COMBINE_WARPS):
+                total += parts[w, d]
+            out[b, m, head, d] = total / l_i if l_i != ZERO else ZERO
+        if tid == 0:
             lse[b, head, m] = m_i + math.log(l_i)  # -inf for a row that saw no key
 
     return combine_wide_kernel
 
 
-def launch(kernel, threads, rows, num_splits, q, k_cache, v_cache, block_table, *rest):
-    """Both kernels, for tiles of so many rows; gives back out and lse.
+def launch(kernel, threads, rows, heads, num_splits, q, k_cache, v_cache, block_table, *rest):
+    """Both kernels, for so many rows and K/V heads of a thread block; gives back out and lse.
 
     rest: seq_lens, softmax_scale, alibi_slopes. With one split there is nothing to combine.
     """
@@ -379,11 +411,13 @@ def launch(kernel, threads, rows, num_splits, q, k_cache, v_cache, block_table, 
         lse_partial = arrays.empty(q, (num_splits, *lse.shape))
     table = NO_TABLE if block_table is None else block_table
     args = (q, k_cache, v_cache, table, seq_lens, out_partial, lse_partial, softmax_scale, slopes)
-    arrays.launch(kernel, (num_m_tiles * num_kv_heads * num_splits, batch), (threads,), *args)
+    arrays.launch(
+        kernel, (num_m_tiles * (num_kv_heads // heads) * num_splits, batch), (threads,), *args
+    )
     if num_splits > 1:
         grid = (seqlen_q, num_heads, batch)
-        block = (WARP_SIZE * ceil_div(head_dim, WARP_SIZE),)
-        arrays.launch(make_combine_wide(head_dim), grid, block, out_partial, lse_partial, out, lse)
+        states = (out_partial, lse_partial, out, lse)
+        arrays.launch(make_combine_wide(head_dim), grid, (WARP_SIZE * COMBINE_WARPS,), *states)
     return out, lse
 
 
@@ -461,7 +495,7 @@ def flash_decode_wide(
             q, num_kv_heads, rows, max_len, window_size, block_n, blocks_per_sm
         )
     rest = (seq_lens, softmax_scale, slopes)
-    return launch(kernel, THREADS, rows, num_splits, q, k_cache, v_cache, block_table, *rest)
+    return launch(kernel, THREADS, rows, 1, num_splits, q, k_cache, v_cache, block_table, *rest)
 
 
 def check_caches(q, k_cache, v_cache, block_table, seq_lens):

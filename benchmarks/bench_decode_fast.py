@@ -1,0 +1,138 @@
+"""How near to the copy's speed do the fast decoding kernels read the cache, beside the libraries?
+
+Before anything is timed, all of a kernel's output is compared with float64 at that size.
+"""
+
+import contextlib
+
+import cupy
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from benchmarks.timing import save, time_ms
+from fa_numba.kernels.flash_decode_wide import flash_decode_wide
+from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
+
+HEAD_DIM = 128
+DTYPES = ("float16", "bfloat16", "float32")
+SIZES = ((1, 65_536), (16, 8192), (64, 2048))  # sequences, tokens of each
+HEADS = ((32, 32), (32, 8))  # of the query, of K and V
+PAGE_SIZES = (None, 1, 16, 256)
+BACKENDS = {"SDPA cuDNN": SDPBackend.CUDNN_ATTENTION, "SDPA FA2": SDPBackend.FLASH_ATTENTION}
+ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}
+REPEATS = 12
+
+
+def main():
+    rows = [
+        row
+        for dtype in DTYPES
+        for batch, seqlen in SIZES
+        for heads in HEADS
+        for row in measure(dtype, batch, seqlen, *heads)
+    ]
+    save(
+        "decode_fast",
+        rows,
+        note=f"one query of each sequence, head_dim {HEAD_DIM}; GB/s counts K and V once; of copy: "
+        "that over the bytes read and written per second by a copy of K to V; error: ‖out − "
+        "float64‖ / ‖float64‖",
+    )
+
+
+def measure(dtype, batch, seqlen, num_heads, num_kv_heads):
+    """Yield a row for each kernel and page size, then for the libraries."""
+    torch.manual_seed(0)
+    q = torch.randn(batch, 1, num_heads, HEAD_DIM, device="cuda").to(getattr(torch, dtype))
+    shape = (batch, seqlen, num_kv_heads, HEAD_DIM)
+    k, v = (torch.empty(shape, device="cuda", dtype=q.dtype).normal_() for _ in range(2))
+    want = definition(q, k, v)
+    moved = k.nbytes + v.nbytes
+    copy_ms = time_copy(k)
+    sizes = {"dtype": dtype, "batch": batch, "seqlen": seqlen}
+    sizes |= {"heads": f"{num_heads}/{num_kv_heads}"}
+    for name, page_size, function in functions(q, k, v, num_heads != num_kv_heads):
+        error = float((function().double() - want).norm() / want.norm())
+        assert error <= 4 * ROUNDING[dtype], f"{name}, {sizes}, {page_size=}: {error}"
+        ms = on_torch_stream(function)
+        yield {
+            "kernel": name,
+            **sizes,
+            "page_size": page_size,
+            "ms": round(ms, 4),
+            "GB/s": round(moved / ms / 1e6),
+            "of copy": round(moved / ms / (2 * k.nbytes / copy_ms), 3),
+            "error": float(f"{error:.2g}"),
+        }
+
+
+def functions(q, k, v, grouped):
+    """Yield (name, page size, call without arguments that returns out)."""
+    batch, seqlen = k.shape[:2]
+    seq_lens = torch.full((batch,), seqlen, dtype=torch.int32, device="cuda")
+    ours = (flash_decode_wide,) if q.dtype == torch.float32 else (flash_decode_mma,)
+    if q.dtype == torch.float16:
+        ours = (flash_decode_wide, *ours)
+    for page_size in PAGE_SIZES:
+        caches, table = (k, v), None
+        if page_size:
+            caches, table = paged(k, v, page_size)
+        for decode in ours:
+            if page_size is None or decode is ours[-1]:
+                arguments = (q, *caches, seq_lens)
+                call = lambda d=decode, a=arguments, t=table: d(*a, block_table=t)[0]  # noqa: E731
+                yield decode.__name__, page_size, call
+        del caches, table
+    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+    backends = {"SDPA, PyTorch's choice": None} if q.dtype == torch.float32 else BACKENDS
+    for name, backend in backends.items():
+
+        def call(backend=backend):
+            with sdpa_kernel(backend) if backend else contextlib.nullcontext():
+                out = scaled_dot_product_attention(*heads_first, enable_gqa=grouped)
+            return out.transpose(1, 2)
+
+        yield name, None, call
+
+
+def paged(k, v, page_size):
+    """The same tokens in shuffled pages."""
+    batch, seqlen, *token = k.shape
+    pages = seqlen // page_size
+    order = torch.randperm(batch * pages, device="cuda")
+    caches = []
+    for x in (k, v):
+        cache = torch.empty(batch * pages, page_size, *token, device="cuda", dtype=x.dtype)
+        cache[order] = x.reshape(cache.shape)
+        caches.append(cache)
+    return caches, order.reshape(batch, pages).to(torch.int32)
+
+
+def definition(q, k, v):
+    """Attention in float64 on the GPU, a sequence and a K/V head at a time."""
+    batch, _, num_heads, head_dim = q.shape
+    num_kv_heads = k.shape[2]
+    out = torch.empty(q.shape, dtype=torch.float64, device="cuda")
+    for b in range(batch):
+        for head in range(num_kv_heads):
+            group = slice(*(n * num_heads // num_kv_heads for n in (head, head + 1)))
+            s = q[b, 0, group].double() @ k[b, :, head].double().T / head_dim**0.5
+            out[b, 0, group] = torch.softmax(s, dim=-1) @ v[b, :, head].double()
+    return out
+
+
+def time_copy(x):
+    """Milliseconds of a copy of x on the GPU."""
+    y = torch.empty_like(x)
+    return on_torch_stream(lambda: y.copy_(x))
+
+
+def on_torch_stream(function):
+    """`time_ms` where the libraries enqueue."""
+    with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        return time_ms(function, repeats=REPEATS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""flash_decode_wide and flash_decode_mma on a real GPU: `pytest -m gpu`.
+
+`-k small` keeps the cases that are small enough for compute-sanitizer (`make sanitize`).
+"""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import MASKS, make_qkv, mask_options
+from numba import cuda
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
+]
+if not cuda.is_available():
+    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+
+from fa_numba import arrays, reference  # noqa: E402
+from fa_numba.kernels.flash_decode_wide import flash_decode_wide  # noqa: E402
+from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma  # noqa: E402
+
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
+# seq_lens, max_len, seqlen_q, num_heads, num_kv_heads, head_dim
+SMALL = [
+    ([1], 1, 1, 1, 1, 8),
+    ([0, 1, 63, 64, 65], 70, 1, 4, 2, 64),
+    ([200, 3], 200, 3, 4, 1, 72),
+    ([90, 90, 17], 100, 1, 3, 3, 128),
+    ([40, 0, 25], 40, 20, 2, 2, 256),
+    ([130, 16], 130, 1, 9, 1, 96),
+    ([2], 8, 5, 2, 1, 32),  # causal: rows that see no key
+]
+LARGE = [
+    ([65_536], 65_536, 1, 8, 2, 128),
+    ([8192, 100, 0, 5001], 8192, 1, 32, 8, 128),
+    ([10_000, 16_384], 16_384, 17, 4, 2, 64),  # a chunk of a prompt
+]
+KERNELS = {
+    "wide-float32": (flash_decode_wide, "float32"),
+    "wide-float16": (flash_decode_wide, "float16"),
+    "wide-bfloat16": (flash_decode_wide, "bfloat16"),
+    "mma-float16": (flash_decode_mma, "float16"),
+    "mma-bfloat16": (flash_decode_mma, "bfloat16"),
+}
+
+
+def named(case):
+    seq_lens, _, seqlen_q, num_heads, num_kv_heads, head_dim = case
+    size = "small" if case in SMALL else "large"
+    lengths = "_".join(map(str, seq_lens))
+    return f"{size}-q{seqlen_q}-k{lengths}-h{num_heads}_{num_kv_heads}-d{head_dim}"
+
+
+each_kernel = pytest.mark.parametrize("decode, dtype", KERNELS.values(), ids=KERNELS)
+each_case = pytest.mark.parametrize("case", SMALL + LARGE, ids=named)
+
+
+def make_case(case, dtype):
+    """q, k, v with NaN past each sequence's end, and its lengths, on the host."""
+    seq_lens, max_len, seqlen_q, num_heads, num_kv_heads, head_dim = case
+    rng = np.random.default_rng(sum(seq_lens))
+    sizes = (len(seq_lens), seqlen_q, max_len, num_heads, num_kv_heads, head_dim)
+    q, k, v = (x.astype(DTYPES[dtype]) for x in make_qkv(rng, *sizes))
+    for b, seq_len in enumerate(seq_lens):
+        k[b, seq_len:] = v[b, seq_len:] = np.nan
+    return q, k, v, np.array(seq_lens, np.int32)
+
+
+def paged(k, v, seq_lens, page_size):
+    """In shuffled pages, NaN in every slot that no sequence owns, −1 past the last page."""
+    rng = np.random.default_rng(page_size)
+    pages = -(-seq_lens // page_size)
+    shape = (int(pages.sum()) + 3, page_size, *k.shape[2:])
+    caches = [np.full(shape, np.nan, k.dtype) for _ in range(2)]
+    block_table = np.full((len(seq_lens), pages.max() + 1), -1, np.int32)
+    free = rng.permutation(shape[0]).astype(np.int32)
+    for b, seq_len in enumerate(seq_lens):
+        mine, free = free[: pages[b]], free[pages[b] :]
+        block_table[b, : pages[b]] = mine
+        slots = (mine[:, None] * page_size + np.arange(page_size)).ravel()[:seq_len]
+        for cache, x in zip(caches, (k, v), strict=True):
+            cache.reshape(-1, *shape[2:])[slots] = x[b, :seq_len]
+    return *caches, block_table
+
+
+def assert_right(got, inputs, dtype, **mask):
+    """At most twice the error of a plain computation in the dtype; lse within float32's."""
+    q, k, v, seq_lens = inputs
+    exact = (x.astype(np.float32) for x in (q, k, v))
+    want, want_lse = reference.cached_attention(*exact, seq_lens, **mask)
+    plain, _ = reference.cached_attention(*inputs, **mask, dtype=DTYPES[dtype])
+    out, lse = (arrays.to_numpy(x).astype(np.float64) for x in got)
+    error = np.abs(out - want).max(initial=0.0)
+    assert error <= 2 * np.abs(plain.astype(np.float64) - want).max(initial=0.0) + 1e-6
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
+
+
+@each_case
+@each_kernel
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_contiguous(decode, dtype, case, causal):
+    inputs = make_case(case, dtype)
+    on_gpu = [arrays.from_numpy(cupy.empty(0), x) for x in inputs]
+    for num_splits in (0, 1, 2, 7, 300):
+        got, again = (decode(*on_gpu, causal=causal, num_splits=num_splits) for _ in range(2))
+        assert_right(got, inputs, dtype, causal=causal)
+        for x, y in zip(got, again, strict=True):
+            assert arrays.to_numpy(x).tobytes() == arrays.to_numpy(y).tobytes()
+
+
+@each_case
+@each_kernel
+@pytest.mark.parametrize("page_size", [1, 7, 16, 256])
+def test_paged(decode, dtype, case, page_size):
+    q, k, v, seq_lens = inputs = make_case(case, dtype)
+    *caches, block_table = paged(k, v, seq_lens, page_size)
+    q, k, v, *caches, block_table, lengths = (
+        arrays.from_numpy(cupy.empty(0), x) for x in (q, k, v, *caches, block_table, seq_lens)
+    )
+    for num_splits in (0, 1, 7):
+        options = {"causal": True, "num_splits": num_splits}
+        got = decode(q, *caches, lengths, block_table=block_table, **options)
+        assert_right(got, inputs, dtype, causal=True)
+        if num_splits > 0:  # the same tiles and splits as where the keys lie in a row
+            for x, y in zip(got, decode(q, k, v, lengths, **options), strict=True):
+                assert arrays.to_numpy(x).tobytes() == arrays.to_numpy(y).tobytes()
+
+
+@each_kernel
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("case", [SMALL[1], SMALL[2], SMALL[5]], ids=named)
+def test_masks(decode, dtype, case, mask):
+    inputs = make_case(case, dtype)
+    mask = mask_options(mask, case[3])
+    on_gpu = [arrays.from_numpy(cupy.empty(0), x) for x in inputs]
+    options = dict(mask)
+    if "alibi_slopes" in mask:
+        options["alibi_slopes"] = cupy.asarray(mask["alibi_slopes"])
+    for num_splits in (0, 2):
+        got = decode(*on_gpu, **options, num_splits=num_splits)
+        assert_right(got, inputs, dtype, **mask)
+
+
+@pytest.mark.parametrize("offset", [1, 4])
+def test_rows_that_do_not_lie_at_16_bytes_small(offset):
+    """flash_decode_wide reads them by single numbers; flash_decode_mma says what it needs."""
+    q, k, v, seq_lens = inputs = make_case(SMALL[3], "float16")
+    lengths = cupy.asarray(seq_lens)
+    on_gpu = []
+    for x in (q, k, v):
+        room = cupy.empty((*x.shape[:3], x.shape[3] + offset), x.dtype)
+        room[..., offset:] = cupy.asarray(x)
+        on_gpu.append(room[..., offset:])
+    assert_right(flash_decode_wide(*on_gpu, lengths), inputs, "float16")
+    with pytest.raises(ValueError, match="must have strides that are multiples of 16 bytes"):
+        flash_decode_mma(*on_gpu, lengths)
+
+
+def test_mma_wants_16_bits_small():
+    q, k, v, seq_lens = (cupy.asarray(x) for x in make_case(SMALL[1], "float32"))
+    with pytest.raises(TypeError, match="q, k_cache, v_cache must be float16 or bfloat16"):
+        flash_decode_mma(q, k, v, seq_lens)
