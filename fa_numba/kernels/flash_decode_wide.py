@@ -93,10 +93,9 @@ def make_flash_decode_wide(
     STATE_SHAPE, PARTS_SHAPE = (NUM_STATES, ROWS), (NUM_STATES, ROWS, HEAD_DIM)
 
     if WIDE:
+        from fa_numba.tensor_core.convert import exp2
         from fa_numba.tensor_core.ptx import global_address
         from fa_numba.tensor_core.wide_loads import load_global_b128, unpack_bf16x2, unpack_f16x2
-
-        from fa_numba.tensor_core.convert import exp2
 
         unpack = unpack_bf16x2 if WIDE == "bfloat16" else unpack_f16x2
 
