@@ -103,6 +103,7 @@ def fake_cupy(log):
     stream = types.SimpleNamespace(ptr=11)
     return types.SimpleNamespace(
         empty=allocate,
+        ndarray=allocate,
         full=lambda shape, value, dtype: CupyArray(np.full(shape, value, dtype), log[-1][1], log),
         asarray=lambda x: CupyArray(x.copy(), log[-1][1], log),
         cuda=types.SimpleNamespace(
