@@ -164,7 +164,7 @@ def test_tma(rng, dtype, head_dim, row):
 
 @needs_hopper
 @pytest.mark.parametrize("head_dim", [128, 72])
-@pytest.mark.parametrize("row", [0, 30, 40, -3])
+@pytest.mark.parametrize("row", [0, 30, 40])  # a store must not begin before the array
 def test_tma_store(rng, head_dim, row):
     x = cupy.full((2, 40, 3, head_dim), 7, np.float16)
     box = integers(rng, (16, 64), np.float16)

@@ -1,21 +1,18 @@
-"""flash_attn_ws in one endless stream of tiles: thread blocks that stay.
+"""flash_attn_ws with thread blocks that stay, and take one tile of queries after the other.
 
 flash_attn_mma         a warp multiplies tiles in registers; cp.async fetches the next
 flash_attn_wgmma       four warps multiply tiles in shared memory; TMA fetches the next
 flash_attn_ws          a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
-flash_attn_persistent  no pause between one tile of queries and the next             <- this file
+flash_attn_persistent  the next queries are on their way before these are done       <- this file
 
-In flash_attn_ws every tile of queries begins with a wait for Q and K, a product and a softmax that
-nothing overlaps, and ends with a product and stores that nothing overlaps. With few keys that is
-most of the time. Here
+In flash_attn_ws every tile of queries begins with a thread block's start and a wait for Q and K,
+and ends with stores that the next one waits for. With few keys that is much of the time. Here
 
 - there is one thread block per SM, and it works through many tiles of queries. The producer goes on
   to the next one's Q, K and V while the consumers are still at this one;
-- for the consumers the first tile of keys of the next queries is but the next tile: its Q Kᵀ is
-  started before this one's last P V, and out is stored while it runs;
-- out goes as Q came: through shared memory, by TMA;
+- out goes as Q came: through shared memory, by TMA, while the next queries begin;
 - under a causal mask long and short tiles of queries come in pairs, so that every thread block has
-  the same work without asking for it; a consumer leaves out the tiles that only the others see.
+  the same work without asking for it.
 
 Not yet run on a GPU.
 
@@ -33,7 +30,7 @@ from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
-from fa_numba.tensor_core.fragments import NO_KEY, make_fragment_functions, make_store_tile
+from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_tile
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -230,138 +227,77 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
             inverse = cuda.local.array(2, float32)
             lane = tid & 31
             warp_row = ((tid >> 5) - 4) * 16  # in a tile of queries
-            group_row = (warpgroup - 1) * 64
             q_offset = (warpgroup - 1) * Q_BYTES
             out_rows = out_tile + q_offset + ((tid >> 5) & 3) * (16 * wgmma.ROW_BYTES)
 
-            # The first tile of the first queries: nothing to overlap with.
-            wait(q_full, 0)
-            wait(k_full, 0)
-            m_start = work[0, 0]
-            position = int32(m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q)
-            num_tiles = num_tiles_of(m_start + group_row + 63, seqlen_q, seqlen_k)
-            clear(acc, m_i, l_i)
-            wgmma_fence()
-            q = descriptor(ROW_MAJOR, q_tile + q_offset)
-            multiply(BLOCK_N, COLS, s, q, descriptor(ROW_MAJOR, k_tile))
-            wgmma_commit()
-            wgmma_wait(0, s, S_LENGTH)
-            if lane == 0:
-                mbarrier_arrive(k_empty)
-            mask_tile(s, 0, position, seqlen_k, lane)
-            online_softmax(s, m_i, l_i, alpha, scale)
-            pack_p(s, p)
-
-            queries, tile, n_tile = int32(0), int32(0), int32(0)  # passed so far; n_tile: of these
+            queries, tile = 0, 0  # passed so far; their places in the rings
             while True:
-                # P of this tile waits for its V. Which tile comes next?
-                slot, stage = queries % SLOTS, tile % STAGES
-                next_tile = int32(tile + 1)
-                n_tile = int32(n_tile + 1)
-                last = n_tile == num_tiles
-                if last:
-                    m_start = work[slot, 0]
-                    in_all = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-                    for _ in range(num_tiles, in_all):  # that only other consumers see
-                        ring = next_tile % STAGES * BARRIER
-                        wait(k_full + ring, phase(next_tile, STAGES))
-                        if lane == 0:
-                            mbarrier_arrive(k_empty + ring)
-                        next_tile = int32(next_tile + 1)
-                    finish_rows(
-                        m_i,
-                        l_i,
-                        inverse,
-                        lse,
-                        work[slot, 2],
-                        work[slot, 1],
-                        m_start + warp_row,
-                        lane,
-                        scale,
-                    )
-                    queries = int32(queries + 1)
-                    next_slot = queries % SLOTS
-                    wait(q_full + next_slot * BARRIER, phase(queries, SLOTS))
-                    if work[next_slot, 3] == 0:
-                        break
-                    m_start = work[next_slot, 0]
-                    position = int32(m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q)
-                    num_tiles = num_tiles_of(m_start + group_row + 63, seqlen_q, seqlen_k)
-                    n_tile = int32(0)
-                    for h in range(2):
-                        m_i[h], l_i[h] = NO_KEY, float32(0)
+                slot = queries % SLOTS
+                wait(q_full + slot * BARRIER, phase(queries, SLOTS))
+                if work[slot, 3] == 0:
+                    break
+                m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
+                position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
+                q = descriptor(ROW_MAJOR, q_tile + slot * SLOT_BYTES + q_offset)
+                clear(acc, m_i, l_i)
 
-                next_stage = next_tile % STAGES
-                q = descriptor(ROW_MAJOR, q_tile + queries % SLOTS * SLOT_BYTES + q_offset)
-                k = descriptor(ROW_MAJOR, k_tile + next_stage * KV_BYTES)
-                wait(k_full + next_stage * BARRIER, phase(next_tile, STAGES))
-                wait(v_full + stage * BARRIER, phase(tile, STAGES))
-                wgmma_fence()
-                multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
+                stage, parity = tile % STAGES, phase(tile, STAGES)
+                wait(k_full + stage * BARRIER, parity)
+                wgmma_fence()  # S of the first tile
+                multiply(BLOCK_N, COLS, s, q, descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES))
                 wgmma_commit()
-                v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
-                multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
-                wgmma_commit()
-
-                wgmma_wait(1, s, S_LENGTH)
+                wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
-                    mbarrier_arrive(k_empty + next_stage * BARRIER)
-                mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
-                online_softmax(s, m_i, l_i, alpha, scale)  # while P V runs
-                # This wait could come later. Its loop keeps the compiler from moving the next one
-                # up, before the softmax, which would then not overlap with P V.
-                wait(v_full + (tile + 1) % STAGES * BARRIER, phase(tile + 1, STAGES))
+                    mbarrier_arrive(k_empty + stage * BARRIER)
+                mask_tile(s, 0, position, seqlen_k, lane)
+                online_softmax(s, m_i, l_i, alpha, scale)
+                pack_p(s, p)
 
+                num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
+                for n_tile in range(1, num_tiles):
+                    next_stage, next_parity = stage + 1, parity
+                    if next_stage == STAGES:
+                        next_stage, next_parity = 0, parity ^ 1
+                    k = descriptor(ROW_MAJOR, k_tile + next_stage * KV_BYTES)
+                    v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+                    wait(k_full + next_stage * BARRIER, next_parity)
+                    wait(v_full + stage * BARRIER, parity)
+                    wgmma_fence()
+                    multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
+                    wgmma_commit()
+                    multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
+                    wgmma_commit()
+
+                    wgmma_wait(1, s, S_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(k_empty + next_stage * BARRIER)
+                    mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
+                    online_softmax(s, m_i, l_i, alpha, scale)  # while P V runs
+                    # This wait could come later. Its loop keeps the compiler from moving the next
+                    # one up, before the softmax, which would then not overlap with P V.
+                    wait(v_full + next_stage * BARRIER, next_parity)
+
+                    wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(v_empty + stage * BARRIER)
+                    pack_p(s, p)
+                    rescale(acc, alpha)  # out <- alpha out
+                    stage, parity = next_stage, next_parity
+
+                if lane == 0:
+                    mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
+                v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+                wait(v_full + stage * BARRIER, parity)
+                wgmma_fence()  # P V of the last tile
+                multiply_registers(COLS, BLOCK_N, acc, p, v)
+                wgmma_commit()
+                finish_rows(m_i, l_i, inverse, lse, b, head, m_start + warp_row, lane, scale)
                 wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(v_empty + stage * BARRIER)
-                pack_p(s, p)
-                for other in range(tile + 1, next_tile):  # as above
-                    ring = other % STAGES * BARRIER
-                    wait(v_full + ring, phase(other, STAGES))
-                    if lane == 0:
-                        mbarrier_arrive(v_empty + ring)
-                tile = next_tile
-                if last:
-                    m_warp = work[slot, 0] + warp_row
-                    store_tile(
-                        acc,
-                        inverse,
-                        out_rows,
-                        out_map,
-                        m_warp,
-                        seqlen_q,
-                        work[slot, 1],
-                        work[slot, 2],
-                        lane,
-                    )
-                    if lane == 0:
-                        mbarrier_arrive(q_empty + slot * BARRIER)
-                    for j in range(COLS // 8):
-                        for r in range(4):
-                            acc[j, r] = float32(0)
-                else:
-                    rescale(acc, alpha)  # out <- alpha out
-
-            v = descriptor(COL_MAJOR, v_tile + tile % STAGES * KV_BYTES)
-            wait(v_full + tile % STAGES * BARRIER, phase(tile, STAGES))
-            wgmma_fence()  # P V of the very last tile
-            multiply_registers(COLS, BLOCK_N, acc, p, v)
-            wgmma_commit()
-            wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
-            slot = (queries + SLOTS - 1) % SLOTS
-            m_warp = work[slot, 0] + warp_row
-            store_tile(
-                acc,
-                inverse,
-                out_rows,
-                out_map,
-                m_warp,
-                seqlen_q,
-                work[slot, 1],
-                work[slot, 2],
-                lane,
-            )
+                m_warp = m_start + warp_row
+                store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+                queries, tile = queries + 1, tile + num_tiles
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 

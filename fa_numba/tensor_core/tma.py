@@ -59,7 +59,9 @@ def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barri
 
 @intrinsic
 def tma_store_4d(typingctx, tensor_map, col, row, head, batch, source):
-    """Start to copy a box to [batch, head, row, col]; what lies outside of the array is left out.
+    """Start to copy a box to [batch, head, row, col]; what lies beyond the array is left out.
+
+    Unlike a load, it must not begin before the array: with a negative row an H200 stopped.
 
     What ordinary stores wrote to the box needs `barriers.fence_async_proxy` before. Parameters are
     those of `tma_load_4d`; `source` is an address in shared memory.
