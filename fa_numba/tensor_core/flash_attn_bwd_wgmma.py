@@ -239,8 +239,11 @@ def make_prepare_rows(HEAD_DIM, DTYPE):
 
 
 @functools.cache
-def make_convert_dq(HEAD_DIM, DTYPE):
-    """dQ from the order of the registers and float32 to its own; 256 threads."""
+def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
+    """dQ from the order of the registers and float32 to its own; 256 threads.
+
+    QUADS: a thread has added four numbers at a time; else one, beside those of its neighbours.
+    """
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     store_gradient = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
 
@@ -258,9 +261,15 @@ def make_convert_dq(HEAD_DIM, DTYPE):
         lane, warpgroup = tid & 31, tid >> 7
         m_tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
         address = global_address(dq_sum[b, head, m_tile])
-        address += uint64(warpgroup * DQ_BYTES + (tid & 127) * 16)
-        for j in range(8):
-            load_global_x4(acc[j], address + uint64(2048 * j))
+        if QUADS:
+            address += uint64(warpgroup * DQ_BYTES + (tid & 127) * 16)
+            for j in range(8):
+                load_global_x4(acc[j], address + uint64(2048 * j))
+        else:
+            first = warpgroup * (DQ_BYTES // 4) + (tid & 127)
+            for j in range(8):
+                for r in range(4):
+                    acc[j, r] = dq_sum[b, head, m_tile, first + 128 * (4 * j + r)]
         m = m_tile * BLOCK_M + ((tid >> 5) & 3) * 16 + (lane >> 2)
         if COLS == 64:  # the second warpgroup has the lower rows
             store_gradient(acc, dq, b, m + 64 * warpgroup, head, 0, lane, softmax_scale)

@@ -106,3 +106,31 @@ def unpack_bf16x2(typingctx, x, two):
 def _unpack(text, x):
     text = text.replace("<x0>", "$0").replace("<x1>", "$1")
     return statement(text, pure=True, x=written(x, 2), two=types.uint32)
+
+
+@intrinsic
+def atomic_add(typingctx, address, x):
+    """Add a float32 to memory, atomically, and go on.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 4.
+    x : float32
+    """
+    return statement(
+        "red.relaxed.gpu.global.add.f32 [<address>], <x>;", address=types.uint64, x=types.float32
+    )
+
+
+@intrinsic
+def store_shared_b32(typingctx, address, x):
+    """Store 4 bytes.
+
+    Parameters
+    ----------
+    address : uint32
+        In shared memory, a multiple of 4.
+    x : uint32
+    """
+    return statement("st.shared.b32 [<address>], <x>;", address=types.uint32, x=types.uint32)

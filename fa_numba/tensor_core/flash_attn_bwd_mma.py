@@ -1,0 +1,481 @@
+"""FlashAttention's backward pass by mma.sync, for every GPU since Ampere. Not yet run on a GPU.
+
+flash_attn_bwd         a thread computes one score; S and dP once for dK and dV, once more for dQ
+flash_attn_bwd_simt    a thread computes tiles in registers; S and dP once
+flash_attn_bwd_mma     a warp multiplies tiles in registers; cp.async fetches       <- this file
+flash_attn_bwd_wgmma   four warps multiply tiles in shared memory; TMA fetches
+
+A thread block owns 128 keys, each of eight warps 16 of them, and the tiles of queries pass by. For
+each tile a warp computes Sᵀ and dPᵀ with its keys as the rows, so that what comes of them, Pᵀ and
+dSᵀ, lies in its registers as the products Pᵀ dout and dSᵀ Q want their A. dQ = dS K sums over the
+keys of all warps: dSᵀ goes through shared memory, and each warp computes an eighth of dQ and adds
+it to HBM in float32, atomically, in the order in which the registers hold it; with
+deterministic=True dQ has a kernel of its own.
+
+ldmatrix reads a tile by rows or, transposing each 8×8 piece, by columns. Q and dout are read both
+ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
+
+Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, uint8, uint32, uint64
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.convert import exp2
+from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
+    BLOCK_N,
+    MAX_HEAD_DIM,
+    NOTHING,
+    make_convert_dq,
+    make_gradient_functions,
+    make_prepare_rows,
+    make_store_gradient,
+    padded,
+    tile_rows,
+)
+from fa_numba.tensor_core.forward import AMPERE, LOG2_E
+from fa_numba.tensor_core.fragments import make_fragment_functions
+from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.vectors import atomic_add, store_shared_b32
+
+THREADS = 256
+ROW_BYTES = 128  # a tile is made of blocks of 64 columns
+ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
+DQ_BLOCK_M, DQ_BLOCK_N = 128, 64  # where dQ has a kernel of its own
+STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
+
+
+def dq_shared_bytes(HEAD_DIM):
+    """Shared memory that a thread block asks for, where dQ has a kernel of its own."""
+    return 2 * padded(HEAD_DIM) * (2 * DQ_BLOCK_M + 2 * STAGES * DQ_BLOCK_N)
+
+
+def shared_bytes(HEAD_DIM):
+    """Shared memory that a thread block asks for."""
+    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
+    tiles = 2 * (2 * BLOCK_N * COLS + 2 * STAGES * BLOCK_M * COLS + BLOCK_M * BLOCK_N)
+    return tiles + 2 * STAGES * BLOCK_M * 4
+
+
+@functools.cache
+def make_copy_tile(HEAD_DIM):
+    """copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk), to be committed.
+
+    Starts to copy this thread's part of a tile: a chunk of every 32nd row from `row` on.
+    """
+    NUM_BLOCKS, WHOLE_BLOCKS = padded(HEAD_DIM) // 64, HEAD_DIM % 64 == 0
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk):
+        for block in range(NUM_BLOCKS):
+            inside = WHOLE_BLOCKS or 64 * block + 8 * chunk < HEAD_DIM
+            for i in range(num_rows // ROWS_AT_ONCE):
+                r = i * ROWS_AT_ONCE
+                destination = tile + (block * num_rows + r) * ROW_BYTES
+                num_bytes = 16 if inside and row + r < seqlen else 0
+                offset = uint64((row + r) * row_stride + block * ROW_BYTES + 16 * chunk)
+                cp_async_16(destination, source + offset, num_bytes)
+
+    return copy_tile
+
+
+@functools.cache
+def make_products(COLS, BLOCK_M, DTYPE):
+    """The products of a warp with matrices in shared memory, as ldmatrix reads them.
+
+    Returns
+    -------
+    multiply_rows(d, a_rows, b_rows, lane)
+        d = A Bᵀ, both with their rows along the sum of COLS: A 16 rows of a tile of BLOCK_N, B the
+        BLOCK_M rows of a tile of as many.
+    multiply_registers(d, a, b_rows, lane)
+        d += A B, A (16, BLOCK_M) in registers, B (BLOCK_M, COLS) with its rows those of the sum.
+    multiply_columns(d, a_columns, a_chunk, b_columns, lane)
+        d = Aᵀ B over BLOCK_N rows: A 16 columns of a block of 64, from chunk a_chunk on, B a block.
+    """
+    M16, D16 = BLOCK_M // 16, COLS // 16
+    mma = forward.mma_of(DTYPE)
+
+    @cuda.jit(device=True, forceinline=True)
+    def chunk_address(rows, num_rows, chunk, lane_chunk):
+        """Of chunk `chunk`, an even number, or the one after it where lane_chunk says so."""
+        return rows + (chunk >> 3) * num_rows * ROW_BYTES + (((chunk & 7) ^ lane_chunk) << 4)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_rows(d, a_rows, b_rows, lane):
+        a = cuda.local.array(4, uint32)
+        b = cuda.local.array((2, 2), uint32)
+        a_row = a_rows + (lane & 15) * ROW_BYTES
+        b_row = b_rows + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
+        a_chunk, b_chunk = (lane >> 4) ^ (lane & 7), ((lane >> 3) & 1) ^ (lane & 7)
+        for j in range(BLOCK_M // 8):
+            for r in range(4):
+                d[j, r] = float32(0)
+        for k in range(D16):
+            ldmatrix_x4(a, chunk_address(a_row, BLOCK_N, 2 * k, a_chunk))
+            for j in range(M16):
+                rows = b_row + j * 16 * ROW_BYTES
+                ldmatrix_x4(b, chunk_address(rows, BLOCK_M, 2 * k, b_chunk))
+                mma(d[2 * j], a, b[0])
+                mma(d[2 * j + 1], a, b[1])
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_registers(d, a, b_rows, lane):
+        b = cuda.local.array((2, 2), uint32)
+        b_row = b_rows + (lane & 15) * ROW_BYTES
+        lane_chunk = (lane >> 4) ^ (lane & 7)
+        for k in range(M16):
+            for j in range(D16):
+                rows = b_row + k * 16 * ROW_BYTES
+                ldmatrix_x4_trans(b, chunk_address(rows, BLOCK_M, 2 * j, lane_chunk))
+                mma(d[2 * j], a[k], b[0])
+                mma(d[2 * j + 1], a[k], b[1])
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_columns(d, a_columns, a_chunk, b_columns, lane):
+        a = cuda.local.array(4, uint32)
+        b = cuda.local.array((2, 2), uint32)
+        a_row = a_columns + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
+        a_row += (a_chunk + ((lane >> 3) & 1) ^ (lane & 7)) << 4
+        b_row = b_columns + (lane & 15) * ROW_BYTES
+        lane_chunk = (lane >> 4) ^ (lane & 7)
+        for j in range(8):
+            for r in range(4):
+                d[j, r] = float32(0)
+        for k in range(BLOCK_N // 16):
+            ldmatrix_x4_trans(a, a_row + k * 16 * ROW_BYTES)
+            for j in range(4):
+                rows = b_row + k * 16 * ROW_BYTES
+                ldmatrix_x4_trans(b, chunk_address(rows, BLOCK_N, 2 * j, lane_chunk))
+                mma(d[2 * j], a, b[0])
+                mma(d[2 * j + 1], a, b[1])
+
+    return multiply_rows, multiply_registers, multiply_columns
+
+
+@functools.cache
+def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
+    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ, dK and dV alone.
+    """
+    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
+    NUM_BLOCKS = COLS // 64
+    KV_BLOCK, Q_BLOCK = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
+    KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
+    DS_BYTES = BLOCK_M // 64 * KV_BLOCK  # dSᵀ: its rows are keys, its columns queries
+    LSE_BYTES = BLOCK_M * 4  # of lse, and of delta
+    # Of dQ four warps have half of the columns, K's, or half of the rows, dSᵀ's columns.
+    K_HALF, DS_HALF = (KV_BLOCK, 0) if COLS == 128 else (0, KV_BLOCK)
+    S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
+    OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
+    M16 = BLOCK_M // 16
+    pack = forward.pack_of(DTYPE)
+    by_rows, by_registers, by_columns = make_products(COLS, BLOCK_M, DTYPE)
+    mask, exponentiate, differentiate, _ = make_gradient_functions(BLOCK_M, pack)
+    store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
+    first_query, _, _ = masks.make_bounds_of_keys(CAUSAL, (-1, -1))
+    copy_tile = make_copy_tile(HEAD_DIM)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_ds(ds, rows, lane):
+        """A warp's 16 rows of dSᵀ to shared memory, swizzled."""
+        g = lane >> 2
+        for k in range(M16):
+            for j in range(2):
+                chunk = 2 * k + j
+                start = rows + (chunk >> 3) * KV_BLOCK + g * ROW_BYTES
+                start += (((chunk & 7) ^ g) << 4) + ((lane & 3) << 2)
+                for h in range(2):
+                    store_shared_b32(start + h * 8 * ROW_BYTES, ds[k, 2 * j + h])
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_bwd_mma_kernel(
+        dout, q, k, v, lse_2, delta, dq_sum, dk, dv, scale, softmax_scale
+    ):
+        """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
+
+        grid      (num_n_tiles, num_kv_heads, batch); 256 threads, a warp has 16 keys
+        shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM);
+                  ds_tile (BLOCK_N, BLOCK_M), keys by queries; in blocks of 64 columns, swizzled;
+                  lse_rows, delta_rows (STAGES, BLOCK_M)
+        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
+                  dq (8, 4), fragments
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys; to dQ as often
+        paper     FlashAttention-2, Algorithm 2
+        budget    255 registers, one thread block per SM
+        """
+        k_tile = shared_address(cuda.shared.array(0, uint8))
+        v_tile = k_tile + KV_BYTES
+        q_tile = v_tile + KV_BYTES
+        dout_tile = q_tile + STAGES * Q_BYTES
+        ds_tile = dout_tile + STAGES * Q_BYTES
+        lse_rows = ds_tile + DS_BYTES
+        delta_rows = lse_rows + STAGES * LSE_BYTES
+
+        s = cuda.local.array(S_SHAPE, float32)
+        dp = cuda.local.array(S_SHAPE, float32)
+        p = cuda.local.array(P_SHAPE, uint32)
+        ds = cuda.local.array(P_SHAPE, uint32)
+        dq = cuda.local.array(DQ_SHAPE, float32)
+        dk_acc = cuda.local.array(OUT_SHAPE, float32)
+        dv_acc = cuda.local.array(OUT_SHAPE, float32)
+
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        n_start = cuda.blockIdx.x * BLOCK_N  # the first keys are seen by the most queries
+        kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        group_size = q.shape[2] // k.shape[2]
+        shift = seqlen_q - seqlen_k  # from a key's number to its place among the queries
+        first_tile = first_query(n_start + shift) // BLOCK_M
+        num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
+        n_warp = n_start + 16 * warp
+        n = n_warp + (lane >> 2)  # this lane's keys: n and n + 8
+        warp_rows = 16 * warp * ROW_BYTES
+        half = warp >> 2
+        dq_offset = uint64(half * 16384 + (tid & 127) * 4)
+
+        # What this thread copies: one chunk of 16 bytes in every 32nd row of each block.
+        row, chunk = tid >> 3, tid & 7
+        to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
+        key_row = n_start + row
+        source = global_address(k[b, 0, kv_head])
+        copy_tile(k_tile + to, BLOCK_N, source, k.strides[1], key_row, seqlen_k, chunk)
+        source = global_address(v[b, 0, kv_head])
+        copy_tile(v_tile + to, BLOCK_N, source, v.strides[1], key_row, seqlen_k, chunk)
+        for j in range(COLS // 8):
+            for r in range(4):
+                dk_acc[j, r] = float32(0)
+                dv_acc[j, r] = float32(0)
+
+        # One turn more than tiles: it only copies the first one.
+        head, m_tile, stage = kv_head * group_size, first_tile, 0
+        next_head, next_tile = head, first_tile
+        num_turns = group_size * max(num_m_tiles - first_tile, 0)
+        for turn in range(num_turns + 1):
+            cp_async_wait(0)
+            cuda.syncthreads()  # this stage is complete; everyone is done with the other and dSᵀ
+            if turn < num_turns:
+                m, next_stage = next_tile * BLOCK_M + row, stage ^ 1
+                tile = q_tile + next_stage * Q_BYTES + to
+                source = global_address(q[b, 0, next_head])
+                copy_tile(tile, BLOCK_M, source, q.strides[1], m, seqlen_q, chunk)
+                tile = dout_tile + next_stage * Q_BYTES + to
+                source = global_address(dout[b, 0, next_head])
+                copy_tile(tile, BLOCK_M, source, dout.strides[1], m, seqlen_q, chunk)
+                if tid < BLOCK_M // 4:
+                    at = uint64(next_tile * LSE_BYTES + 16 * tid)
+                    to_row = next_stage * LSE_BYTES + 16 * tid
+                    cp_async_16(lse_rows + to_row, global_address(lse_2[b, next_head]) + at, 16)
+                    cp_async_16(delta_rows + to_row, global_address(delta[b, next_head]) + at, 16)
+                cp_async_commit()
+            if turn > 0:
+                m_start = m_tile * BLOCK_M
+                q_rows, dout_rows = q_tile + stage * Q_BYTES, dout_tile + stage * Q_BYTES
+                by_rows(s, k_tile + warp_rows, q_rows, lane)  # Sᵀ = K Qᵀ              line 10
+                if n_warp + 16 > seqlen_k or first_query(n_warp + 15 + shift) > m_start:
+                    for h in range(2):
+                        key = n + 8 * h
+                        first_seen = first_query(key + shift) - m_start
+                        mask(s, h, first_seen if key < seqlen_k else BLOCK_M + 8, lane)
+                exponentiate(s, lse_rows + stage * LSE_BYTES, scale, lane)  # P        line 11
+                by_rows(dp, v_tile + warp_rows, dout_rows, lane)  # dPᵀ = V doutᵀ      line 13
+                differentiate(s, dp, delta_rows + stage * LSE_BYTES, p, ds, lane)  # dS  line 14
+                if ADD_DQ:
+                    store_ds(ds, ds_tile + warp_rows, lane)
+                by_registers(dv_acc, p, dout_rows, lane)  # dV += Pᵀ dout              line 12
+                by_registers(dk_acc, ds, q_rows, lane)  # dK += dSᵀ Q                  line 16
+                if ADD_DQ:
+                    cuda.syncthreads()  # ds_tile is complete: safe to read
+                    ds_columns, k_columns = ds_tile + half * DS_HALF, k_tile + half * K_HALF
+                    by_columns(dq, ds_columns, 2 * (warp & 3), k_columns, lane)  # dQ  line 15
+                    address = global_address(dq_sum[b, head, m_tile]) + dq_offset
+                    for j in range(8):
+                        for r in range(4):
+                            atomic_add(address + uint64((4 * j + r) * 512), dq[j, r])
+            head, m_tile, stage = next_head, next_tile, stage ^ 1
+            next_tile += 1
+            if next_tile == num_m_tiles:
+                next_head, next_tile = next_head + 1, first_tile
+
+        store_gradient(dk_acc, dk, b, n, kv_head, 0, lane, softmax_scale)
+        store_gradient(dv_acc, dv, b, n, kv_head, 0, lane, float32(1))
+
+    return flash_attn_bwd_mma_kernel
+
+
+@functools.cache
+def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
+    """dQ alone, in which no two thread blocks add to the same number: THREADS threads.
+
+    `dq_shared_bytes` of shared memory; HEAD_DIM and DTYPE as for `make_flash_attn_bwd_mma`.
+    """
+    COLS = padded(HEAD_DIM)
+    Q_BYTES, KV_BYTES = 2 * COLS * DQ_BLOCK_M, 2 * COLS * DQ_BLOCK_N
+    S_SHAPE, DS_SHAPE = (DQ_BLOCK_N // 8, 4), (DQ_BLOCK_N // 16, 4)
+    OUT_SHAPE = (COLS // 8, 4)
+    pack = forward.pack_of(DTYPE)
+    by_rows, by_registers, _ = make_products(COLS, DQ_BLOCK_N, DTYPE)
+    _, mask, _, _, _ = make_fragment_functions(DQ_BLOCK_N, COLS, pack)
+    store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
+    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    copy_tile = make_copy_tile(HEAD_DIM)
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def dq_mma_kernel(dout, q, k, v, lse_2, delta, dq, scale, softmax_scale):
+        """A thread block owns 128 query rows and walks the tiles of K and V.
+
+        grid      (num_m_tiles, num_heads, batch); 256 threads, a warp has 16 rows
+        shared    q_tile, dout_tile (128, HEAD_DIM); k_tile, v_tile (STAGES, DQ_BLOCK_N, HEAD_DIM),
+                  in blocks of 64 columns, swizzled
+        private   s, dp (DQ_BLOCK_N / 8, 4), ds (DQ_BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4),
+                  fragments; lse and delta of two rows
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries
+        paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
+        budget    255 registers, one thread block per SM
+        """
+        q_tile = shared_address(cuda.shared.array(0, uint8))
+        dout_tile = q_tile + Q_BYTES
+        k_tile = dout_tile + Q_BYTES
+        v_tile = k_tile + STAGES * KV_BYTES
+
+        s = cuda.local.array(S_SHAPE, float32)
+        dp = cuda.local.array(S_SHAPE, float32)
+        ds = cuda.local.array(DS_SHAPE, uint32)
+        acc = cuda.local.array(OUT_SHAPE, float32)
+        lse_i = cuda.local.array(2, float32)
+        delta_i = cuda.local.array(2, float32)
+
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        kv_head = head // (q.shape[2] // k.shape[2])
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        # The last rows see the most keys under a causal mask: begun first, they do not end last.
+        m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * DQ_BLOCK_M
+        m = m_start + 16 * warp + (lane >> 2)  # this lane's first row; the second is m + 8
+        position = m + seqlen_k - seqlen_q
+        n_end = end_key(m_start + DQ_BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
+        warp_rows = 16 * warp * ROW_BYTES
+
+        # What this thread copies: one chunk of 16 bytes in every 32nd row of each block.
+        row, chunk = tid >> 3, tid & 7
+        to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
+        m_row = m_start + row
+        source = global_address(q[b, 0, head])
+        copy_tile(q_tile + to, DQ_BLOCK_M, source, q.strides[1], m_row, seqlen_q, chunk)
+        source = global_address(dout[b, 0, head])
+        copy_tile(dout_tile + to, DQ_BLOCK_M, source, dout.strides[1], m_row, seqlen_q, chunk)
+        k_source, v_source = global_address(k[b, 0, kv_head]), global_address(v[b, 0, kv_head])
+        for j in range(COLS // 8):
+            for r in range(4):
+                acc[j, r] = float32(0)
+        for h in range(2):
+            inside = m + 8 * h < seqlen_q
+            lse_i[h] = lse_2[b, head, m + 8 * h] if inside else NOTHING
+            delta_i[h] = delta[b, head, m + 8 * h] if inside else float32(0)
+
+        # One turn more than tiles: it only copies the first one.
+        for n_start in range(-DQ_BLOCK_N, n_end, DQ_BLOCK_N):
+            stage = (n_start // DQ_BLOCK_N) & 1
+            cp_async_wait(0)
+            cuda.syncthreads()  # this stage is complete; everyone is done with the other
+            n_row = n_start + DQ_BLOCK_N + row
+            if n_start + DQ_BLOCK_N < n_end:
+                tile = to + (stage ^ 1) * KV_BYTES
+                copy_tile(k_tile + tile, DQ_BLOCK_N, k_source, k.strides[1], n_row, seqlen_k, chunk)
+                copy_tile(v_tile + tile, DQ_BLOCK_N, v_source, v.strides[1], n_row, seqlen_k, chunk)
+                cp_async_commit()
+            if n_start >= 0:
+                k_rows, v_rows = k_tile + stage * KV_BYTES, v_tile + stage * KV_BYTES
+                by_rows(s, q_tile + warp_rows, k_rows, lane)  # S = Q Kᵀ              line 11
+                if n_start + DQ_BLOCK_N > end_key(position - (lane >> 2), seqlen_k):
+                    for h in range(2):
+                        mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
+                by_rows(dp, dout_tile + warp_rows, v_rows, lane)  # dP = dout Vᵀ      line 17
+                for j in range(DQ_BLOCK_N // 8):
+                    for h in range(2):
+                        p0 = exp2(s[j, 2 * h] * scale - lse_i[h])  # P = exp(S - lse)  line 13
+                        p1 = exp2(s[j, 2 * h + 1] * scale - lse_i[h])
+                        ds0 = p0 * (dp[j, 2 * h] - delta_i[h])  # dS = P ∘ (dP - delta)  line 20
+                        ds1 = p1 * (dp[j, 2 * h + 1] - delta_i[h])
+                        ds[j // 2, 2 * (j & 1) + h] = pack(ds0, ds1)
+                by_registers(acc, ds, k_rows, lane)  # dQ += dS K                      line 21
+
+        store_gradient(acc, dq, b, m, head, 0, lane, softmax_scale)
+
+    return dq_mma_kernel
+
+
+def flash_attn_bwd_mma(
+    dout, q, k, v, out, lse, *, causal=False, softmax_scale=None, deterministic=False
+):
+    """FlashAttention, backward, by mma.sync: float16 and bfloat16 on GPUs since Ampere.
+
+    Parameters
+    ----------
+    dout, q, k, v, out, lse, causal, softmax_scale, deterministic
+        As for `flash_attn_bwd_wgmma`.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        As `flash_attn_bwd_wgmma` returns them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU before Ampere, or with too little shared memory for these tiles.
+    """
+    name = "flash_attn_bwd_mma"
+    checks.check_bwd_tensor_core(
+        dout, q, k, v, out, lse, name=name, supported=AMPERE, max_head_dim=MAX_HEAD_DIM
+    )
+    causal = checks.check_causal(causal)
+    deterministic = checks.check_flag("deterministic", deterministic)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    seqlen_k, num_kv_heads = k.shape[1:3]
+    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
+    scale = np.float32(softmax_scale * LOG2_E)
+    size, most = shared_bytes(head_dim), arrays.shared_bytes_per_block(q)
+    if size > most:
+        raise RuntimeError(
+            f"{name} needs {size} bytes of shared memory for head_dim {head_dim}, and this GPU "
+            f"has {most}; flash_attn_bwd_simt runs on it"
+        )
+    dtype, cols, block_m = arrays.dtype_name(q), padded(head_dim), tile_rows(head_dim)
+    m_tiles = ceil_div(seqlen_q, block_m)
+    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
+
+    # Rows up to the end of the last tile, so that copies find them.
+    lse_2, delta = (arrays.empty(q, (batch, num_heads, m_tiles * block_m)) for _ in range(2))
+    grid = (ceil_div(m_tiles * block_m, 256 // (cols // 8)), num_heads, batch)
+    arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
+
+    dq_tiles = 1 if deterministic else m_tiles  # without atomics there is nothing to add to
+    dq_sum = arrays.full(q, (batch, num_heads, dq_tiles, block_m * cols), 0)
+    kernel = make_flash_attn_bwd_mma(head_dim, causal, dtype, not deterministic)
+    grid, block = (ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch), (THREADS,)
+    arguments = dout, q, k, v, lse_2, delta, dq_sum, dk, dv, scale, softmax_scale
+    arrays.launch(kernel, grid, block, *arguments, shared_bytes=size)
+
+    if deterministic:
+        kernel, size = make_dq_mma(head_dim, causal, dtype), dq_shared_bytes(head_dim)
+        grid = (ceil_div(seqlen_q, DQ_BLOCK_M), num_heads, batch)
+        arguments = dout, q, k, v, lse_2, delta, dq, scale, softmax_scale
+        arrays.launch(kernel, grid, block, *arguments, shared_bytes=size)
+    else:
+        kernel = make_convert_dq(head_dim, dtype, False)
+        arrays.launch(kernel, (m_tiles, num_heads, batch), block, dq_sum, dq, softmax_scale)
+    return dq, dk, dv
