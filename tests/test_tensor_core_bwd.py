@@ -18,6 +18,11 @@ from fa_numba.analysis.machine_code import (
     compile_ptx,
     disassembler_available,
 )
+from fa_numba.tensor_core.flash_attn_bwd_mma import (
+    flash_attn_bwd_mma,
+    make_dq_mma,
+    make_flash_attn_bwd_mma,
+)
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
     flash_attn_bwd_wgmma,
     make_convert_dq,
@@ -66,11 +71,32 @@ def test_kernels_stay_in_registers(head_dim, dtype, causal):
         assert "C75" not in report  # products serialised, setmaxnreg ignored
 
 
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, dtype, causal", [(64, "bfloat16", True), (128, "float16", False)]
+)
+def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
+    x = types.Array(types.float16, 4, "C")
+    rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    scales = 2 * (types.float32,)
+    for kernel, args, spilled in (
+        # A few addresses, none of them in the products.
+        (make_flash_attn_bwd_mma, (*4 * (x,), rows, rows, dq_sum, x, x, *scales), 32),
+        (make_dq_mma, (*4 * (x,), rows, rows, x, *scales), 0),
+    ):
+        kernel = kernel(head_dim, causal, dtype)
+        code = compile_kernel(kernel, args, cc=(8, 0))
+        assert code.spill_bytes <= spilled and code.local_bytes <= spilled
+        assert code.float64_instructions == 0
+        assert code.registers <= stated_registers(kernel)
+
+
 def stated_registers(kernel):
     return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
-def test_arrays_in_host_memory_are_refused():
+@pytest.mark.parametrize("backward", [flash_attn_bwd_wgmma, flash_attn_bwd_mma])
+def test_arrays_in_host_memory_are_refused(backward):
     x, lse = np.zeros((1, 4, 1, 64), np.float16), np.zeros((1, 1, 4), np.float32)
-    with pytest.raises(TypeError, match="must be GPU arrays.*flash_attn_bwd_wgmma is made of PTX"):
-        flash_attn_bwd_wgmma(x, x, x, x, x, lse)
+    with pytest.raises(TypeError, match=f"must be GPU arrays.*{backward.__name__} is made of PTX"):
+        backward(x, x, x, x, x, lse)

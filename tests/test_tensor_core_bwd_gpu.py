@@ -18,16 +18,24 @@ pytestmark = [
 ]
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
-if cuda.get_current_device().compute_capability[0] != 9:
-    pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
 import tensor_core_bwd_kernels as kernels  # noqa: E402
 
 from fa_numba import reference  # noqa: E402
 from fa_numba.tensor_core import layouts  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+HOPPER = cuda.get_current_device().compute_capability[0] == 9
+needs_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+each_function = pytest.mark.parametrize(
+    "backward",
+    [
+        pytest.param(flash_attn_bwd_wgmma, marks=needs_hopper, id="wgmma"),
+        pytest.param(flash_attn_bwd_mma, id="mma"),
+    ],
+)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_way = pytest.mark.parametrize("deterministic", [False, True], ids=["atomic", "deterministic"])
 
@@ -81,6 +89,7 @@ def integers(rng, shape, dtype):
     return rng.integers(-4, 5, shape).astype(dtype)
 
 
+@needs_hopper
 @each_dtype
 @pytest.mark.parametrize("n, k", [(64, 128), (128, 64)])
 @pytest.mark.parametrize("half", [0, 1])
@@ -94,6 +103,7 @@ def test_wgmma_of_rows_of_a_larger_tile(rng, dtype, n, k, half):
     np.testing.assert_array_equal(d, want[layouts.wgmma_d(n)].ravel())
 
 
+@needs_hopper
 @each_dtype
 @pytest.mark.parametrize("k", [64, 128])
 def test_wgmma_of_columns(rng, dtype, k):
@@ -105,6 +115,7 @@ def test_wgmma_of_columns(rng, dtype, k):
     np.testing.assert_array_equal(d, want[layouts.wgmma_d(64)].ravel())
 
 
+@needs_hopper
 @each_dtype
 def test_vectors(rng, dtype):
     x = integers(rng, 256, DTYPES[dtype])
@@ -138,42 +149,46 @@ def assert_right(got, want, plain):
         assert error.max(initial=0) <= allowed, f"{name}: {error.max()} > {allowed} at {where}"
 
 
+@each_function
 @each_way
 @each_dtype
 @pytest.mark.parametrize("case", SMALL + LARGE, ids=named)
-def test_backward(case, dtype, deterministic):
+def test_backward(backward, case, dtype, deterministic):
     args, want, plain = make_case(case, dtype)
     options = {"causal": case[-1], "deterministic": deterministic}
-    got = flash_attn_bwd_wgmma(*args, **options)
+    got = backward(*args, **options)
     assert_right(got, want, plain)
-    again = flash_attn_bwd_wgmma(*args, **options)
+    again = backward(*args, **options)
     for x, y in list(zip(got, again, strict=True))[0 if deterministic else 1 :]:
         assert (x.view(np.uint8) == y.view(np.uint8)).all()
 
 
+@each_function
 @each_way
-def test_strided_arrays_small(deterministic):
+def test_strided_arrays_small(backward, deterministic):
     rng = np.random.default_rng(0)
     x = cupy.asarray(rng.standard_normal((2, 5, 4, 150, 64)).astype(np.float16))
     strided = [x[:, i].transpose(0, 2, 1, 3) for i in range(5)]  # heads before seqlen
     lse = cupy.asarray(rng.standard_normal((2, 4, 150)).astype(np.float32) + 9)
     packed = [cupy.ascontiguousarray(x) for x in strided]
-    got = flash_attn_bwd_wgmma(*strided, lse, deterministic=True)
-    want = flash_attn_bwd_wgmma(*packed, lse, deterministic=deterministic)
+    got = backward(*strided, lse, deterministic=True)
+    want = backward(*packed, lse, deterministic=deterministic)
     for x, y in list(zip(got, want, strict=True))[0 if deterministic else 1 :]:
         assert (x == y).all()
 
 
+@each_function
 @each_way
 @pytest.mark.parametrize("seqlen_q, seqlen_k", [(0, 20), (20, 0)])
-def test_nothing_to_see_small(seqlen_q, seqlen_k, deterministic):
+def test_nothing_to_see_small(backward, seqlen_q, seqlen_k, deterministic):
     q, k = (cupy.ones((1, n, 2, 64), np.float16) for n in (seqlen_q, seqlen_k))
     lse = cupy.full((1, 2, seqlen_q), -np.inf, np.float32)
-    for x in flash_attn_bwd_wgmma(q, q, k, k, q, lse, deterministic=deterministic):
+    for x in backward(q, q, k, k, q, lse, deterministic=deterministic):
         assert not x.any()
 
 
-def test_softmax_scale_small():
+@each_function
+def test_softmax_scale_small(backward):
     rng = np.random.default_rng(0)
     dout, q, k, v = (rng.standard_normal((1, 150, 1, 64)).astype(np.float16) for _ in range(4))
     for scale in (1e-3, 0.3):
@@ -183,16 +198,17 @@ def test_softmax_scale_small():
             for dtype in (np.float64, np.float16)
         )
         args = [cupy.asarray(x) for x in (dout, q, k, v, out, lse.astype(np.float32))]
-        assert_right(flash_attn_bwd_wgmma(*args, softmax_scale=scale), want, plain)
+        assert_right(backward(*args, softmax_scale=scale), want, plain)
 
 
+@each_function
 @each_dtype
-def test_torch_tensors_small(dtype):
+def test_torch_tensors_small(backward, dtype):
     torch = pytest.importorskip("torch")
     args, want, _ = make_case(SMALL[3], dtype)
     kind = getattr(torch, dtype)
     tensors = [torch.tensor(x.astype(np.float32).get(), device="cuda").to(kind) for x in args[:5]]
     lse = torch.tensor(args[5].get(), device="cuda")
-    for x, y in zip(flash_attn_bwd_wgmma(*tensors, lse, causal=True), want, strict=True):
+    for x, y in zip(backward(*tensors, lse, causal=True), want, strict=True):
         assert isinstance(x, torch.Tensor) and x.dtype == kind
         np.testing.assert_allclose(x.float().cpu().numpy(), y, atol=0.1, rtol=0.05)
