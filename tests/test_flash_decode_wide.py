@@ -18,13 +18,13 @@ from cases import (
 )
 
 from fa_numba import flash_decode, reference, simt
+from fa_numba.analysis.decode_tiling import decode_tiling, decode_traffic
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, disassembler_available
 from fa_numba.analysis.num_splits import choose_num_splits, choose_whole_waves
 from fa_numba.kernels.flash_decode_wide import (
     flash_decode_wide,
     make_combine_wide,
     make_flash_decode_wide,
-    tiling,
 )
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma, make_flash_decode_mma
 
@@ -130,19 +130,31 @@ def test_16_bits_are_read_as_they_are(rng, dtype):
 
 
 @pytest.mark.parametrize("num_heads, num_kv_heads", [(4, 4), (4, 1)])
-def test_the_cache_is_read_once(rng, num_heads, num_kv_heads):
-    """But for one key of K more: the last turn of a warp loads one that is not used."""
-    q, k, v = make_qkv(rng, 1, 1, 512, num_heads, num_kv_heads, 64)
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("page_size", [0, 5])
+def test_hbm_traffic(rng, num_heads, num_kv_heads, num_splits, page_size):
+    """The cache is read once, but for a turn of K more: the last that a warp asks for."""
+    lengths, sizes = [300, 0, 41], (2, num_heads, num_kv_heads, 24)
+    q = random(rng, 3, *sizes[:2], 24)
+    if page_size:
+        k, v, table, seq_lens = make_paged_cache(rng, lengths, page_size, num_kv_heads, 24)
+    else:
+        k, v = random(rng, 3, 300, num_kv_heads, 24), random(rng, 3, 300, num_kv_heads, 24)
+        table, seq_lens = None, np.array(lengths, np.int32)
+    loads, stores = {}, {}
     with simt.tracing() as traces:
-        on_full_caches(q, k, v, num_splits=2)
-    loads = traces[0].arrays
-    assert loads["v_cache"].loads == v.size
-    warps = 2 * 4 * num_kv_heads
-    assert v.size <= loads["k_cache"].loads <= v.size + warps * 32 * 16
+        flash_decode_wide(q, k, v, seq_lens, block_table=table, num_splits=num_splits)
+    for trace in traces:
+        for name, counts in trace.arrays.items():
+            loads[name] = loads.get(name, 0) + counts.loads
+            stores[name] = stores.get(name, 0) + counts.stores
+    traffic = decode_traffic(lengths, *sizes, num_splits, paged=page_size > 0)
+    for formula, counted in ((traffic.loads, loads), (traffic.stores, stores)):
+        assert {x: n for x, n in formula.items() if n} == {x: n for x, n in counted.items() if n}
 
 
-@pytest.mark.parametrize("num_splits", [1, 3, 9, 70])
-def test_combine_is_that_of_flash_decode(rng, num_splits):
+@pytest.mark.parametrize("num_splits, warps", [(1, 1), (3, 1), (9, 4), (70, 8)])
+def test_combine_is_that_of_flash_decode(rng, num_splits, warps):
     out_partial, lse_partial = (
         random(rng, num_splits, 2, 3, 2, 40),
         random(rng, num_splits, 2, 2, 3),
@@ -150,7 +162,8 @@ def test_combine_is_that_of_flash_decode(rng, num_splits):
     lse_partial[rng.random(lse_partial.shape) < 0.3] = -np.inf
     lse_partial[:, 1, 1, 2] = -np.inf
     out, lse = np.empty((2, 3, 2, 40), np.float32), np.empty((2, 2, 3), np.float32)
-    simt.run(make_combine_wide(40), (3, 2, 2), (256,), out_partial, lse_partial, out, lse)
+    kernel = make_combine_wide(40, warps)
+    simt.run(kernel, (3, 2, 2), (32 * warps,), out_partial, lse_partial, out, lse)
     with np.errstate(divide="ignore", invalid="ignore"):
         want_lse = np.logaddexp.reduce(lse_partial.astype(np.float64), axis=0)
         weights = np.nan_to_num(np.exp(lse_partial - want_lse))
@@ -191,7 +204,7 @@ def arguments(head_dim, dtype, paged):
 def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
     pytest.importorskip("ml_dtypes")
     wide = dtype if head_dim % 8 == 0 else ""
-    cols, turn, blocks = tiling(rows, head_dim, wide)
+    _, cols, turn, blocks, _ = decode_tiling(rows, head_dim, wide)
     options = {"COLS": cols, "TURN": turn, "BLOCKS_PER_SM": blocks}
     kernel = make_flash_decode_wide(head_dim, rows, wide, 16, True, **options)
     code = compile_kernel(kernel, arguments(head_dim, dtype, True), cc=TARGETS[0])

@@ -24,17 +24,14 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.decode_tiling import AT_ONCE, WARP_SIZE, WARPS, combine_warps, decode_tiling
 from fa_numba.analysis.devices import DEFAULT, DEVICES
 from fa_numba.analysis.num_splits import choose_whole_waves, most_key_tiles
 from fa_numba.kernels import masks
 
-WARP_SIZE = 32
-WARPS = 4
 THREADS = WARPS * WARP_SIZE
 ALL_LANES = 0xFFFFFFFF
 NO_TABLE = np.int32(0)  # not looked at
-COMBINE_WARPS = 8
-AT_ONCE = 4  # partial results that a warp has on the way
 NEG_INF = np.float32(-np.inf)
 ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2(math.e))
 
@@ -43,15 +40,6 @@ ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2
 def divide(n, size):
     """Quotient and remainder of two numbers from 0 on, in 32 bits: a few instructions."""
     return int32(uint32(n) // uint32(size)), int32(uint32(n) % uint32(size))
-
-
-def tiling(rows, head_dim, wide):
-    """(COLS, TURN, BLOCKS_PER_SM): with more rows less of each, for a lane holds Q and out."""
-    cols = 8 if rows > 1 else 16
-    if head_dim > 128:
-        cols = 8 if rows > 4 else 16
-    turn = 2 if wide in ("float16", "bfloat16") and rows <= 2 else 1
-    return cols, turn, 4 if rows <= 4 and cols * rows <= 32 else 2
 
 
 @functools.cache
@@ -182,8 +170,11 @@ def make_flash_decode_wide(
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
         k_raw = cuda.local.array(RAW_SHAPE, RAW)
         v_raw = cuda.local.array(RAW_SHAPE, RAW)
+        # Of this turn's keys, and of the next turn's: asked for two turns before.
         pages = cuda.local.array(TURN, int32)
         offsets = cuda.local.array(TURN, int32)
+        next_pages = cuda.local.array(TURN, int32)
+        next_offsets = cuda.local.array(TURN, int32)
         x = cuda.local.array(X_SHAPE, float32)
         q_row = cuda.local.array(ROW_SHAPE, float32)
         acc = cuda.local.array(ROW_SHAPE, float32)  # rows of out, not yet divided by l_i
@@ -233,14 +224,17 @@ def make_flash_decode_wide(
         n_lane = n_warp + (group & (GROUPS - 1))
         if n_warp < n_end:
             for u in range(TURN):
-                place = place_of(block_table, b, min(n_lane + u * GROUPS, last))
-                pages[u], offsets[u] = place
+                n = n_lane + u * GROUPS
+                pages[u], offsets[u] = place_of(block_table, b, min(n, last))
+                next_place = place_of(block_table, b, min(n + BLOCK_N, last))
+                next_pages[u], next_offsets[u] = next_place
                 load(k_raw[u], k_cache, pages[u], offsets[u], kv_head, tx)
         while n_warp < n_end:
             for u in range(TURN):
                 load(v_raw[u], v_cache, pages[u], offsets[u], kv_head, tx)
-                place = place_of(block_table, b, min(n_lane + u * GROUPS + BLOCK_N, last))
-                pages[u], offsets[u] = place
+                pages[u], offsets[u] = next_pages[u], next_offsets[u]
+                n = n_lane + u * GROUPS + 2 * BLOCK_N
+                next_pages[u], next_offsets[u] = place_of(block_table, b, min(n, last))
 
             for u in range(TURN):  # S = scale · Q Kᵀ                                     line 8
                 widen(x, k_raw[u])
@@ -327,7 +321,7 @@ def make_flash_decode_wide(
 
 
 @functools.cache
-def make_combine_wide(HEAD_DIM):
+def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
     """The second kernel, the ⊕ of many partial results: launch it with COMBINE_WARPS warps."""
     NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a thread owns
     PARTS_SHAPE = (COMBINE_WARPS, HEAD_DIM)
@@ -415,8 +409,9 @@ def launch(kernel, threads, rows, heads, num_splits, q, k_cache, v_cache, block_
     )
     if num_splits > 1:
         grid = (seqlen_q, num_heads, batch)
-        states = (out_partial, lse_partial, out, lse)
-        arrays.launch(make_combine_wide(head_dim), grid, (WARP_SIZE * COMBINE_WARPS,), *states)
+        warps = combine_warps(num_splits)
+        kernel = make_combine_wide(head_dim, warps)
+        arrays.launch(kernel, grid, (WARP_SIZE * warps,), out_partial, lse_partial, out, lse)
     return out, lse
 
 
@@ -481,17 +476,14 @@ def flash_decode_wide(
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     num_splits = checks.check_num_splits(num_splits)
     wide = arrays.dtype_name(q) if rows_of_16_bytes(k_cache) and rows_of_16_bytes(v_cache) else ""
-    num_rows = max(1, seqlen_q * (num_heads // num_kv_heads))
-    rows = min(8, 1 << (num_rows - 1).bit_length())
-    cols, turn, blocks_per_sm = tiling(rows, head_dim, wide)
+    tiling = decode_tiling(seqlen_q * (num_heads // num_kv_heads), head_dim, wide)
+    rows, cols, turn, blocks_per_sm, _ = tiling
     kernel = make_flash_decode_wide(
         head_dim, rows, wide, page_size, *mask, COLS=cols, TURN=turn, BLOCKS_PER_SM=blocks_per_sm
     )
     if num_splits == 0:
-        lanes = 1 << (ceil_div(head_dim, cols) - 1).bit_length()
-        block_n = WARPS * (WARP_SIZE // lanes) * turn
         num_splits = choose_splits(
-            q, num_kv_heads, rows, max_len, window_size, block_n, blocks_per_sm
+            q, num_kv_heads, rows, max_len, window_size, tiling.block_n, blocks_per_sm
         )
     rest = (seq_lens, softmax_scale, slopes)
     return launch(kernel, THREADS, rows, 1, num_splits, q, k_cache, v_cache, block_table, *rest)

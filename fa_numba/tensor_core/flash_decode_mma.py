@@ -211,14 +211,15 @@ def make_flash_decode_mma(
         l_i = ZERO  # of this lane's keys alone
 
         n_start = n_first + KEYS * (warp // HEADS)
-        pages = 0
+        pages, next_pages = 0, 0  # lane r has that of this turn's key r: asked for two turns before
         if n_start < n_end:
             pages = page_of(block_table, b, min(n_start + (lane & 15), last))
+            next_pages = page_of(block_table, b, min(n_start + BLOCK_N + (lane & 15), last))
             load_k(k_reg, k_cache, k_source, pages, n_start, last, lane)
         while n_start < n_end:
             n_next = n_start + BLOCK_N
             load_v(v_reg, v_cache, v_source, pages, n_start, last, lane)
-            next_pages = page_of(block_table, b, min(n_next + (lane & 15), last))
+            later_pages = page_of(block_table, b, min(n_next + BLOCK_N + (lane & 15), last))
 
             for t in range(2):  # S = Q Kᵀ                                                line 8
                 for r in range(4):
@@ -263,7 +264,7 @@ def make_flash_decode_mma(
                     acc[j, t, 2] *= alpha_0
                     acc[j, t, 3] *= alpha_1
                     mma(acc[j, t], a, p)
-            n_start, pages = n_next, next_pages
+            n_start, pages, next_pages = n_next, next_pages, later_pages
             if STEP:
                 cuda.syncthreads()
 
