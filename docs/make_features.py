@@ -50,6 +50,9 @@ PACKED_DROPOUT = No("packed sequences have no dropout yet")
 CHOSEN = No("its problems are all chosen")
 SEE_PAGED = No("`paged_attn_decode` is there for it")
 
+ROWS = "online_softmax softmax_registers"
+SOFTMAXES = f"naive_softmax safe_softmax {ROWS}"
+TOPKS = "softmax_topk softmax_topk_warps"
 DECODE = "flash_decode paged_attn_decode"
 PAGES = "paged_kv_lookup reshape_and_cache copy_pages swap_pages"
 MOVES = f"merge_states {PAGES}"
@@ -396,48 +399,52 @@ TABLES = {
         },
     ),
     "Softmax": (
-        "naive_softmax safe_softmax online_softmax softmax_topk",
+        f"{SOFTMAXES} {TOPKS}",
         {
             "rows of any length": {
-                "naive_softmax safe_softmax online_softmax softmax_topk": "test_{}::test_shapes"
+                "naive_softmax safe_softmax": "test_{}::test_shapes",
+                ROWS: "test_online_softmax::test_shapes[{}]",
+                TOPKS: "test_softmax_topk::test_shapes[{}]",
             },
             "large numbers": {
                 "naive_softmax": No("it overflows, on purpose: that is lesson 01's beginning"),
-                "safe_softmax online_softmax softmax_topk": "test_{}::test_large_numbers",
+                "safe_softmax": "test_{}::test_large_numbers",
+                ROWS: "test_online_softmax::test_large_numbers[{}]",
+                TOPKS: "test_softmax_topk::test_large_numbers[{}]",
             },
             "−∞ and rows of it": {
-                "safe_softmax online_softmax": "test_{}::test_some_minus_infinity "
+                "safe_softmax": "test_{}::test_some_minus_infinity "
                 "test_{}::test_a_row_of_minus_infinity_has_no_softmax",
-                "softmax_topk": "test_{}::test_minus_infinity_is_a_number_like_others",
+                ROWS: "test_online_softmax::test_some_minus_infinity[{}] "
+                "test_online_softmax::test_a_row_of_minus_infinity_has_no_softmax[{}]",
+                TOPKS: "test_softmax_topk::test_minus_infinity_is_a_number_like_others[{}]",
                 "naive_softmax": NONE,
             },
             "ties by column": {
-                "softmax_topk": "test_{}::test_equal_numbers_come_by_column",
-                "naive_softmax safe_softmax online_softmax": NONE,
+                TOPKS: "test_softmax_topk::test_equal_numbers_come_by_column[{}]",
+                SOFTMAXES: NONE,
             },
             "NaN stays where it is": {
-                "safe_softmax online_softmax": "test_{}::test_nan_stays_in_its_row",
-                "softmax_topk": ("test_{}::test_nan_stays_in_its_row_and_its_columns_are_columns"),
+                "safe_softmax": "test_{}::test_nan_stays_in_its_row",
+                ROWS: "test_online_softmax::test_nan_stays_in_its_row[{}]",
+                TOPKS: "test_softmax_topk::test_nan_stays_in_its_row_and_its_columns_are_columns"
+                "[{}]",
                 "naive_softmax": NONE,
             },
             "float16, bfloat16": {
-                "naive_softmax safe_softmax online_softmax softmax_topk": (
-                    f"test_dtypes::test_others[{{}},{SIXTEEN}]"
-                ),
+                f"{SOFTMAXES} {TOPKS}": f"test_dtypes::test_others[{{}},{SIXTEEN}]",
             },
             "HBM traffic equals the formula": {
-                "naive_softmax safe_softmax online_softmax": ("test_hbm_traffic::test_softmax[{}]"),
-                "softmax_topk": "test_hbm_traffic::test_softmax_topk",
+                SOFTMAXES: "test_hbm_traffic::test_softmax[{}]",
+                TOPKS: "test_hbm_traffic::test_softmax_topk[{}]",
             },
-            **everywhere("naive_softmax safe_softmax online_softmax softmax_topk"),
+            **everywhere(f"{SOFTMAXES} {TOPKS}"),
             "on a GPU": {
-                "naive_softmax safe_softmax online_softmax": "test_gpu::test_softmax[{}]",
-                "softmax_topk": "test_gpu::test_softmax_topk",
+                SOFTMAXES: "test_gpu::test_softmax[{}]",
+                TOPKS: "test_gpu::test_softmax_topk[{}]",
             },
             "on a GPU, float16 and bfloat16": {
-                "naive_softmax safe_softmax online_softmax softmax_topk": (
-                    "test_gpu::test_16_bits[{}]"
-                ),
+                f"{SOFTMAXES} {TOPKS}": "test_gpu::test_16_bits[{}]",
             },
         },
     ),

@@ -20,7 +20,9 @@ from fa_numba.kernels.online_softmax import online_softmax
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kernels.paged_kv_lookup import paged_kv_lookup
 from fa_numba.kernels.safe_softmax import safe_softmax
+from fa_numba.kernels.softmax_registers import softmax_registers
 from fa_numba.kernels.softmax_topk import softmax_topk
+from fa_numba.kernels.softmax_topk_warps import softmax_topk_warps
 from fa_numba.kv_cache import PagePool, copy_pages, reshape_and_cache, swap_pages
 
 __all__ = [
@@ -46,7 +48,9 @@ __all__ = [
     "paged_kv_lookup",
     "reshape_and_cache",
     "safe_softmax",
+    "softmax_registers",
     "softmax_topk",
+    "softmax_topk_warps",
     "swap_pages",
 ]
 

@@ -95,13 +95,13 @@ def meaning(value):
 
     Of a function this is its name and what it closes over; its code is in `source_digest`.
     """
+    if hasattr(value, "_defn"):  # an intrinsic; it may have a py_func for the CPU engine too
+        return f"intrinsic({meaning(value._defn)})"
     if hasattr(value, "py_func"):  # a kernel or a device function
         options = dict(value.targetoptions)
         if options.get("link"):  # code of other files
             raise UnknownValueError(value)
         return f"jit({meaning(value.py_func)}, {meaning(tuple(sorted(options.items())))})"
-    if hasattr(value, "_defn"):  # an intrinsic
-        return f"intrinsic({meaning(value._defn)})"
     if isinstance(value, types.FunctionType):
         if not Path(value.__code__.co_filename).is_relative_to(PACKAGE):
             raise UnknownValueError(value)

@@ -164,10 +164,10 @@ def check_softmax(name, rng, dtype, convert, shape):
     assert_close(y, reference.softmax(x), reference.softmax(x, dtype=dtype), name="y")
 
 
-def check_topk(rng, dtype, convert, shape):
+def check_topk(name, rng, dtype, convert, shape):
     x = random(rng, shape[0] * shape[1], 3 * shape[2]).astype(dtype)
     k = min(5, x.shape[1])
-    values, columns = fa_numba.softmax_topk(convert(x), k)
+    values, columns = getattr(fa_numba, name)(convert(x), k)
     want, want_columns = reference.softmax_topk(x, k)
     assert_close(values, want, reference.softmax_topk(x, k, dtype=dtype)[0], name="values")
     np.testing.assert_array_equal(to_host(columns), want_columns)
@@ -261,9 +261,9 @@ def check_cache(cache_class, rng, dtype, convert, shape):
 OTHERS = {
     **{
         name: partial(check_softmax, name)
-        for name in ("naive_softmax", "safe_softmax", "online_softmax")
+        for name in ("naive_softmax", "safe_softmax", "online_softmax", "softmax_registers")
     },
-    "softmax_topk": check_topk,
+    **{name: partial(check_topk, name) for name in ("softmax_topk", "softmax_topk_warps")},
     **{
         f"linear_attn_{name}": partial(check_linear, name)
         for name in ("elu1", "relu", "taylor2", "hedgehog")

@@ -89,7 +89,9 @@ HALF = np.float16
 naive_softmax = Call(fa_numba.naive_softmax, x=ones(3, 4))
 softmax = Call(fa_numba.safe_softmax, x=ones(3, 4))
 online_softmax = Call(fa_numba.online_softmax, x=ones(3, 4))
+softmax_registers = Call(fa_numba.softmax_registers, x=ones(3, 4))
 topk = Call(fa_numba.softmax_topk, x=ones(3, 40), k=2)
+topk_warps = Call(fa_numba.softmax_topk_warps, x=ones(3, 40), k=2)
 naive = Call(fa_numba.naive_attn, q=X, k=K, v=K)
 lazy = Call(fa_numba.lazy_softmax_attn, q=X, k=K, v=K)
 flash_v1 = Call(fa_numba.flash_attn_v1, q=X, k=K, v=K)
@@ -296,6 +298,11 @@ WRONG_TYPES = [
     (online_softmax, {"x": None}, "x must be .* got NoneType"),
     (naive_softmax, {"x": "text"}, "x must be .* got str"),
     (softmax, {"x": masked(3, 4)}, "x must be a plain NumPy array, got numpy.ma.MaskedArray"),
+    (softmax_registers, {"x": [[1.0]]}, "x must be .* got list"),
+    (softmax_registers, {"x": ones(3, 4, dtype=int)}, "x must be float32.*, got int64"),
+    (topk_warps, {"x": None}, "x must be .* got NoneType"),
+    (topk_warps, {"x": ones(3, 40, dtype=float)}, "x must be float32.*, got float64"),
+    (topk_warps, {"k": 2.5}, "k must be an integer, got 2.5"),
     (topk, {"x": [[1.0]]}, "x must be .* got list"),
     (topk, {"x": ones(3, 40, dtype=float)}, "x must be float32.*, got float64"),
     (topk, {"k": 2.0}, "k must be an integer, got 2.0"),
@@ -594,6 +601,13 @@ WRONG_VALUES = [
     (naive_softmax, {"x": ones(4)}, r"x must have axes .*got shape \(4,\)"),
     (online_softmax, {"x": np.array(1, np.float32)}, r"x must have axes .*got shape \(\)"),
     (online_softmax, {"x": ones(3, 4)[:, ::-1]}, "x must be contiguous along its last axis, got"),
+    (softmax_registers, {"x": ones(7)}, r"x must have axes .*got shape \(7,\)"),
+    (softmax_registers, {"x": ones(4, 3).T}, "x must be contiguous along its last axis, got"),
+    (topk_warps, {"x": ones(2, 3, 4)}, r"x must have axes .*got shape \(2, 3, 4\)"),
+    (topk_warps, {"x": ones(40, 3).T}, "x must be contiguous along its last axis, got"),
+    (topk_warps, {"k": 0}, "k must be at least 1, got 0"),
+    (topk_warps, {"k": 33}, "k must be at most 32, .*got 33"),
+    (topk_warps, {"k": 41}, "k must be at most num_cols = 40, got 41"),
     (topk, {"x": ones(7)}, r"x must have axes \(num_rows, num_cols\), got shape \(7,\)"),
     (topk, {"x": ones(2, 0), "k": 1}, "k must be at most num_cols = 0, got 1"),
     (topk, {"k": 0}, "k must be at least 1, got 0"),

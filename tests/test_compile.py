@@ -30,6 +30,7 @@ from fa_numba.kernels.flash_attn_simt import make_flash_attn_simt
 from fa_numba.kernels.linear_attn import make_chunk_outputs, make_chunk_states
 from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
 from fa_numba.kernels.softmax_topk import make_softmax_topk
+from fa_numba.kernels.softmax_topk_warps import make_merge_splits, make_softmax_topk_warps
 
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 
@@ -47,7 +48,9 @@ ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
 REGISTER_TILES = ("flash_attn_simt", "flash_attn_bwd_simt")
 LESSONS = [name for name in ATTENTION if name not in REGISTER_TILES]
 MAIN = ("flash_attn_v2", "flash_attn_bwd")
-OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk", *CACHE, *SOFTMAXES)
+IN_PACKETS = ("softmax_registers", "softmax_topk_warps")
+OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk")
+OTHERS += (*CACHE, *SOFTMAXES, *IN_PACKETS)
 
 
 def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropout):
@@ -66,6 +69,10 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
         return function(random(2, 5))
     if name == "softmax_topk":
         return function(random(2, 5), 5)
+    if name in IN_PACKETS:  # a warp, more; whole packets and not; longest and split rows
+        for num_cols in (8, 32_768, 32_767, 40_000, 40_001):
+            function(random(1, num_cols), *([5] if name == "softmax_topk_warps" else []))
+        return None
     if name == "paged_kv_lookup":
         cache = random(2, 4, 1, head_dim)
         return function(cache, cache, np.zeros((1, 1), np.int32), np.full(1, 3, np.int32))
@@ -110,9 +117,8 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
     return function(q, k, v, causal=causal, **dropout)
 
 
-@functools.cache
-def launches(name, **options):
-    """(kernel, arguments) of all that a function of the package launches, once for each type."""
+def launches_of(function, *args, **options):
+    """(kernel, arguments) of all that a function launches."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         launch = arrays.launch
@@ -122,7 +128,14 @@ def launches(name, **options):
             launch(kernel, grid, block, *args, **kwargs)
 
         patch.setattr(arrays, "launch", record)
-        run(name, **options)
+        function(*args, **options)
+    return seen
+
+
+@functools.cache
+def launches(name, **options):
+    """The same of a function of the package, by name, once for each type."""
+    seen = launches_of(run, name, **options)
     assert seen, f"{name} launched nothing through arrays.launch"
     if name in BACKWARD:
         seen = [s for s in seen if s[0].py_func.__name__ not in (f"{v2}_kernel" for v2 in V2)]
@@ -181,6 +194,28 @@ def test_16_bits_stay_within_the_same_budget(name, dtype, targets):
 def test_any_k_stays_in_registers(k):
     x, values = np.zeros((1, 40), np.float32), np.zeros((1, k), np.float32)
     check(compile_kernel(make_softmax_topk(128, k), (x, values, values.astype(np.int32))))
+
+
+@pytest.mark.parametrize("k", [1, 32])
+def test_any_k_of_a_warp_stays_in_registers(k):
+    x, lists = np.zeros((1, 4000), np.float32), np.zeros((1, 3, k), np.float32)
+    values, columns = lists[:, 0], np.zeros((1, k), np.int32)
+    parts = lists, lists.astype(np.int32), x, x
+    kernel = make_softmax_topk_warps(4, 1, 4, 4, k, True)
+    check(compile_kernel(kernel, (x, values, columns, *parts)))
+    check(compile_kernel(make_merge_splits(4, k), (*parts, values, columns)))
+
+
+@pytest.mark.parametrize(
+    "num_cols, dtype", [(1000, "float32"), (32_768, "bfloat16"), (40_000, "float16")]
+)
+def test_a_packet_is_one_load_and_one_store(num_cols, dtype):
+    pytest.importorskip("ml_dtypes")
+    x = np.zeros((1, num_cols), dtype)
+    for kernel, args in launches_of(fa_numba.softmax_registers, x):
+        code = compile_kernel(kernel, args, cc=(9, 0, "a"))
+        moves = {label for label in code.counts if label.startswith(("LDG", "STG"))}
+        assert moves == {"LDG.128", "STG.128"}
 
 
 @pytest.mark.parametrize("head_dim, chunk", [(1, 16), (59, 7), (256, 1), (256, 16)])

@@ -428,10 +428,12 @@ def test_masks_of_decoding(case, page_size, mask):
 
 @pytest.mark.parametrize(
     "shape",
-    [(1, 1), (3, 7), (33, 100), (64, 1025), (4096, 8192)],
+    [(1, 1), (3, 7), (33, 100), (64, 1025), (4096, 8192), (7, 32_768), (7, 33_333), (7, 65_536)],
     ids=lambda s: f"{'small' if s[1] < 2000 else 'large'}-{s[0]}x{s[1]}",
 )
-@pytest.mark.parametrize("name", ["naive_softmax", "safe_softmax", "online_softmax"])
+@pytest.mark.parametrize(
+    "name", ["naive_softmax", "safe_softmax", "online_softmax", "softmax_registers"]
+)
 def test_softmax(name, shape):
     x = random(np.random.default_rng(0), *shape)
     got = getattr(fa_numba, name)(cupy.asarray(x))
@@ -441,12 +443,13 @@ def test_softmax(name, shape):
 @pytest.mark.parametrize("k", [1, 5, 32])
 @pytest.mark.parametrize(
     "shape",
-    [(3, 32), (33, 100), (64, 1025), (16, 128_256)],  # the last is a vocabulary
+    [(3, 32), (33, 100), (64, 1025), (16, 128_256), (3000, 3000)],  # 128 256 is a vocabulary
     ids=lambda s: f"{'small' if s[1] < 2000 else 'large'}-{s[0]}x{s[1]}",
 )
-def test_softmax_topk(shape, k):
+@pytest.mark.parametrize("name", ["softmax_topk", "softmax_topk_warps"])
+def test_softmax_topk(name, shape, k):
     x = random(np.random.default_rng(0), *shape).round(1)  # with many that are equal
-    values, columns = fa_numba.softmax_topk(cupy.asarray(x), k)
+    values, columns = getattr(fa_numba, name)(cupy.asarray(x), k)
     want, want_columns = reference.softmax_topk(x, k)
     assert_close(values, want, reference.softmax_topk(x, k, dtype=np.float32)[0])
     np.testing.assert_array_equal(columns.get(), want_columns)

@@ -94,14 +94,15 @@ def test_linear_attn():
 def test_softmax():
     x = random(2**16 + 10, 2**15)
     want = reference.softmax(x[-3:].get())
-    for name in ("naive_softmax", "safe_softmax", "online_softmax"):
+    for name in ("naive_softmax", "safe_softmax", "online_softmax", "softmax_registers"):
         got = getattr(fa_numba, name)(x)
         np.testing.assert_allclose(got[-3:].get(), want, rtol=1e-4, atol=1e-9)
         del got
-    values, columns = fa_numba.softmax_topk(x, 5)
     values_ref, columns_ref = reference.softmax_topk(x[-3:].get(), 5)
-    np.testing.assert_allclose(values[-3:].get(), values_ref, rtol=1e-4)
-    np.testing.assert_array_equal(columns[-3:].get(), columns_ref)
+    for name in ("softmax_topk", "softmax_topk_warps"):
+        values, columns = getattr(fa_numba, name)(x, 5)
+        np.testing.assert_allclose(values[-3:].get(), values_ref, rtol=1e-4)
+        np.testing.assert_array_equal(columns[-3:].get(), columns_ref)
 
 
 def test_flash_decode():

@@ -11,7 +11,8 @@ from fa_numba import simt
 from fa_numba.analysis import hbm_traffic
 from fa_numba.analysis.feature_dim import FEATURE_MAPS
 
-SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
+SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax", "softmax_registers")
+TOPK = ("softmax_topk", "softmax_topk_warps")
 FORWARD = ("naive_attn", "flash_attn_v1", "flash_attn_v2")
 
 few = settings(max_examples=15, deadline=None, derandomize=True, database=None)
@@ -77,11 +78,25 @@ def test_softmax(name, num_rows, num_cols):
     check(getattr(hbm_traffic, name)(*x.shape), metered(getattr(fa_numba, name), x))
 
 
+def test_softmax_of_a_row_that_registers_do_not_hold():
+    x = np.zeros((1, 32 * 1024 + 1), np.float32)
+    check(hbm_traffic.softmax_registers(*x.shape), metered(fa_numba.softmax_registers, x))
+
+
+@pytest.mark.parametrize("name", TOPK)
 @few
 @given(st.integers(0, 5), st.integers(1, 300), st.integers(1, 32))
-def test_softmax_topk(num_rows, num_cols, k):
+def test_softmax_topk(name, num_rows, num_cols, k):
     k, x = min(k, num_cols), np.zeros((num_rows, num_cols), np.float32)
-    check(hbm_traffic.softmax_topk(*x.shape, k), metered(fa_numba.softmax_topk, x, k))
+    check(getattr(hbm_traffic, name)(*x.shape, k), metered(getattr(fa_numba, name), x, k))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_softmax_topk_of_split_rows(dtype):
+    x = np.zeros((2, 20_000), dtype)
+    formula = hbm_traffic.softmax_topk_warps(*x.shape, 5)
+    assert formula.loads["x_split"] > 0
+    check(formula, metered(fa_numba.softmax_topk_warps, x, 5), x.itemsize)
 
 
 @pytest.mark.parametrize("name", FORWARD)
@@ -305,7 +320,7 @@ def test_bytes_of_16_bits(rng):
     calls = {name: ((2, 70), (half(2, 70),)) for name in SOFTMAXES}
     calls |= {name: (problem, (q, k, v)) for name in (*FORWARD, "lazy_softmax_attn")}
     calls |= {
-        "softmax_topk": ((2, 70, 5), (half(2, 70), 5)),
+        **{name: ((2, 70, 5), (half(2, 70), 5)) for name in TOPK},
         "flash_attn_bwd": (problem, (q, q, k, v, q, lse)),
         "linear_attn": (problem, (q, k, v)),
         "flash_decode": ((lengths, seqlen_k, *decode), (q, k, v, lengths)),

@@ -1,50 +1,98 @@
-"""online_softmax on the CPU engine, every access checked."""
+"""online_softmax and softmax_registers on the CPU engine, every access checked."""
 
 import numpy as np
 import pytest
 from cases import check_softmax, each_row_shape, random, strided
 
-from fa_numba import online_softmax
+from fa_numba import online_softmax, softmax_registers
+from fa_numba.analysis.row_tiling import LONGEST_HELD_ROW, registers_of_row
 
 pytestmark = pytest.mark.usefixtures("checked")
+each_softmax = pytest.mark.parametrize(
+    "softmax", [online_softmax, softmax_registers], ids=lambda f: f.__name__
+)
 
 
+@each_softmax
 @each_row_shape
-def test_shapes(rng, shape):
-    check_softmax(online_softmax, random(rng, *shape))
+def test_shapes(rng, shape, softmax):
+    check_softmax(softmax, random(rng, *shape))
 
 
+@each_softmax
 @pytest.mark.parametrize("scale", [1e4, 1e38])
-def test_large_numbers(rng, scale):
-    check_softmax(online_softmax, np.clip(random(rng, 3, 200), -3, 3) * np.float32(scale))
+def test_large_numbers(rng, scale, softmax):
+    check_softmax(softmax, np.clip(random(rng, 3, 200), -3, 3) * np.float32(scale))
 
 
+@each_softmax
 @pytest.mark.parametrize("step", [1, -1])
-def test_ascending_and_descending_rows(step):
-    check_softmax(online_softmax, np.arange(300, dtype=np.float32)[None, ::step].copy())
+def test_ascending_and_descending_rows(step, softmax):
+    check_softmax(softmax, np.arange(300, dtype=np.float32)[None, ::step].copy())
 
 
-def test_some_minus_infinity(rng):
+@each_softmax
+def test_some_minus_infinity(rng, softmax):
     x = random(rng, 3, 300)
     x[0, :200] = x[1, 200:] = x[2, ::2] = -np.inf
-    check_softmax(online_softmax, x)
+    check_softmax(softmax, x)
 
 
-def test_nan_stays_in_its_row(rng):
+@each_softmax
+def test_nan_stays_in_its_row(rng, softmax):
     x = random(rng, 3, 200)
     x[1, 77] = np.nan
-    y = online_softmax(x)
+    y = softmax(x)
     assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all()
 
 
-def test_a_row_of_minus_infinity_has_no_softmax():
+@each_softmax
+def test_a_row_of_minus_infinity_has_no_softmax(softmax):
     x = np.zeros((2, 5), np.float32)
     x[0] = -np.inf
-    y = online_softmax(x)
+    y = softmax(x)
     assert np.isnan(y[0]).all() and (y[1] == np.float32(0.2)).all()
 
 
-def test_strided_view_is_left_alone(rng):
+@each_softmax
+def test_strided_view_is_left_alone(rng, softmax):
     x = strided(random(rng, 1, 5, 1, 40))[0, :, 0]
     x.flags.writeable = False
-    check_softmax(online_softmax, x)
+    check_softmax(softmax, x)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (5, 1024),  # the longest row of a warp
+        (11, 240),  # several in a thread block
+        (1, 1025),
+        (2, 1028),  # packets
+        (1, 5004),
+        (2, LONGEST_HELD_ROW),
+        (2, LONGEST_HELD_ROW + 1),  # read twice
+        (1, 2 * LONGEST_HELD_ROW + 4),
+    ],
+    ids=str,
+)
+def test_rows_of_more_threads(rng, shape):
+    check_softmax(softmax_registers, random(rng, *shape))
+
+
+@pytest.mark.parametrize("some", [0, 1, LONGEST_HELD_ROW + 2])
+def test_one_finite_number_in_a_long_row(some):
+    """So that whole warps and turns have no number larger than −inf."""
+    x = np.full((2, LONGEST_HELD_ROW + 4), -np.inf, np.float32)
+    x[0, some] = x[1, 7] = 3
+    for part in (x, x[:, :LONGEST_HELD_ROW], x[1:, :1000]):
+        if np.isfinite(part).any(axis=1).all():
+            check_softmax(softmax_registers, part)
+
+
+@pytest.mark.parametrize("width", [1, 4, 8])
+def test_every_row_that_registers_hold_has_threads(width):
+    for num_cols in [*range(200), *range(width, LONGEST_HELD_ROW + 1, 499 * width)]:
+        threads, rows, packets = registers_of_row(num_cols, width)
+        assert threads * packets * width >= num_cols
+        assert threads * rows <= 1024 and packets * width <= 32
+        assert rows == 1 or threads == 32

@@ -21,12 +21,15 @@ def make_calls(rng, head_dim=7):
     causal = {"causal": True}
     calls = {name: ((q, k, v), causal) for name in (*ATTENTION, *LADDER)}
     calls |= {name: ((random(rng, 5, 140),), {}) for name in SOFTMAX}
+    odd = random(rng, 5, 141)  # not of whole packets: those are summed in another order
     out, lse = fa_numba.flash_attn_v2(q, k, v, causal=True)
     packed = [x[0] for x in (q, k, v)]
     some = fa_numba.flash_attn_varlen(*packed, *STARTS, causal=True)
     paged = make_paged_cache(rng, [9, 4], 3, 2, head_dim)
     return calls | {
+        "softmax_registers": ((odd,), {}),
         "softmax_topk": ((random(rng, 5, 140),), {"k": 6}),
+        "softmax_topk_warps": ((odd,), {"k": 6}),
         "flash_attn_bwd": ((dout, q, k, v, out, lse), causal),
         "flash_attn_bwd_simt": ((dout, q, k, v, out, lse), causal | {"deterministic": True}),
         "flash_attn_varlen": ((*packed, *STARTS), causal),

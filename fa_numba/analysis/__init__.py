@@ -25,7 +25,9 @@ from fa_numba.analysis.hbm_traffic import (
     paged_kv_lookup,
     reshape_and_cache,
     safe_softmax,
+    softmax_registers,
     softmax_topk,
+    softmax_topk_warps,
     standard_attention_traffic,
     swap_pages,
 )
@@ -72,7 +74,9 @@ __all__ = [
     "paged_kv_lookup",
     "reshape_and_cache",
     "safe_softmax",
+    "softmax_registers",
     "softmax_topk",
+    "softmax_topk_warps",
     "standard_attention_traffic",
     "swap_pages",
 ]
