@@ -44,6 +44,8 @@ def softmax_table():
         return None
     rows = {}
     for row in record["rows"]:
+        if row.get("dtype", "float32") != "float32":
+            continue
         cells = rows.setdefault(row["kernel"], {"kernel": row["kernel"]})
         cells[f"{row['rows']}×{row['columns']}, GB/s"] = row["GB/s"]
     return f"{caption(record)}\n\n{table(list(rows.values()))}"
