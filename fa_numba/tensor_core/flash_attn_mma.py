@@ -11,6 +11,11 @@ block: softmax needs shuffles and no barrier. P never leaves the registers, sinc
 lies as the next one wants its operand. Copies to shared memory go on while the warps compute: V
 arrives during Q Kᵀ, the next K during softmax and P V.
 
+On an H200 at n = 4096 it reaches 336 (288) TFLOP/s at head_dim 128 and 309 (284) at 64, where
+PyTorch's FlashAttention-2 has 359 (307) and 305 (286); float16, causal in brackets;
+benchmarks/results/tensor_core.json. It compiles for sm_80, and ran on sm_90 alone; a head_dim of
+256 is still to be seen there.
+
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1 and section 3.3.
 """
 
