@@ -80,21 +80,21 @@ def make_vectors(DTYPE):
     @cuda.jit
     def vectors_kernel(x, total):
         """total += x, from shared memory where a bulk copy put total's x, and from registers."""
-        tile = cuda.shared.array(512, uint8)
-        barrier = cuda.shared.array(1, uint64)
+        shared = cuda.shared.array(65, uint64)  # one array: it begins at a multiple of 16
         two = cuda.local.array(2, float32)
         bits = cuda.local.array(4, uint32)
         four = cuda.local.array(4, float32)
+        tile = shared_address(shared)
+        barrier = tile + 512
         tid = cuda.threadIdx.x
         if tid == 0:
-            mbarrier_init(shared_address(barrier), 1)
+            mbarrier_init(barrier, 1)
             fence_mbarrier_init()
         cuda.syncthreads()
         if tid == 0:
-            expect(shared_address(barrier), 512)
-            to, source = shared_address(tile), global_address(x)
-            vectors.bulk_load(to, source, 512, shared_address(barrier))
-        mbarrier_wait_bounded(shared_address(barrier), 0)
+            expect(barrier, 512)
+            vectors.bulk_load(tile, global_address(x), 512, barrier)
+        mbarrier_wait_bounded(barrier, 0)
         if tid < 32:  # from registers: 8 numbers
             vectors.load_global_x4(bits, global_address(x) + uint64(16 * tid))
             for i in range(2):
@@ -103,7 +103,7 @@ def make_vectors(DTYPE):
                     four[2 * j], four[2 * j + 1] = two[0], two[1]
                 vectors.atomic_add_x4(global_address(total) + uint64(32 * tid + 16 * i), four)
         for i in range(2):  # from shared memory: pairs of registers, as pairs of float32
-            vectors.load_shared_x2(four, shared_address(tile) + 8 * tid)
+            vectors.load_shared_x2(four, tile + 8 * tid)
             unpack(two, bits_of(four[i]))
             for c in range(2):
                 cuda.atomic.add(total, 4 * tid + 2 * i + c, two[c])

@@ -1,5 +1,7 @@
 """The backward on tensor cores, its instructions first, on a real GPU: `pytest -m gpu`.
 
+These tests have not run yet; the kernels have, on cases like these.
+
 `-k small` keeps the cases that are small enough for compute-sanitizer.
 """
 

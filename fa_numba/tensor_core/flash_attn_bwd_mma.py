@@ -1,4 +1,4 @@
-"""FlashAttention's backward pass by mma.sync, for every GPU since Ampere. Not yet run on a GPU.
+"""FlashAttention's backward pass by mma.sync, for GPUs since Ampere. Run on an H200 so far.
 
 flash_attn_bwd         a thread computes one score; S and dP once for dK and dV, once more for dQ
 flash_attn_bwd_simt    a thread computes tiles in registers; S and dP once

@@ -1,7 +1,8 @@
-"""FlashAttention's backward pass on Hopper's tensor cores. Compiled, not yet run on a GPU.
+"""FlashAttention's backward pass on Hopper's tensor cores: wgmma, fed by the copy engine.
 
 flash_attn_bwd         a thread computes one score; S and dP once for dK and dV, once more for dQ
 flash_attn_bwd_simt    a thread computes tiles in registers; S and dP once
+flash_attn_bwd_mma     a warp multiplies tiles in registers; cp.async fetches
 flash_attn_bwd_wgmma   four warps multiply tiles in shared memory; TMA fetches      <- this file
 
 A thread block owns 128 keys, each of two warpgroups 64 of them, and the tiles of queries pass by.
@@ -78,7 +79,8 @@ BLOCK_N = 128  # keys: 64 for each warpgroup that computes
 THREADS = 384  # and a third one, that loads
 DQ_BLOCK_N = 64  # keys of a tile, where dQ has a kernel of its own
 STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
-# Together no more than the 168 with which each thread begins, or a warpgroup waits for ever.
+# A producer's and two consumers' are together no more than the three begin with, 168 each: a
+# warpgroup that asked for more would wait for ever.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 threads that compute
 # What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
@@ -471,6 +473,7 @@ def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
                         ds_address = ds_columns + uint64(ds_buffer * (DS_BYTES >> 4))
                         by_columns(64, BLOCK_N, dq, ds_address, k_columns)
                         wgmma_commit()  # dQ = dS K, half of it                       line 15
+                    # dK last: it runs while the threads add dQ to HBM.
                     by_registers(COLS, BLOCK_M, dk_acc, ds, descriptor(Q_BY_COLUMNS, q))
                     wgmma_commit()  # dK += dSᵀ Q                                     line 16
 
