@@ -15,6 +15,9 @@ deterministic=True dQ has a kernel of its own.
 ldmatrix reads a tile by rows or, transposing each 8×8 piece, by columns. Q and dout are read both
 ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
 
+A head_dim below 64, or between 64 and 128, is padded to that with zeros; of those only 64 and 128
+themselves have run on a GPU so far.
+
 Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """
 

@@ -21,6 +21,9 @@ float32, atomically, in the order in which the registers hold it, 16 bytes to a 
 Atomic sums come in any order, so the last digits of dQ differ from run to run. With
 deterministic=True dQ has a kernel of its own, in which a thread block owns a tile of queries.
 
+A head_dim below 64, or between 64 and 128, is padded to that with zeros; of those only 64 and 128
+themselves have run on a GPU so far.
+
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
 """
