@@ -77,16 +77,25 @@ def forward_fits(head_dim, block_m, block_n, shared_limit):
 def forward_block_sizes(head_dim, shared_limit):
     """(block_m, block_n) of `flash_attn_simt` where a thread block may have so many bytes.
 
-    The largest tile of scores that fits; of equally large ones that with more queries, because K
-    and V are loaded once for each tile of queries.
+    The most scores that an SM computes at once, in one thread block or in two; of as many those of
+    the most threads, one of which computes while another waits, then those of two thread blocks,
+    then the tiles with more queries, for which K and V are loaded less often.
     """
+
+    def merit(sizes):
+        tiling = forward_tiling(head_dim, *sizes)
+        # CUDA keeps 1 KiB of each thread block; beside 255 registers there is room for 256 threads.
+        fitting = (shared_limit + 1024) // (tiling.shared_bytes + 1024)
+        blocks = min(fitting, 256 // tiling.threads, 2)
+        return blocks * sizes[0] * sizes[1], blocks * tiling.threads, blocks, sizes[0]
+
     fitting = [
         (block_m, block_n)
         for block_m in SIZES
         for block_n in SIZES
         if forward_fits(head_dim, block_m, block_n, shared_limit)
     ]
-    return max(fitting, key=lambda sizes: (sizes[0] * sizes[1], sizes[0]))
+    return max(fitting, key=merit)
 
 
 class BackwardTiling(NamedTuple):

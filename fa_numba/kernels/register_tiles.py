@@ -21,7 +21,7 @@ from numba import cuda, float32, uint64
 
 WARP_SIZE = 32
 ALL_LANES = 0xFFFFFFFF
-LOADS_AT_ONCE = 16  # from HBM, that a thread has on the way
+ROWS_AT_ONCE, LOADS_AT_ONCE = 8, 32  # from HBM, that a warp and a thread have on the way
 
 
 @functools.cache
@@ -65,7 +65,8 @@ def make_load(HEAD_DIM, WIDTH, NUM_ROWS, ROW, WARPS):
     """
     PIECES = WIDTH // WARP_SIZE
     ROWS_OF_WARP = NUM_ROWS // WARPS
-    BATCH = min(1 << (LOADS_AT_ONCE // PIECES).bit_length() - 1, ROWS_OF_WARP)  # a power of two
+    FITTING = 1 << (LOADS_AT_ONCE // PIECES).bit_length() - 1  # a power of two, as all the others
+    BATCH = min(FITTING, ROWS_AT_ONCE, ROWS_OF_WARP)
     REGISTERS = BATCH * PIECES
 
     @cuda.jit(device=True)
