@@ -10,7 +10,8 @@ on while the threads do something else:
     wgmma_wait(0, d, n // 2)         until then d, and A's registers, must not be touched
 
 Each product here is of k columns of A, k / 16 instructions in a row: in a loop of single ones ptxas
-waits for each.
+waits for each. The fence stands directly before the first: with a loop between, such as a wait on
+an mbarrier, ptxas serialises them (its warning C7519).
 
 Where the elements of D are: warp w of the warpgroup has rows 16 w to 16 w + 15, and in them, with
 g = lane // 4 and c = 2 (lane % 4), for each 8 columns n = 0, 8, 16, ... four floats, d[n // 2 ...]
