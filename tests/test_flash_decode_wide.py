@@ -20,7 +20,7 @@ from cases import (
 from fa_numba import flash_decode, reference, simt
 from fa_numba.analysis.decode_tiling import decode_tiling, decode_traffic
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, disassembler_available
-from fa_numba.analysis.num_splits import choose_num_splits, choose_whole_waves
+from fa_numba.analysis.num_splits import choose_num_splits, choose_quickest_splits
 from fa_numba.kernels.flash_decode_wide import (
     flash_decode_wide,
     make_combine_wide,
@@ -172,14 +172,13 @@ def test_combine_is_that_of_flash_decode(rng, num_splits, warps):
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-6)
 
 
-def test_splits_fill_whole_waves():
+def test_splits_do_not_begin_a_wave_for_a_few():
     assert choose_num_splits(32, 1024, 132) == 17  # 544 thread blocks where there is room for 528
-    assert choose_whole_waves(32, 1024, 528) == 16
-    assert choose_whole_waves(528, 1024, 528) == 1
-    assert choose_whole_waves(1, 528, 528) == 528
-    assert choose_whole_waves(1, 0, 528) == 1
-    assert choose_whole_waves(0, 7, 528) == 1
-    assert choose_whole_waves(600, 1000, 528) > 1  # 72 would run alone
+    assert choose_quickest_splits(32, 1024, 132, 4) == 8  # 256: two on each SM
+    assert choose_quickest_splits(528, 1024, 132, 4) == 1
+    assert choose_quickest_splits(1, 0, 132, 4) == choose_quickest_splits(0, 7, 132, 4) == 1
+    assert choose_quickest_splits(600, 1000, 132, 4) > 1  # 72 would run alone
+    assert choose_quickest_splits(1, 2, 132, 4) == 1  # to combine would take longer
 
 
 def test_mma_is_not_for_the_cpu_engine(rng):

@@ -58,7 +58,7 @@ def decode_tiling(num_rows, head_dim, wide):
     elif head_dim > 128 and rows <= 4:
         cols, turn, blocks_per_sm = 16, 1, 2
     else:
-        cols, turn, blocks_per_sm = 8, 1, 3 if rows <= 4 else 2
+        cols, turn, blocks_per_sm = (8, 2, 3) if rows <= 4 else (8, 1, 2)
     lanes = 1 << (ceil_div(head_dim, cols) - 1).bit_length()
     return DecodeTiling(rows, cols, turn, blocks_per_sm, lanes)
 

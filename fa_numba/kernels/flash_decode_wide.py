@@ -26,7 +26,7 @@ from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.decode_tiling import AT_ONCE, WARP_SIZE, WARPS, combine_warps, decode_tiling
 from fa_numba.analysis.devices import DEFAULT, DEVICES
-from fa_numba.analysis.num_splits import choose_whole_waves, most_key_tiles
+from fa_numba.analysis.num_splits import choose_quickest_splits, most_key_tiles
 from fa_numba.kernels import masks
 
 THREADS = WARPS * WARP_SIZE
@@ -386,8 +386,8 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
     return combine_wide_kernel
 
 
-def launch(kernel, threads, rows, heads, num_splits, q, k_cache, v_cache, block_table, *rest):
-    """Both kernels, for so many rows and K/V heads of a thread block; gives back out and lse.
+def launch(kernel, threads, rows, num_splits, q, k_cache, v_cache, block_table, *rest):
+    """Both kernels, for tiles of so many rows; gives back out and lse.
 
     rest: seq_lens, softmax_scale, alibi_slopes. With one split there is nothing to combine.
     """
@@ -404,9 +404,7 @@ def launch(kernel, threads, rows, heads, num_splits, q, k_cache, v_cache, block_
         lse_partial = arrays.empty(q, (num_splits, *lse.shape))
     table = NO_TABLE if block_table is None else block_table
     args = (q, k_cache, v_cache, table, seq_lens, out_partial, lse_partial, softmax_scale, slopes)
-    arrays.launch(
-        kernel, (num_m_tiles * (num_kv_heads // heads) * num_splits, batch), (threads,), *args
-    )
+    arrays.launch(kernel, (num_m_tiles * num_kv_heads * num_splits, batch), (threads,), *args)
     if num_splits > 1:
         grid = (seqlen_q, num_heads, batch)
         warps = combine_warps(num_splits)
@@ -422,7 +420,7 @@ def choose_splits(q, num_kv_heads, rows, max_len, window_size, block_n, blocks_p
     num_sms = arrays.num_sms(q) or DEVICES[DEFAULT].num_sms
     num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
     blocks = num_m_tiles * num_kv_heads * batch
-    return choose_whole_waves(blocks, num_n_tiles, blocks_per_sm * num_sms)
+    return choose_quickest_splits(blocks, num_n_tiles, num_sms, blocks_per_sm)
 
 
 def flash_decode_wide(
@@ -455,7 +453,7 @@ def flash_decode_wide(
     causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode`.
     num_splits : int, default=0
-        0 is chosen by `fa_numba.analysis.num_splits.choose_whole_waves`.
+        0 is chosen by `fa_numba.analysis.num_splits.choose_quickest_splits`.
 
     Returns
     -------
@@ -486,7 +484,7 @@ def flash_decode_wide(
             q, num_kv_heads, rows, max_len, window_size, tiling.block_n, blocks_per_sm
         )
     rest = (seq_lens, softmax_scale, slopes)
-    return launch(kernel, THREADS, rows, 1, num_splits, q, k_cache, v_cache, block_table, *rest)
+    return launch(kernel, THREADS, rows, num_splits, q, k_cache, v_cache, block_table, *rest)
 
 
 def check_caches(q, k_cache, v_cache, block_table, seq_lens):

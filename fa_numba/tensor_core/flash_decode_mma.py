@@ -35,12 +35,7 @@ from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.convert import exp2
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
 from fa_numba.tensor_core.ptx import global_address
-from fa_numba.tensor_core.wide_loads import (
-    high_halves,
-    load_global_b128,
-    load_global_b128_256,
-    low_halves,
-)
+from fa_numba.tensor_core.wide_loads import high_halves, load_global_b128, low_halves
 
 WARPS = 4
 ROWS = 8  # of a tile: queries of one K/V head
@@ -59,11 +54,8 @@ def make_flash_decode_mma(
     WINDOW=(-1, -1),
     SOFTCAP=0.0,
     ALIBI=False,
-    HEADS=1,
     WARPS=4,
     BLOCKS_PER_SM=3,
-    STEP=False,
-    PREFETCH=128,
 ):
     """The first kernel, attention split by split: launch it with 32 · WARPS threads.
 
@@ -76,10 +68,8 @@ def make_flash_decode_mma(
     PAGED = PAGE_SIZE > 0
     PAGE = max(1, PAGE_SIZE)
     BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
-    TURNS = WARPS // HEADS  # warps that take turns in the keys of one head
-    BLOCK_N = KEYS * TURNS
+    BLOCK_N = KEYS * WARPS
     THREADS = 32 * WARPS
-    load_b128 = load_global_b128_256 if PREFETCH == 256 else load_global_b128
     K_STEPS, V_STEPS = ceil_div(HEAD_DIM, 32), ceil_div(HEAD_DIM, 64)  # loads of a row, by lanes
     K_WHOLE, V_WHOLE = HEAD_DIM % 32 == 0, HEAD_DIM % 64 == 0
     Q_SHAPE, K_SHAPE = (K_STEPS, 2, 4), (2, K_STEPS, 2, 2)
@@ -106,7 +96,7 @@ def make_flash_decode_mma(
             row = row_of(k_cache, pages, n_start, 8 * t + (lane >> 2), last)
             for j in range(K_STEPS):
                 if K_WHOLE or 32 * j + 8 * (lane & 3) < HEAD_DIM:
-                    load_b128(k_reg[t, j], source + uint64(row + 64 * j))
+                    load_global_b128(k_reg[t, j], source + uint64(row + 64 * j))
                 else:
                     for i in range(2):
                         for h in range(2):
@@ -122,7 +112,7 @@ def make_flash_decode_mma(
                 # Columns past the end are read from the beginning instead, and never stored.
                 inside = V_WHOLE or 64 * j + 8 * (lane >> 2) < HEAD_DIM
                 col = 128 * j + 16 * (lane >> 2) if inside else 0
-                load_b128(v_reg[j, i], source + uint64(row + col))
+                load_global_b128(v_reg[j, i], source + uint64(row + col))
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM), fastmath={"contract"})
     def flash_decode_mma_kernel(
@@ -168,8 +158,7 @@ def make_flash_decode_mma(
         group_size, _ = divide(q.shape[2], num_kv_heads)
         num_m_tiles, _ = divide(seqlen_q * group_size + ROWS - 1, ROWS)
         split_and_head, m_tile = divide(cuda.blockIdx.x, num_m_tiles)
-        split, heads = divide(split_and_head, divide(num_kv_heads, HEADS)[0])
-        kv_head = heads * HEADS + warp % HEADS  # of this warp
+        split, kv_head = divide(split_and_head, num_kv_heads)
         row = m_tile * ROWS + (lane >> 2)  # of this lane's scores
         m, head = divide(row, group_size)
         head += kv_head * group_size
@@ -210,7 +199,7 @@ def make_flash_decode_mma(
         m_i = NEG_INF
         l_i = ZERO  # of this lane's keys alone
 
-        n_start = n_first + KEYS * (warp // HEADS)
+        n_start = n_first + KEYS * warp
         pages, next_pages = 0, 0  # lane r has that of this turn's key r: asked for two turns before
         if n_start < n_end:
             pages = page_of(block_table, b, min(n_start + (lane & 15), last))
@@ -265,8 +254,6 @@ def make_flash_decode_mma(
                     acc[j, t, 3] *= alpha_1
                     mma(acc[j, t], a, p)
             n_start, pages, next_pages = n_next, next_pages, later_pages
-            if STEP:
-                cuda.syncthreads()
 
         l_i = over_quad_sum(l_i)
         if lane & 3 == 0:
@@ -282,18 +269,17 @@ def make_flash_decode_mma(
                         ]
         cuda.syncthreads()  # what every warp has is there: safe to merge
 
-        for item in range(tid, HEADS * ROWS * HEAD_DIM, THREADS):
-            head_and_row, d = divide(item, HEAD_DIM)
-            r, first = head_and_row % ROWS, head_and_row // ROWS
+        for item in range(tid, ROWS * HEAD_DIM, THREADS):
+            r, d = divide(item, HEAD_DIM)
             m, head = divide(m_tile * ROWS + r, group_size)
-            head += (heads * HEADS + first) * group_size
+            head += kv_head * group_size
             if m < seqlen_q:
                 m_all = NEG_INF
-                for w in range(first, WARPS, HEADS):
+                for w in range(WARPS):
                     m_all = max(m_all, m_parts[w, r])
                 shift = ZERO if m_all == NEG_INF else m_all
                 l_all, x = ZERO, ZERO
-                for w in range(first, WARPS, HEADS):
+                for w in range(WARPS):
                     alpha = exp2(m_parts[w, r] - shift)
                     l_all += alpha * l_parts[w, r]
                     x += alpha * parts[w, r, d]
@@ -363,4 +349,4 @@ def flash_decode_mma(
             q, num_kv_heads, ROWS, max_len, window_size, KEYS * WARPS, blocks_per_sm
         )
     rest = (seq_lens, softmax_scale, slopes)
-    return launch(kernel, 32 * WARPS, ROWS, 1, num_splits, q, k_cache, v_cache, block_table, *rest)
+    return launch(kernel, 32 * WARPS, ROWS, num_splits, q, k_cache, v_cache, block_table, *rest)

@@ -23,19 +23,9 @@ def load_global_b128(typingctx, registers, address):
     address : uint64
         In global memory, a multiple of 16.
     """
-    return _load(128, registers)
-
-
-@intrinsic
-def load_global_b128_256(typingctx, registers, address):
-    """The same, and L2 fetches the 256 bytes around them."""
-    return _load(256, registers)
-
-
-def _load(size, registers):
     kind = "f32" if registers.dtype == types.float32 else "b32"
     return statement(
-        f"ld.global.nc.L1::no_allocate.L2::{size}B.v4.{kind} <registers>, [<address>];",
+        f"ld.global.nc.L1::no_allocate.L2::128B.v4.{kind} <registers>, [<address>];",
         registers=written(registers, 4),
         address=types.uint64,
     )
