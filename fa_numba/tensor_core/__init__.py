@@ -1,10 +1,12 @@
 """Tensor cores from Python: PTX instructions as functions, and attention kernels on them.
 
-instructions   mma, ldmatrix, cp_async; wgmma, tma, mbarrier, barriers; convert. One file for each
-               family, one function for each instruction; `ptx` makes a function of a statement.
+instructions   mma, ldmatrix, cp_async; wgmma, products, tma, mbarrier, barriers; convert, vectors.
+               One file for each family, one function for each instruction; `ptx` makes a function
+               of a statement.
 models         layouts: which lane holds which element, swizzles, descriptors, in NumPy
 parts          fragments: softmax on registers; tensor_maps; forward: what the launchers share
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent
+backward       flash_attn_bwd_mma, flash_attn_bwd_wgmma
 
 A new kernel is run first with FA_NUMBA_BOUNDED_WAITS=1, so that a mistake cannot hang the GPU.
 """
