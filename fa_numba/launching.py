@@ -25,8 +25,8 @@ from fa_numba import kernel_cache, simt
 
 try:
     from cuda.bindings import driver
+    from numba.cuda.np.numpy_support import from_dtype  # isort: skip   plain Numba has it not
     from numba.cuda.dispatcher import CUDADispatcher
-    from numba.cuda.np.numpy_support import from_dtype
 except ImportError:  # no numba-cuda, or its simulator
     driver = None
 
