@@ -11,7 +11,8 @@ LONGEST_HELD_ROW = MAX_THREADS * HELD_NUMBERS
 
 WARPS_PER_SM = 16  # enough loads on the way to keep memory busy
 WARPS_PER_BLOCK = 4
-TURN_NUMBERS = 16  # that a thread reads at once
+TURN_PACKETS = 4  # that a thread reads at once
+TURN_NUMBERS = 16  # or more: where packets are of 8 numbers; and where there are no packets
 
 
 def registers_of_row(num_cols, width):

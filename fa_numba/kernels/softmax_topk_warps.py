@@ -27,6 +27,7 @@ from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.row_tiling import (
     MAX_THREADS,
     TURN_NUMBERS,
+    TURN_PACKETS,
     WARP_SIZE,
     WARPS_PER_BLOCK,
     warps_of_row,
@@ -46,6 +47,16 @@ def merge_sums(m_a, l_a, m_b, l_b):
     shift = float32(0.0) if m == NEG_INF else m  # -inf - -inf is NaN
     l = l_a * math.exp2((m_a - shift) * LOG2_E) + l_b * math.exp2((m_b - shift) * LOG2_E)
     return m, l
+
+
+@cuda.jit(device=True)
+def over_warp(m_i, l_i):
+    """The ⊕ of all lanes."""
+    for step in range(5):  # after 16, 8, 4, 2, 1 each lane has merged with all 32
+        m_other = cuda.shfl_xor_sync(ALL_LANES, m_i, 16 >> step)
+        l_other = cuda.shfl_xor_sync(ALL_LANES, l_i, 16 >> step)
+        m_i, l_i = merge_sums(m_i, l_i, m_other, l_other)
+    return m_i, l_i
 
 
 @cuda.jit(device=True)
@@ -184,10 +195,7 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
                     candidates = uint32(candidates ^ next_one)
             start += cuda.gridDim.y * STEP
 
-        for step in range(5):  # after 16, 8, 4, 2, 1 each lane has merged with all 32
-            m_other = cuda.shfl_xor_sync(ALL_LANES, m_i, 16 >> step)
-            l_other = cuda.shfl_xor_sync(ALL_LANES, l_i, 16 >> step)
-            m_i, l_i = merge_sums(m_i, l_i, m_other, l_other)
+        m_i, l_i = over_warp(m_i, l_i)
         if WARPS > 1:
             if lane == 0:
                 m_warp[warp] = m_i
@@ -233,7 +241,7 @@ def make_merge_splits(ROWS, K):
         grid      (num_rows / ROWS,); threads (32, ROWS)
         shared    none
         private   m_i, l_i; a place of the list; the K-th best
-        HBM       everything once; m_split and l_split in each lane
+        HBM       everything once
         paper     Online normalizer calculation for softmax, section 3.1
         budget    40 registers, 0 bytes shared (K=5)
         """
@@ -243,12 +251,19 @@ def make_merge_splits(ROWS, K):
         x_best, col_best = NEG_INF, NO_COLUMN
         x_kth, col_kth = NEG_INF, NO_COLUMN
         m_i, l_i = NEG_INF, float32(0.0)
-        for split in range(m_split.shape[1]):
-            m_i, l_i = merge_sums(m_i, l_i, m_split[row, split], l_split[row, split])
-            key, col = NEG_INF, NO_COLUMN
-            if lane < K:
-                key, col = x_split[row, split, lane], col_split[row, split, lane]
-            x_best, col_best, x_kth, col_kth = insert(key, col, x_best, col_best, x_kth, col_kth)
+        num_splits = m_split.shape[1]
+        for first in range(0, num_splits, WARP_SIZE):  # a part for each lane
+            split = first + lane
+            if split < num_splits:
+                m_i, l_i = merge_sums(m_i, l_i, m_split[row, split], l_split[row, split])
+            for place in range(K):
+                key, col = NEG_INF, NO_COLUMN
+                if split < num_splits:
+                    key, col = x_split[row, split, place], col_split[row, split, place]
+                x_best, col_best, x_kth, col_kth = insert(
+                    key, col, x_best, col_best, x_kth, col_kth
+                )
+        m_i, l_i = over_warp(m_i, l_i)
         if lane < K:
             values[row, lane] = math.exp2((x_best - m_i) * LOG2_E) / l_i
             columns[row, lane] = col_best
@@ -288,7 +303,8 @@ def softmax_topk_warps(x, k):
     width = packet_width(x)
     warps, num_splits = warps_of_row(num_rows, num_cols, arrays.num_sms(x))
     rows = WARPS_PER_BLOCK // warps
-    kernel = make_softmax_topk_warps(warps, rows, TURN_NUMBERS // width, width, k, num_splits > 1)
+    packets = TURN_PACKETS if width > 1 else TURN_NUMBERS
+    kernel = make_softmax_topk_warps(warps, rows, packets, width, k, num_splits > 1)
     parts = 4 * (np.float32(0),)  # of rows that are whole: nobody looks at them
     if num_splits > 1:
         split = num_rows, num_splits
