@@ -1,5 +1,6 @@
 """How long does a call take that only enqueues, and how long the first one of a process?"""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,7 @@ def main():
     save(
         "launch",
         rows,
-        note=f"float32 {SHAPE}; median of 1000 calls, each enqueued while the GPU is idle; first "
+        note=f"float32 {SHAPE}; median of 500 calls, each enqueued while the GPU is idle; first "
         "calls are in a process of their own, from arrays on the GPU to results there",
     )
 
@@ -58,7 +59,7 @@ def enqueues():
     yield "SDPA, PyTorch", enqueue_us(scaled_dot_product_attention, *heads_first)
 
 
-def enqueue_us(function, *args, repeats=1000):
+def enqueue_us(function, *args, repeats=500):
     """Median microseconds until ``function(*args)`` returns."""
     samples = []
     for _ in range(repeats + 20):
@@ -79,8 +80,7 @@ def first_calls():
 
 
 def median_first_call(environment, repeats):
-    import os
-
+    """Seconds of that call in a process of its own, the median of some."""
     samples = []
     for _ in range(repeats):
         command = [sys.executable, "-c", FIRST_CALL]
