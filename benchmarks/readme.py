@@ -51,6 +51,20 @@ def softmax_table():
     return f"{caption(record)}\n\n{table(list(rows.values()))}"
 
 
+def tensor_core_table():
+    """One row per kernel, float16, n = 4096: a column for each head_dim and mask."""
+    record = load("tensor_core")
+    if record is None:
+        return None
+    rows = {}
+    for row in record["rows"]:
+        if row["dtype"] == "float16" and row["seqlen"] == 4096:
+            cells = rows.setdefault(row["kernel"], {"kernel": row["kernel"]})
+            mask = "causal" if row["causal"] else "full"
+            cells[f"d = {row['head_dim']}, {mask}, TFLOP/s"] = row["TFLOP/s"]
+    return f"{caption(record)} float16, n = 4096.\n\n{table(list(rows.values()))}"
+
+
 def engine_table():
     record = load("engine")
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
@@ -58,7 +72,10 @@ def engine_table():
 
 def write():
     text = README.read_text()
-    sections = {"engine": [engine_table()], "bench": [attention_table(), softmax_table()]}
+    sections = {
+        "engine": [engine_table()],
+        "bench": [attention_table(), tensor_core_table(), softmax_table()],
+    }
     for marker, tables in sections.items():
         body = "\n\n".join(t for t in tables if t)
         pattern = rf"(<!-- {marker}:begin -->\n).*?(<!-- {marker}:end -->)"
