@@ -378,11 +378,11 @@ def replayed(function):
         library = library_of(args[0]) if args else None
         if library not in _ADDRESS or not launching.enabled or replay.current():
             return function(*args, **options)
+        arguments, key = _seen(args, options)
         try:
-            arguments, key = _seen(library, args, options)
-            recording = recordings.get(key, NEW)
-        except (AttributeError, RuntimeError, TypeError):  # what cannot be compared
-            return function(*args, **options)
+            recording = recordings.get(key, key and NEW)
+        except TypeError:  # an option that cannot be compared
+            recording = None
         if recording is NEW:
             if len(recordings) >= MAX_RECORDINGS:
                 recordings.clear()
@@ -399,62 +399,44 @@ def replayed(function):
     return call
 
 
-def _seen(library, args, options):
-    """The arrays of a call, and all that decides what it does; an error where that is unknown."""
-    arguments, kind, look = list(args), type(args[0]), _SIGNATURE[library]
-    key = [kind]
-    for x in args:
-        if type(x) is not kind:
-            raise TypeError
-        key.append(look(x))
+def _seen(args, options):
+    """The arrays of a call, and all that decides what it does; None where that cannot be told."""
+    arguments, key = list(args), [signature(x) for x in args]
+    told = None not in key
     for name, value in options.items():
-        if type(value) is kind:
-            key += name, look(value)
-            arguments.append(value)
-        elif type(value) is tuple:
+        kind = type(value)
+        if kind in (bool, int, float, type(None)):
+            key += name, kind, value
+        elif kind is tuple:
             key += name, value, *map(type, value)
-        elif type(value) in (bool, int, float, type(None)):
-            key += name, type(value), value
         else:
-            raise TypeError
-    return arguments, tuple(key)
+            seen = signature(value)
+            key += name, seen
+            arguments.append(value)
+            told = told and seen is not None
+    return arguments, tuple(key) if told else None
 
 
-def _do_again(recording, known, library):
+def _do_again(recording, arguments, library):
     """Whether it could be done, and its result."""
-    device, current, stream = _PLACE[library](known[0])
+    device, current, stream = _PLACE[library](arguments[0])
     if device != current:
         return False, None
-    address, enqueue, empty = _ADDRESS[library], _ENQUEUE[library], _EMPTY[library]
+    known, address = arguments, _ADDRESS[library]
     for kind, *step in recording.steps:
         if kind == "launch":
-            plan, places = step
-            with plan.lock:
-                for parameter, place in places:
-                    parameter.value = address(known[place])
-                if not enqueue(plan, stream):
-                    return False, None
-        elif kind == "empty":
-            known.append(empty(known[0], *step))
+            plan, values, places = step
+            values = values.copy()
+            for i, place in places:
+                values[i] = address(known[place])
+            if not plan.launch(values, launching.stream_at(stream)):
+                return False, None
         else:
-            known.append(_full(known[0], *step))
+            known.append((_empty if kind == "empty" else _full)(arguments[0], *step))
     places = recording.results
-    return True, tuple([known[i] for i in places]) if type(places) is list else known[places]
+    return True, tuple(known[i] for i in places) if isinstance(places, list) else known[places]
 
 
-def _enqueue_by_cupy(plan, stream):
-    """A launch through CuPy, whose call of the driver is the shorter one; it raises errors."""
-    try:
-        launch_kernel = sys.modules["cupy"].cuda.driver.launchKernel
-    except AttributeError:  # no part of CuPy's documented interface
-        return plan.enqueue(stream)
-    launch_kernel(plan.handle, *plan.sizes, stream, plan.where, 0)
-    return True
-
-
-# For an array whose device is the current one.
-_ENQUEUE = {"cupy": _enqueue_by_cupy, "torch": lambda plan, stream: plan.enqueue(stream)}
-_EMPTY = {"cupy": lambda like, *made: sys.modules["cupy"].ndarray(*made), "torch": _empty}
 # Device of an array, the current device, and its current stream, as numbers.
 _PLACE = {
     "cupy": lambda x: (

@@ -56,8 +56,7 @@ class Plan:
     """
 
     def __init__(self, function, grid, block, shared_bytes, arguments):
-        self.made_of = function, grid, block, shared_bytes, arguments
-        self.function, self.handle = function, int(function)
+        self.function = function
         self.sizes = (*_three(grid), *_three(block), shared_bytes)
         self.lock = threading.Lock()  # two threads must not write the parameters at once
         self.parameters, self.variable = [], []
@@ -78,27 +77,18 @@ class Plan:
         self.pointers = (ctypes.c_void_p * len(self.parameters))(*addresses)
         self.where = ctypes.addressof(self.pointers)
 
-    def copy(self, values):
-        """Another plan for the same launch, with these values until others are written."""
-        plan = Plan(*self.made_of)
-        for parameter, value in zip(plan.variable, values, strict=True):
-            parameter.value = value
-        return plan
-
     def launch(self, values, stream):
         """Enqueue with an address for each array and a number for each scalar; True if done."""
         with self.lock:
             for parameter, value in zip(self.variable, values, strict=True):
                 parameter.value = value
-            return self.enqueue(stream)
+            (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, self.where, 0)
+        if error:
+            return self.refused(error)
+        return True
 
-    def enqueue(self, stream):
-        """Enqueue with the parameters as they are; True if done, False where the thread has no
-        context yet, which the way through Numba gives it."""
-        stream = stream_at(stream)
-        (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, self.where, 0)
-        if not error:
-            return True
+    def refused(self, error):
+        """False where a thread has no context yet, which Numba's way gives it; else an error."""
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
             return False
         raise RuntimeError(
@@ -142,7 +132,7 @@ def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values,
     if plan is None:
         arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
         plan = _make_plan(key, kernel, grid, block, shared_bytes, device, arguments)
-    return plan if plan and plan.launch(values, stream) else False
+    return plan if plan and plan.launch(values, stream_at(stream)) else False
 
 
 def _make_plan(key, kernel, grid, block, shared_bytes, device, arguments):

@@ -21,8 +21,8 @@ class Recording:
         The call's arguments, then what it allocated.
     steps : list of tuple
         ("empty", shape, dtype) or ("full", shape, value, dtype) for an array; ("launch", plan,
-        places) for a launch, where `places` are a parameter of the plan and the number of the array
-        whose address it is, for each.
+        values, places) for a launch, where `values` are what the plan takes, and `places` say which
+        of them is the address of which array.
     complete : bool
         False where something was done that cannot be told by such steps.
     results : list of int, or int
@@ -51,13 +51,9 @@ class Recording:
 
     def launched(self, plan, arguments, values):
         """`arguments` are the arrays and scalars that the kernel was given, `values` their bits."""
-        plan = plan.copy(values)  # its own, in which only the addresses change
-        places = [
-            (parameter, self.place(x))
-            for parameter, x in zip(plan.variable, arguments, strict=True)
-            if not isinstance(x, (np.generic, bool, int, float))
-        ]
-        self.steps.append(("launch", plan, places))
+        scalars = (np.generic, bool, int, float)
+        places = [(i, self.place(x)) for i, x in enumerate(arguments) if not isinstance(x, scalars)]
+        self.steps.append(("launch", plan, list(values), places))
 
     def finish(self, result):
         """This recording, with the numbers of the arrays that the call returned; or False."""
