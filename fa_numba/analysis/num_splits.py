@@ -7,8 +7,10 @@ than the GPU has room for only make more partial results to combine.
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.devices import DEFAULT, DEVICES
 
-START_UP, COMBINE = 0.6, 7  # of `choose_quickest_splits`, in the time of a tile
-BUSY = 0.5  # share of the places that keeps memory busy
+# Of `choose_quickest_splits`, fitted to timings of flash_decode_mma on an H200. The unit is what an
+# SM takes for a tile of 64 keys of 128 numbers of 16 bits: one microsecond.
+START_UP, COMBINE = 0.6, 30  # of a thread block; of a second kernel, and of what splits disturb
+BUSY, LAST = 2.2, 1.5  # thread blocks that an SM needs to be busy; what ends when all have begun
 BLOCKS_PER_SM = 4  # one thread block of an SM computes while the others wait for memory
 
 
@@ -62,11 +64,10 @@ def choose_quickest_splits(thread_blocks, num_n_tiles, num_sms, blocks_per_sm):
     """The number of splits with which decoding that waits for memory alone ends soonest.
 
     To round up, as `choose_num_splits` does, may leave one thread block more than there is room
-    for, and nearly all of the GPU idle while it runs. Here the time is estimated, in tiles: SMs
-    half full keep memory busy, with less a thread block is as slow as it is alone; an SM with one
-    thread block more than the others ends later; and where there are more thread blocks than
-    places, memory is half idle while the last of them end. What it takes to begin, and to combine,
-    was measured on an H200, with tiles of 64 keys of 128 numbers of 16 bits.
+    for, and nearly all of the GPU idle while it runs. Here the time is estimated: SMs with fewer
+    thread blocks than they need are no faster for it; one SM with a thread block more than the
+    others makes all wait; and where there are more than places, memory is not busy while the last
+    of them end.
 
     Parameters
     ----------
@@ -84,14 +85,14 @@ def choose_quickest_splits(thread_blocks, num_n_tiles, num_sms, blocks_per_sm):
     """
     places = num_sms * blocks_per_sm
 
-    def tiles_of_time(splits):
+    def time_of(splits):
         blocks = thread_blocks * splits
         if blocks <= places:
-            share = max(BUSY, ceil_div(blocks, num_sms) / blocks_per_sm)
+            of_an_sm = max(BUSY, ceil_div(blocks, num_sms))
         else:
-            share = blocks / places + BUSY
-        return share * (ceil_div(num_n_tiles, splits) + START_UP) + COMBINE * (splits > 1)
+            of_an_sm = blocks / num_sms + LAST
+        return of_an_sm * (ceil_div(num_n_tiles, splits) + START_UP) + COMBINE * (splits > 1)
 
     most = max(1, min(num_n_tiles, ceil_div(4 * places, max(1, thread_blocks))))
-    times = [tiles_of_time(splits) for splits in range(1, most + 1)]
+    times = [time_of(splits) for splits in range(1, most + 1)]
     return 1 + next(i for i, time in enumerate(times) if time <= 1.02 * min(times))
