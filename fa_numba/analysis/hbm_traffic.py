@@ -14,7 +14,7 @@ from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
 from fa_numba.analysis.feature_dim import feature_dim, recurrent_by_default
 from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
 from fa_numba.analysis.register_tiling import backward_tiling, forward_tiling
-from fa_numba.analysis.row_tiling import LONGEST_HELD_ROW, warps_of_row
+from fa_numba.analysis.row_tiling import LONGEST_HELD_ROW, WARP_SIZE, warps_of_row
 
 # Parameters with the dtype of q, k, v; the others are float32 or int32 whatever that is.
 LIKE_Q = frozenset(
@@ -85,13 +85,17 @@ def softmax_topk(num_rows, num_cols, k):
 
 
 def softmax_topk_warps(num_rows, num_cols, k, num_sms=None):
-    """Traffic of `fa_numba.softmax_topk_warps`: x once, and what the parts of split rows found."""
+    """Traffic of `fa_numba.softmax_topk_warps`: x once, and what the parts of split rows found.
+
+    Each lane of a warp reads m_split and l_split: the hardware makes one access of a warp's.
+    """
     _, num_splits = warps_of_row(num_rows, num_cols, num_sms)
     parts = num_rows * num_splits if num_splits > 1 else 0
-    found = dict.fromkeys(("x_split", "col_split"), parts * k)
-    found |= dict.fromkeys(("m_split", "l_split"), parts)
+    lists = dict.fromkeys(("x_split", "col_split"), parts * k)
+    loads = dict.fromkeys(("m_split", "l_split"), parts * WARP_SIZE)
+    stores = dict.fromkeys(("m_split", "l_split"), parts)
     kept = dict.fromkeys(("values", "columns"), num_rows * k)
-    return Traffic({"x": num_rows * num_cols} | found, kept | found)
+    return Traffic({"x": num_rows * num_cols} | lists | loads, kept | lists | stores)
 
 
 def naive_attn(

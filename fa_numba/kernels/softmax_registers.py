@@ -4,15 +4,14 @@ safe        max, then sum, then divide               3 reads + 1 write
 online      max and sum in one pass, then divide     2 reads + 1 write
 registers   a row is read once, and stays on chip    1 read + 1 write    <- this file
 
-The registers of an SM are its largest memory: 256 KiB, more than its L1. A row of up to 32768
-columns fits in those of one thread block, 32 numbers in each thread. It is read once, by packets of
-16 bytes that are all on the way together, and its numbers become e^x and then the quotient where
-they are. Short rows have a warp each, and need no barrier.
+The registers of an SM hold 256 KiB, as much as its L1 or more. A row of up to 32768 columns fits
+in those of one thread block, 32 numbers in each thread. It is read once, by packets of 16 bytes
+that are all on the way together, and its numbers become e^x and then the quotient where they are.
+Short rows have a warp each, and need no barrier.
 
 Each warp subtracts its own maximum, so that it need not wait for the others: partial results are
 merged by the ⊕ of online_softmax, at the one barrier, and e^(m_warp − m) / l is one factor for all
-numbers of a warp. Longer rows are walked as by online_softmax, in packets: their second read finds
-in L2 what the first has left there.
+numbers of a warp. Longer rows are read twice, as by online_softmax, but in packets.
 
 Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1.
 """
@@ -163,7 +162,7 @@ def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
         grid      (num_rows,); threads (THREADS,)
         shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result
         private   numbers (PACKETS · WIDTH,): x_j, then y_j; m_i, l_i
-        HBM       x twice, y once; the second time from L2, where that is large enough
+        HBM       x twice, y once
         paper     Online normalizer calculation for softmax, Algorithm 3
         budget    64 registers, 256 bytes shared (THREADS=1024)
         """
@@ -197,7 +196,7 @@ def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
         m, l = merge(m_warp_i, l_i, m_warp, l_warp)
         inverse = float32(1.0) / l
 
-        last = (num_cols - 1) // STEP * STEP  # backwards: what was read last is in L2 most surely
+        last = (num_cols - 1) // STEP * STEP  # backwards: L2 has the end of the row, if any
         for start in range(last, -1, -STEP):
             for p in range(PACKETS):
                 col = start + (tid + p * THREADS) * WIDTH
@@ -215,7 +214,7 @@ def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
 
 
 def softmax_registers(x):
-    """Softmax of each row, read once and kept in registers: `online_softmax`, twice as fast.
+    """Softmax of each row, read once and kept in registers: a faster `online_softmax`.
 
     Parameters
     ----------

@@ -50,16 +50,6 @@ def merge_sums(m_a, l_a, m_b, l_b):
 
 
 @cuda.jit(device=True)
-def over_warp(m_i, l_i):
-    """The ⊕ of all lanes."""
-    for step in range(5):  # after 16, 8, 4, 2, 1 each lane has merged with all 32
-        m_other = cuda.shfl_xor_sync(ALL_LANES, m_i, 16 >> step)
-        l_other = cuda.shfl_xor_sync(ALL_LANES, l_i, 16 >> step)
-        m_i, l_i = merge_sums(m_i, l_i, m_other, l_other)
-    return m_i, l_i
-
-
-@cuda.jit(device=True)
 def ranks_before(x_a, col_a, x_b, col_b):
     """The order of the result, as in softmax_topk, but without a branch, which `or` would be."""
     return (x_a > x_b) | ((x_a == x_b) & (col_a < col_b))
@@ -195,7 +185,10 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
                     candidates = uint32(candidates ^ next_one)
             start += cuda.gridDim.y * STEP
 
-        m_i, l_i = over_warp(m_i, l_i)
+        for step in range(5):  # after 16, 8, 4, 2, 1 each lane has merged with all 32
+            m_other = cuda.shfl_xor_sync(ALL_LANES, m_i, 16 >> step)
+            l_other = cuda.shfl_xor_sync(ALL_LANES, l_i, 16 >> step)
+            m_i, l_i = merge_sums(m_i, l_i, m_other, l_other)
         if WARPS > 1:
             if lane == 0:
                 m_warp[warp] = m_i
@@ -241,7 +234,7 @@ def make_merge_splits(ROWS, K):
         grid      (num_rows / ROWS,); threads (32, ROWS)
         shared    none
         private   m_i, l_i; a place of the list; the K-th best
-        HBM       everything once
+        HBM       everything once; m_split and l_split in each lane
         paper     Online normalizer calculation for softmax, section 3.1
         budget    40 registers, 0 bytes shared (K=5)
         """
@@ -251,19 +244,12 @@ def make_merge_splits(ROWS, K):
         x_best, col_best = NEG_INF, NO_COLUMN
         x_kth, col_kth = NEG_INF, NO_COLUMN
         m_i, l_i = NEG_INF, float32(0.0)
-        num_splits = m_split.shape[1]
-        for first in range(0, num_splits, WARP_SIZE):  # a part for each lane
-            split = first + lane
-            if split < num_splits:
-                m_i, l_i = merge_sums(m_i, l_i, m_split[row, split], l_split[row, split])
-            for place in range(K):
-                key, col = NEG_INF, NO_COLUMN
-                if split < num_splits:
-                    key, col = x_split[row, split, place], col_split[row, split, place]
-                x_best, col_best, x_kth, col_kth = insert(
-                    key, col, x_best, col_best, x_kth, col_kth
-                )
-        m_i, l_i = over_warp(m_i, l_i)
+        for split in range(m_split.shape[1]):
+            m_i, l_i = merge_sums(m_i, l_i, m_split[row, split], l_split[row, split])
+            key, col = NEG_INF, NO_COLUMN
+            if lane < K:
+                key, col = x_split[row, split, lane], col_split[row, split, lane]
+            x_best, col_best, x_kth, col_kth = insert(key, col, x_best, col_best, x_kth, col_kth)
         if lane < K:
             values[row, lane] = math.exp2((x_best - m_i) * LOG2_E) / l_i
             columns[row, lane] = col_best
