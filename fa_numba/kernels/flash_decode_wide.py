@@ -83,7 +83,7 @@ def make_flash_decode_wide(
     S_SHAPE = (TURN, ROWS)
     STATE_SHAPE, PARTS_SHAPE = (NUM_STATES, ROWS), (NUM_STATES, ROWS, HEAD_DIM)
 
-    if WIDE:
+    if WIDE:  # imported here, because PTX needs numba-cuda, and the CPU engine does not
         from fa_numba.tensor_core.convert import exp2
         from fa_numba.tensor_core.ptx import global_address
         from fa_numba.tensor_core.wide_loads import load_global_b128, unpack_bf16x2, unpack_f16x2
