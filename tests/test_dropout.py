@@ -421,19 +421,15 @@ WRITTEN_OUT = {  # as if there were no dropout
         "p if keeps(seed, b, head, row, n) else -p": "p",
         "abs(p) if DROPOUT else p": "p",
         "max(p, float32(0.0)) if DROPOUT else p": "p",
-        "beta * acc[c] * KEEP_SCALE": "beta * acc[c]",
+        "beta * acc[c] * KEEP_SCALE if DROPOUT else beta * acc[c]": "beta * acc[c]",
     },
     "flash_attn_v2": {
         "p if keeps(seed, b, head, m, n) else -p": "p",
         "abs(p) if DROPOUT else p": "p",
         "max(p, float32(0.0)) if DROPOUT else p": "p",
-        "acc[c] * KEEP_SCALE": "acc[c]",
+        "acc[c] * KEEP_SCALE if DROPOUT else acc[c]": "acc[c]",
     },
-    "flash_attn_bwd": {
-        "KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)": "0",
-        "p * z": "p",
-        "z * dp": "dp",
-    },
+    "flash_attn_bwd": {"if DROPOUT:": "if 0:"},
 }
 X, ROWS = np.zeros((1, 3, 1, 64), np.float32), np.zeros((1, 1, 3), np.float32)
 ARGUMENTS = {

@@ -79,7 +79,8 @@ def make_dkdv(
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
-    keeps, KEEP_SCALE = dropout.make_keeps(DROPOUT_P), dropout.keep_scale(DROPOUT_P)
+    DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
+    keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_M)  # columns of dk and of dv that a thread owns
 
@@ -154,9 +155,12 @@ def make_dkdv(
                 if sees(position, m, seqlen_q) and n < seqlen_k:
                     s *= softmax_scale
                     p = math.exp(score(s, position - m, slope) - lse_rows[tx])
-                z = KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)  #       line 14
-                p_tile[ty, tx] = p * z  #                                               line 15
-                ds = p * (z * dp - delta_rows[tx])  # dS = P ∘ (dP - delta)             line 20
+                p_tile[ty, tx] = p
+                if DROPOUT:
+                    z = KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)  #   line 14
+                    p_tile[ty, tx] = p * z  #                                           line 15
+                    dp *= z
+                ds = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)                 line 20
                 ds_tile[ty, tx] = score_bwd(ds, s)
                 cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
 
@@ -198,7 +202,8 @@ def make_dq(
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
-    keeps, KEEP_SCALE = dropout.make_keeps(DROPOUT_P), dropout.keep_scale(DROPOUT_P)
+    DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
+    keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
 
@@ -264,8 +269,9 @@ def make_dq(
             if sees(position, n, seqlen_k) and m < seqlen_q:
                 s *= softmax_scale
                 p = math.exp(score(s, position - n, slope) - lse_rows[ty])
-            z = KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)  #           line 14
-            ds = p * (z * dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                 line 20
+            if DROPOUT:
+                dp *= KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)  #     line 14
+            ds = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                     line 20
             ds_tile[ty, tx] = score_bwd(ds, s)
             cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
 

@@ -160,7 +160,8 @@ def make_flash_attn_v1(
                         d = tx + c * BLOCK_N
                         if d < HEAD_DIM:
                             before = l_i * alpha * out[b, row, head, d]
-                            out[b, row, head, d] = (before + beta * acc[c] * KEEP_SCALE) / divisor
+                            added = beta * acc[c] * KEEP_SCALE if DROPOUT else beta * acc[c]
+                            out[b, row, head, d] = (before + added) / divisor
                     if tx == 0:
                         l[b, head, row] = l_new  #                                      line 13
                         m[b, head, row] = m_new

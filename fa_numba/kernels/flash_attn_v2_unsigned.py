@@ -143,7 +143,7 @@ def make_flash_attn_v2_unsigned(
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
                 d = tx + c * BLOCK_N
                 if d < HEAD_DIM:
-                    total = acc[c] * KEEP_SCALE
+                    total = acc[c] * KEEP_SCALE if DROPOUT else acc[c]
                     out[b, m, head, d] = total / l_i if l_i != float32(0.0) else float32(0.0)
             if tx == 0:
                 lse[b, head, m] = m_i + math.log(l_i)  # -inf for a row that saw no key   line 13
