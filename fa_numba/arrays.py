@@ -25,10 +25,8 @@ LIBRARIES = {
     "torch": "PyTorch CUDA tensor",
     "numba": "Numba device array",
 }
-
-
 MAX_RECORDINGS = 1024  # calls that a function can do again
-NEW = object()
+NEW = object()  # stands for the recording of a call that has not been made before
 
 
 @dataclass(frozen=True)
@@ -417,12 +415,12 @@ def _seen(args, options):
     return arguments, tuple(key) if told else None
 
 
-def _do_again(recording, arguments, library):
-    """Whether it could be done, and its result."""
-    device, current, stream = _PLACE[library](arguments[0])
+def _do_again(recording, known, library):
+    """Whether it could be done, and its result; to the arguments in `known` come the new arrays."""
+    device, current, stream = _PLACE[library](known[0])
     if device != current:
         return False, None
-    known, address = arguments, _ADDRESS[library]
+    address = _ADDRESS[library]
     for kind, *step in recording.steps:
         if kind == "launch":
             plan, values, places = step
@@ -432,7 +430,7 @@ def _do_again(recording, arguments, library):
             if not plan.launch(values, launching.stream_at(stream)):
                 return False, None
         else:
-            known.append((_empty if kind == "empty" else _full)(arguments[0], *step))
+            known.append((_empty if kind == "empty" else _full)(known[0], *step))
     places = recording.results
     return True, tuple(known[i] for i in places) if isinstance(places, list) else known[places]
 

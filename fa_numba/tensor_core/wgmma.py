@@ -40,7 +40,6 @@ from fa_numba.tensor_core.ptx import Fragment, literal, statement, tied, written
 
 ROW_BYTES = 128  # of a block: 64 elements
 GROUP_BYTES = 8 * ROW_BYTES  # the rows over which the swizzle repeats
-MAX_N = 256
 
 
 def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
