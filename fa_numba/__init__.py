@@ -2,6 +2,7 @@
 
 from fa_numba import simt
 from fa_numba.arrays import backend
+from fa_numba.dispatch import flash_attn, which
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
 from fa_numba.kernels.flash_attn_bwd_simt import flash_attn_bwd_simt
 from fa_numba.kernels.flash_attn_simt import flash_attn_simt
@@ -29,6 +30,7 @@ __all__ = [
     "PagePool",
     "backend",
     "copy_pages",
+    "flash_attn",
     "flash_attn_bwd",
     "flash_attn_bwd_simt",
     "flash_attn_simt",
@@ -52,6 +54,7 @@ __all__ = [
     "softmax_topk",
     "softmax_topk_warps",
     "swap_pages",
+    "which",
 ]
 
 if not simt.has_gpu():

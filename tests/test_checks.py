@@ -98,6 +98,8 @@ flash_v1 = Call(fa_numba.flash_attn_v1, q=X, k=K, v=K)
 attention = Call(fa_numba.flash_attn_v2, q=X, k=K, v=K)
 unsigned = Call(fa_numba.flash_attn_v2_unsigned, q=X, k=K, v=K)
 simt = Call(fa_numba.flash_attn_simt, q=X, k=K, v=K)
+fastest = Call(fa_numba.flash_attn, q=X, k=K, v=K)
+which = Call(fa_numba.which, q=X, k=K, v=K)
 block_sparse = Call(  # tiles of 4 × 4 make the mask 2 × 2
     fa_numba.flash_attn_v1, q=X, k=X, v=X, block_m=4, block_n=4, block_mask=ones(2, 2, dtype=bool)
 )
@@ -146,6 +148,11 @@ rolling = Call(RollingCache, batch=1, window=4, num_kv_heads=1, head_dim=8)
 
 WRONG_TYPES = [
     (attention, {"q": [[1.0]]}, "q must be a NumPy array, CuPy array, .* got list"),
+    (fastest, {"q": [[1.0]]}, "q must be a NumPy array, CuPy array, .* got list"),
+    (fastest, {"causal": 1}, "causal must be True or False, got 1"),
+    (fastest, {"window_size": (3.0, 0)}, r"window_size\[0\] must be an integer, got 3.0"),
+    (which, {"v": 3.0}, "v must be .* got float"),
+    (which, {"softmax_scale": "1"}, "softmax_scale must be a number or None, got str"),
     (attention, {"k": None}, "k must be .* got NoneType"),
     (attention, {"v": 3.0}, "v must be .* got float"),
     (softmax, {"x": "text"}, "x must be .* got str"),
@@ -365,6 +372,13 @@ WRONG_TYPES = [
     (linear, {"chunk_size": 8.0}, "chunk_size must be an integer, got 8.0"),
 ]
 WRONG_VALUES = [
+    (
+        fastest,
+        {"k": ones(2, 6, 2, 9), "v": ones(2, 6, 2, 9)},
+        "k and v must have the head_dim of q, 8, got 9",
+    ),
+    (fastest, {"softcap": -1.0}, "softcap must be 0, or positive .*, got -1"),
+    (which, {"alibi_slopes": ones(3)}, "alibi_slopes must have one slope .* 4 heads of q, got 3"),
     # axes
     (attention, {"q": ones(5, 4, 8)}, r"q must have axes \(batch, seqlen_q, .*\(5, 4, 8\)"),
     (attention, {"k": ones(1, 2, 6, 2, 8)}, r"k must have axes .*\(1, 2, 6, 2, 8\)"),

@@ -1,0 +1,276 @@
+"""`flash_attn` runs the fastest kernel there is for its arrays; `which` says which one, and why.
+
+A kernel can take a problem, or says why not: another dtype, another GPU, an option that it has not
+got. Of those that can, the quickest is looked up in fastest.json, which `python -m benchmarks
+fastest` writes: times of each kernel at some hundred problems. The quickest at the problem most
+like this one is taken; nothing is timed in a call. On a GPU that nobody has measured, it is the
+quickest elsewhere of what this GPU can run.
+"""
+
+import functools
+import inspect
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fa_numba import arrays, checks
+from fa_numba.kernels.flash_attn_simt import flash_attn_simt
+from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
+from fa_numba.kernels.flash_decode_wide import flash_decode_wide
+from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
+from fa_numba.tensor_core.flash_attn_persistent import MAX_HEAD_DIM, flash_attn_persistent
+from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma
+from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws
+from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
+from fa_numba.tensor_core.forward import AMPERE, HOPPER
+
+TABLE = Path(__file__).with_name("fastest.json")
+FEW_QUERIES = 16  # for more of them nobody splits the keys
+OTHER_MASK = 1.0  # how unlike a causal problem is to a full one, where twice the keys are 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which function `flash_attn` calls.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    reason : str
+    refused : dict of str to str
+        The functions that cannot take these arrays or options, and why.
+    """
+
+    kernel: str
+    reason: str
+    refused: dict
+
+    def __str__(self):
+        return "\n  ".join(
+            [f"{self.kernel}: {self.reason}"]
+            + [f"not {name}: {why}" for name, why in self.refused.items()]
+        )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A function that may be called.
+
+    Attributes
+    ----------
+    function : callable
+    check : callable
+        Takes (q, k, v, softmax_scale), and raises where the function cannot take them.
+    decodes : bool, default=False
+        It asks for the length of each sequence after v.
+    """
+
+    function: Callable
+    check: Callable
+    decodes: bool = False
+
+    @property
+    def name(self):
+        return self.function.__name__
+
+    @functools.cached_property
+    def options(self):
+        return set(inspect.signature(self.function).parameters)
+
+    def refusal(self, q, k, v, options):
+        """Why the function cannot take a problem, or None."""
+        missing = [x for x in options if x not in self.options]
+        if missing:
+            return f"{self.name} has no {', '.join(missing)}"
+        try:
+            self.check(q, k, v, options.get("softmax_scale"))
+        except (TypeError, ValueError, RuntimeError) as error:
+            return str(error)
+        return None
+
+    def __call__(self, q, k, v, **options):
+        if self.decodes:
+            seq_lens = arrays.full(q, (q.shape[0],), k.shape[1], np.int32)
+            return self.function(q, k, v, seq_lens, **options)
+        return self.function(q, k, v, **options)
+
+
+def _anything(q, k, v, softmax_scale):
+    pass
+
+
+def _few_queries(q, k, v, softmax_scale):
+    if q.shape[1] > FEW_QUERIES:
+        raise ValueError(f"splits the keys, for at most {FEW_QUERIES} queries, got {q.shape[1]}")
+
+
+def _tensor_core(name, supported, max_head_dim=256, first=_anything):
+    def check(q, k, v, softmax_scale):
+        first(q, k, v, softmax_scale)
+        checks.check_tensor_core(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
+        checks.check_positive_scale(softmax_scale, q.shape[3])
+        for x_name, x in (("q", q), ("k", k), ("v", v)):
+            checks.check_aligned(x_name, x)
+
+    return check
+
+
+CANDIDATES = {
+    candidate.name: candidate
+    for candidate in (
+        Candidate(flash_attn_v2, _anything),
+        Candidate(flash_attn_simt, _anything),
+        Candidate(flash_attn_mma, _tensor_core("flash_attn_mma", AMPERE)),
+        Candidate(flash_attn_wgmma, _tensor_core("flash_attn_wgmma", HOPPER)),
+        Candidate(flash_attn_ws, _tensor_core("flash_attn_ws", HOPPER)),
+        Candidate(
+            flash_attn_persistent, _tensor_core("flash_attn_persistent", HOPPER, MAX_HEAD_DIM)
+        ),
+        Candidate(flash_decode_wide, _few_queries, decodes=True),
+        Candidate(
+            flash_decode_mma,
+            _tensor_core("flash_decode_mma", AMPERE, first=_few_queries),
+            decodes=True,
+        ),
+    )
+}
+
+
+@arrays.replayed
+def flash_attn(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """Attention by the fastest kernel there is for these arrays and options: see `which`.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_v2`.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    mask = causal, window_size, softcap, alibi_slopes
+    options = _checked(q, k, v, *mask, softmax_scale)
+    return CANDIDATES[_choose(q, k, v, options).kernel](q, k, v, **options)
+
+
+def which(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """Say which kernel `flash_attn` runs for these arguments, and why.
+
+    Parameters
+    ----------
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn`.
+
+    Returns
+    -------
+    Choice
+        `print` it: the kernel, the reason, and why others cannot be taken.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `flash_attn` does.
+    """
+    mask = causal, window_size, softcap, alibi_slopes
+    return _choose(q, k, v, _checked(q, k, v, *mask, softmax_scale))
+
+
+def _checked(q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale):
+    """The options that change anything, once all arguments are known to be good."""
+    checks.check_qkv(q, k, v)
+    (causal, window_size, softcap, _), _ = checks.check_mask(
+        q, causal, window_size, softcap, alibi_slopes
+    )
+    checks.check_softmax_scale(softmax_scale, q.shape[3])
+    options = {
+        "causal": causal or None,
+        "window_size": None if window_size == (-1, -1) else window_size,
+        "softcap": softcap or None,
+        "alibi_slopes": alibi_slopes,
+        "softmax_scale": softmax_scale,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _choose(q, k, v, options):
+    refused = {name: x.refusal(q, k, v, options) for name, x in CANDIDATES.items()}
+    able = [name for name, why in refused.items() if why is None]
+    on_gpu = arrays.library_of(q) != "numpy" and arrays.gpu_available()
+    record = _table()["gpu" if on_gpu else "cpu"]
+    bounded = any(name in options for name in ("causal", "window_size"))
+    row = most_like(record["rows"], able, q, k, bounded)
+    times = {name: ms for name, ms in row["ms"].items() if name in able}
+    kernel = min(times, key=times.get)
+    reason = (
+        f"quickest of {len(times)}, {times[kernel]} ms, at the measured problem most like this "
+        f"one: {_described(row)}; {record['machine']}"
+    )
+    return Choice(kernel, reason, {name: why for name, why in refused.items() if why})
+
+
+@functools.cache
+def _table():
+    return json.loads(TABLE.read_text())
+
+
+def most_like(rows, able, q, k, bounded):
+    """The measured problem nearest to one, among those where a kernel that is able was timed."""
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    dtype = "float32" if arrays.dtype_name(q) == "float32" else "float16"  # and bfloat16 like it
+
+    def distance(row):
+        sizes = (
+            (head_dim, row["head_dim"]),
+            (seqlen_q, row["seqlen_q"]),
+            (k.shape[1], row["seqlen_k"]),
+            (batch * num_heads, row["batch"] * row["num_heads"]),
+        )
+        far = sum(abs(math.log2(max(a, 1) / b)) for a, b in sizes)
+        return far + OTHER_MASK * (bounded != row["causal"])
+
+    rows = [row for row in rows if set(row["ms"]) & set(able)]
+    of_dtype = [row for row in rows if row["dtype"] == dtype]
+    return min(of_dtype or rows, key=distance)
+
+
+def _described(row):
+    return (
+        f"{row['dtype']}, batch {row['batch']}, {row['seqlen_q']} queries, {row['seqlen_k']} keys, "
+        f"{row['num_heads']} heads of {row['head_dim']}{', causal' if row['causal'] else ''}"
+    )

@@ -1,0 +1,128 @@
+"""flash_attn takes the kernel that the table calls quickest, of those that can; which says so."""
+
+import json
+
+import numpy as np
+import pytest
+from cases import MASKS, SHAPES, check_forward, make_qkv, mask_options
+from test_checks import K, X
+
+import fa_numba
+from fa_numba import arrays, dispatch
+
+TABLE = json.loads(dispatch.TABLE.read_text())
+ROWS = [
+    pytest.param(part, row, id=f"{part}-{i}")
+    for part in TABLE
+    for i, row in enumerate(TABLE[part]["rows"])
+]
+
+
+def problem(row):
+    """Arrays of a measured problem's shape that take no memory."""
+    batch, heads, head_dim = row["batch"], row["num_heads"], row["head_dim"]
+    one = np.zeros((1, 1, 1, head_dim), row["dtype"])
+    q, k = (
+        np.broadcast_to(one, (batch, row[n], heads, head_dim)) for n in ("seqlen_q", "seqlen_k")
+    )
+    return q, k, k
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.danger)
+@pytest.mark.parametrize("causal", [False, True])
+def test_any_shape(shape, causal):
+    check_forward(
+        fa_numba.flash_attn, *make_qkv(np.random.default_rng(0), *shape.sizes), causal=causal
+    )
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("seqlen_q", [1, 40])
+def test_any_mask(mask, seqlen_q):
+    qkv = make_qkv(np.random.default_rng(0), 2, seqlen_q, 40, 4, 2, 16)
+    check_forward(fa_numba.flash_attn, *qkv, **mask_options(mask, 4))
+
+
+@pytest.mark.parametrize("part, row", ROWS)
+def test_a_measured_problem_gets_what_was_quickest_there(part, row):
+    kernels = [name for name in row["ms"] if name in dispatch.CANDIDATES]
+    found = dispatch.most_like(TABLE[part]["rows"], kernels, *problem(row)[:2], row["causal"])
+    assert found == row
+
+
+@pytest.mark.parametrize("part, row", ROWS)
+def test_every_time_is_of_a_kernel_that_there_is(part, row):
+    assert row["ms"] and set(row["ms"]) <= set(dispatch.CANDIDATES)
+    assert all(ms > 0 for ms in row["ms"].values())
+
+
+def test_a_kernel_that_cannot_is_not_taken(monkeypatch):
+    x = np.ones((1, 20, 2, 8), np.float32)
+    monkeypatch.setattr(
+        dispatch,
+        "_table",
+        lambda: {
+            "cpu": {
+                "machine": "a clock",
+                "rows": [
+                    {
+                        "dtype": "float32",
+                        "batch": 1,
+                        "seqlen_q": 20,
+                        "seqlen_k": 20,
+                        "num_heads": 2,
+                        "head_dim": 8,
+                        "causal": False,
+                        "ms": {"flash_attn_mma": 1.0, "flash_attn_simt": 2.0, "flash_attn_v2": 3.0},
+                    },
+                ],
+            }
+        },
+    )
+    choice = fa_numba.which(x, x, x)
+    assert choice.kernel == "flash_attn_simt"
+    assert "quickest of 2, 2.0 ms" in choice.reason and "a clock" in choice.reason
+    assert "must be GPU arrays" in choice.refused["flash_attn_mma"]
+    assert "at most 16 queries, got 20" in choice.refused["flash_decode_wide"]
+    assert "flash_attn_v2" not in choice.refused
+    assert str(choice).splitlines()[0].startswith("flash_attn_simt: quickest")
+
+
+def test_an_option_that_a_kernel_has_not_got():
+    kernel = dispatch.Candidate(lambda q, k, v, causal: None, lambda *args: None)
+    assert kernel.refusal(None, None, None, {"causal": True}) is None
+    assert "has no window_size, softcap" in kernel.refusal(
+        None, None, None, {"window_size": (1, 1), "causal": True, "softcap": 1.0}
+    )
+
+
+def test_the_nearest_problem():
+    def row(**sizes):
+        of = {"dtype": "float32", "batch": 1, "seqlen_q": 64, "seqlen_k": 64, "num_heads": 4}
+        return of | {"head_dim": 64, "causal": False, "ms": {"a": 1.0}} | sizes
+
+    rows = [
+        row(),
+        row(seqlen_q=1, seqlen_k=4096),
+        row(causal=True),
+        row(dtype="float16"),
+        row(head_dim=256, ms={"b": 1.0}),
+        row(batch=64),
+    ]
+
+    def nearest(*shape, dtype=np.float32, kernels=("a", "b"), seqlen_k=64, bounded=False):
+        q, k = np.zeros(shape, dtype), np.zeros((1, seqlen_k, 1, 1), dtype)
+        return rows.index(dispatch.most_like(rows, kernels, q, k, bounded))
+
+    assert nearest(1, 50, 4, 64) == 0
+    assert nearest(1, 50, 4, 64, dtype=np.float16) == 3
+    assert nearest(1, 50, 4, 64, bounded=True) == 2
+    assert nearest(1, 2, 4, 64, seqlen_k=9999) == 1
+    assert nearest(32, 80, 4, 64) == 5
+    assert nearest(1, 50, 4, 200) == 4
+    assert nearest(1, 50, 4, 200, kernels=["a"]) == 0
+
+
+def test_which_makes_nothing(monkeypatch):
+    monkeypatch.setattr(arrays, "launch", None)
+    assert fa_numba.which(X, K, K, softcap=1.0, softmax_scale=-1).kernel in dispatch.CANDIDATES
