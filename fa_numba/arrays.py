@@ -9,6 +9,7 @@ import contextlib
 import functools
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,13 +163,26 @@ def compute_capability(x):
 
 
 def address_and_strides(x):
-    """Where the first element of a GPU array is, and its strides in bytes."""
+    """Where the first element of a GPU array is, and its strides in bytes.
+
+    What a `replayed` function does may follow from the address modulo 16, not from the rest of it.
+    """
     match library_of(x):
         case "torch":
-            return x.data_ptr(), tuple(n * x.element_size() for n in x.stride())
+            address, strides = x.data_ptr(), tuple(n * x.element_size() for n in x.stride())
         case "cupy":
-            return x.data.ptr, tuple(x.strides)
-    return x.device_ctypes_pointer.value or 0, tuple(x.strides)
+            address, strides = x.data.ptr, tuple(x.strides)
+        case _:
+            address, strides = x.device_ctypes_pointer.value or 0, tuple(x.strides)
+    if recording := replay.current():
+        recording.looked_at(x, address)
+    return address, strides
+
+
+def is_capturing(x):
+    """True while what is enqueued on the current stream of an array's library becomes a graph."""
+    library = library_of(x)
+    return library in _AGAIN and _AGAIN[library].is_capturing(_PLACE[library](x)[2])
 
 
 def num_sms(x):
@@ -208,7 +222,7 @@ def empty(like, shape, dtype=np.float32):
     """
     made = _empty(like, shape, dtype)
     if recording := replay.current():
-        recording.allocated(made, "empty", shape, dtype)
+        recording.allocated(made, _AGAIN[library_of(like)].empty(tuple(shape), made.dtype))
     return made
 
 
@@ -229,7 +243,7 @@ def full(like, shape, value, dtype=np.float32):
     """An array like `empty` makes, every element set to `value`."""
     made = _full(like, shape, value, dtype)
     if recording := replay.current():
-        recording.allocated(made, "full", shape, value, dtype)
+        recording.allocated(made, lambda like: _full(like, shape, value, dtype))
     return made
 
 
@@ -374,67 +388,150 @@ def replayed(function):
     @functools.wraps(function)
     def call(*args, **options):
         library = library_of(args[0]) if args else None
-        if library not in _ADDRESS or not launching.enabled or replay.current():
+        if library not in _AGAIN or not launching.enabled or replay.current():
             return function(*args, **options)
-        arguments, key = _seen(args, options)
         try:
-            recording = recordings.get(key, key and NEW)
-        except TypeError:  # an option that cannot be compared
-            recording = None
+            arguments, key = _seen(library, args, options)
+            recording = recordings.get(key, NEW)
+        except (AttributeError, RuntimeError, TypeError):  # what cannot be compared
+            return function(*args, **options)
         if recording is NEW:
+            if len(set(map(id, arguments))) < len(arguments):  # which is which cannot be told
+                return function(*args, **options)
             if len(recordings) >= MAX_RECORDINGS:
                 recordings.clear()
-            with replay.Recording(arguments) as recording:
+            with replay.Recording(arguments, _AGAIN[library]) as recording:
                 result = function(*args, **options)
             recordings[key] = recording.finish(result)
             return result
         if recording:
-            done, result = _do_again(recording, arguments, library)
-            if done:
-                return result
+            try:
+                return _do_again(recording, arguments, library)
+            except replay.RefusedError:
+                pass
         return function(*args, **options)
 
     return call
 
 
-def _seen(args, options):
-    """The arrays of a call, and all that decides what it does; None where that cannot be told."""
-    arguments, key = list(args), [signature(x) for x in args]
-    told = None not in key
+def _seen(library, args, options):
+    """The arrays of a call, and all that decides what it does; an error where that is unknown."""
+    arguments, kind, look = list(args), type(args[0]), _SIGNATURE[library]
+    key = [kind]
+    for x in args:
+        if type(x) is not kind:
+            raise TypeError
+        key.append(look(x))
     for name, value in options.items():
-        kind = type(value)
-        if kind in (bool, int, float, type(None)):
-            key += name, kind, value
-        elif kind is tuple:
-            key += name, value, *map(type, value)
-        else:
-            seen = signature(value)
-            key += name, seen
+        if type(value) is kind:
+            key += name, look(value)
             arguments.append(value)
-            told = told and seen is not None
-    return arguments, tuple(key) if told else None
+        elif type(value) is tuple:
+            key += name, value, *map(type, value)
+        elif type(value) in (bool, int, float, type(None)):
+            key += name, type(value), value
+        else:
+            raise TypeError
+    return arguments, tuple(key)
 
 
 def _do_again(recording, known, library):
-    """Whether it could be done, and its result; to the arguments in `known` come the new arrays."""
+    """Its result; to the arguments in `known` come the new arrays."""
     device, current, stream = _PLACE[library](known[0])
     if device != current:
-        return False, None
-    address = _ADDRESS[library]
-    for kind, *step in recording.steps:
-        if kind == "launch":
-            plan, values, places = step
-            values = values.copy()
-            for i, place in places:
-                values[i] = address(known[place])
-            if not plan.launch(values, launching.stream_at(stream)):
-                return False, None
-        else:
-            known.append((_empty if kind == "empty" else _full)(known[0], *step))
+        raise replay.RefusedError
+    for place, remainder in recording.remainders:
+        if _AGAIN[library].address(known[place]) % 16 != remainder:
+            raise replay.RefusedError
+    for step in recording.steps:
+        step(known, stream)
     places = recording.results
-    return True, tuple(known[i] for i in places) if isinstance(places, list) else known[places]
+    return tuple([known[i] for i in places]) if type(places) is list else known[places]
 
 
+@dataclass(frozen=True)
+class Again:
+    """The short way to do again what a library's arrays went through, on their own device.
+
+    Attributes
+    ----------
+    address : callable
+        Of an array.
+    empty : callable
+        ``empty(shape, dtype)`` is a function of an array like which to allocate.
+    launch : callable
+        ``launch(plan, values, arrays, numbers)`` is a step of a `replay.Recording`; both lists hold
+        (place among the values, place among what is known).
+    is_capturing : callable
+        Of the address of a stream.
+    """
+
+    address: Callable
+    empty: Callable
+    launch: Callable
+    is_capturing: Callable
+
+
+def _launch_on_torch(plan, values, arrays, numbers):
+    def launch(known, stream):
+        given = values.copy()
+        for i, place in arrays:
+            given[i] = known[place].data_ptr()
+        for i, place in numbers:
+            given[i] = known[place]
+        if not plan.launch(given, launching.stream_at(stream)):
+            raise replay.RefusedError
+
+    return launch
+
+
+def _launch_on_cupy(plan, values, arrays, numbers):
+    """By CuPy's call of the driver, which is the shorter one."""
+    cupy_driver = sys.modules["cupy"].cuda.driver
+    launch_kernel, lock, write = cupy_driver.launchKernel, plan.lock, plan.write
+    function, sizes, where = plan.handle, plan.sizes, plan.where
+
+    def launch(known, stream):
+        given = values.copy()
+        for i, place in arrays:
+            given[i] = known[place].data.ptr
+        for i, place in numbers:
+            given[i] = known[place]
+        try:
+            with lock:
+                write(*given)
+                launch_kernel(function, *sizes, stream, where, 0)
+        except cupy_driver.CUDADriverError as error:
+            plan.refused(launching.driver.CUresult(error.status))
+            raise replay.RefusedError from None
+
+    return launch
+
+
+def _empty_cupy(shape, dtype):
+    ndarray = sys.modules["cupy"].ndarray
+    return lambda like: ndarray(shape, dtype)
+
+
+def _empty_torch(shape, dtype):
+    empty = sys.modules["torch"].empty
+    return lambda like: empty(shape, dtype=dtype, device=like.device)
+
+
+_AGAIN = {
+    "cupy": Again(
+        lambda x: x.data.ptr,
+        _empty_cupy,
+        _launch_on_cupy,
+        lambda stream: bool(stream and sys.modules["cupy"].cuda.runtime.streamIsCapturing(stream)),
+    ),
+    "torch": Again(
+        lambda x: x.data_ptr(),
+        _empty_torch,
+        _launch_on_torch,
+        lambda stream: sys.modules["torch"].cuda.is_current_stream_capturing(),
+    ),
+}
 # Device of an array, the current device, and its current stream, as numbers.
 _PLACE = {
     "cupy": lambda x: (
@@ -449,7 +546,6 @@ _PLACE = {
     ),
     "numba": lambda x: 2 * (cuda.get_current_device().id,) + (0,),
 }
-_ADDRESS = {"cupy": lambda x: x.data.ptr, "torch": lambda x: x.data_ptr()}
 # What decides how an array is launched on, in its library's terms, and its address.
 _DESCRIPTION = {
     "cupy": lambda x: ((x.shape, x.strides, x.dtype), x.data.ptr),

@@ -16,6 +16,7 @@ address, its shape and its strides in bytes; a scalar is itself.
 import ctypes
 import functools
 import math
+import struct
 import threading
 
 import numpy as np
@@ -56,23 +57,25 @@ class Plan:
     """
 
     def __init__(self, function, grid, block, shared_bytes, arguments):
-        self.function = function
+        self.function, self.handle = function, int(function)
         self.sizes = (*_three(grid), *_three(block), shared_bytes)
-        self.lock = threading.Lock()  # two threads must not write the parameters at once
-        self.parameters, self.variable = [], []
-        for argument in arguments:
+        self.lock = threading.Lock()  # two threads must not write the values at once
+        values = (ctypes.c_int64 * len(arguments))()  # 8 bytes for each, whatever its type
+        formats, self.parameters = "", []
+        for place, argument in enumerate(arguments):
+            value = ctypes.c_int64.from_buffer(values, 8 * place)
             if isinstance(argument, tuple):
                 shape, strides, dtype = argument
-                address = ctypes.c_int64()
                 constants = (0, 0, math.prod(shape), dtype.itemsize)
                 self.parameters += map(ctypes.c_int64, constants)
-                self.parameters.append(address)
+                self.parameters.append(value)
                 self.parameters += map(ctypes.c_int64, (*shape, *strides))
-                self.variable.append(address)
+                formats += "q"
             else:
-                scalar = _ctype(argument)()
-                self.parameters.append(scalar)
-                self.variable.append(scalar)
+                scalar = _ctype(argument)
+                self.parameters.append(value)
+                formats += f"{scalar._type_}{8 - ctypes.sizeof(scalar)}x"
+        self.write = functools.partial(struct.Struct(formats).pack_into, values, 0)
         addresses = map(ctypes.addressof, self.parameters)
         self.pointers = (ctypes.c_void_p * len(self.parameters))(*addresses)
         self.where = ctypes.addressof(self.pointers)
@@ -80,8 +83,7 @@ class Plan:
     def launch(self, values, stream):
         """Enqueue with an address for each array and a number for each scalar; True if done."""
         with self.lock:
-            for parameter, value in zip(self.variable, values, strict=True):
-                parameter.value = value
+            self.write(*values)
             (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, self.where, 0)
         if error:
             return self.refused(error)

@@ -1,8 +1,9 @@
 """What a call did on a GPU, to be done again: the arrays that it allocated, and its launches.
 
-A function of this package looks at nothing of its GPU arrays but their layouts. A second call with
-the same layouts and the same options allocates the same arrays and makes the same launches, with
-other addresses. `arrays.replayed` notes that in the first call and does no more in the others.
+A function of this package looks at nothing of its GPU arrays but their layouts, whether they begin
+at a multiple of 16 bytes, and, for a tensor map, their addresses. A second call with the same
+layouts and the same options allocates the same arrays and makes the same launches, with other
+addresses. `arrays.replayed` notes that in the first call and does no more in the others.
 """
 
 import threading
@@ -12,25 +13,38 @@ import numpy as np
 _local = threading.local()
 
 
+class RefusedError(Exception):
+    """A call cannot be done again as it was noted. Nothing has been launched."""
+
+
 class Recording:
     """The steps of one call.
+
+    Parameters
+    ----------
+    arguments : list of array
+        No two of them the same object.
+    again : Again
+        How a library's arrays are allocated and launched on.
 
     Attributes
     ----------
     known : list of array
-        The call's arguments, then what it allocated.
-    steps : list of tuple
-        ("empty", shape, dtype) or ("full", shape, value, dtype) for an array; ("launch", plan,
-        values, places) for a launch, where `values` are what the plan takes, and `places` say which
-        of them is the address of which array.
+        The call's arguments, then what it allocated or computed from an address.
+    steps : list of callable
+        Each does one thing again, given such a list of another call, to which it adds what it
+        allocates, and the address of a stream.
+    remainders : list of (int, int)
+        Number of an argument whose address mattered, and the address modulo 16.
     complete : bool
         False where something was done that cannot be told by such steps.
     results : list of int, or int
         Numbers of the arrays that the call returned as a tuple, or of the one that it returned.
     """
 
-    def __init__(self, arguments):
-        self.known, self.steps, self.complete = list(arguments), [], True
+    def __init__(self, arguments, again):
+        self.known, self.again, self.num_arguments = list(arguments), again, len(arguments)
+        self.steps, self.remainders, self.complete = [], [], True
 
     def __enter__(self):
         _local.recording = self
@@ -41,19 +55,42 @@ class Recording:
 
     def place(self, x):
         """Number of an array; None for one that has come from elsewhere."""
-        places = [i for i, known in enumerate(self.known) if known is x]
-        self.complete = self.complete and bool(places)
-        return places[0] if places else None
+        for i, known in enumerate(self.known):
+            if known is x:
+                return i
+        self.complete = False
+        return None
 
-    def allocated(self, x, *step):
+    def looked_at(self, x, address):
+        """What was done may follow from the last bits of an argument's address."""
+        place = self.place(x)
+        if self.complete and place < self.num_arguments:  # an allocation begins at 256 bytes
+            self.remainders.append((place, address % 16))
+
+    def allocated(self, x, allocate):
+        """`allocate`, called with the first argument, makes an array like x."""
         self.known.append(x)
-        self.steps.append(step)
+        self.steps.append(lambda known, stream: known.append(allocate(known[0])))
+
+    def computed(self, number, x, compute):
+        """`number` is what ``compute(address of x, is a graph being captured)`` gave."""
+        place, address_of, is_capturing = self.place(x), self.again.address, self.again.is_capturing
+        self.known.append(number)
+        self.steps.append(
+            lambda known, stream: known.append(
+                compute(address_of(known[place]), is_capturing(stream))
+            )
+        )
 
     def launched(self, plan, arguments, values):
         """`arguments` are the arrays and scalars that the kernel was given, `values` their bits."""
-        scalars = (np.generic, bool, int, float)
-        places = [(i, self.place(x)) for i, x in enumerate(arguments) if not isinstance(x, scalars)]
-        self.steps.append(("launch", plan, list(values), places))
+        arrays, numbers = [], []
+        for i, x in enumerate(arguments):
+            if not isinstance(x, (np.generic, bool, int, float)):
+                arrays.append((i, self.place(x)))
+            else:
+                numbers += [(i, place) for place, known in enumerate(self.known) if known is x]
+        self.steps.append(self.again.launch(plan, list(values), arrays, numbers))
 
     def finish(self, result):
         """This recording, with the numbers of the arrays that the call returned; or False."""

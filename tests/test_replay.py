@@ -11,28 +11,55 @@ import fa_numba
 from fa_numba import arrays, launching
 
 
-class Plan:
-    """Keeps the values that it is launched with."""
+class Plan(launching.Plan):
+    """Keeps, by kernel, the values and streams that it is launched with; `handle` is its kernel."""
 
-    def __init__(self):
-        self.launches = []
+    def __init__(self, gpu, kernel, *launch):
+        super().__init__(7, *launch)
+        self.kernel, self.gpu, self.written = kernel, gpu, None
+        self.pack, self.write = self.write, self.keep
+        gpu.plans[self.where] = self
+
+    def keep(self, *values):
+        self.pack(*values)  # raises what the real one raises
+        self.written = list(values)
 
     def launch(self, values, stream):
-        self.launches.append((values, stream))
+        self.write(*values)
+        return self.enqueued(stream)
+
+    def enqueued(self, stream):
+        self.gpu.launches.setdefault(self.kernel, []).append((self.written, stream))
         return True
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Fake CuPy, and plans by kernel instead of launches; `gpu.calls` counts the real calls."""
-    gpu = types.SimpleNamespace(plans={}, calls=0)
+    """Fake CuPy, and a driver that keeps what it is given; `gpu.calls` counts the real calls."""
+    gpu = types.SimpleNamespace(launches={}, plans={}, calls=0, error=0)
 
     def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, in_bytes):
-        plan = gpu.plans.setdefault(kernel, Plan())
+        arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
+        plan = Plan(gpu, kernel, grid, block, shared_bytes, arguments)
         plan.launch(values, stream)
         return plan
 
-    monkeypatch.setitem(sys.modules, "cupy", fake_cupy([("enter device", 0)]))
+    class CUDADriverError(Exception):
+        status = property(lambda self: int(gpu.error))
+
+    def launch_kernel(function, *sizes_stream_where_extra):
+        *sizes, stream, where, extra = sizes_stream_where_extra
+        assert (function, extra, len(sizes)) == (7, 0, 7)
+        if gpu.error:
+            raise CUDADriverError
+        gpu.plans[where].enqueued(stream)
+
+    cupy = fake_cupy([("enter device", 0)])
+    cupy.cuda.driver = types.SimpleNamespace(
+        launchKernel=launch_kernel, CUDADriverError=CUDADriverError
+    )
+    gpu.cupy = cupy
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(launching, "enabled", True)
     monkeypatch.setattr(launching, "takes", lambda kernel: True)
     monkeypatch.setattr(launching, "launch", launch)
@@ -66,9 +93,9 @@ def test_a_second_call_has_new_results_and_the_same_launches(gpu):
         assert made.shape == (2, 3) and made.dtype == np.int32
         assert (ones.host == 1).all()
         pointers = [a.data.ptr for a in (x, y, made)]
-        assert len(gpu.plans["first"].launches) == turn + 1
-        assert gpu.plans["first"].launches[-1] == ([*pointers, 2.5], 11)
-        assert gpu.plans["second"].launches[-1] == ([made.data.ptr, ones.data.ptr], 11)
+        assert len(gpu.launches["first"]) == len(gpu.launches["second"]) == turn + 1
+        assert gpu.launches["first"][-1] == ([*pointers, 2.5], 11)
+        assert gpu.launches["second"][-1] == ([made.data.ptr, ones.data.ptr], 11)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +151,83 @@ def test_without_the_short_way_nothing_is_replayed(gpu, monkeypatch):
     assert gpu.calls == 2
 
 
+def test_two_calls_with_other_scalars_do_not_mix(gpu):
+    function = decorated(gpu)
+    x, y = cupy_array(2, 3), cupy_array(5)
+    for scale in (2.5, 3.5, 2.5, 3.5):
+        function(x, y, scale=scale)
+        assert gpu.launches["first"][-1][0][-1] == scale
+    assert gpu.calls == 2
+
+
+def test_the_same_array_twice_is_not_taken_for_two_arrays(gpu):
+    function = decorated(gpu)
+    x, y = cupy_array(2, 3), cupy_array(2, 3)
+    for turn, arguments in enumerate([(x, x), (x, y), (y, x), (x, x)]):
+        function(*arguments)
+        assert gpu.calls == min(turn + 1, 2)
+        values, _ = gpu.launches["first"][-1]
+        assert values[:2] == [a.data.ptr for a in arguments]
+
+
+def test_where_alignment_was_looked_at_another_one_is_called_again(gpu):
+    numbers = np.zeros(64, np.float16)
+    first = (-numbers.ctypes.data % 16) // 2
+
+    @arrays.replayed
+    def function(x):
+        gpu.calls += 1
+        address, _ = arrays.address_and_strides(x)
+        arrays.launch("aligned" if address % 16 == 0 else "other", (1,), (32,), x)
+        return x
+
+    for shift, calls in ((0, 1), (8, 1), (1, 2), (16, 2), (24, 2), (3, 3)):
+        function(CupyArray(numbers[first + shift : first + shift + 4]))
+        assert gpu.calls == calls
+    assert len(gpu.launches["aligned"]) == 4 and len(gpu.launches["other"]) == 2
+
+
+def test_what_is_computed_from_an_address_is_computed_again(gpu):
+    seen = []
+
+    def compute(address, capturing):
+        seen.append((address, capturing))
+        return np.uint64(address + 1)
+
+    @arrays.replayed
+    def function(x, y):
+        gpu.calls += 1
+        made = [compute(a.data.ptr, False) for a in (x, y)]
+        for a, number in zip((x, y), made, strict=True):
+            arrays.replay.current().computed(number, a, compute)
+        arrays.launch("kernel", (1,), (32,), made[1], x, made[0])
+        return x
+        return x
+
+    gpu.cupy.cuda.runtime.streamIsCapturing = lambda stream: int(stream == 11)
+    for turn in range(3):
+        x, y = cupy_array(2, 3), cupy_array(2, 3)
+        function(x, y)
+        addresses = [a.data.ptr for a in (x, y)]
+        assert gpu.calls == 1
+        assert seen == [(address, turn > 0) for address in addresses]
+        values, _ = gpu.launches["kernel"][-1]
+        assert values == [addresses[1] + 1, addresses[0], addresses[0] + 1]
+        seen.clear()
+
+
+def test_a_thread_without_a_context_is_helped_by_a_call(gpu):
+    function = decorated(gpu)
+    x, y = cupy_array(2, 3), cupy_array(5)
+    function(x, y)
+    gpu.error = launching.driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    function(x, y)
+    assert gpu.calls == 2
+    gpu.error = launching.driver.CUresult.CUDA_ERROR_LAUNCH_FAILED
+    with pytest.raises(RuntimeError, match=r"grid \(4, 1, 1\).*CUDA_ERROR_LAUNCH_FAILED"):
+        function(x, y)
+
+
 def test_an_error_is_raised_every_time(gpu):
     q, k = cupy_array(1, 3, 2, 4), cupy_array(1, 3, 2, 5)
     for _ in range(2):
@@ -140,21 +244,20 @@ def test_forward(gpu, name):
     for turn in range(1, 4):
         q, k, v = (cupy_array(1, 3, 2, 4) for _ in range(3))
         out, lse = getattr(fa_numba, name)(q, k, v, causal=True, alibi_slopes=slopes)
-        ((kernel, plan),) = gpu.plans.items()
-        values, _ = plan.launches[-1]
+        (launches,) = gpu.launches.values()
         pointers = {a.data.ptr for a in (q, k, v, out, lse, slopes)}
-        assert len(plan.launches) == turn and pointers <= set(values)
+        assert len(launches) == turn and pointers <= set(launches[-1][0])
         assert out.shape == q.shape and lse.shape == (1, 2, 3)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_backward(gpu, deterministic):
     for turn in range(1, 4):
-        q, k, v, out = (cupy_array(1, 3, 2, 4) for _ in range(4))
+        dout, q, k, v, out = (cupy_array(1, 3, 2, 4) for _ in range(5))
         lse = cupy_array(1, 2, 3)
         options = {"deterministic": deterministic}
-        gradients = fa_numba.flash_attn_bwd_simt(q, q, k, v, out, lse, **options)
-        assert len(gpu.plans) == 2 + deterministic
-        assert all(len(plan.launches) == turn for plan in gpu.plans.values())
-        given = {value for plan in gpu.plans.values() for value in plan.launches[-1][0]}
-        assert {x.data.ptr for x in (*gradients, q, k, v, out, lse)} <= given
+        gradients = fa_numba.flash_attn_bwd_simt(dout, q, k, v, out, lse, **options)
+        assert len(gpu.launches) == 2 + deterministic
+        assert all(len(launches) == turn for launches in gpu.launches.values())
+        given = {value for launches in gpu.launches.values() for value in launches[-1][0]}
+        assert {x.data.ptr for x in (*gradients, dout, q, k, v, out, lse)} <= given
