@@ -120,7 +120,7 @@ def compiled(name, head_dim, dtype, causal):
     else:
         sizes = flash_attn_persistent.tile_sizes(head_dim)
         kernel = flash_attn_persistent.make_flash_attn_persistent(head_dim, *sizes, causal, dtype)
-        args, cc = (MAP, MAP, MAP, MAP, float32_3d, *SIZES), (9, 0, "a")
+        args, cc = (MAP, MAP, MAP, MAP, float32_3d, *SIZES, types.float32), (9, 0, "a")
     ptx = compile_ptx(kernel, args, cc=cc)
     code = assemble(kernel, ptx, cc)
     assert code.registers <= stated_registers(kernel)
@@ -159,6 +159,29 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
     assert "C75" not in report  # ptxas serialises products, or ignores setmaxnreg
     if name in ("ws", "persistent"):
         assert exponentials_beside_p_v(code) >= 64  # one for each score of a thread
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, causal, window, softcap, alibi",
+    [
+        (128, False, (100, 50), 30.0, True),
+        (64, True, (511, -1), 30.0, True),
+        (64, False, (-1, -1), 0.0, True),
+    ],
+)
+def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
+    sizes = flash_attn_persistent.tile_sizes(head_dim)
+    kernel = flash_attn_persistent.make_flash_attn_persistent(
+        head_dim, *sizes, causal, "float16", window, softcap, alibi
+    )
+    slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
+    args, cc = (MAP, MAP, MAP, MAP, float32_3d, *SIZES, slopes), (9, 0, "a")
+    ptx = compile_ptx(kernel, args, cc=cc)
+    code = assemble(kernel, ptx, cc)
+    assert code.registers <= stated_registers(kernel)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in _ptxas(ptx, cc)[0]
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,18 @@ import functools
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32
 
-from fa_numba import arrays
+from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
-from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_tile
+from fa_numba.tensor_core.fragments import (
+    make_bend_tile,
+    make_fragment_functions,
+    make_mask_tile,
+    make_store_tile,
+)
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -73,12 +78,21 @@ def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
     return tiles + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES) + wgmma.GROUP_BYTES
 
 
+def paired(CAUSAL, WINDOW):
+    """Are there long and short tiles of queries, that a thread block takes in pairs?"""
+    left, right = WINDOW
+    return left < 0 and (CAUSAL or right >= 0)
+
+
 @functools.cache
-def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
+def make_flash_attn_persistent(
+    HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
     """The kernel for these compile-time constants; `shared_bytes` of shared memory.
 
     128 threads for each of CONSUMERS and for the producer. HEAD_DIM is a multiple of 8, DTYPE
-    "float16" or "bfloat16".
+    "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is not looked at, and may be
+    any scalar.
     """
     BLOCK_M = 64 * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
@@ -95,32 +109,33 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
-    clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
-    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    clear, _, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
+    mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
+    unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    PAIRED = paired(CAUSAL, WINDOW)
     load_tile = make_load_tile(NUM_BLOCKS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def num_tiles_of(last_row, seqlen_q, seqlen_k):
-        """Tiles of keys that some row up to this one sees; one if there is none, all masked."""
-        n_end = end_key(last_row + seqlen_k - seqlen_q, seqlen_k)
+    def first_tile_of(m_start, seqlen_q, seqlen_k):
+        """The first tile of keys that some row of a tile of queries sees."""
+        return int32(first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N)
+
+    @cuda.jit(device=True, forceinline=True)
+    def end_tile_of(m_start, seqlen_q, seqlen_k):
+        """The last one, plus 1. Where there is none, one tile is left to be masked as a whole."""
+        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True)
     def m_tile_of(step, num_m_tiles):
-        """The step-th tile of queries of a head; under a causal mask the last, the first, ..."""
-        if CAUSAL:
+        """The step-th tile of queries of a head; in pairs the last, the first, ..."""
+        if PAIRED:
             pair = step >> 1
             return pair if step & 1 else num_m_tiles - 1 - pair
         return step
-
-    @cuda.jit(device=True, forceinline=True)
-    def mask_tile(s, n_start, position, seqlen_k, lane):
-        """Mask what a row does not see; `position` is that of this lane's first row."""
-        if n_start + BLOCK_N > end_key(position - (lane >> 2), seqlen_k):  # of the warp's first row
-            for h in range(2):
-                mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
 
     @cuda.jit(device=True, forceinline=True)
     def phase(count, length):
@@ -129,7 +144,7 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_kernel(
-        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, scale
+        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, scale, alibi_slopes
     ):
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
@@ -140,7 +155,8 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                   Q, each stage of K, and of V
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
                   for two rows
-        HBM       Q, out, lse once; K and V once per tile of queries
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+                  of them sees
         paper     FlashAttention-3, Algorithm 2
         budget    168 registers at the start, REGISTERS after; one thread block per SM
         """
@@ -177,7 +193,7 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
             if tid == 0:
                 num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
                 # A unit is what a thread block takes at once: a tile of queries, or a pair.
-                num_parts = 2 if CAUSAL else 1
+                num_parts = 2 if PAIRED else 1
                 units_per_head = (num_m_tiles + num_parts - 1) // num_parts
                 num_units = units_per_head * num_heads * lse.shape[0]
                 queries, tile = 0, 0  # passed so far; their places in the rings
@@ -201,7 +217,8 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                             load_tile(q_rows, 64, q_map, m_start + 64 * w, head, b, full)
                         queries += 1
                         for n_tile in range(
-                            num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
+                            first_tile_of(m_start, seqlen_q, seqlen_k),
+                            end_tile_of(m_start, seqlen_q, seqlen_k),
                         ):
                             n_start = n_tile * BLOCK_N
                             stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
@@ -234,6 +251,7 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
             q_offset = (warpgroup - 1) * Q_BYTES
             out_rows = out_tile + q_offset + ((tid >> 5) & 3) * (16 * wgmma.ROW_BYTES)
 
+            unit = unit_of(scale)  # what one of s is worth
             queries, tile = 0, 0  # passed so far; their places in the rings
             while True:
                 slot = queries % SLOTS
@@ -242,6 +260,9 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     break
                 m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
                 position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
+                slope = alibi_slopes[head] if ALIBI else float32(0)
+                first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
+                end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
                 q = descriptor(ROW_MAJOR, q_tile + slot * SLOT_BYTES + q_offset)
                 clear(acc, m_i, l_i)
 
@@ -253,12 +274,12 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(k_empty + stage * BARRIER)
-                mask_tile(s, 0, position, seqlen_k, lane)
-                online_softmax(s, m_i, l_i, alpha, scale)
+                bend_tile(s, first_tile * BLOCK_N, position, slope, scale, lane)
+                mask_tile(s, first_tile * BLOCK_N, position, seqlen_k, lane)
+                online_softmax(s, m_i, l_i, alpha, unit)
                 pack_p(s, p)
 
-                num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-                for n_tile in range(1, num_tiles):
+                for n_tile in range(first_tile + 1, end_tile):
                     next_stage, next_parity = stage + 1, parity
                     if next_stage == STAGES:
                         next_stage, next_parity = 0, parity ^ 1
@@ -275,8 +296,9 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     wgmma_wait(1, s, S_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(k_empty + next_stage * BARRIER)
+                    bend_tile(s, n_tile * BLOCK_N, position, slope, scale, lane)
                     mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
-                    online_softmax(s, m_i, l_i, alpha, scale)  # while P V runs
+                    online_softmax(s, m_i, l_i, alpha, unit)  # while P V runs
                     # This wait could come later. Its loop keeps the compiler from moving the next
                     # one up, before the softmax, which would then not overlap with P V.
                     wait(v_full + next_stage * BARRIER, next_parity)
@@ -295,20 +317,31 @@ def make_flash_attn_persistent(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 wgmma_fence()  # P V of the last tile
                 multiply_registers(COLS, BLOCK_N, acc, p, v)
                 wgmma_commit()
-                finish_rows(m_i, l_i, inverse, lse, b, head, m_start + warp_row, lane, scale)
+                finish_rows(m_i, l_i, inverse, lse, b, head, m_start + warp_row, lane, unit)
                 wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(v_empty + stage * BARRIER)
                 m_warp = m_start + warp_row
                 store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
-                queries, tile = queries + 1, tile + num_tiles
+                queries, tile = queries + 1, tile + end_tile - first_tile
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
     return flash_attn_persistent_kernel
 
 
-def flash_attn_persistent(q, k, v, *, causal=False, softmax_scale=None):
+@arrays.replayed
+def flash_attn_persistent(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
     """FlashAttention-3, forward, by thread blocks that stay: float16, bfloat16 on Hopper GPUs.
 
     Parameters
@@ -319,6 +352,8 @@ def flash_attn_persistent(q, k, v, *, causal=False, softmax_scale=None):
         16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 128.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    window_size, softcap, alibi_slopes
+        As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
 
@@ -339,18 +374,22 @@ def flash_attn_persistent(q, k, v, *, causal=False, softmax_scale=None):
     out, lse, causal, scale = forward.prepare(
         "flash_attn_persistent", q, k, v, causal, softmax_scale, HOPPER, MAX_HEAD_DIM
     )
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     if k.shape[1] == 0:  # out is 0, lse is −inf already
         return out, lse
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, seqlen_k, num_kv_heads, _ = k.shape
     consumers, block_n = tile_sizes(head_dim)
-    kernel = make_flash_attn_persistent(head_dim, consumers, block_n, causal, arrays.dtype_name(q))
+    causal, *rest = mask
+    kernel = make_flash_attn_persistent(
+        head_dim, consumers, block_n, causal, arrays.dtype_name(q), *rest
+    )
     num_m_tiles = ceil_div(seqlen_q, 64 * consumers)
-    num_units = ceil_div(num_m_tiles, 2 if causal else 1) * num_heads * batch
+    num_units = ceil_div(num_m_tiles, 2 if paired(*mask[:2]) else 1) * num_heads * batch
     grid = (min(num_units, arrays.num_sms(q)),)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
     size = shared_bytes(head_dim, consumers, block_n)
     threads = (128 * (consumers + 1),)
-    arrays.launch(kernel, grid, threads, *maps, lse, *sizes, scale, shared_bytes=size)
+    arrays.launch(kernel, grid, threads, *maps, lse, *sizes, scale, slopes, shared_bytes=size)
     return out, lse

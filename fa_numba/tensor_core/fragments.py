@@ -16,6 +16,7 @@ import math
 import numpy as np
 from numba import cuda, float32, uint32, uint64
 
+from fa_numba.kernels import masks
 from fa_numba.tensor_core.barriers import fence_async_proxy
 from fa_numba.tensor_core.convert import exp2, store_global_b32
 from fa_numba.tensor_core.ldmatrix import stmatrix_x4
@@ -29,11 +30,14 @@ from fa_numba.tensor_core.tma import (
 )
 
 FULL_WARP = 0xFFFFFFFF
-LN2 = np.float32(math.log(2))
+LN2, LOG2_E = np.float32(math.log(2)), np.float32(math.log2(math.e))
 NEG_INF = np.float32(-np.inf)
 # A score far below any real one. Not −inf: under fastmath the compiler may assume there is none.
 MASKED = np.float32(-2e30)
 NO_KEY = np.float32(-1e30)  # m_i before the first key: 2^(MASKED − NO_KEY) is 0
+SMALL = np.float32(0.5)
+# tanh(x) / x in powers of x², for |x| <= SMALL: the least relative error of four terms.
+TANH = tuple(map(np.float32, (0.99999946, -0.33326318, 0.13190297, -0.04440222)))
 
 fragment_function = functools.partial(cuda.jit, device=True, forceinline=True, fastmath=True)
 
@@ -121,6 +125,123 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
                     p[k, 2 * j + h] = pack(s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1])
 
     return clear, mask, online_softmax, rescale, pack_p
+
+
+@functools.cache
+def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
+    """mask_tile(s, n_start, position, seqlen_k, lane): what a row does not see becomes MASKED.
+
+    Of a warp's 16 rows of scores, whose first column is key n_start; `position` is where this
+    lane's first row stands among the keys (`masks`). A tile that all of the warp's rows see whole
+    is left as it is, for two comparisons.
+    """
+    S8 = BLOCK_N // 8
+    LEFT = WINDOW[0] >= 0
+    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+
+    @fragment_function()
+    def mask_tile(s, n_start, position, seqlen_k, lane):
+        first_row = position - (lane >> 2)  # of the warp
+        n_end = n_start + BLOCK_N
+        if n_end > end_key(first_row, seqlen_k):
+            for h in range(2):
+                end = end_key(position + 8 * h, seqlen_k) - n_start - 2 * (lane & 3)
+                for j in range(S8):
+                    for c in range(2):
+                        if 8 * j + c >= end:
+                            s[j, 2 * h + c] = MASKED
+        if LEFT and n_start < first_key(first_row + 15):
+            for h in range(2):
+                first = first_key(position + 8 * h) - n_start - 2 * (lane & 3)
+                for j in range(S8):
+                    for c in range(2):
+                        if 8 * j + c < first:
+                            s[j, 2 * h + c] = MASKED
+
+    return mask_tile
+
+
+@functools.cache
+def make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
+    """What becomes of the scores of a tile before they are masked: softcap, then ALiBi.
+
+    Products on tensor cores leave s = q·k, and the scale goes into the powers of 2: a score is
+    s · scale, with scale = softmax_scale · log2 e. What is bent needs another one.
+
+    Returns
+    -------
+    unit_of(scale)
+        What one of s is worth in powers of 2, after `bend_tile`: the `scale` for the softmax.
+    bend_tile(s, n_start, position, slope, scale, lane)
+        Of a warp's 16 rows of scores, whose first column is key n_start; `position` is where this
+        lane's first row stands among the keys (`masks`). `slope` is ALiBi's for the head.
+    """
+    S8 = BLOCK_N // 8
+    CAPPED, UNIT = SOFTCAP > 0, np.float32(SOFTCAP * LOG2_E)
+    _, after = WINDOW
+    ONE_SIDED = CAUSAL or after == 0  # no key beyond the position is seen
+    cap_tile = make_cap_tile(BLOCK_N)
+
+    @fragment_function()
+    def unit_of(scale):
+        return UNIT if CAPPED else scale
+
+    @fragment_function()
+    def bend_tile(s, n_start, position, slope, scale, lane):
+        if CAPPED:
+            cap_tile(s, scale / UNIT)
+        if ALIBI:
+            first = position - (lane >> 2) - n_start  # distance of the warp's first row
+            slope *= LOG2_E / unit_of(scale)
+            if ONE_SIDED or first >= BLOCK_N or first + 15 < 0:  # all keys lie to one side
+                toward = slope if ONE_SIDED or first >= 0 else -slope
+                for h in range(2):
+                    base = toward * float32(position + 8 * h - n_start - 2 * (lane & 3))
+                    for j in range(S8):
+                        for c in range(2):  # fma: products apart would be kept in registers
+                            away = cuda.fma(toward, float32(8 * j + c), -base)
+                            s[j, 2 * h + c] += away
+            else:
+                for h in range(2):
+                    distance = float32(position + 8 * h - n_start - 2 * (lane & 3))
+                    for j in range(S8):
+                        for c in range(2):
+                            s[j, 2 * h + c] -= slope * abs(distance - float32(8 * j + c))
+
+    return unit_of, bend_tile
+
+
+@functools.cache
+def make_cap_tile(BLOCK_N):
+    """cap_tile(s, scale): s <- tanh(scale s).
+
+    The special function unit is busy with the exponentials, and a tanh by it is two more, so that a
+    warp whose scores are all small (|scale s| <= SMALL) takes a polynomial, 5e-7 off; the others
+    1 − 2 / (e^(2 x) + 1).
+    """
+    S8 = BLOCK_N // 8
+
+    @fragment_function()
+    def cap_tile(s, scale):
+        largest = float32(0)
+        for j in range(S8):
+            for r in range(4):
+                largest = max(largest, abs(s[j, r]))
+        if cuda.all_sync(FULL_WARP, largest * scale <= SMALL):
+            square = scale * scale
+            t0, t1 = TANH[0] * scale, TANH[1] * scale * square
+            t2, t3 = TANH[2] * scale * square * square, TANH[3] * scale * square * square * square
+            for j in range(S8):
+                for r in range(4):
+                    x = s[j, r] * s[j, r]
+                    s[j, r] *= t0 + x * (t1 + x * (t2 + x * t3))
+        else:
+            scale *= float32(2) * LOG2_E
+            for j in range(S8):
+                for r in range(4):
+                    s[j, r] = float32(1) - float32(2) / (exp2(s[j, r] * scale) + float32(1))
+
+    return cap_tile
 
 
 @functools.cache
