@@ -6,7 +6,7 @@ PTX ISA: "Data movement and conversion instructions: cvt, st"; "Floating-point i
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from fa_numba.tensor_core.ptx import statement
+from fa_numba.tensor_core.ptx import read, statement
 
 
 @intrinsic
@@ -32,6 +32,17 @@ def _pack(kind):
 
 
 @intrinsic
+def pack_e4m3x4(typingctx, x0, x1, x2, x3):
+    """Round four float32 to e4m3, beyond ±448 to ±448, into one register, x0 in the low byte."""
+    text = (
+        "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, <x1>, <x0>; "
+        "cvt.rn.satfinite.e4m3x2.f32 high, <x3>, <x2>; mov.b32 <result>, {low, high}; }"
+    )
+    x = types.float32
+    return statement(text, result=types.uint32, pure=True, x0=x, x1=x, x2=x, x3=x)
+
+
+@intrinsic
 def exp2(typingctx, x):
     """2^x by the special function unit: one instruction, about 2 units in the last place off."""
     return statement(
@@ -50,3 +61,30 @@ def store_global_b32(typingctx, address, x):
     x : uint32
     """
     return statement("st.global.b32 [<address>], <x>;", address=types.uint64, x=types.uint32)
+
+
+@intrinsic
+def store_global_b128(typingctx, address, x):
+    """Store 16 bytes.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 16.
+    x : local array of 4 uint32
+    """
+    return statement("st.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4))
+
+
+@intrinsic
+def load_global_b32(typingctx, address):
+    """Load 4 bytes.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 4.
+    """
+    return statement(
+        "ld.global.b32 <result>, [<address>];", result=types.uint32, address=types.uint64
+    )

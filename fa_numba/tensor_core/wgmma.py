@@ -29,6 +29,18 @@ the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). A descriptor of 
     bits 32–45   stride byte offset / 16: from 8 rows to the next 8
     bits 62–63   1: swizzled in rows of 128 bytes
 
+With 8-bit floats, e4m3, an instruction takes 32 columns of A instead of 16, and the rows of both
+matrices must lie along the sum. Their tiles here are not swizzled: made of chunks of 16 columns,
+each with all its rows of 16 bytes one after the other, they can be copied as they are, and 8 rows
+of a chunk lie in all 32 banks anyway. Bits 62–63 of the descriptor are 0, its leading byte offset
+is that from one chunk to the next, its stride byte offset 128. A in registers is
+
+              4 c' ... 4 c'+3    16+4 c' ... 16+4 c'+3      with c' = lane % 4
+    row g     a0                 a2
+    row g+8   a1                 a3
+
+which is not where a product's result lies: its columns must be counted anew (`slots`).
+
 PTX ISA: "Asynchronous warpgroup level matrix instructions".
 """
 
@@ -40,11 +52,17 @@ from fa_numba.tensor_core.ptx import Fragment, literal, statement, tied, written
 
 ROW_BYTES = 128  # of a block: 64 elements
 GROUP_BYTES = 8 * ROW_BYTES  # the rows over which the swizzle repeats
+CHUNK_BYTES = 16  # of a row, in a tile of 8-bit floats
 
 
 def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
     """The constant part of a descriptor, to which `descriptor` adds the address."""
     return (1 << 62) | (stride_bytes >> 4 << 32) | (leading_bytes >> 4 << 16)
+
+
+def chunk_descriptor_bits(num_rows):
+    """The same for a tile of 8-bit floats of `num_rows` rows."""
+    return (8 * CHUNK_BYTES >> 4 << 32) | (num_rows * CHUNK_BYTES >> 4 << 16)
 
 
 def column_bytes(col, num_rows):
@@ -153,6 +171,67 @@ def wgmma_bf16_registers(typingctx, n, k, d, a, b):
     return _registers_shared("bf16", n, k, d, a, b)
 
 
+@intrinsic
+def wgmma_e4m3(typingctx, n, k, d, a, b):
+    """d = A Bᵀ, e4m3, both in shared memory.
+
+    Parameters
+    ----------
+    n, k : int, compile-time constants
+        Multiples of 8 and of 32.
+    d : local array of n // 2 float32
+        What it held is lost.
+    a, b : uint64
+        Descriptors of A (64, k) and B (n, k), made with ``chunk_descriptor_bits(rows)``.
+    """
+    rows = literal(n)
+    lines = [".reg .pred add; .reg .b64 a, b;"]
+    for col in range(0, literal(k), 32):
+        lines += [
+            f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
+            f"add.s64 a, <a>, {col * 64 >> 4}; add.s64 b, <b>, {col * rows >> 4};",
+            f"{_instruction('e4m3', n, 32)} <d>, a, b, add, 1, 1;",
+        ]
+    return statement(
+        "{ " + " ".join(lines) + " }",
+        n=n,
+        k=k,
+        d=written(d, rows // 2),
+        a=types.uint64,
+        b=types.uint64,
+    )
+
+
+@intrinsic
+def wgmma_e4m3_registers(typingctx, n, k, d, a, b):
+    """d += A Bᵀ, e4m3, A in registers, B in shared memory with its rows along the sum, too.
+
+    Parameters
+    ----------
+    n, k : int, compile-time constants
+    d : local array of n // 2 float32
+    a : local array of k // 8 uint32
+        For each 32 columns 4 registers of 4 e4m3.
+    b : uint64
+        Descriptor of B (n, k), made with ``chunk_descriptor_bits(n)``.
+    """
+    rows = literal(n)
+    lines = [".reg .pred add; .reg .b64 b; setp.ne.b32 add, 1, 0;"]
+    for col in range(0, literal(k), 32):
+        lines += [
+            f"add.s64 b, <b>, {col * rows >> 4};",
+            f"{_instruction('e4m3', n, 32)} <d>, <a{col // 32}>, b, add, 1, 1;",
+        ]
+    return statement(
+        "{ " + " ".join(lines) + " }",
+        n=n,
+        k=k,
+        d=tied(d, rows // 2),
+        a=Fragment(a, literal(k) // 8, parts=4),
+        b=types.uint64,
+    )
+
+
 def _shared_shared(kind, n, k, d, a, b):
     lines = [".reg .pred add; .reg .b64 a, b;"]
     for col in range(0, literal(k), 16):
@@ -189,5 +268,5 @@ def _registers_shared(kind, n, k, d, a, b):
     )
 
 
-def _instruction(kind, n):
-    return f"wgmma.mma_async.sync.aligned.m64n{literal(n)}k16.f32.{kind}.{kind}"
+def _instruction(kind, n, k=16):
+    return f"wgmma.mma_async.sync.aligned.m64n{literal(n)}k{k}.f32.{kind}.{kind}"

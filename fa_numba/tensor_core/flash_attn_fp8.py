@@ -1,0 +1,426 @@
+"""flash_attn_persistent on 8-bit floats: Q, K, V and P in e4m3, twice the products per cycle.
+
+flash_attn_wgmma       four warps multiply tiles in shared memory; TMA fetches the next
+flash_attn_ws          a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
+flash_attn_persistent  the next queries are on their way before these are done
+flash_attn_fp8         8 bits to an element, a scale for each tile               <- this file
+
+`quantize_fp8` rounds Q, K and V before. A tile of each has one scale, so that an outlier costs
+precision in its own tile alone, and it lies in memory in the order in which wgmma reads it: one
+bulk copy brings it. Against flash_attn_persistent
+
+- the scale of K enters the softmax scale of its tile. That of V, as its logarithm, is added to the
+  scores: P V then has it, and only the sum of P must be rid of it again;
+- P, at most 1, is multiplied by 2⁸, to use the range of e4m3. The shift of the exponent is part of
+  the one multiply-add that each score needs anyway;
+- wgmma holds D in pairs of columns, but wants an A of 8 bits in fours. A sum over keys does not
+  mind their order, so V was written with its keys as P holds them: P is packed in place;
+- out is accumulated by the tensor cores with about 14 bits.
+
+Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32, int32, uint8, uint32, uint64
+
+from fa_numba import arrays
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.tensor_core import forward, mbarrier, quantize_fp8, wgmma
+from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.tensor_core.convert import exp2, pack_e4m3x4
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.fragments import (
+    fragment_function,
+    make_fragment_functions,
+    make_store_tile,
+    over_quad_max,
+)
+from fa_numba.tensor_core.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.tensor_maps import tensor_map
+from fa_numba.tensor_core.tma import tma_store_wait_read
+from fa_numba.tensor_core.vectors import bulk_load
+from fa_numba.tensor_core.wgmma import (
+    chunk_descriptor_bits,
+    descriptor,
+    wgmma_commit,
+    wgmma_e4m3,
+    wgmma_e4m3_registers,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_with,
+)
+
+STAGES = 2  # of K, and of V
+SLOTS = 2  # of Q: the next queries are there before these are done
+# For 2 and 3 consumers: registers of a producer's and of a consumer's thread.
+REGISTERS = {2: (24, 240), 3: (32, 160)}
+P_SHIFT = np.float32(8)  # P is held as 2^8 P
+# Of a score, times log2 e, with its scale, before the first key. A masked score is below it for any
+# factor from LEAST_FACTOR on: fragments.MASKED · LEAST_FACTOR < NOTHING.
+NOTHING = np.float32(-1e15)
+LEAST_FACTOR = np.float32(1e-14)
+
+
+def tile_sizes(head_dim, causal):
+    """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
+    return (2, 128) if causal else (2, 192)
+
+
+def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
+    """Dynamic shared memory that a thread block asks for."""
+    queries = (SLOTS + 2) * 64 * CONSUMERS * HEAD_DIM  # out has 2 bytes to an element
+    keys = 2 * STAGES * BLOCK_N * HEAD_DIM
+    return queries + keys + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES) + wgmma.GROUP_BYTES
+
+
+@functools.cache
+def make_softmax(BLOCK_N):
+    """Functions for scores of BLOCK_N columns, as `fragments.make_fragment_functions` has them.
+
+    Returns
+    -------
+    online_softmax(s, m_i, l_i, alpha, factor, v_scale)
+        s becomes 2^8 P = 2^(factor s + log2 v_scale − m_i + 8). m_i has the factor in it, and l_i
+        is the sum of 2^8 P / v_scale, of this lane's part.
+    pack_p(s, p)
+        P in e4m3, as A of the next product: p of shape (BLOCK_N / 32, 4).
+    """
+    S8, P32 = BLOCK_N // 8, BLOCK_N // 32
+
+    @fragment_function()
+    def online_softmax(s, m_i, l_i, alpha, factor, v_scale):
+        bias = math.log2(v_scale)
+        inverse = float32(1) / v_scale
+        for h in range(2):
+            m_new = max(s[0, 2 * h], s[0, 2 * h + 1])
+            for j in range(1, S8):
+                m_new = max(m_new, max(s[j, 2 * h], s[j, 2 * h + 1]))
+            m_new = max(m_i[h], over_quad_max(m_new) * factor + bias)
+            alpha[h] = exp2(m_i[h] - m_new)
+            m_i[h] = m_new
+            shift = P_SHIFT + bias - m_new
+            l_ij = float32(0)
+            for j in range(S8):
+                for c in range(2):
+                    p = exp2(s[j, 2 * h + c] * factor + shift)
+                    s[j, 2 * h + c] = p
+                    l_ij += p
+            l_i[h] = alpha[h] * l_i[h] + l_ij * inverse
+
+    @fragment_function()
+    def pack_p(s, p):
+        for k in range(P32):
+            for half in range(2):  # of 32 columns
+                for h in range(2):
+                    j = 4 * k + 2 * half
+                    p[k, 2 * half + h] = pack_e4m3x4(
+                        s[j, 2 * h], s[j, 2 * h + 1], s[j + 1, 2 * h], s[j + 1, 2 * h + 1]
+                    )
+
+    return online_softmax, pack_p
+
+
+@functools.cache
+def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
+    """The kernel for these compile-time constants; `shared_bytes` of shared memory.
+
+    128 threads for each of CONSUMERS and for the producer. HEAD_DIM is 64 or 128, BLOCK_N a
+    multiple of 32, DTYPE, of out, "float16" or "bfloat16".
+    """
+    BLOCK_M = 64 * CONSUMERS
+    THREADS = 128 * (CONSUMERS + 1)
+    Q_BYTES = 64 * HEAD_DIM  # of one consumer
+    SLOT_BYTES = CONSUMERS * Q_BYTES
+    KV_BYTES = BLOCK_N * HEAD_DIM
+    Q, K, V = (chunk_descriptor_bits(rows) for rows in (64, BLOCK_N, HEAD_DIM))
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 8, HEAD_DIM // 2  # registers
+    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 32, 4), (HEAD_DIM // 8, 4)
+    BARRIER = mbarrier.BYTES
+    PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
+    pack = forward.pack_of(DTYPE)
+    clear, mask, _, rescale, _ = make_fragment_functions(BLOCK_N, HEAD_DIM, pack)
+    online_softmax, pack_p = make_softmax(BLOCK_N)
+    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def num_tiles_of(last_row, seqlen_q, seqlen_k):
+        """Tiles of keys that some row up to this one sees; one if there is none, all masked."""
+        n_end = end_key(last_row + seqlen_k - seqlen_q, seqlen_k)
+        return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
+
+    @cuda.jit(device=True, forceinline=True)
+    def m_tile_of(step, num_m_tiles):
+        """The step-th tile of queries of a head; under a causal mask the last, the first, ..."""
+        if CAUSAL:
+            pair = step >> 1
+            return pair if step & 1 else num_m_tiles - 1 - pair
+        return step
+
+    @cuda.jit(device=True, forceinline=True)
+    def mask_tile(s, n_start, position, seqlen_k, lane):
+        """Mask what a row does not see; `position` is that of this lane's first row."""
+        if n_start + BLOCK_N > end_key(position - (lane >> 2), seqlen_k):  # of the warp's first row
+            for h in range(2):
+                mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
+
+    @cuda.jit(device=True, forceinline=True)
+    def phase(count, length):
+        """Parity of the phase in which a ring's stage is filled the count-th time."""
+        return (count // length) & 1
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_fp8_kernel(
+        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, scale
+    ):
+        """A thread block works through tiles of queries, each with its tiles of K and V.
+
+        grid      (at most one per SM,); warpgroup 0 loads, the others compute
+        shared    q_tile (SLOTS, CONSUMERS, HEAD_DIM / 16, 64, 16); out_tile (CONSUMERS, 64,
+                  HEAD_DIM) in 16 bits, in blocks of 64 columns, swizzled; k_tile (STAGES,
+                  HEAD_DIM / 16, BLOCK_N, 16), v_tile (STAGES, BLOCK_N / 16, HEAD_DIM, 16); work
+                  (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of Q,
+                  each stage of K, and of V
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
+                  for two rows
+        HBM       Q, out, lse once; K and V once per tile of queries
+        paper     FlashAttention-3, Algorithm 2 and section 3.3
+        budget    168 registers at the start, REGISTERS after; one thread block per SM
+        """
+        work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
+        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        out_tile = q_tile + SLOTS * SLOT_BYTES
+        k_tile = out_tile + 2 * SLOT_BYTES
+        v_tile = k_tile + STAGES * KV_BYTES
+        q_full = v_tile + STAGES * KV_BYTES
+        q_empty = q_full + SLOTS * BARRIER
+        k_full = q_empty + SLOTS * BARRIER
+        k_empty = k_full + STAGES * BARRIER
+        v_full = k_empty + STAGES * BARRIER
+        v_empty = v_full + STAGES * BARRIER
+
+        tid = cuda.threadIdx.x
+        warpgroup = tid >> 7
+        num_heads, seqlen_q = lse.shape[1], lse.shape[2]
+
+        if tid == 0:
+            for slot in range(SLOTS):
+                mbarrier_init(q_full + slot * BARRIER, 1)
+                mbarrier_init(q_empty + slot * BARRIER, 4 * CONSUMERS)  # a lane of each warp
+            for stage in range(STAGES):
+                mbarrier_init(k_full + stage * BARRIER, 1)
+                mbarrier_init(v_full + stage * BARRIER, 1)
+                mbarrier_init(k_empty + stage * BARRIER, 4 * CONSUMERS)
+                mbarrier_init(v_empty + stage * BARRIER, 4 * CONSUMERS)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+
+        if warpgroup == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0:
+                num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
+                # A unit is what a thread block takes at once: a tile of queries, or a pair.
+                num_parts = 2 if CAUSAL else 1
+                units_per_head = (num_m_tiles + num_parts - 1) // num_parts
+                num_units = units_per_head * num_heads * lse.shape[0]
+                queries, tile = 0, 0  # passed so far; their places in the rings
+                for unit in range(cuda.blockIdx.x, num_units, cuda.gridDim.x):
+                    of_head, rest = unit % units_per_head, unit // units_per_head
+                    head, b = rest % num_heads, rest // num_heads
+                    k_tiles = global_address(k[b, head // group_size])
+                    v_tiles = global_address(v[b, head // group_size])
+                    first_step = of_head * num_parts
+                    for step in range(first_step, min(first_step + num_parts, num_m_tiles)):
+                        m_start = m_tile_of(step, num_m_tiles) * BLOCK_M
+                        slot = queries % SLOTS
+                        full = q_full + slot * BARRIER
+                        wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                        work[slot, 0] = m_start
+                        work[slot, 1] = head
+                        work[slot, 2] = b
+                        work[slot, 3] = 1
+                        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
+                        q_rows = global_address(q[b, head, m_start // 64])
+                        bulk_load(q_tile + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
+                        queries += 1
+                        for n_tile in range(
+                            num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
+                        ):
+                            offset = uint64(n_tile * KV_BYTES)
+                            stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
+                            full = k_full + stage * BARRIER
+                            wait(k_empty + stage * BARRIER, was_empty)
+                            mbarrier_arrive_expect_tx(full, KV_BYTES)
+                            bulk_load(k_tile + stage * KV_BYTES, k_tiles + offset, KV_BYTES, full)
+                            full = v_full + stage * BARRIER
+                            wait(v_empty + stage * BARRIER, was_empty)
+                            mbarrier_arrive_expect_tx(full, KV_BYTES)
+                            bulk_load(v_tile + stage * KV_BYTES, v_tiles + offset, KV_BYTES, full)
+                            tile += 1
+                slot = queries % SLOTS
+                wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                work[slot, 3] = 0
+                mbarrier_arrive(q_full + slot * BARRIER)
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            s = cuda.local.array(S_SHAPE, float32)
+            p = cuda.local.array(P_SHAPE, uint32)
+            acc = cuda.local.array(OUT_SHAPE, float32)
+            m_i = cuda.local.array(2, float32)
+            l_i = cuda.local.array(2, float32)
+            alpha = cuda.local.array(2, float32)
+            inverse = cuda.local.array(2, float32)
+            lane = tid & 31
+            warp_row = ((tid >> 5) - 4) * 16  # in a tile of queries
+            q_offset = (warpgroup - 1) * Q_BYTES
+            out_rows = out_tile + 2 * q_offset + ((tid >> 5) & 3) * (16 * wgmma.ROW_BYTES)
+
+            queries, tile = 0, 0  # passed so far; their places in the rings
+            while True:
+                slot = queries % SLOTS
+                wait(q_full + slot * BARRIER, phase(queries, SLOTS))
+                if work[slot, 3] == 0:
+                    break
+                m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
+                position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
+                q_rows = descriptor(Q, q_tile + slot * SLOT_BYTES + q_offset)
+                k_scales, v_scales = k_scale[b, head // group_size], v_scale[b, head // group_size]
+                q_factor = q_scale[b, head, m_start // 64 + warpgroup - 1] * scale
+                clear(acc, m_i, l_i)
+                for h in range(2):
+                    m_i[h] = NOTHING
+
+                stage, parity = tile % STAGES, phase(tile, STAGES)
+                factor = max(q_factor * k_scales[uint32(0)], LEAST_FACTOR)
+                v_factor = v_scales[uint32(0)]
+                wait(k_full + stage * BARRIER, parity)
+                wgmma_fence()  # S of the first tile
+                k_rows = descriptor(K, k_tile + stage * KV_BYTES)
+                wgmma_e4m3(BLOCK_N, HEAD_DIM, s, q_rows, k_rows)
+                wgmma_commit()
+                wgmma_wait(0, s, S_LENGTH)
+                if lane == 0:
+                    mbarrier_arrive(k_empty + stage * BARRIER)
+                mask_tile(s, 0, position, seqlen_k, lane)
+                online_softmax(s, m_i, l_i, alpha, factor, v_factor)
+                pack_p(s, p)
+
+                num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
+                for n_tile in range(1, num_tiles):
+                    next_stage, next_parity = stage + 1, parity
+                    if next_stage == STAGES:
+                        next_stage, next_parity = 0, parity ^ 1
+                    k_rows = descriptor(K, k_tile + next_stage * KV_BYTES)
+                    v_rows = descriptor(V, v_tile + stage * KV_BYTES)
+                    factor = max(q_factor * k_scales[uint32(n_tile)], LEAST_FACTOR)
+                    v_factor = v_scales[uint32(n_tile)]
+                    wait(k_full + next_stage * BARRIER, next_parity)
+                    wait(v_full + stage * BARRIER, parity)
+                    wgmma_fence()
+                    wgmma_e4m3(BLOCK_N, HEAD_DIM, s, q_rows, k_rows)  # S of the next tile
+                    wgmma_commit()
+                    wgmma_e4m3_registers(HEAD_DIM, BLOCK_N, acc, p, v_rows)  # out <- out + P V
+                    wgmma_commit()
+
+                    wgmma_wait(1, s, S_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(k_empty + next_stage * BARRIER)
+                    mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
+                    online_softmax(s, m_i, l_i, alpha, factor, v_factor)  # while P V runs
+                    # As in flash_attn_persistent: it holds the wait for P V back.
+                    wait(v_full + next_stage * BARRIER, next_parity)
+
+                    wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(v_empty + stage * BARRIER)
+                    pack_p(s, p)
+                    rescale(acc, alpha)  # out <- alpha out
+                    stage, parity = next_stage, next_parity
+
+                if lane == 0:
+                    mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
+                v_rows = descriptor(V, v_tile + stage * KV_BYTES)
+                wait(v_full + stage * BARRIER, parity)
+                wgmma_fence()  # P V of the last tile
+                wgmma_e4m3_registers(HEAD_DIM, BLOCK_N, acc, p, v_rows)
+                wgmma_commit()
+                for h in range(2):
+                    m_i[h] -= P_SHIFT
+                m_warp = m_start + warp_row
+                finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, float32(1))
+                wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+                if lane == 0:
+                    mbarrier_arrive(v_empty + stage * BARRIER)
+                store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+                queries, tile = queries + 1, tile + num_tiles
+            if lane == 0:
+                tma_store_wait_read(0)  # shared memory lives as long as the thread block
+
+    return flash_attn_fp8_kernel
+
+
+def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
+    """FlashAttention-3, forward, in e4m3: float16 or bfloat16 in and out, on Hopper GPUs.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
+        16 bytes, with a contiguous last axis; head_dim 64 or 128.
+    causal : bool, default=False
+        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+    hadamard : bool, default=True
+        Spread outliers of Q and K over their rows before rounding.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    """
+    out, lse, causal, scale = forward.prepare(
+        "flash_attn_fp8", q, k, v, causal, softmax_scale, HOPPER, 128
+    )
+    if k.shape[1] == 0 or q.shape[1] == 0:  # out is 0, lse is −inf already
+        return out, lse
+    consumers, block_n = tile_sizes(q.shape[3], causal)
+    q8, k8 = (
+        quantize_fp8.quantize_rows(x, rows, hadamard=hadamard, multiple=multiple)
+        for x, rows, multiple in ((q, 64, consumers), (k, block_n, 1))
+    )
+    v8 = quantize_fp8.quantize_columns(v, block_n)
+    attend(q8, k8, v8, out, lse, causal, scale, k.shape[1], consumers, block_n)
+    return out, lse
+
+
+def attend(q8, k8, v8, out, lse, causal, scale, seqlen_k, consumers, block_n):
+    """Launch the kernel on quantised tiles and their scales."""
+    batch, seqlen_q, num_heads, head_dim = out.shape
+    kernel = make_flash_attn_fp8(head_dim, consumers, block_n, causal, arrays.dtype_name(out))
+    num_m_tiles = ceil_div(seqlen_q, 64 * consumers)
+    num_units = ceil_div(num_m_tiles, 2 if causal else 1) * num_heads * batch
+    grid = (min(num_units, arrays.num_sms(out)),)
+    tiles = (x[0] for x in (q8, k8, v8))
+    scales = (x[1] for x in (q8, k8, v8))
+    sizes = np.int32(seqlen_k), np.int32(num_heads // k8[0].shape[1])
+    out_map = tensor_map(out, 16)
+    size = shared_bytes(head_dim, consumers, block_n)
+    threads = (128 * (consumers + 1),)
+    arrays.launch(
+        kernel, grid, threads, *tiles, *scales, out_map, lse, *sizes, scale, shared_bytes=size
+    )

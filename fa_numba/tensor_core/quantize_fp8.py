@@ -1,0 +1,286 @@
+"""Q, K and V in e4m3: a scale for each tile, outliers spread over a row, wgmma's order in memory.
+
+A tile of `rows` tokens of a head is divided by its scale, largest absolute value / 448, and
+rounded. It is kept as wgmma takes it from shared memory (`wgmma.wgmma_e4m3`): chunks of 16 bytes
+along the sum, of each all rows one after the other.
+
+    Q, K   the sum is over head_dim:  tile (head_dim / 16, rows, 16)
+    V      the sum is over the keys:  tile (rows / 16, head_dim, 16), transposed
+
+In Q and K an outlier would leave few bits to all others. With `hadamard` both are multiplied by the
+same orthogonal matrix, random signs and a Hadamard matrix: Q Kᵀ stays as it is, and an outlier
+becomes head_dim small numbers. The Hadamard matrix of 2n columns is [[H, H], [H, −H]] of that for
+n, so a row takes log2 head_dim steps of sums and differences, no products.
+
+The 16 keys of a chunk of V are in the order in which a product's result has its columns in a lane's
+registers (`slot_key`), so that P is an operand as it lies.
+
+Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, uint32, uint64
+
+from fa_numba import arrays
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.tensor_core.convert import load_global_b32, pack_e4m3x4, store_global_b128
+from fa_numba.tensor_core.ptx import global_address
+from fa_numba.tensor_core.vectors import load_global_x4, unpack_bf16x2, unpack_f16x2
+
+FULL_WARP = 0xFFFFFFFF
+E4M3_MAX = np.float32(448)
+LEAST = np.float32(2.0**-20)  # of a tile's largest: a tile of zeros has a scale, too
+VALUES = 32  # of a thread
+CHUNK = 16  # bytes along the sum
+
+
+def slot_key(slot):
+    """Key, of the 16 of a chunk, that slot `slot` of V holds."""
+    lane, i, c = slot >> 2, slot >> 1 & 1, slot & 1  # lane of a quad; 8 columns on; one column on
+    return 8 * i + 2 * lane + c
+
+
+def sign_bits(lane):
+    """32 random-looking bits: a 1 turns the sign of a column that this lane holds."""
+    x = uint32(lane + 1) * uint32(0x9E3779B9)
+    x = (x ^ (x >> uint32(15))) * uint32(0x85EBCA6B)
+    return x ^ (x >> uint32(13))
+
+
+device_slot_key, device_sign_bits = (
+    cuda.jit(device=True, forceinline=True)(function) for function in (slot_key, sign_bits)
+)
+
+
+def threads_of(HEAD_DIM, ROWS):
+    """Threads of a thread block, which has a tile."""
+    return HEAD_DIM * ROWS // VALUES
+
+
+@functools.cache
+def _parts(DTYPE, THREADS):
+    """Device functions that both kernels use."""
+    unpack = unpack_bf16x2 if DTYPE == "bfloat16" else unpack_f16x2
+    WARPS = THREADS // 32
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def scale_of(x, scales, b, head, tile, least, norm):
+        """The tile's scale, stored, times `norm`; what x must be multiplied with."""
+        of_warps = cuda.shared.array(WARPS, float32)
+        tid = cuda.threadIdx.x
+        largest = float32(0)
+        for i in range(VALUES):
+            largest = max(largest, abs(x[i]))
+        for step in (16, 8, 4, 2, 1):
+            largest = max(largest, cuda.shfl_xor_sync(FULL_WARP, largest, step))
+        if tid & 31 == 0:
+            of_warps[tid >> 5] = largest
+        cuda.syncthreads()  # all warps' maxima are written: safe to read
+        for warp in range(WARPS):
+            largest = max(largest, of_warps[uint32(warp)])
+        largest = max(largest, least)
+        if tid == 0:
+            scales[b, head, tile] = largest * norm / E4M3_MAX
+        return E4M3_MAX / largest
+
+    return unpack, scale_of
+
+
+@functools.cache
+def _make_butterfly(STEP):
+    """butterfly(x): sums and differences of elements that are STEP apart."""
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def butterfly(x):
+        for pair in range(VALUES // 2):
+            i = pair // STEP * 2 * STEP + pair % STEP
+            low, high = x[i], x[i + STEP]
+            x[i], x[i + STEP] = low + high, low - high
+
+    return butterfly
+
+
+@functools.cache
+def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
+    """The kernel for Q and K; HEAD_DIM 64, 128 or 256, `threads_of` threads."""
+    THREADS = threads_of(HEAD_DIM, ROWS)
+    LANES = HEAD_DIM // VALUES  # to a row: 2, 4 or 8
+    CHUNK_BYTES = ROWS * CHUNK
+    NORM = np.float32(HEAD_DIM**-0.5 if HADAMARD else 1)
+    unpack, scale_of = _parts(DTYPE, THREADS)
+    butterfly_1, butterfly_2, butterfly_4, butterfly_8, butterfly_16 = (
+        _make_butterfly(step) for step in (1, 2, 4, 8, 16)
+    )
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def quantize_rows_kernel(x, tiles, scales, least):
+        """A thread block quantises a tile of rows; LANES neighbouring lanes have a row.
+
+        grid      (num_tiles, num_heads, batch)
+        private   32 columns of a row: chunks lane and LANES + lane, of 16
+        HBM       x once, tiles once
+        """
+        y = cuda.local.array(VALUES, float32)
+        words = cuda.local.array(4, uint32)
+        pair = cuda.local.array(2, float32)
+        tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+        row, lane = cuda.threadIdx.x // LANES, cuda.threadIdx.x % LANES
+        n = tile * ROWS + row
+        signs = device_sign_bits(lane)
+        if n < x.shape[1]:
+            address = global_address(x[b, n, head]) + uint64(2 * CHUNK * lane)
+            for i in range(4):
+                offset = (i >> 1) * (2 * CHUNK * LANES) + (i & 1) * 16
+                load_global_x4(words, address + uint64(offset))
+                for j in range(4):
+                    word = words[j]
+                    if HADAMARD:
+                        word ^= (signs << uint32(4 * i + j)) & uint32(0x80008000)
+                    unpack(pair, word)
+                    y[8 * i + 2 * j] = pair[0]
+                    y[8 * i + 2 * j + 1] = pair[1]
+        else:
+            for i in range(VALUES):
+                y[i] = float32(0)
+        if HADAMARD:
+            butterfly_1(y)
+            butterfly_2(y)
+            butterfly_4(y)
+            butterfly_8(y)
+            butterfly_16(y)
+            step = 1
+            while step < LANES:
+                for i in range(VALUES):
+                    other = cuda.shfl_xor_sync(FULL_WARP, y[i], step)
+                    y[i] = other - y[i] if lane & step else y[i] + other
+                step *= 2
+        inverse = scale_of(y, scales, b, head, tile, least, NORM)
+        address = global_address(tiles[b, head, tile]) + uint64(lane * CHUNK_BYTES + row * CHUNK)
+        for i in range(2):
+            for j in range(4):
+                at = 16 * i + 4 * j
+                words[j] = pack_e4m3x4(
+                    y[at] * inverse,
+                    y[at + 1] * inverse,
+                    y[at + 2] * inverse,
+                    y[at + 3] * inverse,
+                )
+            store_global_b128(address + uint64(i * LANES * CHUNK_BYTES), words)
+
+    return quantize_rows_kernel
+
+
+@functools.cache
+def make_quantize_columns(HEAD_DIM, ROWS, DTYPE):
+    """The kernel for V; HEAD_DIM a multiple of 64, `threads_of` threads."""
+    THREADS = threads_of(HEAD_DIM, ROWS)
+    PAIRS = HEAD_DIM // 2
+    unpack, scale_of = _parts(DTYPE, THREADS)
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def quantize_columns_kernel(x, tiles, scales, least):
+        """A thread block quantises and transposes a tile; a thread has 16 keys of two columns.
+
+        grid      (num_tiles, num_heads, batch)
+        private   x of 16 keys, of a column and of its neighbour
+        HBM       x once, tiles once
+        """
+        y = cuda.local.array(VALUES, float32)
+        words = cuda.local.array(4, uint32)
+        pair = cuda.local.array(2, float32)
+        tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+        chunk, of_columns = cuda.threadIdx.x // PAIRS, cuda.threadIdx.x % PAIRS
+        first, seqlen = tile * ROWS + chunk * CHUNK, x.shape[1]
+        address = global_address(x[b, 0, head]) + uint64(4 * of_columns)
+        for slot in range(CHUNK):
+            n = first + device_slot_key(slot)
+            # All 16 loads are on their way at once: none waits for a branch.
+            word = load_global_b32(address + uint64(min(n, seqlen - 1) * x.strides[1]))
+            unpack(pair, word if n < seqlen else uint32(0))
+            y[slot], y[CHUNK + slot] = pair[0], pair[1]
+        inverse = scale_of(y, scales, b, head, tile, least, float32(1))
+        address = global_address(tiles[b, head, tile])
+        address += uint64((chunk * HEAD_DIM + 2 * of_columns) * CHUNK)
+        for i in range(2):
+            for j in range(4):
+                at = 16 * i + 4 * j
+                words[j] = pack_e4m3x4(
+                    y[at] * inverse,
+                    y[at + 1] * inverse,
+                    y[at + 2] * inverse,
+                    y[at + 3] * inverse,
+                )
+            store_global_b128(address + uint64(CHUNK * i), words)
+
+    return quantize_columns_kernel
+
+
+def quantize_rows(x, rows, *, hadamard=True, multiple=1, least=LEAST):
+    """Q or K in e4m3.
+
+    Parameters
+    ----------
+    x : GPU array of shape (batch, seqlen, num_heads, head_dim), float16 or bfloat16
+    rows : int
+        Of a tile, which has a scale.
+    hadamard : bool, default=True
+        Multiply each row by the orthogonal matrix first.
+    multiple : int, default=1
+        The number of tiles is a multiple of it; those that no row reaches are 0.
+    least : float, default=2⁻²⁰
+        A tile whose numbers are all smaller gets the scale of one whose largest is this; with
+        `hadamard`, the largest of √head_dim times the rotated rows.
+
+    Returns
+    -------
+    tiles : array of shape (batch, num_heads, num_tiles, head_dim · rows), uint8
+    scales : array of shape (batch, num_heads, num_tiles), float32
+    """
+    head_dim = x.shape[3]
+    kernel = make_quantize_rows(head_dim, rows, hadamard, arrays.dtype_name(x))
+    return _quantize(kernel, x, rows, multiple, least)
+
+
+def quantize_columns(x, rows, *, least=LEAST):
+    """V in e4m3, transposed; as `quantize_rows`."""
+    kernel = make_quantize_columns(x.shape[3], rows, arrays.dtype_name(x))
+    return _quantize(kernel, x, rows, 1, least)
+
+
+def _quantize(kernel, x, rows, multiple, least):
+    batch, seqlen, num_heads, head_dim = x.shape
+    num_tiles = ceil_div(ceil_div(seqlen, rows), multiple) * multiple
+    tiles = arrays.empty(x, (batch, num_heads, num_tiles, head_dim * rows), np.uint8)
+    scales = arrays.empty(x, (batch, num_heads, num_tiles))
+    grid, threads = (num_tiles, num_heads, batch), (threads_of(head_dim, rows),)
+    arrays.launch(kernel, grid, threads, x, tiles, scales, np.float32(least))
+    return tiles, scales
+
+
+def rotation(head_dim):
+    """The orthogonal matrix of `hadamard`, in NumPy.
+
+    Returns
+    -------
+    array of shape (head_dim, head_dim), float64
+    """
+    matrix = np.ones((1, 1))
+    while len(matrix) < head_dim:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    signs = np.empty(head_dim)
+    lanes = head_dim // VALUES
+    for lane in range(lanes):
+        bits = int(_sign_bits_of(lane))
+        for i, j, half in np.ndindex(4, 4, 2):
+            column = CHUNK * (lane + lanes * (i >> 1)) + 8 * (i & 1) + 2 * j + half
+            signs[column] = 1 - 2 * (bits << (4 * i + j) >> (31 if half else 15) & 1)
+    return signs[:, None] * matrix / np.sqrt(head_dim)
+
+
+def _sign_bits_of(lane):
+    with np.errstate(over="ignore"):
+        x = np.uint32(lane + 1) * np.uint32(0x9E3779B9)
+        x = (x ^ (x >> np.uint32(15))) * np.uint32(0x85EBCA6B)
+        return x ^ (x >> np.uint32(13))
