@@ -13,82 +13,172 @@ import numpy as np
 import fa_numba
 from benchmarks.timing import save
 from fa_numba import launching
+from fa_numba.kernels.flash_decode_wide import flash_decode_wide
+from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma
+from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
+from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
+from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 
 SHAPE = (1, 16, 1, 64)  # batch, seqlen, num_heads, head_dim: the GPU is done before the next call
+REPEATS = 500
 
 FIRST_CALL = """
 import time
+started = time.perf_counter()
 import cupy
-import fa_numba
 q, k, v = (cupy.ones((1, 64, 2, 64), "float32") for _ in range(3))
 cupy.cuda.Device().synchronize()
-start = time.perf_counter()
+ready = time.perf_counter()
+import fa_numba
+imported = time.perf_counter()
 fa_numba.flash_attn_v2(q, k, v, causal=True)
 cupy.cuda.Device().synchronize()
-print(time.perf_counter() - start)
+called = time.perf_counter()
+print(ready - started, imported - ready, called - imported)
 """
 
 
 def main():
-    rows = [{"call": name, "microseconds": round(us, 1)} for name, us in enqueues()]
-    rows += [{"call": name, "seconds": round(s, 3)} for name, s in first_calls()]
+    rows = list(measure())
+    rows += first_calls()
     save(
         "launch",
         rows,
-        note=f"float32 {SHAPE}; median of 500 calls, each enqueued while the GPU is idle; first "
-        "calls are in a process of their own, from arrays on the GPU to results there",
+        note=f"{SHAPE}, one query over 16 keys to decode; median of {REPEATS} calls, each enqueued "
+        "while the GPU is idle; a graph holds one call; first calls are in a process of their own, "
+        "from arrays on the GPU to results there",
     )
 
 
-def enqueues():
-    """Yield (name, microseconds) of calls that return before the GPU has done their work."""
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
-    rng = cupy.random.default_rng(0)
-    q, k, v = (rng.standard_normal(SHAPE, dtype=np.float32) for _ in range(3))
-    tensors = [torch.as_tensor(x, device="cuda") for x in (q, k, v)]
-    heads_first = [x.transpose(1, 2).contiguous() for x in tensors]
-    yield "flash_attn_v2, CuPy", enqueue_us(fa_numba.flash_attn_v2, q, k, v)
-    yield "flash_attn_simt, CuPy", enqueue_us(fa_numba.flash_attn_simt, q, k, v)
-    yield "flash_attn_v2, PyTorch", enqueue_us(fa_numba.flash_attn_v2, *tensors)
+def measure():
+    """Yield a row for each call that returns before the GPU has done its work."""
+    for library in ("CuPy", "PyTorch"):
+        for name, function, args in calls(library):
+            row = {"call": f"{name}, {library}", "enqueue, µs": enqueue_us(function, *args)}
+            graph = GRAPHS[library](function, *args)
+            row["its graph, enqueue, µs"] = enqueue_us(graph)
+            row["its graph on the GPU, µs"] = graph_us(graph)
+            yield rounded(row)
+    name, function, args = next(calls("CuPy"))
     with mock.patch.object(launching, "enabled", False):
-        name = "flash_attn_v2, CuPy, by Numba's dispatcher"
-        yield name, enqueue_us(fa_numba.flash_attn_v2, q, k, v)
-    yield "two cupy.empty", enqueue_us(lambda: (cupy.empty(SHAPE), cupy.empty(SHAPE)))
-    yield "SDPA, PyTorch", enqueue_us(scaled_dot_product_attention, *heads_first)
+        us = enqueue_us(function, *args)
+        yield rounded({"call": f"{name}, CuPy, by Numba's dispatcher", "enqueue, µs": us})
+    shape = SHAPE[0], SHAPE[2], SHAPE[1]
+    us = enqueue_us(lambda: (cupy.empty(SHAPE), cupy.empty(shape)))
+    yield rounded({"call": "two times cupy.empty", "enqueue, µs": us})
 
 
-def enqueue_us(function, *args, repeats=500):
+def rounded(row):
+    return {key: x if isinstance(x, str) else round(x, 1) for key, x in row.items()}
+
+
+def calls(library):
+    """Yield (name, function, arguments) for arrays of a library."""
+    rng = np.random.default_rng(0)
+    x = [rng.standard_normal(SHAPE, dtype=np.float32) for _ in range(5)]
+    lse, lengths = np.full((SHAPE[0], SHAPE[2], SHAPE[1]), 6, np.float32), np.array([16], np.int32)
+    singles = [to_gpu(library, a) for a in x]
+    halves = [to_gpu(library, a.astype(np.float16)) for a in x]
+    lse, lengths = to_gpu(library, lse), to_gpu(library, lengths)
+    yield "flash_attn_v2", fa_numba.flash_attn_v2, singles[:3]
+    yield "flash_attn_simt", fa_numba.flash_attn_simt, singles[:3]
+    yield "flash_attn_bwd_simt", fa_numba.flash_attn_bwd_simt, [*singles, lse]
+    yield "flash_attn_mma", flash_attn_mma, halves[:3]
+    yield "flash_attn_persistent", flash_attn_persistent, halves[:3]
+    yield "flash_attn_bwd_wgmma", flash_attn_bwd_wgmma, [*halves, lse]
+    cached = halves[0][:, :1], *halves[1:3], lengths
+    yield "flash_decode", fa_numba.flash_decode, cached
+    yield "flash_decode_wide", flash_decode_wide, cached
+    yield "flash_decode_mma", flash_decode_mma, cached
+    if library == "PyTorch":
+        from torch.nn.functional import scaled_dot_product_attention
+
+        for name, of in (("float32", singles), ("float16", halves)):
+            heads_first = [a.transpose(1, 2).contiguous() for a in of[:3]]
+            yield f"SDPA {name}", scaled_dot_product_attention, heads_first
+
+
+def to_gpu(library, x):
+    if library == "CuPy":
+        return cupy.asarray(x)
+    import torch
+
+    return torch.as_tensor(x, device="cuda")
+
+
+def enqueue_us(function, *args):
     """Median microseconds until ``function(*args)`` returns."""
     samples = []
-    for _ in range(repeats + 20):
+    for _ in range(REPEATS + 20):
         start = time.perf_counter()
         function(*args)
         samples.append(time.perf_counter() - start)
-        cupy.cuda.get_current_stream().synchronize()
-        cupy.cuda.Device().synchronize()  # PyTorch's stream too
+        cupy.cuda.Device().synchronize()
     return 1e6 * float(np.median(samples[20:]))
 
 
-def first_calls():
-    """Yield (name, seconds) of the first call in a new process."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {"FA_NUMBA_CACHE": folder}
-        for name in ("first call, nothing on disk", "first call, kernel on disk"):
-            yield name, median_first_call(environment, 1 if "nothing" in name else 3)
+def cupy_graph(function, *args):
+    """A function that launches a CUDA graph of one call, captured by CuPy."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        for _ in range(2):  # compile, and leave room for the results
+            function(*args)
+        stream.begin_capture()
+        results = function(*args)
+        graph = stream.end_capture()
+    graph.upload(stream)
+
+    def launch(results=results):  # which are kept as long as the graph
+        graph.launch(stream)
+
+    return launch
 
 
-def median_first_call(environment, repeats):
-    """Seconds of that call in a process of its own, the median of some."""
-    samples = []
+def torch_graph(function, *args):
+    """The same, captured by PyTorch."""
+    import torch
+
+    function(*args)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function(*args)
+    return lambda results=results: graph.replay()
+
+
+GRAPHS = {"CuPy": cupy_graph, "PyTorch": torch_graph}
+
+
+def graph_us(launch, repeats=200):
+    """Microseconds of the GPU for each of many graphs, one behind the other."""
+    launch()
+    cupy.cuda.Device().synchronize()
+    start = time.perf_counter()
     for _ in range(repeats):
-        command = [sys.executable, "-c", FIRST_CALL]
-        told = subprocess.run(
-            command, env=os.environ | environment, capture_output=True, text=True, check=True
-        )
-        samples.append(float(told.stdout))
-    return float(np.median(samples))
+        launch()
+    cupy.cuda.Device().synchronize()
+    return 1e6 * (time.perf_counter() - start) / repeats
+
+
+def first_calls():
+    """Yield a row for the first call in a new process, with nothing on disk and with the kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        for what, repeats in (("nothing", 1), ("the kernel", 3)):
+            seconds = np.median([first_call(folder) for _ in range(repeats)], axis=0)
+            names = "import CuPy and use it, s", "import fa_numba, s", "first call, s"
+            row = {"call": f"flash_attn_v2, CuPy, {what} on disk"}
+            yield row | dict(zip(names, map(float, seconds.round(3)), strict=True))
+
+
+def first_call(folder):
+    """Seconds of each part of a process of its own."""
+    told = subprocess.run(
+        [sys.executable, "-c", FIRST_CALL],
+        env=os.environ | {"FA_NUMBA_CACHE": folder},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [float(word) for word in told.stdout.split()]
 
 
 if __name__ == "__main__":

@@ -288,6 +288,14 @@ def to_numpy(x):
     return x.copy()
 
 
+def with_axis(x):
+    """A view of x with an axis of length 1 before the others."""
+    view = x.reshape(1, *x.shape)
+    if recording := replay.current():
+        recording.seen_as(view, x)
+    return view
+
+
 def astype(x, dtype):
     """An array's values rounded to a dtype; the array itself where it has that already."""
     if x.dtype == dtype:

@@ -221,6 +221,31 @@ def _allow_shared_bytes(function, shared_bytes, device):
         _driver(driver.cuKernelSetAttribute(attribute, shared_bytes, kernel, device))
 
 
+def copy_at_once(x, device):
+    """Copy a NumPy array to a GPU and wait for that, also while a stream is being captured.
+
+    What is enqueued on a stream under capture happens later, and only if the graph is launched; and
+    while there is one, the driver refuses to allocate or to wait unless told that this is meant.
+    """
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    with cuda.gpus[device]:
+        before = _driver(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        try:
+            stream = _own_stream(device)
+            copied = cuda.to_device(x, stream=stream)
+            stream.synchronize()
+        finally:
+            _driver(driver.cuThreadExchangeStreamCaptureMode(before))
+    return copied
+
+
+@functools.cache
+def _own_stream(device):
+    """A stream of the current GPU that is not ordered by the default stream, nor captured."""
+    flag = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+    return cuda.external_stream(int(_driver(driver.cuStreamCreate(flag))))
+
+
 def _driver(result):
     """What a call of the driver returned, or an error with its name."""
     error, *values = result

@@ -6,6 +6,7 @@ layouts and the same options allocates the same arrays and makes the same launch
 addresses. `arrays.replayed` notes that in the first call and does no more in the others.
 """
 
+import itertools
 import threading
 
 import numpy as np
@@ -44,6 +45,7 @@ class Recording:
 
     def __init__(self, arguments, again):
         self.known, self.again, self.num_arguments = list(arguments), again, len(arguments)
+        self.views = []  # of arrays that are known: (view, number)
         self.steps, self.remainders, self.complete = [], [], True
 
     def __enter__(self):
@@ -55,7 +57,7 @@ class Recording:
 
     def place(self, x):
         """Number of an array; None for one that has come from elsewhere."""
-        for i, known in enumerate(self.known):
+        for known, i in (*zip(self.known, itertools.count()), *self.views):
             if known is x:
                 return i
         self.complete = False
@@ -71,6 +73,10 @@ class Recording:
         """`allocate`, called with the first argument, makes an array like x."""
         self.known.append(x)
         self.steps.append(lambda known, stream: known.append(allocate(known[0])))
+
+    def seen_as(self, view, x):
+        """`view` begins where x does."""
+        self.views.append((view, self.place(x)))
 
     def computed(self, number, x, compute):
         """`number` is what ``compute(address of x, is a graph being captured)`` gave."""
@@ -96,7 +102,7 @@ class Recording:
         """This recording, with the numbers of the arrays that the call returned; or False."""
         one = self.place
         self.results = list(map(one, result)) if isinstance(result, tuple) else one(result)
-        self.known = None  # nothing of the first call is kept alive
+        self.known = self.views = None  # nothing of the first call is kept alive
         return self if self.complete else False
 
 

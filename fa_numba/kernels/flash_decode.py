@@ -204,6 +204,7 @@ def make_combine(HEAD_DIM):
     return combine_kernel
 
 
+@arrays.replayed
 def flash_decode(
     q,
     k_cache,

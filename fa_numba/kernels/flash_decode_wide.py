@@ -401,7 +401,7 @@ def launch(kernel, threads, rows, num_splits, q, k_cache, v_cache, block_table, 
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     if num_splits == 1:
-        out_partial, lse_partial = (x.reshape(1, *x.shape) for x in (out, lse))
+        out_partial, lse_partial = map(arrays.with_axis, (out, lse))
     else:
         out_partial = arrays.empty(q, (num_splits, *out.shape))
         lse_partial = arrays.empty(q, (num_splits, *lse.shape))
@@ -426,6 +426,7 @@ def choose_splits(q, num_kv_heads, rows, max_len, window_size, block_n, blocks_p
     return choose_quickest_splits(blocks, num_n_tiles, num_sms, blocks_per_sm)
 
 
+@arrays.replayed
 def flash_decode_wide(
     q,
     k_cache,

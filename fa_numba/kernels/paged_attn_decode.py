@@ -165,6 +165,7 @@ def make_paged_attn_decode(
     return paged_attn_decode_kernel
 
 
+@arrays.replayed
 def paged_attn_decode(
     q,
     k_cache,

@@ -419,6 +419,7 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
     return dq_mma_kernel
 
 
+@arrays.replayed
 def flash_attn_bwd_mma(
     dout, q, k, v, out, lse, *, causal=False, softmax_scale=None, deterministic=False
 ):

@@ -635,6 +635,7 @@ def make_dq_wgmma(HEAD_DIM, CAUSAL, DTYPE):
     return dq_wgmma_kernel
 
 
+@arrays.replayed
 def flash_attn_bwd_wgmma(
     dout, q, k, v, out, lse, *, causal=False, softmax_scale=None, deterministic=False
 ):

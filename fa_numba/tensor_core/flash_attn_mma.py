@@ -203,6 +203,7 @@ def make_flash_attn_mma(HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE):
     return flash_attn_mma_kernel
 
 
+@arrays.replayed
 def flash_attn_mma(q, k, v, *, causal=False, softmax_scale=None):
     """FlashAttention-2, forward, by mma.sync: float16 and bfloat16 on GPUs since Ampere.
 

@@ -174,6 +174,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     return flash_attn_wgmma_kernel
 
 
+@arrays.replayed
 def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None):
     """FlashAttention-2, forward, by wgmma and TMA: float16 and bfloat16 on Hopper GPUs.
 

@@ -237,6 +237,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     return flash_attn_ws_kernel
 
 
+@arrays.replayed
 def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
     """FlashAttention-3, forward, by warp-specialised wgmma: float16 and bfloat16 on Hopper GPUs.
 

@@ -293,6 +293,7 @@ def make_flash_decode_mma(
     return flash_decode_mma_kernel
 
 
+@arrays.replayed
 def flash_decode_mma(
     q,
     k_cache,

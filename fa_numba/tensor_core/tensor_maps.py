@@ -1,23 +1,58 @@
 """Tensor maps of arrays, kept in the memory of their GPU for the next call."""
 
-from collections import OrderedDict
+import functools
 
 import numpy as np
 from numba import cuda
 
-from fa_numba import arrays
+from fa_numba import arrays, launching, replay
 from fa_numba.tensor_core import tma
 
-MAX_MAPS = 1024  # that are kept, each 128 bytes
+MAX_LAYOUTS, MAX_MAPS = 256, 256  # that are kept, and maps of each; 512 bytes for a map
 
-_maps = OrderedDict()
+_captured = {}  # maps that CUDA graphs may read as long as this process lives
+
+
+class Maps:
+    """The tensor maps of all arrays that differ in nothing but their address.
+
+    Parameters
+    ----------
+    device : int
+        The GPU they are on.
+    shape, strides, box_rows, dtype
+        As for `tma.encode_tensor_map`.
+    """
+
+    def __init__(self, device, *layout):
+        self.device, self.layout, self.known = device, layout, {}
+
+    def at(self, address, capturing):
+        """Address in global memory of the map of an array at `address`.
+
+        `capturing`: a CUDA graph is being captured, and may be replayed at any time from now on.
+        """
+        found = self.known.get(address)
+        if found is None:
+            if len(self.known) >= MAX_MAPS:
+                self.known.clear()
+            bits = tma.encode_tensor_map(address, *self.layout)
+            array = launching.copy_at_once(bits, self.device)
+            found = self.known[address] = array.device_ctypes_pointer.value, array
+        where, array = found
+        if capturing:
+            _captured[where] = array
+        return np.uint64(where)  # a new object, by which a recording knows it
+
+
+_maps = functools.lru_cache(MAX_LAYOUTS)(Maps)
 
 
 def tensor_map(x, box_rows):
     """The tensor map of an array, as a kernel takes it.
 
     The first call for an address copies the map to the GPU and waits for that, so that every
-    stream may use it. A CUDA graph is captured after such a call.
+    stream may use it, also while a CUDA graph is captured.
 
     Parameters
     ----------
@@ -33,14 +68,10 @@ def tensor_map(x, box_rows):
     if 0 in x.shape:
         return np.uint64(0)  # nothing is ever copied from it
     address, strides = arrays.address_and_strides(x)
-    key = (arrays.device_of(x), address, tuple(x.shape), strides, box_rows, arrays.dtype_name(x))
-    if key in _maps:
-        _maps.move_to_end(key)
-    else:
-        with arrays.device_and_stream(x) as stream:
-            stream = stream or cuda.default_stream()
-            _maps[key] = cuda.to_device(tma.encode_tensor_map(*key[1:]), stream=stream)
-            stream.synchronize()
-        if len(_maps) > MAX_MAPS:
-            _maps.popitem(last=False)
-    return np.uint64(_maps[key].device_ctypes_pointer.value)
+    device = arrays.device_of(x)
+    device = cuda.get_current_device().id if device is None else device
+    maps = _maps(device, tuple(x.shape), strides, box_rows, arrays.dtype_name(x))
+    found = maps.at(address, arrays.is_capturing(x))
+    if recording := replay.current():
+        recording.computed(found, x, maps.at)
+    return found

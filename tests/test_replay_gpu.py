@@ -1,0 +1,278 @@
+"""Calls that are done again by what was noted, and CUDA graphs of them, on a GPU: `pytest -m gpu`.
+
+The measure is the same call by way of Numba's dispatcher, or at least with nothing noted, bit by
+bit.
+"""
+
+import threading
+from unittest import mock
+
+import numpy as np
+import pytest
+from numba import cuda
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
+]
+if not cuda.is_available():
+    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+
+import fa_numba  # noqa: E402
+from fa_numba import arrays, launching  # noqa: E402
+from fa_numba.kernels.flash_decode_wide import flash_decode_wide  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # noqa: E402
+from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws  # noqa: E402
+from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma  # noqa: E402
+
+MAJOR, _ = cuda.get_current_device().compute_capability[:2]
+Q_SHAPE, K_SHAPE = (2, 130, 4, 64), (2, 190, 2, 64)
+
+
+def forward(function, dtype, **options):
+    def make(rng):
+        return [random(rng, shape, dtype) for shape in (Q_SHAPE, K_SHAPE, K_SHAPE)]
+
+    return function, make, options
+
+
+def backward(function, dtype, **options):
+    def make(rng):
+        q = [random(rng, Q_SHAPE, dtype) for _ in range(3)]
+        k, v = (random(rng, K_SHAPE, dtype) for _ in range(2))
+        lse = random(rng, (Q_SHAPE[0], Q_SHAPE[2], Q_SHAPE[1]), "float32") + np.float32(6)
+        return [q[0], q[1], k, v, q[2], lse]
+
+    return function, make, options
+
+
+def decoding(function, dtype, **options):
+    def make(rng):
+        q = random(rng, (2, 1, 4, 64), dtype)
+        k, v = (random(rng, K_SHAPE, dtype) for _ in range(2))
+        return [q, k, v, rng.integers(1, 190, 2).astype(np.int32)]
+
+    return function, make, options
+
+
+def random(rng, shape, dtype):
+    return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+
+ANY_GPU = {
+    "v2": forward(fa_numba.flash_attn_v2, "float32", causal=True, softmax_scale=0.25),
+    "v2-dropout": forward(fa_numba.flash_attn_v2, "float16", dropout_p=0.5, seed=2**64 - 1),
+    "unsigned": forward(fa_numba.flash_attn_v2_unsigned, "float32"),
+    "simt": forward(fa_numba.flash_attn_simt, "float32", causal=True),
+    "bwd": backward(fa_numba.flash_attn_bwd, "float32", causal=True),
+    "bwd-simt": backward(fa_numba.flash_attn_bwd_simt, "float32", deterministic=True),
+    "decode": decoding(fa_numba.flash_decode, "float32"),
+    "decode-wide": decoding(flash_decode_wide, "float16"),
+    "decode-wide-1": decoding(flash_decode_wide, "float16", num_splits=1),
+}
+AMPERE = {
+    "mma": forward(flash_attn_mma, "float16"),
+    "bwd-mma": backward(flash_attn_bwd_mma, "float16", deterministic=True),
+    "decode-mma": decoding(flash_decode_mma, "float16", num_splits=3),
+}
+HOPPER = {
+    "wgmma": forward(flash_attn_wgmma, "float16", causal=True),
+    "ws": forward(flash_attn_ws, "float16"),
+    "persistent": forward(flash_attn_persistent, "float16", causal=True),
+    "bwd-wgmma": backward(flash_attn_bwd_wgmma, "float16", deterministic=True),
+}
+CASES = ANY_GPU | (AMPERE if MAJOR >= 8 else {}) | (HOPPER if MAJOR == 9 else {})
+each_case = pytest.mark.parametrize("function, make, options", CASES.values(), ids=CASES)
+each_library = pytest.mark.parametrize("library", ["cupy", "torch"])
+
+
+def to_gpu(library, host):
+    if library == "cupy":
+        return [cupy.asarray(x) for x in host]
+    torch = pytest.importorskip("torch")
+    return [torch.as_tensor(x, device="cuda") for x in host]
+
+
+def assert_same(got, want):
+    got, want = ([arrays.to_numpy(x) for x in results] for results in (got, want))
+    assert all(np.isfinite(x).all() for x in want)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def poison(results):
+    """Free memory that the next call is likely to be given, full of NaN."""
+    for x in results:
+        x.fill(np.nan) if isinstance(x, cupy.ndarray) else x.fill_(np.nan)
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """How often a call has been done again."""
+    count = []
+    again = arrays._do_again
+
+    def counted(*args):
+        result = again(*args)
+        count.append(1)  # not where it was refused
+        return result
+
+    monkeypatch.setattr(arrays, "_do_again", counted)
+    return count
+
+
+@pytest.fixture
+def by_numba():
+    """Calls a function by way of Numba's dispatcher, with nothing noted."""
+
+    def call(function, *args, **options):
+        with mock.patch.object(launching, "enabled", False):
+            return function(*args, **options)
+
+    return call
+
+
+@each_library
+@each_case
+def test_small_replays_are_calls(function, make, options, library, replays, by_numba):
+    rng, kept = np.random.default_rng(1), []
+    for turn in range(4):
+        args = to_gpu(library, make(rng))
+        kept.append(args)  # so that the next ones have other addresses
+        want = by_numba(function, *args, **options)
+        poison(function(*args, **options))
+        assert_same(function(*args, **options), want)
+        assert len(replays) == 2 * turn + 1
+
+
+@each_case
+def test_small_graphs_of_cupy(function, make, options):
+    rng = np.random.default_rng(2)
+    args = to_gpu("cupy", make(rng))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        for _ in range(2):  # compile, note, and leave room for what it allocates
+            function(*args, **options)
+        stream.begin_capture()
+        results = function(*args, **options)
+        graph = stream.end_capture()
+    for _ in range(2):
+        for x, host in zip(args, make(rng), strict=True):
+            x.set(host)
+        poison(results)
+        cupy.cuda.Device().synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        assert_same(results, function.__wrapped__(*args, **options))
+
+
+@each_case
+def test_small_graphs_of_pytorch(function, make, options):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(3)
+    args = to_gpu("torch", make(rng))
+    function(*args, **options)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function(*args, **options)
+    for _ in range(2):
+        for x, host in zip(args, make(rng), strict=True):
+            x.copy_(torch.as_tensor(host))
+        poison(results)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_same(results, function.__wrapped__(*args, **options))
+
+
+@each_library
+def test_replays_run_on_the_current_stream(library, replays):
+    function, make, options = CASES["v2"]
+    args = to_gpu(library, make(np.random.default_rng(4)))
+    want = function(*args, **options)
+    late = [x + 0 for x in args]
+    if library == "cupy":
+        stream, synchronize = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Device().synchronize
+        long = cupy.zeros(1 << 28, np.uint8)
+    else:
+        import torch
+
+        stream, synchronize = torch.cuda.Stream(), torch.cuda.synchronize
+        long = torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")
+    for x in late:
+        x *= 0
+    synchronize()
+    with stream if library == "cupy" else torch.cuda.stream(stream):
+        for _ in range(100):  # milliseconds: on another stream the kernel would read zeros
+            long += 1
+        for x, source in zip(late, args, strict=True):
+            x += source
+        got = function(*late, **options)
+    synchronize()
+    assert len(replays) == 1
+    assert_same(got, want)
+
+
+@each_library
+def test_other_strides_are_other_calls(library, replays, by_numba):
+    function, make, options = CASES["v2"]
+    wide = [np.concatenate([x, x], axis=-1) for x in make(np.random.default_rng(5))]
+    for _ in range(2):
+        for part in (slice(0, 64), slice(64, 128), slice(32, 96)):
+            args = [x[..., part] for x in to_gpu(library, wide)]
+            assert_same(function(*args, **options), by_numba(function, *args, **options))
+    contiguous = to_gpu(library, [x[..., :64].copy() for x in wide])
+    assert_same(function(*contiguous, **options), by_numba(function, *contiguous, **options))
+    assert len(replays) in (5, 6)  # 5 unless a test before this one had the contiguous ones
+
+
+def test_what_must_be_aligned_is_looked_at_every_time(by_numba):
+    function, make, options = CASES["decode-wide"]
+    host = make(np.random.default_rng(6))
+    want = function(*to_gpu("cupy", host), **options)
+    room = cupy.empty(host[1].size + 8, np.float16)
+    for shift in (0, 1, 8, 3):
+        q, k, v, lengths = to_gpu("cupy", host)
+        shifted = room[shift : shift + k.size].reshape(k.shape)
+        shifted[...] = k
+        out, lse = function(q, shifted, v, lengths, **options)
+        assert_same((out, lse), by_numba(function, q, shifted, v, lengths, **options))
+        np.testing.assert_allclose(out.get(), want[0].get(), rtol=2e-2, atol=1e-3)
+    if MAJOR == 9:
+        function, make, options = CASES["persistent"]
+        q, k, v = to_gpu("cupy", make(np.random.default_rng(6)))
+        function(q, k, v, **options)
+        shifted = cupy.empty(k.size + 8, np.float16)[1 : k.size + 1].reshape(k.shape)
+        with pytest.raises(ValueError, match="k must begin at a multiple of 16 bytes"):
+            function(q, shifted, v, **options)
+
+
+@each_library
+def test_threads_do_not_disturb_each_other(library, by_numba):
+    function, make, options = CASES["persistent" if MAJOR == 9 else "v2"]
+    sets = [to_gpu(library, make(np.random.default_rng(seed))) for seed in range(4)]
+    wants = [by_numba(function, *args, **options) for args in sets]
+    cupy.cuda.Device().synchronize()
+    failures = []
+
+    def work(args, want):
+        try:
+            for _ in range(50):
+                assert_same(function(*args, **options), want)
+        except BaseException as error:  # noqa: BLE001   told by the test below
+            failures.append(error)
+
+    both = zip(sets, wants, strict=True)
+    threads = [threading.Thread(target=work, args=each) for each in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
