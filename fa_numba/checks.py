@@ -25,6 +25,7 @@ from fa_numba.analysis.feature_dim import FEATURE_MAPS, MAX_GROUP_SIZE, recurren
 
 FLOATS = ("float32", "float16", "bfloat16")  # of q, k, v and what is like them
 MAX_HEAD_DIM = 256
+FP8_HEAD_DIMS = (64, 128)
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
 MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on
 MAX_SPLITS = 2**16  # partial results of every one are kept until they are combined
@@ -142,6 +143,41 @@ def check_tensor_core(q, k, v, *, name, supported, max_head_dim):
 
 
 @_remembers
+def check_tensor_core_padded(q, k, v, *, name, supported, max_head_dim):
+    """The same for a function that copies them first, whatever their head_dim and strides are."""
+    _one_library(q=q, k=k, v=v)
+    _on_a_gpu("q, k, v", q, name, "flash_attn_v2")
+    check_qkv(q, k, v)
+    _sixteen_bits({"q": q, "k": k, "v": v}, name)
+    if q.shape[3] > max_head_dim:
+        raise ValueError(
+            f"q must have a head_dim up to {max_head_dim} for {name}, got {q.shape[3]}"
+        )
+    _gpu_has(supported, q, name, "flash_attn_v2")
+
+
+@_remembers
+def check_tensor_core_float32(q, k, v, *, name, supported, max_head_dim=MAX_HEAD_DIM):
+    """The same for a kernel that takes float32, with a head_dim that is a multiple of 4."""
+    _one_library(q=q, k=k, v=v)
+    _on_a_gpu("q, k, v", q, name, "flash_attn_simt")
+    check_qkv(q, k, v)
+    named = {"q": q, "k": k, "v": v}
+    for x_name, x in named.items():
+        _float32(x_name, x)
+    _rows_and_gpu(named, name, supported, max_head_dim, "flash_attn_simt", 4)
+
+
+def check_fp8(q):
+    """Raise unless a Hadamard matrix can turn the rows of q, which `check_tensor_core` let pass."""
+    if q.shape[3] not in FP8_HEAD_DIMS:
+        raise ValueError(
+            f"q must have a head_dim of {' or '.join(map(str, FP8_HEAD_DIMS))} for flash_attn_fp8, "
+            f"got {q.shape[3]}"
+        )
+
+
+@_remembers
 def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
     """The same for decoding, of arrays that `check_decode` or `check_paged_decode` let pass."""
     _on_a_gpu("q, k_cache, v_cache", q, name, "flash_decode")
@@ -160,18 +196,32 @@ def _on_a_gpu(names, x, name, instead):
 
 def _for_tensor_cores(named, name, supported, max_head_dim, instead):
     """Raise unless dtype, rows and GPU of these arrays, the first of them q, are the kernel's."""
-    q = named["q"]
-    if arrays.dtype_name(q) == "float32":
+    _sixteen_bits(named, name)
+    _rows_and_gpu(named, name, supported, max_head_dim, instead, 8)
+
+
+def _sixteen_bits(named, name):
+    if arrays.dtype_name(named["q"]) == "float32":
         names = ", ".join(named)
         raise TypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
+
+
+def _rows_and_gpu(named, name, supported, max_head_dim, instead, elements):
+    """Raise unless rows, of whole chunks of so many elements, and the GPU are the kernel's."""
+    q = named["q"]
     head_dim = q.shape[3]
-    if head_dim % 8 or head_dim > max_head_dim:
+    if head_dim % elements or head_dim > max_head_dim:
         raise ValueError(
-            f"q must have a head_dim that is a multiple of 8 up to {max_head_dim} for {name}, "
-            f"got {head_dim}"
+            f"q must have a head_dim that is a multiple of {elements} up to {max_head_dim} for "
+            f"{name}, got {head_dim}"
         )
     for x_name, x in named.items():
         _strides_of_16_bytes(x_name, x, name)
+    _gpu_has(supported, q, name, instead)
+
+
+def _gpu_has(supported, q, name, instead):
+    """Raise unless the GPU of an array has the instructions of the kernel `name`."""
     have = arrays.compute_capability(q)
     if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
         needed = f"{supported[0]}.x" if len(supported) > 2 else f"{supported[0]}.0 or later"

@@ -20,6 +20,7 @@ from fa_numba.analysis.machine_code import (
 )
 from fa_numba.tensor_core import (
     flash_attn_mma,
+    flash_attn_padded,
     flash_attn_persistent,
     flash_attn_wgmma,
     flash_attn_ws,
@@ -191,6 +192,7 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
         flash_attn_wgmma.flash_attn_wgmma,
         flash_attn_ws.flash_attn_ws,
         flash_attn_persistent.flash_attn_persistent,
+        flash_attn_padded.flash_attn_padded,
     ],
 )
 def test_numpy_arrays_are_refused_with_a_way_out(function):

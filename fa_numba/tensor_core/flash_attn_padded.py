@@ -1,0 +1,110 @@
+"""flash_attn_persistent for any head_dim, by copies whose rows are filled up with zeros.
+
+The copy engine takes rows that begin and end at multiples of 16 bytes: a head_dim that is a
+multiple of 8. Columns of zeros change neither a score nor the columns of out before them, so any
+other head_dim is computed in the next one: Q, K and V are copied into rows with room, and of out
+the columns that were asked for are copied back. Each element is read and written once more, which
+is little beside the work that attention does with it; the longer the sequence, the less.
+
+A view whose strides are no multiples of 16 bytes is taken in the same way.
+"""
+
+import functools
+
+from numba import cuda, float32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.tensor_core.flash_attn_persistent import MAX_HEAD_DIM, flash_attn_persistent
+from fa_numba.tensor_core.forward import HOPPER
+
+CHUNK = 8  # elements in 16 bytes
+THREADS = 256
+
+
+@functools.cache
+def make_copy_columns(COLS, NEW_COLS):
+    """The kernel that copies rows of COLS columns to rows of NEW_COLS."""
+
+    @cuda.jit
+    def copy_columns_kernel(x, y):
+        """What both have of a row's columns is copied, the rest of y becomes 0.
+
+        grid      (seqlen, batch); 256 threads walk all columns of all heads of a token
+        HBM       x and y once
+        """
+        n, b = cuda.blockIdx.x, cuda.blockIdx.y
+        for i in range(cuda.threadIdx.x, y.shape[2] * NEW_COLS, THREADS):
+            head, col = i // NEW_COLS, i % NEW_COLS
+            y[b, n, head, col] = float32(x[b, n, head, col]) if col < COLS else float32(0)
+
+    return copy_columns_kernel
+
+
+def copy_columns(x, num_cols):
+    """A copy of x with so many columns: those of x, as far as they go, then zeros.
+
+    Parameters
+    ----------
+    x : GPU array of shape (batch, seqlen, heads, cols)
+    num_cols : int
+
+    Returns
+    -------
+    array of shape (batch, seqlen, heads, num_cols), contiguous
+    """
+    batch, seqlen, heads, cols = x.shape
+    y = arrays.empty(x, (batch, seqlen, heads, num_cols), x.dtype)
+    arrays.launch(make_copy_columns(cols, num_cols), (seqlen, batch), (THREADS,), x, y)
+    return y
+
+
+@arrays.replayed
+def flash_attn_padded(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """Attention on Hopper's tensor cores for any head_dim up to 256, and for views of any strides.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        With a contiguous last axis.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_persistent`.
+
+    Returns
+    -------
+    out, lse
+        As of `flash_attn_persistent`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+    """
+    checks.check_tensor_core_padded(
+        q, k, v, name="flash_attn_padded", supported=HOPPER, max_head_dim=MAX_HEAD_DIM
+    )
+    head_dim = q.shape[3]
+    scale = checks.check_positive_scale(softmax_scale, head_dim)
+    num_cols = CHUNK * ceil_div(head_dim, CHUNK)
+    out, lse = flash_attn_persistent(
+        *(copy_columns(x, num_cols) for x in (q, k, v)),
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        softmax_scale=scale,
+    )
+    return copy_columns(out, head_dim), lse
