@@ -89,12 +89,12 @@ def test_quantize_rows(rng, head_dim, rows, seqlen, hadamard, dtype):
     x = rng.standard_normal((2, seqlen, 3, head_dim)).astype(DTYPES[dtype])
     x[0, 1, 2] = 0
     x[1, 2, 0, 5] = 100
-    tiles, scales = quantize_fp8.quantize_rows(cupy.asarray(x), rows, hadamard=hadamard, multiple=2)
-    num_tiles = tiles.shape[2]
+    x8 = quantize_fp8.quantize_rows(cupy.asarray(x), rows, hadamard=hadamard, multiple=2)
+    num_tiles = x8.tiles.shape[2]
     assert num_tiles == -(-seqlen // (2 * rows)) * 2
-    y = as_floats(tiles).reshape(2, 3, num_tiles, head_dim // 16, rows, 16)
+    y = as_floats(x8.tiles).reshape(2, 3, num_tiles, head_dim // 16, rows, 16)
     y = y.transpose(0, 1, 2, 4, 3, 5).reshape(2, 3, num_tiles, rows, head_dim)
-    y *= scales.get()[..., None, None]
+    y *= x8.scales.get()[..., None, None]
     want = np.zeros((2, num_tiles * rows, 3, head_dim))
     want[:, :seqlen] = x.astype(np.float64)
     if hadamard:
@@ -102,9 +102,12 @@ def test_quantize_rows(rng, head_dim, rows, seqlen, hadamard, dtype):
     want = want.transpose(0, 2, 1, 3).reshape(y.shape)
     largest = np.abs(want).max(axis=(3, 4))
     np.testing.assert_allclose(
-        scales.get(), np.maximum(largest, 0 if largest.all() else 1e-9) / 448, rtol=1e-5, atol=3e-9
+        x8.scales.get(),
+        np.maximum(largest, 0 if largest.all() else 1e-9) / 448,
+        rtol=1e-5,
+        atol=3e-9,
     )
-    step = np.maximum(np.abs(want) / 16, scales.get()[..., None, None] * 2.0**-10)
+    step = np.maximum(np.abs(want) / 16, x8.scales.get()[..., None, None] * 2.0**-10)
     assert (np.abs(y - want) <= 1.001 * step).all()
 
 
@@ -114,14 +117,14 @@ def test_quantize_rows(rng, head_dim, rows, seqlen, hadamard, dtype):
 )
 def test_quantize_columns(rng, head_dim, rows, seqlen, dtype):
     x = rng.standard_normal((2, seqlen, 3, head_dim)).astype(DTYPES[dtype])
-    tiles, scales = quantize_fp8.quantize_columns(cupy.asarray(x), rows)
-    num_tiles = tiles.shape[2]
-    y = as_floats(tiles).reshape(2, 3, num_tiles * rows // 16, head_dim, 16)
+    x8 = quantize_fp8.quantize_columns(cupy.asarray(x), rows)
+    num_tiles = x8.tiles.shape[2]
+    y = as_floats(x8.tiles).reshape(2, 3, num_tiles * rows // 16, head_dim, 16)
     want = np.zeros((2, num_tiles * rows, 3, head_dim))
     want[:, :seqlen] = x.astype(np.float64)
     want = want.reshape(2, -1, 16, 3, head_dim).transpose(0, 3, 1, 4, 2)
     want = want[..., [quantize_fp8.slot_key(slot) for slot in range(16)]]
-    scale = np.repeat(scales.get(), rows // 16, axis=2)[..., None, None]
+    scale = np.repeat(x8.scales.get(), rows // 16, axis=2)[..., None, None]
     step = np.maximum(np.abs(want) / 16, scale * 2.0**-10)
     assert (np.abs(y * scale - want) <= 1.001 * step).all()
 

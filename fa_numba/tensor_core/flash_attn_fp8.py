@@ -26,10 +26,10 @@ import math
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32, uint64
 
-from fa_numba import arrays
+from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import forward, mbarrier, quantize_fp8, wgmma
+from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.convert import exp2, pack_e4m3x4
 from fa_numba.tensor_core.forward import HOPPER
@@ -46,6 +46,7 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_init,
 )
 from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.quantize_fp8 import quantize_columns, quantize_rows
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import tma_store_wait_read
 from fa_numba.tensor_core.vectors import bulk_load
@@ -60,6 +61,7 @@ from fa_numba.tensor_core.wgmma import (
     wgmma_wait_with,
 )
 
+Q_ROWS = 64  # of a consumer: a tile of Q, which has a scale
 STAGES = 2  # of K, and of V
 SLOTS = 2  # of Q: the next queries are there before these are done
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread.
@@ -69,6 +71,8 @@ P_SHIFT = np.float32(8)  # P is held as 2^8 P
 # factor from LEAST_FACTOR on: fragments.MASKED · LEAST_FACTOR < NOTHING.
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
+
+MAX_HEAD_DIM = 128  # beyond, registers do not hold it all
 
 
 def tile_sizes(head_dim, causal):
@@ -392,35 +396,59 @@ def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
     """
     out, lse, causal, scale = forward.prepare(
-        "flash_attn_fp8", q, k, v, causal, softmax_scale, HOPPER, 128
+        "flash_attn_fp8", q, k, v, causal, softmax_scale, HOPPER, MAX_HEAD_DIM
     )
-    if k.shape[1] == 0 or q.shape[1] == 0:  # out is 0, lse is −inf already
-        return out, lse
-    consumers, block_n = tile_sizes(q.shape[3], causal)
-    q8, k8 = (
-        quantize_fp8.quantize_rows(x, rows, hadamard=hadamard, multiple=multiple)
-        for x, rows, multiple in ((q, 64, consumers), (k, block_n, 1))
-    )
-    v8 = quantize_fp8.quantize_columns(v, block_n)
-    attend(q8, k8, v8, out, lse, causal, scale, k.shape[1], consumers, block_n)
+    checks.check_fp8(q)
+    if k.shape[1] > 0 and q.shape[1] > 0:  # else out is 0, lse is −inf already
+        attend(*quantize(q, k, v, causal, hadamard), out, lse, causal, scale)
     return out, lse
 
 
-def attend(q8, k8, v8, out, lse, causal, scale, seqlen_k, consumers, block_n):
-    """Launch the kernel on quantised tiles and their scales."""
-    batch, seqlen_q, num_heads, head_dim = out.shape
+def quantize(q, k, v, causal, hadamard=True):
+    """Q, K and V in the tiles that `attend` takes; K and V may be kept for other queries.
+
+    Returns
+    -------
+    q8, k8, v8 : Quantized
+    """
+    consumers, block_n = tile_sizes(q.shape[3], causal)
+    return (
+        quantize_rows(q, Q_ROWS, hadamard=hadamard, multiple=consumers),
+        quantize_rows(k, block_n, hadamard=hadamard),
+        quantize_columns(v, block_n),
+    )
+
+
+def attend(q8, k8, v8, out, lse, causal, scale):
+    """Launch the kernel on what `quantize` returned, with that `causal`.
+
+    Parameters
+    ----------
+    q8, k8, v8 : Quantized
+    out : array of the shape that Q had, float16 or bfloat16
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+    causal : bool
+    scale : float32
+        softmax_scale · log2 e.
+    """
+    batch, seqlen_q, num_heads, head_dim = q8.shape
+    _, seqlen_k, num_kv_heads, _ = k8.shape
+    consumers, block_n = tile_sizes(head_dim, causal)
     kernel = make_flash_attn_fp8(head_dim, consumers, block_n, causal, arrays.dtype_name(out))
-    num_m_tiles = ceil_div(seqlen_q, 64 * consumers)
+    num_m_tiles = ceil_div(seqlen_q, Q_ROWS * consumers)
     num_units = ceil_div(num_m_tiles, 2 if causal else 1) * num_heads * batch
     grid = (min(num_units, arrays.num_sms(out)),)
-    tiles = (x[0] for x in (q8, k8, v8))
-    scales = (x[1] for x in (q8, k8, v8))
-    sizes = np.int32(seqlen_k), np.int32(num_heads // k8[0].shape[1])
-    out_map = tensor_map(out, 16)
-    size = shared_bytes(head_dim, consumers, block_n)
-    threads = (128 * (consumers + 1),)
-    arrays.launch(
-        kernel, grid, threads, *tiles, *scales, out_map, lse, *sizes, scale, shared_bytes=size
-    )
+    tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
+    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
+    out_map, size = tensor_map(out, 16), shared_bytes(head_dim, consumers, block_n)
+    arguments = *tiles, *scales, out_map, lse, *sizes, scale
+    arrays.launch(kernel, grid, (128 * (consumers + 1),), *arguments, shared_bytes=size)

@@ -19,6 +19,7 @@ Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3.
 """
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 from numba import cuda, float32, uint32, uint64
@@ -217,6 +218,26 @@ def make_quantize_columns(HEAD_DIM, ROWS, DTYPE):
     return quantize_columns_kernel
 
 
+@dataclass(frozen=True)
+class Quantized:
+    """Q, K or V in e4m3.
+
+    Attributes
+    ----------
+    tiles : array of shape (batch, num_heads, num_tiles, head_dim · rows), uint8
+    scales : array of shape (batch, num_heads, num_tiles), float32
+    shape : (batch, seqlen, num_heads, head_dim)
+        Of what was quantised.
+    rows : int
+        Tokens of a tile.
+    """
+
+    tiles: object
+    scales: object
+    shape: tuple
+    rows: int
+
+
 def quantize_rows(x, rows, *, hadamard=True, multiple=1, least=LEAST):
     """Q or K in e4m3.
 
@@ -226,20 +247,18 @@ def quantize_rows(x, rows, *, hadamard=True, multiple=1, least=LEAST):
     rows : int
         Of a tile, which has a scale.
     hadamard : bool, default=True
-        Multiply each row by the orthogonal matrix first.
+        Multiply each row by `rotation` first.
     multiple : int, default=1
         The number of tiles is a multiple of it; those that no row reaches are 0.
     least : float, default=2⁻²⁰
-        A tile whose numbers are all smaller gets the scale of one whose largest is this; with
-        `hadamard`, the largest of √head_dim times the rotated rows.
+        A tile gets the scale that is right for this where all its numbers are smaller: the largest
+        of all tiles makes one scale of all scales. With `hadamard`, of √head_dim times the rows.
 
     Returns
     -------
-    tiles : array of shape (batch, num_heads, num_tiles, head_dim · rows), uint8
-    scales : array of shape (batch, num_heads, num_tiles), float32
+    Quantized
     """
-    head_dim = x.shape[3]
-    kernel = make_quantize_rows(head_dim, rows, hadamard, arrays.dtype_name(x))
+    kernel = make_quantize_rows(x.shape[3], rows, hadamard, arrays.dtype_name(x))
     return _quantize(kernel, x, rows, multiple, least)
 
 
@@ -256,7 +275,7 @@ def _quantize(kernel, x, rows, multiple, least):
     scales = arrays.empty(x, (batch, num_heads, num_tiles))
     grid, threads = (num_tiles, num_heads, batch), (threads_of(head_dim, rows),)
     arrays.launch(kernel, grid, threads, x, tiles, scales, np.float32(least))
-    return tiles, scales
+    return Quantized(tiles, scales, tuple(x.shape), rows)
 
 
 def rotation(head_dim):

@@ -1,0 +1,115 @@
+"""FP8 where there is no GPU: slots against wgmma's layouts, kernels as machine code."""
+
+import re
+
+import numpy as np
+import pytest
+from fp8_kernels import HOPPER, KERNELS
+from numba import types
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
+
+from fa_numba.analysis.machine_code import (
+    _ptxas,
+    assemble,
+    compile_kernel,
+    compile_ptx,
+    disassembler_available,
+)
+from fa_numba.tensor_core import flash_attn_fp8, layouts, quantize_fp8, wgmma
+
+needs_compiler = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
+tiles, scales = types.Array(types.uint8, 4, "C"), types.Array(types.float32, 3, "C")
+half = types.Array(types.float16, 4, "C")
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_instruction_becomes_itself(name):
+    kernel, args, cc, instruction = KERNELS[name]
+    code = compile_kernel(kernel, args, cc=cc)
+    assert any(i.opcode.startswith(instruction) for i in code.instructions)
+    assert code.spill_bytes == code.local_bytes == 0
+
+
+def test_descriptor_of_a_tile_without_swizzle():
+    bits = wgmma.chunk_descriptor_bits(192) | 0x4400 >> 4
+    assert layouts.descriptor_fields(bits) == {
+        "address": 0x4400,
+        "leading_bytes": 192 * 16,
+        "stride_bytes": 128,
+        "swizzle": 0,
+    }
+
+
+def test_p_lies_as_the_next_product_wants_it():
+    """Byte by byte: a lane's four in a register are the slots that wgmma reads there."""
+    _, key = layouts.wgmma_d(32)  # of [thread, register]
+    for thread in range(128):
+        for half_of_32 in range(2):
+            for byte in range(4):
+                slot = 16 * half_of_32 + 4 * (thread % 4) + byte
+                held = 4 * (2 * half_of_32 + byte // 2) + byte % 2  # what pack_p puts there
+                assert key[thread, held] == 16 * half_of_32 + quantize_fp8.slot_key(slot % 16)
+
+
+def test_every_key_has_a_slot():
+    assert sorted(quantize_fp8.slot_key(slot) for slot in range(16)) == list(range(16))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_rotation(head_dim):
+    m = quantize_fp8.rotation(head_dim)
+    np.testing.assert_allclose(m @ m.T, np.eye(head_dim), atol=1e-12)
+    np.testing.assert_allclose(np.abs(m), head_dim**-0.5, rtol=1e-12)
+    assert 0.3 <= (m[:, 0] > 0).mean() <= 0.7  # signs that look random
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        quantize_fp8.make_quantize_rows(128, 192, True, "float16"),
+        quantize_fp8.make_quantize_rows(64, 64, False, "bfloat16"),
+        quantize_fp8.make_quantize_columns(128, 128, "float16"),
+    ],
+)
+def test_quantisation_stays_in_registers(kernel):
+    code = compile_kernel(kernel, (half, tiles, scales, types.float32), cc=HOPPER)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= 64
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, dtype, causal", [(128, "float16", False), (64, "bfloat16", True)]
+)
+def test_kernel_stays_in_registers_and_products_overlap(head_dim, dtype, causal):
+    consumers, block_n = flash_attn_fp8.tile_sizes(head_dim, causal)
+    kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, consumers, block_n, causal, dtype)
+    args = (*3 * [tiles], *3 * [scales], types.uint64, scales)
+    ptx = compile_ptx(kernel, (*args, types.int32, types.int32, types.float32), cc=HOPPER)
+    code = assemble(kernel, ptx, HOPPER)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in _ptxas(ptx, HOPPER)[0]  # ptxas serialises products, or ignores setmaxnreg
+    assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
+    products = [i.opcode for i in code.instructions if i.opcode.startswith("QGMMA")]
+    assert len(products) == 2 * (head_dim // 32 + block_n // 32)
+
+
+def test_shared_memory_fits():
+    for head_dim in (64, 128):
+        for causal in (False, True):
+            size = flash_attn_fp8.shared_bytes(
+                head_dim, *flash_attn_fp8.tile_sizes(head_dim, causal)
+            )
+            assert size <= 227 * 1024
+
+
+def test_numpy_arrays_are_refused_with_a_way_out():
+    x = np.zeros((1, 4, 1, 64), np.float16)
+    with pytest.raises(TypeError, match="flash_attn_fp8 is made of PTX.*flash_attn_v2"):
+        flash_attn_fp8.flash_attn_fp8(x, x, x)
