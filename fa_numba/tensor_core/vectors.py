@@ -25,6 +25,19 @@ def load_global_x4(typingctx, x, address):
 
 
 @intrinsic
+def store_global_x4(typingctx, address, x):
+    """Store 16 bytes.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 16.
+    x : local array of 4 float32
+    """
+    return statement("st.global.v4.f32 [<address>], <x>;", address=types.uint64, x=read(x, 4))
+
+
+@intrinsic
 def atomic_add_x4(typingctx, address, x):
     """Add four neighbouring float32 to memory, each atomically, and go on (sm_90).
 
@@ -53,6 +66,20 @@ def load_shared_x2(typingctx, x, address):
         In shared memory, a multiple of 8.
     """
     return statement("ld.shared.v2.f32 <x>, [<address>];", x=written(x, 2), address=types.uint32)
+
+
+@intrinsic
+def load_shared_x4(typingctx, x, address):
+    """Load four neighbouring float32.
+
+    Parameters
+    ----------
+    x : local array of 4 float32
+        Receives them.
+    address : uint32
+        In shared memory, a multiple of 16.
+    """
+    return statement("ld.shared.v4.f32 <x>, [<address>];", x=written(x, 4), address=types.uint32)
 
 
 @intrinsic

@@ -1,0 +1,73 @@
+"""Float32 products on tensor cores: three products of TF32 for one (sm_80 and later).
+
+TF32 has float32's exponent and 11 of its 24 significant bits. A float32 is almost two of them,
+
+    x = big + small + rest,   |small| <= 2⁻¹¹ |x|,   |rest| <= 2⁻²² |x|
+
+so a b = big big + big small + small big, but for some 2⁻²² of it: 3xTF32. Infinities have no such
+parts: they become NaN.
+
+mma.m16n8k8: D = A B + D with A (16, 8) and B (8, 8) in TF32, D (16, 8) in float32. A lane holds
+
+    A, 4 registers                B, 2 registers           D, 4 floats
+            k       k + 4                 n                        n      n + 1
+    row g   a0      a2            row k   b0               row g   d0     d1
+    row g+8 a1      a3            row k+4 b1               row g+8 d2     d3
+
+where g = lane // 4 is the row of A and D, and the column of B; k = lane % 4; n = 2 (lane % 4).
+ldmatrix, for which four bytes are two elements, gives each lane one of these: A and B whose rows
+lie along the sum can be read with it, four registers at once.
+
+PTX ISA: "Matrix fragments for mma.m16n8k8"; "Floating-point instructions: cvt". Papers: Ootomo and
+Yokota 2022, Recovering single precision accuracy from Tensor Cores, arXiv:2203.03341.
+"""
+
+from numba.cuda.extending import intrinsic
+
+from fa_numba.tensor_core.ptx import literal, read, statement, tied, written
+
+
+@intrinsic
+def split_tf32(typingctx, big, small, x, length):
+    """big, the nearest TF32 of each x, and small = x − big, of which mma takes the first bits.
+
+    Parameters
+    ----------
+    big, small : local arrays of `length` uint32
+        Receive the parts.
+    x : local array of `length` float32, or uint32 that hold the same bits
+    length : int, a compile-time constant
+    """
+    n = literal(length)
+    text = " ".join(
+        f"mov.b32 bits, ${2 * n + i}; add.s32 bits, bits, 0x1000; and.b32 ${i}, bits, 0xFFFFE000; "
+        f"sub.f32 ${n + i}, ${2 * n + i}, ${i};"
+        for i in range(n)
+    )
+    text = f"{{ .reg .b32 bits; {text} }}"
+    parts = {"big": written(big, n), "small": written(small, n), "x": read(x, n)}
+    return statement(text, pure=True, **parts, length=length)
+
+
+@intrinsic
+def mma_m16n8k8_tf32x3(typingctx, d, a_big, a_small, b_big, b_small):
+    """d += a b for one 16×8×8 product of float32: three of TF32, what is small added first.
+
+    Parameters
+    ----------
+    d : local array of 4 float32
+    a_big, a_small : local arrays of 4 uint32
+    b_big, b_small : local arrays of 2 uint32
+        As `split_tf32` gives them; each lane's part. All 32 lanes of the warp must take part.
+    """
+    pairs = ("<a_small>, <b_big>", "<a_big>, <b_small>", "<a_big>, <b_big>")
+    mma = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+    return statement(
+        " ".join(f"{mma} <d>, {pair}, <d>;" for pair in pairs),
+        pure=True,
+        d=tied(d, 4),
+        a_big=read(a_big, 4),
+        a_small=read(a_small, 4),
+        b_big=read(b_big, 2),
+        b_small=read(b_small, 2),
+    )
