@@ -1,9 +1,10 @@
 """`python -m benchmarks` asks every question; `python -m benchmarks softmax` asks one.
 
-Results go to benchmarks/results/<question>.json, where the lessons read them, and into the README.
+Results go to benchmarks/results/<question>.json, where the lessons read them, into the pictures of
+docs/plots, and into the README.
 """
 
-import importlib
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -19,6 +20,10 @@ def main(names):
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there is {', '.join(QUESTIONS)}")
     for name in names or QUESTIONS:
         importlib.import_module(f"benchmarks.bench_{name}").main()
+    if importlib.util.find_spec("matplotlib"):
+        importlib.import_module("benchmarks.plots").write()
+    else:
+        print("matplotlib is not installed: docs/plots are as they were")
     readme.write()
 
 

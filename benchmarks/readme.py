@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.timing import RESULTS
 
 README = Path(__file__).parents[1] / "README.md"
+HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
 
 
 def table(rows):
@@ -25,44 +26,124 @@ def caption(record):
     return f"{record['machine']}, {record['date']}, `{record['command']}`. {record['note']}."
 
 
-def attention_table():
-    """One row per kernel, one column per causal sequence length, head_dim 64: TFLOP/s."""
-    record = load("attention")
+def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
+    """Caption and table of what a script recorded, or None where it has not run.
+
+    Parameters
+    ----------
+    question : str
+    row_of, column_of : callable
+        Title of the row, the column, that a record belongs to.
+    value : str or callable
+        What stands there.
+    keep : callable
+        False leaves a record out.
+    note : str
+        Added to the caption.
+    """
+    record = load(question)
     if record is None:
         return None
+    value_of = value if callable(value) else lambda row: row[value]
     rows = {}
-    for row in record["rows"]:
-        if row["head_dim"] == 64 and row["causal"]:
-            cells = rows.setdefault(row["kernel"], {"kernel": row["kernel"]})
-            cells[f"n = {row['seqlen']}, TFLOP/s"] = row["TFLOP/s"]
-    return f"{caption(record)} Causal, head_dim 64.\n\n{table(list(rows.values()))}"
+    for row in filter(keep, record["rows"]):
+        cells = rows.setdefault(row_of(row), {"kernel": row_of(row)})
+        cells[column_of(row)] = value_of(row)
+    text = caption(record) + (f" {note}" if note else "")
+    return f"{text}\n\n{table(with_all_columns(list(rows.values())))}" if rows else None
+
+
+def kernel(row):
+    return row.get("kernel", row.get("step"))
+
+
+def size(row):
+    """Head dim and mask, over the columns of the attention tables."""
+    return f"d = {row['head_dim']}, {'causal' if row['causal'] else 'full'}, TFLOP/s"
+
+
+def attention_table():
+    """One row per kernel, one column per causal sequence length, head_dim 64: TFLOP/s."""
+    return section(
+        "attention",
+        kernel,
+        lambda row: f"n = {row['seqlen']}, TFLOP/s",
+        "TFLOP/s",
+        lambda row: row["head_dim"] == 64 and row["causal"],
+        "Causal, head_dim 64.",
+    )
 
 
 def softmax_table():
-    record = load("softmax")
-    if record is None:
-        return None
-    rows = {}
-    for row in record["rows"]:
-        if row.get("dtype", "float32") != "float32":
-            continue
-        cells = rows.setdefault(row["kernel"], {"kernel": row["kernel"]})
-        cells[f"{row['rows']}×{row['columns']}, GB/s"] = row["GB/s"]
-    return f"{caption(record)}\n\n{table(list(rows.values()))}"
+    return section(
+        "softmax",
+        kernel,
+        lambda row: f"{row['rows']}×{row['columns']}, GB/s",
+        "GB/s",
+        lambda row: row.get("dtype", "float32") == "float32",
+    )
 
 
-def tensor_core_table():
-    """One row per kernel, float16, n = 4096: a column for each head_dim and mask."""
-    record = load("tensor_core")
+def ladder_table():
+    """The steps in float32: a column for each head_dim and mask."""
+    return section(
+        "ladder", kernel, size, "TFLOP/s", lambda row: row["seqlen"] == 8192, "n = 8192."
+    )
+
+
+def tensor_core_table(question="tensor_core", seqlen=4096):
+    """One row per kernel, float16, one length: a column for each head_dim and mask."""
+
+    def chosen(row):
+        return (row.get("dtype"), row.get("seqlen")) == ("float16", seqlen) and (
+            row["head_dim"] in HEAD_DIMS
+        )
+
+    return section(question, kernel, size, "TFLOP/s", chosen, f"float16, n = {seqlen}.")
+
+
+def decode_table():
+    """One row per kernel and page size, float16: a column for each size of the cache."""
+
+    def name(row):
+        return kernel(row) + (f", pages of {row['page_size']}" if row["page_size"] else "")
+
+    return section(
+        "decode_fast",
+        name,
+        lambda row: f"{row['batch']} × {row['seqlen']}, {row['heads']} heads, GB/s",
+        "GB/s",
+        lambda row: row["dtype"] == "float16",
+        "float16; a column is sequences × tokens of each.",
+    )
+
+
+def fp8_table():
+    """Rates, a column for each head_dim and mask; then errors."""
+    rates = section(
+        "fp8", kernel, size, "TFLOP/s", lambda row: row.get("seqlen") == 8192 and "TFLOP/s" in row
+    )
+    errors = [row for row in (load("fp8") or {"rows": ()})["rows"] if "RMSE" in row]
+    return rates and "\n\n".join([rates, table(errors)] if errors else [rates])
+
+
+def launch_table():
+    """Calls that enqueue; then first calls, which have other columns."""
+    record = load("launch")
     if record is None:
         return None
-    rows = {}
-    for row in record["rows"]:
-        if row["dtype"] == "float16" and row["seqlen"] == 4096:
-            cells = rows.setdefault(row["kernel"], {"kernel": row["kernel"]})
-            mask = "causal" if row["causal"] else "full"
-            cells[f"d = {row['head_dim']}, {mask}, TFLOP/s"] = row["TFLOP/s"]
-    return f"{caption(record)} float16, n = 4096.\n\n{table(list(rows.values()))}"
+    parts = [
+        table(with_all_columns(rows))
+        for first in (False, True)
+        if (rows := [row for row in record["rows"] if ("first call, s" in row) is first])
+    ]
+    return "\n\n".join([caption(record), *parts])
+
+
+def with_all_columns(rows):
+    """The same rows, the first with a place for what only others have."""
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return [columns | dict.fromkeys(columns, "") | row for row in rows]
 
 
 def engine_table():
@@ -70,17 +151,46 @@ def engine_table():
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
 
 
-def write():
-    text = README.read_text()
+def pictures(*names):
+    """Links to those of these plots that there are."""
+    return "\n".join(
+        f"![{what}](docs/plots/{name}.svg)"
+        for name, what in names
+        if (README.parent / "docs" / "plots" / f"{name}.svg").exists()
+    )
+
+
+def rendered(text):
+    """README.md with what is between its markers written anew."""
     sections = {
         "engine": [engine_table()],
-        "bench": [attention_table(), tensor_core_table(), softmax_table()],
+        "bench": [
+            pictures(("ladder", "TFLOP/s of each step of the ladder and of the libraries")),
+            attention_table(),
+            ladder_table(),
+            pictures(
+                ("forward", "TFLOP/s against the length of the sequence, forward"),
+                ("backward", "TFLOP/s against the length of the sequence, backward"),
+            ),
+            tensor_core_table(),
+            tensor_core_table("tensor_core_bwd", 8192),
+            fp8_table(),
+            pictures(("decoding", "bandwidth of decoding beside the copy's")),
+            decode_table(),
+            softmax_table(),
+            launch_table(),
+            pictures(("roofline", "the kernels under the roofs of bandwidth and arithmetic")),
+        ],
     }
-    for marker, tables in sections.items():
-        body = "\n\n".join(t for t in tables if t)
+    for marker, parts in sections.items():
+        body = "\n\n".join(part for part in parts if part)
         pattern = rf"(<!-- {marker}:begin -->\n).*?(<!-- {marker}:end -->)"
         text = re.sub(pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL)
-    README.write_text(text)
+    return text
+
+
+def write():
+    README.write_text(rendered(README.read_text()))
 
 
 if __name__ == "__main__":

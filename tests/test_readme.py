@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+from benchmarks import readme
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 
@@ -25,6 +27,11 @@ def test_python_runs(block):
     x = np.ones(100, np.float32)
     world = {"kernel": doubled, "grid": 4, "block": 32, "x": x, "y": x.copy()}
     exec(compile(block, "README.md", "exec"), world)
+
+
+def test_tables_are_those_of_the_results():
+    """After a change of either: `python -m benchmarks.plots` and `python -m benchmarks.readme`."""
+    assert readme.rendered(TEXT) == TEXT
 
 
 def test_links_lead_somewhere():
