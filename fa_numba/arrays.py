@@ -429,10 +429,10 @@ def _seen(library, args, options):
     for x in args:
         if type(x) is not kind:
             raise TypeError
-        key.append(look(x))
+        key += look(x)
     for name, value in options.items():
         if type(value) is kind:
-            key += name, look(value)
+            key += name, *look(value)
             arguments.append(value)
         elif type(value) is tuple:
             key += name, value, *map(type, value)
@@ -453,8 +453,7 @@ def _do_again(recording, known, library):
             raise replay.RefusedError
     for step in recording.steps:
         step(known, stream)
-    places = recording.results
-    return tuple([known[i] for i in places]) if type(places) is list else known[places]
+    return recording.results(known)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ addresses. `arrays.replayed` notes that in the first call and does no more in th
 """
 
 import itertools
+import operator
 import threading
 
 import numpy as np
@@ -39,8 +40,8 @@ class Recording:
         Number of an argument whose address mattered, and the address modulo 16.
     complete : bool
         False where something was done that cannot be told by such steps.
-    results : list of int, or int
-        Numbers of the arrays that the call returned as a tuple, or of the one that it returned.
+    results : callable
+        Gives of such a list what the call returned: an array or a tuple of some.
     """
 
     def __init__(self, arguments, again):
@@ -99,9 +100,11 @@ class Recording:
         self.steps.append(self.again.launch(plan, list(values), arrays, numbers))
 
     def finish(self, result):
-        """This recording, with the numbers of the arrays that the call returned; or False."""
-        one = self.place
-        self.results = list(map(one, result)) if isinstance(result, tuple) else one(result)
+        """This recording, which knows what the call returned; or False."""
+        if isinstance(result, tuple) and len(result) == 1:
+            self.complete = False  # an itemgetter would give the array alone
+        places = map(self.place, result if isinstance(result, tuple) else (result,))
+        self.results = operator.itemgetter(*places)
         self.known = self.views = None  # nothing of the first call is kept alive
         return self if self.complete else False
 
