@@ -1,0 +1,91 @@
+"""tensor_maps: which maps are made, kept, and made again when a recorded call comes back."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+from fake_libraries import CupyArray, fake_cupy
+
+from fa_numba import arrays, launching, replay
+from fa_numba.tensor_core import tensor_maps, tma
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The arguments of each map that was encoded, by the address that it was copied to."""
+    made = {}
+
+    def copy_at_once(arguments, device):
+        where = 1000 * (len(made) + 1)
+        made[where] = (device, *arguments)
+        return types.SimpleNamespace(device_ctypes_pointer=types.SimpleNamespace(value=where))
+
+    cupy = fake_cupy([("enter device", 0)])
+    cupy.cuda.runtime.streamIsCapturing = lambda stream: 0
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(tma, "encode_tensor_map", lambda *arguments: arguments)
+    monkeypatch.setattr(launching, "copy_at_once", copy_at_once)
+    monkeypatch.setattr(tensor_maps, "_captured", {})
+    tensor_maps._maps.cache_clear()
+    yield made
+    tensor_maps._maps.cache_clear()
+
+
+def half(*shape, index=0):
+    return CupyArray(np.zeros(shape, np.float16), index)
+
+
+def test_a_map_is_made_once_for_each_address_layout_and_box(made):
+    x, y = half(2, 3, 4, 64), half(2, 3, 4, 64)
+    first = tensor_maps.tensor_map(x, 64)
+    assert made[first] == (0, x.data.ptr, (2, 3, 4, 64), (1536, 512, 128, 2), 64, "float16")
+    assert tensor_maps.tensor_map(x, 64) == first and len(made) == 1
+    others = [(y, 64), (x, 16), (x.view(np.int16), 64), (CupyArray(x.host[:, :2]), 64)]
+    others.append((CupyArray(x.host, 1), 64))
+    assert len({tensor_maps.tensor_map(*other) for other in others} | {first}) == 6
+    assert tensor_maps.tensor_map(half(2, 0, 4, 64), 64) == 0 and len(made) == 6
+
+
+def test_maps_do_not_pile_up_but_those_of_graphs_stay(made, monkeypatch):
+    monkeypatch.setattr(tensor_maps, "MAX_MAPS", 3)
+    kept = [half(1, 1, 1, 64) for _ in range(5)]  # alive, so that no address comes back
+    sys.modules["cupy"].cuda.runtime.streamIsCapturing = lambda stream: 1
+    first = tensor_maps.tensor_map(kept[0], 64)
+    sys.modules["cupy"].cuda.runtime.streamIsCapturing = lambda stream: 0
+    for x in kept:
+        tensor_maps.tensor_map(x, 64)
+    maps = tensor_maps._maps(0, (1, 1, 1, 64), (128, 128, 128, 2), 64, "float16")
+    assert list(maps.known) == [x.data.ptr for x in kept[3:]]
+    assert list(tensor_maps._captured) == [first]
+
+
+def test_a_recorded_call_asks_for_the_maps_of_its_own_arrays(made, monkeypatch):
+    given = []
+
+    def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, in_bytes):
+        given.append(values)
+        arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
+        return launching.Plan(7, grid, block, shared_bytes, arguments)
+
+    def launch_kernel(function, *sizes_stream_where_extra):
+        pass
+
+    @arrays.replayed
+    def function(q, k):
+        out = arrays.empty(q, q.shape, q.dtype)
+        maps = [tensor_maps.tensor_map(x, 64) for x in (q, k, out)]
+        arrays.launch("kernel", (1,), (32,), *maps, q)
+        return out
+
+    driver = types.SimpleNamespace(launchKernel=launch_kernel, CUDADriverError=RuntimeError)
+    sys.modules["cupy"].cuda.driver = driver
+    monkeypatch.setattr(launching, "enabled", True)
+    monkeypatch.setattr(launching, "takes", lambda kernel: True)
+    monkeypatch.setattr(launching, "launch", launch)
+    kept = []
+    for _ in range(3):
+        q, k = half(1, 2, 1, 64), half(1, 2, 1, 64)
+        kept += q, k, function(q, k)
+        assert {address for _, address, *_ in made.values()} == {x.data.ptr for x in kept}
+    assert len(given) == 1 and replay.current() is None
