@@ -467,8 +467,8 @@ class Again:
     empty : callable
         ``empty(shape, dtype)`` is a function of an array like which to allocate.
     launch : callable
-        ``launch(plan, values, arrays, numbers)`` is a step of a `replay.Recording`; both lists hold
-        (place among the values, place among what is known).
+        ``launch(plan, arrays, numbers)`` is a step of a `replay.Recording`; both lists hold (word
+        of the plan's parameters, place among what is known).
     is_capturing : callable
         Of the address of a stream.
     """
@@ -479,35 +479,35 @@ class Again:
     is_capturing: Callable
 
 
-def _launch_on_torch(plan, values, arrays, numbers):
+def _launch_on_torch(plan, arrays, numbers):
+    words, lock = plan.words, plan.lock
+
     def launch(known, stream):
-        given = values.copy()
-        for i, place in arrays:
-            given[i] = known[place].data_ptr()
-        for i, place in numbers:
-            given[i] = known[place]
-        if not plan.launch(given, launching.stream_at(stream)):
-            raise replay.RefusedError
+        with lock:
+            for word, place in arrays:
+                words[word] = known[place].data_ptr()
+            for word, place in numbers:
+                words[word] = known[place]
+            if not plan.enqueue(launching.stream_at(stream)):
+                raise replay.RefusedError
 
     return launch
 
 
-def _launch_on_cupy(plan, values, arrays, numbers):
+def _launch_on_cupy(plan, arrays, numbers):
     """By CuPy's call of the driver, which is the shorter one."""
     cupy_driver = sys.modules["cupy"].cuda.driver
-    launch_kernel, lock, write = cupy_driver.launchKernel, plan.lock, plan.write
+    launch_kernel, lock, words = cupy_driver.launchKernel, plan.lock, plan.words
     function, sizes, where = plan.handle, plan.sizes, plan.where
 
     def launch(known, stream):
-        given = values.copy()
-        for i, place in arrays:
-            given[i] = known[place].data.ptr
-        for i, place in numbers:
-            given[i] = known[place]
         try:
             with lock:
-                write(*given)
-                launch_kernel(function, *sizes, stream, where, 0)
+                for word, place in arrays:
+                    words[word] = known[place].data.ptr
+                for word, place in numbers:
+                    words[word] = known[place]
+                launch_kernel(function, *sizes, stream, 0, where)
         except cupy_driver.CUDADriverError as error:
             plan.refused(launching.driver.CUresult(error.status))
             raise replay.RefusedError from None

@@ -13,6 +13,7 @@ A kernel takes an array as 5 + 2·ndim parameters: two that are 0, its size and 
 address, its shape and its strides in bytes; a scalar is itself.
 """
 
+import copy
 import ctypes
 import functools
 import math
@@ -31,6 +32,7 @@ try:
 except ImportError:  # no numba-cuda, or its simulator
     driver = None
 
+END, BUFFER, SIZE = 0, 1, 2  # names of the driver's for what a list of parameters holds
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets without asking for more
 MAX_PLANS = 1024  # combinations of shapes that are kept
 
@@ -59,32 +61,58 @@ class Plan:
     def __init__(self, function, grid, block, shared_bytes, arguments):
         self.function, self.handle = function, int(function)
         self.sizes = (*_three(grid), *_three(block), shared_bytes)
-        self.lock = threading.Lock()  # two threads must not write the values at once
-        values = (ctypes.c_int64 * len(arguments))()  # 8 bytes for each, whatever its type
-        formats, self.parameters = "", []
-        for place, argument in enumerate(arguments):
-            value = ctypes.c_int64.from_buffer(values, 8 * place)
+        self.constants, self.layout, self.variable = [], "", []
+        for argument in arguments:
             if isinstance(argument, tuple):
                 shape, strides, dtype = argument
-                constants = (0, 0, math.prod(shape), dtype.itemsize)
-                self.parameters += map(ctypes.c_int64, constants)
-                self.parameters.append(value)
-                self.parameters += map(ctypes.c_int64, (*shape, *strides))
-                formats += "q"
+                self._add("qqqq", 0, 0, math.prod(shape), dtype.itemsize)
+                self._add_variable("q")
+                self._add("q" * 2 * len(shape), *shape, *strides)
             else:
-                scalar = _ctype(argument)
-                self.parameters.append(value)
-                formats += f"{scalar._type_}{8 - ctypes.sizeof(scalar)}x"
-        self.write = functools.partial(struct.Struct(formats).pack_into, values, 0)
-        addresses = map(ctypes.addressof, self.parameters)
-        self.pointers = (ctypes.c_void_p * len(self.parameters))(*addresses)
-        self.where = ctypes.addressof(self.pointers)
+                self._add_variable(_ctype(argument)._type_)
+        self._take_buffer()
+
+    def _add(self, layout, *values):
+        self.layout += layout
+        self.constants += values
+
+    def _add_variable(self, kind):
+        self._add(kind, 0)
+        offset = struct.calcsize(self.layout) - struct.calcsize(kind)
+        self.variable.append((struct.Struct(kind).pack_into, offset))
+
+    def _take_buffer(self):
+        """The parameters in a row, as a C struct has them, and where the driver finds that."""
+        self.lock = threading.Lock()  # two threads must not write the parameters at once
+        size = struct.calcsize(self.layout)
+        self.words = (ctypes.c_int64 * -(-size // 8))()
+        struct.pack_into(self.layout, self.words, 0, *self.constants)
+        self.size = ctypes.c_size_t(size)
+        places = (ctypes.addressof(x) for x in (self.words, self.size))
+        self.extra = (ctypes.c_void_p * 5)(BUFFER, next(places), SIZE, next(places), END)
+        self.where = ctypes.addressof(self.extra)
+
+    def copy(self, values):
+        """Another plan for the same launch, with parameters of its own."""
+        plan = copy.copy(self)
+        plan._take_buffer()
+        plan.write(values)
+        return plan
+
+    def write(self, values):
+        """Set the address of each array and the number of each scalar."""
+        for (pack_into, offset), value in zip(self.variable, values, strict=True):
+            pack_into(self.words, offset, value)
 
     def launch(self, values, stream):
         """Enqueue with an address for each array and a number for each scalar; True if done."""
         with self.lock:
-            self.write(*values)
-            (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, self.where, 0)
+            self.write(values)
+            return self.enqueue(stream)
+
+    def enqueue(self, stream):
+        """Enqueue with the parameters as they are; True if done."""
+        (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, 0, self.where)
         if error:
             return self.refused(error)
         return True
@@ -221,8 +249,10 @@ def _allow_shared_bytes(function, shared_bytes, device):
         _driver(driver.cuKernelSetAttribute(attribute, shared_bytes, kernel, device))
 
 
-def copy_at_once(x, device):
+def copy_at_once(make, device):
     """Copy a NumPy array to a GPU and wait for that, also while a stream is being captured.
+
+    `make` makes the array, in the GPU's context, which a new thread may not have.
 
     What is enqueued on a stream under capture happens later, and only if the graph is launched; and
     while there is one, the driver refuses to allocate or to wait unless told that this is meant.
@@ -232,7 +262,7 @@ def copy_at_once(x, device):
         before = _driver(driver.cuThreadExchangeStreamCaptureMode(relaxed))
         try:
             stream = _own_stream(device)
-            copied = cuda.to_device(x, stream=stream)
+            copied = cuda.to_device(make(), stream=stream)
             stream.synchronize()
         finally:
             _driver(driver.cuThreadExchangeStreamCaptureMode(before))

@@ -91,13 +91,15 @@ class Recording:
 
     def launched(self, plan, arguments, values):
         """`arguments` are the arrays and scalars that the kernel was given, `values` their bits."""
+        plan = plan.copy(values)  # in which nothing changes but addresses
         arrays, numbers = [], []
-        for i, x in enumerate(arguments):
+        for (_, offset), x in zip(plan.variable, arguments, strict=True):
+            word = offset // 8
             if not isinstance(x, (np.generic, bool, int, float)):
-                arrays.append((i, self.place(x)))
+                arrays.append((word, self.place(x)))
             else:
-                numbers += [(i, place) for place, known in enumerate(self.known) if known is x]
-        self.steps.append(self.again.launch(plan, list(values), arrays, numbers))
+                numbers += [(word, place) for place, known in enumerate(self.known) if known is x]
+        self.steps.append(self.again.launch(plan, arrays, numbers))
 
     def finish(self, result):
         """This recording, which knows what the call returned; or False."""

@@ -34,9 +34,9 @@ class FakeGpu:
         self.CUfunction_attribute = launching.driver.CUfunction_attribute
         self.CUkernel = self.CUdevice = self.CUstream = self.CUfunction = int
 
-    def cuLaunchKernel(self, function, *sizes_stream_where_extra):
-        *sizes, stream, where, extra = sizes_stream_where_extra
-        assert extra == 0
+    def cuLaunchKernel(self, function, *sizes_stream_pointers_where):
+        *sizes, stream, pointers, where = sizes_stream_pointers_where
+        assert pointers == 0
         self.launches.append((function, tuple(sizes), stream, where))
         return (self.error,)
 
@@ -72,13 +72,13 @@ def launch(arguments, values, shared_bytes=0):
     )
 
 
-def parameters(where, formats):
-    """What the driver would read: a parameter of each format at each pointer."""
-    pointers = (ctypes.c_void_p * len(formats)).from_address(where)
-    return [
-        struct.unpack(f, ctypes.string_at(pointer, struct.calcsize(f)))[0]
-        for f, pointer in zip(formats, pointers, strict=True)
-    ]
+def parameters(where, layout):
+    """What the driver would read: parameters in a row, each where a C struct has it."""
+    names_and_places = (ctypes.c_void_p * 5).from_address(where)
+    first, buffer, second, size, end = (place or 0 for place in names_and_places)
+    assert (first, second, end) == (1, 2, 0)  # CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END
+    assert ctypes.c_size_t.from_address(size).value == struct.calcsize(layout)
+    return list(struct.unpack(layout, ctypes.string_at(buffer, struct.calcsize(layout))))
 
 
 def test_arrays_and_scalars_become_the_parameters_of_a_kernel(gpu):
@@ -87,7 +87,7 @@ def test_arrays_and_scalars_become_the_parameters_of_a_kernel(gpu):
         assert launch([x, y, np.float32], [address, 4096, 0.5])
         function, sizes, stream, where = gpu.launches[-1]
         assert (function, sizes, stream) == (99, (4, 1, 1, 32, 2, 1, 0), 7)
-        assert parameters(where, ["q"] * 16 + ["f"]) == [
+        assert parameters(where, "16qf") == [
             *(0, 0, 6, 4, address, 2, 3, 12, 4),
             *(0, 0, 5, 4, 4096, 5, 8),
             0.5,
@@ -100,8 +100,22 @@ def test_arrays_and_scalars_become_the_parameters_of_a_kernel(gpu):
 def test_scalars_have_the_size_of_their_type(gpu):
     kinds = [np.int8, np.uint64, np.float64, np.bool_, int, float, np.int32]
     launch(kinds, [-3, 2**64 - 1, 0.1, True, -5, 2.5, -7])
-    values = parameters(gpu.launches[0][-1], ["b", "Q", "d", "?", "q", "d", "i"])
+    values = parameters(gpu.launches[0][-1], "bQd?qdi")
     assert values == [-3, 2**64 - 1, 0.1, True, -5, 2.5, -7]
+
+
+def test_a_copy_of_a_plan_has_parameters_of_its_own(gpu):
+    x = ((2,), (4,), F4)
+    plan = launch([x, np.float32, np.int32], [1 << 40, 0.5, 3])
+    twin = plan.copy([1 << 41, 1.5, 4])
+    plan.enqueue(7)
+    twin.enqueue(7)
+    (_, *before), (_, *after) = gpu.launches[-2:]
+    assert before[:2] == after[:2]
+    want = [[0, 0, 2, 4, 1 << 40, 2, 4, 0.5, 3], [0, 0, 2, 4, 1 << 41, 2, 4, 1.5, 4]]
+    assert [parameters(where, "7qfi") for *_, where in gpu.launches[-2:]] == want
+    (_, address), (_, factor), (_, number) = twin.variable
+    assert (address, factor, number) == (32, 56, 60)
 
 
 def test_strides_of_pytorch_are_in_elements():

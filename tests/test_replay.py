@@ -1,5 +1,6 @@
 """arrays.replayed: the second call allocates and launches what the first one did."""
 
+import struct
 import sys
 import types
 
@@ -16,20 +17,21 @@ class Plan(launching.Plan):
 
     def __init__(self, gpu, kernel, *launch):
         super().__init__(7, *launch)
-        self.kernel, self.gpu, self.written = kernel, gpu, None
-        self.pack, self.write = self.write, self.keep
-        gpu.plans[self.where] = self
+        self.kernel, self.gpu = kernel, gpu
 
-    def keep(self, *values):
-        self.pack(*values)  # raises what the real one raises
-        self.written = list(values)
+    def copy(self, values):
+        plan = super().copy(values)
+        self.gpu.plans[plan.where] = plan
+        return plan
 
-    def launch(self, values, stream):
-        self.write(*values)
-        return self.enqueued(stream)
-
-    def enqueued(self, stream):
-        self.gpu.launches.setdefault(self.kernel, []).append((self.written, stream))
+    def enqueue(self, stream):
+        kinds = [pack_into.__self__.format for pack_into, _ in self.variable]
+        places = [offset for _, offset in self.variable]
+        values = [
+            struct.unpack_from(kind, self.words, at)[0]
+            for kind, at in zip(kinds, places, strict=True)
+        ]
+        self.gpu.launches.setdefault(self.kernel, []).append((values, stream))
         return True
 
 
@@ -47,12 +49,12 @@ def gpu(monkeypatch):
     class CUDADriverError(Exception):
         status = property(lambda self: int(gpu.error))
 
-    def launch_kernel(function, *sizes_stream_where_extra):
-        *sizes, stream, where, extra = sizes_stream_where_extra
-        assert (function, extra, len(sizes)) == (7, 0, 7)
+    def launch_kernel(function, *sizes_stream_pointers_where):
+        *sizes, stream, pointers, where = sizes_stream_pointers_where
+        assert (function, pointers, len(sizes)) == (7, 0, 7)
         if gpu.error:
             raise CUDADriverError
-        gpu.plans[where].enqueued(stream)
+        gpu.plans[where].enqueue(stream)
 
     cupy = fake_cupy([("enter device", 0)])
     cupy.cuda.driver = types.SimpleNamespace(
@@ -192,12 +194,12 @@ def test_what_is_computed_from_an_address_is_computed_again(gpu):
 
     def compute(address, capturing):
         seen.append((address, capturing))
-        return np.uint64(address + 1)
+        return address + 1
 
     @arrays.replayed
     def function(x, y):
         gpu.calls += 1
-        made = [compute(a.data.ptr, False) for a in (x, y)]
+        made = [np.uint64(compute(a.data.ptr, False)) for a in (x, y)]
         for a, number in zip((x, y), made, strict=True):
             arrays.replay.current().computed(number, a, compute)
         arrays.launch("kernel", (1,), (32,), made[1], x, made[0])

@@ -16,9 +16,9 @@ def made(monkeypatch):
     """The arguments of each map that was encoded, by the address that it was copied to."""
     made = {}
 
-    def copy_at_once(arguments, device):
+    def copy_at_once(make, device):
         where = 1000 * (len(made) + 1)
-        made[where] = (device, *arguments)
+        made[where] = (device, *make())
         return types.SimpleNamespace(device_ctypes_pointer=types.SimpleNamespace(value=where))
 
     cupy = fake_cupy([("enter device", 0)])

@@ -36,13 +36,13 @@ class Maps:
         if found is None:
             if len(self.known) >= MAX_MAPS:
                 self.known.clear()
-            bits = tma.encode_tensor_map(address, *self.layout)
-            array = launching.copy_at_once(bits, self.device)
+            encode = functools.partial(tma.encode_tensor_map, address, *self.layout)
+            array = launching.copy_at_once(encode, self.device)
             found = self.known[address] = array.device_ctypes_pointer.value, array
         where, array = found
         if capturing:
             _captured[where] = array
-        return np.uint64(where)  # a new object, by which a recording knows it
+        return where
 
 
 _maps = functools.lru_cache(MAX_LAYOUTS)(Maps)
@@ -57,6 +57,7 @@ def tensor_map(x, box_rows):
     Parameters
     ----------
     x : GPU array of shape (batch, seqlen, heads, head_dim), float16 or bfloat16
+        A packed batch, (num_tokens, heads, head_dim), is taken as one of a single sequence.
     box_rows : int
         Rows that a copy takes.
 
@@ -67,11 +68,13 @@ def tensor_map(x, box_rows):
     """
     if 0 in x.shape:
         return np.uint64(0)  # nothing is ever copied from it
-    address, strides = arrays.address_and_strides(x)
+    shape, (address, strides) = tuple(x.shape), arrays.address_and_strides(x)
+    if len(shape) == 3:
+        shape, strides = (1, *shape), (0, *strides)
     device = arrays.device_of(x)
     device = cuda.get_current_device().id if device is None else device
-    maps = _maps(device, tuple(x.shape), strides, box_rows, arrays.dtype_name(x))
-    found = maps.at(address, arrays.is_capturing(x))
+    maps = _maps(device, shape, strides, box_rows, arrays.dtype_name(x))
+    found = np.uint64(maps.at(address, arrays.is_capturing(x)))
     if recording := replay.current():
         recording.computed(found, x, maps.at)
     return found
