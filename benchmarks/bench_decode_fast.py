@@ -1,6 +1,8 @@
 """How near to the copy's speed do the fast decoding kernels read the cache, beside the libraries?
 
-Before anything is timed, all of a kernel's output is compared with float64 at that size.
+Before anything is timed, all of a kernel's output is compared with float64 at that size. A call in
+a CUDA graph of `CALLS` calls is timed too: what its launches cost is not in it, nor what it takes
+to clear L2 before; each call reads far more than L2 holds.
 """
 
 import contextlib
@@ -21,7 +23,8 @@ HEADS = ((32, 32), (32, 8))  # of the query, of K and V
 PAGE_SIZES = (None, 1, 16, 256)
 BACKENDS = {"SDPA cuDNN": SDPBackend.CUDNN_ATTENTION, "SDPA FA2": SDPBackend.FLASH_ATTENTION}
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}
-REPEATS = 12
+REPEATS = 10
+CALLS, REPLAYS = 5, 5  # of a CUDA graph
 
 
 def main():
@@ -36,13 +39,14 @@ def main():
         "decode_fast",
         rows,
         note=f"one query of each sequence, head_dim {HEAD_DIM}; GB/s counts K and V once; of copy: "
-        "that over the bytes read and written per second by a copy of K to V; error: ‖out − "
-        "float64‖ / ‖float64‖",
+        "that over the bytes read and written per second by a copy of K to V; of best: over the "
+        "quickest library's at that size; of contiguous: pages over no pages, the same kernel; "
+        f"graph: a call of {CALLS} in a CUDA graph; error: ‖out − float64‖ / ‖float64‖",
     )
 
 
 def measure(dtype, batch, seqlen, num_heads, num_kv_heads):
-    """Yield a row for each kernel and page size, then for the libraries."""
+    """The rows of one size: each kernel and page size, then the libraries."""
     torch.manual_seed(0)
     q = torch.randn(batch, 1, num_heads, HEAD_DIM, device="cuda").to(getattr(torch, dtype))
     shape = (batch, seqlen, num_kv_heads, HEAD_DIM)
@@ -52,19 +56,37 @@ def measure(dtype, batch, seqlen, num_heads, num_kv_heads):
     copy_ms = time_copy(k)
     sizes = {"dtype": dtype, "batch": batch, "seqlen": seqlen}
     sizes |= {"heads": f"{num_heads}/{num_kv_heads}"}
+    rows = []
     for name, page_size, function in functions(q, k, v, num_heads != num_kv_heads):
         error = float((function().double() - want).norm() / want.norm())
         assert error <= 4 * ROUNDING[dtype], f"{name}, {sizes}, {page_size=}: {error}"
-        ms = on_torch_stream(function)
-        yield {
-            "kernel": name,
-            **sizes,
-            "page_size": page_size,
-            "ms": round(ms, 4),
-            "GB/s": round(moved / ms / 1e6),
-            "of copy": round(moved / ms / (2 * k.nbytes / copy_ms), 3),
-            "error": float(f"{error:.2g}"),
-        }
+        ms, graph_ms = on_torch_stream(function), time_graph(function)
+        rows.append(
+            {
+                "kernel": name,
+                **sizes,
+                "page_size": page_size,
+                "ms": round(ms, 4),
+                "GB/s": round(moved / ms / 1e6),
+                "graph GB/s": round(moved / graph_ms / 1e6),
+                "of copy": round(moved / ms / (2 * k.nbytes / copy_ms), 3),
+                "error": float(f"{error:.2g}"),
+            }
+        )
+    compare(rows)
+    return rows
+
+
+def compare(rows):
+    """Add what share each row has of the quickest library, and of the kernel without pages."""
+    libraries = [row for row in rows if row["kernel"].startswith("SDPA")]
+    contiguous = {row["kernel"]: row["ms"] for row in rows if row["page_size"] is None}
+    for row in rows:
+        row["of best"] = round(min(x["ms"] for x in libraries) / row["ms"], 3)
+        of_graph = row["graph GB/s"] / max(x["graph GB/s"] for x in libraries)
+        row["graph of best"] = round(of_graph, 3)
+        if row["page_size"] is not None:
+            row["of contiguous"] = round(contiguous[row["kernel"]] / row["ms"], 3)
 
 
 def functions(q, k, v, grouped):
@@ -126,6 +148,23 @@ def time_copy(x):
     """Milliseconds of a copy of x on the GPU."""
     y = torch.empty_like(x)
     return on_torch_stream(lambda: y.copy_(x))
+
+
+def time_graph(function):
+    """Milliseconds of a call in a CUDA graph of several."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            function()
+    times = []
+    for _ in range(REPLAYS + 1):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / CALLS)
+    return sorted(times[1:])[REPLAYS // 2]
 
 
 def on_torch_stream(function):

@@ -20,13 +20,24 @@ from cases import (
 from fa_numba import flash_decode, reference, simt
 from fa_numba.analysis.decode_tiling import decode_tiling, decode_traffic
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, disassembler_available
-from fa_numba.analysis.num_splits import choose_num_splits, choose_quickest_splits
+from fa_numba.analysis.num_splits import (
+    choose_even_splits,
+    choose_num_splits,
+    choose_quickest_splits,
+)
 from fa_numba.kernels.flash_decode_wide import (
     flash_decode_wide,
     make_combine_wide,
     make_flash_decode_wide,
 )
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma, make_flash_decode_mma
+from fa_numba.tensor_core.flash_decode_tma import (
+    RINGS,
+    box_rows,
+    flash_decode_tma,
+    make_flash_decode_tma,
+    shared_bytes,
+)
 
 pytestmark = pytest.mark.usefixtures("checked")
 
@@ -181,10 +192,24 @@ def test_splits_do_not_begin_a_wave_for_a_few():
     assert choose_quickest_splits(1, 2, 132, 4) == 1  # to combine would take longer
 
 
-def test_mma_is_not_for_the_cpu_engine(rng):
+@pytest.mark.parametrize(
+    "work, num_n_tiles, splits",
+    [(32, 512, 4), (8, 512, 16), (512, 64, 1), (128, 64, 1), (2048, 16, 1), (1, 3, 1), (0, 0, 1)],
+)
+def test_even_splits_give_each_sm_as_much(work, num_n_tiles, splits):
+    assert choose_even_splits(work, num_n_tiles, 132) == splits
+
+
+@pytest.mark.parametrize("page_size, rows", [(0, 16), (1, 1), (7, 1), (24, 8), (16, 16), (256, 16)])
+def test_no_copy_is_of_two_pages(page_size, rows):
+    assert box_rows(page_size) == rows
+
+
+@pytest.mark.parametrize("decode", [flash_decode_mma, flash_decode_tma])
+def test_mma_is_not_for_the_cpu_engine(rng, decode):
     q, k, v = (x.astype(np.float16) for x in make_qkv(rng, 1, 1, 8, 1, 1, 8))
-    with pytest.raises(TypeError, match="flash_decode_mma is made of PTX"):
-        flash_decode_mma(q, k, v, np.full(1, 8, np.int32))
+    with pytest.raises(TypeError, match=f"{decode.__name__} is made of PTX"):
+        decode(q, k, v, np.full(1, 8, np.int32))
 
 
 def arguments(head_dim, dtype, paged):
@@ -221,6 +246,22 @@ def test_mma_stays_in_registers(head_dim, page_size):
     assert code.registers <= 168 and code.shared_bytes <= 16640
     assert code.counts["LDG.128"] >= 24 * head_dim // 128
     assert not any(label.startswith(("LDS.U16", "LDG.16")) for label in code.counts)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, rows, page_size, registers", [(64, 4, 0, 128), (128, 1, 16, 176), (256, 8, 1, 255)]
+)
+def test_tma_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
+    ring = RINGS[-(-head_dim // 64)]
+    kernel = make_flash_decode_tma(head_dim, "float16", rows, page_size, *ring, True)
+    q, _, _, *rest = arguments(head_dim, "float16", page_size > 0)
+    maps = np.uint64(0), np.uint64(0), np.int32(1)
+    code = compile_kernel(kernel, (q, *maps, *rest), cc=(9, 0, "a"))
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= registers
+    assert code.shared_bytes + shared_bytes(head_dim, *ring) <= 227 * 1024
+    assert code.counts["UTMALDG"] >= 2
 
 
 def test_flash_decode_agrees(rng):

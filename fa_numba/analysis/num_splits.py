@@ -11,6 +11,8 @@ from fa_numba.analysis.devices import DEFAULT, DEVICES
 # SM takes for a tile of 64 keys of 128 numbers of 16 bits: one microsecond.
 START_UP, COMBINE = 0.6, 30  # of a thread block; of a second kernel, and of what splits disturb
 BUSY, LAST = 2.2, 1.5  # thread blocks that an SM needs to be busy; what ends when all have begun
+# Of `choose_even_splits`, in the time that 128 such keys take: two microseconds.
+NEXT_PART, COMBINE_PARTS = 0.2, 2.5  # a part's own begin and end; a second kernel
 BLOCKS_PER_SM = 4  # one thread block of an SM computes while the others wait for memory
 
 
@@ -58,6 +60,35 @@ def most_key_tiles(max_len, seqlen_q, window_size, block_n):
     if left < 0:
         return whole
     return min(whole, ceil_div(left + seqlen_q + block_n - 1, block_n))  # wherever they begin
+
+
+def choose_even_splits(work, num_n_tiles, num_sms):
+    """The number of splits with which one thread block per SM, that stays, ends soonest.
+
+    A thread block that goes through parts of the keys one after the other has memory busy from the
+    first to the last: what counts is that all of them have as many tiles.
+
+    Parameters
+    ----------
+    work : int
+        Parts that there are without splitting.
+    num_n_tiles : int
+        Tiles of keys in the longest sequence that there may be.
+    num_sms : int
+
+    Returns
+    -------
+    int
+        The fewest that are within 2 % of the best.
+    """
+
+    def time_of(splits):
+        rounds = ceil_div(work * splits, num_sms)
+        return rounds * (ceil_div(num_n_tiles, splits) + NEXT_PART) + COMBINE_PARTS * (splits > 1)
+
+    most = max(1, min(num_n_tiles, ceil_div(4 * num_sms, max(1, work))))
+    times = [time_of(splits) for splits in range(1, most + 1)]
+    return 1 + next(i for i, time in enumerate(times) if time <= 1.02 * min(times))
 
 
 def choose_quickest_splits(thread_blocks, num_n_tiles, num_sms, blocks_per_sm):

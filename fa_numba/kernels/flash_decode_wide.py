@@ -392,27 +392,38 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
 def launch(kernel, threads, rows, num_splits, q, k_cache, v_cache, block_table, *rest):
     """Both kernels, for tiles of so many rows; gives back out and lse.
 
-    rest: seq_lens, softmax_scale, alibi_slopes. With one split there is nothing to combine.
+    rest: seq_lens, softmax_scale, alibi_slopes.
     """
     seq_lens, softmax_scale, slopes = rest
-    batch, seqlen_q, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[2]
-    num_m_tiles = ceil_div(seqlen_q * (num_heads // num_kv_heads), rows)
+    num_m_tiles = ceil_div(q.shape[1] * (q.shape[2] // num_kv_heads), rows)
+    grid = (num_m_tiles * num_kv_heads * num_splits, q.shape[0])
+    table = NO_TABLE if block_table is None else block_table
+
+    def attend(out_partial, lse_partial):
+        args = (q, k_cache, v_cache, table, seq_lens, out_partial, lse_partial)
+        arrays.launch(kernel, grid, (threads,), *args, softmax_scale, slopes)
+
+    return run_splits(attend, q, num_splits)
+
+
+def run_splits(attend, q, num_splits):
+    """Call ``attend(out_partial, lse_partial)``, and combine what it left; gives back out and lse.
+
+    With one split there is nothing to combine: the two are out and lse.
+    """
+    batch, seqlen_q, num_heads, head_dim = q.shape
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     if num_splits == 1:
-        out_partial, lse_partial = map(arrays.with_axis, (out, lse))
-    else:
-        out_partial = arrays.empty(q, (num_splits, *out.shape))
-        lse_partial = arrays.empty(q, (num_splits, *lse.shape))
-    table = NO_TABLE if block_table is None else block_table
-    args = (q, k_cache, v_cache, table, seq_lens, out_partial, lse_partial, softmax_scale, slopes)
-    arrays.launch(kernel, (num_m_tiles * num_kv_heads * num_splits, batch), (threads,), *args)
-    if num_splits > 1:
-        grid = (seqlen_q, num_heads, batch)
-        warps = combine_warps(num_splits)
-        kernel = make_combine_wide(head_dim, warps)
-        arrays.launch(kernel, grid, (WARP_SIZE * warps,), out_partial, lse_partial, out, lse)
+        attend(*map(arrays.with_axis, (out, lse)))
+        return out, lse
+    out_partial = arrays.empty(q, (num_splits, *out.shape))
+    lse_partial = arrays.empty(q, (num_splits, *lse.shape))
+    attend(out_partial, lse_partial)
+    warps = combine_warps(num_splits)
+    combine, grid = make_combine_wide(head_dim, warps), (seqlen_q, num_heads, batch)
+    arrays.launch(combine, grid, (WARP_SIZE * warps,), out_partial, lse_partial, out, lse)
     return out, lse
 
 

@@ -25,27 +25,27 @@ Source: as for flash_decode.
 """
 
 import functools
-import math
 
-import numpy as np
 from numba import cuda, float32, uint32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.kernels import masks
 from fa_numba.kernels.flash_decode_wide import check_caches, choose_splits, divide, launch
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
+from fa_numba.tensor_core.decoding import (
+    KEYS,
+    NEG_INF,
+    ZERO,
+    make_keys_of_split,
+    make_merge,
+    make_turn_softmax,
+)
 from fa_numba.tensor_core.ptx import global_address
 from fa_numba.tensor_core.wide_loads import high_halves, load_global_b128, low_halves
 
 WARPS = 4
 ROWS = 8  # of a tile: queries of one K/V head
-KEYS = 16  # of a warp's turn
 ALL_LANES = 0xFFFFFFFF
-NEG_INF = np.float32(-np.inf)
-ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2(math.e))
 
 
 @functools.cache
@@ -65,12 +65,9 @@ def make_flash_decode_mma(
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". PAGE_SIZE is 0 for a contiguous
     cache; then block_table, as alibi_slopes without ALIBI, is not looked at and may be any scalar.
     """
-    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
-    score = masks.make_score(SOFTCAP, ALIBI)
-    mma, pack = forward.mma_of(DTYPE), forward.pack_of(DTYPE)
+    mma = forward.mma_of(DTYPE)
     PAGED = PAGE_SIZE > 0
     PAGE = max(1, PAGE_SIZE)
-    BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
     BLOCK_N = KEYS * WARPS
     THREADS = 32 * WARPS
     K_STEPS, V_STEPS = ceil_div(HEAD_DIM, 32), ceil_div(HEAD_DIM, 64)  # loads of a row, by lanes
@@ -78,6 +75,9 @@ def make_flash_decode_mma(
     Q_SHAPE, K_SHAPE = (K_STEPS, 2, 4), (2, K_STEPS, 2, 2)
     V_SHAPE = (V_STEPS, 4, 4)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
+    keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
+    turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    merge = make_merge(HEAD_DIM, ROWS, WARPS)
 
     @cuda.jit(device=True, forceinline=True)
     def page_of(block_table, b, n):
@@ -167,18 +167,8 @@ def make_flash_decode_mma(
         head += kv_head * group_size
         position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
         slope = alibi_slopes[head] if ALIBI and m < seqlen_q else ZERO
-        to_base_2 = LOG2_E if BENT else softmax_scale * LOG2_E
 
-        # The tiles of this sequence from the first with a key that a row sees, shared out evenly.
-        # With more splits than tiles some get none: their state is that of no keys, (0, -inf).
-        first_m, _ = divide(m_tile * ROWS, group_size)
-        last_m, _ = divide(m_tile * ROWS + ROWS - 1, group_size)
-        first_tile, _ = divide(first_key(first_m + seqlen_k - seqlen_q), BLOCK_N)
-        num_n_tiles, _ = divide(seqlen_k + BLOCK_N - 1, BLOCK_N)
-        each, more = divide(num_n_tiles - first_tile, num_splits)
-        n_first = (first_tile + split * each + min(split, more)) * BLOCK_N
-        n_end = n_first + (each + (1 if split < more else 0)) * BLOCK_N
-        n_end = min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k))
+        n_first, n_end = keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size)
         last = n_end - 1  # what is read instead of keys that are not there
 
         b_first = 0 if PAGED else b
@@ -222,25 +212,9 @@ def make_flash_decode_mma(
                         mma(s[t], q_reg[j, i], k_reg[t, j, i])
             load_k(k_reg, k_cache, k_source, next_pages, n_next, last, lane)
 
-            whole = n_start >= first_key(position) and n_start + KEYS <= end_key(position, seqlen_k)
-            for t in range(2):
-                for c in range(2):
-                    n = n_start + 8 * t + 2 * (lane & 3) + c
-                    if BENT:
-                        s[t, c] = score(s[t, c] * softmax_scale, position - n, slope)
-                    s[t, c] *= to_base_2
-                    if not whole and not sees(position, n, seqlen_k):
-                        s[t, c] = NEG_INF
-            m_new = max(max(s[0, 0], s[0, 1]), max(s[1, 0], s[1, 1]))
-            m_new = max(m_i, over_quad_max(m_new))  # m_i <- max(m_i, rowmax(S))          line 9
-            shift = ZERO if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
-            alpha = exp2(m_i - shift)  # rescales what was summed under the old maximum
-            m_i = m_new
-            l_i *= alpha
-            for t in range(2):
-                x, y = exp2(s[t, 0] - shift), exp2(s[t, 1] - shift)  # P = exp(S - m_i)   line 9
-                l_i += x + y
-                p[t] = pack(x, y)
+            m_i, l_i, alpha = turn_softmax(
+                s, p, m_i, l_i, n_start, position, seqlen_k, slope, softmax_scale, lane
+            )
 
             # out <- alpha out + P V, transposed: a lane has columns of two queries       line 10
             alpha_0 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3))
@@ -258,10 +232,6 @@ def make_flash_decode_mma(
                     mma(acc[j, t], a, p)
             n_start, pages, next_pages = n_next, next_pages, later_pages
 
-        l_i = over_quad_sum(l_i)
-        if lane & 3 == 0:
-            m_parts[warp, lane >> 2] = m_i
-            l_parts[warp, lane >> 2] = l_i
         for j in range(V_STEPS):
             for t in range(4):
                 for r in range(4):
@@ -270,25 +240,22 @@ def make_flash_decode_mma(
                         parts[uint64(warp), uint64(2 * (lane & 3) + (r & 1)), uint64(d)] = acc[
                             j, t, r
                         ]
-        cuda.syncthreads()  # what every warp has is there: safe to merge
-
-        for item in range(tid, ROWS * HEAD_DIM, THREADS):
-            r, d = divide(item, HEAD_DIM)
-            m, head = divide(m_tile * ROWS + r, group_size)
-            head += kv_head * group_size
-            if m < seqlen_q:
-                m_all = NEG_INF
-                for w in range(WARPS):
-                    m_all = max(m_all, m_parts[w, r])
-                shift = ZERO if m_all == NEG_INF else m_all
-                l_all, x = ZERO, ZERO
-                for w in range(WARPS):
-                    alpha = exp2(m_parts[w, r] - shift)
-                    l_all += alpha * l_parts[w, r]
-                    x += alpha * parts[w, r, d]
-                out_partial[split, b, m, head, d] = x / l_all if l_all != ZERO else ZERO  # line 12
-                if d == 0:  # lse, -inf: no key                                           line 13
-                    lse_partial[split, b, head, m] = (m_all + math.log2(l_all)) * LN2
+        merge(
+            parts,
+            m_parts,
+            l_parts,
+            m_i,
+            l_i,
+            out_partial,
+            lse_partial,
+            split,
+            b,
+            kv_head,
+            m_tile,
+            group_size,
+            seqlen_q,
+            tid,
+        )
 
     return flash_decode_mma_kernel
 

@@ -20,7 +20,7 @@ class Maps:
     ----------
     device : int
         The GPU they are on.
-    shape, strides, box_rows, dtype
+    shape, strides, box_rows, dtype, l2_bytes
         As for `tma.encode_tensor_map`.
     """
 
@@ -48,7 +48,7 @@ class Maps:
 _maps = functools.lru_cache(MAX_LAYOUTS)(Maps)
 
 
-def tensor_map(x, box_rows):
+def tensor_map(x, box_rows, l2_bytes=256):
     """The tensor map of an array, as a kernel takes it.
 
     The first call for an address copies the map to the GPU and waits for that, so that every
@@ -60,6 +60,8 @@ def tensor_map(x, box_rows):
         A packed batch, (num_tokens, heads, head_dim), is taken as one of a single sequence.
     box_rows : int
         Rows that a copy takes.
+    l2_bytes : int, default=256
+        As for `tma.encode_tensor_map`.
 
     Returns
     -------
@@ -73,7 +75,7 @@ def tensor_map(x, box_rows):
         shape, strides = (1, *shape), (0, *strides)
     device = arrays.device_of(x)
     device = cuda.get_current_device().id if device is None else device
-    maps = _maps(device, shape, strides, box_rows, arrays.dtype_name(x))
+    maps = _maps(device, shape, strides, box_rows, arrays.dtype_name(x), l2_bytes)
     found = np.uint64(maps.at(address, arrays.is_capturing(x)))
     if recording := replay.current():
         recording.computed(found, x, maps.at)

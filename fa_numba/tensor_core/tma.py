@@ -114,7 +114,7 @@ def make_load_tile(NUM_BLOCKS):
     return load_tile
 
 
-def encode_tensor_map(address, shape, strides, box_rows, dtype):
+def encode_tensor_map(address, shape, strides, box_rows, dtype, l2_bytes=256):
     """A tensor map of a (batch, seqlen, heads, head_dim) array of 16-bit floats.
 
     Parameters
@@ -127,6 +127,8 @@ def encode_tensor_map(address, shape, strides, box_rows, dtype):
     box_rows : int
         A copy takes so many rows, and 64 columns, of one head of one batch.
     dtype : "float16" or "bfloat16"
+    l2_bytes : 64, 128 or 256, default=256
+        What L2 fetches from HBM around what a copy asks for.
 
     Returns
     -------
@@ -150,7 +152,7 @@ def encode_tensor_map(address, shape, strides, box_rows, dtype):
         [driver.cuuint32_t(1)] * 4,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{l2_bytes}B"),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if error != driver.CUresult.CUDA_SUCCESS:

@@ -32,6 +32,36 @@ def load_global_b128(typingctx, registers, address):
 
 
 @intrinsic
+def load_global_b32(typingctx, address):
+    """Load 4 bytes that no thread writes while the kernel runs.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 4.
+
+    Returns
+    -------
+    uint32
+    """
+    return statement(
+        "ld.global.nc.b32 <result>, [<address>];", result=types.uint32, address=types.uint64
+    )
+
+
+@intrinsic
+def store_shared_zeros(typingctx, address):
+    """Set 16 bytes of shared memory to 0.
+
+    Parameters
+    ----------
+    address : uint32
+        A multiple of 16.
+    """
+    return statement("st.shared.v4.b32 [<address>], {0, 0, 0, 0};", address=types.uint32)
+
+
+@intrinsic
 def low_halves(typingctx, x, y):
     """The low 16 bits of x, and in the upper half those of y."""
     return _halves("0x5410")

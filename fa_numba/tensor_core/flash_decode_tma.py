@@ -1,0 +1,417 @@
+"""Flash-Decoding with a ring of keys for each warp, kept full by the copy engine: Hopper.
+
+flash_decode       tiles of K and V go through shared memory; a thread per score
+flash_decode_wide  a few lanes per key, loads of 16 bytes, no barrier
+flash_decode_mma   K and V go from HBM to the registers that multiply them
+flash_decode_tma   TMA keeps up to 192 KB on their way to an SM              <- this file
+
+Decoding waits for memory alone. A register that a load will fill is taken until it comes, and a
+thread block that begins has nothing on its way. Here
+
+- each warp has a ring of STAGES turns, 16 keys of K and V, in shared memory. As soon as it has read
+  one it asks for the turn that is STAGES ahead: a lane names a tensor map and a place, and the copy
+  engine does the rest. No other warp is waited for;
+- there is one thread block per SM, and it works through many parts of the keys. The copies go on
+  from the end of one to the beginning of the next;
+- a page of a cache is where a copy begins, for the copy engine takes any four coordinates: 16 keys
+  in pages of 16 are the same two copies as 16 keys of one sequence.
+
+The copies leave the keys as ldmatrix wants them, swizzled, so that products are those of
+`flash_attn_mma`: S = Q Kᵀ with the queries as rows, and out transposed, Vᵀ Pᵀ, with P as the first
+product left it.
+
+Source: as for flash_decode; PTX ISA, "Asynchronous copy: tensor data".
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, int32, uint8, uint32, uint64
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.num_splits import choose_even_splits, most_key_tiles
+from fa_numba.kernels.flash_decode_wide import NO_TABLE, check_caches, divide, run_splits
+from fa_numba.tensor_core import forward, mbarrier
+from fa_numba.tensor_core.barriers import fence_async_proxy
+from fa_numba.tensor_core.decoding import (
+    KEYS,
+    NEG_INF,
+    ZERO,
+    make_keys_of_split,
+    make_merge,
+    make_turn_softmax,
+)
+from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from fa_numba.tensor_core.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.tensor_maps import tensor_map
+from fa_numba.tensor_core.tma import BLOCK_COLS, ROW_BYTES, tma_load_4d
+from fa_numba.tensor_core.wide_loads import load_global_b32, store_shared_zeros
+
+MAX_ROWS = 8  # of a tile: queries of one K/V head
+RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by blocks of 64 columns: warps, stages
+BLOCK_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
+ALL_LANES = 0xFFFFFFFF
+L2_BYTES = 128  # that L2 fetches around what a copy asks for: with 256, 7 % slower
+
+
+def shared_bytes(HEAD_DIM, WARPS, STAGES):
+    """Dynamic shared memory that a thread block asks for."""
+    turn_bytes = 2 * ceil_div(HEAD_DIM, BLOCK_COLS) * BLOCK_BYTES
+    return WARPS * STAGES * (turn_bytes + mbarrier.BYTES) + 8 * ROW_BYTES
+
+
+def box_rows(page_size):
+    """Keys of a copy: a power of 2 that divides a page, so that none lies in two pages."""
+    return min(KEYS, page_size & -page_size) if page_size else KEYS
+
+
+@functools.cache
+def make_flash_decode_tma(
+    HEAD_DIM,
+    DTYPE,
+    ROWS,
+    PAGE_SIZE,
+    WARPS,
+    STAGES,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+):
+    """The first kernel, attention split by split: 32 · WARPS threads, `shared_bytes` of memory.
+
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16", ROWS 1, 2, 4 or 8. PAGE_SIZE is 0
+    for a contiguous cache; then block_table, as alibi_slopes without ALIBI, is not looked at and
+    may be any scalar.
+    """
+    mma = forward.mma_of(DTYPE)
+    wait = mbarrier.wait_function()
+    PAGED, PAGE = PAGE_SIZE > 0, max(1, PAGE_SIZE)
+    BLOCK_N = KEYS * WARPS
+    STEPS = ceil_div(HEAD_DIM, 16)  # products
+    NUM_BLOCKS = ceil_div(HEAD_DIM, BLOCK_COLS)
+    BOX = box_rows(PAGE_SIZE)
+    BOXES = NUM_BLOCKS * (KEYS // BOX)  # copies of K, and of V, in a turn
+    BOX_STEPS = ceil_div(BOXES, 32)
+    K_BYTES = NUM_BLOCKS * BLOCK_BYTES
+    TURN_BYTES = 2 * K_BYTES
+    FRAGMENTS = (STEPS, 4)
+    STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
+    keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
+    turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    merge = make_merge(HEAD_DIM, ROWS, WARPS)
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_of(chunk, num_m_tiles, num_kv_heads, num_splits):
+        """Heads are neighbours: what is read at the same time lies side by side."""
+        rest, m_tile = divide(chunk, num_m_tiles)
+        rest, kv_head = divide(rest, num_kv_heads)
+        b, split = divide(rest, num_splits)
+        return b, split, kv_head, m_tile
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_turn(slot, full, k_map, v_map, block_table, b, kv_head, n, n_end, lane):
+        """Ask for the keys from n on: a lane for each box of K, and of V."""
+        if lane == 0:
+            mbarrier_arrive_expect_tx(full, TURN_BYTES)
+        cuda.syncwarp()  # announced: the bytes may come
+        for i in range(BOX_STEPS):
+            box = lane + 32 * i
+            if box < BOXES:
+                r, block = box // NUM_BLOCKS * BOX, box % NUM_BLOCKS
+                page, row = b, n + r
+                if PAGED:  # past the end there may be no page: the last key's will do
+                    page, row = divide(min(n + r, n_end - 1), PAGE)
+                    page, row = block_table[uint64(b), uint64(page)], row & -BOX
+                tile, col = slot + block * BLOCK_BYTES + r * ROW_BYTES, block * BLOCK_COLS
+                tma_load_4d(tile, k_map, col, row, kv_head, page, full)
+                tma_load_4d(tile + K_BYTES, v_map, col, row, kv_head, page, full)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_next(
+        ahead,
+        slot,
+        full,
+        sources,
+        tid,
+        seq_lens,
+        seqlen_q,
+        group_size,
+        num_m_tiles,
+        num_kv_heads,
+        num_splits,
+        num_chunks,
+    ):
+        """Ask for this warp's next turn, which may be of another part of the keys.
+
+        `ahead` says where that is: chunk, b, kv_head, n, n_end.
+        """
+        while ahead[3] >= ahead[4] and ahead[0] < num_chunks:
+            ahead[0] += int32(cuda.gridDim.x)
+            if ahead[0] < num_chunks:
+                b, split, kv_head, m_tile = place_of(
+                    ahead[0], num_m_tiles, num_kv_heads, num_splits
+                )
+                n_first, n_end = keys_of_split(
+                    split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size
+                )
+                ahead[1], ahead[2] = b, kv_head
+                ahead[3], ahead[4] = n_first + KEYS * (tid >> 5), n_end
+        if ahead[0] < num_chunks:
+            k_map, v_map, block_table = sources
+            load_turn(
+                slot,
+                full,
+                k_map,
+                v_map,
+                block_table,
+                ahead[1],
+                ahead[2],
+                ahead[3],
+                ahead[4],
+                tid & 31,
+            )
+        ahead[3] += BLOCK_N
+
+    @cuda.jit(launch_bounds=(32 * WARPS, 1), fastmath={"contract"})
+    def flash_decode_tma_kernel(
+        q,
+        k_map,
+        v_map,
+        num_kv_heads,
+        block_table,
+        seq_lens,
+        out_partial,
+        lse_partial,
+        softmax_scale,
+        alibi_slopes,
+    ):
+        """A thread block owns ROWS rows of a K/V head in one split, and then others.
+
+        A row is a query of a query head; the heads of a group are neighbours.
+
+        grid      (at most num_m_tiles · num_kv_heads · num_splits · batch,); 32 · WARPS threads
+        shared    ring (WARPS, STAGES, 2, 16, HEAD_DIM), in blocks of 64 columns, swizzled, and a
+                  barrier for each turn; what the warps have at the end: acc (WARPS, ROWS,
+                  HEAD_DIM), m_i, l_i (WARPS, ROWS)
+        private   Q, acc (HEAD_DIM / 16, 4), k (2, 2), v (4,), s (2, 4), p (2,), m_i, l_i
+        HBM       K and V once per tile of rows, but for the tiles that none of them sees; Q,
+                  out_partial, lse_partial once per split; block_table once per box
+        paper     FlashAttention-2, Algorithm 1, over a part of the keys;
+                  PagedAttention, section 4.1
+        budget    168 registers; 202 to 231 KB shared, one thread block per SM (HEAD_DIM=128)
+        """
+        parts = cuda.shared.array(PARTS_SHAPE, float32)
+        m_parts = cuda.shared.array(STATE_SHAPE, float32)
+        l_parts = cuda.shared.array(STATE_SHAPE, float32)
+        q_reg = cuda.local.array(FRAGMENTS, uint32)
+        acc = cuda.local.array(FRAGMENTS, float32)  # rows of out, not yet divided by l_i
+        k = cuda.local.array((2, 2), uint32)
+        v = cuda.local.array(4, uint32)
+        s = cuda.local.array((2, 4), float32)
+        p = cuda.local.array(2, uint32)
+        ahead = cuda.local.array(5, int32)  # what the copies will be asked for next
+
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        ring = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        full = ring + WARPS * STAGES * TURN_BYTES + warp * STAGES * mbarrier.BYTES
+        ring += warp * STAGES * TURN_BYTES
+        if lane == 0:
+            for i in range(STAGES):
+                mbarrier_init(full + i * mbarrier.BYTES, 1)
+            fence_mbarrier_init()
+        cuda.syncwarp()  # the warp's barriers are made: safe to wait on
+
+        batch, seqlen_q, num_heads, _ = q.shape
+        num_splits = lse_partial.shape[0]
+        group_size, _ = divide(num_heads, num_kv_heads)
+        num_m_tiles, _ = divide(seqlen_q * group_size + ROWS - 1, ROWS)
+        num_chunks = num_m_tiles * num_kv_heads * num_splits * batch
+
+        # What ldmatrix reads, for each 16 columns: this lane's row, in one of two chunks of 8.
+        lane_row = ((lane & 7) + 8 * (lane >> 4)) * ROW_BYTES
+        swizzled = ((lane >> 3 & 1) ^ (lane & 7)) << 4
+
+        ahead[0], ahead[3], ahead[4] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x), 0, 0
+        rest = (seq_lens, seqlen_q, group_size, num_m_tiles, num_kv_heads, num_splits, num_chunks)
+        sources = (k_map, v_map, block_table)
+        for i in range(STAGES):
+            load_next(ahead, ring + i * TURN_BYTES, full + i * mbarrier.BYTES, sources, tid, *rest)
+
+        stage, parity = 0, 0
+        for chunk in range(cuda.blockIdx.x, num_chunks, cuda.gridDim.x):
+            b, split, kv_head, m_tile = place_of(chunk, num_m_tiles, num_kv_heads, num_splits)
+            seqlen_k = seq_lens[b]
+            n_first, n_end = keys_of_split(
+                split, num_splits, m_tile, seqlen_q, seqlen_k, group_size
+            )
+            m, head = divide(m_tile * ROWS + (lane >> 2), group_size)  # of this lane's scores
+            head += kv_head * group_size
+            is_query = lane >> 2 < ROWS and m < seqlen_q
+            position = m + seqlen_k - seqlen_q  # among the keys: the last query's is the last
+            slope = alibi_slopes[head] if ALIBI and is_query else ZERO
+            source = uint64(0)
+            if is_query:
+                source = global_address(q[b, m, head]) + uint64(4 * (lane & 3))
+            for j in range(STEPS):
+                for i in range(4):
+                    q_reg[j, i] = uint32(0)  # rows 8 to 15, registers 1 and 3, stay 0
+                    acc[j, i] = ZERO
+                for i in range(2):
+                    if is_query and 16 * j + 8 * i < HEAD_DIM:
+                        q_reg[j, 2 * i] = load_global_b32(source + uint64(32 * j + 16 * i))
+            m_i = NEG_INF
+            l_i = ZERO  # of this lane's keys alone
+
+            for n in range(n_first + KEYS * warp, n_end, BLOCK_N):
+                slot, barrier = ring + stage * TURN_BYTES, full + stage * mbarrier.BYTES
+                wait(barrier, parity)
+
+                for t in range(2):  # S = Q Kᵀ                                            line 8
+                    for i in range(4):
+                        s[t, i] = ZERO
+                for j in range(STEPS):
+                    block = slot + j // 4 * BLOCK_BYTES + lane_row
+                    ldmatrix_x4(k, block + (swizzled ^ (j % 4 << 5)))
+                    for t in range(2):
+                        mma(s[t], q_reg[j], k[t])
+                m_i, l_i, alpha = turn_softmax(
+                    s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane
+                )
+                tail = n + KEYS > n_end
+                if tail:  # what is there instead of keys may be NaN, and 0 · NaN is NaN
+                    for i in range(lane, K_BYTES // 16, 32):
+                        if n + (i >> 3) % KEYS >= n_end:
+                            store_shared_zeros(slot + K_BYTES + 16 * i)
+                    cuda.syncwarp()
+
+                # out <- alpha out + P V, transposed: a lane has columns of two queries   line 10
+                alpha_0 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3))
+                alpha_1 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3) + 4)
+                for j in range(STEPS):
+                    block = slot + K_BYTES + j // 4 * BLOCK_BYTES + lane_row
+                    ldmatrix_x4_trans(v, block + (swizzled ^ (j % 4 << 5)))
+                    acc[j, 0] *= alpha_0
+                    acc[j, 1] *= alpha_1
+                    acc[j, 2] *= alpha_0
+                    acc[j, 3] *= alpha_1
+                    mma(acc[j], v, p)
+                if tail:
+                    fence_async_proxy()
+                cuda.syncwarp()  # the warp has read this turn: safe to overwrite
+                load_next(ahead, slot, barrier, sources, tid, *rest)
+                stage += 1
+                if stage == STAGES:
+                    stage, parity = 0, parity ^ 1
+
+            for j in range(STEPS):
+                for i in range(4):
+                    d, r = 16 * j + (lane >> 2) + 8 * (i >> 1), 2 * (lane & 3) + (i & 1)
+                    if r < ROWS and d < HEAD_DIM:
+                        parts[uint64(warp), uint64(r), uint64(d)] = acc[j, i]
+            merge(
+                parts,
+                m_parts,
+                l_parts,
+                m_i,
+                l_i,
+                out_partial,
+                lse_partial,
+                split,
+                b,
+                kv_head,
+                m_tile,
+                group_size,
+                seqlen_q,
+                tid,
+            )
+            cuda.syncthreads()  # merged: safe to overwrite
+
+    return flash_decode_tma_kernel
+
+
+@arrays.replayed
+def flash_decode_tma(
+    q,
+    k_cache,
+    v_cache,
+    seq_lens,
+    *,
+    block_table=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    num_splits=0,
+):
+    """Flash-Decoding of a contiguous or paged KV cache of 16 bits, fetched by TMA.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k_cache, v_cache : GPU arrays, dtype of q
+        Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
+        page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
+        contiguous last axis; head_dim a multiple of 8, up to 256. Pages of which 16 keys lie
+        together are read as fast as a contiguous cache, pages of fewer more slowly.
+    seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_decode_wide`.
+    num_splits : int, default=0
+        0 is chosen by `fa_numba.analysis.num_splits.choose_even_splits`.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no TMA, or one that came after Hopper.
+    """
+    page_size, max_len = check_caches(q, k_cache, v_cache, block_table, seq_lens)
+    checks.check_decode_tensor_core(
+        q, k_cache, v_cache, name="flash_decode_tma", supported=forward.HOPPER
+    )
+    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        checks.check_aligned(name, x)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    num_kv_heads = k_cache.shape[2]
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    num_splits = checks.check_num_splits(num_splits)
+    num_rows = seqlen_q * (num_heads // num_kv_heads)
+    rows = min(MAX_ROWS, 1 << (max(1, num_rows) - 1).bit_length())
+    warps, stages = RINGS[ceil_div(head_dim, BLOCK_COLS)]
+    num_tiles = ceil_div(num_rows, rows) * num_kv_heads * batch
+    num_sms = arrays.num_sms(q)
+    if num_splits == 0:
+        num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, KEYS * warps)
+        num_splits = choose_even_splits(num_tiles, num_n_tiles, num_sms)
+    kernel = make_flash_decode_tma(
+        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *mask
+    )
+    k_map, v_map = (tensor_map(x, box_rows(page_size), L2_BYTES) for x in (k_cache, v_cache))
+    table = NO_TABLE if block_table is None else block_table
+    chunks = num_tiles * num_splits
+    grid = (ceil_div(chunks, max(1, ceil_div(chunks, num_sms))),)  # each has as many as the others
+    size = shared_bytes(head_dim, warps, stages)
+
+    def attend(out_partial, lse_partial):
+        args = (q, k_map, v_map, np.int32(num_kv_heads), table, seq_lens, out_partial, lse_partial)
+        args += softmax_scale, slopes
+        arrays.launch(kernel, grid, (32 * warps,), *args, shared_bytes=size)
+
+    return run_splits(attend, q, num_splits)
