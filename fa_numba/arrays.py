@@ -7,6 +7,7 @@ that knows one library from another.
 
 import contextlib
 import functools
+import operator
 import sys
 import warnings
 from collections.abc import Callable
@@ -395,11 +396,11 @@ def replayed(function):
 
     @functools.wraps(function)
     def call(*args, **options):
-        library = library_of(args[0]) if args else None
-        if library not in _AGAIN or not launching.enabled or replay.current():
+        again = _AGAIN.get(_library_of_type(type(args[0]))) if args else None
+        if again is None or not launching.enabled or replay.current():
             return function(*args, **options)
         try:
-            arguments, key = _seen(library, args, options)
+            arguments, key = _seen(again, args, options)
             recording = recordings.get(key, NEW)
         except (AttributeError, RuntimeError, TypeError):  # what cannot be compared
             return function(*args, **options)
@@ -408,13 +409,13 @@ def replayed(function):
                 return function(*args, **options)
             if len(recordings) >= MAX_RECORDINGS:
                 recordings.clear()
-            with replay.Recording(arguments, _AGAIN[library]) as recording:
+            with replay.Recording(arguments, again) as recording:
                 result = function(*args, **options)
             recordings[key] = recording.finish(result)
             return result
         if recording:
             try:
-                return _do_again(recording, arguments, library)
+                return _do_again(recording, arguments, again)
             except replay.RefusedError:
                 pass
         return function(*args, **options)
@@ -422,34 +423,29 @@ def replayed(function):
     return call
 
 
-def _seen(library, args, options):
+def _seen(again, args, options):
     """The arrays of a call, and all that decides what it does; an error where that is unknown."""
-    arguments, kind, look = list(args), type(args[0]), _SIGNATURE[library]
-    key = [kind]
-    for x in args:
-        if type(x) is not kind:
-            raise TypeError
-        key += look(x)
+    arguments, look = list(args), again.signature
+    key = [type(args[0]), *map(look, args)]
     for name, value in options.items():
-        if type(value) is kind:
-            key += name, *look(value)
-            arguments.append(value)
-        elif type(value) is tuple:
+        kind = type(value)
+        if kind in (bool, int, float, type(None)):
+            key += name, kind, value
+        elif kind is tuple:
             key += name, value, *map(type, value)
-        elif type(value) in (bool, int, float, type(None)):
-            key += name, type(value), value
         else:
-            raise TypeError
+            key += name, look(value)
+            arguments.append(value)
     return arguments, tuple(key)
 
 
-def _do_again(recording, known, library):
+def _do_again(recording, known, again):
     """Its result; to the arguments in `known` come the new arrays."""
-    device, current, stream = _PLACE[library](known[0])
+    device, current, stream = again.place(known[0])
     if device != current:
         raise replay.RefusedError
     for place, remainder in recording.remainders:
-        if _AGAIN[library].address(known[place]) % 16 != remainder:
+        if again.address(known[place]) % 16 != remainder:
             raise replay.RefusedError
     for step in recording.steps:
         step(known, stream)
@@ -462,57 +458,23 @@ class Again:
 
     Attributes
     ----------
+    place : callable
+        Device of an array, the current device, and its current stream, as numbers.
+    signature : callable
+        What a call may look at of an array; an error for what is none of this library.
     address : callable
         Of an array.
     empty : callable
         ``empty(shape, dtype)`` is a function of an array like which to allocate.
-    launch : callable
-        ``launch(plan, arrays, numbers)`` is a step of a `replay.Recording`; both lists hold (word
-        of the plan's parameters, place among what is known).
     is_capturing : callable
         Of the address of a stream.
     """
 
+    place: Callable
+    signature: Callable
     address: Callable
     empty: Callable
-    launch: Callable
     is_capturing: Callable
-
-
-def _launch_on_torch(plan, arrays, numbers):
-    words, lock = plan.words, plan.lock
-
-    def launch(known, stream):
-        with lock:
-            for word, place in arrays:
-                words[word] = known[place].data_ptr()
-            for word, place in numbers:
-                words[word] = known[place]
-            if not plan.enqueue(launching.stream_at(stream)):
-                raise replay.RefusedError
-
-    return launch
-
-
-def _launch_on_cupy(plan, arrays, numbers):
-    """By CuPy's call of the driver, which is the shorter one."""
-    cupy_driver = sys.modules["cupy"].cuda.driver
-    launch_kernel, lock, words = cupy_driver.launchKernel, plan.lock, plan.words
-    function, sizes, where = plan.handle, plan.sizes, plan.where
-
-    def launch(known, stream):
-        try:
-            with lock:
-                for word, place in arrays:
-                    words[word] = known[place].data.ptr
-                for word, place in numbers:
-                    words[word] = known[place]
-                launch_kernel(function, *sizes, stream, 0, where)
-        except cupy_driver.CUDADriverError as error:
-            plan.refused(launching.driver.CUresult(error.status))
-            raise replay.RefusedError from None
-
-    return launch
 
 
 def _empty_cupy(shape, dtype):
@@ -521,24 +483,18 @@ def _empty_cupy(shape, dtype):
 
 
 def _empty_torch(shape, dtype):
-    empty = sys.modules["torch"].empty
-    return lambda like: empty(shape, dtype=dtype, device=like.device)
+    return lambda like: like.new_empty(shape, dtype=dtype)
 
 
-_AGAIN = {
-    "cupy": Again(
-        lambda x: x.data.ptr,
-        _empty_cupy,
-        _launch_on_cupy,
-        lambda stream: bool(stream and sys.modules["cupy"].cuda.runtime.streamIsCapturing(stream)),
-    ),
-    "torch": Again(
-        lambda x: x.data_ptr(),
-        _empty_torch,
-        _launch_on_torch,
-        lambda stream: sys.modules["torch"].cuda.is_current_stream_capturing(),
-    ),
-}
+def _torch_stream(device):
+    """Address of PyTorch's current stream on a GPU."""
+    torch = sys.modules["torch"]
+    try:
+        return torch._C._cuda_getCurrentRawStream(device)  # makes no object of it
+    except AttributeError:
+        return torch.cuda.current_stream(device).cuda_stream
+
+
 # Device of an array, the current device, and its current stream, as numbers.
 _PLACE = {
     "cupy": lambda x: (
@@ -549,7 +505,7 @@ _PLACE = {
     "torch": lambda x: (
         x.get_device(),
         sys.modules["torch"].cuda.current_device(),
-        sys.modules["torch"].cuda.current_stream().cuda_stream,
+        _torch_stream(x.get_device()),
     ),
     "numba": lambda x: 2 * (cuda.get_current_device().id,) + (0,),
 }
@@ -564,9 +520,25 @@ _DESCRIPTION = {
 # The same for checks, and the device.
 _SIGNATURE = {
     "numpy": lambda x: (x.shape, x.strides, x.dtype),
-    "cupy": lambda x: (x.shape, x.strides, x.dtype, x.data.device_id),
-    "torch": lambda x: (x.shape, x.stride(), x.dtype, x.device),
+    "cupy": operator.attrgetter("shape", "strides", "dtype", "data.device_id"),
+    "torch": lambda x: (x.shape, x.stride(), x.dtype, x.get_device()),
     "numba": lambda x: (x.shape, x.strides, x.dtype),
+}
+_AGAIN = {
+    "cupy": Again(
+        _PLACE["cupy"],
+        _SIGNATURE["cupy"],
+        operator.attrgetter("data.ptr"),
+        _empty_cupy,
+        lambda stream: bool(stream and sys.modules["cupy"].cuda.runtime.streamIsCapturing(stream)),
+    ),
+    "torch": Again(
+        _PLACE["torch"],
+        _SIGNATURE["torch"],
+        operator.methodcaller("data_ptr"),
+        _empty_torch,
+        lambda stream: sys.modules["torch"].cuda.is_current_stream_capturing(),
+    ),
 }
 
 

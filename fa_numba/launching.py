@@ -18,6 +18,7 @@ import ctypes
 import functools
 import math
 import struct
+import sys
 import threading
 
 import numpy as np
@@ -51,7 +52,8 @@ class Plan:
 
     Parameters
     ----------
-    function : CUfunction
+    function : int
+        Address of a CUkernel, which a launch takes as it takes a CUfunction.
     grid, block : tuple of int
     shared_bytes : int
     arguments : list
@@ -59,7 +61,7 @@ class Plan:
     """
 
     def __init__(self, function, grid, block, shared_bytes, arguments):
-        self.function, self.handle = function, int(function)
+        self.function = function
         self.sizes = (*_three(grid), *_three(block), shared_bytes)
         self.constants, self.layout, self.variable = [], "", []
         for argument in arguments:
@@ -106,19 +108,18 @@ class Plan:
 
     def launch(self, values, stream):
         """Enqueue with an address for each array and a number for each scalar; True if done."""
-        with self.lock:
-            self.write(values)
-            return self.enqueue(stream)
-
-    def enqueue(self, stream):
-        """Enqueue with the parameters as they are; True if done."""
-        (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, 0, self.where)
-        if error:
-            return self.refused(error)
+        launch_kernel, error = quickest_launch()
+        try:
+            with self.lock:
+                self.write(values)
+                launch_kernel(self.function, *self.sizes, stream, 0, self.where)
+        except error as refusal:
+            return self.refused(refusal)
         return True
 
-    def refused(self, error):
+    def refused(self, refusal):
         """False where a thread has no context yet, which Numba's way gives it; else an error."""
+        error = driver.CUresult(refusal.status)
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
             return False
         raise RuntimeError(
@@ -162,7 +163,7 @@ def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values,
     if plan is None:
         arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
         plan = _make_plan(key, kernel, grid, block, shared_bytes, device, arguments)
-    return plan if plan and plan.launch(values, stream_at(stream)) else False
+    return plan if plan and plan.launch(values, stream) else False
 
 
 def _make_plan(key, kernel, grid, block, shared_bytes, device, arguments):
@@ -170,7 +171,7 @@ def _make_plan(key, kernel, grid, block, shared_bytes, device, arguments):
     with _lock, cuda.gpus[device]:
         try:
             function = _function(kernel, tuple(map(_type, arguments)), device)
-            _allow_shared_bytes(int(function), shared_bytes, device)
+            _allow_shared_bytes(function, shared_bytes, device)
             plan = Plan(function, grid, block, shared_bytes, arguments)
         except (UnexpectedError, AttributeError, TypeError, NotImplementedError):
             plan = False
@@ -221,8 +222,7 @@ def _function(kernel, signature, device):
     error, library = driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
     if error:
         raise UnexpectedError(error.name)
-    loaded = _driver(driver.cuLibraryGetKernel(library, entry.encode()))
-    return driver.CUfunction(int(loaded))  # a launch takes either
+    return int(_driver(driver.cuLibraryGetKernel(library, entry.encode())))
 
 
 def _compile(kernel, signature):
@@ -289,8 +289,43 @@ def _has_gpu():
     return simt.has_gpu()
 
 
+class RefusedError(Exception):
+    """The driver did not launch."""
+
+    def __init__(self, status):
+        super().__init__(status)
+        self.status = status
+
+
+def quickest_launch():
+    """The driver's cuLaunchKernel by CuPy where that is loaded, for its way there is the shorter.
+
+    Returns
+    -------
+    (launch_kernel, error) : callable, which takes addresses; what it raises, with a `status`
+    """
+    cupy = sys.modules.get("cupy")
+    called = getattr(getattr(cupy, "cuda", None), "driver", None)
+    if hasattr(called, "launchKernel") and hasattr(called, "CUDADriverError"):
+        return called.launchKernel, called.CUDADriverError  # not in CuPy's documentation
+    return _launch_kernel, RefusedError
+
+
+def _launch_kernel(function, *sizes_stream_pointers_extra):
+    *sizes, stream, pointers, extra = sizes_stream_pointers_extra
+    at = _function_at(function), *sizes, _stream_at(stream), pointers, extra
+    (error,) = driver.cuLaunchKernel(*at)
+    if error:
+        raise RefusedError(error)
+
+
 @functools.cache
-def stream_at(address):
+def _function_at(address):
+    return driver.CUfunction(address)
+
+
+@functools.cache
+def _stream_at(address):
     return driver.CUstream(address)
 
 

@@ -12,6 +12,8 @@ import threading
 
 import numpy as np
 
+from fa_numba import launching
+
 _local = threading.local()
 
 
@@ -99,7 +101,7 @@ class Recording:
                 arrays.append((word, self.place(x)))
             else:
                 numbers += [(word, place) for place, known in enumerate(self.known) if known is x]
-        self.steps.append(self.again.launch(plan, arrays, numbers))
+        self.steps.append(_launch(plan, self.again.address, arrays, numbers))
 
     def finish(self, result):
         """This recording, which knows what the call returned; or False."""
@@ -109,6 +111,27 @@ class Recording:
         self.results = operator.itemgetter(*places)
         self.known = self.views = None  # nothing of the first call is kept alive
         return self if self.complete else False
+
+
+def _launch(plan, address_of, arrays, numbers):
+    """A step; both lists hold (word of the plan's parameters, place among what is known)."""
+    launch_kernel, error = launching.quickest_launch()
+    function, sizes, where = plan.function, plan.sizes, plan.where
+    lock, words = plan.lock, plan.words
+
+    def launch(known, stream):
+        try:
+            with lock:
+                for word, place in arrays:
+                    words[word] = address_of(known[place])
+                for word, place in numbers:
+                    words[word] = known[place]
+                launch_kernel(function, *sizes, stream, 0, where)
+        except error as refusal:
+            plan.refused(refusal)  # raises but where the thread has no context
+            raise RefusedError from None
+
+    return launch
 
 
 def current():

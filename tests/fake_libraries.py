@@ -69,6 +69,9 @@ class TorchTensor(FakeArray):
         strides = tuple(n // self.host.itemsize for n in self.host.strides)
         return strides if axis is None else strides[axis]
 
+    def get_device(self):
+        return self.device.index
+
     def detach(self):
         twin = TorchTensor(self.host, self.device.index)
         twin.detached = True

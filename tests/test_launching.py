@@ -60,10 +60,12 @@ def gpu(monkeypatch):
     monkeypatch.setattr(launching, "driver", gpu)
     monkeypatch.setattr(launching, "_plans", {})
     monkeypatch.setattr(launching, "_has_gpu", lambda: True)
-    monkeypatch.setattr(launching, "stream_at", lambda address: address)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)  # its call of the driver is real
     monkeypatch.setattr(launching, "_function", lambda kernel, signature, device: 99)
     monkeypatch.setattr(cuda, "gpus", gpu)
-    return gpu
+    yield gpu
+    launching._function_at.cache_clear()
+    launching._stream_at.cache_clear()
 
 
 def launch(arguments, values, shared_bytes=0):
@@ -108,11 +110,10 @@ def test_a_copy_of_a_plan_has_parameters_of_its_own(gpu):
     x = ((2,), (4,), F4)
     plan = launch([x, np.float32, np.int32], [1 << 40, 0.5, 3])
     twin = plan.copy([1 << 41, 1.5, 4])
-    plan.enqueue(7)
-    twin.enqueue(7)
+    assert twin.launch([1 << 41, 1.5, 4], 7) and plan.launch([1 << 40, 0.5, 3], 7)
     (_, *before), (_, *after) = gpu.launches[-2:]
     assert before[:2] == after[:2]
-    want = [[0, 0, 2, 4, 1 << 40, 2, 4, 0.5, 3], [0, 0, 2, 4, 1 << 41, 2, 4, 1.5, 4]]
+    want = [[0, 0, 2, 4, 1 << 41, 2, 4, 1.5, 4], [0, 0, 2, 4, 1 << 40, 2, 4, 0.5, 3]]
     assert [parameters(where, "7qfi") for *_, where in gpu.launches[-2:]] == want
     (_, address), (_, factor), (_, number) = twin.variable
     assert (address, factor, number) == (32, 56, 60)

@@ -13,18 +13,19 @@ from fa_numba import arrays, launching
 
 
 class Plan(launching.Plan):
-    """Keeps, by kernel, the values and streams that it is launched with; `handle` is its kernel."""
+    """Keeps, by kernel, the values and streams that it is launched with."""
 
     def __init__(self, gpu, kernel, *launch):
         super().__init__(7, *launch)
         self.kernel, self.gpu = kernel, gpu
+        gpu.plans[self.where] = self
 
     def copy(self, values):
         plan = super().copy(values)
         self.gpu.plans[plan.where] = plan
         return plan
 
-    def enqueue(self, stream):
+    def launched(self, stream):
         kinds = [pack_into.__self__.format for pack_into, _ in self.variable]
         places = [offset for _, offset in self.variable]
         values = [
@@ -32,7 +33,6 @@ class Plan(launching.Plan):
             for kind, at in zip(kinds, places, strict=True)
         ]
         self.gpu.launches.setdefault(self.kernel, []).append((values, stream))
-        return True
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def gpu(monkeypatch):
         assert (function, pointers, len(sizes)) == (7, 0, 7)
         if gpu.error:
             raise CUDADriverError
-        gpu.plans[where].enqueue(stream)
+        gpu.plans[where].launched(stream)
 
     cupy = fake_cupy([("enter device", 0)])
     cupy.cuda.driver = types.SimpleNamespace(
@@ -65,7 +65,6 @@ def gpu(monkeypatch):
     monkeypatch.setattr(launching, "enabled", True)
     monkeypatch.setattr(launching, "takes", lambda kernel: True)
     monkeypatch.setattr(launching, "launch", launch)
-    monkeypatch.setattr(launching, "stream_at", lambda address: address)
     return gpu
 
 
