@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from unittest import mock
 
 import cupy
@@ -20,7 +21,7 @@ from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 
 SHAPE = (1, 16, 1, 64)  # batch, seqlen, num_heads, head_dim: the GPU is done before the next call
-REPEATS = 500
+REPEATS, IN_A_ROW = 300, 50
 
 FIRST_CALL = """
 import time
@@ -44,9 +45,10 @@ def main():
     save(
         "launch",
         rows,
-        note=f"{SHAPE}, one query over 16 keys to decode; median of {REPEATS} calls, each enqueued "
-        "while the GPU is idle; a graph holds one call; first calls are in a process of their own, "
-        "from arrays on the GPU to results there",
+        note=f"{SHAPE}, one query over 16 keys to decode; microseconds until a call returns, the "
+        f"median of {REPEATS}, each after the GPU has become idle, and of each of {IN_A_ROW} calls "
+        "in a row; a graph holds one call; first calls are in a process of their own, from arrays "
+        "on the GPU to results there",
     )
 
 
@@ -54,22 +56,25 @@ def measure():
     """Yield a row for each call that returns before the GPU has done its work."""
     for library in ("CuPy", "PyTorch"):
         for name, function, args in calls(library):
-            row = {"call": f"{name}, {library}", "enqueue, µs": enqueue_us(function, *args)}
+            row = row_of(f"{name}, {library}", function, *args)
             graph = GRAPHS[library](function, *args)
-            row["its graph, enqueue, µs"] = enqueue_us(graph)
-            row["its graph on the GPU, µs"] = graph_us(graph)
-            yield rounded(row)
+            row["its graph, enqueue, µs"] = round(enqueue_us(graph), 1)
+            row["its graph on the GPU, µs"] = round(graph_us(graph), 1)
+            yield row
     name, function, args = next(calls("CuPy"))
-    with mock.patch.object(launching, "enabled", False):
-        us = enqueue_us(function, *args)
-        yield rounded({"call": f"{name}, CuPy, by Numba's dispatcher", "enqueue, µs": us})
+    with mock.patch.object(launching, "enabled", False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield row_of(f"{name}, CuPy, by Numba's dispatcher", function, *args)
     shape = SHAPE[0], SHAPE[2], SHAPE[1]
-    us = enqueue_us(lambda: (cupy.empty(SHAPE), cupy.empty(shape)))
-    yield rounded({"call": "two times cupy.empty", "enqueue, µs": us})
+    yield row_of("two times cupy.empty", lambda: (cupy.empty(SHAPE), cupy.empty(shape)))
 
 
-def rounded(row):
-    return {key: x if isinstance(x, str) else round(x, 1) for key, x in row.items()}
+def row_of(call, function, *args):
+    return {
+        "call": call,
+        "enqueue, µs": round(enqueue_us(function, *args), 1),
+        "in a row, µs": round(in_a_row_us(function, *args), 1),
+    }
 
 
 def calls(library):
@@ -115,6 +120,18 @@ def enqueue_us(function, *args):
         samples.append(time.perf_counter() - start)
         cupy.cuda.Device().synchronize()
     return 1e6 * float(np.median(samples[20:]))
+
+
+def in_a_row_us(function, *args):
+    """Median microseconds of each of some calls; the GPU's queue has room for all of them."""
+    samples = []
+    for _ in range(REPEATS // 10):
+        start = time.perf_counter()
+        for _ in range(IN_A_ROW):
+            function(*args)
+        samples.append((time.perf_counter() - start) / IN_A_ROW)
+        cupy.cuda.Device().synchronize()
+    return 1e6 * float(np.median(samples))
 
 
 def cupy_graph(function, *args):

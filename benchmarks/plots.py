@@ -10,6 +10,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
+from benchmarks.peers import PRODUCT
 from benchmarks.timing import RESULTS
 from fa_numba.analysis import devices
 from fa_numba.figures.style import (
@@ -28,7 +29,6 @@ from fa_numba.figures.style import (
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 HEAD_DIMS = (64, 128)
-CEILING = "product 8192³"  # of square matrices, by cuBLAS: what the tensor cores give at most
 
 # The name in the results, the name in the picture, its colour; ours get thicker.
 STEPS = {
@@ -59,8 +59,15 @@ def load(question):
 
 def product_rate():
     """TFLOP/s of a product of float16 matrices, or None."""
-    rows = (load("tensor_core") or {"rows": ()})["rows"]
-    return next((row["TFLOP/s"] for row in rows if row["kernel"] == CEILING), None)
+    rows = (load("peers") or {"rows": ()})["rows"]
+    return next((row["TFLOP/s"] for row in rows if row["kernel"] == PRODUCT), None)
+
+
+def only_in_peers():
+    """Rows of the libraries and compilers that bench_tensor_core does not ask."""
+    rows = (load("peers") or {"rows": ()})["rows"]
+    names = "SDPA memory-efficient", "FlexAttention", "Triton"
+    return [row for row in rows if row["kernel"] in names and "TFLOP/s" in row]
 
 
 def drawing(width, height, title, record, note=""):
@@ -78,6 +85,8 @@ def against_seqlen(question, title):
     if record is None:
         return None
     rows = [row for row in record["rows"] if row.get("dtype") == "float16"]
+    if question == "tensor_core":
+        rows += only_in_peers()
     ceiling = product_rate()
     rows = [
         row for row in rows if row["kernel"] in STEPS | LIBRARIES and row["head_dim"] in HEAD_DIMS
@@ -150,13 +159,13 @@ LADDER = (  # the question that asked, the name there, what the step brought
 )
 BESIDE = (
     ("ladder", "SDPA memory-efficient"),
-    ("tensor_core", "Triton"),
-    ("tensor_core", "FlexAttention"),
+    ("peers", "Triton"),
+    ("peers", "FlexAttention"),
     ("tensor_core", "SDPA FlashAttention-2"),
     ("tensor_core", "SDPA cuDNN"),
 )
-SEQLENS = {"ladder": 8192, "tensor_core": 8192, "fp8": 8192}
-COLOUR_OF = {"ladder": GREEN, "tensor_core": BLUE, "fp8": PURPLE}
+SEQLENS = {"ladder": 8192, "tensor_core": 8192, "fp8": 8192, "peers": 8192}
+COLOUR_OF = {"ladder": GREEN, "tensor_core": BLUE, "peers": BLUE, "fp8": PURPLE}
 DTYPE_OF = {"ladder": "float32", "tensor_core": "float16", "fp8": "e4m3"}
 
 
@@ -178,7 +187,8 @@ def ladder():
     for y, (question, name, what, value, ours) in enumerate(bars):
         y += 0 if ours else 0.6
         ax.barh(y, value, height=0.7, color=COLOUR_OF[question], alpha=1 if ours else 0.35)
-        ax.text(value * 1.06, y, f"{value:.3g}" + (f"   {what}" if what else ""), va="center",
+        number = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+        ax.text(value * 1.06, y, number + (f"   {what}" if what else ""), va="center",
                 size=9, color=INK)  # fmt: skip
         ax.text(0.0095 * 10, y, f"{name}  ", ha="right", va="center", size=9, color=INK)
     ax.set(xscale="log", xlim=(0.095, 20_000), yticks=[])
@@ -186,7 +196,7 @@ def ladder():
     ax.spines["left"].set_visible(False)
     ax.set_xticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1000"])
     ax.set_xlabel("TFLOP/s", size=9, color=INK)
-    kinds = {question: None for question, *_ in bars}
+    kinds = [question for question in DTYPE_OF if question in {question for question, *_ in bars}]
     for i, question in enumerate(kinds):
         ax.text(0.985, 0.02 + 0.07 * (len(kinds) - 1 - i), DTYPE_OF[question], ha="right", size=10,
                 transform=ax.transAxes, color=COLOUR_OF[question], weight="bold")  # fmt: skip
@@ -203,7 +213,7 @@ def _rate(question, name):
             and sizes == (128, SEQLENS[question], False)
             and row.get("dtype") != "bfloat16"
         ):
-            return row["TFLOP/s"]
+            return row.get("TFLOP/s")
     return None
 
 

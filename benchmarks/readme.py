@@ -102,6 +102,18 @@ def tensor_core_table(question="tensor_core", seqlen=4096):
     return section(question, kernel, size, "TFLOP/s", chosen, f"float16, n = {seqlen}.")
 
 
+def peers_table():
+    """Compilers of attention beside a library's kernel and ours."""
+    return section(
+        "peers",
+        kernel,
+        size,
+        lambda row: row.get("TFLOP/s", "does not run"),
+        lambda row: row.get("seqlen") == 8192,
+        "n = 8192.",
+    )
+
+
 def decode_table():
     """One row per kernel and page size, float16: a column for each size of the cache."""
 
@@ -173,6 +185,7 @@ def rendered(text):
                 ("backward", "TFLOP/s against the length of the sequence, backward"),
             ),
             tensor_core_table(),
+            peers_table(),
             tensor_core_table("tensor_core_bwd", 8192),
             fp8_table(),
             pictures(("decoding", "bandwidth of decoding beside the copy's")),

@@ -14,8 +14,12 @@ LOG2_E = 1.4426950408889634  # e^x = 2^(x log2 e)
 
 CONFIGS = [
     triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=warps, num_stages=stages)
-    for block_m, block_n, warps in ((64, 64, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8))
-    for stages in (2, 3)
+    for block_m, block_n, warps, stages in (
+        (128, 64, 4, 3),
+        (128, 64, 8, 3),
+        (128, 128, 8, 2),
+        (128, 128, 8, 3),
+    )
 ]
 
 

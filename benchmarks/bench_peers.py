@@ -1,0 +1,81 @@
+"""Where do compilers of attention get to, beside a library's kernel, ours and a plain product?
+
+FlexAttention is compiled for each size, so there are fewer of them than in bench_tensor_core, whose
+kernels are in libraries or written here.
+"""
+
+import itertools
+
+import numpy as np
+
+from benchmarks.bench_tensor_core import ROUNDING, TOKENS, WIDTH
+from benchmarks.peers import PRODUCT, peers
+from benchmarks.timing import save, time_ms
+from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
+
+HEAD_DIMS, SEQLENS, CAUSAL = (64, 128), (1024, 8192, 16384), (False, True)
+DTYPE = "float16"
+REPEATS = 8
+
+
+def main():
+    rows = [product()]
+    for head_dim, seqlen, causal in itertools.product(HEAD_DIMS, SEQLENS, CAUSAL):
+        rows += measure(head_dim, seqlen, causal)
+    save(
+        "peers",
+        rows,
+        note=f"{DTYPE}, {TOKENS} tokens in all, num_heads * head_dim = {WIDTH}; FLOPs "
+        "4·batch·heads·seqlen²·head_dim, halved if causal; error: ‖out − float64‖ / ‖float64‖ of "
+        "the last head",
+    )
+
+
+def product(size=8192):
+    """The row of a product of square matrices."""
+    import torch
+
+    x, y = (torch.randn(size, size, device="cuda").to(getattr(torch, DTYPE)) for _ in range(2))
+    ms = time_ms(torch.matmul, x, y, repeats=REPEATS)
+    rate = round(2 * size**3 / ms / 1e9, 1)
+    return {"kernel": PRODUCT, "dtype": DTYPE, "ms": round(ms, 4), "TFLOP/s": rate}
+
+
+def measure(head_dim, seqlen, causal):
+    """Rows for one size; a row says of a peer that does not run why."""
+    import torch
+
+    torch.manual_seed(0)
+    shape = TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim
+    q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, DTYPE)) for _ in range(3))
+    want = definition(*(x[-1, :, -1].double() for x in (q, k, v)), causal)
+    ours = {"flash_attn_persistent": lambda: flash_attn_persistent(q, k, v, causal=causal)[0]}
+    flops = 4 * np.prod(shape, dtype=float) * seqlen * (0.5 if causal else 1)
+    size = {"dtype": DTYPE, "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
+    rows = []
+    for name, call in itertools.chain(ours.items(), peers(q, k, v, causal)):
+        row = {"kernel": name, **size}
+        try:
+            error = float((call()[-1, :, -1].double() - want).norm() / want.norm())
+        except Exception as failure:  # whatever a compiler may raise
+            rows.append(row | {"does not run": f"{type(failure).__name__}: {failure!s:.200}"})
+            continue
+        assert error <= 2 * ROUNDING[DTYPE], f"{name}, {shape}, {causal=}: {error}"
+        ms = time_ms(call, repeats=REPEATS)
+        row |= {"ms": round(ms, 4), "TFLOP/s": round(flops / ms / 1e9, 1)}
+        rows.append(row | {"error": float(f"{error:.2g}")})
+    return rows
+
+
+def definition(q, k, v, causal):
+    """Attention of one head, in the dtype of q."""
+    import torch
+
+    s = q @ k.T / q.shape[1] ** 0.5
+    if causal:
+        s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
+    return torch.softmax(s, dim=-1) @ v
+
+
+if __name__ == "__main__":
+    main()
