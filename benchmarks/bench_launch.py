@@ -22,6 +22,12 @@ from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 
 SHAPE = (1, 16, 1, 64)  # batch, seqlen, num_heads, head_dim: the GPU is done before the next call
 REPEATS, IN_A_ROW = 300, 50
+NOTE = (
+    f"{SHAPE}, one query over 16 keys to decode; microseconds until a call returns, the median of "
+    f"{REPEATS}, each after the GPU has become idle, and of each of {IN_A_ROW} calls in a row; a "
+    "graph holds one call; first calls are in a process of their own, from arrays on the GPU to "
+    "results there"
+)
 
 FIRST_CALL = """
 import time
@@ -42,14 +48,7 @@ print(ready - started, imported - ready, called - imported)
 def main():
     rows = list(measure())
     rows += first_calls()
-    save(
-        "launch",
-        rows,
-        note=f"{SHAPE}, one query over 16 keys to decode; microseconds until a call returns, the "
-        f"median of {REPEATS}, each after the GPU has become idle, and of each of {IN_A_ROW} calls "
-        "in a row; a graph holds one call; first calls are in a process of their own, from arrays "
-        "on the GPU to results there",
-    )
+    save("launch", rows, note=NOTE)
 
 
 def measure():
