@@ -1,0 +1,490 @@
+"""FlashAttention's backward pass in float32 on tensor cores: three TF32 products for each one.
+
+flash_attn_bwd_simt     a thread computes tiles in registers; S and dP once
+flash_attn_bwd_tf32x3   mma.sync of TF32, each operand in two parts                   <- this file
+flash_attn_bwd_mma      the same shape in 16 bits: one product, half the bytes
+
+A thread block owns BLOCK_N keys, each warp 16 of them, and the tiles of queries pass by. For each
+tile a warp computes Sᵀ and dPᵀ with its keys as the rows, so that what comes of them, Pᵀ and dSᵀ,
+lies in its registers as the products Pᵀ dout and dSᵀ Q want their A. dQ = dS K sums over the keys
+of all warps: dS goes through shared memory, and each warp computes a part of dQ and adds it to HBM,
+atomically, in any order; with deterministic=True dQ has a kernel of its own. `tf32_tiles` says how
+a warp multiplies.
+
+Not run on a GPU yet.
+
+Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Ootomo and Yokota 2022, arXiv:2203.03341.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, uint8, uint32, uint64
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import flash_attn_bwd, masks
+from fa_numba.tensor_core import tf32_tiles
+from fa_numba.tensor_core.convert import exp2
+from fa_numba.tensor_core.cp_async import cp_async_commit, cp_async_wait
+from fa_numba.tensor_core.forward import AMPERE, LOG2_E
+from fa_numba.tensor_core.ldmatrix import ldmatrix_x4
+from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
+from fa_numba.tensor_core.tf32_tiles import ROW_BYTES, num_blocks
+from fa_numba.tensor_core.vectors import (
+    atomic_add,
+    atomic_add_x4,
+    load_shared_x4,
+    store_shared_b32,
+)
+
+WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys, or where dQ has its kernel 16 queries
+STAGES = 2  # tiles that pass by, of each kind: one is multiplied, the next one is on its way
+MAX_HEAD_DIM = 128
+RED_X4 = (9, 0)  # from here on four numbers can be added by one instruction
+ZERO, ONE, LOG2E = np.float32(0), np.float32(1), np.float32(LOG2_E)
+
+
+def tile_rows(head_dim):
+    """Rows of the tiles that pass by."""
+    return 64 if head_dim <= 64 else 32
+
+
+def shared_bytes(HEAD_DIM):
+    """Shared memory that a thread block asks for."""
+    BLOCK_M = tile_rows(HEAD_DIM)
+    tiles = 2 * num_blocks(HEAD_DIM) * ROW_BYTES * (BLOCK_N + STAGES * BLOCK_M)
+    return tiles + 4 * BLOCK_M * (BLOCK_N + 4) + 4 * 2 * STAGES * BLOCK_M + 16
+
+
+def dq_shared_bytes(HEAD_DIM):
+    """The same, where dQ has a kernel of its own."""
+    rows = BLOCK_N + STAGES * tile_rows(HEAD_DIM)
+    return 2 * num_blocks(HEAD_DIM) * ROW_BYTES * rows + 16
+
+
+@functools.cache
+def make_multiply_ds(DS_ROW):
+    """multiply_ds(dq, ds, k, lane): dq = dS K, of 16 rows of dS and one block of K's columns.
+
+    In dS, rows of DS_ROW numbers, the keys 8 k, 8 k + 2, ... come before 8 k + 1, 8 k + 3, ....
+    """
+    PART_SHAPE = (4, 4)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_ds(dq, ds, k, lane):
+        x = cuda.local.array(4, uint32)
+        four = cuda.local.array(4, float32)
+        a_big = cuda.local.array(4, uint32)
+        a_small = cuda.local.array(4, uint32)
+        even_big = cuda.local.array(4, uint32)
+        even_small = cuda.local.array(4, uint32)
+        odd_big = cuda.local.array(4, uint32)
+        odd_small = cuda.local.array(4, uint32)
+        part = cuda.local.array(PART_SHAPE, float32)
+        even, odd = tf32_tiles.two_rows(k, lane)
+        ds_row = ds + (lane & 15) * (4 * DS_ROW) + ((lane >> 4) << 4)
+        for j in range(4):
+            for r in range(4):
+                dq[j, r] = ZERO
+        for first in range(0, BLOCK_N, 32):
+            for j in range(4):
+                for r in range(4):
+                    part[j, r] = ZERO
+            for n in range(0, 32, 8):
+                ldmatrix_x4(x, ds_row + 4 * (first + n))
+                split_tf32(a_big, a_small, x, HALF, 4)
+                load_shared_x4(four, even + (first + n) * ROW_BYTES)
+                split_tf32(even_big, even_small, four, HALF, 4)
+                load_shared_x4(four, odd + (first + n) * ROW_BYTES)
+                split_tf32(odd_big, odd_small, four, HALF, 4)
+                for j in range(4):
+                    mma_m16n8k8_tf32x3(
+                        part[j],
+                        a_big,
+                        a_small,
+                        even_big[j],
+                        odd_big[j],
+                        even_small[j],
+                        odd_small[j],
+                    )
+            for j in range(4):
+                for r in range(4):
+                    dq[j, r] += part[j, r]
+
+    return multiply_ds
+
+
+@functools.cache
+def make_flash_attn_bwd_tf32x3(
+    HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True, RED_X4=True
+):
+    """dK, dV and, with ADD_DQ, dQ: THREADS threads, `shared_bytes` of memory.
+
+    HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes is not looked at: any scalar. With
+    RED_X4 dQ is added four numbers at a time.
+    """
+    first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    BLOCK_M, NUM_BLOCKS, WHOLE_BLOCKS = (
+        tile_rows(HEAD_DIM),
+        num_blocks(HEAD_DIM),
+        HEAD_DIM % 32 == 0,
+    )
+    KV_BYTES, Q_BYTES = (NUM_BLOCKS * rows * ROW_BYTES for rows in (BLOCK_N, BLOCK_M))
+    DS_ROW = BLOCK_N + 4  # longer than it need be: no bank conflicts
+    DS_START = (2 * KV_BYTES + 2 * STAGES * Q_BYTES) // 4  # in numbers
+    LSE_START = DS_START + BLOCK_M * DS_ROW
+    DELTA_START = LSE_START + STAGES * BLOCK_M
+    HALF_BYTE = 4 * (DELTA_START + STAGES * BLOCK_M)
+    M8, OUT8 = BLOCK_M // 8, 4 * NUM_BLOCKS
+    S_SHAPE, OUT_SHAPE, DQ_SHAPE = (1, M8, 4), (1, OUT8, 4), (4, 4)
+    PARTS = BLOCK_M // 16 * NUM_BLOCKS  # of dQ: 16 rows, 32 columns
+    copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
+    multiply_rows = tf32_tiles.make_multiply_rows(HEAD_DIM, 1, BLOCK_N, BLOCK_M)
+    add_product = tf32_tiles.make_add_product(HEAD_DIM, 1, BLOCK_M, blocks_at_once(HEAD_DIM))
+    multiply_ds = make_multiply_ds(DS_ROW)
+    store_row = tf32_tiles.make_store_row(HEAD_DIM)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_to_row(dq_part, h, dq, b, m, head, block, lane, factor):
+        """Add row h of a part of dQ, times factor, to a block of a row in HBM."""
+        four = cuda.local.array(4, float32)
+        address = global_address(dq[b, m, head])
+        for c in range(2):
+            d = 32 * block + 8 * (lane & 3) + 4 * c
+            for j in range(4):
+                four[j] = dq_part[j, 2 * h + c] * factor
+            if WHOLE_BLOCKS or d < HEAD_DIM:
+                if RED_X4:
+                    atomic_add_x4(address + uint64(4 * d), four)
+                else:
+                    for j in range(4):
+                        atomic_add(address + uint64(4 * (d + j)), four[j])
+
+    @cuda.jit(launch_bounds=(THREADS, 1), fastmath={"contract"})
+    def flash_attn_bwd_tf32x3_kernel(
+        dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, alibi_slopes
+    ):
+        """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
+
+        grid      (num_n_tiles, num_kv_heads, batch); 256 threads, a warp has 16 keys
+        shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM),
+                  in blocks of 32 columns, swizzled; ds_tile (BLOCK_M, BLOCK_N), of each 8 keys
+                  those of even numbers first; lse_rows, delta_rows (STAGES, BLOCK_M)
+        private   s, dp (BLOCK_M / 8, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4), dq_part (4, 4),
+                  fragments in two parts
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, but for the tiles
+                  that see none of them; to dQ as often, atomically; with ALIBI alibi_slopes in
+                  every thread, for each tile
+        paper     FlashAttention-2, Algorithm 2
+        budget    255 registers, one thread block per SM
+        """
+        floats = cuda.shared.array(0, float32)
+        k_tile = shared_address(cuda.shared.array(0, uint8))
+        v_tile = k_tile + KV_BYTES
+        q_tile = v_tile + KV_BYTES
+        dout_tile = q_tile + STAGES * Q_BYTES
+        ds_tile = k_tile + 4 * DS_START
+        half_at = k_tile + HALF_BYTE
+
+        s = cuda.local.array(S_SHAPE, float32)
+        dp = cuda.local.array(S_SHAPE, float32)
+        dk_acc = cuda.local.array(OUT_SHAPE, float32)
+        dv_acc = cuda.local.array(OUT_SHAPE, float32)
+        dq_part = cuda.local.array(DQ_SHAPE, float32)
+
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        n_start = cuda.blockIdx.x * BLOCK_N  # the first keys are seen by the most queries
+        kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        group_size = q.shape[2] // k.shape[2]
+        first_position = n_start - seqlen_k + seqlen_q  # of the tile's keys, among the queries
+        last_position = first_position + BLOCK_N - 1
+        first_tile = first_query(first_position) // BLOCK_M
+        end_tile = (end_query(last_position, seqlen_q) + BLOCK_M - 1) // BLOCK_M
+        n = n_start + 16 * warp + (lane >> 2)  # this lane's keys: n and n + 8
+        warp_rows = 16 * warp * ROW_BYTES
+        place = DS_START + 16 * warp + (lane >> 3) + (lane & 4)  # of key n in a row of ds_tile
+
+        store_shared_b32(half_at, uint32(HALF))
+        copy_tile(k_tile, BLOCK_N, k, b, n_start, kv_head)
+        copy_tile(v_tile, BLOCK_N, v, b, n_start, kv_head)
+        for j in range(OUT8):
+            for r in range(4):
+                dk_acc[0, j, r] = ZERO
+                dv_acc[0, j, r] = ZERO
+
+        # One turn more than tiles: it only copies the first one.
+        head, m_tile, stage = kv_head * group_size, first_tile, 0
+        next_head, next_tile = head, first_tile
+        num_turns = group_size * max(end_tile - first_tile, 0)
+        for turn in range(num_turns + 1):
+            cp_async_wait(0)
+            cuda.syncthreads()  # this stage is complete; everyone is done with the other and dS
+            next_stage = stage ^ 1
+            next_lse, next_delta = ZERO, ZERO
+            if turn < num_turns:
+                m = next_tile * BLOCK_M
+                copy_tile(q_tile + next_stage * Q_BYTES, BLOCK_M, q, b, m, next_head)
+                copy_tile(dout_tile + next_stage * Q_BYTES, BLOCK_M, dout, b, m, next_head)
+                cp_async_commit()
+                if tid < BLOCK_M and m + tid < seqlen_q:
+                    next_lse, next_delta = lse[b, next_head, m + tid], delta[b, next_head, m + tid]
+            if turn > 0:
+                slope = alibi_slopes[head] if ALIBI else ZERO
+                m_start = m_tile * BLOCK_M
+                q_rows, dout_rows = q_tile + stage * Q_BYTES, dout_tile + stage * Q_BYTES
+                multiply_rows(s, k_tile + warp_rows, q_rows, lane)  # Sᵀ = K Qᵀ        line 10
+                multiply_rows(dp, v_tile + warp_rows, dout_rows, lane)  # dPᵀ = V doutᵀ  line 13
+                # Does every key of the tile see every query of it?
+                seen_from = first_query(last_position)
+                seen_to = end_query(first_position, seqlen_q)
+                whole = m_start >= seen_from and m_start + BLOCK_M <= seen_to
+                whole = whole and n_start + BLOCK_N <= seqlen_k
+                for j in range(M8):
+                    for c in range(2):
+                        column = 8 * j + 2 * (lane & 3) + c
+                        m = m_start + column
+                        row = uint64(stage * BLOCK_M + column)
+                        lse_j, delta_j = floats[LSE_START + row], floats[DELTA_START + row]
+                        for h in range(2):
+                            position = n + 8 * h - seqlen_k + seqlen_q
+                            scaled = s[0, j, 2 * h + c] * softmax_scale
+                            bent = score(scaled, position - m, slope)
+                            p = exp2((bent - lse_j) * LOG2E)  # P = exp(S - lse)       line 11
+                            if not whole:
+                                seen = sees(position, m, seqlen_q) and n + 8 * h < seqlen_k
+                                p = p if seen else ZERO
+                            ds = score_bwd(p * (dp[0, j, 2 * h + c] - delta_j), scaled)  # line 14
+                            s[0, j, 2 * h + c] = p
+                            dp[0, j, 2 * h + c] = ds
+                            if ADD_DQ:
+                                floats[uint64(place + column * DS_ROW + 8 * h)] = ds
+                add_product(dv_acc, s, dout_rows, half_at, lane)  # dV += Pᵀ dout      line 12
+                add_product(dk_acc, dp, q_rows, half_at, lane)  # dK += dSᵀ Q          line 16
+                if ADD_DQ:
+                    cuda.syncthreads()  # ds_tile is complete: safe to read
+                    for part in range(warp, PARTS, WARPS):
+                        m, block = part // NUM_BLOCKS * 16, part % NUM_BLOCKS
+                        k_block = k_tile + block * BLOCK_N * ROW_BYTES
+                        multiply_ds(dq_part, ds_tile + 4 * DS_ROW * m, k_block, lane)
+                        m += m_start + (lane >> 2)
+                        for h in range(2):
+                            if m + 8 * h < seqlen_q:  # dQ += dS K                     line 15
+                                add_to_row(
+                                    dq_part, h, dq, b, m + 8 * h, head, block, lane, softmax_scale
+                                )
+            if tid < BLOCK_M:
+                row = uint64(next_stage * BLOCK_M + tid)
+                floats[LSE_START + row] = next_lse
+                floats[DELTA_START + row] = next_delta
+            head, m_tile, stage = next_head, next_tile, next_stage
+            next_tile += 1
+            if next_tile == end_tile:
+                next_head, next_tile = next_head + 1, first_tile
+
+        for h in range(2):
+            if n + 8 * h < seqlen_k:
+                store_row(dk_acc, 0, h, dk, b, n + 8 * h, kv_head, lane, softmax_scale)
+                store_row(dv_acc, 0, h, dv, b, n + 8 * h, kv_head, lane, ONE)
+
+    return flash_attn_bwd_tf32x3_kernel
+
+
+def blocks_at_once(head_dim):
+    """Blocks of out for which P is split once: what leaves everything in registers."""
+    return num_blocks(head_dim) if head_dim <= 64 else 1
+
+
+@functools.cache
+def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+    """dQ alone, in which no two thread blocks add to the same number: THREADS threads.
+
+    `dq_shared_bytes` of shared memory; the rest as for `make_flash_attn_bwd_tf32x3`.
+    """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    DQ_BLOCK_M, DQ_BLOCK_N = BLOCK_N, tile_rows(HEAD_DIM)
+    Q_BYTES, KV_BYTES = (num_blocks(HEAD_DIM) * n * ROW_BYTES for n in (DQ_BLOCK_M, DQ_BLOCK_N))
+    N8, OUT8 = DQ_BLOCK_N // 8, 4 * num_blocks(HEAD_DIM)
+    S_SHAPE, OUT_SHAPE = (1, N8, 4), (1, OUT8, 4)
+    copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
+    multiply_rows = tf32_tiles.make_multiply_rows(HEAD_DIM, 1, DQ_BLOCK_M, DQ_BLOCK_N)
+    add_product = tf32_tiles.make_add_product(HEAD_DIM, 1, DQ_BLOCK_N, blocks_at_once(HEAD_DIM))
+    store_row = tf32_tiles.make_store_row(HEAD_DIM)
+
+    @cuda.jit(launch_bounds=(THREADS, 1), fastmath={"contract"})
+    def dq_tf32x3_kernel(dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes):
+        """A thread block owns 128 query rows and walks the tiles of K and V.
+
+        grid      (num_m_tiles, num_heads, batch); 256 threads, a warp has 16 rows
+        shared    q_tile, dout_tile (128, HEAD_DIM); k_tile, v_tile (STAGES, DQ_BLOCK_N, HEAD_DIM),
+                  in blocks of 32 columns, swizzled
+        private   s, dp (DQ_BLOCK_N / 8, 4), acc (HEAD_DIM / 8, 4), fragments in two parts; lse and
+                  delta of two rows
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, but for the tiles
+                  that none of them sees; with ALIBI alibi_slopes in every thread
+        paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
+        budget    255 registers, one thread block per SM
+        """
+        q_tile = shared_address(cuda.shared.array(0, uint8))
+        dout_tile = q_tile + Q_BYTES
+        k_tile = dout_tile + Q_BYTES
+        v_tile = k_tile + STAGES * KV_BYTES
+        half_at = v_tile + STAGES * KV_BYTES
+
+        s = cuda.local.array(S_SHAPE, float32)
+        dp = cuda.local.array(S_SHAPE, float32)
+        acc = cuda.local.array(OUT_SHAPE, float32)
+        lse_i = cuda.local.array(2, float32)
+        delta_i = cuda.local.array(2, float32)
+
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        head, b = cuda.blockIdx.y, cuda.blockIdx.z
+        kv_head = head // (q.shape[2] // k.shape[2])
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        # The last rows see the most keys under a causal mask: begun first, they do not end last.
+        m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * DQ_BLOCK_M
+        m = m_start + 16 * warp + (lane >> 2)  # this lane's first row; the second is m + 8
+        first_position = m_start + seqlen_k - seqlen_q  # of the tile's rows, among the keys
+        last_position = first_position + DQ_BLOCK_M - 1
+        n_first = first_key(first_position) // DQ_BLOCK_N * DQ_BLOCK_N
+        n_end = end_key(last_position, seqlen_k)
+        slope = alibi_slopes[head] if ALIBI else ZERO
+        warp_rows = 16 * warp * ROW_BYTES
+
+        store_shared_b32(half_at, uint32(HALF))
+        copy_tile(q_tile, DQ_BLOCK_M, q, b, m_start, head)
+        copy_tile(dout_tile, DQ_BLOCK_M, dout, b, m_start, head)
+        for j in range(OUT8):
+            for r in range(4):
+                acc[0, j, r] = ZERO
+        for h in range(2):
+            inside = m + 8 * h < seqlen_q
+            lse_i[h] = lse[b, head, m + 8 * h] if inside else ZERO
+            delta_i[h] = delta[b, head, m + 8 * h] if inside else ZERO
+
+        # One turn more than tiles: it only copies the first one.
+        stage = 0
+        for n_start in range(n_first - DQ_BLOCK_N, n_end, DQ_BLOCK_N):
+            cp_async_wait(0)
+            cuda.syncthreads()  # this stage is complete; everyone is done with the other
+            n_next, next_stage = n_start + DQ_BLOCK_N, stage ^ 1
+            if n_next < n_end:
+                copy_tile(k_tile + next_stage * KV_BYTES, DQ_BLOCK_N, k, b, n_next, kv_head)
+                copy_tile(v_tile + next_stage * KV_BYTES, DQ_BLOCK_N, v, b, n_next, kv_head)
+                cp_async_commit()
+            if n_start >= n_first:
+                k_rows, v_rows = k_tile + stage * KV_BYTES, v_tile + stage * KV_BYTES
+                multiply_rows(s, q_tile + warp_rows, k_rows, lane)  # S = Q Kᵀ         line 11
+                multiply_rows(dp, dout_tile + warp_rows, v_rows, lane)  # dP = dout Vᵀ  line 17
+                # Does every row of the tile see every key of it?
+                seen_from = first_key(last_position)
+                seen_to = end_key(first_position, seqlen_k)
+                whole = n_start >= seen_from and n_next <= seen_to
+                whole = whole and m_start + DQ_BLOCK_M <= seqlen_q
+                for j in range(N8):
+                    for c in range(2):
+                        n = n_start + 8 * j + 2 * (lane & 3) + c
+                        for h in range(2):
+                            position = m + 8 * h + seqlen_k - seqlen_q
+                            scaled = s[0, j, 2 * h + c] * softmax_scale
+                            bent = score(scaled, position - n, slope)
+                            p = exp2((bent - lse_i[h]) * LOG2E)  # P = exp(S - lse)    line 13
+                            if not whole:
+                                seen = sees(position, n, seqlen_k) and m + 8 * h < seqlen_q
+                                p = p if seen else ZERO
+                            ds = p * (dp[0, j, 2 * h + c] - delta_i[h])  # dS          line 20
+                            dp[0, j, 2 * h + c] = score_bwd(ds, scaled)
+                add_product(acc, dp, k_rows, half_at, lane)  # dQ += dS K              line 21
+            stage = next_stage
+
+        for h in range(2):
+            if m + 8 * h < seqlen_q:
+                store_row(acc, 0, h, dq, b, m + 8 * h, head, lane, softmax_scale)
+
+    return dq_tf32x3_kernel
+
+
+def flash_attn_bwd_tf32x3(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    deterministic=False,
+):
+    """FlashAttention, backward, in float32 on tensor cores of GPUs since Ampere: 3xTF32.
+
+    Parameters
+    ----------
+    dout, q, k, v, out, lse : GPU arrays, float32
+        As for `flash_attn_bwd`; out and lse of any forward pass with the same options. dout, q, k
+        and v as `flash_attn_tf32x3` takes them, but for a head_dim up to 128.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_tf32x3`.
+    deterministic : bool, default=False
+        The same bits in every run. By default that is so for dk and dv, while dq is summed in any
+        order.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        As `flash_attn_bwd` returns them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU before Ampere, or with too little shared memory for these tiles.
+    """
+    name = "flash_attn_bwd_tf32x3"
+    checks.check_tensor_core_float32(
+        q, k, v, name=name, supported=AMPERE, max_head_dim=MAX_HEAD_DIM
+    )
+    checks.check_bwd(dout, q, k, v, out, lse)
+    for x_name, x in (("q", q), ("k", k), ("v", v), ("dout", dout)):
+        checks.check_aligned(x_name, x)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    seqlen_k, num_kv_heads = k.shape[1:3]
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
+    deterministic = checks.check_flag("deterministic", deterministic)
+    size, most = shared_bytes(head_dim), arrays.shared_bytes_per_block(q)
+    if size > most:
+        raise RuntimeError(
+            f"{name} needs {size} bytes of shared memory for head_dim {head_dim}, and this GPU "
+            f"has {most}; flash_attn_bwd_simt runs on it"
+        )
+    delta = arrays.empty(q, (batch, num_heads, seqlen_q))
+    dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
+
+    rows = flash_attn_bwd.ROWS
+    grid = (ceil_div(seqlen_q, rows), num_heads, batch)
+    block = (flash_attn_bwd.WARP_SIZE, rows)
+    arrays.launch(flash_attn_bwd.make_delta(rows), grid, block, dout, out, delta)
+
+    dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
+    red_x4 = arrays.compute_capability(q) >= RED_X4
+    kernel = make_flash_attn_bwd_tf32x3(head_dim, *mask, not deterministic, red_x4)
+    grid = (ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch)
+    arguments = (dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, slopes)
+    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+    if deterministic:
+        kernel, size = make_dq_tf32x3(head_dim, *mask), dq_shared_bytes(head_dim)
+        grid = (ceil_div(seqlen_q, BLOCK_N), num_heads, batch)
+        arguments = (dout, q, k, v, lse, delta, dq, softmax_scale, slopes)
+        arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+    return dq, dk, dv

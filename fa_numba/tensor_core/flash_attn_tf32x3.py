@@ -1,0 +1,265 @@
+"""FlashAttention-2 in float32 on tensor cores: three TF32 products for each one of float32.
+
+flash_attn_simt     float32 multiply-adds, a tile of scores in the registers of each thread
+flash_attn_tf32x3   mma.sync of TF32, each operand in two parts                       <- this file
+flash_attn_mma      the same shape in 16 bits: one product, half the bytes
+
+A warp owns the rows of a softmax, and P never leaves its registers; `tf32_tiles` says how it
+multiplies. Copies to shared memory go on while the warps compute: V arrives during Q Kᵀ, the next K
+during softmax and P V.
+
+measured   1.6 of flash_attn_simt; 1.8 and 1.3 of PyTorch's memory-efficient attention at head_dim 64
+           and 128, which multiplies so too; the error of out against float64 is that of a plain
+           float32 computation or less, where n is large (H200; benchmarks/NOTES.md)
+
+Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Ootomo and Yokota 2022,
+arXiv:2203.03341.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32, uint8, uint32
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.tensor_core import tf32_tiles
+from fa_numba.tensor_core.convert import exp2
+from fa_numba.tensor_core.cp_async import cp_async_commit, cp_async_wait
+from fa_numba.tensor_core.forward import AMPERE, LOG2_E
+from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
+from fa_numba.tensor_core.ptx import shared_address
+from fa_numba.tensor_core.tf32 import HALF
+from fa_numba.tensor_core.tf32_tiles import ROW_BYTES, num_blocks
+from fa_numba.tensor_core.vectors import store_shared_b32
+
+WARPS, THREADS = 4, 128
+ZERO, ONE, NEG_INF = np.float32(0), np.float32(1), np.float32(-np.inf)
+
+
+def tile_sizes(head_dim):
+    """(M_TILES, BLOCK_N, BLOCKS_AT_ONCE), as large as leaves everything in registers.
+
+    A warp owns M_TILES times 16 query rows; P is split once for so many blocks of 32 columns.
+    """
+    blocks = num_blocks(head_dim)
+    if blocks <= 2:
+        return 2, 32, blocks
+    return 1, 64 if blocks <= 4 else 32, 1 if blocks % 2 else 2
+
+
+def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
+    """Shared memory that a thread block asks for."""
+    return (16 * WARPS * M_TILES + 2 * BLOCK_N) * num_blocks(HEAD_DIM) * ROW_BYTES + 16
+
+
+@functools.cache
+def make_flash_attn_tf32x3(
+    HEAD_DIM,
+    M_TILES,
+    BLOCK_N,
+    BLOCKS_AT_ONCE,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+):
+    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+
+    HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes is not looked at: any scalar.
+    """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score = masks.make_score(SOFTCAP, ALIBI)
+    BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
+    WARP_ROWS = 16 * M_TILES
+    BLOCK_M = WARPS * WARP_ROWS
+    Q_BYTES, KV_BYTES = (num_blocks(HEAD_DIM) * rows * ROW_BYTES for rows in (BLOCK_M, BLOCK_N))
+    S8, OUT8 = BLOCK_N // 8, 4 * num_blocks(HEAD_DIM)
+    S_SHAPE, ACC_SHAPE, ROWS_SHAPE = (M_TILES, S8, 4), (M_TILES, OUT8, 4), (M_TILES, 2)
+    copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
+    multiply_qkt = tf32_tiles.make_multiply_rows(HEAD_DIM, M_TILES, BLOCK_M, BLOCK_N)
+    add_pv = tf32_tiles.make_add_product(HEAD_DIM, M_TILES, BLOCK_N, BLOCKS_AT_ONCE)
+    store_row = tf32_tiles.make_store_row(HEAD_DIM)
+
+    @cuda.jit(launch_bounds=(THREADS, 2), fastmath={"contract"})
+    def flash_attn_tf32x3_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
+        """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
+
+        grid      (num_heads, num_m_tiles, batch); 128 threads, a warp has 16 · M_TILES rows
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM); in blocks of 32
+                  columns, swizzled
+        private   s (M_TILES, BLOCK_N / 8, 4), acc (M_TILES, HEAD_DIM / 8, 4), fragments of Q, K, P
+                  and V in two parts; m_i, l_i for 2 · M_TILES rows
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+                  of them sees; with ALIBI alibi_slopes in every thread
+        paper     FlashAttention-2, Algorithm 1
+        budget    255 registers, two thread blocks per SM
+        """
+        q_tile = shared_address(cuda.shared.array(0, uint8))
+        k_tile = q_tile + Q_BYTES
+        v_tile = k_tile + KV_BYTES
+        half_at = v_tile + KV_BYTES
+
+        s = cuda.local.array(S_SHAPE, float32)
+        acc = cuda.local.array(ACC_SHAPE, float32)
+        m_i = cuda.local.array(ROWS_SHAPE, float32)
+        l_i = cuda.local.array(ROWS_SHAPE, float32)
+
+        tid = cuda.threadIdx.x
+        lane, warp_row = tid & 31, (tid >> 5) * WARP_ROWS
+        head, b = cuda.blockIdx.x, cuda.blockIdx.z
+        kv_head = head // (q.shape[2] // k.shape[2])
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        # The last rows see the most keys under a causal mask. Those of all heads begin first, so
+        # that none of them is what the GPU waits for in the end.
+        m_start = (cuda.gridDim.y - 1 - cuda.blockIdx.y) * BLOCK_M
+        m = m_start + warp_row + (lane >> 2)  # this lane's first row; the others 8, 16, ... on
+        first_position = m_start + seqlen_k - seqlen_q  # of the tile's rows, among the keys
+        last_position = first_position + BLOCK_M - 1
+        position = m + seqlen_k - seqlen_q
+        n_first = first_key(first_position) // BLOCK_N * BLOCK_N
+        n_end = end_key(last_position, seqlen_k)
+        slope = alibi_slopes[head] if ALIBI else ZERO
+        # S stays q·k where it can: the scale is in e^(scale (s - m)) = 2^(scale log2(e) (s - m)).
+        unit = ONE if BENT else softmax_scale  # what one of s is worth
+        to_base_2 = unit * float32(LOG2_E)
+
+        store_shared_b32(half_at, uint32(HALF))
+        copy_tile(q_tile, BLOCK_M, q, b, m_start, head)
+        copy_tile(k_tile, BLOCK_N, k, b, n_first, kv_head)
+        cp_async_commit()
+        for i in range(M_TILES):
+            for h in range(2):
+                m_i[i, h] = NEG_INF
+                l_i[i, h] = ZERO
+            for j in range(OUT8):
+                for r in range(4):
+                    acc[i, j, r] = ZERO
+
+        for n_start in range(n_first, n_end, BLOCK_N):
+            copy_tile(v_tile, BLOCK_N, v, b, n_start, kv_head)
+            cp_async_commit()
+            cp_async_wait(1)
+            cuda.syncthreads()  # k_tile, and at first q_tile, are complete: safe to read
+
+            multiply_qkt(s, q_tile + warp_row * ROW_BYTES, k_tile, lane)  # S = Q Kᵀ     line 8
+
+            cp_async_wait(0)
+            cuda.syncthreads()  # v_tile is complete; everyone is done with k_tile: overwrite it
+            n_next = n_start + BLOCK_N
+            if n_next < n_end:
+                copy_tile(k_tile, BLOCK_N, k, b, n_next, kv_head)
+            cp_async_commit()
+
+            n_lane = n_start + 2 * (lane & 3)  # this lane's first key
+            if BENT:
+                for i in range(M_TILES):
+                    for j in range(S8):
+                        for h in range(2):
+                            for c in range(2):
+                                distance = position + 16 * i + 8 * h - n_lane - 8 * j - c
+                                scaled = s[i, j, 2 * h + c] * softmax_scale
+                                s[i, j, 2 * h + c] = score(scaled, distance, slope)
+            # Does every row of the tile see every key of it?
+            seen_from = first_key(last_position)
+            seen_to = end_key(first_position, seqlen_k)
+            if n_start < seen_from or n_next > seen_to:
+                for i in range(M_TILES):
+                    for j in range(S8):
+                        for h in range(2):
+                            for c in range(2):
+                                n = n_lane + 8 * j + c
+                                if not sees(position + 16 * i + 8 * h, n, seqlen_k):
+                                    s[i, j, 2 * h + c] = NEG_INF
+
+            for i in range(M_TILES):
+                for h in range(2):
+                    m_new = m_i[i, h]  # m_i <- max(m_i, rowmax(S))                      line 9
+                    for j in range(S8):
+                        m_new = max(m_new, max(s[i, j, 2 * h], s[i, j, 2 * h + 1]))
+                    m_new = over_quad_max(m_new)
+                    shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
+                    alpha = exp2((m_i[i, h] - shift) * to_base_2)  # rescales what was summed
+                    m_i[i, h] = m_new
+                    l_ij = ZERO
+                    for j in range(S8):
+                        for c in range(2):  # P = exp(S - m_i)                           line 9
+                            p = exp2((s[i, j, 2 * h + c] - shift) * to_base_2)
+                            s[i, j, 2 * h + c] = p
+                            l_ij += p
+                    l_i[i, h] = alpha * l_i[i, h] + l_ij
+                    for j in range(OUT8):
+                        for c in range(2):
+                            acc[i, j, 2 * h + c] *= alpha
+
+            add_pv(acc, s, v_tile, half_at, lane)  # out <- alpha out + P V             line 10
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+
+        for i in range(M_TILES):
+            for h in range(2):
+                total = over_quad_sum(l_i[i, h])
+                inverse = ONE / total if total > ZERO else ZERO
+                row = m + 16 * i + 8 * h
+                if row < seqlen_q:
+                    store_row(acc, i, h, out, b, row, head, lane, inverse)  # out / l_i  line 12
+                    if lane & 3 == 0:  # -inf for a row that saw no key                 line 13
+                        lse[b, head, row] = m_i[i, h] * unit + math.log(total)
+
+    return flash_attn_tf32x3_kernel
+
+
+def flash_attn_tf32x3(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """FlashAttention-2, forward, in float32 on tensor cores of GPUs since Ampere: 3xTF32.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float32
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
+        16 bytes, with a contiguous last axis; head_dim a multiple of 4, up to 256.
+    causal, window_size, softcap, alibi_slopes
+        As for `flash_attn_v2`.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU before Ampere.
+    """
+    checks.check_tensor_core_float32(q, k, v, name="flash_attn_tf32x3", supported=AMPERE)
+    for x_name, x in (("q", q), ("k", k), ("v", v)):
+        checks.check_aligned(x_name, x)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
+    out = arrays.empty(q, q.shape)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    m_tiles, block_n, blocks_at_once = tile_sizes(head_dim)
+    kernel = make_flash_attn_tf32x3(head_dim, m_tiles, block_n, blocks_at_once, *mask)
+    grid = (num_heads, ceil_div(seqlen_q, 16 * WARPS * m_tiles), batch)
+    arguments = (q, k, v, out, lse, softmax_scale, slopes)
+    size = shared_bytes(head_dim, m_tiles, block_n)
+    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+    return out, lse

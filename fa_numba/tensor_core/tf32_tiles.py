@@ -1,0 +1,212 @@
+"""Tiles of float32 in shared memory, multiplied by warps as three products of TF32.
+
+A tile is made of blocks of 32 columns, each with all its rows, of 128 bytes, one after the other;
+the chunks of 16 bytes are swizzled as `layouts.swizzle` says. Nothing in it is split yet: a warp
+splits what it loads. Since a sum may run in any order, no tile has to be transposed:
+
+    A Bᵀ   ldmatrix reads the rows of both
+    P B    P lies in registers as a product left it, so a lane has columns 2 k and 2 k + 1 of it,
+           k = lane % 4: those two it takes for its k and k + 4. Of these two rows of B it loads
+           four neighbours at once, each the column of another product. So in what comes of it,
+           x[i, 4 block + j, 2 h + c] is column 32 block + 8 (lane % 4) + 4 c + j.
+
+Matrices in registers are local arrays (M_TILES, columns / 8, 4) as in `fragments`, 16 rows each.
+A tensor core cuts off what it adds. So every sum on it is a short one, from 0, and is then added to
+the rest by a rounded addition.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, uint32, uint64
+
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.tensor_core.cp_async import cp_async_16
+from fa_numba.tensor_core.ldmatrix import ldmatrix_x4
+from fa_numba.tensor_core.ptx import global_address
+from fa_numba.tensor_core.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32, unknown_half
+from fa_numba.tensor_core.vectors import load_shared_x4, store_global_x4
+
+ROW_BYTES = 128
+ZERO = np.float32(0)
+
+
+def num_blocks(head_dim):
+    """Blocks of a tile; their columns from head_dim on hold 0."""
+    return ceil_div(head_dim, 32)
+
+
+@functools.cache
+def make_copy_tile(HEAD_DIM, THREADS):
+    """copy_tile(tile, num_rows, x, b, first, head), to be committed.
+
+    Starts to copy rows from `first` on of a head; 0 takes the place of those beyond x's end.
+    """
+    NUM_BLOCKS, WHOLE_BLOCKS = num_blocks(HEAD_DIM), HEAD_DIM % 32 == 0
+    ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_tile(tile, num_rows, x, b, first, head):
+        row, chunk = cuda.threadIdx.x >> 3, cuda.threadIdx.x & 7
+        m, to = first + row, tile + row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
+        source = global_address(x[b, 0, head]) + uint64(m * x.strides[1] + 16 * chunk)
+        for block in range(NUM_BLOCKS):
+            inside = WHOLE_BLOCKS or 32 * block + 4 * chunk < HEAD_DIM
+            for i in range(num_rows // ROWS_AT_ONCE):
+                r = i * ROWS_AT_ONCE
+                destination = to + (block * num_rows + r) * ROW_BYTES
+                num_bytes = 16 if inside and m + r < x.shape[1] else 0
+                offset = uint64(r * x.strides[1] + block * ROW_BYTES)
+                cp_async_16(destination, source + offset, num_bytes)
+
+    return copy_tile
+
+
+@cuda.jit(device=True, forceinline=True)
+def chunk_address(rows, num_rows, chunk, lane_chunk):
+    """Of chunk `chunk` in rows, or of one after it where lane_chunk, swizzled, says so."""
+    return rows + (chunk >> 3) * num_rows * ROW_BYTES + (((chunk & 7) ^ lane_chunk) << 4)
+
+
+@functools.cache
+def make_multiply_rows(HEAD_DIM, M_TILES, A_ROWS, B_ROWS):
+    """multiply_rows(s, a, b, lane): S = A Bᵀ.
+
+    A: rows of a tile of A_ROWS, the first of them at address a. B: all rows of a tile of B_ROWS.
+    """
+    DEPTH16, B8 = 2 * num_blocks(HEAD_DIM), B_ROWS // 8
+    A_SHAPE = (M_TILES, 2, 4)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_rows(s, a, b, lane):
+        x = cuda.local.array(4, uint32)
+        a_big = cuda.local.array(A_SHAPE, uint32)
+        a_small = cuda.local.array(A_SHAPE, uint32)
+        b_big = cuda.local.array(4, uint32)
+        b_small = cuda.local.array(4, uint32)
+        part = cuda.local.array(4, float32)
+        a_row, b_row = a + (lane & 15) * ROW_BYTES, b + (lane & 7) * ROW_BYTES
+        a_chunk, b_chunk = (lane >> 4) ^ (lane & 7), (lane >> 3) ^ (lane & 7)
+        for i in range(M_TILES):
+            for j in range(B8):
+                for r in range(4):
+                    s[i, j, r] = ZERO
+        for d in range(DEPTH16):  # 16 columns, two products' worth
+            for i in range(M_TILES):
+                for half in range(2):
+                    rows = a_row + i * 16 * ROW_BYTES
+                    ldmatrix_x4(x, chunk_address(rows, A_ROWS, 4 * d + 2 * half, a_chunk))
+                    split_tf32(a_big[i, half], a_small[i, half], x, HALF, 4)
+            for j in range(B8):
+                ldmatrix_x4(x, chunk_address(b_row + j * 8 * ROW_BYTES, B_ROWS, 4 * d, b_chunk))
+                split_tf32(b_big, b_small, x, HALF, 4)
+                for i in range(M_TILES):
+                    for r in range(4):
+                        part[r] = ZERO
+                    for half in range(2):
+                        b0, b1 = 2 * half, 2 * half + 1
+                        mma_m16n8k8_tf32x3(
+                            part,
+                            a_big[i, half],
+                            a_small[i, half],
+                            b_big[b0],
+                            b_big[b1],
+                            b_small[b0],
+                            b_small[b1],
+                        )
+                    for r in range(4):
+                        s[i, j, r] += part[r]
+
+    return multiply_rows
+
+
+@cuda.jit(device=True, forceinline=True)
+def two_rows(block, lane):
+    """Where this lane's two rows of a block begin: those that it takes for k and k + 4."""
+    row, column = 2 * (lane & 3), lane >> 2
+    even = block + row * ROW_BYTES + ((column ^ row) << 4)
+    odd = block + (row + 1) * ROW_BYTES + ((column ^ (row + 1)) << 4)
+    return even, odd
+
+
+@functools.cache
+def make_add_product(HEAD_DIM, M_TILES, B_ROWS, BLOCKS_AT_ONCE):
+    """add_product(x, p, b, half_at, lane): X += P B, P in registers, B a tile of B_ROWS rows.
+
+    B begins at address b. P is split once for BLOCKS_AT_ONCE blocks of B, which divide their
+    number; half_at is the address of HALF in shared memory.
+    """
+    NUM_BLOCKS, B8, PART8 = num_blocks(HEAD_DIM), B_ROWS // 8, 4 * BLOCKS_AT_ONCE
+    P_SHAPE, PART_SHAPE = (M_TILES, 4), (M_TILES, PART8, 4)
+    AGAIN = BLOCKS_AT_ONCE < NUM_BLOCKS
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_product(x, p, b, half_at, lane):
+        four = cuda.local.array(4, float32)
+        p_big = cuda.local.array(P_SHAPE, uint32)
+        p_small = cuda.local.array(P_SHAPE, uint32)
+        even_big = cuda.local.array(4, uint32)
+        even_small = cuda.local.array(4, uint32)
+        odd_big = cuda.local.array(4, uint32)
+        odd_small = cuda.local.array(4, uint32)
+        part = cuda.local.array(PART_SHAPE, float32)
+        even, odd = two_rows(b, lane)
+        for first in range(0, NUM_BLOCKS, BLOCKS_AT_ONCE):
+            cuda.syncwarp()  # nothing is loaded ahead of its turn: there are no registers for it
+            half = unknown_half(half_at) if AGAIN else uint32(HALF)
+            for i in range(M_TILES):
+                for j in range(PART8):
+                    for r in range(4):
+                        part[i, j, r] = ZERO
+            for k in range(B8):
+                for i in range(M_TILES):
+                    for c in range(2):
+                        for h in range(2):
+                            four[2 * c + h] = p[i, k, 2 * h + c]
+                    split_tf32(p_big[i], p_small[i], four, half, 4)
+                for block in range(BLOCKS_AT_ONCE):
+                    offset = ((first + block) * B_ROWS + 8 * k) * ROW_BYTES
+                    load_shared_x4(four, even + offset)
+                    split_tf32(even_big, even_small, four, HALF, 4)
+                    load_shared_x4(four, odd + offset)
+                    split_tf32(odd_big, odd_small, four, HALF, 4)
+                    for j in range(4):
+                        for i in range(M_TILES):
+                            mma_m16n8k8_tf32x3(
+                                part[i, 4 * block + j],
+                                p_big[i],
+                                p_small[i],
+                                even_big[j],
+                                odd_big[j],
+                                even_small[j],
+                                odd_small[j],
+                            )
+            for i in range(M_TILES):
+                for j in range(PART8):
+                    for r in range(4):
+                        x[i, 4 * first + j, r] += part[i, j, r]
+
+    return add_product
+
+
+@functools.cache
+def make_store_row(HEAD_DIM):
+    """store_row(x, i, h, y, b, m, head, lane, factor): y[b, m, head] = factor · row h of x[i].
+
+    x is as `make_add_product` leaves it; 32 bytes of a block from each lane.
+    """
+    NUM_BLOCKS, WHOLE_BLOCKS = num_blocks(HEAD_DIM), HEAD_DIM % 32 == 0
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_row(x, i, h, y, b, m, head, lane, factor):
+        four = cuda.local.array(4, float32)
+        address = global_address(y[b, m, head])
+        for block in range(NUM_BLOCKS):
+            for c in range(2):
+                d = 32 * block + 8 * (lane & 3) + 4 * c
+                for j in range(4):
+                    four[j] = x[i, 4 * block + j, 2 * h + c] * factor
+                if WHOLE_BLOCKS or d < HEAD_DIM:
+                    store_global_x4(address + uint64(4 * d), four)
+
+    return store_row

@@ -1,0 +1,103 @@
+"""Float32 on tensor cores where there is no GPU: how a float32 splits, machine code, refusals."""
+
+import numpy as np
+import pytest
+from numba import cuda, float32, types, uint32
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
+
+from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.tensor_core import flash_attn_bwd_tf32x3 as backward
+from fa_numba.tensor_core import flash_attn_tf32x3 as forward
+from fa_numba.tensor_core.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
+
+AMPERE, HOPPER = (8, 0), (9, 0, "a")
+needs_compiler = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
+array = {n: types.Array(types.float32, n, "A") for n in (3, 4)}
+
+
+def split(x):
+    """What split_tf32 computes; mma takes the first 11 bits of `small`."""
+    big = (x.view(np.uint32) + np.uint32(HALF) & np.uint32(0xFFFFE000)).view(np.float32)
+    small = x - big
+    return big, small, (small.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def test_a_float32_is_almost_two_tf32(rng):
+    x = np.ldexp(rng.standard_normal(100_000), rng.integers(-60, 60, 100_000)).astype(np.float32)
+    big, small, taken = split(x)
+    assert (big.astype(np.float64) + small == x).all()
+    assert (np.abs(small) <= 2.0**-11 * np.abs(x)).all()
+    assert (np.abs(small - taken) <= 2.0**-22 * np.abs(x)).all()
+
+
+@pytest.mark.parametrize("x", [0.0, -0.0, 1.0, -(2.0**-126), 1 + 2.0**-11, 3.0e38])
+def test_split_of_the_unusual(x):
+    x = np.array([x], np.float32)
+    big, small, _ = split(x)
+    assert np.isfinite(big).all() and (big + small == x).all()
+
+
+@needs_compiler
+def test_a_product_is_three():
+    @cuda.jit
+    def kernel(x, y):
+        a = cuda.local.array(4, float32)
+        d = cuda.local.array(4, float32)
+        big = cuda.local.array(4, uint32)
+        small = cuda.local.array(4, uint32)
+        for i in range(4):
+            a[i], d[i] = x[4 * cuda.threadIdx.x + i], float32(0)
+        split_tf32(big, small, a, HALF, 4)
+        mma_m16n8k8_tf32x3(d, big, small, big[0], big[1], small[0], small[1])
+        for i in range(4):
+            y[4 * cuda.threadIdx.x + i] = d[i]
+
+    x = types.Array(types.float32, 1, "C")
+    code = compile_kernel(kernel, (x, x), cc=AMPERE)
+    assert code.counts["HMMA.1688.F32.TF32"] == 3
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize("head_dim, causal, cc", [(64, True, AMPERE), (128, False, HOPPER)])
+def test_forward_stays_in_registers(head_dim, causal, cc):
+    kernel = forward.make_flash_attn_tf32x3(head_dim, *forward.tile_sizes(head_dim), causal)
+    args = (*4 * (array[4],), array[3], types.float32, types.float32)
+    code = compile_kernel(kernel, args, cc=cc)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+
+
+@needs_compiler
+def test_backward_stays_in_registers():
+    rows, scalars = 2 * (array[3],), 2 * (types.float32,)
+    for kernel, results in (
+        (backward.make_flash_attn_bwd_tf32x3(64, False), 3),
+        (backward.make_dq_tf32x3(64, True), 1),
+    ):
+        args = (*4 * (array[4],), *rows, *results * (array[4],), *scalars)
+        code = compile_kernel(kernel, args, cc=HOPPER)
+        assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+
+
+@pytest.mark.parametrize("head_dim", range(4, 257, 4))
+def test_tiles_fit_every_head_dim(head_dim):
+    m_tiles, block_n, blocks_at_once = forward.tile_sizes(head_dim)
+    assert -(-head_dim // 32) % blocks_at_once == 0
+    assert 2 * (forward.shared_bytes(head_dim, m_tiles, block_n) + 1024) <= 228 * 1024 or (
+        head_dim > 128
+    )
+    if head_dim <= backward.MAX_HEAD_DIM:
+        assert backward.shared_bytes(head_dim) <= 227 * 1024
+        assert backward.dq_shared_bytes(head_dim) <= backward.shared_bytes(head_dim)
+
+
+def test_numpy_arrays_are_refused_with_a_way_out():
+    x, lse = np.zeros((1, 4, 1, 64), np.float32), np.zeros((1, 1, 4), np.float32)
+    with pytest.raises(TypeError, match="flash_attn_tf32x3 is made of PTX.*flash_attn_simt"):
+        forward.flash_attn_tf32x3(x, x, x)
+    with pytest.raises(TypeError, match="flash_attn_bwd_tf32x3 is made of PTX.*flash_attn_simt"):
+        backward.flash_attn_bwd_tf32x3(x, x, x, x, x, lse)
