@@ -244,7 +244,7 @@ def full(like, shape, value, dtype=np.float32):
     """An array like `empty` makes, every element set to `value`."""
     made = _full(like, shape, value, dtype)
     if recording := replay.current():
-        recording.allocated(made, lambda like: _full(like, shape, value, dtype))
+        recording.allocated(made, _AGAIN[library_of(like)].full(tuple(shape), value, made.dtype))
     return made
 
 
@@ -464,8 +464,9 @@ class Again:
         What a call may look at of an array; an error for what is none of this library.
     address : callable
         Of an array.
-    empty : callable
-        ``empty(shape, dtype)`` is a function of an array like which to allocate.
+    empty, full : callable
+        ``empty(shape, dtype)`` and ``full(shape, value, dtype)`` are functions of an array like
+        which to allocate.
     is_capturing : callable
         Of the address of a stream.
     """
@@ -474,6 +475,7 @@ class Again:
     signature: Callable
     address: Callable
     empty: Callable
+    full: Callable
     is_capturing: Callable
 
 
@@ -482,8 +484,19 @@ def _empty_cupy(shape, dtype):
     return lambda like: ndarray(shape, dtype)
 
 
+def _full_cupy(shape, value, dtype):
+    cupy = sys.modules["cupy"]
+    if value == 0:
+        return lambda like: cupy.zeros(shape, dtype)  # clears memory without a kernel
+    return lambda like: cupy.full(shape, value, dtype)
+
+
 def _empty_torch(shape, dtype):
     return lambda like: like.new_empty(shape, dtype=dtype)
+
+
+def _full_torch(shape, value, dtype):
+    return lambda like: like.new_full(shape, value, dtype=dtype)
 
 
 def _torch_stream(device):
@@ -530,6 +543,7 @@ _AGAIN = {
         _SIGNATURE["cupy"],
         operator.attrgetter("data.ptr"),
         _empty_cupy,
+        _full_cupy,
         lambda stream: bool(stream and sys.modules["cupy"].cuda.runtime.streamIsCapturing(stream)),
     ),
     "torch": Again(
@@ -537,6 +551,7 @@ _AGAIN = {
         _SIGNATURE["torch"],
         operator.methodcaller("data_ptr"),
         _empty_torch,
+        _full_torch,
         lambda stream: sys.modules["torch"].cuda.is_current_stream_capturing(),
     ),
 }

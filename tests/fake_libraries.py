@@ -107,6 +107,7 @@ def fake_cupy(log):
     return types.SimpleNamespace(
         empty=allocate,
         ndarray=allocate,
+        zeros=lambda shape, dtype: CupyArray(np.zeros(shape, dtype), log[-1][1], log),
         full=lambda shape, value, dtype: CupyArray(np.full(shape, value, dtype), log[-1][1], log),
         asarray=lambda x: CupyArray(x.copy(), log[-1][1], log),
         cuda=types.SimpleNamespace(
