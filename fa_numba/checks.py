@@ -209,7 +209,7 @@ def _sixteen_bits(named, name):
 def _rows_and_gpu(named, name, supported, max_head_dim, instead, elements):
     """Raise unless rows, of whole chunks of so many elements, and the GPU are the kernel's."""
     q = named["q"]
-    head_dim = q.shape[3]
+    head_dim = q.shape[-1]
     if head_dim % elements or head_dim > max_head_dim:
         raise ValueError(
             f"q must have a head_dim that is a multiple of {elements} up to {max_head_dim} for "
@@ -285,6 +285,17 @@ def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
     _same_shape("cu_seqlens_k", cu_seqlens_k, "cu_seqlens_q", cu_seqlens_q)
     _starts("cu_seqlens_q", cu_seqlens_q, "q", q.shape[0])
     _starts("cu_seqlens_k", cu_seqlens_k, "k", k.shape[0])
+
+
+def check_varlen_tensor_core(q, k, v, cu_seqlens_q, cu_seqlens_k, *, name, supported, max_head_dim):
+    """Raise unless the tensor-core kernel `name` can run `check_varlen`'s arrays on their GPU."""
+    _one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    _on_a_gpu("q, k, v", q, name, "flash_attn_varlen")
+    check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    named = {"q": q, "k": k, "v": v}
+    _for_tensor_cores(named, name, supported, max_head_dim, "flash_attn_varlen")
+    for x_name, x in named.items():
+        check_aligned(x_name, x)
 
 
 def check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k):
@@ -988,7 +999,7 @@ def _one_dtype(**named):
 
 def _strides_of_16_bytes(x_name, x, name):
     _, strides = arrays.address_and_strides(x)
-    if any(n % 16 for n, size in zip(strides[:3], x.shape, strict=False) if size > 1):
+    if any(n % 16 for n, size in zip(strides[:-1], x.shape, strict=False) if size > 1):
         raise ValueError(
             f"{x_name} must have strides that are multiples of 16 bytes for {name}, got "
             f"{strides}: make it contiguous first"

@@ -38,6 +38,7 @@ from fa_numba.tensor_core.fragments import (
     make_bend_tile,
     make_fragment_functions,
     make_mask_tile,
+    make_online_softmax,
     make_store_tile,
 )
 from fa_numba.tensor_core.mbarrier import (
@@ -109,7 +110,8 @@ def make_flash_attn_persistent(
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
-    clear, _, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
+    clear, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
+    online_softmax = make_online_softmax(BLOCK_N, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
@@ -153,8 +155,8 @@ def make_flash_attn_persistent(
                   k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
                   work (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of
                   Q, each stage of K, and of V
-        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
-                  for two rows
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
+                  offset for two rows
         HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
                   of them sees
         paper     FlashAttention-3, Algorithm 2
@@ -246,6 +248,7 @@ def make_flash_attn_persistent(
             l_i = cuda.local.array(2, float32)
             alpha = cuda.local.array(2, float32)
             inverse = cuda.local.array(2, float32)
+            offset = cuda.local.array(2, float32)
             lane = tid & 31
             warp_row = ((tid >> 5) - 4) * 16  # in a tile of queries
             q_offset = (warpgroup - 1) * Q_BYTES
@@ -262,7 +265,6 @@ def make_flash_attn_persistent(
                 position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
                 slope = alibi_slopes[head] if ALIBI else float32(0)
                 first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
-                end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
                 q = descriptor(ROW_MAJOR, q_tile + slot * SLOT_BYTES + q_offset)
                 clear(acc, m_i, l_i)
 
@@ -274,11 +276,12 @@ def make_flash_attn_persistent(
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(k_empty + stage * BARRIER)
-                bend_tile(s, first_tile * BLOCK_N, position, slope, scale, lane)
+                bend_tile(s, offset, first_tile * BLOCK_N, position, slope, scale, lane)
                 mask_tile(s, first_tile * BLOCK_N, position, seqlen_k, lane)
-                online_softmax(s, m_i, l_i, alpha, unit)
+                online_softmax(s, offset, m_i, l_i, alpha, unit)
                 pack_p(s, p)
 
+                end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
                 for n_tile in range(first_tile + 1, end_tile):
                     next_stage, next_parity = stage + 1, parity
                     if next_stage == STAGES:
@@ -296,9 +299,9 @@ def make_flash_attn_persistent(
                     wgmma_wait(1, s, S_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(k_empty + next_stage * BARRIER)
-                    bend_tile(s, n_tile * BLOCK_N, position, slope, scale, lane)
+                    bend_tile(s, offset, n_tile * BLOCK_N, position, slope, scale, lane)
                     mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
-                    online_softmax(s, m_i, l_i, alpha, unit)  # while P V runs
+                    online_softmax(s, offset, m_i, l_i, alpha, unit)  # while P V runs
                     # This wait could come later. Its loop keeps the compiler from moving the next
                     # one up, before the softmax, which would then not overlap with P V.
                     wait(v_full + next_stage * BARRIER, next_parity)

@@ -35,9 +35,9 @@ NEG_INF = np.float32(-np.inf)
 # A score far below any real one. Not −inf: under fastmath the compiler may assume there is none.
 MASKED = np.float32(-2e30)
 NO_KEY = np.float32(-1e30)  # m_i before the first key: 2^(MASKED − NO_KEY) is 0
-SMALL = np.float32(0.5)
-# tanh(x) / x in powers of x², for |x| <= SMALL: the least relative error of four terms.
-TANH = tuple(map(np.float32, (0.99999946, -0.33326318, 0.13190297, -0.04440222)))
+SMALL = np.float32(0.4)
+# tanh(x) / x in powers of x², for |x| <= SMALL: the least relative error of three terms.
+TANH = tuple(map(np.float32, (0.99999375, -0.33262579, 0.12127787)))
 
 fragment_function = functools.partial(cuda.jit, device=True, forceinline=True, fastmath=True)
 
@@ -74,6 +74,7 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
         P in 16 bits, as A of the next product: p of shape (BLOCK_N / 16, 4).
     """
     S8, OUT8, P16 = BLOCK_N // 8, OUT_COLS // 8, BLOCK_N // 16
+    softmax = make_online_softmax(BLOCK_N, False)
 
     @fragment_function()
     def clear(acc, m_i, l_i):
@@ -94,21 +95,7 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
 
     @fragment_function()
     def online_softmax(s, m_i, l_i, alpha, scale):
-        for h in range(2):
-            m_new = m_i[h]
-            for j in range(S8):
-                m_new = max(m_new, max(s[j, 2 * h], s[j, 2 * h + 1]))
-            m_new = over_quad_max(m_new)
-            alpha[h] = exp2((m_i[h] - m_new) * scale)
-            m_i[h] = m_new
-            shift = m_new * scale
-            l_ij = float32(0)
-            for j in range(S8):
-                for c in range(2):
-                    p = exp2(s[j, 2 * h + c] * scale - shift)  # one multiply-add, one exp2
-                    s[j, 2 * h + c] = p
-                    l_ij += p
-            l_i[h] = alpha[h] * l_i[h] + l_ij
+        softmax(s, m_i, m_i, l_i, alpha, scale)
 
     @fragment_function()
     def rescale(acc, alpha):
@@ -125,6 +112,35 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
                     p[k, 2 * j + h] = pack(s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1])
 
     return clear, mask, online_softmax, rescale, pack_p
+
+
+@functools.cache
+def make_online_softmax(BLOCK_N, OFFSET):
+    """online_softmax(s, offset, m_i, l_i, alpha, scale), as in `make_fragment_functions`.
+
+    With OFFSET the scores of this lane's row h are s + offset[h]; without, offset is not looked at.
+    """
+    S8 = BLOCK_N // 8
+
+    @fragment_function()
+    def online_softmax(s, offset, m_i, l_i, alpha, scale):
+        for h in range(2):
+            m_new = m_i[h] - offset[h] if OFFSET else m_i[h]
+            for j in range(S8):
+                m_new = max(m_new, max(s[j, 2 * h], s[j, 2 * h + 1]))
+            m_new = over_quad_max(m_new + offset[h] if OFFSET else m_new)
+            alpha[h] = exp2((m_i[h] - m_new) * scale)
+            m_i[h] = m_new
+            shift = (m_new - offset[h] if OFFSET else m_new) * scale
+            l_ij = float32(0)
+            for j in range(S8):
+                for c in range(2):
+                    p = exp2(s[j, 2 * h + c] * scale - shift)  # one multiply-add, one exp2
+                    s[j, 2 * h + c] = p
+                    l_ij += p
+            l_i[h] = alpha[h] * l_i[h] + l_ij
+
+    return online_softmax
 
 
 @functools.cache
@@ -172,9 +188,10 @@ def make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
     -------
     unit_of(scale)
         What one of s is worth in powers of 2, after `bend_tile`: the `scale` for the softmax.
-    bend_tile(s, n_start, position, slope, scale, lane)
+    bend_tile(s, offset, n_start, position, slope, scale, lane)
         Of a warp's 16 rows of scores, whose first column is key n_start; `position` is where this
-        lane's first row stands among the keys (`masks`). `slope` is ALiBi's for the head.
+        lane's first row stands among the keys (`masks`), `slope` ALiBi's of the head. Then the
+        score is (s + offset[h]) · unit in this lane's row h; without ALIBI offset is not written.
     """
     S8 = BLOCK_N // 8
     CAPPED, UNIT = SOFTCAP > 0, np.float32(SOFTCAP * LOG2_E)
@@ -187,22 +204,23 @@ def make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
         return UNIT if CAPPED else scale
 
     @fragment_function()
-    def bend_tile(s, n_start, position, slope, scale, lane):
+    def bend_tile(s, offset, n_start, position, slope, scale, lane):
         if CAPPED:
             cap_tile(s, scale / UNIT)
         if ALIBI:
-            first = position - (lane >> 2) - n_start  # distance of the warp's first row
             slope *= LOG2_E / unit_of(scale)
-            if ONE_SIDED or first >= BLOCK_N or first + 15 < 0:  # all keys lie to one side
-                toward = slope if ONE_SIDED or first >= 0 else -slope
+            first = position - (lane >> 2) - n_start  # distance of the warp's first row
+            if ONE_SIDED or first >= BLOCK_N - 1 or first + 15 <= 0:  # all keys are to one side
+                toward = slope if ONE_SIDED or first > 0 else -slope
                 for h in range(2):
-                    base = toward * float32(position + 8 * h - n_start - 2 * (lane & 3))
+                    offset[h] = -toward * float32(position + 8 * h - n_start - 2 * (lane & 3))
                     for j in range(S8):
                         for c in range(2):  # fma: products apart would be kept in registers
-                            away = cuda.fma(toward, float32(8 * j + c), -base)
-                            s[j, 2 * h + c] += away
+                            x = s[j, 2 * h + c]
+                            s[j, 2 * h + c] = cuda.fma(toward, float32(8 * j + c), x)
             else:
                 for h in range(2):
+                    offset[h] = float32(0)
                     distance = float32(position + 8 * h - n_start - 2 * (lane & 3))
                     for j in range(S8):
                         for c in range(2):
@@ -216,8 +234,8 @@ def make_cap_tile(BLOCK_N):
     """cap_tile(s, scale): s <- tanh(scale s).
 
     The special function unit is busy with the exponentials, and a tanh by it is two more, so that a
-    warp whose scores are all small (|scale s| <= SMALL) takes a polynomial, 5e-7 off; the others
-    1 − 2 / (e^(2 x) + 1).
+    warp whose scores are all small (|scale s| <= SMALL) takes a polynomial, 6e-6 of a score off;
+    the others 1 − 2 / (e^(2 x) + 1).
     """
     S8 = BLOCK_N // 8
 
@@ -229,12 +247,12 @@ def make_cap_tile(BLOCK_N):
                 largest = max(largest, abs(s[j, r]))
         if cuda.all_sync(FULL_WARP, largest * scale <= SMALL):
             square = scale * scale
-            t0, t1 = TANH[0] * scale, TANH[1] * scale * square
-            t2, t3 = TANH[2] * scale * square * square, TANH[3] * scale * square * square * square
+            t0 = TANH[0] * scale
+            t1, t2 = TANH[1] * scale * square, TANH[2] * scale * square * square
             for j in range(S8):
                 for r in range(4):
                     x = s[j, r] * s[j, r]
-                    s[j, r] *= t0 + x * (t1 + x * (t2 + x * t3))
+                    s[j, r] *= t0 + x * (t1 + x * t2)
         else:
             scale *= float32(2) * LOG2_E
             for j in range(S8):
@@ -245,11 +263,29 @@ def make_cap_tile(BLOCK_N):
 
 
 @functools.cache
-def make_store_rows(HEAD_DIM, pack):
-    """store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale): rows m and m + 8 of the result.
+def make_store_row(HEAD_DIM, pack):
+    """store_row(acc, h, inverse, row, lane): acc's row h, times `inverse`, to a row in HBM.
 
     A quad stores 16 bytes, 8 columns of a row, at a time; HEAD_DIM is a multiple of 8.
     """
+
+    @fragment_function()
+    def store_row(acc, h, inverse, row, lane):
+        address = global_address(row) + uint64((lane & 3) * 4)
+        for j in range(HEAD_DIM // 8):
+            two = pack(acc[j, 2 * h] * inverse, acc[j, 2 * h + 1] * inverse)
+            store_global_b32(address + uint64(16 * j), two)
+
+    return store_row
+
+
+@functools.cache
+def make_store_rows(HEAD_DIM, pack):
+    """store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale): rows m and m + 8 of the result.
+
+    HEAD_DIM is a multiple of 8.
+    """
+    store_row = make_store_row(HEAD_DIM, pack)
 
     @fragment_function()
     def store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale):
@@ -258,10 +294,7 @@ def make_store_rows(HEAD_DIM, pack):
             inverse = float32(1) / l if l > float32(0) else float32(0)
             row = m + 8 * h
             if row < out.shape[1]:
-                address = global_address(out[b, row, head]) + uint64((lane & 3) * 4)
-                for j in range(HEAD_DIM // 8):  # out <- out / l_i                      line 12
-                    two = pack(acc[j, 2 * h] * inverse, acc[j, 2 * h + 1] * inverse)
-                    store_global_b32(address + uint64(16 * j), two)
+                store_row(acc, h, inverse, out[b, row, head], lane)  # out <- out / l_i   line 12
                 if lane & 3 == 0:  # lse <- m_i + log l_i, from powers of 2             line 13
                     lse[b, head, row] = log_sum_exp(m_i[h], l, scale)
 
