@@ -4,6 +4,8 @@ The measure is the same call by way of Numba's dispatcher, or at least with noth
 bit.
 """
 
+import subprocess
+import sys
 import threading
 from unittest import mock
 
@@ -219,6 +221,21 @@ def test_replays_run_on_the_current_stream(library, replays):
     synchronize()
     assert len(replays) == before + 1
     assert_same(got, want)
+
+
+def test_small_pytorch_alone():
+    """Where CuPy is not loaded its call of the driver cannot be used."""
+    pytest.importorskip("torch")
+    code = """
+import sys, torch, fa_numba
+q, k, v = torch.randn(3, 2, 40, 2, 64, device="cuda").unbind()
+want = fa_numba.flash_attn_v2(q, k, v, causal=True)
+for _ in range(3):
+    got = fa_numba.flash_attn_v2(q, k, v, causal=True)
+    assert all(torch.equal(*both) for both in zip(got, want))
+assert "cupy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 @each_library
