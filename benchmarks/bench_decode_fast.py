@@ -15,12 +15,19 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.timing import save, time_ms
 from fa_numba.kernels.flash_decode_wide import flash_decode_wide
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
+from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
 
 HEAD_DIM = 128
-DTYPES = ("float16", "bfloat16", "float32")
+# For each dtype: the kernels, and the page sizes that some of them are timed with.
+KERNELS = {
+    "float16": (flash_decode_wide, flash_decode_mma, flash_decode_tma),
+    "bfloat16": (flash_decode_tma,),
+    "float32": (flash_decode_wide,),
+}
+PAGE_SIZES = (1, 16)
+PAGED = {"float16": (flash_decode_mma, flash_decode_tma)}
 SIZES = ((1, 65_536), (16, 8192), (64, 2048))  # sequences, tokens of each
 HEADS = ((32, 32), (32, 8))  # of the query, of K and V
-PAGE_SIZES = (None, 1, 16, 256)
 BACKENDS = {"SDPA cuDNN": SDPBackend.CUDNN_ATTENTION, "SDPA FA2": SDPBackend.FLASH_ATTENTION}
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}
 REPEATS = 10
@@ -30,7 +37,7 @@ CALLS, REPLAYS = 5, 5  # of a CUDA graph
 def main():
     rows = [
         row
-        for dtype in DTYPES
+        for dtype in KERNELS
         for batch, seqlen in SIZES
         for heads in HEADS
         for row in measure(dtype, batch, seqlen, *heads)
@@ -40,7 +47,7 @@ def main():
         rows,
         note=f"one query of each sequence, head_dim {HEAD_DIM}; GB/s counts K and V once; of copy: "
         "that over the bytes read and written per second by a copy of K to V; of best: over the "
-        "quickest library's at that size; of contiguous: pages over no pages, the same kernel; "
+        "quickest library's at that size; of contiguous: pages over our quickest without; "
         f"graph: a call of {CALLS} in a CUDA graph; error: ‖out − float64‖ / ‖float64‖",
     )
 
@@ -78,44 +85,43 @@ def measure(dtype, batch, seqlen, num_heads, num_kv_heads):
 
 
 def compare(rows):
-    """Add what share each row has of the quickest library, and of the kernel without pages."""
+    """Add what share each row has of the quickest library, and pages of ours without pages."""
     libraries = [row for row in rows if row["kernel"].startswith("SDPA")]
-    contiguous = {row["kernel"]: row["ms"] for row in rows if row["page_size"] is None}
+    ours = [row for row in rows if row not in libraries and row["page_size"] is None]
     for row in rows:
         row["of best"] = round(min(x["ms"] for x in libraries) / row["ms"], 3)
         of_graph = row["graph GB/s"] / max(x["graph GB/s"] for x in libraries)
         row["graph of best"] = round(of_graph, 3)
         if row["page_size"] is not None:
-            row["of contiguous"] = round(contiguous[row["kernel"]] / row["ms"], 3)
+            row["of contiguous"] = round(min(x["ms"] for x in ours) / row["ms"], 3)
 
 
 def functions(q, k, v, grouped):
     """Yield (name, page size, call without arguments that returns out)."""
     batch, seqlen = k.shape[:2]
     seq_lens = torch.full((batch,), seqlen, dtype=torch.int32, device="cuda")
-    ours = (flash_decode_wide,) if q.dtype == torch.float32 else (flash_decode_mma,)
-    if q.dtype == torch.float16:
-        ours = (flash_decode_wide, *ours)
-    for page_size in PAGE_SIZES:
-        caches, table = (k, v), None
-        if page_size:
-            caches, table = paged(k, v, page_size)
-        for decode in ours:
-            if page_size is None or decode is ours[-1]:
-                arguments = (q, *caches, seq_lens)
-                call = lambda d=decode, a=arguments, t=table: d(*a, block_table=t)[0]  # noqa: E731
-                yield decode.__name__, page_size, call
+    dtype = str(q.dtype).removeprefix("torch.")
+
+    def call(decode, caches, table=None):
+        return lambda: decode(q, *caches, seq_lens, block_table=table)[0]
+
+    for decode in KERNELS[dtype]:
+        yield decode.__name__, None, call(decode, (k, v))
+    for page_size in PAGE_SIZES if dtype in PAGED else ():
+        caches, table = paged(k, v, page_size)
+        for decode in PAGED[dtype]:
+            yield decode.__name__, page_size, call(decode, caches, table)
         del caches, table
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
     backends = {"SDPA, PyTorch's choice": None} if q.dtype == torch.float32 else BACKENDS
     for name, backend in backends.items():
 
-        def call(backend=backend):
+        def library(backend=backend):
             with sdpa_kernel(backend) if backend else contextlib.nullcontext():
                 out = scaled_dot_product_attention(*heads_first, enable_gqa=grouped)
             return out.transpose(1, 2)
 
-        yield name, None, call
+        yield name, None, library
 
 
 def paged(k, v, page_size):

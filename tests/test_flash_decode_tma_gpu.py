@@ -98,3 +98,15 @@ def test_strided_caches_small():
         views.append(room[:, :max_len, ::2])
         views[-1][...] = x
     assert_right(flash_decode_tma(q, *views, lengths), inputs, "float16")
+
+
+def test_what_it_cannot_take_small():
+    q, k, v, lengths = on_gpu(*make_case(SMALL[1], "float32"))
+    with pytest.raises(TypeError, match="must be float16 or bfloat16 for flash_decode_tma"):
+        flash_decode_tma(q, k, v, lengths)
+    q, k, v, lengths = on_gpu(*make_case(SMALL[3], "float16"))
+    room = cupy.empty((*k.shape[:3], k.shape[3] + 4), k.dtype)
+    with pytest.raises(ValueError, match="must have strides that are multiples of 16 bytes"):
+        flash_decode_tma(q, room[..., 4:], v, lengths)
+    with pytest.raises(ValueError, match="num_splits"):
+        flash_decode_tma(q, k, v, lengths, num_splits=-1)
