@@ -21,6 +21,7 @@ import tensor_core_kernels as kernels  # noqa: E402
 from fa_numba import reference  # noqa: E402
 from fa_numba.tensor_core import (  # noqa: E402
     flash_attn_mma,
+    flash_attn_padded,
     flash_attn_persistent,
     flash_attn_wgmma,
     flash_attn_ws,
@@ -238,6 +239,9 @@ CASES = [
     (1, 300, 257, 2, 1, 112, False),
     (1, 200, 333, 2, 1, 256, True),
     (1, 333, 257, 1, 1, 192, False),
+    (3, 260, 300, 24, 12, 256, True),  # more tiles of queries than thread blocks that stay
+    (3, 260, 300, 24, 12, 128, False),
+    (4, 400, 400, 40, 20, 64, True),
     (1, 4096, 4096, 2, 1, 128, True),
     (1, 4096, 4096, 2, 1, 64, False),
 ]
@@ -296,14 +300,36 @@ def assert_right(got, want):
 def test_forward(name, case, dtype):
     if name != "mma" and not HOPPER:
         pytest.skip("needs a Hopper GPU")
-    if name == "persistent" and case[5] > flash_attn_persistent.MAX_HEAD_DIM:
-        pytest.skip("beyond its head_dim")
     want = make_case(case, dtype)
     got = FUNCTIONS[name](*map(on_gpu, want[0]), causal=case[-1])
     assert_right(got, want)
     again = FUNCTIONS[name](*map(on_gpu, want[0]), causal=case[-1])
     for x, y in zip(got, again, strict=True):
         assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "case",
+    [(2, 200, 333, 4, 2, 59, True), (1, 257, 130, 2, 1, 111, False), (1, 100, 100, 1, 1, 1, True)],
+    ids=named,
+)
+def test_padded(case, dtype):
+    want = make_case(case, dtype)
+    got = flash_attn_padded.flash_attn_padded(*map(on_gpu, want[0]), causal=case[-1])
+    assert_right(got, want)
+
+
+@needs_hopper
+def test_padded_takes_any_strides():
+    rng = np.random.default_rng(0)
+    wide = cupy.asarray(rng.standard_normal((3, 2, 100, 4, 67)).astype(np.float16))
+    q, k, v = wide[..., 2:66]
+    packed = [cupy.ascontiguousarray(x) for x in (q, k, v)]
+    got = flash_attn_padded.flash_attn_padded(q, k, v)
+    for x, y in zip(got, flash_attn_persistent.flash_attn_persistent(*packed), strict=True):
+        assert (x == y).all()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

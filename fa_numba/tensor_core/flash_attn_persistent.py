@@ -30,9 +30,10 @@ from numba import cuda, float32, int32, uint8, uint32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.persistent_tiling import choose_num_shares, persistent_tiling
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
-from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.tensor_core.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
     make_bend_tile,
@@ -59,42 +60,33 @@ from fa_numba.tensor_core.wgmma import (
     wgmma_wait_with,
 )
 
-STAGES = 2  # of K, and of V
+STAGES = 2  # of K, and of V, where nothing else is said
 SLOTS = 2  # of Q: the next queries are there before these are done
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread. 128 threads of each
 # warpgroup share 65536.
 REGISTERS = {2: (24, 240), 3: (32, 160)}
-MAX_HEAD_DIM = 128  # beyond, shared memory does not hold it all
+MAX_HEAD_DIM = 256
 
 
-def tile_sizes(head_dim):
-    """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
-    return (3, 128) if head_dim <= 64 else (2, 128)
-
-
-def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
+def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES=STAGES, SLOTS=SLOTS):
     """Dynamic shared memory that a thread block asks for."""
     row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
-    tiles = ((SLOTS + 1) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
+    out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
+    tiles = ((SLOTS + out) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
     return tiles + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES) + wgmma.GROUP_BYTES
-
-
-def paired(CAUSAL, WINDOW):
-    """Are there long and short tiles of queries, that a thread block takes in pairs?"""
-    left, right = WINDOW
-    return left < 0 and (CAUSAL or right >= 0)
 
 
 @functools.cache
 def make_flash_attn_persistent(
-    HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
     """The kernel for these compile-time constants; `shared_bytes` of shared memory.
 
-    128 threads for each of CONSUMERS and for the producer. HEAD_DIM is a multiple of 8, DTYPE
-    "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is not looked at, and may be
-    any scalar.
+    128 threads for each of TILING's consumers (`PersistentTiling`) and for the producer. HEAD_DIM
+    is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
+    not looked at, and may be any scalar.
     """
+    CONSUMERS, BLOCK_N, STAGES, SLOTS, OVERLAP = TILING
     BLOCK_M = 64 * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
@@ -115,7 +107,7 @@ def make_flash_attn_persistent(
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
-    PAIRED = paired(CAUSAL, WINDOW)
+    OUT_IN_Q = SLOTS == 1
     load_tile = make_load_tile(NUM_BLOCKS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
@@ -132,26 +124,47 @@ def make_flash_attn_persistent(
         return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True)
-    def m_tile_of(step, num_m_tiles):
-        """The step-th tile of queries of a head; in pairs the last, the first, ..."""
-        if PAIRED:
-            pair = step >> 1
-            return pair if step & 1 else num_m_tiles - 1 - pair
-        return step
+    def m_tile_of(step, share, num_shares, num_m_tiles):
+        """The step-th tile of queries of a share of a head, as `share_of` has it; or below 0."""
+        place = num_shares - 1 - share if step & 1 else share
+        return num_m_tiles - 1 - step * num_shares - place
 
     @cuda.jit(device=True, forceinline=True)
     def phase(count, length):
         """Parity of the phase in which a ring's stage is filled the count-th time."""
         return (count // length) & 1
 
+    @cuda.jit(device=True, forceinline=True)
+    def load_queries(queries, m_start, head, b, work, q_map, q_tile, q_full, q_empty):
+        """Once there is room, say which queries are next, and start their copy."""
+        slot = queries % SLOTS
+        full = q_full + slot * BARRIER
+        wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+        work[slot, 0] = m_start
+        work[slot, 1] = head
+        work[slot, 2] = b
+        work[slot, 3] = 1
+        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
+        for w in range(CONSUMERS):
+            q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
+            load_tile(q_rows, 64, q_map, m_start + 64 * w, head, b, full)
+
+    @cuda.jit(device=True, forceinline=True)
+    def finish_product(acc, p, v_empty, lane):
+        """Wait until P V is added to acc, and V may be overwritten."""
+        wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+        if lane == 0:
+            mbarrier_arrive(v_empty)
+
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_kernel(
-        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, scale, alibi_slopes
+        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_shares, scale, alibi_slopes
     ):
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
-        shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM);
+        shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
+                  is q_tile where that has one slot;
                   k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
                   work (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of
                   Q, each stage of K, and of V
@@ -164,7 +177,7 @@ def make_flash_attn_persistent(
         """
         work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
-        out_tile = q_tile + SLOTS * SLOT_BYTES
+        out_tile = q_tile if OUT_IN_Q else q_tile + SLOTS * SLOT_BYTES
         k_tile = out_tile + SLOT_BYTES
         v_tile = k_tile + STAGES * KV_BYTES
         q_full = v_tile + STAGES * KV_BYTES
@@ -194,34 +207,27 @@ def make_flash_attn_persistent(
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
                 num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
-                # A unit is what a thread block takes at once: a tile of queries, or a pair.
-                num_parts = 2 if PAIRED else 1
-                units_per_head = (num_m_tiles + num_parts - 1) // num_parts
-                num_units = units_per_head * num_heads * lse.shape[0]
+                num_steps = (num_m_tiles + num_shares - 1) // num_shares
+                num_units = num_shares * num_heads * lse.shape[0]  # shares of all heads
+                num_blocks, this, last = cuda.gridDim.x, cuda.blockIdx.x, cuda.gridDim.x - 1
                 queries, tile = 0, 0  # passed so far; their places in the rings
-                for unit in range(cuda.blockIdx.x, num_units, cuda.gridDim.x):
-                    of_head, rest = unit % units_per_head, unit // units_per_head
+                for dealt in range(0, num_units, num_blocks):
+                    unit = dealt + (last - this if dealt // num_blocks & 1 else this)
+                    if unit >= num_units:
+                        break
+                    share, rest = unit % num_shares, unit // num_shares
                     head, b = rest % num_heads, rest // num_heads
                     kv_head = head // group_size
-                    first_step = of_head * num_parts
-                    for step in range(first_step, min(first_step + num_parts, num_m_tiles)):
-                        m_start = m_tile_of(step, num_m_tiles) * BLOCK_M
-                        slot = queries % SLOTS
-                        full = q_full + slot * BARRIER
-                        wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
-                        work[slot, 0] = m_start
-                        work[slot, 1] = head
-                        work[slot, 2] = b
-                        work[slot, 3] = 1
-                        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-                        for w in range(CONSUMERS):
-                            q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
-                            load_tile(q_rows, 64, q_map, m_start + 64 * w, head, b, full)
-                        queries += 1
-                        for n_tile in range(
-                            first_tile_of(m_start, seqlen_q, seqlen_k),
-                            end_tile_of(m_start, seqlen_q, seqlen_k),
-                        ):
+                    for step in range(num_steps):
+                        m_start = m_tile_of(step, share, num_shares, num_m_tiles) * BLOCK_M
+                        if m_start < 0:
+                            break
+                        if not OUT_IN_Q:
+                            load_queries(
+                                queries, m_start, head, b, work, q_map, q_tile, q_full, q_empty
+                            )
+                        first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
+                        for n_tile in range(first_tile, end_tile_of(m_start, seqlen_q, seqlen_k)):
                             n_start = n_tile * BLOCK_N
                             stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
                             full = k_full + stage * BARRIER
@@ -234,7 +240,12 @@ def make_flash_attn_persistent(
                             wait(v_empty + stage * BARRIER, was_empty)
                             mbarrier_arrive_expect_tx(full, KV_BYTES)
                             load_tile(rows, BLOCK_N, v_map, n_start, kv_head, b, full)
+                            if OUT_IN_Q and n_tile == first_tile:  # room for Q comes last
+                                load_queries(
+                                    queries, m_start, head, b, work, q_map, q_tile, q_full, q_empty
+                                )
                             tile += 1
+                        queries += 1
                 slot = queries % SLOTS
                 wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
                 work[slot, 3] = 0
@@ -299,21 +310,21 @@ def make_flash_attn_persistent(
                     wgmma_wait(1, s, S_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(k_empty + next_stage * BARRIER)
+                    if not OVERLAP:
+                        finish_product(acc, p, v_empty + stage * BARRIER, lane)
                     bend_tile(s, offset, n_tile * BLOCK_N, position, slope, scale, lane)
                     mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
-                    online_softmax(s, offset, m_i, l_i, alpha, unit)  # while P V runs
-                    # This wait could come later. Its loop keeps the compiler from moving the next
-                    # one up, before the softmax, which would then not overlap with P V.
-                    wait(v_full + next_stage * BARRIER, next_parity)
-
-                    wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
-                    if lane == 0:
-                        mbarrier_arrive(v_empty + stage * BARRIER)
+                    online_softmax(s, offset, m_i, l_i, alpha, unit)  # while P V runs, if OVERLAP
+                    if OVERLAP:
+                        # This wait could come later. Its loop keeps the compiler from moving the
+                        # next one up, before the softmax, which would then not be beside P V.
+                        wait(v_full + next_stage * BARRIER, next_parity)
+                        finish_product(acc, p, v_empty + stage * BARRIER, lane)
                     pack_p(s, p)
                     rescale(acc, alpha)  # out <- alpha out
                     stage, parity = next_stage, next_parity
 
-                if lane == 0:
+                if lane == 0 and not OUT_IN_Q:
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
                 v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
                 wait(v_full + stage * BARRIER, parity)
@@ -321,11 +332,14 @@ def make_flash_attn_persistent(
                 multiply_registers(COLS, BLOCK_N, acc, p, v)
                 wgmma_commit()
                 finish_rows(m_i, l_i, inverse, lse, b, head, m_start + warp_row, lane, unit)
-                wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
-                if lane == 0:
-                    mbarrier_arrive(v_empty + stage * BARRIER)
+                finish_product(acc, p, v_empty + stage * BARRIER, lane)
+                if OUT_IN_Q:
+                    named_barrier_sync(warpgroup, 128)  # its warps have read Q: safe to overwrite
                 m_warp = m_start + warp_row
                 store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+                if lane == 0 and OUT_IN_Q:
+                    tma_store_wait_read(0)
+                    mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
                 queries, tile = queries + 1, tile + end_tile - first_tile
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
@@ -352,7 +366,7 @@ def flash_attn_persistent(
     q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
-        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 128.
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     window_size, softcap, alibi_slopes
@@ -375,24 +389,24 @@ def flash_attn_persistent(
         On a GPU that has no wgmma.
     """
     out, lse, causal, scale = forward.prepare(
-        "flash_attn_persistent", q, k, v, causal, softmax_scale, HOPPER, MAX_HEAD_DIM
+        "flash_attn_persistent", q, k, v, causal, softmax_scale, HOPPER
     )
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    if k.shape[1] == 0:  # out is 0, lse is −inf already
+    if 0 in (q.shape[1], k.shape[1]):  # out is 0, lse is −inf already
         return out, lse
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, seqlen_k, num_kv_heads, _ = k.shape
-    consumers, block_n = tile_sizes(head_dim)
     causal, *rest = mask
-    kernel = make_flash_attn_persistent(
-        head_dim, consumers, block_n, causal, arrays.dtype_name(q), *rest
-    )
-    num_m_tiles = ceil_div(seqlen_q, 64 * consumers)
-    num_units = ceil_div(num_m_tiles, 2 if paired(*mask[:2]) else 1) * num_heads * batch
-    grid = (min(num_units, arrays.num_sms(q)),)
+    tiling = persistent_tiling(head_dim, seqlen_k, causal)
+    kernel = make_flash_attn_persistent(head_dim, tiling, causal, arrays.dtype_name(q), *rest)
+    consumers, block_n, *_ = tiling
+    num_sms = arrays.num_sms(q)
+    cut = seqlen_q, seqlen_k, 64 * consumers, block_n, *mask[:2]
+    num_shares = choose_num_shares(batch * num_heads, num_sms, *cut)
+    grid = (min(num_shares * batch * num_heads, num_sms),)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
-    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
-    size = shared_bytes(head_dim, consumers, block_n)
+    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_shares)
+    size = shared_bytes(head_dim, *tiling[:4])
     threads = (128 * (consumers + 1),)
     arrays.launch(kernel, grid, threads, *maps, lse, *sizes, scale, slopes, shared_bytes=size)
     return out, lse
