@@ -1,4 +1,4 @@
-"""What do masks cost on tensor cores, for each pair of query and key that is seen?
+"""What do masks and packed batches cost on tensor cores, for each pair of query and key seen?
 
 Before anything is timed, all of a kernel's output is compared with float64 at that size.
 """
@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.bench_tensor_core import ROUNDING, relative_error
 from benchmarks.timing import save, time_ms
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
+from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen
 
 TOKENS, WIDTH = 16384, 2048  # batch * seqlen and num_heads * head_dim, held while seqlen grows
 HEAD_DIMS, SEQLENS = (64, 128), (8192, 16384)
@@ -27,6 +28,7 @@ MASKS = {
     "full, one K/V head": ({"group_size": 0}, FULL),
     "causal, a quarter of the K/V heads": ({"causal": True, "group_size": 4}, CAUSAL),
 }
+MEAN_LENGTH = 2048  # of the packed sequences
 REPEATS = 10
 
 
@@ -34,6 +36,8 @@ def main():
     rows = []
     for head_dim, seqlen in itertools.product(HEAD_DIMS, SEQLENS):
         rows += measure(head_dim, seqlen)
+    for head_dim, causal in itertools.product(HEAD_DIMS, (False, True)):
+        rows += measure_packed(head_dim, causal)
     save(
         "tensor_core_masks",
         rows,
@@ -69,6 +73,55 @@ def measure(head_dim, seqlen, check=True):
         rates[str(mask)] = rate = 4 * batch * num_heads * head_dim * pairs / ms / 1e9
         row |= {"ms": round(ms, 4), "TFLOP/s": round(rate, 1)}
         rows.append(row | {"of plain": round(rate / rates[str(yardstick)], 3)})
+    return rows
+
+
+def lengths_of_sequences():
+    """Lengths by name: all the same, and as random as cuts of a line are."""
+    batch = TOKENS // MEAN_LENGTH
+    cuts = np.sort(np.random.default_rng(0).integers(1, TOKENS, batch - 1))
+    return {
+        "packed, equal lengths": np.full(batch, MEAN_LENGTH),
+        "packed, random lengths": np.diff(cuts, prepend=0, append=TOKENS),
+    }
+
+
+def measure_packed(head_dim, causal, check=True):
+    """Rows for packed batches, beside a padded one of the same number of sequences and tokens."""
+    import torch
+
+    torch.manual_seed(0)
+    num_heads = WIDTH // head_dim
+    shape = (TOKENS, num_heads, head_dim)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
+    flops = 4 * num_heads * head_dim
+    rows, plain = [], None
+    for name, lengths in {"padded": None, **lengths_of_sequences()}.items():
+        row = {"mask": name + ", causal" * causal, "head_dim": head_dim, "seqlen": MEAN_LENGTH}
+        if lengths is None:
+            lengths = np.full(TOKENS // MEAN_LENGTH, MEAN_LENGTH)
+            batch = [x.view(-1, MEAN_LENGTH, *x.shape[1:]) for x in (q, k, v)]
+            call = lambda batch=batch: flash_attn_persistent(*batch, causal=causal)  # noqa: E731
+        else:
+            starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            on_gpu = [torch.as_tensor(starts, device="cuda")] * 2
+            call = lambda on_gpu=on_gpu: flash_attn_persistent_varlen(  # noqa: E731
+                q, k, v, *on_gpu, causal=causal
+            )
+            if check:
+                parts = (slice(*starts[b : b + 2]) for b in range(len(lengths)))
+                want = [
+                    definition(*(x[None, part] for x in (q, k, v)), causal=causal)[0]
+                    for part in parts
+                ]
+                error = relative_error(call()[0], torch.cat(want))
+                assert error <= 2 * ROUNDING["float16"], f"{row}: {error}"
+                row["error"] = float(f"{error:.2g}")
+        ms = time_ms(call, repeats=REPEATS)
+        rate = flops * sum(int(seen(n, causal=causal).sum()) for n in lengths) / ms / 1e9
+        plain = plain or rate
+        row |= {"ms": round(ms, 4), "TFLOP/s": round(rate, 1)}
+        rows.append(row | {"of plain": round(rate / plain, 3)})
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Masks of the tensor-core kernels, on a real GPU: `pytest -m gpu`."""
+"""Masks and packed batches on tensor cores, on a real GPU: `pytest -m gpu`."""
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +18,9 @@ if cuda.get_current_device().compute_capability[0] != 9:
 
 from fa_numba import reference  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # noqa: E402
+from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
+    flash_attn_persistent_varlen,
+)
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 MASKS = {
