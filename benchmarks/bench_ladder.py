@@ -1,59 +1,123 @@
-"""How fast is each step of the ladder in float32, and where are the libraries?"""
+"""How fast is each step of the ladder in float32, forward and backward, and where is PyTorch?
+
+Before a step is timed, its result of one head is compared with float64 at that size, and its error
+with that of plain float32 code: matrix products that keep S and P.
+"""
 
 import itertools
 
-import cupy
-import numpy as np
-
-import fa_numba
+from benchmarks.bench_tensor_core import relative_error
 from benchmarks.timing import save, time_ms
+from fa_numba import (
+    flash_attn_bwd,
+    flash_attn_bwd_simt,
+    flash_attn_simt,
+    flash_attn_v1,
+    flash_attn_v2,
+    flash_attn_v2_unsigned,
+    naive_attn,
+)
+from fa_numba.tensor_core.flash_attn_bwd_tf32x3 import flash_attn_bwd_tf32x3
+from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
 
 TOKENS, WIDTH = 16384, 2048  # batch · seqlen and num_heads · head_dim, held while seqlen grows
 HEAD_DIMS, SEQLENS, CAUSAL = (64, 128), (512, 2048, 8192), (False, True)
-STEPS = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_v2_unsigned")
-FAST_STEPS = ("flash_attn_simt",)
-SLOW_TOKENS, SLOW_HEADS = 8192, 4  # of a lesson's step: enough to fill the GPU
+LESSONS = naive_attn, flash_attn_v1, flash_attn_v2, flash_attn_v2_unsigned
+FORWARD = flash_attn_simt, flash_attn_tf32x3
+BACKWARD = flash_attn_bwd_simt, flash_attn_bwd_tf32x3
+LESSON_TOKENS, LESSON_HEADS = 8192, 4  # of a lesson's step: enough to fill the GPU
+REPEATS = 5
+LARGEST_ERROR = 3  # of that of plain float32
 
 
 def main():
     rows = []
     for head_dim, seqlen, causal in itertools.product(HEAD_DIMS, SEQLENS, CAUSAL):
-        for name, heads, ms in measure(seqlen, head_dim, causal):
-            flops = 4 * heads * seqlen**2 * head_dim
-            row = {"step": name, "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
-            row |= {"ms": round(ms, 3), "TFLOP/s": round(flops / (1 + causal) / ms / 1e9, 2)}
-            rows.append(row)
+        for name, heads, products, call, error, plain in steps(seqlen, head_dim, causal):
+            assert error <= LARGEST_ERROR * plain, f"{name}: {error}, plain float32 {plain}"
+            ms = time_ms(call, repeats=REPEATS)
+            flops = 2 * products * heads * seqlen**2 * head_dim / (1 + causal)
+            rows.append(
+                {
+                    "step": name,
+                    "head_dim": head_dim,
+                    "seqlen": seqlen,
+                    "causal": causal,
+                    "ms": round(ms, 3),
+                    "TFLOP/s": round(flops / ms / 1e9, 2),
+                    "error": float(f"{error:.2g}"),
+                    "error of plain float32": float(f"{plain:.2g}"),
+                }
+            )
     save(
         "ladder",
         rows,
-        note=f"float32, {TOKENS} tokens in all, num_heads · head_dim = {WIDTH}, but {SLOW_TOKENS} "
-        f"tokens and {SLOW_HEADS} heads in the steps before flash_attn_simt; FLOPs "
-        "4 · batch · heads · seqlen² · head_dim, halved if causal",
+        note=f"float32, {TOKENS} tokens in all, num_heads * head_dim = {WIDTH}, but "
+        f"{LESSON_TOKENS} tokens and {LESSON_HEADS} heads in the steps before flash_attn_simt and "
+        "in flash_attn_bwd; FLOPs 4·batch·heads·seqlen²·head_dim, halved if causal, ×2.5 backward; "
+        "error: ‖x − float64‖ / ‖float64‖ of one head, the largest of the gradients'",
     )
 
 
-def measure(seqlen, head_dim, causal):
-    """Yield (name, batch · heads, milliseconds) of each step, then of PyTorch's."""
+def steps(seqlen, head_dim, causal):
+    """Yield (name, batch · heads, products, call, error, that of plain float32) of each step."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     torch.backends.cuda.matmul.allow_tf32 = False
-    rng = cupy.random.default_rng(0)
+    torch.manual_seed(0)
     shape = (TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim)
-    q, k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(3))
-    some = slice(0, SLOW_TOKENS // seqlen), slice(None), slice(0, SLOW_HEADS)
-    few = [cupy.ascontiguousarray(x[some]) for x in (q, k, v)]
-    for name in STEPS:
-        ms = time_ms(getattr(fa_numba, name), *few, causal=causal, repeats=4)
-        yield name, few[0].shape[0] * SLOW_HEADS, ms
-    heads = shape[0] * shape[2]
-    for name in FAST_STEPS:
-        yield name, heads, time_ms(getattr(fa_numba, name), q, k, v, causal=causal, repeats=8)
-    tensors = [torch.as_tensor(x, device="cuda").transpose(1, 2).contiguous() for x in (q, k, v)]
+    dout, q, k, v = whole = [torch.randn(shape, device="cuda") for _ in range(4)]
+    few = [x[: LESSON_TOKENS // seqlen, :, :LESSON_HEADS].contiguous() for x in whole]
+    want, plain = (
+        definition(*(x[0, :, 0].to(dtype) for x in whole), causal)
+        for dtype in (torch.float64, torch.float32)
+    )
+
+    def error_of(results, wanted):
+        of_head = [x[0, :, 0] for x in results]
+        return max(map(relative_error, of_head, wanted))
+
+    plain_error = error_of([x[None, :, None] for x in plain[:1]], want[:1])
+    heads, few_heads = shape[0] * shape[2], few[0].shape[0] * LESSON_HEADS
+    for functions, inputs, count in ((LESSONS, few, few_heads), (FORWARD, whole, heads)):
+        for function in functions:
+            call = lambda f=function, x=inputs: f(*x[1:], causal=causal)  # noqa: E731
+            error = error_of(call()[:1], want[:1])
+            yield function.__name__, count, 2, call, error, plain_error
+    heads_first = [x.transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v)]
+    call = lambda: scaled_dot_product_attention(*heads_first, is_causal=causal)  # noqa: E731
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), torch.no_grad():
+        error = error_of([call().transpose(1, 2)], want[:1])
+        yield "SDPA memory-efficient", heads, 2, call, error, plain_error
+
+    plain_error = error_of([x[None, :, None] for x in plain[1:]], want[1:])
+    for functions, inputs, count in (((flash_attn_bwd,), few, few_heads), (BACKWARD, whole, heads)):
+        out, lse = flash_attn_simt(*inputs[1:], causal=causal)
+        for function in functions:
+            call = lambda f=function, x=(*inputs, out, lse): f(*x, causal=causal)  # noqa: E731
+            yield function.__name__, count, 5, call, error_of(call(), want[1:]), plain_error
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-        ms = time_ms(scaled_dot_product_attention, *tensors, is_causal=causal, repeats=8)
-        yield "SDPA memory-efficient", heads, ms
+        out = scaled_dot_product_attention(*heads_first, is_causal=causal)
+    dout = dout.transpose(1, 2).contiguous()
+    call = lambda: torch.autograd.grad(out, heads_first, dout, retain_graph=True)  # noqa: E731
+    error = error_of([x.transpose(1, 2) for x in call()], want[1:])
+    yield "SDPA memory-efficient, backward", heads, 5, call, error, plain_error
+
+
+def definition(dout, q, k, v, causal):
+    """out and the gradients of one head by matrix products, in the dtype of these."""
+    import torch
+
+    scale = q.shape[1] ** -0.5
+    s = q @ k.T * scale
+    if causal:
+        s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
+    p = torch.softmax(s, dim=-1)
+    out = p @ v
+    ds = p * (dout @ v.T - (dout * out).sum(-1, keepdim=True)) * scale
+    return out, ds @ k, ds.T @ q, p.T @ dout
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ A warp owns the rows of a softmax, and P never leaves its registers; `tf32_tiles
 multiplies. Copies to shared memory go on while the warps compute: V arrives during Q Kᵀ, the next K
 during softmax and P V.
 
-measured   1.6 of flash_attn_simt; 1.8 and 1.3 of PyTorch's memory-efficient attention at head_dim 64
-           and 128, which multiplies so too; the error of out against float64 is that of a plain
-           float32 computation or less, where n is large (H200; benchmarks/NOTES.md)
+measured   1.6 of flash_attn_simt; 1.8 and 1.3 of PyTorch's memory-efficient attention at head_dim
+           64 and 128, which multiplies so too; the error of out is at most that of a plain
+           float32 computation where n is large (H200; benchmarks/NOTES.md)
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Ootomo and Yokota 2022,
 arXiv:2203.03341.
