@@ -29,9 +29,9 @@ def words_kernel(x, y):
 
 
 @functools.cache
-def make_wgmma(N, K, REGISTERS):
+def make_wgmma(N, K, WIDTH, REGISTERS):
     A_BYTES, B_BYTES = 64 * K, N * K
-    A, B = wgmma.chunk_descriptor_bits(64), wgmma.chunk_descriptor_bits(N)
+    BITS = wgmma.narrow_descriptor_bits(WIDTH)
     LENGTH, A_LENGTH = N // 2, K // 8
 
     @cuda.jit(launch_bounds=(128, 1))
@@ -55,16 +55,21 @@ def make_wgmma(N, K, REGISTERS):
             for j in range(A_LENGTH):
                 at = global_address(a) + uint64(4 * (A_LENGTH * i + j))
                 a_fragment[j] = convert.load_global_b32(at)
-            for j in range(LENGTH):
-                d_fragment[j] = d[LENGTH * i + j]
             wgmma.wgmma_fence()
-            wgmma.wgmma_e4m3_registers(N, K, d_fragment, a_fragment, wgmma.descriptor(B, b_tile))
+            wgmma.wgmma_e4m3_registers(
+                N, K, WIDTH, d_fragment, a_fragment, wgmma.descriptor(BITS, b_tile)
+            )
             wgmma.wgmma_commit()
             wgmma.wgmma_wait_with(0, d_fragment, LENGTH, a_fragment, A_LENGTH)
         else:
             wgmma.wgmma_fence()
             wgmma.wgmma_e4m3(
-                N, K, d_fragment, wgmma.descriptor(A, a_tile), wgmma.descriptor(B, b_tile)
+                N,
+                K,
+                WIDTH,
+                d_fragment,
+                wgmma.descriptor(BITS, a_tile),
+                wgmma.descriptor(BITS, b_tile),
             )
             wgmma.wgmma_commit()
             wgmma.wgmma_wait(0, d_fragment, LENGTH)
@@ -78,8 +83,8 @@ def make_wgmma(N, K, REGISTERS):
 KERNELS = {
     "pack e4m3": (pack_kernel, (f32, u32), HOPPER, "F2FP.SATFINITE.E4M3"),
     "words": (words_kernel, (u32, u32), HOPPER, "STG.E.128"),
-    "wgmma e4m3": (make_wgmma(64, 64, False), (u8, u8, f32), HOPPER, "QGMMA.64x64x32.F32.E4M3"),
+    "wgmma e4m3": (make_wgmma(64, 64, 64, False), (u8, u8, f32), HOPPER, "QGMMA.64x64x32.F32.E4M3"),
     "wgmma e4m3 registers": (
-        make_wgmma(128, 192, True), (u8, u8, f32), HOPPER, "QGMMA.64x128x32.F32.E4M3",
+        make_wgmma(128, 192, 64, True), (u8, u8, f32), HOPPER, "QGMMA.64x128x32.F32.E4M3",
     ),
 }  # fmt: skip

@@ -16,8 +16,8 @@ if not cuda.is_available() or cuda.get_current_device().compute_capability[0] !=
 
 import fp8_kernels as kernels  # noqa: E402
 
-from fa_numba import reference  # noqa: E402
-from fa_numba.tensor_core import layouts, quantize_fp8  # noqa: E402
+from fa_numba import arrays, reference  # noqa: E402
+from fa_numba.tensor_core import layouts, quantize_fp8, wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_fp8 import flash_attn_fp8  # noqa: E402
 
 E4M3 = ml_dtypes.float8_e4m3fn
@@ -32,10 +32,20 @@ def run(kernel, threads, *args, shared_bytes=0):
         x[...] = changed.get()
 
 
-def chunks(x):
-    """The bytes of a matrix as a tile has them: chunks of 16 columns, each with all rows."""
-    rows, cols = x.shape
-    return x.astype(E4M3).view(np.uint8).reshape(rows, cols // 16, 16).transpose(1, 0, 2).ravel()
+def as_tile(x, width):
+    """The bytes of a matrix as a tile in shared memory has them."""
+    row, col = np.mgrid[: x.shape[0], : x.shape[1]]
+    tile = np.empty(x.size, np.uint8)
+    tile[wgmma.byte_offset(row, col, x.shape[0], width)] = x.astype(E4M3).view(np.uint8)
+    return tile
+
+
+def from_tiles(tiles, scales, num_rows, width):
+    """What (batch, heads, num_tiles, bytes) stand for, as (..., num_tiles, rows, cols)."""
+    tiles = tiles.get()
+    row, col = np.mgrid[:num_rows, : tiles.shape[3] // num_rows]
+    x = tiles[..., wgmma.byte_offset(row, col, num_rows, width)].view(E4M3).astype(np.float64)
+    return x * scales.get()[..., None, None]
 
 
 def test_pack():
@@ -51,82 +61,78 @@ def test_words(rng):
     np.testing.assert_array_equal(y, x)
 
 
-@pytest.mark.parametrize("n, k", [(8, 32), (64, 64), (128, 128), (192, 128), (224, 64)])
-def test_wgmma(rng, n, k):
+@pytest.mark.parametrize(
+    "n, k, width", [(8, 32, 32), (64, 64, 64), (128, 128, 128), (192, 192, 64), (224, 64, 32)]
+)
+def test_wgmma(rng, n, k, width):
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((64, k), (n, k)))
     d = np.zeros(128 * n // 2, np.float32)
-    run(kernels.make_wgmma(n, k, False), 128, chunks(a), chunks(b), d, shared_bytes=48 * 1024)
+    kernel = kernels.make_wgmma(n, k, width, False)
+    run(kernel, 128, as_tile(a, width), as_tile(b, width), d, shared_bytes=64 * 1024)
     np.testing.assert_array_equal(d, (a @ b.T)[layouts.wgmma_d(n)].ravel())
 
 
-@pytest.mark.parametrize("n, k", [(8, 32), (64, 64), (128, 128), (128, 192), (64, 224)])
-def test_wgmma_with_registers(rng, n, k):
+@pytest.mark.parametrize(
+    "n, k, width", [(8, 32, 32), (64, 64, 64), (128, 128, 128), (128, 192, 64), (64, 224, 32)]
+)
+def test_wgmma_with_registers(rng, n, k, width):
     """A lies as a product's result does, its columns in slots."""
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((64, k), (n, k)))
-    d = rng.integers(-9, 9, (64, n)).astype(np.float32)
-    registers = d[layouts.wgmma_d(n)].ravel()
+    d = np.zeros(128 * n // 2, np.float32)
     held = a[layouts.wgmma_d(k)].reshape(128, k // 32, 2, 2, 2, 2)  # thread, 32s, 16s, 8s, h, c
     held = held.transpose(0, 1, 2, 4, 3, 5).astype(E4M3).view(np.uint8).ravel()
     keys = np.arange(k) // 16 * 16 + [quantize_fp8.slot_key(n % 16) for n in range(k)]
-    kernel = kernels.make_wgmma(n, k, True)
-    run(kernel, 128, held, chunks(b[:, keys]), registers, shared_bytes=48 * 1024)
-    np.testing.assert_array_equal(registers, (a @ b.T + d)[layouts.wgmma_d(n)].ravel())
+    kernel = kernels.make_wgmma(n, k, width, True)
+    run(kernel, 128, held, as_tile(b[:, keys], width), d, shared_bytes=64 * 1024)
+    np.testing.assert_array_equal(d, (a @ b.T)[layouts.wgmma_d(n)].ravel())
 
 
-SIZES = [(128, 64, 200), (64, 128, 128), (128, 192, 300)]
+def assert_rounded(got, want, scale):
+    """Off by at most half a step of e4m3, where the last steps are 2⁻⁹ of the scale."""
+    step = np.maximum(np.abs(want) / 16, scale * 2.0**-10)
+    assert (np.abs(got - want) <= 1.001 * step).all()
 
 
-def as_floats(tiles):
-    return tiles.get().view(E4M3).astype(np.float64)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hadamard", [False, True])
 @pytest.mark.parametrize(
-    "head_dim, rows, seqlen", [(128, 64, 200), (64, 128, 128), (128, 192, 300)]
+    "head_dim, rows, seqlen, dtype",
+    [(128, 64, 200, "float16"), (64, 128, 128, "float16"), (128, 192, 300, "bfloat16")],
 )
-def test_quantize_rows(rng, head_dim, rows, seqlen, hadamard, dtype):
+def test_quantize_rows(rng, head_dim, rows, seqlen, dtype, hadamard):
     x = rng.standard_normal((2, seqlen, 3, head_dim)).astype(DTYPES[dtype])
     x[0, 1, 2] = 0
     x[1, 2, 0, 5] = 100
     x8 = quantize_fp8.quantize_rows(cupy.asarray(x), rows, hadamard=hadamard, multiple=2)
     num_tiles = x8.tiles.shape[2]
-    assert num_tiles == -(-seqlen // (2 * rows)) * 2
-    y = as_floats(x8.tiles).reshape(2, 3, num_tiles, head_dim // 16, rows, 16)
-    y = y.transpose(0, 1, 2, 4, 3, 5).reshape(2, 3, num_tiles, rows, head_dim)
-    y *= x8.scales.get()[..., None, None]
+    assert num_tiles == -(-seqlen // (2 * rows)) * 2 and x8.shape == x.shape
+    got = from_tiles(x8.tiles, x8.scales, rows, quantize_fp8.width_of(head_dim))
     want = np.zeros((2, num_tiles * rows, 3, head_dim))
-    want[:, :seqlen] = x.astype(np.float64)
+    want[:, :seqlen] = x
     if hadamard:
         want = want @ quantize_fp8.rotation(head_dim)
-    want = want.transpose(0, 2, 1, 3).reshape(y.shape)
-    largest = np.abs(want).max(axis=(3, 4))
-    np.testing.assert_allclose(
-        x8.scales.get(),
-        np.maximum(largest, 0 if largest.all() else 1e-9) / 448,
-        rtol=1e-5,
-        atol=3e-9,
-    )
-    step = np.maximum(np.abs(want) / 16, x8.scales.get()[..., None, None] * 2.0**-10)
-    assert (np.abs(y - want) <= 1.001 * step).all()
+    want = want.transpose(0, 2, 1, 3).reshape(got.shape)
+    scales = np.abs(want).max(axis=(3, 4)) / 448
+    np.testing.assert_allclose(x8.scales.get(), scales, rtol=1e-5, atol=3e-9)
+    assert_rounded(got, want, x8.scales.get()[..., None, None])
+    largest = float(np.abs(want).max()) * (head_dim**0.5 if hadamard else 1)
+    x8 = quantize_fp8.quantize_rows(cupy.asarray(x), rows, hadamard=hadamard, least=largest)
+    np.testing.assert_allclose(x8.scales.get(), scales.max(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "head_dim, rows, seqlen", [(128, 64, 200), (64, 128, 128), (128, 192, 300)]
+    "head_dim, rows, seqlen, dtype",
+    [(128, 64, 200, "float16"), (64, 128, 128, "float16"), (128, 192, 300, "bfloat16")],
 )
 def test_quantize_columns(rng, head_dim, rows, seqlen, dtype):
     x = rng.standard_normal((2, seqlen, 3, head_dim)).astype(DTYPES[dtype])
     x8 = quantize_fp8.quantize_columns(cupy.asarray(x), rows)
     num_tiles = x8.tiles.shape[2]
-    y = as_floats(x8.tiles).reshape(2, 3, num_tiles * rows // 16, head_dim, 16)
+    got = from_tiles(x8.tiles, x8.scales, head_dim, quantize_fp8.width_of(rows))
     want = np.zeros((2, num_tiles * rows, 3, head_dim))
-    want[:, :seqlen] = x.astype(np.float64)
-    want = want.reshape(2, -1, 16, 3, head_dim).transpose(0, 3, 1, 4, 2)
-    want = want[..., [quantize_fp8.slot_key(slot) for slot in range(16)]]
-    scale = np.repeat(x8.scales.get(), rows // 16, axis=2)[..., None, None]
-    step = np.maximum(np.abs(want) / 16, scale * 2.0**-10)
-    assert (np.abs(y * scale - want) <= 1.001 * step).all()
+    want[:, :seqlen] = x
+    slots = np.arange(rows) // 16 * 16 + [quantize_fp8.slot_key(n % 16) for n in range(rows)]
+    want = want.reshape(2, num_tiles, rows, 3, head_dim)[:, :, slots].transpose(0, 3, 1, 4, 2)
+    assert_rounded(got, want, x8.scales.get()[..., None, None])
 
 
 # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal
@@ -142,6 +148,10 @@ CASES = [
     (2, 1000, 1000, 3, 3, 64, False),
     (1, 4096, 4096, 2, 1, 128, True),
     (1, 4096, 4096, 2, 1, 64, False),
+]
+BFLOAT16 = [
+    ("bfloat16", (2, 200, 333, 4, 2, 128, True)),
+    ("bfloat16", (1, 500, 500, 2, 1, 64, False)),
 ]
 
 
@@ -181,28 +191,87 @@ def plain(q, k, v, causal, block_n=128):
     return np.einsum("bhmn,bnhd->bmhd", p, v), lse
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
-def test_forward(case, dtype):
-    """Not worse than twice a plain computation with the same roundings; twice the same bits."""
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Every new array holds NaN, in e4m3 too."""
+    empty = arrays.empty
+
+    def full_of_nan(*args):
+        made = empty(*args)
+        made.view(np.uint8)[...] = 0xFF
+        return made
+
+    monkeypatch.setattr(arrays, "empty", full_of_nan)
+
+
+@pytest.mark.parametrize("dtype, case", [("float16", case) for case in CASES] + BFLOAT16, ids=str)
+def test_forward(case, dtype, poisoned):
+    """Not worse than twice a plain computation with the same roundings; the same bits each time."""
     q, k, v = make_case(case, dtype)
     causal = case[-1]
     want, lse_want = reference.attention(*(x.astype(np.float64) for x in (q, k, v)), causal=causal)
     plain_out, plain_lse = plain(q, k, v, causal)
     on_gpu = [cupy.asarray(x) for x in (q, k, v)]
     out, lse = flash_attn_fp8(*on_gpu, causal=causal)
-    got = out.get().astype(np.float64)
-    seen = np.isfinite(lse_want)
+    got, seen = out.get().astype(np.float64), np.isfinite(lse_want)
     assert (np.isfinite(lse.get()) == seen).all()
     assert (got.transpose(0, 2, 1, 3)[~seen] == 0).all()
     error, plain_error = (np.sqrt(np.mean((x - want) ** 2)) for x in (got, plain_out))
     largest, plain_largest = (np.abs(x - want).max() for x in (got, plain_out))
     assert error <= 1.5 * plain_error + 1e-6
     assert largest <= 2 * plain_largest + 1e-6
-    lse_error = np.abs(np.where(seen, lse.get(), 0) - np.where(seen, lse_want, 0)).max()
-    plain_error = np.abs(np.where(seen, plain_lse, 0) - np.where(seen, lse_want, 0)).max()
+    lse_error, plain_error = (
+        np.abs(np.where(seen, x, 0) - np.where(seen, lse_want, 0)).max()
+        for x in (lse.get(), plain_lse)
+    )
     assert lse_error <= 2 * plain_error + 1e-5
-    for _ in range(3):
+    for _ in range(20):
         again = flash_attn_fp8(*on_gpu, causal=causal)
         for x, y in zip((out, lse), again, strict=True):
             assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+@pytest.mark.parametrize("seqlen", [1024, 8192])
+def test_long_sums_keep_their_digits(seqlen):
+    """V around 1: all that the tensor cores cut off is lost to one side."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, seqlen, 1, 128)).astype(np.float16) for _ in range(3))
+    v += np.float16(1)
+    out, _ = flash_attn_fp8(*(cupy.asarray(x) for x in (q, k, v)))
+    want, _ = reference.attention(q[:, :256], k, v)
+    assert abs((out.get()[:, :256] - want).mean()) <= 0.01
+
+
+def test_strided_arrays():
+    rng = np.random.default_rng(0)
+    qkv = cupy.asarray(rng.standard_normal((2, 3, 4, 200, 128)).astype(np.float16))
+    q, k, v = (qkv[:, i].transpose(0, 2, 1, 3) for i in range(3))  # heads before seqlen
+    packed = [cupy.ascontiguousarray(x) for x in (q, k, v)]
+    for x, y in zip(flash_attn_fp8(q, k, v), flash_attn_fp8(*packed), strict=True):
+        assert (x == y).all()
+
+
+def test_scales_of_any_size():
+    """Inputs a thousand times larger or smaller, and a softmax_scale that makes up for it."""
+    q, k, v = make_case((1, 300, 300, 1, 1, 128, False), "float16")
+    out, lse = flash_attn_fp8(*(cupy.asarray(x) for x in (q, k, v)))
+    for factor in (1024, 1 / 1024):
+        q2, k2, v2 = (cupy.asarray(x * np.float16(factor)) for x in (q, k, v))
+        out2, lse2 = flash_attn_fp8(q2, k2, v2, softmax_scale=128**-0.5 / factor**2)
+        np.testing.assert_allclose(out2.get() / factor, out.get(), atol=0.02)
+        np.testing.assert_allclose(lse2.get(), lse.get(), atol=0.02)
+
+
+def test_head_dims_that_it_does_not_take():
+    x = cupy.zeros((1, 4, 1, 96), np.float16)
+    with pytest.raises(ValueError, match="head_dim of 64 or 128 for flash_attn_fp8, got 96"):
+        flash_attn_fp8(x, x, x)
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.randn(2, 100, 4, 128, device="cuda").half() for _ in range(3))
+    out, _ = flash_attn_fp8(q, k, v)
+    assert isinstance(out, torch.Tensor) and out.dtype == q.dtype
+    want, _ = reference.attention(*(x.float().cpu().numpy() for x in (q, k, v)))
+    np.testing.assert_allclose(out.float().cpu().numpy(), want, atol=0.15)

@@ -6,8 +6,8 @@ flash_attn_persistent  the next queries are on their way before these are done
 flash_attn_fp8         8 bits to an element, a scale for each tile               <- this file
 
 `quantize_fp8` rounds Q, K and V before. A tile of each has one scale, so that an outlier costs
-precision in its own tile alone, and it lies in memory in the order in which wgmma reads it: one
-bulk copy brings it. Against flash_attn_persistent
+precision in its own tile alone, and it lies in memory byte for byte as wgmma reads it: one bulk
+copy brings it. Against flash_attn_persistent
 
 - the scale of K enters the softmax scale of its tile. That of V, as its logarithm, is added to the
   scores: P V then has it, and only the sum of P must be rid of it again;
@@ -15,9 +15,12 @@ bulk copy brings it. Against flash_attn_persistent
   the one multiply-add that each score needs anyway;
 - wgmma holds D in pairs of columns, but wants an A of 8 bits in fours. A sum over keys does not
   mind their order, so V was written with its keys as P holds them: P is packed in place;
-- out is accumulated by the tensor cores with about 14 bits.
+- of sums of e4m3 products the tensor cores keep about 14 bits and cut off the rest, always towards
+  0: too little for sums over thousands of keys. So P V of a tile is a sum of its own, added to out
+  in float32; with the rescaling it is one multiply-add.
 
-Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3.
+Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3; for the sums of 14 bits
+DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 3.3.2.
 """
 
 import functools
@@ -46,13 +49,13 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_init,
 )
 from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.quantize_fp8 import quantize_columns, quantize_rows
+from fa_numba.tensor_core.quantize_fp8 import quantize_columns, quantize_rows, width_of
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import tma_store_wait_read
 from fa_numba.tensor_core.vectors import bulk_load
 from fa_numba.tensor_core.wgmma import (
-    chunk_descriptor_bits,
     descriptor,
+    narrow_descriptor_bits,
     wgmma_commit,
     wgmma_e4m3,
     wgmma_e4m3_registers,
@@ -77,7 +80,7 @@ MAX_HEAD_DIM = 128  # beyond, registers do not hold it all
 
 def tile_sizes(head_dim, causal):
     """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
-    return (2, 128) if causal else (2, 192)
+    return 3, 128
 
 
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
@@ -88,38 +91,38 @@ def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
 
 
 @functools.cache
-def make_softmax(BLOCK_N):
+def make_softmax(BLOCK_N, HEAD_DIM):
     """Functions for scores of BLOCK_N columns, as `fragments.make_fragment_functions` has them.
 
     Returns
     -------
-    online_softmax(s, m_i, l_i, alpha, factor, v_scale)
-        s becomes 2^8 P = 2^(factor s + log2 v_scale − m_i + 8). m_i has the factor in it, and l_i
-        is the sum of 2^8 P / v_scale, of this lane's part.
+    online_softmax(s, m_i, l_i, alpha, factor, v_log2, v_inverse)
+        s becomes 2^8 P = 2^(factor s + v_log2 − m_i + 8). m_i has factor and v_log2 in it, and l_i
+        is the sum of v_inverse 2^8 P, of this lane's part.
     pack_p(s, p)
         P in e4m3, as A of the next product: p of shape (BLOCK_N / 32, 4).
+    add_tile(acc, alpha, part)
+        acc becomes alpha acc + part.
     """
-    S8, P32 = BLOCK_N // 8, BLOCK_N // 32
+    S8, P32, OUT8 = BLOCK_N // 8, BLOCK_N // 32, HEAD_DIM // 8
 
     @fragment_function()
-    def online_softmax(s, m_i, l_i, alpha, factor, v_scale):
-        bias = math.log2(v_scale)
-        inverse = float32(1) / v_scale
+    def online_softmax(s, m_i, l_i, alpha, factor, v_log2, v_inverse):
         for h in range(2):
             m_new = max(s[0, 2 * h], s[0, 2 * h + 1])
             for j in range(1, S8):
                 m_new = max(m_new, max(s[j, 2 * h], s[j, 2 * h + 1]))
-            m_new = max(m_i[h], over_quad_max(m_new) * factor + bias)
+            m_new = max(m_i[h], over_quad_max(m_new) * factor + v_log2)
             alpha[h] = exp2(m_i[h] - m_new)
             m_i[h] = m_new
-            shift = P_SHIFT + bias - m_new
+            shift = P_SHIFT + v_log2 - m_new
             l_ij = float32(0)
             for j in range(S8):
                 for c in range(2):
                     p = exp2(s[j, 2 * h + c] * factor + shift)
                     s[j, 2 * h + c] = p
                     l_ij += p
-            l_i[h] = alpha[h] * l_i[h] + l_ij * inverse
+            l_i[h] = alpha[h] * l_i[h] + l_ij * v_inverse
 
     @fragment_function()
     def pack_p(s, p):
@@ -131,7 +134,14 @@ def make_softmax(BLOCK_N):
                         s[j, 2 * h], s[j, 2 * h + 1], s[j + 1, 2 * h], s[j + 1, 2 * h + 1]
                     )
 
-    return online_softmax, pack_p
+    @fragment_function()
+    def add_tile(acc, alpha, part):
+        for j in range(OUT8):
+            for h in range(2):
+                for c in range(2):
+                    acc[j, 2 * h + c] = alpha[h] * acc[j, 2 * h + c] + part[j, 2 * h + c]
+
+    return online_softmax, pack_p, add_tile
 
 
 @functools.cache
@@ -146,14 +156,15 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     Q_BYTES = 64 * HEAD_DIM  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
     KV_BYTES = BLOCK_N * HEAD_DIM
-    Q, K, V = (chunk_descriptor_bits(rows) for rows in (64, BLOCK_N, HEAD_DIM))
+    QK_WIDTH, V_WIDTH = width_of(HEAD_DIM), width_of(BLOCK_N)
+    QK, V = narrow_descriptor_bits(QK_WIDTH), narrow_descriptor_bits(V_WIDTH)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 8, HEAD_DIM // 2  # registers
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 32, 4), (HEAD_DIM // 8, 4)
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
-    clear, mask, _, rescale, _ = make_fragment_functions(BLOCK_N, HEAD_DIM, pack)
-    online_softmax, pack_p = make_softmax(BLOCK_N)
+    clear, mask, _, _, _ = make_fragment_functions(BLOCK_N, HEAD_DIM, pack)
+    online_softmax, pack_p, add_tile = make_softmax(BLOCK_N, HEAD_DIM)
     _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
@@ -191,18 +202,18 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
-        shared    q_tile (SLOTS, CONSUMERS, HEAD_DIM / 16, 64, 16); out_tile (CONSUMERS, 64,
-                  HEAD_DIM) in 16 bits, in blocks of 64 columns, swizzled; k_tile (STAGES,
-                  HEAD_DIM / 16, BLOCK_N, 16), v_tile (STAGES, BLOCK_N / 16, HEAD_DIM, 16); work
-                  (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of Q,
-                  each stage of K, and of V
-        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
-                  for two rows
+        shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM), k_tile (STAGES, BLOCK_N, HEAD_DIM),
+                  v_tile (STAGES, HEAD_DIM, BLOCK_N), in blocks of columns, swizzled; out_tile
+                  (CONSUMERS, 64, HEAD_DIM) in 16 bits, also so; work (SLOTS, 4): which queries Q
+                  are; barriers: full and empty for each slot of Q, each stage of K, and of V
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc and part (HEAD_DIM / 8, 4); m_i,
+                  l_i, alpha for two rows
         HBM       Q, out, lse once; K and V once per tile of queries
         paper     FlashAttention-3, Algorithm 2 and section 3.3
         budget    168 registers at the start, REGISTERS after; one thread block per SM
         """
         work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
+        tile_scales = cuda.shared.array((STAGES, 4), float32)  # of K; of V: log2 v, 1 / v
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         out_tile = q_tile + SLOTS * SLOT_BYTES
         k_tile = out_tile + 2 * SLOT_BYTES
@@ -242,8 +253,8 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 for unit in range(cuda.blockIdx.x, num_units, cuda.gridDim.x):
                     of_head, rest = unit % units_per_head, unit // units_per_head
                     head, b = rest % num_heads, rest // num_heads
-                    k_tiles = global_address(k[b, head // group_size])
-                    v_tiles = global_address(v[b, head // group_size])
+                    kv_head = head // group_size
+                    k_tiles, v_tiles = global_address(k[b, kv_head]), global_address(v[b, kv_head])
                     first_step = of_head * num_parts
                     for step in range(first_step, min(first_step + num_parts, num_m_tiles)):
                         m_start = m_tile_of(step, num_m_tiles) * BLOCK_M
@@ -262,9 +273,13 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                             num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
                         ):
                             offset = uint64(n_tile * KV_BYTES)
+                            of_k, of_v = k_scale[b, kv_head, n_tile], v_scale[b, kv_head, n_tile]
                             stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
                             full = k_full + stage * BARRIER
                             wait(k_empty + stage * BARRIER, was_empty)
+                            tile_scales[stage, 0] = of_k
+                            tile_scales[stage, 1] = math.log2(of_v)
+                            tile_scales[stage, 2] = float32(1) / of_v
                             mbarrier_arrive_expect_tx(full, KV_BYTES)
                             bulk_load(k_tile + stage * KV_BYTES, k_tiles + offset, KV_BYTES, full)
                             full = v_full + stage * BARRIER
@@ -281,6 +296,7 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
             s = cuda.local.array(S_SHAPE, float32)
             p = cuda.local.array(P_SHAPE, uint32)
             acc = cuda.local.array(OUT_SHAPE, float32)
+            part = cuda.local.array(OUT_SHAPE, float32)
             m_i = cuda.local.array(2, float32)
             l_i = cuda.local.array(2, float32)
             alpha = cuda.local.array(2, float32)
@@ -298,76 +314,49 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     break
                 m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
                 position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
-                q_rows = descriptor(Q, q_tile + slot * SLOT_BYTES + q_offset)
-                k_scales, v_scales = k_scale[b, head // group_size], v_scale[b, head // group_size]
+                q_rows = descriptor(QK, q_tile + slot * SLOT_BYTES + q_offset)
                 q_factor = q_scale[b, head, m_start // 64 + warpgroup - 1] * scale
                 clear(acc, m_i, l_i)
                 for h in range(2):
                     m_i[h] = NOTHING
 
-                stage, parity = tile % STAGES, phase(tile, STAGES)
-                factor = max(q_factor * k_scales[uint32(0)], LEAST_FACTOR)
-                v_factor = v_scales[uint32(0)]
-                wait(k_full + stage * BARRIER, parity)
-                wgmma_fence()  # S of the first tile
-                k_rows = descriptor(K, k_tile + stage * KV_BYTES)
-                wgmma_e4m3(BLOCK_N, HEAD_DIM, s, q_rows, k_rows)
-                wgmma_commit()
-                wgmma_wait(0, s, S_LENGTH)
-                if lane == 0:
-                    mbarrier_arrive(k_empty + stage * BARRIER)
-                mask_tile(s, 0, position, seqlen_k, lane)
-                online_softmax(s, m_i, l_i, alpha, factor, v_factor)
-                pack_p(s, p)
-
                 num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-                for n_tile in range(1, num_tiles):
-                    next_stage, next_parity = stage + 1, parity
-                    if next_stage == STAGES:
-                        next_stage, next_parity = 0, parity ^ 1
-                    k_rows = descriptor(K, k_tile + next_stage * KV_BYTES)
+                for n_tile in range(num_tiles):
+                    stage, parity = tile % STAGES, phase(tile, STAGES)
+                    k_rows = descriptor(QK, k_tile + stage * KV_BYTES)
+                    wait(k_full + stage * BARRIER, parity)
+                    wgmma_fence()
+                    wgmma_e4m3(BLOCK_N, HEAD_DIM, QK_WIDTH, s, q_rows, k_rows)  # S = Q Kᵀ
+                    wgmma_commit()
+                    factor = max(q_factor * tile_scales[stage, 0], LEAST_FACTOR)
+                    v_log2, v_inverse = tile_scales[stage, 1], tile_scales[stage, 2]
+                    wgmma_wait(0, s, S_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(k_empty + stage * BARRIER)
+                    mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
+                    online_softmax(s, m_i, l_i, alpha, factor, v_log2, v_inverse)
+                    pack_p(s, p)
+
                     v_rows = descriptor(V, v_tile + stage * KV_BYTES)
-                    factor = max(q_factor * k_scales[uint32(n_tile)], LEAST_FACTOR)
-                    v_factor = v_scales[uint32(n_tile)]
-                    wait(k_full + next_stage * BARRIER, next_parity)
                     wait(v_full + stage * BARRIER, parity)
                     wgmma_fence()
-                    wgmma_e4m3(BLOCK_N, HEAD_DIM, s, q_rows, k_rows)  # S of the next tile
+                    wgmma_e4m3_registers(HEAD_DIM, BLOCK_N, V_WIDTH, part, p, v_rows)
                     wgmma_commit()
-                    wgmma_e4m3_registers(HEAD_DIM, BLOCK_N, acc, p, v_rows)  # out <- out + P V
-                    wgmma_commit()
-
-                    wgmma_wait(1, s, S_LENGTH)
-                    if lane == 0:
-                        mbarrier_arrive(k_empty + next_stage * BARRIER)
-                    mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
-                    online_softmax(s, m_i, l_i, alpha, factor, v_factor)  # while P V runs
-                    # As in flash_attn_persistent: it holds the wait for P V back.
-                    wait(v_full + next_stage * BARRIER, next_parity)
-
-                    wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+                    wgmma_wait_with(0, part, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(v_empty + stage * BARRIER)
-                    pack_p(s, p)
-                    rescale(acc, alpha)  # out <- alpha out
-                    stage, parity = next_stage, next_parity
+                    add_tile(acc, alpha, part)  # out <- alpha out + P V
+                    tile += 1
 
+                # Read again: registers are scarce in the loop.
+                m_warp, head, b = work[slot, 0] + warp_row, work[slot, 1], work[slot, 2]
                 if lane == 0:
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-                v_rows = descriptor(V, v_tile + stage * KV_BYTES)
-                wait(v_full + stage * BARRIER, parity)
-                wgmma_fence()  # P V of the last tile
-                wgmma_e4m3_registers(HEAD_DIM, BLOCK_N, acc, p, v_rows)
-                wgmma_commit()
                 for h in range(2):
                     m_i[h] -= P_SHIFT
-                m_warp = m_start + warp_row
                 finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, float32(1))
-                wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
-                if lane == 0:
-                    mbarrier_arrive(v_empty + stage * BARRIER)
                 store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
-                queries, tile = queries + 1, tile + num_tiles
+                queries += 1
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 

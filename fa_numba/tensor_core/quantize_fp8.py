@@ -1,11 +1,11 @@
 """Q, K and V in e4m3: a scale for each tile, outliers spread over a row, wgmma's order in memory.
 
 A tile of `rows` tokens of a head is divided by its scale, largest absolute value / 448, and
-rounded. It is kept as wgmma takes it from shared memory (`wgmma.wgmma_e4m3`): chunks of 16 bytes
-along the sum, of each all rows one after the other.
+rounded. It is kept byte for byte as wgmma takes it from shared memory (`wgmma.byte_offset`), its
+rows along the sum:
 
-    Q, K   the sum is over head_dim:  tile (head_dim / 16, rows, 16)
-    V      the sum is over the keys:  tile (rows / 16, head_dim, 16), transposed
+    Q, K   the sum is over head_dim:  rows of head_dim bytes
+    V      the sum is over the keys:  transposed, head_dim rows of `rows` bytes
 
 In Q and K an outlier would leave few bits to all others. With `hadamard` both are multiplied by the
 same orthogonal matrix, random signs and a Hadamard matrix: Q Kᵀ stays as it is, and an outlier
@@ -26,6 +26,7 @@ from numba import cuda, float32, uint32, uint64
 
 from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.tensor_core import wgmma
 from fa_numba.tensor_core.convert import load_global_b32, pack_e4m3x4, store_global_b128
 from fa_numba.tensor_core.ptx import global_address
 from fa_numba.tensor_core.vectors import load_global_x4, unpack_bf16x2, unpack_f16x2
@@ -45,14 +46,22 @@ def slot_key(slot):
 
 def sign_bits(lane):
     """32 random-looking bits: a 1 turns the sign of a column that this lane holds."""
-    x = uint32(lane + 1) * uint32(0x9E3779B9)
-    x = (x ^ (x >> uint32(15))) * uint32(0x85EBCA6B)
-    return x ^ (x >> uint32(13))
+    x = (lane + 1) * 0x9E3779B9 & 0xFFFFFFFF
+    x = (x ^ (x >> 15)) * 0x85EBCA6B & 0xFFFFFFFF
+    return x ^ (x >> 13)
 
 
 device_slot_key, device_sign_bits = (
     cuda.jit(device=True, forceinline=True)(function) for function in (slot_key, sign_bits)
 )
+
+
+def width_of(columns):
+    """Of the blocks of a tile with so many columns: the widest that it is whole ones of."""
+    return next(width for width in wgmma.SWIZZLES if columns % width == 0)
+
+
+byte_offset = cuda.jit(device=True, forceinline=True)(wgmma.byte_offset)
 
 
 def threads_of(HEAD_DIM, ROWS):
@@ -108,7 +117,7 @@ def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
     """The kernel for Q and K; HEAD_DIM 64, 128 or 256, `threads_of` threads."""
     THREADS = threads_of(HEAD_DIM, ROWS)
     LANES = HEAD_DIM // VALUES  # to a row: 2, 4 or 8
-    CHUNK_BYTES = ROWS * CHUNK
+    WIDTH = width_of(HEAD_DIM)
     NORM = np.float32(HEAD_DIM**-0.5 if HADAMARD else 1)
     unpack, scale_of = _parts(DTYPE, THREADS)
     butterfly_1, butterfly_2, butterfly_4, butterfly_8, butterfly_16 = (
@@ -120,7 +129,7 @@ def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
         """A thread block quantises a tile of rows; LANES neighbouring lanes have a row.
 
         grid      (num_tiles, num_heads, batch)
-        private   32 columns of a row: chunks lane and LANES + lane, of 16
+        private   32 columns of a row: of the chunks of 16, lane and LANES + lane
         HBM       x once, tiles once
         """
         y = cuda.local.array(VALUES, float32)
@@ -129,7 +138,7 @@ def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
         tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
         row, lane = cuda.threadIdx.x // LANES, cuda.threadIdx.x % LANES
         n = tile * ROWS + row
-        signs = device_sign_bits(lane)
+        signs = uint32(device_sign_bits(lane))
         if n < x.shape[1]:
             address = global_address(x[b, n, head]) + uint64(2 * CHUNK * lane)
             for i in range(4):
@@ -158,7 +167,7 @@ def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
                     y[i] = other - y[i] if lane & step else y[i] + other
                 step *= 2
         inverse = scale_of(y, scales, b, head, tile, least, NORM)
-        address = global_address(tiles[b, head, tile]) + uint64(lane * CHUNK_BYTES + row * CHUNK)
+        address = global_address(tiles[b, head, tile])
         for i in range(2):
             for j in range(4):
                 at = 16 * i + 4 * j
@@ -168,7 +177,8 @@ def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
                     y[at + 2] * inverse,
                     y[at + 3] * inverse,
                 )
-            store_global_b128(address + uint64(i * LANES * CHUNK_BYTES), words)
+            column = CHUNK * (lane + i * LANES)
+            store_global_b128(address + uint64(byte_offset(row, column, ROWS, WIDTH)), words)
 
     return quantize_rows_kernel
 
@@ -177,7 +187,7 @@ def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
 def make_quantize_columns(HEAD_DIM, ROWS, DTYPE):
     """The kernel for V; HEAD_DIM a multiple of 64, `threads_of` threads."""
     THREADS = threads_of(HEAD_DIM, ROWS)
-    PAIRS = HEAD_DIM // 2
+    PAIRS, WIDTH = HEAD_DIM // 2, width_of(ROWS)
     unpack, scale_of = _parts(DTYPE, THREADS)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
@@ -203,7 +213,6 @@ def make_quantize_columns(HEAD_DIM, ROWS, DTYPE):
             y[slot], y[CHUNK + slot] = pair[0], pair[1]
         inverse = scale_of(y, scales, b, head, tile, least, float32(1))
         address = global_address(tiles[b, head, tile])
-        address += uint64((chunk * HEAD_DIM + 2 * of_columns) * CHUNK)
         for i in range(2):
             for j in range(4):
                 at = 16 * i + 4 * j
@@ -213,7 +222,8 @@ def make_quantize_columns(HEAD_DIM, ROWS, DTYPE):
                     y[at + 2] * inverse,
                     y[at + 3] * inverse,
                 )
-            store_global_b128(address + uint64(CHUNK * i), words)
+            offset = byte_offset(2 * of_columns + i, CHUNK * chunk, HEAD_DIM, WIDTH)
+            store_global_b128(address + uint64(offset), words)
 
     return quantize_columns_kernel
 
@@ -291,15 +301,8 @@ def rotation(head_dim):
     signs = np.empty(head_dim)
     lanes = head_dim // VALUES
     for lane in range(lanes):
-        bits = int(_sign_bits_of(lane))
+        bits = sign_bits(lane)
         for i, j, half in np.ndindex(4, 4, 2):
             column = CHUNK * (lane + lanes * (i >> 1)) + 8 * (i & 1) + 2 * j + half
             signs[column] = 1 - 2 * (bits << (4 * i + j) >> (31 if half else 15) & 1)
     return signs[:, None] * matrix / np.sqrt(head_dim)
-
-
-def _sign_bits_of(lane):
-    with np.errstate(over="ignore"):
-        x = np.uint32(lane + 1) * np.uint32(0x9E3779B9)
-        x = (x ^ (x >> np.uint32(15))) * np.uint32(0x85EBCA6B)
-        return x ^ (x >> np.uint32(13))

@@ -30,16 +30,16 @@ the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). A descriptor of 
     bits 62–63   1: swizzled in rows of 128 bytes
 
 With 8-bit floats, e4m3, an instruction takes 32 columns of A instead of 16, and the rows of both
-matrices must lie along the sum. Their tiles here are not swizzled: made of chunks of 16 columns,
-each with all its rows of 16 bytes one after the other, they can be copied as they are, and 8 rows
-of a chunk lie in all 32 banks anyway. Bits 62–63 of the descriptor are 0, its leading byte offset
-is that from one chunk to the next, its stride byte offset 128. A in registers is
+matrices must lie along the sum. Blocks of their tiles may be narrower, so that a tile of any
+multiple of 32 columns is whole blocks: rows of `width` = 128, 64 or 32 bytes, with 1, 2 or 3 in
+bits 62–63 and 8 rows as the stride (`byte_offset`). A in registers is
 
               4 c' ... 4 c'+3    16+4 c' ... 16+4 c'+3      with c' = lane % 4
     row g     a0                 a2
     row g+8   a1                 a3
 
-which is not where a product's result lies: its columns must be counted anew (`slots`).
+which is not where a product's result lies: its columns must be counted anew
+(`quantize_fp8.slot_key`).
 
 PTX ISA: "Asynchronous warpgroup level matrix instructions".
 """
@@ -52,7 +52,7 @@ from fa_numba.tensor_core.ptx import Fragment, literal, statement, tied, written
 
 ROW_BYTES = 128  # of a block: 64 elements
 GROUP_BYTES = 8 * ROW_BYTES  # the rows over which the swizzle repeats
-CHUNK_BYTES = 16  # of a row, in a tile of 8-bit floats
+SWIZZLES = {128: 1, 64: 2, 32: 3}  # width of a row in a block: what a descriptor says
 
 
 def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
@@ -60,14 +60,23 @@ def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
     return (1 << 62) | (stride_bytes >> 4 << 32) | (leading_bytes >> 4 << 16)
 
 
-def chunk_descriptor_bits(num_rows):
-    """The same for a tile of 8-bit floats of `num_rows` rows."""
-    return (8 * CHUNK_BYTES >> 4 << 32) | (num_rows * CHUNK_BYTES >> 4 << 16)
+def narrow_descriptor_bits(width):
+    """The same for rows along the sum, in blocks of `width` bytes."""
+    return (SWIZZLES[width] << 62) | (8 * width >> 4 << 32) | (1 << 16)
 
 
 def column_bytes(col, num_rows):
     """Where column `col` begins in a matrix of `num_rows` rows."""
     return col // 64 * num_rows * ROW_BYTES + col % 64 * 2
+
+
+def byte_offset(row, col, num_rows, width):
+    """Where element [row, col], of 8 bits, lies in a tile of blocks of `width` columns.
+
+    Chunks of 16 bytes are swizzled among those of their row: what `layouts.swizzle` is for 128.
+    """
+    chunk = col % width // 16 ^ row * width // 128 % (width // 16)
+    return (col // width * num_rows + row) * width + chunk * 16 + col % 16
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -172,61 +181,65 @@ def wgmma_bf16_registers(typingctx, n, k, d, a, b):
 
 
 @intrinsic
-def wgmma_e4m3(typingctx, n, k, d, a, b):
+def wgmma_e4m3(typingctx, n, k, width, d, a, b):
     """d = A Bᵀ, e4m3, both in shared memory.
 
     Parameters
     ----------
-    n, k : int, compile-time constants
-        Multiples of 8 and of 32.
+    n, k, width : int, compile-time constants
+        Multiples of 8 and of 32; of a block of A, and of B.
     d : local array of n // 2 float32
         What it held is lost.
     a, b : uint64
-        Descriptors of A (64, k) and B (n, k), made with ``chunk_descriptor_bits(rows)``.
+        Descriptors of A (64, k) and B (n, k), made with ``narrow_descriptor_bits(width)``.
     """
-    rows = literal(n)
     lines = [".reg .pred add; .reg .b64 a, b;"]
     for col in range(0, literal(k), 32):
         lines += [
             f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
-            f"add.s64 a, <a>, {col * 64 >> 4}; add.s64 b, <b>, {col * rows >> 4};",
+            f"add.s64 a, <a>, {byte_offset(0, col, 64, literal(width)) >> 4};",
+            f"add.s64 b, <b>, {byte_offset(0, col, literal(n), literal(width)) >> 4};",
             f"{_instruction('e4m3', n, 32)} <d>, a, b, add, 1, 1;",
         ]
     return statement(
         "{ " + " ".join(lines) + " }",
         n=n,
         k=k,
-        d=written(d, rows // 2),
+        width=width,
+        d=written(d, literal(n) // 2),
         a=types.uint64,
         b=types.uint64,
     )
 
 
 @intrinsic
-def wgmma_e4m3_registers(typingctx, n, k, d, a, b):
-    """d += A Bᵀ, e4m3, A in registers, B in shared memory with its rows along the sum, too.
+def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
+    """d = A Bᵀ, e4m3, A in registers, B in shared memory with its rows along the sum, too.
 
     Parameters
     ----------
-    n, k : int, compile-time constants
+    n, k, width : int, compile-time constants
+        As in `wgmma_e4m3`.
     d : local array of n // 2 float32
+        What it held is lost.
     a : local array of k // 8 uint32
         For each 32 columns 4 registers of 4 e4m3.
     b : uint64
-        Descriptor of B (n, k), made with ``chunk_descriptor_bits(n)``.
+        Descriptor of B (n, k), made with ``narrow_descriptor_bits(width)``.
     """
-    rows = literal(n)
-    lines = [".reg .pred add; .reg .b64 b; setp.ne.b32 add, 1, 0;"]
+    lines = [".reg .pred add; .reg .b64 b;"]
     for col in range(0, literal(k), 32):
         lines += [
-            f"add.s64 b, <b>, {col * rows >> 4};",
+            f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
+            f"add.s64 b, <b>, {byte_offset(0, col, literal(n), literal(width)) >> 4};",
             f"{_instruction('e4m3', n, 32)} <d>, <a{col // 32}>, b, add, 1, 1;",
         ]
     return statement(
         "{ " + " ".join(lines) + " }",
         n=n,
         k=k,
-        d=tied(d, rows // 2),
+        width=width,
+        d=written(d, literal(n) // 2),
         a=Fragment(a, literal(k) // 8, parts=4),
         b=types.uint64,
     )
