@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 from benchmarks.timing import RESULTS
@@ -23,7 +24,15 @@ def load(question):
 
 
 def caption(record):
-    return f"{record['machine']}, {record['date']}, `{record['command']}`. {record['note']}."
+    where = "" if record["machine"] == usual_machine() else f"{record['machine']}, "
+    return f"{where}{record['date']}, `{record['command']}`. {record['note']}."
+
+
+def usual_machine():
+    """The one that most results are of."""
+    return Counter(load(path.stem)["machine"] for path in RESULTS.glob("*.json")).most_common(1)[0][
+        0
+    ]
 
 
 def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
@@ -177,6 +186,7 @@ def rendered(text):
     sections = {
         "engine": [engine_table()],
         "bench": [
+            f"Measured on an {usual_machine()}, where a table does not say otherwise.",
             pictures(("ladder", "TFLOP/s of each step of the ladder and of the libraries")),
             attention_table(),
             ladder_table(),
