@@ -7,6 +7,7 @@ from numba import cuda, float32, types, uint32
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
+from fa_numba import arrays, checks
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.tensor_core import flash_attn_bwd_tf32x3 as backward
 from fa_numba.tensor_core import flash_attn_tf32x3 as forward
@@ -101,3 +102,37 @@ def test_numpy_arrays_are_refused_with_a_way_out():
         forward.flash_attn_tf32x3(x, x, x)
     with pytest.raises(TypeError, match="flash_attn_bwd_tf32x3 is made of PTX.*flash_attn_simt"):
         backward.flash_attn_bwd_tf32x3(x, x, x, x, x, lse)
+
+
+X = np.zeros((1, 4, 2, 64), np.float32)
+
+
+def pretend(monkeypatch, cc):
+    """That NumPy arrays lie on a GPU of this compute capability."""
+    monkeypatch.setattr(checks, "_on_a_gpu", lambda *args: None)
+    monkeypatch.setattr(arrays, "compute_capability", lambda x: cc)
+    monkeypatch.setattr(arrays, "address_and_strides", lambda x: (x.ctypes.data, x.strides))
+
+
+@pytest.mark.parametrize(
+    "q, k, cc, error, message",
+    [
+        (X.astype(np.float16), X.astype(np.float16), (8, 0), TypeError, "q must be float32, got"),
+        (X[..., :6], X[..., :6], (8, 0), ValueError, "multiple of 4 up to 256 for f, got 6"),
+        (X, X[..., :60], (8, 0), ValueError, "k and v must have the head_dim of q, 64, got 60"),
+        (X[..., :12], X[:, :, :1, ::-1][..., :12], (8, 0), ValueError, "contiguous"),
+        (np.zeros((1, 4, 2, 66), np.float32)[..., :64],) * 2
+        + ((8, 0), ValueError, "q must have strides that are multiples of 16 bytes for f"),
+        (X, X, (7, 5), RuntimeError, "f needs a GPU of compute capability 8.0 or later, got 7.5; "
+         "flash_attn_simt runs on it"),
+    ],
+)  # fmt: skip
+def test_bad_input(monkeypatch, q, k, cc, error, message):
+    pretend(monkeypatch, cc)
+    with pytest.raises(error, match=message):
+        checks.check_tensor_core_float32(q, k, k, name="f", supported=AMPERE)
+
+
+def test_good_input(monkeypatch):
+    pretend(monkeypatch, (12, 0))
+    checks.check_tensor_core_float32(X, X, X, name="f", supported=AMPERE)
