@@ -22,6 +22,7 @@ from fa_numba.kv_cache import (
     beams,
     samples,
 )
+from fa_numba.tensor_core.flash_attn_fp8 import flash_attn_fp8
 
 
 class Call:
@@ -100,6 +101,8 @@ unsigned = Call(fa_numba.flash_attn_v2_unsigned, q=X, k=K, v=K)
 simt = Call(fa_numba.flash_attn_simt, q=X, k=K, v=K)
 fastest = Call(fa_numba.flash_attn, q=X, k=K, v=K)
 which = Call(fa_numba.which, q=X, k=K, v=K)
+fp8 = Call(flash_attn_fp8, q=X.astype(HALF), k=K.astype(HALF), v=K.astype(HALF))
+check_fp8 = Call(checks.check_fp8, q=ones(2, 5, 4, 64))
 block_sparse = Call(  # tiles of 4 × 4 make the mask 2 × 2
     fa_numba.flash_attn_v1, q=X, k=X, v=X, block_m=4, block_n=4, block_mask=ones(2, 2, dtype=bool)
 )
@@ -152,6 +155,9 @@ WRONG_TYPES = [
     (fastest, {"causal": 1}, "causal must be True or False, got 1"),
     (fastest, {"window_size": (3.0, 0)}, r"window_size\[0\] must be an integer, got 3.0"),
     (which, {"v": 3.0}, "v must be .* got float"),
+    (fp8, {"hadamard": 1}, "hadamard must be True or False, got 1"),
+    (fp8, {}, "q, k, v must be GPU arrays, got NumPy arrays: flash_attn_fp8 .* flash_attn_v2"),
+    (fp8, {"k": [[1.0]]}, "k must be .* got list"),
     (which, {"softmax_scale": "1"}, "softmax_scale must be a number or None, got str"),
     (attention, {"k": None}, "k must be .* got NoneType"),
     (attention, {"v": 3.0}, "v must be .* got float"),
@@ -378,6 +384,7 @@ WRONG_VALUES = [
         "k and v must have the head_dim of q, 8, got 9",
     ),
     (fastest, {"softcap": -1.0}, "softcap must be 0, or positive .*, got -1"),
+    (check_fp8, {"q": ones(2, 5, 4, 96)}, "q must have a head_dim of 64 or 128 .*, got 96"),
     (which, {"alibi_slopes": ones(3)}, "alibi_slopes must have one slope .* 4 heads of q, got 3"),
     # axes
     (attention, {"q": ones(5, 4, 8)}, r"q must have axes \(batch, seqlen_q, .*\(5, 4, 8\)"),
@@ -751,6 +758,7 @@ TABLE = [(*row[:2], TypeError, row[2]) for row in WRONG_TYPES]
 TABLE += [(*row[:2], ValueError, row[2]) for row in WRONG_VALUES]
 TABLE += [(*row[:2], OutOfPagesError, row[2]) for row in NO_PAGES]
 CALLS = [x for x in list(globals().values()) if isinstance(x, Call)]
+NEEDS_NOTHING = [call for call in CALLS if call not in (finish, fp8)]  # no request, no GPU
 
 
 @pytest.mark.parametrize(
@@ -767,7 +775,7 @@ def test_bad_input(call, changed, error, message):
     assert pickle.dumps(arguments) == before, "an input, a cache or a pool has been changed"
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if call is not finish], ids=repr)
+@pytest.mark.parametrize("call", NEEDS_NOTHING, ids=repr)
 def test_what_the_rows_change_is_good(call):
     call()
 

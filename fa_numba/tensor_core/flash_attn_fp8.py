@@ -393,6 +393,7 @@ def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
     RuntimeError
         On a GPU that has no wgmma.
     """
+    hadamard = checks.check_flag("hadamard", hadamard)
     out, lse, causal, scale = forward.prepare(
         "flash_attn_fp8", q, k, v, causal, softmax_scale, HOPPER, MAX_HEAD_DIM
     )
