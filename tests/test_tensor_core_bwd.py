@@ -23,6 +23,12 @@ from fa_numba.tensor_core.flash_attn_bwd_mma import (
     make_dq_mma,
     make_flash_attn_bwd_mma,
 )
+from fa_numba.tensor_core.flash_attn_bwd_persistent import (
+    flash_attn_bwd_persistent,
+    make_flash_attn_bwd_persistent,
+    shared_bytes,
+    takes_whole_heads,
+)
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
     flash_attn_bwd_wgmma,
     make_convert_dq,
@@ -91,11 +97,58 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
         assert code.registers <= stated_registers(kernel)
 
 
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, whole, mask, spilled_by_products",
+    [
+        (64, True, (True,), 4),
+        (64, False, (False, (100, 50)), 0),
+        (64, True, (False, (-1, -1), 30.0, True), 80),  # the caps' derivatives: 32 registers more
+        (96, False, (True,), 0),
+        (128, True, (True, (100, -1), 30.0, True), 16),
+        (128, False, (True,), 0),
+    ],
+)
+def test_persistent_kernels_stay_in_registers(head_dim, whole, mask, spilled_by_products):
+    x = types.Array(types.float16, 4, "C")
+    rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    causal, *rest = mask
+    counters = types.Array(types.int32, 1, "C")
+    slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
+    args = (*6 * (types.uint64,), rows, rows, dq_sum, x, *3 * (types.int32,), *2 * (types.float32,))
+    kernel = make_flash_attn_bwd_persistent(head_dim, whole, causal, "float16", *rest)
+    ptx = compile_ptx(kernel, (*args, slopes, counters), cc=HOPPER)
+    code = assemble(kernel, ptx, HOPPER)
+    opcodes = [i.opcode.split(".")[0] for i in code.instructions]
+    first = opcodes.index("HGMMA")
+    last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
+    products = opcodes[first:last]
+    assert products.count("STL") + products.count("LDL") <= spilled_by_products
+    assert code.spill_bytes <= 256  # nearly all of it of the producer, which has 24 registers
+    assert code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    report, _ = _ptxas(ptx, HOPPER)
+    assert "C75" not in report  # products serialised, setmaxnreg ignored
+
+
+def test_a_thread_block_of_persistent_fits_an_sm():
+    static = 64  # bytes of `work` and `turn`
+    assert max(shared_bytes(64), shared_bytes(128)) + static <= 227 * 1024
+
+
+def test_whole_heads_where_few_sms_stand_still():
+    assert [takes_whole_heads(n, 132) for n in (8, 100, 128, 132, 133, 256, 512)] == [
+        *(False, False, True, True, False, True, True)
+    ]
+
+
 def stated_registers(kernel):
     return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
-@pytest.mark.parametrize("backward", [flash_attn_bwd_wgmma, flash_attn_bwd_mma])
+@pytest.mark.parametrize(
+    "backward", [flash_attn_bwd_persistent, flash_attn_bwd_wgmma, flash_attn_bwd_mma]
+)
 def test_arrays_in_host_memory_are_refused(backward):
     x, lse = np.zeros((1, 4, 1, 64), np.float16), np.zeros((1, 1, 4), np.float32)
     with pytest.raises(TypeError, match=f"must be GPU arrays.*{backward.__name__} is made of PTX"):

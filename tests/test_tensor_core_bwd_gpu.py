@@ -1,7 +1,5 @@
 """The backward on tensor cores, its instructions first, on a real GPU: `pytest -m gpu`.
 
-These tests have not run yet; the kernels have, on cases like these.
-
 `-k small` keeps the cases that are small enough for compute-sanitizer.
 """
 
@@ -26,6 +24,7 @@ import tensor_core_bwd_kernels as kernels  # noqa: E402
 from fa_numba import reference  # noqa: E402
 from fa_numba.tensor_core import layouts  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -34,6 +33,7 @@ needs_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 each_function = pytest.mark.parametrize(
     "backward",
     [
+        pytest.param(flash_attn_bwd_persistent, marks=needs_hopper, id="persistent"),
         pytest.param(flash_attn_bwd_wgmma, marks=needs_hopper, id="wgmma"),
         pytest.param(flash_attn_bwd_mma, id="mma"),
     ],
@@ -55,6 +55,7 @@ SMALL = [
     (1, 200, 300, 4, 2, 96, True),
 ]
 LARGE = [
+    (1, 300, 300, 270, 135, 128, True),  # more heads than SMs
     (2, 1000, 1000, 3, 3, 128, True),
     (2, 1000, 1000, 3, 3, 64, True),
     (1, 2048, 2048, 2, 1, 128, False),
@@ -127,18 +128,27 @@ def test_vectors(rng, dtype):
     np.testing.assert_array_equal(total, want)
 
 
-@functools.cache
 def make_case(case, dtype):
     """Arguments on the GPU, the definition's gradients in float64, and those of plain code."""
+    return make_masked_case(case, dtype, ())
+
+
+@functools.cache
+def make_masked_case(case, dtype, mask):
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal = case
+    options = {"causal": causal, **dict(mask)}
+    if "alibi_slopes" in options:
+        options["alibi_slopes"] = slopes_of(num_heads)
     rng = np.random.default_rng(sum(case))
     kind = DTYPES[dtype]
     q, dout = (rng.standard_normal((batch, seqlen_q, num_heads, head_dim)) for _ in range(2))
     k, v = (rng.standard_normal((batch, seqlen_k, num_kv_heads, head_dim)) for _ in range(2))
     dout, q, k, v = (x.astype(kind) for x in (dout, q, k, v))
-    out, lse = reference.attention(q, k, v, causal=causal, dtype=kind)
-    want = reference.attention_bwd(dout, q, k, v, causal=causal)
-    plain = reference.attention_bwd(dout, q, k, v, causal=causal, dtype=kind)
+    if "softcap" in options:
+        q *= kind(8)  # scores that a cap bends
+    out, lse = reference.attention(q, k, v, **options, dtype=kind)
+    want = reference.attention_bwd(dout, q, k, v, **options)
+    plain = reference.attention_bwd(dout, q, k, v, **options, dtype=kind)
     args = [cupy.asarray(x) for x in (dout, q, k, v, out, lse.astype(np.float32))]
     return args, want, plain
 
@@ -163,6 +173,80 @@ def test_backward(backward, case, dtype, deterministic):
     again = backward(*args, **options)
     for x, y in list(zip(got, again, strict=True))[0 if deterministic else 1 :]:
         assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+ALL_MASKS = {"window_size": (90, 70), "softcap": 15.0, "alibi_slopes": True}
+MASKED = [
+    ({"window_size": (100, -1)}, "float16", (1, 300, 300, 2, 2, 64, True)),
+    ({"window_size": (30, 20)}, "bfloat16", (1, 333, 200, 4, 2, 128, False)),
+    ({"window_size": (-1, 0)}, "float16", (2, 200, 333, 2, 1, 64, False)),
+    ({"window_size": (40, -1)}, "float16", (1, 300, 300, 2, 1, 128, True)),
+    ({"softcap": 15.0}, "bfloat16", (2, 200, 333, 2, 1, 64, False)),
+    ({"softcap": 15.0}, "float16", (1, 300, 300, 2, 1, 128, True)),
+    ({"alibi_slopes": True}, "float16", (1, 300, 300, 2, 2, 64, True)),
+    ({"alibi_slopes": True}, "float16", (1, 333, 200, 4, 2, 128, False)),
+    (ALL_MASKS, "float16", (2, 200, 333, 4, 2, 128, False)),
+    (ALL_MASKS, "float16", (1, 333, 200, 2, 2, 64, True)),
+]
+
+
+def name_of_mask(x):
+    return x if isinstance(x, str) else "-".join(map(str, x))
+
+
+def slopes_of(num_heads):
+    return np.float32(2) ** -np.arange(1, num_heads + 1, dtype=np.float32)
+
+
+@needs_hopper
+@each_way
+@pytest.mark.parametrize("mask, dtype, case", MASKED, ids=name_of_mask)
+def test_masks_of_persistent_small(mask, dtype, case, deterministic):
+    args, want, plain = make_masked_case(case, dtype, tuple(mask.items()))
+    options = {"causal": case[-1], **mask, "deterministic": deterministic}
+    if "alibi_slopes" in mask:
+        options["alibi_slopes"] = cupy.asarray(slopes_of(case[3]))
+    got = flash_attn_bwd_persistent(*args, **options)
+    assert_right(got, want, plain)
+
+
+@needs_hopper
+@pytest.mark.parametrize(
+    "wrong, error, message",
+    [
+        ({"window_size": (-2, 0)}, ValueError, "window_size"),
+        ({"softcap": -1.0}, ValueError, "softcap must"),
+        ({"alibi_slopes": [1.0, 1.0]}, TypeError, "alibi_slopes must be a"),
+        ({"softmax_scale": 0.0}, ValueError, "softmax_scale must"),
+        ({"deterministic": 1}, TypeError, "deterministic must be"),
+        ({"head_dim": 136}, ValueError, "head_dim"),
+        ({"num_kv_heads": 3}, ValueError, "num_kv_heads"),
+    ],
+)
+def test_bad_input_of_persistent_small(wrong, error, message):
+    head_dim, num_kv_heads = wrong.get("head_dim", 64), wrong.get("num_kv_heads", 2)
+    wrong = {key: x for key, x in wrong.items() if key not in ("head_dim", "num_kv_heads")}
+    q = cupy.ones((1, 8, 4, head_dim), np.float16)
+    k = cupy.ones((1, 8, num_kv_heads, head_dim), np.float16)
+    lse = cupy.ones((1, 4, 8), np.float32)
+    with pytest.raises(error, match=message):
+        flash_attn_bwd_persistent(q, q, k, k, q, lse, **wrong)
+
+
+@needs_hopper
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("heads, deterministic", [(2, True), (264, False)])
+def test_same_bits_in_every_run_of_persistent(head_dim, heads, deterministic):
+    rng = np.random.default_rng(0)
+    shape = (1, 400, heads, head_dim)
+    dout, q, k, v = (cupy.asarray(rng.standard_normal(shape).astype(np.float16)) for _ in range(4))
+    lse = cupy.asarray(rng.standard_normal((1, heads, 400)).astype(np.float32) + 9)
+    options = {"causal": True, "deterministic": deterministic}
+    first = flash_attn_bwd_persistent(dout, q, k, v, q, lse, **options)
+    for _ in range(20):
+        again = flash_attn_bwd_persistent(dout, q, k, v, q, lse, **options)
+        for x, y in zip(first, again, strict=True):
+            assert (x.view(np.uint16) == y.view(np.uint16)).all()
 
 
 @each_function

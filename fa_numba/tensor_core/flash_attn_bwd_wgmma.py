@@ -116,7 +116,7 @@ def dq_shared_bytes(HEAD_DIM):
 
 
 @functools.cache
-def make_gradient_functions(BLOCK_M, pack):
+def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
     """What becomes of Sᵀ and dPᵀ, whose columns are BLOCK_M queries.
 
     Of each 8 columns a thread holds two, 8 j + 2 (lane % 4) and the next, in two rows, eight apart.
@@ -128,7 +128,8 @@ def make_gradient_functions(BLOCK_M, pack):
     exponentiate(s, lse_rows, scale, lane)
         s becomes P = 2^(scale s − lse), lse to the base 2.
     differentiate(s, dp, delta_rows, p, ds, lane)
-        dS = P ∘ (dP − delta); P and dS in 16 bits, as A of the next products.
+        dS = P ∘ (dP − delta); P and dS in 16 bits, as A of the next products. With CAPPED times
+        what ds held, in float16: the derivative of a capped score.
     store_ds(ds, rows, lane)
         A warp's 16 rows of dSᵀ to shared memory, as stmatrix and the swizzle have it.
     """
@@ -155,6 +156,7 @@ def make_gradient_functions(BLOCK_M, pack):
     @fragment_function()
     def differentiate(s, dp, delta_rows, p, ds, lane):
         delta = cuda.local.array(2, float32)
+        factor = cuda.local.array(2, float32)
         for k in range(M16):
             for j in range(2):
                 load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)
@@ -162,6 +164,9 @@ def make_gradient_functions(BLOCK_M, pack):
                     p0, p1 = s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1]
                     dp0, dp1 = dp[2 * k + j, 2 * h], dp[2 * k + j, 2 * h + 1]
                     p[k, 2 * j + h] = pack(p0, p1)
+                    if CAPPED:
+                        vectors.unpack_f16x2(factor, ds[k, 2 * j + h])
+                        p0, p1 = p0 * factor[0], p1 * factor[1]
                     ds[k, 2 * j + h] = pack(p0 * (dp0 - delta[0]), p1 * (dp1 - delta[1]))
 
     @fragment_function()

@@ -38,6 +38,25 @@ def store_global_x4(typingctx, address, x):
 
 
 @intrinsic
+def load_global_x4_relaxed(typingctx, x, address):
+    """Load 16 bytes from where atomic additions are made, L2, never from an SM's own cache.
+
+    Parameters are those of `load_global_x4`.
+    """
+    return statement(
+        "ld.relaxed.gpu.global.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint64
+    )
+
+
+@intrinsic
+def store_global_x4_relaxed(typingctx, address, x):
+    """Store four float32 where atomic additions follow; parameters are those of `atomic_add_x4`."""
+    return statement(
+        "st.relaxed.gpu.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4)
+    )
+
+
+@intrinsic
 def atomic_add_x4(typingctx, address, x):
     """Add four neighbouring float32 to memory, each atomically, and go on (sm_90).
 

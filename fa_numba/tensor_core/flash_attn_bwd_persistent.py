@@ -1,0 +1,720 @@
+"""flash_attn_bwd_wgmma with thread blocks that stay, and take one tile of keys after the other.
+
+flash_attn_bwd_simt         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches
+flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches
+flash_attn_bwd_persistent   the next keys are on their way before these are done    <- this file
+
+In flash_attn_bwd_wgmma every tile of keys begins with a thread block's start and a wait for K, V
+and Q, and ends with stores that the next one waits for; and dQ needs a kernel before, which sets
+its sums to 0, and one after, which rounds them. Here
+
+- there is one thread block per SM, and it works through many tiles of keys. The producer goes on to
+  the next one's K, V and Q while the consumers are still at this one;
+- dK and dV go as K and V came: through shared memory, by TMA, while the next keys begin;
+- of the parts that make a tile of dQ, one for each tile of keys, the first one stores, the next
+  ones add, atomically and in any order, the last one adds what is there and rounds. Which one that
+  is, a counter in HBM says: a warp of its own asks it, and waits until the part's turn has come;
+- with deterministic=True a thread block takes all keys of a head, one tile after the other. Nobody
+  else adds to its dQ, and its parts always come in the same order. Sums in float32 are then needed
+  for as many heads as there are thread blocks, not for all.
+
+Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
+arXiv:2407.08608, section 3 and appendix B.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, int32, uint8, uint32, uint64
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.kernels import masks
+from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core.barriers import (
+    fence_async_proxy,
+    named_barrier_sync,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
+)
+from fa_numba.tensor_core.counters import counter_acquire, counter_release, counter_take
+from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
+    BLOCK_N,
+    CONSUMER_REGISTERS,
+    DQ_BYTES,
+    DS_FULL,
+    MAX_HEAD_DIM,
+    PRODUCER_REGISTERS,
+    STAGES,
+    THREADS,
+    make_gradient_functions,
+    make_prepare_rows,
+    make_store_gradient,
+    padded,
+    products_of,
+    tile_rows,
+)
+from fa_numba.tensor_core.forward import HOPPER, LOG2_E
+from fa_numba.tensor_core.fragments import MASKED, fragment_function, make_cap_tile
+from fa_numba.tensor_core.ldmatrix import stmatrix_x4
+from fa_numba.tensor_core.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.tensor_core.products import hold
+from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.tensor_maps import tensor_map
+from fa_numba.tensor_core.tma import (
+    make_load_tile,
+    tma_store_4d,
+    tma_store_commit,
+    tma_store_wait_read,
+)
+from fa_numba.tensor_core.vectors import (
+    atomic_add_x4,
+    bulk_load,
+    load_global_x4_relaxed,
+    store_global_x4_relaxed,
+)
+from fa_numba.tensor_core.wgmma import (
+    descriptor,
+    descriptor_bits,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_with,
+)
+
+SLOTS = 2  # of K: the next keys are there before these are done
+MIN_SHARE = 0.9  # of the SMs that work, on average, where each takes whole heads
+N_SHIFT = BLOCK_N.bit_length() - 1
+TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # of the bytes of a tile's sums
+NEW, DONE = 1, 2  # bits: the first part of a tile of dQ, the last one
+
+
+def shared_bytes(HEAD_DIM):
+    """Shared memory that a thread block asks for."""
+    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
+    keys = (SLOTS + 2) * BLOCK_N * COLS  # K; V; dV on its way out
+    tiles = 2 * (keys + 2 * STAGES * BLOCK_M * COLS + 2 * BLOCK_M * BLOCK_N)
+    rows = 2 * STAGES * BLOCK_M * 4
+    barriers = mbarrier.BYTES * (2 * SLOTS + 5 + 4 * STAGES)
+    return tiles + rows + barriers + wgmma.GROUP_BYTES
+
+
+@functools.cache
+def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
+    """What becomes of Sᵀ, keys by BLOCK_M queries, before it is exponentiated.
+
+    As `fragments.make_bend_tile` and `make_mask_tile`, but that a row is a key. `position` is where
+    this lane's first key stands among the queries (`masks`); the columns begin at query m_start.
+
+    Returns
+    -------
+    unit_of(scale)
+        What one of s is worth in powers of 2, after `bend`.
+    bend(s, factor, m_start, position, slope, scale, lane)
+        Softcap, then ALiBi. `factor`, as A of a product, becomes the derivative of a capped score.
+    mask_tile(s, m_start, position, seqlen_q, lane)
+        What no query sees, or not this one, becomes MASKED.
+    """
+    M8, M16 = BLOCK_M // 8, BLOCK_M // 16
+    CAPPED, UNIT = SOFTCAP > 0, np.float32(SOFTCAP * LOG2_E)
+    left, right = WINDOW
+    LEFT, ONE_SIDED = left >= 0, CAUSAL or right == 0
+    first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    mask, *_ = make_gradient_functions(BLOCK_M, pack)
+    cap_tile = make_cap_tile(BLOCK_M)
+
+    @fragment_function()
+    def unit_of(scale):
+        return UNIT if CAPPED else scale
+
+    @fragment_function()
+    def bend(s, factor, m_start, position, slope, scale, lane):
+        if CAPPED:
+            cap_tile(s, scale / UNIT)
+            for k in range(M16):
+                for j in range(2):
+                    for h in range(2):
+                        t0, t1 = s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1]
+                        one = float32(1)
+                        factor[k, 2 * j + h] = pack(one - t0 * t0, one - t1 * t1)
+        if ALIBI:
+            slope *= float32(LOG2_E) / unit_of(scale)
+            for h in range(2):
+                distance = float32(m_start + 2 * (lane & 3) - position - 8 * h)
+                for j in range(M8):
+                    for c in range(2):
+                        away = distance + float32(8 * j + c)
+                        s[j, 2 * h + c] -= slope * (away if ONE_SIDED else abs(away))
+
+    @fragment_function()
+    def mask_tile(s, m_start, position, seqlen_q, lane):
+        first_row = position - (lane >> 2)  # of the warp
+        if first_row + 16 > seqlen_q or first_query(first_row + 15) > m_start:
+            for h in range(2):
+                row = position + 8 * h
+                first_seen = first_query(row) - m_start
+                mask(s, h, first_seen if row < seqlen_q else BLOCK_M + 8, lane)
+        if LEFT and m_start + BLOCK_M > end_query(first_row, seqlen_q):
+            for h in range(2):
+                end = end_query(position + 8 * h, seqlen_q) - m_start - 2 * (lane & 3)
+                for j in range(M8):
+                    for c in range(2):
+                        if 8 * j + c >= end:
+                            s[j, 2 * h + c] = MASKED
+
+    return unit_of, bend, mask_tile
+
+
+@functools.cache
+def make_store_tile(COLS, pack):
+    """store_tile(acc, rows, x_map, n, seqlen_k, head, b, lane, scale): 16 rows of a warp, by TMA.
+
+    acc times scale goes to rows n to n + 15 of the map's array, through shared memory at `rows`,
+    the warp's part of a tile of BLOCK_N rows. The copy is on its way when the function returns.
+    """
+    BLOCK_BYTES = BLOCK_N * wgmma.ROW_BYTES
+
+    @fragment_function()
+    def store_tile(acc, rows, x_map, n, seqlen_k, head, b, lane, scale):
+        fragment = cuda.local.array(4, uint32)
+        lane_row = rows + (lane & 15) * wgmma.ROW_BYTES
+        for j in range(COLS // 16):
+            for i in range(2):
+                for h in range(2):
+                    x, y = acc[2 * j + i, 2 * h], acc[2 * j + i, 2 * h + 1]
+                    fragment[2 * i + h] = pack(x * scale, y * scale)
+            chunk = ((2 * j & 7) + (lane >> 4)) ^ (lane & 7)
+            stmatrix_x4(lane_row + j // 4 * BLOCK_BYTES + (chunk << 4), fragment)
+        fence_async_proxy()
+        cuda.syncwarp()  # all rows are written: safe to copy
+        if lane == 0:
+            if n < seqlen_k:
+                for block in range((COLS + 63) // 64):
+                    tma_store_4d(x_map, 64 * block, n, head, b, rows + block * BLOCK_BYTES)
+            tma_store_commit()
+
+    return store_tile
+
+
+@functools.cache
+def make_flash_attn_bwd_persistent(
+    HEAD_DIM, WHOLE, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
+    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+
+    With WHOLE a thread block takes all keys of a head; else dQ is summed in any order. HEAD_DIM is
+    a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is not
+    looked at, and may be any scalar. All counters are 0 at first.
+    """
+    BLOCK_M = tile_rows(HEAD_DIM)
+    M_SHIFT = BLOCK_M.bit_length() - 1
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
+    NUM_BLOCKS = padded(HEAD_DIM) // 64  # of 64 columns, as TMA and wgmma have a tile
+    KV_BLOCK, Q_BLOCK = BLOCK_N * wgmma.ROW_BYTES, BLOCK_M * wgmma.ROW_BYTES  # bytes of one
+    KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
+    DS_BYTES = BLOCK_M // 64 * KV_BLOCK  # dSᵀ: its rows are keys, its columns queries
+    ROW_BYTES = BLOCK_M * 4  # of lse and delta
+    # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
+    BY_COLS = NUM_BLOCKS == 2
+    K_HALF, DS_HALF = (KV_BLOCK, 0) if BY_COLS else (0, KV_BLOCK)
+    BY_ROWS = descriptor_bits()  # rows lie along the sum
+    Q_BY_COLUMNS = descriptor_bits(Q_BLOCK)  # rows are the sum's
+    KV_BY_COLUMNS = descriptor_bits(KV_BLOCK)
+    S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
+    OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS // 2  # registers
+    BARRIER = mbarrier.BYTES
+    RING = STAGES * BARRIER
+    pack = forward.pack_of(DTYPE)
+    by_rows, by_columns, by_registers = products_of(DTYPE)
+    _, exponentiate, differentiate, store_ds = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
+    unit_of, bend, mask_tile = make_score_functions(
+        BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, forward.pack_of("float16")
+    )
+    store_tile = make_store_tile(COLS, pack)
+    store_dq = make_store_gradient(HEAD_DIM, 64, pack)
+    first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    load_tile = make_load_tile(NUM_BLOCKS)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def first_tile_of(position):
+        """The first tile of queries that sees keys from this position among them on."""
+        return int32(first_query(position) >> M_SHIFT)
+
+    @cuda.jit(device=True, forceinline=True)
+    def end_tile_of(position, seqlen_q):
+        """The last one, plus 1."""
+        end = end_query(position + BLOCK_N - 1, seqlen_q)
+        return int32((end + BLOCK_M - 1) >> M_SHIFT)
+
+    @cuda.jit(device=True, forceinline=True)
+    def num_parts_of(m_tile, shift, seqlen_k):
+        """Tiles of keys that some query of a tile sees: that many parts make its dQ."""
+        first = int32(m_tile * BLOCK_M - shift)
+        end = int32((end_key(first + BLOCK_M - 1, seqlen_k) + BLOCK_N - 1) >> N_SHIFT)
+        return int32(end - (first_key(first) >> N_SHIFT))
+
+    @fragment_function()
+    def put_dq(dq_acc, address, is_new, is_done, dq, b, m, head, first_col, lane, softmax_scale):
+        """This thread's numbers of a part of dQ: the first part begins sums, the last ends them."""
+        if is_done:
+            if not is_new:
+                before = cuda.local.array(DQ_SHAPE, float32)
+                for j in range(8):
+                    load_global_x4_relaxed(before[j], address + uint64(2048 * j))
+                for j in range(8):
+                    for r in range(4):
+                        dq_acc[j, r] += before[j, r]
+            store_dq(dq_acc, dq, b, m, head, first_col, lane, softmax_scale)
+        elif is_new:
+            for j in range(8):
+                store_global_x4_relaxed(address + uint64(2048 * j), dq_acc[j])
+        else:
+            for j in range(8):
+                atomic_add_x4(address + uint64(2048 * j), dq_acc[j])
+
+    @fragment_function()
+    def clear_dq(begin, end, dq, kv_head, group_size, b, dq_row, dq_col, lane):
+        """dQ of tiles of queries that see no key."""
+        nothing = cuda.local.array(DQ_SHAPE, float32)
+        for j in range(8):
+            for r in range(4):
+                nothing[j, r] = float32(0)
+        for head in range(int32(kv_head * group_size), int32((kv_head + 1) * group_size)):
+            for m_tile in range(begin, end):
+                m = int32(m_tile * BLOCK_M + dq_row)
+                store_dq(nothing, dq, b, m, head, dq_col, lane, float32(1))
+
+    # Numba computes in 64 bits wherever a number stands in the source. Registers are short here,
+    # so that what lives long is cut to 32.
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_bwd_persistent_kernel(
+        q_map,
+        k_map,
+        v_map,
+        dout_map,
+        dk_map,
+        dv_map,
+        lse_2,
+        delta,
+        dq_sum,
+        dq,
+        seqlen_k,
+        num_kv_heads,
+        group_size,
+        scale,
+        softmax_scale,
+        alibi_slopes,
+        counters,
+    ):
+        """A thread block works through tiles of keys, each with the queries of its heads.
+
+        grid      (at most one per SM,); warpgroup 0 loads, and asks for turns; the others compute
+        shared    k_tile (SLOTS, BLOCK_N, HEAD_DIM); v_tile, dv_tile (BLOCK_N, HEAD_DIM); q_tile,
+                  dout_tile (STAGES, BLOCK_M, HEAD_DIM); ds_tile (2, BLOCK_N, BLOCK_M), keys by
+                  queries, and in the end dK; in blocks of 64 columns, swizzled; lse_rows,
+                  delta_rows (STAGES, BLOCK_M); work (SLOTS, 4): which keys K are; turn (3,):
+                  whose turn a part of dQ is; barriers: full and empty for each stage of Q, and of
+                  dout, for each slot of K, and for V; turn asked and there, dQ put
+        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
+                  dq_acc (8, 4)
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, but for the tiles
+                  that see none of them; to dQ's sums as often; counters: the next tile of keys,
+                  and for each tile of queries parts begun, and 65536 times those put
+        paper     FlashAttention-2, Algorithm 2
+        budget    168 registers at the start, CONSUMER_REGISTERS after; one thread block per SM
+        """
+        work = cuda.shared.array((SLOTS, 4), int32)  # tile of keys, or −1: no more; head, batch
+        turn = cuda.shared.array(3, int32)  # of a part: tile of dq_sum, or −1; last; NEW, DONE
+        k_tile = uint32((shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00)
+        v_tile = uint32(k_tile + SLOTS * KV_BYTES)
+        dv_tile = uint32(v_tile + KV_BYTES)
+        q_tile = uint32(dv_tile + KV_BYTES)
+        dout_tile = uint32(q_tile + STAGES * Q_BYTES)
+        ds_tile = uint32(dout_tile + STAGES * Q_BYTES)
+        lse_rows = uint32(ds_tile + 2 * DS_BYTES)
+        delta_rows = uint32(lse_rows + STAGES * ROW_BYTES)
+        q_full = uint32(delta_rows + STAGES * ROW_BYTES)
+        dout_full = uint32(q_full + RING)
+        q_empty = uint32(q_full + 2 * RING)
+        dout_empty = uint32(q_full + 3 * RING)
+        k_full = uint32(q_full + 4 * RING)
+        k_empty = uint32(k_full + SLOTS * BARRIER)
+        v_full = uint32(k_empty + SLOTS * BARRIER)
+        v_empty = uint32(v_full + BARRIER)
+        turn_full = uint32(v_empty + BARRIER)
+        turn_asked = uint32(turn_full + BARRIER)
+        dq_put = uint32(turn_asked + BARRIER)
+
+        tid = cuda.threadIdx.x
+        warpgroup = tid >> 7
+        seqlen_q = int32(dq.shape[1])
+        num_n_tiles = int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT)
+        num_m_tiles = int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT)
+        shift = int32(seqlen_q - seqlen_k)  # from a key's number to its place among the queries
+
+        if tid == 0:
+            mbarrier_init(v_full, 1)
+            mbarrier_init(v_empty, 8)  # a lane of each warp arrives
+            mbarrier_init(turn_asked, 1)
+            mbarrier_init(turn_full, 1)
+            mbarrier_init(dq_put, 8)
+            for slot in range(SLOTS):
+                mbarrier_init(k_full + slot * BARRIER, 1)
+                mbarrier_init(k_empty + slot * BARRIER, 8)
+            for stage in range(STAGES):
+                mbarrier_init(q_full + stage * BARRIER, 1)
+                mbarrier_init(dout_full + stage * BARRIER, 1)
+                mbarrier_init(q_empty + stage * BARRIER, 8)
+                mbarrier_init(dout_empty + stage * BARRIER, 8)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+
+        if warpgroup == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0:
+                # A unit is what a thread block takes at once: a head, or a tile of keys.
+                units_per_head = uint32(1 if WHOLE else num_n_tiles)
+                heads = uint32(num_kv_heads)
+                num_units = uint32(units_per_head * heads * dq.shape[0])
+                stage, parity = uint32(0), uint32(1)  # "empty" of a new ring has parity 1
+                slot, k_parity = uint32(0), uint32(1)
+                unit = uint32(cuda.blockIdx.x)
+                while unit < num_units:
+                    of_head, rest = int32(unit % units_per_head), uint32(unit // units_per_head)
+                    kv_head, b = int32(rest % heads), int32(rest // heads)
+                    end = num_n_tiles if WHOLE else int32(of_head + 1)
+                    for n_tile in range(of_head, end):  # keys that many queries see come first
+                        n_start = int32(n_tile * BLOCK_N)
+                        full, tile = k_full + slot * BARRIER, k_tile + slot * KV_BYTES
+                        wait(k_empty + slot * BARRIER, k_parity)
+                        work[slot, 0] = n_tile
+                        work[slot, 1] = kv_head
+                        work[slot, 2] = b
+                        mbarrier_arrive_expect_tx(full, KV_BYTES)
+                        load_tile(tile, BLOCK_N, k_map, n_start, kv_head, b, full)
+                        wait(v_empty, slot ^ 1)  # of two slots: V's parity goes with them
+                        mbarrier_arrive_expect_tx(v_full, KV_BYTES)
+                        load_tile(v_tile, BLOCK_N, v_map, n_start, kv_head, b, v_full)
+                        slot = uint32(slot + 1)
+                        if slot == SLOTS:
+                            slot, k_parity = uint32(0), uint32(k_parity ^ 1)
+
+                        first_head = int32(kv_head * group_size)
+                        first_tile = first_tile_of(n_start + shift)
+                        end_tile = end_tile_of(n_start + shift, seqlen_q)
+                        for head in range(first_head, int32(first_head + group_size)):
+                            lse_source = global_address(lse_2[b, head])
+                            delta_source = global_address(delta[b, head])
+                            for m_tile in range(first_tile, end_tile):
+                                m_start = int32(m_tile * BLOCK_M)
+                                full, rows = q_full + stage * BARRIER, stage * ROW_BYTES
+                                wait(q_empty + stage * BARRIER, parity)
+                                mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
+                                tile = q_tile + stage * Q_BYTES
+                                load_tile(tile, BLOCK_M, q_map, m_start, head, b, full)
+                                source = lse_source + uint64(m_tile * ROW_BYTES)
+                                bulk_load(lse_rows + rows, source, ROW_BYTES, full)
+
+                                full = dout_full + stage * BARRIER
+                                wait(dout_empty + stage * BARRIER, parity)
+                                mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
+                                tile = dout_tile + stage * Q_BYTES
+                                load_tile(tile, BLOCK_M, dout_map, m_start, head, b, full)
+                                source = delta_source + uint64(m_tile * ROW_BYTES)
+                                bulk_load(delta_rows + rows, source, ROW_BYTES, full)
+                                stage = uint32(stage + 1)
+                                if stage == STAGES:
+                                    stage, parity = uint32(0), uint32(parity ^ 1)
+                    # Shuffled, ptxas takes it for the warp's, and has other registers for that.
+                    taken = cuda.shfl_sync(1, int32(counter_take(global_address(counters), 1)), 0)
+                    unit = uint32(taken + cuda.gridDim.x)
+                wait(k_empty + slot * BARRIER, k_parity)
+                work[slot, 0] = -1
+                mbarrier_arrive(k_full + slot * BARRIER)
+            elif tid == 32 and not WHOLE:  # for each part of dQ, one after the other
+                parity = uint32(0)
+                while True:
+                    wait(turn_asked, parity)
+                    tile, last = turn[0], turn[1]
+                    if tile < 0:
+                        break
+                    counter = global_address(counters) + uint64(4 + 4 * tile)
+                    ticket = int32(counter_take(counter, 1) & 0xFFFF)
+                    if ticket > 0:  # the first part must be there; all before the last
+                        num_done = last if ticket == last else int32(1)
+                        while int32(counter_acquire(counter) >> 16) < num_done:
+                            pass
+                    turn[2] = (NEW if ticket == 0 else 0) | (DONE if ticket == last else 0)
+                    mbarrier_arrive(turn_full)
+                    wait(dq_put, parity)
+                    counter_release(counter, 1 << 16)
+                    parity = uint32(parity ^ 1)
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            s = cuda.local.array(S_SHAPE, float32)
+            dp = cuda.local.array(S_SHAPE, float32)
+            p = cuda.local.array(P_SHAPE, uint32)
+            ds = cuda.local.array(P_SHAPE, uint32)
+            dq_acc = cuda.local.array(DQ_SHAPE, float32)
+            dk_acc = cuda.local.array(OUT_SHAPE, float32)
+            dv_acc = cuda.local.array(OUT_SHAPE, float32)
+
+            lane = int32(tid & 31)
+            half = int32(warpgroup - 1)
+            warp_row = int32(((tid >> 5) - 4) * 16)  # of the tile of keys
+            v_rows = descriptor(BY_ROWS, v_tile + half * (64 * wgmma.ROW_BYTES))
+            ds_columns = descriptor(KV_BY_COLUMNS, ds_tile + half * DS_HALF)
+            ds_rows = uint32(ds_tile + warp_row * wgmma.ROW_BYTES)
+            dq_offset = uint64(half * DQ_BYTES + (tid & 127) * 16)
+            dq_row = int32((0 if BY_COLS else 64 * half) + (warp_row & 63) + (lane >> 2))
+            dq_col = int32(64 * half if BY_COLS else 0)
+            unit = unit_of(scale)  # what one of s is worth
+
+            stage, parity = uint32(0), uint32(0)
+            slot, k_parity = uint32(0), uint32(0)  # V's parity is `slot`
+            turn_parity = uint32(0)
+            while True:
+                wait(k_full + slot * BARRIER, k_parity)
+                n_tile = work[slot, 0]
+                if n_tile < 0:
+                    break
+                first = int32(n_tile * BLOCK_N + shift)  # where the first key stands
+                position = int32(first + warp_row + (lane >> 2))  # this lane's, and 8 further on
+                k = uint32(k_tile + slot * KV_BYTES)
+                k_rows = descriptor(BY_ROWS, k + half * (64 * wgmma.ROW_BYTES))
+                k_columns = descriptor(KV_BY_COLUMNS, k + half * K_HALF)
+                first_tile, end_tile = first_tile_of(first), end_tile_of(first, seqlen_q)
+                for j in range(COLS // 8):
+                    for r in range(4):
+                        dk_acc[j, r] = float32(0)
+                        dv_acc[j, r] = float32(0)
+                new_from = done_until = int32(0)
+                if WHOLE:  # the tiles of queries that no keys before saw, that none after see
+                    if n_tile > 0:
+                        new_from = end_tile_of(first - BLOCK_N, seqlen_q)
+                    done_until = num_m_tiles
+                    if n_tile + 1 < num_n_tiles:
+                        done_until = first_tile_of(first + BLOCK_N)
+                if lane == 0:
+                    tma_store_wait_read(0)
+                cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
+
+                for i in range(group_size):
+                    head, b = int32(work[slot, 1] * group_size + i), work[slot, 2]
+                    slope = alibi_slopes[head] if ALIBI else float32(0)
+                    if WHOLE:
+                        address = global_address(dq_sum[cuda.blockIdx.x, i, first_tile])
+                    else:
+                        address = global_address(dq_sum[b, head, first_tile])
+                    address += dq_offset
+                    for m_tile in range(first_tile, end_tile):
+                        m_start = int32(m_tile * BLOCK_M)
+                        barrier, rows = uint32(stage * BARRIER), uint32(stage * ROW_BYTES)
+                        q = uint32(q_tile + stage * Q_BYTES)
+                        dout = uint32(dout_tile + stage * Q_BYTES)
+
+                        wait(q_full + barrier, parity)
+                        if not WHOLE and tid == 128:
+                            turn[0] = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
+                            turn[1] = int32(num_parts_of(m_tile, shift, seqlen_k) - 1)
+                            mbarrier_arrive(turn_asked)
+                        wgmma_fence()
+                        by_rows(BLOCK_M, COLS, BLOCK_N, s, k_rows, descriptor(BY_ROWS, q))
+                        wgmma_commit()  # Sᵀ = K Qᵀ                                   line 10
+                        wait(v_full, slot)
+                        wait(dout_full + barrier, parity)
+                        by_rows(BLOCK_M, COLS, BLOCK_N, dp, v_rows, descriptor(BY_ROWS, dout))
+                        wgmma_commit()  # dPᵀ = V doutᵀ                               line 13
+
+                        wgmma_wait(1, s, S_LENGTH)
+                        bend(s, ds, m_start, position, slope, scale, lane)
+                        mask_tile(s, m_start, position, seqlen_q, lane)
+                        exponentiate(s, lse_rows + rows, unit, lane)  # P             line 11
+                        wgmma_wait(0, dp, S_LENGTH)
+                        differentiate(s, dp, delta_rows + rows, p, ds, lane)  # dS    line 14
+
+                        wgmma_fence()
+                        by_registers(COLS, BLOCK_M, dv_acc, p, descriptor(Q_BY_COLUMNS, dout))
+                        wgmma_commit()  # dV += Pᵀ dout                               line 12
+                        store_ds(ds, ds_rows + stage * DS_BYTES, lane)
+                        fence_async_proxy()
+                        named_barrier_sync(DS_FULL, 256)  # all of dSᵀ is there
+                        wgmma_fence()
+                        ds_address = ds_columns + uint64(stage * (DS_BYTES >> 4))
+                        by_columns(64, BLOCK_N, dq_acc, ds_address, k_columns)
+                        wgmma_commit()  # dQ = dS K, half of it                       line 15
+                        # dK last: it runs while the threads put dQ into HBM.
+                        by_registers(COLS, BLOCK_M, dk_acc, ds, descriptor(Q_BY_COLUMNS, q))
+                        wgmma_commit()  # dK += dSᵀ Q                                 line 16
+
+                        wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                        if lane == 0:
+                            mbarrier_arrive(dout_empty + barrier)
+                        hold(dq_acc, 32)
+                        if WHOLE:
+                            is_new, is_done = m_tile >= new_from, m_tile < done_until
+                        else:
+                            wait(turn_full, turn_parity)
+                            turn_parity = uint32(turn_parity ^ 1)
+                            is_new, is_done = (turn[2] & NEW) != 0, (turn[2] & DONE) != 0
+                        head, b = int32(work[slot, 1] * group_size + i), work[slot, 2]
+                        m = int32(m_start + dq_row)
+                        put_dq(
+                            dq_acc,
+                            address,
+                            is_new,
+                            is_done,
+                            dq,
+                            b,
+                            m,
+                            head,
+                            dq_col,
+                            lane,
+                            softmax_scale,
+                        )
+                        if not WHOLE:
+                            cuda.syncwarp()  # the whole warp's part is put
+                            if lane == 0:
+                                mbarrier_arrive(dq_put)
+                        address += uint64(2 * DQ_BYTES)
+                        wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                        if lane == 0:
+                            mbarrier_arrive(q_empty + barrier)
+                        stage = uint32(stage + 1)
+                        if stage == STAGES:
+                            stage, parity = uint32(0), uint32(parity ^ 1)
+
+                wait(v_full, slot)  # also where no query sees these keys
+                n_warp = int32(work[slot, 0] * BLOCK_N + warp_row)
+                kv_head, b = work[slot, 1], work[slot, 2]
+                if n_tile == 0:
+                    unseen = min(first_tile, num_m_tiles)
+                    clear_dq(int32(0), unseen, dq, kv_head, group_size, b, dq_row, dq_col, lane)
+                if n_tile + 1 == num_n_tiles:
+                    unseen = max(end_tile, int32(0))
+                    clear_dq(unseen, num_m_tiles, dq, kv_head, group_size, b, dq_row, dq_col, lane)
+                cuda.syncwarp()  # `work` is read: safe to overwrite
+                if lane == 0:
+                    mbarrier_arrive(v_empty)
+                    mbarrier_arrive(k_empty + slot * BARRIER)
+                rows, one = dv_tile + warp_row * wgmma.ROW_BYTES, float32(1)
+                store_tile(dv_acc, rows, dv_map, n_warp, seqlen_k, kv_head, b, lane, one)
+                named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
+                store_tile(
+                    dk_acc, ds_rows, dk_map, n_warp, seqlen_k, kv_head, b, lane, softmax_scale
+                )
+                slot = uint32(slot + 1)
+                if slot == SLOTS:
+                    slot, k_parity = uint32(0), uint32(k_parity ^ 1)
+            if not WHOLE and tid == 128:
+                turn[0] = -1
+                mbarrier_arrive(turn_asked)
+            if lane == 0:
+                tma_store_wait_read(0)  # shared memory lives as long as the thread block
+
+    return flash_attn_bwd_persistent_kernel
+
+
+def takes_whole_heads(heads, num_sms):
+    """Is it quicker for a thread block to take a head than a tile of its keys?
+
+    As long as few SMs stand still while the last heads are computed.
+    """
+    rounds = ceil_div(heads, num_sms)
+    return heads >= MIN_SHARE * rounds * num_sms
+
+
+@arrays.replayed
+def flash_attn_bwd_persistent(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    deterministic=False,
+):
+    """FlashAttention, backward, by thread blocks that stay: float16 and bfloat16 on Hopper GPUs.
+
+    Parameters
+    ----------
+    dout, q, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
+        of 8, up to 128.
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    lse : GPU array of shape (batch, num_heads, seqlen_q), float32
+        out and lse are what any of the forward kernels returned for q, k, v and the same options.
+    causal : bool, default=False
+    window_size, softcap, alibi_slopes
+        As for `flash_attn_v2`.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+    deterministic : bool, default=False
+        The same bits in every run. By default that is so for dk and dv, and for dq where there are
+        enough heads to give each SM whole ones; else dq is summed in any order. If it must not be,
+        SMs without a head stand still.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
+        query heads that share a key head.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+    """
+    name = "flash_attn_bwd_persistent"
+    checks.check_bwd_tensor_core(
+        dout, q, k, v, out, lse, name=name, supported=HOPPER, max_head_dim=MAX_HEAD_DIM
+    )
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    causal, *rest = mask
+    deterministic = checks.check_flag("deterministic", deterministic)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    seqlen_k, num_kv_heads = k.shape[1:3]
+    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
+    scale = np.float32(softmax_scale * LOG2_E)
+    dtype, cols, block_m = arrays.dtype_name(q), padded(head_dim), tile_rows(head_dim)
+    m_tiles, n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, BLOCK_N)
+    heads, group_size, num_sms = batch * num_kv_heads, num_heads // num_kv_heads, arrays.num_sms(q)
+    whole = deterministic or takes_whole_heads(heads, num_sms)
+    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
+    if n_tiles == 0:
+        dq = arrays.full(q, q.shape, 0, q.dtype)
+
+    # Rows up to the end of the last tile, so that the copy engine finds them.
+    lse_2, delta = (arrays.empty(q, (batch, num_heads, m_tiles * block_m)) for _ in range(2))
+    grid = (ceil_div(m_tiles * block_m, 256 // (cols // 8)), num_heads, batch)
+    arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
+
+    units = heads if whole else n_tiles * heads
+    grid = (min(units, num_sms),)
+    tiles = (*grid, group_size, m_tiles) if whole else (batch, num_heads, m_tiles)
+    dq_sum = arrays.empty(q, (*tiles, block_m * cols))
+    counters = arrays.full(q, (1 + (0 if whole else batch * num_heads * m_tiles),), 0, np.int32)
+    maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
+    maps += tensor_map(dout, block_m), tensor_map(dk, 16), tensor_map(dv, 16)
+    kernel = make_flash_attn_bwd_persistent(head_dim, whole, causal, dtype, *rest)
+    sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(group_size)
+    args = *maps, lse_2, delta, dq_sum, dq, *sizes, scale, softmax_scale, slopes, counters
+    arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=shared_bytes(head_dim))
+    return dq, dk, dv
