@@ -5,7 +5,8 @@ instructions   mma, ldmatrix, cp_async; wgmma, products, tma, mbarrier, barriers
                of a statement.
 models         layouts: which lane holds which element, swizzles, descriptors, in NumPy
 parts          fragments: softmax on registers; tensor_maps; forward: what the launchers share
-the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent
+the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
+               head_dim flash_attn_padded
 backward       flash_attn_bwd_mma, flash_attn_bwd_wgmma
 
 A new kernel is run first with FA_NUMBA_BOUNDED_WAITS=1, so that a mistake cannot hang the GPU.
