@@ -58,6 +58,12 @@ def test_maps_do_not_pile_up_but_those_of_graphs_stay(made, monkeypatch):
     for x in kept:
         tensor_maps.tensor_map(x, 64)
     assert list(maps.known) == [x.data.ptr for x in kept[3:]]
+    assert list(maps.older) == [x.data.ptr for x in kept[:3]]
+    tensor_maps.tensor_map(kept[1], 64)
+    assert len(made) == 5 and kept[1].data.ptr in maps.known  # used again: it stays
+    tensor_maps.tensor_map(kept[0], 64)
+    tensor_maps.tensor_map(half(1, 1, 1, 64), 64)
+    assert len(made) == 6 and list(maps.older) == [x.data.ptr for x in (*kept[3:], kept[1])]
     assert list(tensor_maps._captured) == [first]
 
 

@@ -25,7 +25,8 @@ class Maps:
     """
 
     def __init__(self, device, *layout):
-        self.device, self.layout, self.known = device, layout, {}
+        self.device, self.layout = device, layout
+        self.known, self.older = {}, {}
 
     def at(self, address, capturing):
         """Address in global memory of the map of an array at `address`.
@@ -34,15 +35,19 @@ class Maps:
         """
         found = self.known.get(address)
         if found is None:
-            if len(self.known) >= MAX_MAPS:
-                self.known.clear()
-            encode = functools.partial(tma.encode_tensor_map, address, *self.layout)
-            array = launching.copy_at_once(encode, self.device)
-            found = self.known[address] = array.device_ctypes_pointer.value, array
+            found = self.older.get(address) or self._make(address)
+            if len(self.known) >= MAX_MAPS:  # what was used of late, for this call too, stays
+                self.known, self.older = {}, self.known
+            found = self.known.setdefault(address, found)  # another thread's, if that was first
         where, array = found
         if capturing:
             _captured[where] = array
         return where
+
+    def _make(self, address):
+        encode = functools.partial(tma.encode_tensor_map, address, *self.layout)
+        array = launching.copy_at_once(encode, self.device)
+        return array.device_ctypes_pointer.value, array
 
 
 _maps = functools.lru_cache(MAX_LAYOUTS)(Maps)
