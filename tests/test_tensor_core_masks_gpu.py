@@ -35,19 +35,21 @@ MASKS = {
     "all": {"window_size": (130, 200), "softcap": 5.0, "alibi": True},
     "causal-all": {"causal": True, "window_size": (200, -1), "softcap": 5.0, "alibi": True},
 }
+UNBENT = {"none": {}, "causal": {"causal": True}}
 # seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, dtype
 SHAPES = [
     (1, 1, 1, 1, 64, "float16"),
     (200, 333, 4, 2, 64, "float16"),
-    (333, 200, 2, 1, 128, "bfloat16"),  # rows that see no key
-    (700, 700, 2, 1, 128, "bfloat16"),
+    (333, 200, 2, 1, 128, "float16"),  # rows that see no key
+    (700, 700, 2, 1, 128, "float16"),
     (700, 900, 2, 2, 64, "float16"),
 ]
 CASES = [(mask, shape) for mask in MASKS for shape in SHAPES]
 CASES += [
     ("all", (129, 1000, 2, 1, 72, "float16")),
     ("causal-all", (300, 257, 2, 1, 112, "bfloat16")),
-    ("all", (300, 300, 3, 1, 128, "float16")),
+    ("all", (300, 300, 3, 1, 128, "bfloat16")),
+    ("all", (200, 300, 2, 1, 256, "float16")),
     ("causal-all", (300, 400, 3, 1, 64, "bfloat16")),
 ]
 
@@ -107,3 +109,90 @@ def test_softcap_of_any_size_of_scores(rng, scale):
     out, lse = flash_attn_persistent(*map(on_gpu, qkv), **mask)
     np.testing.assert_allclose(out.get(), out_ref, atol=2e-3)
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-4)
+
+
+# Lengths of the sequences: queries, keys; num_heads, num_kv_heads, head_dim, dtype.
+MIXED = (128, 1, 0, 300, 17), (128, 0, 5, 129, 400)
+PACKED = [
+    ((1,), (1,), 1, 1, 64, "float16"),
+    (*MIXED, 4, 2, 64, "float16"),
+    (*MIXED, 2, 1, 128, "float16"),
+    ((200,) * 40, tuple(range(0, 400, 10)), 2, 2, 128, "float16"),
+    ((1,) * 150, (1,) * 150, 2, 1, 64, "float16"),
+    ((1000, 3, 70), (1000, 3, 70), 4, 4, 128, "float16"),
+]
+PACKED_CASES = [(mask, case) for mask in ("none", "causal", "all") for case in PACKED]
+PACKED_CASES += [("causal-all", (*MIXED, 2, 2, 72, "bfloat16"))]
+
+
+def make_packed(rng, case, *, alibi=False, **mask):
+    """q, k, v, cu_seqlens_q, cu_seqlens_k, and the options."""
+    lengths_q, lengths_k, num_heads, num_kv_heads, head_dim, dtype = case
+    sizes = (lengths_q, num_heads), (lengths_k, num_kv_heads), (lengths_k, num_kv_heads)
+    q, k, v = (
+        rng.standard_normal((sum(lengths), heads, head_dim)).astype(DTYPES[dtype])
+        for lengths, heads in sizes
+    )
+    starts = [np.cumsum((0, *lengths), dtype=np.int32) for lengths in (lengths_q, lengths_k)]
+    if alibi:
+        mask["alibi_slopes"] = rng.uniform(-0.1, 0.5, num_heads).astype(np.float32)
+    return (q, k, v, *starts), mask
+
+
+def poison(like):
+    """NaN in the memory that the next array of this size is likely to get."""
+    cupy.full(like.nbytes, 0xFF, np.uint8)
+
+
+@pytest.mark.parametrize("mask, case", PACKED_CASES)
+def test_packed_sequences(rng, mask, case):
+    packed, options = make_packed(rng, case, **(MASKS | UNBENT)[mask])
+    on = {name: on_gpu(x) for name, x in options.items()}
+    arguments = [on_gpu(x) for x in packed]
+    poison(arguments[0])
+    got = out, lse = flash_attn_persistent_varlen(*arguments, **on)
+    q, k, v, starts_q, starts_k = packed
+    for b in range(len(starts_q) - 1):
+        rows, keys = slice(*starts_q[b : b + 2]), slice(*starts_k[b : b + 2])
+        if rows.start < rows.stop:
+            qkv = q[None, rows], k[None, keys], v[None, keys]
+            assert_right((out[None, rows], lse[None, :, rows]), qkv, options)
+    for _ in range(20):
+        again = flash_attn_persistent_varlen(*arguments, **on)
+        for x, y in zip(got, again, strict=True):
+            assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sequence_of_nan_reaches_no_other(rng, causal):
+    (q, k, v, starts_q, starts_k), _ = make_packed(rng, PACKED[1])
+    starts = on_gpu(starts_q), on_gpu(starts_k)
+    want = flash_attn_persistent_varlen(*map(on_gpu, (q, k, v)), *starts, causal=causal)
+    for b in range(len(starts_q) - 1):
+        spoilt = [x.copy() for x in (q, k, v)]
+        rows, keys = slice(*starts_q[b : b + 2]), slice(*starts_k[b : b + 2])
+        spoilt[0][rows], spoilt[1][keys], spoilt[2][keys] = np.nan, np.nan, np.nan
+        out, lse = flash_attn_persistent_varlen(*map(on_gpu, spoilt), *starts, causal=causal)
+        others = np.ones(len(q), bool)
+        others[rows] = False
+        for x, y in ((out, want[0]), (lse.T, want[1].T)):
+            np.testing.assert_array_equal(x.get()[others], y.get()[others])
+        if not causal and keys.start < keys.stop:
+            assert np.isnan(out.get()[rows]).all()
+
+
+def test_packed_arrays_may_be_strided_and_torchs(rng):
+    torch = pytest.importorskip("torch")
+    packed, _ = make_packed(rng, PACKED[1])
+    want, _ = flash_attn_persistent_varlen(*map(on_gpu, packed))
+    q, k, v, *starts = (torch.as_tensor(x, device="cuda") for x in packed)
+    wide = torch.cat([k, v], dim=-1)
+    out, lse = flash_attn_persistent_varlen(q, wide[..., :64], wide[..., 64:], *starts)
+    assert isinstance(out, torch.Tensor) and lse.shape == (4, len(q))
+    assert (out.cpu().numpy() == want.get()).all()
+
+
+def test_no_keys_at_all(rng):
+    packed, _ = make_packed(rng, ((3, 4), (0, 0), 2, 1, 64, "float16"))
+    out, lse = flash_attn_persistent_varlen(*map(on_gpu, packed))
+    assert (out == 0).all() and (lse == -np.inf).all() and lse.shape == (2, 7)
