@@ -1,66 +1,75 @@
-"""How fast is the backward on tensor cores, beside FlashAttention-2 and cuDNN?
+"""How fast is the backward on tensor cores, beside FlashAttention-2 and cuDNN? And its options?
 
 Before anything is timed, the gradients of one head are compared with float64 at that size.
 """
 
 import itertools
 
-from benchmarks.bench_tensor_core import ROUNDING, TOKENS, WIDTH, relative_error
+from benchmarks.bench_tensor_core import ROUNDING, SEQLENS, TOKENS, WIDTH, relative_error
 from benchmarks.timing import save, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
+from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma
-from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws
+from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 
-DTYPES, HEAD_DIMS = ("float16", "bfloat16"), (64, 128)
-SEQLENS, CAUSAL = (512, 2048, 8192), (False, True)
-OURS = (flash_attn_bwd_mma, flash_attn_bwd_wgmma)
-REPEATS = 12
+HEAD_DIMS, CAUSAL = (64, 128), (False, True)
+STEPS = (flash_attn_bwd_mma, flash_attn_bwd_wgmma, flash_attn_bwd_persistent)
+CASES = (
+    *(("float16", *x, STEPS) for x in itertools.product(SEQLENS, HEAD_DIMS, CAUSAL)),
+    *(("bfloat16", *x, STEPS[-1:]) for x in itertools.product((2048, 8192), HEAD_DIMS, CAUSAL)),
+)
+WINDOW = 1024  # keys that a query sees
+OPTIONS = {
+    "deterministic": {"deterministic": True},
+    f"a window of {WINDOW}": {"window_size": (WINDOW - 1, 0)},
+    "softcap": {"softcap": 30.0},
+    "ALiBi": {"alibi_slopes": True},
+    "4 query heads for a head of K and V": {"group_size": 4},
+}
+OPTIONS_SEQLEN, OPTIONS_HEAD_DIM = 8192, 128  # float16, causal
+REPEATS = 7
 
 
 def main():
     rows = []
-    for dtype, head_dim, seqlen, causal in itertools.product(DTYPES, HEAD_DIMS, SEQLENS, CAUSAL):
+    for dtype, seqlen, head_dim, causal, ours in CASES:
         batch, num_heads = TOKENS // seqlen, WIDTH // head_dim
+        shape = batch, seqlen, num_heads, head_dim
         flops = 10 * batch * num_heads * seqlen**2 * head_dim * (0.5 if causal else 1)
-        for name, function, error in functions(dtype, batch, seqlen, num_heads, head_dim, causal):
-            ms = time_ms(function, repeats=REPEATS)
-            rows.append(
-                {
-                    "kernel": name,
-                    "dtype": dtype,
-                    "head_dim": head_dim,
-                    "seqlen": seqlen,
-                    "causal": causal,
-                    "ms": round(ms, 4),
-                    "TFLOP/s": round(flops / ms / 1e9, 1),
-                    "error": float(f"{error:.2g}"),
-                }
-            )
+        for name, function, error in functions(dtype, shape, causal, ours):
+            row = {"kernel": name, "dtype": dtype, "head_dim": head_dim, "seqlen": seqlen}
+            rows.append({**row, "causal": causal, **timed(function, flops, error)})
+    rows += options()
     save(
         "tensor_core_bwd",
         rows,
         note=f"{TOKENS} tokens in all, num_heads * head_dim = {WIDTH}; FLOPs "
-        "10·batch·heads·seqlen²·head_dim, halved if causal; error: the largest of "
-        "‖x − float64‖ / ‖float64‖ for dq, dk, dv of one head",
+        "10·head_dim for each pair of a query and a key that it sees, causal half of all; error: "
+        "the largest of ‖x − float64‖ / ‖float64‖ for dq, dk, dv of one head",
     )
 
 
-def functions(dtype, batch, seqlen, num_heads, head_dim, causal):
+def timed(function, flops, error=None):
+    ms = time_ms(function, repeats=REPEATS)
+    found = {"ms": round(ms, 4), "TFLOP/s": round(flops / ms / 1e9, 1)}
+    return found if error is None else {**found, "error": float(f"{error:.2g}")}
+
+
+def functions(dtype, shape, causal, ours):
     """Yield (name, call without arguments, relative error) of ours, then of PyTorch's."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     torch.manual_seed(0)
-    shape = (batch, seqlen, num_heads, head_dim)
     dout, q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(4))
     want = definition(*(x[-1, :, -1] for x in (dout, q, k, v)), causal)
 
     def error_of(gradients):
         return max(relative_error(x[-1, :, -1], y) for x, y in zip(gradients, want, strict=True))
 
-    out, lse = flash_attn_ws(q, k, v, causal=causal)
-    for backward in OURS:
+    out, lse = flash_attn_persistent(q, k, v, causal=causal)
+    for backward in ours:
         call = lambda f=backward: f(dout, q, k, v, out, lse, causal=causal)  # noqa: E731
         error = error_of(call())
         assert error <= 4 * ROUNDING[dtype], f"{backward.__name__}, {dtype}, {shape}: {error}"
@@ -78,6 +87,36 @@ def functions(dtype, batch, seqlen, num_heads, head_dim, causal):
             out, inputs, dout.transpose(1, 2), retain_graph=True
         )
         yield name, call, error_of(call())
+
+
+def options():
+    """Rows of flash_attn_bwd_persistent with its options; the tests say that it is right."""
+    import torch
+
+    seqlen, head_dim = OPTIONS_SEQLEN, OPTIONS_HEAD_DIM
+    batch, num_heads = TOKENS // seqlen, WIDTH // head_dim
+    rows = []
+    for name, given in OPTIONS.items():
+        mask = dict(given)
+        kv_heads = num_heads // mask.pop("group_size", 1)
+        torch.manual_seed(0)
+        dout, q, k, v = (
+            torch.randn((batch, seqlen, heads, head_dim), device="cuda").half()
+            for heads in (num_heads, num_heads, kv_heads, kv_heads)
+        )
+        if "alibi_slopes" in mask:
+            mask["alibi_slopes"] = 0.5 ** torch.arange(1.0, num_heads + 1, device="cuda")
+        forward = {key: x for key, x in mask.items() if key != "deterministic"}
+        out, lse = flash_attn_persistent(q, k, v, causal=True, **forward)
+        keys = WINDOW * (seqlen - WINDOW / 2) if "window_size" in mask else seqlen**2 / 2
+        flops = 10 * batch * num_heads * keys * head_dim
+        call = lambda a=(dout, q, k, v, out, lse), m=mask: (  # noqa: E731
+            flash_attn_bwd_persistent(*a, causal=True, **m)
+        )
+        row = {"kernel": f"flash_attn_bwd_persistent, {name}", "dtype": "float16"}
+        row |= {"head_dim": head_dim, "seqlen": seqlen, "causal": True}
+        rows.append({**row, **timed(call, flops)})
+    return rows
 
 
 def definition(dout, q, k, v, causal):

@@ -216,7 +216,7 @@ def test_masks_of_persistent_small(mask, dtype, case, deterministic):
     [
         ({"window_size": (-2, 0)}, ValueError, "window_size"),
         ({"softcap": -1.0}, ValueError, "softcap must"),
-        ({"alibi_slopes": [1.0, 1.0]}, TypeError, "alibi_slopes must be a"),
+        ({"alibi_slopes": [1.0, 1.0]}, TypeError, "alibi_slopes must be"),
         ({"softmax_scale": 0.0}, ValueError, "softmax_scale must"),
         ({"deterministic": 1}, TypeError, "deterministic must be"),
         ({"head_dim": 136}, ValueError, "head_dim"),
