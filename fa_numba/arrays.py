@@ -28,6 +28,7 @@ LIBRARIES = {
     "numba": "Numba device array",
 }
 MAX_RECORDINGS = 1024  # calls that a function can do again
+_captured = []  # arrays that CUDA graphs write: CuPy's pool would give their memory to others
 NEW = object()  # stands for the recording of a call that has not been made before
 
 
@@ -221,7 +222,7 @@ def empty(like, shape, dtype=np.float32):
     -------
     array
     """
-    made = _empty(like, shape, dtype)
+    made = _kept_if_captured(_empty(like, shape, dtype))
     if recording := replay.current():
         recording.allocated(made, _AGAIN[library_of(like)].empty(tuple(shape), made.dtype))
     return made
@@ -242,10 +243,16 @@ def _empty(like, shape, dtype):
 
 def full(like, shape, value, dtype=np.float32):
     """An array like `empty` makes, every element set to `value`."""
-    made = _full(like, shape, value, dtype)
+    made = _kept_if_captured(_full(like, shape, value, dtype))
     if recording := replay.current():
         recording.allocated(made, _AGAIN[library_of(like)].full(tuple(shape), value, made.dtype))
     return made
+
+
+def _kept_if_captured(x):
+    if library_of(x) == "cupy" and is_capturing(x):
+        _captured.append(x)
+    return x
 
 
 def _full(like, shape, value, dtype):
@@ -449,6 +456,8 @@ def _do_again(recording, known, again):
             raise replay.RefusedError
     for step in recording.steps:
         step(known, stream)
+    if stream and not again.keeps_captured and again.is_capturing(stream):
+        _captured.extend(known[recording.num_arguments :])
     return recording.results(known)
 
 
@@ -469,6 +478,8 @@ class Again:
         which to allocate.
     is_capturing : callable
         Of the address of a stream.
+    keeps_captured : bool
+        True where the library itself keeps what is allocated during a capture.
     """
 
     place: Callable
@@ -477,6 +488,7 @@ class Again:
     empty: Callable
     full: Callable
     is_capturing: Callable
+    keeps_captured: bool
 
 
 def _empty_cupy(shape, dtype):
@@ -545,6 +557,7 @@ _AGAIN = {
         _empty_cupy,
         _full_cupy,
         lambda stream: bool(stream and sys.modules["cupy"].cuda.runtime.streamIsCapturing(stream)),
+        False,
     ),
     "torch": Again(
         _PLACE["torch"],
@@ -553,6 +566,7 @@ _AGAIN = {
         _empty_torch,
         _full_torch,
         lambda stream: sys.modules["torch"].cuda.is_current_stream_capturing(),
+        True,
     ),
 }
 

@@ -112,7 +112,7 @@ def fake_cupy(log):
         asarray=lambda x: CupyArray(x.copy(), log[-1][1], log),
         cuda=types.SimpleNamespace(
             get_current_stream=lambda: stream,
-            runtime=types.SimpleNamespace(getDevice=lambda: 0),
+            runtime=types.SimpleNamespace(getDevice=lambda: 0, streamIsCapturing=lambda stream: 0),
         ),
     )
 

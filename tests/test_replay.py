@@ -152,6 +152,19 @@ def test_without_the_short_way_nothing_is_replayed(gpu, monkeypatch):
     assert gpu.calls == 2
 
 
+def test_what_is_allocated_during_a_capture_is_kept(gpu, monkeypatch):
+    monkeypatch.setattr(arrays, "_captured", kept := [])
+    function = decorated(gpu)
+    x, y = cupy_array(2, 3), cupy_array(5)
+    for capturing in (0, 0, 1):  # a call, a replay, a captured replay
+        gpu.cupy.cuda.runtime.streamIsCapturing = lambda stream, answer=capturing: answer
+        assert not kept
+        results = function(x, y)
+    assert kept == list(results)
+    results = function(x, y, scale=2.5)  # a captured call
+    assert kept[2:] == list(results)
+
+
 def test_two_calls_with_other_scalars_do_not_mix(gpu):
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)

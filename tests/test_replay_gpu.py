@@ -165,6 +165,7 @@ def test_small_graphs_of_cupy(function, make, options):
         stream.begin_capture()
         results = function(*args, **options)
         graph = stream.end_capture()
+    others = [cupy.full(512, 7, np.uint8) for _ in range(2000)]  # not in the graph's memory
     for _ in range(2):
         for x, host in zip(args, make(rng), strict=True):
             x.set(host)
@@ -173,6 +174,7 @@ def test_small_graphs_of_cupy(function, make, options):
         graph.launch(stream)
         stream.synchronize()
         assert_same(results, function.__wrapped__(*args, **options))
+    assert (cupy.concatenate(others) == 7).all()
 
 
 @each_case
