@@ -34,6 +34,27 @@ def cp_async_16(typingctx, destination, source, num_bytes):
 
 
 @intrinsic
+def cp_async_4(typingctx, destination, source, num_bytes):
+    """Start to copy 4 bytes, or to write 0 where num_bytes is 0.
+
+    Parameters
+    ----------
+    destination : uint32
+        Address in shared memory, a multiple of 4.
+    source : uint64
+        Address in global memory, a multiple of 4; not looked at where num_bytes is 0.
+    num_bytes : uint32
+        0 or 4.
+    """
+    return statement(
+        "cp.async.ca.shared.global [<destination>], [<source>], 4, <num_bytes>;",
+        destination=types.uint32,
+        source=types.uint64,
+        num_bytes=types.uint32,
+    )
+
+
+@intrinsic
 def cp_async_commit(typingctx):
     """Close the copies that this thread started since the last call into a group."""
     return statement("cp.async.commit_group;")

@@ -26,7 +26,7 @@ from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import flash_attn_bwd, masks
 from fa_numba.tensor_core import tf32_tiles
 from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.cp_async import cp_async_commit, cp_async_wait
+from fa_numba.tensor_core.cp_async import cp_async_4, cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.forward import AMPERE, LOG2_E
 from fa_numba.tensor_core.ldmatrix import ldmatrix_x4
 from fa_numba.tensor_core.ptx import global_address, shared_address
@@ -137,7 +137,8 @@ def make_flash_attn_bwd_tf32x3(
     DS_START = (2 * KV_BYTES + 2 * STAGES * Q_BYTES) // 4  # in numbers
     LSE_START = DS_START + BLOCK_M * DS_ROW
     DELTA_START = LSE_START + STAGES * BLOCK_M
-    HALF_BYTE = 4 * (DELTA_START + STAGES * BLOCK_M)
+    LSE_BYTE, DELTA_BYTES = 4 * LSE_START, 4 * STAGES * BLOCK_M
+    HALF_BYTE = LSE_BYTE + 2 * DELTA_BYTES
     M8, OUT8 = BLOCK_M // 8, 4 * NUM_BLOCKS
     S_SHAPE, OUT_SHAPE, DQ_SHAPE = (1, M8, 4), (1, OUT8, 4), (4, 4)
     PARTS = BLOCK_M // 16 * NUM_BLOCKS  # of dQ: 16 rows, 32 columns
@@ -146,6 +147,12 @@ def make_flash_attn_bwd_tf32x3(
     add_product = tf32_tiles.make_add_product(HEAD_DIM, 1, BLOCK_M, blocks_at_once(HEAD_DIM))
     multiply_ds = make_multiply_ds(DS_ROW)
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_number(destination, x, b, head, m):
+        """Start to copy x[b, head, m]; 0 takes its place beyond x's end."""
+        source = global_address(x[b, head]) + uint64(m * x.strides[2])
+        cp_async_4(destination, source, 4 if m < x.shape[2] else 0)
 
     @cuda.jit(device=True, forceinline=True)
     def add_to_row(dq_part, h, dq, b, m, head, block, lane, factor):
@@ -179,7 +186,7 @@ def make_flash_attn_bwd_tf32x3(
                   that see none of them; to dQ as often, atomically; with ALIBI alibi_slopes in
                   every thread, for each tile
         paper     FlashAttention-2, Algorithm 2
-        budget    255 registers, one thread block per SM
+        budget    255 registers and, at HEAD_DIM 128, a few of them spilled; one thread block per SM
         """
         floats = cuda.shared.array(0, float32)
         k_tile = shared_address(cuda.shared.array(0, uint8))
@@ -225,14 +232,15 @@ def make_flash_attn_bwd_tf32x3(
             cp_async_wait(0)
             cuda.syncthreads()  # this stage is complete; everyone is done with the other and dS
             next_stage = stage ^ 1
-            next_lse, next_delta = ZERO, ZERO
             if turn < num_turns:
                 m = next_tile * BLOCK_M
                 copy_tile(q_tile + next_stage * Q_BYTES, BLOCK_M, q, b, m, next_head)
                 copy_tile(dout_tile + next_stage * Q_BYTES, BLOCK_M, dout, b, m, next_head)
+                if tid < BLOCK_M:
+                    row = LSE_BYTE + 4 * (next_stage * BLOCK_M + tid)
+                    copy_number(k_tile + row, lse, b, next_head, m + tid)
+                    copy_number(k_tile + row + DELTA_BYTES, delta, b, next_head, m + tid)
                 cp_async_commit()
-                if tid < BLOCK_M and m + tid < seqlen_q:
-                    next_lse, next_delta = lse[b, next_head, m + tid], delta[b, next_head, m + tid]
             if turn > 0:
                 slope = alibi_slopes[head] if ALIBI else ZERO
                 m_start = m_tile * BLOCK_M
@@ -277,10 +285,6 @@ def make_flash_attn_bwd_tf32x3(
                                 add_to_row(
                                     dq_part, h, dq, b, m + 8 * h, head, block, lane, softmax_scale
                                 )
-            if tid < BLOCK_M:
-                row = uint64(next_stage * BLOCK_M + tid)
-                floats[LSE_START + row] = next_lse
-                floats[DELTA_START + row] = next_delta
             head, m_tile, stage = next_head, next_tile, next_stage
             next_tile += 1
             if next_tile == end_tile:
@@ -410,6 +414,7 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
     return dq_tf32x3_kernel
 
 
+@arrays.replayed
 def flash_attn_bwd_tf32x3(
     dout,
     q,

@@ -210,6 +210,7 @@ def make_flash_attn_tf32x3(
     return flash_attn_tf32x3_kernel
 
 
+@arrays.replayed
 def flash_attn_tf32x3(
     q,
     k,
