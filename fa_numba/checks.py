@@ -262,6 +262,15 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
         check_aligned(x_name, x)
 
 
+def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+    """The same for a kernel that takes float32; out is read a number at a time."""
+    check_tensor_core_float32(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
+    check_bwd(dout, q, k, v, out, lse)
+    _strides_of_16_bytes("dout", dout, name)
+    for x_name, x in (("dout", dout), ("q", q), ("k", k), ("v", v)):
+        check_aligned(x_name, x)
+
+
 def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
     """Raise unless q, k, v are packed sequences, and these say where each begins and ends.
 

@@ -456,12 +456,9 @@ def flash_attn_bwd_tf32x3(
         On a GPU before Ampere, or with too little shared memory for these tiles.
     """
     name = "flash_attn_bwd_tf32x3"
-    checks.check_tensor_core_float32(
-        q, k, v, name=name, supported=AMPERE, max_head_dim=MAX_HEAD_DIM
+    checks.check_bwd_tensor_core_float32(
+        dout, q, k, v, out, lse, name=name, supported=AMPERE, max_head_dim=MAX_HEAD_DIM
     )
-    checks.check_bwd(dout, q, k, v, out, lse)
-    for x_name, x in (("q", q), ("k", k), ("v", v), ("dout", dout)):
-        checks.check_aligned(x_name, x)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
