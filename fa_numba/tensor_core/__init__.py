@@ -1,13 +1,14 @@
 """Tensor cores from Python: PTX instructions as functions, and attention kernels on them.
 
-instructions   mma, ldmatrix, cp_async; wgmma, products, tma, mbarrier, barriers; convert, vectors.
+instructions   mma, ldmatrix, cp_async; wgmma, products, tma, mbarrier, barriers, counters; convert,
+               vectors.
                One file for each family, one function for each instruction; `ptx` makes a function
                of a statement.
 models         layouts: which lane holds which element, swizzles, descriptors, in NumPy
 parts          fragments: softmax on registers; tensor_maps; forward: what the launchers share
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
                head_dim flash_attn_padded
-backward       flash_attn_bwd_mma, flash_attn_bwd_wgmma
+backward       flash_attn_bwd_mma, flash_attn_bwd_wgmma, flash_attn_bwd_persistent
 
 A new kernel is run first with FA_NUMBA_BOUNDED_WAITS=1, so that a mistake cannot hang the GPU.
 """

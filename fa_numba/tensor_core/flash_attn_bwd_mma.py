@@ -1,9 +1,9 @@
 """FlashAttention's backward pass by mma.sync, for GPUs since Ampere. Run on an H200 so far.
 
-flash_attn_bwd         a thread computes one score; S and dP once for dK and dV, once more for dQ
-flash_attn_bwd_simt    a thread computes tiles in registers; S and dP once
-flash_attn_bwd_mma     a warp multiplies tiles in registers; cp.async fetches       <- this file
-flash_attn_bwd_wgmma   four warps multiply tiles in shared memory; TMA fetches
+flash_attn_bwd_simt         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches  <- this file
+flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches
+flash_attn_bwd_persistent   the next keys are on their way before these are done
 
 A thread block owns 128 keys, each of eight warps 16 of them, and the tiles of queries pass by. For
 each tile a warp computes Sᵀ and dPᵀ with its keys as the rows, so that what comes of them, Pᵀ and
@@ -15,8 +15,7 @@ deterministic=True dQ has a kernel of its own.
 ldmatrix reads a tile by rows or, transposing each 8×8 piece, by columns. Q and dout are read both
 ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
 
-A head_dim below 64, or between 64 and 128, is padded to that with zeros; of those only 64 and 128
-themselves have run on a GPU so far.
+A head_dim below 64, or between 64 and 128, is padded to that with zeros.
 
 Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """

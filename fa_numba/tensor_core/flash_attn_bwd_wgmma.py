@@ -1,9 +1,9 @@
 """FlashAttention's backward pass on Hopper's tensor cores: wgmma, fed by the copy engine.
 
-flash_attn_bwd         a thread computes one score; S and dP once for dK and dV, once more for dQ
-flash_attn_bwd_simt    a thread computes tiles in registers; S and dP once
-flash_attn_bwd_mma     a warp multiplies tiles in registers; cp.async fetches
-flash_attn_bwd_wgmma   four warps multiply tiles in shared memory; TMA fetches      <- this file
+flash_attn_bwd_simt         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches
+flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches <- this file
+flash_attn_bwd_persistent   the next keys are on their way before these are done
 
 A thread block owns 128 keys, each of two warpgroups 64 of them, and the tiles of queries pass by.
 For each tile a warpgroup multiplies five times:
@@ -21,8 +21,7 @@ float32, atomically, in the order in which the registers hold it, 16 bytes to a 
 Atomic sums come in any order, so the last digits of dQ differ from run to run. With
 deterministic=True dQ has a kernel of its own, in which a thread block owns a tile of queries.
 
-A head_dim below 64, or between 64 and 128, is padded to that with zeros; of those only 64 and 128
-themselves have run on a GPU so far.
+A head_dim below 64, or between 64 and 128, is padded to that with zeros.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
