@@ -11,64 +11,96 @@ block: softmax needs shuffles and no barrier. P never leaves the registers, sinc
 lies as the next one wants its operand. Copies to shared memory go on while the warps compute: V
 arrives during Q Kᵀ, the next K during softmax and P V.
 
-On an H200 at n = 4096 it reaches 336 (288) TFLOP/s at head_dim 128 and 309 (284) at 64, where
-PyTorch's FlashAttention-2 has 359 (307) and 305 (286); float16, causal in brackets;
-benchmarks/results/tensor_core.json. It compiles for sm_80, and ran on sm_90 alone; a head_dim of
-256 is still to be seen there.
+With few registers left and every instruction between two products felt, most tiles do without
+what the online softmax does for a new maximum: see `make_lazy_softmax`.
+
+PERFORMANCE
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1 and section 3.3.
 """
 
 import functools
 
-from numba import cuda, float32, uint8, uint32, uint64
+from numba import cuda, float32, int32, uint8, uint32, uint64
 
-from fa_numba import arrays
+from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.forward import AMPERE
-from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
+from fa_numba.tensor_core.fragments import (
+    log_sum_exp,
+    make_bend_tile,
+    make_fragment_functions,
+    make_mask_tile,
+    over_quad_sum,
+)
+from fa_numba.tensor_core.lazy_softmax import make_lazy_softmax
 from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.vectors import load_shared_x4, store_global_x4, store_shared_b32
 
-THREADS = 128
+WARPS = 4
+THREADS = 32 * WARPS
 ROW_BYTES = 128  # a tile is made of blocks of 64 columns
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
+RESERVED_BYTES = 1024  # of shared memory, for each thread block, by the system
 
 
-def tile_sizes(head_dim):
+def tile_sizes(head_dim, *, bent=False, shared_memory=None):
     """(M_TILES, BLOCK_N), as large as leaves everything in registers.
 
     A warp owns M_TILES times 16 query rows, the thread block 4 times as many.
+
+    Parameters
+    ----------
+    head_dim : int
+    bent : bool, default=False
+        Whether softcap or ALiBi takes registers too.
+    shared_memory : int, default=None
+        Bytes that a thread block may ask for. Where two do not find room side by side, the tiles of
+        K and V are smaller. None: they find it.
     """
-    return (2, 64) if head_dim <= 64 else (2, 32) if head_dim <= 128 else (1, 32)
+    m_tiles, block_n = (2, 128) if head_dim <= 64 else (2, 64) if head_dim <= 128 else (1, 64)
+    if bent:
+        block_n //= 2
+    two = 2 * (shared_bytes(head_dim, m_tiles, block_n) + RESERVED_BYTES)
+    if shared_memory is not None and two > shared_memory + RESERVED_BYTES:
+        block_n = 32
+    return m_tiles, block_n
 
 
 def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    return (64 * M_TILES + 2 * BLOCK_N) * ceil_div(HEAD_DIM, 64) * ROW_BYTES
+    rows = (16 * WARPS * M_TILES + 2 * BLOCK_N) * ceil_div(HEAD_DIM, 64)
+    return (rows + 1) * ROW_BYTES  # one more, for the first to begin at a multiple of its length
 
 
 @functools.cache
-def make_flash_attn_mma(HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE):
+def make_flash_attn_mma(
+    HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
-    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16".
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument
+    alibi_slopes is not looked at, and may be any scalar.
     """
-    BLOCK_M = 64 * M_TILES
+    BLOCK_M = 16 * WARPS * M_TILES
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
+    D16, N16 = COLS // 16, BLOCK_N // 16
     NUM_BLOCKS = ceil_div(HEAD_DIM, 64)
     WHOLE_BLOCKS = HEAD_DIM % 64 == 0
-    Q_BYTES, KV_BYTES = (NUM_BLOCKS * rows * ROW_BYTES for rows in (BLOCK_M, BLOCK_N))
-    S_SHAPE = (M_TILES, BLOCK_N // 8, 4)
-    P_SHAPE = (M_TILES, BLOCK_N // 16, 4)
+    Q_BLOCK, KV_BLOCK = BLOCK_M * ROW_BYTES, BLOCK_N * ROW_BYTES  # bytes of 64 columns
+    Q_BYTES, KV_BYTES = NUM_BLOCKS * Q_BLOCK, NUM_BLOCKS * KV_BLOCK
+    S_SHAPE, P_SHAPE = (M_TILES, BLOCK_N // 8, 4), (M_TILES, N16, 4)
     OUT_SHAPE = (M_TILES, COLS // 8, 4)
     mma, pack = forward.mma_of(DTYPE), forward.pack_of(DTYPE)
-    clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
-    store_rows = make_store_rows(HEAD_DIM, pack)
-    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    clear, _, _, _, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
+    lazy_softmax = make_lazy_softmax(M_TILES, BLOCK_N, COLS, ALIBI)
+    mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
+    unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk):
@@ -78,133 +110,186 @@ def make_flash_attn_mma(HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE):
             for i in range(num_rows // ROWS_AT_ONCE):
                 r = i * ROWS_AT_ONCE
                 destination = tile + (block * num_rows + r) * ROW_BYTES
-                num_bytes = 16 if inside and row + r < seqlen else 0
+                num_bytes = 16 if inside and int32(row + r) < seqlen else 0
                 cp_async_16(
                     destination, source + uint64(r * row_stride + block * ROW_BYTES), num_bytes
                 )
 
     @cuda.jit(device=True, forceinline=True)
-    def chunk_address(rows, num_rows, chunk, lane_chunk):
-        """Of chunk `chunk`, an even number, or the one after it where lane_chunk says so."""
-        return rows + (chunk >> 3) * num_rows * ROW_BYTES + (((chunk & 7) ^ lane_chunk) << 4)
+    def multiply_q_k(s, q_row, k_row):
+        """S = Q Kᵀ. The addresses are this lane's for the first 16 columns of Q's and K's rows."""
+        a = cuda.local.array((2, M_TILES, 4), uint32)  # in turns, so that loads may run ahead
+        b = cuda.local.array((2, 2, 2), uint32)
+        for i in range(M_TILES):
+            for j in range(BLOCK_N // 8):
+                for r in range(4):
+                    s[i, j, r] = float32(0)
+        for d in range(D16):
+            for i in range(M_TILES):
+                at = (q_row ^ ((d & 3) << 5)) + (d >> 2) * Q_BLOCK + i * 16 * ROW_BYTES
+                ldmatrix_x4(a[d & 1, i], at)
+            for j in range(N16):
+                at = (k_row ^ ((d & 3) << 5)) + (d >> 2) * KV_BLOCK + j * 16 * ROW_BYTES
+                ldmatrix_x4(b[j & 1], at)
+                for i in range(M_TILES):
+                    mma(s[i, 2 * j], a[d & 1, i], b[j & 1, 0])
+                    mma(s[i, 2 * j + 1], a[d & 1, i], b[j & 1, 1])
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_p_v(acc, p, v_row):
+        """out <- out + P V."""
+        b = cuda.local.array((2, 2, 2), uint32)
+        for n in range(N16):
+            for j in range(D16):
+                at = (v_row ^ ((j & 3) << 5)) + (j >> 2) * KV_BLOCK + n * 16 * ROW_BYTES
+                ldmatrix_x4_trans(b[j & 1], at)
+                for i in range(M_TILES):
+                    mma(acc[i, 2 * j], p[i, n], b[j & 1, 0])
+                    mma(acc[i, 2 * j + 1], p[i, n], b[j & 1, 1])
+
+    @cuda.jit(device=True, forceinline=True)
+    def finish_rows(acc, m_i, l_i, lse, b, head, m, rows, lane, scale):
+        """lse, and out to the warp's rows of q_tile, `rows`; m is the first one's number."""
+        g = lane >> 2  # the row of each 8 that this lane has a part of
+        for i in range(M_TILES):
+            for h in range(2):
+                l = over_quad_sum(l_i[i, h])
+                inverse = float32(1) / l if l > float32(0) else float32(0)
+                r = 16 * i + 8 * h + g
+                row = rows + r * ROW_BYTES + ((lane & 3) << 2)
+                for j in range(HEAD_DIM // 8):  # out <- out / l_i                     line 12
+                    two = pack(acc[i, j, 2 * h] * inverse, acc[i, j, 2 * h + 1] * inverse)
+                    store_shared_b32(row + (j >> 3) * Q_BLOCK + (((j & 7) ^ g) << 4), two)
+                if lane & 3 == 0 and m + r < lse.shape[2]:  # lse <- m_i + log l_i     line 13
+                    lse[b, head, m + r] = log_sum_exp(m_i[i, h], l, scale)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_rows(rows, out, b, m, head, lane):
+        """The warp's rows of out from `rows`: eight lanes store 128 bytes of a row."""
+        x = cuda.local.array(4, float32)  # eight numbers of 16 bits
+        chunk = lane & 7
+        for i in range(4 * M_TILES):
+            r = 4 * i + (lane >> 3)
+            if m + r < out.shape[1]:
+                row = rows + r * ROW_BYTES + ((chunk ^ (r & 7)) << 4)
+                address = global_address(out[b, m + r, head]) + uint64(16 * chunk)
+                for block in range(NUM_BLOCKS):
+                    if WHOLE_BLOCKS or 64 * block + 8 * chunk < HEAD_DIM:
+                        load_shared_x4(x, row + block * Q_BLOCK)
+                        store_global_x4(address + uint64(block * ROW_BYTES), x)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 2))
-    def flash_attn_mma_kernel(q, k, v, out, lse, scale):
+    def flash_attn_mma_kernel(q, k, v, out, lse, scale, alibi_slopes):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); 128 threads, a warp has 16 · M_TILES rows
-        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM); in blocks of 64
-                  columns, swizzled
+        shared    q_tile (BLOCK_M, HEAD_DIM), at the end out; k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                  in blocks of 64 columns, swizzled
         private   s (M_TILES, BLOCK_N / 8, 4), p (M_TILES, BLOCK_N / 16, 4), acc (M_TILES,
-                  HEAD_DIM / 8, 4), fragments of Q, K and V; m_i, l_i, alpha for 2 · M_TILES rows
-        HBM       Q, out, lse once; K and V once per tile of queries
+                  HEAD_DIM / 8, 4), fragments of Q, K and V; m_i, l_i for 2 · M_TILES rows
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+                  of them sees
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, two thread blocks per SM
         """
-        q_tile = shared_address(cuda.shared.array(0, uint8))
+        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 127) & 0xFFFFFF80
         k_tile = q_tile + Q_BYTES
         v_tile = k_tile + KV_BYTES
 
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
         acc = cuda.local.array(OUT_SHAPE, float32)
-        q_fragment = cuda.local.array((M_TILES, 4), uint32)
-        kv_fragment = cuda.local.array((2, 2), uint32)
         m_i = cuda.local.array((M_TILES, 2), float32)
         l_i = cuda.local.array((M_TILES, 2), float32)
-        alpha = cuda.local.array((M_TILES, 2), float32)
+        offset = cuda.local.array((M_TILES, 2), float32)  # of scores, from ALiBi
 
         tid = cuda.threadIdx.x
         lane, warp_row = tid & 31, (tid >> 5) * (16 * M_TILES)
         head, b = cuda.blockIdx.y, cuda.blockIdx.z
         kv_head = head // (q.shape[2] // k.shape[2])
-        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        seqlen_q, seqlen_k = int32(q.shape[1]), int32(k.shape[1])
         # The last rows see the most keys under a causal mask: begun first, they do not end last.
         m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * BLOCK_M
-        m = m_start + warp_row + (lane >> 2)  # this lane's first row; the others 8, 16, ... on
-        position = m + seqlen_k - seqlen_q
-        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
+        first_position = m_start + seqlen_k - seqlen_q  # where the first row stands among the keys
+        position = first_position + warp_row + (lane >> 2)  # this lane's first row; then 8, ... on
+        n_begin = first_key(first_position) // BLOCK_N * BLOCK_N
+        n_end = end_key(first_position + BLOCK_M - 1, seqlen_k)
+        unit = unit_of(scale)  # what one of s is worth
+        slope = alibi_slopes[head] if ALIBI else float32(0)
 
         # What this thread copies: one chunk of 16 bytes in every 16th row of each block.
         row, chunk = tid >> 3, tid & 7
         to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
-        q_row = q[b, 0, head]
-        q_source = global_address(q_row) + uint64((m_start + row) * q.strides[1] + 16 * chunk)
-        k_source = global_address(k[b, 0, kv_head]) + uint64(row * k.strides[1] + 16 * chunk)
-        v_source = global_address(v[b, 0, kv_head]) + uint64(row * v.strides[1] + 16 * chunk)
+        m, n = m_start + row, n_begin + row
+        q_source = global_address(q[b, 0, head]) + uint64(m * q.strides[1] + 16 * chunk)
+        k_source = global_address(k[b, 0, kv_head]) + uint64(n * k.strides[1] + 16 * chunk)
+        v_source = global_address(v[b, 0, kv_head]) + uint64(n * v.strides[1] + 16 * chunk)
 
-        # What this lane addresses for ldmatrix: a row of Q, K and V, and one of two chunks.
-        q_rows = q_tile + (warp_row + (lane & 15)) * ROW_BYTES
-        k_rows = k_tile + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
-        v_rows = v_tile + (lane & 15) * ROW_BYTES
-        qv_chunk = (lane >> 4) ^ (lane & 7)
-        k_chunk = ((lane >> 3) & 1) ^ (lane & 7)
+        # What this lane addresses for ldmatrix: a row of Q, K and V, and of their first 16 columns
+        # one of two chunks. An exclusive or goes on to the next 16: tiles begin at a whole row.
+        q_rows = q_tile + warp_row * ROW_BYTES
+        place = (lane & 15) * ROW_BYTES + (((lane >> 4) ^ (lane & 7)) << 4)
+        q_row, v_row = q_rows + place, v_tile + place
+        k_row = k_tile + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
+        k_row = uint32(k_row + ((((lane >> 3) & 1) ^ (lane & 7)) << 4))
 
-        copy_tile(q_tile + to, BLOCK_M, q_source, q.strides[1], m_start + row, seqlen_q, chunk)
-        copy_tile(k_tile + to, BLOCK_N, k_source, k.strides[1], row, seqlen_k, chunk)
+        copy_tile(q_tile + to, BLOCK_M, q_source, q.strides[1], m, seqlen_q, chunk)
+        copy_tile(k_tile + to, BLOCK_N, k_source, k.strides[1], n, seqlen_k, chunk)
         cp_async_commit()
         for i in range(M_TILES):
             clear(acc[i], m_i[i], l_i[i])
 
-        for n_start in range(0, n_end, BLOCK_N):
-            copy_tile(v_tile + to, BLOCK_N, v_source, v.strides[1], n_start + row, seqlen_k, chunk)
+        for n_start in range(n_begin, n_end, BLOCK_N):
+            n = int32(n_start + row)
+            cp_async_wait(0)
+            cuda.syncthreads()  # k_tile, and at first q_tile, is complete; all are done with v_tile
+            copy_tile(v_tile + to, BLOCK_N, v_source, v.strides[1], n, seqlen_k, chunk)
             cp_async_commit()
-            cp_async_wait(1)
-            cuda.syncthreads()  # k_tile, and at first q_tile, are complete: safe to read
-
-            for i in range(M_TILES):  # S = Q Kᵀ                                        line 8
-                for j in range(BLOCK_N // 8):
-                    for r in range(4):
-                        s[i, j, r] = float32(0)
-            for d in range(COLS // 16):
-                for i in range(M_TILES):
-                    rows = q_rows + i * 16 * ROW_BYTES
-                    ldmatrix_x4(q_fragment[i], chunk_address(rows, BLOCK_M, 2 * d, qv_chunk))
-                for j in range(BLOCK_N // 16):
-                    rows = k_rows + j * 16 * ROW_BYTES
-                    ldmatrix_x4(kv_fragment, chunk_address(rows, BLOCK_N, 2 * d, k_chunk))
-                    for i in range(M_TILES):
-                        mma(s[i, 2 * j], q_fragment[i], kv_fragment[0])
-                        mma(s[i, 2 * j + 1], q_fragment[i], kv_fragment[1])
+            multiply_q_k(s, q_row, k_row)  #                                      line 8
 
             cp_async_wait(0)
             cuda.syncthreads()  # v_tile is complete; everyone is done with k_tile: overwrite it
             k_source += uint64(BLOCK_N * k.strides[1])
             v_source += uint64(BLOCK_N * v.strides[1])
-            n_next = n_start + BLOCK_N
-            if n_next < n_end:
+            if n_start + BLOCK_N < n_end:
                 copy_tile(
-                    k_tile + to, BLOCK_N, k_source, k.strides[1], n_next + row, seqlen_k, chunk
+                    k_tile + to, BLOCK_N, k_source, k.strides[1], n + BLOCK_N, seqlen_k, chunk
                 )
             cp_async_commit()
 
-            if n_next > end_key(position - (lane >> 2), seqlen_k):  # a key that a row misses
-                for i in range(M_TILES):
-                    for h in range(2):
-                        num_seen = end_key(position + 16 * i + 8 * h, seqlen_k) - n_start
-                        mask(s[i], h, num_seen, lane)
             for i in range(M_TILES):
-                online_softmax(s[i], m_i[i], l_i[i], alpha[i], scale)  # P = exp(S - m_i)  line 9
-                rescale(acc[i], alpha[i])
+                bend_tile(s[i], offset[i], n_start, position + 16 * i, slope, scale, lane)
+                mask_tile(s[i], n_start, position + 16 * i, seqlen_k, lane)
+            lazy_softmax(
+                s, offset, m_i, l_i, acc, unit
+            )  # P = exp(S - m_i)                    line 9
+            for i in range(M_TILES):
                 pack_p(s[i], p[i])
+            multiply_p_v(acc, p, v_row)  #                                           line 10
 
-            for n in range(BLOCK_N // 16):  # out <- alpha out + P V                   line 10
-                for j in range(COLS // 16):
-                    rows = v_rows + n * 16 * ROW_BYTES
-                    ldmatrix_x4_trans(kv_fragment, chunk_address(rows, BLOCK_N, 2 * j, qv_chunk))
-                    for i in range(M_TILES):
-                        mma(acc[i, 2 * j], p[i, n], kv_fragment[0])
-                        mma(acc[i, 2 * j + 1], p[i, n], kv_fragment[1])
-            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
-
-        for i in range(M_TILES):  # lines 12, 13
-            store_rows(acc[i], m_i[i], l_i[i], out, lse, b, m + 16 * i, head, lane, scale)
+        m = m_start + warp_row
+        if n_begin >= n_end:  # no key is seen: nobody has waited for Q, in whose place out comes
+            cp_async_wait(0)
+            cuda.syncthreads()
+        finish_rows(acc, m_i, l_i, lse, b, head, m, q_rows, lane, unit)
+        cuda.syncwarp()  # the warp's rows are written, of which it alone has read Q
+        store_rows(q_rows, out, b, m, head, lane)
 
     return flash_attn_mma_kernel
 
 
 @arrays.replayed
-def flash_attn_mma(q, k, v, *, causal=False, softmax_scale=None):
+def flash_attn_mma(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
     """FlashAttention-2, forward, by mma.sync: float16 and bfloat16 on GPUs since Ampere.
 
     Parameters
@@ -215,6 +300,8 @@ def flash_attn_mma(q, k, v, *, causal=False, softmax_scale=None):
         16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    window_size, softcap, alibi_slopes
+        As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
 
@@ -235,12 +322,18 @@ def flash_attn_mma(q, k, v, *, causal=False, softmax_scale=None):
     out, lse, causal, scale = forward.prepare(
         "flash_attn_mma", q, k, v, causal, softmax_scale, AMPERE
     )
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     if k.shape[1] == 0:  # out is 0, lse is −inf already
         return out, lse
     batch, seqlen_q, num_heads, head_dim = q.shape
-    m_tiles, block_n = tile_sizes(head_dim)
-    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, arrays.dtype_name(q))
-    grid = (ceil_div(seqlen_q, 64 * m_tiles), num_heads, batch)
+    causal, *rest = mask
+    _, softcap, alibi = rest
+    m_tiles, block_n = tile_sizes(
+        head_dim, bent=softcap > 0 or alibi, shared_memory=arrays.shared_bytes_per_block(q)
+    )
+    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, arrays.dtype_name(q), *rest)
+    grid = (ceil_div(seqlen_q, 16 * WARPS * m_tiles), num_heads, batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
-    arrays.launch(kernel, grid, (THREADS,), q, k, v, out, lse, scale, shared_bytes=size)
+    arguments = q, k, v, out, lse, scale, slopes
+    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return out, lse

@@ -1,0 +1,63 @@
+"""flash_attn_mma where there is no GPU: machine code for its options, tiles for smaller GPUs."""
+
+import re
+
+import pytest
+from numba import types
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
+
+from fa_numba.analysis.machine_code import compile_for, disassembler_available
+from fa_numba.tensor_core.flash_attn_mma import (
+    RESERVED_BYTES,
+    make_flash_attn_mma,
+    shared_bytes,
+    tile_sizes,
+)
+
+needs_compiler = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
+A100, RTX = 163 * 1024, 99 * 1024  # shared memory that a thread block may ask for
+TARGETS = (8, 0), (9, 0, "a")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, dtype, causal, window, softcap, alibi",
+    [
+        (64, "float16", True, (-1, -1), 0.0, False),
+        (128, "bfloat16", False, (-1, -1), 0.0, False),
+        (256, "float16", False, (-1, -1), 0.0, False),
+        (128, "float16", False, (100, 50), 30.0, True),
+        (64, "float16", True, (511, -1), 30.0, True),
+    ],
+)
+def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi):
+    m_tiles, block_n = tile_sizes(head_dim, bent=softcap > 0 or alibi)
+    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, dtype, window, softcap, alibi)
+    x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
+    slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
+    for code in compile_for(kernel, (x, x, x, x, lse, types.float32, slopes), TARGETS):
+        assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+        assert code.registers <= int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
+        # Each of S and P V has one for 16 × 8 × 16 numbers; the loop over the tiles is left.
+        assert code.counts["HMMA.16816.F32" if dtype == "float16" else "HMMA.16816.F32.BF16"] == (
+            2 * m_tiles * (block_n // 8) * (head_dim // 16)
+        )
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("bent", [False, True])
+def test_tiles_fit_smaller_gpus(head_dim, bent):
+    largest = tile_sizes(head_dim, bent=bent)
+    for shared_memory in (A100, RTX):
+        sizes = tile_sizes(head_dim, bent=bent, shared_memory=shared_memory)
+        size = shared_bytes(head_dim, *sizes)
+        assert size <= shared_memory
+        two_fit = 2 * (size + RESERVED_BYTES) <= shared_memory + RESERVED_BYTES
+        assert two_fit or (head_dim > 128 and shared_memory == RTX)
+        assert sizes == largest or sizes[1] < largest[1]
+    assert tile_sizes(128, shared_memory=A100) == (2, 64)
+    assert tile_sizes(128, shared_memory=RTX) == (2, 32)
