@@ -6,13 +6,14 @@ from numba import cuda, float32, types, uint8, uint32, uint64
 
 from fa_numba.tensor_core import products, vectors, wgmma
 from fa_numba.tensor_core.barriers import fence_async_proxy
+from fa_numba.tensor_core.counters import counter_acquire, counter_release, counter_take
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import products_of
 from fa_numba.tensor_core.mbarrier import fence_mbarrier_init, mbarrier_init, mbarrier_wait_bounded
 from fa_numba.tensor_core.mbarrier import mbarrier_arrive_expect_tx as expect
 from fa_numba.tensor_core.ptx import global_address, shared_address
 
 HOPPER = (9, 0, "a")
-u8, f32 = (types.Array(t, 1, "C") for t in (types.uint8, types.float32))
+u8, u32, f32 = (types.Array(t, 1, "C") for t in (types.uint8, types.uint32, types.float32))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -119,10 +120,25 @@ def bits_of(x):
     return one.view(uint32)[0]
 
 
+@cuda.jit
+def counters_kernel(counters, ticket_of, seen):
+    """Each thread block takes a ticket; the last one waits for all, and sees what they stored."""
+    first = global_address(counters)
+    ticket = counter_take(first, 1)
+    ticket_of[cuda.blockIdx.x] = ticket
+    counter_release(first + uint64(4), 1)
+    if ticket == cuda.gridDim.x - 1:
+        while counter_acquire(first + uint64(4)) < cuda.gridDim.x:
+            pass
+        for i in range(cuda.gridDim.x):
+            seen[i] = ticket_of[i]
+
+
 # name: (kernel, types of its arguments, target, what its machine code must contain)
 KERNELS = {
     "wgmma of rows": (make_wgmma_rows(64, 128, 128, 1, "float16"), (u8, u8, f32), HOPPER, "HGMMA"),
     "wgmma of columns": (make_wgmma_columns(64, 128, "bfloat16"), (u8, u8, f32), HOPPER, "HGMMA"),
     "red.v4": (make_vectors("float16"), (u8, f32), HOPPER, "RED"),
+    "counters": (counters_kernel, (u32, u32, u32), HOPPER, "ATOM"),
     "bulk copy": (make_vectors("bfloat16"), (u8, f32), HOPPER, "UBLKCP"),
 }

@@ -79,10 +79,10 @@ def as_tile(x):
     return tile.view(np.uint8)
 
 
-def run(kernel, threads, *args, shared_bytes=0):
-    """Launch one thread block; NumPy arrays come back changed."""
+def run(kernel, threads, *args, shared_bytes=0, num_blocks=1):
+    """Launch; NumPy arrays come back changed."""
     on_gpu = [cupy.asarray(x) for x in args]
-    kernel[1, threads, cuda.default_stream(), shared_bytes](*on_gpu)
+    kernel[num_blocks, threads, cuda.default_stream(), shared_bytes](*on_gpu)
     for x, changed in zip(args, on_gpu, strict=True):
         x[...] = changed.get()
 
@@ -126,6 +126,13 @@ def test_vectors(rng, dtype):
     want = total + 2 * x.astype(np.float32)
     run(kernels.make_vectors(dtype), 64, x.view(np.uint8), total)
     np.testing.assert_array_equal(total, want)
+
+
+def test_counters_small():
+    counters, ticket_of, seen = (np.zeros(n, np.uint32) for n in (2, 1000, 1000))
+    run(kernels.counters_kernel, 1, counters, ticket_of, seen, num_blocks=1000)
+    assert sorted(seen) == list(range(1000)) and (seen == ticket_of).all()
+    assert (counters == 1000).all()
 
 
 def make_case(case, dtype):
