@@ -9,6 +9,7 @@ parts          fragments: softmax on registers; tensor_maps; forward: what the l
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
                head_dim flash_attn_padded
 backward       flash_attn_bwd_mma, flash_attn_bwd_wgmma, flash_attn_bwd_persistent
+float32        tf32, tf32_tiles; flash_attn_tf32x3, flash_attn_bwd_tf32x3
 
 A new kernel is run first with FA_NUMBA_BOUNDED_WAITS=1, so that a mistake cannot hang the GPU.
 """
