@@ -22,7 +22,9 @@ from fa_numba.kernels.flash_attn_simt import flash_attn_simt
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.kernels.flash_decode_wide import flash_decode_wide
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
+from fa_numba.tensor_core.flash_attn_padded import flash_attn_padded
 from fa_numba.tensor_core.flash_attn_persistent import MAX_HEAD_DIM, flash_attn_persistent
+from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
 from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
@@ -109,34 +111,37 @@ def _few_queries(q, k, v, softmax_scale):
         raise ValueError(f"splits the keys, for at most {FEW_QUERIES} queries, got {q.shape[1]}")
 
 
-def _tensor_core(name, supported, max_head_dim=256, first=_anything):
-    def check(q, k, v, softmax_scale):
-        first(q, k, v, softmax_scale)
-        checks.check_tensor_core(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
+def _on_tensor_cores(function, check, supported, *, copies=False, few_queries=False, **limits):
+    """A candidate. `check` is that of its arrays; one that `copies` takes them from any address."""
+    name = function.__name__
+
+    def check_all(q, k, v, softmax_scale):
+        if few_queries:
+            _few_queries(q, k, v, softmax_scale)
+        check(q, k, v, name=name, supported=supported, **limits)
         checks.check_positive_scale(softmax_scale, q.shape[3])
-        for x_name, x in (("q", q), ("k", k), ("v", v)):
-            checks.check_aligned(x_name, x)
+        if not copies:
+            for x_name, x in (("q", q), ("k", k), ("v", v)):
+                checks.check_aligned(x_name, x)
 
-    return check
+    return Candidate(function, check_all, decodes=few_queries)
 
 
+_16_BITS, _PADDED = checks.check_tensor_core, checks.check_tensor_core_padded
+_WIDEST, _PERSISTENT = {"max_head_dim": checks.MAX_HEAD_DIM}, {"max_head_dim": MAX_HEAD_DIM}
 CANDIDATES = {
     candidate.name: candidate
     for candidate in (
         Candidate(flash_attn_v2, _anything),
         Candidate(flash_attn_simt, _anything),
-        Candidate(flash_attn_mma, _tensor_core("flash_attn_mma", AMPERE)),
-        Candidate(flash_attn_wgmma, _tensor_core("flash_attn_wgmma", HOPPER)),
-        Candidate(flash_attn_ws, _tensor_core("flash_attn_ws", HOPPER)),
-        Candidate(
-            flash_attn_persistent, _tensor_core("flash_attn_persistent", HOPPER, MAX_HEAD_DIM)
-        ),
+        _on_tensor_cores(flash_attn_tf32x3, checks.check_tensor_core_float32, AMPERE),
+        _on_tensor_cores(flash_attn_mma, _16_BITS, AMPERE, **_WIDEST),
+        _on_tensor_cores(flash_attn_wgmma, _16_BITS, HOPPER, **_WIDEST),
+        _on_tensor_cores(flash_attn_ws, _16_BITS, HOPPER, **_WIDEST),
+        _on_tensor_cores(flash_attn_persistent, _16_BITS, HOPPER, **_PERSISTENT),
+        _on_tensor_cores(flash_attn_padded, _PADDED, HOPPER, copies=True, **_PERSISTENT),
         Candidate(flash_decode_wide, _few_queries, decodes=True),
-        Candidate(
-            flash_decode_mma,
-            _tensor_core("flash_decode_mma", AMPERE, first=_few_queries),
-            decodes=True,
-        ),
+        _on_tensor_cores(flash_decode_mma, _16_BITS, AMPERE, few_queries=True, **_WIDEST),
     )
 }
 
