@@ -105,7 +105,7 @@ def test_kernel_stays_in_registers(head_dim, dtype, causal):
     consumers, block_n = flash_attn_fp8.tile_sizes(head_dim, causal)
     kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, consumers, block_n, causal, dtype)
     args = (*3 * [tiles], *3 * [scales], types.uint64, scales)
-    ptx = compile_ptx(kernel, (*args, types.int32, types.int32, types.float32), cc=HOPPER)
+    ptx = compile_ptx(kernel, (*args, *3 * [types.int32], types.float32), cc=HOPPER)
     code = assemble(kernel, ptx, HOPPER)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in _ptxas(ptx, HOPPER)[0]  # ptxas serialises products, or ignores setmaxnreg

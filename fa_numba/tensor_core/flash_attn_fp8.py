@@ -30,7 +30,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint8, uint32, uint64
 
 from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.persistent_tiling import choose_num_shares
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
@@ -64,6 +64,7 @@ from fa_numba.tensor_core.wgmma import (
     wgmma_wait_with,
 )
 
+NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: a tile of Q, which has a scale
 STAGES = 2  # of K, and of V
 SLOTS = 2  # of Q: the next queries are there before these are done
@@ -165,7 +166,7 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     pack = forward.pack_of(DTYPE)
     clear, mask, _, _, _ = make_fragment_functions(BLOCK_N, HEAD_DIM, pack)
     online_softmax, pack_p, add_tile = make_softmax(BLOCK_N, HEAD_DIM)
-    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    _, end_key, _ = masks.make_bounds(CAUSAL, NO_WINDOW)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
 
@@ -176,12 +177,10 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
         return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True)
-    def m_tile_of(step, num_m_tiles):
-        """The step-th tile of queries of a head; under a causal mask the last, the first, ..."""
-        if CAUSAL:
-            pair = step >> 1
-            return pair if step & 1 else num_m_tiles - 1 - pair
-        return step
+    def m_tile_of(step, share, num_shares, num_m_tiles):
+        """The step-th tile of queries of a share of a head, as `share_of` has it; or below 0."""
+        place = num_shares - 1 - share if step & 1 else share
+        return int32(num_m_tiles - 1 - step * num_shares - place)
 
     @cuda.jit(device=True, forceinline=True)
     def mask_tile(s, n_start, position, seqlen_k, lane):
@@ -197,7 +196,7 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_fp8_kernel(
-        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, scale
+        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, num_shares, scale
     ):
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
@@ -227,7 +226,7 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
 
         tid = cuda.threadIdx.x
         warpgroup = tid >> 7
-        num_heads, seqlen_q = lse.shape[1], lse.shape[2]
+        num_heads, seqlen_q = int32(lse.shape[1]), int32(lse.shape[2])
 
         if tid == 0:
             for slot in range(SLOTS):
@@ -244,20 +243,23 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
         if warpgroup == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
-                num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
-                # A unit is what a thread block takes at once: a tile of queries, or a pair.
-                num_parts = 2 if CAUSAL else 1
-                units_per_head = (num_m_tiles + num_parts - 1) // num_parts
-                num_units = units_per_head * num_heads * lse.shape[0]
+                num_m_tiles = int32((seqlen_q + BLOCK_M - 1) // BLOCK_M)
+                num_steps = int32((num_m_tiles + num_shares - 1) // num_shares)
+                num_units = int32(num_shares * num_heads * lse.shape[0])  # shares of all heads
+                num_blocks, this, last = cuda.gridDim.x, cuda.blockIdx.x, cuda.gridDim.x - 1
                 queries, tile = 0, 0  # passed so far; their places in the rings
-                for unit in range(cuda.blockIdx.x, num_units, cuda.gridDim.x):
-                    of_head, rest = unit % units_per_head, unit // units_per_head
+                for dealt in range(0, num_units, num_blocks):
+                    unit = int32(dealt + (last - this if dealt // num_blocks & 1 else this))
+                    if unit >= num_units:
+                        break
+                    share, rest = unit % num_shares, unit // num_shares
                     head, b = rest % num_heads, rest // num_heads
                     kv_head = head // group_size
                     k_tiles, v_tiles = global_address(k[b, kv_head]), global_address(v[b, kv_head])
-                    first_step = of_head * num_parts
-                    for step in range(first_step, min(first_step + num_parts, num_m_tiles)):
-                        m_start = m_tile_of(step, num_m_tiles) * BLOCK_M
+                    for step in range(num_steps):
+                        m_start = int32(m_tile_of(step, share, num_shares, num_m_tiles) * BLOCK_M)
+                        if m_start < 0:
+                            break
                         slot = queries % SLOTS
                         full = q_full + slot * BARRIER
                         wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
@@ -434,11 +436,12 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     _, seqlen_k, num_kv_heads, _ = k8.shape
     consumers, block_n = tile_sizes(head_dim, causal)
     kernel = make_flash_attn_fp8(head_dim, consumers, block_n, causal, arrays.dtype_name(out))
-    num_m_tiles = ceil_div(seqlen_q, Q_ROWS * consumers)
-    num_units = ceil_div(num_m_tiles, 2 if causal else 1) * num_heads * batch
-    grid = (min(num_units, arrays.num_sms(out)),)
+    cut = seqlen_q, seqlen_k, Q_ROWS * consumers, block_n, causal, NO_WINDOW
+    num_sms = arrays.num_sms(out)
+    num_shares = choose_num_shares(batch * num_heads, num_sms, *cut)
+    grid = (min(num_shares * batch * num_heads, num_sms),)
     tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
-    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
+    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_shares)
     out_map, size = tensor_map(out, 16), shared_bytes(head_dim, consumers, block_n)
     arguments = *tiles, *scales, out_map, lse, *sizes, scale
     arrays.launch(kernel, grid, (128 * (consumers + 1),), *arguments, shared_bytes=size)
