@@ -27,7 +27,6 @@ from fa_numba.tensor_core.flash_attn_bwd_persistent import (
     flash_attn_bwd_persistent,
     make_flash_attn_bwd_persistent,
     shared_bytes,
-    takes_whole_heads,
 )
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
     flash_attn_bwd_wgmma,
@@ -99,7 +98,7 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, whole, mask, spilled_by_products",
+    "head_dim, ordered, mask, spilled_by_products",
     [
         (64, True, (True,), 4),
         (64, False, (False, (100, 50)), 0),
@@ -109,14 +108,14 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
         (128, False, (True,), 0),
     ],
 )
-def test_persistent_kernels_stay_in_registers(head_dim, whole, mask, spilled_by_products):
+def test_persistent_kernels_stay_in_registers(head_dim, ordered, mask, spilled_by_products):
     x = types.Array(types.float16, 4, "C")
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     causal, *rest = mask
     counters = types.Array(types.int32, 1, "C")
     slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
     args = (*6 * (types.uint64,), rows, rows, dq_sum, x, *3 * (types.int32,), *2 * (types.float32,))
-    kernel = make_flash_attn_bwd_persistent(head_dim, whole, causal, "float16", *rest)
+    kernel = make_flash_attn_bwd_persistent(head_dim, ordered, causal, "float16", *rest)
     ptx = compile_ptx(kernel, (*args, slopes, counters), cc=HOPPER)
     code = assemble(kernel, ptx, HOPPER)
     opcodes = [i.opcode.split(".")[0] for i in code.instructions]
@@ -124,7 +123,7 @@ def test_persistent_kernels_stay_in_registers(head_dim, whole, mask, spilled_by_
     last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
     products = opcodes[first:last]
     assert products.count("STL") + products.count("LDL") <= spilled_by_products
-    assert code.spill_bytes <= 256  # nearly all of it of the producer, which has 24 registers
+    assert code.spill_bytes <= 320  # nearly all of it of the producer, which has 24 registers
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     report, _ = _ptxas(ptx, HOPPER)
@@ -134,12 +133,6 @@ def test_persistent_kernels_stay_in_registers(head_dim, whole, mask, spilled_by_
 def test_a_thread_block_of_persistent_fits_an_sm():
     static = 64  # bytes of `work` and `turn`
     assert max(shared_bytes(64), shared_bytes(128)) + static <= 227 * 1024
-
-
-def test_whole_heads_where_few_sms_stand_still():
-    assert [takes_whole_heads(n, 132) for n in (8, 100, 128, 132, 133, 256, 512)] == [
-        *(False, False, True, True, False, True, True)
-    ]
 
 
 def stated_registers(kernel):

@@ -242,13 +242,13 @@ def test_bad_input_of_persistent_small(wrong, error, message):
 
 @needs_hopper
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("heads, deterministic", [(2, True), (264, False)])
-def test_same_bits_in_every_run_of_persistent(head_dim, heads, deterministic):
+@pytest.mark.parametrize("heads", [2, 270])
+def test_same_bits_in_every_run_of_persistent(head_dim, heads):
     rng = np.random.default_rng(0)
     shape = (1, 400, heads, head_dim)
     dout, q, k, v = (cupy.asarray(rng.standard_normal(shape).astype(np.float16)) for _ in range(4))
     lse = cupy.asarray(rng.standard_normal((1, heads, 400)).astype(np.float32) + 9)
-    options = {"causal": True, "deterministic": deterministic}
+    options = {"causal": True, "deterministic": True}
     first = flash_attn_bwd_persistent(dout, q, k, v, q, lse, **options)
     for _ in range(20):
         again = flash_attn_bwd_persistent(dout, q, k, v, q, lse, **options)

@@ -15,9 +15,9 @@ its sums to 0, and one after, which rounds them. Here
 - of the parts that make a tile of dQ, one for each tile of keys, the first one stores, the next
   ones add, atomically and in any order, the last one adds what is there and rounds. Which one that
   is, a counter in HBM says: a warp of its own asks it, and waits until the part's turn has come;
-- with deterministic=True a thread block takes all keys of a head, one tile after the other. Nobody
-  else adds to its dQ, and its parts always come in the same order. Sums in float32 are then needed
-  for as many heads as there are thread blocks, not for all.
+- with deterministic=True that is decided beforehand: from the last keys to the first, which is also
+  the order in which they are begun. Under a causal mask the keys before then come to a tile of
+  queries just when these are done with it.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
@@ -89,7 +89,6 @@ from fa_numba.tensor_core.wgmma import (
 )
 
 SLOTS = 2  # of K: the next keys are there before these are done
-MIN_SHARE = 0.9  # of the SMs that work, on average, where each takes whole heads
 N_SHIFT = BLOCK_N.bit_length() - 1
 TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # of the bytes of a tile's sums
 NEW, DONE = 1, 2  # bits: the first part of a tile of dQ, the last one
@@ -204,13 +203,13 @@ def make_store_tile(COLS, pack):
 
 @functools.cache
 def make_flash_attn_bwd_persistent(
-    HEAD_DIM, WHOLE, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM, ORDERED, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
-    With WHOLE a thread block takes all keys of a head; else dQ is summed in any order. HEAD_DIM is
-    a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is not
-    looked at, and may be any scalar. All counters are 0 at first.
+    With ORDERED dQ is summed in the same order in every run. HEAD_DIM is a multiple of 8, DTYPE
+    "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is not looked at, and may be
+    any scalar. All counters are 0 at first.
     """
     BLOCK_M = tile_rows(HEAD_DIM)
     M_SHIFT = BLOCK_M.bit_length() - 1
@@ -256,11 +255,11 @@ def make_flash_attn_bwd_persistent(
         return int32((end + BLOCK_M - 1) >> M_SHIFT)
 
     @cuda.jit(device=True, forceinline=True)
-    def num_parts_of(m_tile, shift, seqlen_k):
-        """Tiles of keys that some query of a tile sees: that many parts make its dQ."""
-        first = int32(m_tile * BLOCK_M - shift)
-        end = int32((end_key(first + BLOCK_M - 1, seqlen_k) + BLOCK_N - 1) >> N_SHIFT)
-        return int32(end - (first_key(first) >> N_SHIFT))
+    def keys_of(m_tile, shift, seqlen_k):
+        """First and last of the tiles of keys that some query of a tile sees: its dQ's parts."""
+        position = int32(m_tile * BLOCK_M - shift)
+        end = end_key(position + BLOCK_M - 1, seqlen_k)
+        return int32(first_key(position) >> N_SHIFT), int32(((end + BLOCK_N - 1) >> N_SHIFT) - 1)
 
     @fragment_function()
     def put_dq(dq_acc, address, is_new, is_done, dq, b, m, head, first_col, lane, softmax_scale):
@@ -321,7 +320,7 @@ def make_flash_attn_bwd_persistent(
         shared    k_tile (SLOTS, BLOCK_N, HEAD_DIM); v_tile, dv_tile (BLOCK_N, HEAD_DIM); q_tile,
                   dout_tile (STAGES, BLOCK_M, HEAD_DIM); ds_tile (2, BLOCK_N, BLOCK_M), keys by
                   queries, and in the end dK; in blocks of 64 columns, swizzled; lse_rows,
-                  delta_rows (STAGES, BLOCK_M); work (SLOTS, 4): which keys K are; turn (3,):
+                  delta_rows (STAGES, BLOCK_M); work (SLOTS, 4): which keys K are; turn (4,):
                   whose turn a part of dQ is; barriers: full and empty for each stage of Q, and of
                   dout, for each slot of K, and for V; turn asked and there, dQ put
         private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
@@ -333,7 +332,8 @@ def make_flash_attn_bwd_persistent(
         budget    168 registers at the start, CONSUMER_REGISTERS after; one thread block per SM
         """
         work = cuda.shared.array((SLOTS, 4), int32)  # tile of keys, or −1: no more; head, batch
-        turn = cuda.shared.array(3, int32)  # of a part: tile of dq_sum, or −1; last; NEW, DONE
+        # Of a part of dQ: tile of dq_sum, or −1; last turn; its turn, where known; NEW, DONE.
+        turn = cuda.shared.array(4, int32)
         k_tile = uint32((shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00)
         v_tile = uint32(k_tile + SLOTS * KV_BYTES)
         dv_tile = uint32(v_tile + KV_BYTES)
@@ -381,66 +381,64 @@ def make_flash_attn_bwd_persistent(
         if warpgroup == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
-                # A unit is what a thread block takes at once: a head, or a tile of keys.
-                units_per_head = uint32(1 if WHOLE else num_n_tiles)
-                heads = uint32(num_kv_heads)
-                num_units = uint32(units_per_head * heads * dq.shape[0])
+                tiles, heads = uint32(num_n_tiles), uint32(num_kv_heads)
+                num_units = uint32(tiles * heads * dq.shape[0])
                 stage, parity = uint32(0), uint32(1)  # "empty" of a new ring has parity 1
                 slot, k_parity = uint32(0), uint32(1)
                 unit = uint32(cuda.blockIdx.x)
                 while unit < num_units:
-                    of_head, rest = int32(unit % units_per_head), uint32(unit // units_per_head)
+                    n_tile, rest = int32(unit % tiles), uint32(unit // tiles)
                     kv_head, b = int32(rest % heads), int32(rest // heads)
-                    end = num_n_tiles if WHOLE else int32(of_head + 1)
-                    for n_tile in range(of_head, end):  # keys that many queries see come first
-                        n_start = int32(n_tile * BLOCK_N)
-                        full, tile = k_full + slot * BARRIER, k_tile + slot * KV_BYTES
-                        wait(k_empty + slot * BARRIER, k_parity)
-                        work[slot, 0] = n_tile
-                        work[slot, 1] = kv_head
-                        work[slot, 2] = b
-                        mbarrier_arrive_expect_tx(full, KV_BYTES)
-                        load_tile(tile, BLOCK_N, k_map, n_start, kv_head, b, full)
-                        wait(v_empty, slot ^ 1)  # of two slots: V's parity goes with them
-                        mbarrier_arrive_expect_tx(v_full, KV_BYTES)
-                        load_tile(v_tile, BLOCK_N, v_map, n_start, kv_head, b, v_full)
-                        slot = uint32(slot + 1)
-                        if slot == SLOTS:
-                            slot, k_parity = uint32(0), uint32(k_parity ^ 1)
+                    if ORDERED:
+                        n_tile = int32(num_n_tiles - 1 - n_tile)
+                    n_start = int32(n_tile * BLOCK_N)
+                    full, tile = k_full + slot * BARRIER, k_tile + slot * KV_BYTES
+                    wait(k_empty + slot * BARRIER, k_parity)
+                    work[slot, 0] = n_tile
+                    work[slot, 1] = kv_head
+                    work[slot, 2] = b
+                    mbarrier_arrive_expect_tx(full, KV_BYTES)
+                    load_tile(tile, BLOCK_N, k_map, n_start, kv_head, b, full)
+                    wait(v_empty, slot ^ 1)  # of two slots: V's parity goes with them
+                    mbarrier_arrive_expect_tx(v_full, KV_BYTES)
+                    load_tile(v_tile, BLOCK_N, v_map, n_start, kv_head, b, v_full)
+                    slot = uint32(slot + 1)
+                    if slot == SLOTS:
+                        slot, k_parity = uint32(0), uint32(k_parity ^ 1)
 
-                        first_head = int32(kv_head * group_size)
-                        first_tile = first_tile_of(n_start + shift)
-                        end_tile = end_tile_of(n_start + shift, seqlen_q)
-                        for head in range(first_head, int32(first_head + group_size)):
-                            lse_source = global_address(lse_2[b, head])
-                            delta_source = global_address(delta[b, head])
-                            for m_tile in range(first_tile, end_tile):
-                                m_start = int32(m_tile * BLOCK_M)
-                                full, rows = q_full + stage * BARRIER, stage * ROW_BYTES
-                                wait(q_empty + stage * BARRIER, parity)
-                                mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
-                                tile = q_tile + stage * Q_BYTES
-                                load_tile(tile, BLOCK_M, q_map, m_start, head, b, full)
-                                source = lse_source + uint64(m_tile * ROW_BYTES)
-                                bulk_load(lse_rows + rows, source, ROW_BYTES, full)
+                    first_head = int32(kv_head * group_size)
+                    first_tile = first_tile_of(n_start + shift)
+                    end_tile = end_tile_of(n_start + shift, seqlen_q)
+                    for head in range(first_head, int32(first_head + group_size)):
+                        lse_source = global_address(lse_2[b, head])
+                        delta_source = global_address(delta[b, head])
+                        for m_tile in range(first_tile, end_tile):
+                            m_start = int32(m_tile * BLOCK_M)
+                            full, rows = q_full + stage * BARRIER, stage * ROW_BYTES
+                            wait(q_empty + stage * BARRIER, parity)
+                            mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
+                            tile = q_tile + stage * Q_BYTES
+                            load_tile(tile, BLOCK_M, q_map, m_start, head, b, full)
+                            source = lse_source + uint64(m_tile * ROW_BYTES)
+                            bulk_load(lse_rows + rows, source, ROW_BYTES, full)
 
-                                full = dout_full + stage * BARRIER
-                                wait(dout_empty + stage * BARRIER, parity)
-                                mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
-                                tile = dout_tile + stage * Q_BYTES
-                                load_tile(tile, BLOCK_M, dout_map, m_start, head, b, full)
-                                source = delta_source + uint64(m_tile * ROW_BYTES)
-                                bulk_load(delta_rows + rows, source, ROW_BYTES, full)
-                                stage = uint32(stage + 1)
-                                if stage == STAGES:
-                                    stage, parity = uint32(0), uint32(parity ^ 1)
+                            full = dout_full + stage * BARRIER
+                            wait(dout_empty + stage * BARRIER, parity)
+                            mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
+                            tile = dout_tile + stage * Q_BYTES
+                            load_tile(tile, BLOCK_M, dout_map, m_start, head, b, full)
+                            source = delta_source + uint64(m_tile * ROW_BYTES)
+                            bulk_load(delta_rows + rows, source, ROW_BYTES, full)
+                            stage = uint32(stage + 1)
+                            if stage == STAGES:
+                                stage, parity = uint32(0), uint32(parity ^ 1)
                     # Shuffled, ptxas takes it for the warp's, and has other registers for that.
                     taken = cuda.shfl_sync(1, int32(counter_take(global_address(counters), 1)), 0)
                     unit = uint32(taken + cuda.gridDim.x)
                 wait(k_empty + slot * BARRIER, k_parity)
                 work[slot, 0] = -1
                 mbarrier_arrive(k_full + slot * BARRIER)
-            elif tid == 32 and not WHOLE:  # for each part of dQ, one after the other
+            elif tid == 32:  # for each part of dQ, one after the other
                 parity = uint32(0)
                 while True:
                     wait(turn_asked, parity)
@@ -448,12 +446,14 @@ def make_flash_attn_bwd_persistent(
                     if tile < 0:
                         break
                     counter = global_address(counters) + uint64(4 + 4 * tile)
-                    ticket = int32(counter_take(counter, 1) & 0xFFFF)
-                    if ticket > 0:  # the first part must be there; all before the last
-                        num_done = last if ticket == last else int32(1)
-                        while int32(counter_acquire(counter) >> 16) < num_done:
-                            pass
-                    turn[2] = (NEW if ticket == 0 else 0) | (DONE if ticket == last else 0)
+                    if ORDERED:  # all before it must be there
+                        mine = num_before = turn[2]
+                    else:  # the first one must, and all before the last
+                        mine = int32(counter_take(counter, 1) & 0xFFFF)
+                        num_before = last if mine == last else min(mine, int32(1))
+                    while int32(counter_acquire(counter) >> 16) < num_before:
+                        pass
+                    turn[3] = (NEW if mine == 0 else 0) | (DONE if mine == last else 0)
                     mbarrier_arrive(turn_full)
                     wait(dq_put, parity)
                     counter_release(counter, 1 << 16)
@@ -497,13 +497,6 @@ def make_flash_attn_bwd_persistent(
                     for r in range(4):
                         dk_acc[j, r] = float32(0)
                         dv_acc[j, r] = float32(0)
-                new_from = done_until = int32(0)
-                if WHOLE:  # the tiles of queries that no keys before saw, that none after see
-                    if n_tile > 0:
-                        new_from = end_tile_of(first - BLOCK_N, seqlen_q)
-                    done_until = num_m_tiles
-                    if n_tile + 1 < num_n_tiles:
-                        done_until = first_tile_of(first + BLOCK_N)
                 if lane == 0:
                     tma_store_wait_read(0)
                 cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
@@ -511,11 +504,7 @@ def make_flash_attn_bwd_persistent(
                 for i in range(group_size):
                     head, b = int32(work[slot, 1] * group_size + i), work[slot, 2]
                     slope = alibi_slopes[head] if ALIBI else float32(0)
-                    if WHOLE:
-                        address = global_address(dq_sum[cuda.blockIdx.x, i, first_tile])
-                    else:
-                        address = global_address(dq_sum[b, head, first_tile])
-                    address += dq_offset
+                    address = global_address(dq_sum[b, head, first_tile]) + dq_offset
                     for m_tile in range(first_tile, end_tile):
                         m_start = int32(m_tile * BLOCK_M)
                         barrier, rows = uint32(stage * BARRIER), uint32(stage * ROW_BYTES)
@@ -523,9 +512,11 @@ def make_flash_attn_bwd_persistent(
                         dout = uint32(dout_tile + stage * Q_BYTES)
 
                         wait(q_full + barrier, parity)
-                        if not WHOLE and tid == 128:
+                        if tid == 128:
+                            first_n, last_n = keys_of(m_tile, shift, seqlen_k)
                             turn[0] = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
-                            turn[1] = int32(num_parts_of(m_tile, shift, seqlen_k) - 1)
+                            turn[1] = int32(last_n - first_n)
+                            turn[2] = int32(last_n - n_tile)
                             mbarrier_arrive(turn_asked)
                         wgmma_fence()
                         by_rows(BLOCK_M, COLS, BLOCK_N, s, k_rows, descriptor(BY_ROWS, q))
@@ -560,12 +551,9 @@ def make_flash_attn_bwd_persistent(
                         if lane == 0:
                             mbarrier_arrive(dout_empty + barrier)
                         hold(dq_acc, 32)
-                        if WHOLE:
-                            is_new, is_done = m_tile >= new_from, m_tile < done_until
-                        else:
-                            wait(turn_full, turn_parity)
-                            turn_parity = uint32(turn_parity ^ 1)
-                            is_new, is_done = (turn[2] & NEW) != 0, (turn[2] & DONE) != 0
+                        wait(turn_full, turn_parity)
+                        turn_parity = uint32(turn_parity ^ 1)
+                        is_new, is_done = (turn[3] & NEW) != 0, (turn[3] & DONE) != 0
                         head, b = int32(work[slot, 1] * group_size + i), work[slot, 2]
                         m = int32(m_start + dq_row)
                         put_dq(
@@ -581,10 +569,9 @@ def make_flash_attn_bwd_persistent(
                             lane,
                             softmax_scale,
                         )
-                        if not WHOLE:
-                            cuda.syncwarp()  # the whole warp's part is put
-                            if lane == 0:
-                                mbarrier_arrive(dq_put)
+                        cuda.syncwarp()  # the whole warp's part is put
+                        if lane == 0:
+                            mbarrier_arrive(dq_put)
                         address += uint64(2 * DQ_BYTES)
                         wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                         if lane == 0:
@@ -615,22 +602,13 @@ def make_flash_attn_bwd_persistent(
                 slot = uint32(slot + 1)
                 if slot == SLOTS:
                     slot, k_parity = uint32(0), uint32(k_parity ^ 1)
-            if not WHOLE and tid == 128:
+            if tid == 128:
                 turn[0] = -1
                 mbarrier_arrive(turn_asked)
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
     return flash_attn_bwd_persistent_kernel
-
-
-def takes_whole_heads(heads, num_sms):
-    """Is it quicker for a thread block to take a head than a tile of its keys?
-
-    As long as few SMs stand still while the last heads are computed.
-    """
-    rounds = ceil_div(heads, num_sms)
-    return heads >= MIN_SHARE * rounds * num_sms
 
 
 @arrays.replayed
@@ -665,9 +643,8 @@ def flash_attn_bwd_persistent(
     softmax_scale : float, default=1/√head_dim
         Positive.
     deterministic : bool, default=False
-        The same bits in every run. By default that is so for dk and dv, and for dq where there are
-        enough heads to give each SM whole ones; else dq is summed in any order. If it must not be,
-        SMs without a head stand still.
+        The same bits in every run. By default that is so for dk and dv, while dq is summed in any
+        order.
 
     Returns
     -------
@@ -695,8 +672,7 @@ def flash_attn_bwd_persistent(
     scale = np.float32(softmax_scale * LOG2_E)
     dtype, cols, block_m = arrays.dtype_name(q), padded(head_dim), tile_rows(head_dim)
     m_tiles, n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, BLOCK_N)
-    heads, group_size, num_sms = batch * num_kv_heads, num_heads // num_kv_heads, arrays.num_sms(q)
-    whole = deterministic or takes_whole_heads(heads, num_sms)
+    group_size = num_heads // num_kv_heads
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
     if n_tiles == 0:
         dq = arrays.full(q, q.shape, 0, q.dtype)
@@ -706,14 +682,12 @@ def flash_attn_bwd_persistent(
     grid = (ceil_div(m_tiles * block_m, 256 // (cols // 8)), num_heads, batch)
     arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
 
-    units = heads if whole else n_tiles * heads
-    grid = (min(units, num_sms),)
-    tiles = (*grid, group_size, m_tiles) if whole else (batch, num_heads, m_tiles)
-    dq_sum = arrays.empty(q, (*tiles, block_m * cols))
-    counters = arrays.full(q, (1 + (0 if whole else batch * num_heads * m_tiles),), 0, np.int32)
+    dq_sum = arrays.empty(q, (batch, num_heads, m_tiles, block_m * cols))
+    counters = arrays.full(q, (1 + batch * num_heads * m_tiles,), 0, np.int32)
+    grid = (min(n_tiles * num_kv_heads * batch, arrays.num_sms(q)),)
     maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
     maps += tensor_map(dout, block_m), tensor_map(dk, 16), tensor_map(dv, 16)
-    kernel = make_flash_attn_bwd_persistent(head_dim, whole, causal, dtype, *rest)
+    kernel = make_flash_attn_bwd_persistent(head_dim, deterministic, causal, dtype, *rest)
     sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(group_size)
     args = *maps, lse_2, delta, dq_sum, dq, *sizes, scale, softmax_scale, slopes, counters
     arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=shared_bytes(head_dim))
