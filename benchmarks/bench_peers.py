@@ -5,8 +5,7 @@ kernels are in libraries or written here.
 """
 
 import itertools
-
-import numpy as np
+import math
 
 from benchmarks.bench_tensor_core import ROUNDING, TOKENS, WIDTH
 from benchmarks.peers import PRODUCT, peers
@@ -50,7 +49,7 @@ def measure(head_dim, seqlen, causal):
     q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, DTYPE)) for _ in range(3))
     want = definition(*(x[-1, :, -1].double() for x in (q, k, v)), causal)
     ours = {"flash_attn_persistent": lambda: flash_attn_persistent(q, k, v, causal=causal)[0]}
-    flops = 4 * np.prod(shape, dtype=float) * seqlen * (0.5 if causal else 1)
+    flops = 4 * math.prod(shape) * seqlen * (0.5 if causal else 1)
     size = {"dtype": DTYPE, "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
     rows = []
     for name, call in itertools.chain(ours.items(), peers(q, k, v, causal)):

@@ -451,7 +451,7 @@ def _do_again(recording, known, again):
     device, current, stream = again.place(known[0])
     if device != current:
         raise replay.RefusedError
-    for place, remainder in recording.remainders:
+    for place, remainder in recording.remainders.items():
         if again.address(known[place]) % 16 != remainder:
             raise replay.RefusedError
     for step in recording.steps:

@@ -18,7 +18,6 @@ import ctypes
 import functools
 import math
 import struct
-import sys
 import threading
 
 import numpy as np
@@ -52,8 +51,7 @@ class Plan:
 
     Parameters
     ----------
-    function : int
-        Address of a CUkernel, which a launch takes as it takes a CUfunction.
+    function : CUfunction
     grid, block : tuple of int
     shared_bytes : int
     arguments : list
@@ -108,20 +106,18 @@ class Plan:
 
     def launch(self, values, stream):
         """Enqueue with an address for each array and a number for each scalar; True if done."""
-        launch_kernel, error = quickest_launch()
-        try:
-            with self.lock:
-                self.write(values)
-                launch_kernel(self.function, *self.sizes, stream, 0, self.where)
-        except error as refusal:
-            return self.refused(refusal)
-        return True
+        with self.lock:
+            self.write(values)
+            return self.enqueue(stream)
 
-    def refused(self, refusal):
-        """False where a thread has no context yet, which Numba's way gives it; else an error."""
-        error = driver.CUresult(refusal.status)
+    def enqueue(self, stream):
+        """Enqueue with the parameters as they are; True if done."""
+        stream = stream_at(stream)
+        (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, 0, self.where)
+        if not error:
+            return True
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-            return False
+            return False  # a new thread has none: Numba's way gives it one
         raise RuntimeError(
             f"the GPU refused a launch with grid {self.sizes[:3]}, block {self.sizes[3:6]}, "
             f"{self.sizes[6]} bytes of dynamic shared memory: {error.name}"
@@ -171,7 +167,7 @@ def _make_plan(key, kernel, grid, block, shared_bytes, device, arguments):
     with _lock, cuda.gpus[device]:
         try:
             function = _function(kernel, tuple(map(_type, arguments)), device)
-            _allow_shared_bytes(function, shared_bytes, device)
+            _allow_shared_bytes(int(function), shared_bytes, device)
             plan = Plan(function, grid, block, shared_bytes, arguments)
         except (UnexpectedError, AttributeError, TypeError, NotImplementedError):
             plan = False
@@ -222,7 +218,8 @@ def _function(kernel, signature, device):
     error, library = driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
     if error:
         raise UnexpectedError(error.name)
-    return int(_driver(driver.cuLibraryGetKernel(library, entry.encode())))
+    loaded = _driver(driver.cuLibraryGetKernel(library, entry.encode()))
+    return driver.CUfunction(int(loaded))  # a launch takes either
 
 
 def _compile(kernel, signature):
@@ -289,43 +286,8 @@ def _has_gpu():
     return simt.has_gpu()
 
 
-class RefusedError(Exception):
-    """The driver did not launch."""
-
-    def __init__(self, status):
-        super().__init__(status)
-        self.status = status
-
-
-def quickest_launch():
-    """The driver's cuLaunchKernel by CuPy where that is loaded, for its way there is the shorter.
-
-    Returns
-    -------
-    (launch_kernel, error) : callable, which takes addresses; what it raises, with a `status`
-    """
-    cupy = sys.modules.get("cupy")
-    called = getattr(getattr(cupy, "cuda", None), "driver", None)
-    if hasattr(called, "launchKernel") and hasattr(called, "CUDADriverError"):
-        return called.launchKernel, called.CUDADriverError  # not in CuPy's documentation
-    return _launch_kernel, RefusedError
-
-
-def _launch_kernel(function, *sizes_stream_pointers_extra):
-    *sizes, stream, pointers, extra = sizes_stream_pointers_extra
-    at = _function_at(function), *sizes, _stream_at(stream), pointers, extra
-    (error,) = driver.cuLaunchKernel(*at)
-    if error:
-        raise RefusedError(error)
-
-
 @functools.cache
-def _function_at(address):
-    return driver.CUfunction(address)
-
-
-@functools.cache
-def _stream_at(address):
+def stream_at(address):
     return driver.CUstream(address)
 
 

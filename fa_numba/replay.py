@@ -12,8 +12,6 @@ import threading
 
 import numpy as np
 
-from fa_numba import launching
-
 _local = threading.local()
 
 
@@ -38,8 +36,8 @@ class Recording:
     steps : list of callable
         Each does one thing again, given such a list of another call, to which it adds what it
         allocates, and the address of a stream.
-    remainders : list of (int, int)
-        Number of an argument whose address mattered, and the address modulo 16.
+    remainders : dict of int to int
+        By the number of an argument whose address mattered: the address modulo 16.
     complete : bool
         False where something was done that cannot be told by such steps.
     results : callable
@@ -49,7 +47,7 @@ class Recording:
     def __init__(self, arguments, again):
         self.known, self.again, self.num_arguments = list(arguments), again, len(arguments)
         self.views = []  # of arrays that are known: (view, number)
-        self.steps, self.remainders, self.complete = [], [], True
+        self.steps, self.remainders, self.complete = [], {}, True
 
     def __enter__(self):
         _local.recording = self
@@ -70,7 +68,7 @@ class Recording:
         """What was done may follow from the last bits of an argument's address."""
         place = self.place(x)
         if self.complete and place < self.num_arguments:  # an allocation begins at 256 bytes
-            self.remainders.append((place, address % 16))
+            self.remainders[place] = address % 16
 
     def allocated(self, x, allocate):
         """`allocate`, called with the first argument, makes an array like x."""
@@ -115,21 +113,16 @@ class Recording:
 
 def _launch(plan, address_of, arrays, numbers):
     """A step; both lists hold (word of the plan's parameters, place among what is known)."""
-    launch_kernel, error = launching.quickest_launch()
-    function, sizes, where = plan.function, plan.sizes, plan.where
-    lock, words = plan.lock, plan.words
+    words = plan.words
 
     def launch(known, stream):
-        try:
-            with lock:
-                for word, place in arrays:
-                    words[word] = address_of(known[place])
-                for word, place in numbers:
-                    words[word] = known[place]
-                launch_kernel(function, *sizes, stream, 0, where)
-        except error as refusal:
-            plan.refused(refusal)  # raises but where the thread has no context
-            raise RefusedError from None
+        with plan.lock:
+            for word, place in arrays:
+                words[word] = address_of(known[place])
+            for word, place in numbers:
+                words[word] = known[place]
+            if not plan.enqueue(stream):
+                raise RefusedError
 
     return launch
 

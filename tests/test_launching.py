@@ -60,12 +60,10 @@ def gpu(monkeypatch):
     monkeypatch.setattr(launching, "driver", gpu)
     monkeypatch.setattr(launching, "_plans", {})
     monkeypatch.setattr(launching, "_has_gpu", lambda: True)
-    monkeypatch.delitem(sys.modules, "cupy", raising=False)  # its call of the driver is real
     monkeypatch.setattr(launching, "_function", lambda kernel, signature, device: 99)
     monkeypatch.setattr(cuda, "gpus", gpu)
-    yield gpu
-    launching._function_at.cache_clear()
-    launching._stream_at.cache_clear()
+    monkeypatch.setattr(launching, "stream_at", lambda address: address)
+    return gpu
 
 
 def launch(arguments, values, shared_bytes=0):

@@ -46,22 +46,19 @@ def gpu(monkeypatch):
         plan.launch(values, stream)
         return plan
 
-    class CUDADriverError(Exception):
-        status = property(lambda self: int(gpu.error))
-
     def launch_kernel(function, *sizes_stream_pointers_where):
         *sizes, stream, pointers, where = sizes_stream_pointers_where
         assert (function, pointers, len(sizes)) == (7, 0, 7)
-        if gpu.error:
-            raise CUDADriverError
-        gpu.plans[where].launched(stream)
+        if not gpu.error:
+            gpu.plans[where].launched(stream)
+        return (gpu.error,)
 
-    cupy = fake_cupy([("enter device", 0)])
-    cupy.cuda.driver = types.SimpleNamespace(
-        launchKernel=launch_kernel, CUDADriverError=CUDADriverError
-    )
-    gpu.cupy = cupy
+    results = launching.driver and launching.driver.CUresult
+    driver = types.SimpleNamespace(CUresult=results, cuLaunchKernel=launch_kernel)
+    gpu.cupy = cupy = fake_cupy([("enter device", 0)])
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(launching, "driver", driver)
+    monkeypatch.setattr(launching, "stream_at", lambda address: address)
     monkeypatch.setattr(launching, "enabled", True)
     monkeypatch.setattr(launching, "takes", lambda kernel: True)
     monkeypatch.setattr(launching, "launch", launch)

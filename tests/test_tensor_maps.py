@@ -75,9 +75,6 @@ def test_a_recorded_call_asks_for_the_maps_of_its_own_arrays(made, monkeypatch):
         arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
         return launching.Plan(7, grid, block, shared_bytes, arguments)
 
-    def launch_kernel(function, *sizes_stream_where_extra):
-        pass
-
     @arrays.replayed
     def function(q, k):
         out = arrays.empty(q, q.shape, q.dtype)
@@ -85,8 +82,9 @@ def test_a_recorded_call_asks_for_the_maps_of_its_own_arrays(made, monkeypatch):
         arrays.launch("kernel", (1,), (32,), *maps, q)
         return out
 
-    driver = types.SimpleNamespace(launchKernel=launch_kernel, CUDADriverError=RuntimeError)
-    sys.modules["cupy"].cuda.driver = driver
+    driver = types.SimpleNamespace(cuLaunchKernel=lambda *at: (0,))
+    monkeypatch.setattr(launching, "driver", driver)
+    monkeypatch.setattr(launching, "stream_at", lambda address: address)
     monkeypatch.setattr(launching, "enabled", True)
     monkeypatch.setattr(launching, "takes", lambda kernel: True)
     monkeypatch.setattr(launching, "launch", launch)
