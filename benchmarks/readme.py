@@ -9,6 +9,7 @@ from benchmarks.timing import RESULTS
 
 README = Path(__file__).parents[1] / "README.md"
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
+CALLS = "flash_attn_v2", "flash_attn_persistent", "flash_decode_mma", "SDPA"  # of the last table
 
 
 def table(rows):
@@ -153,12 +154,10 @@ def launch_table():
     record = load("launch")
     if record is None:
         return None
-    parts = [
-        table(with_all_columns(rows))
-        for first in (False, True)
-        if (rows := [row for row in record["rows"] if ("first call, s" in row) is first])
-    ]
-    return "\n\n".join([caption(record), *parts])
+    rows = [row for row in record["rows"] if row["call"].startswith(CALLS)]
+    first = [row for row in rows if "first call, s" in row]
+    parts = [[row for row in rows if row not in first], first]
+    return "\n\n".join([caption(record), *(table(with_all_columns(x)) for x in parts if x)])
 
 
 def with_all_columns(rows):

@@ -183,8 +183,9 @@ def address_and_strides(x):
 
 def is_capturing(x):
     """True while what is enqueued on the current stream of an array's library becomes a graph."""
-    library = library_of(x)
-    return library in _AGAIN and _AGAIN[library].is_capturing(_PLACE[library](x)[2])
+    again = _AGAIN.get(library_of(x))
+    stream = again.place(x)[2] if again else 0
+    return stream != 0 and again.is_capturing(stream)
 
 
 def num_sms(x):
@@ -454,9 +455,10 @@ def _do_again(recording, known, again):
     for place, remainder in recording.remainders.items():
         if again.address(known[place]) % 16 != remainder:
             raise replay.RefusedError
+    capturing = stream != 0 and again.is_capturing(stream)  # never on the default stream
     for step in recording.steps:
-        step(known, stream)
-    if stream and not again.keeps_captured and again.is_capturing(stream):
+        step(known, stream, capturing)
+    if capturing and not again.keeps_captured:
         _captured.extend(known[recording.num_arguments :])
     return recording.results(known)
 
@@ -556,7 +558,7 @@ _AGAIN = {
         operator.attrgetter("data.ptr"),
         _empty_cupy,
         _full_cupy,
-        lambda stream: bool(stream and sys.modules["cupy"].cuda.runtime.streamIsCapturing(stream)),
+        lambda stream: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(stream)),
         False,
     ),
     "torch": Again(

@@ -35,7 +35,7 @@ class Recording:
         The call's arguments, then what it allocated or computed from an address.
     steps : list of callable
         Each does one thing again, given such a list of another call, to which it adds what it
-        allocates, and the address of a stream.
+        allocates, the address of a stream, and whether a CUDA graph is captured there.
     remainders : dict of int to int
         By the number of an argument whose address mattered: the address modulo 16.
     complete : bool
@@ -73,7 +73,7 @@ class Recording:
     def allocated(self, x, allocate):
         """`allocate`, called with the first argument, makes an array like x."""
         self.known.append(x)
-        self.steps.append(lambda known, stream: known.append(allocate(known[0])))
+        self.steps.append(lambda known, stream, capturing: known.append(allocate(known[0])))
 
     def seen_as(self, view, x):
         """`view` begins where x does."""
@@ -81,11 +81,11 @@ class Recording:
 
     def computed(self, number, x, compute):
         """`number` is what ``compute(address of x, is a graph being captured)`` gave."""
-        place, address_of, is_capturing = self.place(x), self.again.address, self.again.is_capturing
+        place, address_of = self.place(x), self.again.address
         self.known.append(number)
         self.steps.append(
-            lambda known, stream: known.append(
-                compute(address_of(known[place]), is_capturing(stream))
+            lambda known, stream, capturing: known.append(
+                compute(address_of(known[place]), capturing)
             )
         )
 
@@ -115,7 +115,7 @@ def _launch(plan, address_of, arrays, numbers):
     """A step; both lists hold (word of the plan's parameters, place among what is known)."""
     words = plan.words
 
-    def launch(known, stream):
+    def launch(known, stream, capturing):
         with plan.lock:
             for word, place in arrays:
                 words[word] = address_of(known[place])
