@@ -6,17 +6,17 @@ PRODUCT = "product 8192³"  # of square matrices: what the tensor cores give at 
 
 
 def peers(q, k, v, causal):
-    """Yield (name, call without arguments) of each; a call compiles when it is first made.
+    """By name: a function that gives the call, which has no arguments and returns out.
+
+    Where a peer is not installed or cannot run, one of the two raises what it raises. A call
+    compiles when it is first made.
 
     Parameters
     ----------
     q, k, v : PyTorch tensors of shape (batch, seqlen, heads, head_dim), float16 or bfloat16
     causal : bool
-
-    A call returns out, of the shape of q. Where a peer cannot run, the call raises what it raises.
     """
-    for name, prepare in PEERS.items():
-        yield name, prepare(q, k, v, causal)
+    return {name: functools.partial(make, q, k, v, causal) for name, make in PEERS.items()}
 
 
 def _sdpa(q, k, v, causal, *, backend):
