@@ -26,6 +26,7 @@ from fa_numba.tensor_core.flash_attn_bwd_mma import (
 from fa_numba.tensor_core.flash_attn_bwd_persistent import (
     flash_attn_bwd_persistent,
     make_flash_attn_bwd_persistent,
+    parts_of,
     shared_bytes,
 )
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
@@ -98,24 +99,26 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, ordered, mask, spilled_by_products",
+    "head_dim, parts, mask, spilled_by_products",
     [
-        (64, True, (True,), 4),
-        (64, False, (False, (100, 50)), 0),
-        (64, True, (False, (-1, -1), 30.0, True), 80),  # the caps' derivatives: 32 registers more
-        (96, False, (True,), 0),
-        (128, True, (True, (100, -1), 30.0, True), 16),
-        (128, False, (True,), 0),
+        (64, "added", (True,), 0),
+        (64, "turns", (True,), 4),
+        (64, "added", (False, (100, 50)), 0),
+        (64, "added", (False, (-1, -1), 30.0, True), 80),  # caps' derivatives: 32 registers more
+        (96, "turns", (True,), 4),
+        (128, "ordered", (True, (100, -1), 30.0, True), 16),
+        (128, "turns", (False,), 4),
+        (128, "added", (True,), 0),
     ],
 )
-def test_persistent_kernels_stay_in_registers(head_dim, ordered, mask, spilled_by_products):
+def test_persistent_kernels_stay_in_registers(head_dim, parts, mask, spilled_by_products):
     x = types.Array(types.float16, 4, "C")
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     causal, *rest = mask
-    counters = types.Array(types.int32, 1, "C")
+    counters = types.int32 if parts == "added" else types.Array(types.int32, 1, "C")
     slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
     args = (*6 * (types.uint64,), rows, rows, dq_sum, x, *3 * (types.int32,), *2 * (types.float32,))
-    kernel = make_flash_attn_bwd_persistent(head_dim, ordered, causal, "float16", *rest)
+    kernel = make_flash_attn_bwd_persistent(head_dim, parts, causal, "float16", *rest)
     ptx = compile_ptx(kernel, (*args, slopes, counters), cc=HOPPER)
     code = assemble(kernel, ptx, HOPPER)
     opcodes = [i.opcode.split(".")[0] for i in code.instructions]
@@ -123,11 +126,28 @@ def test_persistent_kernels_stay_in_registers(head_dim, ordered, mask, spilled_b
     last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
     products = opcodes[first:last]
     assert products.count("STL") + products.count("LDL") <= spilled_by_products
-    assert code.spill_bytes <= 320  # nearly all of it of the producer, which has 24 registers
+    # Of the producer and of the warp that asks for turns, which have 24 registers.
+    assert code.spill_bytes <= (0 if parts == "added" and not spilled_by_products else 320)
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     report, _ = _ptxas(ptx, HOPPER)
     assert "C75" not in report  # products serialised, setmaxnreg ignored
+
+
+@pytest.mark.parametrize(
+    "head_dim, seqlen, heads, mask, parts",
+    [
+        (128, 512, 512, (True, (-1, -1)), "turns"),
+        (128, 2048, 128, (True, (-1, -1)), "added"),
+        (64, 2048, 256, (False, (-1, -1)), "added"),
+        (64, 8192, 64, (True, (-1, -1)), "turns"),
+        (128, 8192, 64, (True, (1000, -1)), "turns"),
+        (128, 8192, 64, (False, (1000, -1)), "added"),
+        (128, 512, 8, (True, (-1, -1)), "added"),  # the last tiles would end one by one
+    ],
+)
+def test_parts_of_dq_come_in_turn_where_there_are_few(head_dim, seqlen, heads, mask, parts):
+    assert parts_of(head_dim, seqlen // 128, heads, 132, mask) == parts
 
 
 def test_a_thread_block_of_persistent_fits_an_sm():

@@ -6,18 +6,23 @@ flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetc
 flash_attn_bwd_persistent   the next keys are on their way before these are done    <- this file
 
 In flash_attn_bwd_wgmma every tile of keys begins with a thread block's start and a wait for K, V
-and Q, and ends with stores that the next one waits for; and dQ needs a kernel before, which sets
-its sums to 0, and one after, which rounds them. Here
+and Q, and ends with stores that the next one waits for. Here there is one thread block per SM, and
+it works through many tiles of keys. The producer goes on to the next one's K, V and Q while the
+consumers are still at this one; dK and dV go as K and V came, through shared memory, by TMA, while
+the next keys begin.
 
-- there is one thread block per SM, and it works through many tiles of keys. The producer goes on to
-  the next one's K, V and Q while the consumers are still at this one;
-- dK and dV go as K and V came: through shared memory, by TMA, while the next keys begin;
-- of the parts that make a tile of dQ, one for each tile of keys, the first one stores, the next
-  ones add, atomically and in any order, the last one adds what is there and rounds. Which one that
-  is, a counter in HBM says: a warp of its own asks it, and waits until the part's turn has come;
-- with deterministic=True that is decided beforehand: from the last keys to the first, which is also
-  the order in which they are begun. Under a causal mask the keys before then come to a tile of
-  queries just when these are done with it.
+Each tile of keys makes a part of every dQ that sees it. How the parts come together:
+
+"added"     as there: a kernel before sets sums to 0, each part is added atomically, a kernel after
+            rounds. Under a causal mask long and short tiles of keys come in pairs, so that every
+            thread block has the same work without asking for it.
+"turns"     neither kernel: the first part stores, the next ones add, the last one adds what is
+            there and rounds. Which one a part is, a counter in HBM says: a warp of its own asks it,
+            and waits until the part's turn has come. That costs more for each tile, and saves two
+            passes over dQ, which is much where there are few keys.
+"ordered"   the turns are given beforehand, from the last keys to the first, which is also the order
+            in which they are begun: the same bits in every run. Under a causal mask the keys
+            before then come to a tile of queries just when these are done with it.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
@@ -48,6 +53,7 @@ from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
     PRODUCER_REGISTERS,
     STAGES,
     THREADS,
+    make_convert_dq,
     make_gradient_functions,
     make_prepare_rows,
     make_store_gradient,
@@ -88,8 +94,11 @@ from fa_numba.tensor_core.wgmma import (
     wgmma_wait_with,
 )
 
+TURNS_KEYS = 1024  # that a query sees, and fewer
+TURNS_TILES = 15  # for each SM, and more
 SLOTS = 2  # of K: the next keys are there before these are done
 N_SHIFT = BLOCK_N.bit_length() - 1
+ADDED, TURNS, ORDERED = "added", "turns", "ordered"  # how the parts of dQ come together
 TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # of the bytes of a tile's sums
 NEW, DONE = 1, 2  # bits: the first part of a tile of dQ, the last one
 
@@ -102,6 +111,12 @@ def shared_bytes(HEAD_DIM):
     rows = 2 * STAGES * BLOCK_M * 4
     barriers = mbarrier.BYTES * (2 * SLOTS + 5 + 4 * STAGES)
     return tiles + rows + barriers + wgmma.GROUP_BYTES
+
+
+def paired(CAUSAL, WINDOW):
+    """Are there long and short tiles of keys, that a thread block takes in pairs?"""
+    left, right = WINDOW
+    return left < 0 and (CAUSAL or right >= 0)
 
 
 @functools.cache
@@ -203,13 +218,13 @@ def make_store_tile(COLS, pack):
 
 @functools.cache
 def make_flash_attn_bwd_persistent(
-    HEAD_DIM, ORDERED, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM, PARTS, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
-    With ORDERED dQ is summed in the same order in every run. HEAD_DIM is a multiple of 8, DTYPE
-    "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is not looked at, and may be
-    any scalar. All counters are 0 at first.
+    PARTS is ADDED, TURNS or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16". With
+    ADDED dq_sum is 0 at first, and the argument counters is not looked at, and may be any scalar;
+    else all counters are 0 at first. Without ALIBI alibi_slopes is not looked at.
     """
     BLOCK_M = tile_rows(HEAD_DIM)
     M_SHIFT = BLOCK_M.bit_length() - 1
@@ -228,6 +243,8 @@ def make_flash_attn_bwd_persistent(
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS // 2  # registers
+    IN_TURN = PARTS != ADDED
+    PAIRED = paired(CAUSAL, WINDOW) and not IN_TURN
     BARRIER = mbarrier.BYTES
     RING = STAGES * BARRIER
     pack = forward.pack_of(DTYPE)
@@ -260,6 +277,16 @@ def make_flash_attn_bwd_persistent(
         position = int32(m_tile * BLOCK_M - shift)
         end = end_key(position + BLOCK_M - 1, seqlen_k)
         return int32(first_key(position) >> N_SHIFT), int32(((end + BLOCK_N - 1) >> N_SHIFT) - 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def n_tile_of(step, num_n_tiles):
+        """The step-th tile of keys of a head; in pairs the first, the last, ..."""
+        if PARTS == ORDERED:
+            return int32(num_n_tiles - 1 - step)
+        if PAIRED:
+            pair = step >> 1
+            return int32(num_n_tiles - 1 - pair if step & 1 else pair)
+        return int32(step)
 
     @fragment_function()
     def put_dq(dq_acc, address, is_new, is_done, dq, b, m, head, first_col, lane, softmax_scale):
@@ -381,64 +408,71 @@ def make_flash_attn_bwd_persistent(
         if warpgroup == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
-                tiles, heads = uint32(num_n_tiles), uint32(num_kv_heads)
-                num_units = uint32(tiles * heads * dq.shape[0])
+                heads, num_blocks = uint32(num_kv_heads), uint32(cuda.gridDim.x)
+                # Steps of all heads; in pairs a head has an even number, the last maybe empty.
+                steps_per_head = uint32((num_n_tiles + 1 & ~1) if PAIRED else num_n_tiles)
+                num_steps = uint32(steps_per_head * heads * dq.shape[0])
                 stage, parity = uint32(0), uint32(1)  # "empty" of a new ring has parity 1
                 slot, k_parity = uint32(0), uint32(1)
-                unit = uint32(cuda.blockIdx.x)
-                while unit < num_units:
-                    n_tile, rest = int32(unit % tiles), uint32(unit // tiles)
+                step = uint32((2 if PAIRED else 1) * cuda.blockIdx.x)
+                while step < num_steps:
+                    of_head, rest = int32(step % steps_per_head), uint32(step // steps_per_head)
                     kv_head, b = int32(rest % heads), int32(rest // heads)
-                    if ORDERED:
-                        n_tile = int32(num_n_tiles - 1 - n_tile)
-                    n_start = int32(n_tile * BLOCK_N)
-                    full, tile = k_full + slot * BARRIER, k_tile + slot * KV_BYTES
-                    wait(k_empty + slot * BARRIER, k_parity)
-                    work[slot, 0] = n_tile
-                    work[slot, 1] = kv_head
-                    work[slot, 2] = b
-                    mbarrier_arrive_expect_tx(full, KV_BYTES)
-                    load_tile(tile, BLOCK_N, k_map, n_start, kv_head, b, full)
-                    wait(v_empty, slot ^ 1)  # of two slots: V's parity goes with them
-                    mbarrier_arrive_expect_tx(v_full, KV_BYTES)
-                    load_tile(v_tile, BLOCK_N, v_map, n_start, kv_head, b, v_full)
-                    slot = uint32(slot + 1)
-                    if slot == SLOTS:
-                        slot, k_parity = uint32(0), uint32(k_parity ^ 1)
+                    n_tile = n_tile_of(of_head, num_n_tiles)
+                    if not PAIRED or of_head < num_n_tiles:
+                        n_start = int32(n_tile * BLOCK_N)
+                        full, tile = k_full + slot * BARRIER, k_tile + slot * KV_BYTES
+                        wait(k_empty + slot * BARRIER, k_parity)
+                        work[slot, 0] = n_tile
+                        work[slot, 1] = kv_head
+                        work[slot, 2] = b
+                        mbarrier_arrive_expect_tx(full, KV_BYTES)
+                        load_tile(tile, BLOCK_N, k_map, n_start, kv_head, b, full)
+                        wait(v_empty, slot ^ 1)  # of two slots: V's parity goes with them
+                        mbarrier_arrive_expect_tx(v_full, KV_BYTES)
+                        load_tile(v_tile, BLOCK_N, v_map, n_start, kv_head, b, v_full)
+                        slot = uint32(slot + 1)
+                        if slot == SLOTS:
+                            slot, k_parity = uint32(0), uint32(k_parity ^ 1)
 
-                    first_head = int32(kv_head * group_size)
-                    first_tile = first_tile_of(n_start + shift)
-                    end_tile = end_tile_of(n_start + shift, seqlen_q)
-                    for head in range(first_head, int32(first_head + group_size)):
-                        lse_source = global_address(lse_2[b, head])
-                        delta_source = global_address(delta[b, head])
-                        for m_tile in range(first_tile, end_tile):
-                            m_start = int32(m_tile * BLOCK_M)
-                            full, rows = q_full + stage * BARRIER, stage * ROW_BYTES
-                            wait(q_empty + stage * BARRIER, parity)
-                            mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
-                            tile = q_tile + stage * Q_BYTES
-                            load_tile(tile, BLOCK_M, q_map, m_start, head, b, full)
-                            source = lse_source + uint64(m_tile * ROW_BYTES)
-                            bulk_load(lse_rows + rows, source, ROW_BYTES, full)
+                        first_head = int32(kv_head * group_size)
+                        first_tile = first_tile_of(n_start + shift)
+                        end_tile = end_tile_of(n_start + shift, seqlen_q)
+                        for head in range(first_head, int32(first_head + group_size)):
+                            lse_source = global_address(lse_2[b, head])
+                            delta_source = global_address(delta[b, head])
+                            for m_tile in range(first_tile, end_tile):
+                                m_start = int32(m_tile * BLOCK_M)
+                                full, rows = q_full + stage * BARRIER, stage * ROW_BYTES
+                                wait(q_empty + stage * BARRIER, parity)
+                                mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
+                                tile = q_tile + stage * Q_BYTES
+                                load_tile(tile, BLOCK_M, q_map, m_start, head, b, full)
+                                source = lse_source + uint64(m_tile * ROW_BYTES)
+                                bulk_load(lse_rows + rows, source, ROW_BYTES, full)
 
-                            full = dout_full + stage * BARRIER
-                            wait(dout_empty + stage * BARRIER, parity)
-                            mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
-                            tile = dout_tile + stage * Q_BYTES
-                            load_tile(tile, BLOCK_M, dout_map, m_start, head, b, full)
-                            source = delta_source + uint64(m_tile * ROW_BYTES)
-                            bulk_load(delta_rows + rows, source, ROW_BYTES, full)
-                            stage = uint32(stage + 1)
-                            if stage == STAGES:
-                                stage, parity = uint32(0), uint32(parity ^ 1)
-                    # Shuffled, ptxas takes it for the warp's, and has other registers for that.
-                    taken = cuda.shfl_sync(1, int32(counter_take(global_address(counters), 1)), 0)
-                    unit = uint32(taken + cuda.gridDim.x)
+                                full = dout_full + stage * BARRIER
+                                wait(dout_empty + stage * BARRIER, parity)
+                                mbarrier_arrive_expect_tx(full, Q_BYTES + ROW_BYTES)
+                                tile = dout_tile + stage * Q_BYTES
+                                load_tile(tile, BLOCK_M, dout_map, m_start, head, b, full)
+                                source = delta_source + uint64(m_tile * ROW_BYTES)
+                                bulk_load(delta_rows + rows, source, ROW_BYTES, full)
+                                stage = uint32(stage + 1)
+                                if stage == STAGES:
+                                    stage, parity = uint32(0), uint32(parity ^ 1)
+                    if IN_TURN:  # who is done first goes on first
+                        taken = int32(counter_take(global_address(counters), 1))
+                        # Shuffled, ptxas takes it for the warp's: that has registers of its own.
+                        step = uint32(cuda.shfl_sync(1, taken, 0) + num_blocks)
+                    elif PAIRED:
+                        step = uint32(step + (2 * num_blocks - 1 if step & 1 else 1))
+                    else:
+                        step = uint32(step + num_blocks)
                 wait(k_empty + slot * BARRIER, k_parity)
                 work[slot, 0] = -1
                 mbarrier_arrive(k_full + slot * BARRIER)
-            elif tid == 32:  # for each part of dQ, one after the other
+            elif IN_TURN and tid == 32:  # for each part of dQ, one after the other
                 parity = uint32(0)
                 while True:
                     wait(turn_asked, parity)
@@ -446,7 +480,7 @@ def make_flash_attn_bwd_persistent(
                     if tile < 0:
                         break
                     counter = global_address(counters) + uint64(4 + 4 * tile)
-                    if ORDERED:  # all before it must be there
+                    if PARTS == ORDERED:  # all before it must be there
                         mine = num_before = turn[2]
                     else:  # the first one must, and all before the last
                         mine = int32(counter_take(counter, 1) & 0xFFFF)
@@ -512,7 +546,7 @@ def make_flash_attn_bwd_persistent(
                         dout = uint32(dout_tile + stage * Q_BYTES)
 
                         wait(q_full + barrier, parity)
-                        if tid == 128:
+                        if IN_TURN and tid == 128:
                             first_n, last_n = keys_of(m_tile, shift, seqlen_k)
                             turn[0] = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
                             turn[1] = int32(last_n - first_n)
@@ -551,27 +585,31 @@ def make_flash_attn_bwd_persistent(
                         if lane == 0:
                             mbarrier_arrive(dout_empty + barrier)
                         hold(dq_acc, 32)
-                        wait(turn_full, turn_parity)
-                        turn_parity = uint32(turn_parity ^ 1)
-                        is_new, is_done = (turn[3] & NEW) != 0, (turn[3] & DONE) != 0
-                        head, b = int32(work[slot, 1] * group_size + i), work[slot, 2]
-                        m = int32(m_start + dq_row)
-                        put_dq(
-                            dq_acc,
-                            address,
-                            is_new,
-                            is_done,
-                            dq,
-                            b,
-                            m,
-                            head,
-                            dq_col,
-                            lane,
-                            softmax_scale,
-                        )
-                        cuda.syncwarp()  # the whole warp's part is put
-                        if lane == 0:
-                            mbarrier_arrive(dq_put)
+                        if IN_TURN:
+                            wait(turn_full, turn_parity)
+                            turn_parity = uint32(turn_parity ^ 1)
+                            is_new, is_done = (turn[3] & NEW) != 0, (turn[3] & DONE) != 0
+                            head, b = int32(work[slot, 1] * group_size + i), work[slot, 2]
+                            m = int32(m_start + dq_row)
+                            put_dq(
+                                dq_acc,
+                                address,
+                                is_new,
+                                is_done,
+                                dq,
+                                b,
+                                m,
+                                head,
+                                dq_col,
+                                lane,
+                                softmax_scale,
+                            )
+                            cuda.syncwarp()  # the whole warp's part is put
+                            if lane == 0:
+                                mbarrier_arrive(dq_put)
+                        else:
+                            for j in range(8):
+                                atomic_add_x4(address + uint64(2048 * j), dq_acc[j])
                         address += uint64(2 * DQ_BYTES)
                         wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                         if lane == 0:
@@ -583,10 +621,10 @@ def make_flash_attn_bwd_persistent(
                 wait(v_full, slot)  # also where no query sees these keys
                 n_warp = int32(work[slot, 0] * BLOCK_N + warp_row)
                 kv_head, b = work[slot, 1], work[slot, 2]
-                if n_tile == 0:
+                if IN_TURN and n_tile == 0:
                     unseen = min(first_tile, num_m_tiles)
                     clear_dq(int32(0), unseen, dq, kv_head, group_size, b, dq_row, dq_col, lane)
-                if n_tile + 1 == num_n_tiles:
+                if IN_TURN and n_tile + 1 == num_n_tiles:
                     unseen = max(end_tile, int32(0))
                     clear_dq(unseen, num_m_tiles, dq, kv_head, group_size, b, dq_row, dq_col, lane)
                 cuda.syncwarp()  # `work` is read: safe to overwrite
@@ -602,13 +640,27 @@ def make_flash_attn_bwd_persistent(
                 slot = uint32(slot + 1)
                 if slot == SLOTS:
                     slot, k_parity = uint32(0), uint32(k_parity ^ 1)
-            if tid == 128:
+            if IN_TURN and tid == 128:
                 turn[0] = -1
                 mbarrier_arrive(turn_asked)
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
     return flash_attn_bwd_persistent_kernel
+
+
+def parts_of(head_dim, num_n_tiles, num_heads, num_sms, mask):
+    """How the parts of dQ come together quickest, as an H200 had it.
+
+    In turn where a query sees few keys, or, with half of the work in each tile, under a causal
+    mask; and where there are many tiles of keys for each SM, the last of which end about together.
+    """
+    causal, (left, right), *_ = mask
+    keys = num_n_tiles * BLOCK_N
+    if left >= 0 and (causal or right >= 0):
+        keys = min(keys, left + 1 + (0 if causal else right))
+    few = keys <= TURNS_KEYS or (head_dim <= 64 and causal)
+    return TURNS if few and num_n_tiles * num_heads >= TURNS_TILES * num_sms else ADDED
 
 
 @arrays.replayed
@@ -675,20 +727,32 @@ def flash_attn_bwd_persistent(
     group_size = num_heads // num_kv_heads
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
     if n_tiles == 0:
-        dq = arrays.full(q, q.shape, 0, q.dtype)
+        return arrays.full(q, q.shape, 0, q.dtype), dk, dv
 
     # Rows up to the end of the last tile, so that the copy engine finds them.
     lse_2, delta = (arrays.empty(q, (batch, num_heads, m_tiles * block_m)) for _ in range(2))
     grid = (ceil_div(m_tiles * block_m, 256 // (cols // 8)), num_heads, batch)
     arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
 
-    dq_sum = arrays.empty(q, (batch, num_heads, m_tiles, block_m * cols))
-    counters = arrays.full(q, (1 + batch * num_heads * m_tiles,), 0, np.int32)
-    grid = (min(n_tiles * num_kv_heads * batch, arrays.num_sms(q)),)
+    heads, num_sms = batch * num_kv_heads, arrays.num_sms(q)
+    parts = ORDERED if deterministic else parts_of(head_dim, n_tiles, heads, num_sms, mask)
+    sums = batch, num_heads, m_tiles, block_m * cols
+    if parts == ADDED:
+        dq_sum, counters = arrays.full(q, sums, 0), np.int32(0)
+        units = heads * ceil_div(n_tiles, 2 if paired(*mask[:2]) else 1)
+    else:
+        dq_sum = arrays.empty(q, sums)
+        counters = arrays.full(q, (1 + batch * num_heads * m_tiles,), 0, np.int32)
+        units = heads * n_tiles
+    grid = (min(units, num_sms),)
     maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
     maps += tensor_map(dout, block_m), tensor_map(dk, 16), tensor_map(dv, 16)
-    kernel = make_flash_attn_bwd_persistent(head_dim, deterministic, causal, dtype, *rest)
+    kernel = make_flash_attn_bwd_persistent(head_dim, parts, causal, dtype, *rest)
     sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(group_size)
     args = *maps, lse_2, delta, dq_sum, dq, *sizes, scale, softmax_scale, slopes, counters
     arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=shared_bytes(head_dim))
+
+    if parts == ADDED:
+        grid = (m_tiles, num_heads, batch)
+        arrays.launch(make_convert_dq(head_dim, dtype), grid, (256,), dq_sum, dq, softmax_scale)
     return dq, dk, dv
