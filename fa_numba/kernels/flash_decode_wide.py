@@ -3,6 +3,7 @@
 flash_decode, paged_attn_decode   tiles of K and V go through shared memory; a thread per score
 flash_decode_wide                 a few lanes per key, loads of 16 bytes, no barrier   <- this file
 flash_decode_mma                  the same for 16 bits, multiplied by tensor cores
+flash_decode_tma                  Hopper: the copy engine keeps a ring of keys full for each warp
 
 Decoding reads each key once and does next to nothing with it: all that counts is that enough bytes
 are on their way. Each lane owns up to 16 columns of K, V, Q and out, in pieces of 16 bytes, and the
@@ -328,27 +329,47 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
     """The second kernel, the ⊕ of many partial results: launch it with COMBINE_WARPS warps."""
     NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a thread owns
     PARTS_SHAPE = (COMBINE_WARPS, HEAD_DIM)
+    VALUES_SHAPE = (AT_ONCE, NUM_COLS)
+
+    @cuda.jit(device=True)
+    def load_parts(values, lses, out_partial, lse_partial, first, b, m, head, lane):
+        """Ask for AT_ONCE of this warp's splits; what is not there weighs nothing."""
+        for i in range(AT_ONCE):
+            split = first + i * COMBINE_WARPS
+            lses[i] = NEG_INF
+            for c in range(NUM_COLS):
+                values[i, c] = ZERO
+            if split < lse_partial.shape[0]:
+                lses[i] = lse_partial[split, b, head, m]
+                for c in range(NUM_COLS):
+                    d = lane + c * WARP_SIZE
+                    if d < HEAD_DIM:
+                        values[i, c] = out_partial[split, b, m, head, d]
 
     @cuda.jit
     def combine_wide_kernel(out_partial, lse_partial, out, lse):
         """A thread block owns a row of out; its warps share the splits.
 
-        `combine` walks the splits one after the other, and waits for memory at each. Here the
-        weights come first, a lane for each split, and then all partial results are on their way.
+        `combine` walks the splits one after the other, and waits for memory at each. Here partial
+        results are on their way while a lane for each split finds what they weigh.
 
         grid      (seqlen_q, num_heads, batch); threads (32 · COMBINE_WARPS,)
         shared    parts (COMBINE_WARPS, HEAD_DIM)
-        private   x (NUM_COLS,): what the splits of a warp add to its columns
+        private   x (NUM_COLS,): what the splits of a warp add to its columns; values (AT_ONCE,
+                  NUM_COLS), lses (AT_ONCE,) of the splits that are on their way
         HBM       out_partial, out, lse once; lse_partial in every warp, and again per split
         paper     Online normalizer calculation for softmax, section 3.1
-        budget    64 registers, 4096 bytes shared (HEAD_DIM=128)
+        budget    48 registers, 4096 bytes shared (HEAD_DIM=128)
         """
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         x = cuda.local.array(NUM_COLS, float32)
+        values = cuda.local.array(VALUES_SHAPE, float32)
+        lses = cuda.local.array(AT_ONCE, float32)
         tid = cuda.threadIdx.x
         lane, warp = tid & (WARP_SIZE - 1), tid >> 5
         m, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
         num_splits = lse_partial.shape[0]
+        load_parts(values, lses, out_partial, lse_partial, warp, b, m, head, lane)
 
         m_i, l_i = NEG_INF, ZERO
         for split in range(lane, num_splits, WARP_SIZE):
@@ -365,13 +386,11 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
             x[c] = ZERO
         for first in range(warp, num_splits, COMBINE_WARPS * AT_ONCE):
             for i in range(AT_ONCE):
-                split = first + i * COMBINE_WARPS
-                if split < num_splits:
-                    weight = math.exp(lse_partial[split, b, head, m] - shift)
-                    for c in range(NUM_COLS):
-                        d = lane + c * WARP_SIZE
-                        if d < HEAD_DIM:
-                            x[c] += weight * out_partial[split, b, m, head, d]
+                weight = math.exp(lses[i] - shift)
+                for c in range(NUM_COLS):
+                    x[c] += weight * values[i, c]
+            after = first + COMBINE_WARPS * AT_ONCE
+            load_parts(values, lses, out_partial, lse_partial, after, b, m, head, lane)
         for c in range(NUM_COLS):
             d = lane + c * WARP_SIZE
             if d < HEAD_DIM:

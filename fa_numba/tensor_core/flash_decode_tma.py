@@ -20,6 +20,10 @@ The copies leave the keys as ldmatrix wants them, swizzled, so that products are
 `flash_attn_mma`: S = Q Kᵀ with the queries as rows, and out transposed, Vᵀ Pᵀ, with P as the first
 product left it.
 
+On an H200 it reads float16 caches of 32 heads of 128 at 4.1 to 4.4 TB/s, as a copy does, and with
+four queries to a K/V head at 3.3 to 4.0: 97 to 100 % of cuDNN beside it, where flash_decode_mma has
+90 to 97; pages of 16, shuffled, at 96 to 101 % of that (benchmarks/NOTES.md).
+
 Source: as for flash_decode; PTX ISA, "Asynchronous copy: tensor data".
 """
 
@@ -57,7 +61,7 @@ MAX_ROWS = 8  # of a tile: queries of one K/V head
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by blocks of 64 columns: warps, stages
 BLOCK_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
 ALL_LANES = 0xFFFFFFFF
-L2_BYTES = 128  # that L2 fetches around what a copy asks for: with 256, 7 % slower
+L2_BYTES = 128  # that L2 fetches at once, as the rows of a box: with 256, 7 % slower
 
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
@@ -116,7 +120,24 @@ def make_flash_decode_tma(
         return b, split, kv_head, m_tile
 
     @cuda.jit(device=True, forceinline=True)
-    def load_turn(slot, full, k_map, v_map, block_table, b, kv_head, n, n_end, lane):
+    def key_of(box, n, n_end):
+        """Where a box of the keys from n on begins; past the end, where that of the last key does.
+
+        There may be no page past the end; a contiguous cache has keys or zeros there.
+        """
+        r = box // NUM_BLOCKS * BOX
+        return min(n + r, n_end - 1) & -BOX if PAGED else n + r
+
+    @cuda.jit(device=True, forceinline=True)
+    def look_up(pages, block_table, b, n, n_end, lane):
+        """Ask for the pages of this lane's boxes."""
+        for i in range(BOX_STEPS):
+            if lane + 32 * i < BOXES:
+                page, _ = divide(key_of(lane + 32 * i, n, n_end), PAGE)
+                pages[i] = block_table[uint64(b), uint64(page)]
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_turn(slot, full, k_map, v_map, pages, b, kv_head, n, n_end, lane):
         """Ask for the keys from n on: a lane for each box of K, and of V."""
         if lane == 0:
             mbarrier_arrive_expect_tx(full, TURN_BYTES)
@@ -124,11 +145,10 @@ def make_flash_decode_tma(
         for i in range(BOX_STEPS):
             box = lane + 32 * i
             if box < BOXES:
+                row, page = key_of(box, n, n_end), b
+                if PAGED:
+                    (_, row), page = divide(row, PAGE), pages[i]
                 r, block = box // NUM_BLOCKS * BOX, box % NUM_BLOCKS
-                page, row = b, n + r
-                if PAGED:  # past the end there may be no page: the last key's will do
-                    page, row = divide(min(n + r, n_end - 1), PAGE)
-                    page, row = block_table[uint64(b), uint64(page)], row & -BOX
                 tile, col = slot + block * BLOCK_BYTES + r * ROW_BYTES, block * BLOCK_COLS
                 tma_load_4d(tile, k_map, col, row, kv_head, page, full)
                 tma_load_4d(tile + K_BYTES, v_map, col, row, kv_head, page, full)
@@ -136,6 +156,7 @@ def make_flash_decode_tma(
     @cuda.jit(device=True, forceinline=True)
     def load_next(
         ahead,
+        pages,
         slot,
         full,
         sources,
@@ -150,8 +171,11 @@ def make_flash_decode_tma(
     ):
         """Ask for this warp's next turn, which may be of another part of the keys.
 
-        `ahead` says where that is: chunk, b, kv_head, n, n_end.
+        `ahead` says where that is: chunk, b, kv_head, n, n_end; and `pages` has its pages, asked
+        for a turn before.
         """
+        k_map, v_map, block_table = sources
+        lane, warp = tid & 31, tid >> 5
         while ahead[3] >= ahead[4] and ahead[0] < num_chunks:
             ahead[0] += int32(cuda.gridDim.x)
             if ahead[0] < num_chunks:
@@ -162,22 +186,15 @@ def make_flash_decode_tma(
                     split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size
                 )
                 ahead[1], ahead[2] = b, kv_head
-                ahead[3], ahead[4] = n_first + KEYS * (tid >> 5), n_end
+                ahead[3], ahead[4] = n_first + KEYS * warp, n_end
+                if PAGED and ahead[3] < ahead[4]:
+                    look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
+        b, kv_head, n, n_end = ahead[1], ahead[2], ahead[3], ahead[4]
         if ahead[0] < num_chunks:
-            k_map, v_map, block_table = sources
-            load_turn(
-                slot,
-                full,
-                k_map,
-                v_map,
-                block_table,
-                ahead[1],
-                ahead[2],
-                ahead[3],
-                ahead[4],
-                tid & 31,
-            )
+            load_turn(slot, full, k_map, v_map, pages, b, kv_head, n, n_end, lane)
         ahead[3] += BLOCK_N
+        if PAGED and ahead[3] < n_end:
+            look_up(pages, block_table, b, ahead[3], n_end, lane)
 
     @cuda.jit(launch_bounds=(32 * WARPS, 1), fastmath={"contract"})
     def flash_decode_tma_kernel(
@@ -205,7 +222,8 @@ def make_flash_decode_tma(
                   out_partial, lse_partial once per split; block_table once per box
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
-        budget    168 registers; 202 to 231 KB shared, one thread block per SM (HEAD_DIM=128)
+        budget    176 registers; 202 to 231 KB shared, one thread block per SM (HEAD_DIM=128); with
+                  256, pages of one key and a causal mask 8 bytes are spilled
         """
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
@@ -217,6 +235,7 @@ def make_flash_decode_tma(
         s = cuda.local.array((2, 4), float32)
         p = cuda.local.array(2, uint32)
         ahead = cuda.local.array(5, int32)  # what the copies will be asked for next
+        pages = cuda.local.array(BOX_STEPS, int32)
 
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
@@ -243,7 +262,9 @@ def make_flash_decode_tma(
         rest = (seq_lens, seqlen_q, group_size, num_m_tiles, num_kv_heads, num_splits, num_chunks)
         sources = (k_map, v_map, block_table)
         for i in range(STAGES):
-            load_next(ahead, ring + i * TURN_BYTES, full + i * mbarrier.BYTES, sources, tid, *rest)
+            load_next(
+                ahead, pages, ring + i * TURN_BYTES, full + i * mbarrier.BYTES, sources, tid, *rest
+            )
 
         stage, parity = 0, 0
         for chunk in range(cuda.blockIdx.x, num_chunks, cuda.gridDim.x):
@@ -306,7 +327,7 @@ def make_flash_decode_tma(
                 if tail:
                     fence_async_proxy()
                 cuda.syncwarp()  # the warp has read this turn: safe to overwrite
-                load_next(ahead, slot, barrier, sources, tid, *rest)
+                load_next(ahead, pages, slot, barrier, sources, tid, *rest)
                 stage += 1
                 if stage == STAGES:
                     stage, parity = 0, parity ^ 1
@@ -360,8 +381,8 @@ def flash_decode_tma(
     k_cache, v_cache : GPU arrays, dtype of q
         Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
         page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
-        contiguous last axis; head_dim a multiple of 8, up to 256. Pages of which 16 keys lie
-        together are read as fast as a contiguous cache, pages of fewer more slowly.
+        contiguous last axis; head_dim a multiple of 8, up to 256. Pages of a multiple of 16 keys
+        are read as fast as a contiguous cache; of single ones `flash_decode_mma` reads faster.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode_wide`.
     num_splits : int, default=0
