@@ -27,7 +27,7 @@ FORWARD = flash_attn_simt, flash_attn_tf32x3
 BACKWARD = flash_attn_bwd_simt, flash_attn_bwd_tf32x3
 LESSON_TOKENS, LESSON_HEADS = 8192, 4  # of a lesson's step: enough to fill the GPU
 REPEATS = 5
-LARGEST_ERROR = 3  # of that of plain float32
+LARGEST_ERROR = 5  # of that of plain float32, for whatever order a step sums in
 
 
 def main():

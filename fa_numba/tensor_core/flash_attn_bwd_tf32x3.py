@@ -11,7 +11,9 @@ of all warps: dS goes through shared memory, and each warp computes a part of dQ
 atomically, in any order; with deterministic=True dQ has a kernel of its own. `tf32_tiles` says how
 a warp multiplies.
 
-Not run on a GPU yet.
+measured   1.58 and 1.39 of PyTorch's memory-efficient backward at head_dim 64 and 128, which
+           multiplies so too, 1.7 and 1.9 of flash_attn_bwd_simt; deterministic=True 0.76 of that
+           (H200; benchmarks/NOTES.md)
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Ootomo and Yokota 2022, arXiv:2203.03341.
 """
@@ -42,6 +44,7 @@ from fa_numba.tensor_core.vectors import (
 WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys, or where dQ has its kernel 16 queries
 STAGES = 2  # tiles that pass by, of each kind: one is multiplied, the next one is on its way
 MAX_HEAD_DIM = 128
+SUMMED_ROWS = 32  # on the tensor core, which cuts off: with 64 dV was too far off
 RED_X4 = (9, 0)  # from here on four numbers can be added by one instruction
 ZERO, ONE, LOG2E = np.float32(0), np.float32(1), np.float32(LOG2_E)
 
@@ -88,11 +91,11 @@ def make_multiply_ds(DS_ROW):
         for j in range(4):
             for r in range(4):
                 dq[j, r] = ZERO
-        for first in range(0, BLOCK_N, 32):
+        for first in range(0, BLOCK_N, SUMMED_ROWS):
             for j in range(4):
                 for r in range(4):
                     part[j, r] = ZERO
-            for n in range(0, 32, 8):
+            for n in range(0, SUMMED_ROWS, 8):
                 ldmatrix_x4(x, ds_row + 4 * (first + n))
                 split_tf32(a_big, a_small, x, HALF, 4)
                 load_shared_x4(four, even + (first + n) * ROW_BYTES)
@@ -144,7 +147,9 @@ def make_flash_attn_bwd_tf32x3(
     PARTS = BLOCK_M // 16 * NUM_BLOCKS  # of dQ: 16 rows, 32 columns
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
     multiply_rows = tf32_tiles.make_multiply_rows(HEAD_DIM, 1, BLOCK_N, BLOCK_M)
-    add_product = tf32_tiles.make_add_product(HEAD_DIM, 1, BLOCK_M, blocks_at_once(HEAD_DIM))
+    add_product = tf32_tiles.make_add_product(
+        HEAD_DIM, 1, BLOCK_M, SUMMED_ROWS, blocks_at_once(HEAD_DIM)
+    )
     multiply_ds = make_multiply_ds(DS_ROW)
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
@@ -186,7 +191,7 @@ def make_flash_attn_bwd_tf32x3(
                   that see none of them; to dQ as often, atomically; with ALIBI alibi_slopes in
                   every thread, for each tile
         paper     FlashAttention-2, Algorithm 2
-        budget    255 registers and, at HEAD_DIM 128, a few of them spilled; one thread block per SM
+        budget    255 registers, up to 16 more spilled; one thread block per SM
         """
         floats = cuda.shared.array(0, float32)
         k_tile = shared_address(cuda.shared.array(0, uint8))
@@ -317,7 +322,9 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
     S_SHAPE, OUT_SHAPE = (1, N8, 4), (1, OUT8, 4)
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
     multiply_rows = tf32_tiles.make_multiply_rows(HEAD_DIM, 1, DQ_BLOCK_M, DQ_BLOCK_N)
-    add_product = tf32_tiles.make_add_product(HEAD_DIM, 1, DQ_BLOCK_N, blocks_at_once(HEAD_DIM))
+    add_product = tf32_tiles.make_add_product(
+        HEAD_DIM, 1, DQ_BLOCK_N, SUMMED_ROWS, blocks_at_once(HEAD_DIM)
+    )
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
     @cuda.jit(launch_bounds=(THREADS, 1), fastmath={"contract"})

@@ -80,7 +80,7 @@ def make_flash_attn_tf32x3(
     S_SHAPE, ACC_SHAPE, ROWS_SHAPE = (M_TILES, S8, 4), (M_TILES, OUT8, 4), (M_TILES, 2)
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
     multiply_qkt = tf32_tiles.make_multiply_rows(HEAD_DIM, M_TILES, BLOCK_M, BLOCK_N)
-    add_pv = tf32_tiles.make_add_product(HEAD_DIM, M_TILES, BLOCK_N, BLOCKS_AT_ONCE)
+    add_pv = tf32_tiles.make_add_product(HEAD_DIM, M_TILES, BLOCK_N, BLOCK_N, BLOCKS_AT_ONCE)
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
     @cuda.jit(launch_bounds=(THREADS, 2), fastmath={"contract"})

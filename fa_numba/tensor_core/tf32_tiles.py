@@ -130,13 +130,14 @@ def two_rows(block, lane):
 
 
 @functools.cache
-def make_add_product(HEAD_DIM, M_TILES, B_ROWS, BLOCKS_AT_ONCE):
+def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, BLOCKS_AT_ONCE):
     """add_product(x, p, b, half_at, lane): X += P B, P in registers, B a tile of B_ROWS rows.
 
-    B begins at address b. P is split once for BLOCKS_AT_ONCE blocks of B, which divide their
-    number; half_at is the address of HALF in shared memory.
+    B begins at address b. ROWS_AT_ONCE of its rows are summed on the tensor core. P is split once
+    for BLOCKS_AT_ONCE blocks of B, which divide their number; half_at is the address of HALF in
+    shared memory.
     """
-    NUM_BLOCKS, B8, PART8 = num_blocks(HEAD_DIM), B_ROWS // 8, 4 * BLOCKS_AT_ONCE
+    NUM_BLOCKS, PART8, STEPS = num_blocks(HEAD_DIM), 4 * BLOCKS_AT_ONCE, ROWS_AT_ONCE // 8
     P_SHAPE, PART_SHAPE = (M_TILES, 4), (M_TILES, PART8, 4)
     AGAIN = BLOCKS_AT_ONCE < NUM_BLOCKS
 
@@ -154,37 +155,39 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, BLOCKS_AT_ONCE):
         for first in range(0, NUM_BLOCKS, BLOCKS_AT_ONCE):
             cuda.syncwarp()  # nothing is loaded ahead of its turn: there are no registers for it
             half = unknown_half(half_at) if AGAIN else uint32(HALF)
-            for i in range(M_TILES):
-                for j in range(PART8):
-                    for r in range(4):
-                        part[i, j, r] = ZERO
-            for k in range(B8):
+            for k_first in range(0, B_ROWS // 8, STEPS):
                 for i in range(M_TILES):
-                    for c in range(2):
-                        for h in range(2):
-                            four[2 * c + h] = p[i, k, 2 * h + c]
-                    split_tf32(p_big[i], p_small[i], four, half, 4)
-                for block in range(BLOCKS_AT_ONCE):
-                    offset = ((first + block) * B_ROWS + 8 * k) * ROW_BYTES
-                    load_shared_x4(four, even + offset)
-                    split_tf32(even_big, even_small, four, HALF, 4)
-                    load_shared_x4(four, odd + offset)
-                    split_tf32(odd_big, odd_small, four, HALF, 4)
-                    for j in range(4):
-                        for i in range(M_TILES):
-                            mma_m16n8k8_tf32x3(
-                                part[i, 4 * block + j],
-                                p_big[i],
-                                p_small[i],
-                                even_big[j],
-                                odd_big[j],
-                                even_small[j],
-                                odd_small[j],
-                            )
-            for i in range(M_TILES):
-                for j in range(PART8):
-                    for r in range(4):
-                        x[i, 4 * first + j, r] += part[i, j, r]
+                    for j in range(PART8):
+                        for r in range(4):
+                            part[i, j, r] = ZERO
+                for step in range(STEPS):
+                    k = k_first + step
+                    for i in range(M_TILES):
+                        for c in range(2):
+                            for h in range(2):
+                                four[2 * c + h] = p[i, k, 2 * h + c]
+                        split_tf32(p_big[i], p_small[i], four, half, 4)
+                    for block in range(BLOCKS_AT_ONCE):
+                        offset = ((first + block) * B_ROWS + 8 * k) * ROW_BYTES
+                        load_shared_x4(four, even + offset)
+                        split_tf32(even_big, even_small, four, HALF, 4)
+                        load_shared_x4(four, odd + offset)
+                        split_tf32(odd_big, odd_small, four, HALF, 4)
+                        for j in range(4):
+                            for i in range(M_TILES):
+                                mma_m16n8k8_tf32x3(
+                                    part[i, 4 * block + j],
+                                    p_big[i],
+                                    p_small[i],
+                                    even_big[j],
+                                    odd_big[j],
+                                    even_small[j],
+                                    odd_small[j],
+                                )
+                for i in range(M_TILES):
+                    for j in range(PART8):
+                        for r in range(4):
+                            x[i, 4 * first + j, r] += part[i, j, r]
 
     return add_product
 
