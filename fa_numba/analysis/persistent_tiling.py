@@ -45,11 +45,18 @@ class PersistentTiling(NamedTuple):
 
 
 def persistent_tiling(head_dim, seqlen_k, causal):
-    """The tiles with which an H200 was quickest, of those that were tried."""
+    """The tiles with which an H200 was quickest, of those in benchmarks/NOTES.md.
+
+    Up to a head_dim of 64 three warpgroups have registers enough, and fill each other's gaps; but
+    of 192 rows under a causal mask too many do not see the last tile, which counts where tiles are
+    few. With few tiles it also counts how soon V's place is free, for the next queries' V: sooner
+    if a warpgroup waits for P V before its softmax.
+    """
     if head_dim <= 64:
-        return PersistentTiling(3, 128)
+        few = causal and seqlen_k < 2048
+        return PersistentTiling(2, 128, stages=4) if few else PersistentTiling(3, 128, stages=3)
     if head_dim <= 128:
-        return PersistentTiling(2, 128)
+        return PersistentTiling(2, 128, overlap=seqlen_k > (512 if causal else 4096))
     return PersistentTiling(2, 112 if head_dim <= 192 else 80, slots=1)
 
 

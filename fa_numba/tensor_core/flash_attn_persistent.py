@@ -11,17 +11,16 @@ and ends with stores that the next one waits for. With few keys that is much of 
 - there is one thread block per SM, and it works through many tiles of queries. The producer goes on
   to the next one's Q, K and V while the consumers are still at this one;
 - out goes as Q came: through shared memory, by TMA, while the next queries begin;
-- under a causal mask long and short tiles of queries come in pairs, so that every thread block has
-  the same work without asking for it.
+- under a causal mask long and short tiles of queries are dealt out so that every thread block has
+  about the same work without asking for it (`analysis.persistent_tiling`).
 
 Masks are compile-time constants: without one the machine code has nothing of it. Tiles of keys that
 no row sees are not loaded, and what a row may not see is masked in those tiles alone where there is
 something to mask. `fragments` says what softcap and ALiBi do to a score.
 
 On an H200 at n = 4096 it took head_dim 128 from 646 (556) to 667 (620) TFLOP/s, and 64 from 439
-(382) to 512 (446); cuDNN had 663 (565) and 488 (437) beside it. At n = 512 it is what flash_attn_ws
-is not, near cuDNN: 508 (342) to 523 (339); but for head_dim 64 under a causal mask, where a tile of
-192 queries is too large: 160 to 263. float16, causal in brackets;
+(382) to 512 (446); cuDNN had 663 (565) and 488 (437) beside it. At n = 512 head_dim 128 has 508
+(342) to cuDNN's 523 (339), 64 has 368 (160) to 392 (263); float16, causal in brackets;
 benchmarks/results/tensor_core.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.

@@ -12,8 +12,7 @@ next product's operand. Two thread blocks share an SM, so that one multiplies wh
 its softmax.
 
 On an H200 at n = 4096 it took head_dim 128 from 336 (288) to 592 (498) TFLOP/s, and 64 from 309
-(284) to 437 (377); float16, causal in brackets; benchmarks/results/tensor_core.json. A head_dim
-above 128 compiles, without spills; on a GPU it is still to be seen.
+(284) to 437 (377); float16, causal in brackets; benchmarks/results/tensor_core.json.
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Shah et al. 2024,
 FlashAttention-3, arXiv:2407.08608, section 3.
