@@ -22,7 +22,7 @@ WINDOW = 1024  # keys that a query sees
 OPTIONS = {
     "deterministic": {"deterministic": True},
     f"a window of {WINDOW}": {"window_size": (WINDOW - 1, 0)},
-    "softcap": {"softcap": 30.0},
+    "softcap": {"softcap": 15.0},
     "ALiBi": {"alibi_slopes": True},
     "4 query heads for a head of K and V": {"group_size": 4},
 }

@@ -62,7 +62,6 @@ SMALL = [
     (1, 500, 10, 2, 1, 128, True),  # tiles of rows that see no key
     (1, 1, 1000, 2, 1, 128, True),
     (1, 257, 130, 2, 1, 8, False),
-    (1, 257, 130, 2, 1, 40, True),
     (1, 200, 300, 4, 2, 96, True),
 ]
 LARGE = [
@@ -185,7 +184,7 @@ def assert_right(got, want, plain):
     "dtype, case",
     [
         *(("float16", case) for case in SMALL + LARGE),
-        *(("bfloat16", case) for case in (SMALL[1], SMALL[3], SMALL[4])),
+        ("bfloat16", SMALL[3]),
     ],
     ids=lambda x: x if isinstance(x, str) else named(x),
 )
@@ -204,11 +203,10 @@ MASKED = [
     ({"window_size": (100, -1)}, "float16", (1, 300, 300, 2, 2, 64, True)),
     ({"window_size": (30, 20)}, "bfloat16", (1, 333, 200, 4, 2, 128, False)),
     ({"window_size": (-1, 0)}, "float16", (2, 200, 333, 2, 1, 64, False)),
-    ({"window_size": (40, -1)}, "float16", (1, 300, 300, 2, 1, 128, True)),
     ({"softcap": 15.0}, "bfloat16", (2, 200, 333, 2, 1, 64, False)),
     ({"softcap": 15.0}, "float16", (1, 300, 300, 2, 1, 128, True)),
-    ({"alibi_slopes": True}, "float16", (1, 300, 300, 2, 2, 64, True)),
-    ({"alibi_slopes": True}, "float16", (1, 333, 200, 4, 2, 128, False)),
+    ({"alibi_slopes": True}, "float16", (1, 300, 300, 2, 1, 128, True)),
+    ({"alibi_slopes": True}, "float16", (1, 333, 200, 4, 2, 64, False)),
     (ALL_MASKS, "float16", (2, 200, 333, 4, 2, 128, False)),
     (ALL_MASKS, "float16", (1, 333, 200, 2, 2, 64, True)),
 ]
