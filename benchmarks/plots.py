@@ -232,7 +232,8 @@ def decoding():
     title = "Decoding one query of each sequence, head_dim 128, float16"
     figure = drawing(11, 3.8, title, record)
     ax = plain(figure.subplots(), grid="y")
-    colours = {"flash_decode_wide": "#63b3ed", "flash_decode_mma": BLUE}
+    colours = {"flash_decode_wide": "#90cdf4", "flash_decode_mma": "#63b3ed"}
+    colours["flash_decode_tma"] = BLUE
     colours |= {name: colour for name, (_, colour) in LIBRARIES.items()}
     width = 0.8 / len(kernels)
     for i, kernel in enumerate(kernels):
