@@ -1,6 +1,6 @@
 """flash_decode_tma on a real GPU: `pytest -m gpu`; cases and tolerances are flash_decode_mma's.
 
-`-k small` keeps the cases that are small enough for compute-sanitizer (`make sanitize`).
+`-k small` keeps the cases that are small enough for compute-sanitizer.
 """
 
 import pytest
