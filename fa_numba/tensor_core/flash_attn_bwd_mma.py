@@ -5,17 +5,23 @@ flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetch
 flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches
 flash_attn_bwd_persistent   the next keys are on their way before these are done
 
-A thread block owns 128 keys, each of eight warps 16 of them, and the tiles of queries pass by. For
-each tile a warp computes Sᵀ and dPᵀ with its keys as the rows, so that what comes of them, Pᵀ and
-dSᵀ, lies in its registers as the products Pᵀ dout and dSᵀ Q want their A. dQ = dS K sums over the
-keys of all warps: dSᵀ goes through shared memory, and each warp computes an eighth of dQ and adds
-it to HBM in float32, atomically, in the order in which the registers hold it; with
-deterministic=True dQ has a kernel of its own.
+A thread block owns 128 keys, each pair of its eight warps 32 of them, and the tiles of queries pass
+by. Shared memory is what limits a kernel of this size: what a warp loads of Q and dout should serve
+many rows. So a pair shares its 32 keys, and halves everything else. Of Sᵀ and dPᵀ, whose rows are
+keys, each warp computes half of the columns, the queries; of dK and dV half of the columns, over
+all queries: over its own with Pᵀ and dSᵀ in registers, as the products Pᵀ dout and dSᵀ Q want their
+A, over the other's by way of shared memory. dQ = dS K sums over the keys of all warps: each warp
+computes an eighth of it and adds that to HBM in float32, atomically, in the order in which the
+registers hold it; with deterministic=True dQ has a kernel of its own.
 
 ldmatrix reads a tile by rows or, transposing each 8×8 piece, by columns. Q and dout are read both
 ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
 
 A head_dim below 64, or between 64 and 128, is padded to that with zeros.
+
+On an H200 at n = 8192 it reached 309 (287) TFLOP/s at head_dim 128 and 299 (288) at 64, where
+PyTorch's FlashAttention-2 had 310 (293) and 285 (263) in the same run; float16, causal in brackets;
+benchmarks/NOTES.md.
 
 Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """
@@ -63,8 +69,8 @@ def dq_shared_bytes(HEAD_DIM):
 def shared_bytes(HEAD_DIM):
     """Shared memory that a thread block asks for."""
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
-    tiles = 2 * (2 * BLOCK_N * COLS + 2 * STAGES * BLOCK_M * COLS + BLOCK_M * BLOCK_N)
-    return tiles + 2 * STAGES * BLOCK_M * 4
+    tiles = 2 * (2 * BLOCK_N * COLS + 2 * STAGES * BLOCK_M * COLS + 2 * BLOCK_M * BLOCK_N)
+    return tiles + 2 * STAGES * BLOCK_M * 4 + ROW_BYTES  # for tiles to begin at a whole row
 
 
 @functools.cache
@@ -164,6 +170,84 @@ def make_products(COLS, BLOCK_M, DTYPE):
 
 
 @functools.cache
+def make_pair_products(COLS, BLOCK_M, DTYPE):
+    """The products of a warp that shares 32 keys with another: 32 rows of tiles of BLOCK_N.
+
+    Addresses of rows are those of a tile's first block of 64 columns.
+
+    Returns
+    -------
+    multiply_rows(d, a_rows, b_rows, lane)
+        d = A Bᵀ, both with their rows along the sum of COLS: A 32 rows of a tile of BLOCK_N, B half
+        of the rows of a tile of BLOCK_M.
+    multiply_registers(d, a, b_rows, b_chunk, lane)
+        d += A B, A (32, BLOCK_M / 2) in registers; B as many rows of a tile of BLOCK_M, and half of
+        its columns, from chunk b_chunk on.
+    multiply_shared(d, a_rows, a_chunk, b_rows, b_chunk, lane)
+        The same with A in a tile of BLOCK_N rows, from chunk a_chunk on.
+    """
+    M16, D16, HALF_D16 = BLOCK_M // 32, COLS // 16, COLS // 32
+    A_BLOCK, B_BLOCK = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES
+    mma = forward.mma_of(DTYPE)
+
+    @cuda.jit(device=True, forceinline=True)
+    def place(rows, block_bytes, chunk, lane):
+        """Where this lane's row of 16 has the chunk, or, for the last 16 lanes, the next one."""
+        swizzled = ((chunk & 7) + (lane >> 4)) ^ (lane & 7)
+        return rows + (chunk >> 3) * block_bytes + (lane & 15) * ROW_BYTES + (swizzled << 4)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_rows(d, a_rows, b_rows, lane):
+        a = cuda.local.array((2, 2, 4), uint32)  # in turns, so that loads may run ahead
+        b = cuda.local.array((2, 2, 2), uint32)
+        a_row = place(a_rows, A_BLOCK, 0, lane)
+        b_row = b_rows + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
+        b_row += (((lane >> 3) & 1) ^ (lane & 7)) << 4
+        for i in range(2):
+            for j in range(2 * M16):
+                for r in range(4):
+                    d[i, j, r] = float32(0)
+        for k in range(D16):
+            for i in range(2):
+                at = (a_row ^ ((k & 3) << 5)) + (k >> 2) * A_BLOCK + i * 16 * ROW_BYTES
+                ldmatrix_x4(a[k & 1, i], at)
+            for j in range(M16):
+                at = (b_row ^ ((k & 3) << 5)) + (k >> 2) * B_BLOCK + j * 16 * ROW_BYTES
+                ldmatrix_x4(b[j & 1], at)
+                for i in range(2):
+                    mma(d[i, 2 * j], a[k & 1, i], b[j & 1, 0])
+                    mma(d[i, 2 * j + 1], a[k & 1, i], b[j & 1, 1])
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_registers(d, a, b_rows, b_chunk, lane):
+        b = cuda.local.array((2, 2, 2), uint32)
+        b_row = place(b_rows, B_BLOCK, b_chunk, lane)
+        for k in range(M16):
+            for j in range(HALF_D16):
+                ldmatrix_x4_trans(b[j & 1], (b_row ^ (j << 5)) + k * 16 * ROW_BYTES)
+                for i in range(2):
+                    mma(d[i, 2 * j], a[i, k], b[j & 1, 0])
+                    mma(d[i, 2 * j + 1], a[i, k], b[j & 1, 1])
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_shared(d, a_rows, a_chunk, b_rows, b_chunk, lane):
+        a = cuda.local.array((2, 2, 4), uint32)
+        b = cuda.local.array((2, 2, 2), uint32)
+        a_row = place(a_rows, A_BLOCK, a_chunk, lane)
+        b_row = place(b_rows, B_BLOCK, b_chunk, lane)
+        for k in range(M16):
+            for i in range(2):
+                ldmatrix_x4(a[k & 1, i], (a_row ^ (k << 5)) + i * 16 * ROW_BYTES)
+            for j in range(HALF_D16):
+                ldmatrix_x4_trans(b[j & 1], (b_row ^ (j << 5)) + k * 16 * ROW_BYTES)
+                for i in range(2):
+                    mma(d[i, 2 * j], a[k & 1, i], b[j & 1, 0])
+                    mma(d[i, 2 * j + 1], a[k & 1, i], b[j & 1, 1])
+
+    return multiply_rows, multiply_registers, multiply_shared
+
+
+@functools.cache
 def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
@@ -173,31 +257,31 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     NUM_BLOCKS = COLS // 64
     KV_BLOCK, Q_BLOCK = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
     KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
-    DS_BYTES = BLOCK_M // 64 * KV_BLOCK  # dSᵀ: its rows are keys, its columns queries
+    P_BYTES = BLOCK_M // 64 * KV_BLOCK  # Pᵀ, and dSᵀ: their rows are keys, their columns queries
     LSE_BYTES = BLOCK_M * 4  # of lse, and of delta
     # Of dQ four warps have half of the columns, K's, or half of the rows, dSᵀ's columns.
     K_HALF, DS_HALF = (KV_BLOCK, 0) if COLS == 128 else (0, KV_BLOCK)
-    S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
-    OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
-    M16 = BLOCK_M // 16
+    M_HALF, D_HALF = BLOCK_M // 2, COLS // 2  # a warp's queries of Sᵀ, its columns of dK and dV
+    S_SHAPE, P_SHAPE = (2, M_HALF // 8, 4), (2, M_HALF // 16, 4)
+    OUT_SHAPE, DQ_SHAPE = (2, D_HALF // 8, 4), (8, 4)
     pack = forward.pack_of(DTYPE)
-    by_rows, by_registers, by_columns = make_products(COLS, BLOCK_M, DTYPE)
-    mask, exponentiate, differentiate, _ = make_gradient_functions(BLOCK_M, pack)
-    store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
+    by_rows, by_registers, by_shared = make_pair_products(COLS, BLOCK_M, DTYPE)
+    _, _, by_columns = make_products(COLS, BLOCK_M, DTYPE)
+    mask, exponentiate, differentiate, _ = make_gradient_functions(M_HALF, pack)
+    store_gradient = make_store_gradient(HEAD_DIM, D_HALF, pack)
     first_query, _, _ = masks.make_bounds_of_keys(CAUSAL, (-1, -1))
     copy_tile = make_copy_tile(HEAD_DIM)
 
     @cuda.jit(device=True, forceinline=True)
-    def store_ds(ds, rows, lane):
-        """A warp's 16 rows of dSᵀ to shared memory, swizzled."""
+    def store_half(x, rows, first_chunk, lane):
+        """A warp's 16 rows of Pᵀ or dSᵀ to shared memory, swizzled, from a chunk of a block on."""
         g = lane >> 2
-        for k in range(M16):
+        start = rows + g * ROW_BYTES + ((lane & 3) << 2)
+        for k in range(M_HALF // 16):
             for j in range(2):
-                chunk = 2 * k + j
-                start = rows + (chunk >> 3) * KV_BLOCK + g * ROW_BYTES
-                start += (((chunk & 7) ^ g) << 4) + ((lane & 3) << 2)
+                at = start + (((first_chunk + 2 * k + j) ^ g) << 4)
                 for h in range(2):
-                    store_shared_b32(start + h * 8 * ROW_BYTES, ds[k, 2 * j + h])
+                    store_shared_b32(at + h * 8 * ROW_BYTES, x[k, 2 * j + h])
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_mma_kernel(
@@ -205,22 +289,25 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     ):
         """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
 
-        grid      (num_n_tiles, num_kv_heads, batch); 256 threads, a warp has 16 keys
+        grid      (num_n_tiles, num_kv_heads, batch); 256 threads, two warps have 32 keys
         shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM);
-                  ds_tile (BLOCK_N, BLOCK_M), keys by queries; in blocks of 64 columns, swizzled;
+                  ds_tile, p_tile (BLOCK_N, BLOCK_M), keys by queries; in blocks of 64 columns,
+                  swizzled;
                   lse_rows, delta_rows (STAGES, BLOCK_M)
-        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
-                  dq (8, 4), fragments
+        private   s, dp (2, BLOCK_M / 16, 4), p, ds (2, BLOCK_M / 32, 4); dk_acc, dv_acc
+                  (2, HEAD_DIM / 16, 4); dq (8, 4), fragments
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys; to dQ as often
         paper     FlashAttention-2, Algorithm 2
         budget    255 registers, one thread block per SM
         """
-        k_tile = shared_address(cuda.shared.array(0, uint8))
+        # Tiles begin at a whole row: an exclusive or goes on to the next 16 columns.
+        k_tile = (shared_address(cuda.shared.array(0, uint8)) + 127) & 0xFFFFFF80
         v_tile = k_tile + KV_BYTES
         q_tile = v_tile + KV_BYTES
         dout_tile = q_tile + STAGES * Q_BYTES
         ds_tile = dout_tile + STAGES * Q_BYTES
-        lse_rows = ds_tile + DS_BYTES
+        p_tile = ds_tile + P_BYTES
+        lse_rows = p_tile + P_BYTES
         delta_rows = lse_rows + STAGES * LSE_BYTES
 
         s = cuda.local.array(S_SHAPE, float32)
@@ -240,10 +327,14 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
         shift = seqlen_q - seqlen_k  # from a key's number to its place among the queries
         first_tile = first_query(n_start + shift) // BLOCK_M
         num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
-        n_warp = n_start + 16 * warp
-        n = n_warp + (lane >> 2)  # this lane's keys: n and n + 8
-        warp_rows = 16 * warp * ROW_BYTES
-        half = warp >> 2
+        half = warp >> 2  # which of the pair
+        n_warp = n_start + 32 * (warp & 3)
+        n = n_warp + (lane >> 2)  # this lane's first key; the others 8, 16, 24 on
+        warp_rows = 32 * (warp & 3) * ROW_BYTES
+        m_rows, other_rows = half * M_HALF * ROW_BYTES, (half ^ 1) * M_HALF * ROW_BYTES
+        m_chunk, other_chunk = half * (M_HALF // 8), (half ^ 1) * (M_HALF // 8)
+        d_chunk = half * (D_HALF // 8)
+        half_rows = warp_rows + (m_chunk >> 3) * KV_BLOCK  # of Pᵀ and dSᵀ
         dq_offset = uint64(half * 16384 + (tid & 127) * 4)
 
         # What this thread copies: one chunk of 16 bytes in every 32nd row of each block.
@@ -254,10 +345,11 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
         copy_tile(k_tile + to, BLOCK_N, source, k.strides[1], key_row, seqlen_k, chunk)
         source = global_address(v[b, 0, kv_head])
         copy_tile(v_tile + to, BLOCK_N, source, v.strides[1], key_row, seqlen_k, chunk)
-        for j in range(COLS // 8):
-            for r in range(4):
-                dk_acc[j, r] = float32(0)
-                dv_acc[j, r] = float32(0)
+        for i in range(2):
+            for j in range(D_HALF // 8):
+                for r in range(4):
+                    dk_acc[i, j, r] = float32(0)
+                    dv_acc[i, j, r] = float32(0)
 
         # One turn more than tiles: it only copies the first one.
         head, m_tile, stage = kv_head * group_size, first_tile, 0
@@ -265,7 +357,7 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
         num_turns = group_size * max(num_m_tiles - first_tile, 0)
         for turn in range(num_turns + 1):
             cp_async_wait(0)
-            cuda.syncthreads()  # this stage is complete; everyone is done with the other and dSᵀ
+            cuda.syncthreads()  # this stage is complete; all are done with the other, Pᵀ, dSᵀ
             if turn < num_turns:
                 m, next_stage = next_tile * BLOCK_M + row, stage ^ 1
                 tile = q_tile + next_stage * Q_BYTES + to
@@ -281,23 +373,32 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
                     cp_async_16(delta_rows + to_row, global_address(delta[b, next_head]) + at, 16)
                 cp_async_commit()
             if turn > 0:
-                m_start = m_tile * BLOCK_M
+                m_start = m_tile * BLOCK_M + half * M_HALF
                 q_rows, dout_rows = q_tile + stage * Q_BYTES, dout_tile + stage * Q_BYTES
-                by_rows(s, k_tile + warp_rows, q_rows, lane)  # Sᵀ = K Qᵀ              line 10
-                if n_warp + 16 > seqlen_k or first_query(n_warp + 15 + shift) > m_start:
-                    for h in range(2):
-                        key = n + 8 * h
-                        first_seen = first_query(key + shift) - m_start
-                        mask(s, h, first_seen if key < seqlen_k else BLOCK_M + 8, lane)
-                exponentiate(s, lse_rows + stage * LSE_BYTES, scale, lane)  # P        line 11
-                by_rows(dp, v_tile + warp_rows, dout_rows, lane)  # dPᵀ = V doutᵀ      line 13
-                differentiate(s, dp, delta_rows + stage * LSE_BYTES, p, ds, lane)  # dS  line 14
+                of_rows = stage * LSE_BYTES + half * M_HALF * 4
+                by_rows(s, k_tile + warp_rows, q_rows + m_rows, lane)  # Sᵀ = K Qᵀ     line 10
+                if n_warp + 32 > seqlen_k or first_query(n_warp + 31 + shift) > m_start:
+                    for i in range(2):
+                        for h in range(2):
+                            key = n + 16 * i + 8 * h
+                            first_seen = first_query(key + shift) - m_start
+                            mask(s[i], h, first_seen if key < seqlen_k else M_HALF + 8, lane)
+                for i in range(2):
+                    exponentiate(s[i], lse_rows + of_rows, scale, lane)  # P           line 11
+                by_rows(dp, v_tile + warp_rows, dout_rows + m_rows, lane)  # dPᵀ = V doutᵀ  line 13
+                for i in range(2):
+                    rows = half_rows + i * 16 * ROW_BYTES
+                    differentiate(s[i], dp[i], delta_rows + of_rows, p[i], ds[i], lane)  # line 14
+                    store_half(p[i], p_tile + rows, m_chunk & 7, lane)
+                    store_half(ds[i], ds_tile + rows, m_chunk & 7, lane)
+                by_registers(dv_acc, p, dout_rows + m_rows, d_chunk, lane)  # dV += Pᵀ dout  line 12
+                by_registers(dk_acc, ds, q_rows + m_rows, d_chunk, lane)  # dK += dSᵀ Q  line 16
+                cuda.syncthreads()  # p_tile and ds_tile are complete: safe to read
+                rows, first = dout_rows + other_rows, other_chunk
+                by_shared(dv_acc, p_tile + warp_rows, first, rows, d_chunk, lane)
+                rows = q_rows + other_rows
+                by_shared(dk_acc, ds_tile + warp_rows, first, rows, d_chunk, lane)
                 if ADD_DQ:
-                    store_ds(ds, ds_tile + warp_rows, lane)
-                by_registers(dv_acc, p, dout_rows, lane)  # dV += Pᵀ dout              line 12
-                by_registers(dk_acc, ds, q_rows, lane)  # dK += dSᵀ Q                  line 16
-                if ADD_DQ:
-                    cuda.syncthreads()  # ds_tile is complete: safe to read
                     ds_columns, k_columns = ds_tile + half * DS_HALF, k_tile + half * K_HALF
                     by_columns(dq, ds_columns, 2 * (warp & 3), k_columns, lane)  # dQ  line 15
                     address = global_address(dq_sum[b, head, m_tile]) + dq_offset
@@ -309,8 +410,10 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
             if next_tile == num_m_tiles:
                 next_head, next_tile = next_head + 1, first_tile
 
-        store_gradient(dk_acc, dk, b, n, kv_head, 0, lane, softmax_scale)
-        store_gradient(dv_acc, dv, b, n, kv_head, 0, lane, float32(1))
+        for i in range(2):
+            row, col = n + 16 * i, half * D_HALF
+            store_gradient(dk_acc[i], dk, b, row, kv_head, col, lane, softmax_scale)
+            store_gradient(dv_acc[i], dv, b, row, kv_head, col, lane, float32(1))
 
     return flash_attn_bwd_mma_kernel
 
