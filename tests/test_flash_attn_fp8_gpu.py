@@ -62,13 +62,13 @@ def test_words(rng):
 
 
 @pytest.mark.parametrize(
-    "n, k, width", [(8, 32, 32), (64, 64, 64), (128, 128, 128), (192, 192, 64), (224, 64, 32)]
+    "n, k, width", [(8, 32, 32), (64, 64, 64), (128, 128, 128), (192, 128, 64), (224, 64, 32)]
 )
 def test_wgmma(rng, n, k, width):
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((64, k), (n, k)))
     d = np.zeros(128 * n // 2, np.float32)
     kernel = kernels.make_wgmma(n, k, width, False)
-    run(kernel, 128, as_tile(a, width), as_tile(b, width), d, shared_bytes=64 * 1024)
+    run(kernel, 128, as_tile(a, width), as_tile(b, width), d, shared_bytes=48 * 1024)
     np.testing.assert_array_equal(d, (a @ b.T)[layouts.wgmma_d(n)].ravel())
 
 
@@ -83,7 +83,7 @@ def test_wgmma_with_registers(rng, n, k, width):
     held = held.transpose(0, 1, 2, 4, 3, 5).astype(E4M3).view(np.uint8).ravel()
     keys = np.arange(k) // 16 * 16 + [quantize_fp8.slot_key(n % 16) for n in range(k)]
     kernel = kernels.make_wgmma(n, k, width, True)
-    run(kernel, 128, held, as_tile(b[:, keys], width), d, shared_bytes=64 * 1024)
+    run(kernel, 128, held, as_tile(b[:, keys], width), d, shared_bytes=48 * 1024)
     np.testing.assert_array_equal(d, (a @ b.T)[layouts.wgmma_d(n)].ravel())
 
 
@@ -127,12 +127,15 @@ def test_quantize_columns(rng, head_dim, rows, seqlen, dtype):
     x = rng.standard_normal((2, seqlen, 3, head_dim)).astype(DTYPES[dtype])
     x8 = quantize_fp8.quantize_columns(cupy.asarray(x), rows)
     num_tiles = x8.tiles.shape[2]
-    got = from_tiles(x8.tiles, x8.scales, head_dim, quantize_fp8.width_of(rows))
+    num_rows = head_dim + quantize_fp8.SUM_ROWS
+    got = from_tiles(x8.tiles, x8.scales, num_rows, quantize_fp8.width_of(rows))
+    ones = got[..., head_dim:, :] / x8.scales.get()[..., None, None]
+    assert (ones[..., 0, :] == 1).all() and (ones[..., 1:, :] == 0).all()
     want = np.zeros((2, num_tiles * rows, 3, head_dim))
     want[:, :seqlen] = x
     slots = np.arange(rows) // 16 * 16 + [quantize_fp8.slot_key(n % 16) for n in range(rows)]
     want = want.reshape(2, num_tiles, rows, 3, head_dim)[:, :, slots].transpose(0, 3, 1, 4, 2)
-    assert_rounded(got, want, x8.scales.get()[..., None, None])
+    assert_rounded(got[..., :head_dim, :], want, x8.scales.get()[..., None, None])
 
 
 # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal
@@ -166,7 +169,7 @@ def make_case(case, dtype):
 
 
 def plain(q, k, v, causal, block_n=128):
-    """The same in NumPy: Q, K, V and P rounded to e4m3, tiles of rows with a scale each."""
+    """The same in NumPy: Q, K, V and P rounded to e4m3, tiles with a scale each, exact sums."""
 
     def rounded(x, rows):
         y = np.zeros((x.shape[0], -(-x.shape[1] // rows) * rows, *x.shape[2:]))
@@ -188,6 +191,9 @@ def plain(q, k, v, causal, block_n=128):
     p = np.exp(s - np.where(np.isfinite(lse), lse, 0)[..., None])
     top = p.max(axis=-1, keepdims=True) / 256 + 1e-300
     p = (p / top).astype(E4M3).astype(np.float64) * top
+    l = p.sum(axis=-1)
+    lse[l > 0] += np.log(l[l > 0])
+    p /= np.where(l > 0, l, 1)[..., None]
     return np.einsum("bhmn,bnhd->bmhd", p, v), lse
 
 
@@ -224,7 +230,7 @@ def test_forward(case, dtype, poisoned):
         np.abs(np.where(seen, x, 0) - np.where(seen, lse_want, 0)).max()
         for x in (lse.get(), plain_lse)
     )
-    assert lse_error <= 2 * plain_error + 1e-5
+    assert lse_error <= 2 * plain_error + 3e-3  # the tensor cores' sums of P have 14 bits
     for _ in range(20):
         again = flash_attn_fp8(*on_gpu, causal=causal)
         for x, y in zip((out, lse), again, strict=True):
@@ -239,7 +245,7 @@ def test_long_sums_keep_their_digits(seqlen):
     v += np.float16(1)
     out, _ = flash_attn_fp8(*(cupy.asarray(x) for x in (q, k, v)))
     want, _ = reference.attention(q[:, :256], k, v)
-    assert abs((out.get()[:, :256] - want).mean()) <= 0.01
+    assert abs((out.get()[:, :256] - want).mean()) <= 0.005
 
 
 def test_strided_arrays():

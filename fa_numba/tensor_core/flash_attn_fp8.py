@@ -17,7 +17,9 @@ copy brings it. Against flash_attn_persistent
   mind their order, so V was written with its keys as P holds them: P is packed in place;
 - of sums of e4m3 products the tensor cores keep about 14 bits and cut off the rest, always towards
   0: too little for sums over thousands of keys. So P V of a tile is a sum of its own, added to out
-  in float32; with the rescaling it is one multiply-add.
+  in float32; with the rescaling it is one multiply-add;
+- V has a column of ones more, and so P V has the sum of P: no additions for it, and what rounding
+  and cutting off take from out, they take from the sum that it is divided by, too.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3; for the sums of 14 bits
 DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 3.3.2.
@@ -37,6 +39,7 @@ from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.convert import exp2, pack_e4m3x4
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
+    MASKED,
     fragment_function,
     make_fragment_functions,
     make_store_tile,
@@ -49,7 +52,12 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_init,
 )
 from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.quantize_fp8 import quantize_columns, quantize_rows, width_of
+from fa_numba.tensor_core.quantize_fp8 import (
+    SUM_ROWS,
+    quantize_columns,
+    quantize_rows,
+    width_of,
+)
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import tma_store_wait_read
 from fa_numba.tensor_core.vectors import bulk_load
@@ -87,7 +95,7 @@ def tile_sizes(head_dim, causal):
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
     """Dynamic shared memory that a thread block asks for."""
     queries = (SLOTS + 2) * 64 * CONSUMERS * HEAD_DIM  # out has 2 bytes to an element
-    keys = 2 * STAGES * BLOCK_N * HEAD_DIM
+    keys = STAGES * BLOCK_N * (2 * HEAD_DIM + SUM_ROWS)
     return queries + keys + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES) + wgmma.GROUP_BYTES
 
 
@@ -97,18 +105,17 @@ def make_softmax(BLOCK_N, HEAD_DIM):
 
     Returns
     -------
-    online_softmax(s, m_i, l_i, alpha, factor, v_log2, v_inverse)
-        s becomes 2^8 P = 2^(factor s + v_log2 − m_i + 8). m_i has factor and v_log2 in it, and l_i
-        is the sum of v_inverse 2^8 P, of this lane's part.
+    online_softmax(s, m_i, alpha, factor, v_log2)
+        s becomes 2^8 P = 2^(factor s + v_log2 − m_i + 8); m_i has factor and v_log2 in it.
     pack_p(s, p)
         P in e4m3, as A of the next product: p of shape (BLOCK_N / 32, 4).
-    add_tile(acc, alpha, part)
-        acc becomes alpha acc + part.
+    add_tile(acc, alpha, part, v_inverse)
+        acc becomes alpha acc + part, where the column of sums of P is rid of V's scale.
     """
     S8, P32, OUT8 = BLOCK_N // 8, BLOCK_N // 32, HEAD_DIM // 8
 
     @fragment_function()
-    def online_softmax(s, m_i, l_i, alpha, factor, v_log2, v_inverse):
+    def online_softmax(s, m_i, alpha, factor, v_log2):
         for h in range(2):
             m_new = max(s[0, 2 * h], s[0, 2 * h + 1])
             for j in range(1, S8):
@@ -117,13 +124,9 @@ def make_softmax(BLOCK_N, HEAD_DIM):
             alpha[h] = exp2(m_i[h] - m_new)
             m_i[h] = m_new
             shift = P_SHIFT + v_log2 - m_new
-            l_ij = float32(0)
             for j in range(S8):
                 for c in range(2):
-                    p = exp2(s[j, 2 * h + c] * factor + shift)
-                    s[j, 2 * h + c] = p
-                    l_ij += p
-            l_i[h] = alpha[h] * l_i[h] + l_ij * v_inverse
+                    s[j, 2 * h + c] = exp2(s[j, 2 * h + c] * factor + shift)
 
     @fragment_function()
     def pack_p(s, p):
@@ -136,7 +139,9 @@ def make_softmax(BLOCK_N, HEAD_DIM):
                     )
 
     @fragment_function()
-    def add_tile(acc, alpha, part):
+    def add_tile(acc, alpha, part, v_inverse):
+        for h in range(2):
+            acc[OUT8, 2 * h] = alpha[h] * acc[OUT8, 2 * h] + v_inverse * part[OUT8, 2 * h]
         for j in range(OUT8):
             for h in range(2):
                 for c in range(2):
@@ -156,15 +161,16 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     THREADS = 128 * (CONSUMERS + 1)
     Q_BYTES = 64 * HEAD_DIM  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
-    KV_BYTES = BLOCK_N * HEAD_DIM
+    V_ROWS = HEAD_DIM + SUM_ROWS
+    K_BYTES, V_BYTES = BLOCK_N * HEAD_DIM, BLOCK_N * V_ROWS
     QK_WIDTH, V_WIDTH = width_of(HEAD_DIM), width_of(BLOCK_N)
     QK, V = narrow_descriptor_bits(QK_WIDTH), narrow_descriptor_bits(V_WIDTH)
-    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 8, HEAD_DIM // 2  # registers
-    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 32, 4), (HEAD_DIM // 8, 4)
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 8, V_ROWS // 2  # registers
+    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 32, 4), (V_ROWS // 8, 4)
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
-    clear, mask, _, _, _ = make_fragment_functions(BLOCK_N, HEAD_DIM, pack)
+    clear, _, _, _, _ = make_fragment_functions(BLOCK_N, V_ROWS, pack)
     online_softmax, pack_p, add_tile = make_softmax(BLOCK_N, HEAD_DIM)
     _, end_key, _ = masks.make_bounds(CAUSAL, NO_WINDOW)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
@@ -187,7 +193,11 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
         """Mask what a row does not see; `position` is that of this lane's first row."""
         if n_start + BLOCK_N > end_key(position - (lane >> 2), seqlen_k):  # of the warp's first row
             for h in range(2):
-                mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
+                seen = int32(end_key(position + 8 * h, seqlen_k) - n_start - 2 * (lane & 3))
+                for j in range(BLOCK_N // 8):
+                    for c in range(2):
+                        if 8 * j + c >= seen:
+                            s[j, 2 * h + c] = MASKED
 
     @cuda.jit(device=True, forceinline=True)
     def phase(count, length):
@@ -202,22 +212,25 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
 
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM), k_tile (STAGES, BLOCK_N, HEAD_DIM),
-                  v_tile (STAGES, HEAD_DIM, BLOCK_N), in blocks of columns, swizzled; out_tile
+                  v_tile (STAGES, V_ROWS, BLOCK_N), in blocks of columns, swizzled; out_tile
                   (CONSUMERS, 64, HEAD_DIM) in 16 bits, also so; work (SLOTS, 4): which queries Q
-                  are; barriers: full and empty for each slot of Q, each stage of K, and of V
-        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc and part (HEAD_DIM / 8, 4); m_i,
-                  l_i, alpha for two rows
+                  are, and q_factors; tile_starts, tile_scales; barriers: full and empty for each
+                  slot of Q, each stage of K, and of V
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc and part (V_ROWS / 8, 4); m_i,
+                  alpha for two rows
         HBM       Q, out, lse once; K and V once per tile of queries
         paper     FlashAttention-3, Algorithm 2 and section 3.3
         budget    168 registers at the start, REGISTERS after; one thread block per SM
         """
         work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
-        tile_scales = cuda.shared.array((STAGES, 4), float32)  # of K; of V: log2 v, 1 / v
+        q_factors = cuda.shared.array((SLOTS, 4), float32)  # of each consumer
+        tile_starts = cuda.shared.array(STAGES, int32)  # first key
+        tile_scales = cuda.shared.array((STAGES, 4), float32)  # k; log2 v, 1 / v
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         out_tile = q_tile + SLOTS * SLOT_BYTES
         k_tile = out_tile + 2 * SLOT_BYTES
-        v_tile = k_tile + STAGES * KV_BYTES
-        q_full = v_tile + STAGES * KV_BYTES
+        v_tile = k_tile + STAGES * K_BYTES
+        q_full = v_tile + STAGES * V_BYTES
         q_empty = q_full + SLOTS * BARRIER
         k_full = q_empty + SLOTS * BARRIER
         k_empty = k_full + STAGES * BARRIER
@@ -247,7 +260,7 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 num_steps = int32((num_m_tiles + num_shares - 1) // num_shares)
                 num_units = int32(num_shares * num_heads * lse.shape[0])  # shares of all heads
                 num_blocks, this, last = cuda.gridDim.x, cuda.blockIdx.x, cuda.gridDim.x - 1
-                queries, tile = 0, 0  # passed so far; their places in the rings
+                queries, tile = uint32(0), uint32(0)  # passed so far; their places in the rings
                 for dealt in range(0, num_units, num_blocks):
                     unit = int32(dealt + (last - this if dealt // num_blocks & 1 else this))
                     if unit >= num_units:
@@ -267,28 +280,32 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                         work[slot, 1] = head
                         work[slot, 2] = b
                         work[slot, 3] = 1
+                        for w in range(CONSUMERS):
+                            q_factors[slot, w] = q_scale[b, head, m_start // Q_ROWS + w] * scale
                         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-                        q_rows = global_address(q[b, head, m_start // 64])
+                        q_rows = global_address(q[b, head, m_start // Q_ROWS])
                         bulk_load(q_tile + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
-                        queries += 1
+                        queries = uint32(queries + 1)
                         for n_tile in range(
                             num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
                         ):
-                            offset = uint64(n_tile * KV_BYTES)
                             of_k, of_v = k_scale[b, kv_head, n_tile], v_scale[b, kv_head, n_tile]
                             stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
                             full = k_full + stage * BARRIER
                             wait(k_empty + stage * BARRIER, was_empty)
+                            tile_starts[stage] = n_tile * BLOCK_N
                             tile_scales[stage, 0] = of_k
                             tile_scales[stage, 1] = math.log2(of_v)
                             tile_scales[stage, 2] = float32(1) / of_v
-                            mbarrier_arrive_expect_tx(full, KV_BYTES)
-                            bulk_load(k_tile + stage * KV_BYTES, k_tiles + offset, KV_BYTES, full)
+                            mbarrier_arrive_expect_tx(full, K_BYTES)
+                            source = k_tiles + uint64(n_tile * K_BYTES)
+                            bulk_load(k_tile + stage * K_BYTES, source, K_BYTES, full)
                             full = v_full + stage * BARRIER
                             wait(v_empty + stage * BARRIER, was_empty)
-                            mbarrier_arrive_expect_tx(full, KV_BYTES)
-                            bulk_load(v_tile + stage * KV_BYTES, v_tiles + offset, KV_BYTES, full)
-                            tile += 1
+                            mbarrier_arrive_expect_tx(full, V_BYTES)
+                            source = v_tiles + uint64(n_tile * V_BYTES)
+                            bulk_load(v_tile + stage * V_BYTES, source, V_BYTES, full)
+                            tile = uint32(tile + 1)
                 slot = queries % SLOTS
                 wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
                 work[slot, 3] = 0
@@ -308,57 +325,58 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
             q_offset = (warpgroup - 1) * Q_BYTES
             out_rows = out_tile + 2 * q_offset + ((tid >> 5) & 3) * (16 * wgmma.ROW_BYTES)
 
-            queries, tile = 0, 0  # passed so far; their places in the rings
+            queries, tile = uint32(0), uint32(0)  # passed so far; their places in the rings
             while True:
                 slot = queries % SLOTS
                 wait(q_full + slot * BARRIER, phase(queries, SLOTS))
                 if work[slot, 3] == 0:
                     break
                 m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
-                position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
+                position = int32(m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q)
                 q_rows = descriptor(QK, q_tile + slot * SLOT_BYTES + q_offset)
-                q_factor = q_scale[b, head, m_start // 64 + warpgroup - 1] * scale
                 clear(acc, m_i, l_i)
                 for h in range(2):
                     m_i[h] = NOTHING
 
-                num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-                for n_tile in range(num_tiles):
+                end = uint32(tile + num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k))
+                while tile != end:
                     stage, parity = tile % STAGES, phase(tile, STAGES)
-                    k_rows = descriptor(QK, k_tile + stage * KV_BYTES)
+                    k_rows = descriptor(QK, k_tile + stage * K_BYTES)
                     wait(k_full + stage * BARRIER, parity)
                     wgmma_fence()
                     wgmma_e4m3(BLOCK_N, HEAD_DIM, QK_WIDTH, s, q_rows, k_rows)  # S = Q Kᵀ
                     wgmma_commit()
-                    factor = max(q_factor * tile_scales[stage, 0], LEAST_FACTOR)
+                    n_start, of_k = tile_starts[stage], tile_scales[stage, 0]
+                    factor = max(q_factors[slot, warpgroup - 1] * of_k, LEAST_FACTOR)
                     v_log2, v_inverse = tile_scales[stage, 1], tile_scales[stage, 2]
                     wgmma_wait(0, s, S_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(k_empty + stage * BARRIER)
-                    mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
-                    online_softmax(s, m_i, l_i, alpha, factor, v_log2, v_inverse)
+                    mask_tile(s, n_start, position, seqlen_k, lane)
+                    online_softmax(s, m_i, alpha, factor, v_log2)
                     pack_p(s, p)
 
-                    v_rows = descriptor(V, v_tile + stage * KV_BYTES)
+                    v_rows = descriptor(V, v_tile + stage * V_BYTES)
                     wait(v_full + stage * BARRIER, parity)
                     wgmma_fence()
-                    wgmma_e4m3_registers(HEAD_DIM, BLOCK_N, V_WIDTH, part, p, v_rows)
+                    wgmma_e4m3_registers(V_ROWS, BLOCK_N, V_WIDTH, part, p, v_rows)
                     wgmma_commit()
                     wgmma_wait_with(0, part, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(v_empty + stage * BARRIER)
-                    add_tile(acc, alpha, part)  # out <- alpha out + P V
-                    tile += 1
+                    add_tile(acc, alpha, part, v_inverse)  # out <- alpha out + P V
+                    tile = uint32(tile + 1)
 
                 # Read again: registers are scarce in the loop.
                 m_warp, head, b = work[slot, 0] + warp_row, work[slot, 1], work[slot, 2]
                 if lane == 0:
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
                 for h in range(2):
+                    l_i[h] = acc[HEAD_DIM // 8, 2 * h]  # of a quad's first lane; elsewhere 0
                     m_i[h] -= P_SHIFT
                 finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, float32(1))
                 store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
-                queries += 1
+                queries = uint32(queries + 1)
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 

@@ -5,7 +5,7 @@ rounded. It is kept byte for byte as wgmma takes it from shared memory (`wgmma.b
 rows along the sum:
 
     Q, K   the sum is over head_dim:  rows of head_dim bytes
-    V      the sum is over the keys:  transposed, head_dim rows of `rows` bytes
+    V      the sum is over the keys:  transposed, head_dim rows of `rows` bytes, and one of ones
 
 In Q and K an outlier would leave few bits to all others. With `hadamard` both are multiplied by the
 same orthogonal matrix, random signs and a Hadamard matrix: Q Kᵀ stays as it is, and an outlier
@@ -36,6 +36,8 @@ E4M3_MAX = np.float32(448)
 LEAST = np.float32(2.0**-20)  # of a tile's largest: a tile of zeros has a scale, too
 VALUES = 32  # of a thread
 CHUNK = 16  # bytes along the sum
+SUM_ROWS = 8  # beyond head_dim in a tile of V: a row of ones, and 0, for N is a multiple of 8
+ONES = np.uint32(0x38383838)  # four times 1
 
 
 def slot_key(slot):
@@ -187,7 +189,7 @@ def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
 def make_quantize_columns(HEAD_DIM, ROWS, DTYPE):
     """The kernel for V; HEAD_DIM a multiple of 64, `threads_of` threads."""
     THREADS = threads_of(HEAD_DIM, ROWS)
-    PAIRS, WIDTH = HEAD_DIM // 2, width_of(ROWS)
+    PAIRS, V_ROWS, WIDTH = HEAD_DIM // 2, HEAD_DIM + SUM_ROWS, width_of(ROWS)
     unpack, scale_of = _parts(DTYPE, THREADS)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
@@ -222,7 +224,12 @@ def make_quantize_columns(HEAD_DIM, ROWS, DTYPE):
                     y[at + 2] * inverse,
                     y[at + 3] * inverse,
                 )
-            offset = byte_offset(2 * of_columns + i, CHUNK * chunk, HEAD_DIM, WIDTH)
+            offset = byte_offset(2 * of_columns + i, CHUNK * chunk, V_ROWS, WIDTH)
+            store_global_b128(address + uint64(offset), words)
+        if of_columns < SUM_ROWS:
+            for j in range(4):
+                words[j] = ONES if of_columns == 0 else uint32(0)
+            offset = byte_offset(HEAD_DIM + of_columns, CHUNK * chunk, V_ROWS, WIDTH)
             store_global_b128(address + uint64(offset), words)
 
     return quantize_columns_kernel
@@ -234,7 +241,7 @@ class Quantized:
 
     Attributes
     ----------
-    tiles : array of shape (batch, num_heads, num_tiles, head_dim · rows), uint8
+    tiles : array of shape (batch, num_heads, num_tiles, bytes of a tile), uint8
     scales : array of shape (batch, num_heads, num_tiles), float32
     shape : (batch, seqlen, num_heads, head_dim)
         Of what was quantised.
@@ -269,19 +276,19 @@ def quantize_rows(x, rows, *, hadamard=True, multiple=1, least=LEAST):
     Quantized
     """
     kernel = make_quantize_rows(x.shape[3], rows, hadamard, arrays.dtype_name(x))
-    return _quantize(kernel, x, rows, multiple, least)
+    return _quantize(kernel, x, rows, x.shape[3] * rows, multiple, least)
 
 
 def quantize_columns(x, rows, *, least=LEAST):
     """V in e4m3, transposed; as `quantize_rows`."""
     kernel = make_quantize_columns(x.shape[3], rows, arrays.dtype_name(x))
-    return _quantize(kernel, x, rows, 1, least)
+    return _quantize(kernel, x, rows, (x.shape[3] + SUM_ROWS) * rows, 1, least)
 
 
-def _quantize(kernel, x, rows, multiple, least):
+def _quantize(kernel, x, rows, tile_bytes, multiple, least):
     batch, seqlen, num_heads, head_dim = x.shape
     num_tiles = ceil_div(ceil_div(seqlen, rows), multiple) * multiple
-    tiles = arrays.empty(x, (batch, num_heads, num_tiles, head_dim * rows), np.uint8)
+    tiles = arrays.empty(x, (batch, num_heads, num_tiles, tile_bytes), np.uint8)
     scales = arrays.empty(x, (batch, num_heads, num_tiles))
     grid, threads = (num_tiles, num_heads, batch), (threads_of(head_dim, rows),)
     arrays.launch(kernel, grid, threads, x, tiles, scales, np.float32(least))
