@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fa_numba.analysis.block_sizes import ceil_div
 
 SIZES = (16, 32, 64, 128)  # of block_m and block_n
+AHEAD = {64: (128, 64), 128: (128, 96)}  # width: block_m and block_n where K is copied ahead
 BACKWARD_SIZES = (16, 32, 64)  # of both
 
 
@@ -25,9 +26,9 @@ class ForwardTiling(NamedTuple):
         Of S and of out, that a thread holds.
     threads_x, threads_y : int
         Threads beside each other, and below each other.
-    k_start, v_start : int
-        Where the tiles of K and V begin in shared memory, in floats. That of Q begins at 0; that
-        of P takes K's place.
+    k_start, p_start, v_start : int
+        Where the tiles of K, P and V begin in shared memory, in floats. That of Q begins at 0; that
+        of P takes K's place, but where the next K is copied ahead.
     shared_bytes : int
     """
 
@@ -36,6 +37,7 @@ class ForwardTiling(NamedTuple):
     threads_x: int
     threads_y: int
     k_start: int
+    p_start: int
     v_start: int
     shared_bytes: int
 
@@ -45,26 +47,29 @@ class ForwardTiling(NamedTuple):
         return self.threads_x * self.threads_y
 
 
-def _columns(head_dim):
+def columns(head_dim):
     """Threads beside each other, and head_dim rounded up: each of them owns fours of columns."""
     threads_x = 8 if head_dim <= 96 else 16
     return threads_x, ceil_div(head_dim, 4 * threads_x) * 4 * threads_x
 
 
-def forward_tiling(head_dim, block_m, block_n):
-    """The `ForwardTiling` of tiles of block_m queries and block_n keys."""
-    threads_x, width = _columns(head_dim)
+def forward_tiling(head_dim, block_m, block_n, ahead=False):
+    """The `ForwardTiling` of tiles of block_m queries and block_n keys; K copied ahead or not."""
+    threads_x, width = columns(head_dim)
     # out, and what one tile adds to it, are 2 · rows · columns registers: 128 are affordable.
     rows = 8 if width // threads_x <= 8 else 4
     k_start = block_m * (width + 4)
-    v_start = k_start + max(block_n * (width + 4), block_m * (block_n + threads_x))
+    k_size, p_size = block_n * (width + 4), block_m * (block_n + threads_x)
+    p_start = k_start + (k_size if ahead else 0)
+    v_start = max(k_start + k_size, p_start + p_size)
     shared_bytes = 4 * (v_start + block_n * width)
-    return ForwardTiling(width, rows, threads_x, block_m // rows, k_start, v_start, shared_bytes)
+    threads_y = block_m // rows
+    return ForwardTiling(width, rows, threads_x, threads_y, k_start, p_start, v_start, shared_bytes)
 
 
-def forward_fits(head_dim, block_m, block_n, shared_limit):
+def forward_fits(head_dim, block_m, block_n, shared_limit, ahead=False):
     """True where a thread block with these tiles has registers and shared memory enough."""
-    tiling = forward_tiling(head_dim, block_m, block_n)
+    tiling = forward_tiling(head_dim, block_m, block_n, ahead)
     # Whole warps, and two of 128 threads or one of 256 with 255 registers fit into an SM; a thread
     # has at most 8 columns of S.
     return (
@@ -98,6 +103,15 @@ def forward_block_sizes(head_dim, shared_limit):
     return max(fitting, key=merit)
 
 
+def forward_block_sizes_ahead(head_dim, shared_limit):
+    """The same where K and V are copied ahead; None where that has not been tried, or has no room.
+
+    K, V and P then have places of their own.
+    """
+    sizes = AHEAD.get(columns(head_dim)[1])
+    return sizes if sizes and forward_fits(head_dim, *sizes, shared_limit, ahead=True) else None
+
+
 class BackwardTiling(NamedTuple):
     """How a thread block of `flash_attn_bwd_simt` divides its tiles, which are square.
 
@@ -127,7 +141,7 @@ class BackwardTiling(NamedTuple):
 
 def backward_tiling(head_dim, tile_size):
     """The `BackwardTiling` of tiles of so many queries and as many keys."""
-    threads_x, width = _columns(head_dim)
+    threads_x, width = columns(head_dim)
     row, score_row = width + 4, tile_size + threads_x  # longer than need be: no bank conflicts
     shared_bytes = 4 * tile_size * (4 * row + 2 * score_row + 2)  # and lse, delta
     return BackwardTiling(width, threads_x, tile_size // 4, row, score_row, shared_bytes)

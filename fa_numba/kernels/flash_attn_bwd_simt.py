@@ -9,8 +9,10 @@ the tile gives to dQ in HBM, where other thread blocks add too: atomically, so i
 last digits of dQ differ from run to run. With deterministic=True dQ has a kernel of its own, in
 which a thread block owns a tile of queries, and all is the same bits in every run.
 
-measured   0.92 and 0.73 of PyTorch's memory-efficient backward at head_dim 64 and 128, which has
-           the tensor cores; deterministic=True 0.8 of that (H200; benchmarks/NOTES.md)
+AHEAD: the next queries are copied while dQ of the last ones is computed, by cp.async.
+
+measured   0.97 and 0.83 of PyTorch's memory-efficient backward at head_dim 64 and 128, which has
+           the tensor cores; deterministic=True less (H200; benchmarks/NOTES.md)
 
 Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
 Algorithm 2.
@@ -33,7 +35,7 @@ ZERO, ONE, LOG2_E = np.float32(0), np.float32(1), np.float32(math.log2(math.e))
 
 @functools.cache
 def make_flash_attn_bwd_simt(
-    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True
+    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True, AHEAD=False
 ):
     """dK, dV and, with ADD_DQ, dQ; `backward_tiling` says with how many threads.
 
@@ -54,9 +56,29 @@ def make_flash_attn_bwd_simt(
 
     place = register_tiles.make_place(TX)
     load = register_tiles.make_load(HEAD_DIM, WIDTH, TILE, ROW, WARPS)
+    copy = wait_for_copies = None
+    if AHEAD:
+        copy, wait_for_copies = register_tiles.make_copy(HEAD_DIM, WIDTH, TILE, ROW, THREADS)
     add_rows = register_tiles.make_product_of_rows(ROWS, COLS, TY, TX, WIDTH, ROW, ROW)
     add_out = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, TILE, SCORE_ROW, ROW)
     add_dq = register_tiles.make_product_of_columns(ROWS, OUT_COLS, TY, TX, TILE, SCORE_ROW, ROW)
+
+    @cuda.jit(device=True)
+    def load_queries(tiles, q, dout, lse, delta, b, m_start, head):
+        """A tile of queries; where AHEAD, it is on its way."""
+        seqlen_q = q.shape[1]
+        if AHEAD:
+            copy(tiles, Q_TILE, q, b, m_start, head, seqlen_q)
+            copy(tiles, DOUT_TILE, dout, b, m_start, head, seqlen_q)
+        else:
+            load(tiles, Q_TILE, q, b, m_start, head, seqlen_q, ONE)
+            load(tiles, DOUT_TILE, dout, b, m_start, head, seqlen_q, ONE)
+        if cuda.threadIdx.x < TILE:
+            r = cuda.threadIdx.x
+            m = m_start + r
+            inside = m < seqlen_q
+            tiles[uint64(LSE_ROWS + r)] = lse[b, head, m] if inside else ZERO
+            tiles[uint64(DELTA_ROWS + r)] = delta[b, head, m] if inside else ZERO
 
     @cuda.jit(launch_bounds=(THREADS, 2 if THREADS <= 128 else 1), fastmath={"contract"})
     def flash_attn_bwd_simt_kernel(
@@ -104,17 +126,16 @@ def make_flash_attn_bwd_simt(
                 dk_acc[i, c] = ZERO
                 dv_acc[i, c] = ZERO
 
+        next_head, next_start = kv_head * group_size, m_first
+        if AHEAD:
+            load_queries(tiles, q, dout, lse, delta, b, next_start, next_head)
         for head in range(kv_head * group_size, (kv_head + 1) * group_size):
             slope = alibi_slopes[head] if ALIBI else ZERO
             for m_start in range(m_first, m_end, TILE):
-                load(tiles, Q_TILE, q, b, m_start, head, seqlen_q, ONE)
-                load(tiles, DOUT_TILE, dout, b, m_start, head, seqlen_q, ONE)
-                if cuda.threadIdx.x < TILE:
-                    r = cuda.threadIdx.x
-                    m = m_start + r
-                    inside = m < seqlen_q
-                    tiles[uint64(LSE_ROWS + r)] = lse[b, head, m] if inside else ZERO
-                    tiles[uint64(DELTA_ROWS + r)] = delta[b, head, m] if inside else ZERO
+                if AHEAD:
+                    wait_for_copies(0)
+                else:
+                    load_queries(tiles, q, dout, lse, delta, b, m_start, head)
                 cuda.syncthreads()  # the tiles are complete: safe to read
 
                 for i in range(ROWS):
@@ -164,6 +185,13 @@ def make_flash_attn_bwd_simt(
                     for c in range(OUT_COLS):
                         dk_acc[i, c] += part[i, c]  # dK += dSᵀ Q                        line 16
                         part[i, c] = ZERO
+                if AHEAD:
+                    cuda.syncthreads()  # everyone is done with q_tile, dout_tile: safe to overwrite
+                    next_start += TILE
+                    if next_start >= m_end:
+                        next_head, next_start = next_head + 1, m_first
+                    if next_head < (kv_head + 1) * group_size:
+                        load_queries(tiles, q, dout, lse, delta, b, next_start, next_head)
                 if ADD_DQ:
                     add_dq(part, tiles, DS_TILE, K_TILE, ty, tx)
                     for i in range(ROWS):
@@ -173,7 +201,8 @@ def make_flash_attn_bwd_simt(
                             if m < seqlen_q and d < HEAD_DIM:
                                 where_dq = uint64(b), uint64(m), uint64(head), uint64(d)
                                 cuda.atomic.add(dq, where_dq, part[i, c] * softmax_scale)
-                cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
+                if not AHEAD:
+                    cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
 
         for i in range(ROWS):
             n = n_start + ty + i * TY
@@ -360,7 +389,8 @@ def flash_attn_bwd_simt(
     threads, shared = (tiling.threads,), {"shared_bytes": tiling.shared_bytes}
     # Thread blocks add to dq in float32, whatever the dtype of q.
     dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
-    kernel = make_flash_attn_bwd_simt(head_dim, tile_size, *mask, not deterministic)
+    ahead = register_tiles.can_copy_ahead(q, dout)
+    kernel = make_flash_attn_bwd_simt(head_dim, tile_size, *mask, not deterministic, ahead)
     grid = (ceil_div(seqlen_k, tile_size), num_kv_heads, batch)
     arguments = (dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, slopes)
     arrays.launch(kernel, grid, threads, *arguments, **shared)

@@ -1,0 +1,55 @@
+"""Register tiles that are copied ahead, on a real GPU: `pytest -m gpu`."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
+]
+if not cuda.is_available():
+    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+
+from fa_numba import flash_attn_bwd_simt, flash_attn_simt, reference  # noqa: E402
+from fa_numba.kernels import register_tiles  # noqa: E402
+
+CASES = [  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, options
+    (2, 200, 333, 4, 2, 64, {}),
+    (1, 333, 200, 2, 2, 64, {"causal": True}),
+    (1, 500, 10, 2, 1, 128, {"causal": True}),
+    (2, 300, 411, 4, 1, 128, {"causal": True}),
+    (1, 257, 130, 2, 1, 44, {"window_size": (50, 20)}),
+    (1, 257, 130, 2, 1, 100, {"softcap": 3.0}),
+    (1, 2048, 2048, 2, 2, 128, {}),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case[:6])))
+def test_forward_and_backward(case):
+    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, options = case
+    rng = np.random.default_rng(0)
+    shapes = 2 * [(seqlen_q, num_heads)] + 2 * [(seqlen_k, num_kv_heads)]
+    inputs = [rng.standard_normal((batch, *shape, head_dim), np.float32) for shape in shapes]
+    want, plain = (
+        (
+            *reference.attention(*inputs[1:], dtype=dtype, **options),
+            *reference.attention_bwd(*inputs, dtype=dtype, **options),
+        )
+        for dtype in (np.float64, np.float32)
+    )
+    dout, q, k, v = map(cupy.asarray, inputs)
+    assert register_tiles.can_copy_ahead(k, v) and register_tiles.can_copy_ahead(q, dout)
+    got = None
+    for _ in range(20):
+        out, lse = flash_attn_simt(q, k, v, **options)
+        again = (out, lse, *flash_attn_bwd_simt(dout, q, k, v, out, lse, **options))
+        for i, x in enumerate(again):
+            assert got is None or i == 2 or (x.view(np.uint32) == got[i].view(np.uint32)).all()
+        got = again
+    np.testing.assert_allclose(got[1].get(), want[1], rtol=1e-5, atol=1e-5)
+    for times, i in ((2, 0), (3, 2), (3, 3), (3, 4)):
+        error = np.abs(got[i].get().astype(np.float64) - want[i]).max()
+        assert error <= times * np.abs(plain[i].astype(np.float64) - want[i]).max() + 1e-6
