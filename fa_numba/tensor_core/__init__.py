@@ -8,6 +8,7 @@ models         layouts: which lane holds which element, swizzles, descriptors, i
 parts          fragments: softmax on registers; tensor_maps; forward: what the launchers share
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
                head_dim flash_attn_padded, for packed batches flash_attn_persistent_varlen
+8 bits         quantize_fp8, flash_attn_fp8
 backward       flash_attn_bwd_mma, flash_attn_bwd_wgmma, flash_attn_bwd_persistent
 float32        tf32, tf32_tiles; flash_attn_tf32x3, flash_attn_bwd_tf32x3
 
