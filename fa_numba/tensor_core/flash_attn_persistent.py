@@ -133,6 +133,12 @@ def make_flash_attn_persistent(
         return num_m_tiles - 1 - step * num_shares - place
 
     @cuda.jit(device=True, forceinline=True)
+    def divided(a, b):
+        """Quotient and rest of numbers from 0 on: in 32 bits, which is far quicker than in 64."""
+        quotient = uint32(uint32(a) // uint32(b))
+        return int32(quotient), int32(uint32(a) - quotient * uint32(b))
+
+    @cuda.jit(device=True, forceinline=True)
     def phase(count, length):
         """Parity of the phase in which a ring's stage is filled the count-th time."""
         return (count // length) & 1
@@ -212,15 +218,16 @@ def make_flash_attn_persistent(
                 num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
                 num_steps = (num_m_tiles + num_shares - 1) // num_shares
                 num_units = num_shares * num_heads * lse.shape[0]  # shares of all heads
-                num_blocks, this, last = cuda.gridDim.x, cuda.blockIdx.x, cuda.gridDim.x - 1
+                place = cuda.blockIdx.x  # in a round; to and fro
                 queries, tile = 0, 0  # passed so far; their places in the rings
-                for dealt in range(0, num_units, num_blocks):
-                    unit = dealt + (last - this if dealt // num_blocks & 1 else this)
+                for dealt in range(0, num_units, cuda.gridDim.x):
+                    unit = dealt + place
+                    place = cuda.gridDim.x - 1 - place
                     if unit >= num_units:
                         break
-                    share, rest = unit % num_shares, unit // num_shares
-                    head, b = rest % num_heads, rest // num_heads
-                    kv_head = head // group_size
+                    rest, share = divided(unit, num_shares)
+                    b, head = divided(rest, num_heads)
+                    kv_head, _ = divided(head, group_size)
                     for step in range(num_steps):
                         m_start = m_tile_of(step, share, num_shares, num_m_tiles) * BLOCK_M
                         if m_start < 0:
