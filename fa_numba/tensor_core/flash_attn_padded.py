@@ -12,6 +12,7 @@ A view whose strides are no multiples of 16 bytes is taken in the same way.
 import functools
 
 from numba import cuda, float32
+from numba import uint64 as u64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
@@ -19,24 +20,32 @@ from fa_numba.tensor_core.flash_attn_persistent import MAX_HEAD_DIM, flash_attn_
 from fa_numba.tensor_core.forward import HOPPER
 
 CHUNK = 8  # elements in 16 bytes
-THREADS = 256
+THREADS = 256  # about
+
+
+def heads_at_once(num_cols):
+    """Heads of a token that a thread block copies at a time, a thread for each column."""
+    return max(1, THREADS // num_cols)
 
 
 @functools.cache
 def make_copy_columns(COLS, NEW_COLS):
     """The kernel that copies rows of COLS columns to rows of NEW_COLS."""
+    HEADS = heads_at_once(NEW_COLS)
 
     @cuda.jit
     def copy_columns_kernel(x, y):
         """What both have of a row's columns is copied, the rest of y becomes 0.
 
-        grid      (seqlen, batch); 256 threads walk all columns of all heads of a token
+        grid      (seqlen, batch); NEW_COLS × HEADS threads walk the heads of a token
         HBM       x and y once
         """
-        n, b = cuda.blockIdx.x, cuda.blockIdx.y
-        for i in range(cuda.threadIdx.x, y.shape[2] * NEW_COLS, THREADS):
-            head, col = i // NEW_COLS, i % NEW_COLS
-            y[b, n, head, col] = float32(x[b, n, head, col]) if col < COLS else float32(0)
+        n, b, col = u64(cuda.blockIdx.x), u64(cuda.blockIdx.y), u64(cuda.threadIdx.x)
+        for head in range(cuda.threadIdx.y, y.shape[2], HEADS):
+            if col < COLS:
+                y[b, n, u64(head), col] = x[b, n, u64(head), col]
+            else:
+                y[b, n, u64(head), col] = float32(0)
 
     return copy_columns_kernel
 
@@ -55,7 +64,8 @@ def copy_columns(x, num_cols):
     """
     batch, seqlen, heads, cols = x.shape
     y = arrays.empty(x, (batch, seqlen, heads, num_cols), x.dtype)
-    arrays.launch(make_copy_columns(cols, num_cols), (seqlen, batch), (THREADS,), x, y)
+    kernel, threads = make_copy_columns(cols, num_cols), (num_cols, heads_at_once(num_cols))
+    arrays.launch(kernel, (seqlen, batch), threads, x, y)
     return y
 
 
