@@ -29,6 +29,7 @@ from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
+from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
 from fa_numba.tensor_core.forward import AMPERE, HOPPER
 
 TABLE = Path(__file__).with_name("fastest.json")
@@ -119,8 +120,9 @@ def _on_tensor_cores(function, check, supported, *, copies=False, few_queries=Fa
     def check_all(q, k, v, softmax_scale):
         if few_queries:
             _few_queries(q, k, v, softmax_scale)
+        else:
+            checks.check_positive_scale(softmax_scale, q.shape[3])
         check(q, k, v, name=name, supported=supported, **limits)
-        checks.check_positive_scale(softmax_scale, q.shape[3])
         if not copies:
             for x_name, x in (("q", q), ("k", k), ("v", v)):
                 checks.check_aligned(x_name, x)
@@ -143,6 +145,7 @@ CANDIDATES = {
         _on_tensor_cores(flash_attn_padded, _PADDED, HOPPER, copies=True, **_PERSISTENT),
         Candidate(flash_decode_wide, _few_queries, decodes=True),
         _on_tensor_cores(flash_decode_mma, _16_BITS, AMPERE, few_queries=True, **_WIDEST),
+        _on_tensor_cores(flash_decode_tma, _16_BITS, HOPPER, few_queries=True, **_WIDEST),
         _on_tensor_cores(flash_decode_tma, _16_BITS, HOPPER, few_queries=True, **_WIDEST),
     )
 }
