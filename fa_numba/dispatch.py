@@ -29,7 +29,6 @@ from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
-from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
 from fa_numba.tensor_core.forward import AMPERE, HOPPER
 
 TABLE = Path(__file__).with_name("fastest.json")
@@ -145,7 +144,6 @@ CANDIDATES = {
         _on_tensor_cores(flash_attn_padded, _PADDED, HOPPER, copies=True, **_PERSISTENT),
         Candidate(flash_decode_wide, _few_queries, decodes=True),
         _on_tensor_cores(flash_decode_mma, _16_BITS, AMPERE, few_queries=True, **_WIDEST),
-        _on_tensor_cores(flash_decode_tma, _16_BITS, HOPPER, few_queries=True, **_WIDEST),
         _on_tensor_cores(flash_decode_tma, _16_BITS, HOPPER, few_queries=True, **_WIDEST),
     )
 }
