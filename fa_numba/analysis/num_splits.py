@@ -11,7 +11,7 @@ from fa_numba.analysis.devices import DEFAULT, DEVICES
 # SM takes for a tile of 64 keys of 128 numbers of 16 bits: one microsecond.
 START_UP, COMBINE = 0.6, 30  # of a thread block; of a second kernel, and of what splits disturb
 BUSY, LAST = 2.2, 1.5  # thread blocks that an SM needs to be busy; what ends when all have begun
-# Of `choose_even_splits`, in the time that 128 such keys take: two microseconds.
+# Of `choose_even_splits`: estimates, in the time that 128 such keys take, two microseconds.
 NEXT_PART, COMBINE_PARTS = 0.2, 2.5  # a part's own begin and end; a second kernel
 BLOCKS_PER_SM = 4  # one thread block of an SM computes while the others wait for memory
 
