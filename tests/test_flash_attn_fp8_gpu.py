@@ -248,6 +248,18 @@ def test_long_sums_keep_their_digits(seqlen):
     assert abs((out.get()[:, :256] - want).mean()) <= 0.005
 
 
+def test_tiles_of_very_different_size():
+    """The weight of keys whose V is 0, or small, is not lost."""
+    q, k, v = make_case((1, 300, 500, 1, 1, 128, False), "float16")
+    v[:, 128:256] = 0
+    v[:, 384:] *= np.float16(1e-3)
+    out, lse = flash_attn_fp8(*(cupy.asarray(x) for x in (q, k, v)))
+    want, lse_want = reference.attention(*(x.astype(np.float64) for x in (q, k, v)))
+    error, size = (np.sqrt(np.mean(x**2)) for x in (out.get() - want, want))
+    assert error <= 0.08 * size
+    np.testing.assert_allclose(lse.get(), lse_want, atol=0.1)
+
+
 def test_strided_arrays():
     rng = np.random.default_rng(0)
     qkv = cupy.asarray(rng.standard_normal((2, 3, 4, 200, 128)).astype(np.float16))

@@ -9,8 +9,8 @@ flash_attn_fp8         8 bits to an element, a scale for each tile              
 precision in its own tile alone, and it lies in memory byte for byte as wgmma reads it: one bulk
 copy brings it. Against flash_attn_persistent
 
-- the scale of K enters the softmax scale of its tile. That of V, as its logarithm, is added to the
-  scores: P V then has it, and only the sum of P must be rid of it again;
+- the scale of K enters the softmax scale of its tile. out is held over V's scale of the newest
+  tile, brought from one to the next where it is rescaled anyway;
 - P, at most 1, is multiplied by 2⁸, to use the range of e4m3. The shift of the exponent is part of
   the one multiply-add that each score needs anyway;
 - wgmma holds D in pairs of columns, but wants an A of 8 bits in fours. A sum over keys does not
@@ -33,7 +33,6 @@ DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 3.3.2.
 """
 
 import functools
-import math
 
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32, uint64
@@ -112,25 +111,26 @@ def make_softmax(BLOCK_N, HEAD_DIM):
 
     Returns
     -------
-    online_softmax(s, m_i, alpha, factor, v_log2)
-        s becomes 2^8 P = 2^(factor s + v_log2 − m_i + 8); m_i has factor and v_log2 in it.
+    online_softmax(s, m_i, alpha, factor)
+        s becomes 2^8 P = 2^(factor s − m_i + 8); m_i has the factor in it.
     pack_p(s, p)
         P in e4m3, as A of the next product: p of shape (BLOCK_N / 32, 4).
-    add_tile(acc, alpha, part, v_inverse)
-        acc becomes alpha acc + part, where the column of sums of P is rid of V's scale.
+    add_tile(acc, alpha, part, v_ratio)
+        acc becomes alpha acc + part. out is held over V's scale of the newest tile: v_ratio is the
+        one before over it. The column of sums of P has no scale.
     """
     S8, P32, OUT8 = BLOCK_N // 8, BLOCK_N // 32, HEAD_DIM // 8
 
     @fragment_function()
-    def online_softmax(s, m_i, alpha, factor, v_log2):
+    def online_softmax(s, m_i, alpha, factor):
         for h in range(2):
             m_new = max(s[0, 2 * h], s[0, 2 * h + 1])
             for j in range(1, S8):
                 m_new = max(m_new, max(s[j, 2 * h], s[j, 2 * h + 1]))
-            m_new = max(m_i[h], over_quad_max(m_new) * factor + v_log2)
+            m_new = max(m_i[h], over_quad_max(m_new) * factor)
             alpha[h] = exp2(m_i[h] - m_new)
             m_i[h] = m_new
-            shift = P_SHIFT + v_log2 - m_new
+            shift = P_SHIFT - m_new
             for j in range(S8):
                 for c in range(2):
                     s[j, 2 * h + c] = exp2(s[j, 2 * h + c] * factor + shift)
@@ -146,9 +146,10 @@ def make_softmax(BLOCK_N, HEAD_DIM):
                     )
 
     @fragment_function()
-    def add_tile(acc, alpha, part, v_inverse):
+    def add_tile(acc, alpha, part, v_ratio):
         for h in range(2):
-            acc[OUT8, 2 * h] = alpha[h] * acc[OUT8, 2 * h] + v_inverse * part[OUT8, 2 * h]
+            acc[OUT8, 2 * h] = alpha[h] * acc[OUT8, 2 * h] + part[OUT8, 2 * h]
+            alpha[h] *= v_ratio
         for j in range(OUT8):
             for h in range(2):
                 for c in range(2):
@@ -221,8 +222,8 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM), k_tile (STAGES, BLOCK_N, HEAD_DIM),
                   v_tile (STAGES, V_ROWS, BLOCK_N), in blocks of columns, swizzled; out_tile
                   (CONSUMERS, 64, HEAD_DIM) in 16 bits, also so; work (SLOTS, 4): which queries Q
-                  are, and q_factors; tile_starts, tile_scales; barriers: full and empty for each
-                  slot of Q, each stage of K, and of V
+                  are, factors; tile_starts, tile_scales; barriers: full and empty for each slot
+                  of Q, each stage of K, and of V
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc and part (V_ROWS / 8, 4); m_i,
                   alpha for two rows
         HBM       Q, out, lse once; K and V once per tile of queries
@@ -230,9 +231,9 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
         budget    168 registers at the start, REGISTERS after; one thread block per SM
         """
         work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
-        q_factors = cuda.shared.array((SLOTS, 4), float32)  # of each consumer
+        factors = cuda.shared.array((SLOTS, 4), float32)  # of each consumer's Q; of the last V
         tile_starts = cuda.shared.array(STAGES, int32)  # first key
-        tile_scales = cuda.shared.array((STAGES, 4), float32)  # k; log2 v, 1 / v
+        tile_scales = cuda.shared.array((STAGES, 4), float32)  # k; v of the tile before / v
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         out_tile = q_tile + SLOTS * SLOT_BYTES
         k_tile = out_tile + 2 * SLOT_BYTES
@@ -287,23 +288,24 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                         work[slot, 1] = head
                         work[slot, 2] = b
                         work[slot, 3] = 1
+                        num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
+                        factors[slot, CONSUMERS] = v_scale[b, kv_head, num_tiles - 1]
                         for w in range(CONSUMERS):
-                            q_factors[slot, w] = q_scale[b, head, m_start // Q_ROWS + w] * scale
+                            factors[slot, w] = q_scale[b, head, m_start // Q_ROWS + w] * scale
                         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
                         q_rows = global_address(q[b, head, m_start // Q_ROWS])
                         bulk_load(q_tile + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
                         queries = uint32(queries + 1)
-                        for n_tile in range(
-                            num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-                        ):
-                            of_k, of_v = k_scale[b, kv_head, n_tile], v_scale[b, kv_head, n_tile]
+                        for n_tile in range(num_tiles):
+                            of_k = k_scale[b, kv_head, n_tile]
+                            v_ratio = v_scale[b, kv_head, max(n_tile - 1, 0)]
+                            v_ratio /= v_scale[b, kv_head, n_tile]
                             stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
                             full = k_full + stage * BARRIER
                             wait(k_empty + stage * BARRIER, was_empty)
                             tile_starts[stage] = n_tile * BLOCK_N
                             tile_scales[stage, 0] = of_k
-                            tile_scales[stage, 1] = math.log2(of_v)
-                            tile_scales[stage, 2] = float32(1) / of_v
+                            tile_scales[stage, 1] = v_ratio
                             mbarrier_arrive_expect_tx(full, K_BYTES)
                             source = k_tiles + uint64(n_tile * K_BYTES)
                             bulk_load(k_tile + stage * K_BYTES, source, K_BYTES, full)
@@ -345,6 +347,7 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 for h in range(2):
                     m_i[h] = NOTHING
 
+                q_factor = factors[slot, warpgroup - 1]
                 end = uint32(tile + num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k))
                 while tile != end:
                     stage, parity = tile % STAGES, phase(tile, STAGES)
@@ -354,13 +357,13 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     wgmma_e4m3(BLOCK_N, HEAD_DIM, QK_WIDTH, s, q_rows, k_rows)  # S = Q Kᵀ
                     wgmma_commit()
                     n_start, of_k = tile_starts[stage], tile_scales[stage, 0]
-                    factor = max(q_factors[slot, warpgroup - 1] * of_k, LEAST_FACTOR)
-                    v_log2, v_inverse = tile_scales[stage, 1], tile_scales[stage, 2]
+                    factor = max(q_factor * of_k, LEAST_FACTOR)
+                    v_ratio = tile_scales[stage, 1]
                     wgmma_wait(0, s, S_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(k_empty + stage * BARRIER)
                     mask_tile(s, n_start, position, seqlen_k, lane)
-                    online_softmax(s, m_i, alpha, factor, v_log2)
+                    online_softmax(s, m_i, alpha, factor)
                     pack_p(s, p)
 
                     v_rows = descriptor(V, v_tile + stage * V_BYTES)
@@ -371,17 +374,21 @@ def make_flash_attn_fp8(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     wgmma_wait_with(0, part, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(v_empty + stage * BARRIER)
-                    add_tile(acc, alpha, part, v_inverse)  # out <- alpha out + P V
+                    add_tile(acc, alpha, part, v_ratio)  # out <- alpha out + P V
                     tile = uint32(tile + 1)
 
                 # Read again: registers are scarce in the loop.
                 m_warp, head, b = work[slot, 0] + warp_row, work[slot, 1], work[slot, 2]
+                of_v = factors[slot, CONSUMERS]
+                cuda.syncwarp()  # work and factors are read: safe to overwrite
                 if lane == 0:
-                    mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
+                    mbarrier_arrive(q_empty + slot * BARRIER)
                 for h in range(2):
                     l_i[h] = acc[HEAD_DIM // 8, 2 * h]  # of a quad's first lane; elsewhere 0
                     m_i[h] -= P_SHIFT
                 finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, float32(1))
+                for h in range(2):
+                    inverse[h] *= of_v
                 store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
                 queries = uint32(queries + 1)
             if lane == 0:
