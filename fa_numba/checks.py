@@ -25,6 +25,7 @@ from fa_numba.analysis.feature_dim import FEATURE_MAPS, MAX_GROUP_SIZE, recurren
 
 FLOATS = ("float32", "float16", "bfloat16")  # of q, k, v and what is like them
 MAX_HEAD_DIM = 256
+AMPERE, HOPPER = (8, 0), (9, 0, "a")  # what has mma.sync of 16 bits; and wgmma, it alone
 FP8_HEAD_DIMS = (64, 128)
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
 MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on

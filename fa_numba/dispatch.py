@@ -8,6 +8,7 @@ quickest elsewhere of what this GPU can run.
 """
 
 import functools
+import importlib
 import inspect
 import json
 import math
@@ -18,18 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from fa_numba import arrays, checks
-from fa_numba.kernels.flash_attn_simt import flash_attn_simt
-from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
-from fa_numba.kernels.flash_decode_wide import flash_decode_wide
-from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
-from fa_numba.tensor_core.flash_attn_padded import flash_attn_padded
-from fa_numba.tensor_core.flash_attn_persistent import MAX_HEAD_DIM, flash_attn_persistent
-from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
-from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma
-from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws
-from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
-from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
-from fa_numba.tensor_core.forward import AMPERE, HOPPER
+from fa_numba.checks import AMPERE, HOPPER
 
 TABLE = Path(__file__).with_name("fastest.json")
 FEW_QUERIES = 16  # for more of them nobody splits the keys
@@ -62,24 +52,29 @@ class Choice:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A function that may be called.
+    """A function that may be called. What is refused is not imported: not all of Numba has PTX.
 
     Attributes
     ----------
-    function : callable
+    name : str
+        Of the function, and of its module.
+    package : str
+        Where in fa_numba the module is.
     check : callable
         Takes (q, k, v, softmax_scale), and raises where the function cannot take them.
     decodes : bool, default=False
         It asks for the length of each sequence after v.
     """
 
-    function: Callable
+    name: str
+    package: str
     check: Callable
     decodes: bool = False
 
-    @property
-    def name(self):
-        return self.function.__name__
+    @functools.cached_property
+    def function(self):
+        module = importlib.import_module(f"fa_numba.{self.package}.{self.name}")
+        return getattr(module, self.name)
 
     @functools.cached_property
     def options(self):
@@ -87,14 +82,12 @@ class Candidate:
 
     def refusal(self, q, k, v, options):
         """Why the function cannot take a problem, or None."""
-        missing = [x for x in options if x not in self.options]
-        if missing:
-            return f"{self.name} has no {', '.join(missing)}"
         try:
             self.check(q, k, v, options.get("softmax_scale"))
         except (TypeError, ValueError, RuntimeError) as error:
             return str(error)
-        return None
+        missing = [x for x in options if x not in self.options]
+        return f"{self.name} has no {', '.join(missing)}" if missing else None
 
     def __call__(self, q, k, v, **options):
         if self.decodes:
@@ -112,39 +105,37 @@ def _few_queries(q, k, v, softmax_scale):
         raise ValueError(f"splits the keys, for at most {FEW_QUERIES} queries, got {q.shape[1]}")
 
 
-def _on_tensor_cores(function, check, supported, *, copies=False, few_queries=False, **limits):
+def _on_tensor_cores(name, check, supported, *, copies=False, few_queries=False):
     """A candidate. `check` is that of its arrays; one that `copies` takes them from any address."""
-    name = function.__name__
 
     def check_all(q, k, v, softmax_scale):
         if few_queries:
             _few_queries(q, k, v, softmax_scale)
         else:
             checks.check_positive_scale(softmax_scale, q.shape[3])
-        check(q, k, v, name=name, supported=supported, **limits)
+        check(q, k, v, name=name, supported=supported, max_head_dim=checks.MAX_HEAD_DIM)
         if not copies:
             for x_name, x in (("q", q), ("k", k), ("v", v)):
                 checks.check_aligned(x_name, x)
 
-    return Candidate(function, check_all, decodes=few_queries)
+    return Candidate(name, "tensor_core", check_all, decodes=few_queries)
 
 
 _16_BITS, _PADDED = checks.check_tensor_core, checks.check_tensor_core_padded
-_WIDEST, _PERSISTENT = {"max_head_dim": checks.MAX_HEAD_DIM}, {"max_head_dim": MAX_HEAD_DIM}
 CANDIDATES = {
     candidate.name: candidate
     for candidate in (
-        Candidate(flash_attn_v2, _anything),
-        Candidate(flash_attn_simt, _anything),
-        _on_tensor_cores(flash_attn_tf32x3, checks.check_tensor_core_float32, AMPERE),
-        _on_tensor_cores(flash_attn_mma, _16_BITS, AMPERE, **_WIDEST),
-        _on_tensor_cores(flash_attn_wgmma, _16_BITS, HOPPER, **_WIDEST),
-        _on_tensor_cores(flash_attn_ws, _16_BITS, HOPPER, **_WIDEST),
-        _on_tensor_cores(flash_attn_persistent, _16_BITS, HOPPER, **_PERSISTENT),
-        _on_tensor_cores(flash_attn_padded, _PADDED, HOPPER, copies=True, **_PERSISTENT),
-        Candidate(flash_decode_wide, _few_queries, decodes=True),
-        _on_tensor_cores(flash_decode_mma, _16_BITS, AMPERE, few_queries=True, **_WIDEST),
-        _on_tensor_cores(flash_decode_tma, _16_BITS, HOPPER, few_queries=True, **_WIDEST),
+        Candidate("flash_attn_v2", "kernels", _anything),
+        Candidate("flash_attn_simt", "kernels", _anything),
+        _on_tensor_cores("flash_attn_tf32x3", checks.check_tensor_core_float32, AMPERE),
+        _on_tensor_cores("flash_attn_mma", _16_BITS, AMPERE),
+        _on_tensor_cores("flash_attn_wgmma", _16_BITS, HOPPER),
+        _on_tensor_cores("flash_attn_ws", _16_BITS, HOPPER),
+        _on_tensor_cores("flash_attn_persistent", _16_BITS, HOPPER),
+        _on_tensor_cores("flash_attn_padded", _PADDED, HOPPER, copies=True),
+        Candidate("flash_decode_wide", "kernels", _few_queries, decodes=True),
+        _on_tensor_cores("flash_decode_mma", _16_BITS, AMPERE, few_queries=True),
+        _on_tensor_cores("flash_decode_tma", _16_BITS, HOPPER, few_queries=True),
     )
 }
 

@@ -89,10 +89,10 @@ def test_a_kernel_that_cannot_is_not_taken(monkeypatch):
 
 
 def test_an_option_that_a_kernel_has_not_got():
-    kernel = dispatch.Candidate(lambda q, k, v, causal: None, lambda *args: None)
-    assert kernel.refusal(None, None, None, {"causal": True}) is None
-    assert "has no window_size, softcap" in kernel.refusal(
-        None, None, None, {"window_size": (1, 1), "causal": True, "softcap": 1.0}
+    kernel = dispatch.Candidate("naive_attn", "kernels", lambda *arguments: None)
+    assert kernel.refusal(X, K, K, {"causal": True}) is None
+    assert kernel.refusal(X, K, K, {"causal": True, "dropout_p": 0.5, "seed": 1}) == (
+        "naive_attn has no dropout_p, seed"
     )
 
 

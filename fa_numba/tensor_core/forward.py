@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from fa_numba import arrays, checks
+from fa_numba.checks import AMPERE, HOPPER  # noqa: F401   for the kernels, with the rest
 from fa_numba.tensor_core import convert, mma, wgmma
 
-AMPERE, HOPPER = (8, 0), (9, 0, "a")  # what has mma.sync of 16 bits; and wgmma, it alone
 LOG2_E = math.log2(math.e)  # e^x = 2^(x log2 e): the special function unit has 2^x
 
 
