@@ -19,9 +19,9 @@ ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
 
 A head_dim below 64, or between 64 and 128, is padded to that with zeros.
 
-On an H200 at n = 8192 it reached 309 (287) TFLOP/s at head_dim 128 and 299 (288) at 64, where
-PyTorch's FlashAttention-2 had 310 (293) and 285 (263) in the same run; float16, causal in brackets;
-benchmarks/NOTES.md.
+On an H200 at n = 8192 it reached 310 (274) TFLOP/s at head_dim 128 and 292 (274) at 64, where
+PyTorch's FlashAttention-2 had 302 (289) and 283 (257) in the same run; float16, causal in brackets;
+benchmarks/results/tensor_core_bwd.json.
 
 Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """

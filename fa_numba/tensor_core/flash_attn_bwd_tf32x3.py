@@ -11,9 +11,9 @@ of all warps: dS goes through shared memory, and each warp computes a part of dQ
 atomically, in any order; with deterministic=True dQ has a kernel of its own. `tf32_tiles` says how
 a warp multiplies.
 
-measured   1.58 and 1.39 of PyTorch's memory-efficient backward at head_dim 64 and 128, which
-           multiplies so too, 1.7 and 1.9 of flash_attn_bwd_simt; deterministic=True 0.76 of that
-           (H200; benchmarks/NOTES.md)
+measured   1.52 and 1.39 of PyTorch's memory-efficient backward at head_dim 64 and 128, which
+           multiplies so too, 1.6 and 1.7 of flash_attn_bwd_simt (H200, n = 8192;
+           benchmarks/results/ladder.json); deterministic=True 0.76 of that (benchmarks/NOTES.md)
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Ootomo and Yokota 2022, arXiv:2203.03341.
 """

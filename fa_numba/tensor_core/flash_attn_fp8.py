@@ -24,10 +24,10 @@ copy brings it. Against flash_attn_persistent
 Three warpgroups take turns by themselves: while one multiplies, the others compute exponentials.
 None overlaps with itself, so that S and P V of a tile can have the same registers.
 
-On an H200, head_dim 128, n = 4096: 926 (751) TFLOP/s where flash_attn_persistent had 658 (599), at
-n = 16384 962 (870) and 662 (640); causal in brackets. Rounding Q, K and V takes 0.12 ms for 16384
-tokens of 16 heads, a fifth of the time at n = 4096, a twentieth at 16384. That was before its last
-change, which is about V's scales: benchmarks/NOTES.md.
+On an H200, head_dim 128, n = 4096: 953 (803) TFLOP/s where flash_attn_persistent had 640 (610), at
+n = 16384 969 (957) and 651 (660); causal in brackets. Rounding Q, K and V takes 0.12 ms for 16384
+tokens of 16 heads, a fifth of the time at n = 4096, a twentieth at 16384; with it short causal
+sequences are quicker in float16. benchmarks/results/fp8.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3; for the sums of 14 bits
 DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 3.3.2.

@@ -14,9 +14,9 @@ arrives during Q Kᵀ, the next K during softmax and P V.
 Whatever else a warp does between two products counts. So most tiles do without what an online
 softmax does for a new maximum (`lazy_softmax`), which leaves registers for larger tiles too.
 
-On an H200 at n = 8192 it reached 414 (353) TFLOP/s at head_dim 128 and 344 (335) at 64, where
-PyTorch's FlashAttention-2 had 362 (320) and 304 (292) in the same run; float16, causal in brackets;
-benchmarks/NOTES.md. It compiles for sm_80, and ran on sm_90 alone.
+On an H200 at n = 8192 it reached 414 (351) TFLOP/s at head_dim 128 and 347 (337) at 64, where
+PyTorch's FlashAttention-2 had 360 (321) and 309 (296) in the same run; float16, causal in brackets;
+benchmarks/results/tensor_core.json. It compiles for sm_80, and ran on sm_90 alone.
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1 and section 3.3.
 """

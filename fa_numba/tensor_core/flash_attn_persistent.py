@@ -18,9 +18,9 @@ Masks are compile-time constants: without one the machine code has nothing of it
 no row sees are not loaded, and what a row may not see is masked in those tiles alone where there is
 something to mask. `fragments` says what softcap and ALiBi do to a score.
 
-On an H200 at n = 4096 it took head_dim 128 from 646 (556) to 667 (620) TFLOP/s, and 64 from 439
-(382) to 512 (446); cuDNN had 663 (565) and 488 (437) beside it. At n = 512 head_dim 128 has 508
-(342) to cuDNN's 523 (339), 64 has 368 (160) to 392 (262); float16, causal in brackets;
+On an H200 at n = 4096 it took head_dim 128 from 628 (554) to 640 (610) TFLOP/s, and 64 from 438
+(378) to 515 (439); cuDNN had 638 (562) and 481 (434) beside it. At n = 512 head_dim 128 has 527
+(349) to cuDNN's 520 (336), 64 has 389 (257) to 389 (261); float16, causal in brackets;
 benchmarks/results/tensor_core.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.

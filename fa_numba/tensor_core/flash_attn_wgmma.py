@@ -11,8 +11,8 @@ element of Q, K or V. Scores, P and out stay in registers, where P as the produc
 next product's operand. Two thread blocks share an SM, so that one multiplies while the other is at
 its softmax.
 
-On an H200 at n = 4096 it took head_dim 128 from 336 (288) to 592 (498) TFLOP/s, and 64 from 309
-(284) to 437 (377); float16, causal in brackets; benchmarks/results/tensor_core.json.
+On an H200 at n = 4096 it took head_dim 128 from 407 (342) to 580 (502) TFLOP/s, and 64 from 343
+(319) to 437 (374); float16, causal in brackets; benchmarks/results/tensor_core.json.
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Shah et al. 2024,
 FlashAttention-3, arXiv:2407.08608, section 3.

@@ -14,8 +14,8 @@ products and softmax, in step with the other. Here
   tile's scores while P V still runs;
 - the producer needs few registers, and gives the others to the consumers, so that larger tiles fit.
 
-On an H200 at n = 4096 it took head_dim 128 from 592 (498) to 646 (556) TFLOP/s, and 64 from 437
-(377) to 439 (382); float16, causal in brackets; benchmarks/results/tensor_core.json.
+On an H200 at n = 4096 it took head_dim 128 from 580 (502) to 628 (554) TFLOP/s, and 64 from 437
+(374) to 438 (378); float16, causal in brackets; benchmarks/results/tensor_core.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, Algorithm 2.
 """
