@@ -292,13 +292,15 @@ def roofline():
                 va="bottom", color=colour)  # fmt: skip
     ax.annotate(f"a copy: {bytes_per_second:.1f} TB/s", (2, 2 * bytes_per_second), (-6, 4),
                 textcoords="offset points", ha="right", va="bottom", size=9, color=INK)  # fmt: skip
+    lines = {name: sorted(point[1:] for point in points if point[0] == name) for name in ROOFLINE}
+    ends = [line[-1] for line in lines.values() if line]
     for name, (question, _) in ROOFLINE.items():
-        mine = sorted(point[1:] for point in points if point[0] == name)
-        if mine:
-            colour = COLOUR_OF.get(question, ORANGE)
-            ax.plot(*zip(*mine, strict=True), "o-", color=colour, ms=5, lw=0.8)
-            ax.annotate(name, mine[-1], (7, -3), textcoords="offset points", va="top", size=9,
-                        color=colour)  # fmt: skip
+        if lines[name]:
+            colour, (x, y) = COLOUR_OF.get(question, ORANGE), lines[name][-1]
+            ax.plot(*zip(*lines[name], strict=True), "o-", color=colour, ms=5, lw=0.8)
+            crowded = any(x == other_x and y / 1.4 < other_y < y for other_x, other_y in ends)
+            ax.annotate(name, (x, y), (7, 3 if crowded else -3), textcoords="offset points",
+                        va="bottom" if crowded else "top", size=9, color=colour)  # fmt: skip
     ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(0.1, 2500))
     ax.set_xticks([1, 10, 100, 1000, 10_000], ["1", "10", "100", "1,000", "10,000"])
     ax.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
