@@ -143,10 +143,38 @@ def decode_table():
 def fp8_table():
     """Rates, a column for each head_dim and mask; then errors."""
     rates = section(
-        "fp8", kernel, size, "TFLOP/s", lambda row: row.get("seqlen") == 8192 and "TFLOP/s" in row
+        "fp8",
+        kernel,
+        size,
+        "TFLOP/s",
+        lambda row: row.get("seqlen") == 8192 and "TFLOP/s" in row,
+        "The rates: n = 8192.",
     )
     errors = [row for row in (load("fp8") or {"rows": ()})["rows"] if "RMSE" in row]
     return rates and "\n\n".join([rates, table(errors)] if errors else [rates])
+
+
+def masks_table():
+    """What is left of the plain kernel's rate: a column for each head_dim and length."""
+    return section(
+        "tensor_core_masks",
+        lambda row: row["mask"],
+        lambda row: f"d = {row['head_dim']}, n = {row['seqlen']}",
+        lambda row: row["of plain"],
+        lambda row: row["of plain"] != 1,
+        "flash_attn_persistent: rate over that without the mask, windows over causal; packed over "
+        "padded, flash_attn_persistent_varlen.",
+    )
+
+
+def memory_table():
+    """One row per function, a column for each length."""
+    return section(
+        "memory",
+        lambda row: row["function"],
+        lambda row: f"n = {row['seqlen']}, bytes",
+        lambda row: f"{row['extra bytes']:,}",
+    )
 
 
 def launch_table():
@@ -197,9 +225,11 @@ def rendered(text):
             peers_table(),
             tensor_core_table("tensor_core_bwd", 8192),
             fp8_table(),
+            masks_table(),
             pictures(("decoding", "bandwidth of decoding beside the copy's")),
             decode_table(),
             softmax_table(),
+            memory_table(),
             launch_table(),
             pictures(("roofline", "the kernels under the roofs of bandwidth and arithmetic")),
         ],
