@@ -12,6 +12,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.bench_tensor_core import relative_error
 from benchmarks.timing import save, time_ms
 from fa_numba.kernels.flash_decode_wide import flash_decode_wide
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
@@ -65,7 +66,7 @@ def measure(dtype, batch, seqlen, num_heads, num_kv_heads):
     sizes |= {"heads": f"{num_heads}/{num_kv_heads}"}
     rows = []
     for name, page_size, function in functions(q, k, v, num_heads != num_kv_heads):
-        error = float((function().double() - want).norm() / want.norm())
+        error = relative_error(function(), want)
         if not name.startswith("SDPA"):  # of a library it is written down, whatever it is
             assert error <= 4 * ROUNDING[dtype], f"{name}, {sizes}, {page_size=}: {error}"
         ms, graph_ms = on_torch_stream(function), time_graph(function)

@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 
+from benchmarks.bench_tensor_core import definition, of_head
 from benchmarks.timing import save, time_ms
 from fa_numba import arrays
 from fa_numba.tensor_core import forward, quantize_fp8
@@ -60,7 +61,7 @@ def functions(q, k, v, causal):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    want = definition(q, k, v, causal)
+    want = of_head(*(x[-1, :, -1].double() for x in (q, k, v)), causal)
     for name, function, most in (
         ("flash_attn_persistent", flash_attn_persistent, 1e-3),
         ("flash_attn_fp8, quantisation included", flash_attn_fp8, 0.08),
@@ -86,7 +87,7 @@ def errors():
     import torch
 
     q, k, v = (with_outliers(ERROR_SHAPE) for _ in range(3))
-    exact = definition(q, k, v, False, every=True)
+    exact = definition(q, k, v, False)
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
     scores = heads_first[0] @ heads_first[1].transpose(2, 3) / q.shape[3] ** 0.5
     ways = {
@@ -133,24 +134,6 @@ def in_e4m3(q, k, v, *, hadamard, blocks):
     made.append(quantize_fp8.quantize_columns(v, block_n, least=least))
     out, lse = arrays.empty(q, q.shape, q.dtype), arrays.empty(q, (q.shape[0], *q.shape[2:0:-1]))
     attend(*made, out, lse, False, np.float32(forward.LOG2_E / q.shape[3] ** 0.5))
-    return out
-
-
-def definition(q, k, v, causal, *, every=False):
-    """Attention in float64 on the GPU: of the last head, or of every head."""
-    import torch
-
-    heads = np.ndindex(q.shape[0], q.shape[2]) if every else [(-1, -1)]
-    out = torch.empty(q.shape, dtype=torch.float64, device="cuda") if every else None
-    for b, head in heads:
-        q_head, k_head, v_head = (x[b, :, head].double() for x in (q, k, v))
-        s = q_head @ k_head.T / q.shape[3] ** 0.5
-        if causal:
-            s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
-        of_head = torch.softmax(s, dim=-1) @ v_head
-        if not every:
-            return of_head
-        out[b, :, head] = of_head
     return out
 
 

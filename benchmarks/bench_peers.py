@@ -7,7 +7,7 @@ kernels are in libraries or written here.
 import itertools
 import math
 
-from benchmarks.bench_tensor_core import ROUNDING, TOKENS, WIDTH
+from benchmarks.bench_tensor_core import ROUNDING, TOKENS, WIDTH, of_head, relative_error
 from benchmarks.peers import PRODUCT, peers
 from benchmarks.timing import save, time_ms
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
@@ -47,7 +47,7 @@ def measure(head_dim, seqlen, causal):
     torch.manual_seed(0)
     shape = TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim
     q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, DTYPE)) for _ in range(3))
-    want = definition(*(x[-1, :, -1].double() for x in (q, k, v)), causal)
+    want = of_head(*(x[-1, :, -1].double() for x in (q, k, v)), causal)
 
     def ours():
         return lambda: flash_attn_persistent(q, k, v, causal=causal)[0]
@@ -59,7 +59,7 @@ def measure(head_dim, seqlen, causal):
         row = {"kernel": name, **size}
         try:
             call = prepare()
-            error = float((call()[-1, :, -1].double() - want).norm() / want.norm())
+            error = relative_error(call()[-1, :, -1], want)
         except Exception as failure:  # whatever a compiler may raise
             rows.append(row | {"does not run": f"{type(failure).__name__}: {failure!s:.200}"})
             continue
@@ -68,16 +68,6 @@ def measure(head_dim, seqlen, causal):
         row |= {"ms": round(ms, 4), "TFLOP/s": round(flops / ms / 1e9, 1)}
         rows.append(row | {"error": float(f"{error:.2g}")})
     return rows
-
-
-def definition(q, k, v, causal):
-    """Attention of one head, in the dtype of q."""
-    import torch
-
-    s = q @ k.T / q.shape[1] ** 0.5
-    if causal:
-        s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
-    return torch.softmax(s, dim=-1) @ v
 
 
 if __name__ == "__main__":

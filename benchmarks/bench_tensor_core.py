@@ -124,14 +124,19 @@ def definition(q, k, v, causal):
     import torch
 
     out = torch.empty(q.shape, dtype=torch.float64, device="cuda")
-    unseen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device="cuda").triu(1)
     for b, head in np.ndindex(q.shape[0], q.shape[2]):
-        q_head, k_head, v_head = (x[b, :, head].double() for x in (q, k, v))
-        s = q_head @ k_head.T / q.shape[3] ** 0.5
-        if causal:
-            s.masked_fill_(unseen, -torch.inf)
-        out[b, :, head] = torch.softmax(s, dim=-1) @ v_head
+        out[b, :, head] = of_head(*(x[b, :, head].double() for x in (q, k, v)), causal)
     return out
+
+
+def of_head(q, k, v, causal):
+    """Attention of one head, in the dtype of q."""
+    import torch
+
+    s = q @ k.T / q.shape[1] ** 0.5
+    if causal:
+        s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
+    return torch.softmax(s, dim=-1) @ v
 
 
 def relative_error(out, want):

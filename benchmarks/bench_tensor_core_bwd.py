@@ -5,6 +5,7 @@ Before anything is timed, the gradients of one head are compared with float64 at
 
 import itertools
 
+from benchmarks.bench_ladder import definition
 from benchmarks.bench_tensor_core import ROUNDING, SEQLENS, TOKENS, WIDTH, relative_error
 from benchmarks.timing import save, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
@@ -63,7 +64,7 @@ def functions(dtype, shape, causal, ours):
 
     torch.manual_seed(0)
     dout, q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(4))
-    want = definition(*(x[-1, :, -1] for x in (dout, q, k, v)), causal)
+    _, *want = definition(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal)
 
     def error_of(gradients):
         return max(relative_error(x[-1, :, -1], y) for x, y in zip(gradients, want, strict=True))
@@ -117,21 +118,6 @@ def options():
         row |= {"head_dim": head_dim, "seqlen": seqlen, "causal": True}
         rows.append({**row, **timed(call, flops)})
     return rows
-
-
-def definition(dout, q, k, v, causal):
-    """Gradients of one head in float64 on the GPU."""
-    import torch
-
-    dout, q, k, v = (x.double() for x in (dout, q, k, v))
-    scale = q.shape[1] ** -0.5
-    s = q @ k.T * scale
-    if causal:
-        s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
-    p = torch.softmax(s, dim=-1)
-    delta = (dout * (p @ v)).sum(-1, keepdim=True)
-    ds = p * (dout @ v.T - delta) * scale
-    return ds @ k, ds.T @ q, p.T @ dout
 
 
 if __name__ == "__main__":
