@@ -18,6 +18,7 @@ from fa_numba.analysis.machine_code import (
     compile_ptx,
     disassembler_available,
 )
+from fa_numba.tensor_core.backward import make_convert_dq, make_prepare_rows
 from fa_numba.tensor_core.flash_attn_bwd_mma import (
     flash_attn_bwd_mma,
     make_dq_mma,
@@ -31,10 +32,8 @@ from fa_numba.tensor_core.flash_attn_bwd_persistent import (
 )
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
     flash_attn_bwd_wgmma,
-    make_convert_dq,
     make_dq_wgmma,
     make_flash_attn_bwd_wgmma,
-    make_prepare_rows,
 )
 
 HOPPER = (9, 0, "a")

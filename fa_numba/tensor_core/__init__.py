@@ -5,8 +5,8 @@ instructions   mma, ldmatrix, cp_async; wgmma, products, tma, mbarrier, barriers
                One file for each family, one function for each instruction; `ptx` makes a function
                of a statement.
 models         layouts: which lane holds which element, swizzles, descriptors, in NumPy
-parts          fragments, lazy_softmax: softmax on registers; tensor_maps; forward: what the
-               launchers share
+parts          fragments, lazy_softmax: softmax on registers; tensor_maps; forward, backward: what
+               the kernels and launchers of each share
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
                head_dim flash_attn_padded, for packed batches flash_attn_persistent_varlen
 8 bits         quantize_fp8, flash_attn_fp8

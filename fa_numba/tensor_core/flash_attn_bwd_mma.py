@@ -34,20 +34,18 @@ from numba import cuda, float32, uint8, uint32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
+from fa_numba.tensor_core import backward, forward
+from fa_numba.tensor_core.backward import (
     BLOCK_N,
-    MAX_HEAD_DIM,
     NOTHING,
-    make_convert_dq,
+    ROW_BYTES,
     make_gradient_functions,
-    make_prepare_rows,
     make_store_gradient,
     padded,
     tile_rows,
 )
+from fa_numba.tensor_core.convert import exp2
+from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.forward import AMPERE, LOG2_E
 from fa_numba.tensor_core.fragments import make_fragment_functions
 from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
@@ -55,7 +53,6 @@ from fa_numba.tensor_core.ptx import global_address, shared_address
 from fa_numba.tensor_core.vectors import atomic_add, store_shared_b32
 
 THREADS = 256
-ROW_BYTES = 128  # a tile is made of blocks of 64 columns
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
 DQ_BLOCK_M, DQ_BLOCK_N = 128, 64  # where dQ has a kernel of its own
 STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
@@ -544,44 +541,27 @@ def flash_attn_bwd_mma(
     RuntimeError
         On a GPU before Ampere, or with too little shared memory for these tiles.
     """
-    name = "flash_attn_bwd_mma"
-    checks.check_bwd_tensor_core(
-        dout, q, k, v, out, lse, name=name, supported=AMPERE, max_head_dim=MAX_HEAD_DIM
-    )
+    name, inputs = "flash_attn_bwd_mma", (dout, q, k, v, out, lse)
+    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic, AMPERE)
     causal = checks.check_causal(causal)
-    deterministic = checks.check_flag("deterministic", deterministic)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
-    scale = np.float32(softmax_scale * LOG2_E)
-    size, most = shared_bytes(head_dim), arrays.shared_bytes_per_block(q)
-    if size > most:
-        raise RuntimeError(
-            f"{name} needs {size} bytes of shared memory for head_dim {head_dim}, and this GPU "
-            f"has {most}; flash_attn_bwd_simt runs on it"
-        )
-    dtype, cols, block_m = arrays.dtype_name(q), padded(head_dim), tile_rows(head_dim)
-    m_tiles = ceil_div(seqlen_q, block_m)
-    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
+    dtype, size, block = arrays.dtype_name(q), shared_bytes(head_dim), (THREADS,)
+    backward.check_shared_bytes(name, q, size)
+    (dq, dk, dv), rows = backward.prepare(*inputs)
+    scales = np.float32(scale * LOG2_E), scale
 
-    # Rows up to the end of the last tile, so that copies find them.
-    lse_2, delta = (arrays.empty(q, (batch, num_heads, m_tiles * block_m)) for _ in range(2))
-    grid = (ceil_div(m_tiles * block_m, 256 // (cols // 8)), num_heads, batch)
-    arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
-
-    dq_tiles = 1 if deterministic else m_tiles  # without atomics there is nothing to add to
-    dq_sum = arrays.full(q, (batch, num_heads, dq_tiles, block_m * cols), 0)
+    dq_sum = backward.sums(q, not deterministic)
+    args = dout, q, k, v, *rows, dq_sum, dk, dv, *scales
     kernel = make_flash_attn_bwd_mma(head_dim, causal, dtype, not deterministic)
-    grid, block = (ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch), (THREADS,)
-    arguments = dout, q, k, v, lse_2, delta, dq_sum, dk, dv, scale, softmax_scale
-    arrays.launch(kernel, grid, block, *arguments, shared_bytes=size)
+    grid = ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch
+    arrays.launch(kernel, grid, block, *args, shared_bytes=size)
 
     if deterministic:
+        args = dout, q, k, v, *rows, dq, *scales
         kernel, size = make_dq_mma(head_dim, causal, dtype), dq_shared_bytes(head_dim)
-        grid = (ceil_div(seqlen_q, DQ_BLOCK_M), num_heads, batch)
-        arguments = dout, q, k, v, lse_2, delta, dq, scale, softmax_scale
-        arrays.launch(kernel, grid, block, *arguments, shared_bytes=size)
+        grid = ceil_div(seqlen_q, DQ_BLOCK_M), num_heads, batch
+        arrays.launch(kernel, grid, block, *args, shared_bytes=size)
     else:
-        kernel = make_convert_dq(head_dim, dtype, False)
-        arrays.launch(kernel, (m_tiles, num_heads, batch), block, dq_sum, dq, softmax_scale)
+        backward.convert(dq_sum, dq, scale, quads=False)
     return dq, dk, dv

@@ -33,6 +33,7 @@ arXiv:2407.08608, section 3 and appendix B.
 """
 
 import functools
+import math
 
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32, uint64
@@ -40,7 +41,15 @@ from numba import cuda, float32, int32, uint8, uint32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core import backward, forward, mbarrier, wgmma
+from fa_numba.tensor_core.backward import (
+    BLOCK_N,
+    DQ_BYTES,
+    make_gradient_functions,
+    make_store_gradient,
+    padded,
+    tile_rows,
+)
 from fa_numba.tensor_core.barriers import (
     fence_async_proxy,
     named_barrier_sync,
@@ -49,21 +58,12 @@ from fa_numba.tensor_core.barriers import (
 )
 from fa_numba.tensor_core.counters import counter_acquire, counter_release, counter_take
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
-    BLOCK_N,
     CONSUMER_REGISTERS,
-    DQ_BYTES,
     DS_FULL,
-    MAX_HEAD_DIM,
     PRODUCER_REGISTERS,
     STAGES,
     THREADS,
-    make_convert_dq,
-    make_gradient_functions,
-    make_prepare_rows,
-    make_store_gradient,
-    padded,
     products_of,
-    tile_rows,
 )
 from fa_numba.tensor_core.forward import HOPPER, LOG2_E
 from fa_numba.tensor_core.fragments import MASKED, fragment_function, make_cap_tile
@@ -715,48 +715,37 @@ def flash_attn_bwd_persistent(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    name = "flash_attn_bwd_persistent"
-    checks.check_bwd_tensor_core(
-        dout, q, k, v, out, lse, name=name, supported=HOPPER, max_head_dim=MAX_HEAD_DIM
+    inputs = dout, q, k, v, out, lse
+    scale, deterministic = backward.check(
+        "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
     )
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     causal, *rest = mask
-    deterministic = checks.check_flag("deterministic", deterministic)
-    batch, seqlen_q, num_heads, head_dim = q.shape
+    batch, _, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
-    scale = np.float32(softmax_scale * LOG2_E)
-    dtype, cols, block_m = arrays.dtype_name(q), padded(head_dim), tile_rows(head_dim)
-    m_tiles, n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, BLOCK_N)
-    group_size = num_heads // num_kv_heads
-    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
-    if n_tiles == 0:
+    dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
+    (dq, dk, dv), rows = backward.prepare(*inputs)
+    if seqlen_k == 0:
         return arrays.full(q, q.shape, 0, q.dtype), dk, dv
 
-    # Rows up to the end of the last tile, so that the copy engine finds them.
-    lse_2, delta = (arrays.empty(q, (batch, num_heads, m_tiles * block_m)) for _ in range(2))
-    grid = (ceil_div(m_tiles * block_m, 256 // (cols // 8)), num_heads, batch)
-    arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
-
-    heads, num_sms = batch * num_kv_heads, arrays.num_sms(q)
+    n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
     parts = ORDERED if deterministic else parts_of(head_dim, n_tiles, heads, num_sms, mask)
-    sums = batch, num_heads, m_tiles, block_m * cols
     if parts == ADDED:
-        dq_sum, counters = arrays.full(q, sums, 0), np.int32(0)
+        dq_sum, counters = backward.sums(q), np.int32(0)
         units = heads * ceil_div(n_tiles, 2 if paired(*mask[:2]) else 1)
     else:
-        dq_sum = arrays.empty(q, sums)
-        counters = arrays.full(q, (1 + batch * num_heads * m_tiles,), 0, np.int32)
+        shape = backward.sums_shape(q)
+        dq_sum = arrays.empty(q, shape)
+        counters = arrays.full(q, (1 + math.prod(shape[:3]),), 0, np.int32)
         units = heads * n_tiles
-    grid = (min(units, num_sms),)
     maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
     maps += tensor_map(dout, block_m), tensor_map(dk, 16), tensor_map(dv, 16)
+    sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads)
+    scales = np.float32(scale * LOG2_E), scale
+    args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
     kernel = make_flash_attn_bwd_persistent(head_dim, parts, causal, dtype, *rest)
-    sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(group_size)
-    args = *maps, lse_2, delta, dq_sum, dq, *sizes, scale, softmax_scale, slopes, counters
-    arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=shared_bytes(head_dim))
+    arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if parts == ADDED:
-        grid = (m_tiles, num_heads, batch)
-        arrays.launch(make_convert_dq(head_dim, dtype), grid, (256,), dq_sum, dq, softmax_scale)
+        backward.convert(dq_sum, dq, scale)
     return dq, dk, dv

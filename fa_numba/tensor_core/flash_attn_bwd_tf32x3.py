@@ -26,7 +26,7 @@ from numba import cuda, float32, uint8, uint32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import flash_attn_bwd, masks
-from fa_numba.tensor_core import tf32_tiles
+from fa_numba.tensor_core import backward, tf32_tiles
 from fa_numba.tensor_core.convert import exp2
 from fa_numba.tensor_core.cp_async import cp_async_4, cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.forward import AMPERE, LOG2_E
@@ -43,7 +43,6 @@ from fa_numba.tensor_core.vectors import (
 
 WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys, or where dQ has its kernel 16 queries
 STAGES = 2  # tiles that pass by, of each kind: one is multiplied, the next one is on its way
-MAX_HEAD_DIM = 128
 SUMMED_ROWS = 32  # on the tensor core, which cuts off: with 64 dV was too far off
 RED_X4 = (9, 0)  # from here on four numbers can be added by one instruction
 ZERO, ONE, LOG2E = np.float32(0), np.float32(1), np.float32(LOG2_E)
@@ -462,38 +461,32 @@ def flash_attn_bwd_tf32x3(
     RuntimeError
         On a GPU before Ampere, or with too little shared memory for these tiles.
     """
-    name = "flash_attn_bwd_tf32x3"
-    checks.check_bwd_tensor_core_float32(
-        dout, q, k, v, out, lse, name=name, supported=AMPERE, max_head_dim=MAX_HEAD_DIM
-    )
+    name, inputs = "flash_attn_bwd_tf32x3", (dout, q, k, v, out, lse)
+    check = checks.check_bwd_tensor_core_float32
+    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic, AMPERE, check)
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
-    deterministic = checks.check_flag("deterministic", deterministic)
-    size, most = shared_bytes(head_dim), arrays.shared_bytes_per_block(q)
-    if size > most:
-        raise RuntimeError(
-            f"{name} needs {size} bytes of shared memory for head_dim {head_dim}, and this GPU "
-            f"has {most}; flash_attn_bwd_simt runs on it"
-        )
+    size, block = shared_bytes(head_dim), (THREADS,)
+    backward.check_shared_bytes(name, q, size)
     delta = arrays.empty(q, (batch, num_heads, seqlen_q))
     dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
+    dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
 
     rows = flash_attn_bwd.ROWS
-    grid = (ceil_div(seqlen_q, rows), num_heads, batch)
-    block = (flash_attn_bwd.WARP_SIZE, rows)
-    arrays.launch(flash_attn_bwd.make_delta(rows), grid, block, dout, out, delta)
+    grid = ceil_div(seqlen_q, rows), num_heads, batch
+    kernel = flash_attn_bwd.make_delta(rows)
+    arrays.launch(kernel, grid, (flash_attn_bwd.WARP_SIZE, rows), dout, out, delta)
 
-    dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
+    args = dout, q, k, v, lse, delta, dq, dk, dv, scale, slopes
     red_x4 = arrays.compute_capability(q) >= RED_X4
     kernel = make_flash_attn_bwd_tf32x3(head_dim, *mask, not deterministic, red_x4)
-    grid = (ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, slopes)
-    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+    grid = ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch
+    arrays.launch(kernel, grid, block, *args, shared_bytes=size)
+
     if deterministic:
+        args = dout, q, k, v, lse, delta, dq, scale, slopes
         kernel, size = make_dq_tf32x3(head_dim, *mask), dq_shared_bytes(head_dim)
-        grid = (ceil_div(seqlen_q, BLOCK_N), num_heads, batch)
-        arguments = (dout, q, k, v, lse, delta, dq, softmax_scale, slopes)
-        arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+        grid = ceil_div(seqlen_q, BLOCK_N), num_heads, batch
+        arrays.launch(kernel, grid, block, *args, shared_bytes=size)
     return dq, dk, dv

@@ -35,22 +35,25 @@ from numba import cuda, float32, uint8, uint32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import forward, mbarrier, products, vectors, wgmma
+from fa_numba.tensor_core import backward, forward, mbarrier, products, wgmma
+from fa_numba.tensor_core.backward import (
+    BLOCK_N,
+    DQ_BYTES,
+    NOTHING,
+    make_gradient_functions,
+    make_store_gradient,
+    padded,
+    tile_rows,
+)
 from fa_numba.tensor_core.barriers import (
     fence_async_proxy,
     named_barrier_sync,
     setmaxnreg_dec,
     setmaxnreg_inc,
 )
-from fa_numba.tensor_core.convert import exp2, store_global_b32
+from fa_numba.tensor_core.convert import exp2
 from fa_numba.tensor_core.forward import HOPPER, LOG2_E
-from fa_numba.tensor_core.fragments import (
-    FULL_WARP,
-    MASKED,
-    fragment_function,
-    make_fragment_functions,
-)
-from fa_numba.tensor_core.ldmatrix import stmatrix_x4
+from fa_numba.tensor_core.fragments import make_fragment_functions
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -61,12 +64,7 @@ from fa_numba.tensor_core.products import hold
 from fa_numba.tensor_core.ptx import global_address, shared_address
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import make_load_tile
-from fa_numba.tensor_core.vectors import (
-    atomic_add_x4,
-    bulk_load,
-    load_global_x4,
-    load_shared_x2,
-)
+from fa_numba.tensor_core.vectors import atomic_add_x4, bulk_load
 from fa_numba.tensor_core.wgmma import (
     descriptor,
     descriptor_bits,
@@ -76,28 +74,13 @@ from fa_numba.tensor_core.wgmma import (
     wgmma_wait_with,
 )
 
-MAX_HEAD_DIM = 128
-BLOCK_N = 128  # keys: 64 for each warpgroup that computes
-THREADS = 384  # and a third one, that loads
+THREADS = 384  # two warpgroups compute, each 64 of the BLOCK_N keys; a third one loads
 DQ_BLOCK_N = 64  # keys of a tile, where dQ has a kernel of its own
 STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
 # A producer's and two consumers' are together no more than the three begin with, 168 each: a
 # warpgroup that asked for more would wait for ever.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 threads that compute
-# What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
-NOTHING = np.float32(1e30)
-DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ
-
-
-def padded(head_dim):
-    """Columns of a tile: those from head_dim on hold 0."""
-    return 64 if head_dim <= 64 else 128
-
-
-def tile_rows(head_dim):
-    """Queries of a tile: a warpgroup's half of dQ is 64 × 64, of its rows or of its columns."""
-    return 128 if head_dim <= 64 else 64
 
 
 def shared_bytes(HEAD_DIM):
@@ -112,180 +95,6 @@ def dq_shared_bytes(HEAD_DIM):
     """Shared memory that a thread block asks for, where dQ has a kernel of its own."""
     tiles = 2 * padded(HEAD_DIM) * (2 * 128 + 2 * STAGES * DQ_BLOCK_N)
     return tiles + mbarrier.BYTES * (1 + STAGES) + wgmma.GROUP_BYTES
-
-
-@functools.cache
-def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
-    """What becomes of Sᵀ and dPᵀ, whose columns are BLOCK_M queries.
-
-    Of each 8 columns a thread holds two, 8 j + 2 (lane % 4) and the next, in two rows, eight apart.
-
-    Returns
-    -------
-    mask(s, h, first_seen, lane)
-        In row h the queries before `first_seen` do not see the key.
-    exponentiate(s, lse_rows, scale, lane)
-        s becomes P = 2^(scale s − lse), lse to the base 2.
-    differentiate(s, dp, delta_rows, p, ds, lane)
-        dS = P ∘ (dP − delta); P and dS in 16 bits, as A of the next products. With CAPPED times
-        what ds held, in float16: the derivative of a capped score.
-    store_ds(ds, rows, lane)
-        A warp's 16 rows of dSᵀ to shared memory, as stmatrix and the swizzle have it.
-    """
-    M8, M16 = BLOCK_M // 8, BLOCK_M // 16
-    BLOCK_BYTES = BLOCK_N * wgmma.ROW_BYTES  # of 64 queries
-
-    @fragment_function()
-    def mask(s, h, first_seen, lane):
-        first = first_seen - 2 * (lane & 3)  # counted from this lane's first column
-        for j in range(M8):
-            for c in range(2):
-                if 8 * j + c < first:
-                    s[j, 2 * h + c] = MASKED
-
-    @fragment_function()
-    def exponentiate(s, lse_rows, scale, lane):
-        lse = cuda.local.array(2, float32)
-        for j in range(M8):
-            load_shared_x2(lse, lse_rows + (lane & 3) * 8 + 32 * j)
-            for h in range(2):
-                for c in range(2):
-                    s[j, 2 * h + c] = exp2(s[j, 2 * h + c] * scale - lse[c])
-
-    @fragment_function()
-    def differentiate(s, dp, delta_rows, p, ds, lane):
-        delta = cuda.local.array(2, float32)
-        factor = cuda.local.array(2, float32)
-        for k in range(M16):
-            for j in range(2):
-                load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)
-                for h in range(2):
-                    p0, p1 = s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1]
-                    dp0, dp1 = dp[2 * k + j, 2 * h], dp[2 * k + j, 2 * h + 1]
-                    p[k, 2 * j + h] = pack(p0, p1)
-                    if CAPPED:
-                        vectors.unpack_f16x2(factor, ds[k, 2 * j + h])
-                        p0, p1 = p0 * factor[0], p1 * factor[1]
-                    ds[k, 2 * j + h] = pack(p0 * (dp0 - delta[0]), p1 * (dp1 - delta[1]))
-
-    @fragment_function()
-    def store_ds(ds, rows, lane):
-        lane_row = rows + (lane & 15) * wgmma.ROW_BYTES
-        for k in range(M16):
-            chunk = ((2 * k & 7) + (lane >> 4)) ^ (lane & 7)
-            stmatrix_x4(lane_row + k // 4 * BLOCK_BYTES + (chunk << 4), ds[k])
-
-    return mask, exponentiate, differentiate, store_ds
-
-
-@functools.cache
-def make_store_gradient(HEAD_DIM, COLS, pack):
-    """store_gradient(acc, x, b, row, head, first_col, lane, scale): rows `row` and `row` + 8 of x.
-
-    acc, of COLS columns, becomes the columns of x from first_col on, times scale.
-    """
-
-    @fragment_function()
-    def store_gradient(acc, x, b, row, head, first_col, lane, scale):
-        for h in range(2):
-            r = row + 8 * h
-            if r < x.shape[1]:
-                address = global_address(x[b, r, head]) + uint64(2 * first_col + 4 * (lane & 3))
-                for j in range(COLS // 8):
-                    if first_col + 8 * j < HEAD_DIM:
-                        two = pack(acc[j, 2 * h] * scale, acc[j, 2 * h + 1] * scale)
-                        store_global_b32(address + uint64(16 * j), two)
-
-    return store_gradient
-
-
-@functools.cache
-def make_prepare_rows(HEAD_DIM, DTYPE):
-    """delta, and lse to the base 2; 256 threads, 8 or 16 of them for a row."""
-    LANES = padded(HEAD_DIM) // 8  # each loads 16 bytes of the row
-    ROWS = 256 // LANES
-    unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
-
-    @cuda.jit(fastmath=True)
-    def prepare_rows(dout, out, lse, lse_2, delta):
-        """delta = rowsum(dout ∘ out), and what e^(S − lse) = 2^(S log2 e − lse_2) needs.
-
-        grid      (⌈padded rows / ROWS⌉, num_heads, batch); 256 threads
-        private   8 numbers of dout and of out
-        HBM       dout, out, lse, lse_2, delta once
-        paper     FlashAttention-2, Algorithm 2, line 4
-        budget    40 registers
-        """
-        a = cuda.local.array(4, uint32)
-        b = cuda.local.array(4, uint32)
-        x = cuda.local.array(2, float32)
-        y = cuda.local.array(2, float32)
-        tid = cuda.threadIdx.x
-        m, lane = cuda.blockIdx.x * ROWS + tid // LANES, tid % LANES
-        head, batch = cuda.blockIdx.y, cuda.blockIdx.z
-
-        total = float32(0)
-        if m < out.shape[1] and 8 * lane < HEAD_DIM:
-            load_global_x4(a, global_address(dout[batch, m, head]) + uint64(16 * lane))
-            load_global_x4(b, global_address(out[batch, m, head]) + uint64(16 * lane))
-            for i in range(4):
-                unpack(x, a[i])
-                unpack(y, b[i])
-                total += x[0] * y[0] + x[1] * y[1]
-        step = LANES // 2
-        while step > 0:
-            total += cuda.shfl_xor_sync(FULL_WARP, total, step)
-            step //= 2
-        if lane == 0 and m < delta.shape[2]:
-            l = NOTHING
-            if m < out.shape[1]:
-                l = lse[batch, head, m] * float32(LOG2_E)
-                l = l if l > -NOTHING else NOTHING  # −inf: a row that sees no key
-            lse_2[batch, head, m] = l
-            delta[batch, head, m] = total
-
-    return prepare_rows
-
-
-@functools.cache
-def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
-    """dQ from the order of the registers and float32 to its own; 256 threads.
-
-    QUADS: a thread has added four numbers at a time; else one, beside those of its neighbours.
-    """
-    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
-    store_gradient = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
-
-    @cuda.jit(fastmath=True)
-    def convert_dq(dq_sum, dq, softmax_scale):
-        """A thread rounds what the thread of its number in any other kernel's block has added.
-
-        grid      (num_m_tiles, num_heads, batch); 256 threads
-        private   acc (8, 4)
-        HBM       dq_sum, dq once
-        budget    64 registers
-        """
-        acc = cuda.local.array((8, 4), float32)
-        tid = cuda.threadIdx.x
-        lane, warpgroup = tid & 31, tid >> 7
-        m_tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
-        address = global_address(dq_sum[b, head, m_tile])
-        if QUADS:
-            address += uint64(warpgroup * DQ_BYTES + (tid & 127) * 16)
-            for j in range(8):
-                load_global_x4(acc[j], address + uint64(2048 * j))
-        else:
-            first = warpgroup * (DQ_BYTES // 4) + (tid & 127)
-            for j in range(8):
-                for r in range(4):
-                    acc[j, r] = dq_sum[b, head, m_tile, first + 128 * (4 * j + r)]
-        m = m_tile * BLOCK_M + ((tid >> 5) & 3) * 16 + (lane >> 2)
-        if COLS == 64:  # the second warpgroup has the lower rows
-            store_gradient(acc, dq, b, m + 64 * warpgroup, head, 0, lane, softmax_scale)
-        else:  # the right columns
-            store_gradient(acc, dq, b, m, head, 64 * warpgroup, lane, softmax_scale)
-
-    return convert_dq
 
 
 def products_of(DTYPE):
@@ -673,45 +482,30 @@ def flash_attn_bwd_wgmma(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    name = "flash_attn_bwd_wgmma"
-    checks.check_bwd_tensor_core(
-        dout, q, k, v, out, lse, name=name, supported=HOPPER, max_head_dim=MAX_HEAD_DIM
+    inputs = dout, q, k, v, out, lse
+    scale, deterministic = backward.check(
+        "flash_attn_bwd_wgmma", inputs, softmax_scale, deterministic, HOPPER
     )
     causal = checks.check_causal(causal)
-    deterministic = checks.check_flag("deterministic", deterministic)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
-    scale = np.float32(softmax_scale * LOG2_E)
-    dtype, cols, block_m = arrays.dtype_name(q), padded(head_dim), tile_rows(head_dim)
-    m_tiles, group_size = ceil_div(seqlen_q, block_m), np.int32(num_heads // num_kv_heads)
-    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
+    dtype, block_m = arrays.dtype_name(q), tile_rows(head_dim)
+    (dq, dk, dv), rows = backward.prepare(*inputs)
+    sizes = np.int32(num_heads // num_kv_heads), np.float32(scale * LOG2_E), scale
 
-    # Rows up to the end of the last tile, so that the copy engine finds them.
-    lse_2, delta = (arrays.empty(q, (batch, num_heads, m_tiles * block_m)) for _ in range(2))
-    grid = (ceil_div(m_tiles * block_m, 256 // (cols // 8)), num_heads, batch)
-    arrays.launch(make_prepare_rows(head_dim, dtype), grid, (256,), dout, out, lse, lse_2, delta)
-
-    dq_tiles = 1 if deterministic else m_tiles  # without atomics there is nothing to add to
-    dq_sum = arrays.full(q, (batch, num_heads, dq_tiles, block_m * cols), 0)
-    maps = (tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N))
-    maps += (tensor_map(dout, block_m),)
+    dq_sum = backward.sums(q, not deterministic)
+    maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
+    args = *maps, tensor_map(dout, block_m), *rows, dq_sum, dk, dv, np.int32(seqlen_q), *sizes
     kernel = make_flash_attn_bwd_wgmma(head_dim, causal, dtype, not deterministic)
-    grid = (ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch)
-    results = lse_2, delta, dq_sum, dk, dv
-    sizes = np.int32(seqlen_q), group_size, scale, softmax_scale
-    size = shared_bytes(head_dim)
-    arrays.launch(kernel, grid, (THREADS,), *maps, *results, *sizes, shared_bytes=size)
+    grid = ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch
+    arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=shared_bytes(head_dim))
 
     if deterministic:
         maps = tensor_map(q, 64), tensor_map(k, DQ_BLOCK_N), tensor_map(v, DQ_BLOCK_N)
-        maps += (tensor_map(dout, 64),)
-        kernel = make_dq_wgmma(head_dim, causal, dtype)
-        grid = (ceil_div(seqlen_q, 128), num_heads, batch)
-        sizes = np.int32(seqlen_k), group_size, scale, softmax_scale
-        size = dq_shared_bytes(head_dim)
-        arrays.launch(kernel, grid, (256,), *maps, lse_2, delta, dq, *sizes, shared_bytes=size)
+        args = *maps, tensor_map(dout, 64), *rows, dq, np.int32(seqlen_k), *sizes
+        kernel, size = make_dq_wgmma(head_dim, causal, dtype), dq_shared_bytes(head_dim)
+        grid = ceil_div(seqlen_q, 128), num_heads, batch
+        arrays.launch(kernel, grid, (256,), *args, shared_bytes=size)
     else:
-        grid = (m_tiles, num_heads, batch)
-        arrays.launch(make_convert_dq(head_dim, dtype), grid, (256,), dq_sum, dq, softmax_scale)
+        backward.convert(dq_sum, dq, scale)
     return dq, dk, dv

@@ -1,0 +1,282 @@
+"""What the backward kernels share: the checks and buffers of a call, the kernels before and after.
+
+Before, `prepare_rows` computes delta; after, `convert_dq` rounds what was added up of dQ. Between
+the products each kernel does the same to the scores in its registers, and in the end stores dK and
+dV in the same way.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, uint32, uint64
+
+from fa_numba import arrays, checks
+from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.tensor_core import forward, vectors
+from fa_numba.tensor_core.convert import exp2, store_global_b32
+from fa_numba.tensor_core.forward import LOG2_E
+from fa_numba.tensor_core.fragments import FULL_WARP, MASKED, fragment_function
+from fa_numba.tensor_core.ldmatrix import stmatrix_x4
+from fa_numba.tensor_core.ptx import global_address
+from fa_numba.tensor_core.vectors import load_global_x4, load_shared_x2
+
+MAX_HEAD_DIM = 128
+BLOCK_N = 128  # keys of a thread block
+ROW_BYTES = 128  # of a tile, which is made of blocks of 64 columns
+# What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
+NOTHING = np.float32(1e30)
+DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ
+
+
+def padded(head_dim):
+    """Columns of a tile: those from head_dim on hold 0."""
+    return 64 if head_dim <= 64 else 128
+
+
+def tile_rows(head_dim):
+    """Queries of a tile: a warpgroup's half of dQ is 64 × 64, of its rows or of its columns."""
+    return 128 if head_dim <= 64 else 64
+
+
+@functools.cache
+def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
+    """What becomes of Sᵀ and dPᵀ, whose columns are BLOCK_M queries.
+
+    Of each 8 columns a thread holds two, 8 j + 2 (lane % 4) and the next, in two rows, eight apart.
+
+    Returns
+    -------
+    mask(s, h, first_seen, lane)
+        In row h the queries before `first_seen` do not see the key.
+    exponentiate(s, lse_rows, scale, lane)
+        s becomes P = 2^(scale s − lse), lse to the base 2.
+    differentiate(s, dp, delta_rows, p, ds, lane)
+        dS = P ∘ (dP − delta); P and dS in 16 bits, as A of the next products. With CAPPED times
+        what ds held, in float16: the derivative of a capped score.
+    store_ds(ds, rows, lane)
+        A warp's 16 rows of dSᵀ to shared memory, as stmatrix and the swizzle have it.
+    """
+    M8, M16 = BLOCK_M // 8, BLOCK_M // 16
+    BLOCK_BYTES = BLOCK_N * ROW_BYTES  # of 64 queries
+
+    @fragment_function()
+    def mask(s, h, first_seen, lane):
+        first = first_seen - 2 * (lane & 3)  # counted from this lane's first column
+        for j in range(M8):
+            for c in range(2):
+                if 8 * j + c < first:
+                    s[j, 2 * h + c] = MASKED
+
+    @fragment_function()
+    def exponentiate(s, lse_rows, scale, lane):
+        lse = cuda.local.array(2, float32)
+        for j in range(M8):
+            load_shared_x2(lse, lse_rows + (lane & 3) * 8 + 32 * j)
+            for h in range(2):
+                for c in range(2):
+                    s[j, 2 * h + c] = exp2(s[j, 2 * h + c] * scale - lse[c])
+
+    @fragment_function()
+    def differentiate(s, dp, delta_rows, p, ds, lane):
+        delta = cuda.local.array(2, float32)
+        factor = cuda.local.array(2, float32)
+        for k in range(M16):
+            for j in range(2):
+                load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)
+                for h in range(2):
+                    p0, p1 = s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1]
+                    dp0, dp1 = dp[2 * k + j, 2 * h], dp[2 * k + j, 2 * h + 1]
+                    p[k, 2 * j + h] = pack(p0, p1)
+                    if CAPPED:
+                        vectors.unpack_f16x2(factor, ds[k, 2 * j + h])
+                        p0, p1 = p0 * factor[0], p1 * factor[1]
+                    ds[k, 2 * j + h] = pack(p0 * (dp0 - delta[0]), p1 * (dp1 - delta[1]))
+
+    @fragment_function()
+    def store_ds(ds, rows, lane):
+        lane_row = rows + (lane & 15) * ROW_BYTES
+        for k in range(M16):
+            chunk = ((2 * k & 7) + (lane >> 4)) ^ (lane & 7)
+            stmatrix_x4(lane_row + k // 4 * BLOCK_BYTES + (chunk << 4), ds[k])
+
+    return mask, exponentiate, differentiate, store_ds
+
+
+@functools.cache
+def make_store_gradient(HEAD_DIM, COLS, pack):
+    """store_gradient(acc, x, b, row, head, first_col, lane, scale): rows `row` and `row` + 8 of x.
+
+    acc, of COLS columns, becomes the columns of x from first_col on, times scale.
+    """
+
+    @fragment_function()
+    def store_gradient(acc, x, b, row, head, first_col, lane, scale):
+        for h in range(2):
+            r = row + 8 * h
+            if r < x.shape[1]:
+                address = global_address(x[b, r, head]) + uint64(2 * first_col + 4 * (lane & 3))
+                for j in range(COLS // 8):
+                    if first_col + 8 * j < HEAD_DIM:
+                        two = pack(acc[j, 2 * h] * scale, acc[j, 2 * h + 1] * scale)
+                        store_global_b32(address + uint64(16 * j), two)
+
+    return store_gradient
+
+
+@functools.cache
+def make_prepare_rows(HEAD_DIM, DTYPE):
+    """delta, and lse to the base 2; 256 threads, 8 or 16 of them for a row."""
+    LANES = padded(HEAD_DIM) // 8  # each loads 16 bytes of the row
+    ROWS = 256 // LANES
+    unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
+
+    @cuda.jit(fastmath=True)
+    def prepare_rows(dout, out, lse, lse_2, delta):
+        """delta = rowsum(dout ∘ out), and what e^(S − lse) = 2^(S log2 e − lse_2) needs.
+
+        grid      (⌈padded rows / ROWS⌉, num_heads, batch); 256 threads
+        private   8 numbers of dout and of out
+        HBM       dout, out, lse, lse_2, delta once
+        paper     FlashAttention-2, Algorithm 2, line 4
+        budget    40 registers
+        """
+        a = cuda.local.array(4, uint32)
+        b = cuda.local.array(4, uint32)
+        x = cuda.local.array(2, float32)
+        y = cuda.local.array(2, float32)
+        tid = cuda.threadIdx.x
+        m, lane = cuda.blockIdx.x * ROWS + tid // LANES, tid % LANES
+        head, batch = cuda.blockIdx.y, cuda.blockIdx.z
+
+        total = float32(0)
+        if m < out.shape[1] and 8 * lane < HEAD_DIM:
+            load_global_x4(a, global_address(dout[batch, m, head]) + uint64(16 * lane))
+            load_global_x4(b, global_address(out[batch, m, head]) + uint64(16 * lane))
+            for i in range(4):
+                unpack(x, a[i])
+                unpack(y, b[i])
+                total += x[0] * y[0] + x[1] * y[1]
+        step = LANES // 2
+        while step > 0:
+            total += cuda.shfl_xor_sync(FULL_WARP, total, step)
+            step //= 2
+        if lane == 0 and m < delta.shape[2]:
+            l = NOTHING
+            if m < out.shape[1]:
+                l = lse[batch, head, m] * float32(LOG2_E)
+                l = l if l > -NOTHING else NOTHING  # −inf: a row that sees no key
+            lse_2[batch, head, m] = l
+            delta[batch, head, m] = total
+
+    return prepare_rows
+
+
+@functools.cache
+def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
+    """dQ from the order of the registers and float32 to its own; 256 threads.
+
+    QUADS: a thread has added four numbers at a time; else one, beside those of its neighbours.
+    """
+    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
+    store_gradient = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
+
+    @cuda.jit(fastmath=True)
+    def convert_dq(dq_sum, dq, softmax_scale):
+        """A thread rounds what the thread of its number in any other kernel's block has added.
+
+        grid      (num_m_tiles, num_heads, batch); 256 threads
+        private   acc (8, 4)
+        HBM       dq_sum, dq once
+        budget    64 registers
+        """
+        acc = cuda.local.array((8, 4), float32)
+        tid = cuda.threadIdx.x
+        lane, warpgroup = tid & 31, tid >> 7
+        m_tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+        address = global_address(dq_sum[b, head, m_tile])
+        if QUADS:
+            address += uint64(warpgroup * DQ_BYTES + (tid & 127) * 16)
+            for j in range(8):
+                load_global_x4(acc[j], address + uint64(2048 * j))
+        else:
+            first = warpgroup * (DQ_BYTES // 4) + (tid & 127)
+            for j in range(8):
+                for r in range(4):
+                    acc[j, r] = dq_sum[b, head, m_tile, first + 128 * (4 * j + r)]
+        m = m_tile * BLOCK_M + ((tid >> 5) & 3) * 16 + (lane >> 2)
+        if COLS == 64:  # the second warpgroup has the lower rows
+            store_gradient(acc, dq, b, m + 64 * warpgroup, head, 0, lane, softmax_scale)
+        else:  # the right columns
+            store_gradient(acc, dq, b, m, head, 64 * warpgroup, lane, softmax_scale)
+
+    return convert_dq
+
+
+def check(
+    name,
+    inputs,
+    softmax_scale,
+    deterministic,
+    supported,
+    check_arrays=checks.check_bwd_tensor_core,
+):
+    """Check dout, q, k, v, out, lse and the options of a call of the kernel `name`.
+
+    Returns
+    -------
+    softmax_scale : float32
+    deterministic : bool
+    """
+    check_arrays(*inputs, name=name, supported=supported, max_head_dim=MAX_HEAD_DIM)
+    _, q, *_ = inputs
+    softmax_scale = checks.check_positive_scale(softmax_scale, q.shape[3])
+    return softmax_scale, checks.check_flag("deterministic", deterministic)
+
+
+def check_shared_bytes(name, q, size):
+    """Raise unless a thread block of q's GPU can have so many bytes of shared memory."""
+    most = arrays.shared_bytes_per_block(q)
+    if size > most:
+        raise RuntimeError(
+            f"{name} needs {size} bytes of shared memory for head_dim {q.shape[3]}, and this GPU "
+            f"has {most}; flash_attn_bwd_simt runs on it"
+        )
+
+
+def prepare(dout, q, k, v, out, lse):
+    """Allocate the gradients, and compute what a row needs beside Q and dout.
+
+    Returns
+    -------
+    gradients : dq, dk, dv
+    rows : lse_2, delta
+        Up to the end of the last tile, so that copies find them.
+    """
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    gradients = [arrays.empty(q, x.shape, x.dtype) for x in (q, k, v)]
+    block_m = tile_rows(head_dim)
+    num_rows = ceil_div(seqlen_q, block_m) * block_m
+    rows = [arrays.empty(q, (batch, num_heads, num_rows)) for _ in range(2)]
+    grid = (ceil_div(num_rows, 256 // (padded(head_dim) // 8)), num_heads, batch)
+    kernel = make_prepare_rows(head_dim, arrays.dtype_name(q))
+    arrays.launch(kernel, grid, (256,), dout, out, lse, *rows)
+    return gradients, rows
+
+
+def sums_shape(q):
+    """Of dQ in float32, in the order of the registers: numbers of a tile come last."""
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    block_m = tile_rows(head_dim)
+    return batch, num_heads, ceil_div(seqlen_q, block_m), block_m * padded(head_dim)
+
+
+def sums(q, added=True):
+    """dQ's sums, 0 at first; where nothing is added something in their place."""
+    return arrays.full(q, sums_shape(q) if added else (1, 1, 1, 1), 0)
+
+
+def convert(dq_sum, dq, softmax_scale, quads=True):
+    """dQ from its sums; `quads` as QUADS of `make_convert_dq`."""
+    batch, num_heads, m_tiles, _ = dq_sum.shape
+    kernel = make_convert_dq(dq.shape[3], arrays.dtype_name(dq), quads)
+    arrays.launch(kernel, (m_tiles, num_heads, batch), (256,), dq_sum, dq, softmax_scale)
