@@ -245,7 +245,8 @@ def decoding():
             place, height = x + (i - (len(kernels) - 1) / 2) * width, row["GB/s"] / 1000
             colour = colours.get(kernel, GREY)
             ax.bar(place, height, 0.92 * width, color=colour)
-            ax.text(place, height, f"{height:.1f}", ha="center", va="bottom", size=8, color=INK)
+            ax.text(place, height + 0.02, f"{height:.1f}", ha="center", va="bottom", size=8,
+                    color=INK, bbox={"fc": "white", "ec": "none", "pad": 0.4})  # fmt: skip
             if x == 0:
                 name = LIBRARIES.get(kernel, (kernel,))[0]
                 ax.text(place, 0.06, f" {name}", rotation=90, ha="center", va="bottom", size=8.5,
@@ -353,7 +354,7 @@ def _softmax(name):
 ROOFLINE = {
     "online_softmax": ("softmax", _softmax("online_softmax")),
     "softmax_registers": ("softmax", _softmax("softmax_registers")),
-    "flash_decode_mma": ("decode_fast", _decode("flash_decode_mma")),
+    "flash_decode_tma": ("decode_fast", _decode("flash_decode_tma")),
     "naive_attn": ("ladder", _attention("naive_attn", 4)),
     "flash_attn_v2": ("ladder", _attention("flash_attn_v2", 4)),
     "flash_attn_simt": ("ladder", _attention("flash_attn_simt", 4)),
