@@ -232,11 +232,14 @@ def _gpu_has(supported, q, name, instead):
         )
 
 
-def check_aligned(name, x):
-    """Raise unless an array begins where copies of 16 bytes can begin."""
-    address, _ = arrays.address_and_strides(x)
-    if address % 16:
-        raise ValueError(f"{name} must begin at a multiple of 16 bytes, got address {address:#x}")
+def check_aligned(**named):
+    """Raise unless arrays begin where copies of 16 bytes can begin."""
+    for name, x in named.items():
+        address, _ = arrays.address_and_strides(x)
+        if address % 16:
+            raise ValueError(
+                f"{name} must begin at a multiple of 16 bytes, got address {address:#x}"
+            )
 
 
 @_remembers
@@ -259,8 +262,7 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
     check_bwd(dout, q, k, v, out, lse)
     for x_name, x in (("dout", dout), ("out", out)):
         _strides_of_16_bytes(x_name, x, name)
-    for x_name, x in (("dout", dout), ("q", q), ("k", k), ("v", v), ("out", out)):
-        check_aligned(x_name, x)
+    check_aligned(dout=dout, q=q, k=k, v=v, out=out)
 
 
 def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
@@ -268,8 +270,7 @@ def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, m
     check_tensor_core_float32(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
     check_bwd(dout, q, k, v, out, lse)
     _strides_of_16_bytes("dout", dout, name)
-    for x_name, x in (("dout", dout), ("q", q), ("k", k), ("v", v)):
-        check_aligned(x_name, x)
+    check_aligned(dout=dout, q=q, k=k, v=v)
 
 
 def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
@@ -304,8 +305,7 @@ def check_varlen_tensor_core(q, k, v, cu_seqlens_q, cu_seqlens_k, *, name, suppo
     check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
     named = {"q": q, "k": k, "v": v}
     _for_tensor_cores(named, name, supported, max_head_dim, "flash_attn_varlen")
-    for x_name, x in named.items():
-        check_aligned(x_name, x)
+    check_aligned(**named)
 
 
 def check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k):

@@ -115,8 +115,7 @@ def _on_tensor_cores(name, check, supported, *, copies=False, few_queries=False)
             checks.check_positive_scale(softmax_scale, q.shape[3])
         check(q, k, v, name=name, supported=supported, max_head_dim=checks.MAX_HEAD_DIM)
         if not copies:
-            for x_name, x in (("q", q), ("k", k), ("v", v)):
-                checks.check_aligned(x_name, x)
+            checks.check_aligned(q=q, k=k, v=v)
 
     return Candidate(name, "tensor_core", check_all, decodes=few_queries)
 

@@ -250,8 +250,7 @@ def flash_attn_tf32x3(
         On a GPU before Ampere.
     """
     checks.check_tensor_core_float32(q, k, v, name="flash_attn_tf32x3", supported=AMPERE)
-    for x_name, x in (("q", q), ("k", k), ("v", v)):
-        checks.check_aligned(x_name, x)
+    checks.check_aligned(q=q, k=k, v=v)
     batch, seqlen_q, num_heads, head_dim = q.shape
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)

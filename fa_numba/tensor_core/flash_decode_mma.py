@@ -306,8 +306,7 @@ def flash_decode_mma(
     checks.check_decode_tensor_core(
         q, k_cache, v_cache, name="flash_decode_mma", supported=forward.AMPERE
     )
-    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        checks.check_aligned(name, x)
+    checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     head_dim, num_kv_heads = q.shape[3], k_cache.shape[2]
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)

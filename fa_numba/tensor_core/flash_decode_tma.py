@@ -406,8 +406,7 @@ def flash_decode_tma(
     checks.check_decode_tensor_core(
         q, k_cache, v_cache, name="flash_decode_tma", supported=forward.HOPPER
     )
-    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        checks.check_aligned(name, x)
+    checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     batch, seqlen_q, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[2]
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)

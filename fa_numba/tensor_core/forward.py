@@ -39,8 +39,7 @@ def prepare(name, q, k, v, causal, softmax_scale, supported, max_head_dim=256):
         softmax_scale · log2 e.
     """
     checks.check_tensor_core(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
-    for x_name, x in (("q", q), ("k", k), ("v", v)):
-        checks.check_aligned(x_name, x)
+    checks.check_aligned(q=q, k=k, v=v)
     batch, seqlen_q, num_heads, head_dim = q.shape
     causal = checks.check_causal(causal)
     scale = checks.check_positive_scale(softmax_scale, head_dim)
