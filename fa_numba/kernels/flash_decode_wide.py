@@ -22,6 +22,7 @@ Source: as for flash_decode.
 
 import functools
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
@@ -408,52 +409,117 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
     return combine_wide_kernel
 
 
-def launch(kernel, threads, rows, num_splits, q, k_cache, v_cache, block_table, *rest):
-    """Both kernels, for tiles of so many rows; gives back out and lse.
+class Problem(NamedTuple):
+    """A call's arguments, checked.
 
-    rest: seq_lens, softmax_scale, alibi_slopes.
+    Attributes
+    ----------
+    q, k_cache, v_cache, block_table, seq_lens : arrays
+        Without pages block_table is a scalar that is not looked at.
+    page_size : int
+        0 where there are no pages.
+    max_len : int
+        Keys in the longest sequence that there may be.
+    mask : tuple
+        Constants of a kernel: CAUSAL, WINDOW, SOFTCAP, ALIBI.
+    slopes : array, or a scalar that is not looked at
+    softmax_scale : float32
+    num_splits : int
+        0 is yet to be chosen.
     """
-    seq_lens, softmax_scale, slopes = rest
-    num_kv_heads = k_cache.shape[2]
-    num_m_tiles = ceil_div(q.shape[1] * (q.shape[2] // num_kv_heads), rows)
-    grid = (num_m_tiles * num_kv_heads * num_splits, q.shape[0])
-    table = NO_TABLE if block_table is None else block_table
 
-    def attend(out_partial, lse_partial):
-        args = (q, k_cache, v_cache, table, seq_lens, out_partial, lse_partial)
-        arrays.launch(kernel, grid, (threads,), *args, softmax_scale, slopes)
+    q: Any
+    k_cache: Any
+    v_cache: Any
+    block_table: Any
+    seq_lens: Any
+    page_size: int
+    max_len: int
+    mask: tuple
+    slopes: Any
+    softmax_scale: np.float32
+    num_splits: int
 
-    return run_splits(attend, q, num_splits)
+    @property
+    def num_rows(self):
+        """Queries of a K/V head: those of all heads of its group."""
+        return self.q.shape[1] * (self.q.shape[2] // self.k_cache.shape[2])
+
+    def num_tiles(self, rows):
+        """Tiles of so many rows, of all K/V heads of a sequence."""
+        return ceil_div(self.num_rows, rows) * self.k_cache.shape[2]
+
+    def num_n_tiles(self, block_n):
+        """The most tiles of so many keys that a tile of rows may see."""
+        return most_key_tiles(self.max_len, self.q.shape[1], self.mask[1], block_n)
 
 
-def run_splits(attend, q, num_splits):
-    """Call ``attend(out_partial, lse_partial)``, and combine what it left; gives back out and lse.
+def check_problem(
+    q,
+    k_cache,
+    v_cache,
+    seq_lens,
+    block_table,
+    causal,
+    window_size,
+    softcap,
+    alibi_slopes,
+    softmax_scale,
+    num_splits,
+):
+    """A `Problem`, or the error of the first argument that is wrong."""
+    if block_table is None:
+        checks.check_decode(q, k_cache, v_cache, seq_lens)
+        block_table, page_size, max_len = NO_TABLE, 0, k_cache.shape[1]
+    else:
+        checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+        page_size, max_len = k_cache.shape[1], k_cache.shape[1] * block_table.shape[1]
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, q.shape[3])
+    num_splits = checks.check_num_splits(num_splits)
+    arguments = q, k_cache, v_cache, block_table, seq_lens, page_size, max_len
+    return Problem(*arguments, mask, slopes, softmax_scale, num_splits)
 
-    With one split there is nothing to combine: the two are out and lse.
+
+def choose_splits(problem, rows, block_n, blocks_per_sm):
+    """The number of splits for a GPU with room for so many thread blocks on each SM."""
+    q = problem.q
+    num_sms = arrays.num_sms(q) or DEVICES[DEFAULT].num_sms
+    blocks = problem.num_tiles(rows) * q.shape[0]
+    return choose_quickest_splits(blocks, problem.num_n_tiles(block_n), num_sms, blocks_per_sm)
+
+
+def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes=0):
+    """Both kernels; gives back out and lse.
+
+    With one split there is nothing to combine: what the first kernel leaves are out and lse.
+
+    Parameters
+    ----------
+    problem : Problem
+    kernel : the first kernel
+    grid, threads, shared_bytes
+        Of it.
+    num_splits : int
+    caches : tuple, default=the problem's
+        What it takes in the place of k_cache and v_cache.
     """
+    q = problem.q
     batch, seqlen_q, num_heads, head_dim = q.shape
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     if num_splits == 1:
-        attend(*map(arrays.with_axis, (out, lse)))
-        return out, lse
-    out_partial = arrays.empty(q, (num_splits, *out.shape))
-    lse_partial = arrays.empty(q, (num_splits, *lse.shape))
-    attend(out_partial, lse_partial)
-    warps = combine_warps(num_splits)
-    combine, grid = make_combine_wide(head_dim, warps), (seqlen_q, num_heads, batch)
-    arrays.launch(combine, grid, (WARP_SIZE * warps,), out_partial, lse_partial, out, lse)
+        parts = tuple(map(arrays.with_axis, (out, lse)))
+    else:
+        parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
+    sources = caches or (problem.k_cache, problem.v_cache)
+    args = (q, *sources, problem.block_table, problem.seq_lens, *parts, problem.softmax_scale)
+    arrays.launch(kernel, grid, (threads,), *args, problem.slopes, shared_bytes=shared_bytes)
+    if num_splits > 1:
+        warps = combine_warps(num_splits)
+        combine, grid = make_combine_wide(head_dim, warps), (seqlen_q, num_heads, batch)
+        arrays.launch(combine, grid, (WARP_SIZE * warps,), *parts, out, lse)
     return out, lse
-
-
-def choose_splits(q, num_kv_heads, rows, max_len, window_size, block_n, blocks_per_sm):
-    """The number of splits for a GPU with room for so many thread blocks on each SM."""
-    batch, seqlen_q, num_heads, _ = q.shape
-    num_m_tiles = ceil_div(seqlen_q * (num_heads // num_kv_heads), rows)
-    num_sms = arrays.num_sms(q) or DEVICES[DEFAULT].num_sms
-    num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
-    blocks = num_m_tiles * num_kv_heads * batch
-    return choose_quickest_splits(blocks, num_n_tiles, num_sms, blocks_per_sm)
 
 
 @arrays.replayed
@@ -501,33 +567,20 @@ def flash_decode_wide(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    page_size, max_len = check_caches(q, k_cache, v_cache, block_table, seq_lens)
-    _, seqlen_q, num_heads, head_dim = q.shape
-    num_kv_heads = k_cache.shape[2]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    num_splits = checks.check_num_splits(num_splits)
-    wide = arrays.dtype_name(q) if rows_of_16_bytes(k_cache) and rows_of_16_bytes(v_cache) else ""
-    tiling = decode_tiling(seqlen_q * (num_heads // num_kv_heads), head_dim, wide)
-    rows, cols, turn, blocks_per_sm, _ = tiling
-    kernel = make_flash_decode_wide(
-        head_dim, rows, wide, page_size, *mask, COLS=cols, TURN=turn, BLOCKS_PER_SM=blocks_per_sm
+    mask = causal, window_size, softcap, alibi_slopes
+    problem = check_problem(
+        q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
     )
-    if num_splits == 0:
-        num_splits = choose_splits(
-            q, num_kv_heads, rows, max_len, window_size, tiling.block_n, blocks_per_sm
-        )
-    rest = (seq_lens, softmax_scale, slopes)
-    return launch(kernel, THREADS, rows, num_splits, q, k_cache, v_cache, block_table, *rest)
-
-
-def check_caches(q, k_cache, v_cache, block_table, seq_lens):
-    """Check them; gives back page_size, 0 where there are no pages, and the longest length."""
-    if block_table is None:
-        checks.check_decode(q, k_cache, v_cache, seq_lens)
-        return 0, k_cache.shape[1]
-    checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
-    return k_cache.shape[1], k_cache.shape[1] * block_table.shape[1]
+    wide = arrays.dtype_name(q) if rows_of_16_bytes(k_cache) and rows_of_16_bytes(v_cache) else ""
+    tiling = decode_tiling(problem.num_rows, q.shape[3], wide)
+    rows, cols, turn, blocks_per_sm, _ = tiling
+    options = {"COLS": cols, "TURN": turn, "BLOCKS_PER_SM": blocks_per_sm}
+    kernel = make_flash_decode_wide(
+        q.shape[3], rows, wide, problem.page_size, *problem.mask, **options
+    )
+    num_splits = problem.num_splits or choose_splits(problem, rows, tiling.block_n, blocks_per_sm)
+    grid = (problem.num_tiles(rows) * num_splits, q.shape[0])
+    return launch(problem, kernel, grid, THREADS, num_splits)
 
 
 def rows_of_16_bytes(x):

@@ -11,8 +11,9 @@ import math
 import numpy as np
 from numba import cuda
 
+from fa_numba import checks
 from fa_numba.kernels import masks
-from fa_numba.kernels.flash_decode_wide import divide
+from fa_numba.kernels.flash_decode_wide import check_problem, divide
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.convert import exp2
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
@@ -20,6 +21,14 @@ from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
 KEYS = 16  # of a warp's turn
 NEG_INF = np.float32(-np.inf)
 ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2(math.e))
+
+
+def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
+    """`check_problem`, for the tensor-core kernel `name` and on its GPU."""
+    problem = check_problem(q, k_cache, v_cache, *rest)
+    checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
+    checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
+    return problem
 
 
 @functools.cache

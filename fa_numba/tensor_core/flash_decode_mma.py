@@ -29,14 +29,15 @@ import functools
 
 from numba import cuda, float32, uint32, uint64
 
-from fa_numba import arrays, checks
+from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.kernels.flash_decode_wide import check_caches, choose_splits, divide, launch
+from fa_numba.kernels.flash_decode_wide import choose_splits, divide, launch
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
     KEYS,
     NEG_INF,
     ZERO,
+    check_on_tensor_cores,
     make_keys_of_split,
     make_merge,
     make_turn_softmax,
@@ -302,23 +303,16 @@ def flash_decode_mma(
     RuntimeError
         On a GPU before Ampere.
     """
-    page_size, max_len = check_caches(q, k_cache, v_cache, block_table, seq_lens)
-    checks.check_decode_tensor_core(
-        q, k_cache, v_cache, name="flash_decode_mma", supported=forward.AMPERE
-    )
-    checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
-    head_dim, num_kv_heads = q.shape[3], k_cache.shape[2]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    num_splits = checks.check_num_splits(num_splits)
+    mask = causal, window_size, softcap, alibi_slopes
+    arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
+    problem = check_on_tensor_cores("flash_decode_mma", forward.AMPERE, *arguments)
+    batch, _, _, head_dim = q.shape
     # Two are enough, and want fewer splits; three are quicker where there is one row: measured.
-    blocks_per_sm = 3 if head_dim <= 128 and q.shape[1] * q.shape[2] == num_kv_heads else 2
+    blocks_per_sm = 3 if head_dim <= 128 and problem.num_rows == 1 else 2
+    options = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm}
     kernel = make_flash_decode_mma(
-        head_dim, arrays.dtype_name(q), page_size, *mask, WARPS=WARPS, BLOCKS_PER_SM=blocks_per_sm
+        head_dim, arrays.dtype_name(q), problem.page_size, *problem.mask, **options
     )
-    if num_splits == 0:
-        num_splits = choose_splits(
-            q, num_kv_heads, ROWS, max_len, window_size, KEYS * WARPS, blocks_per_sm
-        )
-    rest = (seq_lens, softmax_scale, slopes)
-    return launch(kernel, 32 * WARPS, ROWS, num_splits, q, k_cache, v_cache, block_table, *rest)
+    num_splits = problem.num_splits or choose_splits(problem, ROWS, KEYS * WARPS, blocks_per_sm)
+    grid = (problem.num_tiles(ROWS) * num_splits, batch)
+    return launch(problem, kernel, grid, 32 * WARPS, num_splits)

@@ -32,16 +32,17 @@ import functools
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32, uint64
 
-from fa_numba import arrays, checks
+from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.num_splits import choose_even_splits, most_key_tiles
-from fa_numba.kernels.flash_decode_wide import NO_TABLE, check_caches, divide, run_splits
+from fa_numba.analysis.num_splits import choose_even_splits
+from fa_numba.kernels.flash_decode_wide import divide, launch
 from fa_numba.tensor_core import forward, mbarrier
 from fa_numba.tensor_core.barriers import fence_async_proxy
 from fa_numba.tensor_core.decoding import (
     KEYS,
     NEG_INF,
     ZERO,
+    check_on_tensor_cores,
     make_keys_of_split,
     make_merge,
     make_turn_softmax,
@@ -402,36 +403,22 @@ def flash_decode_tma(
     RuntimeError
         On a GPU that has no TMA, or one that came after Hopper.
     """
-    page_size, max_len = check_caches(q, k_cache, v_cache, block_table, seq_lens)
-    checks.check_decode_tensor_core(
-        q, k_cache, v_cache, name="flash_decode_tma", supported=forward.HOPPER
-    )
-    checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    num_kv_heads = k_cache.shape[2]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    num_splits = checks.check_num_splits(num_splits)
-    num_rows = seqlen_q * (num_heads // num_kv_heads)
-    rows = min(MAX_ROWS, 1 << (max(1, num_rows) - 1).bit_length())
+    mask = causal, window_size, softcap, alibi_slopes
+    arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
+    problem = check_on_tensor_cores("flash_decode_tma", forward.HOPPER, *arguments)
+    batch, _, _, head_dim = q.shape
+    page_size, num_kv_heads = problem.page_size, k_cache.shape[2]
+    rows = min(MAX_ROWS, 1 << (max(1, problem.num_rows) - 1).bit_length())
     warps, stages = RINGS[ceil_div(head_dim, BLOCK_COLS)]
-    num_tiles = ceil_div(num_rows, rows) * num_kv_heads * batch
-    num_sms = arrays.num_sms(q)
-    if num_splits == 0:
-        num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, KEYS * warps)
-        num_splits = choose_even_splits(num_tiles, num_n_tiles, num_sms)
     kernel = make_flash_decode_tma(
-        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *mask
+        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *problem.mask
     )
-    k_map, v_map = (tensor_map(x, box_rows(page_size), L2_BYTES) for x in (k_cache, v_cache))
-    table = NO_TABLE if block_table is None else block_table
+    num_tiles, num_sms = problem.num_tiles(rows) * batch, arrays.num_sms(q)
+    num_splits = problem.num_splits or choose_even_splits(
+        num_tiles, problem.num_n_tiles(KEYS * warps), num_sms
+    )
     chunks = num_tiles * num_splits
     grid = (ceil_div(chunks, max(1, ceil_div(chunks, num_sms))),)  # each has as many as the others
-    size = shared_bytes(head_dim, warps, stages)
-
-    def attend(out_partial, lse_partial):
-        args = (q, k_map, v_map, np.int32(num_kv_heads), table, seq_lens, out_partial, lse_partial)
-        args += softmax_scale, slopes
-        arrays.launch(kernel, grid, (32 * warps,), *args, shared_bytes=size)
-
-    return run_splits(attend, q, num_splits)
+    maps = (tensor_map(x, box_rows(page_size), L2_BYTES) for x in (k_cache, v_cache))
+    caches, size = (*maps, np.int32(num_kv_heads)), shared_bytes(head_dim, warps, stages)
+    return launch(problem, kernel, grid, 32 * warps, num_splits, caches, size)
