@@ -1,7 +1,7 @@
-"""Which forward kernel is fastest for which problem? Writes fa_numba/fastest.json.
+"""Which kernel is fastest for which problem, forward and backward? Writes fa_numba/fastest.json.
 
-`fa_numba.flash_attn` looks there for the problem most like its own. On a GPU the GPU's part is
-measured, else the CPU engine's; the other part stays as it was.
+`fa_numba.flash_attn` and `flash_attn_grad` look there for the problem most like their own. On a GPU
+the GPU's part is measured, else the CPU engine's; the other part stays as it was.
 """
 
 import datetime
@@ -19,17 +19,21 @@ WIDTH = 2048  # num_heads * head_dim
 TOKENS = 16384  # batch * seqlen of a large problem; a small one has one sequence
 REPEATS = 5
 FAR_BEHIND = 5  # a kernel that takes so many times the best's time is not asked at longer ones
+TABLES = ("rows", "gradients")  # of problems, forward and backward
 
 
 def main():
     record = json.loads(dispatch.TABLE.read_text()) if dispatch.TABLE.exists() else {}
     on_gpu = arrays.gpu_available()
-    problems, slow = gpu_problems() if on_gpu else cpu_problems(), set()
+    problems = gpu_problems if on_gpu else cpu_problems
+    gradient_problems = gpu_gradient_problems if on_gpu else cpu_gradient_problems
+    slow = set()
     record["gpu" if on_gpu else "cpu"] = {
         "machine": machine(),
         "command": "python -m benchmarks fastest",
         "date": datetime.date.today().isoformat(),
-        "rows": [measure(problem, slow) for problem in problems],
+        "rows": [measure(problem, slow) for problem in problems()],
+        "gradients": [measure_gradients(problem, slow) for problem in gradient_problems()],
     }
     write(record)
 
@@ -39,10 +43,14 @@ def write(record):
     parts = []
     for name, part in sorted(record.items()):
         lines = [
-            f"{json.dumps(key)}: {json.dumps(part[key])}" for key in sorted(part) if key != "rows"
+            f"{json.dumps(key)}: {json.dumps(part[key])}"
+            for key in sorted(part)
+            if key not in TABLES
         ]
-        rows = ",\n   ".join(map(json.dumps, part["rows"]))
-        parts.append(f'"{name}": {{\n  ' + ",\n  ".join([*lines, f'"rows": [\n   {rows}]']) + "}")
+        for key in TABLES:
+            rows = ",\n   ".join(map(json.dumps, part[key]))
+            lines.append(f'"{key}": [\n   {rows}]')
+        parts.append(f'"{name}": {{\n  ' + ",\n  ".join(lines) + "}")
     dispatch.TABLE.write_text("{\n " + ",\n ".join(parts) + "}\n")
 
 
@@ -68,15 +76,48 @@ def cpu_problems():
     yield "float32", 1, 1, 2048, 2, 64, False
 
 
+def gpu_gradient_problems():
+    """The same, and deterministic, of the kernels for gradients."""
+    for dtype, head_dim in itertools.product(("float32", "float16"), (64, 128, 256)):
+        heads = WIDTH // head_dim
+        for seqlen, causal in itertools.product((128, 1024, 8192), (False, True)):
+            for batch in {1, TOKENS // seqlen} if seqlen < 8192 else {TOKENS // seqlen}:
+                yield dtype, batch, seqlen, seqlen, heads, head_dim, causal, False
+            if seqlen == 1024:
+                yield dtype, TOKENS // seqlen, seqlen, seqlen, heads, head_dim, causal, True
+
+
+def cpu_gradient_problems():
+    for seqlen, causal in itertools.product((32, 128), (False, True)):
+        yield "float32", 1, seqlen, seqlen, 2, 16, causal, False
+
+
 def measure(problem, slow):
     """A row of the table: the time of each kernel that can. `slow` holds those far behind."""
-    dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim, causal = problem
-    q, k, v = inputs(dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim)
+    *sizes, head_dim, causal = problem
     options = {"causal": True} if causal else {}
-    able = [c for c in dispatch.CANDIDATES.values() if c.refusal(q, k, v, options) is None]
+    return row_of(dispatch.CANDIDATES, problem, inputs(*sizes, head_dim), options, slow)
+
+
+def measure_gradients(problem, slow):
+    """The same for the kernels that compute gradients."""
+    *sizes, head_dim, causal, deterministic = problem
+    options = {"causal": True} if causal else {}
+    q, k, v = inputs(*sizes, head_dim)
+    dout, *_ = inputs(*sizes, head_dim)
+    out, lse = dispatch.flash_attn(q, k, v, **options)
+    if deterministic:
+        options["deterministic"] = True
+    row = row_of(dispatch.GRADIENTS, problem[:-1], (dout, q, k, v, out, lse), options, slow)
+    return {**row, "deterministic": True} if deterministic else row
+
+
+def row_of(candidates, problem, arguments, options, slow):
+    dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim, causal = problem
+    able = [c for c in candidates.values() if c.refusal(arguments, options) is None]
     kind = dtype, head_dim, causal
     able = [c for c in able if (c.name, *kind) not in slow]
-    ms = {c.name: float(f"{milliseconds(c, q, k, v, **options):.3g}") for c in able}
+    ms = {c.name: float(f"{milliseconds(c, *arguments, **options):.3g}") for c in able}
     slow |= {(name, *kind) for name in ms if ms[name] > FAR_BEHIND * min(ms.values())}
     row = {
         "dtype": dtype,

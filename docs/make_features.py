@@ -289,25 +289,37 @@ TABLES = {
         },
     ),
     "The fastest that there is": (
-        "flash_attn which",
+        "flash_attn flash_attn_grad which",
         {
             "any lengths, heads, head_dim": {
                 "flash_attn": "test_dispatch::test_any_shape",
+                "flash_attn_grad": "test_dispatch::test_gradients_of_any_shape",
                 "which": "test_dispatch::test_the_nearest_problem",
             },
             "`causal`, `window_size`, `softcap`, `alibi_slopes`": {
                 "flash_attn": "test_dispatch::test_any_mask",
+                "flash_attn_grad": "test_dispatch::test_gradients_under_any_mask",
                 "which": "test_dispatch::test_an_option_that_a_kernel_has_not_got",
             },
             "takes what was measured to be quickest": {
-                "flash_attn which": (
+                "flash_attn flash_attn_grad which": (
                     "test_dispatch::test_a_measured_problem_gets_what_was_quickest_there "
                     "test_dispatch::test_a_kernel_that_cannot_is_not_taken"
                 )
             },
-            "bad inputs refused": {"flash_attn which": "test_checks::test_bad_input[{}]"},
+            "`deterministic`": {
+                "flash_attn_grad": (
+                    "test_dispatch::test_gradients_of_strided_views_in_the_same_bits"
+                ),
+                "which": "test_dispatch::test_which_backward",
+                "flash_attn": NONE,
+            },
+            "bad inputs refused": {
+                "flash_attn flash_attn_grad which": "test_checks::test_bad_input[{}]"
+            },
             "on a GPU": {
                 "flash_attn": "test_dispatch_gpu::test_flash_attn",
+                "flash_attn_grad": "test_dispatch_gpu::test_flash_attn_grad",
                 "which": "test_dispatch_gpu::test_which",
             },
         },

@@ -2,7 +2,7 @@
 
 from fa_numba import simt
 from fa_numba.arrays import backend
-from fa_numba.dispatch import flash_attn, which
+from fa_numba.dispatch import flash_attn, flash_attn_grad, which
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
 from fa_numba.kernels.flash_attn_bwd_simt import flash_attn_bwd_simt
 from fa_numba.kernels.flash_attn_simt import flash_attn_simt
@@ -33,6 +33,7 @@ __all__ = [
     "flash_attn",
     "flash_attn_bwd",
     "flash_attn_bwd_simt",
+    "flash_attn_grad",
     "flash_attn_simt",
     "flash_attn_v1",
     "flash_attn_v2",

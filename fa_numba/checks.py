@@ -25,6 +25,7 @@ from fa_numba.analysis.feature_dim import FEATURE_MAPS, MAX_GROUP_SIZE, recurren
 
 FLOATS = ("float32", "float16", "bfloat16")  # of q, k, v and what is like them
 MAX_HEAD_DIM = 256
+MAX_BWD_HEAD_DIM = 128  # on tensor cores
 AMPERE, HOPPER = (8, 0), (9, 0, "a")  # what has mma.sync of 16 bits; and wgmma, it alone
 FP8_HEAD_DIMS = (64, 128)
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
@@ -216,8 +217,7 @@ def _rows_and_gpu(named, name, supported, max_head_dim, instead, elements):
             f"q must have a head_dim that is a multiple of {elements} up to {max_head_dim} for "
             f"{name}, got {head_dim}"
         )
-    for x_name, x in named.items():
-        _strides_of_16_bytes(x_name, x, name)
+    check_strides(name, **named)
     _gpu_has(supported, q, name, instead)
 
 
@@ -242,6 +242,27 @@ def check_aligned(**named):
             )
 
 
+def check_strides(name, **named):
+    """Raise unless rows of arrays begin where the kernel `name` can copy 16 bytes."""
+    for x_name, x in named.items():
+        _, strides = arrays.address_and_strides(x)
+        if any(n % 16 for n, size in zip(strides[:-1], x.shape, strict=False) if size > 1):
+            raise ValueError(
+                f"{x_name} must have strides that are multiples of 16 bytes for {name}, got "
+                f"{strides}: make it contiguous first"
+            )
+
+
+def check_shared_bytes(name, q, size):
+    """Raise unless a thread block of q's GPU can have so many bytes of shared memory."""
+    most = arrays.shared_bytes_per_block(q)
+    if size > most:
+        raise RuntimeError(
+            f"{name} needs {size} bytes of shared memory for head_dim {q.shape[3]}, and this GPU "
+            f"has {most}; flash_attn_bwd_simt runs on it"
+        )
+
+
 @_remembers
 def check_bwd(dout, q, k, v, out, lse):
     """Raise unless these are a forward pass's inputs and results, and the gradient of `out`."""
@@ -260,8 +281,7 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
     """Raise unless the tensor-core kernel `name` can run `check_bwd`'s arrays on their GPU."""
     check_tensor_core(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
     check_bwd(dout, q, k, v, out, lse)
-    for x_name, x in (("dout", dout), ("out", out)):
-        _strides_of_16_bytes(x_name, x, name)
+    check_strides(name, dout=dout, out=out)
     check_aligned(dout=dout, q=q, k=k, v=v, out=out)
 
 
@@ -269,7 +289,7 @@ def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, m
     """The same for a kernel that takes float32; out is read a number at a time."""
     check_tensor_core_float32(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
     check_bwd(dout, q, k, v, out, lse)
-    _strides_of_16_bytes("dout", dout, name)
+    check_strides(name, dout=dout)
     check_aligned(dout=dout, q=q, k=k, v=v)
 
 
@@ -1005,15 +1025,6 @@ def _one_dtype(**named):
     if len(set(dtypes.values())) > 1:
         got = ", ".join(f"{name}: {dtype}" for name, dtype in dtypes.items())
         raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")
-
-
-def _strides_of_16_bytes(x_name, x, name):
-    _, strides = arrays.address_and_strides(x)
-    if any(n % 16 for n, size in zip(strides[:-1], x.shape, strict=False) if size > 1):
-        raise ValueError(
-            f"{x_name} must have strides that are multiples of 16 bytes for {name}, got "
-            f"{strides}: make it contiguous first"
-        )
 
 
 def _float32(name, x):

@@ -108,6 +108,7 @@ block_sparse = Call(  # tiles of 4 × 4 make the mask 2 × 2
 )
 backward = Call(fa_numba.flash_attn_bwd, dout=X, q=X, k=K, v=K, out=X, lse=ones(2, 4, 5))
 backward_simt = Call(fa_numba.flash_attn_bwd_simt, **backward.good)
+gradients = Call(fa_numba.flash_attn_grad, **backward.good)
 packed = {"q": PACKED_X, "k": PACKED_K, "v": PACKED_K}
 packed |= {"cu_seqlens_q": STARTS, "cu_seqlens_k": table(0, 6, 6)}
 varlen = Call(fa_numba.flash_attn_varlen, **packed)
@@ -155,6 +156,9 @@ WRONG_TYPES = [
     (fastest, {"causal": 1}, "causal must be True or False, got 1"),
     (fastest, {"window_size": (3.0, 0)}, r"window_size\[0\] must be an integer, got 3.0"),
     (which, {"v": 3.0}, "v must be .* got float"),
+    (which, {"backward": 1}, "backward must be True or False, got 1"),
+    (gradients, {"dout": [1.0]}, "dout must be .* got list"),
+    (gradients, {"deterministic": 1}, "deterministic must be True or False, got 1"),
     (fp8, {"hadamard": 1}, "hadamard must be True or False, got 1"),
     (fp8, {}, "q, k, v must be GPU arrays, got NumPy arrays: flash_attn_fp8 .* flash_attn_v2"),
     (fp8, {"k": [[1.0]]}, "k must be .* got list"),
@@ -384,6 +388,8 @@ WRONG_VALUES = [
         "k and v must have the head_dim of q, 8, got 9",
     ),
     (fastest, {"softcap": -1.0}, "softcap must be 0, or positive .*, got -1"),
+    (gradients, {"softcap": -1.0}, "softcap must be 0, or positive .*, got -1"),
+    (gradients, {"lse": ones(2, 4, 6)}, r"lse must have shape .*\(2, 4, 5\), got \(2, 4, 6\)"),
     (check_fp8, {"q": ones(2, 5, 4, 96)}, "q must have a head_dim of 64 or 128 .*, got 96"),
     (which, {"alibi_slopes": ones(3)}, "alibi_slopes must have one slope .* 4 heads of q, got 3"),
     # axes

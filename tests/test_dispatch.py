@@ -1,20 +1,31 @@
-"""flash_attn takes the kernel that the table calls quickest, of those that can; which says so."""
+"""The kernel that the table calls quickest is taken, of those that can; which says so."""
 
 import json
 
 import numpy as np
 import pytest
-from cases import MASKS, SHAPES, check_forward, make_qkv, mask_options
+from cases import (
+    MASKS,
+    SHAPES,
+    check_backward,
+    check_forward,
+    make_qkv,
+    mask_options,
+    random,
+    strided,
+)
 from test_checks import K, X
 
 import fa_numba
 from fa_numba import arrays, dispatch
 
 TABLE = json.loads(dispatch.TABLE.read_text())
+KERNELS = {"rows": dispatch.CANDIDATES, "gradients": dispatch.GRADIENTS}
 ROWS = [
-    pytest.param(part, row, id=f"{part}-{i}")
+    pytest.param(part, kind, row, id=f"{part}-{kind}-{i}")
     for part in TABLE
-    for i, row in enumerate(TABLE[part]["rows"])
+    for kind in KERNELS
+    for i, row in enumerate(TABLE[part][kind])
 ]
 
 
@@ -43,16 +54,46 @@ def test_any_mask(mask, seqlen_q):
     check_forward(fa_numba.flash_attn, *qkv, **mask_options(mask, 4))
 
 
-@pytest.mark.parametrize("part, row", ROWS)
-def test_a_measured_problem_gets_what_was_quickest_there(part, row):
-    kernels = [name for name in row["ms"] if name in dispatch.CANDIDATES]
-    found = dispatch.most_like(TABLE[part]["rows"], kernels, *problem(row)[:2], row["causal"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.danger)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_any_shape(shape, causal):
+    rng = np.random.default_rng(0)
+    q, k, v = make_qkv(rng, *shape.sizes)
+    functions = fa_numba.flash_attn, fa_numba.flash_attn_grad
+    check_backward(*functions, random(rng, *q.shape), q, k, v, causal=causal)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_gradients_under_any_mask(mask):
+    rng = np.random.default_rng(0)
+    q, k, v = make_qkv(rng, 2, 30, 40, 4, 2, 16)
+    functions = fa_numba.flash_attn, fa_numba.flash_attn_grad
+    check_backward(*functions, random(rng, *q.shape), q, k, v, **mask_options(mask, 4))
+
+
+def test_gradients_of_strided_views_in_the_same_bits():
+    rng = np.random.default_rng(0)
+    q, k, v = make_qkv(rng, 1, 30, 40, 2, 1, 16)
+    dout = random(rng, *q.shape)
+    out, lse = fa_numba.flash_attn(q, k, v)
+    want = fa_numba.flash_attn_grad(dout, q, k, v, out, lse, deterministic=True)
+    views = [*(strided(x) for x in (dout, q, k, v, out)), lse]
+    got = fa_numba.flash_attn_grad(*views, deterministic=True)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("part, kind, row", ROWS)
+def test_a_measured_problem_gets_what_was_quickest_there(part, kind, row):
+    kernels = [name for name in row["ms"] if name in KERNELS[kind]]
+    way = row["causal"], row.get("deterministic", False)
+    found = dispatch.most_like(TABLE[part][kind], kernels, *problem(row)[:2], *way)
     assert found == row
 
 
-@pytest.mark.parametrize("part, row", ROWS)
-def test_every_time_is_of_a_kernel_that_there_is(part, row):
-    assert row["ms"] and set(row["ms"]) <= set(dispatch.CANDIDATES)
+@pytest.mark.parametrize("part, kind, row", ROWS)
+def test_every_time_is_of_a_kernel_that_there_is(part, kind, row):
+    assert row["ms"] and set(row["ms"]) <= set(KERNELS[kind])
     assert all(ms > 0 for ms in row["ms"].values())
 
 
@@ -90,10 +131,24 @@ def test_a_kernel_that_cannot_is_not_taken(monkeypatch):
 
 def test_an_option_that_a_kernel_has_not_got():
     kernel = dispatch.Candidate("naive_attn", "kernels", lambda *arguments: None)
-    assert kernel.refusal(X, K, K, {"causal": True}) is None
-    assert kernel.refusal(X, K, K, {"causal": True, "dropout_p": 0.5, "seed": 1}) == (
+    assert kernel.refusal((X, K, K), {"causal": True}) is None
+    assert kernel.refusal((X, K, K), {"causal": True, "dropout_p": 0.5, "seed": 1}) == (
         "naive_attn has no dropout_p, seed"
     )
+
+
+def test_an_option_that_a_kernel_need_not_be_told():
+    kernel = dispatch.Candidate("flash_attn_bwd", "kernels", lambda *arguments: None)
+    inputs, options = (X, X, K, K, X, None), {"deterministic": True}
+    assert kernel.refusal(inputs, options) == "flash_attn_bwd has no deterministic"
+    assert dispatch.GRADIENTS["flash_attn_bwd"].refusal(inputs, options) is None
+
+
+def test_which_backward():
+    choice = fa_numba.which(X, K, K, backward=True, deterministic=True)
+    assert choice.kernel in dispatch.GRADIENTS
+    assert "must be GPU arrays" in choice.refused["flash_attn_bwd_mma"]
+    assert fa_numba.which(X, K, K, deterministic=True).kernel in dispatch.CANDIDATES
 
 
 def test_the_nearest_problem():
@@ -108,11 +163,12 @@ def test_the_nearest_problem():
         row(dtype="float16"),
         row(head_dim=256, ms={"b": 1.0}),
         row(batch=64),
+        row(seqlen_q=1024, seqlen_k=1024, deterministic=True),
     ]
 
-    def nearest(*shape, dtype=np.float32, kernels=("a", "b"), seqlen_k=64, bounded=False):
+    def nearest(*shape, dtype=np.float32, kernels=("a", "b"), seqlen_k=64, **ways):
         q, k = np.zeros(shape, dtype), np.zeros((1, seqlen_k, 1, 1), dtype)
-        return rows.index(dispatch.most_like(rows, kernels, q, k, bounded))
+        return rows.index(dispatch.most_like(rows, kernels, q, k, **{"bounded": False, **ways}))
 
     assert nearest(1, 50, 4, 64) == 0
     assert nearest(1, 50, 4, 64, dtype=np.float16) == 3
@@ -121,6 +177,7 @@ def test_the_nearest_problem():
     assert nearest(32, 80, 4, 64) == 5
     assert nearest(1, 50, 4, 200) == 4
     assert nearest(1, 50, 4, 200, kernels=["a"]) == 0
+    assert nearest(1, 50, 4, 64, deterministic=True) == 6
 
 
 def test_which_makes_nothing(monkeypatch):

@@ -1,4 +1,4 @@
-"""flash_attn on a real GPU, whichever kernel it takes: `pytest -m gpu`."""
+"""flash_attn and flash_attn_grad on a real GPU, whichever kernel they take: `pytest -m gpu`."""
 
 import cases
 import dtype_cases
@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import fa_numba
-from fa_numba import arrays, dispatch
+from fa_numba import arrays, dispatch, reference
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
 pytestmark = [
@@ -30,6 +30,7 @@ SHAPES = [  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim
     (1, 5, 0, 2, 1, 8),
     (0, 5, 5, 2, 1, 8),
 ]
+GRADIENT_SHAPES = [SHAPES[i] for i in (0, 1, 2, 3, 8)]
 MASKS = {"full": {}, "causal": {"causal": True}, **cases.MASKS}
 
 
@@ -46,6 +47,30 @@ def test_flash_attn(shape, dtype, mask):
         dtype_cases.check_attention("flash_attn", rng, DTYPES[dtype], on_gpu, shape, mask)
 
 
+@pytest.mark.parametrize("mask, deterministic", [("causal", False), ("all", False), ("all", True)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shape", GRADIENT_SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+def test_flash_attn_grad(shape, dtype, mask, deterministic):
+    kind = DTYPES[dtype]
+    inputs = dtype_cases.make_inputs(np.random.default_rng(0), shape, kind)
+    mask = cases.mask_options(MASKS[mask], shape[3])
+    dout, *qkv = map(on_gpu, inputs)
+    options = dtype_cases.converted(mask, on_gpu)
+    out, lse = fa_numba.flash_attn(*qkv, **options)
+    want = reference.attention_bwd(*inputs, **mask)
+    plain = reference.attention_bwd(*inputs, **mask, dtype=kind)
+    results = []
+    for _ in range(2):  # the second is a replay
+        inputs = dout, *qkv, out, lse
+        got = fa_numba.flash_attn_grad(*inputs, **options, deterministic=deterministic)
+        for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
+            cases.assert_close(*x, factor=3, name=name)
+        results.append(got)
+    if deterministic:
+        for x, y in zip(*results, strict=True):
+            assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
 def test_which():
     x = cupy.ones((1, 2048, 16, 128), np.float16)
     choice = fa_numba.which(x, x, x)
@@ -53,5 +78,8 @@ def test_which():
     assert choice.kernel in dispatch.CANDIDATES
     assert ("flash_attn_persistent" in choice.refused) == (major != 9)
     assert "flash_attn_simt" not in choice.refused
+    backward = fa_numba.which(x, x, x, backward=True)
+    assert ("flash_attn_bwd_persistent" in backward.refused) == (major != 9)
+    assert "flash_attn_bwd_simt" not in backward.refused
     one = fa_numba.which(x[:, :1], x, x)
     assert "flash_decode_mma" not in one.refused or major < 8

@@ -11,7 +11,6 @@ from fa_numba import arrays, checks
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.tensor_core import flash_attn_bwd_tf32x3 as backward
 from fa_numba.tensor_core import flash_attn_tf32x3 as forward
-from fa_numba.tensor_core.backward import MAX_HEAD_DIM
 from fa_numba.tensor_core.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
 
 AMPERE, HOPPER = (8, 0), (9, 0, "a")
@@ -92,7 +91,7 @@ def test_tiles_fit_every_head_dim(head_dim):
     assert 2 * (forward.shared_bytes(head_dim, m_tiles, block_n) + 1024) <= 228 * 1024 or (
         head_dim > 128
     )
-    if head_dim <= MAX_HEAD_DIM:
+    if head_dim <= checks.MAX_BWD_HEAD_DIM:
         assert backward.shared_bytes(head_dim) <= 227 * 1024
         assert backward.dq_shared_bytes(head_dim) <= backward.shared_bytes(head_dim)
 

@@ -12,6 +12,7 @@ from numba import cuda, float32, uint32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.tensor_core import forward, vectors
 from fa_numba.tensor_core.convert import exp2, store_global_b32
 from fa_numba.tensor_core.forward import LOG2_E
@@ -20,7 +21,6 @@ from fa_numba.tensor_core.ldmatrix import stmatrix_x4
 from fa_numba.tensor_core.ptx import global_address
 from fa_numba.tensor_core.vectors import load_global_x4, load_shared_x2
 
-MAX_HEAD_DIM = 128
 BLOCK_N = 128  # keys of a thread block
 ROW_BYTES = 128  # of a tile, which is made of blocks of 64 columns
 # What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
@@ -227,20 +227,10 @@ def check(
     softmax_scale : float32
     deterministic : bool
     """
-    check_arrays(*inputs, name=name, supported=supported, max_head_dim=MAX_HEAD_DIM)
+    check_arrays(*inputs, name=name, supported=supported, max_head_dim=MAX_BWD_HEAD_DIM)
     _, q, *_ = inputs
     softmax_scale = checks.check_positive_scale(softmax_scale, q.shape[3])
     return softmax_scale, checks.check_flag("deterministic", deterministic)
-
-
-def check_shared_bytes(name, q, size):
-    """Raise unless a thread block of q's GPU can have so many bytes of shared memory."""
-    most = arrays.shared_bytes_per_block(q)
-    if size > most:
-        raise RuntimeError(
-            f"{name} needs {size} bytes of shared memory for head_dim {q.shape[3]}, and this GPU "
-            f"has {most}; flash_attn_bwd_simt runs on it"
-        )
 
 
 def prepare(dout, q, k, v, out, lse):

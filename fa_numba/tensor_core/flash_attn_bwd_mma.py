@@ -547,7 +547,7 @@ def flash_attn_bwd_mma(
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, size, block = arrays.dtype_name(q), shared_bytes(head_dim), (THREADS,)
-    backward.check_shared_bytes(name, q, size)
+    checks.check_shared_bytes(name, q, size)
     (dq, dk, dv), rows = backward.prepare(*inputs)
     scales = np.float32(scale * LOG2_E), scale
 

@@ -468,7 +468,7 @@ def flash_attn_bwd_tf32x3(
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     size, block = shared_bytes(head_dim), (THREADS,)
-    backward.check_shared_bytes(name, q, size)
+    checks.check_shared_bytes(name, q, size)
     delta = arrays.empty(q, (batch, num_heads, seqlen_q))
     dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
     dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
