@@ -30,6 +30,8 @@ from fa_numba.kernels.flash_decode_wide import (
     make_combine_wide,
     make_flash_decode_wide,
 )
+from fa_numba.tensor_core import flash_decode_bulk as bulk
+from fa_numba.tensor_core.flash_decode_bulk import flash_decode_bulk
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma, make_flash_decode_mma
 from fa_numba.tensor_core.flash_decode_tma import (
     RINGS,
@@ -205,11 +207,35 @@ def test_no_copy_is_of_two_pages(page_size, rows):
     assert box_rows(page_size) == rows
 
 
-@pytest.mark.parametrize("decode", [flash_decode_mma, flash_decode_tma])
+on_tensor_cores = pytest.mark.parametrize(
+    "decode", [flash_decode_mma, flash_decode_tma, flash_decode_bulk]
+)
+
+
+@on_tensor_cores
 def test_mma_is_not_for_the_cpu_engine(rng, decode):
     q, k, v = (x.astype(np.float16) for x in make_qkv(rng, 1, 1, 8, 1, 1, 8))
     with pytest.raises(TypeError, match=f"{decode.__name__} is made of PTX"):
         decode(q, k, v, np.full(1, 8, np.int32))
+
+
+@on_tensor_cores
+@pytest.mark.parametrize(
+    "wrong, error, message",
+    [
+        ({"q": [1.0]}, TypeError, "q must be .* got list"),
+        ({"k_cache": np.zeros((1, 8, 1, 16), "f2")}, ValueError, "must have the .* of"),
+        ({"seq_lens": np.full(1, 9, np.int32)}, ValueError, "seq_lens.* 9"),
+        ({"block_table": np.full((1, 1), 3, np.int32)}, ValueError, r"block_table\[0, 0\].* got 3"),
+        ({"window_size": 3}, TypeError, "window_size must be a tuple"),
+        ({"num_splits": -1}, ValueError, "num_splits must be at least 0, got -1"),
+    ],
+)
+def test_what_mma_refuses(decode, wrong, error, message):
+    x = np.zeros((1, 8, 1, 8), np.float16)
+    good = {"q": x[:, :1], "k_cache": x, "v_cache": x, "seq_lens": np.full(1, 8, np.int32)}
+    with pytest.raises(error, match=message):
+        decode(**good | wrong)
 
 
 def arguments(head_dim, dtype, paged):
@@ -262,6 +288,28 @@ def test_tma_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
     assert code.registers <= registers
     assert code.shared_bytes + shared_bytes(head_dim, *ring) <= 227 * 1024
     assert code.counts["UTMALDG"] >= 2
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, rows, page_size, heads, registers",
+    [(128, 1, 1, 8, 160), (128, 8, 0, 1, 160), (256, 8, 7, 4, 224)],
+)
+def test_bulk_stays_in_registers_and_fits(head_dim, rows, page_size, heads, registers):
+    kernel = bulk.make_flash_decode_bulk(head_dim, "float16", rows, page_size, heads, False)
+    code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= registers
+    assert code.shared_bytes + bulk.shared_bytes(head_dim, rows, heads) <= 227 * 1024
+    assert code.counts["UBLKCP"] >= 1
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 72, 128, 200, 256])
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_rows_of_keys_begin_in_different_banks(head_dim, heads):
+    starts = {n * bulk.row_bytes(head_dim, heads) // 16 % 8 for n in range(8)}
+    assert len(starts) == 8
+    assert bulk.num_stages(head_dim, 8, heads) >= 2
 
 
 def test_flash_decode_agrees(rng):

@@ -9,16 +9,22 @@ import functools
 import math
 
 import numpy as np
-from numba import cuda
+from numba import cuda, uint32, uint64
 
 from fa_numba import checks
+from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
 from fa_numba.kernels.flash_decode_wide import check_problem, divide
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.convert import exp2
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
+from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from fa_numba.tensor_core.ptx import global_address
+from fa_numba.tensor_core.wide_loads import load_global_b32
 
 KEYS = 16  # of a warp's turn
+MAX_ROWS = 8  # of a tile: queries of one K/V head
+ALL_LANES = 0xFFFFFFFF
 NEG_INF = np.float32(-np.inf)
 ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2(math.e))
 
@@ -98,20 +104,92 @@ def make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
 
 
 @functools.cache
-def make_merge(HEAD_DIM, ROWS, WARPS):
-    """merge(parts, m_parts, l_parts, m_i, l_i, out_partial, lse_partial, ...): a split's result.
+def make_products(HEAD_DIM, DTYPE, at):
+    """The products of a warp's turn, with 16 keys in shared memory.
 
-    Each warp has left its rows of out, not yet divided, in parts (WARPS, ROWS, HEAD_DIM).
+    ``at(tile, chunk, j)`` is the address of this lane's row of columns 16 j on, or eight later, for
+    ldmatrix; tile and chunk are the lane's own, and no concern of these functions.
+
+    Returns
+    -------
+    load_queries(q_reg, q, b, m, head, is_query, lane)
+        Q of this lane's row as an operand; 0 where there is no such query.
+    scores(s, q_reg, k, tile, chunk)
+        S = Q Kᵀ, with the queries as rows.
+    add_weighted(acc, v, p, alpha, tile, chunk, lane)
+        out <- alpha out + P V, transposed: a lane has columns of two queries.
+    """
+    mma = forward.mma_of(DTYPE)
+    STEPS = ceil_div(HEAD_DIM, 16)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_queries(q_reg, q, b, m, head, is_query, lane):
+        source = uint64(0)
+        if is_query:
+            source = global_address(q[b, m, head]) + uint64(4 * (lane & 3))
+        for j in range(STEPS):
+            for i in range(4):
+                q_reg[j, i] = uint32(0)  # rows 8 to 15, registers 1 and 3, stay 0
+            for i in range(2):
+                if is_query and 16 * j + 8 * i < HEAD_DIM:
+                    q_reg[j, 2 * i] = load_global_b32(source + uint64(32 * j + 16 * i))
+
+    @cuda.jit(device=True, forceinline=True)
+    def scores(s, q_reg, k, tile, chunk):
+        for t in range(2):
+            for i in range(4):
+                s[t, i] = ZERO
+        for j in range(STEPS):
+            ldmatrix_x4(k, at(tile, chunk, j))
+            for t in range(2):
+                if 16 * j + 8 >= HEAD_DIM:
+                    k[t, 1] = uint32(0)  # past the key's end: 0 · NaN is NaN
+                mma(s[t], q_reg[j], k[t])
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_weighted(acc, v, p, alpha, tile, chunk, lane):
+        alpha_0 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3))
+        alpha_1 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3) + 4)
+        for j in range(STEPS):
+            ldmatrix_x4_trans(v, at(tile, chunk, j))
+            acc[j, 0] *= alpha_0
+            acc[j, 1] *= alpha_1
+            acc[j, 2] *= alpha_0
+            acc[j, 3] *= alpha_1
+            mma(acc[j], v, p)
+
+    return load_queries, scores, add_weighted
+
+
+@functools.cache
+def make_merge(HEAD_DIM, ROWS, WARPS, HEADS=1):
+    """What the warps of a thread block have of a split becomes its result.
+
+    Warps w, w + HEADS, w + 2 HEADS, ... have different keys of the same head. Each leaves its rows
+    of out, not yet divided, in parts (WARPS, ROWS, HEAD_DIM).
+
+    Returns
+    -------
+    leave_state(m_parts, l_parts, m_i, l_i, tid)
+        The statistics of a warp, in shared memory; a barrier must follow.
+    merge(parts, m_parts, l_parts, out_partial, lse_partial, split, b, kv_head, m_tile, ...)
+        `kv_head` is the first of the HEADS.
     """
     THREADS = 32 * WARPS
+
+    @cuda.jit(device=True, forceinline=True)
+    def leave_state(m_parts, l_parts, m_i, l_i, tid):
+        lane, warp = tid & 31, tid >> 5
+        l_i = over_quad_sum(l_i)
+        if lane & 3 == 0 and lane >> 2 < ROWS:
+            m_parts[warp, lane >> 2] = m_i
+            l_parts[warp, lane >> 2] = l_i
 
     @cuda.jit(device=True, forceinline=True)
     def merge(
         parts,
         m_parts,
         l_parts,
-        m_i,
-        l_i,
         out_partial,
         lse_partial,
         split,
@@ -122,24 +200,18 @@ def make_merge(HEAD_DIM, ROWS, WARPS):
         seqlen_q,
         tid,
     ):
-        lane, warp = tid & 31, tid >> 5
-        l_i = over_quad_sum(l_i)
-        if lane & 3 == 0 and lane >> 2 < ROWS:
-            m_parts[warp, lane >> 2] = m_i
-            l_parts[warp, lane >> 2] = l_i
-        cuda.syncthreads()  # what every warp has is there: safe to merge
-
-        for item in range(tid, ROWS * HEAD_DIM, THREADS):
-            r, d = divide(item, HEAD_DIM)
+        for item in range(tid, HEADS * ROWS * HEAD_DIM, THREADS):
+            row, d = divide(item, HEAD_DIM)
+            h, r = divide(row, ROWS)
             m, head = divide(m_tile * ROWS + r, group_size)
-            head += kv_head * group_size
+            head += (kv_head + h) * group_size
             if m < seqlen_q:
                 m_all = NEG_INF
-                for w in range(WARPS):
+                for w in range(h, WARPS, HEADS):
                     m_all = max(m_all, m_parts[w, r])
                 shift = ZERO if m_all == NEG_INF else m_all
                 l_all, x = ZERO, ZERO
-                for w in range(WARPS):
+                for w in range(h, WARPS, HEADS):
                     alpha = exp2(m_parts[w, r] - shift)
                     l_all += alpha * l_parts[w, r]
                     x += alpha * parts[w, r, d]
@@ -147,4 +219,4 @@ def make_merge(HEAD_DIM, ROWS, WARPS):
                 if d == 0:  # lse, -inf: no key                                           line 13
                     lse_partial[split, b, head, m] = (m_all + math.log2(l_all)) * LN2
 
-    return merge
+    return leave_state, merge

@@ -3,6 +3,7 @@
 flash_decode, paged_attn_decode   tiles of K and V go through shared memory; a thread per score
 flash_decode_mma                  K and V go from HBM to the registers that multiply them  <- this
 flash_decode_tma                  Hopper: the copy engine keeps a ring of keys full for each warp
+flash_decode_bulk                 Hopper: pages of few keys; a copy takes a key of several heads
 
 Decoding reads each key once and does next to nothing with it, so all that counts is that enough
 bytes are on their way: 4.8 TB/s times the 700 ns that a load takes are 26 KB for each of an H200's
@@ -79,7 +80,7 @@ def make_flash_decode_mma(
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    merge = make_merge(HEAD_DIM, ROWS, WARPS)
+    leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
 
     @cuda.jit(device=True, forceinline=True)
     def page_of(block_table, b, n):
@@ -242,12 +243,12 @@ def make_flash_decode_mma(
                         parts[uint64(warp), uint64(2 * (lane & 3) + (r & 1)), uint64(d)] = acc[
                             j, t, r
                         ]
+        leave_state(m_parts, l_parts, m_i, l_i, tid)
+        cuda.syncthreads()  # what every warp has is there: safe to merge
         merge(
             parts,
             m_parts,
             l_parts,
-            m_i,
-            l_i,
             out_partial,
             lse_partial,
             split,

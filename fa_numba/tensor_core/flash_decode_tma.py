@@ -3,7 +3,8 @@
 flash_decode       tiles of K and V go through shared memory; a thread per score
 flash_decode_wide  a few lanes per key, loads of 16 bytes, no barrier
 flash_decode_mma   K and V go from HBM to the registers that multiply them
-flash_decode_tma   TMA keeps up to 192 KB on their way to an SM              <- this file
+flash_decode_tma   TMA keeps up to 192 KB on their way to an SM                       <- this file
+flash_decode_bulk  pages of few keys: a copy takes a key of several heads
 
 Decoding waits for memory alone. A register that a load will fill is taken until it comes, and a
 thread block that begins has nothing on its way. Here
@@ -40,28 +41,27 @@ from fa_numba.tensor_core import forward, mbarrier
 from fa_numba.tensor_core.barriers import fence_async_proxy
 from fa_numba.tensor_core.decoding import (
     KEYS,
+    MAX_ROWS,
     NEG_INF,
     ZERO,
     check_on_tensor_cores,
     make_keys_of_split,
     make_merge,
+    make_products,
     make_turn_softmax,
 )
-from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive_expect_tx,
     mbarrier_init,
 )
-from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.ptx import shared_address
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import BLOCK_COLS, ROW_BYTES, tma_load_4d
-from fa_numba.tensor_core.wide_loads import load_global_b32, store_shared_zeros
+from fa_numba.tensor_core.wide_loads import store_shared_zeros
 
-MAX_ROWS = 8  # of a tile: queries of one K/V head
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by blocks of 64 columns: warps, stages
 BLOCK_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
-ALL_LANES = 0xFFFFFFFF
 L2_BYTES = 128  # that L2 fetches at once, as the rows of a box: with 256, 7 % slower
 
 
@@ -74,6 +74,12 @@ def shared_bytes(HEAD_DIM, WARPS, STAGES):
 def box_rows(page_size):
     """Keys of a copy: a power of 2 that divides a page, so that none lies in two pages."""
     return min(KEYS, page_size & -page_size) if page_size else KEYS
+
+
+@cuda.jit(device=True, forceinline=True)
+def at(tile, chunk, j):
+    """Of a turn in blocks of 64 columns, swizzled."""
+    return tile + j // 4 * BLOCK_BYTES + (chunk ^ (j % 4 << 5))
 
 
 @functools.cache
@@ -95,7 +101,6 @@ def make_flash_decode_tma(
     for a contiguous cache; then block_table, as alibi_slopes without ALIBI, is not looked at and
     may be any scalar.
     """
-    mma = forward.mma_of(DTYPE)
     wait = mbarrier.wait_function()
     PAGED, PAGE = PAGE_SIZE > 0, max(1, PAGE_SIZE)
     BLOCK_N = KEYS * WARPS
@@ -109,8 +114,9 @@ def make_flash_decode_tma(
     FRAGMENTS = (STEPS, 4)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
+    load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    merge = make_merge(HEAD_DIM, ROWS, WARPS)
+    leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
 
     @cuda.jit(device=True, forceinline=True)
     def place_of(chunk, num_m_tiles, num_kv_heads, num_splits):
@@ -279,16 +285,10 @@ def make_flash_decode_tma(
             is_query = lane >> 2 < ROWS and m < seqlen_q
             position = m + seqlen_k - seqlen_q  # among the keys: the last query's is the last
             slope = alibi_slopes[head] if ALIBI and is_query else ZERO
-            source = uint64(0)
-            if is_query:
-                source = global_address(q[b, m, head]) + uint64(4 * (lane & 3))
+            load_queries(q_reg, q, b, m, head, is_query, lane)
             for j in range(STEPS):
                 for i in range(4):
-                    q_reg[j, i] = uint32(0)  # rows 8 to 15, registers 1 and 3, stay 0
                     acc[j, i] = ZERO
-                for i in range(2):
-                    if is_query and 16 * j + 8 * i < HEAD_DIM:
-                        q_reg[j, 2 * i] = load_global_b32(source + uint64(32 * j + 16 * i))
             m_i = NEG_INF
             l_i = ZERO  # of this lane's keys alone
 
@@ -296,14 +296,7 @@ def make_flash_decode_tma(
                 slot, barrier = ring + stage * TURN_BYTES, full + stage * mbarrier.BYTES
                 wait(barrier, parity)
 
-                for t in range(2):  # S = Q Kᵀ                                            line 8
-                    for i in range(4):
-                        s[t, i] = ZERO
-                for j in range(STEPS):
-                    block = slot + j // 4 * BLOCK_BYTES + lane_row
-                    ldmatrix_x4(k, block + (swizzled ^ (j % 4 << 5)))
-                    for t in range(2):
-                        mma(s[t], q_reg[j], k[t])
+                scores(s, q_reg, k, slot + lane_row, swizzled)  # S = Q Kᵀ                line 8
                 m_i, l_i, alpha = turn_softmax(
                     s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane
                 )
@@ -314,17 +307,8 @@ def make_flash_decode_tma(
                             store_shared_zeros(slot + K_BYTES + 16 * i)
                     cuda.syncwarp()
 
-                # out <- alpha out + P V, transposed: a lane has columns of two queries   line 10
-                alpha_0 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3))
-                alpha_1 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3) + 4)
-                for j in range(STEPS):
-                    block = slot + K_BYTES + j // 4 * BLOCK_BYTES + lane_row
-                    ldmatrix_x4_trans(v, block + (swizzled ^ (j % 4 << 5)))
-                    acc[j, 0] *= alpha_0
-                    acc[j, 1] *= alpha_1
-                    acc[j, 2] *= alpha_0
-                    acc[j, 3] *= alpha_1
-                    mma(acc[j], v, p)
+                v_tile = slot + K_BYTES + lane_row
+                add_weighted(acc, v, p, alpha, v_tile, swizzled, lane)  # out += P V      line 10
                 if tail:
                     fence_async_proxy()
                 cuda.syncwarp()  # the warp has read this turn: safe to overwrite
@@ -338,12 +322,12 @@ def make_flash_decode_tma(
                     d, r = 16 * j + (lane >> 2) + 8 * (i >> 1), 2 * (lane & 3) + (i & 1)
                     if r < ROWS and d < HEAD_DIM:
                         parts[uint64(warp), uint64(r), uint64(d)] = acc[j, i]
+            leave_state(m_parts, l_parts, m_i, l_i, tid)
+            cuda.syncthreads()  # what every warp has is there: safe to merge
             merge(
                 parts,
                 m_parts,
                 l_parts,
-                m_i,
-                l_i,
                 out_partial,
                 lse_partial,
                 split,
@@ -383,7 +367,7 @@ def flash_decode_tma(
         Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
         page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
         contiguous last axis; head_dim a multiple of 8, up to 256. Pages of a multiple of 16 keys
-        are read as fast as a contiguous cache; of single ones `flash_decode_mma` reads faster.
+        are read as fast as a contiguous cache; others `flash_decode_bulk` reads faster.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode_wide`.
     num_splits : int, default=0
