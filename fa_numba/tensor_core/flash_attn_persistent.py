@@ -8,15 +8,17 @@ flash_attn_persistent  the next queries are on their way before these are done  
 In flash_attn_ws every tile of queries begins with a thread block's start and a wait for Q and K,
 and ends with stores that the next one waits for. With few keys that is much of the time. Here
 
-- there is one thread block per SM, and it works through many tiles of queries. The producer goes on
-  to the next one's Q, K and V while the consumers are still at this one;
+- there is one thread block per SM, and it works through many tiles of queries. Three producers, for
+  Q, for K and for V, go on to the next one's while the consumers are still at this one; none waits
+  for another's place;
 - out goes as Q came: through shared memory, by TMA, while the next queries begin;
 - under a causal mask long and short tiles of queries are dealt out so that every thread block has
   about the same work without asking for it (`analysis.persistent_tiling`).
 
 Masks are compile-time constants: without one the machine code has nothing of it. Tiles of keys that
-no row sees are not loaded, and what a row may not see is masked in those tiles alone where there is
-something to mask. `fragments` says what softcap and ALiBi do to a score.
+no row sees are not loaded, a warpgroup passes over those that none of its own rows sees, and what a
+row may not see is masked in those tiles alone where there is something to mask. `fragments` says
+what softcap and ALiBi do to a score.
 
 On an H200 at n = 4096 it took head_dim 128 from 628 (554) to 640 (610) TFLOP/s, and 64 from 438
 (378) to 515 (439); cuDNN had 638 (562) and 481 (434) beside it. At n = 512 head_dim 128 has 527
@@ -33,12 +35,13 @@ from numba import cuda, float32, int32, uint8, uint32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.persistent_tiling import choose_num_shares, persistent_tiling
+from fa_numba.analysis.persistent_tiling import ROWS, choose_num_shares, persistent_tiling
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
+    FULL_WARP,
     make_bend_tile,
     make_fragment_functions,
     make_mask_tile,
@@ -67,7 +70,7 @@ STAGES = 2  # of K, and of V, where nothing else is said
 SLOTS = 2  # of Q: the next queries are there before these are done
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread. 128 threads of each
 # warpgroup share 65536.
-REGISTERS = {2: (24, 240), 3: (32, 160)}
+REGISTERS = {2: (40, 232), 3: (32, 160)}
 MAX_HEAD_DIM = 256
 
 
@@ -90,11 +93,11 @@ def make_flash_attn_persistent(
     not looked at, and may be any scalar.
     """
     CONSUMERS, BLOCK_N, STAGES, SLOTS, OVERLAP = TILING
-    BLOCK_M = 64 * CONSUMERS
+    BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
     NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one consumer
+    Q_BYTES = NUM_BLOCKS * ROWS * wgmma.ROW_BYTES  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
     KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
@@ -102,6 +105,7 @@ def make_flash_attn_persistent(
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     BARRIER = mbarrier.BYTES
+    EMPTY = STAGES * BARRIER  # from the barrier "full" of a stage of K or V to its "empty"
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
@@ -111,26 +115,46 @@ def make_flash_attn_persistent(
     unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
     OUT_IN_Q = SLOTS == 1
+    LEFT = WINDOW[0] >= 0
     load_tile = make_load_tile(NUM_BLOCKS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def first_tile_of(m_start, seqlen_q, seqlen_k):
-        """The first tile of keys that some row of a tile of queries sees."""
-        return int32(first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N)
+    def tiles_of(m, num_rows, seqlen_q, seqlen_k):
+        """The tiles of keys that some of these rows sees, range(first, end).
+
+        Where there is none, one tile is left to be masked as a whole.
+        """
+        position = int32(m + seqlen_k - seqlen_q)
+        n_end = max(end_key(position + num_rows - 1, seqlen_k), 1)
+        end = int32((n_end + BLOCK_N - 1) // BLOCK_N)
+        return min(int32(first_key(position) // BLOCK_N), int32(end - 1)), end
 
     @cuda.jit(device=True, forceinline=True)
-    def end_tile_of(m_start, seqlen_q, seqlen_k):
-        """The last one, plus 1. Where there is none, one tile is left to be masked as a whole."""
-        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
-        return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
+    def after(stage, parity):
+        """The next stage of a ring, and the parity of its phase."""
+        if stage == STAGES - 1:
+            return int32(0), int32(parity ^ 1)
+        return int32(stage + 1), parity
+
+    @cuda.jit(device=True, forceinline=True)
+    def pass_over(count, stage, parity, k_full, v_full, lane):
+        """Give back so many tiles of K and V as they come; the place of the tile after them."""
+        while count > 0:
+            for full in (k_full, v_full):
+                wait(full + stage * BARRIER, parity)
+                if lane == 0:
+                    mbarrier_arrive(full + EMPTY + stage * BARRIER)
+            stage, parity = after(stage, parity)
+            count = int32(count - 1)
+        return stage, parity
 
     @cuda.jit(device=True, forceinline=True)
     def m_tile_of(step, share, num_shares, num_m_tiles):
         """The step-th tile of queries of a share of a head, as `share_of` has it; or below 0."""
         place = num_shares - 1 - share if step & 1 else share
-        return num_m_tiles - 1 - step * num_shares - place
+        return int32(num_m_tiles - 1 - step * num_shares - place)
 
     @cuda.jit(device=True, forceinline=True)
     def divided(a, b):
@@ -156,7 +180,7 @@ def make_flash_attn_persistent(
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
         for w in range(CONSUMERS):
             q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
-            load_tile(q_rows, 64, q_map, m_start + 64 * w, head, b, full)
+            load_tile(q_rows, ROWS, q_map, m_start + ROWS * w, head, b, full)
 
     @cuda.jit(device=True, forceinline=True)
     def finish_product(acc, p, v_empty, lane):
@@ -164,6 +188,54 @@ def make_flash_attn_persistent(
         wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
         if lane == 0:
             mbarrier_arrive(v_empty)
+
+    def make_turn(EDGE):
+        """The step from a tile of keys to the next, where there may be something to mask, or not.
+
+        Two functions and not a branch in one: around a branch ptxas can move little.
+        """
+
+        @cuda.jit(device=True, forceinline=True, fastmath=True)
+        def turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
+            """S, and the softmax, of the tile from key n_start on; P V of the one before, at stage.
+
+            Returns where in the rings the tile is, as `after` does.
+            """
+            s, p, acc, m_i, l_i, alpha, offset = registers
+            k_tile, k_full, v_tile, v_full = rings
+            slope, scale, unit = bend
+            next_stage, next_parity = after(stage, parity)
+            k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
+            v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
+            wait(k_full + next_stage * BARRIER, next_parity)
+            wait(v_full + stage * BARRIER, parity)
+            wgmma_fence()
+            multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
+            wgmma_commit()
+            multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
+            wgmma_commit()
+
+            wgmma_wait(1, s, S_LENGTH)
+            if lane == 0:
+                mbarrier_arrive(k_full + EMPTY + next_stage * BARRIER)
+            if not OVERLAP:
+                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
+            bend_tile(s, offset, n_start, position, slope, scale, lane)
+            if EDGE:
+                mask_tile(s, n_start, position, seqlen_k, lane)
+            online_softmax(s, offset, m_i, l_i, alpha, unit)  # while P V runs, if OVERLAP
+            if OVERLAP:
+                # This wait could come later. Its loop keeps the compiler from moving the next one
+                # up, before the softmax, which would then not be beside P V.
+                wait(v_full + next_stage * BARRIER, next_parity)
+                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
+            pack_p(s, p)
+            rescale(acc, alpha)  # out <- alpha out
+            return next_stage, next_parity
+
+        return turn
+
+    inner_turn, edge_turn = make_turn(False), make_turn(True)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_kernel(
@@ -214,52 +286,47 @@ def make_flash_attn_persistent(
 
         if warpgroup == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
-            if tid == 0:
-                num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
-                num_steps = (num_m_tiles + num_shares - 1) // num_shares
-                num_units = num_shares * num_heads * lse.shape[0]  # shares of all heads
-                place = cuda.blockIdx.x  # in a round; to and fro
-                queries, tile = 0, 0  # passed so far; their places in the rings
-                for dealt in range(0, num_units, cuda.gridDim.x):
-                    unit = dealt + place
-                    place = cuda.gridDim.x - 1 - place
-                    if unit >= num_units:
-                        break
-                    rest, share = divided(unit, num_shares)
+            if tid in (0, 32, 64):  # a thread for Q, one for K, one for V
+                kv_map = k_map if tid == 32 else v_map
+                kv_tile = k_tile if tid == 32 else v_tile
+                kv_full = k_full if tid == 32 else v_full
+                num_m_tiles = int32((int32(seqlen_q) + BLOCK_M - 1) // BLOCK_M)
+                num_units = int32(num_shares * num_heads * lse.shape[0])  # shares of all heads
+                queries = int32(0)  # passed so far
+                stage, was_empty = int32(0), int32(1)  # the next tile's place in the ring
+                dealt, place = int32(0), int32(cuda.blockIdx.x)  # in a round; to and fro
+                while dealt + place < num_units:
+                    rest, share = divided(dealt + place, num_shares)
                     b, head = divided(rest, num_heads)
                     kv_head, _ = divided(head, group_size)
-                    for step in range(num_steps):
-                        m_start = m_tile_of(step, share, num_shares, num_m_tiles) * BLOCK_M
-                        if m_start < 0:
-                            break
-                        if not OUT_IN_Q:
+                    dealt = int32(dealt + cuda.gridDim.x)
+                    place = int32(cuda.gridDim.x - 1 - place)
+                    step = int32(0)
+                    m_tile = m_tile_of(step, share, num_shares, num_m_tiles)
+                    while m_tile >= 0:
+                        m_start = int32(m_tile * BLOCK_M)
+                        if tid == 0:
                             load_queries(
                                 queries, m_start, head, b, work, q_map, q_tile, q_full, q_empty
                             )
-                        first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
-                        for n_tile in range(first_tile, end_tile_of(m_start, seqlen_q, seqlen_k)):
-                            n_start = n_tile * BLOCK_N
-                            stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
-                            full = k_full + stage * BARRIER
-                            rows = k_tile + stage * KV_BYTES
-                            wait(k_empty + stage * BARRIER, was_empty)
-                            mbarrier_arrive_expect_tx(full, KV_BYTES)
-                            load_tile(rows, BLOCK_N, k_map, n_start, kv_head, b, full)
-                            full = v_full + stage * BARRIER
-                            rows = v_tile + stage * KV_BYTES
-                            wait(v_empty + stage * BARRIER, was_empty)
-                            mbarrier_arrive_expect_tx(full, KV_BYTES)
-                            load_tile(rows, BLOCK_N, v_map, n_start, kv_head, b, full)
-                            if OUT_IN_Q and n_tile == first_tile:  # room for Q comes last
-                                load_queries(
-                                    queries, m_start, head, b, work, q_map, q_tile, q_full, q_empty
-                                )
-                            tile += 1
-                        queries += 1
-                slot = queries % SLOTS
-                wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
-                work[slot, 3] = 0
-                mbarrier_arrive(q_full + slot * BARRIER)
+                            queries = int32(queries + 1)
+                        else:
+                            tile, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                            while tile < end:
+                                full = kv_full + stage * BARRIER
+                                rows = kv_tile + stage * KV_BYTES
+                                wait(full + EMPTY, was_empty)
+                                mbarrier_arrive_expect_tx(full, KV_BYTES)
+                                load_tile(rows, BLOCK_N, kv_map, tile * BLOCK_N, kv_head, b, full)
+                                stage, was_empty = after(stage, was_empty)
+                                tile = int32(tile + 1)
+                        step = int32(step + 1)
+                        m_tile = m_tile_of(step, share, num_shares, num_m_tiles)
+                if tid == 0:
+                    slot = queries % SLOTS
+                    wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                    work[slot, 3] = 0
+                    mbarrier_arrive(q_full + slot * BARRIER)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             s = cuda.local.array(S_SHAPE, float32)
@@ -271,86 +338,86 @@ def make_flash_attn_persistent(
             inverse = cuda.local.array(2, float32)
             offset = cuda.local.array(2, float32)
             lane = tid & 31
-            warp_row = ((tid >> 5) - 4) * 16  # in a tile of queries
-            q_offset = (warpgroup - 1) * Q_BYTES
-            out_rows = out_tile + q_offset + ((tid >> 5) & 3) * (16 * wgmma.ROW_BYTES)
+            warp_row = int32((tid >> 5 & 3) * 16)  # in the warpgroup's rows
+            # Which of a tile's parts of ROWS rows is the warpgroup's. By a shuffle, so that ptxas
+            # knows it as the same for a whole warp: what follows from it is kept once for a warp.
+            part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
+            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * wgmma.ROW_BYTES)
 
             unit = unit_of(scale)  # what one of s is worth
-            queries, tile = 0, 0  # passed so far; their places in the rings
+            registers = s, p, acc, m_i, l_i, alpha, offset
+            rings = k_tile, k_full, v_tile, v_full
+            queries = int32(0)  # passed so far
+            stage, parity = int32(0), int32(0)  # the next tile's place in the rings
             while True:
-                slot = queries % SLOTS
+                slot = int32(queries % SLOTS)
                 wait(q_full + slot * BARRIER, phase(queries, SLOTS))
                 if work[slot, 3] == 0:
                     break
-                m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
-                position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
-                slope = alibi_slopes[head] if ALIBI else float32(0)
-                first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
-                q = descriptor(ROW_MAJOR, q_tile + slot * SLOT_BYTES + q_offset)
+                m_start = work[slot, 0]
+                m = int32(m_start + part * ROWS)  # the warpgroup's first row
+                wg_position = int32(m + seqlen_k - seqlen_q)
+                position = int32(wg_position + warp_row + (lane >> 2))
+                slope = alibi_slopes[work[slot, 1]] if ALIBI else float32(0)
+                bend = slope, scale, unit
+                q = descriptor(ROW_MAJOR, uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES))
                 clear(acc, m_i, l_i)
 
-                stage, parity = tile % STAGES, phase(tile, STAGES)
+                n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
+                n_start = int32(n_tile * BLOCK_N)
+                n_end = int32(end * BLOCK_N if m < seqlen_q else n_start + BLOCK_N)
+                # Tiles that begin from here to there are seen whole, by all of the rows.
+                first_whole = int32(first_key(wg_position + ROWS - 1))
+                last_whole = int32(end_key(wg_position, seqlen_k) - BLOCK_N)
+                if LEFT:
+                    first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                    stage, parity = pass_over(n_tile - first, stage, parity, k_full, v_full, lane)
+
+                k = descriptor(ROW_MAJOR, uint32(k_tile + stage * KV_BYTES))
                 wait(k_full + stage * BARRIER, parity)
                 wgmma_fence()  # S of the first tile
-                multiply(BLOCK_N, COLS, s, q, descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES))
+                multiply(BLOCK_N, COLS, s, q, k)
                 wgmma_commit()
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(k_empty + stage * BARRIER)
-                bend_tile(s, offset, first_tile * BLOCK_N, position, slope, scale, lane)
-                mask_tile(s, first_tile * BLOCK_N, position, seqlen_k, lane)
+                bend_tile(s, offset, n_start, position, slope, scale, lane)
+                mask_tile(s, n_start, position, seqlen_k, lane)
                 online_softmax(s, offset, m_i, l_i, alpha, unit)
                 pack_p(s, p)
 
-                end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
-                for n_tile in range(first_tile + 1, end_tile):
-                    next_stage, next_parity = stage + 1, parity
-                    if next_stage == STAGES:
-                        next_stage, next_parity = 0, parity ^ 1
-                    k = descriptor(ROW_MAJOR, k_tile + next_stage * KV_BYTES)
-                    v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
-                    wait(k_full + next_stage * BARRIER, next_parity)
-                    wait(v_full + stage * BARRIER, parity)
-                    wgmma_fence()
-                    multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
-                    wgmma_commit()
-                    multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
-                    wgmma_commit()
+                n_start = int32(n_start + BLOCK_N)
+                while n_start < n_end:
+                    tile = stage, parity, q, n_start, position, seqlen_k
+                    if n_start < first_whole or n_start > last_whole:
+                        stage, parity = edge_turn(registers, rings, *tile, bend, lane)
+                    else:
+                        stage, parity = inner_turn(registers, rings, *tile, bend, lane)
+                    n_start = int32(n_start + BLOCK_N)
 
-                    wgmma_wait(1, s, S_LENGTH)
-                    if lane == 0:
-                        mbarrier_arrive(k_empty + next_stage * BARRIER)
-                    if not OVERLAP:
-                        finish_product(acc, p, v_empty + stage * BARRIER, lane)
-                    bend_tile(s, offset, n_tile * BLOCK_N, position, slope, scale, lane)
-                    mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
-                    online_softmax(s, offset, m_i, l_i, alpha, unit)  # while P V runs, if OVERLAP
-                    if OVERLAP:
-                        # This wait could come later. Its loop keeps the compiler from moving the
-                        # next one up, before the softmax, which would then not be beside P V.
-                        wait(v_full + next_stage * BARRIER, next_parity)
-                        finish_product(acc, p, v_empty + stage * BARRIER, lane)
-                    pack_p(s, p)
-                    rescale(acc, alpha)  # out <- alpha out
-                    stage, parity = next_stage, next_parity
-
-                if lane == 0 and not OUT_IN_Q:
-                    mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-                v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+                v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
                 wait(v_full + stage * BARRIER, parity)
                 wgmma_fence()  # P V of the last tile
                 multiply_registers(COLS, BLOCK_N, acc, p, v)
                 wgmma_commit()
-                finish_rows(m_i, l_i, inverse, lse, b, head, m_start + warp_row, lane, unit)
+                # Read once more, which is no work beside P V and leaves the loop its registers.
+                m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
+                if lane == 0 and not OUT_IN_Q:
+                    mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
+                m_warp = int32(m_start + part * ROWS + warp_row)
+                finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, unit)
                 finish_product(acc, p, v_empty + stage * BARRIER, lane)
+                stage, parity = after(stage, parity)
                 if OUT_IN_Q:
                     named_barrier_sync(warpgroup, 128)  # its warps have read Q: safe to overwrite
-                m_warp = m_start + warp_row
                 store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
                 if lane == 0 and OUT_IN_Q:
                     tma_store_wait_read(0)
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
-                queries, tile = queries + 1, tile + end_tile - first_tile
+                _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                rest = int32(end - n_start // BLOCK_N)
+                stage, parity = pass_over(rest, stage, parity, k_full, v_full, lane)
+                queries = int32(queries + 1)
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 

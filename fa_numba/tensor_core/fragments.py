@@ -14,7 +14,7 @@ import functools
 import math
 
 import numpy as np
-from numba import cuda, float32, uint32, uint64
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba.kernels import masks
 from fa_numba.tensor_core.barriers import fence_async_proxy
@@ -149,7 +149,7 @@ def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
 
     Of a warp's 16 rows of scores, whose first column is key n_start; `position` is where this
     lane's first row stands among the keys (`masks`). A tile that all of the warp's rows see whole
-    is left as it is, for two comparisons.
+    is left as it is, for two comparisons. In 32 bits: in 64 each score would take two.
     """
     S8 = BLOCK_N // 8
     LEFT = WINDOW[0] >= 0
@@ -161,14 +161,14 @@ def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
         n_end = n_start + BLOCK_N
         if n_end > end_key(first_row, seqlen_k):
             for h in range(2):
-                end = end_key(position + 8 * h, seqlen_k) - n_start - 2 * (lane & 3)
+                end = int32(end_key(position + 8 * h, seqlen_k) - n_start - 2 * (lane & 3))
                 for j in range(S8):
                     for c in range(2):
                         if 8 * j + c >= end:
                             s[j, 2 * h + c] = MASKED
         if LEFT and n_start < first_key(first_row + 15):
             for h in range(2):
-                first = first_key(position + 8 * h) - n_start - 2 * (lane & 3)
+                first = int32(first_key(position + 8 * h) - n_start - 2 * (lane & 3))
                 for j in range(S8):
                     for c in range(2):
                         if 8 * j + c < first:
