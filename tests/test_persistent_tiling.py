@@ -28,13 +28,16 @@ def test_tiles_of_keys(seqlen_q, seqlen_k, causal, window_size):
         seen &= n >= position - left
     if causal or right >= 0:
         seen &= n <= position + (0 if causal else right)
-    for rows, count in zip(
-        range(0, seqlen_q, 8),
-        tiles_of_keys(seqlen_q, seqlen_k, 8, 4, causal, window_size),
-        strict=True,
-    ):
-        keys = np.flatnonzero(seen[rows : rows + 8].any(axis=0))
-        assert count == (keys[-1] // 4 - keys[0] // 4 + 1 if keys.size else 1)
+
+    def tiles_of(rows):
+        keys = np.flatnonzero(seen[rows].any(axis=0))
+        return keys[-1] // 4 - keys[0] // 4 + 1 if keys.size else 1
+
+    cut = seqlen_q, seqlen_k, 8, 4, causal, window_size
+    starts = range(0, seqlen_q, 8)
+    assert tiles_of_keys(*cut) == [tiles_of(slice(m, m + 8)) for m in starts]
+    halves = [tiles_of(slice(m, m + 4)) + tiles_of(slice(m + 4, m + 8)) for m in starts]
+    assert tiles_of_keys(*cut, parts=2) == [both / 2 for both in halves]
 
 
 @pytest.mark.parametrize("num_m_tiles", [7, 8, 21])

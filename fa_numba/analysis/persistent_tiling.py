@@ -60,7 +60,7 @@ def persistent_tiling(head_dim, seqlen_k, causal):
     return PersistentTiling(2, 112 if head_dim <= 192 else 80, slots=1)
 
 
-def tiles_of_keys(seqlen_q, seqlen_k, block_m, block_n, causal, window_size):
+def tiles_of_keys(seqlen_q, seqlen_k, block_m, block_n, causal, window_size, parts=1):
     """How many tiles of keys each tile of queries sees; one where it sees none.
 
     Parameters
@@ -68,20 +68,25 @@ def tiles_of_keys(seqlen_q, seqlen_k, block_m, block_n, causal, window_size):
     seqlen_q, seqlen_k, block_m, block_n : int
     causal : bool
     window_size : (int, int)
+    parts : int, default=1
+        Into so many parts, of a warpgroup each, a tile of queries is cut, none of which does what
+        it does not see: the mean over them.
 
     Returns
     -------
-    list of int
+    list of float
     """
     left, right = window_size
     right = 0 if causal else right
+    rows = block_m // parts
     counts = []
-    for m_start in range(0, seqlen_q, block_m):
-        position = m_start + seqlen_k - seqlen_q  # of the first row, among the keys
+    for m_start in range(0, ceil_div(seqlen_q, block_m) * block_m, rows):
+        position = min(m_start, seqlen_q - 1) + seqlen_k - seqlen_q  # of the first row, in the keys
         n_start = max(0, position - left) if left >= 0 else 0
-        n_end = min(seqlen_k, position + block_m + right) if right >= 0 else seqlen_k
+        n_end = min(seqlen_k, position + rows + right) if right >= 0 else seqlen_k
+        n_end = n_end if m_start < seqlen_q else n_start + 1
         counts.append(ceil_div(max(n_end, 1), block_n) - n_start // block_n)
-    return counts
+    return [sum(counts[i : i + parts]) / parts for i in range(0, len(counts), parts)]
 
 
 def share_of(num_shares, num_m_tiles):
@@ -101,7 +106,7 @@ def longest_work(num_shares, counts, num_heads, num_blocks):
     ----------
     num_shares : int
         Of a head.
-    counts : list of int
+    counts : list of float
         Tiles of keys of each tile of queries, as `tiles_of_keys` gives them.
     num_heads : int
         In all sequences of the batch.
