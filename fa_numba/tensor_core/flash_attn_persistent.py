@@ -478,7 +478,7 @@ def flash_attn_persistent(
     kernel = make_flash_attn_persistent(head_dim, tiling, causal, arrays.dtype_name(q), *rest)
     consumers, block_n, *_ = tiling
     num_sms = arrays.num_sms(q)
-    cut = seqlen_q, seqlen_k, 64 * consumers, block_n, *mask[:2]
+    cut = seqlen_q, seqlen_k, ROWS * consumers, block_n, *mask[:2], consumers
     num_shares = choose_num_shares(batch * num_heads, num_sms, *cut)
     grid = (min(num_shares * batch * num_heads, num_sms),)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
