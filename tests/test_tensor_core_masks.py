@@ -1,4 +1,6 @@
-"""What masks and ALiBi do to scores in registers, on the CPU engine; the polynomial of softcap."""
+"""What masks, softcap and ALiBi do to scores in registers, on the CPU engine."""
+
+import math
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ from numba import cuda, float32
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
-from fa_numba.tensor_core import fragments
+from fa_numba.tensor_core import fragments, lazy_softmax
 
 BLOCK_N = 64
 LOG2_E = np.float32(np.log2(np.e))
@@ -65,3 +67,95 @@ def test_the_polynomial_is_tanh_where_it_is_taken():
     t0, t1, t2 = map(float, fragments.TANH)
     polynomial = x * (t0 + x**2 * (t1 + x**2 * t2))
     assert (abs(polynomial - np.tanh(x)) <= 7e-6 * abs(x)).all()
+
+
+@cuda.jit(device=True)
+def exp2(x):
+    return float32(math.exp2(x)) if x > float32(-126) else float32(0)
+
+
+@cuda.jit(device=True)
+def max3_bits(x, y, z):
+    largest = max(x, max(y, z))
+    return largest if largest >= float32(0) else min(x, min(y, z))
+
+
+@pytest.mark.parametrize(
+    "softcap, slope, spread, mean, first_position",
+    [
+        (0.0, 0.0, 1.0, 0.0, 300),
+        (0.0, 0.0, 30.0, 0.0, 300),  # the maximum rises by more than there is room for
+        (0.0, 0.0, 1.0, -7.0, 2),  # below 0; rows that see three keys, and tiles of which none
+        (30.0, 0.0, 1.0, 0.0, 300),
+        (50.0, 0.0, 4.0, 0.0, 300),
+        (30.0, 0.0, 30.0, 0.0, 300),  # beyond what the polynomial takes
+        (30.0, 0.0, 1.0, -7.0, 2),
+        (10.0, 0.0, 3.0, -1.0, 300),
+        (1.5, 0.0, 4.0, 0.0, 300),
+        (0.0, 0.3, 1.0, 0.0, 300),
+        (0.0, 9.0, 1.0, 0.0, 300),
+        (0.0, -0.2, 1.0, 0.0, 300),
+        (20.0, 0.8, 1.0, 0.0, 200),
+    ],
+)
+def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, first_position):
+    monkeypatch.setattr(lazy_softmax, "exp2", exp2)
+    monkeypatch.setattr(lazy_softmax, "max3_bits", max3_bits)
+    monkeypatch.setattr(fragments, "exp2", exp2)
+    TILES, SHAPE, ALIBI = 3, (BLOCK_N // 8, 4), slope != 0
+    NO_KEY = fragments.NO_KEY
+    parts = lazy_softmax.make_lazy_softmax_parts.__wrapped__(BLOCK_N, softcap, ALIBI)
+    raise_maximum, exponentiate = parts
+    bent = fragments.make_bend_tile.__wrapped__(BLOCK_N, True, (-1, -1), softcap, ALIBI)
+    unit_of, bend_tile = bent
+    mask_tile = fragments.make_mask_tile(BLOCK_N, True, (-1, -1))
+
+    @cuda.jit
+    def kernel(scores, first_position, seqlen_k, slope, scale, p, m, l):
+        s, offset = cuda.local.array(SHAPE, float32), cuda.local.array(2, float32)
+        m_i, l_i = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        alpha = cuda.local.array(2, float32)
+        lane = cuda.threadIdx.x
+        row, col, position = lane // 4, 2 * (lane % 4), first_position + lane // 4
+        for h in range(2):
+            m_i[h], l_i[h] = NO_KEY, float32(0)
+        for tile in range(TILES):
+            n_start = BLOCK_N * tile
+            for j in range(BLOCK_N // 8):
+                for h in range(2):
+                    for c in range(2):
+                        s[j, 2 * h + c] = scores[row + 8 * h, n_start + 8 * j + col + c]
+            if ALIBI:
+                bend_tile(s, offset, n_start, position, slope, scale, lane)
+            mask_tile(s, n_start, position, seqlen_k, lane)
+            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
+            exponentiate(s, offset, m_i, l_i, small, scale)
+            for h in range(2):
+                for j in range(BLOCK_N // 8):
+                    for c in range(2):
+                        if risen:
+                            for earlier in range(tile):
+                                n = BLOCK_N * earlier + 8 * j + col + c
+                                p[row + 8 * h, n] *= alpha[h]
+                        p[row + 8 * h, n_start + 8 * j + col + c] = s[j, 2 * h + c]
+        for h in range(2):
+            m[row + 8 * h] = m_i[h] * unit_of(scale)
+            l[row + 8 * h, lane % 4] = l_i[h]
+
+    softmax_scale, seqlen_k = np.float32(0.125), BLOCK_N * TILES - 30
+    first_position = min(first_position, seqlen_k)
+    scores = rng.normal(mean, spread, (16, BLOCK_N * TILES)) / softmax_scale
+    scores = scores.astype(np.float32)
+    p, m, l = (np.zeros(shape, np.float32) for shape in (scores.shape, 16, (16, 4)))
+    kernel[1, 32](
+        scores, first_position, seqlen_k, np.float32(slope), softmax_scale * LOG2_E, p, m, l
+    )
+    n = np.arange(BLOCK_N * TILES)
+    distance = first_position + np.arange(16)[:, None] - n
+    want = scores * float(softmax_scale)
+    want = softcap * np.tanh(want / softcap) if softcap else want
+    want = np.where((distance >= 0) & (n < seqlen_k), want - slope * abs(distance), -np.inf)
+    lse = np.log(np.exp(want - want.max(1, keepdims=True)).sum(1)) + want.max(1)
+    np.testing.assert_allclose(p / l.sum(1)[:, None], np.exp(want - lse[:, None]), atol=3e-5)
+    np.testing.assert_allclose(m / LOG2_E + np.log(l.sum(1)), lse, rtol=1e-5, atol=1e-4)
+    assert p.max() < 2.0 ** (lazy_softmax.LAZY + 1)  # room in 16 bits

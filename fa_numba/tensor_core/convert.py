@@ -51,6 +51,20 @@ def exp2(typingctx, x):
 
 
 @intrinsic
+def max3_bits(typingctx, x, y, z):
+    """Largest of three float32 by one instruction, which takes them for integers.
+
+    They are in the same order, but for those below 0: of these the one farthest from 0 is largest.
+    """
+    text = (
+        "{ .reg .s32 a, b, c; mov.b32 a, <x>; mov.b32 b, <y>; mov.b32 c, <z>; "
+        "max.s32 a, a, b; max.s32 a, a, c; mov.b32 <result>, a; }"
+    )
+    f = types.float32
+    return statement(text, result=f, pure=True, x=f, y=f, z=f)
+
+
+@intrinsic
 def store_global_b32(typingctx, address, x):
     """Store 4 bytes.
 

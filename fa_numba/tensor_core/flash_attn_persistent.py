@@ -45,9 +45,9 @@ from fa_numba.tensor_core.fragments import (
     make_bend_tile,
     make_fragment_functions,
     make_mask_tile,
-    make_online_softmax,
     make_store_tile,
 )
+from fa_numba.tensor_core.lazy_softmax import make_lazy_softmax_parts
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -110,7 +110,7 @@ def make_flash_attn_persistent(
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     clear, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
-    online_softmax = make_online_softmax(BLOCK_N, ALIBI)
+    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
@@ -203,7 +203,7 @@ def make_flash_attn_persistent(
             """
             s, p, acc, m_i, l_i, alpha, offset = registers
             k_tile, k_full, v_tile, v_full = rings
-            slope, scale, unit = bend
+            slope, scale = bend
             next_stage, next_parity = after(stage, parity)
             k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
             v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
@@ -218,19 +218,22 @@ def make_flash_attn_persistent(
             wgmma_wait(1, s, S_LENGTH)
             if lane == 0:
                 mbarrier_arrive(k_full + EMPTY + next_stage * BARRIER)
-            if not OVERLAP:
-                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-            bend_tile(s, offset, n_start, position, slope, scale, lane)
+            if ALIBI:
+                bend_tile(s, offset, n_start, position, slope, scale, lane)
             if EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane)
-            online_softmax(s, offset, m_i, l_i, alpha, unit)  # while P V runs, if OVERLAP
+            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
+            if not OVERLAP:
+                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
+            exponentiate(s, offset, m_i, l_i, small, scale)  # while P V runs, if OVERLAP
             if OVERLAP:
                 # This wait could come later. Its loop keeps the compiler from moving the next one
                 # up, before the softmax, which would then not be beside P V.
                 wait(v_full + next_stage * BARRIER, next_parity)
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
             pack_p(s, p)
-            rescale(acc, alpha)  # out <- alpha out
+            if risen:
+                rescale(acc, alpha)  # out <- alpha out
             return next_stage, next_parity
 
         return turn
@@ -359,7 +362,7 @@ def make_flash_attn_persistent(
                 wg_position = int32(m + seqlen_k - seqlen_q)
                 position = int32(wg_position + warp_row + (lane >> 2))
                 slope = alibi_slopes[work[slot, 1]] if ALIBI else float32(0)
-                bend = slope, scale, unit
+                bend = slope, scale
                 q = descriptor(ROW_MAJOR, uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES))
                 clear(acc, m_i, l_i)
 
@@ -381,9 +384,11 @@ def make_flash_attn_persistent(
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(k_empty + stage * BARRIER)
-                bend_tile(s, offset, n_start, position, slope, scale, lane)
+                if ALIBI:
+                    bend_tile(s, offset, n_start, position, slope, scale, lane)
                 mask_tile(s, n_start, position, seqlen_k, lane)
-                online_softmax(s, offset, m_i, l_i, alpha, unit)
+                _, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
+                exponentiate(s, offset, m_i, l_i, small, scale)
                 pack_p(s, p)
 
                 n_start = int32(n_start + BLOCK_N)

@@ -6,7 +6,7 @@ the row's maximum by up to LAZY powers of 2. That the maximum rises further is r
 tiles nothing is rescaled, and the four lanes that share a row need not know of each other's scores:
 the warp votes.
 
-Arrays are those of `fragments`, with M_TILES times 16 rows in front.
+Arrays are those of `fragments`; for `make_lazy_softmax` with M_TILES times 16 rows in front.
 """
 
 import functools
@@ -14,10 +14,22 @@ import functools
 import numpy as np
 from numba import cuda, float32
 
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.fragments import FULL_WARP, fragment_function, over_quad_max
+from fa_numba.tensor_core.convert import exp2, max3_bits
+from fa_numba.tensor_core.fragments import (
+    FULL_WARP,
+    LOG2_E,
+    MASKED,
+    NO_KEY,
+    SMALL,
+    TANH,
+    fragment_function,
+    over_quad_max,
+)
 
 LAZY = np.float32(8)  # P up to 256
+# A softcap from which on the polynomial of tanh will do for scores far below the maximum too: it
+# falls faster than tanh, and what it is off, P is no more than 2e-4 off.
+LEAST_CAP = 10
 
 
 @functools.cache
@@ -64,3 +76,103 @@ def make_lazy_softmax(M_TILES, BLOCK_N, OUT_COLS, OFFSET=False):
                 l_i[i, h] += l_ij
 
     return lazy_softmax
+
+
+@functools.cache
+def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
+    """The online softmax of a warp's 16 rows in two parts, for a kernel whose P V still runs.
+
+    The exponents take softcap in: tanh is monotone, so the maximum is taken of the scores as they
+    are. Only with ALIBI too `make_bend_tile` has capped them before.
+
+    Returns
+    -------
+    raise_maximum(s, offset, m_i, l_i, alpha, scale)
+        Has m_i risen? Then l_i is brought to it, and acc must be, by alpha. And: are the scores
+        small enough for the polynomial of `make_cap_tile`? Both are the same for the whole warp.
+    exponentiate(s, offset, m_i, l_i, small, scale)
+        s becomes P = 2^(score − m_i), and l_i takes it in. With ALIBI the scores of this lane's
+        row h are s + offset[h]; without, offset is not looked at.
+    """
+    S8 = BLOCK_N // 8
+    CAPPED, UNIT = SOFTCAP > 0, np.float32(SOFTCAP * LOG2_E)
+    BENT = CAPPED and not ALIBI
+    POLYNOMIAL = SOFTCAP >= LEAST_CAP
+    BITS = not ALIBI  # with it the maximum often rises, and would be taken twice
+
+    @fragment_function()
+    def unit_of(scale):
+        return UNIT if CAPPED else scale
+
+    @fragment_function()
+    def largest(s, h):
+        x = MASKED
+        for j in range(S8):
+            x = max(x, max(s[j, 2 * h], s[j, 2 * h + 1]))
+        return x
+
+    @fragment_function()
+    def largest_bits(s, h):
+        """The same in half the instructions, if it is not below 0; else something below 0."""
+        x, y = s[0, 2 * h], s[1, 2 * h]  # two, so that one need not wait for the other
+        for j in range(0, S8, 2):
+            x = max3_bits(x, s[j, 2 * h], s[j, 2 * h + 1])
+            y = max3_bits(y, s[j + 1, 2 * h], s[j + 1, 2 * h + 1])
+        return max3_bits(x, x, y)
+
+    @fragment_function()
+    def capped(x, scale):
+        twice = scale / UNIT * (float32(2) * LOG2_E)
+        return float32(1) - float32(2) / (exp2(x * twice) + float32(1))
+
+    @fragment_function()
+    def raise_maximum(s, offset, m_i, l_i, alpha, scale):
+        top = cuda.local.array(2, float32)
+        to_angle = scale / UNIT if BENT else float32(1)  # what tanh is taken of
+        stays = True
+        for h in range(2):
+            top[h] = largest_bits(s, h) if BITS else largest(s, h)
+            limit = (m_i[h] - offset[h] if ALIBI else m_i[h]) + LAZY / unit_of(scale)
+            if BENT and POLYNOMIAL:
+                limit = min(limit, SMALL)
+            known = m_i[h] >= float32(0) if BITS else True
+            stays = stays and known and top[h] * to_angle <= limit  # tanh x is at most x
+        if cuda.all_sync(FULL_WARP, stays):
+            return False, POLYNOMIAL
+        small = True
+        for h in range(2):
+            x = over_quad_max(top[h] + offset[h] if ALIBI else largest(s, h))
+            if BENT:
+                small = small and x * to_angle <= SMALL
+                x = capped(x, scale) if x > NO_KEY else NO_KEY
+            m_new = max(m_i[h], x)
+            small = small and m_new >= float32(0)
+            alpha[h] = exp2((m_i[h] - m_new) * unit_of(scale))
+            m_i[h] = m_new
+            l_i[h] *= alpha[h]
+        if BENT and POLYNOMIAL:
+            return True, cuda.all_sync(FULL_WARP, small)
+        return True, False
+
+    @fragment_function()
+    def exponentiate(s, offset, m_i, l_i, small, scale):
+        square = (scale / UNIT) * (scale / UNIT)
+        t0 = TANH[0] * scale
+        t1, t2 = TANH[1] * scale * square, TANH[2] * scale * square * square
+        for h in range(2):
+            shift = (m_i[h] - offset[h] if ALIBI else m_i[h]) * unit_of(scale)
+            l_ij = float32(0)
+            for j in range(S8):
+                for c in range(2):
+                    x = s[j, 2 * h + c]
+                    if not BENT:
+                        p = exp2(x * unit_of(scale) - shift)  # one multiply-add, one exp2
+                    elif small:
+                        p = exp2(x * (t0 + x * x * (t1 + x * x * t2)) - shift)
+                    else:
+                        p = exp2(capped(x, scale) * UNIT - shift) if x > NO_KEY else float32(0)
+                    s[j, 2 * h + c] = p
+                    l_ij += p
+            l_i[h] += l_ij
+
+    return raise_maximum, exponentiate
