@@ -110,6 +110,13 @@ def exp2_kernel(x, y):
 
 
 @cuda.jit
+def max3_bits_kernel(x, y):
+    """Thread i takes the largest of three of x."""
+    i = cuda.threadIdx.x
+    y[i] = convert.max3_bits(x[3 * i], x[3 * i + 1], x[3 * i + 2])
+
+
+@cuda.jit
 def mbarrier_kernel(y):
     """Two phases of a barrier for 64 threads; y: what try_wait says before, between and after."""
     barrier = shared_address(cuda.shared.array(1, uint64))
@@ -280,6 +287,7 @@ KERNELS = {
     "pack f16": (make_pack("float16"), (f32, f32, u32), AMPERE, "F2FP"),
     "pack bf16": (make_pack("bfloat16"), (f32, f32, u32), AMPERE, "F2FP.BF16"),
     "ex2": (exp2_kernel, (f32, f32), AMPERE, "MUFU.EX2"),
+    "max3": (max3_bits_kernel, (f32, f32), HOPPER, "VIMNMX3"),
     "mbarrier": (mbarrier_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "bounded wait": (bounded_wait_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "tma": (make_tma(8, 2), (types.uint64, int32, int32, int32, u8), HOPPER, "UTMALDG.4D"),

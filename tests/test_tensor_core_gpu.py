@@ -126,6 +126,13 @@ def test_exp2_small():
     np.testing.assert_allclose(y, np.exp2(x.astype(np.float64)), rtol=3e-7, atol=1e-37)
 
 
+def test_max3_bits_small():
+    x = np.array([[3, 1, 2], [-1, 0, -2], [-2e30, -1, 1e-9], [-3, -1, -2]], np.float32)
+    y = np.empty(4, np.float32)
+    run(kernels.max3_bits_kernel, 4, x.ravel(), y)
+    np.testing.assert_array_equal(y, np.float32([3, 0, 1e-9, -3]))
+
+
 @needs_hopper
 def test_mbarrier_small():
     y = np.full(192, 9, np.uint32)
