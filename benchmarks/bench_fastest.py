@@ -77,8 +77,8 @@ def cpu_problems():
 
 
 def gpu_gradient_problems():
-    """The same, and deterministic, of the kernels for gradients."""
-    for dtype, head_dim in itertools.product(("float32", "float16"), (64, 128, 256)):
+    """The same, and deterministic, of gradients; but 256 columns, which few of the kernels have."""
+    for dtype, head_dim in itertools.product(("float32", "float16"), (64, 128)):
         heads = WIDTH // head_dim
         for seqlen, causal in itertools.product((128, 1024, 8192), (False, True)):
             for batch in {1, TOKENS // seqlen} if seqlen < 8192 else {TOKENS // seqlen}:

@@ -60,7 +60,8 @@ def test_kernels_stay_in_registers(head_dim, dtype, causal):
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     maps, sizes = 4 * (types.uint64,), 2 * (types.int32,) + 2 * (types.float32,)
     for kernel, args in (
-        (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,))),
+        (make_prepare_rows(head_dim, dtype, True), (x, x, *3 * (rows,), dq_sum)),
+        (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,), types.float32)),
         (
             make_flash_attn_bwd_wgmma(head_dim, causal, dtype),
             (*maps, rows, rows, dq_sum, x, x, *sizes),
@@ -86,10 +87,19 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
     scales = 2 * (types.float32,)
     for kernel, args, spilled in (
         # A few addresses, none of them in the products.
-        (make_flash_attn_bwd_mma, (*4 * (x,), rows, rows, dq_sum, x, x, *scales), 32),
-        (make_dq_mma, (*4 * (x,), rows, rows, x, *scales), 0),
+        (
+            make_flash_attn_bwd_mma(head_dim, causal, dtype, True, False),
+            (*4 * (x,), rows, rows, dq_sum, x, x, *scales),
+            40,
+        ),
+        (
+            make_flash_attn_bwd_mma(head_dim, causal, dtype, False),
+            (*4 * (x,), rows, rows, types.float32, x, x, *scales),
+            40,
+        ),
+        (make_convert_dq(head_dim, dtype, False), (dq_sum, x, types.float32), 0),
+        (make_dq_mma(head_dim, causal, dtype), (*4 * (x,), rows, rows, x, *scales), 0),
     ):
-        kernel = kernel(head_dim, causal, dtype)
         code = compile_kernel(kernel, args, cc=(8, 0))
         assert code.spill_bytes <= spilled and code.local_bytes <= spilled
         assert code.float64_instructions == 0

@@ -8,7 +8,7 @@ dV in the same way.
 import functools
 
 import numpy as np
-from numba import cuda, float32, uint32, uint64
+from numba import cuda, float32, int64, uint32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
@@ -19,13 +19,15 @@ from fa_numba.tensor_core.forward import LOG2_E
 from fa_numba.tensor_core.fragments import FULL_WARP, MASKED, fragment_function
 from fa_numba.tensor_core.ldmatrix import stmatrix_x4
 from fa_numba.tensor_core.ptx import global_address
-from fa_numba.tensor_core.vectors import load_global_x4, load_shared_x2
+from fa_numba.tensor_core.vectors import load_global_x4, load_shared_x2, store_global_x4
 
 BLOCK_N = 128  # keys of a thread block
 ROW_BYTES = 128  # of a tile, which is made of blocks of 64 columns
 # What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
 NOTHING = np.float32(1e30)
+CAPPED_MASKED = np.float32(-1e15)  # for MASKED where a score's square must be a float32
 DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ
+TOKENS_AT_ONCE = 32768  # queries whose heads are worked on together: what they need is in L2 then
 
 
 def padded(head_dim):
@@ -51,13 +53,14 @@ def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
     exponentiate(s, lse_rows, scale, lane)
         s becomes P = 2^(scale s − lse), lse to the base 2.
     differentiate(s, dp, delta_rows, p, ds, lane)
-        dS = P ∘ (dP − delta); P and dS in 16 bits, as A of the next products. With CAPPED times
-        what ds held, in float16: the derivative of a capped score.
+        dS = P ∘ (dP − delta); P and dS in 16 bits, as A of the next products. With CAPPED p is
+        there already, and s holds P times the derivative of a capped score.
     store_ds(ds, rows, lane)
         A warp's 16 rows of dSᵀ to shared memory, as stmatrix and the swizzle have it.
     """
     M8, M16 = BLOCK_M // 8, BLOCK_M // 16
     BLOCK_BYTES = BLOCK_N * ROW_BYTES  # of 64 queries
+    HIDDEN = CAPPED_MASKED if CAPPED else MASKED
 
     @fragment_function()
     def mask(s, h, first_seen, lane):
@@ -65,7 +68,7 @@ def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
         for j in range(M8):
             for c in range(2):
                 if 8 * j + c < first:
-                    s[j, 2 * h + c] = MASKED
+                    s[j, 2 * h + c] = HIDDEN
 
     @fragment_function()
     def exponentiate(s, lse_rows, scale, lane):
@@ -79,17 +82,14 @@ def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
     @fragment_function()
     def differentiate(s, dp, delta_rows, p, ds, lane):
         delta = cuda.local.array(2, float32)
-        factor = cuda.local.array(2, float32)
         for k in range(M16):
             for j in range(2):
                 load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)
                 for h in range(2):
                     p0, p1 = s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1]
                     dp0, dp1 = dp[2 * k + j, 2 * h], dp[2 * k + j, 2 * h + 1]
-                    p[k, 2 * j + h] = pack(p0, p1)
-                    if CAPPED:
-                        vectors.unpack_f16x2(factor, ds[k, 2 * j + h])
-                        p0, p1 = p0 * factor[0], p1 * factor[1]
+                    if not CAPPED:
+                        p[k, 2 * j + h] = pack(p0, p1)
                     ds[k, 2 * j + h] = pack(p0 * (dp0 - delta[0]), p1 * (dp1 - delta[1]))
 
     @fragment_function()
@@ -124,19 +124,22 @@ def make_store_gradient(HEAD_DIM, COLS, pack):
 
 
 @functools.cache
-def make_prepare_rows(HEAD_DIM, DTYPE):
-    """delta, and lse to the base 2; 256 threads, 8 or 16 of them for a row."""
+def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
+    """delta, and lse to the base 2; 256 threads, 8 or 16 of them for a row.
+
+    With CLEAR_DQ dQ's sums become 0; without, dq_sum is not looked at, and may be any scalar.
+    """
     LANES = padded(HEAD_DIM) // 8  # each loads 16 bytes of the row
     ROWS = 256 // LANES
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
 
     @cuda.jit(fastmath=True)
-    def prepare_rows(dout, out, lse, lse_2, delta):
+    def prepare_rows(dout, out, lse, lse_2, delta, dq_sum):
         """delta = rowsum(dout ∘ out), and what e^(S − lse) = 2^(S log2 e − lse_2) needs.
 
         grid      (⌈padded rows / ROWS⌉, num_heads, batch); 256 threads
         private   8 numbers of dout and of out
-        HBM       dout, out, lse, lse_2, delta once
+        HBM       dout, out, lse, lse_2, delta once; so many rows of dq_sum
         paper     FlashAttention-2, Algorithm 2, line 4
         budget    40 registers
         """
@@ -144,9 +147,18 @@ def make_prepare_rows(HEAD_DIM, DTYPE):
         b = cuda.local.array(4, uint32)
         x = cuda.local.array(2, float32)
         y = cuda.local.array(2, float32)
+        x4 = cuda.local.array(4, float32)
         tid = cuda.threadIdx.x
         m, lane = cuda.blockIdx.x * ROWS + tid // LANES, tid % LANES
         head, batch = cuda.blockIdx.y, cuda.blockIdx.z
+
+        if CLEAR_DQ:
+            for i in range(4):
+                x4[i] = float32(0)
+            row = uint64(cuda.blockIdx.x * ROWS * (8 * LANES) * 4)
+            for i in range(2):
+                at = row + uint64(4096 * i + 16 * tid)
+                store_global_x4(global_address(dq_sum[batch, head]) + at, x4)
 
         total = float32(0)
         if m < out.shape[1] and 8 * lane < HEAD_DIM:
@@ -175,41 +187,61 @@ def make_prepare_rows(HEAD_DIM, DTYPE):
 def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
     """dQ from the order of the registers and float32 to its own; 256 threads.
 
-    QUADS: a thread has added four numbers at a time; else one, beside those of its neighbours.
+    dq_sum holds tiles of queries in blocks of 64 × 64, a block as the accumulators of 128 threads:
+    the j-th 8 columns are 512 numbers, of which thread t added x[4 t] to x[4 t + 3] at once, or
+    with QUADS=False x[t], x[t + 128], ..., one beside those of its neighbours.
     """
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
-    store_gradient = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
+    # Bytes that the four lanes of a row have; from one lane to the next, or to the next register.
+    QUAD, STEP = (64, 16) if QUADS else (16, 512)
+    pack = forward.pack_of(DTYPE)
+    SHAPE = (4, 4)
 
     @cuda.jit(fastmath=True)
     def convert_dq(dq_sum, dq, softmax_scale):
-        """A thread rounds what the thread of its number in any other kernel's block has added.
+        """A thread rounds 8 columns of two rows at a time, what four lanes have added.
 
-        grid      (num_m_tiles, num_heads, batch); 256 threads
-        private   acc (8, 4)
+        grid      (num_m_tiles, num_heads, batch); 256 threads, 128 for a block of 64 × 64
+        private   x (4, 4), two (4,)
         HBM       dq_sum, dq once
         budget    64 registers
         """
-        acc = cuda.local.array((8, 4), float32)
+        x = cuda.local.array(SHAPE, float32)  # lanes and registers, or registers and lanes
+        two = cuda.local.array(4, uint32)
         tid = cuda.threadIdx.x
-        lane, warpgroup = tid & 31, tid >> 7
+        block, j = tid >> 7, tid & 7
         m_tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
-        address = global_address(dq_sum[b, head, m_tile])
-        if QUADS:
-            address += uint64(warpgroup * DQ_BYTES + (tid & 127) * 16)
-            for j in range(8):
-                load_global_x4(acc[j], address + uint64(2048 * j))
-        else:
-            first = warpgroup * (DQ_BYTES // 4) + (tid & 127)
-            for j in range(8):
-                for r in range(4):
-                    acc[j, r] = dq_sum[b, head, m_tile, first + 128 * (4 * j + r)]
-        m = m_tile * BLOCK_M + ((tid >> 5) & 3) * 16 + (lane >> 2)
-        if COLS == 64:  # the second warpgroup has the lower rows
-            store_gradient(acc, dq, b, m + 64 * warpgroup, head, 0, lane, softmax_scale)
-        else:  # the right columns
-            store_gradient(acc, dq, b, m, head, 64 * warpgroup, lane, softmax_scale)
+        source = global_address(dq_sum[b, head, m_tile]) + uint64(block * DQ_BYTES + 2048 * j)
+        # The second block has the right columns, or the lower rows.
+        d = 8 * j + (64 * block if COLS == 128 else 0)
+        m_start = m_tile * BLOCK_M + (0 if COLS == 128 else 64 * block)
+        for i in range(2):
+            quad = 16 * i + ((tid & 127) >> 3)  # the four lanes of a row
+            for n in range(4):
+                load_global_x4(x[n], source + uint64(QUAD * quad + STEP * n))
+            for h in range(2):
+                m = m_start + 16 * (quad >> 3) + 8 * h + (quad & 7)
+                for n in range(4):
+                    x0 = x[n, 2 * h] if QUADS else x[2 * h, n]
+                    x1 = x[n, 2 * h + 1] if QUADS else x[2 * h + 1, n]
+                    two[n] = pack(x0 * softmax_scale, x1 * softmax_scale)
+                if m < dq.shape[1] and d < HEAD_DIM:
+                    store_global_x4(global_address(dq[b, m, head]) + uint64(2 * d), two)
 
     return convert_dq
+
+
+@cuda.jit(device=True, forceinline=True)
+def tile_and_head(num_tiles, num_kv_heads):
+    """What this thread block of `grid_of_keys` works on: (tile of keys, head of K and V, batch).
+
+    The first tiles of all heads at work come first. Under a causal mask they are seen by the most
+    queries: the longest blocks begin first, and the shortest ones end together.
+    """
+    at_once = uint32(cuda.gridDim.x) // uint32(num_tiles)
+    of_all = uint32(cuda.blockIdx.y) * at_once + uint32(cuda.blockIdx.x) % at_once
+    heads = uint32(num_kv_heads)
+    return int64(uint32(cuda.blockIdx.x) // at_once), int64(of_all % heads), int64(of_all // heads)
 
 
 def check(
@@ -233,7 +265,7 @@ def check(
     return softmax_scale, checks.check_flag("deterministic", deterministic)
 
 
-def prepare(dout, q, k, v, out, lse):
+def prepare(dout, q, k, v, out, lse, add_dq=True):
     """Allocate the gradients, and compute what a row needs beside Q and dout.
 
     Returns
@@ -241,28 +273,26 @@ def prepare(dout, q, k, v, out, lse):
     gradients : dq, dk, dv
     rows : lse_2, delta
         Up to the end of the last tile, so that copies find them.
+    dq_sum : array, or with add_dq=False a scalar
+        0.
     """
     batch, seqlen_q, num_heads, head_dim = q.shape
     gradients = [arrays.empty(q, x.shape, x.dtype) for x in (q, k, v)]
-    block_m = tile_rows(head_dim)
-    num_rows = ceil_div(seqlen_q, block_m) * block_m
+    num_rows = ceil_div(seqlen_q, tile_rows(head_dim)) * tile_rows(head_dim)
     rows = [arrays.empty(q, (batch, num_heads, num_rows)) for _ in range(2)]
+    dq_sum = empty_sums(q) if add_dq else np.float32(0)
     grid = (ceil_div(num_rows, 256 // (padded(head_dim) // 8)), num_heads, batch)
-    kernel = make_prepare_rows(head_dim, arrays.dtype_name(q))
-    arrays.launch(kernel, grid, (256,), dout, out, lse, *rows)
-    return gradients, rows
+    kernel = make_prepare_rows(head_dim, arrays.dtype_name(q), add_dq)
+    arrays.launch(kernel, grid, (256,), dout, out, lse, *rows, dq_sum)
+    return gradients, rows, dq_sum
 
 
-def sums_shape(q):
+def empty_sums(q):
     """Of dQ in float32, in the order of the registers: numbers of a tile come last."""
     batch, seqlen_q, num_heads, head_dim = q.shape
     block_m = tile_rows(head_dim)
-    return batch, num_heads, ceil_div(seqlen_q, block_m), block_m * padded(head_dim)
-
-
-def sums(q, added=True):
-    """dQ's sums, 0 at first; where nothing is added something in their place."""
-    return arrays.full(q, sums_shape(q) if added else (1, 1, 1, 1), 0)
+    m_tiles = ceil_div(seqlen_q, block_m)
+    return arrays.empty(q, (batch, num_heads, m_tiles, block_m * padded(head_dim)))
 
 
 def convert(dq_sum, dq, softmax_scale, quads=True):
@@ -270,3 +300,11 @@ def convert(dq_sum, dq, softmax_scale, quads=True):
     batch, num_heads, m_tiles, _ = dq_sum.shape
     kernel = make_convert_dq(dq.shape[3], arrays.dtype_name(dq), quads)
     arrays.launch(kernel, (m_tiles, num_heads, batch), (256,), dq_sum, dq, softmax_scale)
+
+
+def grid_of_keys(q, k):
+    """Thread blocks, of which each owns BLOCK_N keys of a head; see `tile_and_head`."""
+    batch, seqlen_k, num_kv_heads, _ = k.shape
+    heads, tokens = batch * num_kv_heads, q.shape[1] * (q.shape[2] // num_kv_heads)
+    at_once = max(1, min(heads, TOKENS_AT_ONCE // max(1, tokens)))
+    return ceil_div(seqlen_k, BLOCK_N) * at_once, ceil_div(heads, at_once)

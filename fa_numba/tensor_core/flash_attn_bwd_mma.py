@@ -37,24 +37,28 @@ from fa_numba.kernels import masks
 from fa_numba.tensor_core import backward, forward
 from fa_numba.tensor_core.backward import (
     BLOCK_N,
+    DQ_BYTES,
     NOTHING,
     ROW_BYTES,
     make_gradient_functions,
     make_store_gradient,
     padded,
+    tile_and_head,
     tile_rows,
 )
+from fa_numba.tensor_core.barriers import named_barrier_sync
 from fa_numba.tensor_core.convert import exp2
 from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.forward import AMPERE, LOG2_E
 from fa_numba.tensor_core.fragments import make_fragment_functions
 from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.vectors import atomic_add, store_shared_b32
+from fa_numba.tensor_core.vectors import atomic_add, atomic_add_x4, store_shared_b32
 
 THREADS = 256
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
 DQ_BLOCK_M, DQ_BLOCK_N = 128, 64  # where dQ has a kernel of its own
+RED_X4 = (9, 0)  # from here on four numbers can be added by one instruction
 STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
 
 
@@ -103,8 +107,6 @@ def make_products(COLS, BLOCK_M, DTYPE):
         BLOCK_M rows of a tile of as many.
     multiply_registers(d, a, b_rows, lane)
         d += A B, A (16, BLOCK_M) in registers, B (BLOCK_M, COLS) with its rows those of the sum.
-    multiply_columns(d, a_columns, a_chunk, b_columns, lane)
-        d = Aᵀ B over BLOCK_N rows: A 16 columns of a block of 64, from chunk a_chunk on, B a block.
     """
     M16, D16 = BLOCK_M // 16, COLS // 16
     mma = forward.mma_of(DTYPE)
@@ -144,26 +146,7 @@ def make_products(COLS, BLOCK_M, DTYPE):
                 mma(d[2 * j], a[k], b[0])
                 mma(d[2 * j + 1], a[k], b[1])
 
-    @cuda.jit(device=True, forceinline=True)
-    def multiply_columns(d, a_columns, a_chunk, b_columns, lane):
-        a = cuda.local.array(4, uint32)
-        b = cuda.local.array((2, 2), uint32)
-        a_row = a_columns + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
-        a_row += (a_chunk + ((lane >> 3) & 1) ^ (lane & 7)) << 4
-        b_row = b_columns + (lane & 15) * ROW_BYTES
-        lane_chunk = (lane >> 4) ^ (lane & 7)
-        for j in range(8):
-            for r in range(4):
-                d[j, r] = float32(0)
-        for k in range(BLOCK_N // 16):
-            ldmatrix_x4_trans(a, a_row + k * 16 * ROW_BYTES)
-            for j in range(4):
-                rows = b_row + k * 16 * ROW_BYTES
-                ldmatrix_x4_trans(b, chunk_address(rows, BLOCK_N, 2 * j, lane_chunk))
-                mma(d[2 * j], a, b[0])
-                mma(d[2 * j + 1], a, b[1])
-
-    return multiply_rows, multiply_registers, multiply_columns
+    return multiply_rows, multiply_registers
 
 
 @functools.cache
@@ -182,6 +165,8 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
         its columns, from chunk b_chunk on.
     multiply_shared(d, a_rows, a_chunk, b_rows, b_chunk, lane)
         The same with A in a tile of BLOCK_N rows, from chunk a_chunk on.
+    multiply_columns(d, a_columns, a_chunk, b_columns, b_chunk, lane)
+        d = Aᵀ B over BLOCK_N rows: of each 32 columns of a block of 64, from a chunk on.
     """
     M16, D16, HALF_D16 = BLOCK_M // 32, COLS // 16, COLS // 32
     A_BLOCK, B_BLOCK = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES
@@ -241,14 +226,35 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
                     mma(d[i, 2 * j], a[k & 1, i], b[j & 1, 0])
                     mma(d[i, 2 * j + 1], a[k & 1, i], b[j & 1, 1])
 
-    return multiply_rows, multiply_registers, multiply_shared
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_columns(d, a_columns, a_chunk, b_columns, b_chunk, lane):
+        a = cuda.local.array((2, 2, 4), uint32)
+        b = cuda.local.array((2, 2, 2), uint32)
+        a_row = a_columns + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
+        a_row += ((a_chunk + ((lane >> 3) & 1)) ^ (lane & 7)) << 4
+        b_row = place(b_columns, 0, b_chunk, lane)
+        for i in range(2):
+            for j in range(4):
+                for r in range(4):
+                    d[i, j, r] = float32(0)
+        for k in range(BLOCK_N // 16):
+            for i in range(2):
+                ldmatrix_x4_trans(a[k & 1, i], (a_row ^ (i << 5)) + k * 16 * ROW_BYTES)
+            for j in range(2):
+                ldmatrix_x4_trans(b[j & 1], (b_row ^ (j << 5)) + k * 16 * ROW_BYTES)
+                for i in range(2):
+                    mma(d[i, 2 * j], a[k & 1, i], b[j & 1, 0])
+                    mma(d[i, 2 * j + 1], a[k & 1, i], b[j & 1, 1])
+
+    return multiply_rows, multiply_registers, multiply_shared, multiply_columns
 
 
 @functools.cache
-def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
+def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
-    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ, dK and dV alone.
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ, dK and dV alone,
+    and dq_sum is not looked at. With RED_X4 dQ is added four numbers at a time.
     """
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     NUM_BLOCKS = COLS // 64
@@ -256,14 +262,13 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
     P_BYTES = BLOCK_M // 64 * KV_BLOCK  # Pᵀ, and dSᵀ: their rows are keys, their columns queries
     LSE_BYTES = BLOCK_M * 4  # of lse, and of delta
-    # Of dQ four warps have half of the columns, K's, or half of the rows, dSᵀ's columns.
-    K_HALF, DS_HALF = (KV_BLOCK, 0) if COLS == 128 else (0, KV_BLOCK)
+    DQ_ROWS = BLOCK_M // 32  # warps that share columns of dQ: each has 32 rows of it, 32 columns
+    LANE_STEP, DQ_STEP = (16, 512) if RED_X4 else (4, 128)  # bytes of dq_sum
     M_HALF, D_HALF = BLOCK_M // 2, COLS // 2  # a warp's queries of Sᵀ, its columns of dK and dV
     S_SHAPE, P_SHAPE = (2, M_HALF // 8, 4), (2, M_HALF // 16, 4)
-    OUT_SHAPE, DQ_SHAPE = (2, D_HALF // 8, 4), (8, 4)
+    OUT_SHAPE, DQ_SHAPE = (2, D_HALF // 8, 4), (2, 4, 4)
     pack = forward.pack_of(DTYPE)
-    by_rows, by_registers, by_shared = make_pair_products(COLS, BLOCK_M, DTYPE)
-    _, _, by_columns = make_products(COLS, BLOCK_M, DTYPE)
+    by_rows, by_registers, by_shared, by_columns = make_pair_products(COLS, BLOCK_M, DTYPE)
     mask, exponentiate, differentiate, _ = make_gradient_functions(M_HALF, pack)
     store_gradient = make_store_gradient(HEAD_DIM, D_HALF, pack)
     first_query, _, _ = masks.make_bounds_of_keys(CAUSAL, (-1, -1))
@@ -286,13 +291,13 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     ):
         """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
 
-        grid      (num_n_tiles, num_kv_heads, batch); 256 threads, two warps have 32 keys
+        grid      `backward.grid_of_keys`; 256 threads, two warps have 32 keys
         shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM);
                   ds_tile, p_tile (BLOCK_N, BLOCK_M), keys by queries; in blocks of 64 columns,
                   swizzled;
                   lse_rows, delta_rows (STAGES, BLOCK_M)
         private   s, dp (2, BLOCK_M / 16, 4), p, ds (2, BLOCK_M / 32, 4); dk_acc, dv_acc
-                  (2, HEAD_DIM / 16, 4); dq (8, 4), fragments
+                  (2, HEAD_DIM / 16, 4); dq (2, 4, 4), fragments
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys; to dQ as often
         paper     FlashAttention-2, Algorithm 2
         budget    255 registers, one thread block per SM
@@ -317,9 +322,11 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
 
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, tid >> 5
-        n_start = cuda.blockIdx.x * BLOCK_N  # the first keys are seen by the most queries
-        kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        n_tile, kv_head, b = tile_and_head((seqlen_k + BLOCK_N - 1) // BLOCK_N, k.shape[2])
+        if b >= k.shape[0]:
+            return
+        n_start = n_tile * BLOCK_N
         group_size = q.shape[2] // k.shape[2]
         shift = seqlen_q - seqlen_k  # from a key's number to its place among the queries
         first_tile = first_query(n_start + shift) // BLOCK_M
@@ -332,7 +339,12 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
         m_chunk, other_chunk = half * (M_HALF // 8), (half ^ 1) * (M_HALF // 8)
         d_chunk = half * (D_HALF // 8)
         half_rows = warp_rows + (m_chunk >> 3) * KV_BLOCK  # of Pᵀ and dSᵀ
-        dq_offset = uint64(half * 16384 + (tid & 127) * 4)
+        dq_row, dq_col = warp % DQ_ROWS, warp // DQ_ROWS  # this warp's part of dQ
+        ds_columns = ds_tile + (dq_row >> 1) * KV_BLOCK
+        k_columns = k_tile + (dq_col >> 1) * KV_BLOCK
+        # In dq_sum, as `make_convert_dq` has it: block, 8 columns, 16 rows, lane.
+        dq_offset = ((dq_row >> 1) + (dq_col >> 1)) * DQ_BYTES
+        dq_offset += 8192 * (dq_col & 1) + 2 * DQ_STEP * (dq_row & 1) + lane * LANE_STEP
 
         # What this thread copies: one chunk of 16 bytes in every 32nd row of each block.
         row, chunk = tid >> 3, tid & 7
@@ -390,18 +402,24 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
                     store_half(ds[i], ds_tile + rows, m_chunk & 7, lane)
                 by_registers(dv_acc, p, dout_rows + m_rows, d_chunk, lane)  # dV += Pᵀ dout  line 12
                 by_registers(dk_acc, ds, q_rows + m_rows, d_chunk, lane)  # dK += dSᵀ Q  line 16
-                cuda.syncthreads()  # p_tile and ds_tile are complete: safe to read
+                named_barrier_sync(1 + (warp & 3), 64)  # the pair's rows are complete
                 rows, first = dout_rows + other_rows, other_chunk
                 by_shared(dv_acc, p_tile + warp_rows, first, rows, d_chunk, lane)
                 rows = q_rows + other_rows
                 by_shared(dk_acc, ds_tile + warp_rows, first, rows, d_chunk, lane)
                 if ADD_DQ:
-                    ds_columns, k_columns = ds_tile + half * DS_HALF, k_tile + half * K_HALF
-                    by_columns(dq, ds_columns, 2 * (warp & 3), k_columns, lane)  # dQ  line 15
-                    address = global_address(dq_sum[b, head, m_tile]) + dq_offset
-                    for j in range(8):
-                        for r in range(4):
-                            atomic_add(address + uint64((4 * j + r) * 512), dq[j, r])
+                    cuda.syncthreads()  # ds_tile is complete: safe to read
+                    first, k_first = 4 * (dq_row & 1), 4 * (dq_col & 1)
+                    by_columns(dq, ds_columns, first, k_columns, k_first, lane)  # dQ  line 15
+                    address = global_address(dq_sum[b, head, m_tile]) + uint64(dq_offset)
+                    for i in range(2):
+                        for j in range(4):
+                            at = address + uint64(2048 * j + DQ_STEP * i)
+                            if RED_X4:
+                                atomic_add_x4(at, dq[i, j])
+                            else:
+                                for r in range(4):
+                                    atomic_add(at + uint64(512 * r), dq[i, j, r])
             head, m_tile, stage = next_head, next_tile, stage ^ 1
             next_tile += 1
             if next_tile == num_m_tiles:
@@ -426,7 +444,7 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
     S_SHAPE, DS_SHAPE = (DQ_BLOCK_N // 8, 4), (DQ_BLOCK_N // 16, 4)
     OUT_SHAPE = (COLS // 8, 4)
     pack = forward.pack_of(DTYPE)
-    by_rows, by_registers, _ = make_products(COLS, DQ_BLOCK_N, DTYPE)
+    by_rows, by_registers = make_products(COLS, DQ_BLOCK_N, DTYPE)
     _, mask, _, _, _ = make_fragment_functions(DQ_BLOCK_N, COLS, pack)
     store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
     _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
@@ -545,17 +563,15 @@ def flash_attn_bwd_mma(
     scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic, AMPERE)
     causal = checks.check_causal(causal)
     batch, seqlen_q, num_heads, head_dim = q.shape
-    seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, size, block = arrays.dtype_name(q), shared_bytes(head_dim), (THREADS,)
     checks.check_shared_bytes(name, q, size)
-    (dq, dk, dv), rows = backward.prepare(*inputs)
+    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, add_dq=not deterministic)
     scales = np.float32(scale * LOG2_E), scale
 
-    dq_sum = backward.sums(q, not deterministic)
     args = dout, q, k, v, *rows, dq_sum, dk, dv, *scales
-    kernel = make_flash_attn_bwd_mma(head_dim, causal, dtype, not deterministic)
-    grid = ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch
-    arrays.launch(kernel, grid, block, *args, shared_bytes=size)
+    quads = arrays.compute_capability(q) >= RED_X4
+    kernel = make_flash_attn_bwd_mma(head_dim, causal, dtype, not deterministic, quads)
+    arrays.launch(kernel, backward.grid_of_keys(q, k), block, *args, shared_bytes=size)
 
     if deterministic:
         args = dout, q, k, v, *rows, dq, *scales
@@ -563,5 +579,5 @@ def flash_attn_bwd_mma(
         grid = ceil_div(seqlen_q, DQ_BLOCK_M), num_heads, batch
         arrays.launch(kernel, grid, block, *args, shared_bytes=size)
     else:
-        backward.convert(dq_sum, dq, scale, quads=False)
+        backward.convert(dq_sum, dq, scale, quads)
     return dq, dk, dv

@@ -13,9 +13,9 @@ the next keys begin.
 
 Each tile of keys makes a part of every dQ that sees it. How the parts come together:
 
-"added"     as there: a kernel before sets sums to 0, each part is added atomically, a kernel after
-            rounds. Under a causal mask long and short tiles of keys come in pairs, so that every
-            thread block has the same work without asking for it.
+"added"     as there: the kernel before sets sums to 0, each part is added atomically, a kernel
+            after rounds. Under a causal mask long and short tiles of keys come in pairs, so that
+            every thread block has the same work without asking for it.
 "turns"     neither kernel: the first part stores, the next ones add, the last one adds what is
             there and rounds. Which one a part is, a counter in HBM says: a warp of its own asks it,
             and waits until the part's turn has come. That costs more for each tile, and saves two
@@ -44,6 +44,7 @@ from fa_numba.kernels import masks
 from fa_numba.tensor_core import backward, forward, mbarrier, wgmma
 from fa_numba.tensor_core.backward import (
     BLOCK_N,
+    CAPPED_MASKED,
     DQ_BYTES,
     make_gradient_functions,
     make_store_gradient,
@@ -56,6 +57,7 @@ from fa_numba.tensor_core.barriers import (
     setmaxnreg_dec,
     setmaxnreg_inc,
 )
+from fa_numba.tensor_core.convert import exp2
 from fa_numba.tensor_core.counters import counter_acquire, counter_release, counter_take
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
     CONSUMER_REGISTERS,
@@ -87,6 +89,7 @@ from fa_numba.tensor_core.vectors import (
     atomic_add_x4,
     bulk_load,
     load_global_x4_relaxed,
+    load_shared_x2,
     store_global_x4_relaxed,
 )
 from fa_numba.tensor_core.wgmma import (
@@ -104,6 +107,7 @@ SLOTS = 2  # of K: the next keys are there before these are done
 N_SHIFT = BLOCK_N.bit_length() - 1
 ADDED, TURNS, ORDERED = "added", "turns", "ordered"  # how the parts of dQ come together
 TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # of the bytes of a tile's sums
+ONE, LOG2E = np.float32(1), np.float32(LOG2_E)
 NEW, DONE = 1, 2  # bits: the first part of a tile of dQ, the last one
 
 
@@ -133,18 +137,21 @@ def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
     Returns
     -------
     unit_of(scale)
-        What one of s is worth in powers of 2, after `bend`.
-    bend(s, factor, m_start, position, slope, scale, lane)
-        Softcap, then ALiBi. `factor`, as A of a product, becomes the derivative of a capped score.
+        What one of s is worth in powers of 2, after `cap`.
+    cap(s, scale)
+        Softcap.
     mask_tile(s, m_start, position, seqlen_q, lane)
         What no query sees, or not this one, becomes MASKED.
+    exponentiate(s, p, lse_rows, m_start, position, slope, unit, lane)
+        s becomes P = 2^(unit s − lse), lse to the base 2, less what ALiBi takes. With a softcap p
+        becomes P in 16 bits, as A of a product, and s P times the derivative of a capped score.
     """
-    M8, M16 = BLOCK_M // 8, BLOCK_M // 16
-    CAPPED, UNIT = SOFTCAP > 0, np.float32(SOFTCAP * LOG2_E)
+    M8, UNIT = BLOCK_M // 8, np.float32(SOFTCAP * LOG2_E)
+    CAPPED, HIDDEN = (True, CAPPED_MASKED) if SOFTCAP > 0 else (False, MASKED)
     left, right = WINDOW
     LEFT, ONE_SIDED = left >= 0, CAUSAL or right == 0
     first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
-    mask, *_ = make_gradient_functions(BLOCK_M, pack)
+    mask, *_ = make_gradient_functions(BLOCK_M, pack, CAPPED)
     cap_tile = make_cap_tile(BLOCK_M)
 
     @fragment_function()
@@ -152,23 +159,9 @@ def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
         return UNIT if CAPPED else scale
 
     @fragment_function()
-    def bend(s, factor, m_start, position, slope, scale, lane):
+    def cap(s, scale):
         if CAPPED:
             cap_tile(s, scale / UNIT)
-            for k in range(M16):
-                for j in range(2):
-                    for h in range(2):
-                        t0, t1 = s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1]
-                        one = float32(1)
-                        factor[k, 2 * j + h] = pack(one - t0 * t0, one - t1 * t1)
-        if ALIBI:
-            slope *= float32(LOG2_E) / unit_of(scale)
-            for h in range(2):
-                distance = float32(m_start + 2 * (lane & 3) - position - 8 * h)
-                for j in range(M8):
-                    for c in range(2):
-                        away = distance + float32(8 * j + c)
-                        s[j, 2 * h + c] -= slope * (away if ONE_SIDED else abs(away))
 
     @fragment_function()
     def mask_tile(s, m_start, position, seqlen_q, lane):
@@ -184,9 +177,29 @@ def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
                 for j in range(M8):
                     for c in range(2):
                         if 8 * j + c >= end:
-                            s[j, 2 * h + c] = MASKED
+                            s[j, 2 * h + c] = HIDDEN
 
-    return unit_of, bend, mask_tile
+    @fragment_function()
+    def exponentiate(s, p, lse_rows, m_start, position, slope, unit, lane):
+        shift = cuda.local.array(2, float32)
+        e = cuda.local.array(2, float32)
+        first = m_start + 2 * (lane & 3) - position  # distance of this lane's first score
+        for j in range(M8):
+            load_shared_x2(shift, lse_rows + (lane & 3) * 8 + 32 * j)
+            for h in range(2):
+                for c in range(2):
+                    x = s[j, 2 * h + c]
+                    if ALIBI:
+                        away = float32(first - 8 * h) + float32(8 * j + c)
+                        away = away if ONE_SIDED else abs(away)
+                        e[c] = exp2(x * unit - (shift[c] + slope * LOG2E * away))
+                    else:
+                        e[c] = exp2(x * unit - shift[c])
+                    s[j, 2 * h + c] = e[c] * (ONE - x * x) if CAPPED else e[c]
+                if CAPPED:
+                    p[j // 2, 2 * (j & 1) + h] = pack(e[0], e[1])
+
+    return unit_of, cap, mask_tile, exponentiate
 
 
 @functools.cache
@@ -253,9 +266,9 @@ def make_flash_attn_bwd_persistent(
     RING = STAGES * BARRIER
     pack = forward.pack_of(DTYPE)
     by_rows, by_columns, by_registers = products_of(DTYPE)
-    _, exponentiate, differentiate, store_ds = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
-    unit_of, bend, mask_tile = make_score_functions(
-        BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, forward.pack_of("float16")
+    _, _, differentiate, store_ds = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
+    unit_of, cap, mask_tile, exponentiate = make_score_functions(
+        BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack
     )
     store_tile = make_store_tile(COLS, pack)
     store_dq = make_store_gradient(HEAD_DIM, 64, pack)
@@ -565,9 +578,10 @@ def make_flash_attn_bwd_persistent(
                         wgmma_commit()  # dPᵀ = V doutᵀ                               line 13
 
                         wgmma_wait(1, s, S_LENGTH)
-                        bend(s, ds, m_start, position, slope, scale, lane)
+                        cap(s, scale)
                         mask_tile(s, m_start, position, seqlen_q, lane)
-                        exponentiate(s, lse_rows + rows, unit, lane)  # P             line 11
+                        lse = uint32(lse_rows + rows)
+                        exponentiate(s, p, lse, m_start, position, slope, unit, lane)  # P  line 11
                         wgmma_wait(0, dp, S_LENGTH)
                         differentiate(s, dp, delta_rows + rows, p, ds, lane)  # dS    line 14
 
@@ -724,19 +738,18 @@ def flash_attn_bwd_persistent(
     batch, _, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
-    (dq, dk, dv), rows = backward.prepare(*inputs)
+    n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
+    parts = ORDERED if deterministic else parts_of(head_dim, n_tiles, heads, num_sms, mask)
+    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, add_dq=parts == ADDED)
     if seqlen_k == 0:
         return arrays.full(q, q.shape, 0, q.dtype), dk, dv
 
-    n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
-    parts = ORDERED if deterministic else parts_of(head_dim, n_tiles, heads, num_sms, mask)
     if parts == ADDED:
-        dq_sum, counters = backward.sums(q), np.int32(0)
+        counters = np.int32(0)
         units = heads * ceil_div(n_tiles, 2 if paired(*mask[:2]) else 1)
     else:
-        shape = backward.sums_shape(q)
-        dq_sum = arrays.empty(q, shape)
-        counters = arrays.full(q, (1 + math.prod(shape[:3]),), 0, np.int32)
+        dq_sum = backward.empty_sums(q)
+        counters = arrays.full(q, (1 + math.prod(dq_sum.shape[:3]),), 0, np.int32)
         units = heads * n_tiles
     maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
     maps += tensor_map(dout, block_m), tensor_map(dk, 16), tensor_map(dv, 16)

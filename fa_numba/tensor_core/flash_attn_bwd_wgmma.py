@@ -490,10 +490,9 @@ def flash_attn_bwd_wgmma(
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, block_m = arrays.dtype_name(q), tile_rows(head_dim)
-    (dq, dk, dv), rows = backward.prepare(*inputs)
+    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, add_dq=not deterministic)
     sizes = np.int32(num_heads // num_kv_heads), np.float32(scale * LOG2_E), scale
 
-    dq_sum = backward.sums(q, not deterministic)
     maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
     args = *maps, tensor_map(dout, block_m), *rows, dq_sum, dk, dv, np.int32(seqlen_q), *sizes
     kernel = make_flash_attn_bwd_wgmma(head_dim, causal, dtype, not deterministic)
