@@ -111,6 +111,20 @@ def test_softcap_of_any_size_of_scores(rng, scale):
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+@pytest.mark.parametrize("spread", [4.0, 30.0, -5.0])
+@pytest.mark.parametrize("mask", ["none", "causal", "softcap-of-small-scores", "causal-alibi"])
+def test_a_maximum_that_rises(rng, mask, spread, head_dim, dtype):
+    qkv, options = make_inputs(rng, (520, 600, 2, 1, head_dim, dtype), **(MASKS | UNBENT)[mask])
+    if spread < 0:  # all scores are below 0
+        qkv[:2] = (abs(x) for x in qkv[:2])
+    qkv[0] = (qkv[0].astype(np.float32) * spread).astype(qkv[0].dtype)
+    if "alibi_slopes" in options:
+        options["alibi_slopes"] *= np.float32([1, 40])
+    on = {name: on_gpu(x) for name, x in options.items()}
+    assert_right(flash_attn_persistent(*map(on_gpu, qkv), **on), qkv, options)
+
+
 # Lengths of the sequences: queries, keys; num_heads, num_kv_heads, head_dim, dtype.
 MIXED = (128, 1, 0, 300, 17), (128, 0, 5, 129, 400)
 PACKED = [
