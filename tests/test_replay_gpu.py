@@ -29,6 +29,9 @@ from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: 
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # noqa: E402
+from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
+    flash_attn_persistent_varlen,
+)
 from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws  # noqa: E402
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma  # noqa: E402
@@ -64,6 +67,15 @@ def decoding(function, dtype, **options):
     return function, make, options
 
 
+def packed(function, dtype, **options):
+    def make(rng):
+        starts = np.array([0, 70, 200], np.int32), np.array([0, 0, 333], np.int32)
+        shapes = (200, 4, 64), (333, 2, 64), (333, 2, 64)
+        return [*(random(rng, shape, dtype) for shape in shapes), *starts]
+
+    return function, make, options
+
+
 def random(rng, shape, dtype):
     return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
 
@@ -88,6 +100,7 @@ HOPPER = {
     "wgmma": forward(flash_attn_wgmma, "float16", causal=True),
     "ws": forward(flash_attn_ws, "float16"),
     "persistent": forward(flash_attn_persistent, "float16", causal=True),
+    "varlen": packed(flash_attn_persistent_varlen, "float16", causal=True),
     "bwd-wgmma": backward(flash_attn_bwd_wgmma, "float16", deterministic=True),
     "decode-tma": decoding(flash_decode_tma, "float16", num_splits=3),
 }

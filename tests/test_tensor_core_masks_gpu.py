@@ -19,6 +19,7 @@ if cuda.get_current_device().compute_capability[0] != 9:
 from fa_numba import reference  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
+    MAX_SORTED,
     flash_attn_persistent_varlen,
 )
 
@@ -136,7 +137,13 @@ PACKED = [
     ((1000, 3, 70), (1000, 3, 70), 4, 4, 128, "float16"),
 ]
 PACKED_CASES = [(mask, case) for mask in ("none", "causal", "all") for case in PACKED]
-PACKED_CASES += [("causal-all", (*MIXED, 2, 2, 72, "bfloat16"))]
+PACKED_CASES += [
+    ("causal-all", (*MIXED, 2, 2, 72, "bfloat16")),
+    ("causal", (*MIXED, 2, 1, 192, "bfloat16")),
+    ("none", (*MIXED, 2, 2, 256, "float16")),
+    ("causal-all", ((300, 129), (513, 70), 4, 2, 256, "float16")),
+    ("causal", ((200, 130), (4096, 50), 32, 32, 64, "float16")),  # more heads than a section has
+]
 
 
 def make_packed(rng, case, *, alibi=False, **mask):
@@ -193,6 +200,19 @@ def test_a_sequence_of_nan_reaches_no_other(rng, causal):
             np.testing.assert_array_equal(x.get()[others], y.get()[others])
         if not causal and keys.start < keys.stop:
             assert np.isnan(out.get()[rows]).all()
+
+
+def test_more_sequences_than_are_sorted(rng):
+    lengths = (1, 70) * (MAX_SORTED // 2 + 1)
+    (q, k, v, starts, _), _ = make_packed(rng, (lengths, lengths, 2, 1, 64, "float16"))
+    q, k, v = map(on_gpu, (q, k, v))
+    got = flash_attn_persistent_varlen(q, k, v, on_gpu(starts), on_gpu(starts), causal=True)
+    half = len(lengths) // 2
+    for these in (starts[: half + 1], starts[half:]):
+        rows, starts_here = slice(*these[[0, -1]]), on_gpu(these - these[0])
+        some = (x[rows] for x in (q, k, v))
+        want = flash_attn_persistent_varlen(*some, starts_here, starts_here, causal=True)
+        assert (got[0][rows] == want[0]).all() and (got[1][:, rows] == want[1]).all()
 
 
 def test_packed_arrays_may_be_strided_and_torchs(rng):

@@ -25,18 +25,20 @@ PACKED = (
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, causal, window, softcap, alibi",
+    "head_dim, seqlen, causal, window, softcap, alibi",
     [
-        (128, False, (-1, -1), 0.0, False),
-        (64, True, (-1, -1), 0.0, False),
-        (128, False, (100, 50), 30.0, True),
-        (64, True, (511, -1), 30.0, True),
+        (128, 2048, False, (-1, -1), 0.0, False),
+        (64, 2048, True, (-1, -1), 0.0, False),
+        (128, 512, False, (100, 50), 30.0, True),
+        (64, 2048, True, (511, -1), 30.0, True),
+        (192, 2048, False, (-1, -1), 0.0, False),
+        (256, 2048, True, (511, -1), 30.0, True),
     ],
 )
-def test_the_kernel_stays_in_registers(head_dim, causal, window, softcap, alibi):
-    sizes = varlen.tile_sizes(head_dim, softcap)
+def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap, alibi):
+    tiling = varlen.tiling_of(head_dim, 8 * seqlen, 8, causal, softcap)
     kernel = varlen.make_flash_attn_persistent_varlen(
-        head_dim, *sizes, causal, "float16", window, softcap, alibi
+        head_dim, tiling, causal, "float16", window, softcap, alibi
     )
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
     ptx = compile_ptx(kernel, (*PACKED, slopes), cc=CC)
@@ -45,45 +47,44 @@ def test_the_kernel_stays_in_registers(head_dim, causal, window, softcap, alibi)
     assert code.registers <= stated
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in _ptxas(ptx, CC)[0]  # ptxas serialises products, or ignores setmaxnreg
-    assert varlen.shared_bytes(head_dim, *sizes) + code.shared_bytes <= 227 * 1024
+    assert varlen.shared_bytes(head_dim, *tiling[:4]) + code.shared_bytes <= 227 * 1024
 
 
 @pytest.mark.parametrize(
-    "lengths_q, lengths_k",
-    [
-        ((5,), (9,)),
-        ((0, 300, 1, 128, 129, 0), (7, 5, 0, 90, 90, 400)),
-        (tuple(range(0, 390, 3)), tuple(range(390, 0, -3))),
-    ],
+    "lengths", [(9,), (7, 5, 0, 90, 90, 400), (0, 0, 0), tuple(range(390, 0, -3))]
 )
-def test_each_tile_of_queries_is_somebodys_once(lengths_q, lengths_k):
-    batch, num_heads, block_m = len(lengths_q), 3, 128
-    starts = [np.cumsum((0, *lengths), dtype=np.int32) for lengths in (lengths_q, lengths_k)]
-    schedule = np.full(2 * batch + 2, -1, np.int32)
-    threads = varlen.SCHEDULE_THREADS
-    varlen.make_schedule(block_m)[-(-batch // threads), threads](*starts, schedule)
-    order = schedule[batch + 1 : -1]
-    assert sorted(order) == list(range(batch)) and schedule[-1] == 0
-    assert (np.diff(np.array(lengths_k)[order]) <= 0).all()  # the most keys first
-
-    num_units = schedule[batch] * num_heads
-    places, place_of = np.full((num_units, 3), -1, np.int32), varlen.place_of
+def test_sequences_with_the_most_keys_come_first(lengths):
+    batch, num_threads, sort_sequences = len(lengths), 64, varlen.sort_sequences
+    starts, order = np.cumsum((0, *lengths), dtype=np.int32), np.zeros(batch, np.uint16)
 
     @cuda.jit
-    def kernel(schedule, places):
-        unit = cuda.grid(1)
-        if unit < places.shape[0]:
-            b, head, m_tile = place_of(unit, num_heads, batch, schedule)
-            places[unit, 0], places[unit, 1], places[unit, 2] = b, head, m_tile
+    def kernel(starts, order):
+        sort_sequences(starts, batch, order, cuda.threadIdx.x, num_threads)
 
-    kernel[-(-int(num_units) // 128), 128](schedule, places)
+    kernel[1, num_threads](starts, order)
+    want = sorted(range(batch), key=lambda b: -lengths[b])  # which keeps equal ones in their order
+    assert order.tolist() == want
+
+
+@pytest.mark.parametrize("num_m_tiles, num_heads, section", [(1, 1, 1), (5, 8, 3), (7, 4, 4)])
+def test_each_tile_of_each_head_is_one_unit(num_m_tiles, num_heads, section):
+    num_units, head_and_tile = num_m_tiles * num_heads, varlen.head_and_tile
+    places = np.full((num_units, 2), -1, np.int32)
+
+    @cuda.jit
+    def kernel(places):
+        unit = cuda.threadIdx.x
+        head, m_tile = head_and_tile(unit, num_m_tiles, num_heads, section)
+        places[unit, 0], places[unit, 1] = head, m_tile
+
+    kernel[1, num_units](places)
     want = [
-        (b, head, m_tile)
-        for b in range(batch)
-        for head in range(num_heads)
-        for m_tile in range(-(-lengths_q[b] // block_m))
+        (head, m_tile)
+        for first in range(0, num_heads, section)
+        for m_tile in reversed(range(num_m_tiles))
+        for head in range(first, min(first + section, num_heads))
     ]
-    assert sorted(map(tuple, places.tolist())) == want
+    assert places.tolist() == list(map(list, want))
 
 
 X, STARTS = np.ones((5, 4, 64), np.float16), np.array([0, 2, 5], np.int32)

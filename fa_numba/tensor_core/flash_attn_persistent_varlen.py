@@ -4,21 +4,20 @@ flash_attn_persistent         (batch, seqlen, ...)  each sequence as long as the
 flash_attn_persistent_varlen  (num_tokens, ...)     each as long as it is             <- this file
 
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
-tokens cu_seqlens[b] to cu_seqlens[b + 1]. The products and the softmax are those of the neighbour.
-Three things are new.
+tokens cu_seqlens[b] to cu_seqlens[b + 1]. The tiles, the products and the softmax are those of the
+neighbour. Four things are new.
 
-- Tiles are of unequal work, and only the GPU knows the lengths. A small kernel sorts the sequences,
-  those with the most keys first; the thread blocks of the large one take tile after tile in that
-  order from a counter, so that short ones fill up what the long ones leave.
+- Tiles are of unequal work, and only the GPU knows the lengths. Each thread block sorts the
+  sequences, those with the most keys first; then it takes tile after tile in that order from a
+  counter, so that short ones fill up what the long ones leave. A warp of its own claims a tile and
+  finds out what it is while the one before is being loaded.
 - TMA knows where the batch ends, not where a sequence does: the last tile of K and V of a sequence
   brings rows of the next one. Their scores are masked, but P = 0 times a NaN in V would be NaN; so
   the consumers overwrite those rows of V with 0.
 - out must not be stored past a sequence's end: a warp whose rows are not all of the sequence stores
-  them one by one instead of by TMA.
-
-On an H200, 8 sequences of 2048 take 574 (465) TFLOP/s at head_dim 128 and 437 (332) at 64, the
-padded batch of them 621 (554) and 477 (383); 8 of 561 to 3500 tokens take 546 (479) and 433 (358).
-float16, causal in brackets; benchmarks/NOTES.md.
+  them one by one instead of by TMA. A warpgroup that has no row of it at all computes nothing.
+- Without a mask the keys are gone through from the last to the first: then the tile in which the
+  sequence ends comes before the loop, which has nothing to mask.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 """
@@ -26,10 +25,11 @@ Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 import functools
 
 import numpy as np
-from numba import cuda, float32, int32, uint8, uint32, uint64
+from numba import cuda, float32, int32, uint8, uint16, uint32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.persistent_tiling import persistent_tiling
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import (
@@ -40,6 +40,7 @@ from fa_numba.tensor_core.barriers import (
 )
 from fa_numba.tensor_core.forward import HOPPER, LOG2_E
 from fa_numba.tensor_core.fragments import (
+    FULL_WARP,
     make_bend_tile,
     make_fragment_functions,
     make_mask_tile,
@@ -65,92 +66,68 @@ from fa_numba.tensor_core.wgmma import (
     wgmma_wait_with,
 )
 
-MAX_HEAD_DIM = 128
-STAGES = 2  # of K, and of V
-SLOTS = 2  # of Q: the next queries are there before these are done
-SCHEDULE_THREADS = 128
-MAX_HEAD_DIM = 128  # beyond, shared memory does not hold two tiles of Q
-# As in flash_attn_persistent; the producer has more to keep.
-REGISTERS = {2: (40, 232), 3: (32, 160)}
+MAX_SORTED = 512  # sequences of a batch; where there are more, they stay in their order
+SECTION_BYTES = 24 << 20  # of K and V that are read at a time: about half of an H200's L2
+REGISTERS = {2: (56, 224), 3: (32, 160)}  # as in flash_attn_persistent; the producer has more to do
+MAX_HEAD_DIM = 256
 
 
-def tile_sizes(head_dim, softcap=0.0):
-    """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
-    if head_dim <= 64:
-        return (3, 96 if softcap else 128)  # 128 do not leave the registers for a tanh
-    return 2, 128
+def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
+    """The tiles that flash_attn_persistent takes for sequences of the average length."""
+    tiling = persistent_tiling(head_dim, num_tokens_k // batch, causal)
+    if softcap and tiling.consumers == 3:
+        return tiling._replace(block_n=96)  # 128 do not leave the registers for a tanh
+    return tiling
 
 
-def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
+def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS):
     """Dynamic shared memory that a thread block asks for."""
     row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
-    tiles = ((SLOTS + 1) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
-    return tiles + mbarrier.BYTES * (3 * SLOTS + 4 * STAGES) + wgmma.GROUP_BYTES
+    out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
+    tiles = ((SLOTS + out) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
+    return tiles + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES + 2) + wgmma.GROUP_BYTES
 
 
-@functools.cache
-def make_schedule(BLOCK_M):
-    """The kernel that sorts the sequences; BLOCK_M queries make a tile."""
-
-    @cuda.jit
-    def schedule_kernel(cu_seqlens_q, cu_seqlens_k, schedule):
-        """A thread finds the place of a sequence: how many come before it, of how many tiles.
-
-        grid      (⌈batch / threads⌉,)
-        HBM       schedule (2 · batch + 2,): the number of tiles of queries before each sequence in
-                  the new order, and of all; which sequences they are; a counter, which begins at 0.
-                  cu_seqlens_q, cu_seqlens_k are read batch times
-        """
-        batch = cu_seqlens_q.shape[0] - 1
-        b = cuda.grid(1)
-        if b == 0:
-            schedule[2 * batch + 1] = 0
-        if b < batch:
-            num_keys = cu_seqlens_k[b + 1] - cu_seqlens_k[b]
-            place, first_tile = 0, 0
-            for other in range(batch):
-                difference = cu_seqlens_k[other + 1] - cu_seqlens_k[other] - num_keys
-                if difference > 0 or (difference == 0 and other < b):
-                    place += 1
-                    num_queries = cu_seqlens_q[other + 1] - cu_seqlens_q[other]
-                    first_tile += (num_queries + BLOCK_M - 1) // BLOCK_M
-            schedule[place] = first_tile
-            schedule[batch + 1 + place] = b
-            if place == batch - 1:
-                num_queries = cu_seqlens_q[b + 1] - cu_seqlens_q[b]
-                schedule[batch] = first_tile + (num_queries + BLOCK_M - 1) // BLOCK_M
-
-    return schedule_kernel
+@cuda.jit(device=True, forceinline=True)
+def sort_sequences(cu_seqlens_k, batch, order, thread, num_threads):
+    """The numbers of the sequences, those with the most keys first; thread by thread."""
+    for b in range(thread, batch, num_threads):
+        num_keys = cu_seqlens_k[b + 1] - cu_seqlens_k[b]
+        place, start = 0, cu_seqlens_k[0]
+        for other in range(batch):  # how many come before it?
+            end = cu_seqlens_k[other + 1]
+            longer = end - start - num_keys
+            if longer > 0 or (longer == 0 and other < b):
+                place += 1
+            start = end
+        order[place] = b
 
 
-@cuda.jit(device=True)
-def place_of(unit, num_heads, batch, schedule):
-    """(sequence, head, tile of queries) of a unit of work; of each head its last tile first."""
-    place, end = uint32(0), uint32(batch)
-    while end - place > 1:  # the last sequence that does not begin after this unit
-        middle = uint32((place + end) >> 1)
-        if schedule[middle] * num_heads <= unit:
-            place = middle
-        else:
-            end = middle
-    first = schedule[place]
-    num_m_tiles = uint32(schedule[uint32(place + 1)] - first)
-    rest = uint32(unit - first * num_heads)
-    head = rest // num_m_tiles  # unsigned: a division of 32 bits
-    m_tile = num_m_tiles - 1 - (rest - head * num_m_tiles)
-    return schedule[uint32(batch + 1 + place)], int32(head), int32(m_tile)
+@cuda.jit(device=True, forceinline=True)
+def head_and_tile(unit, num_m_tiles, num_heads, section):
+    """Head and tile of queries of a sequence's unit: the last tiles of all heads come first.
+
+    But of `section` heads at a time, so that K and V of those stay in L2.
+    """
+    unit, num_m_tiles, section = uint32(unit), uint32(num_m_tiles), uint32(section)
+    first_head = uint32(unit // uint32(section * num_m_tiles) * section)  # divisions of 32 bits
+    rest = uint32(unit - first_head * num_m_tiles)
+    heads = uint32(min(section, uint32(num_heads - first_head)))
+    rank = uint32(rest // heads)
+    return int32(first_head + rest - rank * heads), int32(num_m_tiles - 1 - rank)
 
 
 @functools.cache
 def make_flash_attn_persistent_varlen(
-    HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
     """The kernel for these compile-time constants; `shared_bytes` of shared memory.
 
-    128 threads for each of CONSUMERS and for the producer. HEAD_DIM is a multiple of 8, DTYPE
-    "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is not looked at, and may be
-    any scalar.
+    128 threads for each of TILING's consumers (`PersistentTiling`) and for the producer. HEAD_DIM
+    is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
+    not looked at, and may be any scalar.
     """
+    CONSUMERS, BLOCK_N, STAGES, SLOTS, OVERLAP = TILING
     BLOCK_M = 64 * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
@@ -159,6 +136,7 @@ def make_flash_attn_persistent_varlen(
     SLOT_BYTES = CONSUMERS * Q_BYTES
     BLOCK_BYTES = BLOCK_N * wgmma.ROW_BYTES
     KV_BYTES = NUM_BLOCKS * BLOCK_BYTES
+    SECTION_KEYS = SECTION_BYTES // (4 * HEAD_DIM)  # of all heads of a section
     ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
     COL_MAJOR = descriptor_bits(BLOCK_BYTES)  # V: its rows are the sum's
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
@@ -172,6 +150,8 @@ def make_flash_attn_persistent_varlen(
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    OUT_IN_Q = SLOTS == 1
+    BACKWARD = not CAUSAL and WINDOW == (-1, -1)  # from the last keys to the first
     load_tile = make_load_tile(NUM_BLOCKS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     store_row = make_store_row(HEAD_DIM, pack)
@@ -189,59 +169,95 @@ def make_flash_attn_persistent_varlen(
         return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True)
+    def n_tile_of(step, first_tile, end_tile):
+        """The tile of keys that is the step-th to be looked at."""
+        return end_tile - 1 - step if BACKWARD else first_tile + step
+
+    @cuda.jit(device=True, forceinline=True)
     def phase(count, length):
         """Parity of the phase in which a ring's stage is filled the count-th time."""
-        return int32((count // length) & 1)
+        return (count // length) & 1
 
     @cuda.jit(device=True, forceinline=True)
-    def after(stage, parity):
-        """The next stage of the ring of K and V, and the parity of its phase."""
-        if stage == STAGES - 1:
-            return int32(0), int32(parity ^ 1)
-        return int32(stage + 1), parity
+    def load_queries(
+        queries, m_start, head, q_start, seqlen_q, seqlen_k, work, q_map, q_tile, q_full, q_empty
+    ):
+        """Once there is room, say which queries are next, and start their copy."""
+        slot = queries % SLOTS
+        full = q_full + slot * BARRIER
+        wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+        work[slot, 0] = m_start
+        work[slot, 1] = head
+        work[slot, 2] = q_start
+        work[slot, 3] = seqlen_q
+        work[slot, 4] = seqlen_k
+        work[slot, 5] = 1
+        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
+        for w in range(CONSUMERS):
+            q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
+            load_tile(q_rows, 64, q_map, q_start + m_start + 64 * w, head, 0, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def clear_rows(memory, tile, first_row, thread):
-        """Overwrite the rows of a tile from this one on with 0; by the threads of a warpgroup."""
-        start = tile - shared_address(memory)
-        for offset in range(first_row * wgmma.ROW_BYTES + 8 * thread, BLOCK_BYTES, 8 * 128):
-            for block in range(NUM_BLOCKS):
-                memory[uint64((start + block * BLOCK_BYTES + offset) >> 3)] = uint64(0)
+    def finish_product(acc, p, v_empty, lane):
+        """Wait until P V is added to acc, and V may be overwritten."""
+        wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
+        if lane == 0:
+            mbarrier_arrive(v_empty)
+
+    @cuda.jit(device=True, forceinline=True)
+    def clear_rows(memory, tile, first_row, tid):
+        """Overwrite the rows of a tile of V from this one on with 0, which are another sequence's.
+
+        Each warpgroup does it for itself: it may overwrite 0 that another reads.
+        """
+        first = 8 * (tid & 127)
+        start = tile - shared_address(memory) + first
+        for offset in range(0, BLOCK_BYTES, 8 * 128):  # unrolled: each thread 8 bytes
+            if offset + first >= first_row * wgmma.ROW_BYTES:
+                for block in range(NUM_BLOCKS):
+                    memory[uint64((start + block * BLOCK_BYTES + offset) >> 3)] = uint64(0)
+        fence_async_proxy()
+        named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_varlen_kernel(
-        q_map, k_map, v_map, out_map, out, lse, cu_seqlens_q, cu_seqlens_k, schedule, group_size,
+        q_map, k_map, v_map, out_map, out, lse, cu_seqlens_q, cu_seqlens_k, counter, group_size,
         scale, alibi_slopes,
     ):  # fmt: skip
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
-        shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM);
+        shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
+                  is q_tile where that has one slot;
                   k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
-                  work (SLOTS, 8): which queries Q are; barriers: full and empty for each slot of
-                  Q, each stage of K, and of V, full for each slot of work
+                  work (SLOTS, 6): which queries Q are; claim (8): which are next; order
+                  (MAX_SORTED,); barriers: full and empty for each slot of Q, each stage of K, and
+                  of V, and for claim
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
                   offset for two rows
         HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, but for the
-                  tiles that none of them sees; schedule about log2(batch) times per tile of queries
+                  tiles that none of them sees; cu_seqlens
         paper     FlashAttention-3, Algorithm 2
         budget    168 registers at the start, REGISTERS after; one thread block per SM
         """
-        # first row in the sequence, head; the sequence's first query, and how many; its first key,
-        # and how many; 1, or 0: no more
-        work = cuda.shared.array((SLOTS, 8), int32)
+        # first row in the sequence, head; the sequence's first query, how many queries and keys it
+        # has; 1, or 0: no more
+        work = cuda.shared.array((SLOTS, 6), int32)
+        claim = cuda.shared.array(8, int32)  # as work; then the first key, and the head of K and V
+        order = cuda.shared.array(MAX_SORTED, uint16)
         memory = cuda.shared.array(0, uint64)
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
-        out_tile = q_tile + SLOTS * SLOT_BYTES
+        out_tile = q_tile if OUT_IN_Q else q_tile + SLOTS * SLOT_BYTES
         k_tile = out_tile + SLOT_BYTES
         v_tile = k_tile + STAGES * KV_BYTES
         q_full = v_tile + STAGES * KV_BYTES
         q_empty = q_full + SLOTS * BARRIER
-        work_full = q_empty + SLOTS * BARRIER
-        k_full = work_full + SLOTS * BARRIER
+        k_full = q_empty + SLOTS * BARRIER
         k_empty = k_full + STAGES * BARRIER
         v_full = k_empty + STAGES * BARRIER
         v_empty = v_full + STAGES * BARRIER
+        claim_full = v_empty + STAGES * BARRIER
+        claim_empty = claim_full + BARRIER
 
         tid = cuda.threadIdx.x
         warpgroup = tid >> 7
@@ -249,7 +265,6 @@ def make_flash_attn_persistent_varlen(
 
         if tid == 0:
             for slot in range(SLOTS):
-                mbarrier_init(work_full + slot * BARRIER, 1)
                 mbarrier_init(q_full + slot * BARRIER, 1)
                 mbarrier_init(q_empty + slot * BARRIER, 4 * CONSUMERS)  # a lane of each warp
             for stage in range(STAGES):
@@ -257,55 +272,69 @@ def make_flash_attn_persistent_varlen(
                 mbarrier_init(v_full + stage * BARRIER, 1)
                 mbarrier_init(k_empty + stage * BARRIER, 4 * CONSUMERS)
                 mbarrier_init(v_empty + stage * BARRIER, 4 * CONSUMERS)
+            mbarrier_init(claim_full, 1)
+            mbarrier_init(claim_empty, 1)
             fence_mbarrier_init()
+        batch = cu_seqlens_q.shape[0] - 1
+        if batch <= MAX_SORTED:
+            sort_sequences(cu_seqlens_k, batch, order, tid, THREADS)
         cuda.syncthreads()  # the barriers are made: safe to wait on
 
         if warpgroup == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
-            if tid == 32:  # says which queries are next
-                batch = cu_seqlens_q.shape[0] - 1
-                num_units = schedule[batch] * num_heads
-                queries = 0  # passed so far
-                unit = cuda.blockIdx.x
-                while True:
-                    slot = queries % SLOTS
-                    wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
-                    if unit >= num_units:
-                        break
-                    b, head, m_tile = place_of(unit, num_heads, batch, schedule)
-                    work[slot, 0] = m_tile * BLOCK_M
-                    work[slot, 1] = head
-                    work[slot, 2] = cu_seqlens_q[b]
-                    work[slot, 3] = cu_seqlens_q[b + 1] - cu_seqlens_q[b]
-                    work[slot, 4] = cu_seqlens_k[b]
-                    work[slot, 5] = cu_seqlens_k[b + 1] - cu_seqlens_k[b]
-                    work[slot, 6] = 1
-                    mbarrier_arrive(work_full + slot * BARRIER)
-                    queries += 1
-                    unit = cuda.gridDim.x + cuda.atomic.add(schedule, 2 * batch + 1, 1)
-                work[slot, 6] = 0
-                mbarrier_arrive(work_full + slot * BARRIER)
+            if tid == 32:  # claims queries, and finds out which they are
+                claimed = int32(cuda.blockIdx.x)
+                unit, place, claims = claimed, int32(0), 0  # counted from those of this sequence
+                while place < batch:
+                    b = int32(order[place]) if batch <= MAX_SORTED else place
+                    q_start, k_start = cu_seqlens_q[b], cu_seqlens_k[b]
+                    seqlen_q, seqlen_k = (
+                        cu_seqlens_q[b + 1] - q_start,
+                        cu_seqlens_k[b + 1] - k_start,
+                    )
+                    num_m_tiles = int32((seqlen_q + BLOCK_M - 1) // BLOCK_M)
+                    if unit >= num_m_tiles * num_heads:  # they are of a later sequence
+                        unit = int32(unit - num_m_tiles * num_heads)
+                        place = int32(place + 1)
+                        continue
+                    kv_heads = max(uint32(SECTION_KEYS) // uint32(max(seqlen_k, 1)), uint32(2))
+                    section = min(int32(kv_heads * uint32(group_size)), num_heads)
+                    head, m_tile = head_and_tile(unit, num_m_tiles, num_heads, section)
+                    claim[0] = m_tile * BLOCK_M
+                    claim[1] = head
+                    claim[2] = q_start
+                    claim[3] = seqlen_q
+                    claim[4] = seqlen_k
+                    claim[5] = 1
+                    claim[6] = k_start
+                    claim[7] = uint32(head) // uint32(group_size)
+                    mbarrier_arrive(claim_full)
+                    wait(claim_empty, claims & 1)
+                    claims += 1
+                    before = claimed
+                    claimed = int32(cuda.gridDim.x + cuda.atomic.add(counter, 0, 1))
+                    unit = int32(unit + claimed - before)
+                claim[5] = 0
+                mbarrier_arrive(claim_full)
             if tid == 0:  # loads them, and their keys and values
                 queries, tile = 0, 0  # passed so far; their places in the rings
                 while True:
-                    slot = queries % SLOTS
-                    full = q_full + slot * BARRIER
-                    wait(work_full + slot * BARRIER, phase(queries, SLOTS))
-                    if work[slot, 6] == 0:
-                        mbarrier_arrive(full)
+                    wait(claim_full, queries & 1)
+                    if claim[5] == 0:
                         break
-                    m_start, head = work[slot, 0], work[slot, 1]
-                    m = work[slot, 2] + m_start
-                    mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-                    for w in range(CONSUMERS):
-                        q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
-                        load_tile(q_rows, 64, q_map, m + 64 * w, head, 0, full)
-                    queries += 1
-                    kv_head, k_start = head // group_size, work[slot, 4]
-                    end_tile = end_tile_of(m_start, work[slot, 3], work[slot, 5])
-                    n_tile = first_tile_of(m_start, work[slot, 3], work[slot, 5])
-                    while n_tile < end_tile:
-                        n = k_start + n_tile * BLOCK_N
+                    m_start, head, q_start = claim[0], claim[1], claim[2]
+                    seqlen_q, seqlen_k, k_start, kv_head = claim[3], claim[4], claim[6], claim[7]
+                    if not OUT_IN_Q:
+                        load_queries(
+                            queries, m_start, head, q_start, seqlen_q, seqlen_k, work, q_map,
+                            q_tile, q_full, q_empty,
+                        )  # fmt: skip
+                    first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
+                    end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
+                    for step in range(end_tile - first_tile):
+                        if step == end_tile - first_tile - 1:  # late, so that work comes out even
+                            mbarrier_arrive(claim_empty)
+                        n = k_start + n_tile_of(step, first_tile, end_tile) * BLOCK_N
                         stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
                         full = k_full + stage * BARRIER
                         rows = k_tile + stage * KV_BYTES
@@ -317,8 +346,17 @@ def make_flash_attn_persistent_varlen(
                         wait(v_empty + stage * BARRIER, was_empty)
                         mbarrier_arrive_expect_tx(full, KV_BYTES)
                         load_tile(rows, BLOCK_N, v_map, n, kv_head, 0, full)
+                        if OUT_IN_Q and step == 0:  # room for Q comes last
+                            load_queries(
+                                queries, m_start, head, q_start, seqlen_q, seqlen_k, work, q_map,
+                                q_tile, q_full, q_empty,
+                            )  # fmt: skip
                         tile += 1
-                        n_tile += int32(1)
+                    queries += 1
+                slot = queries % SLOTS
+                wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                work[slot, 5] = 0
+                mbarrier_arrive(q_full + slot * BARRIER)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             s = cuda.local.array(S_SHAPE, float32)
@@ -335,36 +373,55 @@ def make_flash_attn_persistent_varlen(
             out_rows = out_tile + q_offset + ((tid >> 5) & 3) * (16 * wgmma.ROW_BYTES)
 
             unit = unit_of(scale)  # what one of s is worth
-            queries = int32(0)  # passed so far
-            stage, parity = int32(0), int32(0)  # where in the ring the next tile of K and V is
+            queries, tile = 0, 0  # passed so far; their places in the rings
             while True:
-                slot = queries & int32(SLOTS - 1)
+                slot = queries % SLOTS
                 wait(q_full + slot * BARRIER, phase(queries, SLOTS))
-                if work[slot, 6] == 0:
+                if work[slot, 5] == 0:
                     break
-                m_start, seqlen_q, seqlen_k = work[slot, 0], work[slot, 3], work[slot, 5]
-                position = int32(m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q)
+                m_start, seqlen_q, seqlen_k = work[slot, 0], work[slot, 3], work[slot, 4]
+                position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
                 slope = alibi_slopes[work[slot, 1]] if ALIBI else float32(0)
                 first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
-                end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
+                if cuda.all_sync(FULL_WARP, m_start + 64 * (warpgroup - 1) >= seqlen_q):
+                    # None of its rows are the sequence's: it leaves the tensor cores to the others.
+                    num_tiles = end_tile_of(m_start, seqlen_q, seqlen_k) - first_tile
+                    for passed in range(tile, tile + num_tiles):
+                        stage, parity = passed % STAGES, phase(passed, STAGES)
+                        wait(k_full + stage * BARRIER, parity)
+                        wait(v_full + stage * BARRIER, parity)
+                        if lane == 0:
+                            mbarrier_arrive(k_empty + stage * BARRIER)
+                            mbarrier_arrive(v_empty + stage * BARRIER)
+                    if lane == 0:
+                        mbarrier_arrive(q_empty + slot * BARRIER)
+                    queries, tile = queries + 1, tile + num_tiles
+                    continue
                 q = descriptor(ROW_MAJOR, q_tile + slot * SLOT_BYTES + q_offset)
                 clear(acc, m_i, l_i)
 
+                stage, parity = tile % STAGES, phase(tile, STAGES)
                 wait(k_full + stage * BARRIER, parity)
                 wgmma_fence()  # S of the first tile
                 multiply(BLOCK_N, COLS, s, q, descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES))
                 wgmma_commit()
+                end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
+                n_start = n_tile_of(0, first_tile, end_tile) * BLOCK_N
+                if BACKWARD and seqlen_k - n_start < BLOCK_N:
+                    wait(v_full + stage * BARRIER, parity)
+                    clear_rows(memory, v_tile + stage * KV_BYTES, seqlen_k - n_start, tid)
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(k_empty + stage * BARRIER)
-                bend_tile(s, offset, first_tile * BLOCK_N, position, slope, scale, lane)
-                mask_tile(s, first_tile * BLOCK_N, position, seqlen_k, lane)
+                bend_tile(s, offset, n_start, position, slope, scale, lane)
+                mask_tile(s, n_start, position, seqlen_k, lane)
                 online_softmax(s, offset, m_i, l_i, alpha, unit)
                 pack_p(s, p)
 
-                n_tile = int32(first_tile + 1)
-                while n_tile < end_tile:
-                    next_stage, next_parity = after(stage, parity)
+                for step in range(1, end_tile - first_tile):
+                    next_stage, next_parity = stage + 1, parity
+                    if next_stage == STAGES:
+                        next_stage, next_parity = 0, parity ^ 1
                     k = descriptor(ROW_MAJOR, k_tile + next_stage * KV_BYTES)
                     v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
                     wait(k_full + next_stage * BARRIER, next_parity)
@@ -378,40 +435,41 @@ def make_flash_attn_persistent_varlen(
                     wgmma_wait(1, s, S_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(k_empty + next_stage * BARRIER)
-                    bend_tile(s, offset, n_tile * BLOCK_N, position, slope, scale, lane)
-                    mask_tile(s, n_tile * BLOCK_N, position, work[slot, 5], lane)
-                    online_softmax(s, offset, m_i, l_i, alpha, unit)  # while P V runs
-                    # As in flash_attn_persistent: it holds the wait for P V back.
-                    wait(v_full + next_stage * BARRIER, next_parity)
-
-                    wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
-                    if lane == 0:
-                        mbarrier_arrive(v_empty + stage * BARRIER)
+                    if not OVERLAP:
+                        finish_product(acc, p, v_empty + stage * BARRIER, lane)
+                    n_start = n_tile_of(step, first_tile, end_tile) * BLOCK_N
+                    bend_tile(s, offset, n_start, position, slope, scale, lane)
+                    if not BACKWARD:  # then what must be masked was in the first tile
+                        mask_tile(s, n_start, position, seqlen_k, lane)
+                    online_softmax(s, offset, m_i, l_i, alpha, unit)  # while P V runs, if OVERLAP
+                    if OVERLAP:  # as in flash_attn_persistent: it holds the wait for P V back
+                        wait(v_full + next_stage * BARRIER, next_parity)
+                        finish_product(acc, p, v_empty + stage * BARRIER, lane)
                     pack_p(s, p)
                     rescale(acc, alpha)  # out <- alpha out
                     stage, parity = next_stage, next_parity
-                    n_tile = int32(n_tile + 1)
 
+                head, q_start, seqlen_q = work[slot, 1], work[slot, 2], work[slot, 3]
+                m_warp = work[slot, 0] + warp_row
+                num_rows = work[slot, 4] - (end_tile - 1) * BLOCK_N  # of V that are the sequence's
+                cuda.syncwarp()
+                if lane == 0 and not OUT_IN_Q:
+                    mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
                 v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
                 wait(v_full + stage * BARRIER, parity)
-                num_rows = work[slot, 5] - (end_tile - 1) * BLOCK_N  # of V that are the sequence's
-                if num_rows < BLOCK_N:
-                    # Each warpgroup clears them for itself: it may overwrite 0 that another reads.
-                    clear_rows(memory, v_tile + stage * KV_BYTES, num_rows, tid & 127)
-                    fence_async_proxy()
-                    named_barrier_sync(warpgroup, 128)  # the rows are 0: safe to multiply
+                if not BACKWARD and num_rows < BLOCK_N:
+                    clear_rows(memory, v_tile + stage * KV_BYTES, num_rows, tid)
                 wgmma_fence()  # P V of the last tile
                 multiply_registers(COLS, BLOCK_N, acc, p, v)
                 wgmma_commit()
-                m_warp, head = work[slot, 0] + warp_row, work[slot, 1]
-                q_start, seqlen_q = work[slot, 2], work[slot, 3]
                 lse_rows = lse[:, :, q_start : q_start + seqlen_q]
                 finish_rows(m_i, l_i, inverse, lse_rows, 0, head, m_warp, lane, unit)
-                wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
-                if lane == 0:
-                    mbarrier_arrive(v_empty + stage * BARRIER)
-                    mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-                if m_warp + 16 <= seqlen_q:
+                finish_product(acc, p, v_empty + stage * BARRIER, lane)
+                if OUT_IN_Q:
+                    named_barrier_sync(warpgroup, 128)  # its warps have read Q: safe to overwrite
+                # The vote tells the compiler that a warp stays together: descriptors then stay in
+                # uniform registers, also in the loop above.
+                if cuda.all_sync(FULL_WARP, m_warp + 16 <= seqlen_q):
                     m, m_end = q_start + m_warp, q_start + seqlen_q
                     store_tile(acc, inverse, out_rows, out_map, m, m_end, head, 0, lane)
                 else:  # the next rows are another sequence's
@@ -419,14 +477,17 @@ def make_flash_attn_persistent_varlen(
                         m = m_warp + (lane >> 2) + 8 * h
                         if m < seqlen_q:
                             store_row(acc, h, inverse[h], out[q_start + m, head], lane)
-                queries = int32(queries + 1)
-                stage, parity = after(stage, parity)
+                if lane == 0 and OUT_IN_Q:
+                    tma_store_wait_read(0)
+                    mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
+                queries, tile = queries + 1, tile + end_tile - first_tile
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
     return flash_attn_persistent_varlen_kernel
 
 
+@arrays.replayed
 def flash_attn_persistent_varlen(
     q,
     k,
@@ -449,7 +510,7 @@ def flash_attn_persistent_varlen(
     k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
         Their keys and values. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides
         that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to
-        128.
+        256.
     cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
         Where the sequences begin, and last where they end: as for `flash_attn_varlen`.
     causal, window_size, softcap, alibi_slopes
@@ -495,19 +556,17 @@ def flash_attn_persistent_varlen(
         out = arrays.full(q, q.shape, 0, q.dtype)
         return out, arrays.full(q, (num_heads, num_tokens_q), -np.inf)
     out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (1, num_heads, num_tokens_q))
-    batch = cu_seqlens_q.shape[0] - 1
+    lse = arrays.empty(q, (num_heads, num_tokens_q))
     if num_tokens_q == 0:
-        return out, lse[0]
-    consumers, block_n = tile_sizes(head_dim, mask[2])
-    block_m = 64 * consumers
-    schedule = arrays.empty(q, (2 * batch + 2,), np.int32)
-    sequences = cu_seqlens_q, cu_seqlens_k, schedule
-    threads = (SCHEDULE_THREADS,)
-    arrays.launch(make_schedule(block_m), (ceil_div(batch, *threads),), threads, *sequences)
+        return out, lse
+    batch = cu_seqlens_q.shape[0] - 1
     causal, *rest = mask
+    tiling = tiling_of(head_dim, num_tokens_k, batch, causal, mask[2])
+    consumers, block_n, *_ = tiling
+    block_m = 64 * consumers
+    sequences = cu_seqlens_q, cu_seqlens_k, arrays.full(q, (1,), 0, np.int32)
     kernel = make_flash_attn_persistent_varlen(
-        head_dim, consumers, block_n, causal, arrays.dtype_name(q), *rest
+        head_dim, tiling, causal, arrays.dtype_name(q), *rest
     )
     most_units = (num_tokens_q // block_m + batch) * num_heads
     grid = (min(most_units, arrays.num_sms(q)),)
@@ -519,11 +578,11 @@ def flash_attn_persistent_varlen(
         (128 * (consumers + 1),),
         *maps,
         out,
-        lse,
+        arrays.with_axis(lse),
         *sequences,
         group_size,
         scale,
         slopes,
-        shared_bytes=shared_bytes(head_dim, consumers, block_n),
+        shared_bytes=shared_bytes(head_dim, *tiling[:4]),
     )
-    return out, lse[0]
+    return out, lse
