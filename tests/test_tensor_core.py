@@ -143,6 +143,31 @@ def exponentials_beside_p_v(code):
     return most
 
 
+def selects_beside_p_v(code):
+    """FSEL from each wait for all products but the newest to the wait for that."""
+    counts, inside = [], False
+    for i in code.instructions:
+        if i.opcode.startswith("WARPGROUP.DEPBAR"):
+            inside = "0x1" in i.operands
+            counts += [0] * inside
+        elif inside:
+            counts[-1] += i.opcode == "FSEL"
+    return sorted(counts)
+
+
+def moves_before_products(code):
+    """Most R2UR from a wait on an mbarrier to a wait for all products but the newest."""
+    most = count = 0
+    for i in code.instructions:
+        if i.opcode.startswith("SYNCS.PHASECHK"):
+            count = 0
+        elif i.opcode == "R2UR":
+            count += 1
+        elif i.opcode.startswith("WARPGROUP.DEPBAR") and "0x1" in i.operands:
+            most = max(most, count)
+    return most
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     "name, head_dim, dtype, causal",
@@ -165,6 +190,10 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
     if name in ("ws", "persistent"):
         block_n = 80 if head_dim == 256 else 128
         assert exponentials_beside_p_v(code) >= block_n // 2  # one for each score of a thread
+    if name == "persistent":
+        assert moves_before_products(code) == 0  # a warp has an address once, not each thread
+        whole, edge = selects_beside_p_v(code)
+        assert whole == 0 and edge >= block_n // 2  # one for each score of a thread
 
 
 @needs_compiler
