@@ -11,12 +11,12 @@ import numpy as np
 from benchmarks.bench_tensor_core import definition, of_head
 from benchmarks.timing import save, time_ms
 from fa_numba import arrays
-from fa_numba.tensor_core import forward, quantize_fp8
-from fa_numba.tensor_core.flash_attn_fp8 import attend, flash_attn_fp8, quantize, tile_sizes
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.flash_attn_fp8 import attend, flash_attn_fp8, quantize
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 
 TOKENS, WIDTH = 16384, 2048  # batch * seqlen and num_heads * head_dim, held while seqlen grows
-HEAD_DIMS, SEQLENS, CAUSAL = (128, 64), (2048, 4096, 8192, 16384), (False, True)
+HEAD_DIMS, SEQLENS, CAUSAL = (128, 64), tuple(512 << i for i in range(6)), (False, True)
 ERROR_SHAPE = 2, 4096, 8, 128
 REPEATS = 12
 
@@ -43,6 +43,7 @@ def times(head_dim, seqlen, causal):
 
     batch, num_heads = TOKENS // seqlen, WIDTH // head_dim
     shape = (batch, seqlen, num_heads, head_dim)
+    moved = 3 * 3 * TOKENS * WIDTH  # 16 bits in, 8 out
     flops = 4 * batch * num_heads * seqlen**2 * head_dim * (0.5 if causal else 1)
     q, k, v = (torch.randn(shape, device="cuda").half() for _ in range(3))
     rows = []
@@ -50,7 +51,9 @@ def times(head_dim, seqlen, causal):
         ms = time_ms(function, repeats=REPEATS)
         row = {"kernel": name, "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
         row["ms"] = round(ms, 4)
-        if name != "quantisation":
+        if name in ("quantisation", "copy of as many bytes"):
+            row["GB/s"] = round(moved / ms / 1e6)
+        else:
             row["TFLOP/s"] = round(flops / ms / 1e9, 1)
         rows.append(row)
     return rows
@@ -58,6 +61,7 @@ def times(head_dim, seqlen, causal):
 
 def functions(q, k, v, causal):
     """Yield (name, call without arguments); what is right is compared with float64 before."""
+    import cupy
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -76,6 +80,8 @@ def functions(q, k, v, causal):
     scale = np.float32(forward.LOG2_E / q.shape[3] ** 0.5)
     yield "flash_attn_fp8", lambda: attend(q8, k8, v8, out, lse, causal, scale)
     yield "quantisation", lambda: quantize(q, k, v, causal)
+    source, copy = cupy.empty((2, 9 * TOKENS * WIDTH // 2), np.uint8)
+    yield "copy of as many bytes", lambda: cupy.copyto(copy, source)
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         call = lambda: scaled_dot_product_attention(*heads_first, is_causal=causal)  # noqa: E731
@@ -120,18 +126,12 @@ def with_outliers(shape):
 
 def in_e4m3(q, k, v, *, hadamard, blocks):
     """The kernel on other quantisations."""
-    consumers, block_n = tile_sizes(q.shape[3], False)
-    made = []
-    for x, rows, multiple in ((q, 64, consumers), (k, block_n, 1)):
-        options = {"hadamard": hadamard, "multiple": multiple}
-        x8 = quantize_fp8.quantize_rows(x, rows, **options)
-        if not blocks:
-            norm = x.shape[3] ** 0.5 if hadamard else 1
-            least = float(x8.scales.max()) * 448 * norm
-            x8 = quantize_fp8.quantize_rows(x, rows, least=least, **options)
-        made.append(x8)
-    least = quantize_fp8.LEAST if blocks else float(v.abs().max())
-    made.append(quantize_fp8.quantize_columns(v, block_n, least=least))
+    made = quantize(q, k, v, False, hadamard)
+    if not blocks:
+        norm = q.shape[3] ** 0.5 if hadamard else 1
+        q8, k8, _ = made
+        least = [float(x8.scales.max()) * 448 * norm for x8 in (q8, k8)] + [float(v.abs().max())]
+        made = quantize(q, k, v, False, hadamard, least)
     out, lse = arrays.empty(q, q.shape, q.dtype), arrays.empty(q, (q.shape[0], *q.shape[2:0:-1]))
     attend(*made, out, lse, False, np.float32(forward.LOG2_E / q.shape[3] ** 0.5))
     return out

@@ -104,6 +104,23 @@ def make_pack(DTYPE):
 
 
 @cuda.jit
+def pack_e4m3_kernel(x, y):
+    """Thread i packs four of x."""
+    i = cuda.threadIdx.x
+    y[i] = convert.pack_e4m3x4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3])
+
+
+@cuda.jit
+def words_kernel(x, y):
+    """Thread i copies four words of x, read one by one."""
+    four = cuda.local.array(4, uint32)
+    address = uint64(16 * cuda.threadIdx.x)
+    for i in range(4):
+        four[i] = convert.load_global_b32(global_address(x) + address + uint64(4 * i))
+    convert.store_global_b128(global_address(y) + address, four)
+
+
+@cuda.jit
 def exp2_kernel(x, y):
     i = cuda.threadIdx.x
     y[i] = convert.exp2(x[i])
@@ -192,15 +209,40 @@ def tma_store_kernel(x, tensor_map, row, head, b):
         tma.tma_store_wait_read(0)
 
 
+def _wgmma_of(N, K, DTYPE, WIDTH):
+    """A product with A in shared memory, one with A in registers; bits of B for each."""
+    if DTYPE == "e4m3":
+        ROW_MAJOR = COL_MAJOR = wgmma.narrow_descriptor_bits(WIDTH)
+
+        def shared(d, a, b):
+            wgmma.wgmma_e4m3(N, K, WIDTH, d, a, b)
+
+        def registers(d, a, b):
+            wgmma.wgmma_e4m3_registers(N, K, WIDTH, d, a, b)
+    else:
+        ROW_MAJOR, COL_MAJOR = wgmma.descriptor_bits(), wgmma.descriptor_bits(K * wgmma.ROW_BYTES)
+        of_shared, of_registers = forward.wgmma_of(DTYPE)
+
+        def shared(d, a, b):
+            of_shared(N, K, d, a, b)
+
+        def registers(d, a, b):
+            of_registers(N, K, d, a, b)
+
+    inline = cuda.jit(device=True, forceinline=True)
+    return inline(shared), ROW_MAJOR, inline(registers), COL_MAJOR
+
+
 @functools.cache
-def make_wgmma(N, K, DTYPE, REGISTERS):
-    shared, registers = forward.wgmma_of(DTYPE)
-    A_BYTES = -(-K // 64) * 64 * wgmma.ROW_BYTES
-    B_ROWS = K if REGISTERS else N
-    B_BYTES = -(-(N if REGISTERS else K) // 64) * B_ROWS * wgmma.ROW_BYTES
-    ROW_MAJOR = wgmma.descriptor_bits()
-    COL_MAJOR = wgmma.descriptor_bits(K * wgmma.ROW_BYTES)
-    LENGTH, A_LENGTH = N // 2, K // 4
+def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
+    """Of 16 bits, or "e4m3", in blocks of WIDTH bytes."""
+    shared, ROW_MAJOR, registers, COL_MAJOR = _wgmma_of(N, K, DTYPE, WIDTH)
+    SIZE = 1 if DTYPE == "e4m3" else 2
+    B_SHAPE = (K, N) if REGISTERS and SIZE == 2 else (N, K)  # rows, and columns in whole blocks
+    A_BYTES, B_BYTES = (
+        rows * -(-cols * SIZE // WIDTH) * WIDTH for rows, cols in ((64, K), B_SHAPE)
+    )
+    LENGTH, A_LENGTH = N // 2, K * SIZE // 8
 
     @cuda.jit(launch_bounds=(128, 1))
     def wgmma_kernel(a, b, d):
@@ -221,27 +263,18 @@ def make_wgmma(N, K, DTYPE, REGISTERS):
         cuda.syncthreads()
         if REGISTERS:
             for j in range(A_LENGTH):
-                a_fragment[j] = (
-                    uint32(a[4 * (A_LENGTH * i + j)])
-                    | uint32(a[4 * (A_LENGTH * i + j) + 1]) << 8
-                    | uint32(a[4 * (A_LENGTH * i + j) + 2]) << 16
-                    | uint32(a[4 * (A_LENGTH * i + j) + 3]) << 24
-                )
+                at = global_address(a) + uint64(4 * (A_LENGTH * i + j))
+                a_fragment[j] = convert.load_global_b32(at)
             for j in range(LENGTH):
                 d_fragment[j] = d[LENGTH * i + j]
             wgmma.wgmma_fence()
-            registers(N, K, d_fragment, a_fragment, wgmma.descriptor(COL_MAJOR, b_tile))
+            registers(d_fragment, a_fragment, wgmma.descriptor(COL_MAJOR, b_tile))
             wgmma.wgmma_commit()
             wgmma.wgmma_wait_with(0, d_fragment, LENGTH, a_fragment, A_LENGTH)
         else:
             wgmma.wgmma_fence()
-            shared(
-                N,
-                K,
-                d_fragment,
-                wgmma.descriptor(ROW_MAJOR, a_tile),
-                wgmma.descriptor(ROW_MAJOR, b_tile),
-            )
+            a_rows = wgmma.descriptor(ROW_MAJOR, a_tile)
+            shared(d_fragment, a_rows, wgmma.descriptor(ROW_MAJOR, b_tile))
             wgmma.wgmma_commit()
             wgmma.wgmma_wait(0, d_fragment, LENGTH)
         for j in range(LENGTH):
@@ -286,6 +319,8 @@ KERNELS = {
     "cp.async": (cp_async_kernel, (u32, u32, u32), AMPERE, "LDGSTS.E.BYPASS.LTC128B.128"),
     "pack f16": (make_pack("float16"), (f32, f32, u32), AMPERE, "F2FP"),
     "pack bf16": (make_pack("bfloat16"), (f32, f32, u32), AMPERE, "F2FP.BF16"),
+    "pack e4m3": (pack_e4m3_kernel, (f32, u32), HOPPER, "F2FP.SATFINITE.E4M3"),
+    "words": (words_kernel, (u32, u32), HOPPER, "STG.E.128"),
     "ex2": (exp2_kernel, (f32, f32), AMPERE, "MUFU.EX2"),
     "max3": (max3_bits_kernel, (f32, f32), HOPPER, "VIMNMX3"),
     "mbarrier": (mbarrier_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
@@ -305,6 +340,12 @@ KERNELS = {
     ),
     "wgmma bf16 registers": (
         make_wgmma(64, 128, "bfloat16", True), (u8, u8, f32), HOPPER, "HGMMA.64x64x16.F32.BF16",
+    ),
+    "wgmma e4m3": (
+        make_wgmma(64, 64, "e4m3", False, 64), (u8, u8, f32), HOPPER, "QGMMA.64x64x32.F32.E4M3",
+    ),
+    "wgmma e4m3 registers": (
+        make_wgmma(128, 192, "e4m3", True, 64), (u8, u8, f32), HOPPER, "QGMMA.64x128x32.F32.E4M3",
     ),
     "named barrier": (named_barrier_kernel, (u32,), HOPPER, "BAR.ARV"),
     "setmaxnreg": (setmaxnreg_kernel, (u32,), HOPPER, "USETMAXREG"),

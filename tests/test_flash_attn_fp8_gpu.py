@@ -14,7 +14,7 @@ pytestmark = [
 if not cuda.is_available() or cuda.get_current_device().compute_capability[0] != 9:
     pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
-import fp8_kernels as kernels  # noqa: E402
+import tensor_core_kernels as kernels  # noqa: E402
 
 from fa_numba import arrays, reference  # noqa: E402
 from fa_numba.tensor_core import layouts, quantize_fp8, wgmma  # noqa: E402
@@ -51,7 +51,7 @@ def from_tiles(tiles, scales, num_rows, width):
 def test_pack():
     x = np.concatenate([np.linspace(-500, 500, 64), np.geomspace(1e-4, 4, 64)]).astype(np.float32)
     y = np.zeros(32, np.uint32)
-    run(kernels.pack_kernel, 32, x, y)
+    run(kernels.pack_e4m3_kernel, 32, x, y)
     np.testing.assert_array_equal(y.view(np.uint8), x.clip(-448, 448).astype(E4M3).view(np.uint8))
 
 
@@ -67,7 +67,7 @@ def test_words(rng):
 def test_wgmma(rng, n, k, width):
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((64, k), (n, k)))
     d = np.zeros(128 * n // 2, np.float32)
-    kernel = kernels.make_wgmma(n, k, width, False)
+    kernel = kernels.make_wgmma(n, k, "e4m3", False, width)
     run(kernel, 128, as_tile(a, width), as_tile(b, width), d, shared_bytes=48 * 1024)
     np.testing.assert_array_equal(d, (a @ b.T)[layouts.wgmma_d(n)].ravel())
 
@@ -82,7 +82,7 @@ def test_wgmma_with_registers(rng, n, k, width):
     held = a[layouts.wgmma_d(k)].reshape(128, k // 32, 2, 2, 2, 2)  # thread, 32s, 16s, 8s, h, c
     held = held.transpose(0, 1, 2, 4, 3, 5).astype(E4M3).view(np.uint8).ravel()
     keys = np.arange(k) // 16 * 16 + [quantize_fp8.slot_key(n % 16) for n in range(k)]
-    kernel = kernels.make_wgmma(n, k, width, True)
+    kernel = kernels.make_wgmma(n, k, "e4m3", True, width)
     run(kernel, 128, held, as_tile(b[:, keys], width), d, shared_bytes=48 * 1024)
     np.testing.assert_array_equal(d, (a @ b.T)[layouts.wgmma_d(n)].ravel())
 
@@ -95,47 +95,49 @@ def assert_rounded(got, want, scale):
 
 @pytest.mark.parametrize("hadamard", [False, True])
 @pytest.mark.parametrize(
-    "head_dim, rows, seqlen, dtype",
-    [(128, 64, 200, "float16"), (64, 128, 128, "float16"), (128, 192, 300, "bfloat16")],
+    "head_dim, seqlen_q, seqlen_k, dtype",
+    [(128, 200, 333, "float16"), (64, 128, 128, "float16"), (128, 300, 1, "bfloat16")],
 )
-def test_quantize_rows(rng, head_dim, rows, seqlen, dtype, hadamard):
-    x = rng.standard_normal((2, seqlen, 3, head_dim)).astype(DTYPES[dtype])
-    x[0, 1, 2] = 0
-    x[1, 2, 0, 5] = 100
-    x8 = quantize_fp8.quantize_rows(cupy.asarray(x), rows, hadamard=hadamard, multiple=2)
-    num_tiles = x8.tiles.shape[2]
-    assert num_tiles == -(-seqlen // (2 * rows)) * 2 and x8.shape == x.shape
-    got = from_tiles(x8.tiles, x8.scales, rows, quantize_fp8.width_of(head_dim))
-    want = np.zeros((2, num_tiles * rows, 3, head_dim))
-    want[:, :seqlen] = x
-    if hadamard:
-        want = want @ quantize_fp8.rotation(head_dim)
-    want = want.transpose(0, 2, 1, 3).reshape(got.shape)
-    scales = np.abs(want).max(axis=(3, 4)) / 448
-    np.testing.assert_allclose(x8.scales.get(), scales, rtol=1e-5, atol=3e-9)
-    assert_rounded(got, want, x8.scales.get()[..., None, None])
-    largest = float(np.abs(want).max()) * (head_dim**0.5 if hadamard else 1)
-    x8 = quantize_fp8.quantize_rows(cupy.asarray(x), rows, hadamard=hadamard, least=largest)
-    np.testing.assert_allclose(x8.scales.get(), scales.max(), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "head_dim, rows, seqlen, dtype",
-    [(128, 64, 200, "float16"), (64, 128, 128, "float16"), (128, 192, 300, "bfloat16")],
-)
-def test_quantize_columns(rng, head_dim, rows, seqlen, dtype):
-    x = rng.standard_normal((2, seqlen, 3, head_dim)).astype(DTYPES[dtype])
-    x8 = quantize_fp8.quantize_columns(cupy.asarray(x), rows)
-    num_tiles = x8.tiles.shape[2]
-    num_rows = head_dim + quantize_fp8.SUM_ROWS
-    got = from_tiles(x8.tiles, x8.scales, num_rows, quantize_fp8.width_of(rows))
-    ones = got[..., head_dim:, :] / x8.scales.get()[..., None, None]
-    assert (ones[..., 0, :] == 1).all() and (ones[..., 1:, :] == 0).all()
-    want = np.zeros((2, num_tiles * rows, 3, head_dim))
-    want[:, :seqlen] = x
-    slots = np.arange(rows) // 16 * 16 + [quantize_fp8.slot_key(n % 16) for n in range(rows)]
-    want = want.reshape(2, num_tiles, rows, 3, head_dim)[:, :, slots].transpose(0, 3, 1, 4, 2)
-    assert_rounded(got[..., :head_dim, :], want, x8.scales.get()[..., None, None])
+def test_quantize(rng, head_dim, seqlen_q, seqlen_k, dtype, hadamard):
+    """The tiles against what was rounded; 4 query heads, of K and V 2."""
+    q_rows, block_n, multiple = 64, 128, 3
+    q, k, v = (
+        rng.standard_normal((2, n, heads, head_dim)).astype(DTYPES[dtype])
+        for n, heads in ((seqlen_q, 4), (seqlen_k, 2), (seqlen_k, 2))
+    )
+    q[0, 1, 2], q[1, 2, 0, 5], k[1, 0, 1, 3], v[0, 0, 0] = 0, 100, 50, 0
+    on_gpu = [cupy.asarray(x) for x in (q, k, v)]
+    options = {"hadamard": hadamard, "multiple": multiple}
+    made = quantize_fp8.quantize(*on_gpu, q_rows, block_n, **options)
+    slots = np.arange(block_n) // 16 * 16 + [quantize_fp8.slot_key(n % 16) for n in range(block_n)]
+    largest = []
+    for x, x8, rows in zip((q, k, v), made, (q_rows, block_n, block_n), strict=True):
+        num_tiles = x8.tiles.shape[2]
+        assert x8.shape == x.shape and x8.rows == rows
+        assert num_tiles == (-(-seqlen_q // (3 * rows)) * 3 if x is q else -(-seqlen_k // rows))
+        want = np.zeros((2, num_tiles * rows, *x.shape[2:]))
+        want[:, : x.shape[1]] = x
+        if x is not v:
+            want = want @ quantize_fp8.rotation(head_dim, hadamard)
+        want = want.reshape(2, num_tiles, rows, *x.shape[2:]).transpose(0, 3, 1, 2, 4)
+        scale = x8.scales.get()[..., None, None]
+        if x is v:
+            want = want[..., slots, :].swapaxes(3, 4)
+            num_rows = head_dim + quantize_fp8.SUM_ROWS
+            got = from_tiles(x8.tiles, x8.scales, num_rows, quantize_fp8.width_of(rows))
+            ones = got[..., head_dim:, :] / scale
+            assert (ones[..., 0, :] == 1).all() and (ones[..., 1:, :] == 0).all()
+            got = got[..., :head_dim, :]
+        else:
+            got = from_tiles(x8.tiles, x8.scales, rows, quantize_fp8.width_of(head_dim))
+        scales = np.abs(want).max(axis=(3, 4)) / 448
+        np.testing.assert_allclose(x8.scales.get(), scales, rtol=1e-5, atol=3e-9)
+        assert_rounded(got, want, scale)
+        norm = head_dim**0.5 if hadamard and x is not v else 1
+        largest.append(float(np.abs(want).max()) * norm)
+    again = quantize_fp8.quantize(*on_gpu, q_rows, block_n, least=largest, **options)
+    for x8, one in zip(made, again, strict=True):
+        np.testing.assert_allclose(one.scales.get(), float(x8.scales.max()), rtol=1e-5)
 
 
 # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal

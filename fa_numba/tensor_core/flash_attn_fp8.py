@@ -41,7 +41,7 @@ from numba import cuda, float32, int32, uint8, uint32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.persistent_tiling import choose_num_shares
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core import forward, mbarrier, quantize_fp8, wgmma
 from fa_numba.tensor_core.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.convert import exp2, pack_e4m3x4
 from fa_numba.tensor_core.forward import HOPPER
@@ -59,12 +59,7 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_init,
 )
 from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.quantize_fp8 import (
-    SUM_ROWS,
-    quantize_columns,
-    quantize_rows,
-    width_of,
-)
+from fa_numba.tensor_core.quantize_fp8 import SUM_ROWS, width_of
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import tma_store_wait_read
 from fa_numba.tensor_core.vectors import bulk_load
@@ -438,7 +433,7 @@ def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
     return out, lse
 
 
-def quantize(q, k, v, causal, hadamard=True):
+def quantize(q, k, v, causal, hadamard=True, least=3 * (quantize_fp8.LEAST,)):
     """Q, K and V in the tiles that `attend` takes; K and V may be kept for other queries.
 
     Returns
@@ -446,11 +441,8 @@ def quantize(q, k, v, causal, hadamard=True):
     q8, k8, v8 : Quantized
     """
     consumers, block_n = tile_sizes(q.shape[3], causal)
-    return (
-        quantize_rows(q, Q_ROWS, hadamard=hadamard, multiple=consumers),
-        quantize_rows(k, block_n, hadamard=hadamard),
-        quantize_columns(v, block_n),
-    )
+    options = {"hadamard": hadamard, "multiple": consumers, "least": least}
+    return quantize_fp8.quantize(q, k, v, Q_ROWS, block_n, **options)
 
 
 def attend(q8, k8, v8, out, lse, causal, scale):

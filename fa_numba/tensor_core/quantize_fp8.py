@@ -10,10 +10,13 @@ rows along the sum:
 In Q and K an outlier would leave few bits to all others. With `hadamard` both are multiplied by the
 same orthogonal matrix, random signs and a Hadamard matrix: Q Kᵀ stays as it is, and an outlier
 becomes head_dim small numbers. The Hadamard matrix of 2n columns is [[H, H], [H, −H]] of that for
-n, so a row takes log2 head_dim steps of sums and differences, no products.
+n. The tensor cores multiply by that of 16, each chunk of a row by itself, and leave the same place
+of all chunks to one lane, which takes what is left in sums and differences: nothing goes from lane
+to lane.
 
-The 16 keys of a chunk of V are in the order in which a product's result has its columns in a lane's
-registers (`slot_key`), so that P is an operand as it lies.
+What the columns of Q and K are called does not matter to Q Kᵀ: they are kept in the order in which
+the lanes have them (`rotation`). The 16 keys of a chunk of V are in the order in which a product's
+result has its columns in a lane's registers (`slot_key`), so that P is an operand as it lies.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3.
 """
@@ -22,22 +25,34 @@ import functools
 from dataclasses import dataclass
 
 import numpy as np
-from numba import cuda, float32, uint32, uint64
+from numba import cuda, float32, uint8, uint32, uint64
 
 from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.tensor_core import wgmma
-from fa_numba.tensor_core.convert import load_global_b32, pack_e4m3x4, store_global_b128
-from fa_numba.tensor_core.ptx import global_address
-from fa_numba.tensor_core.vectors import load_global_x4, unpack_bf16x2, unpack_f16x2
+from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core.convert import pack_e4m3x4, store_global_b128
+from fa_numba.tensor_core.ldmatrix import ldmatrix_x4
+from fa_numba.tensor_core.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.tensor_core.tensor_maps import tensor_map
+from fa_numba.tensor_core.tma import make_load_tile
+from fa_numba.tensor_core.vectors import load_shared_b32, unpack_bf16x2, unpack_f16x2
 
 FULL_WARP = 0xFFFFFFFF
 E4M3_MAX = np.float32(448)
 LEAST = np.float32(2.0**-20)  # of a tile's largest: a tile of zeros has a scale, too
-VALUES = 32  # of a thread
-CHUNK = 16  # bytes along the sum
+CHUNK = 16  # bytes along the sum; and columns of a row that the tensor cores multiply at once
+ROWS = 16  # of Q or K, of a warp
+STAGES = 3  # of rows that are on their way to a thread block
+BLOCKS_PER_SM = 2
 SUM_ROWS = 8  # beyond head_dim in a tile of V: a row of ones, and 0, for N is a multiple of 8
 ONES = np.uint32(0x38383838)  # four times 1
+# Random: bit i turns the sign of column i of every chunk; of chunk i.
+COLUMN_SIGNS, CHUNK_SIGNS = 0b0110_1001_1101_0010, 0b0110_0101_1000_1101
 
 
 def slot_key(slot):
@@ -46,16 +61,7 @@ def slot_key(slot):
     return 8 * i + 2 * lane + c
 
 
-def sign_bits(lane):
-    """32 random-looking bits: a 1 turns the sign of a column that this lane holds."""
-    x = (lane + 1) * 0x9E3779B9 & 0xFFFFFFFF
-    x = (x ^ (x >> 15)) * 0x85EBCA6B & 0xFFFFFFFF
-    return x ^ (x >> 13)
-
-
-device_slot_key, device_sign_bits = (
-    cuda.jit(device=True, forceinline=True)(function) for function in (slot_key, sign_bits)
-)
+device_slot_key = cuda.jit(device=True, forceinline=True)(slot_key)
 
 
 def width_of(columns):
@@ -66,47 +72,23 @@ def width_of(columns):
 byte_offset = cuda.jit(device=True, forceinline=True)(wgmma.byte_offset)
 
 
-def threads_of(HEAD_DIM, ROWS):
-    """Threads of a thread block, which has a tile."""
-    return HEAD_DIM * ROWS // VALUES
+def shared_bytes(HEAD_DIM, BLOCK_N):
+    """Dynamic shared memory that a thread block asks for."""
+    return STAGES * 2 * HEAD_DIM * BLOCK_N + wgmma.GROUP_BYTES
+
+
+def threads_of(BLOCK_N):
+    """Threads of a thread block."""
+    return BLOCK_N // ROWS * 32
 
 
 @functools.cache
-def _parts(DTYPE, THREADS):
-    """Device functions that both kernels use."""
-    unpack = unpack_bf16x2 if DTYPE == "bfloat16" else unpack_f16x2
-    WARPS = THREADS // 32
-
-    @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def scale_of(x, scales, b, head, tile, least, norm):
-        """The tile's scale, stored, times `norm`; what x must be multiplied with."""
-        of_warps = cuda.shared.array(WARPS, float32)
-        tid = cuda.threadIdx.x
-        largest = float32(0)
-        for i in range(VALUES):
-            largest = max(largest, abs(x[i]))
-        for step in (16, 8, 4, 2, 1):
-            largest = max(largest, cuda.shfl_xor_sync(FULL_WARP, largest, step))
-        if tid & 31 == 0:
-            of_warps[tid >> 5] = largest
-        cuda.syncthreads()  # all warps' maxima are written: safe to read
-        for warp in range(WARPS):
-            largest = max(largest, of_warps[uint32(warp)])
-        largest = max(largest, least)
-        if tid == 0:
-            scales[b, head, tile] = largest * norm / E4M3_MAX
-        return E4M3_MAX / largest
-
-    return unpack, scale_of
-
-
-@functools.cache
-def _make_butterfly(STEP):
+def _make_butterfly(STEP, LENGTH):
     """butterfly(x): sums and differences of elements that are STEP apart."""
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def butterfly(x):
-        for pair in range(VALUES // 2):
+        for pair in range(LENGTH // 2):
             i = pair // STEP * 2 * STEP + pair % STEP
             low, high = x[i], x[i + STEP]
             x[i], x[i + STEP] = low + high, low - high
@@ -115,124 +97,230 @@ def _make_butterfly(STEP):
 
 
 @functools.cache
-def make_quantize_rows(HEAD_DIM, ROWS, HADAMARD, DTYPE):
-    """The kernel for Q and K; HEAD_DIM 64, 128 or 256, `threads_of` threads."""
-    THREADS = threads_of(HEAD_DIM, ROWS)
-    LANES = HEAD_DIM // VALUES  # to a row: 2, 4 or 8
-    WIDTH = width_of(HEAD_DIM)
-    NORM = np.float32(HEAD_DIM**-0.5 if HADAMARD else 1)
-    unpack, scale_of = _parts(DTYPE, THREADS)
-    butterfly_1, butterfly_2, butterfly_4, butterfly_8, butterfly_16 = (
-        _make_butterfly(step) for step in (1, 2, 4, 8, 16)
+def make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE):
+    """Functions that multiply rows of Q and K by `rotation`, but for its factor.
+
+    Returns
+    -------
+    matrix_of(b, lane)
+        What a chunk is multiplied by, as B of two products: b of shape (2, 2).
+    rotate(y, b, x_tile, row, lane)
+        For a warp's rows, from `row` on: y[8 j + 4 t + 2 h + c] is, of chunk j, column
+        8 t + 2 (lane % 4) + c in row lane // 4 + 8 h.
+    """
+    CHUNKS, BLOCK_BYTES = HEAD_DIM // CHUNK, BLOCK_N * wgmma.ROW_BYTES
+    ONE = 0x3F80 if DTYPE == "bfloat16" else 0x3C00
+    multiply = forward.mma_of(DTYPE)
+    butterfly_8, butterfly_16, butterfly_32 = (
+        _make_butterfly(step, HEAD_DIM // 2) for step in (8, 16, 32)
     )
 
-    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
-    def quantize_rows_kernel(x, tiles, scales, least):
-        """A thread block quantises a tile of rows; LANES neighbouring lanes have a row.
-
-        grid      (num_tiles, num_heads, batch)
-        private   32 columns of a row: of the chunks of 16, lane and LANES + lane
-        HBM       x once, tiles once
-        """
-        y = cuda.local.array(VALUES, float32)
-        words = cuda.local.array(4, uint32)
-        pair = cuda.local.array(2, float32)
-        tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
-        row, lane = cuda.threadIdx.x // LANES, cuda.threadIdx.x % LANES
-        n = tile * ROWS + row
-        signs = uint32(device_sign_bits(lane))
-        if n < x.shape[1]:
-            address = global_address(x[b, n, head]) + uint64(2 * CHUNK * lane)
-            for i in range(4):
-                offset = (i >> 1) * (2 * CHUNK * LANES) + (i & 1) * 16
-                load_global_x4(words, address + uint64(offset))
-                for j in range(4):
-                    word = words[j]
+    @cuda.jit(device=True, forceinline=True)
+    def matrix_of(b, lane):
+        for t in range(2):
+            for i in range(2):
+                b[t, i] = uint32(0)
+                for c in range(2):
+                    k, n = uint32(8 * i + 2 * (lane & 3) + c), uint32(8 * t + (lane >> 2))
+                    element = uint32(ONE) if HADAMARD or k == n else uint32(0)
                     if HADAMARD:
-                        word ^= (signs << uint32(4 * i + j)) & uint32(0x80008000)
-                    unpack(pair, word)
-                    y[8 * i + 2 * j] = pair[0]
-                    y[8 * i + 2 * j + 1] = pair[1]
-        else:
-            for i in range(VALUES):
-                y[i] = float32(0)
-        if HADAMARD:
-            butterfly_1(y)
-            butterfly_2(y)
-            butterfly_4(y)
+                        turned = uint32(cuda.popc(k & n)) ^ uint32(COLUMN_SIGNS) >> k
+                        element |= (turned & uint32(1)) << uint32(15)
+                    b[t, i] |= element << uint32(16 * c)
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def rotate(y, b, x_tile, row, lane):
+        a_fragment = cuda.local.array(4, uint32)
+        b_fragment = cuda.local.array(2, uint32)
+        d_fragment = cuda.local.array(4, float32)
+        row += lane & 15
+        x_row = x_tile + row * wgmma.ROW_BYTES
+        for j in range(CHUNKS):
+            eight = 2 * j + (lane >> 4)  # columns
+            ldmatrix_x4(a_fragment, x_row + (eight >> 3) * BLOCK_BYTES + ((eight ^ row) & 7) * 16)
+            for t in range(2):
+                for i in range(2):
+                    b_fragment[i] = b[t, i]
+                for i in range(4):
+                    d_fragment[i] = float32(0)
+                multiply(d_fragment, a_fragment, b_fragment)
+                for i in range(4):
+                    turned = HADAMARD and CHUNK_SIGNS >> j & 1
+                    y[8 * j + 4 * t + i] = -d_fragment[i] if turned else d_fragment[i]
+        if HADAMARD:  # of whole chunks
             butterfly_8(y)
             butterfly_16(y)
-            step = 1
-            while step < LANES:
-                for i in range(VALUES):
-                    other = cuda.shfl_xor_sync(FULL_WARP, y[i], step)
-                    y[i] = other - y[i] if lane & step else y[i] + other
-                step *= 2
-        inverse = scale_of(y, scales, b, head, tile, least, NORM)
-        address = global_address(tiles[b, head, tile])
-        for i in range(2):
-            for j in range(4):
-                at = 16 * i + 4 * j
-                words[j] = pack_e4m3x4(
-                    y[at] * inverse,
-                    y[at + 1] * inverse,
-                    y[at + 2] * inverse,
-                    y[at + 3] * inverse,
-                )
-            column = CHUNK * (lane + i * LANES)
-            store_global_b128(address + uint64(byte_offset(row, column, ROWS, WIDTH)), words)
+            if CHUNKS > 4:
+                butterfly_32(y)
 
-    return quantize_rows_kernel
+    return matrix_of, rotate
 
 
 @functools.cache
-def make_quantize_columns(HEAD_DIM, ROWS, DTYPE):
-    """The kernel for V; HEAD_DIM a multiple of 64, `threads_of` threads."""
-    THREADS = threads_of(HEAD_DIM, ROWS)
-    PAIRS, V_ROWS, WIDTH = HEAD_DIM // 2, HEAD_DIM + SUM_ROWS, width_of(ROWS)
-    unpack, scale_of = _parts(DTYPE, THREADS)
+def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
+    """The kernel for Q, K and V; `threads_of` threads, `shared_bytes` of shared memory.
 
-    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
-    def quantize_columns_kernel(x, tiles, scales, least):
-        """A thread block quantises and transposes a tile; a thread has 16 keys of two columns.
+    HEAD_DIM is 64 or 128, BLOCK_N 128. Tiles of Q that make up BLOCK_N rows lie one after the other
+    as one tile of K does.
+    """
+    THREADS = threads_of(BLOCK_N)
+    WARPS, Q_WARPS, Q_TILES = THREADS // 32, Q_ROWS // ROWS, BLOCK_N // Q_ROWS
+    VALUES, BLOCKS = HEAD_DIM // 2, HEAD_DIM // 64  # numbers of a thread; of 64 columns
+    V_ROWS = HEAD_DIM + SUM_ROWS
+    QK_WIDTH, V_WIDTH = width_of(HEAD_DIM), width_of(BLOCK_N)
+    X_BYTES, BLOCK_BYTES = 2 * HEAD_DIM * BLOCK_N, BLOCK_N * wgmma.ROW_BYTES
+    NORM = np.float32(HEAD_DIM**-0.5 if HADAMARD else 1)
+    unpack = unpack_bf16x2 if DTYPE == "bfloat16" else unpack_f16x2
+    load_tile = make_load_tile(BLOCKS)
+    matrix_of, rotate = make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE)
+    wait = mbarrier.wait_function()
 
-        grid      (num_tiles, num_heads, batch)
-        private   x of 16 keys, of a column and of its neighbour
-        HBM       x once, tiles once
+    @cuda.jit(device=True, forceinline=True)
+    def read_columns(y, x_tile, chunk, pair):
+        """Two neighbouring columns of 16 keys in each block of 64."""
+        two = cuda.local.array(2, float32)
+        for block in range(BLOCKS):
+            column = x_tile + block * BLOCK_BYTES + (pair & 3) * 4
+            for slot in range(CHUNK):
+                key = device_slot_key(slot)
+                row = column + (chunk * CHUNK + key) * wgmma.ROW_BYTES
+                unpack(two, load_shared_b32(row + (((pair >> 2) ^ key) & 7) * 16))
+                for c in range(2):
+                    y[32 * block + 16 * c + slot] = two[c]
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_of(unit, num_heads, per_head):
+        """Which rows, head and batch: units beside each other are neighbours in memory."""
+        rest = unit // num_heads
+        return uint32(rest % per_head), uint32(unit % num_heads), uint32(rest // per_head)
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, BLOCKS_PER_SM))
+    def quantize_kernel(
+        q_map, k_map, v_map, q_tiles, k_tiles, v_tiles, q_scales, k_scales, v_scales,
+        q_least, k_least, v_least,
+    ):  # fmt: skip
+        """A thread block takes BLOCK_N rows of a head, and then the next; TMA is ahead of it.
+
+        grid      (3, blocks): some for Q, some for K, some for V
+        shared    x_tile (STAGES, BLOCK_N, HEAD_DIM) in 16 bits, as TMA writes it; of_warps: their
+                  largest numbers; a barrier for each stage
+        private   y: of Q and K as `rotate` leaves it, of V 16 keys of BLOCKS pairs of columns
+        HBM       Q, K, V once, their tiles once
         """
         y = cuda.local.array(VALUES, float32)
+        b_matrix = cuda.local.array((2, 2), uint32)
         words = cuda.local.array(4, uint32)
-        pair = cuda.local.array(2, float32)
-        tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
-        chunk, of_columns = cuda.threadIdx.x // PAIRS, cuda.threadIdx.x % PAIRS
-        first, seqlen = tile * ROWS + chunk * CHUNK, x.shape[1]
-        address = global_address(x[b, 0, head]) + uint64(4 * of_columns)
-        for slot in range(CHUNK):
-            n = first + device_slot_key(slot)
-            # All 16 loads are on their way at once: none waits for a branch.
-            word = load_global_b32(address + uint64(min(n, seqlen - 1) * x.strides[1]))
-            unpack(pair, word if n < seqlen else uint32(0))
-            y[slot], y[CHUNK + slot] = pair[0], pair[1]
-        inverse = scale_of(y, scales, b, head, tile, least, float32(1))
-        address = global_address(tiles[b, head, tile])
-        for i in range(2):
-            for j in range(4):
-                at = 16 * i + 4 * j
-                words[j] = pack_e4m3x4(
-                    y[at] * inverse,
-                    y[at + 1] * inverse,
-                    y[at + 2] * inverse,
-                    y[at + 3] * inverse,
-                )
-            offset = byte_offset(2 * of_columns + i, CHUNK * chunk, V_ROWS, WIDTH)
-            store_global_b128(address + uint64(offset), words)
-        if of_columns < SUM_ROWS:
-            for j in range(4):
-                words[j] = ONES if of_columns == 0 else uint32(0)
-            offset = byte_offset(HEAD_DIM + of_columns, CHUNK * chunk, V_ROWS, WIDTH)
-            store_global_b128(address + uint64(offset), words)
+        of_warps = cuda.shared.array((2, WARPS), float32)
+        full = shared_address(cuda.shared.array(STAGES, uint64))
+        x_tiles = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        tid = uint32(cuda.threadIdx.x)
+        warp, lane = tid >> 5, tid & 31
+        # Of V: neighbouring lanes have two chunks of a row of its tile, which are 32 bytes.
+        chunk, pair = (tid >> 6) * 2 + (tid & 1), (tid >> 1) & 31
+        of_q, of_v = cuda.blockIdx.x == 0, cuda.blockIdx.x == 2
+        x_map, least = q_map if of_q else v_map if of_v else k_map, k_least
+        num_heads, num_tiles = uint32(k_scales.shape[1]), uint32(k_scales.shape[2])
+        per_head = num_tiles  # units of BLOCK_N rows
+        if of_q:
+            least = q_least
+            num_heads, num_tiles = uint32(q_scales.shape[1]), uint32(q_scales.shape[2])
+            per_head = uint32((num_tiles + Q_TILES - 1) // Q_TILES)
+        if of_v:
+            least = v_least
+        end = uint32(per_head * num_heads * q_scales.shape[0])
+        this, blocks = uint32(cuda.blockIdx.y), uint32(cuda.gridDim.y)
+        matrix_of(b_matrix, lane)
 
-    return quantize_columns_kernel
+        if tid == 0:
+            for stage in range(STAGES):
+                mbarrier_init(full + stage * mbarrier.BYTES, 1)
+            fence_mbarrier_init()
+            for stage in range(STAGES):
+                unit = uint32(this + stage * blocks)
+                if unit < end:
+                    tile, head, b = place_of(unit, num_heads, per_head)
+                    barrier = full + stage * mbarrier.BYTES
+                    mbarrier_arrive_expect_tx(barrier, X_BYTES)
+                    x_tile = x_tiles + stage * X_BYTES
+                    load_tile(x_tile, BLOCK_N, x_map, tile * BLOCK_N, head, b, barrier)
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+        step = uint32(0)
+        for unit in range(this, end, blocks):
+            stage, phase = step % STAGES, step // STAGES & 1
+            x_tile, barrier = x_tiles + stage * X_BYTES, full + stage * mbarrier.BYTES
+            wait(barrier, phase)
+            if of_v:
+                read_columns(y, x_tile, chunk, pair)
+            else:
+                rotate(y, b_matrix, x_tile, warp * ROWS, lane)
+            largest = float32(0)
+            for i in range(VALUES):
+                largest = max(largest, abs(y[i]))
+            for lanes in (16, 8, 4, 2, 1):
+                largest = max(largest, cuda.shfl_xor_sync(FULL_WARP, largest, lanes))
+            if lane == 0:
+                of_warps[step & 1, warp] = largest
+            cuda.syncthreads()  # the tile is read: safe to overwrite; the maxima: safe to read
+            next_unit = uint32(unit + STAGES * blocks)
+            if tid == 0 and next_unit < end:
+                tile, head, b = place_of(next_unit, num_heads, per_head)
+                mbarrier_arrive_expect_tx(barrier, X_BYTES)
+                load_tile(x_tile, BLOCK_N, x_map, tile * BLOCK_N, head, b, barrier)
+            for other in range(WARPS):
+                if not of_q or other // Q_WARPS == warp // Q_WARPS:
+                    largest = max(largest, of_warps[step & 1, uint32(other)])
+            step = uint32(step + 1)
+            largest = max(largest, least)
+            inverse = E4M3_MAX / largest
+
+            tile, head, b = place_of(uint32(unit), num_heads, per_head)
+            if of_v:
+                address = global_address(v_tiles[b, head, tile])
+                if tid == 0:
+                    v_scales[b, head, tile] = largest / E4M3_MAX
+                for i in range(2 * BLOCKS):  # columns
+                    for j in range(4):
+                        at = 16 * i + 4 * j
+                        words[j] = pack_e4m3x4(
+                            y[at] * inverse,
+                            y[at + 1] * inverse,
+                            y[at + 2] * inverse,
+                            y[at + 3] * inverse,
+                        )
+                    column = (i >> 1) * 64 + 2 * pair + (i & 1)
+                    offset = byte_offset(column, CHUNK * chunk, V_ROWS, V_WIDTH)
+                    store_global_b128(address + uint64(offset), words)
+                if pair < SUM_ROWS:
+                    for j in range(4):
+                        words[j] = ONES if pair == 0 else uint32(0)
+                    offset = byte_offset(HEAD_DIM + pair, CHUNK * chunk, V_ROWS, V_WIDTH)
+                    store_global_b128(address + uint64(offset), words)
+            else:
+                if of_q:
+                    address = global_address(q_tiles[b, head, tile * Q_TILES])
+                    tile = uint32(tile * Q_TILES + warp // Q_WARPS)
+                    if warp % Q_WARPS == 0 and lane == 0 and tile < num_tiles:
+                        q_scales[b, head, tile] = largest * NORM / E4M3_MAX
+                else:
+                    address = global_address(k_tiles[b, head, tile])
+                    if tid == 0:
+                        k_scales[b, head, tile] = largest * NORM / E4M3_MAX
+                for h in range(2):
+                    row = warp * ROWS + (lane >> 2) + 8 * h
+                    for i in range(BLOCKS):
+                        for j in range(4):
+                            at = 8 * (4 * i + j) + 2 * h
+                            words[j] = pack_e4m3x4(
+                                y[at] * inverse,
+                                y[at + 1] * inverse,
+                                y[at + 4] * inverse,
+                                y[at + 5] * inverse,
+                            )
+                        offset = byte_offset(row, CHUNK * (4 * i + (lane & 3)), BLOCK_N, QK_WIDTH)
+                        if tile < num_tiles:
+                            store_global_b128(address + uint64(offset), words)
+
+    return quantize_kernel
 
 
 @dataclass(frozen=True)
@@ -255,61 +343,72 @@ class Quantized:
     rows: int
 
 
-def quantize_rows(x, rows, *, hadamard=True, multiple=1, least=LEAST):
-    """Q or K in e4m3.
+def quantize(q, k, v, q_rows, block_n, *, hadamard=True, multiple=1, least=(LEAST, LEAST, LEAST)):
+    """Q, K and V in e4m3, V transposed.
 
     Parameters
     ----------
-    x : GPU array of shape (batch, seqlen, num_heads, head_dim), float16 or bfloat16
-    rows : int
-        Of a tile, which has a scale.
+    q, k, v : GPU arrays of shape (batch, seqlen, num_heads, head_dim), float16 or bfloat16
+        head_dim is 64 or 128.
+    q_rows, block_n : int
+        Of a tile of Q, and of one of K or V; a tile has a scale.
     hadamard : bool, default=True
-        Multiply each row by `rotation` first.
+        Multiply each row of Q and K by `rotation` first.
     multiple : int, default=1
-        The number of tiles is a multiple of it; those that no row reaches are 0.
-    least : float, default=2⁻²⁰
-        A tile gets the scale that is right for this where all its numbers are smaller: the largest
-        of all tiles makes one scale of all scales. With `hadamard`, of √head_dim times the rows.
+        The number of tiles of Q is a multiple of it; those that no row reaches are 0.
+    least : three floats, default=2⁻²⁰ each
+        Of Q, K and V: a tile gets the scale that is right for this where all its numbers are
+        smaller. The largest of all tiles makes one scale of all scales. With `hadamard`, of Q and K
+        √head_dim times the rows.
 
     Returns
     -------
-    Quantized
+    q8, k8, v8 : Quantized
     """
-    kernel = make_quantize_rows(x.shape[3], rows, hadamard, arrays.dtype_name(x))
-    return _quantize(kernel, x, rows, x.shape[3] * rows, multiple, least)
+    head_dim, num_sms = q.shape[3], arrays.num_sms(q)
+    q8 = _room(q, q_rows, head_dim, multiple)
+    k8, v8 = _room(k, block_n, head_dim), _room(v, block_n, head_dim + SUM_ROWS)
+    kernel = make_quantize(head_dim, q_rows, block_n, hadamard, arrays.dtype_name(q))
+    units = ceil_div(q8.scales.shape[2], block_n // q_rows) * q.shape[2]
+    units = max(units, k8.scales.shape[2] * k.shape[2])
+    grid = (3, min(units * q.shape[0], 2 * BLOCKS_PER_SM * num_sms))
+    maps = (tensor_map(x, block_n) for x in (q, k, v))
+    made = (q8.tiles, k8.tiles, v8.tiles, q8.scales, k8.scales, v8.scales)
+    size = shared_bytes(head_dim, block_n)
+    arrays.launch(
+        kernel,
+        grid,
+        (threads_of(block_n),),
+        *maps,
+        *made,
+        *map(np.float32, least),
+        shared_bytes=size,
+    )
+    return q8, k8, v8
 
 
-def quantize_columns(x, rows, *, least=LEAST):
-    """V in e4m3, transposed; as `quantize_rows`."""
-    kernel = make_quantize_columns(x.shape[3], rows, arrays.dtype_name(x))
-    return _quantize(kernel, x, rows, (x.shape[3] + SUM_ROWS) * rows, 1, least)
-
-
-def _quantize(kernel, x, rows, tile_bytes, multiple, least):
-    batch, seqlen, num_heads, head_dim = x.shape
+def _room(x, rows, columns, multiple=1):
+    """A `Quantized` for x, nothing in it yet."""
+    batch, seqlen, num_heads, _ = x.shape
     num_tiles = ceil_div(ceil_div(seqlen, rows), multiple) * multiple
-    tiles = arrays.empty(x, (batch, num_heads, num_tiles, tile_bytes), np.uint8)
+    tiles = arrays.empty(x, (batch, num_heads, num_tiles, rows * columns), np.uint8)
     scales = arrays.empty(x, (batch, num_heads, num_tiles))
-    grid, threads = (num_tiles, num_heads, batch), (threads_of(head_dim, rows),)
-    arrays.launch(kernel, grid, threads, x, tiles, scales, np.float32(least))
     return Quantized(tiles, scales, tuple(x.shape), rows)
 
 
-def rotation(head_dim):
-    """The orthogonal matrix of `hadamard`, in NumPy.
+def rotation(head_dim, hadamard=True):
+    """What `quantize` multiplies rows of Q and K by, in the order in which it keeps the columns.
 
     Returns
     -------
     array of shape (head_dim, head_dim), float64
+        Orthogonal.
     """
-    matrix = np.ones((1, 1))
-    while len(matrix) < head_dim:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    signs = np.empty(head_dim)
-    lanes = head_dim // VALUES
-    for lane in range(lanes):
-        bits = sign_bits(lane)
-        for i, j, half in np.ndindex(4, 4, 2):
-            column = CHUNK * (lane + lanes * (i >> 1)) + 8 * (i & 1) + 2 * j + half
-            signs[column] = 1 - 2 * (bits << (4 * i + j) >> (31 if half else 15) & 1)
-    return signs[:, None] * matrix / np.sqrt(head_dim)
+    matrix = np.eye(head_dim)
+    if hadamard:
+        column = np.arange(head_dim)
+        signs = COLUMN_SIGNS >> column % CHUNK ^ CHUNK_SIGNS >> column // CHUNK
+        common = np.bitwise_count(column[:, None] & column)
+        matrix = (1 - 2.0 * (signs[:, None] + common & 1)) / np.sqrt(head_dim)
+    i, lane, j, t, c = np.ogrid[: head_dim // 64, :4, :4, :2, :2]
+    return matrix[:, (CHUNK * (4 * i + j) + 8 * t + 2 * lane + c).ravel()]

@@ -89,16 +89,30 @@ def load_shared_x2(typingctx, x, address):
 
 @intrinsic
 def load_shared_x4(typingctx, x, address):
-    """Load four neighbouring float32.
+    """Load 16 bytes.
 
     Parameters
     ----------
-    x : local array of 4 float32
+    x : local array of 4 float32 or uint32
         Receives them.
     address : uint32
         In shared memory, a multiple of 16.
     """
-    return statement("ld.shared.v4.f32 <x>, [<address>];", x=written(x, 4), address=types.uint32)
+    return statement("ld.shared.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint32)
+
+
+@intrinsic
+def load_shared_b32(typingctx, address):
+    """Load 4 bytes.
+
+    Parameters
+    ----------
+    address : uint32
+        In shared memory, a multiple of 4.
+    """
+    return statement(
+        "ld.shared.b32 <result>, [<address>];", result=types.uint32, address=types.uint32
+    )
 
 
 @intrinsic
