@@ -89,16 +89,16 @@ def load_shared_x2(typingctx, x, address):
 
 @intrinsic
 def load_shared_x4(typingctx, x, address):
-    """Load 16 bytes.
+    """Load four neighbouring float32.
 
     Parameters
     ----------
-    x : local array of 4 float32 or uint32
+    x : local array of 4 float32
         Receives them.
     address : uint32
         In shared memory, a multiple of 16.
     """
-    return statement("ld.shared.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint32)
+    return statement("ld.shared.v4.f32 <x>, [<address>];", x=written(x, 4), address=types.uint32)
 
 
 @intrinsic
