@@ -154,25 +154,51 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
             return True, cuda.all_sync(FULL_WARP, small)
         return True, False
 
+    def make_powers(exponent):
+        """All of s by one formula: a branch for each score would cost more than the formula."""
+
+        @fragment_function()
+        def powers(s, l_i, shift, factors):
+            for h in range(2):
+                l_ij = float32(0)
+                for j in range(S8):
+                    for c in range(2):
+                        p = exp2(exponent(s[j, 2 * h + c], shift[h], factors))
+                        s[j, 2 * h + c] = p
+                        l_ij += p
+                l_i[h] += l_ij
+
+        return powers
+
+    @make_powers
+    @fragment_function()
+    def straight(x, shift, factors):
+        return x * factors[0] - shift  # one multiply-add
+
+    @make_powers
+    @fragment_function()
+    def by_polynomial(x, shift, factors):
+        t0, t1, t2 = factors
+        square = x * x
+        return x * (t0 + square * (t1 + square * t2)) - shift
+
+    @make_powers
+    @fragment_function()
+    def by_tanh(x, shift, factors):
+        return capped(x, factors[0]) * UNIT - shift if x > NO_KEY else MASKED
+
     @fragment_function()
     def exponentiate(s, offset, m_i, l_i, small, scale):
-        square = (scale / UNIT) * (scale / UNIT)
-        t0 = TANH[0] * scale
-        t1, t2 = TANH[1] * scale * square, TANH[2] * scale * square * square
+        shift = cuda.local.array(2, float32)
         for h in range(2):
-            shift = (m_i[h] - offset[h] if ALIBI else m_i[h]) * unit_of(scale)
-            l_ij = float32(0)
-            for j in range(S8):
-                for c in range(2):
-                    x = s[j, 2 * h + c]
-                    if not BENT:
-                        p = exp2(x * unit_of(scale) - shift)  # one multiply-add, one exp2
-                    elif small:
-                        p = exp2(x * (t0 + x * x * (t1 + x * x * t2)) - shift)
-                    else:
-                        p = exp2(capped(x, scale) * UNIT - shift) if x > NO_KEY else float32(0)
-                    s[j, 2 * h + c] = p
-                    l_ij += p
-            l_i[h] += l_ij
+            shift[h] = (m_i[h] - offset[h] if ALIBI else m_i[h]) * unit_of(scale)
+        if not BENT:
+            straight(s, l_i, shift, (unit_of(scale),))
+        elif small:
+            square = (scale / UNIT) * (scale / UNIT)
+            factors = TANH[0] * scale, TANH[1] * scale * square, TANH[2] * scale * square * square
+            by_polynomial(s, l_i, shift, factors)
+        else:
+            by_tanh(s, l_i, shift, (scale,))
 
     return raise_maximum, exponentiate
