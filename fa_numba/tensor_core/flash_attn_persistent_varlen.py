@@ -10,7 +10,7 @@ neighbour. Four things are new.
 - Tiles are of unequal work, and only the GPU knows the lengths. Each thread block sorts the
   sequences, those with the most keys first; then it takes tile after tile in that order from a
   counter, so that short ones fill up what the long ones leave. A warp of its own claims a tile and
-  finds out what it is while the one before is being loaded.
+  finds out what it is while the one before is being loaded; three others load Q, K and V.
 - TMA knows where the batch ends, not where a sequence does: the last tile of K and V of a sequence
   brings rows of the next one. Their scores are masked, but P = 0 times a NaN in V would be NaN; so
   the consumers overwrite those rows of V with 0.
@@ -142,6 +142,7 @@ def make_flash_attn_persistent_varlen(
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     BARRIER = mbarrier.BYTES
+    EMPTY = STAGES * BARRIER  # from the barrier "full" of a stage of K or V to its "empty"
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
@@ -172,6 +173,13 @@ def make_flash_attn_persistent_varlen(
     def n_tile_of(step, first_tile, end_tile):
         """The tile of keys that is the step-th to be looked at."""
         return end_tile - 1 - step if BACKWARD else first_tile + step
+
+    @cuda.jit(device=True, forceinline=True)
+    def after(stage, parity):
+        """The next stage of a ring, and the parity of its phase."""
+        if stage == STAGES - 1:
+            return int32(0), int32(parity ^ 1)
+        return int32(stage + 1), parity
 
     @cuda.jit(device=True, forceinline=True)
     def phase(count, length):
@@ -273,7 +281,7 @@ def make_flash_attn_persistent_varlen(
                 mbarrier_init(k_empty + stage * BARRIER, 4 * CONSUMERS)
                 mbarrier_init(v_empty + stage * BARRIER, 4 * CONSUMERS)
             mbarrier_init(claim_full, 1)
-            mbarrier_init(claim_empty, 1)
+            mbarrier_init(claim_empty, 3)
             fence_mbarrier_init()
         batch = cu_seqlens_q.shape[0] - 1
         if batch <= MAX_SORTED:
@@ -282,7 +290,7 @@ def make_flash_attn_persistent_varlen(
 
         if warpgroup == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
-            if tid == 32:  # claims queries, and finds out which they are
+            if tid == 96:  # claims queries, and finds out which they are
                 claimed = int32(cuda.blockIdx.x)
                 unit, place, claims = claimed, int32(0), 0  # counted from those of this sequence
                 while place < batch:
@@ -316,47 +324,45 @@ def make_flash_attn_persistent_varlen(
                     unit = int32(unit + claimed - before)
                 claim[5] = 0
                 mbarrier_arrive(claim_full)
-            if tid == 0:  # loads them, and their keys and values
-                queries, tile = 0, 0  # passed so far; their places in the rings
+            if tid in (0, 32, 64):  # load them: a thread for Q, one for K, one for V
+                kv_map = k_map if tid == 32 else v_map
+                kv_tile = k_tile if tid == 32 else v_tile
+                kv_full = k_full if tid == 32 else v_full
+                queries = int32(0)  # passed so far
+                stage, was_empty = int32(0), int32(1)  # the next tile's place in the ring
                 while True:
-                    wait(claim_full, queries & 1)
+                    wait(claim_full, queries & int32(1))
                     if claim[5] == 0:
                         break
                     m_start, head, q_start = claim[0], claim[1], claim[2]
                     seqlen_q, seqlen_k, k_start, kv_head = claim[3], claim[4], claim[6], claim[7]
-                    if not OUT_IN_Q:
+                    if tid == 0:
+                        mbarrier_arrive(claim_empty)
                         load_queries(
                             queries, m_start, head, q_start, seqlen_q, seqlen_k, work, q_map,
                             q_tile, q_full, q_empty,
                         )  # fmt: skip
-                    first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
-                    end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
-                    for step in range(end_tile - first_tile):
-                        if step == end_tile - first_tile - 1:  # late, so that work comes out even
-                            mbarrier_arrive(claim_empty)
-                        n = k_start + n_tile_of(step, first_tile, end_tile) * BLOCK_N
-                        stage, was_empty = tile % STAGES, phase(tile, STAGES) ^ 1
-                        full = k_full + stage * BARRIER
-                        rows = k_tile + stage * KV_BYTES
-                        wait(k_empty + stage * BARRIER, was_empty)
-                        mbarrier_arrive_expect_tx(full, KV_BYTES)
-                        load_tile(rows, BLOCK_N, k_map, n, kv_head, 0, full)
-                        full = v_full + stage * BARRIER
-                        rows = v_tile + stage * KV_BYTES
-                        wait(v_empty + stage * BARRIER, was_empty)
-                        mbarrier_arrive_expect_tx(full, KV_BYTES)
-                        load_tile(rows, BLOCK_N, v_map, n, kv_head, 0, full)
-                        if OUT_IN_Q and step == 0:  # room for Q comes last
-                            load_queries(
-                                queries, m_start, head, q_start, seqlen_q, seqlen_k, work, q_map,
-                                q_tile, q_full, q_empty,
-                            )  # fmt: skip
-                        tile += 1
-                    queries += 1
-                slot = queries % SLOTS
-                wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
-                work[slot, 5] = 0
-                mbarrier_arrive(q_full + slot * BARRIER)
+                    else:
+                        first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
+                        end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
+                        step = int32(0)
+                        while step < end_tile - first_tile:
+                            if step == end_tile - first_tile - 1:  # late: work comes out even
+                                mbarrier_arrive(claim_empty)
+                            n = k_start + n_tile_of(step, first_tile, end_tile) * BLOCK_N
+                            full = kv_full + stage * BARRIER
+                            wait(full + EMPTY, was_empty)
+                            mbarrier_arrive_expect_tx(full, KV_BYTES)
+                            rows = kv_tile + stage * KV_BYTES
+                            load_tile(rows, BLOCK_N, kv_map, n, kv_head, 0, full)
+                            stage, was_empty = after(stage, was_empty)
+                            step = int32(step + 1)
+                    queries = int32(queries + 1)
+                if tid == 0:
+                    slot = queries % SLOTS
+                    wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                    work[slot, 5] = 0
+                    mbarrier_arrive(q_full + slot * BARRIER)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             s = cuda.local.array(S_SHAPE, float32)
