@@ -23,7 +23,7 @@ if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 import fa_numba  # noqa: E402
-from fa_numba import arrays, launching, replay  # noqa: E402
+from fa_numba import arrays, launching  # noqa: E402
 from fa_numba.kernels.flash_decode_wide import flash_decode_wide  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
@@ -133,21 +133,14 @@ def poison(results):
 def replays(monkeypatch):
     """How often a call has been done again."""
     count = []
-    replay_of = replay.Recording.replay
+    again = arrays._do_again
 
-    def counted(recording, result):
-        do = replay_of(recording, result)
+    def counted(*args):
+        result = again(*args)
+        count.append(1)  # not where it was refused
+        return result
 
-        def again(given):
-            result = do(given)
-            count.append(1)  # not where it was refused
-            return result
-
-        return do and again
-
-    monkeypatch.setattr(replay.Recording, "replay", counted)
-    for function, _, _ in CASES.values():
-        function.replays.clear()
+    monkeypatch.setattr(arrays, "_do_again", counted)
     return count
 
 
