@@ -95,7 +95,7 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
         row h are s + offset[h]; without, offset is not looked at.
     """
     S8 = BLOCK_N // 8
-    CAPPED, UNIT = SOFTCAP > 0, np.float32(SOFTCAP * LOG2_E)
+    CAPPED, UNIT, TWICE = SOFTCAP > 0, *np.float32([SOFTCAP * LOG2_E, 2 * SOFTCAP * LOG2_E])
     BENT = CAPPED and not ALIBI
     POLYNOMIAL = SOFTCAP >= LEAST_CAP
     BITS = not ALIBI  # with it the maximum often rises, and would be taken twice
@@ -121,9 +121,10 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
         return max3_bits(x, x, y)
 
     @fragment_function()
-    def capped(x, scale):
+    def lacking(x, scale):
+        """How far tanh is below 1, half of it."""
         twice = scale / UNIT * (float32(2) * LOG2_E)
-        return float32(1) - float32(2) / (exp2(x * twice) + float32(1))
+        return float32(1) / (exp2(x * twice) + float32(1))
 
     @fragment_function()
     def raise_maximum(s, offset, m_i, l_i, alpha, scale):
@@ -144,7 +145,7 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
             x = over_quad_max(top[h] + offset[h] if ALIBI else largest(s, h))
             if BENT:
                 small = small and x * to_angle <= SMALL
-                x = capped(x, scale) if x > NO_KEY else NO_KEY
+                x = float32(1) - float32(2) * lacking(x, scale) if x > NO_KEY else NO_KEY
             m_new = max(m_i[h], x)
             small = small and m_new >= float32(0)
             alpha[h] = exp2((m_i[h] - m_new) * unit_of(scale))
@@ -185,7 +186,7 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     @make_powers
     @fragment_function()
     def by_tanh(x, shift, factors):
-        return capped(x, factors[0]) * UNIT - shift if x > NO_KEY else MASKED
+        return -TWICE * lacking(x, factors[0]) - shift if x > NO_KEY else MASKED
 
     @fragment_function()
     def exponentiate(s, offset, m_i, l_i, small, scale):
@@ -199,6 +200,8 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
             factors = TANH[0] * scale, TANH[1] * scale * square, TANH[2] * scale * square * square
             by_polynomial(s, l_i, shift, factors)
         else:
+            for h in range(2):
+                shift[h] -= UNIT  # of 1, which tanh lacks something of
             by_tanh(s, l_i, shift, (scale,))
 
     return raise_maximum, exponentiate
