@@ -1,5 +1,7 @@
 """Register tiles that are copied ahead, on a real GPU: `pytest -m gpu`."""
 
+import itertools
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -24,6 +26,10 @@ CASES = [  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, optio
     (1, 257, 130, 2, 1, 44, {"window_size": (50, 20)}),
     (1, 257, 130, 2, 1, 100, {"softcap": 3.0}),
     (1, 2048, 2048, 2, 2, 128, {}),
+    (1, 2048, 2048, 2, 2, 64, {"causal": True}),
+    (1, 130, 257, 4, 2, 128, {"alibi_slopes": np.array([0.5, 0.1, 0.02, 0.3], np.float32)}),
+    (1, 200, 64, 2, 2, 64, {"softcap": 2.0, "softmax_scale": -0.3}),
+    (1, 1, 1, 1, 1, 128, {}),
 ]
 
 
@@ -42,6 +48,8 @@ def test_forward_and_backward(case):
     )
     dout, q, k, v = map(cupy.asarray, inputs)
     assert register_tiles.can_copy_ahead(k, v) and register_tiles.can_copy_ahead(q, dout)
+    if "alibi_slopes" in options:
+        options = options | {"alibi_slopes": cupy.asarray(options["alibi_slopes"])}
     got = None
     for _ in range(20):
         out, lse = flash_attn_simt(q, k, v, **options)
@@ -53,3 +61,24 @@ def test_forward_and_backward(case):
     for times, i in ((2, 0), (3, 2), (3, 3), (3, 4)):
         error = np.abs(got[i].get().astype(np.float64) - want[i]).max()
         assert error <= times * np.abs(plain[i].astype(np.float64) - want[i]).max() + 1e-6
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_deterministic(head_dim):
+    rng = np.random.default_rng(1)
+    shape = (2, 300, 4, head_dim)
+    inputs = [rng.standard_normal(shape, np.float32) for _ in range(4)]
+    dout, q, k, v = map(cupy.asarray, inputs)
+    out, lse = flash_attn_simt(q, k, v, causal=True)
+    want = reference.attention_bwd(*inputs, dtype=np.float64, causal=True)
+    plain = reference.attention_bwd(*inputs, dtype=np.float32, causal=True)
+    runs = [
+        flash_attn_bwd_simt(dout, q, k, v, out, lse, causal=True, deterministic=True)
+        for _ in range(20)
+    ]
+    for got, again in itertools.pairwise(runs):
+        for x, y in zip(got, again, strict=True):
+            assert (x.view(np.uint32) == y.view(np.uint32)).all()
+    for x, exact, rounded in zip(runs[0], want, plain, strict=True):
+        error = np.abs(x.get().astype(np.float64) - exact).max()
+        assert error <= 3 * np.abs(rounded.astype(np.float64) - exact).max() + 1e-6

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from fa_numba.analysis.block_sizes import ceil_div
 
 SIZES = (16, 32, 64, 128)  # of block_m and block_n
-AHEAD = {64: (128, 64), 128: (128, 96)}  # width: block_m and block_n where K is copied ahead
 BACKWARD_SIZES = (16, 32, 64)  # of both
 
 
@@ -28,7 +27,7 @@ class ForwardTiling(NamedTuple):
         Threads beside each other, and below each other.
     k_start, p_start, v_start : int
         Where the tiles of K, P and V begin in shared memory, in floats. That of Q begins at 0; that
-        of P takes K's place, but where the next K is copied ahead.
+        of P takes K's place.
     shared_bytes : int
     """
 
@@ -53,23 +52,23 @@ def columns(head_dim):
     return threads_x, ceil_div(head_dim, 4 * threads_x) * 4 * threads_x
 
 
-def forward_tiling(head_dim, block_m, block_n, ahead=False):
-    """The `ForwardTiling` of tiles of block_m queries and block_n keys; K copied ahead or not."""
+def forward_tiling(head_dim, block_m, block_n):
+    """The `ForwardTiling` of tiles of block_m queries and block_n keys."""
     threads_x, width = columns(head_dim)
     # out, and what one tile adds to it, are 2 · rows · columns registers: 128 are affordable.
     rows = 8 if width // threads_x <= 8 else 4
     k_start = block_m * (width + 4)
     k_size, p_size = block_n * (width + 4), block_m * (block_n + threads_x)
-    p_start = k_start + (k_size if ahead else 0)
-    v_start = max(k_start + k_size, p_start + p_size)
+    p_start = k_start
+    v_start = k_start + max(k_size, p_size)
     shared_bytes = 4 * (v_start + block_n * width)
     threads_y = block_m // rows
     return ForwardTiling(width, rows, threads_x, threads_y, k_start, p_start, v_start, shared_bytes)
 
 
-def forward_fits(head_dim, block_m, block_n, shared_limit, ahead=False):
+def forward_fits(head_dim, block_m, block_n, shared_limit):
     """True where a thread block with these tiles has registers and shared memory enough."""
-    tiling = forward_tiling(head_dim, block_m, block_n, ahead)
+    tiling = forward_tiling(head_dim, block_m, block_n)
     # Whole warps, and two of 128 threads or one of 256 with 255 registers fit into an SM; a thread
     # has at most 8 columns of S.
     return (
@@ -103,13 +102,78 @@ def forward_block_sizes(head_dim, shared_limit):
     return max(fitting, key=merit)
 
 
-def forward_block_sizes_ahead(head_dim, shared_limit):
-    """The same where K and V are copied ahead; None where that has not been tried, or has no room.
+class ForwardChunks(NamedTuple):
+    """How a thread block of `flash_attn_simt_chunks` divides its work.
 
-    K, V and P then have places of their own.
+    Attributes
+    ----------
+    width : int
+        head_dim rounded up.
+    block_m, block_n : int
+        Queries and keys of a tile.
+    threads_x, threads_y : int
+        Threads beside each other, and below each other.
+    chunk : int
+        Columns of K, or rows of V, that are copied together.
+    stages : int
+        Chunks for which there is room: one is computed with, the others are on their way.
     """
-    sizes = AHEAD.get(columns(head_dim)[1])
-    return sizes if sizes and forward_fits(head_dim, *sizes, shared_limit, ahead=True) else None
+
+    width: int
+    block_m: int
+    block_n: int
+    threads_x: int
+    threads_y: int
+    chunk: int
+    stages: int
+
+    threads = ForwardTiling.threads
+
+    @property
+    def q_row(self):
+        """Length of a row of Qᵀ in shared memory: longer than it need be, no bank conflicts."""
+        return self.block_m + 4
+
+    @property
+    def p_row(self):
+        """The same of Pᵀ."""
+        return self.block_m + 8
+
+    @property
+    def p_start(self):
+        """Where Pᵀ begins in shared memory, in floats; Qᵀ begins at 0."""
+        return self.width * self.q_row
+
+    @property
+    def ring_start(self):
+        """Where the chunks begin."""
+        return self.p_start + self.block_n * self.p_row
+
+    @property
+    def stage(self):
+        """Floats of a chunk."""
+        return self.chunk * max(self.block_n, self.width)
+
+    @property
+    def shared_bytes(self):
+        """With a row more than there is: the last step loads what no step needs."""
+        return 4 * (self.ring_start + self.stages * self.stage + max(self.block_n, self.width))
+
+
+FORWARD_CHUNKS = {  # width: what was measured
+    64: ForwardChunks(64, 128, 64, 8, 16, 32, 4),
+    128: ForwardChunks(128, 128, 128, 16, 16, 32, 4),
+}
+
+
+def forward_chunks(head_dim, shared_limit=None):
+    """The `ForwardChunks` of a head_dim; None where it was not tried, or a GPU has no room."""
+    return _fitting(FORWARD_CHUNKS.get(columns(head_dim)[1]), shared_limit)
+
+
+def _fitting(tiling, shared_limit):
+    fits = tiling and (shared_limit is None or tiling.shared_bytes <= shared_limit)
+    return tiling if fits else None
 
 
 class BackwardTiling(NamedTuple):
@@ -155,3 +219,67 @@ def backward_tile_size(head_dim, shared_limit):
         if backward_tiling(head_dim, size).shared_bytes <= shared_limit
     ]
     return max(fitting, default=None)
+
+
+class BackwardChunks(NamedTuple):
+    """How a thread block of `flash_attn_bwd_simt_chunks` divides its work.
+
+    Attributes are those of `ForwardChunks`; chunks are of columns of K and Q or of V and dout, or
+    of rows of one of these.
+    """
+
+    width: int
+    block_m: int
+    block_n: int
+    threads_x: int
+    threads_y: int
+    chunk: int
+    stages: int
+
+    threads = BackwardTiling.threads
+
+    @property
+    def ds_row(self):
+        """Length of a row of dSᵀ in shared memory: longer than it need be, no bank conflicts."""
+        return self.block_m + 4
+
+    @property
+    def p_row(self):
+        """The same of P, and of dS in its place."""
+        return self.block_n + 8
+
+    @property
+    def ds_start(self):
+        """Where dSᵀ begins in shared memory, in floats; P begins at 0."""
+        return self.block_m * self.p_row
+
+    @property
+    def lse_start(self):
+        """Where lse begins, and after it delta."""
+        return self.ds_start + self.block_n * self.ds_row
+
+    @property
+    def ring_start(self):
+        """Where the chunks begin."""
+        return self.lse_start + 2 * self.block_m
+
+    @property
+    def stage(self):
+        """Floats of a chunk."""
+        return self.chunk * max(self.block_n + self.block_m, self.width)
+
+    @property
+    def shared_bytes(self):
+        """With a row more than there is: the last step loads what no step needs."""
+        return 4 * (self.ring_start + self.stages * self.stage + max(self.block_m, self.width))
+
+
+BACKWARD_CHUNKS = {  # width: what was measured
+    64: BackwardChunks(64, 64, 128, 8, 16, 16, 2),
+    128: BackwardChunks(128, 128, 128, 16, 16, 32, 2),
+}
+
+
+def backward_chunks(head_dim, shared_limit=None):
+    """The `BackwardChunks` of a head_dim; None where it was not tried, or a GPU has no room."""
+    return _fitting(BACKWARD_CHUNKS.get(columns(head_dim)[1]), shared_limit)

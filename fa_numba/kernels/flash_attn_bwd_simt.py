@@ -9,7 +9,8 @@ the tile gives to dQ in HBM, where other thread blocks add too: atomically, so i
 last digits of dQ differ from run to run. With deterministic=True dQ has a kernel of its own, in
 which a thread block owns a tile of queries, and all is the same bits in every run.
 
-AHEAD: the next queries are copied while dQ of the last ones is computed, by cp.async.
+Where the GPU has cp.async, float32 tiles of 64 and 128 columns go through
+flash_attn_bwd_simt_chunks.
 
 measured   0.97 and 0.83 of PyTorch's memory-efficient backward at head_dim 64 and 128, which has
            the tensor cores; deterministic=True less (H200; benchmarks/NOTES.md)
@@ -26,7 +27,7 @@ from numba import cuda, float32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.register_tiling import backward_tiling
+from fa_numba.analysis.register_tiling import backward_chunks, backward_tiling
 from fa_numba.kernels import flash_attn_bwd, masks, register_tiles
 
 ROWS = 4  # of a thread, of every product
@@ -35,7 +36,7 @@ ZERO, ONE, LOG2_E = np.float32(0), np.float32(1), np.float32(math.log2(math.e))
 
 @functools.cache
 def make_flash_attn_bwd_simt(
-    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True, AHEAD=False
+    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True
 ):
     """dK, dV and, with ADD_DQ, dQ; `backward_tiling` says with how many threads.
 
@@ -56,23 +57,16 @@ def make_flash_attn_bwd_simt(
 
     place = register_tiles.make_place(TX)
     load = register_tiles.make_load(HEAD_DIM, WIDTH, TILE, ROW, WARPS)
-    copy = wait_for_copies = None
-    if AHEAD:
-        copy, wait_for_copies = register_tiles.make_copy(HEAD_DIM, WIDTH, TILE, ROW, THREADS)
     add_rows = register_tiles.make_product_of_rows(ROWS, COLS, TY, TX, WIDTH, ROW, ROW)
     add_out = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, TILE, SCORE_ROW, ROW)
     add_dq = register_tiles.make_product_of_columns(ROWS, OUT_COLS, TY, TX, TILE, SCORE_ROW, ROW)
 
     @cuda.jit(device=True)
     def load_queries(tiles, q, dout, lse, delta, b, m_start, head):
-        """A tile of queries; where AHEAD, it is on its way."""
+        """A tile of queries."""
         seqlen_q = q.shape[1]
-        if AHEAD:
-            copy(tiles, Q_TILE, q, b, m_start, head, seqlen_q)
-            copy(tiles, DOUT_TILE, dout, b, m_start, head, seqlen_q)
-        else:
-            load(tiles, Q_TILE, q, b, m_start, head, seqlen_q, ONE)
-            load(tiles, DOUT_TILE, dout, b, m_start, head, seqlen_q, ONE)
+        load(tiles, Q_TILE, q, b, m_start, head, seqlen_q, ONE)
+        load(tiles, DOUT_TILE, dout, b, m_start, head, seqlen_q, ONE)
         if cuda.threadIdx.x < TILE:
             r = cuda.threadIdx.x
             m = m_start + r
@@ -126,16 +120,10 @@ def make_flash_attn_bwd_simt(
                 dk_acc[i, c] = ZERO
                 dv_acc[i, c] = ZERO
 
-        next_head, next_start = kv_head * group_size, m_first
-        if AHEAD:
-            load_queries(tiles, q, dout, lse, delta, b, next_start, next_head)
         for head in range(kv_head * group_size, (kv_head + 1) * group_size):
             slope = alibi_slopes[head] if ALIBI else ZERO
             for m_start in range(m_first, m_end, TILE):
-                if AHEAD:
-                    wait_for_copies(0)
-                else:
-                    load_queries(tiles, q, dout, lse, delta, b, m_start, head)
+                load_queries(tiles, q, dout, lse, delta, b, m_start, head)
                 cuda.syncthreads()  # the tiles are complete: safe to read
 
                 for i in range(ROWS):
@@ -185,13 +173,6 @@ def make_flash_attn_bwd_simt(
                     for c in range(OUT_COLS):
                         dk_acc[i, c] += part[i, c]  # dK += dSᵀ Q                        line 16
                         part[i, c] = ZERO
-                if AHEAD:
-                    cuda.syncthreads()  # everyone is done with q_tile, dout_tile: safe to overwrite
-                    next_start += TILE
-                    if next_start >= m_end:
-                        next_head, next_start = next_head + 1, m_first
-                    if next_head < (kv_head + 1) * group_size:
-                        load_queries(tiles, q, dout, lse, delta, b, next_start, next_head)
                 if ADD_DQ:
                     add_dq(part, tiles, DS_TILE, K_TILE, ty, tx)
                     for i in range(ROWS):
@@ -201,8 +182,7 @@ def make_flash_attn_bwd_simt(
                             if m < seqlen_q and d < HEAD_DIM:
                                 where_dq = uint64(b), uint64(m), uint64(head), uint64(d)
                                 cuda.atomic.add(dq, where_dq, part[i, c] * softmax_scale)
-                if not AHEAD:
-                    cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
+                cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
 
         for i in range(ROWS):
             n = n_start + ty + i * TY
@@ -376,27 +356,45 @@ def flash_attn_bwd_simt(
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)
+    in_chunks = None
+    if tile_size is None and register_tiles.can_copy_ahead(dout, q, k, v):
+        in_chunks = backward_chunks(head_dim, arrays.shared_bytes_per_block(q))
     tile_size = checks.check_backward_tiles(q, head_dim, tile_size)
     delta = arrays.empty(q, (batch, num_heads, seqlen_q))
-    dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
 
     rows = flash_attn_bwd.ROWS
     grid = (ceil_div(seqlen_q, rows), num_heads, batch)
     block = (flash_attn_bwd.WARP_SIZE, rows)
     arrays.launch(flash_attn_bwd.make_delta(rows), grid, block, dout, out, delta)
 
-    tiling = backward_tiling(head_dim, tile_size)
-    threads, shared = (tiling.threads,), {"shared_bytes": tiling.shared_bytes}
     # Thread blocks add to dq in float32, whatever the dtype of q.
     dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
-    ahead = register_tiles.can_copy_ahead(q, dout)
-    kernel = make_flash_attn_bwd_simt(head_dim, tile_size, *mask, not deterministic, ahead)
-    grid = (ceil_div(seqlen_k, tile_size), num_kv_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, slopes)
-    arrays.launch(kernel, grid, threads, *arguments, **shared)
+    if in_chunks:
+        # Imported here, because PTX needs numba-cuda, and the CPU engine does not.
+        from fa_numba.kernels import chunks, flash_attn_bwd_simt_chunks
+
+        red_x4 = arrays.compute_capability(q) >= flash_attn_bwd_simt_chunks.RED_X4
+        make = flash_attn_bwd_simt_chunks.make_flash_attn_bwd_simt_chunks
+        kernel, tiling = make(head_dim, *mask, not deterministic, red_x4), in_chunks
+        width, block_n = tiling.width, tiling.block_n
+        queries = [chunks.turn(x, width, tiling.threads_x) for x in (dout, q)]
+        keys = [chunks.turn(x, width, 1) for x in (k, v)]
+        inputs = (dout, q, k, *queries, *keys)
+        dk, dv = (arrays.full(q, x.shape, 0) for x in (k, v))
+    else:
+        kernel = make_flash_attn_bwd_simt(head_dim, tile_size, *mask, not deterministic)
+        tiling, block_n = backward_tiling(head_dim, tile_size), tile_size
+        inputs = (dout, q, k, v)
+        dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
+    grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)
+    arguments = (*inputs, lse, delta, dq, dk, dv, softmax_scale, slopes)
+    arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
     if deterministic:
-        kernel = make_dq_simt(head_dim, tile_size, *mask)
+        kernel, tiling = (
+            make_dq_simt(head_dim, tile_size, *mask),
+            backward_tiling(head_dim, tile_size),
+        )
         grid = (ceil_div(seqlen_q, tile_size), num_heads, batch)
         arguments = (dout, q, k, v, lse, delta, dq, softmax_scale, slopes)
-        arrays.launch(kernel, grid, threads, *arguments, **shared)
+        arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
     return arrays.astype(dq, q.dtype), dk, dv

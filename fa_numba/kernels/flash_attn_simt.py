@@ -8,7 +8,7 @@ registers (`register_tiles` says how it reads shared memory), tiles are as large
 allows, e^x is 2^x, one instruction, and only tiles that are not wholly seen are masked. The threads
 of a row are in one warp: rows are reduced by shuffles, and P needs no barrier of the thread block.
 
-Float32 tiles of 64 and 128 columns are copied ahead, by cp.async, on GPUs that have it.
+Where the GPU has cp.async, float32 tiles of 64 and 128 columns go through flash_attn_simt_chunks.
 
 measured   over flash_attn_v2_unsigned ×8.3 at head_dim 64, ×7.3 at 128; copied ahead 1.20 and 0.90
            of PyTorch's memory-efficient attention, which has the tensor cores (H200;
@@ -23,7 +23,7 @@ from numba import cuda, float32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.register_tiling import forward_block_sizes_ahead, forward_tiling
+from fa_numba.analysis.register_tiling import forward_chunks, forward_tiling
 from fa_numba.kernels import masks, register_tiles
 
 NEG_INF = np.float32(-np.inf)
@@ -31,16 +31,15 @@ NEG_INF = np.float32(-np.inf)
 
 @functools.cache
 def make_flash_attn_simt(
-    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, AHEAD=False
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
     """The kernel for these compile-time constants; `forward_tiling` says with how many threads.
 
-    AHEAD: K and V are copied while the threads compute, V during Q Kᵀ, the next K during P V.
     Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
-    tiling = forward_tiling(HEAD_DIM, BLOCK_M, BLOCK_N, AHEAD)
+    tiling = forward_tiling(HEAD_DIM, BLOCK_M, BLOCK_N)
     WIDTH, ROWS, TX, TY, K_TILE, P_TILE, V_TILE, _ = tiling
     Q_TILE, THREADS = 0, tiling.threads
     WARPS = THREADS // register_tiles.WARP_SIZE
@@ -52,12 +51,6 @@ def make_flash_attn_simt(
     load_q = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_M, QK_ROW, WARPS)
     load_k = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_N, QK_ROW, WARPS)
     load_v = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_N, WIDTH, WARPS)
-    copy_k = copy_v = wait_for_copies = None
-    if AHEAD:
-        copy_k, wait_for_copies = register_tiles.make_copy(
-            HEAD_DIM, WIDTH, BLOCK_N, QK_ROW, THREADS
-        )
-        copy_v, _ = register_tiles.make_copy(HEAD_DIM, WIDTH, BLOCK_N, WIDTH, THREADS)
     add_qkt = register_tiles.make_product_of_rows(ROWS, COLS, TY, TX, WIDTH, QK_ROW, QK_ROW)
     add_pv = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, BLOCK_N, P_ROW, WIDTH)
 
@@ -74,7 +67,7 @@ def make_flash_attn_simt(
                   ty, ty + TY, ... of S and out, columns tx, tx + TX, ... of S, and of out four
                   neighbours from 4 tx on, the next four 4 TX further on
         shared    q_tile (BLOCK_M, WIDTH), k_tile, v_tile (BLOCK_N, WIDTH); p_tile (BLOCK_M,
-                  BLOCK_N), but where AHEAD in the place of k_tile
+                  BLOCK_N), in the place of k_tile
         private   s (ROWS, COLS), acc, pv (ROWS, OUT_COLS), m_i, l_i (ROWS,)
         HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
@@ -114,15 +107,9 @@ def make_flash_attn_simt(
             for c in range(OUT_COLS):
                 acc[i, c] = ZERO
 
-        if AHEAD:
-            copy_k(tiles, K_TILE, k, b, n_first, kv_head, seqlen_k)
         for n_start in range(n_first, n_end, BLOCK_N):
-            if AHEAD:
-                copy_v(tiles, V_TILE, v, b, n_start, kv_head, seqlen_k)
-                wait_for_copies(1)
-            else:
-                load_k(tiles, K_TILE, k, b, n_start, kv_head, seqlen_k, ONE)
-                load_v(tiles, V_TILE, v, b, n_start, kv_head, seqlen_k, ONE)
+            load_k(tiles, K_TILE, k, b, n_start, kv_head, seqlen_k, ONE)
+            load_v(tiles, V_TILE, v, b, n_start, kv_head, seqlen_k, ONE)
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
             for i in range(ROWS):  # S = scale · Q Kᵀ                                     line 8
@@ -145,8 +132,6 @@ def make_flash_attn_simt(
                         if not sees(first_position + ty + i * TY, n, seqlen_k):
                             s[i, j] = NEG_INF
             cuda.syncthreads()  # everyone is done with k_tile: p_tile may take its place
-            if AHEAD:
-                copy_k(tiles, K_TILE, k, b, n_start + BLOCK_N, kv_head, seqlen_k)
 
             for i in range(ROWS):
                 m_new = m_i[i]  # m_i <- max(m_i, rowmax(S))                              line 9
@@ -165,11 +150,7 @@ def make_flash_attn_simt(
                 for c in range(OUT_COLS):
                     acc[i, c] *= alpha
                     pv[i, c] = ZERO
-            if AHEAD:
-                wait_for_copies(1)
-                cuda.syncthreads()  # v_tile is complete: safe to read
-            else:
-                cuda.syncwarp()  # a row of p_tile is written and read by the same warp
+            cuda.syncwarp()  # a row of p_tile is written and read by the same warp
 
             add_pv(pv, tiles, P_TILE, V_TILE, ty, tx)
             # Summed by tiles: added to acc one by one, N terms would lose more digits.
@@ -235,15 +216,22 @@ def flash_attn_simt(
     batch, seqlen_q, num_heads, head_dim = q.shape
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    ahead = None
-    if block_m is block_n is None and register_tiles.can_copy_ahead(k, v):
-        ahead = forward_block_sizes_ahead(head_dim, arrays.shared_bytes_per_block(q))
-    tiles = ahead or checks.check_forward_tiles(q, head_dim, block_m, block_n)
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    kernel = make_flash_attn_simt(head_dim, *tiles, *mask, AHEAD=ahead is not None)
-    tiling = forward_tiling(head_dim, *tiles, ahead=ahead is not None)
-    grid = (num_heads, ceil_div(seqlen_q, tiles[0]), batch)
+    tiling = None
+    if block_m is block_n is None and register_tiles.can_copy_ahead(q, k, v):
+        tiling = forward_chunks(head_dim, arrays.shared_bytes_per_block(q))
+    if tiling:
+        # Imported here, because PTX needs numba-cuda, and the CPU engine does not.
+        from fa_numba.kernels import chunks, flash_attn_simt_chunks
+
+        kernel = flash_attn_simt_chunks.make_flash_attn_simt_chunks(head_dim, *mask)
+        k, block_m = chunks.turn(k, tiling.width, tiling.threads_x), tiling.block_m
+    else:
+        block_m, block_n = checks.check_forward_tiles(q, head_dim, block_m, block_n)
+        kernel = make_flash_attn_simt(head_dim, block_m, block_n, *mask)
+        tiling = forward_tiling(head_dim, block_m, block_n)
+    grid = (num_heads, ceil_div(seqlen_q, block_m), batch)
     arguments = (q, k, v, out, lse, softmax_scale, slopes)
     arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
     return out, lse

@@ -106,6 +106,33 @@ def make_load(HEAD_DIM, WIDTH, NUM_ROWS, ROW, WARPS):
     return load
 
 
+@functools.cache
+def make_load_turned(HEAD_DIM, WIDTH, NUM_ROWS, ROW, WARPS):
+    """load(tiles, start, x, b, first, head, end, factor): make_load's rows as columns of a tile.
+
+    Eight lanes load neighbours of a row, and store them below each other: no bank conflicts where
+    ROW is 4 more than a multiple of 32.
+    """
+    REGISTERS = WIDTH // 8
+
+    @cuda.jit(device=True)
+    def load(tiles, start, x, b, first, head, end, factor):
+        some = cuda.local.array(REGISTERS, float32)
+        warp, lane = cuda.threadIdx.x >> 5, cuda.threadIdx.x & 31
+        for r in range(4 * warp + (lane >> 3), NUM_ROWS, 4 * WARPS):
+            m = first + r
+            for j in range(REGISTERS):  # first the loads: they are on the way together
+                d = 8 * j + (lane & 7)
+                some[j] = float32(0.0)
+                if m < end and d < HEAD_DIM:
+                    some[j] = float32(x[uint64(b), uint64(m), uint64(head), uint64(d)])
+            for j in range(REGISTERS):
+                d = 8 * j + (lane & 7)
+                tiles[uint64(start + d * ROW + r)] = some[j] * factor
+
+    return load
+
+
 def can_copy_ahead(*inputs):
     """True where cp.async can copy tiles of these: float32, 16 bytes at a time, from sm_80 on.
 
@@ -115,45 +142,14 @@ def can_copy_ahead(*inputs):
     x = inputs[0]
     if arrays.library_of(x) == "numpy" or not arrays.gpu_available():
         return False
-    _, width = register_tiling.columns(x.shape[3])
-    if arrays.dtype_name(x) != "float32" or x.shape[3] % 4 or width not in register_tiling.AHEAD:
+    tiling = register_tiling.forward_chunks(x.shape[3])
+    if arrays.dtype_name(x) != "float32" or x.shape[3] % 4 or tiling is None:
         return False
     for x in inputs:
         address, strides = arrays.address_and_strides(x)
         if address % 16 or any(stride % 16 for stride in strides[:3]):
             return False
     return arrays.compute_capability(inputs[0]) >= (8, 0)
-
-
-@functools.cache
-def make_copy(HEAD_DIM, WIDTH, NUM_ROWS, ROW, THREADS):
-    """Loads that go on while the threads compute, of what `can_copy_ahead`.
-
-    Returns
-    -------
-    copy(tiles, start, x, b, first, head, end)
-        Starts to do what make_load's does, but for the factor.
-    wait(pending)
-        Until at most the newest so many copies of this thread are on their way; 0 or 1.
-    """
-    # Imported here, because PTX needs numba-cuda, and the CPU engine does not.
-    from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
-    from fa_numba.tensor_core.ptx import global_address, shared_address
-
-    CHUNKS = WIDTH // 4  # of 16 bytes, in a row
-    AT_ONCE = THREADS // CHUNKS  # rows
-
-    @cuda.jit(device=True, forceinline=True)
-    def copy(tiles, start, x, b, first, head, end):
-        r, chunk = cuda.threadIdx.x // CHUNKS, cuda.threadIdx.x % CHUNKS
-        source = global_address(x[b, 0, head]) + uint64((first + r) * x.strides[1] + 16 * chunk)
-        to = shared_address(tiles) + 4 * (start + r * ROW + 4 * chunk)
-        for i in range(0, NUM_ROWS, AT_ONCE):
-            inside = first + r + i < end and 4 * chunk < HEAD_DIM
-            cp_async_16(to + 4 * i * ROW, source + uint64(i * x.strides[1]), 16 if inside else 0)
-        cp_async_commit()
-
-    return copy, cp_async_wait
 
 
 @functools.cache
