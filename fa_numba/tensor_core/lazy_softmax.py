@@ -98,7 +98,6 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     CAPPED, UNIT, TWICE = SOFTCAP > 0, *np.float32([SOFTCAP * LOG2_E, 2 * SOFTCAP * LOG2_E])
     BENT = CAPPED and not ALIBI
     POLYNOMIAL = SOFTCAP >= LEAST_CAP
-    BITS = not ALIBI  # with it the maximum often rises, and would be taken twice
 
     @fragment_function()
     def unit_of(scale):
@@ -130,19 +129,22 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     def raise_maximum(s, offset, m_i, l_i, alpha, scale):
         top = cuda.local.array(2, float32)
         to_angle = scale / UNIT if BENT else float32(1)  # what tanh is taken of
-        stays = True
+        stays, known = True, True
         for h in range(2):
-            top[h] = largest_bits(s, h) if BITS else largest(s, h)
+            top[h] = largest_bits(s, h)
+            known = known and top[h] >= float32(0)
             limit = (m_i[h] - offset[h] if ALIBI else m_i[h]) + LAZY / unit_of(scale)
             if BENT and POLYNOMIAL:
-                limit = min(limit, SMALL)
-            known = m_i[h] >= float32(0) if BITS else True
-            stays = stays and known and top[h] * to_angle <= limit  # tanh x is at most x
+                limit = min(limit, SMALL) if m_i[h] >= float32(0) else MASKED
+            stays = stays and max(top[h], float32(0)) * to_angle <= limit  # tanh x is at most x
         if cuda.all_sync(FULL_WARP, stays):
             return False, POLYNOMIAL
+        if not cuda.all_sync(FULL_WARP, known):
+            for h in range(2):
+                top[h] = largest(s, h)
         small = True
         for h in range(2):
-            x = over_quad_max(top[h] + offset[h] if ALIBI else largest(s, h))
+            x = over_quad_max(top[h] + offset[h] if ALIBI else top[h])
             if BENT:
                 small = small and x * to_angle <= SMALL
                 x = float32(1) - float32(2) * lacking(x, scale) if x > NO_KEY else NO_KEY
