@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 
 from benchmarks.timing import save
-from fa_numba import flash_attn_simt, flash_attn_v2, naive_attn
+from fa_numba import flash_attn_bwd_simt, flash_attn_simt, flash_attn_v2, naive_attn
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
@@ -51,13 +51,17 @@ def main():
         out, lse = flash_attn_persistent(q, k, v)
         for function in BACKWARD:
             rows.append(measure(function, seqlen, dout, q, k, v, out, lse))
+        q_32, k_32, v_32, dout_32, out_32 = (x.astype(np.float32) for x in (q, k, v, dout, out))
+        rows.append(measure(flash_attn_simt, seqlen, q_32, k_32, v_32))
+        backward = dout_32, q_32, k_32, v_32, out_32, lse
+        rows.append(measure(flash_attn_bwd_simt, seqlen, *backward))
         seq_lens = cupy.full(1, seqlen, np.int32)
         rows.append(measure(flash_decode_mma, seqlen, q[:, :1], k, v, seq_lens))
     save(
         "memory",
         rows,
-        note=f"float16, batch 1, {HEADS} heads of {HEAD_DIM}; flash_decode_mma: one query; extra: "
-        "the most bytes allocated at once, less the results",
+        note=f"float16 where it does not say otherwise, batch 1, {HEADS} heads of {HEAD_DIM}; "
+        "flash_decode_mma: one query; extra: the most bytes allocated at once, less the results",
     )
 
 
@@ -67,7 +71,7 @@ def measure(function, seqlen, *args):
         results = function(*args)
     extra = peak.peak - sum(x.nbytes for x in results)
     return {
-        "function": function.__name__,
+        "function": function.__name__ + (", float32" if args[0].dtype == np.float32 else ""),
         "seqlen": seqlen,
         "extra bytes": extra,
         "extra bytes per head and token": round(extra / (HEADS * seqlen), 2),

@@ -161,8 +161,8 @@ class ForwardChunks(NamedTuple):
 
 
 FORWARD_CHUNKS = {  # width: what was measured
-    64: ForwardChunks(64, 128, 64, 8, 16, 32, 4),
-    128: ForwardChunks(128, 128, 128, 16, 16, 32, 4),
+    64: ForwardChunks(64, 128, 64, 8, 16, 64, 2),
+    128: ForwardChunks(128, 128, 128, 16, 16, 64, 2),
 }
 
 
