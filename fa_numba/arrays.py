@@ -17,7 +17,7 @@ import numpy as np
 from numba import config, cuda
 from numba.core.errors import NumbaPerformanceWarning
 
-from fa_numba import bfloat16, launching, replay, simt  # noqa: F401   bfloat16: its conversions
+from fa_numba import launching, replay, simt
 from fa_numba.simt.host import DeviceArray
 from fa_numba.simt.options import current_options, shared_memory_limit
 
@@ -27,9 +27,7 @@ LIBRARIES = {
     "torch": "PyTorch CUDA tensor",
     "numba": "Numba device array",
 }
-MAX_RECORDINGS = 1024  # calls that a function can do again
 _captured = []  # arrays that CUDA graphs write: CuPy's pool would give their memory to others
-NEW = object()  # stands for the recording of a call that has not been made before
 
 
 @dataclass(frozen=True)
@@ -119,9 +117,11 @@ def _library_of_type(kind):
 
 def signature(x):
     """All but the values and the address of an array, to be compared; None for anything else."""
-    look = _SIGNATURE.get(_library_of_type(type(x)))
+    if not _library_of_type(type(x)):
+        return None
+    way = _way(type(x))
     try:
-        return (type(x), *look(x)) if look else None
+        return (type(x), *(way.layout(x) if way else (x.shape, x.strides, x.dtype)))
     except (AttributeError, RuntimeError):  # a tensor without strides or memory of its own
         return None
 
@@ -183,9 +183,9 @@ def address_and_strides(x):
 
 def is_capturing(x):
     """True while what is enqueued on the current stream of an array's library becomes a graph."""
-    again = _AGAIN.get(library_of(x))
-    stream = again.place(x)[2] if again else 0
-    return stream != 0 and again.is_capturing(stream)
+    way = _way(type(x))
+    _, stream = way.place()() if way else (None, 0)
+    return stream != 0 and way.is_capturing(stream)
 
 
 def num_sms(x):
@@ -225,7 +225,7 @@ def empty(like, shape, dtype=np.float32):
     """
     made = _kept_if_captured(_empty(like, shape, dtype))
     if recording := replay.current():
-        recording.allocated(made, _AGAIN[library_of(like)].empty(tuple(shape), made.dtype))
+        recording.allocated(made, _way(type(like)).empty(like, tuple(shape), made.dtype))
     return made
 
 
@@ -246,7 +246,7 @@ def full(like, shape, value, dtype=np.float32):
     """An array like `empty` makes, every element set to `value`."""
     made = _kept_if_captured(_full(like, shape, value, dtype))
     if recording := replay.current():
-        recording.allocated(made, _AGAIN[library_of(like)].full(tuple(shape), value, made.dtype))
+        recording.allocated(made, _way(type(like)).full(like, tuple(shape), value, made.dtype))
     return made
 
 
@@ -365,6 +365,7 @@ def launch(kernel, grid, block, *args, shared_bytes=0):
             recording.complete = False
         warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
         args = [_for_numba(x) for x in args]
+        launching.define_conversions()
         launching.allow_shared_bytes(kernel, args, shared_bytes)
         kernel[grid, block, stream, shared_bytes](*args)
 
@@ -373,17 +374,15 @@ def _enqueue(kernel, grid, block, args, shared_bytes, first):
     """Launch without Numba's dispatcher; False where that cannot be done."""
     if not launching.takes(kernel):
         return False
-    library = library_of(first)
-    device, current, stream = _PLACE[library](first)
+    device, current, stream = _places(first)
     if device != current:
         return False
-    describe = _DESCRIPTION[library]
     arguments, values = [], []
     for x in args:
         if isinstance(x, (np.generic, bool, int, float)):
             argument, value = type(x), x.item() if isinstance(x, np.generic) else x
         else:
-            argument, value = describe(x)
+            argument, value = _description(x)
         arguments.append(argument)
         values.append(value)
     plan = launching.launch(
@@ -400,177 +399,135 @@ def replayed(function):
     What it does must follow from the layouts of its arrays, which come first, and from its options.
     The second call with the same ones is no more than that: `replay`.
     """
-    recordings = {}
-
-    @functools.wraps(function)
-    def call(*args, **options):
-        again = _AGAIN.get(_library_of_type(type(args[0]))) if args else None
-        if again is None or not launching.enabled or replay.current():
-            return function(*args, **options)
-        try:
-            arguments, key = _seen(again, args, options)
-            recording = recordings.get(key, NEW)
-        except (AttributeError, RuntimeError, TypeError):  # what cannot be compared
-            return function(*args, **options)
-        if recording is NEW:
-            if len(set(map(id, arguments))) < len(arguments):  # which is which cannot be told
-                return function(*args, **options)
-            if len(recordings) >= MAX_RECORDINGS:
-                recordings.clear()
-            with replay.Recording(arguments, again) as recording:
-                result = function(*args, **options)
-            recordings[key] = recording.finish(result)
-            return result
-        if recording:
-            try:
-                return _do_again(recording, arguments, again)
-            except replay.RefusedError:
-                pass
-        return function(*args, **options)
-
-    return call
-
-
-def _seen(again, args, options):
-    """The arrays of a call, and all that decides what it does; an error where that is unknown."""
-    arguments, look = list(args), again.signature
-    key = [type(args[0]), *map(look, args)]
-    for name, value in options.items():
-        kind = type(value)
-        if kind in (bool, int, float, type(None)):
-            key += name, kind, value
-        elif kind is tuple:
-            key += name, value, *map(type, value)
-        else:
-            key += name, look(value)
-            arguments.append(value)
-    return arguments, tuple(key)
-
-
-def _do_again(recording, known, again):
-    """Its result; to the arguments in `known` come the new arrays."""
-    device, current, stream = again.place(known[0])
-    if device != current:
-        raise replay.RefusedError
-    for place, remainder in recording.remainders.items():
-        if again.address(known[place]) % 16 != remainder:
-            raise replay.RefusedError
-    capturing = stream != 0 and again.is_capturing(stream)  # never on the default stream
-    for step in recording.steps:
-        step(known, stream, capturing)
-    if capturing and not again.keeps_captured:
-        _captured.extend(known[recording.num_arguments :])
-    return recording.results(known)
+    return replay.replayed(function, _way)
 
 
 @dataclass(frozen=True)
-class Again:
+class Way:
     """The short way to do again what a library's arrays went through, on their own device.
 
     Attributes
     ----------
-    place : callable
-        Device of an array, the current device, and its current stream, as numbers.
-    signature : callable
-        What a call may look at of an array; an error for what is none of this library.
+    layout : callable
+        What a call may look at of an array: shape, strides, dtype, device; an error for what is
+        none of this library.
     address : callable
         Of an array.
+    place : callable
+        ``place()()`` gives the current device, and the address of its current stream.
     empty, full : callable
-        ``empty(shape, dtype)`` and ``full(shape, value, dtype)`` are functions of an array like
-        which to allocate.
+        ``empty(like, shape, dtype)()`` and ``full(like, shape, value, dtype)()`` allocate, on the
+        device of `like` where that is current.
     is_capturing : callable
         Of the address of a stream.
-    keeps_captured : bool
-        True where the library itself keeps what is allocated during a capture.
+    keep_captured : callable
+        Keeps arrays that were allocated during a capture.
     """
 
-    place: Callable
-    signature: Callable
+    layout: Callable
     address: Callable
+    place: Callable
     empty: Callable
     full: Callable
     is_capturing: Callable
-    keeps_captured: bool
+    keep_captured: Callable
 
 
-def _empty_cupy(shape, dtype):
-    ndarray, kind = sys.modules["cupy"].ndarray, dtype.type  # which is quicker than a dtype
-    return lambda like: ndarray(shape, kind)
-
-
-def _full_cupy(shape, value, dtype):
+def _place_of_cupy():
     cupy = sys.modules["cupy"]
-    if value == 0:
-        return lambda like: cupy.zeros(shape, dtype)  # clears memory without a kernel
-    return lambda like: cupy.full(shape, value, dtype)
+    device, stream = cupy.cuda.runtime.getDevice, cupy.cuda.get_current_stream
+    return lambda: (device(), stream().ptr)
 
 
-def _empty_torch(shape, dtype):
-    return lambda like: like.new_empty(shape, dtype=dtype)
-
-
-def _full_torch(shape, value, dtype):
-    return lambda like: like.new_full(shape, value, dtype=dtype)
-
-
-def _torch_stream(device):
-    """Address of PyTorch's current stream on a GPU."""
+def _place_of_torch():
     torch = sys.modules["torch"]
-    try:
-        return torch._C._cuda_getCurrentRawStream(device)  # makes no object of it
-    except AttributeError:
+
+    def address(device):
         return torch.cuda.current_stream(device).cuda_stream
 
-
-# Device of an array, the current device, and its current stream, as numbers.
-_PLACE = {
-    "cupy": lambda x: (
-        x.data.device_id,
-        sys.modules["cupy"].cuda.runtime.getDevice(),
-        sys.modules["cupy"].cuda.get_current_stream().ptr,
-    ),
-    "torch": lambda x: (
-        x.get_device(),
-        sys.modules["torch"].cuda.current_device(),
-        _torch_stream(x.get_device()),
-    ),
-    "numba": lambda x: 2 * (cuda.get_current_device().id,) + (0,),
-}
-# What decides how an array is launched on, in its library's terms, and its address.
-_DESCRIPTION = {
-    "cupy": lambda x: ((x.shape, x.strides, x.dtype), x.data.ptr),
-    "torch": lambda x: ((x.shape, x.stride(), x.dtype), x.data_ptr()),
-    "numba": lambda x: ((x.shape, x.strides, x.dtype), x.device_ctypes_pointer.value or 0),
-}
+    # Where there are these two, they look whether CUDA is initialised no more, and make no stream.
+    device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+    stream = getattr(torch._C, "_cuda_getCurrentRawStream", address)
+    return lambda: (current := device(), stream(current))
 
 
-# The same for checks, and the device.
-_SIGNATURE = {
-    "numpy": lambda x: (x.shape, x.strides, x.dtype),
-    "cupy": operator.attrgetter("shape", "strides", "dtype", "data.device_id"),
-    "torch": lambda x: (x.shape, x.stride(), x.dtype, x.get_device()),
-    "numba": lambda x: (x.shape, x.strides, x.dtype),
-}
-_AGAIN = {
-    "cupy": Again(
-        _PLACE["cupy"],
-        _SIGNATURE["cupy"],
-        operator.attrgetter("data.ptr"),
-        _empty_cupy,
-        _full_cupy,
-        lambda stream: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(stream)),
-        False,
+def _empty_of_cupy(like, shape, dtype):
+    ndarray, kind = sys.modules["cupy"].ndarray, dtype.type  # which is found sooner than a dtype
+    try:  # what ndarray(shape, kind) does, without passing both on by name: 0.3 µs less
+        base = ndarray.__base__
+        make, init = base.__new__, base._init
+    except AttributeError:
+        return functools.partial(ndarray, shape, kind)
+
+    def empty():
+        made = make(ndarray)
+        init(made, shape, kind)
+        return made
+
+    return empty
+
+
+def _full_of_cupy(like, shape, value, dtype):
+    cupy = sys.modules["cupy"]
+    if value == 0:
+        return functools.partial(cupy.zeros, shape, dtype)  # clears memory without a kernel
+    return functools.partial(cupy.full, shape, value, dtype)
+
+
+def _empty_of_torch(like, shape, dtype):
+    return functools.partial(_nothing(like, dtype).new_empty, shape)
+
+
+def _full_of_torch(like, shape, value, dtype):
+    return functools.partial(_nothing(like, dtype).new_full, shape, value)
+
+
+def _nothing(like, dtype):
+    """A tensor without elements: it makes others sooner than if they are told device and dtype."""
+    return like.new_empty(0, dtype=dtype)
+
+
+_WAYS = {
+    "cupy": Way(
+        layout=operator.attrgetter("shape", "strides", "dtype", "data.device_id"),
+        address=operator.attrgetter("data.ptr"),
+        place=_place_of_cupy,
+        empty=_empty_of_cupy,
+        full=_full_of_cupy,
+        is_capturing=lambda at: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(at)),
+        keep_captured=lambda made: _captured.extend(made),
     ),
-    "torch": Again(
-        _PLACE["torch"],
-        _SIGNATURE["torch"],
-        operator.methodcaller("data_ptr"),
-        _empty_torch,
-        _full_torch,
-        lambda stream: sys.modules["torch"].cuda.is_current_stream_capturing(),
-        True,
+    "torch": Way(
+        layout=lambda x: (x.shape, x.stride(), x.dtype, x.get_device()),
+        address=operator.methodcaller("data_ptr"),
+        place=_place_of_torch,
+        empty=_empty_of_torch,
+        full=_full_of_torch,
+        is_capturing=lambda at: sys.modules["torch"].cuda.is_current_stream_capturing(),
+        keep_captured=lambda made: None,  # PyTorch does so itself
     ),
 }
+
+
+@functools.cache
+def _way(kind):
+    """Of a type of arrays; None where calls are not replayed."""
+    return _WAYS.get(_library_of_type(kind))
+
+
+def _places(x):
+    """Device of an array, the current one, and the address of its library's current stream."""
+    if way := _way(type(x)):
+        return device_of(x), *way.place()()
+    device = cuda.get_current_device().id
+    return device, device, 0
+
+
+def _description(x):
+    """What decides how an array is launched on, in its library's terms, and its address."""
+    if way := _way(type(x)):
+        return way.layout(x)[:3], way.address(x)
+    return (x.shape, x.strides, x.dtype), x.device_ctypes_pointer.value or 0
 
 
 def _in_bytes(description):

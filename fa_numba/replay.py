@@ -1,53 +1,131 @@
-"""What a call did on a GPU, to be done again: the arrays that it allocated, and its launches.
+"""The second call of a function with arrays of the same layout, without the function.
 
-A function of this package looks at nothing of its GPU arrays but their layouts, whether they begin
-at a multiple of 16 bytes, and, for a tensor map, their addresses. A second call with the same
-layouts and the same options allocates the same arrays and makes the same launches, with other
-addresses. `arrays.replayed` notes that in the first call and does no more in the others.
+On a GPU a function of this package looks at nothing of its arrays but their layouts, whether they
+begin at a multiple of 16 bytes, and, for a tensor map, their addresses. Its first call with some
+layouts and options is recorded (`Recording`): what it allocates, what it computes from addresses,
+what it launches. A later call that is the same in all that decides (`key`) does that again with its
+own arrays (`_replay`), and nothing else.
 """
 
+import functools
 import itertools
 import operator
 import threading
 
 import numpy as np
 
-_local = threading.local()
+from fa_numba import launching
+
+MAX_REPLAYS = 1024  # calls that a function can do again
+NEW = object()  # stands for the replay of a call that has not been made before
+PLAIN = (bool, int, float, type(None))
 
 
 class RefusedError(Exception):
-    """A call cannot be done again as it was noted. Nothing has been launched."""
+    """A call cannot be done again as it was recorded. Nothing has been launched."""
 
 
-class Recording:
-    """The steps of one call.
+class _Local(threading.local):
+    recording = None
+
+
+_local = _Local()
+
+
+def current():
+    """The recording that is under way in this thread, or None."""
+    return _local.recording
+
+
+def replayed(function, way_of):
+    """The function, whose calls are recorded and replayed: see `arrays.replayed`.
 
     Parameters
     ----------
-    arguments : list of array
+    function : callable
+    way_of : callable
+        Gives for a type of arrays how to do again what was done on them, an `arrays.Way`, or None.
+    """
+    replays = {}
+
+    @functools.wraps(function)
+    def call(*args, **options):
+        way = way_of(type(args[0])) if args else None
+        if way is None or _local.recording or not launching.enabled:
+            return function(*args, **options)
+        try:
+            given, what = key(way.layout, args, options)
+            replay = replays.get(what, NEW)
+        except (AttributeError, RuntimeError, TypeError):  # what cannot be compared
+            return function(*args, **options)
+        if replay is NEW:
+            if len(set(map(id, given))) < len(given):  # which is which cannot be told
+                return function(*args, **options)
+            with Recording(given, way) as recording:
+                result = function(*args, **options)
+            if len(replays) >= MAX_REPLAYS:
+                replays.clear()
+            replays[what] = recording.replay(result)
+            return result
+        if replay:
+            try:
+                return replay(given)
+            except RefusedError:
+                pass
+        return function(*args, **options)
+
+    call.replays = replays
+    return call
+
+
+def key(layout, args, options):
+    """The arrays of a call, and all that decides what it does; an error where that is unknown."""
+    arrays, what = args, (type(args[0]), *map(layout, args))
+    for name, value in options.items():
+        kind = type(value)
+        if kind in PLAIN:
+            what += name, kind, value
+        elif kind is tuple:
+            what += name, value, *map(type, value)
+        else:
+            what += name, layout(value)
+            arrays += (value,)
+    return arrays, what
+
+
+class Recording:
+    """What one call does, while it is under way.
+
+    Parameters
+    ----------
+    arguments : sequence of array
         No two of them the same object.
-    again : Again
+    way : Way
         How a library's arrays are allocated and launched on.
 
     Attributes
     ----------
-    known : list of array
-        The call's arguments, then what it allocated or computed from an address.
-    steps : list of callable
-        Each does one thing again, given such a list of another call, to which it adds what it
-        allocates, the address of a stream, and whether a CUDA graph is captured there.
+    arrays : list of array
+        The arguments, then what the call has allocated: their numbers are places in this list.
+    views : list of (array, int)
+        Arrays that begin where one of those does, and its number.
+    allocations : list of callable
+        Each makes another array like one that was allocated, in the same order.
+    computations : list of (number, int, callable)
+        What was computed, from the address of which array, and how.
+    launches : list of (Plan, values, arrays, numbers)
+        Which of the launch's arguments are arrays, and which are computed numbers: two lists of
+        (place among the arguments, place among arrays or computations).
     remainders : dict of int to int
         By the number of an argument whose address mattered: the address modulo 16.
     complete : bool
-        False where something was done that cannot be told by such steps.
-    results : callable
-        Gives of such a list what the call returned: an array or a tuple of some.
+        False where something was done that cannot be told by these.
     """
 
-    def __init__(self, arguments, again):
-        self.known, self.again, self.num_arguments = list(arguments), again, len(arguments)
-        self.views = []  # of arrays that are known: (view, number)
-        self.steps, self.remainders, self.complete = [], {}, True
+    def __init__(self, arguments, way):
+        self.arrays, self.way, self.num_arguments = list(arguments), way, len(arguments)
+        self.views, self.allocations, self.computations, self.launches = [], [], [], []
+        self.remainders, self.complete = {}, True
 
     def __enter__(self):
         _local.recording = self
@@ -58,7 +136,7 @@ class Recording:
 
     def place(self, x):
         """Number of an array; None for one that has come from elsewhere."""
-        for known, i in (*zip(self.known, itertools.count()), *self.views):
+        for known, i in (*zip(self.arrays, itertools.count()), *self.views):
             if known is x:
                 return i
         self.complete = False
@@ -71,9 +149,9 @@ class Recording:
             self.remainders[place] = address % 16
 
     def allocated(self, x, allocate):
-        """`allocate`, called with the first argument, makes an array like x."""
-        self.known.append(x)
-        self.steps.append(lambda known, stream, capturing: known.append(allocate(known[0])))
+        """`allocate`, called with nothing, makes an array like x."""
+        self.arrays.append(x)
+        self.allocations.append(allocate)
 
     def seen_as(self, view, x):
         """`view` begins where x does."""
@@ -81,52 +159,66 @@ class Recording:
 
     def computed(self, number, x, compute):
         """`number` is what ``compute(address of x, is a graph being captured)`` gave."""
-        place, address_of = self.place(x), self.again.address
-        self.known.append(number)
-        self.steps.append(
-            lambda known, stream, capturing: known.append(
-                compute(address_of(known[place]), capturing)
-            )
-        )
+        self.computations.append((number, self.place(x), compute))
 
     def launched(self, plan, arguments, values):
         """`arguments` are the arrays and scalars that the kernel was given, `values` their bits."""
-        plan = plan.copy(values)  # in which nothing changes but addresses
         arrays, numbers = [], []
-        for (_, offset), x in zip(plan.variable, arguments, strict=True):
-            word = offset // 8
+        for i, x in enumerate(arguments):
             if not isinstance(x, (np.generic, bool, int, float)):
-                arrays.append((word, self.place(x)))
+                arrays.append((i, self.place(x)))
             else:
-                numbers += [(word, place) for place, known in enumerate(self.known) if known is x]
-        self.steps.append(_launch(plan, self.again.address, arrays, numbers))
+                found = enumerate(number for number, *_ in self.computations)
+                numbers += [(i, place) for place, number in found if number is x]
+        self.launches.append((plan, values, arrays, numbers))
 
-    def finish(self, result):
-        """This recording, which knows what the call returned; or False."""
-        if isinstance(result, tuple) and len(result) == 1:
-            self.complete = False  # an itemgetter would give the array alone
-        places = map(self.place, result if isinstance(result, tuple) else (result,))
-        self.results = operator.itemgetter(*places)
-        self.known = self.views = None  # nothing of the first call is kept alive
-        return self if self.complete else False
+    def replay(self, result):
+        """Does the call again, whose result was this; or False."""
+        places = [self.place(x) for x in (result if isinstance(result, tuple) else (result,))]
+        if isinstance(result, tuple) and len(places) == 1:
+            return False  # an itemgetter would give the array alone
+        return self.complete and _replay(self, operator.itemgetter(*places))
 
 
-def _launch(plan, address_of, arrays, numbers):
-    """A step; both lists hold (word of the plan's parameters, place among what is known)."""
-    words = plan.words
+def _replay(recording, results):
+    """A function that does a recorded call again, and keeps nothing of that alive.
 
-    def launch(known, stream, capturing):
-        with plan.lock:
-            for word, place in arrays:
-                words[word] = address_of(known[place])
-            for word, place in numbers:
-                words[word] = known[place]
-            if not plan.enqueue(stream):
+    Parameters
+    ----------
+    recording : Recording
+    results : callable
+        Gives of its arrays, the new ones for the old, what the call returns.
+    """
+    way, allocations, num_arrays = recording.way, recording.allocations, len(recording.arrays)
+    address_of, is_capturing, place = way.address, way.is_capturing, way.place()
+    recorded_on, _ = place()
+    remainders = tuple(recording.remainders.items())
+    computations = [(at, compute) for _, at, compute in recording.computations]
+    launches = launching.Launches(
+        num_arrays + len(computations),
+        [
+            (plan, values, dict(in_arrays) | {i: num_arrays + at for i, at in in_numbers})
+            for plan, values, in_arrays, in_numbers in recording.launches
+        ],
+    )
+
+    def replay(given):
+        """What the call returns for these arrays; RefusedError where it has to be made."""
+        device, stream = place()
+        if device != recorded_on:
+            raise RefusedError
+        capturing = stream != 0 and is_capturing(stream)  # never on the default stream
+        arrays = *given, *[allocate() for allocate in allocations]
+        words = list(map(address_of, arrays))
+        for at, remainder in remainders:
+            if words[at] % 16 != remainder:
                 raise RefusedError
+        for at, compute in computations:
+            words.append(compute(words[at], capturing))
+        if not launches.enqueue(words, stream, capturing):
+            raise RefusedError
+        if capturing:
+            way.keep_captured(arrays[len(given) :])
+        return results(arrays)
 
-    return launch
-
-
-def current():
-    """The recording that is under way in this thread, or None."""
-    return getattr(_local, "recording", None)
+    return replay

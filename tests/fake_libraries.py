@@ -103,7 +103,9 @@ def fake_cupy(log):
     def allocate(shape, dtype):
         return CupyArray(np.empty(shape, dtype), log[-1][1], log)
 
-    stream = types.SimpleNamespace(ptr=11)
+    stream = types.SimpleNamespace(current=types.SimpleNamespace(ptr=11))
+    runtime = types.SimpleNamespace(current=0, streamIsCapturing=lambda stream: 0)
+    runtime.getDevice = lambda: runtime.current
     return types.SimpleNamespace(
         empty=allocate,
         ndarray=allocate,
@@ -111,8 +113,7 @@ def fake_cupy(log):
         full=lambda shape, value, dtype: CupyArray(np.full(shape, value, dtype), log[-1][1], log),
         asarray=lambda x: CupyArray(x.copy(), log[-1][1], log),
         cuda=types.SimpleNamespace(
-            get_current_stream=lambda: stream,
-            runtime=types.SimpleNamespace(getDevice=lambda: 0, streamIsCapturing=lambda stream: 0),
+            Stream=stream, get_current_stream=lambda: stream.current, runtime=runtime
         ),
     )
 

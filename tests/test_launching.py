@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -34,11 +35,14 @@ class FakeGpu:
         self.CUfunction_attribute = launching.driver.CUfunction_attribute
         self.CUkernel = self.CUdevice = self.CUstream = self.CUfunction = int
 
-    def cuLaunchKernel(self, function, *sizes_stream_pointers_where):
-        *sizes, stream, pointers, where = sizes_stream_pointers_where
-        assert pointers == 0
+    def cuLaunchKernel(self, function, *sizes_stream_where_extra):
+        *sizes, stream, where, extra = sizes_stream_where_extra
+        assert extra == 0
         self.launches.append((function, tuple(sizes), stream, where))
         return (self.error,)
+
+    def cuKernelGetFunction(self, kernel):
+        return SUCCESS, kernel
 
     def cuKernelSetAttribute(self, attribute, value, kernel, device):
         self.shared.append((value, kernel, device))
@@ -60,7 +64,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(launching, "driver", gpu)
     monkeypatch.setattr(launching, "_plans", {})
     monkeypatch.setattr(launching, "_has_gpu", lambda: True)
-    monkeypatch.setattr(launching, "_function", lambda kernel, signature, device: 99)
+    monkeypatch.setattr(launching, "_kernel", lambda kernel, signature, device: 99)
     monkeypatch.setattr(cuda, "gpus", gpu)
     monkeypatch.setattr(launching, "stream_at", lambda address: address)
     return gpu
@@ -73,12 +77,14 @@ def launch(arguments, values, shared_bytes=0):
 
 
 def parameters(where, layout):
-    """What the driver would read: parameters in a row, each where a C struct has it."""
-    names_and_places = (ctypes.c_void_p * 5).from_address(where)
-    first, buffer, second, size, end = (place or 0 for place in names_and_places)
-    assert (first, second, end) == (1, 2, 0)  # CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END
-    assert ctypes.c_size_t.from_address(size).value == struct.calcsize(layout)
-    return list(struct.unpack(layout, ctypes.string_at(buffer, struct.calcsize(layout))))
+    """What the driver would read: each parameter where its pointer says."""
+    kinds = re.findall(r"(\d*)(\D)", layout)
+    kinds = [kind for count, kind in kinds for _ in range(int(count or 1))]
+    pointers = (ctypes.c_void_p * len(kinds)).from_address(where)
+    return [
+        struct.unpack(kind, ctypes.string_at(pointer, struct.calcsize(kind)))[0]
+        for kind, pointer in zip(kinds, pointers, strict=True)
+    ]
 
 
 def test_arrays_and_scalars_become_the_parameters_of_a_kernel(gpu):
@@ -107,14 +113,23 @@ def test_scalars_have_the_size_of_their_type(gpu):
 def test_a_copy_of_a_plan_has_parameters_of_its_own(gpu):
     x = ((2,), (4,), F4)
     plan = launch([x, np.float32, np.int32], [1 << 40, 0.5, 3])
-    twin = plan.copy([1 << 41, 1.5, 4])
+    twin = plan.copy([1 << 41, 1.5, 4], {})
     assert twin.launch([1 << 41, 1.5, 4], 7) and plan.launch([1 << 40, 0.5, 3], 7)
     (_, *before), (_, *after) = gpu.launches[-2:]
     assert before[:2] == after[:2]
     want = [[0, 0, 2, 4, 1 << 41, 2, 4, 1.5, 4], [0, 0, 2, 4, 1 << 40, 2, 4, 0.5, 3]]
     assert [parameters(where, "7qfi") for *_, where in gpu.launches[-2:]] == want
-    (_, address), (_, factor), (_, number) = twin.variable
-    assert (address, factor, number) == (32, 56, 60)
+
+
+def test_parameters_of_a_copy_may_lie_elsewhere(gpu):
+    x = ((2,), (4,), F4)
+    plan = launch([x, np.float32, x], [1 << 40, 0.5, 1 << 41])
+    row = (ctypes.c_uint64 * 3)()
+    twin = plan.copy([0, 0.5, 0], {0: ctypes.addressof(row) + 16, 2: ctypes.addressof(row)})
+    for row[0], row[2] in ((7, 8), (9, 10)):
+        assert twin.enqueue(7)
+        want = [0, 0, 2, 4, row[2], 2, 4, 0.5, 0, 0, 2, 4, row[0], 2, 4]
+        assert parameters(gpu.launches[-1][-1], "7qf7q") == want
 
 
 def test_strides_of_pytorch_are_in_elements():
@@ -167,7 +182,7 @@ def test_where_numba_is_another_inside_nothing_is_done(gpu, monkeypatch, error):
     def other(kernel, signature, device):
         raise error
 
-    monkeypatch.setattr(launching, "_function", other)
+    monkeypatch.setattr(launching, "_kernel", other)
     assert not launch([np.float32], [1.0]) and not launch([np.float32], [1.0])
     assert not gpu.launches
 

@@ -26,6 +26,7 @@ import numpy as np
 from numba import cuda, from_dtype, types
 from numba.core import sigutils, typing
 
+from fa_numba import launching
 from fa_numba.analysis import devices, sass
 
 TARGETS = ((7, 5), (8, 0), (9, 0, "a"))  # T4, A100, H100/H200: the generations that we promise
@@ -297,6 +298,7 @@ def _compile(kernel, args, targets, lineinfo=False):
         )
     from numba.cuda import compiler
 
+    launching.define_conversions()
     options = {
         name: kernel.targetoptions[name]
         for name in ("fastmath", "launch_bounds")
