@@ -12,6 +12,7 @@ from fa_numba.tensor_core import (
     ldmatrix,
     mbarrier,
     tma,
+    vectors,
     wgmma,
 )
 from fa_numba.tensor_core.ptx import global_address, shared_address
@@ -112,12 +113,16 @@ def pack_e4m3_kernel(x, y):
 
 @cuda.jit
 def words_kernel(x, y):
-    """Thread i copies four words of x, read one by one."""
+    """Thread i copies four words of x through shared memory, one by one."""
+    tile = shared_address(cuda.shared.array(128, uint32))
     four = cuda.local.array(4, uint32)
-    address = uint64(16 * cuda.threadIdx.x)
+    offset = 16 * cuda.threadIdx.x
+    for i in range(0, 16, 4):
+        word = convert.load_global_b32(global_address(x) + uint64(offset + i))
+        vectors.store_shared_b32(tile + offset + i, word)
     for i in range(4):
-        four[i] = convert.load_global_b32(global_address(x) + address + uint64(4 * i))
-    convert.store_global_b128(global_address(y) + address, four)
+        four[i] = vectors.load_shared_b32(tile + offset + 4 * i)
+    convert.store_global_b128(global_address(y) + uint64(offset), four)
 
 
 @cuda.jit
