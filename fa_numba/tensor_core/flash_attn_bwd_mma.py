@@ -11,7 +11,7 @@ many rows. So a pair shares its 32 keys, and halves everything else. Of Sᵀ and
 keys, each warp computes half of the columns, the queries; of dK and dV half of the columns, over
 all queries: over its own with Pᵀ and dSᵀ in registers, as the products Pᵀ dout and dSᵀ Q want their
 A, over the other's by way of shared memory. dQ = dS K sums over the keys of all warps: each warp
-computes an eighth of it and adds that to HBM in float32, atomically, in the order in which the
+computes 32 × 32 of it and adds that to HBM in float32, atomically, in the order in which the
 registers hold it; with deterministic=True dQ has a kernel of its own.
 
 ldmatrix reads a tile by rows or, transposing each 8×8 piece, by columns. Q and dout are read both
@@ -19,9 +19,8 @@ ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
 
 A head_dim below 64, or between 64 and 128, is padded to that with zeros.
 
-On an H200 at n = 8192 it reached 310 (274) TFLOP/s at head_dim 128 and 292 (274) at 64, where
-PyTorch's FlashAttention-2 had 302 (289) and 283 (257) in the same run; float16, causal in brackets;
-benchmarks/results/tensor_core_bwd.json.
+On an H200 it took as long as PyTorch's FlashAttention-2 at n = 512 and was up to 1.15 times as fast
+beyond: float16, head_dim 64 and 128, full and causal (benchmarks/NOTES.md).
 
 Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """

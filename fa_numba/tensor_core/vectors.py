@@ -32,9 +32,9 @@ def store_global_x4(typingctx, address, x):
     ----------
     address : uint64
         In global memory, a multiple of 16.
-    x : local array of 4 float32
+    x : local array of 4 float32 or uint32
     """
-    return statement("st.global.v4.f32 [<address>], <x>;", address=types.uint64, x=read(x, 4))
+    return statement("st.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4))
 
 
 @intrinsic
