@@ -68,6 +68,12 @@ def test_the_polynomial_is_tanh_where_it_is_taken():
     polynomial = x * (t0 + x**2 * (t1 + x**2 * t2))
     assert (abs(polynomial - np.tanh(x)) <= 7e-6 * abs(x)).all()
 
+    # Farther below a maximum of 0 or more, at the least softcap for which it is taken.
+    x = np.linspace(-30, 0, 10000)
+    polynomial = x * (t0 + x**2 * (t1 + x**2 * t2))
+    cap = lazy_softmax.LEAST_CAP
+    assert (abs(np.exp(cap * polynomial) - np.exp(cap * np.tanh(x))) <= 2e-4).all()
+
 
 @cuda.jit(device=True)
 def exp2(x):

@@ -17,8 +17,9 @@ and ends with stores that the next one waits for. With few keys that is much of 
 
 Masks are compile-time constants: without one the machine code has nothing of it. Tiles of keys that
 no row sees are not loaded, a warpgroup passes over those that none of its own rows sees, and what a
-row may not see is masked in those tiles alone where there is something to mask. `fragments` says
-what softcap and ALiBi do to a score.
+row may not see is masked in those tiles alone where there is something to mask. The softmax is that
+of `lazy_softmax`: a row's maximum seldom rises, and softcap goes into the exponents. `fragments`
+says what ALiBi does to a score.
 
 On an H200 at n = 4096 it took head_dim 128 from 628 (554) to 640 (610) TFLOP/s, and 64 from 438
 (378) to 515 (439); cuDNN had 638 (562) and 481 (434) beside it. At n = 512 head_dim 128 has 527
