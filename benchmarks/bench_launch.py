@@ -1,12 +1,12 @@
 """How long does a call take that only enqueues, and how long the first one of a process?"""
 
+import functools
 import os
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from unittest import mock
 
 import cupy
 import numpy as np
@@ -21,12 +21,12 @@ from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 
 SHAPE = (1, 16, 1, 64)  # batch, seqlen, num_heads, head_dim: the GPU is done before the next call
-REPEATS, IN_A_ROW = 300, 50
+ROUNDS, REPEATS, IN_A_ROW = 7, 40, 50
 NOTE = (
     f"{SHAPE}, one query over 16 keys to decode; microseconds until a call returns, the median of "
-    f"{REPEATS}, each after the GPU has become idle, and of each of {IN_A_ROW} calls in a row; a "
-    "graph holds one call; first calls are in a process of their own, from arrays on the GPU to "
-    "results there"
+    f"{REPEATS}, each after the GPU has become idle, and of each of {IN_A_ROW} calls in a row, and "
+    f"of that the median of {ROUNDS} rounds through all rows; a graph holds one call; first calls "
+    "are in a process of their own, from arrays on the GPU to results there"
 )
 
 FIRST_CALL = """
@@ -46,34 +46,53 @@ print(ready - started, imported - ready, called - imported)
 
 
 def main():
-    rows = list(measure())
-    rows += first_calls()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Numba's dispatcher warns of small grids
+        rows = [*measure(), *first_calls()]
     save("launch", rows, note=NOTE)
 
 
 def measure():
-    """Yield a row for each call that returns before the GPU has done its work."""
+    """Yield a row for each call that returns before the GPU has done its work.
+
+    All of them are timed in each round: for seconds on end, everything that this process does may
+    take half as long again.
+    """
+    timed = {}  # by call: functions without arguments
     for library in ("CuPy", "PyTorch"):
         for name, function, args in calls(library):
-            row = row_of(f"{name}, {library}", function, *args)
             graph = GRAPHS[library](function, *args)
-            row["its graph, enqueue, µs"] = round(enqueue_us(graph), 1)
-            row["its graph on the GPU, µs"] = round(graph_us(graph), 1)
-            yield row
+            timed[f"{name}, {library}"] = functools.partial(function, *args), graph
     name, function, args = next(calls("CuPy"))
-    with mock.patch.object(launching, "enabled", False), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield row_of(f"{name}, CuPy, by Numba's dispatcher", function, *args)
+    timed[f"{name}, CuPy, by Numba's dispatcher"] = by_dispatcher(function, *args), None
     shape = SHAPE[0], SHAPE[2], SHAPE[1]
-    yield row_of("two times cupy.empty", lambda: (cupy.empty(SHAPE), cupy.empty(shape)))
+    timed["two times cupy.empty"] = lambda: (cupy.empty(SHAPE), cupy.empty(shape)), None
+    rounds = [{call: times(*functions) for call, functions in timed.items()} for _ in range(ROUNDS)]
+    for call, first in rounds[0].items():
+        medians = {x: float(np.median([each[call][x] for each in rounds])) for x in first}
+        yield {"call": call} | {x: round(us, 1) for x, us in medians.items()}
 
 
-def row_of(call, function, *args):
-    return {
-        "call": call,
-        "enqueue, µs": round(enqueue_us(function, *args), 1),
-        "in a row, µs": round(in_a_row_us(function, *args), 1),
-    }
+def times(function, graph):
+    """Microseconds of a call, and of its CUDA graph."""
+    found = {"enqueue, µs": enqueue_us(function), "in a row, µs": in_a_row_us(function)}
+    if graph:
+        found["its graph, enqueue, µs"] = enqueue_us(graph)
+        found["its graph on the GPU, µs"] = graph_us(graph)
+    return found
+
+
+def by_dispatcher(function, *args):
+    """The same call by way of Numba's dispatcher."""
+
+    def call():
+        launching.enabled = False
+        try:
+            function(*args)
+        finally:
+            launching.enabled = True
+
+    return call
 
 
 def calls(library):
@@ -84,13 +103,16 @@ def calls(library):
     singles = [to_gpu(library, a) for a in x]
     halves = [to_gpu(library, a.astype(np.float16)) for a in x]
     lse, lengths = to_gpu(library, lse), to_gpu(library, lengths)
+    cached = halves[0][:, :1], *halves[1:3], lengths
     yield "flash_attn_v2", fa_numba.flash_attn_v2, singles[:3]
+    yield "flash_attn, float32", fa_numba.flash_attn, singles[:3]
+    yield "flash_attn, float16", fa_numba.flash_attn, halves[:3]
+    yield "flash_attn, one query", fa_numba.flash_attn, cached[:3]
     yield "flash_attn_simt", fa_numba.flash_attn_simt, singles[:3]
     yield "flash_attn_bwd_simt", fa_numba.flash_attn_bwd_simt, [*singles, lse]
     yield "flash_attn_mma", flash_attn_mma, halves[:3]
     yield "flash_attn_persistent", flash_attn_persistent, halves[:3]
     yield "flash_attn_bwd_wgmma", flash_attn_bwd_wgmma, [*halves, lse]
-    cached = halves[0][:, :1], *halves[1:3], lengths
     yield "flash_decode", fa_numba.flash_decode, cached
     yield "flash_decode_wide", flash_decode_wide, cached
     yield "flash_decode_mma", flash_decode_mma, cached
@@ -110,24 +132,24 @@ def to_gpu(library, x):
     return torch.as_tensor(x, device="cuda")
 
 
-def enqueue_us(function, *args):
-    """Median microseconds until ``function(*args)`` returns."""
+def enqueue_us(function):
+    """Median microseconds until ``function()`` returns."""
     samples = []
-    for _ in range(REPEATS + 20):
+    for _ in range(REPEATS + 5):
         start = time.perf_counter()
-        function(*args)
+        function()
         samples.append(time.perf_counter() - start)
         cupy.cuda.Device().synchronize()
-    return 1e6 * float(np.median(samples[20:]))
+    return 1e6 * float(np.median(samples[5:]))
 
 
-def in_a_row_us(function, *args):
+def in_a_row_us(function):
     """Median microseconds of each of some calls; the GPU's queue has room for all of them."""
     samples = []
     for _ in range(REPEATS // 10):
         start = time.perf_counter()
         for _ in range(IN_A_ROW):
-            function(*args)
+            function()
         samples.append((time.perf_counter() - start) / IN_A_ROW)
         cupy.cuda.Device().synchronize()
     return 1e6 * float(np.median(samples))

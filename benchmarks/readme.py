@@ -9,7 +9,8 @@ from benchmarks.timing import RESULTS
 
 README = Path(__file__).parents[1] / "README.md"
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
-CALLS = "flash_attn_v2", "flash_attn_persistent", "flash_decode_mma", "SDPA"  # of the last table
+# Rows of the last table.
+CALLS = "flash_attn_v2", "flash_attn,", "flash_attn_persistent", "flash_decode_mma", "SDPA"
 
 
 def table(rows):
