@@ -693,7 +693,7 @@ def test_a_new_process_finds_its_kernels_on_disk_small(tmp_path):
         for how in ("launching._compile", "None")  # the second cannot compile
     ]
     assert told[0].stdout == told[1].stdout == "2560.0\n", told[1].stderr
-    assert len(list(tmp_path.iterdir())) == 1
+    assert any(path.name.startswith("flash_attn_simt") for path in tmp_path.iterdir())
 
 
 def test_threads_launch_at_once():
