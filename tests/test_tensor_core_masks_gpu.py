@@ -28,6 +28,7 @@ MASKS = {
     "window": {"window_size": (100, 50)},
     "causal-window": {"causal": True, "window_size": (63, -1)},
     "window-right": {"window_size": (-1, 37)},
+    "window-long": {"window_size": (1030, 2)},
     "diagonal": {"window_size": (0, 0)},
     "softcap": {"softcap": 1.5},  # many scores are beyond what the polynomial takes
     "softcap-of-small-scores": {"softcap": 30.0},
@@ -45,8 +46,9 @@ SHAPES = [
     (700, 700, 2, 1, 128, "float16"),
     (700, 900, 2, 2, 64, "float16"),
 ]
-CASES = [(mask, shape) for mask in MASKS for shape in SHAPES]
+CASES = [(mask, shape) for mask in MASKS for shape in SHAPES if mask != "window-long"]
 CASES += [
+    ("window-long", (1500, 1700, 2, 1, 64, "float16")),
     ("all", (129, 1000, 2, 1, 72, "float16")),
     ("causal-all", (300, 257, 2, 1, 112, "bfloat16")),
     ("all", (300, 300, 3, 1, 128, "bfloat16")),
@@ -121,7 +123,7 @@ def test_a_maximum_that_rises(rng, mask, spread, head_dim, dtype):
         qkv[:2] = (abs(x) for x in qkv[:2])
     qkv[0] = (qkv[0].astype(np.float32) * spread).astype(qkv[0].dtype)
     if "alibi_slopes" in options:
-        options["alibi_slopes"] *= np.float32([1, 40])
+        options["alibi_slopes"] *= np.float32([1, 4])  # far steeper, and float32 loses lse
     on = {name: on_gpu(x) for name, x in options.items()}
     assert_right(flash_attn_persistent(*map(on_gpu, qkv), **on), qkv, options)
 
