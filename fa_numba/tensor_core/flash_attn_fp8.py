@@ -21,13 +21,14 @@ copy brings it. Against flash_attn_persistent
 - V has a column of ones more, and so P V has the sum of P: no additions for it, and what rounding
   and cutting off take from out, they take from the sum that it is divided by, too.
 
-Three warpgroups take turns by themselves: while one multiplies, the others compute exponentials.
-None overlaps with itself, so that S and P V of a tile can have the same registers.
+Three warpgroups (two, for few keys under a causal mask) take turns by themselves: while one
+multiplies, the others compute exponentials. None overlaps with itself, so that S and P V of a tile
+can have the same registers.
 
 On an H200, head_dim 128, n = 4096: 953 (803) TFLOP/s where flash_attn_persistent had 640 (610), at
-n = 16384 969 (957) and 651 (660); causal in brackets. Rounding Q, K and V takes 0.12 ms for 16384
-tokens of 16 heads, a fifth of the time at n = 4096, a twentieth at 16384; with it short causal
-sequences are quicker in float16. benchmarks/results/fp8.json.
+n = 16384 969 (957) and 651 (660); causal in brackets. Rounding Q, K and V takes 0.09 ms for 16384
+tokens of 16 heads, 88 % of a copy's bandwidth (benchmarks/NOTES.md): with it sequences from 2048,
+causal from 4096 on are quicker than in float16. benchmarks/results/fp8.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3; for the sums of 14 bits
 DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 3.3.2.
@@ -89,9 +90,12 @@ LEAST_FACTOR = np.float32(1e-14)
 MAX_HEAD_DIM = 128  # beyond, registers do not hold it all
 
 
-def tile_sizes(head_dim, causal):
-    """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
-    return 3, 128
+def tile_sizes(head_dim, seqlen_k, causal):
+    """Consumer warpgroups, of 64 query rows each, and keys in a tile.
+
+    Of 192 rows under a causal mask too many do not see the last tile, where tiles are few.
+    """
+    return 2 if causal and head_dim == 128 and seqlen_k <= 1024 else 3, 128
 
 
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
@@ -440,7 +444,7 @@ def quantize(q, k, v, causal, hadamard=True, least=3 * (quantize_fp8.LEAST,)):
     -------
     q8, k8, v8 : Quantized
     """
-    consumers, block_n = tile_sizes(q.shape[3], causal)
+    consumers, block_n = tile_sizes(q.shape[3], k.shape[1], causal)
     options = {"hadamard": hadamard, "multiple": consumers, "least": least}
     return quantize_fp8.quantize(q, k, v, Q_ROWS, block_n, **options)
 
@@ -459,7 +463,7 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     """
     batch, seqlen_q, num_heads, head_dim = q8.shape
     _, seqlen_k, num_kv_heads, _ = k8.shape
-    consumers, block_n = tile_sizes(head_dim, causal)
+    consumers, block_n = tile_sizes(head_dim, seqlen_k, causal)
     kernel = make_flash_attn_fp8(head_dim, consumers, block_n, causal, arrays.dtype_name(out))
     cut = seqlen_q, seqlen_k, Q_ROWS * consumers, block_n, causal, NO_WINDOW
     num_sms = arrays.num_sms(out)
