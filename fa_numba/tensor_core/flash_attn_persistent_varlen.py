@@ -13,7 +13,8 @@ neighbour. Four things are new.
   finds out what it is while the one before is being loaded.
 - TMA knows where the batch ends, not where a sequence does: the last tile of K and V of a sequence
   brings rows of the next one. Their scores are masked, but P = 0 times a NaN in V would be NaN; so
-  the consumers overwrite those rows of V with 0.
+  the consumers overwrite those rows of V with 0. Those of Q too: a warp of the softmax decides
+  by a vote of its rows when to rescale, and no other sequence may change even the last bit.
 - out must not be stored past a sequence's end: a warp whose rows are not all of the sequence stores
   them one by one instead of by TMA. A warpgroup that has no row of it at all computes nothing.
 - Without a mask the keys are gone through from the last to the first: then the tile in which the
@@ -78,7 +79,7 @@ MAX_HEAD_DIM = 256
 
 def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
     """The tiles that flash_attn_persistent takes for sequences of the average length."""
-    tiling = persistent_tiling(head_dim, num_tokens_k // batch, causal)
+    tiling = persistent_tiling(head_dim, num_tokens_k // batch, causal, packed=True)
     if softcap and tiling.consumers == 3:
         return tiling._replace(block_n=96)  # 128 do not leave the registers for a tanh
     return tiling
@@ -217,17 +218,18 @@ def make_flash_attn_persistent_varlen(
             mbarrier_arrive(v_empty)
 
     @cuda.jit(device=True, forceinline=True)
-    def clear_rows(memory, tile, first_row, tid):
-        """Overwrite the rows of a tile of V from this one on with 0, which are another sequence's.
+    def clear_rows(memory, tile, num_rows, first_row, tid):
+        """Overwrite a tile's rows from this one on with 0, which are another sequence's.
 
-        Each warpgroup does it for itself: it may overwrite 0 that another reads.
+        Each warpgroup does it for itself: it may overwrite 0 of V that another reads.
         """
         first = 8 * (tid & 127)
         start = tile - shared_address(memory) + first
-        for offset in range(0, BLOCK_BYTES, 8 * 128):  # unrolled: each thread 8 bytes
+        block_bytes = num_rows * wgmma.ROW_BYTES
+        for offset in range(0, block_bytes, 8 * 128):  # unrolled: each thread 8 bytes
             if offset + first >= first_row * wgmma.ROW_BYTES:
                 for block in range(NUM_BLOCKS):
-                    memory[uint64((start + block * BLOCK_BYTES + offset) >> 3)] = uint64(0)
+                    memory[uint64((start + block * block_bytes + offset) >> 3)] = uint64(0)
         fence_async_proxy()
         named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply
 
@@ -461,7 +463,11 @@ def make_flash_attn_persistent_varlen(
                         mbarrier_arrive(q_empty + slot * BARRIER)
                     queries, tile = int32(queries + 1), int32(tile + num_tiles)
                     continue
-                q = descriptor(ROW_MAJOR, q_tile + slot * SLOT_BYTES + q_offset)
+                q_rows = q_tile + slot * SLOT_BYTES + q_offset
+                num_rows = seqlen_q - m_start - part * 64  # of Q that are the sequence's
+                if num_rows < 64:  # what the others are must not show in a warp's votes
+                    clear_rows(memory, q_rows, 64, num_rows, tid)
+                q = descriptor(ROW_MAJOR, q_rows)
                 bend = slope, scale
                 clear(acc, m_i, l_i)
 
@@ -474,7 +480,8 @@ def make_flash_attn_persistent_varlen(
                 n_start = n_tile_of(0, first_tile, end_tile) * BLOCK_N
                 if BACKWARD and seqlen_k - n_start < BLOCK_N:
                     wait(v_full + stage * BARRIER, parity)
-                    clear_rows(memory, v_tile + stage * KV_BYTES, seqlen_k - n_start, tid)
+                    rows = v_tile + stage * KV_BYTES
+                    clear_rows(memory, rows, BLOCK_N, seqlen_k - n_start, tid)
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(k_empty + stage * BARRIER)
@@ -502,7 +509,7 @@ def make_flash_attn_persistent_varlen(
                 v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
                 wait(v_full + stage * BARRIER, parity)
                 if not BACKWARD and num_rows < BLOCK_N:
-                    clear_rows(memory, v_tile + stage * KV_BYTES, num_rows, tid)
+                    clear_rows(memory, v_tile + stage * KV_BYTES, BLOCK_N, num_rows, tid)
                 wgmma_fence()  # P V of the last tile
                 multiply_registers(COLS, BLOCK_N, acc, p, v)
                 wgmma_commit()
