@@ -44,19 +44,21 @@ class PersistentTiling(NamedTuple):
     overlap: bool = True
 
 
-def persistent_tiling(head_dim, seqlen_k, causal):
+def persistent_tiling(head_dim, seqlen_k, causal, packed=False):
     """The tiles with which an H200 was quickest, of those in benchmarks/NOTES.md.
 
-    Up to a head_dim of 64 three warpgroups have registers enough, and fill each other's gaps; but
-    of 192 rows under a causal mask too many do not see the last tile, which counts where tiles are
-    few. With few tiles it also counts how soon V's place is free, for the next queries' V: sooner
-    if a warpgroup waits for P V before its softmax.
+    Up to a head_dim of 64 three warpgroups have registers enough, and fill each other's gaps.
+
+    In a packed batch a warpgroup does not pass over tiles that its own rows do not see: of 192 rows
+    under a causal mask too many do not see the last one, which counts where tiles are few. And with
+    few tiles a wait for P V before the softmax frees V's place sooner, for the next queries' V.
     """
     if head_dim <= 64:
-        few = causal and seqlen_k < 2048
+        few = packed and causal and seqlen_k < 2048
         return PersistentTiling(2, 128, stages=4) if few else PersistentTiling(3, 128, stages=3)
     if head_dim <= 128:
-        return PersistentTiling(2, 128, overlap=seqlen_k > (512 if causal else 4096))
+        few = packed and seqlen_k <= (512 if causal else 4096)
+        return PersistentTiling(2, 128, overlap=not few)
     return PersistentTiling(2, 112 if head_dim <= 192 else 80, slots=1)
 
 

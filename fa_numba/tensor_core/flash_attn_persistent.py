@@ -73,6 +73,14 @@ SLOTS = 2  # of Q: the next queries are there before these are done
 # warpgroup share 65536.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 MAX_HEAD_DIM = 256
+# In longer windows what a warpgroup passes over is less than what three lose by it: there ptxas has
+# too few registers, and moves exponentials from beside P V to behind it.
+SHORT_WINDOW = 1024
+
+
+def passes_over(consumers, window_size):
+    """Whether a warpgroup leaves out tiles that its own rows do not see."""
+    return consumers < 3 or window_size[0] < SHORT_WINDOW
 
 
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES=STAGES, SLOTS=SLOTS):
@@ -117,6 +125,7 @@ def make_flash_attn_persistent(
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
     OUT_IN_Q = SLOTS == 1
     LEFT = WINDOW[0] >= 0
+    APART = passes_over(CONSUMERS, WINDOW)
     load_tile = make_load_tile(NUM_BLOCKS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
@@ -367,13 +376,16 @@ def make_flash_attn_persistent(
                 q = descriptor(ROW_MAJOR, uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES))
                 clear(acc, m_i, l_i)
 
-                n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
+                if APART:
+                    n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
+                else:
+                    n_tile, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                 n_start = int32(n_tile * BLOCK_N)
-                n_end = int32(end * BLOCK_N if m < seqlen_q else n_start + BLOCK_N)
+                n_end = int32(n_start + BLOCK_N if APART and m >= seqlen_q else end * BLOCK_N)
                 # Tiles that begin from here to there are seen whole, by all of the rows.
                 first_whole = int32(first_key(wg_position + ROWS - 1))
                 last_whole = int32(end_key(wg_position, seqlen_k) - BLOCK_N)
-                if LEFT:
+                if APART and LEFT:
                     first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                     stage, parity = pass_over(n_tile - first, stage, parity, k_full, v_full, lane)
 
@@ -420,9 +432,10 @@ def make_flash_attn_persistent(
                 if lane == 0 and OUT_IN_Q:
                     tma_store_wait_read(0)
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
-                _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-                rest = int32(end - n_start // BLOCK_N)
-                stage, parity = pass_over(rest, stage, parity, k_full, v_full, lane)
+                if APART:
+                    _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                    rest = int32(end - n_start // BLOCK_N)
+                    stage, parity = pass_over(rest, stage, parity, k_full, v_full, lane)
                 queries = int32(queries + 1)
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
@@ -484,7 +497,8 @@ def flash_attn_persistent(
     kernel = make_flash_attn_persistent(head_dim, tiling, causal, arrays.dtype_name(q), *rest)
     consumers, block_n, *_ = tiling
     num_sms = arrays.num_sms(q)
-    cut = seqlen_q, seqlen_k, ROWS * consumers, block_n, *mask[:2], consumers
+    parts = consumers if passes_over(consumers, mask[1]) else 1
+    cut = seqlen_q, seqlen_k, ROWS * consumers, block_n, *mask[:2], parts
     num_shares = choose_num_shares(batch * num_heads, num_sms, *cut)
     grid = (min(num_shares * batch * num_heads, num_sms),)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
