@@ -21,10 +21,9 @@ row may not see is masked in those tiles alone where there is something to mask.
 of `lazy_softmax`: a row's maximum seldom rises, and softcap goes into the exponents. `fragments`
 says what ALiBi does to a score.
 
-On an H200 at n = 4096 it took head_dim 128 from 628 (554) to 640 (610) TFLOP/s, and 64 from 438
-(378) to 515 (439); cuDNN had 638 (562) and 481 (434) beside it. At n = 512 head_dim 128 has 527
-(349) to cuDNN's 520 (336), 64 has 389 (257) to 389 (261); float16, causal in brackets;
-benchmarks/results/tensor_core.json.
+On an H200 at n = 4096 head_dim 128 takes 698 (652) TFLOP/s and 64 takes 542 (483); cuDNN 653 (553)
+and 484 (436) beside it. At n = 512 head_dim 128 has 543 (361) to cuDNN's 528 (339), 64 has 415
+(270) to 394 (264); float16, causal in brackets; benchmarks/NOTES.md.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 """
