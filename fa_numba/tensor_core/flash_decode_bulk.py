@@ -4,19 +4,23 @@ flash_decode       tiles of K and V go through shared memory; a thread per score
 flash_decode_wide  a few lanes per key, loads of 16 bytes, no barrier
 flash_decode_mma   K and V go from HBM to the registers that multiply them
 flash_decode_tma   TMA keeps up to 192 KB on their way to an SM: boxes of 16 keys of a head
-flash_decode_bulk  rows of up to 8 heads of a key, wherever that is                      <- this
+flash_decode_bulk  a key of several heads, wherever that is                       <- this file
 
 Where a page holds one key, what lies in a row is that key of all K/V heads: 256 bytes of each. A
-warp issues its lanes' copies one after the other, and 32 of them for 8 KB take longer than the
-8 KB. So a thread block has up to 8 heads, and a copy takes all of these: 2 KB, an eighth as many.
+warp starts its lanes' copies one after the other, some 40 ns each, and HBM delivers 256 bytes to an
+SM in 8. So a thread block has several heads, and a copy takes a key of all of them.
 
-- A warp belongs to a head, or several warps do where there are fewer heads; it multiplies 16 keys
-  of each turn. One warp more asks for the turns: its lanes look up the pages of a turn two turns
-  before, and a lane starts the copy of one key.
+- A warp belongs to a head, or several warps do; it multiplies 16 keys of each turn. Four warps more
+  ask for the turns, a quarter each: their lanes look up pages two turns before, and each starts the
+  copy of a key.
 - The warps no longer have rings of their own. A turn is full when all of its bytes have come, and
-  empty when all warps have read it: a barrier for each.
+  empty when all warps have read it: a barrier says each.
 - A copy of bytes knows no swizzle. Instead the rows lie 16 bytes further apart than they are long,
   so that the eight that ldmatrix reads at once begin in different banks.
+
+On an H200 it reads float16 caches of 32 heads of 128 in shuffled pages of 1 at 3.9 to 4.1 TB/s, 91
+to 93 % of flash_decode_tma without pages, where flash_decode_mma has 83 to 90; with four queries to
+a K/V head at 3.1 to 3.6, 88 to 93 %, where that has 85 to 93 (benchmarks/NOTES.md).
 """
 
 import functools
@@ -49,7 +53,6 @@ from fa_numba.tensor_core.mbarrier import (
 from fa_numba.tensor_core.ptx import global_address, shared_address
 from fa_numba.tensor_core.vectors import bulk_load
 
-MAX_HEADS = 8  # of a copy
 PRODUCERS = 4  # warps that ask for turns
 AHEAD = 2  # turns whose pages are known or asked for
 SHARED_BYTES = 227 * 1024  # of a thread block, at most
@@ -83,14 +86,18 @@ def shared_bytes(HEAD_DIM, ROWS, HEADS):
     return stages * (turn_bytes(HEAD_DIM, HEADS) + 2 * mbarrier.BYTES) + 16
 
 
-def heads_of_a_copy(k_cache, v_cache):
-    """Heads of a key that lie in a row, in both caches: a power of 2 that divides all."""
+def heads_of_a_copy(k_cache, v_cache, num_rows):
+    """Heads of a key that lie in a row, in both caches: a power of 2 that divides all.
+
+    Up to 4 or, where each has several rows to merge in each split, 2: with more heads to a thread
+    block the keys are cut into more splits. Measured.
+    """
     num_kv_heads, head_dim = k_cache.shape[2:]
     for x in (k_cache, v_cache):
         _, strides = arrays.address_and_strides(x)
         if strides[2] != head_dim * x.dtype.itemsize:
             return 1
-    return min(MAX_HEADS, num_kv_heads & -num_kv_heads)
+    return min(4 if num_rows == 1 else 2, num_kv_heads & -num_kv_heads)
 
 
 @functools.cache
@@ -391,7 +398,7 @@ def flash_decode_bulk(
     batch, _, _, head_dim = q.shape
     rows = min(MAX_ROWS, 1 << (max(1, problem.num_rows) - 1).bit_length())
     warps = warps_of(head_dim)
-    heads = min(heads_of_a_copy(k_cache, v_cache), warps)
+    heads = heads_of_a_copy(k_cache, v_cache, problem.num_rows)
     kernel = make_flash_decode_bulk(
         head_dim, arrays.dtype_name(q), rows, problem.page_size, heads, *problem.mask
     )

@@ -367,7 +367,7 @@ def flash_decode_tma(
         Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
         page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
         contiguous last axis; head_dim a multiple of 8, up to 256. Pages of a multiple of 16 keys
-        are read as fast as a contiguous cache; others `flash_decode_bulk` reads faster.
+        are read as fast as a contiguous cache; single ones by `flash_decode_bulk` faster.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode_wide`.
     num_splits : int, default=0
