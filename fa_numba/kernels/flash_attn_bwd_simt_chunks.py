@@ -163,7 +163,8 @@ def make_flash_attn_bwd_simt_chunks(
                   nothing of each other; to dK, dV, dQ once per pair, atomically; with ALIBI
                   alibi_slopes in every thread, for each head
         paper     FlashAttention-2, Algorithm 2
-        budget    255 registers, 0 bytes shared of fixed size
+        budget    255 registers, 0 bytes shared of fixed size; with ALIBI 24 bytes spilled, with
+                  SOFTCAP s or dp for the tile's elementwise part in local memory
         """
         tiles = cuda.shared.array(0, float32)
         s = cuda.local.array(SHAPE, float32)

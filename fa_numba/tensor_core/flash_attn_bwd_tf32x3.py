@@ -12,8 +12,8 @@ atomically, in any order; with deterministic=True dQ has a kernel of its own. `t
 a warp multiplies.
 
 measured   1.52 and 1.39 of PyTorch's memory-efficient backward at head_dim 64 and 128, which
-           multiplies so too, 1.6 and 1.7 of flash_attn_bwd_simt (H200, n = 8192;
-           benchmarks/results/ladder.json); deterministic=True 0.76 of that (benchmarks/NOTES.md)
+           multiplies so too (H200, n = 8192; benchmarks/results/ladder.json);
+           deterministic=True 0.76 of that (benchmarks/NOTES.md)
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Ootomo and Yokota 2022, arXiv:2203.03341.
 """

@@ -8,7 +8,7 @@ A warp owns the rows of a softmax, and P never leaves its registers; `tf32_tiles
 multiplies. Copies to shared memory go on while the warps compute: V arrives during Q Kᵀ, the next K
 during softmax and P V.
 
-measured   1.6 of flash_attn_simt; 1.8 and 1.3 of PyTorch's memory-efficient attention at head_dim
+measured   1.8 and 1.3 of PyTorch's memory-efficient attention at head_dim
            64 and 128, which multiplies so too; the error of out is at most that of a plain
            float32 computation where n is large (H200; benchmarks/NOTES.md)
 
