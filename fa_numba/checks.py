@@ -132,16 +132,16 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
 
 
 @_remembers
-def check_tensor_core(q, k, v, *, name, supported, max_head_dim):
+def check_tensor_core(q, k, v, *, name, supported, max_head_dim, instead="flash_attn_v2"):
     """Raise unless the tensor-core kernel `name` can run on these, and on their GPU.
 
     `supported` holds the compute capabilities that have its instructions: (8, 0) is any from there
-    on, (9, 0, "a") is 9.x alone.
+    on, (9, 0, "a") is 9.x alone. `instead` computes the same anywhere.
     """
     _one_library(q=q, k=k, v=v)
-    _on_a_gpu("q, k, v", q, name, "flash_attn_v2")
+    _on_a_gpu("q, k, v", q, name, instead)
     check_qkv(q, k, v)
-    _for_tensor_cores({"q": q, "k": k, "v": v}, name, supported, max_head_dim, "flash_attn_v2")
+    _for_tensor_cores({"q": q, "k": k, "v": v}, name, supported, max_head_dim, instead)
 
 
 @_remembers
@@ -159,15 +159,17 @@ def check_tensor_core_padded(q, k, v, *, name, supported, max_head_dim):
 
 
 @_remembers
-def check_tensor_core_float32(q, k, v, *, name, supported, max_head_dim=MAX_HEAD_DIM):
+def check_tensor_core_float32(
+    q, k, v, *, name, supported, max_head_dim=MAX_HEAD_DIM, instead="flash_attn_simt"
+):
     """The same for a kernel that takes float32, with a head_dim that is a multiple of 4."""
     _one_library(q=q, k=k, v=v)
-    _on_a_gpu("q, k, v", q, name, "flash_attn_simt")
+    _on_a_gpu("q, k, v", q, name, instead)
     check_qkv(q, k, v)
     named = {"q": q, "k": k, "v": v}
     for x_name, x in named.items():
         _float32(x_name, x)
-    _rows_and_gpu(named, name, supported, max_head_dim, "flash_attn_simt", 4)
+    _rows_and_gpu(named, name, supported, max_head_dim, instead, 4)
 
 
 def check_fp8(q):
@@ -279,7 +281,8 @@ def check_bwd(dout, q, k, v, out, lse):
 
 def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
     """Raise unless the tensor-core kernel `name` can run `check_bwd`'s arrays on their GPU."""
-    check_tensor_core(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_tensor_core(q, k, v, name=name, **limits, instead="flash_attn_bwd")
     check_bwd(dout, q, k, v, out, lse)
     check_strides(name, dout=dout, out=out)
     check_aligned(dout=dout, q=q, k=k, v=v, out=out)
@@ -287,7 +290,8 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
 
 def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
     """The same for a kernel that takes float32; out is read a number at a time."""
-    check_tensor_core_float32(q, k, v, name=name, supported=supported, max_head_dim=max_head_dim)
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_tensor_core_float32(q, k, v, name=name, **limits, instead="flash_attn_bwd_simt")
     check_bwd(dout, q, k, v, out, lse)
     check_strides(name, dout=dout)
     check_aligned(dout=dout, q=q, k=k, v=v)

@@ -127,13 +127,14 @@ def _on_tensor_cores(name, check, supported, *, copies=False, few_queries=False)
     return Candidate(name, "tensor_core", check_all, decodes=few_queries)
 
 
-def _gradient_on_tensor_cores(name, check, supported):
+def _gradient_on_tensor_cores(name, check, supported, instead):
     """A candidate for gradients. `check` is that of q, k, v; lse is not looked at."""
 
     def check_all(dout, q, k, v, out, lse, softmax_scale):
         head_dim = q.shape[3]
         checks.check_positive_scale(softmax_scale, head_dim)
-        check(q, k, v, name=name, supported=supported, max_head_dim=checks.MAX_BWD_HEAD_DIM)
+        limits = {"supported": supported, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
+        check(q, k, v, name=name, **limits, instead=instead)
         checks.check_strides(name, dout=dout, out=out)
         checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
         checks.check_shared_bytes(name, q, candidate.module.shared_bytes(head_dim))
@@ -165,10 +166,10 @@ GRADIENTS = {
     for candidate in (
         Candidate("flash_attn_bwd", "kernels", _anything, always=("deterministic",)),
         Candidate("flash_attn_bwd_simt", "kernels", _anything),
-        _gradient_on_tensor_cores("flash_attn_bwd_tf32x3", _FLOAT32, AMPERE),
-        _gradient_on_tensor_cores("flash_attn_bwd_mma", _16_BITS, AMPERE),
-        _gradient_on_tensor_cores("flash_attn_bwd_wgmma", _16_BITS, HOPPER),
-        _gradient_on_tensor_cores("flash_attn_bwd_persistent", _16_BITS, HOPPER),
+        _gradient_on_tensor_cores("flash_attn_bwd_tf32x3", _FLOAT32, AMPERE, "flash_attn_bwd_simt"),
+        _gradient_on_tensor_cores("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd"),
+        _gradient_on_tensor_cores("flash_attn_bwd_wgmma", _16_BITS, HOPPER, "flash_attn_bwd"),
+        _gradient_on_tensor_cores("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd"),
     )
 }
 

@@ -148,6 +148,8 @@ def test_which_backward():
     choice = fa_numba.which(X, K, K, backward=True, deterministic=True)
     assert choice.kernel in dispatch.GRADIENTS
     assert "must be GPU arrays" in choice.refused["flash_attn_bwd_mma"]
+    assert "; flash_attn_bwd computes the same" in choice.refused["flash_attn_bwd_mma"]
+    assert "; flash_attn_bwd_simt computes the same" in choice.refused["flash_attn_bwd_tf32x3"]
     assert fa_numba.which(X, K, K, deterministic=True).kernel in dispatch.CANDIDATES
 
 
