@@ -102,8 +102,8 @@ def forward_block_sizes(head_dim, shared_limit):
     return max(fitting, key=merit)
 
 
-class ForwardChunks(NamedTuple):
-    """How a thread block of `flash_attn_simt_chunks` divides its work.
+class Chunks(NamedTuple):
+    """How a thread block of a kernel that copies tiles in chunks divides its work.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class ForwardChunks(NamedTuple):
     threads_x, threads_y : int
         Threads beside each other, and below each other.
     chunk : int
-        Columns of K, or rows of V, that are copied together.
+        Columns or rows of a tile that are copied together.
     stages : int
         Chunks for which there is room: one is computed with, the others are on their way.
     """
@@ -128,6 +128,10 @@ class ForwardChunks(NamedTuple):
     stages: int
 
     threads = ForwardTiling.threads
+
+
+class ForwardChunks(Chunks):
+    """The `Chunks` of `flash_attn_simt_chunks`: columns of K, or rows of V."""
 
     @property
     def q_row(self):
@@ -221,22 +225,11 @@ def backward_tile_size(head_dim, shared_limit):
     return max(fitting, default=None)
 
 
-class BackwardChunks(NamedTuple):
-    """How a thread block of `flash_attn_bwd_simt_chunks` divides its work.
+class BackwardChunks(Chunks):
+    """The `Chunks` of `flash_attn_bwd_simt_chunks`.
 
-    Attributes are those of `ForwardChunks`; chunks are of columns of K and Q or of V and dout, or
-    of rows of one of these.
+    Columns of K and Q or of V and dout, or rows of one of these.
     """
-
-    width: int
-    block_m: int
-    block_n: int
-    threads_x: int
-    threads_y: int
-    chunk: int
-    stages: int
-
-    threads = BackwardTiling.threads
 
     @property
     def ds_row(self):
