@@ -6,8 +6,6 @@ from html import escape
 
 from .flops import Flops
 
-ACTIONS = {"load": "load", "store": "store", "atomic": "atomic"}
-
 
 @dataclass
 class GlobalTraffic:

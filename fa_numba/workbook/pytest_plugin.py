@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 RESULTS = pytest.StashKey[dict]()
-TITLE = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser):
