@@ -9,6 +9,16 @@ from fa_numba.tensor_core import layouts
 
 WHERE = {"a": layouts.mma_a(), "b": layouts.mma_b(), "d": layouts.mma_d()}
 SHAPES = {"a": (16, 16), "b": (16, 8), "d": (16, 8)}
+TABLE = {  # of the statement: what each register is
+    "a": (
+        "row g, cols c, c+1",
+        "row g+8, cols c, c+1",
+        "row g, cols c+8, c+9",
+        "row g+8, cols c+8, c+9",
+    ),
+    "b": ("rows c, c+1, col g", "rows c+8, c+9, col g"),
+    "d": ("row g, col c", "row g, col c+1", "row g+8, col c", "row g+8, col c+1"),
+}
 
 
 def places(matrix):
@@ -21,6 +31,13 @@ def said(matrix, place):
     return ", ".join(f"{word} {i}" for word, i in zip(words, place, strict=False))
 
 
+def because(matrix, place):
+    """Why: the statement's table, and what g and c are in this lane."""
+    lane, register, *_ = place
+    g, c = lane // 4, 2 * (lane % 4)
+    return f"{matrix}{register} is {TABLE[matrix][register]}, here g = {g}, c = {c}"
+
+
 def check_elements(exercise, matrix):
     row, col = WHERE[matrix]
     for place in places(matrix):
@@ -28,7 +45,7 @@ def check_elements(exercise, matrix):
         got = getattr(exercise, f"element_of_{matrix}")(*place)
         assert got == want, (
             f"element_of_{matrix}: {said(matrix, place)} holds {matrix.upper()}"
-            f"[{want[0]}, {want[1]}], got {got}"
+            f"[{want[0]}, {want[1]}] ({because(matrix, place)}), got {got}"
         )
 
 
@@ -39,7 +56,7 @@ def check_owners(exercise, matrix):
         got = getattr(exercise, f"owner_in_{matrix}")(*element)
         assert got == place, (
             f"owner_in_{matrix}{element}: {matrix.upper()}[{element[0]}, {element[1]}] is held by "
-            f"{said(matrix, place)}, got {got}"
+            f"{said(matrix, place)} ({because(matrix, place)}), got {got}"
         )
 
 
@@ -52,7 +69,10 @@ def test_first_lanes(exercise, matrix):
             continue
         got = getattr(exercise, f"element_of_{matrix}")(*place)
         want = int(row[place]), int(col[place])
-        assert got == want, f"{said(matrix, place)} of {matrix.upper()}: want {want}, got {got}"
+        assert got == want, (
+            f"{said(matrix, place)} of {matrix.upper()}: {because(matrix, place)}. "
+            f"Want {want}, got {got}"
+        )
 
 
 @pytest.mark.parametrize("matrix", ["a", "b", "d"])
@@ -118,7 +138,9 @@ def test_a_product(exercise):
             for k in range(16)
         )
         assert got == (a @ b)[row, col], (
-            f"D[{row}, {col}], in d{register} of lane {lane}: {(a @ b)[row, col]}, got {got}"
+            f"d{register} of lane {lane} is D[{row}, {col}], the sum of A[{row}, k] B[k, {col}]. "
+            f"From the lanes that owner_in_a and owner_in_b name: want {(a @ b)[row, col]}, "
+            f"got {got}"
         )
 
 

@@ -20,20 +20,20 @@ def all_bytes(exercise, rows=ROWS):
     return {(r, c): exercise.byte_of(r, c) for r in range(rows) for c in range(COLS)}
 
 
-@pytest.mark.parametrize(
-    "starts, want, why",
-    [
-        ([0], 1, "one lane: 4 words in 4 banks"),
-        ([16 * i for i in range(8)], 1, "8 neighbours: 32 words in 32 banks"),
-        ([128 * i for i in range(8)], 8, "8 rows in the same 4 banks"),
-        ([128 * i for i in range(4)] + [16, 144, 272, 400], 4, "two groups of 4 banks"),
-        ([144 * i for i in range(8)], 1, "rows padded by 16 bytes: 32 banks"),
-        ([64] * 8, 1, "8 lanes ask for the same words: one turn serves all"),
-        ([64, 64, 192], 2, "two lanes ask for the same, one for others in these banks"),
-        ([16 * i for i in range(16)], 2, "64 words in 32 banks"),
-        ([32 * 1024, 128 * 7], 2, "far apart, but in the same banks"),
-    ],
-)  # fmt: skip
+BY_HAND = [
+    ([0], 1, "one lane: 4 words in 4 banks"),
+    ([16 * i for i in range(8)], 1, "8 neighbours: 32 words in 32 banks"),
+    ([128 * i for i in range(8)], 8, "8 rows in the same 4 banks"),
+    ([128 * i for i in range(4)] + [16, 144, 272, 400], 4, "two groups of 4 banks"),
+    ([144 * i for i in range(8)], 1, "rows padded by 16 bytes: 32 banks"),
+    ([64] * 8, 1, "8 lanes ask for the same words: one turn serves all"),
+    ([64, 64, 192], 2, "two lanes ask for the same, one for others in these banks"),
+    ([16 * i for i in range(16)], 2, "64 words in 32 banks"),
+    ([32 * 1024, 128 * 7], 2, "far apart, but in the same banks"),
+]
+
+
+@pytest.mark.parametrize("starts, want, why", BY_HAND, ids=[why for _, _, why in BY_HAND])
 def test_turns(exercise, starts, want, why):
     """turns: counted by hand"""
     got = exercise.turns(starts)
@@ -57,10 +57,12 @@ def test_fills_the_tile(exercise):
         if got != want:
             twice = next((b for b, c in zip(got, got[1:], strict=False) if b == c), None)
             missing = sorted(set(want) - set(got))
+            what = [] if twice is None else [f"two elements begin at byte {twice}"]
+            what += [f"none begins at byte {missing[0]}"] if missing else []
+            what += [f"the last one begins at byte {got[-1]}"] if got[-1] > want[-1] else []
             raise AssertionError(
-                f"{rows} rows: "
-                + (f"two elements begin at byte {twice}" if twice is not None else "")
-                + (f"; no element begins at byte {missing[0]}" if missing else "")
+                f"the first {rows} rows must fill the bytes 0 to {128 * rows - 1}, but "
+                + ", ".join(what)
             )
 
 

@@ -21,6 +21,17 @@ def halves(registers):
     return pair.astype(np.uint16).view(np.float16)
 
 
+def same(got, want, what):
+    """Fail at the first element that differs, and name it."""
+    bad = np.argwhere(got != want)
+    if len(bad):
+        place = tuple(map(int, bad[0]))
+        raise AssertionError(
+            f"{what}{list(place)} must be {want[place]}, got {got[place]}; {len(bad)} of "
+            f"{want.size} differ"
+        )
+
+
 def random_p(columns, seed=0):
     return np.random.default_rng(seed).random((16, columns), dtype=np.float32)
 
@@ -42,7 +53,10 @@ def test_sources(exercise, k):
 def test_sources_use_everything_once(exercise):
     """sources: every float of p goes somewhere, none twice"""
     used = [place for k in range(4) for i in range(4) for place in exercise.sources(k, i)]
-    assert sorted(used) == [(j, r) for j in range(8) for r in range(4)]
+    for j in range(8):
+        for r in range(4):
+            times = used.count((j, r))
+            assert times == 1, f"p[{j}, {r}] goes into {times} halves of registers, must be one"
 
 
 def test_low_half_first(exercise):
@@ -65,7 +79,13 @@ def test_rounding(exercise):
     low, high = np.moveaxis(halves(np.asarray(got)), -1, 0)
     for name, half, expected in (("low", low, want), ("high", high, want[::-1])):
         bad = np.flatnonzero(half.view(np.uint16) != expected.view(np.uint16))
-        assert not len(bad), f"the {name} half must be {expected[bad[0]]!r}, got {half[bad[0]]!r}"
+        if len(bad):
+            i = bad[0]
+            number = x[i] if name == "low" else x[::-1][i]
+            raise AssertionError(
+                f"the {name} half of float32 {number:.9g} must be its nearest float16 (ties to "
+                f"even), {float(expected[i])!r}, got {float(half[i])!r}"
+            )
 
 
 def test_pack_of_arrays(exercise):
@@ -75,8 +95,8 @@ def test_pack_of_arrays(exercise):
     assert got.shape == low.shape, f"shape must be {low.shape}, got {got.shape}"
     assert got.dtype == np.uint32, f"must be uint32, got {got.dtype}"
     pairs = halves(got)
-    np.testing.assert_array_equal(pairs[..., 0], low.astype(np.float16))
-    np.testing.assert_array_equal(pairs[..., 1], high.astype(np.float16))
+    same(pairs[..., 0], low.astype(np.float16), "the low halves: ")
+    same(pairs[..., 1], high.astype(np.float16), "the high halves: ")
 
 
 def test_pack_of_one(exercise):
@@ -118,7 +138,13 @@ def test_a_product(exercise):
         a[:, row[lane], col[lane]] = halves(exercise.to_operand(held))
     got = sum(a[k] @ v[16 * k : 16 * k + 16].astype(np.float64) for k in range(2))
     want = p.astype(np.float16).astype(np.float64) @ v.astype(np.float64)
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+    wrong = ~(np.abs(got - want) <= 1e-12)
+    if wrong.any():
+        row, col = map(int, np.argwhere(wrong)[0])
+        raise AssertionError(
+            f"(P V)[{row}, {col}] must be {want[row, col]:.6g}, got {got[row, col]:.6g}: what the "
+            "lanes hold as A, put together by ex11a's layout of A, is not P"
+        )
 
 
 def test_input_unchanged(exercise):

@@ -31,7 +31,7 @@ def run(exercise, num_tiles, num_stages, *, consumers=1, times=None):
     checked_steps(consumer, "consumer", ("wait", "read", "arrive"), num_stages)
     options = {} if times is None else {"times": times}
     ring = run_ring(producer, [consumer] * consumers, num_stages, **options)
-    case = f"{num_tiles} tiles, {num_stages} stages, {consumers} consumers"
+    case = f"{num_tiles} tiles, stages: {num_stages}, consumers: {consumers}"
     assert not ring.problem, f"{case}: {ring.problem}"
     for who in range(consumers + 1):
         did = [(span.tile, span.stage) for span in ring.spans if span.who == who]
@@ -120,8 +120,9 @@ def test_no_needless_wait(exercise, consumers):
             got = run(exercise, num_tiles, num_stages, consumers=consumers, times=times).end
             want = soonest(num_tiles, num_stages, consumers, times)
             assert got == want, (
-                f"{num_tiles} tiles, {num_stages} stages, {consumers} consumers: could be done at "
-                f"{want:g}, is at {got}"
+                f"{num_tiles} tiles, stages: {num_stages}, consumers: {consumers}: everyone does "
+                f"each thing as soon as it may, and all is done at {want:g}; here at {got}, so "
+                "somebody waits for what need not have ended"
             )
 
 

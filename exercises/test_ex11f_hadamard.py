@@ -27,8 +27,14 @@ def random_x(*shape, seed=1):
 
 
 def close(got, want, what):
-    error = np.abs(got - want).max(initial=0)
-    assert error <= 1e-12 * max(1.0, np.abs(want).max(initial=0)), f"{what}: {error:.3g} off"
+    assert np.shape(got) == want.shape, f"{what}: shape must be {want.shape}, got {np.shape(got)}"
+    bad = np.argwhere(~(np.abs(got - want) <= 1e-12 * max(1.0, np.abs(want).max(initial=0))))
+    if len(bad):
+        place = tuple(map(int, bad[0]))
+        raise AssertionError(
+            f"{what}: {list(place)} must be {want[place]:.6g}, got {got[place]:.6g}; {len(bad)} of "
+            f"{want.size} differ"
+        )
 
 
 def test_two(exercise):
@@ -50,7 +56,7 @@ def test_four(exercise):
 def test_hadamard(exercise, d):
     """any power of two, as the matrix written out says"""
     x = random_x(5, d)
-    close(exercise.hadamard(x), x @ matrix(d), f"hadamard, d = {d}")
+    close(exercise.hadamard(x), x @ matrix(d), f"x H / √d, d = {d}")
 
 
 @pytest.mark.parametrize("shape", [(8,), (3, 8), (2, 5, 3, 16), (0, 4)])
@@ -59,14 +65,14 @@ def test_any_shape(exercise, shape):
     x = random_x(*shape)
     got = exercise.hadamard(x)
     assert got.shape == shape, f"shape must be {shape}, got {got.shape}"
-    close(got, x @ matrix(shape[-1]), f"hadamard of shape {shape}")
+    close(got, x @ matrix(shape[-1]), f"x H / √d of shape {shape}")
 
 
 @pytest.mark.parametrize("d", SIZES)
 def test_rotate(exercise, d):
     """rotate: first the signs, then H"""
     x, signs = random_x(6, d), random_signs(d)
-    close(exercise.rotate(x, signs), (x * signs) @ matrix(d), f"rotate, d = {d}")
+    close(exercise.rotate(x, signs), (x * signs) @ matrix(d), f"x · signs, then H / √d, d = {d}")
 
 
 @pytest.mark.parametrize("d", SIZES)
@@ -99,7 +105,10 @@ def test_signs_matter(exercise):
     x = np.ones(64)
     alone = np.abs(exercise.rotate(x, np.ones(64))).max()
     signed = np.abs(exercise.rotate(x, random_signs(64))).max()
-    assert np.isclose(alone, 8) and signed < 5, f"want 8 and less than 5, got {alone} and {signed}"
+    assert np.isclose(alone, 8), f"64 ones without signs become one 8 and zeros, got {alone:.3g}"
+    assert signed < 5, (
+        f"64 ones with random signs must spread, at most 5, got {signed:.3g}: the signs come first"
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -151,4 +160,7 @@ def test_fp8(exercise):
         squares[0] += fp8.rmse(fp8.attention_e4m3(q, k, v), exact) ** 2
         squares[1] += fp8.rmse(fp8.attention_e4m3(*rotated, v), exact) ** 2
     plain, after = np.sqrt(squares / 4)
-    assert after <= 0.75 * plain, f"RMSE {plain:.2e} as they are, {after:.2e} rotated"
+    assert after <= 0.75 * plain, (
+        f"RMSE of out {plain:.2e} with Q and K as they are: rotated at most 0.75 times that, got "
+        f"{after:.2e}"
+    )

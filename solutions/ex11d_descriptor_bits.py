@@ -10,16 +10,17 @@ descriptor of 64 bits; all other bits are 0:
 
 Addresses in shared memory and both offsets are multiples of 16 below 2^18. Our tiles consist of
 blocks of 64 columns of float16; a block has all rows of the tile, 128 bytes each, swizzled, one
-after the other, and the next block follows. Q and K are read with their rows along the sum (over
-head_dim), V with its rows being what the sum is over (the keys):
+after the other, and the next block follows. Each element of a product is a sum. In Q Kᵀ it goes
+over head_dim, so that a row of Q or K lies along the sum; in P V it goes over the keys, so that V
+has a row for each term, and wgmma reads V by its columns:
 
                leading byte offset               stride byte offset
-    Q, K       not looked at: 16                 from 8 rows to the next 8
+    Q, K       not looked at: put 16             from 8 rows to the next 8
     V          from a block to the next block    from 8 rows to the next 8
 
-One instruction takes 16 steps of the sum, so a tile takes several, each with a descriptor whose
-address is farther on: the swizzle is applied to the address, not to where the matrix begins, so
-adding bytes is all there is to it.
+One instruction takes 16 terms of the sum, so a tile takes several, each with a descriptor whose
+address is farther on. The hardware swizzles bits of the address itself, not places counted from
+where the matrix begins, so adding bytes is all there is to it.
 
 descriptor(address, leading_bytes, stride_bytes, swizzle_bytes)   the number; swizzle_bytes is 0,
                                              32, 64 or 128

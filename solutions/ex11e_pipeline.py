@@ -28,9 +28,8 @@ producer runs ahead until the ring is full. num_tiles >= 0, num_stages >= 1; the
 tiles than stages. About 6 lines each.
 """
 
-### HINT 1: Write down for num_stages = 2 and tiles 0 to 5 which stage each uses, and for the how
-### manieth time. What must have happened in a stage before it is used for the first, second, third
-### time?
+### HINT 1: Write down for num_stages = 2 and tiles 0 to 5 which stage each uses, and whether that
+### is the stage's first, second or third use. What must have happened in a stage before each use?
 ### HINT 2: turn, stage = divmod(tile, num_stages). The consumer's read in this turn needs the copy
 ### of this turn: phase `turn` of full. The producer's copy needs the reads of the turn before:
 ### phase turn - 1 of empty, and phase -1 counts as ended.

@@ -64,8 +64,8 @@ def test_time_is_that_of_the_slower():
         ({"consumer": {"early": True}}, "race: tile 2 is copied over tile 0 in stage 0"),
         (
             {"consumer": {"arrive": False}},
-            r"deadlock: the producer waits for empty\[0\], parity 0; "
-            r"consumer 1 waits for full\[0\], parity 1",
+            r"deadlock: the producer waits for empty\[0\], parity 0 \(no phase has ended\); "
+            r"consumer 1 waits for full\[0\], parity 1 \(phase 0 ended last\)",
         ),
     ],
 )

@@ -132,7 +132,7 @@ def run_ring(producer, consumers, num_stages, *, times=usual_times):
             who = 0
         ends = [span.end for span in (*copies, *reads) if span]
         if not ends:
-            return Ring(spans, _deadlock(programs, at))
+            return Ring(spans, _deadlock(programs, at, barriers))
         clock = min(ends)
 
 
@@ -161,11 +161,13 @@ def _not_there(span, holds, under_way):
     return f"race: consumer {span.who} reads tile {span.tile} in stage {span.stage}, where {there}"
 
 
-def _deadlock(programs, at):
+def _deadlock(programs, at, barriers):
     stuck = []
     for who, (program, step) in enumerate(zip(programs, at, strict=True)):
         if step < len(program):
             _, barrier, stage, parity = program[step]
             name = f"consumer {who}" if who else "the producer"
-            stuck.append(f"{name} waits for {barrier}[{stage}], parity {parity}")
+            last = barriers[barrier][stage].phase - 1
+            ended = f"phase {last} ended last" if last >= 0 else "no phase has ended"
+            stuck.append(f"{name} waits for {barrier}[{stage}], parity {parity} ({ended})")
     return f"deadlock: {'; '.join(stuck)}; nobody will arrive" if stuck else ""
