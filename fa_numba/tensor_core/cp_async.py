@@ -1,7 +1,11 @@
 """cp.async: copies from global to shared memory that go on while the thread computes (sm_80 on).
 
-A thread starts copies, closes them into a group, and later waits until all but its newest so many
-groups have arrived. What other threads copied is there after a barrier that follows their waits.
+A thread starts copies, closes them into a group, and later waits until no more than so many of its
+groups, the newest, are still on their way. A thread waits for its own copies alone: those of others
+are there after a barrier (`cuda.syncthreads`) that all reach after their waits.
+
+    thread     cp_async_16 ...  cp_async_commit()  | computes |  cp_async_wait(0)  syncthreads
+    memory                      the group is copied ---------->
 
 PTX ISA: "Data movement and conversion instructions: cp.async".
 """
@@ -15,6 +19,9 @@ from fa_numba.tensor_core.ptx import literal, statement
 @intrinsic
 def cp_async_16(typingctx, destination, source, num_bytes):
     """Start to copy 16 bytes, of which only the first `num_bytes` are read, the rest being 0.
+
+    In the PTX `cg` is by way of L2 and past L1: a thread block reads a tile once. `L2::128B` lets
+    L2 fetch the whole 128 bytes, of which neighbouring threads copy the rest.
 
     Parameters
     ----------
@@ -36,6 +43,8 @@ def cp_async_16(typingctx, destination, source, num_bytes):
 @intrinsic
 def cp_async_4(typingctx, destination, source, num_bytes):
     """Start to copy 4 bytes, or to write 0 where num_bytes is 0.
+
+    In the PTX `ca` is by way of L1 too: `cg` takes 16 bytes and no fewer.
 
     Parameters
     ----------

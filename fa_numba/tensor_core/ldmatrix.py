@@ -2,16 +2,26 @@
 
 ldmatrix loads them from shared memory, stmatrix stores them there.
 
-Lane i gives the address of one row of 16 bytes: lanes 0 to 7 the rows of the first matrix, lanes 8
-to 15 those of the second, and so on. Register j of lane i receives from matrix j
+Lane i gives the address of one row of 16 bytes, 8 elements: lanes 0 to 7 the rows of the first
+matrix, lanes 8 to 15 those of the second, and so on. Whose address it was has nothing to do with
+who receives the row. Register j of each lane receives two elements of matrix j, by lane number:
 
-    plain         elements 2 (i % 4) and 2 (i % 4) + 1 of row i // 4: the layout of mma's A, and of
-                  its B where the shared tile holds B's columns as rows, as K's rows for Q Kᵀ
-    transposed    element i // 4 of rows 2 (i % 4) and 2 (i % 4) + 1: B where the tile holds B's
-                  rows, as V's for P V
+              plain                       transposed
+    row 0      0  0  1  1  2  2  3  3      0  4  8 12 16 20 24 28
+    row 1      4  4  5  5  6  6  7  7      0  4  8 12 16 20 24 28
+    row 2      8  8  9  9 10 10 11 11      1  5  9 13 17 21 25 29
+    ...
+    row 7     28 28 29 29 30 30 31 31      3  7 11 15 19 23 27 31
 
-Eight rows of 16 bytes are 128 bytes, each of the 32 banks once, if the eight lie in different
-sixteenths of 128 bytes: `layouts.swizzle` sees to that.
+    plain         the layout of mma's A, and of its B where the shared tile holds B's columns as
+                  rows: Q Kᵀ, where column n of Kᵀ is row n of K
+    transposed    B where the tile holds B's rows: P V
+
+So four matrices are the four quarters of an A, or the B of two products. Which matrix is which
+quarter is decided by the addresses alone.
+
+Eight rows of 16 bytes are 128 bytes, each of the 32 banks once, if no two of the eight rows begin
+in the same bank: `layouts.swizzle` sees to that.
 
 PTX ISA: "Warp-level matrix load instruction: ldmatrix", "... store instruction: stmatrix".
 """

@@ -2,11 +2,28 @@
 
 A barrier is 8 bytes. It is in phase 0, 1, 2, ...; a phase ends when as many threads have arrived as
 it was initialised for, and all bytes that they announced have been written. A thread waits for the
-end of a phase by its parity: `mbarrier_wait(barrier, 0)` returns once phase 0 (or 2, ...) has
-ended, and on a new barrier `mbarrier_wait(barrier, 1)` returns at once.
+end of a phase by its parity, 0 or 1: `wait(barrier, parity)` returns as soon as the phase that
+ended last has this parity. On a new barrier that is 1, as if there had been a phase −1:
 
-A ring of tiles has two for each stage: "full", on which consumers wait for the copy, and "empty",
-on which the producer waits for the consumers.
+    phase that goes on     0          1          2          3
+    wait(barrier, 0)       waits      returns    waits      returns
+    wait(barrier, 1)       returns    waits      returns    waits
+
+One bit is enough where nobody can fall two phases behind. A ring of tiles has two barriers for each
+stage: "full", on which consumers wait for the copy, and "empty", on which the producer waits for
+the consumers. Here is "full" of one stage, for tiles 0 and 2 of a ring of two:
+
+    producer  arrive_expect_tx | copy of tile 0 |            arrive_expect_tx | copy of tile 2 |
+    phase     0                                 | 1                                            | 2
+    consumer  wait(full, 0) ................... | reads tile 0 | wait(full, 1) ............... | ...
+
+The phase ends when the last byte is there, not when the thread arrives; the announcement must come
+in the same phase, so it is made before the copy is started.
+
+In the PTX `shared::cta` is the thread block's own shared memory. `release` with an arrival and
+`acquire` with a wait, both for the thread block (`cta`), order memory: what a thread wrote before
+it arrived, those who waited see. `_` drops the state that an arrival returns, another way to name a
+phase. `try_wait` may sleep for a while before it says no, which costs less than asking all along.
 
 mbarrier is in sm_80, counting bytes and try_wait in sm_90.
 
@@ -54,7 +71,13 @@ def fence_mbarrier_init(typingctx):
 
 @intrinsic
 def mbarrier_arrive(typingctx, barrier):
-    """Arrive once; what this thread read and wrote before happens before the phase ends."""
+    """Arrive once; what this thread read and wrote before happens before the phase ends.
+
+    Parameters
+    ----------
+    barrier : uint32
+        Address in shared memory.
+    """
     return statement(
         "mbarrier.arrive.release.cta.shared::cta.b64 _, [<barrier>];", barrier=types.uint32
     )
@@ -62,7 +85,16 @@ def mbarrier_arrive(typingctx, barrier):
 
 @intrinsic
 def mbarrier_arrive_expect_tx(typingctx, barrier, num_bytes):
-    """Announce that copies will deliver `num_bytes` in this phase, and arrive once."""
+    """Announce that copies will deliver `num_bytes` in this phase, and arrive once.
+
+    Parameters
+    ----------
+    barrier : uint32
+        Address in shared memory.
+    num_bytes : uint32
+        Of all copies together, what they fill with 0 included: one byte too few or too many, and
+        the phase does not end when the copies do.
+    """
     return statement(
         "mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [<barrier>], <num_bytes>;",
         barrier=types.uint32,
@@ -77,6 +109,7 @@ def mbarrier_try_wait(typingctx, barrier, parity):
     Parameters
     ----------
     barrier : uint32
+        Address in shared memory.
     parity : uint32
         0 or 1: number of the phase, modulo 2.
 
@@ -96,7 +129,7 @@ def mbarrier_try_wait(typingctx, barrier, parity):
 
 @cuda.jit(device=True, forceinline=True)
 def mbarrier_wait(barrier, parity):
-    """Wait until the phase of this parity has ended."""
+    """Wait until the phase of this parity has ended; both are uint32, as in `mbarrier_try_wait`."""
     while mbarrier_try_wait(barrier, parity) == uint32(0):
         pass
 

@@ -2,7 +2,23 @@
 
 Numba has no inline PTX, but an intrinsic may emit any LLVM instruction, and LLVM has inline
 assembly. Every instruction of this library is an intrinsic that returns `statement(...)`; only this
-module touches LLVM.
+module touches LLVM. For example `ldmatrix_x4(fragment, address)` returns
+
+    statement("ldmatrix.sync.aligned.m8n8.x4.shared.b16 <fragment>, [<address>];",
+              fragment=written(fragment, 4), address=types.uint32)
+
+of which LLVM gets a text and its constraints, one for each operand, the results first:
+
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];
+    =r,=r,=r,=r,r,~{memory}
+
+"=r" is a 32-bit register that is written, "r" one that is read (f: float, l: 64 bits). A number
+instead, as in mma's accumulator, is an input in the same register as that result. "~{memory}" says
+that memory may change, so that no load or store is moved across.
+
+A fragment is a local array to Numba: its elements are loaded before the statement and stored after
+it. Where all its indices are constants once loops are unrolled, LLVM keeps it in registers and
+nothing of these loads and stores remains; one index that is not sends the array to local memory.
 """
 
 from dataclasses import dataclass
@@ -30,7 +46,8 @@ class Fragment:
     read, written : bool
         Both for an accumulator; such an operand is tied: in and out are the same registers.
     parts : int, default=0
-        Where an instruction takes fewer registers at once: the text has <a0>, <a1>, ... of so many.
+        Registers that one instruction takes, where the statement has several: their text then
+        names <a0>, <a1>, ..., each of so many of operand a's registers. 0: <a> alone, all of them.
     """
 
     array: types.Array
@@ -56,7 +73,13 @@ def tied(array, length):
 
 
 def literal(argument):
-    """Value of a compile-time constant: a number in the source, or one that a closure holds."""
+    """Value of a compile-time constant: a number in the source, or one that a closure holds.
+
+    Raises
+    ------
+    RequireLiteralValue
+        The argument is none: it is known only when the kernel runs.
+    """
     if not isinstance(argument, types.Literal):  # Numba then tries the literal type
         raise errors.RequireLiteralValue(f"must be a compile-time constant, got {argument}")
     return argument.literal_value
@@ -82,6 +105,12 @@ def statement(text, *, result=None, pure=False, **operands):
     Returns
     -------
     signature, codegen
+        As Numba wants them of an intrinsic: the types, and what emits the LLVM code.
+
+    Raises
+    ------
+    KeyError
+        An operand is none of uint32, uint64, float32 (`CONSTRAINTS`), nor a fragment of these.
     """
     outputs, inputs, ties, names = [], [], [], {}
     if result is not None:

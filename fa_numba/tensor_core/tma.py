@@ -1,13 +1,23 @@
 """The tensor memory accelerator: one thread starts the copy of a whole tile (sm_90).
 
 A tensor map describes an array in global memory and the box that a copy takes from it; it is made
-on the host, once for each array. A copy names the map and where the box begins, and delivers its
-bytes to an mbarrier. What of the box lies outside the array is filled with 0, so that tiles need no
-bounds check; the strides are the array's own, so that no layout needs a copy.
+on the host, once for each array. A copy names the map and where the box begins, and reports the
+bytes that have come to an mbarrier. What of the box lies outside the array is filled with 0: tiles
+need no bounds check. The strides are the array's own, so that no layout needs a copy.
 
 The box is written to shared memory in rows of 128 bytes, 64 elements of 16 bits, with the 16-byte
 chunks of row r permuted by `layouts.swizzle`: the order in which wgmma reads them without bank
-conflicts.
+conflicts. So a tile is as many boxes as it has blocks of 64 columns, here of head_dim 128:
+
+    global: rows of one head         shared: two boxes, one after the other
+    row   cols 0–63   64–127         tile           rows 0, 1, ... of cols 0–63, 128 bytes each
+    row+1 cols 0–63   64–127         tile + bytes   rows 0, 1, ... of cols 64–127
+    ...                              bytes = rows of the box · 128
+
+Shared memory is named in 32 bits, the map and global memory in 64. In the PTX `4d` and `tile` are a
+box of four axes; `shared::cluster` is where it goes: shared memory of a cluster of thread blocks,
+which a single one is by itself; `mbarrier::complete_tx::bytes` is how its end is told, for a store
+`bulk_group`: groups to wait for, as those of cp.async.
 
 PTX ISA: "Data movement and conversion instructions: cp.async.bulk.tensor"; CUDA driver API:
 cuTensorMapEncodeTiled.
@@ -63,8 +73,9 @@ def tma_store_4d(typingctx, tensor_map, col, row, head, batch, source):
 
     Unlike a load, it must not begin before the array: with a negative row an H200 stopped.
 
-    What ordinary stores wrote to the box needs `barriers.fence_async_proxy` before. Parameters are
-    those of `tma_load_4d`; `source` is an address in shared memory.
+    The copy engine reads shared memory by a path of its own: threads that wrote to the box call
+    `barriers.fence_async_proxy`, and meet at a barrier, before one of them starts this. Parameters
+    are those of `tma_load_4d`; `source` is an address in shared memory, a multiple of 1024.
     """
     coordinate = types.uint32
     return statement(
@@ -87,9 +98,10 @@ def tma_store_commit(typingctx):
 
 @intrinsic
 def tma_store_wait_read(typingctx, pending):
-    """Wait until all but the newest `pending` groups of this thread have been read.
+    """Wait until at most the newest `pending` groups of this thread have still to be read.
 
-    Then shared memory may be overwritten; in global memory they are when the kernel ends.
+    What has been read may be overwritten in shared memory. It need not have reached global memory:
+    that is certain when the kernel has ended.
 
     Parameters
     ----------
@@ -102,7 +114,9 @@ def tma_store_wait_read(typingctx, pending):
 def make_load_tile(NUM_BLOCKS):
     """load_tile(tile, num_rows, tensor_map, row, head, b, full): all columns of a tile of a head.
 
-    Its NUM_BLOCKS blocks of 64 columns lie one after the other, and go to barrier `full`.
+    Starts one copy for each of its NUM_BLOCKS blocks of 64 columns, `num_rows` rows from `row` on;
+    they come to lie one after the other from address `tile` on. One thread calls this, after it has
+    announced NUM_BLOCKS · num_rows · ROW_BYTES bytes to barrier `full`.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -132,7 +146,12 @@ def encode_tensor_map(address, shape, strides, box_rows, dtype, l2_bytes=256):
 
     Returns
     -------
-    numpy array of 128 bytes
+    numpy array of 128 uint8
+
+    Raises
+    ------
+    RuntimeError
+        The driver refused, for shape or strides that a map cannot describe; it names both.
     """
     from cuda.bindings import driver
 
