@@ -11,7 +11,7 @@ from fa_numba.analysis.hbm_traffic import Traffic
 
 WARP_SIZE = 32
 WARPS = 4
-MAX_ROWS = 8  # that a group of lanes holds
+MAX_ROWS = 8  # of a tile: queries of one K/V head
 MAX_COMBINE_WARPS = 8
 AT_ONCE = 4  # partial results that a warp of combine has on the way
 
@@ -50,9 +50,14 @@ class DecodeTiling(NamedTuple):
         return WARPS * self.warp_keys
 
 
+def tile_rows(num_rows):
+    """Rows of a tile, a power of 2, for so many queries of each K/V head."""
+    return min(MAX_ROWS, 1 << (max(1, num_rows) - 1).bit_length())
+
+
 def decode_tiling(num_rows, head_dim, wide):
     """The tiling for so many queries of each K/V head; with more rows a lane has less of each."""
-    rows = min(MAX_ROWS, 1 << (max(1, num_rows) - 1).bit_length())
+    rows = tile_rows(num_rows)
     if rows == 1:
         cols, turn, blocks_per_sm = 16, 2, 3
     elif head_dim > 128 and rows <= 4:

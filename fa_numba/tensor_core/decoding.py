@@ -23,7 +23,6 @@ from fa_numba.tensor_core.ptx import global_address
 from fa_numba.tensor_core.wide_loads import load_global_b32
 
 KEYS = 16  # of a warp's turn
-MAX_ROWS = 8  # of a tile: queries of one K/V head
 ALL_LANES = 0xFFFFFFFF
 NEG_INF = np.float32(-np.inf)
 ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2(math.e))
@@ -168,17 +167,32 @@ def make_merge(HEAD_DIM, ROWS, WARPS, HEADS=1):
     Warps w, w + HEADS, w + 2 HEADS, ... have different keys of the same head. Each leaves its rows
     of out, not yet divided, in parts (WARPS, ROWS, HEAD_DIM).
 
+    Its states are ``parts, m_parts, l_parts``, in shared memory.
+
     Returns
     -------
-    leave_state(m_parts, l_parts, m_i, l_i, tid)
-        The statistics of a warp, in shared memory; a barrier must follow.
-    merge(parts, m_parts, l_parts, out_partial, lse_partial, split, b, kv_head, m_tile, ...)
-        `kv_head` is the first of the HEADS.
+    leave_rows(parts, acc, tid)
+        A warp's rows, as `make_products` sums them.
+    leave_state(states, m_i, l_i, tid)
+        Its statistics; a barrier must follow.
+    merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid)
+        `place` is b, split, kv_head, m_tile; that K/V head is the first of the HEADS.
     """
     THREADS = 32 * WARPS
+    STEPS = ceil_div(HEAD_DIM, 16)
 
     @cuda.jit(device=True, forceinline=True)
-    def leave_state(m_parts, l_parts, m_i, l_i, tid):
+    def leave_rows(parts, acc, tid):
+        lane, warp = tid & 31, tid >> 5
+        for j in range(STEPS):
+            for i in range(4):
+                d, r = 16 * j + (lane >> 2) + 8 * (i >> 1), 2 * (lane & 3) + (i & 1)
+                if r < ROWS and d < HEAD_DIM:
+                    parts[uint64(warp), uint64(r), uint64(d)] = acc[j, i]
+
+    @cuda.jit(device=True, forceinline=True)
+    def leave_state(states, m_i, l_i, tid):
+        _, m_parts, l_parts = states
         lane, warp = tid & 31, tid >> 5
         l_i = over_quad_sum(l_i)
         if lane & 3 == 0 and lane >> 2 < ROWS:
@@ -186,20 +200,9 @@ def make_merge(HEAD_DIM, ROWS, WARPS, HEADS=1):
             l_parts[warp, lane >> 2] = l_i
 
     @cuda.jit(device=True, forceinline=True)
-    def merge(
-        parts,
-        m_parts,
-        l_parts,
-        out_partial,
-        lse_partial,
-        split,
-        b,
-        kv_head,
-        m_tile,
-        group_size,
-        seqlen_q,
-        tid,
-    ):
+    def merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid):
+        parts, m_parts, l_parts = states
+        b, split, kv_head, m_tile = place
         for item in range(tid, HEADS * ROWS * HEAD_DIM, THREADS):
             row, d = divide(item, HEAD_DIM)
             h, r = divide(row, ROWS)
@@ -219,4 +222,4 @@ def make_merge(HEAD_DIM, ROWS, WARPS, HEADS=1):
                 if d == 0:  # lse, -inf: no key                                           line 13
                     lse_partial[split, b, head, m] = (m_all + math.log2(l_all)) * LN2
 
-    return leave_state, merge
+    return leave_rows, leave_state, merge

@@ -29,13 +29,13 @@ from numba import cuda, float32, int32, uint8, uint32, uint64
 
 from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.decode_tiling import tile_rows
 from fa_numba.analysis.num_splits import choose_even_splits
 from fa_numba.kernels.flash_decode_wide import divide, launch
 from fa_numba.tensor_core import forward, mbarrier
 from fa_numba.tensor_core.barriers import named_barrier_sync
 from fa_numba.tensor_core.decoding import (
     KEYS,
-    MAX_ROWS,
     NEG_INF,
     ZERO,
     check_on_tensor_cores,
@@ -143,7 +143,7 @@ def make_flash_decode_bulk(
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS, HEADS)
+    leave_rows, leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS, HEADS)
 
     @cuda.jit(device=True, forceinline=True)
     def place_of(chunk, num_m_tiles, num_groups, num_splits):
@@ -254,6 +254,7 @@ def make_flash_decode_bulk(
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
+        states = parts, m_parts, l_parts
         q_reg = cuda.local.array(FRAGMENTS, uint32)
         acc = cuda.local.array(FRAGMENTS, float32)  # rows of out, not yet divided by l_i
         k = cuda.local.array((2, 2), uint32)
@@ -290,7 +291,8 @@ def make_flash_decode_bulk(
         tile, col = ring + tile, 16 * (lane >> 3 & 1)
         stage, parity = 0, 0
         for chunk in range(cuda.blockIdx.x, num_chunks, cuda.gridDim.x):
-            b, split, kv_head, m_tile = place_of(chunk, num_m_tiles, num_groups, num_splits)
+            place = place_of(chunk, num_m_tiles, num_groups, num_splits)
+            b, split, kv_head, m_tile = place
             seqlen_k = seq_lens[b]
             n_first, n_end = keys_of_split(
                 split, num_splits, m_tile, seqlen_q, seqlen_k, group_size
@@ -322,27 +324,10 @@ def make_flash_decode_bulk(
                 if stage == STAGES:
                     stage, parity = 0, parity ^ 1
 
-            for j in range(STEPS):
-                for i in range(4):
-                    d, r = 16 * j + (lane >> 2) + 8 * (i >> 1), 2 * (lane & 3) + (i & 1)
-                    if r < ROWS and d < HEAD_DIM:
-                        parts[uint64(warp), uint64(r), uint64(d)] = acc[j, i]
-            leave_state(m_parts, l_parts, m_i, l_i, tid)
+            leave_rows(parts, acc, tid)
+            leave_state(states, m_i, l_i, tid)
             named_barrier_sync(1, THREADS)  # what every warp has is there: safe to merge
-            merge(
-                parts,
-                m_parts,
-                l_parts,
-                out_partial,
-                lse_partial,
-                split,
-                b,
-                kv_head,
-                m_tile,
-                group_size,
-                seqlen_q,
-                tid,
-            )
+            merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid)
             named_barrier_sync(1, THREADS)  # merged: safe to overwrite
 
     return flash_decode_bulk_kernel
@@ -396,7 +381,7 @@ def flash_decode_bulk(
     arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
     problem = check_on_tensor_cores("flash_decode_bulk", forward.HOPPER, *arguments)
     batch, _, _, head_dim = q.shape
-    rows = min(MAX_ROWS, 1 << (max(1, problem.num_rows) - 1).bit_length())
+    rows = tile_rows(problem.num_rows)
     warps = warps_of(head_dim)
     heads = heads_of_a_copy(k_cache, v_cache, problem.num_rows)
     kernel = make_flash_decode_bulk(

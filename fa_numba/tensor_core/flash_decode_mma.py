@@ -80,7 +80,7 @@ def make_flash_decode_mma(
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
+    _, leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
 
     @cuda.jit(device=True, forceinline=True)
     def page_of(block_table, b, n):
@@ -148,6 +148,7 @@ def make_flash_decode_mma(
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
+        states = parts, m_parts, l_parts
         q_reg = cuda.local.array(Q_SHAPE, uint32)
         k_reg = cuda.local.array(K_SHAPE, uint32)
         v_reg = cuda.local.array(V_SHAPE, uint32)
@@ -243,22 +244,10 @@ def make_flash_decode_mma(
                         parts[uint64(warp), uint64(2 * (lane & 3) + (r & 1)), uint64(d)] = acc[
                             j, t, r
                         ]
-        leave_state(m_parts, l_parts, m_i, l_i, tid)
+        leave_state(states, m_i, l_i, tid)
         cuda.syncthreads()  # what every warp has is there: safe to merge
-        merge(
-            parts,
-            m_parts,
-            l_parts,
-            out_partial,
-            lse_partial,
-            split,
-            b,
-            kv_head,
-            m_tile,
-            group_size,
-            seqlen_q,
-            tid,
-        )
+        place = b, split, kv_head, m_tile
+        merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid)
 
     return flash_decode_mma_kernel
 

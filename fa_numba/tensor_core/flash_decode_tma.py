@@ -35,13 +35,13 @@ from numba import cuda, float32, int32, uint8, uint32, uint64
 
 from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.decode_tiling import tile_rows
 from fa_numba.analysis.num_splits import choose_even_splits
 from fa_numba.kernels.flash_decode_wide import divide, launch
 from fa_numba.tensor_core import forward, mbarrier
 from fa_numba.tensor_core.barriers import fence_async_proxy
 from fa_numba.tensor_core.decoding import (
     KEYS,
-    MAX_ROWS,
     NEG_INF,
     ZERO,
     check_on_tensor_cores,
@@ -116,7 +116,7 @@ def make_flash_decode_tma(
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
+    leave_rows, leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
 
     @cuda.jit(device=True, forceinline=True)
     def place_of(chunk, num_m_tiles, num_kv_heads, num_splits):
@@ -235,6 +235,7 @@ def make_flash_decode_tma(
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
+        states = parts, m_parts, l_parts
         q_reg = cuda.local.array(FRAGMENTS, uint32)
         acc = cuda.local.array(FRAGMENTS, float32)  # rows of out, not yet divided by l_i
         k = cuda.local.array((2, 2), uint32)
@@ -275,7 +276,8 @@ def make_flash_decode_tma(
 
         stage, parity = 0, 0
         for chunk in range(cuda.blockIdx.x, num_chunks, cuda.gridDim.x):
-            b, split, kv_head, m_tile = place_of(chunk, num_m_tiles, num_kv_heads, num_splits)
+            place = place_of(chunk, num_m_tiles, num_kv_heads, num_splits)
+            b, split, kv_head, m_tile = place
             seqlen_k = seq_lens[b]
             n_first, n_end = keys_of_split(
                 split, num_splits, m_tile, seqlen_q, seqlen_k, group_size
@@ -317,27 +319,10 @@ def make_flash_decode_tma(
                 if stage == STAGES:
                     stage, parity = 0, parity ^ 1
 
-            for j in range(STEPS):
-                for i in range(4):
-                    d, r = 16 * j + (lane >> 2) + 8 * (i >> 1), 2 * (lane & 3) + (i & 1)
-                    if r < ROWS and d < HEAD_DIM:
-                        parts[uint64(warp), uint64(r), uint64(d)] = acc[j, i]
-            leave_state(m_parts, l_parts, m_i, l_i, tid)
+            leave_rows(parts, acc, tid)
+            leave_state(states, m_i, l_i, tid)
             cuda.syncthreads()  # what every warp has is there: safe to merge
-            merge(
-                parts,
-                m_parts,
-                l_parts,
-                out_partial,
-                lse_partial,
-                split,
-                b,
-                kv_head,
-                m_tile,
-                group_size,
-                seqlen_q,
-                tid,
-            )
+            merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid)
             cuda.syncthreads()  # merged: safe to overwrite
 
     return flash_decode_tma_kernel
@@ -392,7 +377,7 @@ def flash_decode_tma(
     problem = check_on_tensor_cores("flash_decode_tma", forward.HOPPER, *arguments)
     batch, _, _, head_dim = q.shape
     page_size, num_kv_heads = problem.page_size, k_cache.shape[2]
-    rows = min(MAX_ROWS, 1 << (max(1, problem.num_rows) - 1).bit_length())
+    rows = tile_rows(problem.num_rows)
     warps, stages = RINGS[ceil_div(head_dim, BLOCK_COLS)]
     kernel = make_flash_decode_tma(
         head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *problem.mask
