@@ -5,17 +5,17 @@ flash_attn_mma     a warp multiplies tiles in registers; cp.async fetches the ne
 flash_attn_wgmma   four warps multiply tiles in shared memory; TMA fetches the next
 flash_attn_ws      a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
 
-Each of four warps owns 32 query rows, two products' worth of 16, so that what it loads of K and V
-into registers serves twice. A row belongs to the four lanes of a quad, no longer to a whole thread
-block: softmax needs shuffles and no barrier. P never leaves the registers, since a product's result
-lies as the next one wants its operand. Copies to shared memory go on while the warps compute: V
-arrives during Q Kᵀ, the next K during softmax and P V.
+Each of four warps owns 32 query rows: what it loads of K and V into registers serves two products,
+of 16 rows each (beyond head_dim 128 there are registers for one). A row belongs to the four lanes of
+a quad, no longer to a whole thread block: softmax needs shuffles and no barrier. P never leaves the
+registers, since a product's result lies as the next one wants its operand. Copies to shared memory
+go on while the warps compute: V arrives during Q Kᵀ, the next K during softmax and P V.
 
 Whatever else a warp does between two products counts. So most tiles do without what an online
 softmax does for a new maximum (`lazy_softmax`), which leaves registers for larger tiles too.
 
-On an H200 at n = 8192 it reached 414 (351) TFLOP/s at head_dim 128 and 347 (337) at 64, where
-PyTorch's FlashAttention-2 had 360 (321) and 309 (296) in the same run; float16, causal in brackets;
+On an H200 at n = 8192 it reached about 410 (350) TFLOP/s at head_dim 128 and 360 (340) at 64, where
+PyTorch's FlashAttention-2 had 350 (320) and 310 (290) in the same run; float16, causal in brackets;
 benchmarks/results/tensor_core.json. It compiles for sm_80, and ran on sm_90 alone.
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1 and section 3.3.
@@ -45,7 +45,7 @@ from fa_numba.tensor_core.vectors import load_shared_x4, store_global_x4, store_
 
 WARPS = 4
 THREADS = 32 * WARPS
-ROW_BYTES = 128  # a tile is made of blocks of 64 columns
+ROW_BYTES = 128  # of a block: a tile is made of blocks of 64 columns, one after the other
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
 RESERVED_BYTES = 1024  # of shared memory, for each thread block, by the system
 
@@ -95,6 +95,7 @@ def make_flash_attn_mma(
     WHOLE_BLOCKS = HEAD_DIM % 64 == 0
     Q_BLOCK, KV_BLOCK = BLOCK_M * ROW_BYTES, BLOCK_N * ROW_BYTES  # bytes of 64 columns
     Q_BYTES, KV_BYTES = NUM_BLOCKS * Q_BLOCK, NUM_BLOCKS * KV_BLOCK
+    # A lane's registers, as `mma` draws them: 4 floats of each product, 2 numbers of P in one.
     S_SHAPE, P_SHAPE = (M_TILES, BLOCK_N // 8, 4), (M_TILES, N16, 4)
     OUT_SHAPE = (M_TILES, COLS // 8, 4)
     mma, pack = forward.mma_of(DTYPE), forward.pack_of(DTYPE)
@@ -119,7 +120,12 @@ def make_flash_attn_mma(
 
     @cuda.jit(device=True, forceinline=True)
     def multiply_q_k(s, q_row, k_row):
-        """S = Q Kᵀ. The addresses are this lane's for the first 16 columns of Q's and K's rows."""
+        """S = Q Kᵀ. The addresses are this lane's for the first 16 columns of Q's and K's rows.
+
+        Chunk c of row r lies at place c ^ (r % 8). A lane's first chunk is 0 or 1, and 16 columns
+        on it is c + 2 = c ^ 2, at the first one's place ^ 2: an exclusive or of 32 bytes, since
+        tiles begin at a whole row. After four such steps, 64 columns, the next block follows.
+        """
         a = cuda.local.array((2, M_TILES, 4), uint32)  # in turns, so that loads may run ahead
         b = cuda.local.array((2, 2, 2), uint32)
         for i in range(M_TILES):
@@ -139,7 +145,7 @@ def make_flash_attn_mma(
 
     @cuda.jit(device=True, forceinline=True)
     def multiply_p_v(acc, p, v_row):
-        """out <- out + P V."""
+        """out <- out + P V. The address is this lane's for the first 16 rows and columns of V."""
         b = cuda.local.array((2, 2, 2), uint32)
         for n in range(N16):
             for j in range(D16):
@@ -184,6 +190,8 @@ def make_flash_attn_mma(
     def flash_attn_mma_kernel(q, k, v, out, lse, scale, alibi_slopes):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
+        scale is softmax_scale · log2 e, for powers of 2. Lines are Algorithm 1's.
+
         grid      (num_m_tiles, num_heads, batch); 128 threads, a warp has 16 · M_TILES rows
         shared    q_tile (BLOCK_M, HEAD_DIM), at the end out; k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   in blocks of 64 columns, swizzled
@@ -194,6 +202,7 @@ def make_flash_attn_mma(
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, two thread blocks per SM
         """
+        # Shared memory as large as the launch says, divided by hand, from a whole row on.
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 127) & 0xFFFFFF80
         k_tile = q_tile + Q_BYTES
         v_tile = k_tile + KV_BYTES
@@ -228,7 +237,10 @@ def make_flash_attn_mma(
         v_source = global_address(v[b, 0, kv_head]) + uint64(n * v.strides[1] + 16 * chunk)
 
         # What this lane addresses for ldmatrix: a row of Q, K and V, and of their first 16 columns
-        # one of two chunks. An exclusive or goes on to the next 16: tiles begin at a whole row.
+        # one of two chunks. Of Q and V lanes 0–15 name the rows of the left chunk, 16–31 those of
+        # the right one: the order of A, and of B twice. Of K lanes 0–7 name the left and 8–15 the
+        # right chunk of 8 keys, the other lanes those of the next 8: b0, b1 of two products.
+        # An exclusive or goes on to the next 16 columns (`multiply_q_k`).
         q_rows = q_tile + warp_row * ROW_BYTES
         place = (lane & 15) * ROW_BYTES + (((lane >> 4) ^ (lane & 7)) << 4)
         q_row, v_row = q_rows + place, v_tile + place
@@ -247,7 +259,7 @@ def make_flash_attn_mma(
             cuda.syncthreads()  # k_tile, and at first q_tile, is complete; all are done with v_tile
             copy_tile(v_tile + to, BLOCK_N, v_source, v.strides[1], n, seqlen_k, chunk)
             cp_async_commit()
-            multiply_q_k(s, q_row, k_row)  #                                      line 8
+            multiply_q_k(s, q_row, k_row)  # S = Q Kᵀ                               line 8
 
             cp_async_wait(0)
             cuda.syncthreads()  # v_tile is complete; everyone is done with k_tile: overwrite it
@@ -262,12 +274,10 @@ def make_flash_attn_mma(
             for i in range(M_TILES):
                 bend_tile(s[i], offset[i], n_start, position + 16 * i, slope, scale, lane)
                 mask_tile(s[i], n_start, position + 16 * i, seqlen_k, lane)
-            lazy_softmax(
-                s, offset, m_i, l_i, acc, unit
-            )  # P = exp(S - m_i)                    line 9
+            lazy_softmax(s, offset, m_i, l_i, acc, unit)  # P = exp(S - m_i)         line 9
             for i in range(M_TILES):
                 pack_p(s[i], p[i])
-            multiply_p_v(acc, p, v_row)  #                                           line 10
+            multiply_p_v(acc, p, v_row)  # out <- out + P V                         line 10
 
         m = m_start + warp_row
         if n_begin >= n_end:  # no key is seen: nobody has waited for Q, in whose place out comes

@@ -11,8 +11,13 @@ element of Q, K or V. Scores, P and out stay in registers, where P as the produc
 next product's operand. Two thread blocks share an SM, so that one multiplies while the other is at
 its softmax.
 
-On an H200 at n = 4096 it took head_dim 128 from 407 (342) to 580 (502) TFLOP/s, and 64 from 343
-(319) to 437 (374); float16, causal in brackets; benchmarks/results/tensor_core.json.
+To read it: lesson 11 up to its step 3; then, as they come up, `tma` (the copy), `mbarrier` (when it
+is done), `wgmma` (the products, and which register holds what) and `fragments` (the softmax, the
+same mathematics as in flash_attn_v2). What one thread did for one row there, a warpgroup does for
+64: a row's scores lie with the four lanes of a quad, and each lane has parts of two rows.
+
+On an H200 at n = 4096 it took head_dim 128 from about 410 (340) to 590 (500) TFLOP/s, and 64 from
+360 (320) to 440 (380); float16, causal in brackets; benchmarks/results/tensor_core.json.
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Shah et al. 2024,
 FlashAttention-3, arXiv:2407.08608, section 3.
@@ -47,13 +52,14 @@ from fa_numba.tensor_core.wgmma import (
 )
 
 BLOCK_M = 128  # 64 query rows for each warpgroup
-THREADS = 256
-STAGES = 2  # tiles of K and V: one is multiplied, the next one is on its way
+THREADS = 256  # two warpgroups
+STAGES = 2  # places for a tile of K and of V: one is multiplied, into the other the next one comes
 
 
 def shared_bytes(HEAD_DIM, BLOCK_N):
     """Shared memory that a thread block asks for."""
     row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
+    # After the tiles the barriers; GROUP_BYTES to begin at a multiple of them.
     return (BLOCK_M + 2 * STAGES * BLOCK_N) * row + 8 * (1 + STAGES) + wgmma.GROUP_BYTES
 
 
@@ -65,12 +71,13 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     """
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
     NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
-    BLOCKS_PER_SM = 2 if COLS <= 128 else 1  # by the registers of acc
-    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one warpgroup
+    BLOCKS_PER_SM = 2 if COLS <= 128 else 1  # acc takes COLS / 2 registers of a thread's 128 or 255
+    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one warpgroup's rows
     KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
-    ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
-    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: its rows are the sum's
-    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
+    ROW_MAJOR = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
+    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: a row for each term, a key
+    # A thread's registers: 64 rows shared by 128 threads; P has two numbers in each.
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
@@ -84,6 +91,9 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     def flash_attn_wgmma_kernel(q_map, k_map, v_map, out, lse, seqlen_k, group_size, scale):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
+        q_map, k_map and v_map are addresses of tensor maps (`tensor_maps`). scale is softmax_scale
+        · log2 e: the softmax takes powers of 2, e^x = 2^(x log2 e). Lines are Algorithm 1's.
+
         grid      (num_m_tiles, num_heads, batch); 256 threads, two warpgroups of 64 rows
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks
                   of 64 columns, swizzled; a barrier for Q and one for each stage
@@ -93,6 +103,8 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
         paper     FlashAttention-2, Algorithm 1
         budget    128 registers, two thread blocks per SM; 255 and one where HEAD_DIM > 128
         """
+        # Shared memory as large as the launch says, divided by hand. Tiles begin at a multiple of
+        # 1024 bytes, 8 rows, over which the swizzle repeats.
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         k_tile = q_tile + 2 * Q_BYTES
         v_tile = k_tile + STAGES * KV_BYTES
@@ -114,13 +126,13 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
         # The last rows see the most keys under a causal mask: begun first, they do not end last.
         m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * BLOCK_M
         m = m_start + (tid >> 5) * 16 + (lane >> 2)  # this lane's first row; the second is m + 8
-        position = m + seqlen_k - seqlen_q
-        warp_position = position - (lane >> 2)
+        position = m + seqlen_k - seqlen_q  # where row m stands among the keys (`masks`)
+        warp_position = position - (lane >> 2)  # the warp's first row, which sees the fewest keys
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         num_tiles = (max(n_end, 0) + BLOCK_N - 1) // BLOCK_N
 
         if tid == 0:
-            mbarrier_init(q_full, 1)
+            mbarrier_init(q_full, 1)  # an arrival for each phase, this thread's, and all its bytes
             for stage in range(STAGES):
                 mbarrier_init(kv_full + stage * mbarrier.BYTES, 1)
             fence_mbarrier_init()
@@ -133,13 +145,15 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
                 mbarrier_arrive_expect_tx(kv_full, 2 * KV_BYTES)
                 load_tile(k_tile, BLOCK_N, k_map, 0, kv_head, b, kv_full)
                 load_tile(v_tile, BLOCK_N, v_map, 0, kv_head, b, kv_full)
-        clear(acc, m_i, l_i)
+        clear(acc, m_i, l_i)  # while Q is on its way
         q = descriptor(ROW_MAJOR, q_tile + (tid >> 7) * Q_BYTES)
         wait(q_full, 0)
 
         for n_tile in range(num_tiles):
             n_start = n_tile * BLOCK_N
             stage = n_tile & 1
+            # The other stage is free since the barrier that ended the last turn: the next tile goes
+            # there while this one is multiplied.
             if tid == 0 and n_tile + 1 < num_tiles:
                 full = kv_full + (stage ^ 1) * mbarrier.BYTES
                 offset = (stage ^ 1) * KV_BYTES
@@ -148,12 +162,14 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
                 load_tile(v_tile + offset, BLOCK_N, v_map, n_start + BLOCK_N, kv_head, b, full)
             k = descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES)
             v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+            # This stage's phases end with tiles 0 or 1, 2 or 3, ...: every second one, in turns of
+            # parity 0 and 1.
             wait(kv_full + stage * mbarrier.BYTES, (n_tile >> 1) & 1)
 
             wgmma_fence()  # S = Q Kᵀ                                                   line 8
             multiply(BLOCK_N, COLS, s, q, k)
             wgmma_commit()
-            wgmma_wait(0, s, S_LENGTH)
+            wgmma_wait(0, s, S_LENGTH)  # s is named so that nothing that reads it moves up
 
             if n_start + BLOCK_N > end_key(warp_position, seqlen_k):  # a key that a row misses
                 for h in range(2):

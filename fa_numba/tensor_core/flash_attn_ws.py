@@ -14,8 +14,9 @@ products and softmax, in step with the other. Here
   tile's scores while P V still runs;
 - the producer needs few registers, and gives the others to the consumers, so that larger tiles fit.
 
-On an H200 at n = 4096 it took head_dim 128 from 580 (502) to 628 (554) TFLOP/s, and 64 from 437
-(374) to 438 (378); float16, causal in brackets; benchmarks/results/tensor_core.json.
+On an H200 at n = 4096 it took head_dim 128 from about 590 (500) to 640 (550) TFLOP/s; 64 stayed at
+440 (380), and at n = 8192 went from 440 (400) to 490 (430); float16, causal in brackets;
+benchmarks/results/tensor_core.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, Algorithm 2.
 """
@@ -51,13 +52,17 @@ from fa_numba.tensor_core.wgmma import (
 )
 
 STAGES = 2  # of K, and of V
-# For 2 and 3 consumers: registers of a producer's and of a consumer's thread. 128 threads of each
-# warpgroup share 65536.
+# For 2 and 3 consumers: registers of a producer's and of a consumer's thread, multiples of 8. An SM
+# has 65536; the warpgroups take 128 · (24 + 2 · 240) or 128 · (32 + 3 · 160) of them.
 REGISTERS = {2: (24, 240), 3: (32, 160)}
 
 
 def tile_sizes(head_dim):
-    """Consumer warpgroups, of 64 query rows each, and keys in a tile."""
+    """Consumer warpgroups, of 64 query rows each, and keys in a tile.
+
+    Three consumers where 160 registers are enough for s, p and acc. Beyond head_dim 128 two stages
+    of 128 keys do not fit into shared memory.
+    """
     if head_dim <= 64:
         return 3, 128
     return 2, 128 if head_dim <= 128 else 96 if head_dim <= 192 else 80
@@ -81,13 +86,14 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
     NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one consumer
+    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one consumer's rows
     KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
-    ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
-    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: its rows are the sum's
-    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
+    ROW_MAJOR = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
+    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: a row for each term, a key
+    # A consumer thread's registers: 64 rows shared by 128 threads; P has two numbers in each.
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
-    RING = STAGES * mbarrier.BYTES
+    RING = STAGES * mbarrier.BYTES  # one barrier for each stage
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
@@ -108,6 +114,9 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     def flash_attn_ws_kernel(q_map, k_map, v_map, out, lse, seqlen_k, group_size, scale):
         """A thread block owns 64 query rows for each consumer and walks the tiles of K and V.
 
+        q_map, k_map and v_map are addresses of tensor maps (`tensor_maps`); scale is softmax_scale
+        · log2 e, for powers of 2.
+
         grid      (num_m_tiles, num_heads, batch); warpgroup 0 loads, the others compute
         shared    q_tile (CONSUMERS, 64, HEAD_DIM); k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in
                   blocks of 64 columns, swizzled; barriers: Q full; full and empty for each stage
@@ -116,7 +125,8 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                   for two rows
         HBM       Q, out, lse once; K and V once per tile of queries
         paper     FlashAttention-3, Algorithm 2
-        budget    168 registers at the start, REGISTERS after; one thread block per SM
+        budget    168 registers at the start with 2 consumers, 128 with 3; then REGISTERS. One
+                  thread block per SM
         """
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         k_tile = q_tile + CONSUMERS * Q_BYTES
@@ -152,7 +162,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 mbarrier_arrive_expect_tx(q_full, CONSUMERS * Q_BYTES)
                 for w in range(CONSUMERS):
                     load_tile(q_tile + w * Q_BYTES, 64, q_map, m_start + 64 * w, head, b, q_full)
-                stage, parity = 0, 1  # "empty" of a new ring has parity 1
+                stage, parity = 0, 1  # the ring begins empty: on a new barrier parity 1 has ended
                 for n_tile in range(num_tiles):
                     n_start = n_tile * BLOCK_N
                     barrier, tile = stage * mbarrier.BYTES, stage * KV_BYTES
@@ -163,7 +173,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     mbarrier_arrive_expect_tx(v_full + barrier, KV_BYTES)
                     load_tile(v_tile + tile, BLOCK_N, v_map, n_start, kv_head, b, v_full + barrier)
                     stage += 1
-                    if stage == STAGES:
+                    if stage == STAGES:  # once around the ring: each barrier's next phase
                         stage, parity = 0, parity ^ 1
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
@@ -187,7 +197,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                 wgmma_commit()
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
-                    mbarrier_arrive(k_empty)
+                    mbarrier_arrive(k_empty)  # free once all warps have read K
                 mask_tile(s, 0, position, seqlen_k, lane)
                 online_softmax(s, m_i, l_i, alpha, scale)
                 pack_p(s, p)
@@ -210,7 +220,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
                     wgmma_commit()
 
-                    wgmma_wait(1, s, S_LENGTH)
+                    wgmma_wait(1, s, S_LENGTH)  # the newest group, P V, may go on
                     if lane == 0:
                         mbarrier_arrive(k_empty + next_barrier)
                     mask_tile(s, n_tile * BLOCK_N, position, seqlen_k, lane)
@@ -222,8 +232,8 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                     wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(v_empty + barrier)
-                    pack_p(s, p)
-                    rescale(acc, alpha)  # out <- alpha out
+                    pack_p(s, p)  # P V has read the last P
+                    rescale(acc, alpha)  # out <- alpha out, with the alpha of the P that comes next
                     stage, parity = next_stage, next_parity
 
                 wgmma_fence()  # P V of the last tile

@@ -1,7 +1,7 @@
 """wgmma for the backward pass: products of a part of a tile, and of a tile read by its columns.
 
 `wgmma` has D = A Bᵀ with A in a tile of its own, 64 rows. Here A is 64 rows of a larger tile; or
-both matrices lie in shared memory with their rows those of the sum, D = Aᵀ B: wgmma reads either
+both matrices lie in shared memory with a row for each term of the sum, D = Aᵀ B: wgmma reads either
 way, so that nothing is ever transposed. What the two modules share is explained in `wgmma`.
 
 PTX ISA: "Asynchronous warpgroup level matrix instructions".
@@ -38,7 +38,7 @@ def wgmma_rows_bf16(typingctx, n, k, a_rows, d, a, b):
 
 @intrinsic
 def wgmma_columns_f16(typingctx, n, k, d, a, b):
-    """d = Aᵀ B, float16, both in shared memory with their rows those of the sum.
+    """d = Aᵀ B, float16, both in shared memory with a row for each term of the sum.
 
     Parameters
     ----------

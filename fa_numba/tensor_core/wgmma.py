@@ -4,30 +4,44 @@ One instruction is D += A B with A (64, 16), B (16, n), D (64, n) in float32, n 
 to 256. B is read from shared memory; A from shared memory or from registers. The tensor cores work
 on while the threads do something else:
 
-    wgmma_fence()                    registers and shared memory may be read from now on
+    wgmma_fence()                    what d, A's registers and the tiles hold now is what is read
     wgmma_f16(n, k, d, a, b)         starts a product; more may follow, on the same d too
     wgmma_commit()                   closes what was started into a group
+    ...                              any work on other registers
     wgmma_wait(0, d, n // 2)         until then d, and A's registers, must not be touched
 
-Each product here is of k columns of A, k / 16 instructions in a row: in a loop of single ones ptxas
-waits for each. The fence stands directly before the first: with a loop between, such as a wait on
-an mbarrier, ptxas serialises them (its warning C7519).
+wgmma_wait(1, ...) lets the newest group go on: that is how the softmax of one tile overlaps with
+the product of another. Each product here is of k columns of A, k / 16 instructions in a row: in a
+loop of single ones ptxas waits for each. The fence stands directly before the first: with a loop
+between, such as a wait on an mbarrier, ptxas serialises them (its warning C7519).
 
 Where the elements of D are: warp w of the warpgroup has rows 16 w to 16 w + 15, and in them, with
-g = lane // 4 and c = 2 (lane % 4), for each 8 columns n = 0, 8, 16, ... four floats, d[n // 2 ...]
+g = lane // 4 and c = 2 (lane % 4), for each 8 columns n = 0, 8, 16, ... four floats, from d[n // 2]
+on. The layout is that of mma's D (drawn by lane number in `mma`), and A in registers has that of
+mma's A, so a product's result can be the next one's A:
 
-              n+c    n+c+1
-    row g     d0     d1          the layout of mma's D; A in registers has that of mma's A,
-    row g+8   d2     d3          so a product's result can be the next one's A
+               cols 0–7                   cols 8–15
+               col c    col c+1           col 8+c   col 8+c+1
+    row g      d0       d1                d4        d5           ... of warp 0; rows 16 to 31
+    row g+8    d2       d3                d6        d7           are warp 1's, and so on
+
+An element of a product is a sum: D[i, j] = sum over t of A[i, t] B[t, j]. In Q Kᵀ t goes over
+head_dim, so the rows of a tile of Q or K in shared memory lie along the sum; in P V it goes over
+the keys, and a tile of V has a row for each t. wgmma reads 16-bit numbers either way ("K-major" and
+"MN-major" in NVIDIA's texts; here the functions are two), so nothing is ever transposed.
 
 A matrix in shared memory is made of blocks of 64 columns (128 bytes) with all its rows one after
 the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). A descriptor of 64 bits says where:
 
     bits  0–13   address / 16
-    bits 16–29   leading byte offset / 16: for a matrix whose rows are the sum's (V), from one block
+    bits 16–29   leading byte offset / 16: for a row for each term of the sum (V), from one block
                  of 64 columns to the next; not used for rows along the sum (Q and K)
     bits 32–45   stride byte offset / 16: from 8 rows to the next 8
     bits 62–63   1: swizzled in rows of 128 bytes
+
+For the next 16 terms of the sum the address moves on: by 32 bytes along Q's and K's rows, by 16
+rows of V. The swizzle takes bits of the address, so it is right there too, if the tile began at a
+multiple of 1024, the 8 rows over which it repeats.
 
 With 8-bit floats, e4m3, an instruction takes 32 columns of A instead of 16, and the rows of both
 matrices must lie along the sum. Blocks of their tiles may be narrower, so that a tile of any
@@ -56,7 +70,20 @@ SWIZZLES = {128: 1, 64: 2, 32: 3}  # width of a row in a block: what a descripto
 
 
 def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
-    """The constant part of a descriptor, to which `descriptor` adds the address."""
+    """The constant part of a descriptor, to which `descriptor` adds the address.
+
+    Parameters
+    ----------
+    leading_bytes : int, default=16
+        From one block of 64 columns to the next, where there is a row for each term of the sum;
+        any number for rows along the sum.
+    stride_bytes : int, default=1024
+        From 8 rows to the next 8.
+
+    Returns
+    -------
+    int
+    """
     return (1 << 62) | (stride_bytes >> 4 << 32) | (leading_bytes >> 4 << 16)
 
 
@@ -95,7 +122,11 @@ def descriptor(bits, address):
 
 @intrinsic
 def wgmma_fence(typingctx):
-    """Order the warpgroup's accesses to registers and shared memory before the products."""
+    """Order the warpgroup's accesses to registers and shared memory before the products.
+
+    The products read registers by a path of their own. All 128 threads call this before the first
+    product, and again when they have written d or A's registers.
+    """
     return statement("wgmma.fence.sync.aligned;")
 
 
@@ -160,7 +191,7 @@ def wgmma_bf16(typingctx, n, k, d, a, b):
 
 @intrinsic
 def wgmma_f16_registers(typingctx, n, k, d, a, b):
-    """d += A B, float16, A in registers, B in shared memory with its rows those of the sum.
+    """d += A B, float16, A in registers, B in shared memory with a row for each term of the sum.
 
     Parameters
     ----------
@@ -243,6 +274,11 @@ def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
         a=Fragment(a, literal(k) // 8, parts=4),
         b=types.uint64,
     )
+
+
+# After the operands of an instruction stand: whether it adds to d or overwrites it, the signs of A
+# and of B, and with 16 bits whether A and B have a row for each term of the sum (1) or rows along
+# it (0); A in registers has no such choice.
 
 
 def _shared_shared(kind, n, k, d, a, b):
