@@ -617,7 +617,7 @@ def descriptors_of_k_and_v():
         title: (1 << 62) | (8 * row_bytes >> 4 << 32) | (leading >> 4 << 16) | (address >> 4)
         for title, leading in (
             ("K, rows along the sum", 16),
-            ("V, rows are the sum's", block_n * row_bytes),
+            ("V, a row for each term", block_n * row_bytes),
         )
     }
     return bit_fields(words, fields)

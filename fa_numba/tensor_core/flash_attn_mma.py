@@ -6,7 +6,7 @@ flash_attn_wgmma   four warps multiply tiles in shared memory; TMA fetches the n
 flash_attn_ws      a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
 
 Each of four warps owns 32 query rows: what it loads of K and V into registers serves two products,
-of 16 rows each (beyond head_dim 128 there are registers for one). A row belongs to the four lanes of
+of 16 rows each; beyond head_dim 128 there are registers for one. A row belongs to the four lanes of
 a quad, no longer to a whole thread block: softmax needs shuffles and no barrier. P never leaves the
 registers, since a product's result lies as the next one wants its operand. Copies to shared memory
 go on while the warps compute: V arrives during Q Kᵀ, the next K during softmax and P V.
