@@ -1,6 +1,9 @@
 """Which lane holds which element, and where a tile's elements lie in shared memory, in NumPy.
 
-Models of what the instructions do, for tests and lessons; no kernel needs them.
+Models of what the instructions do, for tests and lessons; no kernel needs them. The first functions
+return two integer arrays: row and column of what a lane, or a thread of a warpgroup, holds in each
+register. `matrix[tuple(mma_a())]` is then all that 32 lanes hold of A. `mma` and `ldmatrix` draw
+them, and so does `fa_numba.figures.fragments`.
 """
 
 import numpy as np
@@ -13,7 +16,10 @@ BANKS = 32  # of 4 bytes
 
 
 def mma_a():
-    """Elements of A (16, 16) in a warp's registers: `row, col` of [lane, register, half]."""
+    """Elements of A (16, 16) in a warp's registers: `row, col` of [lane, register, half].
+
+    Of shape (32, 4, 2); half 0 is the low 16 bits.
+    """
     lane, register, half = np.ogrid[:WARP, :4, :2]
     row = lane // 4 + 8 * (register % 2)
     col = 2 * (lane % 4) + 8 * (register // 2) + half
@@ -21,43 +27,59 @@ def mma_a():
 
 
 def mma_b():
-    """Elements of B (16, 8) in a warp's registers: `row, col` of [lane, register, half]."""
+    """Elements of B (16, 8) in a warp's registers: `row, col` of [lane, register, half].
+
+    Of shape (32, 2, 2).
+    """
     lane, register, half = np.ogrid[:WARP, :2, :2]
     return np.broadcast_arrays(2 * (lane % 4) + 8 * register + half, lane // 4)
 
 
 def mma_d():
-    """Elements of D (16, 8) in a warp's registers: `row, col` of [lane, register]."""
+    """Elements of D (16, 8) in a warp's registers: `row, col` of [lane, register].
+
+    Of shape (32, 4).
+    """
     lane, register = np.ogrid[:WARP, :4]
     return np.broadcast_arrays(lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2)
 
 
 def wgmma_d(n):
-    """Elements of D (64, n) in a warpgroup's registers: `row, col` of [thread, register]."""
+    """Elements of D (64, n) in a warpgroup's registers: `row, col` of [thread, register].
+
+    Of shape (128, n // 2): for each 8 columns of a warp's 16 rows the 4 registers of mma's D.
+    """
     thread, register = np.ogrid[: 4 * WARP, : n // 2]
     row, col = (x[thread % WARP, register % 4] for x in mma_d())
     return np.broadcast_arrays(16 * (thread // WARP) + row, 8 * (register // 4) + col)
 
 
 def wgmma_a(k):
-    """Elements of A (64, k) in a warpgroup's registers: `row, col` of [thread, register, half]."""
+    """Elements of A (64, k) in a warpgroup's registers: `row, col` of [thread, register, half].
+
+    Of shape (128, k // 4, 2): for each 16 columns of a warp's 16 rows the 4 registers of mma's A.
+    """
     thread, register, half = np.ogrid[: 4 * WARP, : k // 4, :2]
     row, col = (x[thread % WARP, register % 4, half] for x in mma_a())
     return np.broadcast_arrays(16 * (thread // WARP) + row, 16 * (register // 4) + col)
 
 
 def ldmatrix(*, trans=False):
-    """What ldmatrix gives a lane of each of its 8×8 matrices: `row, col` of [lane, half]."""
+    """What ldmatrix gives a lane of each of its 8×8 matrices: `row, col` of [lane, half].
+
+    Of shape (32, 2).
+    """
     lane, half = np.ogrid[:WARP, :2]
     row, col = np.broadcast_arrays(lane // 4, 2 * (lane % 4) + half)
     return (col, row) if trans else (row, col)
 
 
 def swizzle(row, chunk):
-    """Where chunk `chunk` of 16 bytes goes within its row of 128 bytes.
+    """Where chunk `chunk` of 16 bytes goes within its row of 128 bytes: a place 0 to 7.
 
     Eight rows, the same chunk of each, then lie in different sixteenths of 128 bytes: in all 32
-    banks, each once. Unswizzled they would lie in the same four.
+    banks, each once. Unswizzled they would lie in the same four. TMA and wgmma have this as the
+    128-byte swizzle: bits 4–6 of an address, exclusive or its bits 7–9.
     """
     return chunk ^ (row % CHUNKS)
 
