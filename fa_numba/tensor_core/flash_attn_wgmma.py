@@ -80,6 +80,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     pack = forward.pack_of(DTYPE)
+    # S = Q Kᵀ, both in shared memory; out + P V, with P in registers.
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
     _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))

@@ -96,6 +96,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     RING = STAGES * mbarrier.BYTES  # one barrier for each stage
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
+    # S = Q Kᵀ, both in shared memory; out + P V, with P in registers.
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
     _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
