@@ -9,6 +9,7 @@ from benchmarks.timing import RESULTS
 
 README = Path(__file__).parents[1] / "README.md"
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
+YARDSTICKS = "full", "causal", "padded", "padded, causal"  # that masks are compared with: 1
 # Rows of the last table.
 CALLS = "flash_attn_v2", "flash_attn,", "flash_attn_persistent", "flash_decode_mma", "SDPA"
 
@@ -102,15 +103,28 @@ def ladder_table():
     )
 
 
+def float16_of(seqlen, head_dims):
+    """What keeps the records of this length and these head_dims."""
+    return lambda row: (
+        (row.get("dtype"), row.get("seqlen")) == ("float16", seqlen)
+        and row["head_dim"] in head_dims
+    )
+
+
 def tensor_core_table(question="tensor_core", seqlen=4096):
     """One row per kernel, float16, one length: a column for each head_dim and mask."""
+    keep = float16_of(seqlen, HEAD_DIMS)
+    return section(question, kernel, size, "TFLOP/s", keep, f"float16, n = {seqlen}.")
 
-    def chosen(row):
-        return (row.get("dtype"), row.get("seqlen")) == ("float16", seqlen) and (
-            row["head_dim"] in HEAD_DIMS
-        )
 
-    return section(question, kernel, size, "TFLOP/s", chosen, f"float16, n = {seqlen}.")
+def short_table():
+    """The shortest sequences, where a launch weighs most: called alone, and in a CUDA graph."""
+
+    def both(row):
+        return f"{row['TFLOP/s']} / {row['graph TFLOP/s']}"
+
+    note = "float16, n = 512: called alone / in a graph."
+    return section("tensor_core", kernel, size, both, float16_of(512, (64, 128)), note)
 
 
 def peers_table():
@@ -162,7 +176,7 @@ def masks_table():
         lambda row: row["mask"],
         lambda row: f"d = {row['head_dim']}, n = {row['seqlen']}",
         lambda row: row["of plain"],
-        lambda row: row["of plain"] != 1,
+        lambda row: row["mask"] not in YARDSTICKS,
         "flash_attn_persistent: rate over that without the mask, windows over causal; packed over "
         "padded, flash_attn_persistent_varlen.",
     )
@@ -223,6 +237,7 @@ def rendered(text):
                 ("backward", "TFLOP/s against the length of the sequence, backward"),
             ),
             tensor_core_table(),
+            short_table(),
             peers_table(),
             tensor_core_table("tensor_core_bwd", 8192),
             fp8_table(),
