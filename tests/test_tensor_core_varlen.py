@@ -9,6 +9,8 @@ from numba import cuda, types
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
+from test_tensor_core import exponentials_beside_p_v, moves_before_products
+
 from fa_numba.analysis.machine_code import _ptxas, assemble, compile_ptx, disassembler_available
 from fa_numba.tensor_core import flash_attn_persistent_varlen as varlen
 
@@ -48,6 +50,10 @@ def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in _ptxas(ptx, CC)[0]  # ptxas serialises products, or ignores setmaxnreg
     assert varlen.shared_bytes(head_dim, *tiling[:4]) + code.shared_bytes <= 227 * 1024
+    if not (softcap or alibi):
+        assert moves_before_products(code) == 0  # a warp has an address once, not each thread
+        if tiling.overlap:  # an exponential for each score of a thread
+            assert exponentials_beside_p_v(code) >= tiling.block_n // 2
 
 
 @pytest.mark.parametrize(

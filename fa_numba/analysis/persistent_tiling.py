@@ -49,13 +49,11 @@ def persistent_tiling(head_dim, seqlen_k, causal, packed=False):
 
     Up to a head_dim of 64 three warpgroups have registers enough, and fill each other's gaps.
 
-    In a packed batch a warpgroup does not pass over tiles that its own rows do not see: of 192 rows
-    under a causal mask too many do not see the last one, which counts where tiles are few. And with
-    few tiles a wait for P V before the softmax frees V's place sooner, for the next queries' V.
+    In a packed batch with few tiles of keys a wait for P V before the softmax frees V's place
+    sooner, for the next queries' V.
     """
     if head_dim <= 64:
-        few = packed and causal and seqlen_k < 2048
-        return PersistentTiling(2, 128, stages=4) if few else PersistentTiling(3, 128, stages=3)
+        return PersistentTiling(3, 128, stages=3)
     if head_dim <= 128:
         few = packed and seqlen_k <= (512 if causal else 4096)
         return PersistentTiling(2, 128, overlap=not few)

@@ -6,7 +6,7 @@ instructions   mma, ldmatrix, cp_async; wgmma, products, tma, mbarrier, barriers
                of a statement.
 models         layouts: which lane holds which element, swizzles, descriptors, in NumPy
 parts          fragments, lazy_softmax: softmax on registers; tensor_maps; forward, backward: what
-               the kernels and launchers of each share
+               the kernels and launchers of each share; turns: from tile to tile of keys
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
                head_dim flash_attn_padded, for packed batches flash_attn_persistent_varlen
 decoding       flash_decode_mma, flash_decode_tma, flash_decode_bulk: few queries, many keys; what

@@ -5,7 +5,7 @@ flash_attn_persistent_varlen  (num_tokens, ...)     each as long as it is       
 
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
 tokens cu_seqlens[b] to cu_seqlens[b + 1]. The tiles, the products and the softmax are those of the
-neighbour. Four things are new.
+neighbour: `turns`. Three things are new.
 
 - Tiles are of unequal work, and only the GPU knows the lengths. Each thread block sorts the
   sequences, those with the most keys first; then it takes tile after tile in that order from a
@@ -16,9 +16,7 @@ neighbour. Four things are new.
   the consumers overwrite those rows of V with 0. Those of Q too: a warp of the softmax decides
   by a vote of its rows when to rescale, and no other sequence may change even the last bit.
 - out must not be stored past a sequence's end: a warp whose rows are not all of the sequence stores
-  them one by one instead of by TMA. A warpgroup that has no row of it at all computes nothing.
-- Without a mask the keys are gone through from the last to the first: then the tile in which the
-  sequence ends comes before the loop, which has nothing to mask.
+  them one by one instead of by TMA.
 
 On an H200, 8 sequences of 2048 take 666 (581) TFLOP/s at head_dim 128 and 528 (425) at 64, the
 padded batch of them 671 (588) and 528 (446); 8 of 561 to 3500 tokens take 650 (592) and 521 (443).
@@ -34,8 +32,7 @@ from numba import cuda, float32, int32, uint8, uint16, uint32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.persistent_tiling import persistent_tiling
-from fa_numba.kernels import masks
+from fa_numba.analysis.persistent_tiling import ROWS, persistent_tiling
 from fa_numba.tensor_core import forward, mbarrier, wgmma
 from fa_numba.tensor_core.barriers import (
     fence_async_proxy,
@@ -48,11 +45,9 @@ from fa_numba.tensor_core.fragments import (
     FULL_WARP,
     make_bend_tile,
     make_fragment_functions,
-    make_mask_tile,
     make_store_row,
     make_store_tile,
 )
-from fa_numba.tensor_core.lazy_softmax import make_lazy_softmax_parts
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -62,14 +57,8 @@ from fa_numba.tensor_core.mbarrier import (
 from fa_numba.tensor_core.ptx import shared_address
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
-from fa_numba.tensor_core.wgmma import (
-    descriptor,
-    descriptor_bits,
-    wgmma_commit,
-    wgmma_fence,
-    wgmma_wait,
-    wgmma_wait_with,
-)
+from fa_numba.tensor_core.turns import goes_back, make_ring, make_tiles, make_turns
+from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
 
 MAX_SORTED = 512  # sequences of a batch; where there are more, they stay in their order
 SECTION_BYTES = 24 << 20  # of K and V that are read at a time: about half of an H200's L2
@@ -89,7 +78,7 @@ def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS):
     """Dynamic shared memory that a thread block asks for."""
     row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
     out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
-    tiles = ((SLOTS + out) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
+    tiles = ((SLOTS + out) * ROWS * CONSUMERS + 2 * STAGES * BLOCK_N) * row
     return tiles + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES + 2) + wgmma.GROUP_BYTES
 
 
@@ -132,59 +121,33 @@ def make_flash_attn_persistent_varlen(
     is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
     not looked at, and may be any scalar.
     """
-    CONSUMERS, BLOCK_N, STAGES, SLOTS, OVERLAP = TILING
-    BLOCK_M = 64 * CONSUMERS
+    CONSUMERS, BLOCK_N, STAGES, SLOTS, _ = TILING
+    BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
     NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one consumer
+    Q_BYTES = NUM_BLOCKS * ROWS * wgmma.ROW_BYTES  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
-    BLOCK_BYTES = BLOCK_N * wgmma.ROW_BYTES
-    KV_BYTES = NUM_BLOCKS * BLOCK_BYTES
+    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
     SECTION_KEYS = SECTION_BYTES // (4 * HEAD_DIM)  # of all heads of a section
-    ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
-    COL_MAJOR = descriptor_bits(BLOCK_BYTES)  # V: its rows are the sum's
-    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
+    ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     BARRIER = mbarrier.BYTES
-    EMPTY = STAGES * BARRIER  # from the barrier "full" of a stage of K or V to its "empty"
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
-    pack = forward.pack_of(DTYPE)
-    multiply, multiply_registers = forward.wgmma_of(DTYPE)
-    clear, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
-    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI)
-    mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
-    unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
     OUT_IN_Q = SLOTS == 1
-    BACKWARD = not CAUSAL and WINDOW == (-1, -1)  # from the last keys to the first
+    BACKWARD = goes_back(CAUSAL, WINDOW)
+    pack = forward.pack_of(DTYPE)
+    clear, *_ = make_fragment_functions(BLOCK_N, COLS, pack)
+    unit_of, _ = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    tiles_of, own_tiles, tile_at = make_tiles(TILING, CAUSAL, WINDOW)
+    after, fetch, pass_over = make_ring(HEAD_DIM, TILING)
+    attend, add_last, finish_product = make_turns(
+        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI
+    )
     load_tile = make_load_tile(NUM_BLOCKS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     store_row = make_store_row(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
-
-    @cuda.jit(device=True, forceinline=True)
-    def first_tile_of(m_start, seqlen_q, seqlen_k):
-        """The first tile of keys that some row of a tile of queries sees."""
-        return int32(first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N)
-
-    @cuda.jit(device=True, forceinline=True)
-    def end_tile_of(m_start, seqlen_q, seqlen_k):
-        """The last one, plus 1. Where there is none, one tile is left to be masked as a whole."""
-        n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
-        return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
-
-    @cuda.jit(device=True, forceinline=True)
-    def n_tile_of(step, first_tile, end_tile):
-        """The tile of keys that is the step-th to be looked at."""
-        return end_tile - 1 - step if BACKWARD else first_tile + step
-
-    @cuda.jit(device=True, forceinline=True)
-    def after(stage, parity):
-        """The next stage of a ring, and the parity of its phase."""
-        if stage == STAGES - 1:
-            return int32(0), int32(parity ^ 1)
-        return int32(stage + 1), parity
 
     @cuda.jit(device=True, forceinline=True)
     def phase(count, length):
@@ -208,14 +171,7 @@ def make_flash_attn_persistent_varlen(
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
         for w in range(CONSUMERS):
             q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
-            load_tile(q_rows, 64, q_map, q_start + m_start + 64 * w, head, 0, full)
-
-    @cuda.jit(device=True, forceinline=True)
-    def finish_product(acc, p, v_empty, lane):
-        """Wait until P V is added to acc, and V may be overwritten."""
-        wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
-        if lane == 0:
-            mbarrier_arrive(v_empty)
+            load_tile(q_rows, ROWS, q_map, q_start + m_start + ROWS * w, head, 0, full)
 
     @cuda.jit(device=True, forceinline=True)
     def clear_rows(memory, tile, num_rows, first_row, tid):
@@ -233,51 +189,13 @@ def make_flash_attn_persistent_varlen(
         fence_async_proxy()
         named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply
 
-    def make_turn(EDGE):
-        """The step from a tile of keys to the next, as in flash_attn_persistent."""
-
-        @cuda.jit(device=True, forceinline=True, fastmath=True)
-        def turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
-            """S, and the softmax, of the tile from key n_start on; P V of the one before, at stage.
-
-            Returns where in the rings the tile is, as `after` does.
-            """
-            s, p, acc, m_i, l_i, alpha, offset = registers
-            k_tile, k_full, v_tile, v_full = rings
-            slope, scale = bend
-            next_stage, next_parity = after(stage, parity)
-            k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
-            v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
-            wait(k_full + next_stage * BARRIER, next_parity)
+    @cuda.jit(device=True, forceinline=True)
+    def clear_keys(memory, seqlen_k, end, v_tile, v_full, stage, parity, tid):
+        """Of V, in tile end − 1, at this place."""
+        num_keys = int32(seqlen_k - (end - 1) * BLOCK_N)
+        if num_keys < BLOCK_N:
             wait(v_full + stage * BARRIER, parity)
-            wgmma_fence()
-            multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
-            wgmma_commit()
-            multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
-            wgmma_commit()
-
-            wgmma_wait(1, s, S_LENGTH)
-            if lane == 0:
-                mbarrier_arrive(k_full + EMPTY + next_stage * BARRIER)
-            if ALIBI:
-                bend_tile(s, offset, n_start, position, slope, scale, lane)
-            if EDGE:
-                mask_tile(s, n_start, position, seqlen_k, lane)
-            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-            if not OVERLAP:
-                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-            exponentiate(s, offset, m_i, l_i, small, scale)  # while P V runs, if OVERLAP
-            if OVERLAP:  # as there: it holds the wait for P V back
-                wait(v_full + next_stage * BARRIER, next_parity)
-                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-            pack_p(s, p)
-            if risen:
-                rescale(acc, alpha)  # out <- alpha out
-            return next_stage, next_parity
-
-        return turn
-
-    inner_turn, edge_turn = make_turn(False), make_turn(True)
+            clear_rows(memory, uint32(v_tile + stage * KV_BYTES), BLOCK_N, num_keys, tid)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_varlen_kernel(
@@ -395,19 +313,15 @@ def make_flash_attn_persistent_varlen(
                             q_tile, q_full, q_empty,
                         )  # fmt: skip
                     else:
-                        first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
-                        end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
+                        first, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                         step = int32(0)
-                        while step < end_tile - first_tile:
-                            if step == end_tile - first_tile - 1:  # late: work comes out even
+                        while step < end - first:
+                            if step == end - first - 1:  # late: work comes out even
                                 mbarrier_arrive(claim_empty)
-                            n = k_start + n_tile_of(step, first_tile, end_tile) * BLOCK_N
-                            full = kv_full + stage * BARRIER
-                            wait(full + EMPTY, was_empty)
-                            mbarrier_arrive_expect_tx(full, KV_BYTES)
-                            rows = kv_tile + stage * KV_BYTES
-                            load_tile(rows, BLOCK_N, kv_map, n, kv_head, 0, full)
-                            stage, was_empty = after(stage, was_empty)
+                            row = int32(k_start + tile_at(step, first, end) * BLOCK_N)
+                            stage, was_empty = fetch(
+                                kv_map, row, kv_head, 0, kv_tile, kv_full, stage, was_empty
+                            )
                             step = int32(step + 1)
                     queries = int32(queries + 1)
                 if tid == 0:
@@ -426,112 +340,75 @@ def make_flash_attn_persistent_varlen(
             inverse = cuda.local.array(2, float32)
             offset = cuda.local.array(2, float32)
             lane = tid & 31
-            warp_row = ((tid >> 5) - 4) * 16  # in a tile of queries
-            q_offset = (warpgroup - 1) * Q_BYTES
-            out_rows = out_tile + q_offset + ((tid >> 5) & 3) * (16 * wgmma.ROW_BYTES)
-
-            unit = unit_of(scale)  # what one of s is worth
+            warp_row = int32((tid >> 5 & 3) * 16)  # in the warpgroup's rows
             # By a shuffle, so that ptxas knows it as the same for a whole warp.
             part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
+            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * wgmma.ROW_BYTES)
+
+            unit = unit_of(scale)  # what one of s is worth
             registers = s, p, acc, m_i, l_i, alpha, offset
             rings = k_tile, k_full, v_tile, v_full
-            queries, tile = int32(0), int32(0)  # passed so far; their places in the rings
+            queries = int32(0)  # passed so far
+            stage, parity = int32(0), int32(0)  # the next tile's place in the rings
             while True:
-                slot = queries % SLOTS
+                slot = int32(queries % SLOTS)
                 wait(q_full + slot * BARRIER, phase(queries, SLOTS))
                 if work[slot, 5] == 0:
                     break
                 m_start, seqlen_q, seqlen_k = work[slot, 0], work[slot, 3], work[slot, 4]
-                position = m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q
-                # Tiles that begin from here to there all of the warpgroup's rows see whole.
-                wg_position = int32(m_start + part * 64 + seqlen_k - seqlen_q)
-                first_whole = int32(first_key(wg_position + 63))
-                last_whole = int32(end_key(wg_position, seqlen_k) - BLOCK_N)
+                m = int32(m_start + part * ROWS)  # the warpgroup's first row
+                wg_position = int32(m + seqlen_k - seqlen_q)
+                position = int32(wg_position + warp_row + (lane >> 2))
                 slope = alibi_slopes[work[slot, 1]] if ALIBI else float32(0)
-                first_tile = first_tile_of(m_start, seqlen_q, seqlen_k)
-                if cuda.all_sync(FULL_WARP, m_start + 64 * (warpgroup - 1) >= seqlen_q):
-                    # None of its rows are the sequence's: it leaves the tensor cores to the others.
-                    num_tiles = end_tile_of(m_start, seqlen_q, seqlen_k) - first_tile
-                    for passed in range(tile, tile + num_tiles):
-                        stage, parity = passed % STAGES, phase(passed, STAGES)
-                        wait(k_full + stage * BARRIER, parity)
-                        wait(v_full + stage * BARRIER, parity)
-                        if lane == 0:
-                            mbarrier_arrive(k_empty + stage * BARRIER)
-                            mbarrier_arrive(v_empty + stage * BARRIER)
-                    if lane == 0:
-                        mbarrier_arrive(q_empty + slot * BARRIER)
-                    queries, tile = int32(queries + 1), int32(tile + num_tiles)
-                    continue
-                q_rows = q_tile + slot * SLOT_BYTES + q_offset
-                num_rows = seqlen_q - m_start - part * 64  # of Q that are the sequence's
-                if num_rows < 64:  # what the others are must not show in a warp's votes
-                    clear_rows(memory, q_rows, 64, num_rows, tid)
-                q = descriptor(ROW_MAJOR, q_rows)
                 bend = slope, scale
+                q_rows = uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES)
+                q = descriptor(ROW_MAJOR, q_rows)
                 clear(acc, m_i, l_i)
+                if seqlen_q - m < ROWS:  # what other rows are must not show in a warp's votes
+                    clear_rows(memory, q_rows, ROWS, seqlen_q - m, tid)
 
-                stage, parity = int32(tile % STAGES), int32(phase(tile, STAGES))
-                wait(k_full + stage * BARRIER, parity)
-                wgmma_fence()  # S of the first tile
-                multiply(BLOCK_N, COLS, s, q, descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES))
-                wgmma_commit()
-                end_tile = end_tile_of(m_start, seqlen_q, seqlen_k)
-                n_start = n_tile_of(0, first_tile, end_tile) * BLOCK_N
-                if BACKWARD and seqlen_k - n_start < BLOCK_N:
-                    wait(v_full + stage * BARRIER, parity)
-                    rows = v_tile + stage * KV_BYTES
-                    clear_rows(memory, rows, BLOCK_N, seqlen_k - n_start, tid)
-                wgmma_wait(0, s, S_LENGTH)
-                if lane == 0:
-                    mbarrier_arrive(k_empty + stage * BARRIER)
-                if ALIBI:
-                    bend_tile(s, offset, n_start, position, slope, scale, lane)
-                mask_tile(s, n_start, position, seqlen_k, lane)
-                _, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-                exponentiate(s, offset, m_i, l_i, small, scale)
-                pack_p(s, p)
+                first, end, before, _ = own_tiles(m_start, part, seqlen_q, seqlen_k)
+                stage, parity = pass_over(before, stage, parity, k_full, v_full, lane)
+                if BACKWARD:
+                    clear_keys(memory, seqlen_k, end, v_tile, v_full, stage, parity, tid)
+                tiles = first, end
+                stage, parity = attend(
+                    registers, rings, stage, parity, q, tiles, position, wg_position, seqlen_k,
+                    bend, lane,
+                )  # fmt: skip
 
-                for step in range(1, end_tile - first_tile):
-                    n_start = n_tile_of(step, first_tile, end_tile) * BLOCK_N
-                    tile_here = stage, parity, q, int32(n_start), position, seqlen_k
-                    if BACKWARD or (n_start >= first_whole and n_start <= last_whole):
-                        stage, parity = inner_turn(registers, rings, *tile_here, bend, lane)
-                    else:
-                        stage, parity = edge_turn(registers, rings, *tile_here, bend, lane)
-
-                head, q_start, seqlen_q = work[slot, 1], work[slot, 2], work[slot, 3]
-                m_warp = work[slot, 0] + warp_row
-                num_rows = work[slot, 4] - (end_tile - 1) * BLOCK_N  # of V that are the sequence's
+                # Read once more, which leaves the loop its registers.
+                m_start, head, q_start = work[slot, 0], work[slot, 1], work[slot, 2]
+                seqlen_q, seqlen_k = work[slot, 3], work[slot, 4]
                 cuda.syncwarp()
                 if lane == 0 and not OUT_IN_Q:
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-                v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
-                wait(v_full + stage * BARRIER, parity)
-                if not BACKWARD and num_rows < BLOCK_N:
-                    clear_rows(memory, v_tile + stage * KV_BYTES, BLOCK_N, num_rows, tid)
-                wgmma_fence()  # P V of the last tile
-                multiply_registers(COLS, BLOCK_N, acc, p, v)
-                wgmma_commit()
+                _, end, _, rest = own_tiles(m_start, part, seqlen_q, seqlen_k)
+                if not BACKWARD:
+                    clear_keys(memory, seqlen_k, end, v_tile, v_full, stage, parity, tid)
+                add_last(registers, rings, stage, parity)
+                m = int32(m_start + part * ROWS + warp_row)
                 lse_rows = lse[:, :, q_start : q_start + seqlen_q]
-                finish_rows(m_i, l_i, inverse, lse_rows, 0, head, m_warp, lane, unit)
+                finish_rows(m_i, l_i, inverse, lse_rows, 0, head, m, lane, unit)
                 finish_product(acc, p, v_empty + stage * BARRIER, lane)
+                stage, parity = after(stage, parity)
                 if OUT_IN_Q:
                     named_barrier_sync(warpgroup, 128)  # its warps have read Q: safe to overwrite
                 # A vote, so that ptxas knows that a warp stays together. Else it keeps addresses in
                 # the loop above for each thread, and copies them to the warp before each product.
-                if cuda.all_sync(FULL_WARP, m_warp + 16 <= seqlen_q):
-                    m, m_end = q_start + m_warp, q_start + seqlen_q
-                    store_tile(acc, inverse, out_rows, out_map, m, m_end, head, 0, lane)
+                if cuda.all_sync(FULL_WARP, m + 16 <= seqlen_q):
+                    row, end_row = q_start + m, q_start + seqlen_q
+                    store_tile(acc, inverse, out_rows, out_map, row, end_row, head, 0, lane)
                 else:  # the next rows are another sequence's
                     for h in range(2):
-                        m = m_warp + (lane >> 2) + 8 * h
-                        if m < seqlen_q:
-                            store_row(acc, h, inverse[h], out[q_start + m, head], lane)
+                        row = m + (lane >> 2) + 8 * h
+                        if row < seqlen_q:
+                            store_row(acc, h, inverse[h], out[q_start + row, head], lane)
                 if lane == 0 and OUT_IN_Q:
                     tma_store_wait_read(0)
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
-                queries, tile = int32(queries + 1), int32(tile + end_tile - first_tile)
+                stage, parity = pass_over(rest, stage, parity, k_full, v_full, lane)
+                queries = int32(queries + 1)
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
