@@ -5,6 +5,7 @@ import functools
 from numba import cuda, float32, int32, types, uint8, uint32, uint64
 
 from fa_numba.tensor_core import (
+    alibi,
     barriers,
     convert,
     cp_async,
@@ -288,6 +289,36 @@ def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
     return wgmma_kernel
 
 
+@functools.cache
+def make_bias(BLOCK_N):
+    LENGTH, RAMP_BYTES = BLOCK_N // 2, alibi.ramp_bytes(BLOCK_N)
+    RAMP_LENGTH = RAMP_BYTES // 8
+
+    @cuda.jit(launch_bounds=(128, 1))
+    def bias_kernel(slope, d):
+        """d: registers of 128 threads, then with slope · column added, and with it subtracted."""
+        ramp = shared_address(cuda.shared.array(RAMP_LENGTH, uint64))
+        a, offset = cuda.local.array(4, uint32), cuda.local.array(2, float32)
+        s = cuda.local.array(LENGTH, float32)
+        i = cuda.threadIdx.x
+        alibi.write_ramp(ramp, RAMP_BYTES, i, 128)
+        cuda.syncthreads()
+        pieces = alibi.slope_pieces(slope[0], i & 31)
+        for behind in range(2):
+            for j in range(LENGTH):
+                s[j] = d[LENGTH * i + j]
+            alibi.tilt(a, offset, pieces, slope[0], 0, 0, behind == 1)
+            wgmma.wgmma_fence()
+            b = wgmma.descriptor(alibi.RAMP_BITS, ramp)
+            wgmma.wgmma_bf16_registers(BLOCK_N, 16, s, a, b)
+            wgmma.wgmma_commit()
+            wgmma.wgmma_wait_with(0, s, LENGTH, a, 4)
+            for j in range(LENGTH):
+                d[128 * LENGTH * (behind + 1) + LENGTH * i + j] = s[j]
+
+    return bias_kernel
+
+
 @cuda.jit
 def named_barrier_kernel(y):
     """Warp 0 writes and arrives at barrier 1; warp 1 waits there and reads; warp 2 does nothing."""
@@ -352,6 +383,7 @@ KERNELS = {
     "wgmma e4m3 registers": (
         make_wgmma(128, 192, "e4m3", True, 64), (u8, u8, f32), HOPPER, "QGMMA.64x128x32.F32.E4M3",
     ),
+    "bias": (make_bias(128), (f32, f32), HOPPER, "HGMMA.64x128x16.F32.BF16"),
     "named barrier": (named_barrier_kernel, (u32,), HOPPER, "BAR.ARV"),
     "setmaxnreg": (setmaxnreg_kernel, (u32,), HOPPER, "USETMAXREG"),
 }  # fmt: skip

@@ -11,6 +11,7 @@ from tensor_core_kernels import KERNELS
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
+from fa_numba.analysis import devices
 from fa_numba.analysis.machine_code import (
     _ptxas,
     assemble,
@@ -203,6 +204,8 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
         (128, False, (100, 50), 30.0, True),
         (64, True, (511, -1), 30.0, True),
         (64, False, (-1, -1), 0.0, True),
+        (64, True, (4095, -1), 0.0, False),
+        (128, True, (-1, -1), 0.0, True),
         (256, True, (-1, -1), 30.0, True),
     ],
 )
@@ -218,6 +221,11 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
     assert code.registers <= stated_registers(kernel)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in _ptxas(ptx, cc)[0]
+    size = flash_attn_persistent.shared_bytes(head_dim, *tiling[:4], ALIBI=alibi)
+    assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block
+    if not softcap:
+        assert exponentials_beside_p_v(code) >= tiling.block_n // 2
+        assert moves_before_products(code) == 0
 
 
 @pytest.mark.parametrize(

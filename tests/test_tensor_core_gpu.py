@@ -217,6 +217,20 @@ def test_wgmma_with_registers_small(rng, dtype, n, k):
 
 
 @needs_hopper
+@pytest.mark.parametrize("n", [80, 112, 128])
+@pytest.mark.parametrize("slope", [0.7, -3.3, 1e-5, 1e5])
+def test_bias_small(n, slope):
+    d = np.zeros((3, 64, n), np.float32)
+    d[0] = 5
+    registers = np.stack([x[layouts.wgmma_d(n)] for x in d]).ravel()
+    run(kernels.make_bias(n), 128, np.float32([slope]), registers)
+    added, subtracted = registers.reshape(3, 128, n // 2)[1:]
+    bias = (np.float64(np.float32(slope)) * np.arange(n))[layouts.wgmma_d(n)[1]]
+    np.testing.assert_allclose(added, 5 + bias, rtol=2.0**-22, atol=2.0**-20)
+    np.testing.assert_allclose(subtracted, 5 - bias, rtol=2.0**-22, atol=2.0**-20)
+
+
+@needs_hopper
 def test_named_barrier_small():
     y = np.zeros(32, np.uint32)
     run(kernels.named_barrier_kernel, 96, y)

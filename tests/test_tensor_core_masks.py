@@ -2,13 +2,14 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda, float32
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
-from fa_numba.tensor_core import fragments, lazy_softmax
+from fa_numba.tensor_core import alibi, fragments, layouts, lazy_softmax
 
 BLOCK_N = 64
 LOG2_E = np.float32(np.log2(np.e))
@@ -62,6 +63,32 @@ def test_scores_of_a_warp(rng, causal, window):
             assert (bent[~seen] < fragments.NO_KEY).all()
 
 
+@pytest.mark.parametrize("block_n", [80, 112, 128])
+def test_a_product_of_bfloat16_is_alibis_line(rng, block_n):
+    """What `write_ramp` and `slope_pieces` do, and wgmma with it, in NumPy."""
+    word = np.arange(alibi.ramp_bytes(block_n) // 4)
+    chunk, pair = np.divmod(word, alibi.CHUNK // 4)
+    column = 8 * (chunk // alibi.PIECES) + 2 * pair
+    memory = np.stack([column, column + 1], -1).ravel().astype(ml_dtypes.bfloat16)
+
+    fields = layouts.descriptor_fields(alibi.RAMP_BITS)
+    k, n = np.ogrid[:16, :block_n]  # unswizzled: 8 columns of a row, then those of the next row
+    at = n // 8 * fields["stride_bytes"] + k // 8 * fields["leading_bytes"] + k % 8 * alibi.CHUNK
+    assert fields["swizzle"] == 0 and at.max() + alibi.CHUNK == alibi.ramp_bytes(block_n)
+    ramp = memory[at // 2 + n % 8].astype(np.float64)
+    assert np.isfinite(ramp).all() and (ramp[: alibi.PIECES] == np.arange(block_n)).all()
+
+    slopes = rng.standard_normal(1000) * 10.0 ** rng.uniform(-20, 20, 1000)
+    slopes = slopes.astype(np.float32)
+    rest, pieces = slopes, np.zeros((1000, 16))
+    for i in range(alibi.PIECES):
+        pieces[:, i] = rest.astype(ml_dtypes.bfloat16)
+        rest = rest - pieces[:, i].astype(np.float32)
+    assert (rest == 0).all()
+    want = slopes.astype(np.float64)[:, None] * np.arange(block_n)
+    np.testing.assert_array_equal(pieces @ ramp, want)
+
+
 def test_the_polynomial_is_tanh_where_it_is_taken():
     x = np.linspace(-fragments.SMALL, fragments.SMALL, 1000)
     t0, t1, t2 = map(float, fragments.TANH)
@@ -101,6 +128,7 @@ def max3_bits(x, y, z):
         (0.0, 0.3, 1.0, 0.0, 300),
         (0.0, 9.0, 1.0, 0.0, 300),
         (0.0, -0.2, 1.0, 0.0, 300),
+        (0.0, -0.5, 1.0, 0.0, 300),  # the last tile has faded
         (20.0, 0.8, 1.0, 0.0, 200),
     ],
 )
@@ -110,14 +138,14 @@ def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, firs
     monkeypatch.setattr(fragments, "exp2", exp2)
     TILES, SHAPE, ALIBI = 3, (BLOCK_N // 8, 4), slope != 0
     NO_KEY = fragments.NO_KEY
-    parts = lazy_softmax.make_lazy_softmax_parts.__wrapped__(BLOCK_N, softcap, ALIBI)
+    parts = lazy_softmax.make_lazy_softmax_parts.__wrapped__(BLOCK_N, softcap, ALIBI, FADES=ALIBI)
     raise_maximum, exponentiate = parts
     bent = fragments.make_bend_tile.__wrapped__(BLOCK_N, True, (-1, -1), softcap, ALIBI)
     unit_of, bend_tile = bent
     mask_tile = fragments.make_mask_tile(BLOCK_N, True, (-1, -1))
 
     @cuda.jit
-    def kernel(scores, first_position, seqlen_k, slope, scale, p, m, l):
+    def kernel(scores, first_position, seqlen_k, slope, scale, p, m, l, num_faded):
         s, offset = cuda.local.array(SHAPE, float32), cuda.local.array(2, float32)
         m_i, l_i = cuda.local.array(2, float32), cuda.local.array(2, float32)
         alpha = cuda.local.array(2, float32)
@@ -135,7 +163,13 @@ def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, firs
                 bend_tile(s, offset, n_start, position, slope, scale, lane)
             mask_tile(s, n_start, position, seqlen_k, lane)
             risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-            exponentiate(s, offset, m_i, l_i, small, scale)
+            if ALIBI and small:
+                num_faded[lane] += 1
+                for j in range(BLOCK_N // 8):
+                    for r in range(4):
+                        s[j, r] = float32(0)
+            else:
+                exponentiate(s, offset, m_i, l_i, small, scale)
             for h in range(2):
                 for j in range(BLOCK_N // 8):
                     for c in range(2):
@@ -153,9 +187,10 @@ def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, firs
     scores = rng.normal(mean, spread, (16, BLOCK_N * TILES)) / softmax_scale
     scores = scores.astype(np.float32)
     p, m, l = (np.zeros(shape, np.float32) for shape in (scores.shape, 16, (16, 4)))
-    kernel[1, 32](
-        scores, first_position, seqlen_k, np.float32(slope), softmax_scale * LOG2_E, p, m, l
-    )
+    num_faded = np.zeros(32, np.int32)
+    numbers = first_position, seqlen_k, np.float32(slope), softmax_scale * LOG2_E
+    kernel[1, 32](scores, *numbers, p, m, l, num_faded)
+    assert ((num_faded > 0) == (slope == -0.5)).all()
     n = np.arange(BLOCK_N * TILES)
     distance = first_position + np.arange(16)[:, None] - n
     want = scores * float(softmax_scale)

@@ -34,6 +34,8 @@ MASKS = {
     "softcap-of-small-scores": {"softcap": 30.0},
     "alibi": {"alibi": True},
     "causal-alibi": {"causal": True, "alibi": True},
+    "window-alibi": {"window_size": (150, 90), "alibi": True},
+    "left-window-alibi": {"window_size": (300, 0), "alibi": True},
     "all": {"window_size": (130, 200), "softcap": 5.0, "alibi": True},
     "causal-all": {"causal": True, "window_size": (200, -1), "softcap": 5.0, "alibi": True},
 }
@@ -102,6 +104,35 @@ def test_masks(rng, mask, shape):
         again = flash_attn_persistent(*map(on_gpu, qkv), **on)
         for x, y in zip(got, again, strict=True):
             assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+SLOPES = np.float32([0.6, -0.4, 0, 1e-3, 3, -2.5, 1 / 3, 40])  # for many keys P is 0, of the steep
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1000, 1000), (300, 1700), (900, 500)])
+@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16"), (192, "float16")])
+@pytest.mark.parametrize("causal", [False, True])
+def test_alibi_of_any_slope(rng, causal, head_dim, dtype, seqlen_q, seqlen_k):
+    qkv, _ = make_inputs(rng, (seqlen_q, seqlen_k, 8, 2, head_dim, dtype))
+    out, lse = flash_attn_persistent(*map(on_gpu, qkv), causal=causal, alibi_slopes=on_gpu(SLOPES))
+    mask = {"causal": causal, "alibi_slopes": SLOPES}
+    want, lse_want = reference.attention(*qkv, **mask)
+    plain = plain_attention(*qkv, **mask).astype(np.float64)
+    for head in range(8):  # each by itself: what is steep is farther off
+        off, off_plain = (abs(x[:, :, head] - want[:, :, head]) for x in (out.get(), plain))
+        assert off.max() <= 2 * off_plain.max() + 1e-6
+        # float32 holds slope · distance, and loses the score beside it.
+        rounding = 1e-4 + 2.0**-22 * abs(SLOPES[head]) * max(seqlen_q, seqlen_k)
+        np.testing.assert_allclose(lse.get()[:, head], lse_want[:, head], 1e-5, rounding)
+
+
+def test_nan_reaches_rows_for_which_it_hardly_counts(rng):
+    qkv, _ = make_inputs(rng, (700, 700, 1, 1, 64, "float16"))
+    qkv[1][:, 3] = np.nan
+    steep = on_gpu(np.float32([8]))
+    out, _ = flash_attn_persistent(*map(on_gpu, qkv), causal=True, alibi_slopes=steep)
+    out = out.get()
+    assert np.isnan(out[:, 3:]).all() and np.isfinite(out[:, :3]).all()
 
 
 @pytest.mark.parametrize("scale", [1e-6, 0.3, 40.0])

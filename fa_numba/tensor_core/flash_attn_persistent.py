@@ -18,8 +18,12 @@ and ends with stores that the next one waits for. With few keys that is much of 
 Masks are compile-time constants: without one the machine code has nothing of it. Tiles of keys that
 no row sees are not loaded, a warpgroup passes over those that none of its own rows sees, and what a
 row may not see is masked in those tiles alone where there is something to mask. The softmax is that
-of `lazy_softmax`: a row's maximum seldom rises, and softcap goes into the exponents. `fragments`
-says what ALiBi does to a score.
+of `lazy_softmax`: a row's maximum seldom rises, and softcap goes into the exponents.
+
+ALiBi is added by the tensor cores (`alibi`), but in tiles with keys to both sides of a row, and
+after a softcap (`fragments`). Where the slope is steep most keys hardly count. So the tile in which
+the queries stand comes before the others: it has the maxima, which then seldom rise; and a warp
+that finds all of a tile far below them takes its P for 0 and has no exponentials to do.
 
 On an H200 at n = 4096 head_dim 128 takes 698 (652) TFLOP/s and 64 takes 542 (483); cuDNN 653 (553)
 and 484 (436) beside it. At n = 512 head_dim 128 has 543 (361) to cuDNN's 528 (339), 64 has 415
@@ -38,10 +42,12 @@ from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.persistent_tiling import ROWS, choose_num_shares, persistent_tiling
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core.alibi import RAMP_BITS, ramp_bytes, slope_pieces, tilt, write_ramp
 from fa_numba.tensor_core.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
     FULL_WARP,
+    LOG2_E,
     make_bend_tile,
     make_fragment_functions,
     make_mask_tile,
@@ -54,12 +60,13 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_arrive_expect_tx,
     mbarrier_init,
 )
-from fa_numba.tensor_core.ptx import shared_address
+from fa_numba.tensor_core.ptx import opaque, shared_address
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
 from fa_numba.tensor_core.wgmma import (
     descriptor,
     descriptor_bits,
+    wgmma_bf16_registers,
     wgmma_commit,
     wgmma_fence,
     wgmma_wait,
@@ -72,22 +79,15 @@ SLOTS = 2  # of Q: the next queries are there before these are done
 # warpgroup share 65536.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 MAX_HEAD_DIM = 256
-# In longer windows what a warpgroup passes over is less than what three lose by it: there ptxas has
-# too few registers, and moves exponentials from beside P V to behind it.
-SHORT_WINDOW = 1024
 
 
-def passes_over(consumers, window_size):
-    """Whether a warpgroup leaves out tiles that its own rows do not see."""
-    return consumers < 3 or window_size[0] < SHORT_WINDOW
-
-
-def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES=STAGES, SLOTS=SLOTS):
+def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES=STAGES, SLOTS=SLOTS, ALIBI=False):
     """Dynamic shared memory that a thread block asks for."""
     row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
     out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
     tiles = ((SLOTS + out) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
-    return tiles + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES) + wgmma.GROUP_BYTES
+    barriers = mbarrier.BYTES * (2 * SLOTS + 4 * STAGES)
+    return tiles + barriers + ALIBI * ramp_bytes(BLOCK_N) + wgmma.GROUP_BYTES
 
 
 @functools.cache
@@ -118,13 +118,16 @@ def make_flash_attn_persistent(
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     clear, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
-    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI)
+    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI, FADES=ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    TILTED = ALIBI and SOFTCAP == 0  # ALiBi by tensor cores, but where softcap comes before it
+    ONE_SIDED = CAUSAL or WINDOW[1] == 0  # no key behind a row's own position is seen
+    RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1
     LEFT = WINDOW[0] >= 0
-    APART = passes_over(CONSUMERS, WINDOW)
+    NEAREST_FIRST = ALIBI and not LEFT  # in a window no key is far
     load_tile = make_load_tile(NUM_BLOCKS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
@@ -139,6 +142,11 @@ def make_flash_attn_persistent(
         n_end = max(end_key(position + num_rows - 1, seqlen_k), 1)
         end = int32((n_end + BLOCK_N - 1) // BLOCK_N)
         return min(int32(first_key(position) // BLOCK_N), int32(end - 1)), end
+
+    @cuda.jit(device=True, forceinline=True)
+    def nearest(m_start, end, seqlen_q, seqlen_k):
+        """Of so many tiles of keys the one in which the first of these rows stands."""
+        return max(min(int32((m_start + seqlen_k - seqlen_q) // BLOCK_N), int32(end - 1)), int32(0))
 
     @cuda.jit(device=True, forceinline=True)
     def after(stage, parity):
@@ -203,6 +211,7 @@ def make_flash_attn_persistent(
 
         Two functions and not a branch in one: around a branch ptxas can move little.
         """
+        TILT = TILTED and (ONE_SIDED or not EDGE)
 
         @cuda.jit(device=True, forceinline=True, fastmath=True)
         def turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
@@ -212,14 +221,22 @@ def make_flash_attn_persistent(
             """
             s, p, acc, m_i, l_i, alpha, offset = registers
             k_tile, k_full, v_tile, v_full = rings
-            slope, scale = bend
+            slope, scale, pieces, ramp, wg_position = bend
+            if EDGE and (LEFT or ALIBI):  # all turns would keep what follows from it
+                position = int32(opaque(position))
             next_stage, next_parity = after(stage, parity)
             k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
             v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
             wait(k_full + next_stage * BARRIER, next_parity)
             wait(v_full + stage * BARRIER, parity)
+            if TILT:
+                a = cuda.local.array(4, uint32)
+                behind = not ONE_SIDED and n_start > wg_position
+                tilt(a, offset, pieces, slope * (LOG2_E / scale), n_start, position, behind)
             wgmma_fence()
             multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
+            if TILT:
+                wgmma_bf16_registers(BLOCK_N, 16, s, a, ramp)
             wgmma_commit()
             multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
             wgmma_commit()
@@ -227,11 +244,17 @@ def make_flash_attn_persistent(
             wgmma_wait(1, s, S_LENGTH)
             if lane == 0:
                 mbarrier_arrive(k_full + EMPTY + next_stage * BARRIER)
-            if ALIBI:
+            if ALIBI and not TILT:
                 bend_tile(s, offset, n_start, position, slope, scale, lane)
             if EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane)
             risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
+            if ALIBI and small:  # so far below the maximum that P is as good as 0
+                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
+                for j in range(BLOCK_N // 16):
+                    for r in range(4):
+                        p[j, r] = uint32(0)
+                return next_stage, next_parity
             if not OVERLAP:
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
             exponentiate(s, offset, m_i, l_i, small, scale)  # while P V runs, if OVERLAP
@@ -260,7 +283,7 @@ def make_flash_attn_persistent(
                   is q_tile where that has one slot;
                   k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
                   work (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of
-                  Q, each stage of K, and of V
+                  Q, each stage of K, and of V; with ALIBI a ramp (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
                   offset for two rows
         HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
@@ -279,6 +302,7 @@ def make_flash_attn_persistent(
         k_empty = k_full + STAGES * BARRIER
         v_full = k_empty + STAGES * BARRIER
         v_empty = v_full + STAGES * BARRIER
+        ramp_start = uint32(v_empty + STAGES * BARRIER)
 
         tid = cuda.threadIdx.x
         warpgroup = tid >> 7
@@ -294,6 +318,8 @@ def make_flash_attn_persistent(
                 mbarrier_init(k_empty + stage * BARRIER, 4 * CONSUMERS)
                 mbarrier_init(v_empty + stage * BARRIER, 4 * CONSUMERS)
             fence_mbarrier_init()
+        if TILTED:
+            write_ramp(ramp_start, RAMP_BYTES, int32(tid), THREADS)
         cuda.syncthreads()  # the barriers are made: safe to wait on
 
         if warpgroup == 0:
@@ -323,15 +349,19 @@ def make_flash_attn_persistent(
                             )
                             queries = int32(queries + 1)
                         else:
-                            tile, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-                            while tile < end:
+                            turn, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                            near = nearest(m_start, end, seqlen_q, seqlen_k)
+                            while turn < end:
+                                tile = turn
+                                if NEAREST_FIRST and turn <= near:
+                                    tile = near if turn == 0 else int32(turn - 1)
                                 full = kv_full + stage * BARRIER
                                 rows = kv_tile + stage * KV_BYTES
                                 wait(full + EMPTY, was_empty)
                                 mbarrier_arrive_expect_tx(full, KV_BYTES)
                                 load_tile(rows, BLOCK_N, kv_map, tile * BLOCK_N, kv_head, b, full)
                                 stage, was_empty = after(stage, was_empty)
-                                tile = int32(tile + 1)
+                                turn = int32(turn + 1)
                         step = int32(step + 1)
                         m_tile = m_tile_of(step, share, num_shares, num_m_tiles)
                 if tid == 0:
@@ -371,42 +401,54 @@ def make_flash_attn_persistent(
                 wg_position = int32(m + seqlen_k - seqlen_q)
                 position = int32(wg_position + warp_row + (lane >> 2))
                 slope = alibi_slopes[work[slot, 1]] if ALIBI else float32(0)
-                bend = slope, scale
+                pieces = slope_pieces(slope * (LOG2_E / scale), lane) if TILTED else uint32(0)
+                bend = slope, scale, pieces, descriptor(RAMP_BITS, ramp_start), wg_position
                 q = descriptor(ROW_MAJOR, uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES))
                 clear(acc, m_i, l_i)
 
-                if APART:
-                    n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
-                else:
-                    n_tile, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
                 n_start = int32(n_tile * BLOCK_N)
-                n_end = int32(n_start + BLOCK_N if APART and m >= seqlen_q else end * BLOCK_N)
+                n_end = int32(n_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
+                near_start = int32(nearest(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
                 # Tiles that begin from here to there are seen whole, by all of the rows.
                 first_whole = int32(first_key(wg_position + ROWS - 1))
                 last_whole = int32(end_key(wg_position, seqlen_k) - BLOCK_N)
-                if APART and LEFT:
+                if LEFT:
                     first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                     stage, parity = pass_over(n_tile - first, stage, parity, k_full, v_full, lane)
 
+                n = near_start if NEAREST_FIRST else n_start
                 k = descriptor(ROW_MAJOR, uint32(k_tile + stage * KV_BYTES))
                 wait(k_full + stage * BARRIER, parity)
+                if TILTED and ONE_SIDED:
+                    a = cuda.local.array(4, uint32)
+                    tilt(a, offset, pieces, slope * (LOG2_E / scale), n, position, False)
                 wgmma_fence()  # S of the first tile
                 multiply(BLOCK_N, COLS, s, q, k)
+                if TILTED and ONE_SIDED:
+                    wgmma_bf16_registers(BLOCK_N, 16, s, a, descriptor(RAMP_BITS, ramp_start))
                 wgmma_commit()
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
                     mbarrier_arrive(k_empty + stage * BARRIER)
-                if ALIBI:
-                    bend_tile(s, offset, n_start, position, slope, scale, lane)
-                mask_tile(s, n_start, position, seqlen_k, lane)
+                if ALIBI and not (TILTED and ONE_SIDED):
+                    bend_tile(s, offset, n, position, slope, scale, lane)
+                mask_tile(s, n, position, seqlen_k, lane)
                 _, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
                 exponentiate(s, offset, m_i, l_i, small, scale)
                 pack_p(s, p)
 
                 n_start = int32(n_start + BLOCK_N)
                 while n_start < n_end:
-                    tile = stage, parity, q, n_start, position, seqlen_k
-                    if n_start < first_whole or n_start > last_whole:
+                    n = n_start
+                    if NEAREST_FIRST and n_start <= near_start:  # one later, for the first
+                        n = int32(n_start - BLOCK_N)
+                    tile = stage, parity, q, n, position, seqlen_k
+                    edge = n < first_whole or n > last_whole
+                    if TILTED and not ONE_SIDED:  # keys to both sides of some row
+                        after_first = n + BLOCK_N - 1 > wg_position
+                        edge = edge or (after_first and n < wg_position + ROWS - 1)
+                    if edge:
                         stage, parity = edge_turn(registers, rings, *tile, bend, lane)
                     else:
                         stage, parity = inner_turn(registers, rings, *tile, bend, lane)
@@ -431,10 +473,9 @@ def make_flash_attn_persistent(
                 if lane == 0 and OUT_IN_Q:
                     tma_store_wait_read(0)
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
-                if APART:
-                    _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-                    rest = int32(end - n_start // BLOCK_N)
-                    stage, parity = pass_over(rest, stage, parity, k_full, v_full, lane)
+                _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                rest = int32(end - n_start // BLOCK_N)
+                stage, parity = pass_over(rest, stage, parity, k_full, v_full, lane)
                 queries = int32(queries + 1)
             if lane == 0:
                 tma_store_wait_read(0)  # shared memory lives as long as the thread block
@@ -496,13 +537,12 @@ def flash_attn_persistent(
     kernel = make_flash_attn_persistent(head_dim, tiling, causal, arrays.dtype_name(q), *rest)
     consumers, block_n, *_ = tiling
     num_sms = arrays.num_sms(q)
-    parts = consumers if passes_over(consumers, mask[1]) else 1
-    cut = seqlen_q, seqlen_k, ROWS * consumers, block_n, *mask[:2], parts
+    cut = seqlen_q, seqlen_k, ROWS * consumers, block_n, *mask[:2], consumers
     num_shares = choose_num_shares(batch * num_heads, num_sms, *cut)
     grid = (min(num_shares * batch * num_heads, num_sms),)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_shares)
-    size = shared_bytes(head_dim, *tiling[:4])
+    size = shared_bytes(head_dim, *tiling[:4], ALIBI=mask[3])
     threads = (128 * (consumers + 1),)
     arrays.launch(kernel, grid, threads, *maps, lse, *sizes, scale, slopes, shared_bytes=size)
     return out, lse

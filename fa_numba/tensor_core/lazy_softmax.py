@@ -30,6 +30,13 @@ LAZY = np.float32(8)  # P up to 256
 # A softcap from which on the polynomial of tanh will do for scores far below the maximum too: it
 # falls faster than tanh, and what it is off, P is no more than 2e-4 off.
 LEAST_CAP = 10
+FADED = np.float32(40)  # powers of 2 below m_i, from which on P is no more than float32 rounds away
+
+
+@cuda.jit(device=True, forceinline=True)  # without fastmath: NaN must not be at most anything
+def at_most(x, limit):
+    """x <= limit, where of an x below 0 the sign alone is known."""
+    return limit >= float32(0) and x <= limit
 
 
 @functools.cache
@@ -79,7 +86,7 @@ def make_lazy_softmax(M_TILES, BLOCK_N, OUT_COLS, OFFSET=False):
 
 
 @functools.cache
-def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
+def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False, FADES=False):
     """The online softmax of a warp's 16 rows in two parts, for a kernel whose P V still runs.
 
     The exponents take softcap in: tanh is monotone, so the maximum is taken of the scores as they
@@ -90,6 +97,8 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     raise_maximum(s, offset, m_i, l_i, alpha, scale)
         Has m_i risen? Then l_i is brought to it, and acc must be, by alpha. And: are the scores
         small enough for the polynomial of `make_cap_tile`? Both are the same for the whole warp.
+        With ALIBI and FADES the second says instead whether all of P is below 2^−FADED: such a tile
+        may be left out.
     exponentiate(s, offset, m_i, l_i, small, scale)
         s becomes P = 2^(score − m_i), and l_i takes it in. With ALIBI the scores of this lane's
         row h are s + offset[h]; without, offset is not looked at.
@@ -129,16 +138,18 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     def raise_maximum(s, offset, m_i, l_i, alpha, scale):
         top = cuda.local.array(2, float32)
         to_angle = scale / UNIT if BENT else float32(1)  # what tanh is taken of
-        stays, known = True, True
+        stays, known, faded = True, True, True
         for h in range(2):
             top[h] = largest_bits(s, h)
             known = known and top[h] >= float32(0)
             limit = (m_i[h] - offset[h] if ALIBI else m_i[h]) + LAZY / unit_of(scale)
             if BENT and POLYNOMIAL:
                 limit = min(limit, SMALL) if m_i[h] >= float32(0) else MASKED
+            if FADES:
+                faded = faded and at_most(top[h], limit - (LAZY + FADED) / unit_of(scale))
             stays = stays and max(top[h], float32(0)) * to_angle <= limit  # tanh x is at most x
         if cuda.all_sync(FULL_WARP, stays):
-            return False, POLYNOMIAL
+            return False, cuda.all_sync(FULL_WARP, faded) if FADES else POLYNOMIAL
         if not cuda.all_sync(FULL_WARP, known):
             for h in range(2):
                 top[h] = largest(s, h)

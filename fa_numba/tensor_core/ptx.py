@@ -213,3 +213,13 @@ def shared_address(typingctx, array):
 def global_address(typingctx, array):
     """64-bit address of the first element of an array, or of a part of one, in global memory."""
     return _address(GLOBAL, types.uint64)(array)
+
+
+@intrinsic
+def opaque(typingctx, x):
+    """x, as a number of which the compiler knows nothing: one move.
+
+    What follows from a number that a loop does not change, the compiler works out before the loop
+    and keeps in registers. Where there are too few, it is told that the number is another.
+    """
+    return statement("mov.b32 <result>, <x>;", result=types.uint32, x=types.uint32)
