@@ -1,4 +1,4 @@
-"""flash_decode_tma and flash_decode_bulk on a real GPU: `pytest -m gpu`.
+"""flash_decode_tma and flash_decode_gather on a real GPU: `pytest -m gpu`.
 
 Cases and tolerances are flash_decode_mma's.
 
@@ -23,19 +23,19 @@ from test_flash_decode_wide_gpu import (  # noqa: E402
 )
 
 from fa_numba import arrays  # noqa: E402
-from fa_numba.tensor_core.flash_decode_bulk import flash_decode_bulk  # noqa: E402
+from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather  # noqa: E402
 from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
-FOUR_HEADS = [300, 17], 300, 2, 12, 12, 128  # of a copy
 BFLOAT16 = [SMALL[2], SMALL[4], LARGE[1]]
-CONTIGUOUS = [(case, "float16", True) for case in [*SMALL, *LARGE, FOUR_HEADS]]
+CONTIGUOUS = [(case, "float16", True) for case in [*SMALL, *LARGE]]
 CONTIGUOUS += [(case, "float16", False) for case in (SMALL[1], SMALL[5], *LARGE[:2])]
 CONTIGUOUS += [(case, "bfloat16", False) for case in BFLOAT16]
 PAGES = [(SMALL[1], 1), (SMALL[1], 16), (SMALL[2], 7), (SMALL[4], 24), (SMALL[5], 16)]
-PAGES += [(SMALL[6], 256), (LARGE[1], 16), (LARGE[1], 1), (LARGE[2], 48), (FOUR_HEADS, 1)]
-each_kernel = pytest.mark.parametrize("decode", [flash_decode_tma, flash_decode_bulk])
+PAGES += [(SMALL[6], 256), (LARGE[1], 16), (LARGE[1], 1), (LARGE[2], 48)]
+PAGES += [(SMALL[3], 2), (SMALL[1], 4), (LARGE[1], 8)]
+each_kernel = pytest.mark.parametrize("decode", [flash_decode_tma, flash_decode_gather])
 
 
 def on_gpu(*inputs):

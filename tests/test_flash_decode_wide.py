@@ -30,8 +30,8 @@ from fa_numba.kernels.flash_decode_wide import (
     make_combine_wide,
     make_flash_decode_wide,
 )
-from fa_numba.tensor_core import flash_decode_bulk as bulk
-from fa_numba.tensor_core.flash_decode_bulk import flash_decode_bulk
+from fa_numba.tensor_core import flash_decode_gather as gather
+from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma, make_flash_decode_mma
 from fa_numba.tensor_core.flash_decode_tma import (
     RINGS,
@@ -208,7 +208,7 @@ def test_no_copy_is_of_two_pages(page_size, rows):
 
 
 on_tensor_cores = pytest.mark.parametrize(
-    "decode", [flash_decode_mma, flash_decode_tma, flash_decode_bulk]
+    "decode", [flash_decode_mma, flash_decode_tma, flash_decode_gather]
 )
 
 
@@ -292,24 +292,24 @@ def test_tma_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, rows, page_size, heads, registers",
-    [(128, 1, 1, 8, 160), (128, 8, 0, 1, 160), (256, 8, 7, 4, 224)],
+    "head_dim, rows, page_size, registers",
+    [(72, 2, 16, 144), (128, 1, 1, 160), (128, 8, 0, 168), (256, 8, 7, 255)],
 )
-def test_bulk_stays_in_registers_and_fits(head_dim, rows, page_size, heads, registers):
-    kernel = bulk.make_flash_decode_bulk(head_dim, "float16", rows, page_size, heads, False)
+def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
+    ring = RINGS[-(-head_dim // 64)]
+    kernel = gather.make_flash_decode_gather(head_dim, "float16", rows, page_size, *ring, False)
     code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.registers <= registers
-    assert code.shared_bytes + bulk.shared_bytes(head_dim, rows, heads) <= 227 * 1024
-    assert code.counts["UBLKCP"] >= 1
+    assert code.shared_bytes + gather.shared_bytes(head_dim, *ring) <= 227 * 1024
+    assert code.counts["LDGSTS.128"] >= 4
 
 
-@pytest.mark.parametrize("head_dim", [8, 64, 72, 128, 200, 256])
-@pytest.mark.parametrize("heads", [1, 2, 4])
-def test_rows_of_keys_begin_in_different_banks(head_dim, heads):
-    starts = {n * bulk.row_bytes(head_dim, heads) // 16 % 8 for n in range(8)}
-    assert len(starts) == 8
-    assert bulk.num_stages(head_dim, 8, heads) >= 2
+@pytest.mark.parametrize("head_dim", [8, 64, 72, 128, 192, 256])
+def test_rings_have_room_for_all_rows(head_dim):
+    warps, stages = RINGS[-(-head_dim // 64)]
+    parts, rows = 4 * warps * 8 * (head_dim + 2), 8 * 32 * warps
+    assert parts + rows + gather.shared_bytes(head_dim, warps, stages) <= 227 * 1024
 
 
 def test_flash_decode_agrees(rng):

@@ -9,7 +9,7 @@ import functools
 import math
 
 import numpy as np
-from numba import cuda, uint32, uint64
+from numba import cuda, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.analysis.block_sizes import ceil_div
@@ -57,6 +57,49 @@ def make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW):
         return n_first, min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k))
 
     return keys_of_split
+
+
+@cuda.jit(device=True, forceinline=True)
+def place_of(chunk, sizes):
+    """Which part of the work `chunk` is: b, split, kv_head, m_tile.
+
+    Heads are neighbours: what is read at the same time lies side by side.
+    """
+    _, _, num_m_tiles, num_kv_heads, num_splits, _ = sizes
+    rest, m_tile = divide(chunk, num_m_tiles)
+    rest, kv_head = divide(rest, num_kv_heads)
+    b, split = divide(rest, num_splits)
+    return b, split, kv_head, m_tile
+
+
+@functools.cache
+def make_next_turn(ROWS, WARPS, CAUSAL, WINDOW):
+    """next_turn(ahead, warp, seq_lens, sizes): is there one, in this part of the keys or another?
+
+    A thread block stays, and goes through every so manyth part. `ahead` says which turn a warp asks
+    for next: chunk, b, kv_head, n, n_end. Before the first, ``n = n_end = 0`` of a part that would
+    be before the thread block's first. `sizes` are seqlen_q, group_size, num_m_tiles, num_kv_heads,
+    num_splits, num_chunks.
+    """
+    BLOCK_N = KEYS * WARPS
+    keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
+
+    @cuda.jit(device=True, forceinline=True)
+    def next_turn(ahead, warp, seq_lens, sizes):
+        seqlen_q, group_size, _, _, num_splits, num_chunks = sizes
+        ahead[3] += BLOCK_N
+        while ahead[3] >= ahead[4] and ahead[0] < num_chunks:
+            ahead[0] += int32(cuda.gridDim.x)
+            if ahead[0] < num_chunks:
+                b, split, kv_head, m_tile = place_of(ahead[0], sizes)
+                n_first, n_end = keys_of_split(
+                    split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size
+                )
+                ahead[1], ahead[2] = b, kv_head
+                ahead[3], ahead[4] = n_first + KEYS * warp, n_end
+        return ahead[0] < num_chunks
+
+    return next_turn
 
 
 @functools.cache
@@ -161,13 +204,11 @@ def make_products(HEAD_DIM, DTYPE, at):
 
 
 @functools.cache
-def make_merge(HEAD_DIM, ROWS, WARPS, HEADS=1):
+def make_merge(HEAD_DIM, ROWS, WARPS):
     """What the warps of a thread block have of a split becomes its result.
 
-    Warps w, w + HEADS, w + 2 HEADS, ... have different keys of the same head. Each leaves its rows
-    of out, not yet divided, in parts (WARPS, ROWS, HEAD_DIM).
-
-    Its states are ``parts, m_parts, l_parts``, in shared memory.
+    Each leaves its rows of out, not yet divided, in parts (WARPS, ROWS, HEAD_DIM); what they have
+    in shared memory are the states, ``parts, m_parts, l_parts``.
 
     Returns
     -------
@@ -176,7 +217,7 @@ def make_merge(HEAD_DIM, ROWS, WARPS, HEADS=1):
     leave_state(states, m_i, l_i, tid)
         Its statistics; a barrier must follow.
     merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid)
-        `place` is b, split, kv_head, m_tile; that K/V head is the first of the HEADS.
+        `place` is that of `place_of`.
     """
     THREADS = 32 * WARPS
     STEPS = ceil_div(HEAD_DIM, 16)
@@ -203,18 +244,17 @@ def make_merge(HEAD_DIM, ROWS, WARPS, HEADS=1):
     def merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid):
         parts, m_parts, l_parts = states
         b, split, kv_head, m_tile = place
-        for item in range(tid, HEADS * ROWS * HEAD_DIM, THREADS):
-            row, d = divide(item, HEAD_DIM)
-            h, r = divide(row, ROWS)
+        for item in range(tid, ROWS * HEAD_DIM, THREADS):
+            r, d = divide(item, HEAD_DIM)
             m, head = divide(m_tile * ROWS + r, group_size)
-            head += (kv_head + h) * group_size
+            head += kv_head * group_size
             if m < seqlen_q:
                 m_all = NEG_INF
-                for w in range(h, WARPS, HEADS):
+                for w in range(WARPS):
                     m_all = max(m_all, m_parts[w, r])
                 shift = ZERO if m_all == NEG_INF else m_all
                 l_all, x = ZERO, ZERO
-                for w in range(h, WARPS, HEADS):
+                for w in range(WARPS):
                     alpha = exp2(m_parts[w, r] - shift)
                     l_all += alpha * l_parts[w, r]
                     x += alpha * parts[w, r, d]

@@ -3,7 +3,7 @@
 flash_decode, paged_attn_decode   tiles of K and V go through shared memory; a thread per score
 flash_decode_mma                  K and V go from HBM to the registers that multiply them  <- this
 flash_decode_tma                  Hopper: the copy engine keeps a ring of keys full for each warp
-flash_decode_bulk                 Hopper: pages of few keys; a copy takes a key of several heads
+flash_decode_gather               Hopper: pages of few keys; cp.async, each row where its page is
 
 Decoding reads each key once and does next to nothing with it, so all that counts is that enough
 bytes are on their way: 4.8 TB/s times the 700 ns that a load takes are 26 KB for each of an H200's

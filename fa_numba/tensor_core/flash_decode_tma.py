@@ -1,10 +1,10 @@
 """Flash-Decoding with a ring of keys for each warp, kept full by the copy engine: Hopper.
 
-flash_decode       tiles of K and V go through shared memory; a thread per score
-flash_decode_wide  a few lanes per key, loads of 16 bytes, no barrier
-flash_decode_mma   K and V go from HBM to the registers that multiply them
-flash_decode_tma   TMA keeps up to 192 KB on their way to an SM                       <- this file
-flash_decode_bulk  pages of few keys: a copy takes a key of several heads
+flash_decode         tiles of K and V go through shared memory; a thread per score
+flash_decode_wide    a few lanes per key, loads of 16 bytes, no barrier
+flash_decode_mma     K and V go from HBM to the registers that multiply them
+flash_decode_tma     TMA keeps up to 192 KB on their way to an SM                     <- this file
+flash_decode_gather  pages of few keys: cp.async, each row where its page is
 
 Decoding waits for memory alone. A register that a load will fill is taken until it comes, and a
 thread block that begins has nothing on its way. Here
@@ -47,8 +47,10 @@ from fa_numba.tensor_core.decoding import (
     check_on_tensor_cores,
     make_keys_of_split,
     make_merge,
+    make_next_turn,
     make_products,
     make_turn_softmax,
+    place_of,
 )
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
@@ -114,17 +116,10 @@ def make_flash_decode_tma(
     FRAGMENTS = (STEPS, 4)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
+    next_turn = make_next_turn(ROWS, WARPS, CAUSAL, WINDOW)
     load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     leave_rows, leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
-
-    @cuda.jit(device=True, forceinline=True)
-    def place_of(chunk, num_m_tiles, num_kv_heads, num_splits):
-        """Heads are neighbours: what is read at the same time lies side by side."""
-        rest, m_tile = divide(chunk, num_m_tiles)
-        rest, kv_head = divide(rest, num_kv_heads)
-        b, split = divide(rest, num_splits)
-        return b, split, kv_head, m_tile
 
     @cuda.jit(device=True, forceinline=True)
     def key_of(box, n, n_end):
@@ -144,8 +139,9 @@ def make_flash_decode_tma(
                 pages[i] = block_table[uint64(b), uint64(page)]
 
     @cuda.jit(device=True, forceinline=True)
-    def load_turn(slot, full, k_map, v_map, pages, b, kv_head, n, n_end, lane):
+    def load_turn(slot, full, k_map, v_map, pages, ahead, lane):
         """Ask for the keys from n on: a lane for each box of K, and of V."""
+        b, kv_head, n, n_end = ahead[1], ahead[2], ahead[3], ahead[4]
         if lane == 0:
             mbarrier_arrive_expect_tx(full, TURN_BYTES)
         cuda.syncwarp()  # announced: the bytes may come
@@ -161,47 +157,14 @@ def make_flash_decode_tma(
                 tma_load_4d(tile + K_BYTES, v_map, col, row, kv_head, page, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_next(
-        ahead,
-        pages,
-        slot,
-        full,
-        sources,
-        tid,
-        seq_lens,
-        seqlen_q,
-        group_size,
-        num_m_tiles,
-        num_kv_heads,
-        num_splits,
-        num_chunks,
-    ):
-        """Ask for this warp's next turn, which may be of another part of the keys.
-
-        `ahead` says where that is: chunk, b, kv_head, n, n_end; and `pages` has its pages, asked
-        for a turn before.
-        """
+    def load_next(ahead, pages, slot, full, sources, tid, seq_lens, sizes):
+        """Ask for this warp's next turn, if there is one, and then for the pages of that after."""
         k_map, v_map, block_table = sources
         lane, warp = tid & 31, tid >> 5
-        while ahead[3] >= ahead[4] and ahead[0] < num_chunks:
-            ahead[0] += int32(cuda.gridDim.x)
-            if ahead[0] < num_chunks:
-                b, split, kv_head, m_tile = place_of(
-                    ahead[0], num_m_tiles, num_kv_heads, num_splits
-                )
-                n_first, n_end = keys_of_split(
-                    split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size
-                )
-                ahead[1], ahead[2] = b, kv_head
-                ahead[3], ahead[4] = n_first + KEYS * warp, n_end
-                if PAGED and ahead[3] < ahead[4]:
-                    look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
-        b, kv_head, n, n_end = ahead[1], ahead[2], ahead[3], ahead[4]
-        if ahead[0] < num_chunks:
-            load_turn(slot, full, k_map, v_map, pages, b, kv_head, n, n_end, lane)
-        ahead[3] += BLOCK_N
-        if PAGED and ahead[3] < n_end:
-            look_up(pages, block_table, b, ahead[3], n_end, lane)
+        if ahead[0] < sizes[5]:
+            load_turn(slot, full, k_map, v_map, pages, ahead, lane)
+        if next_turn(ahead, warp, seq_lens, sizes) and PAGED:
+            look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
 
     @cuda.jit(launch_bounds=(32 * WARPS, 1), fastmath={"contract"})
     def flash_decode_tma_kernel(
@@ -261,22 +224,23 @@ def make_flash_decode_tma(
         group_size, _ = divide(num_heads, num_kv_heads)
         num_m_tiles, _ = divide(seqlen_q * group_size + ROWS - 1, ROWS)
         num_chunks = num_m_tiles * num_kv_heads * num_splits * batch
+        sizes = (seqlen_q, group_size, num_m_tiles, num_kv_heads, num_splits, num_chunks)
 
         # What ldmatrix reads, for each 16 columns: this lane's row, in one of two chunks of 8.
         lane_row = ((lane & 7) + 8 * (lane >> 4)) * ROW_BYTES
         swizzled = ((lane >> 3 & 1) ^ (lane & 7)) << 4
 
-        ahead[0], ahead[3], ahead[4] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x), 0, 0
-        rest = (seq_lens, seqlen_q, group_size, num_m_tiles, num_kv_heads, num_splits, num_chunks)
         sources = (k_map, v_map, block_table)
+        ahead[0], ahead[3], ahead[4] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x), 0, 0
+        if next_turn(ahead, warp, seq_lens, sizes) and PAGED:
+            look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
         for i in range(STAGES):
-            load_next(
-                ahead, pages, ring + i * TURN_BYTES, full + i * mbarrier.BYTES, sources, tid, *rest
-            )
+            slot, barrier = ring + i * TURN_BYTES, full + i * mbarrier.BYTES
+            load_next(ahead, pages, slot, barrier, sources, tid, seq_lens, sizes)
 
         stage, parity = 0, 0
         for chunk in range(cuda.blockIdx.x, num_chunks, cuda.gridDim.x):
-            place = place_of(chunk, num_m_tiles, num_kv_heads, num_splits)
+            place = place_of(chunk, sizes)
             b, split, kv_head, m_tile = place
             seqlen_k = seq_lens[b]
             n_first, n_end = keys_of_split(
@@ -314,7 +278,7 @@ def make_flash_decode_tma(
                 if tail:
                     fence_async_proxy()
                 cuda.syncwarp()  # the warp has read this turn: safe to overwrite
-                load_next(ahead, pages, slot, barrier, sources, tid, *rest)
+                load_next(ahead, pages, slot, barrier, sources, tid, seq_lens, sizes)
                 stage += 1
                 if stage == STAGES:
                     stage, parity = 0, parity ^ 1
@@ -352,7 +316,7 @@ def flash_decode_tma(
         Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
         page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
         contiguous last axis; head_dim a multiple of 8, up to 256. Pages of a multiple of 16 keys
-        are read as fast as a contiguous cache; single ones by `flash_decode_bulk` faster.
+        are read as fast as a contiguous cache; smaller ones by `flash_decode_gather` faster.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode_wide`.
     num_splits : int, default=0
