@@ -176,6 +176,10 @@ PACKED_CASES += [
     ("none", (*MIXED, 2, 2, 256, "float16")),
     ("causal-all", ((300, 129), (513, 70), 4, 2, 256, "float16")),
     ("causal", ((200, 130), (4096, 50), 32, 32, 64, "float16")),  # more heads than a section has
+    ("alibi", (*MIXED, 2, 2, 64, "bfloat16")),
+    ("alibi", ((700, 900), (700, 1100), 2, 1, 128, "float16")),
+    ("causal-alibi", ((700, 129), (900, 1100), 4, 2, 64, "float16")),
+    ("causal-alibi", (*MIXED, 2, 1, 128, "float16")),
 ]
 
 
@@ -217,21 +221,22 @@ def test_packed_sequences(rng, mask, case):
             assert (x.view(np.uint8) == y.view(np.uint8)).all()
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_sequence_of_nan_reaches_no_other(rng, causal):
-    (q, k, v, starts_q, starts_k), _ = make_packed(rng, PACKED[1])
-    starts = on_gpu(starts_q), on_gpu(starts_k)
-    want = flash_attn_persistent_varlen(*map(on_gpu, (q, k, v)), *starts, causal=causal)
+@pytest.mark.parametrize("mask", ["none", "causal", "causal-alibi"])
+def test_a_sequence_of_nan_reaches_no_other(rng, mask):
+    packed, options = make_packed(rng, PACKED[1], **(MASKS | UNBENT)[mask])
+    (q, k, v, starts_q, starts_k) = packed
+    starts, on = (on_gpu(starts_q), on_gpu(starts_k)), {n: on_gpu(x) for n, x in options.items()}
+    want = flash_attn_persistent_varlen(*map(on_gpu, (q, k, v)), *starts, **on)
     for b in range(len(starts_q) - 1):
         spoilt = [x.copy() for x in (q, k, v)]
         rows, keys = slice(*starts_q[b : b + 2]), slice(*starts_k[b : b + 2])
         spoilt[0][rows], spoilt[1][keys], spoilt[2][keys] = np.nan, np.nan, np.nan
-        out, lse = flash_attn_persistent_varlen(*map(on_gpu, spoilt), *starts, causal=causal)
+        out, lse = flash_attn_persistent_varlen(*map(on_gpu, spoilt), *starts, **on)
         others = np.ones(len(q), bool)
         others[rows] = False
         for x, y in ((out, want[0]), (lse.T, want[1].T)):
             np.testing.assert_array_equal(x.get()[others], y.get()[others])
-        if not causal and keys.start < keys.stop:
+        if mask == "none" and keys.start < keys.stop:
             assert np.isnan(out.get()[rows]).all()
 
 

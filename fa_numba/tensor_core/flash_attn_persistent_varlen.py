@@ -34,15 +34,17 @@ from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.persistent_tiling import ROWS, persistent_tiling
 from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core.alibi import RAMP_BITS, ramp_bytes, slope_pieces, write_ramp
 from fa_numba.tensor_core.barriers import (
     fence_async_proxy,
     named_barrier_sync,
     setmaxnreg_dec,
     setmaxnreg_inc,
 )
-from fa_numba.tensor_core.forward import HOPPER, LOG2_E
+from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
     FULL_WARP,
+    LOG2_E,
     make_bend_tile,
     make_fragment_functions,
     make_store_row,
@@ -60,7 +62,7 @@ from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
 from fa_numba.tensor_core.turns import goes_back, make_ring, make_tiles, make_turns
 from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
 
-MAX_SORTED = 512  # sequences of a batch; where there are more, they stay in their order
+MAX_SORTED = 500  # sequences of a batch; where there are more, they stay in their order
 SECTION_BYTES = 24 << 20  # of K and V that are read at a time: about half of an H200's L2
 REGISTERS = {2: (56, 224), 3: (32, 160)}  # as in flash_attn_persistent; the producer has more to do
 MAX_HEAD_DIM = 256
@@ -74,12 +76,13 @@ def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
     return tiling
 
 
-def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS):
+def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS, ALIBI=False):
     """Dynamic shared memory that a thread block asks for."""
     row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
     out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
     tiles = ((SLOTS + out) * ROWS * CONSUMERS + 2 * STAGES * BLOCK_N) * row
-    return tiles + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES + 2) + wgmma.GROUP_BYTES
+    barriers = mbarrier.BYTES * (2 * SLOTS + 4 * STAGES + 2)
+    return tiles + barriers + ALIBI * ramp_bytes(BLOCK_N) + wgmma.GROUP_BYTES
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -135,11 +138,13 @@ def make_flash_attn_persistent_varlen(
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     OUT_IN_Q = SLOTS == 1
-    BACKWARD = goes_back(CAUSAL, WINDOW)
+    BACKWARD = goes_back(CAUSAL, WINDOW, ALIBI)
+    TILTED = ALIBI and SOFTCAP == 0  # as in `turns`
+    RAMP_BYTES = ramp_bytes(BLOCK_N)
     pack = forward.pack_of(DTYPE)
     clear, *_ = make_fragment_functions(BLOCK_N, COLS, pack)
     unit_of, _ = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    tiles_of, own_tiles, tile_at = make_tiles(TILING, CAUSAL, WINDOW)
+    tiles_of, own_tiles, tile_at = make_tiles(TILING, CAUSAL, WINDOW, ALIBI)
     after, fetch, pass_over = make_ring(HEAD_DIM, TILING)
     attend, add_last, finish_product = make_turns(
         HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI
@@ -210,7 +215,7 @@ def make_flash_attn_persistent_varlen(
                   k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
                   work (SLOTS, 6): which queries Q are; claim (8): which are next; order
                   (MAX_SORTED,); barriers: full and empty for each slot of Q, each stage of K, and
-                  of V, and for claim
+                  of V, and for claim; with ALIBI a ramp (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
                   offset for two rows
         HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, but for the
@@ -236,6 +241,7 @@ def make_flash_attn_persistent_varlen(
         v_empty = v_full + STAGES * BARRIER
         claim_full = v_empty + STAGES * BARRIER
         claim_empty = claim_full + BARRIER
+        ramp = uint32(claim_empty + BARRIER)
 
         tid = cuda.threadIdx.x
         warpgroup = tid >> 7
@@ -253,6 +259,8 @@ def make_flash_attn_persistent_varlen(
             mbarrier_init(claim_full, 1)
             mbarrier_init(claim_empty, 3)
             fence_mbarrier_init()
+        if TILTED:
+            write_ramp(ramp, RAMP_BYTES, int32(tid), THREADS)
         batch = cu_seqlens_q.shape[0] - 1
         if batch <= MAX_SORTED:
             sort_sequences(cu_seqlens_k, batch, order, tid, THREADS)
@@ -360,7 +368,8 @@ def make_flash_attn_persistent_varlen(
                 wg_position = int32(m + seqlen_k - seqlen_q)
                 position = int32(wg_position + warp_row + (lane >> 2))
                 slope = alibi_slopes[work[slot, 1]] if ALIBI else float32(0)
-                bend = slope, scale
+                pieces = slope_pieces(slope * (LOG2_E / scale), lane) if TILTED else uint32(0)
+                bend = slope, scale, pieces, descriptor(RAMP_BITS, ramp), wg_position
                 q_rows = uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES)
                 q = descriptor(ROW_MAJOR, q_rows)
                 clear(acc, m_i, l_i)
@@ -373,9 +382,8 @@ def make_flash_attn_persistent_varlen(
                     clear_keys(memory, seqlen_k, end, v_tile, v_full, stage, parity, tid)
                 tiles = first, end
                 stage, parity = attend(
-                    registers, rings, stage, parity, q, tiles, position, wg_position, seqlen_k,
-                    bend, lane,
-                )  # fmt: skip
+                    registers, rings, stage, parity, q, tiles, position, seqlen_k, bend, lane
+                )
 
                 # Read once more, which leaves the loop its registers.
                 m_start, head, q_start = work[slot, 0], work[slot, 1], work[slot, 2]
@@ -479,7 +487,7 @@ def flash_attn_persistent_varlen(
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, _ = k.shape
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
+    scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * forward.LOG2_E)
     if num_tokens_k == 0:
         out = arrays.full(q, q.shape, 0, q.dtype)
         return out, arrays.full(q, (num_heads, num_tokens_q), -np.inf)
@@ -511,6 +519,6 @@ def flash_attn_persistent_varlen(
         group_size,
         scale,
         slopes,
-        shared_bytes=shared_bytes(head_dim, *tiling[:4]),
+        shared_bytes=shared_bytes(head_dim, *tiling[:4], ALIBI=mask[3]),
     )
     return out, lse

@@ -7,7 +7,8 @@ next while out takes in P V of this one, then the softmax.
 
 Without a mask the keys are gone through from the last to the first. The one tile with something to
 mask, that in which the keys end, then comes before the loop, and of the two turns, with a mask and
-without, ptxas has only the latter to place in registers.
+without, ptxas has only the latter to place in registers. With ALiBi it is the other way round, too:
+the nearest keys, whose scores are the largest, come first, and far ones may be left out.
 
 Arrays are those of `fragments`.
 """
@@ -20,40 +21,35 @@ from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.persistent_tiling import ROWS
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core.alibi import tilt
 from fa_numba.tensor_core.fragments import (
+    LOG2_E,
     make_bend_tile,
     make_fragment_functions,
     make_mask_tile,
 )
 from fa_numba.tensor_core.lazy_softmax import make_lazy_softmax_parts
 from fa_numba.tensor_core.mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx
+from fa_numba.tensor_core.ptx import opaque
 from fa_numba.tensor_core.tma import make_load_tile
 from fa_numba.tensor_core.wgmma import (
     descriptor,
     descriptor_bits,
+    wgmma_bf16_registers,
     wgmma_commit,
     wgmma_fence,
     wgmma_wait,
     wgmma_wait_with,
 )
 
-# In longer windows what a warpgroup passes over is less than what three lose by it: there ptxas has
-# too few registers, and moves exponentials from beside P V to behind it.
-SHORT_WINDOW = 1024
 
-
-def passes_over(consumers, window_size):
-    """Whether a warpgroup leaves out tiles that its own rows do not see."""
-    return consumers < 3 or window_size[0] < SHORT_WINDOW
-
-
-def goes_back(causal, window_size):
+def goes_back(causal, window_size, alibi):
     """Whether the keys are gone through from the last to the first."""
-    return not causal and window_size == (-1, -1)
+    return window_size == (-1, -1) and (alibi or not causal)
 
 
 @functools.cache
-def make_tiles(TILING, CAUSAL, WINDOW):
+def make_tiles(TILING, CAUSAL, WINDOW, ALIBI):
     """Which tiles of keys there are to look at, and when; range(first, end) of them.
 
     Returns
@@ -68,8 +64,7 @@ def make_tiles(TILING, CAUSAL, WINDOW):
         The one that is the step-th to be looked at.
     """
     BLOCK_N, BLOCK_M = TILING.block_n, ROWS * TILING.consumers
-    APART = passes_over(TILING.consumers, WINDOW)
-    BACKWARD, LEFT = goes_back(CAUSAL, WINDOW), WINDOW[0] >= 0
+    BACKWARD, LEFT = goes_back(CAUSAL, WINDOW, ALIBI), WINDOW[0] >= 0
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
 
     @cuda.jit(device=True, forceinline=True)
@@ -82,13 +77,12 @@ def make_tiles(TILING, CAUSAL, WINDOW):
     @cuda.jit(device=True, forceinline=True)
     def own_tiles(m_start, part, seqlen_q, seqlen_k):
         all_first, all_end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-        if not APART:
-            return all_first, all_end, int32(0), int32(0)
         m = int32(m_start + part * ROWS)
         first, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
         if BACKWARD:
             first = int32(end - 1) if m >= seqlen_q else first
-            return first, end, int32(0), int32(first - all_first)
+            before = int32(all_end - end) if CAUSAL else int32(0)
+            return first, end, before, int32(first - all_first)
         end = int32(first + 1) if m >= seqlen_q else end
         before = int32(first - all_first) if LEFT else int32(0)
         return first, end, before, int32(all_end - end)
@@ -155,15 +149,15 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     """What a warpgroup does with tiles of K and V.
 
     `registers` are s, p, acc, m_i, l_i, alpha and offset; `rings` the addresses k_tile, k_full,
-    v_tile and v_full; `bend` is slope, scale (`make_bend_tile`).
+    v_tile and v_full; `bend` is slope, scale (`make_bend_tile`), pieces (`slope_pieces` of slope'),
+    the descriptor of the ramp (`alibi`), and where the warpgroup's first row stands among the keys.
 
     Returns
     -------
-    attend(registers, rings, stage, parity, q, tiles, position, wg_position, seqlen_k, bend, lane)
+    attend(registers, rings, stage, parity, q, tiles, position, seqlen_k, bend, lane)
         Attention of the rows that the descriptor q names to tiles, range(first, end) of which the
         first has this place; but P V of the last is not in acc yet, whose place is returned.
-        position is where this lane's first row stands among the keys (`masks`), wg_position where
-        the warpgroup's does.
+        position is where this lane's first row stands among the keys (`masks`).
     add_last(registers, rings, stage, parity)
         Start to add it.
     finish_product(acc, p, v_empty, lane)
@@ -177,15 +171,19 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER
-    BACKWARD = goes_back(CAUSAL, WINDOW)
+    MASKED_WITHIN = CAUSAL or WINDOW != (-1, -1)  # before the last tile, too
+    BACKWARD = goes_back(CAUSAL, WINDOW, ALIBI)
+    TILTED = ALIBI and SOFTCAP == 0  # ALiBi by tensor cores, but where softcap comes before it
+    ONE_SIDED = CAUSAL or WINDOW[1] == 0  # no key behind a row's own position is seen
+    LEFT = WINDOW[0] >= 0
     STEP = -BLOCK_N if BACKWARD else BLOCK_N
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     _, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
-    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI)
+    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI, FADES=ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     _, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
-    _, _, tile_at = make_tiles(TILING, CAUSAL, WINDOW)
+    _, _, tile_at = make_tiles(TILING, CAUSAL, WINDOW, ALIBI)
     after, _, _ = make_ring(HEAD_DIM, TILING)
     wait = mbarrier.wait_function()
 
@@ -200,16 +198,21 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         """S, and the softmax, of the tile from key n_start on, the first."""
         s, p, _, m_i, l_i, alpha, offset = registers
         k_tile, k_full, _, _ = rings
-        slope, scale = bend
+        slope, scale, pieces, ramp, _ = bend
         k = descriptor(ROW_MAJOR, uint32(k_tile + stage * KV_BYTES))
         wait(k_full + stage * BARRIER, parity)
+        if TILTED and ONE_SIDED:
+            a = cuda.local.array(4, uint32)
+            tilt(a, offset, pieces, slope * (LOG2_E / scale), n_start, position, False)
         wgmma_fence()
         multiply(BLOCK_N, COLS, s, q, k)
+        if TILTED and ONE_SIDED:
+            wgmma_bf16_registers(BLOCK_N, 16, s, a, ramp)
         wgmma_commit()
         wgmma_wait(0, s, S_LENGTH)
         if lane == 0:
             mbarrier_arrive(k_full + EMPTY + stage * BARRIER)
-        if ALIBI:
+        if ALIBI and not (TILTED and ONE_SIDED):
             bend_tile(s, offset, n_start, position, slope, scale, lane)
         mask_tile(s, n_start, position, seqlen_k, lane)
         _, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
@@ -221,6 +224,7 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
         Two functions and not a branch in one: around a branch ptxas can move little.
         """
+        TILT = TILTED and (ONE_SIDED or not EDGE)
 
         @cuda.jit(device=True, forceinline=True, fastmath=True)
         def turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
@@ -230,14 +234,22 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             """
             s, p, acc, m_i, l_i, alpha, offset = registers
             k_tile, k_full, v_tile, v_full = rings
-            slope, scale = bend
+            slope, scale, pieces, ramp, wg_position = bend
+            if EDGE and (LEFT or ALIBI):
+                position = int32(opaque(position))
             next_stage, next_parity = after(stage, parity)
             k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
             v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
             wait(k_full + next_stage * BARRIER, next_parity)
             wait(v_full + stage * BARRIER, parity)
+            if TILT:
+                a = cuda.local.array(4, uint32)
+                behind = not ONE_SIDED and n_start > wg_position
+                tilt(a, offset, pieces, slope * (LOG2_E / scale), n_start, position, behind)
             wgmma_fence()
             multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
+            if TILT:
+                wgmma_bf16_registers(BLOCK_N, 16, s, a, ramp)
             wgmma_commit()
             multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
             wgmma_commit()
@@ -245,11 +257,17 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             wgmma_wait(1, s, S_LENGTH)
             if lane == 0:
                 mbarrier_arrive(k_full + EMPTY + next_stage * BARRIER)
-            if ALIBI:
+            if ALIBI and not TILT:
                 bend_tile(s, offset, n_start, position, slope, scale, lane)
             if EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane)
             risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
+            if ALIBI and small:  # so far below the maximum that P is 0
+                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
+                for j in range(BLOCK_N // 16):
+                    for r in range(4):
+                        p[j, r] = uint32(0)
+                return next_stage, next_parity
             if not OVERLAP:
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
             exponentiate(s, offset, m_i, l_i, small, scale)  # while P V runs, if OVERLAP
@@ -268,9 +286,8 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     inner_turn, edge_turn = make_turn(False), make_turn(True)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def attend(
-        registers, rings, stage, parity, q, tiles, position, wg_position, seqlen_k, bend, lane
-    ):
+    def attend(registers, rings, stage, parity, q, tiles, position, seqlen_k, bend, lane):
+        _, _, _, _, wg_position = bend
         first, end = tiles
         n_start = int32(tile_at(0, first, end) * BLOCK_N)
         n_last = int32(tile_at(end - first - 1, first, end) * BLOCK_N)
@@ -281,7 +298,11 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         while n_start != n_last:
             n_start = int32(n_start + STEP)
             tile = stage, parity, q, n_start, position, seqlen_k
-            if not BACKWARD and (n_start < first_whole or n_start > last_whole):
+            edge = MASKED_WITHIN and (n_start < first_whole or n_start > last_whole)
+            if TILTED and not ONE_SIDED:  # keys to both sides of some row
+                after_first = n_start + BLOCK_N - 1 > wg_position
+                edge = edge or (after_first and n_start < wg_position + ROWS - 1)
+            if edge:
                 stage, parity = edge_turn(registers, rings, *tile, bend, lane)
             else:
                 stage, parity = inner_turn(registers, rings, *tile, bend, lane)
