@@ -16,7 +16,8 @@ if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 from fa_numba import flash_attn_bwd_simt, flash_attn_simt, reference  # noqa: E402
-from fa_numba.kernels import register_tiles  # noqa: E402
+from fa_numba.kernels import chunks, register_tiles  # noqa: E402
+from fa_numba.kernels.flash_attn_bwd_simt_chunks import write_delta  # noqa: E402
 
 CASES = [  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, options
     (2, 200, 333, 4, 2, 64, {}),
@@ -26,10 +27,11 @@ CASES = [  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, optio
     (1, 257, 130, 2, 1, 44, {"window_size": (50, 20)}),
     (1, 257, 130, 2, 1, 100, {"softcap": 3.0}),
     (1, 2048, 2048, 2, 2, 128, {}),
+    (1, 1100, 1500, 2, 1, 128, {"causal": True}),
     (1, 2048, 2048, 2, 2, 64, {"causal": True}),
+    (1, 1, 1, 1, 1, 128, {}),
     (1, 130, 257, 4, 2, 128, {"alibi_slopes": np.array([0.5, 0.1, 0.02, 0.3], np.float32)}),
     (1, 200, 64, 2, 2, 64, {"softcap": 2.0, "softmax_scale": -0.3}),
-    (1, 1, 1, 1, 1, 128, {}),
 ]
 
 
@@ -82,3 +84,20 @@ def test_deterministic(head_dim):
     for x, exact, rounded in zip(runs[0], want, plain, strict=True):
         error = np.abs(x.get().astype(np.float64) - exact).max()
         assert error <= 3 * np.abs(rounded.astype(np.float64) - exact).max() + 1e-6
+
+
+@pytest.mark.parametrize("head_dim", [44, 64, 100, 128])
+def test_small_kernels(head_dim):
+    """K and V turned, zeros around them; delta."""
+    rng = np.random.default_rng(2)
+    width = 64 if head_dim <= 64 else 128
+    x, y = (cupy.asarray(rng.standard_normal((2, 70, 3, head_dim), np.float32)) for _ in range(2))
+    turned = cupy.asnumpy(chunks.turn(x, width))
+    want = np.zeros((2, 3, width, 128), np.float32)
+    want[:, :, :head_dim, :70] = x.get().transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(turned, want)
+
+    delta = cupy.full((2, 3, 70), cupy.nan, np.float32)
+    write_delta(x, y, delta)
+    want = (x.get().astype(np.float64) * y.get()).sum(-1).transpose(0, 2, 1)
+    np.testing.assert_allclose(delta.get(), want, rtol=1e-5, atol=1e-5)

@@ -154,14 +154,19 @@ class ForwardChunks(Chunks):
         return self.p_start + self.block_n * self.p_row
 
     @property
+    def k_row(self):
+        """Length of a row of a chunk of K: no bank conflicts."""
+        return self.chunk + 4
+
+    @property
     def stage(self):
         """Floats of a chunk."""
-        return self.chunk * max(self.block_n, self.width)
+        return max(self.block_n * self.k_row, self.chunk * self.width)
 
     @property
     def shared_bytes(self):
         """With a row more than there is: the last step loads what no step needs."""
-        return 4 * (self.ring_start + self.stages * self.stage + max(self.block_n, self.width))
+        return 4 * (self.ring_start + self.stages * self.stage + self.width)
 
 
 FORWARD_CHUNKS = {  # width: what was measured
@@ -173,6 +178,14 @@ FORWARD_CHUNKS = {  # width: what was measured
 def forward_chunks(head_dim, shared_limit=None):
     """The `ForwardChunks` of a head_dim; None where it was not tried, or a GPU has no room."""
     return _fitting(FORWARD_CHUNKS.get(columns(head_dim)[1]), shared_limit)
+
+
+def turns_keys(head_dim, seqlen_k):
+    """True where `flash_attn_simt_chunks` is quicker with K turned, what turning it takes included.
+
+    Measured: its products then are some per cent quicker at 128 columns, and none at 64.
+    """
+    return columns(head_dim)[1] == 128 and seqlen_k > 1024
 
 
 def _fitting(tiling, shared_limit):
@@ -225,11 +238,22 @@ def backward_tile_size(head_dim, shared_limit):
     return max(fitting, default=None)
 
 
-class BackwardChunks(Chunks):
+class BackwardChunks(NamedTuple):
     """The `Chunks` of `flash_attn_bwd_simt_chunks`.
 
     Columns of K and Q or of V and dout, or rows of one of these.
     """
+
+    width: int
+    block_m: int
+    block_n: int
+    threads_x: int
+    threads_y: int
+    chunk: int
+    stages: int
+    row_chunk: int
+
+    threads = ForwardTiling.threads
 
     @property
     def ds_row(self):
@@ -259,17 +283,23 @@ class BackwardChunks(Chunks):
     @property
     def stage(self):
         """Floats of a chunk."""
-        return self.chunk * max(self.block_n + self.block_m, self.width)
+        columns = self.chunk * self.block_n + self.block_m * self.q_row
+        return max(columns, self.row_chunk * self.width)
+
+    @property
+    def q_row(self):
+        """Length of a row of a chunk of Q or dout: no bank conflicts."""
+        return self.chunk + 4
 
     @property
     def shared_bytes(self):
         """With a row more than there is: the last step loads what no step needs."""
-        return 4 * (self.ring_start + self.stages * self.stage + max(self.block_m, self.width))
+        return 4 * (self.ring_start + self.stages * self.stage + self.width)
 
 
 BACKWARD_CHUNKS = {  # width: what was measured
-    64: BackwardChunks(64, 64, 128, 8, 16, 16, 2),
-    128: BackwardChunks(128, 128, 128, 16, 16, 32, 2),
+    64: BackwardChunks(64, 64, 128, 8, 16, 16, 2, 32),
+    128: BackwardChunks(128, 128, 128, 16, 16, 32, 2, 64),
 }
 
 

@@ -358,15 +358,10 @@ def flash_attn_bwd_simt(
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)
     in_chunks = None
-    if tile_size is None and register_tiles.can_copy_ahead(dout, q, k, v):
+    if tile_size is None and register_tiles.can_copy_ahead(dout, q, k, v, out):
         in_chunks = backward_chunks(head_dim, arrays.shared_bytes_per_block(q))
     tile_size = checks.check_backward_tiles(q, head_dim, tile_size)
     delta = arrays.empty(q, (batch, num_heads, seqlen_q))
-
-    rows = flash_attn_bwd.ROWS
-    grid = (ceil_div(seqlen_q, rows), num_heads, batch)
-    block = (flash_attn_bwd.WARP_SIZE, rows)
-    arrays.launch(flash_attn_bwd.make_delta(rows), grid, block, dout, out, delta)
 
     # Thread blocks add to dq in float32, whatever the dtype of q.
     dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
@@ -374,20 +369,22 @@ def flash_attn_bwd_simt(
         # Imported here, because PTX needs numba-cuda, and the CPU engine does not.
         from fa_numba.kernels import chunks, flash_attn_bwd_simt_chunks
 
+        flash_attn_bwd_simt_chunks.write_delta(dout, out, delta)
         red_x4 = arrays.compute_capability(q) >= flash_attn_bwd_simt_chunks.RED_X4
         make = flash_attn_bwd_simt_chunks.make_flash_attn_bwd_simt_chunks
         kernel, tiling = make(head_dim, *mask, not deterministic, red_x4), in_chunks
-        width, block_n = tiling.width, tiling.block_n
-        queries = [chunks.turn(x, width, tiling.threads_x) for x in (dout, q)]
-        keys = [chunks.turn(x, width, 1) for x in (k, v)]
-        inputs = (dout, q, k, *queries, *keys)
+        inputs = (dout, q, k, *(chunks.turn(x, tiling.width) for x in (k, v)))
         dk, dv = (arrays.full(q, x.shape, 0) for x in (k, v))
+        grid = (num_kv_heads, ceil_div(seqlen_k, tiling.block_n), batch)
     else:
+        rows = flash_attn_bwd.ROWS
+        grid = (ceil_div(seqlen_q, rows), num_heads, batch)
+        block = (flash_attn_bwd.WARP_SIZE, rows)
+        arrays.launch(flash_attn_bwd.make_delta(rows), grid, block, dout, out, delta)
         kernel = make_flash_attn_bwd_simt(head_dim, tile_size, *mask, not deterministic)
-        tiling, block_n = backward_tiling(head_dim, tile_size), tile_size
-        inputs = (dout, q, k, v)
+        tiling, inputs = backward_tiling(head_dim, tile_size), (dout, q, k, v)
         dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
-    grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)
+        grid = (ceil_div(seqlen_k, tile_size), num_kv_heads, batch)
     arguments = (*inputs, lse, delta, dq, dk, dv, softmax_scale, slopes)
     arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
     if deterministic:

@@ -23,7 +23,7 @@ from numba import cuda, float32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.register_tiling import forward_chunks, forward_tiling
+from fa_numba.analysis.register_tiling import forward_chunks, forward_tiling, turns_keys
 from fa_numba.kernels import masks, register_tiles
 
 NEG_INF = np.float32(-np.inf)
@@ -225,8 +225,11 @@ def flash_attn_simt(
         # Imported here, because PTX needs numba-cuda, and the CPU engine does not.
         from fa_numba.kernels import chunks, flash_attn_simt_chunks
 
-        kernel = flash_attn_simt_chunks.make_flash_attn_simt_chunks(head_dim, *mask)
-        k, block_m = chunks.turn(k, tiling.width, tiling.threads_x), tiling.block_m
+        turned = turns_keys(head_dim, k.shape[1])
+        make = flash_attn_simt_chunks.make_flash_attn_simt_chunks
+        kernel, block_m = make(head_dim, *mask, TURNED=turned), tiling.block_m
+        if turned:
+            k = chunks.turn(k, tiling.width, tiling.threads_x)
     else:
         block_m, block_n = checks.check_forward_tiles(q, head_dim, block_m, block_n)
         kernel = make_flash_attn_simt(head_dim, block_m, block_n, *mask)

@@ -5,8 +5,9 @@ flash_attn_simt_chunks   chunks of them, copied meanwhile; a thread reads column
 
 The same algorithm, the same masks, another inner loop. A thread reads Qᵀ and Kᵀ, Pᵀ and V at one
 step of the sum at a time, two loads of 16 bytes each, and those of the next step while it computes
-(`chunks`). Only Qᵀ and Pᵀ stay in shared memory; Kᵀ, which a small kernel writes to HBM before, and
-V pass through a ring: a tile of S may be 128 × 128 at head_dim 128. A chunk costs a barrier.
+(`chunks`). Only Qᵀ and Pᵀ stay in shared memory; K and V pass through a ring: a tile of S may be
+128 × 128 at head_dim 128. A chunk costs a barrier. K passes as it lies in HBM, or turned, by a
+small kernel before: `register_tiling.turns_keys` says when that pays.
 
 `flash_attn_simt` launches it for float32 tiles of 64 and 128 columns, from sm_80 on.
 """
@@ -21,16 +22,20 @@ from fa_numba.analysis.register_tiling import forward_chunks
 from fa_numba.kernels import chunks, masks, register_tiles
 from fa_numba.tensor_core.cp_async import cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.ptx import global_address
+from fa_numba.tensor_core.vectors import store_global_x4
 
 NEG_INF = np.float32(-np.inf)
 ZERO, ONE, LOG2_E = np.float32(0), np.float32(1), np.float32(math.log2(math.e))
 
 
 @functools.cache
-def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_flash_attn_simt_chunks(
+    HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, TURNED=False
+):
     """The kernel for these compile-time constants; `forward_chunks` says with how many threads.
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    With TURNED k is what `chunks.turn` makes of it. Without ALIBI the argument alibi_slopes is not
+    looked at, and may be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
@@ -38,41 +43,52 @@ def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
     WIDTH, BLOCK_M, BLOCK_N, TX, TY, CHUNK, STAGES = tiling
     THREADS = tiling.threads
     ROWS, COLS, OUT_COLS = BLOCK_M // TY, BLOCK_N // TX, WIDTH // TX  # of a thread
-    Q_ROW, P_ROW, WARPS = tiling.q_row, tiling.p_row, THREADS // register_tiles.WARP_SIZE
+    Q_ROW, P_ROW, K_ROW = tiling.q_row, tiling.p_row, tiling.k_row
     P_TILE, RING, STAGE = tiling.p_start, tiling.ring_start, tiling.stage
     K_CHUNKS, V_CHUNKS = WIDTH // CHUNK, BLOCK_N // CHUNK
     NEXT_TILE, AHEAD, PENDING = K_CHUNKS + V_CHUNKS, STAGES - 1, STAGES - 2  # in chunks
 
     place = register_tiles.make_place(TX)
     row_max, row_sum = register_tiles.make_row_reductions(TX)
-    load_q = register_tiles.make_load_turned(HEAD_DIM, WIDTH, BLOCK_M, Q_ROW, WARPS)
-    copy_k = chunks.make_copy(CHUNK, BLOCK_N, BLOCK_N, THREADS)
-    copy_v = chunks.make_copy(CHUNK, WIDTH, HEAD_DIM, THREADS)
-    add_qkt = chunks.make_add_product(ROWS, COLS, TY, TX, CHUNK, Q_ROW, BLOCK_N)
-    add_pv = chunks.make_add_product(ROWS, OUT_COLS, TY, TX, CHUNK, P_ROW, WIDTH)
+    warps = THREADS // register_tiles.WARP_SIZE
+    load_q = chunks.make_load_turned(HEAD_DIM, WIDTH, BLOCK_M, Q_ROW, warps)
+    copy_v = chunks.make_copy(CHUNK, WIDTH, WIDTH, THREADS)
+    if TURNED:
+        copy_k = chunks.make_copy(CHUNK, BLOCK_N, BLOCK_N, THREADS)
+        add_qkt = chunks.make_add_product(ROWS, COLS, TY, TX, CHUNK, Q_ROW, BLOCK_N)
+    else:
+        copy_k = chunks.make_copy(BLOCK_N, CHUNK, K_ROW, THREADS)
+        add_qkt = chunks.make_add_product_by_rows(ROWS, COLS, TY, TX, CHUNK, Q_ROW, K_ROW)
+    unrolled = 512 if TURNED or WIDTH == 64 else 1024  # where the compiler finds the best registers
+    add_pv = chunks.make_add_product(ROWS, OUT_COLS, TY, TX, CHUNK, P_ROW, WIDTH, unrolled)
 
     BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
 
     @cuda.jit(device=True)
-    def copy_chunk(tiles, chunk, k_turned, v, b, n_start, kv_head):
-        """Start to copy a chunk: of Kᵀ and then V from key n_start on, then of the next keys."""
+    def copy_chunk(tiles, chunk, k, v, b, n_start, kv_head):
+        """Start to copy a chunk: of K and then V from key n_start on, then of the next keys."""
         stage = RING + chunk % STAGES * STAGE
         if chunk >= NEXT_TILE:
             chunk, n_start = chunk - NEXT_TILE, n_start + BLOCK_N
         num_inside = v.shape[1] - n_start
         if chunk < K_CHUNKS:
-            address = global_address(k_turned[b, kv_head, chunk * CHUNK]) + uint64(4 * n_start)
-            num_rows = CHUNK if num_inside > 0 else 0
-            copy_k(tiles, stage, address, k_turned.strides[2], num_rows)
+            d = chunk * CHUNK
+            if TURNED:
+                address = global_address(k[b, kv_head, d]) + uint64(4 * n_start)
+                num_rows = CHUNK if num_inside > 0 else 0
+                copy_k(tiles, stage, address, k.strides[2], num_rows, BLOCK_N)
+            else:
+                address = global_address(k[b, 0, kv_head]) + uint64(n_start * k.strides[1] + 4 * d)
+                copy_k(tiles, stage, address, k.strides[1], num_inside, HEAD_DIM - d)
         else:
             row = (chunk - K_CHUNKS) * CHUNK
             address = global_address(v[b, 0, kv_head]) + uint64((n_start + row) * v.strides[1])
-            copy_v(tiles, stage, address, v.strides[1], num_inside - row)
+            copy_v(tiles, stage, address, v.strides[1], num_inside - row, HEAD_DIM)
         cp_async_commit()
 
     # fastmath: as in flash_attn_simt.
     @cuda.jit(launch_bounds=(THREADS, 256 // THREADS), fastmath={"contract"})
-    def flash_attn_simt_chunks_kernel(q, k_turned, v, out, lse, softmax_scale, alibi_slopes):
+    def flash_attn_simt_chunks_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_heads, num_m_tiles, batch); threads (TX · TY,): thread (ty, tx) owns of the
@@ -82,7 +98,7 @@ def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
                   or WIDTH), of Kᵀ and of V
         private   s (ROWS, COLS), acc, pv (ROWS, OUT_COLS), m_i, l_i, alpha (ROWS,), twice a step's
                   numbers of both operands
-        HBM       Q, out, lse once; Kᵀ and V once per tile of queries, but for the tiles that none
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, 0 bytes shared of fixed size
@@ -94,6 +110,7 @@ def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
         m_i = cuda.local.array(ROWS, float32)
         l_i = cuda.local.array(ROWS, float32)  # of this thread's columns alone
         alpha = cuda.local.array(ROWS, float32)  # rescales what was summed before
+        four = cuda.local.array(4, float32)
 
         tx, ty = place(cuda.threadIdx.x)
         # The longest rows of tiles first, as in flash_attn_simt.
@@ -113,7 +130,7 @@ def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
         to_base_2 = unit * LOG2_E
 
         for chunk in range(AHEAD):
-            copy_chunk(tiles, chunk, k_turned, v, b, n_first, kv_head)
+            copy_chunk(tiles, chunk, k, v, b, n_first, kv_head)
         load_q(tiles, 0, q, b, m_start, head, seqlen_q, sign)
         for i in range(ROWS):
             m_i[i] = NEG_INF
@@ -128,7 +145,7 @@ def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
             for chunk in range(K_CHUNKS):  # S = Q Kᵀ                                     line 8
                 cp_async_wait(PENDING)
                 cuda.syncthreads()  # the chunk is complete; everyone is done with the last one
-                copy_chunk(tiles, chunk + AHEAD, k_turned, v, b, n_start, kv_head)
+                copy_chunk(tiles, chunk + AHEAD, k, v, b, n_start, kv_head)
                 stage = RING + chunk % STAGES * STAGE
                 add_qkt(s, tiles, chunk * CHUNK * Q_ROW, stage, ty, tx)
             if BENT:
@@ -173,7 +190,7 @@ def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
             for chunk in range(V_CHUNKS):
                 cp_async_wait(PENDING)
                 cuda.syncthreads()  # the chunk is complete; everyone is done with the last one
-                copy_chunk(tiles, chunk + K_CHUNKS + AHEAD, k_turned, v, b, n_start, kv_head)
+                copy_chunk(tiles, chunk + K_CHUNKS + AHEAD, k, v, b, n_start, kv_head)
                 stage = RING + (chunk + K_CHUNKS) % STAGES * STAGE
                 add_pv(pv, tiles, P_TILE + chunk * CHUNK * P_ROW, stage, ty, tx)
             # Summed by tiles: added to acc one by one, N terms would lose more digits.
@@ -187,10 +204,12 @@ def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
             total = row_sum(l_i[i])
             if m < seqlen_q:
                 inverse = ONE / total if total != ZERO else ZERO
-                for c in range(OUT_COLS):  # out <- out / l_i                             line 12
-                    d = 4 * tx + c // 4 * 4 * TX + c % 4
-                    if d < HEAD_DIM:
-                        out[uint64(b), uint64(m), uint64(head), uint64(d)] = acc[i, c] * inverse
+                address = global_address(out[b, m, head]) + uint64(16 * tx)
+                for c in range(0, OUT_COLS, 4):  # out <- out / l_i                       line 12
+                    for x in range(4):
+                        four[x] = acc[i, c + x] * inverse
+                    if 4 * tx + c * TX < HEAD_DIM:
+                        store_global_x4(address + uint64(4 * c * TX), four)
                 if tx == 0:  # -inf for a row that saw no key                             line 13
                     lse[uint64(b), uint64(head), uint64(m)] = m_i[i] * unit + math.log(total)
 
