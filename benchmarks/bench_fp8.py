@@ -75,11 +75,11 @@ def functions(q, k, v, causal):
         )
         assert error <= most, f"{name}, {tuple(q.shape)}, {causal=}: {error}"
         yield name, lambda function=function: function(q, k, v, causal=causal)
-    q8, k8, v8 = quantize(q, k, v, causal)
+    q8, k8, v8 = quantize(q, k, v)
     out, lse = arrays.empty(q, q.shape, q.dtype), arrays.empty(q, (q.shape[0], *q.shape[2:0:-1]))
     scale = np.float32(forward.LOG2_E / q.shape[3] ** 0.5)
     yield "flash_attn_fp8", lambda: attend(q8, k8, v8, out, lse, causal, scale)
-    yield "quantisation", lambda: quantize(q, k, v, causal)
+    yield "quantisation", lambda: quantize(q, k, v)
     source, copy = cupy.empty((2, 9 * TOKENS * WIDTH // 2), np.uint8)
     yield "copy of as many bytes", lambda: cupy.copyto(copy, source)
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
@@ -126,12 +126,12 @@ def with_outliers(shape):
 
 def in_e4m3(q, k, v, *, hadamard, blocks):
     """The kernel on other quantisations."""
-    made = quantize(q, k, v, False, hadamard)
+    made = quantize(q, k, v, hadamard)
     if not blocks:
         norm = q.shape[3] ** 0.5 if hadamard else 1
         q8, k8, _ = made
         least = [float(x8.scales.max()) * 448 * norm for x8 in (q8, k8)] + [float(v.abs().max())]
-        made = quantize(q, k, v, False, hadamard, least)
+        made = quantize(q, k, v, hadamard, least)
     out, lse = arrays.empty(q, q.shape, q.dtype), arrays.empty(q, (q.shape[0], *q.shape[2:0:-1]))
     attend(*made, out, lse, False, np.float32(forward.LOG2_E / q.shape[3] ** 0.5))
     return out

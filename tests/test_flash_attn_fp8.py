@@ -1,5 +1,6 @@
 """FP8 where there is no GPU: slots against wgmma's layouts, kernels as machine code."""
 
+import itertools
 import re
 
 import numpy as np
@@ -91,12 +92,16 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, dtype, seqlen_k, causal",
-    [(128, "float16", 1, False), (64, "bfloat16", 2048, True), (128, "float16", 1024, True)],
+    "head_dim, dtype, causal, turns",
+    [
+        (128, "float16", False, True),
+        (128, "float16", True, True),
+        (64, "bfloat16", True, True),
+        (128, "float16", True, False),
+    ],
 )
-def test_kernel_stays_in_registers(head_dim, dtype, seqlen_k, causal):
-    consumers, block_n = flash_attn_fp8.tile_sizes(head_dim, seqlen_k, causal)
-    kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, consumers, block_n, causal, dtype)
+def test_kernel_stays_in_registers(head_dim, dtype, causal, turns):
+    kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, causal, dtype, turns)
     args = (*3 * [tiles], *3 * [scales], types.uint64, scales)
     ptx = compile_ptx(kernel, (*args, *3 * [types.int32], types.float32), cc=HOPPER)
     code = assemble(kernel, ptx, HOPPER)
@@ -104,13 +109,25 @@ def test_kernel_stays_in_registers(head_dim, dtype, seqlen_k, causal):
     assert "C75" not in _ptxas(ptx, HOPPER)[0]  # ptxas serialises products, or ignores setmaxnreg
     assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
     products = [i.opcode for i in code.instructions if i.opcode.startswith("QGMMA")]
-    assert len(products) == head_dim // 32 + block_n // 32
+    in_a_tile = head_dim // 32 + flash_attn_fp8.BLOCK_N // 32
+    assert len(products) == 2 * in_a_tile  # with a mask, and without
 
 
 def test_shared_memory_fits():
     for head_dim in (64, 128):
-        tiles = flash_attn_fp8.tile_sizes(head_dim, 2048, False)
-        assert flash_attn_fp8.shared_bytes(head_dim, *tiles) <= 227 * 1024
+        assert flash_attn_fp8.shared_bytes(head_dim) <= 227 * 1024
+
+
+@needs_compiler
+def test_nothing_waits_for_single_exponentials():
+    """In a turn the special function unit is kept at work: no score is rounded between two."""
+    kernel = flash_attn_fp8.make_flash_attn_fp8(128, False, "float16", True)
+    args = (*3 * [tiles], *3 * [scales], types.uint64, scales, *3 * [types.int32], types.float32)
+    code = compile_kernel(kernel, args, cc=HOPPER)
+    names = [i.opcode.split(".")[0] for i in code.instructions]
+    names = [x for x in names if x in ("MUFU", "F2FP", "BAR")]
+    runs = [len(list(run)) for name, run in itertools.groupby(names) if name == "MUFU"]
+    assert sorted(runs)[-2:] >= [60, 60]  # of 64, in each of two bodies of the loop
 
 
 def test_numpy_arrays_are_refused_with_a_way_out():

@@ -86,6 +86,36 @@ def make_lazy_softmax(M_TILES, BLOCK_N, OUT_COLS, OFFSET=False):
 
 
 @functools.cache
+def make_largest(BLOCK_N):
+    """The largest score of a lane's row h.
+
+    Returns
+    -------
+    largest(s, h)
+    largest_bits(s, h)
+        The same in half the instructions, if it is not below 0; else something below 0.
+    """
+    S8 = BLOCK_N // 8
+
+    @fragment_function()
+    def largest(s, h):
+        x = MASKED
+        for j in range(S8):
+            x = max(x, max(s[j, 2 * h], s[j, 2 * h + 1]))
+        return x
+
+    @fragment_function()
+    def largest_bits(s, h):
+        x, y = s[0, 2 * h], s[1, 2 * h]  # two, so that one need not wait for the other
+        for j in range(0, S8, 2):
+            x = max3_bits(x, s[j, 2 * h], s[j, 2 * h + 1])
+            y = max3_bits(y, s[j + 1, 2 * h], s[j + 1, 2 * h + 1])
+        return max3_bits(x, x, y)
+
+    return largest, largest_bits
+
+
+@functools.cache
 def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False, FADES=False):
     """The online softmax of a warp's 16 rows in two parts, for a kernel whose P V still runs.
 
@@ -107,26 +137,11 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False, FADES=False):
     CAPPED, UNIT, TWICE = SOFTCAP > 0, *np.float32([SOFTCAP * LOG2_E, 2 * SOFTCAP * LOG2_E])
     BENT = CAPPED and not ALIBI
     POLYNOMIAL = SOFTCAP >= LEAST_CAP
+    largest, largest_bits = make_largest(BLOCK_N)
 
     @fragment_function()
     def unit_of(scale):
         return UNIT if CAPPED else scale
-
-    @fragment_function()
-    def largest(s, h):
-        x = MASKED
-        for j in range(S8):
-            x = max(x, max(s[j, 2 * h], s[j, 2 * h + 1]))
-        return x
-
-    @fragment_function()
-    def largest_bits(s, h):
-        """The same in half the instructions, if it is not below 0; else something below 0."""
-        x, y = s[0, 2 * h], s[1, 2 * h]  # two, so that one need not wait for the other
-        for j in range(0, S8, 2):
-            x = max3_bits(x, s[j, 2 * h], s[j, 2 * h + 1])
-            y = max3_bits(y, s[j + 1, 2 * h], s[j + 1, 2 * h + 1])
-        return max3_bits(x, x, y)
 
     @fragment_function()
     def lacking(x, scale):
