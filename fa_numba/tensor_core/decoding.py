@@ -60,6 +60,15 @@ def make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW):
 
 
 @cuda.jit(device=True, forceinline=True)
+def warp_of(tid):
+    """The warp's number, as lane 0 has it: so the compiler knows that all lanes have the same.
+
+    Where it does not, each syncwarp and shuffle waits for all loads that are on their way.
+    """
+    return cuda.shfl_sync(ALL_LANES, tid >> 5, 0)
+
+
+@cuda.jit(device=True, forceinline=True)
 def place_of(chunk, sizes):
     """Which part of the work `chunk` is: b, split, kv_head, m_tile.
 

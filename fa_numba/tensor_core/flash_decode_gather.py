@@ -40,6 +40,7 @@ from fa_numba.tensor_core.decoding import (
     make_products,
     make_turn_softmax,
     place_of,
+    warp_of,
 )
 from fa_numba.tensor_core.flash_decode_tma import BLOCK_BYTES, RINGS, at
 from fa_numba.tensor_core.layouts import CHUNK_BYTES
@@ -103,29 +104,27 @@ def make_flash_decode_gather(
         return global_address(cache[uint64(place[0]), uint64(place[1]), uint64(kv_head)])
 
     @cuda.jit(device=True, forceinline=True)
-    def load_turn(slot, rows, place, caches, kv_head, tid):
+    def load_turn(slot, rows, place, caches, kv_head, lane):
         """Rows of K, then of V: a lane says where one of them is, and copies a piece of many."""
         k_cache, v_cache, _ = caches
-        lane, warp = tid & 31, uint64(tid >> 5)
         row = row_of(k_cache, place, kv_head)
         if lane >= KEYS:
             row = row_of(v_cache, place, kv_head)
-        rows[warp, uint64(lane)] = row
+        rows[uint64(lane)] = row
         cuda.syncwarp()  # all rows are known
         piece = lane % LANES
         for i in range(COPIES):
             r = i * AT_ONCE + lane // LANES
             if PIECES == LANES or piece < PIECES:
                 tile = slot + r // KEYS * K_BYTES + piece // 8 * BLOCK_BYTES + r % KEYS * ROW_BYTES
-                source = rows[warp, uint64(r)] + uint64(CHUNK_BYTES * piece)
+                source = rows[uint64(r)] + uint64(CHUNK_BYTES * piece)
                 cp_async_16(tile + CHUNK_BYTES * ((piece ^ r) & 7), source, CHUNK_BYTES)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_next(ahead, place, slot, rows, caches, tid, seq_lens, sizes):
+    def load_next(ahead, place, slot, rows, caches, lane, warp, seq_lens, sizes):
         """Ask for this warp's next turn, if there is one, and then for the pages of that after."""
-        lane, warp = tid & 31, tid >> 5
         if ahead[0] < sizes[5]:
-            load_turn(slot, rows, place, caches, ahead[2], tid)
+            load_turn(slot, rows, place, caches, ahead[2], lane)
         cp_async_commit()  # where there was none, too: turns are counted
         if next_turn(ahead, warp, seq_lens, sizes):
             look_up(place, ahead, caches[2], lane)
@@ -155,13 +154,13 @@ def make_flash_decode_gather(
                   out_partial, lse_partial once per split; block_table once per key and tile of rows
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
-        budget    160 registers; 203 to 232 KB shared, one thread block per SM (HEAD_DIM=128)
+        budget    168 registers; 203 to 232 KB shared, one thread block per SM (HEAD_DIM=128)
         """
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
         states = parts, m_parts, l_parts
-        rows = cuda.shared.array(SOURCES_SHAPE, uint64)
+        sources = cuda.shared.array(SOURCES_SHAPE, uint64)
         q_reg = cuda.local.array(FRAGMENTS, uint32)
         acc = cuda.local.array(FRAGMENTS, float32)  # rows of out, not yet divided by l_i
         k = cuda.local.array((2, 2), uint32)
@@ -172,9 +171,10 @@ def make_flash_decode_gather(
         place = cuda.local.array(2, int32)  # of this lane's key there: page and offset
 
         tid = cuda.threadIdx.x
-        lane, warp = tid & 31, tid >> 5
+        lane, warp = tid & 31, warp_of(tid)
         ring = (shared_address(cuda.shared.array(0, uint8)) + ROW_BYTES - 1) & -ROW_BYTES
         ring += warp * STAGES * TURN_BYTES
+        rows = sources[uint64(warp)]
 
         batch, seqlen_q, num_heads, _ = q.shape
         num_kv_heads, num_splits = k_cache.shape[2], lse_partial.shape[0]
@@ -192,7 +192,8 @@ def make_flash_decode_gather(
         if next_turn(ahead, warp, seq_lens, sizes):
             look_up(place, ahead, block_table, lane)
         for i in range(STAGES):
-            load_next(ahead, place, ring + i * TURN_BYTES, rows, caches, tid, seq_lens, sizes)
+            slot = ring + i * TURN_BYTES
+            load_next(ahead, place, slot, rows, caches, lane, warp, seq_lens, sizes)
             cuda.syncwarp()  # rows may be overwritten
 
         stage = 0
@@ -226,7 +227,7 @@ def make_flash_decode_gather(
                 v_tile = slot + K_BYTES + lane_row
                 add_weighted(acc, v, p, alpha, v_tile, swizzled, lane)  # out += P V      line 10
                 cuda.syncwarp()  # the warp has read this turn: safe to overwrite
-                load_next(ahead, place, slot, rows, caches, tid, seq_lens, sizes)
+                load_next(ahead, place, slot, rows, caches, lane, warp, seq_lens, sizes)
                 stage = stage + 1 if stage < STAGES - 1 else 0
 
             leave_rows(parts, acc, tid)

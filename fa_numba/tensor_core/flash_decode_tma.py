@@ -51,6 +51,7 @@ from fa_numba.tensor_core.decoding import (
     make_products,
     make_turn_softmax,
     place_of,
+    warp_of,
 )
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
@@ -157,10 +158,9 @@ def make_flash_decode_tma(
                 tma_load_4d(tile + K_BYTES, v_map, col, row, kv_head, page, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_next(ahead, pages, slot, full, sources, tid, seq_lens, sizes):
+    def load_next(ahead, pages, slot, full, sources, lane, warp, seq_lens, sizes):
         """Ask for this warp's next turn, if there is one, and then for the pages of that after."""
         k_map, v_map, block_table = sources
-        lane, warp = tid & 31, tid >> 5
         if ahead[0] < sizes[5]:
             load_turn(slot, full, k_map, v_map, pages, ahead, lane)
         if next_turn(ahead, warp, seq_lens, sizes) and PAGED:
@@ -209,7 +209,7 @@ def make_flash_decode_tma(
         pages = cuda.local.array(BOX_STEPS, int32)
 
         tid = cuda.threadIdx.x
-        lane, warp = tid & 31, tid >> 5
+        lane, warp = tid & 31, warp_of(tid)
         ring = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         full = ring + WARPS * STAGES * TURN_BYTES + warp * STAGES * mbarrier.BYTES
         ring += warp * STAGES * TURN_BYTES
@@ -236,7 +236,7 @@ def make_flash_decode_tma(
             look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
         for i in range(STAGES):
             slot, barrier = ring + i * TURN_BYTES, full + i * mbarrier.BYTES
-            load_next(ahead, pages, slot, barrier, sources, tid, seq_lens, sizes)
+            load_next(ahead, pages, slot, barrier, sources, lane, warp, seq_lens, sizes)
 
         stage, parity = 0, 0
         for chunk in range(cuda.blockIdx.x, num_chunks, cuda.gridDim.x):
@@ -278,7 +278,7 @@ def make_flash_decode_tma(
                 if tail:
                     fence_async_proxy()
                 cuda.syncwarp()  # the warp has read this turn: safe to overwrite
-                load_next(ahead, pages, slot, barrier, sources, tid, seq_lens, sizes)
+                load_next(ahead, pages, slot, barrier, sources, lane, warp, seq_lens, sizes)
                 stage += 1
                 if stage == STAGES:
                     stage, parity = 0, parity ^ 1
