@@ -5,7 +5,7 @@ flash_attn_persistent_varlen  (num_tokens, ...)     each as long as it is       
 
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
 tokens cu_seqlens[b] to cu_seqlens[b + 1]. The tiles, the products and the softmax are those of the
-neighbour: `turns`. Three things are new.
+neighbour, here in functions of their own, `turns`. Three things are new.
 
 - Tiles are of unequal work, and only the GPU knows the lengths. Each thread block sorts the
   sequences, those with the most keys first; then it takes tile after tile in that order from a
@@ -18,8 +18,8 @@ neighbour: `turns`. Three things are new.
 - out must not be stored past a sequence's end: a warp whose rows are not all of the sequence stores
   them one by one instead of by TMA.
 
-On an H200, 8 sequences of 2048 take 666 (581) TFLOP/s at head_dim 128 and 528 (425) at 64, the
-padded batch of them 671 (588) and 528 (446); 8 of 561 to 3500 tokens take 650 (592) and 521 (443).
+On an H200, 8 sequences of 2048 take 673 (595) TFLOP/s at head_dim 128 and 533 (446) at 64, the
+padded batch of them 679 (594) and 536 (444); 8 of 561 to 3500 tokens take 660 (604) and 524 (466).
 float16, causal in brackets; benchmarks/NOTES.md.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
@@ -62,7 +62,9 @@ from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
 from fa_numba.tensor_core.turns import goes_back, make_ring, make_tiles, make_turns
 from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
 
-MAX_SORTED = 500  # sequences of a batch; where there are more, they stay in their order
+# Sequences of a batch; where there are more, they stay in their order. For 512 there would be no
+# shared memory left at head_dim 128 with ALiBi.
+MAX_SORTED = 500
 SECTION_BYTES = 24 << 20  # of K and V that are read at a time: about half of an H200's L2
 REGISTERS = {2: (56, 224), 3: (32, 160)}  # as in flash_attn_persistent; the producer has more to do
 MAX_HEAD_DIM = 256

@@ -1,4 +1,5 @@
-"""From tile to tile of keys: what flash_attn_persistent and its packed neighbour do alike.
+"""From tile to tile of keys: a warpgroup's way through them, of which flash_attn_persistent_varlen
+is made. flash_attn_persistent, which it follows, has the same in its own body.
 
 A thread block's queries see a range of tiles of keys. K and V come in rings of TILING.stages
 tiles, each with two barriers, "full" and "empty": a tile's place is its stage, and the parity of
@@ -7,7 +8,7 @@ next while out takes in P V of this one, then the softmax.
 
 Without a mask the keys are gone through from the last to the first. The one tile with something to
 mask, that in which the keys end, then comes before the loop, and of the two turns, with a mask and
-without, ptxas has only the latter to place in registers. With ALiBi it is the other way round, too:
+without, ptxas has only the latter to place in registers. With ALiBi so, too, under a causal mask:
 the nearest keys, whose scores are the largest, come first, and far ones may be left out.
 
 Arrays are those of `fragments`.
