@@ -41,12 +41,9 @@ def check(kernel, args, targets):
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "head_dim, turned, target",
-    [(64, False, (8, 0)), (128, False, (9, 0, "a")), (128, True, (9, 0, "a"))],
-)
-def test_forward_stays_in_registers(head_dim, turned, target):
-    kernel = make_flash_attn_simt_chunks(head_dim, True, TURNED=turned)
+@pytest.mark.parametrize("head_dim, target", [(64, (8, 0)), (128, (9, 0, "a"))])
+def test_forward_stays_in_registers(head_dim, target):
+    kernel = make_flash_attn_simt_chunks(head_dim, True)
     check(kernel, (*4 * (array[4],), array[3], *scalars), [target])
 
 
@@ -84,13 +81,11 @@ def test_small_kernels_load_16_bytes_at_a_time():
 
 @pytest.mark.parametrize("tiling", [*FORWARD_CHUNKS.values(), *BACKWARD_CHUNKS.values()])
 def test_chunks_fill_tiles_and_stages(tiling):
-    if tiling in FORWARD_CHUNKS.values():
-        # A tile begins where the one before began.
-        assert (tiling.width + tiling.block_n) // tiling.chunk % tiling.stages == 0
-    else:
-        counts = tiling.width / tiling.chunk, tiling.block_m / tiling.row_chunk
-        assert not any(count % tiling.stages for count in counts)
-        assert tiling.block_n // tiling.row_chunk % tiling.stages == 0
+    phases = tiling.width // tiling.chunk, tiling.block_n // tiling.row_chunk
+    if tiling in BACKWARD_CHUNKS.values():
+        phases += (tiling.block_m // tiling.row_chunk,)
+        assert not any(count % tiling.stages for count in phases)
+    assert sum(phases[:2]) % tiling.stages == 0  # a tile begins where the one before began
     # The last of a warp's columns and rows, 8 or 4 of each in each thread.
     assert tiling.block_n % (4 * tiling.threads_x) == tiling.block_m % (4 * tiling.threads_x) == 0
     assert tiling.shared_bytes * (256 // tiling.threads) <= 227 * KIB

@@ -30,6 +30,7 @@ CASES = [  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, optio
     (1, 1100, 1500, 2, 1, 128, {"causal": True}),
     (1, 2048, 2048, 2, 2, 64, {"causal": True}),
     (1, 1, 1, 1, 1, 128, {}),
+    (1, 257, 330, 2, 1, 128, {"window_size": (50, 20)}),
     (1, 130, 257, 4, 2, 128, {"alibi_slopes": np.array([0.5, 0.1, 0.02, 0.3], np.float32)}),
     (1, 200, 64, 2, 2, 64, {"softcap": 2.0, "softmax_scale": -0.3}),
 ]

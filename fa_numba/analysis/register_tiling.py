@@ -113,7 +113,7 @@ class Chunks(NamedTuple):
         Queries and keys of a tile.
     threads_x, threads_y : int
         Threads beside each other, and below each other.
-    chunk : int
+    chunk, row_chunk : int
         Columns or rows of a tile that are copied together.
     stages : int
         Chunks for which there is room: one is computed with, the others are on their way.
@@ -125,6 +125,7 @@ class Chunks(NamedTuple):
     threads_x: int
     threads_y: int
     chunk: int
+    row_chunk: int
     stages: int
 
     threads = ForwardTiling.threads
@@ -161,7 +162,7 @@ class ForwardChunks(Chunks):
     @property
     def stage(self):
         """Floats of a chunk."""
-        return max(self.block_n * self.k_row, self.chunk * self.width)
+        return max(self.block_n * self.k_row, self.row_chunk * self.width)
 
     @property
     def shared_bytes(self):
@@ -170,8 +171,8 @@ class ForwardChunks(Chunks):
 
 
 FORWARD_CHUNKS = {  # width: what was measured
-    64: ForwardChunks(64, 128, 64, 8, 16, 64, 2),
-    128: ForwardChunks(128, 128, 128, 16, 16, 64, 2),
+    64: ForwardChunks(64, 128, 64, 8, 16, 64, 64, 2),
+    128: ForwardChunks(128, 128, 128, 16, 16, 64, 64, 2),
 }
 
 
@@ -180,12 +181,13 @@ def forward_chunks(head_dim, shared_limit=None):
     return _fitting(FORWARD_CHUNKS.get(columns(head_dim)[1]), shared_limit)
 
 
-def turns_keys(head_dim, seqlen_k):
-    """True where `flash_attn_simt_chunks` is quicker with K turned, what turning it takes included.
+def turns_keys(head_dim):
+    """True where `flash_attn_simt_chunks` takes K turned, which a kernel of its own does before.
 
-    Measured: its products then are some per cent quicker at 128 columns, and none at 64.
+    Measured, for 512 to 8192 keys: at 128 columns that is quicker, for its product is by more than
+    what turning takes; at 64 columns it is not.
     """
-    return columns(head_dim)[1] == 128 and seqlen_k > 1024
+    return columns(head_dim)[1] == 128
 
 
 def _fitting(tiling, shared_limit):
@@ -238,22 +240,11 @@ def backward_tile_size(head_dim, shared_limit):
     return max(fitting, default=None)
 
 
-class BackwardChunks(NamedTuple):
+class BackwardChunks(Chunks):
     """The `Chunks` of `flash_attn_bwd_simt_chunks`.
 
     Columns of K and Q or of V and dout, or rows of one of these.
     """
-
-    width: int
-    block_m: int
-    block_n: int
-    threads_x: int
-    threads_y: int
-    chunk: int
-    stages: int
-    row_chunk: int
-
-    threads = ForwardTiling.threads
 
     @property
     def ds_row(self):
@@ -298,8 +289,8 @@ class BackwardChunks(NamedTuple):
 
 
 BACKWARD_CHUNKS = {  # width: what was measured
-    64: BackwardChunks(64, 64, 128, 8, 16, 16, 2, 32),
-    128: BackwardChunks(128, 128, 128, 16, 16, 32, 2, 64),
+    64: BackwardChunks(64, 64, 128, 8, 16, 16, 32, 2),
+    128: BackwardChunks(128, 128, 128, 16, 16, 32, 64, 2),
 }
 
 

@@ -165,7 +165,7 @@ def make_load_turned(HEAD_DIM, WIDTH, NUM_ROWS, ROW, WARPS):
 
 
 @functools.cache
-def make_add_product(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW, UNROLLED=512):
+def make_add_product(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW, LEFT_OUT=0):
     """add_product(c, tiles, a_start, b_start, ty, tx): C += Aᵀ B, summed over DEPTH rows of both.
 
     `register_tiles.make_product_of_columns` says which columns a thread owns. What the next step
@@ -177,16 +177,20 @@ def make_add_product(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW, UNRO
     of the one before, which is kept. So neighbours in time share an operand, also where a row of
     the thread's tile ends: every second one runs backwards. The compiler finds such numbers for
     the registers, but not for the first steps of a loop: so many steps are unrolled that a turn has
-    UNROLLED multiplications.
+    512 multiplications.
+
+    The first half of the thread's rows of c is left out in the last LEFT_OUT columns.
     """
     A_FOURS, B_FOURS, LAST = ROWS // 4, COLS // 4, ROWS - 1
     A_BYTES, B_BYTES = 4 * A_ROW, 4 * B_ROW
     A_SHAPE, B_SHAPE = (2, A_FOURS, 4), (2, B_FOURS, 4)
+    KEPT = COLS - LEFT_OUT  # columns
+    FIRST_FOUR = 0 if KEPT else A_FOURS // 2
 
     # By PTX: as an array's element, what is loaded for the next turn is loaded in that turn.
     @cuda.jit(device=True, forceinline=True)
     def load(a, b, which, a_at, b_at):
-        for i in range(A_FOURS):
+        for i in range(FIRST_FOUR, A_FOURS):
             load_shared_x4(a[which, i], a_at + 16 * i * THREADS_Y)
         for j in range(B_FOURS):
             load_shared_x4(b[which, j], b_at + 16 * j * THREADS_X)
@@ -197,8 +201,9 @@ def make_add_product(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW, UNRO
         for j in range(COLS):
             for n in range(ROWS):
                 i = LAST - n if j % 2 else n
-                x, y = a[which, i // 4, i % 4], b[which, j // 4, j % 4]
-                c[i, j] = cuda.fma(x, y, c[i, j])
+                if j < KEPT or i >= ROWS // 2:
+                    x, y = a[which, i // 4, i % 4], b[which, j // 4, j % 4]
+                    c[i, j] = cuda.fma(x, y, c[i, j])
 
     @cuda.jit(device=True, forceinline=True)
     def two_steps(c, a, b, a_at, b_at):
@@ -217,7 +222,7 @@ def make_add_product(ROWS, COLS, THREADS_Y, THREADS_X, DEPTH, A_ROW, B_ROW, UNRO
         return more_steps
 
     steps, STEPS = two_steps, 2
-    while STEPS * ROWS * COLS < UNROLLED:
+    while STEPS * ROWS * COLS < 512:
         steps, STEPS = twice(steps, STEPS), 2 * STEPS
 
     @cuda.jit(device=True, forceinline=True)

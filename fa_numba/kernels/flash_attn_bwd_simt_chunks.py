@@ -116,7 +116,7 @@ def make_flash_attn_bwd_simt_chunks(
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     tiling = backward_chunks(HEAD_DIM)
-    WIDTH, BLOCK_M, BLOCK_N, TX, TY, CHUNK, STAGES, ROW_CHUNK = tiling
+    WIDTH, BLOCK_M, BLOCK_N, TX, TY, CHUNK, ROW_CHUNK, STAGES = tiling
     THREADS = tiling.threads
     ROWS, COLS = BLOCK_N // TY, BLOCK_M // TX  # of a thread
     OUT_COLS, DQ_ROWS = WIDTH // TX, BLOCK_M // TY

@@ -225,10 +225,9 @@ def flash_attn_simt(
         # Imported here, because PTX needs numba-cuda, and the CPU engine does not.
         from fa_numba.kernels import chunks, flash_attn_simt_chunks
 
-        turned = turns_keys(head_dim, k.shape[1])
-        make = flash_attn_simt_chunks.make_flash_attn_simt_chunks
-        kernel, block_m = make(head_dim, *mask, TURNED=turned), tiling.block_m
-        if turned:
+        kernel = flash_attn_simt_chunks.make_flash_attn_simt_chunks(head_dim, *mask)
+        block_m = tiling.block_m
+        if turns_keys(head_dim):
             k = chunks.turn(k, tiling.width, tiling.threads_x)
     else:
         block_m, block_n = checks.check_forward_tiles(q, head_dim, block_m, block_n)

@@ -18,7 +18,7 @@ import math
 import numpy as np
 from numba import cuda, float32, uint64
 
-from fa_numba.analysis.register_tiling import forward_chunks
+from fa_numba.analysis.register_tiling import forward_chunks, turns_keys
 from fa_numba.kernels import chunks, masks, register_tiles
 from fa_numba.tensor_core.cp_async import cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.ptx import global_address
@@ -29,38 +29,42 @@ ZERO, ONE, LOG2_E = np.float32(0), np.float32(1), np.float32(math.log2(math.e))
 
 
 @functools.cache
-def make_flash_attn_simt_chunks(
-    HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, TURNED=False
-):
+def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
     """The kernel for these compile-time constants; `forward_chunks` says with how many threads.
 
-    With TURNED k is what `chunks.turn` makes of it. Without ALIBI the argument alibi_slopes is not
-    looked at, and may be any scalar.
+    Where `turns_keys` says so, k is what `chunks.turn` makes of it. Without ALIBI the argument
+    alibi_slopes is not looked at, and may be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
     tiling = forward_chunks(HEAD_DIM)
-    WIDTH, BLOCK_M, BLOCK_N, TX, TY, CHUNK, STAGES = tiling
+    WIDTH, BLOCK_M, BLOCK_N, TX, TY, CHUNK, ROW_CHUNK, STAGES = tiling
     THREADS = tiling.threads
     ROWS, COLS, OUT_COLS = BLOCK_M // TY, BLOCK_N // TX, WIDTH // TX  # of a thread
     Q_ROW, P_ROW, K_ROW = tiling.q_row, tiling.p_row, tiling.k_row
     P_TILE, RING, STAGE = tiling.p_start, tiling.ring_start, tiling.stage
-    K_CHUNKS, V_CHUNKS = WIDTH // CHUNK, BLOCK_N // CHUNK
+    K_CHUNKS, V_CHUNKS = WIDTH // CHUNK, BLOCK_N // ROW_CHUNK
     NEXT_TILE, AHEAD, PENDING = K_CHUNKS + V_CHUNKS, STAGES - 1, STAGES - 2  # in chunks
 
     place = register_tiles.make_place(TX)
     row_max, row_sum = register_tiles.make_row_reductions(TX)
     warps = THREADS // register_tiles.WARP_SIZE
     load_q = chunks.make_load_turned(HEAD_DIM, WIDTH, BLOCK_M, Q_ROW, warps)
-    copy_v = chunks.make_copy(CHUNK, WIDTH, WIDTH, THREADS)
+    copy_v = chunks.make_copy(ROW_CHUNK, WIDTH, WIDTH, THREADS)
+    qkt, pv = (ROWS, COLS, TY, TX, CHUNK, Q_ROW), (ROWS, OUT_COLS, TY, TX, ROW_CHUNK, P_ROW, WIDTH)
+    add_pv = chunks.make_add_product(*pv)
+    TURNED = turns_keys(HEAD_DIM)
     if TURNED:
         copy_k = chunks.make_copy(CHUNK, BLOCK_N, BLOCK_N, THREADS)
-        add_qkt = chunks.make_add_product(ROWS, COLS, TY, TX, CHUNK, Q_ROW, BLOCK_N)
+        add_qkt = chunks.make_add_product(*qkt, BLOCK_N)
     else:
         copy_k = chunks.make_copy(BLOCK_N, CHUNK, K_ROW, THREADS)
-        add_qkt = chunks.make_add_product_by_rows(ROWS, COLS, TY, TX, CHUNK, Q_ROW, K_ROW)
-    unrolled = 512 if TURNED or WIDTH == 64 else 1024  # where the compiler finds the best registers
-    add_pv = chunks.make_add_product(ROWS, OUT_COLS, TY, TX, CHUNK, P_ROW, WIDTH, unrolled)
+        add_qkt = chunks.make_add_product_by_rows(*qkt, K_ROW)
+    # Where the first half of the queries sees nothing of the keys' second half. At 64 columns the
+    # compiler finds worse registers for all products where there are these, too.
+    HALVES = TURNED and (CAUSAL or WINDOW[1] >= 0)
+    add_some_qkt = chunks.make_add_product(*qkt, BLOCK_N, COLS // 2)
+    add_half_pv = chunks.make_add_product(*pv, OUT_COLS)
 
     BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
 
@@ -81,7 +85,7 @@ def make_flash_attn_simt_chunks(
                 address = global_address(k[b, 0, kv_head]) + uint64(n_start * k.strides[1] + 4 * d)
                 copy_k(tiles, stage, address, k.strides[1], num_inside, HEAD_DIM - d)
         else:
-            row = (chunk - K_CHUNKS) * CHUNK
+            row = (chunk - K_CHUNKS) * ROW_CHUNK
             address = global_address(v[b, 0, kv_head]) + uint64((n_start + row) * v.strides[1])
             copy_v(tiles, stage, address, v.strides[1], num_inside - row, HEAD_DIM)
         cp_async_commit()
@@ -122,6 +126,7 @@ def make_flash_attn_simt_chunks(
         last_position = first_position + BLOCK_M - 1
         n_first = first_key(first_position) // BLOCK_N * BLOCK_N
         n_end = end_key(last_position, seqlen_k)
+        half_end = end_key(first_position + BLOCK_M // 2 - 1, seqlen_k)  # of half the queries
         slope = alibi_slopes[head] if ALIBI else ZERO
         # As in flash_attn_simt: the scale's sign is in Q, the rest in the exponent.
         sign = ONE if softmax_scale > ZERO else -ONE if softmax_scale < ZERO else ZERO
@@ -147,7 +152,10 @@ def make_flash_attn_simt_chunks(
                 cuda.syncthreads()  # the chunk is complete; everyone is done with the last one
                 copy_chunk(tiles, chunk + AHEAD, k, v, b, n_start, kv_head)
                 stage = RING + chunk % STAGES * STAGE
-                add_qkt(s, tiles, chunk * CHUNK * Q_ROW, stage, ty, tx)
+                if HALVES and n_start + BLOCK_N // 2 >= half_end:
+                    add_some_qkt(s, tiles, chunk * CHUNK * Q_ROW, stage, ty, tx)
+                else:
+                    add_qkt(s, tiles, chunk * CHUNK * Q_ROW, stage, ty, tx)
             if BENT:
                 for i in range(ROWS):
                     position = first_position + 4 * ty + i // 4 * 4 * TY + i % 4
@@ -192,7 +200,11 @@ def make_flash_attn_simt_chunks(
                 cuda.syncthreads()  # the chunk is complete; everyone is done with the last one
                 copy_chunk(tiles, chunk + K_CHUNKS + AHEAD, k, v, b, n_start, kv_head)
                 stage = RING + (chunk + K_CHUNKS) % STAGES * STAGE
-                add_pv(pv, tiles, P_TILE + chunk * CHUNK * P_ROW, stage, ty, tx)
+                at = P_TILE + chunk * ROW_CHUNK * P_ROW
+                if HALVES and n_start + chunk * ROW_CHUNK >= half_end:
+                    add_half_pv(pv, tiles, at, stage, ty, tx)
+                else:
+                    add_pv(pv, tiles, at, stage, ty, tx)
             # Summed by tiles: added to acc one by one, N terms would lose more digits.
             for i in range(ROWS):
                 for c in range(OUT_COLS):
