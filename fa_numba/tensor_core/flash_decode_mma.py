@@ -42,6 +42,7 @@ from fa_numba.tensor_core.decoding import (
     make_keys_of_split,
     make_merge,
     make_turn_softmax,
+    warp_of,
 )
 from fa_numba.tensor_core.ptx import global_address
 from fa_numba.tensor_core.wide_loads import high_halves, load_global_b128, low_halves
@@ -143,7 +144,8 @@ def make_flash_decode_mma(
                   out_partial, lse_partial once per split; block_table once per key
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
-        budget    168 registers, 16640 bytes shared (HEAD_DIM=128); with 256 some bytes are spilled
+        budget    168 registers, 16640 bytes shared (HEAD_DIM=128); with 256, and with pages of one
+                  key and a causal mask, some bytes are spilled
         """
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
@@ -158,7 +160,7 @@ def make_flash_decode_mma(
         a = cuda.local.array(4, uint32)
 
         tid = cuda.threadIdx.x
-        lane, warp = tid & 31, tid >> 5
+        lane, warp = tid & 31, warp_of(tid)
         b = cuda.blockIdx.y
         seqlen_q, seqlen_k = q.shape[1], seq_lens[b]
         num_kv_heads, num_splits = k_cache.shape[2], lse_partial.shape[0]
