@@ -106,33 +106,6 @@ def make_load(HEAD_DIM, WIDTH, NUM_ROWS, ROW, WARPS):
     return load
 
 
-@functools.cache
-def make_load_turned(HEAD_DIM, WIDTH, NUM_ROWS, ROW, WARPS):
-    """load(tiles, start, x, b, first, head, end, factor): make_load's rows as columns of a tile.
-
-    Eight lanes load neighbours of a row, and store them below each other: no bank conflicts where
-    ROW is 4 more than a multiple of 32.
-    """
-    REGISTERS = WIDTH // 8
-
-    @cuda.jit(device=True)
-    def load(tiles, start, x, b, first, head, end, factor):
-        some = cuda.local.array(REGISTERS, float32)
-        warp, lane = cuda.threadIdx.x >> 5, cuda.threadIdx.x & 31
-        for r in range(4 * warp + (lane >> 3), NUM_ROWS, 4 * WARPS):
-            m = first + r
-            for j in range(REGISTERS):  # first the loads: they are on the way together
-                d = 8 * j + (lane & 7)
-                some[j] = float32(0.0)
-                if m < end and d < HEAD_DIM:
-                    some[j] = float32(x[uint64(b), uint64(m), uint64(head), uint64(d)])
-            for j in range(REGISTERS):
-                d = 8 * j + (lane & 7)
-                tiles[uint64(start + d * ROW + r)] = some[j] * factor
-
-    return load
-
-
 def can_copy_ahead(*inputs):
     """True where cp.async can copy tiles of these: float32, 16 bytes at a time, from sm_80 on.
 
