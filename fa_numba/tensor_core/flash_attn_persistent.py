@@ -461,6 +461,7 @@ def make_flash_attn_persistent(
                 wgmma_commit()
                 # Read once more, which is no work beside P V and leaves the loop its registers.
                 m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
+                cuda.syncwarp()  # all lanes have read work: safe to overwrite
                 if lane == 0 and not OUT_IN_Q:
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
                 m_warp = int32(m_start + part * ROWS + warp_row)

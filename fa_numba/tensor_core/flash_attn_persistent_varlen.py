@@ -390,7 +390,7 @@ def make_flash_attn_persistent_varlen(
                 # Read once more, which leaves the loop its registers.
                 m_start, head, q_start = work[slot, 0], work[slot, 1], work[slot, 2]
                 seqlen_q, seqlen_k = work[slot, 3], work[slot, 4]
-                cuda.syncwarp()
+                cuda.syncwarp()  # all lanes have read work: safe to overwrite
                 if lane == 0 and not OUT_IN_Q:
                     mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
                 _, end, _, rest = own_tiles(m_start, part, seqlen_q, seqlen_k)
