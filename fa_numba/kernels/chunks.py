@@ -4,7 +4,8 @@ A thread that computes 8 × 8 numbers of a product needs eight numbers of each o
 along the sum. Where an operand lies in shared memory with its columns as rows, these are two loads
 of 16 bytes, and those of the next step are loaded while this one is computed. The other operand may
 lie as it does in HBM: then a load has four steps of one number. Q Kᵀ takes Qᵀ, which a thread block
-turns once, and K; the backward pass Kᵀ and Vᵀ, which `turn` writes to HBM, once, and Q and dout.
+turns once, and K or, where `register_tiling.turns_keys` says so, Kᵀ; the backward pass takes Kᵀ and
+Vᵀ, and Q and dout as they lie. What is turned `turn` writes to HBM, once.
 
 A tile need not be whole in shared memory, for it is summed over step by step: it comes in chunks of
 a few steps, one after the other in a ring of stages, and the operands of several products share the
@@ -27,7 +28,7 @@ from fa_numba.tensor_core.cp_async import cp_async_16
 from fa_numba.tensor_core.ptx import global_address, shared_address, statement
 from fa_numba.tensor_core.vectors import load_global_x4, load_shared_x4, store_global_x4
 
-TURNED_ROWS, TURNED_COLUMNS, TURNING_WARPS = 128, 32, 8  # of a thread block of turn_kernel
+TURNED_ROWS, TURNED_COLUMNS, TURNING_WARPS = 128, 32, 8  # of a thread block of make_turn
 TURNED_TILE = TURNED_COLUMNS, TURNED_ROWS + 4  # longer rows than need be: no bank conflicts
 TURNED_PIECES = TURNED_COLUMNS // 8, 4  # of 16 bytes, that a thread loads
 
