@@ -98,8 +98,8 @@ def make_flash_attn_simt_chunks(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
         grid      (num_heads, num_m_tiles, batch); threads (TX · TY,): thread (ty, tx) owns of the
                   rows of S and out four neighbours from 4 ty on, the next four 4 TY further on, of
                   the columns of out the same from 4 tx on, and columns tx, tx + TX, ... of S
-        shared    q_tile (WIDTH, BLOCK_M), p_tile (BLOCK_N, BLOCK_M); ring (STAGES, CHUNK, BLOCK_N
-                  or WIDTH), of Kᵀ and of V
+        shared    q_tile (WIDTH, BLOCK_M), p_tile (BLOCK_N, BLOCK_M); ring (STAGES,), of CHUNK
+                  columns of K or ROW_CHUNK rows of V
         private   s (ROWS, COLS), acc, pv (ROWS, OUT_COLS), m_i, l_i, alpha (ROWS,), twice a step's
                   numbers of both operands
         HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
