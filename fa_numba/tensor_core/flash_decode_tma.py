@@ -22,8 +22,8 @@ The copies leave the keys as ldmatrix wants them, swizzled, so that products are
 product left it.
 
 On an H200 it reads float16 caches of 32 heads of 128 at 4.1 to 4.4 TB/s, as a copy does, and with
-four queries to a K/V head at 3.3 to 4.0: 97 to 100 % of cuDNN beside it, where flash_decode_mma has
-90 to 97; pages of 16, shuffled, at 96 to 101 % of that (benchmarks/NOTES.md).
+four queries to a K/V head at 3.3 to 4.0: 97 to 100 % of cuDNN beside it; pages of 16, shuffled, at
+96 to 101 % of that (benchmarks/NOTES.md).
 
 Source: as for flash_decode; PTX ISA, "Asynchronous copy: tensor data".
 """
@@ -47,11 +47,9 @@ from fa_numba.tensor_core.decoding import (
     check_on_tensor_cores,
     make_keys_of_split,
     make_merge,
-    make_next_turn,
     make_products,
     make_turn_softmax,
     place_of,
-    warp_of,
 )
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
@@ -117,7 +115,6 @@ def make_flash_decode_tma(
     FRAGMENTS = (STEPS, 4)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
-    next_turn = make_next_turn(ROWS, WARPS, CAUSAL, WINDOW)
     load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     leave_rows, leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
@@ -140,9 +137,8 @@ def make_flash_decode_tma(
                 pages[i] = block_table[uint64(b), uint64(page)]
 
     @cuda.jit(device=True, forceinline=True)
-    def load_turn(slot, full, k_map, v_map, pages, ahead, lane):
+    def load_turn(slot, full, k_map, v_map, pages, b, kv_head, n, n_end, lane):
         """Ask for the keys from n on: a lane for each box of K, and of V."""
-        b, kv_head, n, n_end = ahead[1], ahead[2], ahead[3], ahead[4]
         if lane == 0:
             mbarrier_arrive_expect_tx(full, TURN_BYTES)
         cuda.syncwarp()  # announced: the bytes may come
@@ -158,13 +154,32 @@ def make_flash_decode_tma(
                 tma_load_4d(tile + K_BYTES, v_map, col, row, kv_head, page, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_next(ahead, pages, slot, full, sources, lane, warp, seq_lens, sizes):
-        """Ask for this warp's next turn, if there is one, and then for the pages of that after."""
+    def load_next(ahead, pages, slot, full, sources, tid, seq_lens, sizes):
+        """Ask for this warp's next turn, which may be of another part of the keys.
+
+        `ahead` says where that is: chunk, b, kv_head, n, n_end; and `pages` has its pages, asked
+        for a turn before.
+        """
         k_map, v_map, block_table = sources
-        if ahead[0] < sizes[5]:
-            load_turn(slot, full, k_map, v_map, pages, ahead, lane)
-        if next_turn(ahead, warp, seq_lens, sizes) and PAGED:
-            look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
+        seqlen_q, group_size, _, _, num_splits, num_chunks = sizes
+        lane, warp = tid & 31, tid >> 5
+        while ahead[3] >= ahead[4] and ahead[0] < num_chunks:
+            ahead[0] += int32(cuda.gridDim.x)
+            if ahead[0] < num_chunks:
+                b, split, kv_head, m_tile = place_of(ahead[0], sizes)
+                n_first, n_end = keys_of_split(
+                    split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size
+                )
+                ahead[1], ahead[2] = b, kv_head
+                ahead[3], ahead[4] = n_first + KEYS * warp, n_end
+                if PAGED and ahead[3] < ahead[4]:
+                    look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
+        b, kv_head, n, n_end = ahead[1], ahead[2], ahead[3], ahead[4]
+        if ahead[0] < num_chunks:
+            load_turn(slot, full, k_map, v_map, pages, b, kv_head, n, n_end, lane)
+        ahead[3] += BLOCK_N
+        if PAGED and ahead[3] < n_end:
+            look_up(pages, block_table, b, ahead[3], n_end, lane)
 
     @cuda.jit(launch_bounds=(32 * WARPS, 1), fastmath={"contract"})
     def flash_decode_tma_kernel(
@@ -209,7 +224,7 @@ def make_flash_decode_tma(
         pages = cuda.local.array(BOX_STEPS, int32)
 
         tid = cuda.threadIdx.x
-        lane, warp = tid & 31, warp_of(tid)
+        lane, warp = tid & 31, tid >> 5
         ring = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         full = ring + WARPS * STAGES * TURN_BYTES + warp * STAGES * mbarrier.BYTES
         ring += warp * STAGES * TURN_BYTES
@@ -230,13 +245,11 @@ def make_flash_decode_tma(
         lane_row = ((lane & 7) + 8 * (lane >> 4)) * ROW_BYTES
         swizzled = ((lane >> 3 & 1) ^ (lane & 7)) << 4
 
-        sources = (k_map, v_map, block_table)
         ahead[0], ahead[3], ahead[4] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x), 0, 0
-        if next_turn(ahead, warp, seq_lens, sizes) and PAGED:
-            look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
+        sources = (k_map, v_map, block_table)
         for i in range(STAGES):
             slot, barrier = ring + i * TURN_BYTES, full + i * mbarrier.BYTES
-            load_next(ahead, pages, slot, barrier, sources, lane, warp, seq_lens, sizes)
+            load_next(ahead, pages, slot, barrier, sources, tid, seq_lens, sizes)
 
         stage, parity = 0, 0
         for chunk in range(cuda.blockIdx.x, num_chunks, cuda.gridDim.x):
@@ -278,7 +291,7 @@ def make_flash_decode_tma(
                 if tail:
                     fence_async_proxy()
                 cuda.syncwarp()  # the warp has read this turn: safe to overwrite
-                load_next(ahead, pages, slot, barrier, sources, lane, warp, seq_lens, sizes)
+                load_next(ahead, pages, slot, barrier, sources, tid, seq_lens, sizes)
                 stage += 1
                 if stage == STAGES:
                     stage, parity = 0, parity ^ 1
