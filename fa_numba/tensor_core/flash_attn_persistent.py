@@ -17,8 +17,9 @@ and ends with stores that the next one waits for. With few keys that is much of 
 
 Masks are compile-time constants: without one the machine code has nothing of it. Tiles of keys that
 no row sees are not loaded, a warpgroup passes over those that none of its own rows sees, and what a
-row may not see is masked in those tiles alone where there is something to mask. The softmax is that
-of `lazy_softmax`: a row's maximum seldom rises, and softcap goes into the exponents.
+row may not see is masked in those tiles alone where there is something to mask. Without a mask that
+is the last one: up to 128 columns it comes first, and the loop over the others masks nothing. The
+softmax is that of `lazy_softmax`: a row's maximum seldom rises; softcap goes into the exponents.
 
 ALiBi is added by the tensor cores (`alibi`), but in tiles with keys to both sides of a row, and
 after a softcap (`fragments`). Where the slope is steep most keys hardly count. So the tile in which
@@ -127,7 +128,9 @@ def make_flash_attn_persistent(
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1
     LEFT = WINDOW[0] >= 0
-    NEAREST_FIRST = ALIBI and not LEFT  # in a window no key is far
+    # Without a mask only the last tile has something to mask: it comes first, the loop masks none.
+    LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
+    REORDERED = LAST_FIRST or (ALIBI and not LEFT)  # in a window no key is far
     load_tile = make_load_tile(NUM_BLOCKS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
@@ -144,8 +147,10 @@ def make_flash_attn_persistent(
         return min(int32(first_key(position) // BLOCK_N), int32(end - 1)), end
 
     @cuda.jit(device=True, forceinline=True)
-    def nearest(m_start, end, seqlen_q, seqlen_k):
-        """Of so many tiles of keys the one in which the first of these rows stands."""
+    def first_of(m_start, end, seqlen_q, seqlen_k):
+        """Which of so many tiles of keys is first: that in which these rows begin, or the last."""
+        if LAST_FIRST:
+            return int32(end - 1)
         return max(min(int32((m_start + seqlen_k - seqlen_q) // BLOCK_N), int32(end - 1)), int32(0))
 
     @cuda.jit(device=True, forceinline=True)
@@ -350,11 +355,11 @@ def make_flash_attn_persistent(
                             queries = int32(queries + 1)
                         else:
                             turn, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-                            near = nearest(m_start, end, seqlen_q, seqlen_k)
+                            begin = first_of(m_start, end, seqlen_q, seqlen_k)
                             while turn < end:
                                 tile = turn
-                                if NEAREST_FIRST and turn <= near:
-                                    tile = near if turn == 0 else int32(turn - 1)
+                                if REORDERED and turn <= begin:
+                                    tile = begin if turn == 0 else int32(turn - 1)
                                 full = kv_full + stage * BARRIER
                                 rows = kv_tile + stage * KV_BYTES
                                 wait(full + EMPTY, was_empty)
@@ -409,7 +414,7 @@ def make_flash_attn_persistent(
                 n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
                 n_start = int32(n_tile * BLOCK_N)
                 n_end = int32(n_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
-                near_start = int32(nearest(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
+                first_start = int32(first_of(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
                 # Tiles that begin from here to there are seen whole, by all of the rows.
                 first_whole = int32(first_key(wg_position + ROWS - 1))
                 last_whole = int32(end_key(wg_position, seqlen_k) - BLOCK_N)
@@ -417,7 +422,7 @@ def make_flash_attn_persistent(
                     first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                     stage, parity = pass_over(n_tile - first, stage, parity, k_full, v_full, lane)
 
-                n = near_start if NEAREST_FIRST else n_start
+                n = first_start if REORDERED else n_start
                 k = descriptor(ROW_MAJOR, uint32(k_tile + stage * KV_BYTES))
                 wait(k_full + stage * BARRIER, parity)
                 if TILTED and ONE_SIDED:
@@ -441,10 +446,10 @@ def make_flash_attn_persistent(
                 n_start = int32(n_start + BLOCK_N)
                 while n_start < n_end:
                     n = n_start
-                    if NEAREST_FIRST and n_start <= near_start:  # one later, for the first
+                    if REORDERED and n_start <= first_start:  # one later, for the first
                         n = int32(n_start - BLOCK_N)
                     tile = stage, parity, q, n, position, seqlen_k
-                    edge = n < first_whole or n > last_whole
+                    edge = not LAST_FIRST and (n < first_whole or n > last_whole)
                     if TILTED and not ONE_SIDED:  # keys to both sides of some row
                         after_first = n + BLOCK_N - 1 > wg_position
                         edge = edge or (after_first and n < wg_position + ROWS - 1)
