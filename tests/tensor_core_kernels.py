@@ -292,12 +292,12 @@ def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
 @functools.cache
 def make_bias(BLOCK_N):
     LENGTH, RAMP_BYTES = BLOCK_N // 2, alibi.ramp_bytes(BLOCK_N)
-    RAMP_LENGTH = RAMP_BYTES // 8
+    ROOM = BLOCK_N * 16 * 2 // 8  # more than the ramp: memcheck takes B's rows for 32 bytes each
 
     @cuda.jit(launch_bounds=(128, 1))
     def bias_kernel(slope, d):
         """d: registers of 128 threads, then with slope · column added, and with it subtracted."""
-        ramp = shared_address(cuda.shared.array(RAMP_LENGTH, uint64))
+        ramp = shared_address(cuda.shared.array(ROOM, uint64))
         a, offset = cuda.local.array(4, uint32), cuda.local.array(2, float32)
         s = cuda.local.array(LENGTH, float32)
         i = cuda.threadIdx.x

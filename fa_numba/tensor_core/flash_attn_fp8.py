@@ -28,8 +28,8 @@ while the others multiply and round.
 A row's maximum may lag behind, as in `lazy_softmax`, but by LAZY powers of 2 alone: what P is held
 larger by, its small values lack in bits.
 
-On an H200, head_dim 128, n = 4096: 1041 (917) TFLOP/s where flash_attn_persistent had 709 (662), at
-n = 512 764 (473) and 546 (346); causal in brackets. Rounding Q, K and V takes 0.09 ms for 16384
+On an H200, head_dim 128, n = 4096: 1032 (913) TFLOP/s where flash_attn_persistent had 706 (650), at
+n = 512 764 (477) and 543 (352); causal in brackets. Rounding Q, K and V takes 0.09 ms for 16384
 tokens of 16 heads, 88 % of a copy's bandwidth (benchmarks/NOTES.md): with it sequences from 2048,
 causal from 4096 on are quicker than in float16. benchmarks/results/fp8.json.
 
@@ -397,7 +397,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
                   two rows
         HBM       Q, out, lse once; K and V once per tile of queries
         paper     FlashAttention-3, Algorithm 2 and section 3.3
-        budget    168 registers at the start, REGISTERS after; one thread block per SM
+        budget    128 registers at the start, REGISTERS after; one thread block per SM
         """
         work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
         factors = cuda.shared.array((SLOTS, 4), float32)  # of each consumer's Q; of the last V

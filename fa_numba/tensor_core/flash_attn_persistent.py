@@ -26,9 +26,9 @@ after a softcap (`fragments`). Where the slope is steep most keys hardly count. 
 the queries stand comes before the others: it has the maxima, which then seldom rise; and a warp
 that finds all of a tile far below them takes its P for 0 and has no exponentials to do.
 
-On an H200 at n = 4096 head_dim 128 takes 698 (652) TFLOP/s and 64 takes 542 (483); cuDNN 653 (553)
-and 484 (436) beside it. At n = 512 head_dim 128 has 543 (361) to cuDNN's 528 (339), 64 has 415
-(270) to 394 (264); float16, causal in brackets; benchmarks/NOTES.md.
+On an H200 at n = 4096 head_dim 128 takes 705 (648) TFLOP/s and 64 takes 540 (473); cuDNN 652 (554)
+and 486 (436) beside it. At n = 512 head_dim 128 has 541 (352) to cuDNN's 515 (332), 64 has 414
+(268) to 391 (260); float16, causal in brackets; benchmarks/results/tensor_core.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 """
@@ -294,7 +294,8 @@ def make_flash_attn_persistent(
         HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
                   of them sees
         paper     FlashAttention-3, Algorithm 2
-        budget    168 registers at the start, REGISTERS after; one thread block per SM
+        budget    168 registers at the start with 2 consumers, 128 with 3; then REGISTERS. One
+                  thread block per SM
         """
         work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00

@@ -223,7 +223,8 @@ def make_flash_attn_persistent_varlen(
         HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, but for the
                   tiles that none of them sees; cu_seqlens
         paper     FlashAttention-3, Algorithm 2
-        budget    168 registers at the start, REGISTERS after; one thread block per SM
+        budget    168 registers at the start with 2 consumers, 128 with 3; then REGISTERS. One
+                  thread block per SM
         """
         # first row in the sequence, head; the sequence's first query, how many queries and keys it
         # has; 1, or 0: no more

@@ -16,8 +16,8 @@ is done), `wgmma` (the products, and which register holds what) and `fragments` 
 same mathematics as in flash_attn_v2). What one thread did for one row there, a warpgroup does for
 64: a row's scores lie with the four lanes of a quad, and each lane has parts of two rows.
 
-On an H200 at n = 4096 it took head_dim 128 from about 410 (340) to 590 (500) TFLOP/s, and 64 from
-360 (320) to 440 (380); float16, causal in brackets; benchmarks/results/tensor_core.json.
+On an H200 at n = 4096 it took head_dim 128 from about 410 (340) to 580 (500) TFLOP/s, and 64 from
+350 (330) to 440 (380); float16, causal in brackets; benchmarks/results/tensor_core.json.
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Shah et al. 2024,
 FlashAttention-3, arXiv:2407.08608, section 3.

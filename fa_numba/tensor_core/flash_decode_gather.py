@@ -18,8 +18,8 @@ by one instruction. So
 - what is past the end of the keys is read from the last of them, and masked.
 
 On an H200 it reads float16 caches of 32 heads of 128 in shuffled pages of 1 at 4.0 to 4.2 TB/s, 94
-to 97 % of flash_decode_tma without pages; with four queries to a K/V head at 3.2 to 3.8, 91 to
-95 %; without pages as fast as that (benchmarks/NOTES.md).
+to 97 % of the quickest kernel without pages; with four queries to a K/V head at 3.2 to 3.8, 92 to
+96 % (benchmarks/results/decode_fast.json).
 """
 
 import functools

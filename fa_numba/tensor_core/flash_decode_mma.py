@@ -20,8 +20,8 @@ columns of out in another order, known to the lane that holds them.
 A row of S belongs to a quad of lanes as in `flash_attn_mma`, and P lies as the next product wants
 it. The rows are the queries of the heads of a group: 8 to a tile, of the 16 that mma has room for.
 
-On an H200 it reads float16 caches of 32 heads of 128 at 4.1 to 4.3 TB/s, in shuffled pages of 1 at
-4.0, 91 to 97 % of flash_decode_tma without pages (benchmarks/NOTES.md).
+On an H200 it reads float16 caches of 32 heads of 128 at 4.1 to 4.4 TB/s, in shuffled pages of 1 at
+4.0 to 4.2, 95 to 97 % of the quickest kernel without pages (benchmarks/results/decode_fast.json).
 
 Source: as for flash_decode.
 """
