@@ -35,7 +35,6 @@ v_step(descriptor, n)                        of the rows n .. n + 15 of a tile o
 All arguments and results are ints. One to four lines each.
 """
 
-
 ROW_BYTES = 128
 
 
