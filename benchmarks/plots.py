@@ -116,7 +116,7 @@ def against_seqlen(question, title):
         if ceiling:
             ax.axhline(ceiling, color=INK, lw=1)
             ax.annotate(f"a product of 8192 × 8192 matrices: {ceiling:.0f}",
-                        (seqlens[0], ceiling), (5, -4), textcoords="offset points", va="top",
+                        (seqlens[0], ceiling), (5, 3), textcoords="offset points", va="bottom",
                         size=8.5, color=INK)  # fmt: skip
     for ax in panels[-1]:
         ax.set_xlabel("n, tokens of a sequence", size=9, color=INK)
