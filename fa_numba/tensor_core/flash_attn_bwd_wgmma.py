@@ -120,7 +120,7 @@ def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
     K_HALF, DS_HALF = (KV_BLOCK, 0) if COLS == 128 else (0, KV_BLOCK)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
-    Q_BY_COLUMNS = descriptor_bits(Q_BLOCK)  # rows are the sum's
+    Q_BY_COLUMNS = descriptor_bits(Q_BLOCK)  # a row for each term of the sum
     KV_BY_COLUMNS = descriptor_bits(KV_BLOCK)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)

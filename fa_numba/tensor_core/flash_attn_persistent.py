@@ -76,8 +76,8 @@ from fa_numba.tensor_core.wgmma import (
 
 STAGES = 2  # of K, and of V, where nothing else is said
 SLOTS = 2  # of Q: the next queries are there before these are done
-# For 2 and 3 consumers: registers of a producer's and of a consumer's thread. 128 threads of each
-# warpgroup share 65536.
+# For 2 and 3 consumers: registers of a producer's and of a consumer's thread. An SM has 65536, and
+# each warpgroup 128 threads: 128 · (40 + 2 · 232), 128 · (32 + 3 · 160).
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 MAX_HEAD_DIM = 256
 
@@ -110,7 +110,7 @@ def make_flash_attn_persistent(
     SLOT_BYTES = CONSUMERS * Q_BYTES
     KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
-    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: its rows are the sum's
+    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: a row for each term of the sum
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     BARRIER = mbarrier.BYTES

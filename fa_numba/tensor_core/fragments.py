@@ -106,8 +106,8 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
 
     @fragment_function()
     def pack_p(s, p):
-        for k in range(P16):  # the scores of columns 8 j are the left half of A, those of 8 (j+1)
-            for j in range(2):  # the right half
+        for k in range(P16):
+            for j in range(2):  # the left eight of 16 columns are the left half of A
                 for h in range(2):
                     p[k, 2 * j + h] = pack(s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1])
 

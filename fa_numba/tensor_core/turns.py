@@ -168,7 +168,7 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
     KV_BYTES = ceil_div(HEAD_DIM, 64) * BLOCK_N * wgmma.ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # K: its rows lie along the sum
-    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: its rows are the sum's
+    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: a row for each term of the sum
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER
