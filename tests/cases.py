@@ -190,8 +190,13 @@ def check_forward(attention, q, k, v, **options):
     q, k, v = (to_host(x) for x in (q, k, v))
     out_ref, lse_ref = reference.attention(q, k, v, **options)
     out_plain, lse_plain = reference.attention(q, k, v, **options, dtype=q.dtype.type)
-    assert_close(out, out_ref, out_plain, name="out")
+    assert_close(out, out_ref, out_plain, floor=floor_of(options), name="out")
     assert_close(lse, lse_ref, lse_plain, name="lse")
+
+
+def floor_of(options):
+    """The `floor` of `assert_close`: dropout multiplies what it keeps, and its error."""
+    return 1e-6 / (1 - options.get("dropout_p", 0))
 
 
 ROW_SHAPES = [(1, 1), (3, 7), (2, 127), (2, 128), (2, 129), (5, 300), (0, 4), (4, 0)]
@@ -212,9 +217,8 @@ def check_backward(forward, backward, dout, q, k, v, **options):
     dout, q, k, v = (to_host(x) for x in (dout, q, k, v))
     want = reference.attention_bwd(dout, q, k, v, **options)
     plain = reference.attention_bwd(dout, q, k, v, **options, dtype=q.dtype.type)
-    floor = 1e-6 / (1 - options.get("dropout_p", 0))  # dropout multiplies what it keeps
     for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
-        assert_close(*x, factor=3, floor=floor, name=name)
+        assert_close(*x, factor=3, floor=floor_of(options), name=name)
 
 
 def check_by_differences(dout, q, k, v, **options):
