@@ -74,4 +74,4 @@ def v_step(descriptor, n):
     raise NotImplementedError("ex11d: v_step")
 
 
-# Stub dbcb7b9f of solutions/ex11d_descriptor_bits.py: `fa-numba reset ex11d` brings it back.
+# Stub cb59d9f3 of solutions/ex11d_descriptor_bits.py: `fa-numba reset ex11d` brings it back.

@@ -35,6 +35,8 @@ v_step(descriptor, n)                        of the rows n .. n + 15 of a tile o
 All arguments and results are ints. One to four lines each.
 """
 
+ROW_BYTES = 128
+
 ### HINT 1: How many bytes are 8 rows? How many are one block of a tile of BLOCK_N rows? Shift what
 ### you found right by 4, then left to where its field begins.
 ### HINT 2: (address >> 4) | (leading_bytes >> 4) << 16 | ... The steps: a block of 64 columns is
@@ -46,8 +48,6 @@ All arguments and results are ints. One to four lines each.
 ### an address in the inner loop, and no element of K or V passes through a register. A wrong
 ### descriptor raises nothing: the instruction reads something else. Hence the test on a GPU,
 ### instruction by instruction, before any kernel (tests/test_tensor_core_gpu.py).
-
-ROW_BYTES = 128
 
 
 def descriptor(address, leading_bytes, stride_bytes, swizzle_bytes):

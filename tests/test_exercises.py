@@ -1,7 +1,7 @@
 """The two-sided gate: every stub is red for the intended reason, every solution is green.
 
 Stubs are generated afresh for these tests, so a learner's own work in exercises/ changes nothing
-here; where CI is set, the committed stubs must be the generated ones to the letter.
+here. What is committed must be the generated stub to the letter; work not yet committed is skipped.
 """
 
 import json
@@ -63,11 +63,18 @@ def test_three_hints_and_a_debrief(exercise):
 @EACH
 def test_stub_is_what_the_solution_generates(exercise):
     state = stubs.state(exercise)
-    if state == "changed" and not os.environ.get("CI"):
+    if state == "changed" and is_being_worked_on(exercise.stub):
         pytest.skip("somebody is working on it: not drift")
     assert state == "pristine", (
-        f"{exercise.stub.name} is {state}: python -m fa_numba.workbook.stubs --write"
+        f"{exercise.stub.name} is {state}: python -m fa_numba.workbook.stubs --write, with --force"
+        " if it was edited by hand"
     )
+
+
+def is_being_worked_on(path):
+    """Whether the file differs from what is committed; outside a checkout, too."""
+    git = ["git", "-C", str(REPOSITORY), "diff", "--quiet", "HEAD", "--", str(path)]
+    return bool(subprocess.run(git, capture_output=True).returncode)
 
 
 @EACH
