@@ -11,13 +11,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from tensor_core_bwd_kernels import KERNELS
 
-from fa_numba.analysis.machine_code import (
-    _ptxas,
-    assemble,
-    compile_kernel,
-    compile_ptx,
-    disassembler_available,
-)
+from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.tensor_core.backward import make_convert_dq, make_prepare_rows
 from fa_numba.tensor_core.flash_attn_bwd_mma import (
     flash_attn_bwd_mma,
@@ -69,12 +63,10 @@ def test_kernels_stay_in_registers(head_dim, dtype, causal):
         (make_convert_dq(head_dim, dtype), (dq_sum, x, types.float32)),
         (make_dq_wgmma(head_dim, causal, dtype), (*maps, rows, rows, x, *sizes)),
     ):
-        ptx = compile_ptx(kernel, args, cc=HOPPER)
-        code = assemble(kernel, ptx, HOPPER)
+        code = compile_kernel(kernel, args, cc=HOPPER)
         assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
         assert code.registers <= stated_registers(kernel)
-        report, _ = _ptxas(ptx, HOPPER)
-        assert "C75" not in report  # products serialised, setmaxnreg ignored
+        assert "C75" not in code.report  # products serialised, setmaxnreg ignored
 
 
 @needs_compiler
@@ -128,8 +120,7 @@ def test_persistent_kernels_stay_in_registers(head_dim, parts, mask, spilled_by_
     slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
     args = (*6 * (types.uint64,), rows, rows, dq_sum, x, *3 * (types.int32,), *2 * (types.float32,))
     kernel = make_flash_attn_bwd_persistent(head_dim, parts, causal, "float16", *rest)
-    ptx = compile_ptx(kernel, (*args, slopes, counters), cc=HOPPER)
-    code = assemble(kernel, ptx, HOPPER)
+    code = compile_kernel(kernel, (*args, slopes, counters), cc=HOPPER)
     opcodes = [i.opcode.split(".")[0] for i in code.instructions]
     first = opcodes.index("HGMMA")
     last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
@@ -139,8 +130,7 @@ def test_persistent_kernels_stay_in_registers(head_dim, parts, mask, spilled_by_
     assert code.spill_bytes <= (0 if parts == "added" and not spilled_by_products else 320)
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
-    report, _ = _ptxas(ptx, HOPPER)
-    assert "C75" not in report  # products serialised, setmaxnreg ignored
+    assert "C75" not in code.report  # products serialised, setmaxnreg ignored
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from test_tensor_core import exponentials_beside_p_v, moves_before_products
 
-from fa_numba.analysis.machine_code import _ptxas, assemble, compile_ptx, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.tensor_core import flash_attn_persistent_varlen as varlen
 
 needs_compiler = pytest.mark.skipif(
@@ -45,12 +45,11 @@ def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap
         head_dim, tiling, causal, "float16", window, softcap, alibi
     )
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
-    ptx = compile_ptx(kernel, (*PACKED, slopes), cc=CC)
-    code = assemble(kernel, ptx, CC)
+    code = compile_kernel(kernel, (*PACKED, slopes), cc=CC)
     stated = int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
     assert code.registers <= stated
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert "C75" not in _ptxas(ptx, CC)[0]  # ptxas serialises products, or ignores setmaxnreg
+    assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
     assert varlen.shared_bytes(head_dim, *tiling[:4], alibi) + code.shared_bytes <= 227 * 1024
     if not (softcap or alibi):
         assert moves_before_products(code) == 0  # a warp has an address once, not each thread

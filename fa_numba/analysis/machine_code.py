@@ -60,6 +60,9 @@ class MachineCode:
         The kernel's source file.
     cubin : bytes
         The machine code as a GPU loads it.
+    report : str
+        What ptxas said; "C75" is in it where wgmma cannot run beside other work, or registers not
+        be handed over.
     """
 
     name: str
@@ -74,6 +77,7 @@ class MachineCode:
     first_line: int
     source: tuple[str, ...] = field(repr=False)
     cubin: bytes = field(repr=False)
+    report: str = field(repr=False)
 
     @functools.cached_property
     def instructions(self):
@@ -483,6 +487,7 @@ def assemble(kernel, ptx, cc):
         first_line=first_line,
         source=tuple(line.rstrip() for line in source),
         cubin=cubin,
+        report=report,
     )
 
 
