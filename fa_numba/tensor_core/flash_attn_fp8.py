@@ -68,9 +68,11 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
     mbarrier_init,
+    phase,
 )
 from fa_numba.tensor_core.ptx import global_address, shared_address
 from fa_numba.tensor_core.quantize_fp8 import SUM_ROWS, width_of
+from fa_numba.tensor_core.shares import divided, m_tile_of
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import tma_store_wait_read
 from fa_numba.tensor_core.vectors import bulk_load
@@ -220,23 +222,6 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
         """Tiles of keys that some row up to this one sees; one if there is none, all masked."""
         n_end = end_key(last_row + seqlen_k - seqlen_q, seqlen_k)
         return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
-
-    @cuda.jit(device=True, forceinline=True)
-    def m_tile_of(step, share, num_shares, num_m_tiles):
-        """The step-th tile of queries of a share of a head, as `share_of` has it; or below 0."""
-        place = num_shares - 1 - share if step & 1 else share
-        return int32(num_m_tiles - 1 - step * num_shares - place)
-
-    @cuda.jit(device=True, forceinline=True)
-    def divided(a, b):
-        """Quotient and rest of numbers from 0 on: in 32 bits, which is far quicker than in 64."""
-        quotient = uint32(uint32(a) // uint32(b))
-        return int32(quotient), int32(uint32(a) - quotient * uint32(b))
-
-    @cuda.jit(device=True, forceinline=True)
-    def phase(count, length):
-        """Parity of the phase in which a ring's stage is filled the count-th time."""
-        return (count // length) & 1
 
     @cuda.jit(device=True, forceinline=True)
     def first_tile(scales, b, head):

@@ -15,6 +15,8 @@ and ends with stores that the next one waits for. With few keys that is much of 
 - under a causal mask long and short tiles of queries are dealt out so that every thread block has
   about the same work without asking for it (`analysis.persistent_tiling`).
 
+What a warpgroup does with a tile of keys is in `turns`, which the kernel for packed batches shares.
+
 Masks are compile-time constants: without one the machine code has nothing of it. Tiles of keys that
 no row sees are not loaded, a warpgroup passes over those that none of its own rows sees, and what a
 row may not see is masked in those tiles alone where there is something to mask. Without a mask that
@@ -41,9 +43,8 @@ from numba import cuda, float32, int32, uint8, uint32
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.persistent_tiling import ROWS, choose_num_shares, persistent_tiling
-from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
-from fa_numba.tensor_core.alibi import RAMP_BITS, ramp_bytes, slope_pieces, tilt, write_ramp
+from fa_numba.tensor_core.alibi import RAMP_BITS, ramp_bytes, slope_pieces, write_ramp
 from fa_numba.tensor_core.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
@@ -51,28 +52,21 @@ from fa_numba.tensor_core.fragments import (
     LOG2_E,
     make_bend_tile,
     make_fragment_functions,
-    make_mask_tile,
     make_store_tile,
 )
-from fa_numba.tensor_core.lazy_softmax import make_lazy_softmax_parts
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
     mbarrier_init,
+    phase,
 )
-from fa_numba.tensor_core.ptx import opaque, shared_address
+from fa_numba.tensor_core.ptx import shared_address
+from fa_numba.tensor_core.shares import divided, m_tile_of
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
-from fa_numba.tensor_core.wgmma import (
-    descriptor,
-    descriptor_bits,
-    wgmma_bf16_registers,
-    wgmma_commit,
-    wgmma_fence,
-    wgmma_wait,
-    wgmma_wait_with,
-)
+from fa_numba.tensor_core.turns import make_ring, make_tiles_of, make_turns
+from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
 
 STAGES = 2  # of K, and of V, where nothing else is said
 SLOTS = 2  # of Q: the next queries are there before these are done
@@ -101,7 +95,7 @@ def make_flash_attn_persistent(
     is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
     not looked at, and may be any scalar.
     """
-    CONSUMERS, BLOCK_N, STAGES, SLOTS, OVERLAP = TILING
+    CONSUMERS, BLOCK_N, STAGES, SLOTS, _ = TILING
     BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
@@ -109,22 +103,20 @@ def make_flash_attn_persistent(
     Q_BYTES = NUM_BLOCKS * ROWS * wgmma.ROW_BYTES  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
     KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
-    ROW_MAJOR = descriptor_bits()  # Q and K: their rows lie along the sum
-    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: a row for each term of the sum
-    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
+    ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     BARRIER = mbarrier.BYTES
-    EMPTY = STAGES * BARRIER  # from the barrier "full" of a stage of K or V to its "empty"
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
-    multiply, multiply_registers = forward.wgmma_of(DTYPE)
-    clear, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
-    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI, FADES=ALIBI)
-    mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
-    unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
-    TILTED = ALIBI and SOFTCAP == 0  # ALiBi by tensor cores, but where softcap comes before it
-    ONE_SIDED = CAUSAL or WINDOW[1] == 0  # no key behind a row's own position is seen
+    clear, *_ = make_fragment_functions(BLOCK_N, COLS, pack)
+    unit_of, _ = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
+    after, fetch, pass_over = make_ring(HEAD_DIM, TILING)
+    first_turn, inner_turn, edge_turn, whole_tiles, add_last, finish_product = make_turns(
+        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI
+    )
+    TILTED = ALIBI and SOFTCAP == 0  # as in `turns`, as is
+    ONE_SIDED = CAUSAL or WINDOW[1] == 0
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1
     LEFT = WINDOW[0] >= 0
@@ -136,58 +128,11 @@ def make_flash_attn_persistent(
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def tiles_of(m, num_rows, seqlen_q, seqlen_k):
-        """The tiles of keys that some of these rows sees, range(first, end).
-
-        Where there is none, one tile is left to be masked as a whole.
-        """
-        position = int32(m + seqlen_k - seqlen_q)
-        n_end = max(end_key(position + num_rows - 1, seqlen_k), 1)
-        end = int32((n_end + BLOCK_N - 1) // BLOCK_N)
-        return min(int32(first_key(position) // BLOCK_N), int32(end - 1)), end
-
-    @cuda.jit(device=True, forceinline=True)
     def first_of(m_start, end, seqlen_q, seqlen_k):
         """Which of so many tiles of keys is first: that in which these rows begin, or the last."""
         if LAST_FIRST:
             return int32(end - 1)
         return max(min(int32((m_start + seqlen_k - seqlen_q) // BLOCK_N), int32(end - 1)), int32(0))
-
-    @cuda.jit(device=True, forceinline=True)
-    def after(stage, parity):
-        """The next stage of a ring, and the parity of its phase."""
-        if stage == STAGES - 1:
-            return int32(0), int32(parity ^ 1)
-        return int32(stage + 1), parity
-
-    @cuda.jit(device=True, forceinline=True)
-    def pass_over(count, stage, parity, k_full, v_full, lane):
-        """Give back so many tiles of K and V as they come; the place of the tile after them."""
-        while count > 0:
-            for full in (k_full, v_full):
-                wait(full + stage * BARRIER, parity)
-                if lane == 0:
-                    mbarrier_arrive(full + EMPTY + stage * BARRIER)
-            stage, parity = after(stage, parity)
-            count = int32(count - 1)
-        return stage, parity
-
-    @cuda.jit(device=True, forceinline=True)
-    def m_tile_of(step, share, num_shares, num_m_tiles):
-        """The step-th tile of queries of a share of a head, as `share_of` has it; or below 0."""
-        place = num_shares - 1 - share if step & 1 else share
-        return int32(num_m_tiles - 1 - step * num_shares - place)
-
-    @cuda.jit(device=True, forceinline=True)
-    def divided(a, b):
-        """Quotient and rest of numbers from 0 on: in 32 bits, which is far quicker than in 64."""
-        quotient = uint32(uint32(a) // uint32(b))
-        return int32(quotient), int32(uint32(a) - quotient * uint32(b))
-
-    @cuda.jit(device=True, forceinline=True)
-    def phase(count, length):
-        """Parity of the phase in which a ring's stage is filled the count-th time."""
-        return (count // length) & 1
 
     @cuda.jit(device=True, forceinline=True)
     def load_queries(queries, m_start, head, b, work, q_map, q_tile, q_full, q_empty):
@@ -203,79 +148,6 @@ def make_flash_attn_persistent(
         for w in range(CONSUMERS):
             q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
             load_tile(q_rows, ROWS, q_map, m_start + ROWS * w, head, b, full)
-
-    @cuda.jit(device=True, forceinline=True)
-    def finish_product(acc, p, v_empty, lane):
-        """Wait until P V is added to acc, and V may be overwritten."""
-        wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
-        if lane == 0:
-            mbarrier_arrive(v_empty)
-
-    def make_turn(EDGE):
-        """The step from a tile of keys to the next, where there may be something to mask, or not.
-
-        Two functions and not a branch in one: around a branch ptxas can move little.
-        """
-        TILT = TILTED and (ONE_SIDED or not EDGE)
-
-        @cuda.jit(device=True, forceinline=True, fastmath=True)
-        def turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
-            """S, and the softmax, of the tile from key n_start on; P V of the one before, at stage.
-
-            Returns where in the rings the tile is, as `after` does.
-            """
-            s, p, acc, m_i, l_i, alpha, offset = registers
-            k_tile, k_full, v_tile, v_full = rings
-            slope, scale, pieces, ramp, wg_position = bend
-            if EDGE and (LEFT or ALIBI):  # all turns would keep what follows from it
-                position = int32(opaque(position))
-            next_stage, next_parity = after(stage, parity)
-            k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
-            v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
-            wait(k_full + next_stage * BARRIER, next_parity)
-            wait(v_full + stage * BARRIER, parity)
-            if TILT:
-                a = cuda.local.array(4, uint32)
-                behind = not ONE_SIDED and n_start > wg_position
-                tilt(a, offset, pieces, slope * (LOG2_E / scale), n_start, position, behind)
-            wgmma_fence()
-            multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
-            if TILT:
-                wgmma_bf16_registers(BLOCK_N, 16, s, a, ramp)
-            wgmma_commit()
-            multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
-            wgmma_commit()
-
-            wgmma_wait(1, s, S_LENGTH)
-            if lane == 0:
-                mbarrier_arrive(k_full + EMPTY + next_stage * BARRIER)
-            if ALIBI and not TILT:
-                bend_tile(s, offset, n_start, position, slope, scale, lane)
-            if EDGE:
-                mask_tile(s, n_start, position, seqlen_k, lane)
-            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-            if ALIBI and small:  # so far below the maximum that P is as good as 0
-                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-                for j in range(BLOCK_N // 16):
-                    for r in range(4):
-                        p[j, r] = uint32(0)
-                return next_stage, next_parity
-            if not OVERLAP:
-                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-            exponentiate(s, offset, m_i, l_i, small, scale)  # while P V runs, if OVERLAP
-            if OVERLAP:
-                # This wait could come later. Its loop keeps the compiler from moving the next one
-                # up, before the softmax, which would then not be beside P V.
-                wait(v_full + next_stage * BARRIER, next_parity)
-                finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-            pack_p(s, p)
-            if risen:
-                rescale(acc, alpha)  # out <- alpha out
-            return next_stage, next_parity
-
-        return turn
-
-    inner_turn, edge_turn = make_turn(False), make_turn(True)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_kernel(
@@ -361,11 +233,8 @@ def make_flash_attn_persistent(
                                 tile = turn
                                 if REORDERED and turn <= begin:
                                     tile = begin if turn == 0 else int32(turn - 1)
-                                full = kv_full + stage * BARRIER
-                                rows = kv_tile + stage * KV_BYTES
-                                wait(full + EMPTY, was_empty)
-                                mbarrier_arrive_expect_tx(full, KV_BYTES)
-                                load_tile(rows, BLOCK_N, kv_map, tile * BLOCK_N, kv_head, b, full)
+                                to = kv_tile, kv_full, stage, was_empty
+                                fetch(kv_map, 0, tile, kv_head, b, *to)
                                 stage, was_empty = after(stage, was_empty)
                                 turn = int32(turn + 1)
                         step = int32(step + 1)
@@ -416,34 +285,14 @@ def make_flash_attn_persistent(
                 n_start = int32(n_tile * BLOCK_N)
                 n_end = int32(n_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
                 first_start = int32(first_of(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
-                # Tiles that begin from here to there are seen whole, by all of the rows.
-                first_whole = int32(first_key(wg_position + ROWS - 1))
-                last_whole = int32(end_key(wg_position, seqlen_k) - BLOCK_N)
+                first_whole, last_whole = whole_tiles(wg_position, seqlen_k)
                 if LEFT:
                     first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                     stage, parity = pass_over(n_tile - first, stage, parity, k_full, v_full, lane)
 
                 n = first_start if REORDERED else n_start
-                k = descriptor(ROW_MAJOR, uint32(k_tile + stage * KV_BYTES))
-                wait(k_full + stage * BARRIER, parity)
-                if TILTED and ONE_SIDED:
-                    a = cuda.local.array(4, uint32)
-                    tilt(a, offset, pieces, slope * (LOG2_E / scale), n, position, False)
-                wgmma_fence()  # S of the first tile
-                multiply(BLOCK_N, COLS, s, q, k)
-                if TILTED and ONE_SIDED:
-                    wgmma_bf16_registers(BLOCK_N, 16, s, a, descriptor(RAMP_BITS, ramp_start))
-                wgmma_commit()
-                wgmma_wait(0, s, S_LENGTH)
-                if lane == 0:
-                    mbarrier_arrive(k_empty + stage * BARRIER)
-                if ALIBI and not (TILTED and ONE_SIDED):
-                    bend_tile(s, offset, n, position, slope, scale, lane)
-                mask_tile(s, n, position, seqlen_k, lane)
-                _, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-                exponentiate(s, offset, m_i, l_i, small, scale)
-                pack_p(s, p)
-
+                tile = stage, parity, q, n, position, seqlen_k
+                first_turn(registers, rings, *tile, bend, lane)
                 n_start = int32(n_start + BLOCK_N)
                 while n_start < n_end:
                     n = n_start
@@ -460,11 +309,7 @@ def make_flash_attn_persistent(
                         stage, parity = inner_turn(registers, rings, *tile, bend, lane)
                     n_start = int32(n_start + BLOCK_N)
 
-                v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
-                wait(v_full + stage * BARRIER, parity)
-                wgmma_fence()  # P V of the last tile
-                multiply_registers(COLS, BLOCK_N, acc, p, v)
-                wgmma_commit()
+                add_last(registers, rings, stage, parity)
                 # Read once more, which is no work beside P V and leaves the loop its registers.
                 m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
                 cuda.syncwarp()  # all lanes have read work: safe to overwrite

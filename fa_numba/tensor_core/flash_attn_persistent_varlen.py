@@ -5,7 +5,7 @@ flash_attn_persistent_varlen  (num_tokens, ...)     each as long as it is       
 
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
 tokens cu_seqlens[b] to cu_seqlens[b + 1]. The tiles, the products and the softmax are those of the
-neighbour, here in functions of their own, `turns`. Three things are new.
+neighbour (`turns`). Three things are new.
 
 - Tiles are of unequal work, and only the GPU knows the lengths. Each thread block sorts the
   sequences, those with the most keys first; then it takes tile after tile in that order from a
@@ -55,11 +55,12 @@ from fa_numba.tensor_core.mbarrier import (
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
     mbarrier_init,
+    phase,
 )
 from fa_numba.tensor_core.ptx import shared_address
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
-from fa_numba.tensor_core.turns import goes_back, make_ring, make_tiles, make_turns
+from fa_numba.tensor_core.turns import make_ring, make_tiles_of, make_turns
 from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
 
 # Sequences of a batch; where there are more, they stay in their order. For 512 there would be no
@@ -140,15 +141,23 @@ def make_flash_attn_persistent_varlen(
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     OUT_IN_Q = SLOTS == 1
-    BACKWARD = goes_back(CAUSAL, WINDOW, ALIBI)
-    TILTED = ALIBI and SOFTCAP == 0  # as in `turns`
+    # From the last tile of keys to the first: without a mask that in which the keys end, the one
+    # with something to mask, then comes before the loop, and of the two turns, with a mask and
+    # without, ptxas has only the latter to place in registers. With ALiBi so, too, under a causal
+    # mask: the nearest keys, whose scores are the largest, come first, and far ones fade.
+    BACKWARD = WINDOW == (-1, -1) and (ALIBI or not CAUSAL)
+    STEP = -BLOCK_N if BACKWARD else BLOCK_N
+    LEFT = WINDOW[0] >= 0
+    MASKED = CAUSAL or WINDOW != (-1, -1)  # after the first tile, too
+    TILTED = ALIBI and SOFTCAP == 0  # as in `turns`, as is
+    ONE_SIDED = CAUSAL or WINDOW[1] == 0
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     pack = forward.pack_of(DTYPE)
     clear, *_ = make_fragment_functions(BLOCK_N, COLS, pack)
     unit_of, _ = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    tiles_of, own_tiles, tile_at = make_tiles(TILING, CAUSAL, WINDOW, ALIBI)
+    tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
     after, fetch, pass_over = make_ring(HEAD_DIM, TILING)
-    attend, add_last, finish_product = make_turns(
+    first_turn, inner_turn, edge_turn, whole_tiles, add_last, finish_product = make_turns(
         HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI
     )
     load_tile = make_load_tile(NUM_BLOCKS)
@@ -157,9 +166,49 @@ def make_flash_attn_persistent_varlen(
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def phase(count, length):
-        """Parity of the phase in which a ring's stage is filled the count-th time."""
-        return (count // length) & 1
+    def own_tiles(m_start, part, seqlen_q, seqlen_k):
+        """The tiles that the part-th ROWS rows of a thread block see, range(first, end).
+
+        And how many of the thread block's come before and after them. A part without a row has one.
+        """
+        all_first, all_end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+        m = int32(m_start + part * ROWS)
+        first, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
+        if BACKWARD:
+            first = int32(end - 1) if m >= seqlen_q else first
+            before = int32(all_end - end) if CAUSAL else int32(0)
+            return first, end, before, int32(first - all_first)
+        end = int32(first + 1) if m >= seqlen_q else end
+        before = int32(first - all_first) if LEFT else int32(0)
+        return first, end, before, int32(all_end - end)
+
+    @cuda.jit(device=True, forceinline=True)
+    def tile_at(step, first, end):
+        """The tile of keys that is the step-th to be looked at."""
+        return int32(end - 1 - step) if BACKWARD else int32(first + step)
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def attend(registers, rings, stage, parity, q, tiles, position, seqlen_k, bend, lane):
+        """Turn by turn through these tiles; P V of the last, whose place it returns, is left."""
+        _, _, _, _, wg_position = bend
+        first, end = tiles
+        n_start = int32(tile_at(0, first, end) * BLOCK_N)
+        n_last = int32(tile_at(end - first - 1, first, end) * BLOCK_N)
+        first_whole, last_whole = whole_tiles(wg_position, seqlen_k)
+        tile = stage, parity, q, n_start, position, seqlen_k
+        first_turn(registers, rings, *tile, bend, lane)
+        while n_start != n_last:
+            n_start = int32(n_start + STEP)
+            tile = stage, parity, q, n_start, position, seqlen_k
+            edge = MASKED and (n_start < first_whole or n_start > last_whole)
+            if TILTED and not ONE_SIDED:  # keys to both sides of some row
+                after_first = n_start + BLOCK_N - 1 > wg_position
+                edge = edge or (after_first and n_start < wg_position + ROWS - 1)
+            if edge:
+                stage, parity = edge_turn(registers, rings, *tile, bend, lane)
+            else:
+                stage, parity = inner_turn(registers, rings, *tile, bend, lane)
+        return stage, parity
 
     @cuda.jit(device=True, forceinline=True)
     def load_queries(
@@ -330,9 +379,9 @@ def make_flash_attn_persistent_varlen(
                             if step == end - first - 1:  # late: work comes out even
                                 mbarrier_arrive(claim_empty)
                             row = int32(k_start + tile_at(step, first, end) * BLOCK_N)
-                            stage, was_empty = fetch(
-                                kv_map, row, kv_head, 0, kv_tile, kv_full, stage, was_empty
-                            )
+                            to = kv_tile, kv_full, stage, was_empty
+                            fetch(kv_map, row, 0, kv_head, 0, *to)
+                            stage, was_empty = after(stage, was_empty)
                             step = int32(step + 1)
                     queries = int32(queries + 1)
                 if tid == 0:

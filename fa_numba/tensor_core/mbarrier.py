@@ -142,6 +142,15 @@ def mbarrier_wait_bounded(barrier, parity):
         tries += uint32(1)
 
 
+@cuda.jit(device=True, forceinline=True)
+def phase(count, length):
+    """Parity of the phase in which a stage of a ring is filled the count-th time of all stages.
+
+    Those of a ring of `length` stages are filled in turn.
+    """
+    return (count // length) & 1
+
+
 def wait_function():
     """The wait that kernels are made with: bounded where $FA_NUMBA_BOUNDED_WAITS is 1."""
     return mbarrier_wait_bounded if BOUNDED else mbarrier_wait

@@ -1,15 +1,9 @@
-"""From tile to tile of keys: a warpgroup's way through them, of which flash_attn_persistent_varlen
-is made. flash_attn_persistent, which it follows, has the same in its own body.
+"""From tile to tile of keys: what a warpgroup does in flash_attn_persistent, and in packed batches.
 
 A thread block's queries see a range of tiles of keys. K and V come in rings of TILING.stages
 tiles, each with two barriers, "full" and "empty": a tile's place is its stage, and the parity of
 the phase in which that is filled. A turn is a warpgroup's step from one tile to the next: S of the
 next while out takes in P V of this one, then the softmax.
-
-Without a mask the keys are gone through from the last to the first. The one tile with something to
-mask, that in which the keys end, then comes before the loop, and of the two turns, with a mask and
-without, ptxas has only the latter to place in registers. With ALiBi so, too, under a causal mask:
-the nearest keys, whose scores are the largest, come first, and far ones may be left out.
 
 Arrays are those of `fragments`.
 """
@@ -44,28 +38,16 @@ from fa_numba.tensor_core.wgmma import (
 )
 
 
-def goes_back(causal, window_size, alibi):
-    """Whether the keys are gone through from the last to the first."""
-    return window_size == (-1, -1) and (alibi or not causal)
-
-
 @functools.cache
-def make_tiles(TILING, CAUSAL, WINDOW, ALIBI):
-    """Which tiles of keys there are to look at, and when; range(first, end) of them.
+def make_tiles_of(BLOCK_N, CAUSAL, WINDOW):
+    """The function that says which tiles of keys there are to look at.
 
     Returns
     -------
     tiles_of(m, num_rows, seqlen_q, seqlen_k)
-        first, end: those that some of these rows, from row m on, sees. Where there is none, one is
-        left to be masked as a whole.
-    own_tiles(m_start, part, seqlen_q, seqlen_k)
-        first, end, before, rest: those that the part-th ROWS rows of a thread block see, and how
-        many of the thread block's come before and after them. A part without any row has one.
-    tile_at(step, first, end)
-        The one that is the step-th to be looked at.
+        first, end: those that some of these rows, from row m on, sees are range(first, end). Where
+        there is none, one is left to be masked as a whole.
     """
-    BLOCK_N, BLOCK_M = TILING.block_n, ROWS * TILING.consumers
-    BACKWARD, LEFT = goes_back(CAUSAL, WINDOW, ALIBI), WINDOW[0] >= 0
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
 
     @cuda.jit(device=True, forceinline=True)
@@ -75,24 +57,7 @@ def make_tiles(TILING, CAUSAL, WINDOW, ALIBI):
         end = int32((n_end + BLOCK_N - 1) // BLOCK_N)
         return min(int32(first_key(position) // BLOCK_N), int32(end - 1)), end
 
-    @cuda.jit(device=True, forceinline=True)
-    def own_tiles(m_start, part, seqlen_q, seqlen_k):
-        all_first, all_end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-        m = int32(m_start + part * ROWS)
-        first, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
-        if BACKWARD:
-            first = int32(end - 1) if m >= seqlen_q else first
-            before = int32(all_end - end) if CAUSAL else int32(0)
-            return first, end, before, int32(first - all_first)
-        end = int32(first + 1) if m >= seqlen_q else end
-        before = int32(first - all_first) if LEFT else int32(0)
-        return first, end, before, int32(all_end - end)
-
-    @cuda.jit(device=True, forceinline=True)
-    def tile_at(step, first, end):
-        return int32(end - 1 - step) if BACKWARD else int32(first + step)
-
-    return tiles_of, own_tiles, tile_at
+    return tiles_of
 
 
 @functools.cache
@@ -103,8 +68,8 @@ def make_ring(HEAD_DIM, TILING):
     -------
     after(stage, parity)
         The next stage of a ring, and the parity of its phase.
-    fetch(kv_map, row, head, b, kv_tile, kv_full, stage, was_empty)
-        Start to copy a tile of K, or of V, once there is room; the place of the tile after it.
+    fetch(kv_map, row, tile, head, b, kv_tile, kv_full, stage, was_empty)
+        Once there is room, start to copy the tile-th tile of K, or of V, from this row on.
     pass_over(count, stage, parity, k_full, v_full, lane)
         Give back so many tiles of K and V as they come; the place of the tile after them.
     """
@@ -123,13 +88,12 @@ def make_ring(HEAD_DIM, TILING):
         return int32(stage + 1), parity
 
     @cuda.jit(device=True, forceinline=True)
-    def fetch(kv_map, row, head, b, kv_tile, kv_full, stage, was_empty):
+    def fetch(kv_map, row, tile, head, b, kv_tile, kv_full, stage, was_empty):
         full = kv_full + stage * BARRIER
         rows = kv_tile + stage * KV_BYTES
         wait(full + EMPTY, was_empty)
         mbarrier_arrive_expect_tx(full, KV_BYTES)
-        load_tile(rows, BLOCK_N, kv_map, row, head, b, full)
-        return after(stage, was_empty)
+        load_tile(rows, BLOCK_N, kv_map, row + tile * BLOCK_N, head, b, full)
 
     @cuda.jit(device=True, forceinline=True)
     def pass_over(count, stage, parity, k_full, v_full, lane):
@@ -152,15 +116,20 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     `registers` are s, p, acc, m_i, l_i, alpha and offset; `rings` the addresses k_tile, k_full,
     v_tile and v_full; `bend` is slope, scale (`make_bend_tile`), pieces (`slope_pieces` of slope'),
     the descriptor of the ramp (`alibi`), and where the warpgroup's first row stands among the keys.
+    The descriptor q names its rows; position is where this lane's first row stands (`masks`).
 
     Returns
     -------
-    attend(registers, rings, stage, parity, q, tiles, position, seqlen_k, bend, lane)
-        Attention of the rows that the descriptor q names to tiles, range(first, end) of which the
-        first has this place; but P V of the last is not in acc yet, whose place is returned.
-        position is where this lane's first row stands among the keys (`masks`).
+    first_turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane)
+        S, and the softmax, of the first tile, which has this place and begins with key n_start.
+    inner_turn, edge_turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend,
+                          lane)
+        The same of the tile from key n_start on, and P V of the one before, which has this place.
+        Returns the tile's own. Inner ones mask nothing, and have keys to one side of the rows.
+    whole_tiles(wg_position, seqlen_k)
+        Tiles that begin from the first of these keys to the second are seen whole, by all rows.
     add_last(registers, rings, stage, parity)
-        Start to add it.
+        Start to add P V of the last tile, which has this place.
     finish_product(acc, p, v_empty, lane)
         Wait until P V is added to acc, and V may be overwritten.
     """
@@ -172,19 +141,15 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER
-    MASKED_WITHIN = CAUSAL or WINDOW != (-1, -1)  # before the last tile, too
-    BACKWARD = goes_back(CAUSAL, WINDOW, ALIBI)
     TILTED = ALIBI and SOFTCAP == 0  # ALiBi by tensor cores, but where softcap comes before it
     ONE_SIDED = CAUSAL or WINDOW[1] == 0  # no key behind a row's own position is seen
     LEFT = WINDOW[0] >= 0
-    STEP = -BLOCK_N if BACKWARD else BLOCK_N
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     _, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
     raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI, FADES=ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     _, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
-    _, _, tile_at = make_tiles(TILING, CAUSAL, WINDOW, ALIBI)
     after, _, _ = make_ring(HEAD_DIM, TILING)
     wait = mbarrier.wait_function()
 
@@ -196,7 +161,6 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def first_turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
-        """S, and the softmax, of the tile from key n_start on, the first."""
         s, p, _, m_i, l_i, alpha, offset = registers
         k_tile, k_full, _, _ = rings
         slope, scale, pieces, ramp, _ = bend
@@ -229,14 +193,10 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
         @cuda.jit(device=True, forceinline=True, fastmath=True)
         def turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
-            """S, and the softmax, of the tile from key n_start on; P V of the one before, at stage.
-
-            Returns where in the rings the tile is, as `after` does.
-            """
             s, p, acc, m_i, l_i, alpha, offset = registers
             k_tile, k_full, v_tile, v_full = rings
             slope, scale, pieces, ramp, wg_position = bend
-            if EDGE and (LEFT or ALIBI):
+            if EDGE and (LEFT or ALIBI):  # all turns would keep what follows from it
                 position = int32(opaque(position))
             next_stage, next_parity = after(stage, parity)
             k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
@@ -263,7 +223,7 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             if EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane)
             risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-            if ALIBI and small:  # so far below the maximum that P is 0
+            if ALIBI and small:  # so far below the maximum that P is as good as 0
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
                 for j in range(BLOCK_N // 16):
                     for r in range(4):
@@ -286,28 +246,10 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
     inner_turn, edge_turn = make_turn(False), make_turn(True)
 
-    @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def attend(registers, rings, stage, parity, q, tiles, position, seqlen_k, bend, lane):
-        _, _, _, _, wg_position = bend
-        first, end = tiles
-        n_start = int32(tile_at(0, first, end) * BLOCK_N)
-        n_last = int32(tile_at(end - first - 1, first, end) * BLOCK_N)
-        # Tiles that begin from here to there are seen whole, by all of the rows.
+    @cuda.jit(device=True, forceinline=True)
+    def whole_tiles(wg_position, seqlen_k):
         first_whole = int32(first_key(wg_position + ROWS - 1))
-        last_whole = int32(end_key(wg_position, seqlen_k) - BLOCK_N)
-        first_turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane)
-        while n_start != n_last:
-            n_start = int32(n_start + STEP)
-            tile = stage, parity, q, n_start, position, seqlen_k
-            edge = MASKED_WITHIN and (n_start < first_whole or n_start > last_whole)
-            if TILTED and not ONE_SIDED:  # keys to both sides of some row
-                after_first = n_start + BLOCK_N - 1 > wg_position
-                edge = edge or (after_first and n_start < wg_position + ROWS - 1)
-            if edge:
-                stage, parity = edge_turn(registers, rings, *tile, bend, lane)
-            else:
-                stage, parity = inner_turn(registers, rings, *tile, bend, lane)
-        return stage, parity
+        return first_whole, int32(end_key(wg_position, seqlen_k) - BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True)
     def add_last(registers, rings, stage, parity):
@@ -319,4 +261,4 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         multiply_registers(COLS, BLOCK_N, acc, p, v)
         wgmma_commit()
 
-    return attend, add_last, finish_product
+    return first_turn, inner_turn, edge_turn, whole_tiles, add_last, finish_product
