@@ -11,8 +11,9 @@ import math
 import numpy as np
 from numba import cuda, int32, uint32, uint64
 
-from fa_numba import checks
+from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.analysis.num_splits import choose_even_splits
 from fa_numba.kernels import masks
 from fa_numba.kernels.flash_decode_wide import check_problem, divide
 from fa_numba.tensor_core import forward
@@ -34,6 +35,17 @@ def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
     checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
     checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     return problem
+
+
+def splits_and_grid(problem, rows, warps):
+    """For thread blocks that stay, one on each SM, with tiles of so many rows: evenly shared."""
+    num_sms = arrays.num_sms(problem.q)
+    num_tiles = problem.num_tiles(rows) * problem.q.shape[0]
+    num_splits = problem.num_splits or choose_even_splits(
+        num_tiles, problem.num_n_tiles(KEYS * warps), num_sms
+    )
+    chunks = num_tiles * num_splits
+    return num_splits, (ceil_div(chunks, max(1, ceil_div(chunks, num_sms))),)
 
 
 @functools.cache

@@ -29,7 +29,6 @@ from numba import cuda, float32, int32, uint8, uint32, uint64
 from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.decode_tiling import tile_rows
-from fa_numba.analysis.num_splits import choose_even_splits
 from fa_numba.kernels.flash_decode_wide import divide, launch
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
@@ -44,6 +43,7 @@ from fa_numba.tensor_core.decoding import (
     make_products,
     make_turn_softmax,
     place_of,
+    splits_and_grid,
     warp_of,
 )
 from fa_numba.tensor_core.flash_decode_tma import BLOCK_BYTES, RINGS, at
@@ -289,17 +289,12 @@ def flash_decode_gather(
     mask = causal, window_size, softcap, alibi_slopes
     arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
     problem = check_on_tensor_cores("flash_decode_gather", forward.HOPPER, *arguments)
-    batch, _, _, head_dim = q.shape
+    head_dim = q.shape[3]
     rows = tile_rows(problem.num_rows)
     warps, stages = RINGS[ceil_div(head_dim, BLOCK_COLS)]
     kernel = make_flash_decode_gather(
         head_dim, arrays.dtype_name(q), rows, problem.page_size, warps, stages, *problem.mask
     )
-    num_tiles, num_sms = problem.num_tiles(rows) * batch, arrays.num_sms(q)
-    num_splits = problem.num_splits or choose_even_splits(
-        num_tiles, problem.num_n_tiles(KEYS * warps), num_sms
-    )
-    chunks = num_tiles * num_splits
-    grid = (ceil_div(chunks, max(1, ceil_div(chunks, num_sms))),)  # each has as many as the others
+    num_splits, grid = splits_and_grid(problem, rows, warps)
     size = shared_bytes(head_dim, warps, stages)
     return launch(problem, kernel, grid, 32 * warps, num_splits, shared_bytes=size)

@@ -36,7 +36,6 @@ from numba import cuda, float32, int32, uint8, uint32, uint64
 from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.decode_tiling import tile_rows
-from fa_numba.analysis.num_splits import choose_even_splits
 from fa_numba.kernels.flash_decode_wide import divide, launch
 from fa_numba.tensor_core import forward, mbarrier
 from fa_numba.tensor_core.barriers import fence_async_proxy
@@ -50,6 +49,7 @@ from fa_numba.tensor_core.decoding import (
     make_products,
     make_turn_softmax,
     place_of,
+    splits_and_grid,
 )
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
@@ -352,19 +352,14 @@ def flash_decode_tma(
     mask = causal, window_size, softcap, alibi_slopes
     arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
     problem = check_on_tensor_cores("flash_decode_tma", forward.HOPPER, *arguments)
-    batch, _, _, head_dim = q.shape
+    head_dim = q.shape[3]
     page_size, num_kv_heads = problem.page_size, k_cache.shape[2]
     rows = tile_rows(problem.num_rows)
     warps, stages = RINGS[ceil_div(head_dim, BLOCK_COLS)]
     kernel = make_flash_decode_tma(
         head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *problem.mask
     )
-    num_tiles, num_sms = problem.num_tiles(rows) * batch, arrays.num_sms(q)
-    num_splits = problem.num_splits or choose_even_splits(
-        num_tiles, problem.num_n_tiles(KEYS * warps), num_sms
-    )
-    chunks = num_tiles * num_splits
-    grid = (ceil_div(chunks, max(1, ceil_div(chunks, num_sms))),)  # each has as many as the others
+    num_splits, grid = splits_and_grid(problem, rows, warps)
     maps = (tensor_map(x, box_rows(page_size), L2_BYTES) for x in (k_cache, v_cache))
     caches, size = (*maps, np.int32(num_kv_heads)), shared_bytes(head_dim, warps, stages)
     return launch(problem, kernel, grid, 32 * warps, num_splits, caches, size)
