@@ -15,6 +15,7 @@ from fa_numba.tensor_core import (
     tma,
     vectors,
     wgmma,
+    wide_loads,
 )
 from fa_numba.tensor_core.ptx import global_address, shared_address
 
@@ -119,11 +120,11 @@ def words_kernel(x, y):
     four = cuda.local.array(4, uint32)
     offset = 16 * cuda.threadIdx.x
     for i in range(0, 16, 4):
-        word = convert.load_global_b32(global_address(x) + uint64(offset + i))
+        word = wide_loads.load_global_b32(global_address(x) + uint64(offset + i))
         vectors.store_shared_b32(tile + offset + i, word)
     for i in range(4):
         four[i] = vectors.load_shared_b32(tile + offset + 4 * i)
-    convert.store_global_b128(global_address(y) + uint64(offset), four)
+    vectors.store_global_x4(global_address(y) + uint64(offset), four)
 
 
 @cuda.jit
@@ -270,7 +271,7 @@ def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
         if REGISTERS:
             for j in range(A_LENGTH):
                 at = global_address(a) + uint64(4 * (A_LENGTH * i + j))
-                a_fragment[j] = convert.load_global_b32(at)
+                a_fragment[j] = wide_loads.load_global_b32(at)
             for j in range(LENGTH):
                 d_fragment[j] = d[LENGTH * i + j]
             wgmma.wgmma_fence()

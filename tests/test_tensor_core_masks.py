@@ -138,7 +138,7 @@ def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, firs
     monkeypatch.setattr(fragments, "exp2", exp2)
     TILES, SHAPE, ALIBI = 3, (BLOCK_N // 8, 4), slope != 0
     NO_KEY = fragments.NO_KEY
-    parts = lazy_softmax.make_lazy_softmax_parts.__wrapped__(BLOCK_N, softcap, ALIBI, FADES=ALIBI)
+    parts = lazy_softmax.make_lazy_softmax_parts.__wrapped__(BLOCK_N, softcap, ALIBI)
     raise_maximum, exponentiate = parts
     bent = fragments.make_bend_tile.__wrapped__(BLOCK_N, True, (-1, -1), softcap, ALIBI)
     unit_of, bend_tile = bent

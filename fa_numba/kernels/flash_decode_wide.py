@@ -89,7 +89,8 @@ def make_flash_decode_wide(
     if WIDE:  # imported here, because PTX needs numba-cuda, and the CPU engine does not
         from fa_numba.tensor_core.convert import exp2
         from fa_numba.tensor_core.ptx import global_address
-        from fa_numba.tensor_core.wide_loads import load_global_b128, unpack_bf16x2, unpack_f16x2
+        from fa_numba.tensor_core.vectors import unpack_bf16x2, unpack_f16x2
+        from fa_numba.tensor_core.wide_loads import load_global_b128
 
         unpack = unpack_bf16x2 if WIDE == "bfloat16" else unpack_f16x2
 

@@ -7,7 +7,7 @@ instructions   mma, ldmatrix, cp_async; wgmma, products, tma, mbarrier, barriers
 models         layouts: which lane holds which element, swizzles, descriptors, in NumPy
 parts          fragments, lazy_softmax: softmax on registers; alibi: slopes by tensor cores;
                tensor_maps; forward, backward: what the kernels and launchers of each share; turns:
-               from tile to tile of keys
+               from tile to tile of keys; shares: which queries a thread block has that stays
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
                head_dim flash_attn_padded, for packed batches flash_attn_persistent_varlen
 decoding       flash_decode_mma, flash_decode_tma, flash_decode_gather: few queries, many keys;

@@ -9,8 +9,10 @@ the row's own position, −slope' for those behind it,
 The first part is one number for a row and a tile, the `offset` of `fragments`. The second is the
 same for all rows: a column times a row, so that 16 more columns of Q and K do it, in which Q has
 
-    high  middle  low  0 … 0         in each of its 64 rows,          high + middle + low = toward
+    high  middle  low  0 … 0         in each of its 64 rows,          high + middle + low = slope'
     j     j       j    anything      for key j of the tile: K         (`write_ramp`)
+
+where toward is −slope' the signs of Q's columns are flipped.
 
 These are bfloat16, whatever Q and K are: it has the range of float32, three times its 8 bits are
 the 24 of one, and whole numbers up to 256 are exact. Those of Q stay in registers (`tilt`), for
@@ -35,7 +37,9 @@ from fa_numba.tensor_core.vectors import store_shared_b32, unpack_bf16x2
 
 PIECES = 3
 CHUNK = 16  # bytes: 8 columns of a row
-RAMP_BITS = PIECES * CHUNK >> 4 << 32  # of the descriptor: from 8 columns to the next; no swizzle
+# Of the descriptor: from 8 columns to the next; no swizzle. The leading offset is 0: rows 8 to 15
+# of the sum are the first eight read once more, which meet zeros.
+RAMP_BITS = PIECES * CHUNK >> 4 << 32
 SIGNS = 0x80008000  # of the two numbers in a register
 
 
@@ -64,20 +68,23 @@ def write_ramp(ramp, num_bytes, thread, num_threads):
 
 
 @fragment_function()
-def slope_pieces(toward, lane):
-    """The register in which this lane has two of the columns of Q: high, middle; low, 0; 0, 0."""
+def slope_pieces(slope, lane):
+    """The register in which this lane has two of the columns of Q: high, middle; low, 0; 0, 0.
+
+    Of slope, which is slope' of the module's head.
+    """
     part = cuda.local.array(2, float32)
-    unpack_bf16x2(part, pack_bf16x2(toward, toward))
-    rest = toward - part[0]
+    unpack_bf16x2(part, pack_bf16x2(slope, slope))
+    rest = slope - part[0]
     unpack_bf16x2(part, pack_bf16x2(rest, rest))
     column = lane & 3
     if column == 0:
-        return pack_bf16x2(toward, rest)
+        return pack_bf16x2(slope, rest)
     return pack_bf16x2(rest - part[0], float32(0)) if column == 1 else uint32(0)
 
 
 @fragment_function()
-def tilt(a, offset, pieces, toward, n_start, position, behind):
+def tilt(a, offset, pieces, slope, n_start, position, behind):
     """The columns of Q for a tile whose first key is n_start, and the offsets of a lane's rows.
 
     Parameters
@@ -85,14 +92,14 @@ def tilt(a, offset, pieces, toward, n_start, position, behind):
     a : local array of 4 uint32
         Receives the columns, for a product with A in registers.
     offset : local array of 2 float32
-    pieces, toward : uint32, float32
+    pieces, slope : uint32, float32
         `slope_pieces` of slope', and slope'.
     n_start, position : int32
         The tile's first key, and where the lane's first row stands among the keys (`masks`).
     behind : bool
         Are the keys behind all rows' positions, and not before?
     """
-    toward = -toward if behind else toward
+    toward = -slope if behind else slope
     ahead = float32(n_start - position)
     for h in range(2):
         a[h] = pieces ^ uint32(SIGNS) if behind else pieces

@@ -6,7 +6,7 @@ PTX ISA: "Data movement and conversion instructions: cvt, st"; "Floating-point i
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from fa_numba.tensor_core.ptx import read, statement
+from fa_numba.tensor_core.ptx import statement
 
 
 @intrinsic
@@ -75,30 +75,3 @@ def store_global_b32(typingctx, address, x):
     x : uint32
     """
     return statement("st.global.b32 [<address>], <x>;", address=types.uint64, x=types.uint32)
-
-
-@intrinsic
-def store_global_b128(typingctx, address, x):
-    """Store 16 bytes.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 16.
-    x : local array of 4 uint32
-    """
-    return statement("st.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4))
-
-
-@intrinsic
-def load_global_b32(typingctx, address):
-    """Load 4 bytes.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 4.
-    """
-    return statement(
-        "ld.global.b32 <result>, [<address>];", result=types.uint32, address=types.uint64
-    )

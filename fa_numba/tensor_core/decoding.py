@@ -2,7 +2,8 @@
 
 A thread block has a tile of ROWS rows of one K/V head: a row is a query of a query head, and the
 heads of a group are neighbours. Its warps take turns in the keys of a split, 16 keys at a time, and
-each has a softmax of its own: what they have is merged at the end.
+each has a softmax of its own: what they have is merged at the end. Lines are those of Algorithm 1
+of FlashAttention-2, arXiv:2307.08691.
 """
 
 import functools
@@ -18,15 +19,20 @@ from fa_numba.kernels import masks
 from fa_numba.kernels.flash_decode_wide import check_problem, divide
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
+from fa_numba.tensor_core.fragments import (
+    FULL_WARP,
+    LN2,
+    LOG2_E,
+    NEG_INF,
+    over_quad_max,
+    over_quad_sum,
+)
 from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.tensor_core.ptx import global_address
 from fa_numba.tensor_core.wide_loads import load_global_b32
 
 KEYS = 16  # of a warp's turn
-ALL_LANES = 0xFFFFFFFF
-NEG_INF = np.float32(-np.inf)
-ZERO, LN2, LOG2_E = np.float32(0), np.float32(math.log(2)), np.float32(math.log2(math.e))
+ZERO = np.float32(0)
 
 
 def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
@@ -38,7 +44,10 @@ def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
 
 
 def splits_and_grid(problem, rows, warps):
-    """For thread blocks that stay, one on each SM, with tiles of so many rows: evenly shared."""
+    """num_splits, and the grid: at most a thread block for each SM, each with as many chunks.
+
+    A chunk is a tile of so many rows in a split; some thread blocks may have one less.
+    """
     num_sms = arrays.num_sms(problem.q)
     num_tiles = problem.num_tiles(rows) * problem.q.shape[0]
     num_splits = problem.num_splits or choose_even_splits(
@@ -77,12 +86,12 @@ def warp_of(tid):
 
     Where it does not, each syncwarp and shuffle waits for all loads that are on their way.
     """
-    return cuda.shfl_sync(ALL_LANES, tid >> 5, 0)
+    return cuda.shfl_sync(FULL_WARP, tid >> 5, 0)
 
 
 @cuda.jit(device=True, forceinline=True)
 def place_of(chunk, sizes):
-    """Which part of the work `chunk` is: b, split, kv_head, m_tile.
+    """Which part of the work `chunk` is: b, split, kv_head, m_tile. `sizes`: see `make_next_turn`.
 
     Heads are neighbours: what is read at the same time lies side by side.
     """
@@ -211,8 +220,8 @@ def make_products(HEAD_DIM, DTYPE, at):
 
     @cuda.jit(device=True, forceinline=True)
     def add_weighted(acc, v, p, alpha, tile, chunk, lane):
-        alpha_0 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3))
-        alpha_1 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3) + 4)
+        alpha_0 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3))
+        alpha_1 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3) + 4)
         for j in range(STEPS):
             ldmatrix_x4_trans(v, at(tile, chunk, j))
             acc[j, 0] *= alpha_0

@@ -96,8 +96,8 @@ REGISTERS = 32, 160  # of a producer's thread, and of a consumer's
 # P is held as 2^6 P, at most 2^8.75 where a row's maximum lags behind; 448, the largest number of
 # e4m3, is 2^8.8. The shift is whole, so that a row's largest P is 1 and exact where nothing lags.
 P_SHIFT, LAZY = np.float32(6), np.float32(2.75)
-# Of a score, times log2 e, with its scale, before the first key. A masked score is below it for any
-# factor from LEAST_FACTOR on: fragments.MASKED · LEAST_FACTOR < NOTHING.
+# m_i before the first key; m_i has its scores' factor in it, scales and log2 e. A masked score is
+# below it for any factor from LEAST_FACTOR on: fragments.MASKED · LEAST_FACTOR < NOTHING.
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
 
@@ -236,7 +236,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
             num_m_tiles = int32((seqlen_q + BLOCK_M - 1) // BLOCK_M)
             num_units = int32(num_shares * num_heads * batch)  # shares of all heads
             count = uint32(0)  # passed so far: the place in the ring
-            dealt, place = int32(0), int32(cuda.blockIdx.x)  # in a round; to and fro
+            # units of the rounds before; this one's place in the round, to and fro
+            dealt, place = int32(0), int32(cuda.blockIdx.x)
             while dealt + place < num_units:
                 rest, share = divided(dealt + place, num_shares)
                 b, head = divided(rest, num_heads)
@@ -372,15 +373,19 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
     ):
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
+        q, k, v and their scales are those of `quantize_fp8.Quantized`; out_map is the address of a
+        tensor map with boxes of 16 rows. scale is softmax_scale · log2 e.
+
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM), k_tile (STAGES, BLOCK_N, HEAD_DIM),
                   v_tile (STAGES, V_ROWS, BLOCK_N), in blocks of columns, swizzled; out_tile
                   (CONSUMERS, 64, HEAD_DIM) in 16 bits, also so; work (SLOTS, 4): which queries Q
                   are, factors; k_scales, v_ratios; barriers: full and empty for each slot of Q,
                   each stage of K, and of V
-        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc and part (V_ROWS / 8, 4); m_i for
-                  two rows
-        HBM       Q, out, lse once; K and V once per tile of queries
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc and part (V_ROWS / 8, 4); m_i, l_i,
+                  inverse for two rows
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+                  of them sees
         paper     FlashAttention-3, Algorithm 2 and section 3.3
         budget    128 registers at the start, REGISTERS after; one thread block per SM
         """
@@ -439,8 +444,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
             l_i = cuda.local.array(2, float32)
             inverse = cuda.local.array(2, float32)
             lane = tid & 31
-            # Whose rows of a tile of queries are whose. By shuffles, so that ptxas knows it as the
-            # same for a whole warp: what follows from it is kept once for a warp.
+            # Which of a tile's rows are the warpgroup's, and the warp's. By shuffles, so that ptxas
+            # knows it as the same for a whole warp: what follows from it is kept once for a warp.
             group = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
             warp = int32(cuda.shfl_sync(FULL_WARP, tid >> 5 & 3, 0))  # of the warpgroup
             warp_row = int32(warp * 16)  # in the warpgroup's rows
@@ -473,6 +478,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
                 inner_end, end = uint32(tile + min(whole, own)), uint32(tile + own)
                 all_end = uint32(tile + num_tiles)
                 while tile != inner_end:
+                    # Inner turns look at neither n_start nor position.
                     step = tile, q_rows, 0, 0, seqlen_k, group, turn, lane
                     take_inner(registers, rings, given, *step)
                     tile = uint32(tile + 1)
@@ -506,7 +512,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
                     mbarrier_arrive(q_empty + slot * BARRIER)
                 for h in range(2):
                     l_i[h] = acc[HEAD_DIM // 8, 2 * h]  # of a quad's first lane; elsewhere 0
-                    m_i[h] -= P_SHIFT
+                    m_i[h] -= P_SHIFT  # l_i is a sum of 2^6 P
                 finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, float32(1))
                 for h in range(2):
                     inverse[h] *= of_v

@@ -16,7 +16,7 @@ from numba import uint64 as u64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.tensor_core.flash_attn_persistent import MAX_HEAD_DIM, flash_attn_persistent
+from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.forward import HOPPER
 
 CHUNK = 8  # elements in 16 bytes
@@ -103,9 +103,7 @@ def flash_attn_padded(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    checks.check_tensor_core_padded(
-        q, k, v, name="flash_attn_padded", supported=HOPPER, max_head_dim=MAX_HEAD_DIM
-    )
+    checks.check_tensor_core_padded(q, k, v, name="flash_attn_padded", supported=HOPPER)
     head_dim = q.shape[3]
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     num_cols = CHUNK * ceil_div(head_dim, CHUNK)

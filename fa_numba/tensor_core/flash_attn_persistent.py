@@ -20,13 +20,15 @@ What a warpgroup does with a tile of keys is in `turns`, which the kernel for pa
 Masks are compile-time constants: without one the machine code has nothing of it. Tiles of keys that
 no row sees are not loaded, a warpgroup passes over those that none of its own rows sees, and what a
 row may not see is masked in those tiles alone where there is something to mask. Without a mask that
-is the last one: up to 128 columns it comes first, and the loop over the others masks nothing. The
-softmax is that of `lazy_softmax`: a row's maximum seldom rises; softcap goes into the exponents.
+is the last one: for more than 64 columns and up to 128 it comes first, and the loop over the others
+masks nothing; elsewhere that gains nothing (benchmarks/NOTES.md). The softmax is that of
+`lazy_softmax`: a row's maximum seldom rises; softcap goes into the exponents.
 
-ALiBi is added by the tensor cores (`alibi`), but in tiles with keys to both sides of a row, and
-after a softcap (`fragments`). Where the slope is steep most keys hardly count. So the tile in which
-the queries stand comes before the others: it has the maxima, which then seldom rise; and a warp
-that finds all of a tile far below them takes its P for 0 and has no exponentials to do.
+ALiBi is added by the tensor cores (`alibi`); in tiles with keys to both sides of a row, and after a
+softcap, by `fragments`. Where the slope is steep most keys hardly count. So, without a window to
+the left, the tile in which the queries stand comes before the others: it has the maxima, which then
+seldom rise; and a warp that finds all of a tile far below them takes its P for 0 and has no
+exponentials to do.
 
 On an H200 at n = 4096 head_dim 128 takes 705 (648) TFLOP/s and 64 takes 540 (473); cuDNN 652 (554)
 and 486 (436) beside it. At n = 512 head_dim 128 has 541 (352) to cuDNN's 515 (332), 64 has 414
@@ -68,15 +70,12 @@ from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
 from fa_numba.tensor_core.turns import make_ring, make_tiles_of, make_turns
 from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
 
-STAGES = 2  # of K, and of V, where nothing else is said
-SLOTS = 2  # of Q: the next queries are there before these are done
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread. An SM has 65536, and
 # each warpgroup 128 threads: 128 · (40 + 2 · 232), 128 · (32 + 3 · 160).
 REGISTERS = {2: (40, 232), 3: (32, 160)}
-MAX_HEAD_DIM = 256
 
 
-def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES=STAGES, SLOTS=SLOTS, ALIBI=False):
+def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS, ALIBI=False):
     """Dynamic shared memory that a thread block asks for."""
     row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
     out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
@@ -115,12 +114,14 @@ def make_flash_attn_persistent(
     first_turn, inner_turn, edge_turn, whole_tiles, add_last, finish_product = make_turns(
         HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI
     )
-    TILTED = ALIBI and SOFTCAP == 0  # as in `turns`, as is
+    # As in `turns`:
+    TILTED = ALIBI and SOFTCAP == 0
     ONE_SIDED = CAUSAL or WINDOW[1] == 0
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1
     LEFT = WINDOW[0] >= 0
     # Without a mask only the last tile has something to mask: it comes first, the loop masks none.
+    # For these head_dims alone: measured, benchmarks/NOTES.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
     REORDERED = LAST_FIRST or (ALIBI and not LEFT)  # in a window no key is far
     load_tile = make_load_tile(NUM_BLOCKS)
@@ -155,6 +156,9 @@ def make_flash_attn_persistent(
     ):
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
+        The maps are addresses (`tensor_maps`), with boxes of 64 rows of q, BLOCK_N of k and v, 16
+        of out. A head has num_shares shares (`persistent_tiling`). scale is softmax_scale · log2 e.
+
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
                   is q_tile where that has one slot;
@@ -162,7 +166,7 @@ def make_flash_attn_persistent(
                   work (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of
                   Q, each stage of K, and of V; with ALIBI a ramp (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
-                  offset for two rows
+                  inverse, offset for two rows
         HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
                   of them sees
         paper     FlashAttention-3, Algorithm 2
@@ -210,7 +214,8 @@ def make_flash_attn_persistent(
                 num_units = int32(num_shares * num_heads * lse.shape[0])  # shares of all heads
                 queries = int32(0)  # passed so far
                 stage, was_empty = int32(0), int32(1)  # the next tile's place in the ring
-                dealt, place = int32(0), int32(cuda.blockIdx.x)  # in a round; to and fro
+                # units of the rounds before; this one's place in the round, to and fro
+                dealt, place = int32(0), int32(cuda.blockIdx.x)
                 while dealt + place < num_units:
                     rest, share = divided(dealt + place, num_shares)
                     b, head = divided(rest, num_heads)
@@ -230,7 +235,7 @@ def make_flash_attn_persistent(
                             turn, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                             begin = first_of(m_start, end, seqlen_q, seqlen_k)
                             while turn < end:
-                                tile = turn
+                                tile = turn  # where REORDERED `begin`, 0, 1, and so on
                                 if REORDERED and turn <= begin:
                                     tile = begin if turn == 0 else int32(turn - 1)
                                 to = kv_tile, kv_full, stage, was_empty
@@ -283,6 +288,7 @@ def make_flash_attn_persistent(
 
                 n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
                 n_start = int32(n_tile * BLOCK_N)
+                # A part without a row takes one tile, and passes over the others.
                 n_end = int32(n_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
                 first_start = int32(first_of(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
                 first_whole, last_whole = whole_tiles(wg_position, seqlen_k)

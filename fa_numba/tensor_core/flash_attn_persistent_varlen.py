@@ -33,7 +33,7 @@ from numba import cuda, float32, int32, uint8, uint16, uint32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.persistent_tiling import ROWS, persistent_tiling
-from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba.tensor_core import flash_attn_persistent, forward, mbarrier, wgmma
 from fa_numba.tensor_core.alibi import RAMP_BITS, ramp_bytes, slope_pieces, write_ramp
 from fa_numba.tensor_core.barriers import (
     fence_async_proxy,
@@ -68,11 +68,10 @@ from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
 MAX_SORTED = 500
 SECTION_BYTES = 24 << 20  # of K and V that are read at a time: about half of an H200's L2
 REGISTERS = {2: (56, 224), 3: (32, 160)}  # as in flash_attn_persistent; the producer has more to do
-MAX_HEAD_DIM = 256
 
 
 def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
-    """The tiles that flash_attn_persistent takes for sequences of the average length."""
+    """flash_attn_persistent's for sequences of the average length, but for `packed` and softcap."""
     tiling = persistent_tiling(head_dim, num_tokens_k // batch, causal, packed=True)
     if softcap and tiling.consumers == 3:
         return tiling._replace(block_n=96)  # 128 do not leave the registers for a tanh
@@ -80,12 +79,9 @@ def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
 
 
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS, ALIBI=False):
-    """Dynamic shared memory that a thread block asks for."""
-    row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
-    out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
-    tiles = ((SLOTS + out) * ROWS * CONSUMERS + 2 * STAGES * BLOCK_N) * row
-    barriers = mbarrier.BYTES * (2 * SLOTS + 4 * STAGES + 2)
-    return tiles + barriers + ALIBI * ramp_bytes(BLOCK_N) + wgmma.GROUP_BYTES
+    """Dynamic shared memory of a thread block: flash_attn_persistent's, and claim's barriers."""
+    tiling = CONSUMERS, BLOCK_N, STAGES, SLOTS
+    return flash_attn_persistent.shared_bytes(HEAD_DIM, *tiling, ALIBI) + 2 * mbarrier.BYTES
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -149,7 +145,8 @@ def make_flash_attn_persistent_varlen(
     STEP = -BLOCK_N if BACKWARD else BLOCK_N
     LEFT = WINDOW[0] >= 0
     MASKED = CAUSAL or WINDOW != (-1, -1)  # after the first tile, too
-    TILTED = ALIBI and SOFTCAP == 0  # as in `turns`, as is
+    # As in `turns`:
+    TILTED = ALIBI and SOFTCAP == 0
     ONE_SIDED = CAUSAL or WINDOW[1] == 0
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     pack = forward.pack_of(DTYPE)
@@ -247,7 +244,7 @@ def make_flash_attn_persistent_varlen(
 
     @cuda.jit(device=True, forceinline=True)
     def clear_keys(memory, seqlen_k, end, v_tile, v_full, stage, parity, tid):
-        """Of V, in tile end − 1, at this place."""
+        """In V of tile end − 1, which has this place, overwrite rows past the sequence's end."""
         num_keys = int32(seqlen_k - (end - 1) * BLOCK_N)
         if num_keys < BLOCK_N:
             wait(v_full + stage * BARRIER, parity)
@@ -260,6 +257,10 @@ def make_flash_attn_persistent_varlen(
     ):  # fmt: skip
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
+        The maps are addresses (`tensor_maps`), with boxes of 64 rows of q, BLOCK_N of k and v, 16
+        of out; lse is (1, num_heads, num_tokens_q), counter one int32, 0 at the start. scale is
+        softmax_scale · log2 e.
+
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
                   is q_tile where that has one slot;
@@ -268,7 +269,7 @@ def make_flash_attn_persistent_varlen(
                   (MAX_SORTED,); barriers: full and empty for each slot of Q, each stage of K, and
                   of V, and for claim; with ALIBI a ramp (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
-                  offset for two rows
+                  inverse, offset for two rows
         HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, but for the
                   tiles that none of them sees; cu_seqlens
         paper     FlashAttention-3, Algorithm 2
@@ -280,7 +281,7 @@ def make_flash_attn_persistent_varlen(
         work = cuda.shared.array((SLOTS, 6), int32)
         claim = cuda.shared.array(8, int32)  # as work; then the first key, and the head of K and V
         order = cuda.shared.array(MAX_SORTED, uint16)
-        memory = cuda.shared.array(0, uint64)
+        memory = cuda.shared.array(0, uint64)  # all dynamic memory, as numbers of 8 bytes
         q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         out_tile = q_tile if OUT_IN_Q else q_tile + SLOTS * SLOT_BYTES
         k_tile = out_tile + SLOT_BYTES
@@ -322,7 +323,8 @@ def make_flash_attn_persistent_varlen(
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 96:  # claims queries, and finds out which they are
                 claimed = int32(cuda.blockIdx.x)
-                unit, place, claims = claimed, int32(0), 0  # counted from those of this sequence
+                # unit: counted from the first one of this sequence, which has a place in `order`
+                unit, place, claims = claimed, int32(0), 0
                 while place < batch:
                     b = int32(order[place]) if batch <= MAX_SORTED else place
                     q_start, k_start = cu_seqlens_q[b], cu_seqlens_k[b]
@@ -376,7 +378,8 @@ def make_flash_attn_persistent_varlen(
                         first, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                         step = int32(0)
                         while step < end - first:
-                            if step == end - first - 1:  # late: work comes out even
+                            # Not at once: who is done first claims next, and work comes out even.
+                            if step == end - first - 1:
                                 mbarrier_arrive(claim_empty)
                             row = int32(k_start + tile_at(step, first, end) * BLOCK_N)
                             to = kv_tile, kv_full, stage, was_empty
@@ -534,7 +537,7 @@ def flash_attn_persistent_varlen(
         cu_seqlens_k,
         name="flash_attn_persistent_varlen",
         supported=HOPPER,
-        max_head_dim=MAX_HEAD_DIM,
+        max_head_dim=checks.MAX_HEAD_DIM,
     )
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, _ = k.shape
@@ -556,6 +559,7 @@ def flash_attn_persistent_varlen(
     kernel = make_flash_attn_persistent_varlen(
         head_dim, tiling, causal, arrays.dtype_name(q), *rest
     )
+    # A sequence has at most one tile of queries that is not full.
     most_units = (num_tokens_q // block_m + batch) * num_heads
     grid = (min(most_units, arrays.num_sms(q)),)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)

@@ -100,7 +100,8 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
                   of 64 columns, swizzled; a barrier for Q and one for each stage
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
                   for two rows
-        HBM       Q, out, lse once; K and V once per tile of queries
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+                  of them sees
         paper     FlashAttention-2, Algorithm 1
         budget    128 registers, two thread blocks per SM; 255 and one where HEAD_DIM > 128
         """

@@ -124,7 +124,8 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                   of K, and of V
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
                   for two rows
-        HBM       Q, out, lse once; K and V once per tile of queries
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+                  of them sees
         paper     FlashAttention-3, Algorithm 2
         budget    168 registers at the start with 2 consumers, 128 with 3; then REGISTERS. One
                   thread block per SM

@@ -3,7 +3,7 @@
 flash_decode         tiles of K and V go through shared memory; a thread per score
 flash_decode_wide    a few lanes per key, loads of 16 bytes, no barrier
 flash_decode_mma     K and V go from HBM to the registers that multiply them
-flash_decode_tma     TMA keeps up to 192 KB on their way to an SM: boxes of 16 keys of a head
+flash_decode_tma     TMA keeps up to 192 KiB on their way to an SM: boxes of 16 keys of a head
 flash_decode_gather  pages of few keys: cp.async, each row where its page is           <- this file
 
 A box of the copy engine is of neighbours. Where a page holds one key, 16 keys of a head are 16 rows
@@ -47,9 +47,10 @@ from fa_numba.tensor_core.decoding import (
     warp_of,
 )
 from fa_numba.tensor_core.flash_decode_tma import BLOCK_BYTES, RINGS, at
-from fa_numba.tensor_core.layouts import CHUNK_BYTES
 from fa_numba.tensor_core.ptx import global_address, shared_address
 from fa_numba.tensor_core.tma import BLOCK_COLS, ROW_BYTES
+
+CHUNK_BYTES = 16  # that a lane copies at once
 
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
@@ -158,7 +159,7 @@ def make_flash_decode_gather(
                   out_partial, lse_partial once per split; block_table once per key and tile of rows
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
-        budget    168 registers; 203 to 232 KB shared, one thread block per SM (HEAD_DIM=128)
+        budget    168 registers; 198 to 227 KiB shared, one thread block per SM (HEAD_DIM=128)
         """
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)

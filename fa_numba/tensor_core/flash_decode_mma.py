@@ -44,12 +44,12 @@ from fa_numba.tensor_core.decoding import (
     make_turn_softmax,
     warp_of,
 )
+from fa_numba.tensor_core.fragments import FULL_WARP
 from fa_numba.tensor_core.ptx import global_address
 from fa_numba.tensor_core.wide_loads import high_halves, load_global_b128, low_halves
 
 WARPS = 4
 ROWS = 8  # of a tile: queries of one K/V head
-ALL_LANES = 0xFFFFFFFF
 
 
 @functools.cache
@@ -92,7 +92,7 @@ def make_flash_decode_mma(
         """Where key n_start + r is, in bytes; of the last key where there are not so many."""
         n = min(n_start + r, last)
         if PAGED:
-            page = cuda.shfl_sync(ALL_LANES, pages, r)
+            page = cuda.shfl_sync(FULL_WARP, pages, r)
             return page * cache.strides[0] + divide(n, PAGE)[1] * cache.strides[1]
         return n * cache.strides[1]
 
@@ -223,8 +223,8 @@ def make_flash_decode_mma(
             )
 
             # out <- alpha out + P V, transposed: a lane has columns of two queries       line 10
-            alpha_0 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3))
-            alpha_1 = cuda.shfl_sync(ALL_LANES, alpha, 8 * (lane & 3) + 4)
+            alpha_0 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3))
+            alpha_1 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3) + 4)
             for j in range(V_STEPS):
                 for t in range(4):
                     a[0] = low_halves(v_reg[j, 0, t], v_reg[j, 1, t])

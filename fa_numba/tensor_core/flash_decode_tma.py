@@ -3,7 +3,7 @@
 flash_decode         tiles of K and V go through shared memory; a thread per score
 flash_decode_wide    a few lanes per key, loads of 16 bytes, no barrier
 flash_decode_mma     K and V go from HBM to the registers that multiply them
-flash_decode_tma     TMA keeps up to 192 KB on their way to an SM                     <- this file
+flash_decode_tma     TMA keeps up to 192 KiB on their way to an SM                     <- this file
 flash_decode_gather  pages of few keys: cp.async, each row where its page is
 
 Decoding waits for memory alone. A register that a load will fill is taken until it comes, and a
@@ -79,7 +79,7 @@ def box_rows(page_size):
 
 @cuda.jit(device=True, forceinline=True)
 def at(tile, chunk, j):
-    """Of a turn in blocks of 64 columns, swizzled."""
+    """`decoding.make_products`: this lane's row of a turn in blocks of 64 columns, swizzled."""
     return tile + j // 4 * BLOCK_BYTES + (chunk ^ (j % 4 << 5))
 
 
@@ -207,7 +207,7 @@ def make_flash_decode_tma(
                   out_partial, lse_partial once per split; block_table once per box
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
-        budget    176 registers; 202 to 231 KB shared, one thread block per SM (HEAD_DIM=128); with
+        budget    176 registers; 197 to 226 KiB shared, one thread block per SM (HEAD_DIM=128); with
                   256, pages of one key and a causal mask 8 bytes are spilled
         """
         parts = cuda.shared.array(PARTS_SHAPE, float32)
@@ -288,7 +288,7 @@ def make_flash_decode_tma(
 
                 v_tile = slot + K_BYTES + lane_row
                 add_weighted(acc, v, p, alpha, v_tile, swizzled, lane)  # out += P V      line 10
-                if tail:
+                if tail:  # the zeros stored come before the copy that overwrites them
                     fence_async_proxy()
                 cuda.syncwarp()  # the warp has read this turn: safe to overwrite
                 load_next(ahead, pages, slot, barrier, sources, tid, seq_lens, sizes)

@@ -7,7 +7,7 @@ neighbours, in two rows, h = 0 and 1, eight apart:
 
 so a row belongs to the four lanes of a quad, and a row's maximum needs two shuffles. mma and wgmma
 agree on this, so the functions serve both. All loops have constant bounds: unrolled, the arrays are
-registers.
+registers. Lines are those of Algorithm 1 of FlashAttention-2, arXiv:2307.08691.
 """
 
 import functools
@@ -74,7 +74,6 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
         P in 16 bits, as A of the next product: p of shape (BLOCK_N / 16, 4).
     """
     S8, OUT8, P16 = BLOCK_N // 8, OUT_COLS // 8, BLOCK_N // 16
-    softmax = make_online_softmax(BLOCK_N, False)
 
     @fragment_function()
     def clear(acc, m_i, l_i):
@@ -95,7 +94,21 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
 
     @fragment_function()
     def online_softmax(s, m_i, l_i, alpha, scale):
-        softmax(s, m_i, m_i, l_i, alpha, scale)
+        for h in range(2):
+            m_new = m_i[h]
+            for j in range(S8):
+                m_new = max(m_new, max(s[j, 2 * h], s[j, 2 * h + 1]))
+            m_new = over_quad_max(m_new)
+            alpha[h] = exp2((m_i[h] - m_new) * scale)
+            m_i[h] = m_new
+            shift = m_new * scale
+            l_ij = float32(0)
+            for j in range(S8):
+                for c in range(2):
+                    p = exp2(s[j, 2 * h + c] * scale - shift)  # one multiply-add, one exp2
+                    s[j, 2 * h + c] = p
+                    l_ij += p
+            l_i[h] = alpha[h] * l_i[h] + l_ij
 
     @fragment_function()
     def rescale(acc, alpha):
@@ -115,41 +128,12 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
 
 
 @functools.cache
-def make_online_softmax(BLOCK_N, OFFSET):
-    """online_softmax(s, offset, m_i, l_i, alpha, scale), as in `make_fragment_functions`.
-
-    With OFFSET the scores of this lane's row h are s + offset[h]; without, offset is not looked at.
-    """
-    S8 = BLOCK_N // 8
-
-    @fragment_function()
-    def online_softmax(s, offset, m_i, l_i, alpha, scale):
-        for h in range(2):
-            m_new = m_i[h] - offset[h] if OFFSET else m_i[h]
-            for j in range(S8):
-                m_new = max(m_new, max(s[j, 2 * h], s[j, 2 * h + 1]))
-            m_new = over_quad_max(m_new + offset[h] if OFFSET else m_new)
-            alpha[h] = exp2((m_i[h] - m_new) * scale)
-            m_i[h] = m_new
-            shift = (m_new - offset[h] if OFFSET else m_new) * scale
-            l_ij = float32(0)
-            for j in range(S8):
-                for c in range(2):
-                    p = exp2(s[j, 2 * h + c] * scale - shift)  # one multiply-add, one exp2
-                    s[j, 2 * h + c] = p
-                    l_ij += p
-            l_i[h] = alpha[h] * l_i[h] + l_ij
-
-    return online_softmax
-
-
-@functools.cache
 def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
     """mask_tile(s, n_start, position, seqlen_k, lane): what a row does not see becomes MASKED.
 
     Of a warp's 16 rows of scores, whose first column is key n_start; `position` is where this
     lane's first row stands among the keys (`masks`). A tile that all of the warp's rows see whole
-    is left as it is, for two comparisons. In 32 bits: in 64 each score would take two.
+    is left as it is, for two comparisons. Bounds are int32: in 64 bits a comparison is two.
     """
     S8 = BLOCK_N // 8
     LEFT = WINDOW[0] >= 0
@@ -331,6 +315,7 @@ def make_store_tile(HEAD_DIM, pack):
         if lane == 0:
             tma_store_wait_read(0)
         cuda.syncwarp()  # what was stored last is read: safe to overwrite
+        # Lanes 0 to 15 name the left, 16 to 31 the right 8 of 16 columns: the order of A.
         lane_row = rows + (lane & 15) * ROW_BYTES
         for j in range(COLS16):  # out <- out / l_i                                     line 12
             for i in range(2):

@@ -116,7 +116,7 @@ def make_largest(BLOCK_N):
 
 
 @functools.cache
-def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False, FADES=False):
+def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     """The online softmax of a warp's 16 rows in two parts, for a kernel whose P V still runs.
 
     The exponents take softcap in: tanh is monotone, so the maximum is taken of the scores as they
@@ -127,7 +127,7 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False, FADES=False):
     raise_maximum(s, offset, m_i, l_i, alpha, scale)
         Has m_i risen? Then l_i is brought to it, and acc must be, by alpha. And: are the scores
         small enough for the polynomial of `make_cap_tile`? Both are the same for the whole warp.
-        With ALIBI and FADES the second says instead whether all of P is below 2^−FADED: such a tile
+        With ALIBI the second says instead whether all of P is below 2^−FADED: such a tile
         may be left out.
     exponentiate(s, offset, m_i, l_i, small, scale)
         s becomes P = 2^(score − m_i), and l_i takes it in. With ALIBI the scores of this lane's
@@ -160,11 +160,11 @@ def make_lazy_softmax_parts(BLOCK_N, SOFTCAP=0.0, ALIBI=False, FADES=False):
             limit = (m_i[h] - offset[h] if ALIBI else m_i[h]) + LAZY / unit_of(scale)
             if BENT and POLYNOMIAL:
                 limit = min(limit, SMALL) if m_i[h] >= float32(0) else MASKED
-            if FADES:
+            if ALIBI:
                 faded = faded and at_most(top[h], limit - (LAZY + FADED) / unit_of(scale))
             stays = stays and max(top[h], float32(0)) * to_angle <= limit  # tanh x is at most x
         if cuda.all_sync(FULL_WARP, stays):
-            return False, cuda.all_sync(FULL_WARP, faded) if FADES else POLYNOMIAL
+            return False, cuda.all_sync(FULL_WARP, faded) if ALIBI else POLYNOMIAL
         if not cuda.all_sync(FULL_WARP, known):
             for h in range(2):
                 top[h] = largest(s, h)

@@ -1,6 +1,6 @@
-"""ldmatrix, stmatrix: a warp moves four 8×8 matrices of 16-bit elements (sm_75 on, sm_90).
+"""ldmatrix, stmatrix: a warp moves four 8×8 matrices of 16-bit elements.
 
-ldmatrix loads them from shared memory, stmatrix stores them there.
+ldmatrix (from sm_75 on) loads them from shared memory, stmatrix (from sm_90 on) stores them there.
 
 Lane i gives the address of one row of 16 bytes, 8 elements: lanes 0 to 7 the rows of the first
 matrix, lanes 8 to 15 those of the second, and so on. Whose address it was has nothing to do with
@@ -43,7 +43,7 @@ def ldmatrix_x4(typingctx, fragment, address):
     address : uint32
         In shared memory, of the row that this lane stands for; a multiple of 16.
     """
-    return _ldmatrix("", fragment, address)
+    return _ldmatrix("", fragment)
 
 
 @intrinsic
@@ -52,7 +52,7 @@ def ldmatrix_x4_trans(typingctx, fragment, address):
 
     Parameters are those of `ldmatrix_x4`.
     """
-    return _ldmatrix(".trans", fragment, address)
+    return _ldmatrix(".trans", fragment)
 
 
 @intrinsic
@@ -72,7 +72,7 @@ def stmatrix_x4(typingctx, address, fragment):
     )
 
 
-def _ldmatrix(trans, fragment, address):
+def _ldmatrix(trans, fragment):
     return statement(
         f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 <fragment>, [<address>];",
         fragment=written(fragment, 4),

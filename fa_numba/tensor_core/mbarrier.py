@@ -144,9 +144,10 @@ def mbarrier_wait_bounded(barrier, parity):
 
 @cuda.jit(device=True, forceinline=True)
 def phase(count, length):
-    """Parity of the phase in which a stage of a ring is filled the count-th time of all stages.
+    """Parity of the phase of "full" that ends when a ring is filled the count-th time, from 0 on.
 
-    Those of a ring of `length` stages are filled in turn.
+    Its `length` stages are filled in turn: that time it is stage count % length. Who fills it waits
+    for the other parity, phase(...) ^ 1, of "empty": for the phase before.
     """
     return (count // length) & 1
 

@@ -27,13 +27,13 @@ def wgmma_rows_f16(typingctx, n, k, a_rows, d, a, b):
     a, b : uint64
         Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
     """
-    return _rows("f16", n, k, a_rows, d, a, b)
+    return _rows("f16", n, k, a_rows, d)
 
 
 @intrinsic
 def wgmma_rows_bf16(typingctx, n, k, a_rows, d, a, b):
     """d = A Bᵀ, bfloat16; see `wgmma_rows_f16`."""
-    return _rows("bf16", n, k, a_rows, d, a, b)
+    return _rows("bf16", n, k, a_rows, d)
 
 
 @intrinsic
@@ -48,13 +48,13 @@ def wgmma_columns_f16(typingctx, n, k, d, a, b):
     a, b : uint64
         Descriptors of A (k, 64) and B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
     """
-    return _columns("f16", n, k, d, a, b)
+    return _columns("f16", n, k, d)
 
 
 @intrinsic
 def wgmma_columns_bf16(typingctx, n, k, d, a, b):
     """d = Aᵀ B, bfloat16; see `wgmma_columns_f16`."""
-    return _columns("bf16", n, k, d, a, b)
+    return _columns("bf16", n, k, d)
 
 
 @intrinsic
@@ -71,7 +71,7 @@ def hold(typingctx, x, length):
     return statement("", x=tied(x, literal(length)), length=length)
 
 
-def _rows(kind, n, k, a_rows, d, a, b):
+def _rows(kind, n, k, a_rows, d):
     steps = [
         (column_bytes(col, literal(a_rows)), column_bytes(col, literal(n)))
         for col in range(0, literal(k), 16)
@@ -81,7 +81,7 @@ def _rows(kind, n, k, a_rows, d, a, b):
     return statement(text, n=n, k=k, a_rows=a_rows, d=d, a=types.uint64, b=types.uint64)
 
 
-def _columns(kind, n, k, d, a, b):
+def _columns(kind, n, k, d):
     steps = [(row * ROW_BYTES, row * ROW_BYTES) for row in range(0, literal(k), 16)]
     text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "1, 1")
     d = written(d, literal(n) // 2)

@@ -30,7 +30,8 @@ from numba import cuda, float32, uint8, uint32, uint64
 from fa_numba import arrays
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.tensor_core import forward, mbarrier, wgmma
-from fa_numba.tensor_core.convert import pack_e4m3x4, store_global_b128
+from fa_numba.tensor_core.convert import pack_e4m3x4
+from fa_numba.tensor_core.fragments import FULL_WARP
 from fa_numba.tensor_core.ldmatrix import ldmatrix_x4
 from fa_numba.tensor_core.mbarrier import (
     fence_mbarrier_init,
@@ -40,9 +41,13 @@ from fa_numba.tensor_core.mbarrier import (
 from fa_numba.tensor_core.ptx import global_address, shared_address
 from fa_numba.tensor_core.tensor_maps import tensor_map
 from fa_numba.tensor_core.tma import make_load_tile
-from fa_numba.tensor_core.vectors import load_shared_b32, unpack_bf16x2, unpack_f16x2
+from fa_numba.tensor_core.vectors import (
+    load_shared_b32,
+    store_global_x4,
+    unpack_bf16x2,
+    unpack_f16x2,
+)
 
-FULL_WARP = 0xFFFFFFFF
 E4M3_MAX = np.float32(448)
 LEAST = np.float32(2.0**-20)  # of a tile's largest: a tile of zeros has a scale, too
 CHUNK = 16  # bytes along the sum; and columns of a row that the tensor cores multiply at once
@@ -289,12 +294,12 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
                         )
                     column = (i >> 1) * 64 + 2 * pair + (i & 1)
                     offset = byte_offset(column, CHUNK * chunk, V_ROWS, V_WIDTH)
-                    store_global_b128(address + uint64(offset), words)
+                    store_global_x4(address + uint64(offset), words)
                 if pair < SUM_ROWS:
                     for j in range(4):
                         words[j] = ONES if pair == 0 else uint32(0)
                     offset = byte_offset(HEAD_DIM + pair, CHUNK * chunk, V_ROWS, V_WIDTH)
-                    store_global_b128(address + uint64(offset), words)
+                    store_global_x4(address + uint64(offset), words)
             else:
                 if of_q:
                     address = global_address(q_tiles[b, head, tile * Q_TILES])
@@ -318,7 +323,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
                             )
                         offset = byte_offset(row, CHUNK * (4 * i + (lane & 3)), BLOCK_N, QK_WIDTH)
                         if tile < num_tiles:
-                            store_global_b128(address + uint64(offset), words)
+                            store_global_x4(address + uint64(offset), words)
 
     return quantize_kernel
 

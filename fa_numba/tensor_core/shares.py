@@ -12,6 +12,9 @@ def m_tile_of(step, share, num_shares, num_m_tiles):
 
 @cuda.jit(device=True, forceinline=True)
 def divided(a, b):
-    """Quotient and rest of numbers from 0 on: in 32 bits, which is far quicker than in 64."""
+    """Quotient and rest of numbers from 0 on: in 32 bits, which is far quicker than in 64.
+
+    With `flash_decode_wide.divide`, which has the rest by %, kernels here are longer.
+    """
     quotient = uint32(uint32(a) // uint32(b))
     return int32(quotient), int32(uint32(a) - quotient * uint32(b))

@@ -1,9 +1,11 @@
-"""From tile to tile of keys: what a warpgroup does in flash_attn_persistent, and in packed batches.
+"""From tile to tile of keys: rings of K and V, and a warpgroup's turns.
 
-A thread block's queries see a range of tiles of keys. K and V come in rings of TILING.stages
-tiles, each with two barriers, "full" and "empty": a tile's place is its stage, and the parity of
-the phase in which that is filled. A turn is a warpgroup's step from one tile to the next: S of the
-next while out takes in P V of this one, then the softmax.
+flash_attn_persistent is made of these functions, and so is flash_attn_persistent_varlen.
+
+A thread block's queries see a range of tiles of keys. K and V come in rings of TILING.stages tiles
+(TILING is a `PersistentTiling`), each with two barriers, "full" and "empty": a tile's place is its
+stage, and the parity of the phase in which that is filled. A turn is a warpgroup's step from one
+tile to the next: S of the next while out takes in P V of this one, then the softmax.
 
 Arrays are those of `fragments`.
 """
@@ -70,6 +72,7 @@ def make_ring(HEAD_DIM, TILING):
         The next stage of a ring, and the parity of its phase.
     fetch(kv_map, row, tile, head, b, kv_tile, kv_full, stage, was_empty)
         Once there is room, start to copy the tile-th tile of K, or of V, from this row on.
+        was_empty: parity of the phase of "empty" that must have ended, 1 the first time round.
     pass_over(count, stage, parity, k_full, v_full, lane)
         Give back so many tiles of K and V as they come; the place of the tile after them.
     """
@@ -116,7 +119,8 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     `registers` are s, p, acc, m_i, l_i, alpha and offset; `rings` the addresses k_tile, k_full,
     v_tile and v_full; `bend` is slope, scale (`make_bend_tile`), pieces (`slope_pieces` of slope'),
     the descriptor of the ramp (`alibi`), and where the warpgroup's first row stands among the keys.
-    The descriptor q names its rows; position is where this lane's first row stands (`masks`).
+    The descriptor q names the warpgroup's rows of Q; position is where this lane's first row stands
+    (`masks`).
 
     Returns
     -------
@@ -127,11 +131,12 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         The same of the tile from key n_start on, and P V of the one before, which has this place.
         Returns the tile's own. Inner ones mask nothing, and have keys to one side of the rows.
     whole_tiles(wg_position, seqlen_k)
-        Tiles that begin from the first of these keys to the second are seen whole, by all rows.
+        first, last: of a warpgroup whose first row stands there, all rows see a tile whole if
+        first <= n_start <= last.
     add_last(registers, rings, stage, parity)
         Start to add P V of the last tile, which has this place.
     finish_product(acc, p, v_empty, lane)
-        Wait until P V is added to acc, and V may be overwritten.
+        Wait until P V is added to acc; tell v_empty, a barrier, that V may be overwritten.
     """
     BLOCK_N, STAGES, OVERLAP = TILING.block_n, TILING.stages, TILING.overlap
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
@@ -146,7 +151,7 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     LEFT = WINDOW[0] >= 0
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     _, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
-    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI, FADES=ALIBI)
+    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     _, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
@@ -189,14 +194,16 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
         Two functions and not a branch in one: around a branch ptxas can move little.
         """
-        TILT = TILTED and (ONE_SIDED or not EDGE)
+        TILT = TILTED and (ONE_SIDED or not EDGE)  # at other edges keys are to both sides: no line
 
         @cuda.jit(device=True, forceinline=True, fastmath=True)
         def turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
             s, p, acc, m_i, l_i, alpha, offset = registers
             k_tile, k_full, v_tile, v_full = rings
             slope, scale, pieces, ramp, wg_position = bend
-            if EDGE and (LEFT or ALIBI):  # all turns would keep what follows from it
+            if EDGE and (
+                LEFT or ALIBI
+            ):  # else all turns would keep what follows from it (`opaque`)
                 position = int32(opaque(position))
             next_stage, next_parity = after(stage, parity)
             k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
@@ -223,7 +230,7 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             if EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane)
             risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-            if ALIBI and small:  # so far below the maximum that P is as good as 0
+            if ALIBI and small:  # all of P is below 2^−FADED: as good as 0 (`lazy_softmax`)
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
                 for j in range(BLOCK_N // 16):
                     for r in range(4):

@@ -113,9 +113,9 @@ def descriptor(bits, address):
     Parameters
     ----------
     bits : uint64
-        From `descriptor_bits`.
+        From `descriptor_bits`, `narrow_descriptor_bits`, or `alibi.RAMP_BITS`.
     address : uint32
-        A multiple of 1024.
+        A multiple of 1024; of 16 where nothing is swizzled.
     """
     return uint64(bits) | uint64(address >> 4)
 
@@ -180,13 +180,13 @@ def wgmma_f16(typingctx, n, k, d, a, b):
     a, b : uint64
         Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
     """
-    return _shared_shared("f16", n, k, d, a, b)
+    return _shared_shared("f16", n, k, d)
 
 
 @intrinsic
 def wgmma_bf16(typingctx, n, k, d, a, b):
     """d = A Bᵀ, bfloat16; see `wgmma_f16`."""
-    return _shared_shared("bf16", n, k, d, a, b)
+    return _shared_shared("bf16", n, k, d)
 
 
 @intrinsic
@@ -202,13 +202,13 @@ def wgmma_f16_registers(typingctx, n, k, d, a, b):
     b : uint64
         Descriptor of B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
     """
-    return _registers_shared("f16", n, k, d, a, b)
+    return _registers_shared("f16", n, k, d, a)
 
 
 @intrinsic
 def wgmma_bf16_registers(typingctx, n, k, d, a, b):
     """d += A B, bfloat16; see `wgmma_f16_registers`."""
-    return _registers_shared("bf16", n, k, d, a, b)
+    return _registers_shared("bf16", n, k, d, a)
 
 
 @intrinsic
@@ -281,7 +281,7 @@ def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
 # it (0); A in registers has no such choice.
 
 
-def _shared_shared(kind, n, k, d, a, b):
+def _shared_shared(kind, n, k, d):
     lines = [".reg .pred add; .reg .b64 a, b;"]
     for col in range(0, literal(k), 16):
         lines += [
@@ -300,7 +300,7 @@ def _shared_shared(kind, n, k, d, a, b):
     )
 
 
-def _registers_shared(kind, n, k, d, a, b):
+def _registers_shared(kind, n, k, d, a):
     lines = [".reg .pred add; .reg .b64 b; setp.ne.b32 add, 1, 0;"]
     for row in range(0, literal(k), 16):
         lines += [

@@ -1,11 +1,11 @@
-"""Loads of 16 bytes from global memory straight into registers, and what unpacks them.
+"""Loads of 16 bytes from global memory straight into registers.
 
 A warp's load of 16 bytes by each lane is 512 bytes on their way after one instruction. Nothing is
 written to what these loads read while a kernel runs: they take the path of read-only data. They
 give no hint about caches. Bytes read once need not stay in L1, but L1::no_allocate is the first to
 be evicted from L2 too: where L2 holds what was written before, an H200 read 5 % less in a second.
 
-PTX ISA: "Data movement and conversion instructions: ld.global.nc, prmt, mov, cvt".
+PTX ISA: "Data movement and conversion instructions: ld.global.nc, prmt".
 """
 
 from numba.cuda import types
@@ -82,30 +82,3 @@ def _halves(selector):
         x=types.uint32,
         y=types.uint32,
     )
-
-
-@intrinsic
-def unpack_f16x2(typingctx, pair, x):
-    """Two float16, the first in the low half of x, as float32: exact.
-
-    Parameters
-    ----------
-    pair : local array of 2 float32
-    x : uint32
-    """
-    return _unpack(
-        "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, <x>; "
-        "cvt.f32.f16 <low>, lo; cvt.f32.f16 <high>, hi; }",
-        pair,
-    )
-
-
-@intrinsic
-def unpack_bf16x2(typingctx, pair, x):
-    """Two bfloat16 as float32; parameters are those of `unpack_f16x2`."""
-    return _unpack("{ shl.b32 <low>, <x>, 16; and.b32 <high>, <x>, 0xffff0000; }", pair)
-
-
-def _unpack(text, pair):
-    text = text.replace("<low>", "$0").replace("<high>", "$1")  # what is written comes first
-    return statement(text, pure=True, pair=written(pair, 2), x=types.uint32)
