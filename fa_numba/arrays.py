@@ -453,7 +453,7 @@ def _place_of_torch():
 
 def _empty_of_cupy(like, shape, dtype):
     ndarray, kind = sys.modules["cupy"].ndarray, dtype.type  # which is found sooner than a dtype
-    try:  # what ndarray(shape, kind) does, without passing both on by name: 0.3 µs less
+    try:  # what ndarray(shape, kind) does, without passing both on by name: quicker
         base = ndarray.__base__
         make, init = base.__new__, base._init
     except AttributeError:

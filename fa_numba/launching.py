@@ -37,7 +37,7 @@ except ImportError:  # no numba-cuda, or its simulator
 
 STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets without asking for more
 MAX_PLANS = 1024  # combinations of shapes that are kept
-OFTEN = 8  # launches that come back more often become a CUDA graph, which takes tens of µs to make
+OFTEN = 8  # launches that come back more often become a CUDA graph, which takes longer to make
 MAX_STREAMS = 4  # on which there are graphs of the same launches
 
 enabled = driver is not None  # False leaves every launch to Numba's dispatcher
@@ -140,8 +140,8 @@ class Plan:
 class Launches:
     """Launches one behind the other, made again and again with other addresses.
 
-    What has been made often enough becomes a CUDA graph: on an H200 the driver takes 1.6 µs for
-    one, and 0.6 for new addresses in one of its launches; for a launch by itself it takes 3.7.
+    What has been made often enough becomes a CUDA graph, for which the driver takes less time than
+    for one launch by itself: 1.7 µs on an H200 (benchmarks/results/launch.json and NOTES.md).
 
     Parameters
     ----------

@@ -293,8 +293,8 @@ def compile_with_lines(kernel, args, *, cc=(8, 0)):
 def _compile(kernel, args, targets, lineinfo=False):
     """PTX for each target, and Numba's compile results where lines are asked for.
 
-    Numba writes the same NVVM IR for all GPUs from sm_75 on, and takes ten times as long over it as
-    libNVVM and ptxas over theirs: it is made once.
+    Numba writes the same NVVM IR for all GPUs from sm_75 on, and takes longer over it than libNVVM
+    and ptxas over theirs: it is made once.
     """
     if not compiler_available():
         raise CompilerMissingError(

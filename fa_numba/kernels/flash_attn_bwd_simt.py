@@ -12,9 +12,9 @@ which a thread block owns a tile of queries, and all is the same bits in every r
 Where the GPU has cp.async, float32 tiles of 64 and 128 columns go through
 flash_attn_bwd_simt_chunks.
 
-measured   in chunks 1.12 of PyTorch's memory-efficient backward at head_dim 64 and 128, which has
-           the tensor cores (H200, n = 8192; benchmarks/NOTES.md); K and V turned take as much
-           memory as they do; deterministic=True less
+measured   in chunks 1.10 and 1.13 of PyTorch's memory-efficient backward at head_dim 64 and 128,
+           which has the tensor cores (H200, n = 8192; benchmarks/results/ladder.json); K and V
+           turned take as much memory as they do
 
 Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
 Algorithm 2.

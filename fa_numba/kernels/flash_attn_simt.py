@@ -10,9 +10,9 @@ of a row are in one warp: rows are reduced by shuffles, and P needs no barrier o
 
 Where the GPU has cp.async, float32 tiles of 64 and 128 columns go through flash_attn_simt_chunks.
 
-measured   over flash_attn_v2_unsigned ×8.3 at head_dim 64, ×7.3 at 128, in chunks 1.31 and 1.06 of
-           PyTorch's memory-efficient attention, which has the tensor cores (H200, n = 8192;
-           benchmarks/NOTES.md); at 128 K turned takes as much memory as K
+measured   in chunks ×11.0 over flash_attn_v2_unsigned at head_dim 64, ×10.3 at 128; 1.32 and 1.07
+           of PyTorch's memory-efficient attention, which has the tensor cores (H200, n = 8192;
+           benchmarks/results/ladder.json); at 128 K turned takes as much memory as K
 """
 
 import functools

@@ -10,7 +10,7 @@ is what they hide: that the indices of two loads differ by a constant. The compi
 keep one address for a row nor make one load of four. An index made unsigned as a whole, u64(...),
 says that it is not negative. Nothing else differs from flash_attn_v2: compare the two files.
 
-measured   ×1.7 at head_dim 64, ×1.8 at 128 (H200, n = 2048; benchmarks/NOTES.md)
+measured   ×1.7 at head_dim 64, ×1.8 at 128 (H200, n = 8192; benchmarks/results/ladder.json)
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.
 """

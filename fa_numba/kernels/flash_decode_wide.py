@@ -15,8 +15,9 @@ states are merged once, at the end.
 
 One loader serves both caches: a contiguous one has a page for each sequence.
 
-On an H200 it reads float32 caches of 32 heads of 128 at 4.1 to 4.45 TB/s, as fast as a copy; with
-four queries to a K/V head it is arithmetic that limits it, at 3.5 to 3.8 (benchmarks/NOTES.md).
+On an H200 it reads float32 caches of 32 heads of 128 at 4.3 to 4.5 TB/s, as fast as a copy; with
+four queries to a K/V head it is arithmetic that limits it, at 3.6 to 4.0
+(benchmarks/results/decode_fast.json).
 
 Source: as for flash_decode.
 """

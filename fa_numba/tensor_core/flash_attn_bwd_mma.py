@@ -19,8 +19,9 @@ ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
 
 A head_dim below 64, or between 64 and 128, is padded to that with zeros.
 
-On an H200 it took as long as PyTorch's FlashAttention-2 at n = 512 and was up to 1.15 times as fast
-beyond: float16, head_dim 64 and 128, full and causal (benchmarks/NOTES.md).
+On an H200 it was 1.01 to 1.06 times as fast as PyTorch's FlashAttention-2 at n = 512, and 1.04 to
+1.13 times beyond: float16, head_dim 64 and 128, full and causal;
+benchmarks/results/tensor_core_bwd.json.
 
 Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """
@@ -299,7 +300,7 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
                   (2, HEAD_DIM / 16, 4); dq (2, 4, 4), fragments
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys; to dQ as often
         paper     FlashAttention-2, Algorithm 2
-        budget    255 registers, one thread block per SM
+        budget    255 registers, at most 40 bytes spilled; one thread block per SM
         """
         # Tiles begin at a whole row: an exclusive or goes on to the next 16 columns.
         k_tile = (shared_address(cuda.shared.array(0, uint8)) + 127) & 0xFFFFFF80

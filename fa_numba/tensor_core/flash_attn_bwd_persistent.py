@@ -24,9 +24,9 @@ Each tile of keys makes a part of every dQ that sees it. How the parts come toge
             in which they are begun: the same bits in every run. Under a causal mask the keys
             before then come to a tile of queries just when these are done with it.
 
-On an H200 all this is worth 17 to 37 % at n = 512, and costs up to 9 % at n = 16384. One of the two
-was quicker than cuDNN at every size: float16, head_dim 64 and 128, full and causal;
-benchmarks/results/tensor_core_bwd.json.
+On an H200 all this is worth 13 to 33 % at n = 512, and costs up to 8 % at n = 8192 and 6 % at
+n = 16384. One of the two was quicker than cuDNN at every size: float16, head_dim 64 and 128, full
+and causal; benchmarks/results/tensor_core_bwd.json.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.

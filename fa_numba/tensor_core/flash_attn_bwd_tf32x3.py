@@ -12,8 +12,7 @@ atomically, in any order; with deterministic=True dQ has a kernel of its own. `t
 a warp multiplies.
 
 measured   1.52 and 1.39 of PyTorch's memory-efficient backward at head_dim 64 and 128, which
-           multiplies so too (H200, n = 8192; benchmarks/results/ladder.json);
-           deterministic=True 0.76 of that (benchmarks/NOTES.md)
+           multiplies so too (H200, n = 8192; benchmarks/results/ladder.json)
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Ootomo and Yokota 2022, arXiv:2203.03341.
 """
@@ -190,7 +189,8 @@ def make_flash_attn_bwd_tf32x3(
                   that see none of them; to dQ as often, atomically; with ALIBI alibi_slopes in
                   every thread, for each tile
         paper     FlashAttention-2, Algorithm 2
-        budget    255 registers, up to 16 more spilled; one thread block per SM
+        budget    255 registers, and up to 72 bytes of local memory, 256 with softcap, or with ALiBi
+                  and a mask, where HEAD_DIM <= 64; one thread block per SM
         """
         floats = cuda.shared.array(0, float32)
         k_tile = shared_address(cuda.shared.array(0, uint8))

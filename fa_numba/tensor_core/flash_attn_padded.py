@@ -103,7 +103,9 @@ def flash_attn_padded(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    checks.check_tensor_core_padded(q, k, v, name="flash_attn_padded", supported=HOPPER)
+    checks.check_tensor_core_padded(
+        q, k, v, name="flash_attn_padded", supported=HOPPER, max_head_dim=checks.MAX_HEAD_DIM
+    )
     head_dim = q.shape[3]
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     num_cols = CHUNK * ceil_div(head_dim, CHUNK)

@@ -18,9 +18,9 @@ neighbour (`turns`). Three things are new.
 - out must not be stored past a sequence's end: a warp whose rows are not all of the sequence stores
   them one by one instead of by TMA.
 
-On an H200, 8 sequences of 2048 take 673 (595) TFLOP/s at head_dim 128 and 533 (446) at 64, the
-padded batch of them 679 (594) and 536 (444); 8 of 561 to 3500 tokens take 660 (604) and 524 (466).
-float16, causal in brackets; benchmarks/NOTES.md.
+On an H200, 8 sequences of 2048 take 658 (584) TFLOP/s at head_dim 128 and 530 (445) at 64, the
+padded batch of them 685 (587) and 525 (444); 8 of 561 to 3500 tokens take 646 (595) and 522 (465).
+float16, causal in brackets; benchmarks/results/tensor_core_masks.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 """
@@ -66,7 +66,7 @@ from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
 # Sequences of a batch; where there are more, they stay in their order. For 512 there would be no
 # shared memory left at head_dim 128 with ALiBi.
 MAX_SORTED = 500
-SECTION_BYTES = 24 << 20  # of K and V that are read at a time: about half of an H200's L2
+SECTION_BYTES = 24 << 20  # of K and V that are read at a time: two fifths of an H200's L2
 REGISTERS = {2: (56, 224), 3: (32, 160)}  # as in flash_attn_persistent; the producer has more to do
 
 

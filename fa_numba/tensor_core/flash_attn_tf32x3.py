@@ -8,9 +8,9 @@ A warp owns the rows of a softmax, and P never leaves its registers; `tf32_tiles
 multiplies. Copies to shared memory go on while the warps compute: V arrives during Q Kᵀ, the next K
 during softmax and P V.
 
-measured   1.8 and 1.3 of PyTorch's memory-efficient attention at head_dim
-           64 and 128, which multiplies so too; the error of out is at most that of a plain
-           float32 computation where n is large (H200; benchmarks/NOTES.md)
+measured   1.8 and 1.3 of PyTorch's memory-efficient attention at head_dim 64 and 128, which
+           multiplies so too; the error of out is 0.6 to 1.05 of a plain float32 computation's at
+           n = 8192, 1.1 to 1.35 at n = 512 (H200; benchmarks/results/ladder.json)
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Ootomo and Yokota 2022,
 arXiv:2203.03341.
@@ -95,7 +95,7 @@ def make_flash_attn_tf32x3(
         HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
-        budget    255 registers, two thread blocks per SM
+        budget    255 registers, two thread blocks per SM; one where HEAD_DIM > 224
         """
         q_tile = shared_address(cuda.shared.array(0, uint8))
         k_tile = q_tile + Q_BYTES

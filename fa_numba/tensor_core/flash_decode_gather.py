@@ -7,9 +7,9 @@ flash_decode_tma     TMA keeps up to 192 KiB on their way to an SM: boxes of 16 
 flash_decode_gather  pages of few keys: cp.async, each row where its page is           <- this file
 
 A box of the copy engine is of neighbours. Where a page holds one key, 16 keys of a head are 16 rows
-of 256 bytes, each somewhere else, and a warp starts copies of one row one after the other, some 40
-ns each. cp.async copies 16 bytes for each lane, wherever they are: two rows of 256 bytes at a time,
-by one instruction. So
+of 256 bytes, each somewhere else, and a warp starts copies of one row one after the other. cp.async
+copies 16 bytes for each lane, wherever they are: two rows of 256 bytes at a time, by one
+instruction. So
 
 - a lane looks up one key's page, a turn before it is needed, and leaves in shared memory where the
   row of K is, or of V; 16 lanes together copy the row;

@@ -6,9 +6,9 @@ flash_decode_tma                  Hopper: the copy engine keeps a ring of keys f
 flash_decode_gather               Hopper: pages of few keys; cp.async, each row where its page is
 
 Decoding reads each key once and does next to nothing with it, so all that counts is that enough
-bytes are on their way: 4.8 TB/s times the 700 ns that a load takes are 26 KB for each of an H200's
-132 SMs. Here each lane loads 16 bytes at a time, a warp 4 KB of V while it multiplies K, and 4 KB
-of the next K while it multiplies V.
+bytes are on their way: 4.8 TB/s times some 700 ns for a load, a guess, are 25 KB for each of an
+H200's 132 SMs. Here each lane loads 16 bytes at a time, a warp 4 KB of V while it multiplies K, and
+4 KB of the next K while it multiplies V.
 
 No shared memory, because the operands of a product may name their columns as they like. A lane of
 mma's B wants elements 2 i, 2 i + 1, 2 i + 8, 2 i + 9 of a key for one product; it has 8 neighbours

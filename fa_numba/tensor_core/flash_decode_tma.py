@@ -22,8 +22,8 @@ The copies leave the keys as ldmatrix wants them, swizzled, so that products are
 product left it.
 
 On an H200 it reads float16 caches of 32 heads of 128 at 4.1 to 4.4 TB/s, as a copy does, and with
-four queries to a K/V head at 3.3 to 4.0: 97 to 100 % of cuDNN beside it; pages of 16, shuffled, at
-96 to 101 % of that (benchmarks/NOTES.md).
+four queries to a K/V head at 3.4 to 4.0: 98 to 100 % of cuDNN beside it; pages of 16, shuffled, at
+96 to 100 % of that (benchmarks/results/decode_fast.json).
 
 Source: as for flash_decode; PTX ISA, "Asynchronous copy: tensor data".
 """
@@ -63,7 +63,7 @@ from fa_numba.tensor_core.wide_loads import store_shared_zeros
 
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by blocks of 64 columns: warps, stages
 BLOCK_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
-L2_BYTES = 128  # that L2 fetches at once, as the rows of a box: with 256, 7 % slower
+L2_BYTES = 128  # that L2 fetches at once, as the rows of a box: 256 is slower, benchmarks/NOTES.md
 
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
@@ -329,7 +329,8 @@ def flash_decode_tma(
         Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
         page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
         contiguous last axis; head_dim a multiple of 8, up to 256. Pages of a multiple of 16 keys
-        are read as fast as a contiguous cache; smaller ones by `flash_decode_gather` faster.
+        are read at 96 to 100 % of a contiguous cache's rate; smaller ones by
+        `flash_decode_gather` faster.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode_wide`.
     num_splits : int, default=0

@@ -3,7 +3,8 @@
 A warp's load of 16 bytes by each lane is 512 bytes on their way after one instruction. Nothing is
 written to what these loads read while a kernel runs: they take the path of read-only data. They
 give no hint about caches. Bytes read once need not stay in L1, but L1::no_allocate is the first to
-be evicted from L2 too: where L2 holds what was written before, an H200 read 5 % less in a second.
+be evicted from L2 too: where L2 holds what was written before, an H200 then read less in a second
+(benchmarks/NOTES.md).
 
 PTX ISA: "Data movement and conversion instructions: ld.global.nc, prmt".
 """

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     add("solution", "our solution, once yours passes", nargs=None).add_argument(
         "--force", action="store_true", help="show it before that"
     )
-    add("tour", "run every kernel on real text and print one table")
+    add("tour", "run the first lessons' kernels on real text and print one table")
     _add_trace(commands)
     return parser
 

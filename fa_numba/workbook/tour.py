@@ -1,4 +1,4 @@
-"""``fa-numba tour``: every kernel on real text, on whatever backend there is.
+"""``fa-numba tour``: the first lessons' kernels on real text, on whatever backend there is.
 
 The text is the source of a module of this Python's own standard library. Each byte is embedded by
 a fixed, seeded projection, so that queries, keys and values have the repetitions and the skew of
