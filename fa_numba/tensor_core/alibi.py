@@ -12,7 +12,7 @@ same for all rows: a column times a row, so that 16 more columns of Q and K do i
     high  middle  low  0 … 0         in each of its 64 rows,          high + middle + low = slope'
     j     j       j    anything      for key j of the tile: K         (`write_ramp`)
 
-where toward is −slope' the signs of Q's columns are flipped.
+Where toward is −slope', the signs of Q's columns are flipped.
 
 These are bfloat16, whatever Q and K are: it has the range of float32, three times its 8 bits are
 the 24 of one, and whole numbers up to 256 are exact. Those of Q stay in registers (`tilt`), for
