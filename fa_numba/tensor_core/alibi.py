@@ -43,6 +43,11 @@ RAMP_BITS = PIECES * CHUNK >> 4 << 32
 SIGNS = 0x80008000  # of the two numbers in a register
 
 
+def tilted_and_one_sided(CAUSAL, WINDOW, SOFTCAP, ALIBI):
+    """Is ALiBi added so, as no softcap follows? Is no key behind a row's own position seen?"""
+    return ALIBI and SOFTCAP == 0, CAUSAL or WINDOW[1] == 0
+
+
 def ramp_bytes(BLOCK_N):
     """Shared memory of the ramp for tiles of BLOCK_N keys; the last 8 columns have 8 rows, too."""
     return ((BLOCK_N // 8 - 1) * PIECES + 8) * CHUNK

@@ -10,7 +10,7 @@ import functools
 import math
 
 import numpy as np
-from numba import cuda, int32, uint32, uint64
+from numba import cuda, uint32, uint64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
@@ -91,7 +91,7 @@ def warp_of(tid):
 
 @cuda.jit(device=True, forceinline=True)
 def place_of(chunk, sizes):
-    """Which part of the work `chunk` is: b, split, kv_head, m_tile. `sizes`: see `make_next_turn`.
+    """Which part of the work `chunk` is: b, split, kv_head, m_tile. `sizes`: see `make_begin_part`.
 
     Heads are neighbours: what is read at the same time lies side by side.
     """
@@ -103,33 +103,25 @@ def place_of(chunk, sizes):
 
 
 @functools.cache
-def make_next_turn(ROWS, WARPS, CAUSAL, WINDOW):
-    """next_turn(ahead, warp, seq_lens, sizes): is there one, in this part of the keys or another?
+def make_begin_part(ROWS, WARPS, CAUSAL, WINDOW):
+    """begin_part(ahead, warp, seq_lens, sizes): go to the first turn of chunk ahead[0] of the work.
 
-    A thread block stays, and goes through every so manyth part. `ahead` says which turn a warp asks
-    for next: chunk, b, kv_head, n, n_end. Before the first, ``n = n_end = 0`` of a part that would
-    be before the thread block's first. `sizes` are seqlen_q, group_size, num_m_tiles, num_kv_heads,
-    num_splits, num_chunks.
+    `ahead` says which turn a warp asks for next: chunk, b, kv_head, n, n_end. A thread block that
+    stays takes every gridDim.x-th chunk; before its first ``n = n_end = 0`` of one that would come
+    before that. `sizes` are seqlen_q, group_size, num_m_tiles, num_kv_heads, num_splits,
+    num_chunks.
     """
-    BLOCK_N = KEYS * WARPS
-    keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
+    keys_of_split = make_keys_of_split(ROWS, KEYS * WARPS, CAUSAL, WINDOW)
 
     @cuda.jit(device=True, forceinline=True)
-    def next_turn(ahead, warp, seq_lens, sizes):
-        seqlen_q, group_size, _, _, num_splits, num_chunks = sizes
-        ahead[3] += BLOCK_N
-        while ahead[3] >= ahead[4] and ahead[0] < num_chunks:
-            ahead[0] += int32(cuda.gridDim.x)
-            if ahead[0] < num_chunks:
-                b, split, kv_head, m_tile = place_of(ahead[0], sizes)
-                n_first, n_end = keys_of_split(
-                    split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size
-                )
-                ahead[1], ahead[2] = b, kv_head
-                ahead[3], ahead[4] = n_first + KEYS * warp, n_end
-        return ahead[0] < num_chunks
+    def begin_part(ahead, warp, seq_lens, sizes):
+        seqlen_q, group_size, _, _, num_splits, _ = sizes
+        b, split, kv_head, m_tile = place_of(ahead[0], sizes)
+        n_first, n_end = keys_of_split(split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size)
+        ahead[1], ahead[2] = b, kv_head
+        ahead[3], ahead[4] = n_first + KEYS * warp, n_end
 
-    return next_turn
+    return begin_part
 
 
 @functools.cache

@@ -46,7 +46,13 @@ from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.persistent_tiling import ROWS, choose_num_shares, persistent_tiling
 from fa_numba.tensor_core import forward, mbarrier, wgmma
-from fa_numba.tensor_core.alibi import RAMP_BITS, ramp_bytes, slope_pieces, write_ramp
+from fa_numba.tensor_core.alibi import (
+    RAMP_BITS,
+    ramp_bytes,
+    slope_pieces,
+    tilted_and_one_sided,
+    write_ramp,
+)
 from fa_numba.tensor_core.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
@@ -114,9 +120,7 @@ def make_flash_attn_persistent(
     first_turn, inner_turn, edge_turn, whole_tiles, add_last, finish_product = make_turns(
         HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI
     )
-    # As in `turns`:
-    TILTED = ALIBI and SOFTCAP == 0
-    ONE_SIDED = CAUSAL or WINDOW[1] == 0
+    TILTED, ONE_SIDED = tilted_and_one_sided(CAUSAL, WINDOW, SOFTCAP, ALIBI)
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1
     LEFT = WINDOW[0] >= 0

@@ -34,7 +34,13 @@ from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.persistent_tiling import ROWS, persistent_tiling
 from fa_numba.tensor_core import flash_attn_persistent, forward, mbarrier, wgmma
-from fa_numba.tensor_core.alibi import RAMP_BITS, ramp_bytes, slope_pieces, write_ramp
+from fa_numba.tensor_core.alibi import (
+    RAMP_BITS,
+    ramp_bytes,
+    slope_pieces,
+    tilted_and_one_sided,
+    write_ramp,
+)
 from fa_numba.tensor_core.barriers import (
     fence_async_proxy,
     named_barrier_sync,
@@ -145,9 +151,7 @@ def make_flash_attn_persistent_varlen(
     STEP = -BLOCK_N if BACKWARD else BLOCK_N
     LEFT = WINDOW[0] >= 0
     MASKED = CAUSAL or WINDOW != (-1, -1)  # after the first tile, too
-    # As in `turns`:
-    TILTED = ALIBI and SOFTCAP == 0
-    ONE_SIDED = CAUSAL or WINDOW[1] == 0
+    TILTED, ONE_SIDED = tilted_and_one_sided(CAUSAL, WINDOW, SOFTCAP, ALIBI)
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     pack = forward.pack_of(DTYPE)
     clear, *_ = make_fragment_functions(BLOCK_N, COLS, pack)

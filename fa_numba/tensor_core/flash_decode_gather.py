@@ -37,9 +37,9 @@ from fa_numba.tensor_core.decoding import (
     NEG_INF,
     ZERO,
     check_on_tensor_cores,
+    make_begin_part,
     make_keys_of_split,
     make_merge,
-    make_next_turn,
     make_products,
     make_turn_softmax,
     place_of,
@@ -90,10 +90,20 @@ def make_flash_decode_gather(
     FRAGMENTS, SOURCES_SHAPE = (STEPS, 4), (WARPS, 32)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
-    next_turn = make_next_turn(ROWS, WARPS, CAUSAL, WINDOW)
+    begin_part = make_begin_part(ROWS, WARPS, CAUSAL, WINDOW)
     load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     leave_rows, leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
+
+    @cuda.jit(device=True, forceinline=True)
+    def next_turn(ahead, warp, seq_lens, sizes):
+        """Is there one, in this part of the keys or another? Then `ahead` says which."""
+        ahead[3] += BLOCK_N
+        while ahead[3] >= ahead[4] and ahead[0] < sizes[5]:
+            ahead[0] += int32(cuda.gridDim.x)
+            if ahead[0] < sizes[5]:
+                begin_part(ahead, warp, seq_lens, sizes)
+        return ahead[0] < sizes[5]
 
     @cuda.jit(device=True, forceinline=True)
     def look_up(place, ahead, block_table, lane):

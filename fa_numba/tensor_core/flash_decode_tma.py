@@ -44,6 +44,7 @@ from fa_numba.tensor_core.decoding import (
     NEG_INF,
     ZERO,
     check_on_tensor_cores,
+    make_begin_part,
     make_keys_of_split,
     make_merge,
     make_products,
@@ -115,6 +116,7 @@ def make_flash_decode_tma(
     FRAGMENTS = (STEPS, 4)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
+    begin_part = make_begin_part(ROWS, WARPS, CAUSAL, WINDOW)
     load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
     turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     leave_rows, leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
@@ -161,17 +163,12 @@ def make_flash_decode_tma(
         for a turn before.
         """
         k_map, v_map, block_table = sources
-        seqlen_q, group_size, _, _, num_splits, num_chunks = sizes
+        _, _, _, _, _, num_chunks = sizes
         lane, warp = tid & 31, tid >> 5
         while ahead[3] >= ahead[4] and ahead[0] < num_chunks:
             ahead[0] += int32(cuda.gridDim.x)
             if ahead[0] < num_chunks:
-                b, split, kv_head, m_tile = place_of(ahead[0], sizes)
-                n_first, n_end = keys_of_split(
-                    split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size
-                )
-                ahead[1], ahead[2] = b, kv_head
-                ahead[3], ahead[4] = n_first + KEYS * warp, n_end
+                begin_part(ahead, warp, seq_lens, sizes)
                 if PAGED and ahead[3] < ahead[4]:
                     look_up(pages, block_table, ahead[1], ahead[3], ahead[4], lane)
         b, kv_head, n, n_end = ahead[1], ahead[2], ahead[3], ahead[4]

@@ -18,7 +18,7 @@ from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.persistent_tiling import ROWS
 from fa_numba.kernels import masks
 from fa_numba.tensor_core import forward, mbarrier, wgmma
-from fa_numba.tensor_core.alibi import tilt
+from fa_numba.tensor_core.alibi import tilt, tilted_and_one_sided
 from fa_numba.tensor_core.fragments import (
     LOG2_E,
     make_bend_tile,
@@ -146,8 +146,7 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER
-    TILTED = ALIBI and SOFTCAP == 0  # ALiBi by tensor cores, but where softcap comes before it
-    ONE_SIDED = CAUSAL or WINDOW[1] == 0  # no key behind a row's own position is seen
+    TILTED, ONE_SIDED = tilted_and_one_sided(CAUSAL, WINDOW, SOFTCAP, ALIBI)
     LEFT = WINDOW[0] >= 0
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     _, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
