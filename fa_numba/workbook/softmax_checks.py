@@ -12,7 +12,8 @@ def softmax64(x, dtype=np.float64):
     """Softmax of each row; a masked column (-inf) gets 0, a fully masked row is 0."""
     x = x.astype(dtype)
     m = x.max(axis=1, keepdims=True)
-    p = np.exp(x - np.where(np.isneginf(m), 0, m))
+    with np.errstate(over="ignore"):  # -3e38 - 3e38 is -inf in float32, and exp of it 0
+        p = np.exp(x - np.where(np.isneginf(m), 0, m))
     l = p.sum(axis=1, keepdims=True)
     return p / np.where(l > 0, l, 1)
 
@@ -26,11 +27,13 @@ def run(launch, kernel, grid, block, x):
 def check_rows(x, y):
     """Raise AssertionError naming the first wrong row and column, and the likely cause.
 
-    The error allowed against float64 is twice that of the same formula in plain float32; a share
-    too small for that to say anything must be right to three digits.
+    The error allowed against float64 is twice that of the same formula in plain float32, and what
+    another order of the sum may add; a share too small for that to say anything must be right to
+    three digits.
     """
     want = softmax64(x)
-    tolerance = 2 * np.abs(softmax64(x, np.float32) - want).max() + 1e-6
+    tolerance = 2 * np.abs(softmax64(x, np.float32) - want).max() + 1e-7
+    tolerance = tolerance + 2.4e-7 * x.shape[1] ** 0.5 * want
     tolerance = np.minimum(tolerance, 1e-3 * want + 1e-37)
     wrong = ~(np.abs(y - want) <= tolerance)  # written this way round, NaN is wrong
     if not wrong.any():
@@ -57,7 +60,9 @@ def _likely_cause(x, y, want):
         return "exp overflows float32 beyond 88.7: subtract the row's maximum before exp."
     m = x.max()
     sure = want > 1e-30
-    if np.allclose(y[sure], np.exp(x[sure].astype(np.float64) - m), rtol=1e-4, atol=0):
+    if want.max() < 0.999 and np.allclose(
+        y[sure], np.exp(x[sure].astype(np.float64) - m), rtol=1e-4, atol=0
+    ):
         return "This is exp(x - m): the division by the sum is missing."
     total = float(y.sum(dtype=np.float64))
     if total == 0:
@@ -192,8 +197,9 @@ def check_view(kernel, grid, block):
     x, _ = padded_view()
     y, y_base = padded_view()
     y_base[:] = FILLER
+    before = x.copy()
     simt.run(kernel, grid, block, x, y)
-    check_rows(x, y)
+    check_rows(before, y)
     y[:] = FILLER
     outside = int((y_base != FILLER).sum())
     assert outside == 0, f"{outside} elements outside y were overwritten"
