@@ -146,15 +146,6 @@ def test_steps(exercise):
         check_scan(exercise, [1, 1 + step, 2 + step, 2], why)
 
 
-def test_low(exercise):
-    """online_update: scores far below 0, down to the lowest float32, are scores, not masked"""
-    why = "Only -inf is masked, and no finite number is below every score."
-    check_scan(exercise, [-2e4, -INF, -1.9e4], why)
-    check_scan(exercise, [-2e9, -2e9, -INF, -2e9], why)
-    check_scan(exercise, [-INF, -2e30, -2e30, -1.9e30], why)
-    check_scan(exercise, [LOWEST, LOWEST, -INF, -3e38, 3e38], why)
-
-
 def test_masked_scores(exercise):
     """online_update: a masked score (-inf) changes nothing, wherever it comes"""
     check_scan(exercise, [1.0, -INF, 2.0, -INF, -INF, 0.5], "exp(-inf - m) is 0.")
@@ -164,6 +155,15 @@ def test_masked_scores(exercise):
 def test_only_masked(exercise):
     """online_update: nothing but masked scores stays (-inf, 0), without NaN"""
     check_scan(exercise, [-INF] * 4, "-inf - -inf is NaN: guard m_new == -inf.")
+
+
+def test_low(exercise):
+    """online_update: scores far below 0, down to the lowest float32, are scores, not masked"""
+    why = "Only -inf is masked, and no finite number is below every score."
+    check_scan(exercise, [-2e4, -INF, -1.9e4], why)
+    check_scan(exercise, [-2e9, -2e9, -INF, -2e9], why)
+    check_scan(exercise, [-INF, -2e30, -2e30, -1.9e30], why)
+    check_scan(exercise, [LOWEST, LOWEST, -INF, -3e38, 3e38], why)
 
 
 @pytest.mark.parametrize("split", [0, 1, 13, 25, 26])
@@ -274,8 +274,10 @@ def test_compiles_for_a_gpu(exercise):
     @cuda.jit
     def kernel(x):
         m_i, l_i, alpha = online_update(x[0], x[1], x[2])
-        x[0], x[1] = merge(m_i, l_i, x[3], x[4])
-        x[2] = alpha
+        m, l = merge(m_i, l_i, x[3], x[4])
+        x[0] = m * x[3] + x[4]  # a float64 would show here, and not in an assignment alone
+        x[1] = l * x[3] + x[4]
+        x[2] = alpha * x[3] + x[4]
 
     x = np.ones(5, np.float32)
     launch(simt.run, "each function", "as many numbers as the statement says", kernel, 1, 1, x)

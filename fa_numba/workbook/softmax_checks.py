@@ -57,7 +57,10 @@ def _likely_cause(x, y, want):
     if not np.isfinite(y).all():
         if np.isneginf(x).any():
             return "The row holds -inf: a thread that saw nothing else computed -inf - -inf."
-        return "exp overflows float32 beyond 88.7: subtract the row's maximum before exp."
+        return (
+            "exp overflows float32 beyond 88.7: what is subtracted before exp must be the maximum of "
+            "ALL columns of the row."
+        )
     m = x.max()
     sure = want > 1e-30
     if want.max() < 0.999 and np.allclose(

@@ -112,8 +112,7 @@ def safe_softmax_rows(x, y):
     m = float32(-math.inf)
     n = last
     while n >= 0:
-        if x[row, n] > m:
-            m = x[row, n]
+        m = max(x[row, n], m)
         n -= 1
     l = float32(0.0)
     for n in range(last, -1, -1):

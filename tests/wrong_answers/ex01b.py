@@ -100,8 +100,7 @@ def safe_softmax_kernel(scores, shares):
     pad = cuda.shared.array(NUM_THREADS, float32)
     top = float32(-math.inf)
     for j in range(t, scores.shape[1], NUM_THREADS):
-        if scores[i, j] > top:
-            top = scores[i, j]
+        top = max(top, scores[i, j])
     pad[t] = top
     step = 1
     while step < NUM_THREADS:
@@ -114,7 +113,8 @@ def safe_softmax_kernel(scores, shares):
     cuda.syncthreads()
     total = float32(0)
     for j in range(t, scores.shape[1], NUM_THREADS):
-        total += math.exp(scores[i, j] - top) if scores[i, j] > -math.inf else float32(0)
+        s = scores[i, j]
+        total += math.exp(s - top) if s > -math.inf else float32(0)
     pad[t] = total
     step = 1
     while step < NUM_THREADS:
@@ -124,9 +124,9 @@ def safe_softmax_kernel(scores, shares):
         step *= 2
     cuda.syncthreads()
     for j in range(t, scores.shape[1], NUM_THREADS):
-        w = float32(0)
-        if scores[i, j] > -math.inf:
-            w = math.exp(scores[i, j] - top) / pad[0]
+        s, w = scores[i, j], float32(0)
+        if s > -math.inf:
+            w = math.exp(s - top) / pad[0]
         shares[i, j] = w
 """),
     ("one helper for both trees, few folds", """
