@@ -58,8 +58,8 @@ def _likely_cause(x, y, want):
         if np.isneginf(x).any():
             return "The row holds -inf: a thread that saw nothing else computed -inf - -inf."
         return (
-            "exp overflows float32 beyond 88.7: what is subtracted before exp must be the maximum of "
-            "ALL columns of the row."
+            "exp overflows float32 beyond 88.7: what is subtracted before exp must be the maximum "
+            "of ALL columns of the row."
         )
     m = x.max()
     sure = want > 1e-30
