@@ -141,7 +141,10 @@ def check_tensor_core(q, k, v, *, name, supported, max_head_dim, instead="flash_
     _one_library(q=q, k=k, v=v)
     _on_a_gpu("q, k, v", q, name, instead)
     check_qkv(q, k, v)
-    _for_tensor_cores({"q": q, "k": k, "v": v}, name, supported, max_head_dim, instead)
+    named = {"q": q, "k": k, "v": v}
+    _for_tensor_cores(named, name, supported, max_head_dim, instead)
+    if supported == HOPPER:  # by tensor maps
+        _forward_strides(name, **named)
 
 
 @_remembers
@@ -182,11 +185,13 @@ def check_fp8(q):
 
 
 @_remembers
-def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
+def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, tensor_maps=False):
     """The same for decoding, of arrays that `check_decode` or `check_paged_decode` let pass."""
     _on_a_gpu("q, k_cache, v_cache", q, name, "flash_decode")
     named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
     _for_tensor_cores(named, name, supported, MAX_HEAD_DIM, "flash_decode")
+    if tensor_maps:
+        _forward_strides(name, k_cache=k_cache, v_cache=v_cache)
 
 
 def _on_a_gpu(names, x, name, instead):
@@ -255,6 +260,27 @@ def check_strides(name, **named):
             )
 
 
+def check_gradient_strides(name, supported, dout, out):
+    """Raise unless the 16-bit backward kernel `name` can copy rows of dout, and read those of out.
+
+    Of dout the kernels for Hopper make a tensor map; out is read by 16-byte loads.
+    """
+    check_strides(name, dout=dout, out=out)
+    if supported == HOPPER:
+        _forward_strides(name, dout=dout)
+
+
+def _forward_strides(name, **named):
+    """Raise unless a tensor map can describe the strides of arrays: it has no negative ones."""
+    for x_name, x in named.items():
+        _, strides = arrays.address_and_strides(x)
+        if any(n < 0 for n, size in zip(strides, x.shape, strict=True) if size > 1):
+            raise ValueError(
+                f"{x_name} must have no negative stride for {name}, got {strides}: make it "
+                "contiguous first"
+            )
+
+
 def check_shared_bytes(name, q, size):
     """Raise unless a thread block of q's GPU can have so many bytes of shared memory."""
     most = arrays.shared_bytes_per_block(q)
@@ -284,7 +310,7 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
     limits = {"supported": supported, "max_head_dim": max_head_dim}
     check_tensor_core(q, k, v, name=name, **limits, instead="flash_attn_bwd")
     check_bwd(dout, q, k, v, out, lse)
-    check_strides(name, dout=dout, out=out)
+    check_gradient_strides(name, supported, dout, out)
     check_aligned(dout=dout, q=q, k=k, v=v, out=out)
 
 
@@ -329,6 +355,7 @@ def check_varlen_tensor_core(q, k, v, cu_seqlens_q, cu_seqlens_k, *, name, suppo
     check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
     named = {"q": q, "k": k, "v": v}
     _for_tensor_cores(named, name, supported, max_head_dim, "flash_attn_varlen")
+    _forward_strides(name, **named)
     check_aligned(**named)
 
 

@@ -135,7 +135,7 @@ def _gradient_on_tensor_cores(name, check, supported, instead):
         checks.check_positive_scale(softmax_scale, head_dim)
         limits = {"supported": supported, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
         check(q, k, v, name=name, **limits, instead=instead)
-        checks.check_strides(name, dout=dout, out=out)
+        checks.check_gradient_strides(name, supported, dout, out)
         checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
         checks.check_shared_bytes(name, q, candidate.module.shared_bytes(head_dim))
 
