@@ -1,7 +1,7 @@
 """Is a ring of bulk copies, freed by one lane of each warp, ordered? On a Hopper GPU.
 
-    python -m benchmarks.racecheck_ring                       times and answers of each form
-    compute-sanitizer --tool racecheck python -m benchmarks.racecheck_ring FORM
+    python -m benchmarks.racecheck_ring
+    compute-sanitizer --tool racecheck python -m benchmarks.racecheck_ring named --rows 8
 
 racecheck reports flash_attn_bwd_persistent and flash_attn_bwd_wgmma: the producer's bulk copy of
 lse and delta rows writes where consumers have read. This is their ring and nothing else: a producer
@@ -12,7 +12,7 @@ has read:
 
 named     all 256 threads meet at a named barrier, then lane 0 of each warp arrives: as the kernels
 every     each of the 256 threads arrives for itself: nothing to prove
-nothing   lane 0 arrives when it has read, whatever the other lanes do: wrong, and must show
+nothing   lane 0 arrives when it has read, before the other lanes have: wrong, and must show
 
 By the PTX memory model "named" is ordered: a lane's read comes before its barrier.cta.sync, which
 comes before lane 0's mbarrier.arrive.release, which comes before the producer's
@@ -84,6 +84,7 @@ def make_ring(FORM):
                     else:
                         cuda.nanosleep(uint32(2000))
                         load_shared_x2(two, place)
+                    cuda.syncwarp()  # no lane falls a phase behind, or its wait would not end
                 else:
                     if lane:
                         cuda.nanosleep(uint32(2000))
@@ -111,11 +112,12 @@ def wrong(form, num_rows, grid):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("form", nargs="?", choices=FORMS, help="this one, small: for racecheck")
-    form = parser.parse_args().form
-    for each in [form] if form else FORMS:
-        bad, total = wrong(each, 8, 1) if form else wrong(each, 2000, 132)
-        print(f"{each:8} {bad} of {total} sums are of another row")
+    parser.add_argument("form", nargs="?", choices=FORMS, help="this one; all by default")
+    parser.add_argument("--rows", type=int, default=500, help="that go through the ring")
+    options = parser.parse_args()
+    for form in [options.form] if options.form else FORMS:
+        bad, total = wrong(form, options.rows, 132)
+        print(f"{form:8} {bad} of {total} sums are of another row")
 
 
 if __name__ == "__main__":
