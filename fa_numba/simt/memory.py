@@ -321,7 +321,9 @@ class Memory:
         return SharedArray("dynamic", name, dtype, (len(rows),), self.num_blocks, rows)
 
     def local_array(self, site, shape, dtype):
-        return LocalArray(site.name or "local array", dtype, constant_shape(shape), self.mask)
+        array = LocalArray(site.name or "local array", dtype, constant_shape(shape), self.mask)
+        self.local_sizes[site] = math.prod(array.dims) * array.itemsize
+        return array
 
     def memory_state(self):
         """Return a copy of all memory that a kernel can write (see waits.py)."""
