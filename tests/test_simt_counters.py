@@ -224,3 +224,14 @@ def test_the_model_by_hand():
         assert wavefronts([*enumerate(addresses)], itemsize, "store") == store
     assert wavefronts([(n, 8 * n) for n in warp[16:]], 8) == [1]  # one half
     assert wavefronts([(n, 4 * n) for n in warp[1::2]], 8) == [1]  # every second lane
+
+
+def test_local_arrays_are_measured():
+    @cuda.jit
+    def kernel(x):
+        few = cuda.local.array(3, float32)
+        many = cuda.local.array((4, 5), np.int64)
+        few[0], many[1, 2] = 1, 2
+        x[cuda.grid(1)] = few[0] + many[1, 2]
+
+    assert simt.trace(kernel, 2, 4, np.zeros(8, np.float32)).local_bytes == 3 * 4 + 20 * 8

@@ -30,6 +30,7 @@ class Memory:
     def start_memory(self, dynamic_bytes):
         self.allocations = {}  # Site -> SharedArray: one per call in the source
         self.shared_bytes = 0
+        self.local_sizes = {}  # Site -> bytes of a thread's array: one per call in the source
         self.dynamic_bytes = dynamic_bytes
         self.dynamic = None
         self.field_sites = {}  # (code, instruction) -> Site, of accesses to fields of records
@@ -321,7 +322,9 @@ class Memory:
         return SharedArray("dynamic", name, dtype, (len(rows),), self.num_blocks, rows)
 
     def local_array(self, site, shape, dtype):
-        return LocalArray(site.name or "local array", dtype, constant_shape(shape), self.mask)
+        array = LocalArray(site.name or "local array", dtype, constant_shape(shape), self.mask)
+        self.local_sizes[site] = math.prod(constant_shape(shape)) * array.itemsize
+        return array
 
     def memory_state(self):
         """Return a copy of all memory that a kernel can write (see waits.py)."""

@@ -124,6 +124,8 @@ class Trace:
         What was launched: to compile it, or to launch it again.
     shared_bytes : int
         Shared memory of a block, static and dynamic.
+    local_bytes : int
+        Local arrays of a thread. A compiler may keep them in registers.
     flops : Flops
         The floating-point operations, by kind, type and line.
     """
@@ -139,6 +141,7 @@ class Trace:
     lines: list = field(default_factory=list)
     launched: Launched | None = field(default=None, repr=False)
     shared_bytes: int = 0
+    local_bytes: int = 0
     flops: Flops = field(default_factory=lambda: Flops({}))
 
     @classmethod
@@ -152,6 +155,7 @@ class Trace:
             barriers=counters.barriers,
             launched=launched,
             shared_bytes=machine.shared_bytes + machine.dynamic_bytes,
+            local_bytes=sum(machine.local_sizes.values()),
             flops=Flops(watch.flops.totals),
         )
         for array in machine.globals:
