@@ -25,7 +25,7 @@ def test_every_text_is_in_the_solution_once(exercise):
         assert len(set(names)) == len(names), f"{exercise.short}: two of {which} share a name"
         for name, source in found:
             compile(source, f"{exercise.short} {name}", "exec")
-            assert source != exercise.solution.read_text(encoding="utf-8"), name
+            assert source != wrong_answers.code_of(exercise), name
 
 
 def test_each_file_belongs_to_an_exercise():

@@ -113,7 +113,7 @@ def negative_scores(size, seqlen_q=13, seqlen_k=21, *, causal=False):
     seqlen_k is no multiple of any tile. Up to 1e5 keys differ in score; beyond, float32 has no
     such numbers and all scores are equal.
     """
-    scores = -float(size) - (np.arange(seqlen_k) * 7 % 10 if size <= 1e5 else 0)
+    scores = -float(size) - np.arange(seqlen_k) * 7 % 10 * (size <= 1e5)
     head = scored_head(scores, seqlen_q=seqlen_q, causal=causal)
     head.q[:, 0] = 1
     return head

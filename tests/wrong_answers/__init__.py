@@ -4,7 +4,7 @@ Each exercise has a module here, named like it (``ex06a``), with three lists:
 
 WRONG       (name of the mistake, text in the solution, what stands there instead), or
             (name, [(text, instead), ...]) where a mistake shows in several places. Each text
-            occurs once in the solution. The grader must fail every one.
+            occurs once in the solution's code. The grader must fail every one.
 RIGHT       the same, or (name, source of a whole file). The grader must pass every one.
 EQUIVALENT  (changed line, reason) of the generated mutants that no check can tell from the
             solution, as ``python -m tests.wrong_answers`` prints them: "old line -> new line".
@@ -36,11 +36,18 @@ def module_of(exercise: Exercise):
 
 def answers(exercise: Exercise, which: str) -> list[tuple[str, str]]:
     """The (name, source) of the answers in the list `which`, ``"WRONG"`` or ``"RIGHT"``."""
-    text = exercise.solution.read_text(encoding="utf-8")
+    text = code_of(exercise)
     return [
         (name, source_of(f"{exercise.short} {name!r}", text, change))
         for name, *change in getattr(module_of(exercise), which, [])
     ]
+
+
+def code_of(exercise: Exercise) -> str:
+    """The solution without the statement, hints and markers: a text may occur there as well."""
+    text = exercise.solution.read_text(encoding="utf-8").split('"""', 2)[2]
+    kept = [line for line in text.splitlines() if not line.lstrip().startswith("### ")]
+    return "\n".join(kept).strip() + "\n"
 
 
 def source_of(what: str, text: str, change: list) -> str:

@@ -1,6 +1,6 @@
 """ex06a: live tiles and masked tiles of a causal mask."""
 
-KEYS = "num_keys = last_key(last_m, seqlen_q, seqlen_k) + 1"
+# fmt: off
 LIVE = "return max(0, math.ceil(num_keys / BLOCK_N))"
 MASK = "return last_n > last_key(m_tile * BLOCK_M, seqlen_q, seqlen_k)"
 GRID = "num_m_tiles = math.ceil(seqlen_q / BLOCK_M)"
@@ -32,7 +32,7 @@ WRONG = [
     ("the whole grid, dead tiles too", "num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, "
      "seqlen_k)\n        for", "math.ceil(seqlen_k / BLOCK_N)\n        for"),
     ("counts are floats", "return m + seqlen_k - seqlen_q", "return float(m + seqlen_k - seqlen_q)"),
-]  # fmt: skip
+]
 
 RIGHT = [
     ("floor division of negatives", [
@@ -48,6 +48,6 @@ RIGHT = [
         total += num_live_n_tiles(i // BLOCK_M, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
     return total"""),
     ]),
-]  # fmt: skip
+]
 
 EQUIVALENT = []
