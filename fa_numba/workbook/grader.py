@@ -221,10 +221,16 @@ class Status:
         return head + "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.rows])
 
 
-def status() -> Status:
-    """Progress, from the last check of each file; a file edited since then is "not checked"."""
+def status(name: str | None = None) -> Status:
+    """Progress, from the last check of each file; a file edited since then is "not checked".
+
+    Parameters
+    ----------
+    name : str, optional
+        A lesson (``"05"``) or an exercise; without it, the whole workbook.
+    """
     rows = []
-    for exercise in all_exercises():
+    for exercise in all_exercises() if name is None else find(name):
         last = progress.result(exercise)
         if stubs.state(exercise) in ("pristine", "stale", "missing"):
             state, score = "not started", ""
