@@ -83,7 +83,7 @@ def executable(venv):
 
 
 def version_of(venv):
-    """"3.12" of the Python in a virtual environment, None where there is none that runs."""
+    """ "3.12" of the Python in a virtual environment, None where there is none that runs."""
     ask = "import sys, pip; print('%d.%d' % sys.version_info[:2])"
     return (runs([executable(venv), "-c", ask]) or "").strip() or None
 
@@ -156,8 +156,10 @@ def main():
         ).hexdigest(),
         "folder": ROOT,
     }
-    if os.path.exists(stamp_file) and set(wanted["extras"]) <= set(there.get("extras", ())) and all(
-        there.get(key) == wanted[key] for key in ("newest", "files", "folder")
+    if (
+        os.path.exists(stamp_file)
+        and set(wanted["extras"]) <= set(there.get("extras", ()))
+        and all(there.get(key) == wanted[key] for key in ("newest", "files", "folder"))
     ):
         return
 
@@ -169,10 +171,10 @@ def main():
     pip(
         venv,
         "%s into %s: about 1 GB, some minutes" % (project, where),
-        *(more + ["--no-build-isolation", "--editable", project.replace("fa-numba", ".")])
+        *(more + ["--no-build-isolation", "--editable", project.replace("fa-numba", ".")]),
     )
     with io.open(stamp_file, "w", encoding="utf-8") as file:
-        file.write(json.dumps(wanted, indent=1, sort_keys=True) + u"\n")
+        file.write(json.dumps(wanted, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

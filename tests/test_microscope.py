@@ -104,7 +104,9 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def without_compiler(monkeypatch):
     def missing():
-        raise cuda_tools.CompilerMissingError("compiling needs NVVM and NVRTC")
+        raise cuda_tools.CompilerMissingError(
+            'compiling needs NVVM and NVRTC: pip install -e ".[compiler]"'
+        )
 
     monkeypatch.setattr(cuda_tools, "ptx_version", missing)
 

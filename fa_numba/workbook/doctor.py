@@ -90,7 +90,13 @@ def rows() -> list[tuple[str, str]]:
 
 def main() -> int:
     """Print the table and where kernels run."""
-    from rich.console import Console
+    try:
+        from rich.console import Console
+    except ImportError:  # doctor is for installs in which something is missing
+        for what, finding in rows():
+            print(f"{what:<11}{finding}")
+        print(f"\n{arrays.backend()}")
+        return 0
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
