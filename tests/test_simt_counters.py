@@ -255,3 +255,14 @@ def test_who_stores_and_what_a_thread_keeps_of_its_own():
 @cuda.jit
 def everywhere(out):
     out[cuda.grid(1)] = float32(1)
+
+
+def test_local_arrays_are_measured():
+    @cuda.jit
+    def kernel(x):
+        few = cuda.local.array(3, float32)
+        many = cuda.local.array((4, 5), np.int64)
+        few[0], many[1, 2] = 1, 2
+        x[cuda.grid(1)] = few[0] + many[1, 2]
+
+    assert simt.trace(kernel, 2, 4, np.zeros(8, np.float32)).local_bytes == 3 * 4 + 20 * 8

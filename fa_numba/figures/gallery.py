@@ -63,10 +63,26 @@ from fa_numba.tensor_core import layouts
 DEVICE = "H100"
 
 
-def draw():
-    """Yield (name, Drawing) of every example, in the order of the lessons."""
+class NotDrawnError(RuntimeError):
+    """An example needs what this machine does not have; the message says what."""
+
+
+def draw(left_out=None):
+    """Yield (name, Drawing) of every example, in the order of the lessons.
+
+    Parameters
+    ----------
+    left_out : dict, optional
+        Gets the name of each example that cannot be drawn on this machine, and why; without it,
+        the first of them raises `NotDrawnError`.
+    """
     for function in EXAMPLES:
-        yield function.__name__, function()
+        try:
+            yield function.__name__, function()
+        except NotDrawnError as error:
+            if left_out is None:
+                raise
+            left_out[function.__name__] = str(error)
 
 
 def _random(*shape, seed=0):
@@ -361,6 +377,8 @@ def _registers(trace):
         return analysis.machine_code(launched.kernel, launched.arguments, device=DEVICE).registers
     except CompilerMissingError:
         return 64
+    except RuntimeError as error:  # of ptxas: older than what NVVM writes for
+        raise NotDrawnError(str(error).strip()) from error
 
 
 def the_order_of_tiles():

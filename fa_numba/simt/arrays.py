@@ -201,6 +201,27 @@ class SharedArray(LaneArray):
         return offset * self.num_blocks + machine.block_column
 
 
+class Cells(list):
+    """The elements of a local array: a lane value of each, or the rows of one matrix.
+
+    Where all threads index alike, an element costs no more than a variable. Once threads index
+    differently, the elements are rows of a matrix (elements, lanes), so that one take or put serves
+    all threads.
+    """
+
+    matrix = lane = None
+
+    def stack(self, shape, dtype):
+        """Become a matrix; return it flat, its width, and the number of each lane."""
+        if self.matrix is None:
+            self.matrix = np.empty((len(self), *shape), dtype)
+            for row, value in zip(self.matrix, self, strict=True):
+                row[...] = value
+            self[:] = self.matrix
+            self.lane = np.arange(math.prod(shape)).reshape(shape)
+        return self.matrix.reshape(-1), self.lane.size, self.lane
+
+
 class LocalArray(LaneArray):
     """A thread's own array (registers or local memory): a list of lane values.
 
@@ -213,7 +234,7 @@ class LocalArray(LaneArray):
         super().__init__(name, dtype, dims, row_major(dims))
         start = np.zeros((), self.dtype)
         poison(start)
-        self.values = [start[()]] * math.prod(dims)
+        self.values = Cells([start[()]] * math.prod(dims))
         self.home = home
 
     def shares(self, other):
@@ -224,34 +245,33 @@ class LocalArray(LaneArray):
         again = same and old.name == self.name and self.place_is(old)  # made anew by the same line
         if again and not self.shares(old):
             pairs = zip(old.values, self.values, strict=True)
-            self.values = [new if new is o else select(mask, new, o) for o, new in pairs]
+            self.values = Cells(new if new is o else select(mask, new, o) for o, new in pairs)
             self.home = ALL
             return self
         return super().blend_with(old, mask)
 
     def load(self, machine, offset):
+        values = self.values
         if not isinstance(offset, np.ndarray):
-            return self.values[offset]
-        stacked = np.stack([np.broadcast_to(v, machine.shape) for v in self.values])
-        where = np.broadcast_to(offset, machine.shape)[None]
-        return np.take_along_axis(stacked, where, 0)[0]
+            # A row of the matrix is copied: a lane value must not change when the memory does.
+            return values[offset] if values.matrix is None else values[offset].copy()
+        flat, width, lane = values.stack(machine.shape, self.dtype)
+        return flat.take(offset * width + lane, mode="wrap")
 
     def store(self, machine, offset, value):
         value = value if value.dtype == self.dtype else value.astype(self.dtype)
         if isinstance(value, TypedInts):
             value = value.view(np.ndarray)
         mask, values = machine.mask, self.values
-        if not isinstance(offset, np.ndarray):
-            if mask is ALL or mask is self.home:
-                values[offset] = value
-            else:
-                values[offset] = np.where(mask, value, values[offset])
-            return
-        for element in np.unique(offset):
-            chosen = offset == element
-            if mask is not ALL:
-                chosen = chosen & mask
-            values[element] = np.where(chosen, value, values[element])
+        if isinstance(offset, np.ndarray):
+            flat, width, lane = values.stack(machine.shape, self.dtype)
+            scatter(flat, offset * width + lane, value, mask)
+        elif values.matrix is not None:
+            np.copyto(values[offset], value, where=True if mask is ALL else mask)
+        elif mask is ALL or mask is self.home:
+            values[offset] = value
+        else:
+            values[offset] = np.where(mask, value, values[offset])
 
 
 def alignment(array):

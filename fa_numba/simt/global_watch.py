@@ -7,7 +7,7 @@ import numpy as np
 from .arrays import pick, same_values
 from .fences import Fences
 from .histories import ATOMIC, LOAD, STORE
-from .lanes import ALL
+from .lanes import ALL, ByMask
 from .records import arrays_in
 from .shadow import Order, Shadow, place_of, thread_of
 
@@ -55,6 +55,12 @@ class GlobalWatch:
         blocks = np.arange(machine.num_blocks).reshape(1, 1, 1, -1)
         self.threads = first + blocks * machine.num_threads + machine.thread_number
         self.threads = np.broadcast_to(self.threads, machine.shape)
+        self.only_thread = ByMask(self.find_only_thread)
+
+    def find_only_thread(self, mask):
+        """Return the number in the grid of the one active thread; None if there are more."""
+        threads = pick(self.threads, self.machine.shape, mask)
+        return int(threads[0]) if len(threads) == 1 else None
 
     def enter_loads(self):
         for shadow in self.regions.values():
@@ -86,6 +92,8 @@ class GlobalWatch:
         if tracked is None:
             return value
         shadow, start = tracked
+        if (one := self.one(offset, start, site, LOAD)) and shadow.load_one(*one, self.order):
+            return value
         elements, now, place = self.lanes(offset, start, site, LOAD)
         clashes = self.unordered(shadow.load(elements, now, self.order), shadow, elements, now)
         if not clashes:
@@ -111,6 +119,10 @@ class GlobalWatch:
             return
         shadow, start = tracked
         self.keep_old(array)
+        if (one := self.one(offset, start, site, STORE)) and shadow.store_one(*one, self.order):
+            self.fences.changed(shadow, one[0])
+            array.store(self.machine, offset, value)
+            return
         elements, now, place = self.lanes(offset, start, site, STORE)
         clashes = shadow.store(elements, now, self.order)
         clashes = self.unordered(clashes, shadow, elements, now)
@@ -149,6 +161,16 @@ class GlobalWatch:
         """Remember what is there before the launch changes it."""
         if self.findings.collect and id(array.flat) not in self.old:
             self.old[id(array.flat)] = array.flat.copy()
+
+    def one(self, offset, start, site, action):
+        """Return the element and packed access of the one active thread; None if there are more."""
+        thread = self.only_thread(self.machine.mask)
+        if thread is None:
+            return None
+        if isinstance(offset, np.ndarray):
+            offset = pick(offset, self.machine.shape, self.machine.mask)[0]
+        now = self.order.stamp(thread, self.findings.place(site, action))
+        return int(offset) + start, now
 
     def lanes(self, offset, start, site, action):
         """Return the elements and packed accesses of the active threads."""

@@ -33,7 +33,6 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         self.options = options or current_options()
         self.watch = watch
         self.globals = []
-        self.local_sizes = {}  # bytes of each local array that the source declares
         self.start_lanes(grid, block, 0, 1)
         self.start_memory(dynamic_bytes)
         self.start_warps()

@@ -30,6 +30,7 @@ class Memory:
     def start_memory(self, dynamic_bytes):
         self.allocations = {}  # Site -> SharedArray: one per call in the source
         self.shared_bytes = 0
+        self.local_sizes = {}  # Site -> bytes of a thread's array: one per call in the source
         self.dynamic_bytes = dynamic_bytes
         self.dynamic = None
         self.field_sites = {}  # (code, instruction) -> Site, of accesses to fields of records

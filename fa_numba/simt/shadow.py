@@ -80,6 +80,22 @@ class Order:
     def warp(self, threads):
         return threads // self.num_threads * WARP + threads % self.num_threads // WARP
 
+    def precedes(self, earlier, now):
+        """Tell whether one packed access is no clash with a later one: two plain integers."""
+        a, b = earlier & THREAD_MASK, now & THREAD_MASK
+        if a == b or not earlier:
+            return True
+        if not self.any_sync:
+            return False
+        size = self.num_threads
+        block = (b - 1) // size
+        if (a - 1) // size != block:
+            return False
+        time = earlier >> THREAD_BITS + PLACE_BITS
+        if time < self.block_sync[block - self.first_thread // size]:
+            return True
+        return bool(self.ordered(np.array([earlier]), np.array([now]))[0])
+
     def clashes(self, earlier, now):
         """Return the positions where an earlier access of another thread is not ordered."""
         if not earlier.any():
@@ -141,6 +157,39 @@ class Shadow:
         if len(self.pending) == MOST_PENDING:
             self.enter_loads(order)
         return found
+
+    def load_one(self, element, now, order):
+        """Record a load by one thread if it clashes with nothing; tell whether that is so.
+
+        A thread that works alone, element by element, makes far more accesses than threads that
+        work together: this does what `load` does, without arrays.
+        """
+        for field in (self.writer, self.updater):
+            if field is not None and not order.precedes(field.item(element), now):
+                return False
+        if self.pending:
+            self.enter_loads(order)
+        if self.reader is None:
+            self.reader = np.zeros(self.size, np.int64)
+            self.other_reader = np.zeros(self.size, np.int64)
+        before = self.reader.item(element)
+        if before and (before ^ now) & THREAD_MASK:
+            self.pending.append((np.array([element]), np.array([now])))
+        else:
+            self.reader[element] = now
+        return True
+
+    def store_one(self, element, now, order):
+        """Record a store by one thread if it clashes with nothing; tell whether that is so."""
+        if self.pending:
+            self.enter_loads(order)
+        for field in (self.writer, self.updater, self.reader, self.other_reader):
+            if field is not None and not order.precedes(field.item(element), now):
+                return False
+        if self.writer is None:
+            self.writer = np.zeros(self.size, np.int64)
+        self.writer[element] = now
+        return True
 
     def store(self, elements, now, order):
         """Record stores; return the clashes.

@@ -22,6 +22,7 @@ class Part(NamedTuple):
     count: int
     mask: np.ndarray  # of each of them
     key: tuple  # stands for the mask in dictionaries
+    threads: np.ndarray  # the active ones
 
 
 def alike_columns(columns, chosen):
@@ -67,6 +68,8 @@ class SharedWatch:
 
     def load(self, array, offset, value, site):
         """Note a load; return the value that the threads see."""
+        if self.alone(LOAD, array, offset, site):
+            return value
         stale = None
         for lanes in self.access(LOAD, array, offset, site):
             stale = self.judge(lanes, stale)
@@ -80,7 +83,9 @@ class SharedWatch:
     def store(self, array, offset, value, site):
         """Note a store and make it."""
         self.keep_old(array)
-        found = self.access(STORE, array, offset, site)
+        found = ()
+        if not self.alone(STORE, array, offset, site):
+            found = self.access(STORE, array, offset, site)
         if not found:
             array.store(self.machine, offset, value)
             return
@@ -137,6 +142,19 @@ class SharedWatch:
             old[:, blocks] = current.rows[:, blocks]
         if self.checks:
             self.histories.barrier(blocks)
+
+    def alone(self, action, array, offset, site):
+        """Note an access by one thread in the midst of many such; tell whether that was all."""
+        if isinstance(offset, np.ndarray) or self.counters is not None or not self.checks:
+            return False
+        parts = self.parts(self.machine.mask)
+        if parts is None or len(parts) != 1 or len(parts[0].threads) != 1:
+            return False
+        state = self.histories.unremembered(parts[0].blocks)
+        if state is None:
+            return False
+        thread, place = parts[0].threads.item(), self.findings.place(site, action)
+        return state.apply_one(action, array, offset, thread, place)
 
     def access(self, action, array, offset, site):
         """Note an access; return the lanes that clash with earlier ones, a group per clash."""
@@ -218,8 +236,9 @@ class SharedWatch:
     def new_part(self, blocks, mask):
         count = self.machine.num_blocks if blocks is None else int(blocks.sum())
         if mask is ALL or mask.all():
-            return Part(blocks, count, ALL, None)
-        return Part(blocks, count, mask, (mask.shape, mask.tobytes()))
+            return Part(blocks, count, ALL, None, np.arange(self.machine.num_threads))
+        threads = np.flatnonzero(stretch(mask, (*self.machine.shape[:3], 1)))
+        return Part(blocks, count, mask, (mask.shape, mask.tobytes()), threads)
 
     def active_blocks(self, mask):
         """Return which blocks have active threads; None for all."""
@@ -236,20 +255,21 @@ class SharedWatch:
         else:
             key = site, action, array.memory, part.key, int(offset)
         footprint = self.footprints.get(key)
-        return footprint or self.make_footprint(key, action, array, offset, part.mask, site)
+        return footprint or self.make_footprint(key, action, array, offset, part, site)
 
-    def make_footprint(self, key, action, array, offset, mask, site):
+    def make_footprint(self, key, action, array, offset, part, site):
         if len(self.footprints) > MOST_FOOTPRINTS:
             self.end_launch()
-        machine = self.machine
-        column = (*machine.shape[:3], 1)
-        elements = stretch(offset, column).reshape(-1)
-        threads = np.arange(machine.num_threads)
-        if mask is not ALL:
-            active = stretch(mask, column).reshape(-1)
-            elements, threads = elements[active], threads[active]
+        mask, threads = part.mask, part.threads
+        if isinstance(offset, np.ndarray):
+            elements = stretch(offset, (*self.machine.shape[:3], 1)).reshape(-1)
+            elements = elements if mask is ALL else elements[threads]
+        else:
+            elements = np.full(len(threads), offset)
         place = self.findings.place(site, action)
         footprint = Footprint(action, array, elements, threads, place, site)
+        if len(threads) == 1:
+            footprint.one = elements.item(), threads.item()
         if self.counters is not None:
             footprint.counted = self.requests.count_block(array, offset, mask, action)
             self.counters.sample(array, offset, mask, site, action)

@@ -128,7 +128,8 @@ class Trace:
     shared_bytes : int
         Shared memory of a block, static and dynamic.
     local_bytes : int
-        Local arrays of a thread: each that the source declares, counted once.
+        Local arrays of a thread: each that the source declares, counted once. A compiler may keep
+        them in registers.
     flops : Flops
         The floating-point operations, by kind, type and line.
     """

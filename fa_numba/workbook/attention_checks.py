@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fa_numba import reference
+from fa_numba import reference, simt
 from fa_numba.workbook.meter_checks import by_place
 
 UNWRITTEN = np.float32(-777.0)  # what an output holds before the launch
@@ -117,6 +117,18 @@ def large_scores(seqlen_k=40):
     rng = np.random.default_rng(1)
     head = scored_head(rng.permutation(np.linspace(-1e4, 1e4, seqlen_k).round()))
     head.v[:], head.dout[:] = np.rint(2 * head.v), np.rint(2 * head.dout)
+    return head
+
+
+def negative_scores(size, seqlen_q=13, seqlen_k=21, *, causal=False):
+    """A head whose scores are all about -`size`: below whatever finite number stands for -inf.
+
+    seqlen_k is no multiple of any tile. Up to 1e5 keys differ in score; beyond, float32 has no
+    such numbers and all scores are equal.
+    """
+    scores = -float(size) - np.arange(seqlen_k) * 7 % 10 * (size <= 1e5)
+    head = scored_head(scores, seqlen_q=seqlen_q, causal=causal)
+    head.q[:, 0] = 1
     return head
 
 
@@ -235,6 +247,36 @@ def _likely_cause(got, want, bad_rows, tile):
     if (bad_rows % tile == bad_rows[0] % tile).all() and len(bad_rows) > 1 and tile > 1:
         return f"All wrong rows are row {row % tile} of their tile."
     return ""
+
+
+def metered(launch, names):
+    """Trace a launch, with its arrays under the statement's names: a learner may choose others.
+
+    Parameters
+    ----------
+    launch : sequence
+        What `simt.trace` takes.
+    names : str
+        Those of the kernel's array arguments, in order, with spaces between.
+    """
+    trace = simt.trace(*launch)
+    trace.arrays = dict(zip(names.split(), trace.arrays.values(), strict=True))
+    return trace
+
+
+def expect_shared(trace, most, what):
+    """Fail where a thread block has more than `most` bytes of shared memory."""
+    assert trace.shared_bytes <= most, (
+        f"a thread block may have {most} bytes of shared memory, {what}, but it has "
+        f"{trace.shared_bytes}, in {', '.join(trace.shared)}"
+    )
+
+
+def expect_local(trace, most, what):
+    """Fail where a thread has more than `most` bytes of local arrays."""
+    assert trace.local_bytes <= most, (
+        f"a thread may have local arrays of {most} bytes, {what}, but it has {trace.local_bytes}"
+    )
 
 
 def expect_traffic(trace, wanted, names=None, *, less_is_fine=False):
