@@ -129,6 +129,15 @@ def test_shared_memory(exercise):
     )
 
 
+def test_all_lanes(exercise):
+    """the mask of a shuffle names all 32 lanes"""
+    check(exercise, rows.case("as many columns as threads"))
+    mask = getattr(exercise, "FULL_MASK", 0xFFFFFFFF)
+    assert mask == 0xFFFFFFFF, (
+        f"FULL_MASK is {mask:#x}: all 32 lanes take part in a shuffle, so its mask names all 32"
+    )
+
+
 def test_a_thread_block_per_row(exercise):
     """each row has a thread block of its own, and all its threads work"""
     x = np.zeros((6, NUM_THREADS), np.float32)

@@ -151,8 +151,10 @@ def low_scores():
 
 def long_rows(cols=5000):
     """Rows of more columns than anything on the chip holds, the maximum near the end."""
-    x = np.random.default_rng(5).normal(size=(2, cols)).astype(np.float32)
+    x = np.random.default_rng(5).normal(size=(3, cols)).astype(np.float32)
     x[0, cols - 2] = 12
+    # Each of the others adds 2**-23, one unit in the last place of a float32 sum of 1 and more.
+    x[2], x[2, cols - 2] = 0, 23 * np.log(2)
     return x
 
 

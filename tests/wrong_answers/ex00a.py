@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex00a: see fa_numba.workbook.mutants."""
+"""Wrong and right answers of ex00a: see tests/wrong_answers/__init__.py."""
 
 FLOAT32 = "from numba import cuda\n", "from numba import cuda, float32\n"
 GUARD = "    if i < out.shape[0]:\n"

@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex00b: see fa_numba.workbook.mutants."""
+"""Wrong and right answers of ex00b: see tests/wrong_answers/__init__.py."""
 
 VECTOR = "    return n / (3 * n * dtype_bytes)"
 MATMUL = "    return 2 * m * n * k / (dtype_bytes * (m * k + k * n + m * n))"

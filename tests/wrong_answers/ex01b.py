@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex01b: see fa_numba.workbook.mutants."""
+"""Wrong and right answers of ex01b: see tests/wrong_answers/__init__.py."""
 
 START = "    m_i = float32(-math.inf)\n"
 MAXIMUM = "        m_i = max(m_i, x[row, n])\n"

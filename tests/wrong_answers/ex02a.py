@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex02a: see fa_numba.workbook.mutants."""
+"""Wrong and right answers of ex02a: see tests/wrong_answers/__init__.py."""
 
 M_NEW = "    m_new = max(m_i, s)\n"
 GUARD = "    if m_new == -math.inf:  # only"

@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex02b: see fa_numba.workbook.mutants."""
+"""Wrong and right answers of ex02b: see tests/wrong_answers/__init__.py."""
 
 START = "    m_i = float32(-math.inf)\n"
 MERGE_GUARD = "    if m == -math.inf:  # two"

@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex02c: see fa_numba.workbook.mutants."""
+"""Wrong and right answers of ex02c: see tests/wrong_answers/__init__.py."""
 
 RANKS = "    return x_a > x_b or (x_a == x_b and col_a < col_b)\n"
 ENTER = "    if ranks_before(x_j, col, x_best[last], col_best[last]):\n"

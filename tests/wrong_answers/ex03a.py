@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex03a: see fa_numba.workbook.mutants."""
+"""Wrong and right answers of ex03a: see tests/wrong_answers/__init__.py."""
 
 ROWS = "    num_row_tiles = 1 if B_r is None else -(-N // B_r)\n"
 COLS = "    num_col_tiles = 1 if B_c is None else -(-N // B_c)\n"
