@@ -147,7 +147,7 @@ def test_all_work(exercise):
     """every thread block takes its rows, and every thread its columns"""
     trace, moved = traced(exercise, make_x(7, 2 * THREADS), 3)
     why = "a thread block takes the rows blockIdx.x, blockIdx.x + gridDim.x, ..., a thread columns"
-    expect_stores_by(trace, {"y": moved["y"]}, threads=3 * THREADS, blocks=3, why=why)
+    expect_stores_by({"y": moved["y"]}, threads=3 * THREADS, blocks=3, why=why)
 
 
 def test_nothing_else(exercise):

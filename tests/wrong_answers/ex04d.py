@@ -54,7 +54,7 @@ WRONG = [
     ("the minimum", MAXIMUM, MAXIMUM.replace("max(best", "min(best")),
     ("the steps stop at two", HALF, HALF.replace("half > 0", "half > 1")),
     ("added", LAST, LAST.replace("] - row_max", "] + row_max")),
-    ("thread 0 alone", MAXIMUM[len(HEAD) :] + "        partial[tid] = best\n" + FIRST + HALF + LAST,
+    ("thread 0 alone", MAXIMUM[len(HEAD) :] + "        partial[tid] = best\n" + FIRST + HALF + "            half //= 2\n" + LAST,
      "    for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):\n"
      "        partial[tid] = float32(0)\n        if tid == 0:\n"
      "            best = float32(-math.inf)\n            for col in range(x.shape[1]):\n"
