@@ -236,6 +236,10 @@ def _likely_cause(got, want, bad_rows, tile):
             "NaN comes from -inf - (-inf), 0 * inf or 0 / 0, and it is what a shared or local "
             "array holds before it is first written."
         )
+    if np.isposinf(got[row]).any():
+        return (
+            "inf comes from a division by 0, or from exp of a score that is not below its maximum."
+        )
     if np.isneginf(got[row]).any() and not np.isneginf(want[row]).any():
         return "-inf: no score was counted in this row, or the new value was not stored."
     if np.isneginf(want[row]).any():
@@ -246,8 +250,8 @@ def _likely_cause(got, want, bad_rows, tile):
         return "Only rows of the last tile, which is not full, are wrong."
     if not got[row].any():
         return (
-            "The row is 0: no key counted. The maximum starts at -inf, which no finite score is "
-            "below, and only -inf is masked."
+            "The row is 0: it was not stored, or no key counted. The maximum starts at -inf, which "
+            "no finite score is below; only -inf is masked; a key that does not exist is -inf too."
         )
     with np.errstate(all="ignore"):
         ratio = got[row] / want[row]
