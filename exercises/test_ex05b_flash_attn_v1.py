@@ -141,7 +141,7 @@ def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
     trace = simt.trace(kernel, 1, block, *args)
     T_c = math.ceil(seqlen_k / BLOCK_N)
     once = (head.k.size, "seqlen_k * head_dim")
-    nothing = (0, "nothing, it is an input")
+    nothing = (0, "it is an input")
     turns = (head.q.size * T_c, "seqlen_q * head_dim * ceil(seqlen_k / BLOCK_N)")
     rows = (seqlen_q * T_c, "seqlen_q * ceil(seqlen_k / BLOCK_N)")
     expect_traffic(

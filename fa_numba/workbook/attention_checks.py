@@ -311,11 +311,15 @@ def expect_traffic(trace, wanted, names=None, *, less_is_fine=False):
         Fewer loads than wanted are no fault.
     """
     arrays = by_place(trace, names) if names else trace.arrays
-    for (name, kind), (elements, formula) in wanted.items():
+    none_first = sorted(wanted.items(), key=lambda item: item[1][0] > 0)
+    for (name, kind), (elements, formula) in none_first:
         got = getattr(arrays[name], kind)
         if got == elements or (less_is_fine and kind == "loads" and got < elements):
             continue
-        times = f", {got / elements:.4g} times as many" if elements else ""
+        assert elements, (
+            f"{kind} of {name}: there must be none, {formula}, but the meter shows {got}"
+        )
+        times = f", {got / elements:.4g} times as many"
         raise AssertionError(
             f"{kind} of {name}: {formula} = {elements} elements, but the meter shows {got}{times}. "
             + _traffic_cause(trace, kind, got, elements)
