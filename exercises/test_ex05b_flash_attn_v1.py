@@ -199,9 +199,9 @@ def test_all_threads_work(exercise):
     expect_stores_by({"out": out}, threads=64, why=why)
 
 
-@pytest.mark.parametrize("seqlen_q, seqlen_k", [(3, 601), (601, 3)])
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(3, 289), (289, 3)])
 def test_many_tiles_one_way(exercise, seqlen_q, seqlen_k):
-    """hundreds of tiles of keys, or of queries"""
+    """more than 64 tiles of keys, or of queries"""
     check(exercise, random_head(seqlen_q, seqlen_k, 4), 2, 4)
 
 
