@@ -27,7 +27,9 @@ def _parser() -> argparse.ArgumentParser:
         "--run", action="store_true", help="grade everything you have started first"
     )
     add("show", "what an exercise asks for", nargs=None)
-    add("check", "grade exercises or lessons; without a name, all", nargs="*")
+    add("check", "grade exercises or lessons; without a name, all", nargs="*").add_argument(
+        "-v", "--verbose", action="store_true", help="every failure in full, not only the first"
+    )
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
     )
@@ -74,7 +76,7 @@ def _run(options) -> int:
     code, result = 0, None
     if options.command == "check":
         found = [e for n in options.name for e in catalog.find(n)] or catalog.all_exercises()
-        result = grader.grade_all(found)
+        result = grader.grade_all(found, verbose=options.verbose)
         code = int(not result.passed)
     elif options.command == "status":
         if options.run and (
