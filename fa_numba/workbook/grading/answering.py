@@ -202,7 +202,7 @@ class Worker:
         if do == "set":
             return setattr(target, message["name"], *arguments)
         if do == "next":
-            return [x for x, _ in zip(target, range(MOST_REPEATED), strict=False)]
+            return [x for _, x in zip(range(MOST_REPEATED), target, strict=False)]
         if do == "iter":
             return iter(target)
         with simt.options(**message.get("options", {})):

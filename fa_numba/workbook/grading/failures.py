@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import re
 import traceback
 
 from fa_numba.simt import errors as engine
 
+UNPACKING = re.compile(r"cannot unpack (None|\d+ values?|\S+) into (\d+) variables")
+CALLED = re.compile(r"= *(\w+)\(")
 LONGEST = 2000  # characters of a message
 MOST_LINES = 40
 KNOWN = {
@@ -58,7 +61,26 @@ def describe(error: BaseException, path: str, encode_class) -> dict:
     if isinstance(error, engine.KernelError):
         found["sites"] = [dataclasses.asdict(site) for site in error.sites]
         found["message"] = clipped(str(error.message))
+        found["text"] = _of_a_device_function(error, path) or text
     return found
+
+
+def _of_a_device_function(error, path):
+    """A clear word where a function that a kernel calls returns nothing, or too little."""
+    got = UNPACKING.match(str(error.message))
+    called = CALLED.search(error.sites[0].text) if got and error.sites else None
+    if called is None:
+        return ""
+    name, values, wanted = called[1], got[1], got[2]
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    place = [(n, x) for n, x in enumerate(lines, 1) if re.match(rf"\s*def {name}\(", x)]
+    where = f"\n  line {place[-1][0]}: {place[-1][1].strip()}" if place else ""
+    if values == "None":
+        return (
+            f"{name} returned nothing, and {wanted} values are wanted: is a return missing?{where}"
+        )
+    return f"{name} returned {values}, and {wanted} values are wanted{where}"
 
 
 STOPPERS = {

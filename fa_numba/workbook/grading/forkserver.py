@@ -61,6 +61,8 @@ class ForkServer:
 
     def do_status(self, fds, pid, seconds):
         """How a child has ended, as `os.waitstatus_to_exitcode`, or None."""
+        if pid not in self.children:  # killed on request
+            return {"status": -signal.SIGKILL}
         until = time.monotonic() + seconds
         while pid in self.children:
             found, status = os.waitpid(pid, os.WNOHANG)

@@ -40,6 +40,7 @@ class Channel:
 
     def __init__(self, sock):
         self.sock = sock
+        self.read_ahead = b""
 
     def send(self, message, buffers=()):
         text = json.dumps(message).encode()
@@ -69,18 +70,25 @@ class Channel:
             raise WireError("no JSON") from error
 
     def _exactly(self, size, wait):
+        """The next bytes; most messages come whole with the first read."""
         data = bytearray(size)
-        view = memoryview(data)
+        got = min(size, len(self.read_ahead))
+        data[:got] = self.read_ahead[:got]
+        self.read_ahead = self.read_ahead[got:]
+        view = memoryview(data)[got:]
         while len(view):
             if wait is not None and not select.select([self.sock], [], [], 0.05)[0]:
                 wait()
                 continue
             try:
-                got = self.sock.recv_into(view, min(len(view), 1 << 20))
+                new = self.sock.recv(1 << 16 if len(view) < 1 << 16 else 1 << 20)
             except OSError as error:
                 raise Closed from error
-            if not got:
+            if not new:
                 raise Closed
+            got = min(len(view), len(new))
+            view[:got] = new[:got]
+            self.read_ahead = new[got:]
             view = view[got:]
         return data
 
