@@ -95,7 +95,9 @@ def _lines_like(function, reason):
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError):
         return []
-    called = re.match(r"(np\.\w+|the shape of cuda\.(?:shared|local)\.array)", reason)
+    called = re.match(
+        r"(np\.\w+|the shape of cuda\.(?:shared|local)\.array|\w+(?= cannot be called))", reason
+    )
     wanted = called[1].removeprefix("the shape of ") if called else None
     for node in ast.walk(tree):
         if wanted and isinstance(node, ast.Call) and ast.unparse(node.func).endswith(wanted):

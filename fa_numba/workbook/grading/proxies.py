@@ -154,11 +154,11 @@ class JudgeCodec(SendingWindows):
 
         if isinstance(value, Proxy):
             if value._answer is not self.answer:
-                raise TypeError(f"{value!r} belongs to another exercise")
+                raise TypeError(f"{Proxy.__repr__(value)} belongs to another exercise")
             if value._path is not None:
                 return ["p", value._path]
             if value._generation != self.answer.generation:
-                raise TypeError(f"{value!r} is gone: its process had to be started anew")
+                raise TypeError(f"{Proxy.__repr__(value)} is gone: its process was started anew")
             return ["o", value._number]
         if isinstance(value, types.ModuleType):
             return ["module", value.__name__]
