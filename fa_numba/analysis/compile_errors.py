@@ -9,6 +9,7 @@ import re
 import textwrap
 
 PLACE = re.compile(r'File "([^"]*)", line (\d+):|\bat (\S+) \((\d+)\)')
+CALLED = r"(np\.\w+|the shape of cuda\.(?:shared|local)\.array|\w+(?= cannot be called))"
 ARRAY_MAKERS = {"zeros", "ones", "empty", "full", "arange", "zeros_like", "empty_like", "array"}
 ALLOCATES = "memory cannot be allocated in a kernel. Write to an array that is an argument, use "
 ALLOCATES += "cuda.local.array or cuda.shared.array, and compute element by element"
@@ -95,9 +96,7 @@ def _lines_like(function, reason):
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError):
         return []
-    called = re.match(
-        r"(np\.\w+|the shape of cuda\.(?:shared|local)\.array|\w+(?= cannot be called))", reason
-    )
+    called = re.match(CALLED, reason)
     wanted = called[1].removeprefix("the shape of ") if called else None
     for node in ast.walk(tree):
         if wanted and isinstance(node, ast.Call) and ast.unparse(node.func).endswith(wanted):
