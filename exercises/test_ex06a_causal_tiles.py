@@ -162,7 +162,9 @@ def test_no_loop(exercise):
 def test_exact_for_long_sequences(exercise):
     """last_key and needs_mask are exact for 10^12 keys"""
     got = exercise.last_key(LONG - 3, LONG, LONG + 6)
-    assert got == LONG + 3, f"last_key({LONG - 3}, {LONG}, {LONG + 6}) must be {LONG + 3}, got {got}"
+    assert got == LONG + 3, (
+        f"last_key({LONG - 3}, {LONG}, {LONG + 6}) must be {LONG + 3}, got {got}"
+    )
     m_tile = LONG // 64 - 1
     for n_tile in ((64 * m_tile + 6) // 48 - 1, (64 * m_tile + 6) // 48):
         want = 48 * (n_tile + 1) - 1 > 64 * m_tile + 5
