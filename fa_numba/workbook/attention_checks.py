@@ -132,6 +132,18 @@ def negative_scores(size, seqlen_q=13, seqlen_k=21, *, causal=False):
     return head
 
 
+def one_negative_score(size, seqlen_q=13, seqlen_k=21, *, causal=False):
+    """A head whose key 0 has the score -`size` and all others less: it takes the whole weight.
+
+    All numbers are whole, so that a gradient which must be 0 is 0 in float32 too.
+    """
+    head = scored_head(-float(size) * np.where(np.arange(seqlen_k) > 0, 1.5, 1), seqlen_q=seqlen_q,
+                       causal=causal)  # fmt: skip
+    head.q[:, 0] = 1
+    head.v[:], head.dout[:] = np.rint(2 * head.v), np.rint(2 * head.dout)
+    return head
+
+
 def guarded(*shape, fill=UNWRITTEN):
     """An output array inside a larger one, to notice writes past its edges: (array, larger)."""
     rows = shape[0]
