@@ -47,8 +47,13 @@ def main(more: list[str] = ()) -> int:
     if importlib.util.find_spec("jupyterlab") is None:
         print('fa-numba learn needs JupyterLab: pip install -e ".[lessons]"', file=sys.stderr)
         return 2
-    for line in lessons.update(root):
-        print(line)
+    said = lessons.update(root)
+    new = [line for line in said if line.endswith("copied from notebooks/")]
+    if new:
+        print(f"{lessons.FOLDER}/: {len(new)} lessons copied there to work in, from notebooks/")
+    for line in said:
+        if line not in new:
+            print(line)
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if as_root:
         print("You are root: JupyterLab runs with --allow-root, and a notebook may do all you may.")
