@@ -103,7 +103,7 @@ class GlobalArray(LaneArray):
         self.array = array
         # One flat view from the lowest address to the highest, whatever the strides.
         steps = tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)
-        ascending = array[steps]
+        ascending = array[(*steps, ...)]  # an array, also of an array without axes
         extent = sum((n - 1) * s for n, s in zip(self.dims, map(abs, self.strides), strict=True))
         self.flat = np.lib.stride_tricks.as_strided(
             ascending, (extent + 1 if array.size else 0,), (itemsize,)
@@ -325,11 +325,12 @@ def scatter(flat, offset, value, mask):
     """Store for the active threads; where several hit one element, the last one wins."""
     if mask is ALL:
         if not isinstance(offset, np.ndarray):
-            flat[offset] = value.reshape(-1)[-1] if isinstance(value, np.ndarray) else value
+            last = value.reshape(-1)[-1] if isinstance(value, np.ndarray) else value
+            flat[offset] = fitting(last, flat.dtype)
             return
         if isinstance(value, np.ndarray):
             offset = stretch(offset, common_shape(offset.shape, value.shape))
-        flat[offset] = value
+        flat[offset] = fitting(value, flat.dtype)
         return
     shape = mask.shape
     if isinstance(offset, np.ndarray):
@@ -341,6 +342,14 @@ def scatter(flat, offset, value, mask):
         value = stretch(value, shape)[mask]
     if isinstance(offset, np.ndarray):
         offset = stretch(offset, shape)[mask]
-        flat[offset] = value
+        flat[offset] = fitting(value, flat.dtype)
     else:
-        flat[offset] = value[-1] if isinstance(value, np.ndarray) else value
+        last = value[-1] if isinstance(value, np.ndarray) else value
+        flat[offset] = fitting(last, flat.dtype)
+
+
+def fitting(value, dtype):
+    """Return a scalar in an array's type: NumPy wraps arrays around as a GPU does, not scalars."""
+    if isinstance(value, np.ndarray) or value.dtype == dtype:
+        return value
+    return value.astype(dtype)

@@ -1,15 +1,16 @@
 """Launching a kernel: check it as a driver would, then run its blocks batch by batch."""
 
 import math
+from enum import Enum
 
 import numpy as np
 
 from .arrays import GlobalArray
 from .atomics import Atomics
 from .errors import LaunchError, explain
-from .lanes import Frame, Lanes
+from .lanes import Frame, Lanes, like
 from .memory import Memory
-from .names import Names, as_lane, check_kernel
+from .names import Names, as_lane, check_kernel, member, refuse_shape
 from .options import TOO_MUCH_SHARED, current_options, shared_memory_limit
 from .records import records_argument
 from .trace import Launched, Trace
@@ -46,6 +47,8 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
     def run(self, function, arguments):
         """Run a kernel's Python function over the whole grid."""
         runnable, lockstep = self.lockstep_function(function)
+        for parameter in lockstep.shapes:
+            refuse_shape(lockstep, parameter, parameter)
         values = self.lane_arguments(function, lockstep, arguments)
         if self.watch is not None:
             self.watch.start_launch(self, lockstep, values)
@@ -90,7 +93,10 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         if value is None:
             return None
         if isinstance(value, tuple):
-            return tuple(self.lane_argument(f"{name}[{i}]", v) for i, v in enumerate(value))
+            parts = [self.lane_argument(f"{name}[{i}]", v) for i, v in enumerate(value)]
+            return like(value, parts)
+        if isinstance(value, Enum):
+            return member(value)
         if isinstance(value, np.ndarray) and is_element(value.dtype):
             return self.global_array(value, name)
         if isinstance(value, (np.ndarray, np.void)) and value.dtype.names:
