@@ -81,6 +81,18 @@ class LaneArray:
                 rest -= index[axis] * stride
         return f"{self.name}[{', '.join(map(str, index))}]"
 
+    def is_contiguous(self, layout):
+        """Tell whether all elements lie one after the other, rows first (C) or columns (F)."""
+        dims, strides = (
+            (self.dims, self.strides) if layout == "C" else (self.dims[::-1], self.strides[::-1])
+        )
+        pairs = zip(dims, strides, row_major(dims), strict=True)
+        return 0 in dims or all(n == 1 or stride == packed for n, stride, packed in pairs)
+
+    def layout(self):
+        """Return the letter that Numba's array types have for it."""
+        return next((x for x in "CF" if self.is_contiguous(x)), "A")
+
     def view(self, offset, lanes, dims, strides):
         """Return a sub-array, as x[i] of a 2-D x."""
         other = object.__new__(type(self))

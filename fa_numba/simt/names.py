@@ -19,12 +19,13 @@ from .errors import KernelError, LaunchError, UnsupportedError, runs_kernel
 from .intrinsics import CASTS, NUMPY, Cast, EnumClass, Intrinsics, Namespace, Refused
 from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
+from .signatures import convert_call, converted, signatures_of
 from .transform import PREFIX, transform
 
 OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_ choose
-    continue_ else_ endif endif_after_exit enum_value fill floordiv if_ load loop_end member mod next_turn not_
-    or_ or_values power range_turns return_ same sequence_turns shift_left shift_right store store_field
-    unpack view while_begin while_test""".split()
+    continue_ else_ endif endif_after_exit enum_value fill floordiv if_ load loop_end member mod
+    next_turn not_ or_ or_values power range_turns return_ same sequence_turns shift_left
+    shift_right store store_field unpack view while_begin while_test""".split()
 
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches
 
@@ -168,6 +169,7 @@ class Names(Intrinsics):
         """Return a callable that runs another kernel-language function for the active threads."""
         names = inspect.getfullargspec(function)
         defaults = dict(zip(reversed(names.args), reversed(names.defaults or ()), strict=False))
+        signatures = signatures_of(original)
 
         def call(*arguments, **keywords):
             given = dict(zip(names.args, arguments, strict=False))
@@ -183,7 +185,11 @@ class Names(Intrinsics):
             runnable, lockstep = self.lockstep_function(function)
             if lockstep.shapes:
                 self.check_shapes(lockstep, names.args)
-            return self.call_function(runnable, lockstep, [given[n] for n in names.args])
+            values, result = [given[n] for n in names.args], None
+            if signatures:
+                values, result = convert_call(signatures, function.__name__, names.args, values)
+            value = self.call_function(runnable, lockstep, values)
+            return value if result is None else converted(result, value)
 
         return call
 

@@ -525,10 +525,9 @@ class Transformer:
         }:
             self.refuse(node, "*args in a call", "List the arguments.", numba_runs_it=True)
         atomic = isinstance(function, ast.Attribute) and is_atomic(function)
-        arguments = [
-            (self.index if atomic and n == 1 else self.expression)(a)
-            for n, a in enumerate(node.args)
-        ]
+        arguments = [self.expression(a) for a in node.args]
+        if atomic and len(arguments) > 1:
+            arguments[1] = self.index(node.args[1])
         keywords = [ast.keyword(k.arg, self.expression(k.value)) for k in node.keywords]
         if isinstance(function, ast.Attribute) and function.attr in ("array", "array_like"):
             if function.attr == "array":
@@ -539,7 +538,7 @@ class Transformer:
                 [self.expression(function), site, *arguments],
                 keywords,
             )
-        if isinstance(function, ast.Attribute) and is_atomic(function):
+        if atomic:
             index = node.args[1] if len(node.args) > 1 else None
             site = self.site_constant(node, index=index)
             keep = ast.Constant(node is not self.discarded)
