@@ -114,7 +114,6 @@ REFUSED = {
         "this while loop never ends: .* waits for another thread",
         True,
     ),
-    "recursion": (("itself(x, out, lock, half)",), "'itself' calls itself: recursion", False),
     "slice of each thread's own length": (
         ("row = x[i : 2 * i]",),
         "a slice of 'x' whose length differs between threads",

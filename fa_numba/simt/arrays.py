@@ -81,6 +81,18 @@ class LaneArray:
                 rest -= index[axis] * stride
         return f"{self.name}[{', '.join(map(str, index))}]"
 
+    def is_contiguous(self, layout):
+        """Tell whether all elements lie one after the other, rows first (C) or columns (F)."""
+        dims, strides = (
+            (self.dims, self.strides) if layout == "C" else (self.dims[::-1], self.strides[::-1])
+        )
+        pairs = zip(dims, strides, row_major(dims), strict=True)
+        return 0 in dims or all(n == 1 or stride == packed for n, stride, packed in pairs)
+
+    def layout(self):
+        """Return the letter that Numba's array types have for it."""
+        return next((x for x in "CF" if self.is_contiguous(x)), "A")
+
     def view(self, offset, lanes, dims, strides):
         """Return a sub-array, as x[i] of a 2-D x."""
         other = object.__new__(type(self))
@@ -103,7 +115,7 @@ class GlobalArray(LaneArray):
         self.array = array
         # One flat view from the lowest address to the highest, whatever the strides.
         steps = tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)
-        ascending = array[steps]
+        ascending = array[(*steps, ...)]  # an array, also of an array without axes
         extent = sum((n - 1) * s for n, s in zip(self.dims, map(abs, self.strides), strict=True))
         self.flat = np.lib.stride_tricks.as_strided(
             ascending, (extent + 1 if array.size else 0,), (itemsize,)
@@ -325,11 +337,12 @@ def scatter(flat, offset, value, mask):
     """Store for the active threads; where several hit one element, the last one wins."""
     if mask is ALL:
         if not isinstance(offset, np.ndarray):
-            flat[offset] = value.reshape(-1)[-1] if isinstance(value, np.ndarray) else value
+            last = value.reshape(-1)[-1] if isinstance(value, np.ndarray) else value
+            flat[offset] = fitting(last, flat.dtype)
             return
         if isinstance(value, np.ndarray):
             offset = stretch(offset, common_shape(offset.shape, value.shape))
-        flat[offset] = value
+        flat[offset] = fitting(value, flat.dtype)
         return
     shape = mask.shape
     if isinstance(offset, np.ndarray):
@@ -341,6 +354,14 @@ def scatter(flat, offset, value, mask):
         value = stretch(value, shape)[mask]
     if isinstance(offset, np.ndarray):
         offset = stretch(offset, shape)[mask]
-        flat[offset] = value
+        flat[offset] = fitting(value, flat.dtype)
     else:
-        flat[offset] = value[-1] if isinstance(value, np.ndarray) else value
+        last = value[-1] if isinstance(value, np.ndarray) else value
+        flat[offset] = fitting(last, flat.dtype)
+
+
+def fitting(value, dtype):
+    """Return a scalar in an array's type: NumPy wraps arrays around as a GPU does, not scalars."""
+    if isinstance(value, np.ndarray) or value.dtype == dtype:
+        return value
+    return value.astype(dtype)

@@ -203,14 +203,27 @@ def raised_by_kernel(error):
     return runs_kernel(traceback.tb_frame) and code[traceback.tb_lasti] == RAISE
 
 
+def attributes(value):
+    """Return a hint: what a value in a kernel has instead of the attribute asked for."""
+    if isinstance(value, tuple):
+        fields = getattr(value, "_fields", None)
+        if fields:
+            return f"Its fields are {', '.join(fields)}."
+        return "It is a tuple, whose elements have no names: index it, or unpack it."
+    if getattr(value, "kind", None) in ("global", "shared", "local"):
+        return "Arrays have .shape, .size, .ndim and .dtype there; work element by element."
+    if hasattr(value, "dtype"):
+        return f"It is a number here, of type {value.dtype}."
+    return None
+
+
 def unexpected(error, site):
     """Return an error of Python or NumPy about a kernel's expression as an UnsupportedError."""
     expression = site.text[site.column : site.end_column]
     if isinstance(error, TypeError) and WRONG_CALL.search(str(error)):
         message, hint = f"{expression.partition('(')[0]}() does not take these arguments", None
     elif isinstance(error, AttributeError):
-        message = f"{expression} is not available inside a kernel"
-        hint = "Arrays have .shape, .size, .ndim and .dtype there; work element by element."
+        message, hint = f"{expression} is not available inside a kernel", attributes(error.obj)
     else:
         message, hint = f"this does not work in a kernel: {error}", None
         if "Array'" in message:

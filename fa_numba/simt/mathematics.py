@@ -209,7 +209,18 @@ def round_(x, digits=None):
     x = floating(x)
     if digits is None:
         return np.rint(x).astype(np.int64)
-    return np.round(x, int(digits))
+    return round_to(x.astype(np.float64), floating(digits)).astype(x.dtype)
+
+
+def round_to(x, digits):
+    """Return round(x, digits) of float64, by the steps that Numba compiles."""
+    power = 10.0 ** np.where(digits > 22, digits - 22, np.abs(digits))
+    rest = np.where(digits > 22, 1e22, 1.0)
+    up = digits >= 0
+    scaled = np.where(up, x * power * rest, x / power)
+    whole = np.clip(np.rint(scaled), -(2.0**63), 2.0**63)  # an int64 in between
+    rounded = np.where(up, whole / rest / power, whole * power)
+    return np.where(np.isfinite(x) & np.isfinite(scaled), rounded, x)[()]
 
 
 def length(x):

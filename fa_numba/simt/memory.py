@@ -11,14 +11,16 @@ import numpy as np
 from .arrays import LaneArray, LocalArray, SharedArray, pick, poison
 from .dtypes import TypedInts, as_index, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
+from .intrinsics import EnumClass
 from .lanes import ALL, type_name
 from .options import TOO_MUCH_SHARED, shared_memory_limit
 from .records import Record, Records
+from .syntax import FromEnd
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; every CUDA GPU
 STRAY = {
-    True: "Numba counts it from the end of the array, as Python does; here it is an error, "
-    "because in a kernel it is seldom meant.",
+    True: "Numba counts it from the end of the array, as Python does; here only a literal is, "
+    "as in x[-1]: a computed one is seldom meant.",
     False: "A GPU would use whatever memory lies there, without a word. Guard it with an if.",
 }
 MOST_KNOWN = 64  # index arrays remembered; each keeps its memory alive
@@ -86,6 +88,8 @@ class Memory:
     def check_index(self, index, array, axis):
         """Return an index that is in range for every thread; an active stray one raises."""
         size, _ = axis
+        if type(index) is FromEnd:
+            index = np.int64(index + size if index >= -size else index)
         if type(index) is TypedInts:
             index = as_index(index)
         if isinstance(index, np.ndarray):
@@ -211,7 +215,7 @@ class Memory:
 
     def load_other(self, container, index):
         """Index a tuple, or what is made of records."""
-        if isinstance(container, (Record, Records)):
+        if isinstance(container, (Record, Records, EnumClass)):
             return container[index]
         if isinstance(container, tuple):
             if isinstance(index, np.ndarray):

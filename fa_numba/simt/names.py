@@ -6,23 +6,26 @@ work, and a factory's constants are seen. Nothing of Numba's own implementation 
 """
 
 import builtins
+import enum
 import inspect
+import sys
 import types
 
 import numpy as np
 from numba import cuda
 
 from .dtypes import typed
-from .errors import KernelError, LaunchError
-from .intrinsics import CASTS, NUMPY, Cast, Intrinsics, Namespace, Refused
-from .lanes import Undefined
+from .errors import KernelError, LaunchError, UnsupportedError, runs_kernel
+from .intrinsics import CASTS, NUMPY, Cast, EnumClass, Intrinsics, Namespace, Refused
+from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
+from .signatures import convert_call, converted, signatures_of
 from .transform import PREFIX, transform
 
 OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_ choose
-    continue_ else_ endif endif_after_exit fill floordiv if_ load loop_end member mod next_turn not_
-    or_ or_values power range_turns return_ sequence_turns shift_left shift_right store store_field
-    unpack view while_begin while_test""".split()
+    continue_ else_ endif endif_after_exit enum_value fill floordiv if_ load loop_end member mod
+    next_turn not_ or_ or_values power range_turns return_ same sequence_turns shift_left
+    shift_right store store_field unpack view while_begin while_test""".split()
 
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches
 
@@ -53,6 +56,7 @@ class Names(Intrinsics):
             "cmath": Namespace("cmath", CMATH),
             "math": Namespace("math", MATH),
             "numpy": NUMPY,
+            "operator": Namespace("operator", self.operators()),
             "numba": Namespace("numba", numba),
             "numba.cuda": self.cuda,
             "numba.cuda.cg": self.cuda.cg,
@@ -100,7 +104,9 @@ class Names(Intrinsics):
         if value is None or isinstance(value, str):
             return value
         if isinstance(value, tuple):
-            return tuple(self.resolve(name, element) for element in value)
+            return like(value, [self.resolve(name, element) for element in value])
+        if isinstance(value, enum.Enum):
+            return member(value)
         scalar = as_lane(value)
         if scalar is not None:
             return scalar
@@ -113,6 +119,11 @@ class Names(Intrinsics):
                 return value
             if issubclass(value, np.generic):
                 return Cast(value)
+            if issubclass(value, tuple) and hasattr(value, "_fields"):
+                return value  # called, it makes a named tuple
+            if issubclass(value, enum.Enum):
+                members = {n: member(m) for n, m in value.__members__.items()}
+                return EnumClass(value.__name__, members)
             return Refused(f"the class '{name}'")
         function = python_function(value)
         if function is not None:
@@ -139,6 +150,10 @@ class Names(Intrinsics):
         own_name = getattr(value, "__name__", name)
         if module == "math" and own_name in MATH:
             return MATH[own_name]
+        if module == "_operator" and own_name in vars(self.modules["operator"]):
+            return vars(self.modules["operator"])[own_name]
+        if module == "cmath" and own_name in CMATH:
+            return CMATH[own_name]
         if isinstance(value, np.ufunc) and own_name in NUMPY_FUNCTIONS:
             return NUMPY_FUNCTIONS[own_name]
         if getattr(builtins, own_name, None) is value:
@@ -154,6 +169,7 @@ class Names(Intrinsics):
         """Return a callable that runs another kernel-language function for the active threads."""
         names = inspect.getfullargspec(function)
         defaults = dict(zip(reversed(names.args), reversed(names.defaults or ()), strict=False))
+        signatures = signatures_of(original)
 
         def call(*arguments, **keywords):
             given = dict(zip(names.args, arguments, strict=False))
@@ -167,9 +183,46 @@ class Names(Intrinsics):
                     f"{len(arguments) + len(keywords)} arguments"
                 )
             runnable, lockstep = self.lockstep_function(function)
-            return self.call_function(runnable, lockstep, [given[n] for n in names.args])
+            if lockstep.shapes:
+                self.check_shapes(lockstep, names.args)
+            values, result = [given[n] for n in names.args], None
+            if signatures:
+                values, result = convert_call(signatures, function.__name__, names.args, values)
+            value = self.call_function(runnable, lockstep, values)
+            return value if result is None else converted(result, value)
 
         return call
+
+    def check_shapes(self, lockstep, parameters):
+        """Refuse a shape that depends, by the call of a device function, on a kernel's argument.
+
+        Numba compiles such a function where it is called with literals or global constants.
+        """
+        if len(self.frames) > 1:
+            return  # called by a device function, which may have been given a literal
+        kernel = self.frames[0].code
+        call = kernel.calls.get(self.position_of_call(), {})
+        for parameter in lockstep.shapes:
+            names = call.get(parameter, call.get(parameters.index(parameter), set()))
+            for origin in sorted(names & set(kernel.parameters)):
+                refuse_shape(lockstep, parameter, origin)
+
+    def position_of_call(self):
+        """Return where the call stands that the kernel is making."""
+        frame = sys._getframe(1)
+        while not runs_kernel(frame):
+            frame = frame.f_back
+        return list(frame.f_code.co_positions())[frame.f_lasti // 2]
+
+
+def refuse_shape(lockstep, parameter, origin):
+    site, kind = lockstep.shapes[parameter]
+    raise UnsupportedError(
+        f"{kind}: the shape must be a compile-time constant, but '{origin}' is an argument of "
+        "the kernel",
+        sites=[site],
+        hint="Make it a global, or build the kernel in a factory function.",
+    )
 
 
 def as_lane(value):
@@ -185,6 +238,14 @@ def as_lane(value):
     if isinstance(value, (float, complex)):
         return np.result_type(value).type(value)
     return None
+
+
+def member(value):
+    """Return a member of an Enum as a kernel sees it; one of an IntEnum is an integer."""
+    plain = as_lane(value.value)
+    if plain is None:
+        raise UnsupportedError(f"{value}, whose value is not a number,")
+    return plain if isinstance(value, int) else Member(type(value), plain)
 
 
 def python_function(kernel):
