@@ -49,7 +49,7 @@ def check_access(trace, names, num_elements):
     )
     assert not output.loads, f"out was read {output.loads} times: it is only written"
     why = "each thread handles one element, so no thread needs a loop"
-    expect_stores_by(trace, {"out": output}, threads=num_elements, why=why)
+    expect_stores_by({"out": output}, threads=num_elements, why=why)
     expect_chip_memory(trace, allowed=NO_MEMORY)
 
 

@@ -106,7 +106,7 @@ def test_a_thread_per_row(exercise):
     x = np.zeros((70, 3), np.float32)
     _, trace, _ = rows.run(simt.trace, exercise.safe_softmax_rows, 3, 32, x)
     y = {"y": by_place(trace, "x y")["y"]}
-    expect_stores_by(trace, y, threads=70, why="thread number `row` of the grid owns one row")
+    expect_stores_by(y, threads=70, why="thread number `row` of the grid owns one row")
 
 
 def test_compiles_for_a_gpu(exercise):

@@ -116,7 +116,7 @@ def test_a_thread_block_per_row(exercise):
     _, trace, _ = launch(exercise, x, simt.trace)
     y = {"y": by_place(trace, "x y")["y"]}
     why = "thread block `row` owns row `row`, and thread tid its columns tid, tid + NUM_THREADS"
-    expect_stores_by(trace, y, threads=x.size, blocks=6, why=why)
+    expect_stores_by(y, threads=x.size, blocks=6, why=why)
 
 
 def test_compiles_for_a_gpu(exercise):

@@ -185,7 +185,7 @@ def formula(N, d, B_r, B_c, dtype_bytes=2):
     return dict(zip(KEYS, (n * dtype_bytes for n in elements), strict=True))
 
 
-@pytest.mark.parametrize("N, B_r, B_c", [(2**27 + 5, 7, 1), (10**9, 128, 64), (1000, 5000, 3)])
+@pytest.mark.parametrize("N, B_r, B_c", [(2**27 + 5, 7, 1), (10**12, 128, 64), (1000, 5000, 3)])
 def test_long_sequences(exercise, N, B_r, B_c):
     """a formula, exact to the last byte: sequences longer than a loop walks or a float holds"""
     case = f"N={N}, d=128, B_r={B_r}, B_c={B_c}, fp16"

@@ -109,6 +109,18 @@ def low_scores(lowest, seqlen_k=37, **options):
     return head
 
 
+def steep_scores(**options):
+    """Scores from 0 down to -60 whose values grow as exp(score) falls: every key counts alike.
+
+    An exp that stops at some small number, or a far key that is dropped, shows in full.
+    """
+    scores = -5.0 * np.arange(13)
+    head = scored_head(scores, **options)
+    head.q[:, 0] = 1
+    head.v[:] = np.sign(head.v) * np.exp(-scores)[:, None]
+    return head
+
+
 def large_scores(seqlen_k=40):
     """Scores up to 1e4 and down to -1e4: exp of one is inf or 0 in float32.
 

@@ -46,20 +46,19 @@ def expect_chip_memory(trace, *, shared=0, local=0, allowed):
         assert got <= most, f"a {owner} takes {got} bytes of {kind}, but {enough}: {allowed}"
 
 
-def expect_stores_by(trace, names, *, threads=None, blocks=None, why):
+def expect_stores_by(written, *, threads=None, blocks=None, why):
     """Fail unless that many threads, or thread blocks, store into the arrays.
 
     Parameters
     ----------
-    trace : simt.Trace
-    names : dict of str to GlobalTraffic
+    written : dict of str to GlobalTraffic
         The arrays that are written, as of `by_place`.
     threads, blocks : int, optional
         How many must take part at least.
     why : str
         The rule of the statement.
     """
-    for name, array in names.items():
+    for name, array in written.items():
         for kind, got, least in (
             ("threads", array.storing_threads, threads),
             ("thread blocks", array.storing_blocks, blocks),

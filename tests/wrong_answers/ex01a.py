@@ -123,7 +123,4 @@ def safe_softmax_rows(x, y):
 """),
 ]  # fmt: skip
 
-EQUIVALENT = [
-    ("operator: l_i > 0 as l_i >= 0 or != 0 with a guard before",
-     "l is 0 or at least 1: a row that holds a finite score has exp(0) = 1 in its sum"),
-]  # fmt: skip
+EQUIVALENT = []

@@ -173,4 +173,10 @@ def online_softmax_kernel(x, y):
 """),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("offset = 16 -> offset = 17",
+     "distances 17, 8, 4, 2, 1 combine to every distance up to 31 as well: each lane meets all"),
+    ("lane = tid % 32 -> lane = tid % 33",
+     "threads 0, 33, 66 and 99 store, one of each warp, and every lane holds its warp's pair"),
+    ("if lane == 0: -> if lane == 1:", "every lane of a warp holds the same pair: any may store it"),
+]  # fmt: skip
