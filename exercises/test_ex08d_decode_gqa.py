@@ -267,9 +267,10 @@ def test_more_query_heads_cost_no_keys(exercise):
     assert loads[1] == loads[8], f"elements of k_cache loaded, by number of query heads: {loads}"
 
 
-def test_coalesced(exercise):
+@pytest.mark.parametrize("head_dim", [32, 64])
+def test_coalesced(exercise, head_dim):
     """coalesced: a tile of keys fetches no sector more than it uses"""
-    launch, _ = prepare(exercise, make_step([32], 4, 1, 32), 32)
+    launch, _ = prepare(exercise, make_step([32], 4, 1, head_dim), 32)
     moved = metered(launch, ARRAYS).arrays
     for name in ("k_cache", "v_cache"):
         used, fetched = moved[name].load_bytes, 32 * moved[name].load_sectors
