@@ -85,7 +85,7 @@ def _add(path, name, made):
     path.write_text(json.dumps(there | {name: made}), encoding="utf-8")
 
 
-def _versions():
+def versions():
     """Of what compiles, in a line."""
 
     def version(distribution):
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
         "command": COMMAND,
         "date": f"{date.today()}",
         "made": dict(sorted(made.items())),
-        "tools": _versions(),
+        "tools": versions(),
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     (folder / "compiled.json").write_text(text, encoding="utf-8")
