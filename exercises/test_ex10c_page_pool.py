@@ -5,6 +5,8 @@ from collections import Counter
 
 import pytest
 
+from fa_numba.workbook.grading.proxies import each
+
 
 class Watched:
     """The learner's pool, the cache that it rules over, and what every sequence should hold.
@@ -28,11 +30,12 @@ class Watched:
 
     def owners(self):
         """How many sequences have each page."""
-        return Counter(page for seq in self.tokens for page in self.pool.row(seq))
+        return Counter(page for row in each(self.pool.row, self.tokens) for page in row)
 
     def state(self):
-        rows = {seq: (self.pool.row(seq), self.pool.length(seq)) for seq in self.tokens}
-        return rows, self.pool.num_free
+        rows, lengths = each(self.pool.row, self.tokens), each(self.pool.length, self.tokens)
+        seen = zip(rows, lengths, strict=True)
+        return dict(zip(self.tokens, seen, strict=True)), self.pool.num_free
 
     def attempt(self, call, needed, what):
         """Call; it must run out just where more pages are needed than are free."""
@@ -77,15 +80,16 @@ class Watched:
         length = len(self.tokens[seq])
         offset = length % self.page_size
         shared = offset > 0 and owners[row[-1]] > 1
-        others = {other: self.pool.row(other) for other in self.tokens if other != seq}
+        others = [other for other in self.tokens if other != seq]
+        rows_before = each(self.pool.row, others)
         what = f"append to sequence {seq} of {length} tokens, row {row}"
         result = self.attempt(lambda: self.pool.append(seq), int(shared or offset == 0), what)
         if result is None:
             return None
         slot, copy = result
         after = self.pool.row(seq)
-        for other, before in others.items():
-            now = self.pool.row(other)
+        rows_now = each(self.pool.row, others)
+        for other, before, now in zip(others, rows_before, rows_now, strict=True):
             assert now == before, (
                 f"{what}: the row of sequence {other} was {before} and is now {now}. Each sequence "
                 "has a list of its own: rows that share pages must not be one list"
@@ -149,8 +153,8 @@ class Watched:
     def check(self):
         """Everything that can be seen of the pool is as it must be."""
         owners = self.owners()
-        for seq, tokens in self.tokens.items():
-            row, length = self.pool.row(seq), self.pool.length(seq)
+        rows, lengths = each(self.pool.row, self.tokens), each(self.pool.length, self.tokens)
+        for (seq, tokens), row, length in zip(self.tokens.items(), rows, lengths, strict=True):
             assert length == len(tokens), (
                 f"after {self.done}: sequence {seq} has {len(tokens)} tokens, not {length}"
             )

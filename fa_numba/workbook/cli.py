@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         ("grade", "the same as check"),
     ):
         add(name, help, nargs="*").add_argument(
-            "--verbose", action="store_true", help="every failure in full"
+            "-v", "--verbose", action="store_true", help="every failure in full, not only the first"
         )
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
@@ -119,7 +119,7 @@ def _run(options) -> int:
     code, result = 0, None
     if options.command in ("check", "grade"):
         found = [e for n in options.name for e in catalog.find(n)] or catalog.all_exercises()
-        result = grader.grade_all(found)
+        result = grader.grade_all(found, verbose=options.verbose)
         code = int(not result.passed)
     elif options.command == "status":
         if options.run and (
