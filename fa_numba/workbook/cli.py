@@ -35,10 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         ("grade", "the same as check"),
     ):
         add(name, help, nargs="*").add_argument(
-            "-v",
-            "--verbose",
-            action="store_true",
-            help="every failure in full, not only the first",
+            "-v", "--verbose", action="store_true", help="every failure in full, not only the first"
         )
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
