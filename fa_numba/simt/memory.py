@@ -327,6 +327,12 @@ class Memory:
     def local_array(self, site, shape, dtype):
         return LocalArray(site.name or "local array", dtype, constant_shape(shape), self.mask)
 
+    def byte_strides(self, array):
+        """x.strides, in bytes."""
+        if not isinstance(array, LaneArray):
+            return array.strides
+        return tuple(np.int64(stride * array.itemsize) for stride in array.strides)
+
     def memory_state(self):
         """Return a copy of all memory that a kernel can write (see waits.py)."""
         arrays = [a.flat.copy() for a in self.globals]
