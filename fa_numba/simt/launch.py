@@ -8,6 +8,7 @@ import numpy as np
 from .arrays import GlobalArray
 from .atomics import Atomics
 from .errors import LaunchError, explain
+from .host import unhinted
 from .lanes import Frame, Lanes, like
 from .memory import Memory
 from .names import Names, as_lane, check_kernel, member, refuse_shape
@@ -81,6 +82,10 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
 
     def lane_arguments(self, function, lockstep, arguments):
         names = lockstep.parameters
+        missing = len(names) - len(arguments)
+        defaults = function.__defaults__ or ()
+        if 0 < missing <= len(defaults):
+            arguments = (*arguments, *defaults[-missing:])
         if len(arguments) != len(names):
             raise LaunchError(
                 f"{function.__name__}({', '.join(names)}) takes {len(names)} "
@@ -128,7 +133,8 @@ def refuse_argument(name, value):
 
 
 def host_value(value):
-    """Unwrap the engine's and the simulator's device arrays."""
+    """Unwrap the engine's and the simulator's device arrays, and cuda.In(x) and its like."""
+    value = unhinted(value)
     host = getattr(value, "_simt_host", None)
     if host is not None:
         return host
