@@ -145,6 +145,15 @@ def test_bad_index(index, monkeypatch):
         simt.run(kernel, 1, 1, np.zeros(3), 3)
 
 
+def test_literal_negative_index(monkeypatch):
+    @cuda.jit
+    def kernel(x, y):
+        x[-1] = y[-1, 0] + y[0, -2]
+        x[-2] += x[-1]
+
+    assert_same(kernel, lambda: (np.zeros(3), np.arange(6.0).reshape(2, 3)), monkeypatch)
+
+
 def test_integers_overflow(monkeypatch):
     @cuda.jit
     def kernel(x, out):

@@ -118,7 +118,7 @@ class SerialTransformer(Transformer):
             number = self.plain(index)
             if number is None:
                 name = self.temporary()
-                index = ast.NamedExpr(ast.Name(name, ast.Store()), self.expression(index))
+                index = ast.NamedExpr(ast.Name(name, ast.Store()), self.index(index))
                 types.append(self.call("type", index))
                 again.append(load_name(name))
                 number = self.call("int", load_name(name))
@@ -199,7 +199,7 @@ class SerialTransformer(Transformer):
         for index in indices_of(target.slice):
             if self.plain(index) is None:  # to be evaluated once
                 name = self.temporary()
-                result.append(ast.Assign([ast.Name(name, ast.Store())], self.expression(index)))
+                result.append(ast.Assign([ast.Name(name, ast.Store())], self.index(index)))
                 index = load_name(name)
             indices.append(index)
         site = self.site_constant(target, index=target.slice)
