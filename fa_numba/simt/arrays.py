@@ -148,6 +148,7 @@ class GlobalArray(LaneArray):
         self.offset = sum(
             (1 - n) * s for n, s in zip(self.dims, self.strides, strict=True) if s < 0
         )
+        self.writeable = self.flat.flags.writeable
         self.alignment = alignment(ascending)
 
     def shares(self, other):
@@ -159,7 +160,7 @@ class GlobalArray(LaneArray):
         return self.flat[offset]
 
     def store(self, machine, offset, value):
-        if not self.flat.flags.writeable:
+        if not self.writeable:
             raise LaunchError(
                 f"'{self.name}' is a read-only NumPy array",
                 array=self.name,
@@ -266,6 +267,7 @@ class LocalArray(LaneArray):
     """
 
     kind = "local"
+    writeable = True
 
     def __init__(self, name, dtype, dims, home):
         super().__init__(name, dtype, dims, row_major(dims))

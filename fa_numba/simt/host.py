@@ -82,6 +82,17 @@ class DeviceArray:
         return f"<simt device array {self.shape} {self.dtype}>"
 
 
+def host_value(value):
+    """Unwrap the engine's and the simulator's device arrays, and cuda.In(x) and its like."""
+    value = unhinted(value)
+    host = getattr(value, "_simt_host", None)
+    if host is not None:
+        return host
+    if type(value).__name__ == "FakeCUDAArray":
+        return value._ary
+    return value
+
+
 class Stream:
     """A stream whose work is always done already."""
 

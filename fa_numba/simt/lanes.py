@@ -447,6 +447,10 @@ class Lanes:
                     return a
                 raise UnsupportedError(f"threads choose between {type_name(a)} and {type_name(b)}")
             result = select(self.truth(test), a, b)
+        return self.widened(result, literal, *variables)
+
+    def widened(self, result, literal, *variables):
+        """Return one side of a conditional expression in the type of both, as far as is known."""
         if (literal or variables) and isinstance(result, (np.ndarray, np.generic)):
             dtypes = [v.dtype for v in variables if isinstance(v, (np.ndarray, np.generic))]
             wide = np.result_type(result.dtype, *dtypes, *[literal] * bool(literal))

@@ -8,12 +8,13 @@ import numpy as np
 from .arrays import GlobalArray
 from .atomics import Atomics
 from .errors import LaunchError, explain
-from .host import unhinted
+from .host import host_value
 from .lanes import Frame, Lanes, like
 from .memory import Memory
 from .names import Names, as_lane, check_kernel, member, refuse_shape
 from .options import TOO_MUCH_SHARED, current_options, shared_memory_limit
 from .records import records_argument
+from .serial import Serial
 from .signatures import convert_arguments, signatures_of
 from .trace import Launched, Trace
 from .warps import Warps
@@ -114,6 +115,16 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         return scalar
 
 
+class OneThread(Serial, Machine):
+    """The machine of a launch of one thread, unless it is to be traced."""
+
+
+def machine_for(grid, block, watch):
+    """Return the class of the machine that is quickest for a launch."""
+    alone = math.prod(grid) * math.prod(block) == 1
+    return OneThread if alone and not (watch and watch.collect) else Machine
+
+
 def is_element(dtype):
     return dtype in ELEMENTS or dtype.name == "bfloat16"  # of the package ml_dtypes
 
@@ -130,17 +141,6 @@ def refuse_argument(name, value):
     raise LaunchError(
         f"argument '{name}' must be a NumPy array or a number, got {got}", array=name, hint=hint
     )
-
-
-def host_value(value):
-    """Unwrap the engine's and the simulator's device arrays, and cuda.In(x) and its like."""
-    value = unhinted(value)
-    host = getattr(value, "_simt_host", None)
-    if host is not None:
-        return host
-    if type(value).__name__ == "FakeCUDAArray":
-        return value._ary
-    return value
 
 
 def dimensions(value, what, limits):
@@ -174,7 +174,8 @@ def attempt(kernel, grid, block, arguments, shared_bytes=0, watch=None):
         grid = dimensions(grid, "grid", MAX_GRID)
         block = dimensions(block, "thread block", MAX_BLOCK)
         check_resources(block, shared_bytes)
-        machine = Machine(grid, block, shared_bytes, current_options(), watch)
+        machine = machine_for(grid, block, watch)
+        machine = machine(grid, block, shared_bytes, current_options(), watch)
         machine.run(function, arguments, signatures_of(kernel))
     except (Exception, KeyboardInterrupt) as error:
         error = explain(error)

@@ -48,6 +48,11 @@ PLACEHOLDERS = {name: Placeholder() for name in INTRINSICS}
 class Names(Intrinsics):
     """Resolution of a kernel's global names; part of the machine."""
 
+    own_operations = ()  # of a machine for some launches: more names that its code calls
+
+    def rewrite(self, code):
+        return transform(code, code.co_filename, self.counting)
+
     def start_names(self):
         self.counting = self.watch is not None and self.watch.collect
         self.environments = {}  # function -> its lockstep form, bound to this launch
@@ -72,6 +77,7 @@ class Names(Intrinsics):
         self.builtins = self.builtin_names()
         # What the rewritten code calls, by its name there.
         self.operations = {PREFIX + name: getattr(self, name) for name in OPERATIONS}
+        self.operations |= {PREFIX + name: getattr(self, name) for name in self.own_operations}
         self.operations |= {PREFIX + "slice": slice, PREFIX + "machine": self}
         if self.counting:
             meter = self.watch.flops
@@ -82,7 +88,7 @@ class Names(Intrinsics):
         found = self.environments.get(function)
         if found is None:
             code = function.__code__
-            lockstep = transform(code, code.co_filename, self.counting)
+            lockstep = self.rewrite(code)
             environment = {"__builtins__": self.builtins, **self.operations}
             for name, value in lockstep.constants.items():
                 # A variable that nobody has assigned yet is marked ("undefined", its name).
