@@ -26,8 +26,8 @@ from .transform import PREFIX, transform
 OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_
     byte_strides choose continue_ element_from else_ endif endif_after_exit enum_value fill
     floordiv if_ load loop_end member mod next_turn not_ or_ or_values power range_numbers
-    range_turns return_ same sequence_turns shift_left shift_right store store_field unpack
-    view while_begin while_test""".split()
+    range_turns return_ same sequence_turns shift_left shift_right store store_copy
+    store_field unpack view while_begin while_test""".split()
 
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches
 
@@ -252,10 +252,18 @@ def as_lane(value):
 
 def member(value):
     """Return a member of an Enum as a kernel sees it; one of an IntEnum is an integer."""
-    plain = as_lane(value.value)
-    if plain is None:
-        raise UnsupportedError(f"{value}, whose value is not a number,")
-    return plain if isinstance(value, int) else Member(type(value), plain)
+    if isinstance(value, int):
+        return as_lane(value.value)
+    members = list(type(value))
+    return Member(type(value), np.int64(members.index(value)), [plain(m.value) for m in members])
+
+
+def plain(value):
+    """Return a number, or a tuple of such, as lane values; anything else as it is."""
+    if isinstance(value, tuple):
+        return like(value, list(map(plain, value)))
+    lane = as_lane(value)
+    return value if lane is None else lane
 
 
 def python_function(kernel):
@@ -273,5 +281,10 @@ def check_kernel(kernel):
             return kernel  # a plain function, run as if it were decorated
         raise KernelError(
             f"expected a function decorated with @cuda.jit, got {type(kernel).__name__}"
+        )
+    if getattr(kernel, "targetoptions", {}).get("device"):
+        raise LaunchError(
+            f"'{function.__name__}' is a device function: kernels call it, nobody launches it",
+            hint="Leave out device=True, or launch a kernel that calls it.",
         )
     return function
