@@ -26,23 +26,28 @@ HEAD_DIM = 8
 FIRST, SECOND = "q k v acc l m", "acc l m out"  # the arrays among the arguments of each kernel
 
 
+def chunk_of(s, v):
+    """(acc, l, m) of these scores and values by definition."""
+    m = s.max(axis=1)
+    p = np.exp(s - np.where(np.isneginf(m), 0, m)[:, None])
+    return {"acc": p @ v, "l": p.sum(axis=1), "m": m}
+
+
 def chunks_of(head, size):
     """(acc, l, m) of every chunk by definition, in the head's dtype."""
-    parts = []
-    for n in range(0, len(head.k), size):
-        s, v = head.scores[:, n : n + size], head.v[n : n + size].astype(head.dtype)
-        m = s.max(axis=1)
-        p = np.exp(s - np.where(np.isneginf(m), 0, m)[:, None])
-        parts.append((p @ v, p.sum(axis=1), m))
-    columns = zip(*parts, strict=True)
-    return {name: np.stack(x) for name, x in zip(("acc", "l", "m"), columns, strict=True)}
+    v = head.v.astype(head.dtype)
+    parts = [
+        chunk_of(head.scores[:, n : n + size], v[n : n + size]) for n in range(0, len(v), size)
+    ]
+    return {name: np.stack([part[name] for part in parts]) for name in ("acc", "l", "m")}
 
 
 def chunk_mistakes(head, chunk, size):
     """What the usual mistakes leave of a chunk."""
     keys = slice(chunk * size, chunk * size + size)
-    s, v = head.scores[:, keys], head.v[keys].astype(np.float64)
-    right = {name: x[chunk] for name, x in chunks_of(head, size).items()}
+    v = head.v.astype(np.float64)
+    whole, (s, v), scale = (head.scores, v), (head.scores[:, keys], v[keys]), float(head.scale)
+    right, missing = chunk_of(s, v), size - len(v)
     with np.errstate(all="ignore"):  # a mistake may well overflow
         for sentence, p in (
             (
@@ -53,13 +58,42 @@ def chunk_mistakes(head, chunk, size):
         ):
             yield sentence, right | {"acc": p @ v, "l": p.sum(axis=1)}
         divided = right["acc"] / right["l"][:, None]
-    yield "acc is divided by l: the one division is merge_chunks'.", right | {"acc": divided}
-    if size > s.shape[1]:
-        with np.errstate(all="ignore"):
-            base = np.maximum(right["m"], 0)[:, None]
-            l = np.exp(s - base).sum(axis=1) + (size - s.shape[1]) * np.exp(-base[:, 0])
-        wrong = {"l": l, "acc": np.exp(s - base) @ v, "m": base[:, 0]}
-        yield "Keys beyond seqlen_k take part with score 0: a short chunk ends at seqlen_k.", wrong
+        yield "acc is divided by l: the one division is merge_chunks'.", right | {"acc": divided}
+        yield "These are all keys, not those of the chunk.", chunk_of(*whole)
+        if size < len(head.k):
+            first = chunk_of(whole[0][:, :size], whole[1][:size])
+            yield "These are the keys of chunk 0: a chunk begins at chunk * key_chunk_size.", first
+        if len(v) > 1:
+            yield "The last key of the chunk is left out.", chunk_of(s[:, :-1], v[:-1])
+        if missing:
+            beyond = "Keys beyond seqlen_k take part with score 0: a short chunk ends at seqlen_k."
+            padded = np.pad(s, [(0, 0), (0, missing)]), np.pad(v, [(0, missing), (0, 0)])
+            yield beyond, chunk_of(*padded)
+        for sentence, factor in (
+            ("The scores are not multiplied by softmax_scale.", 1),
+            ("The scores are multiplied by 1/sqrt(d), not by softmax_scale.", HEAD_DIM**-0.5),
+        ):
+            if scale:
+                yield sentence, chunk_of(s / scale * factor, v)
+        zero = np.maximum(right["m"], 0)
+        from_zero = {"m": zero, "l": np.exp(s - zero[:, None]).sum(axis=1)}
+        from_zero["acc"] = np.exp(s - zero[:, None]) @ v
+        yield "The maximum starts at 0: scores may be negative, and it starts at -inf.", from_zero
+
+
+def merge_mistakes(head, size):
+    """What the usual mistakes of merge_chunks come out as."""
+    acc, l, m = chunks_of(head, size).values()
+    with np.errstate(all="ignore"):
+        alpha = np.exp(m - m.max(axis=0))
+        for sentence, weight_acc, weight_l in (
+            ("Neither acc nor l is multiplied by exp(m[chunk] - m_i).", 1 + 0 * m, 1),
+            ("acc is not multiplied by exp(m[chunk] - m_i).", 1 + 0 * m, alpha),
+            ("l is not multiplied by exp(m[chunk] - m_i).", alpha, 1),
+        ):
+            total = (weight_acc[..., None] * acc).sum(axis=0)
+            yield sentence, {"out": total / (weight_l * l).sum(axis=0)[:, None]}
+    yield from forward_mistakes(head, THREADS, size)
 
 
 def summarize(exercise, head, size, how=simt.run):
@@ -101,7 +135,7 @@ def check(exercise, head, size):
             expect_close(label, got[chunk], *answers, tile=len(head.q), mistakes=mistakes)
     (out, _), _ = merge(exercise, *(array for array, _ in state.values()))
     answers = head.forward["out"], head.plain.forward["out"]
-    mistakes = forward_mistakes(head, THREADS, size)
+    mistakes = merge_mistakes(head, size)
     expect_close("out", out, *answers, tile=len(head.q), mistakes=mistakes)
 
 

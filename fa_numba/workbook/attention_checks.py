@@ -232,7 +232,7 @@ def _known_cause(name, got, want, tolerance, mistakes):
                 limit = 10 * tolerance + 1e-5 * np.abs(wrong[np.isfinite(wrong)]).max(initial=0)
                 explains = (got == wrong) | (np.abs(got - wrong) <= limit)
                 differs = ~((want == wrong) | (np.abs(want - wrong) <= 3 * limit))
-            if explains.all() and differs.any():
+            if explains.all() and differs.any() and wrong.any():  # 0 has many causes
                 return sentence
     return ""
 
@@ -261,11 +261,12 @@ def _likely_cause(got, want, bad_rows, tile):
             "The row is 0: no key counted. The maximum starts at -inf, which no finite score is "
             "below, and only -inf is masked."
         )
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         ratio = got[row] / want[row]
-    if len(ratio) > 1 and np.ptp(ratio) <= 1e-3 * abs(ratio.mean()):
+        factor, spread = ratio.mean(), np.ptp(ratio)
+    if len(ratio) > 1 and spread <= 1e-3 * abs(factor):
         return (
-            f"The whole row is {ratio.mean():.4g} times what it must be: a factor such as 1/l, "
+            f"The whole row is {factor:.6g} times what it must be: a factor such as 1/l, "
             "alpha or softmax_scale is wrong, or a key too many, or too few, is counted in l."
         )
     if (bad_rows % tile == bad_rows[0] % tile).all() and len(bad_rows) > 1 and tile > 1:

@@ -86,4 +86,15 @@ def calculate_block_sizes(sram_bytes, d, dtype_bytes=2):
 """),
 ]  # fmt: skip
 
-EQUIVALENT = []
+IF = "if B_r >= 1 and B_r * B_c > best[0] * best[1]:"
+FOR = "for B_c in range(1, budget // (2 * d) + 1):"
+BEYOND = "beyond budget / (2 d) not even one row of Q fits: such a B_c is skipped"
+EQUIVALENT = [
+    (f"{IF} -> if B_r * B_c > best[0] * best[1]:", "B_c is positive: so is B_r where this is true"),
+    (f"{IF} -> {IF.replace(' > ', ' >= ')}", "of equal products any is right"),
+    (f"{FOR} -> {FOR.replace('+ 1)', '+ 2)')}", BEYOND),
+    (f"{FOR} -> {FOR.replace('(2 * d)', '2')}", BEYOND),
+    (f"{FOR} -> {FOR.replace('(2 * d)', 'd')}", BEYOND),
+    (f"{FOR} -> {FOR.replace('(2 * d)', '(3 * d)')}",
+     "the best B_c lies near budget / (4 d) at most; the same for d up to 12 and 1500 elements"),
+]  # fmt: skip

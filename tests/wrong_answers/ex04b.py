@@ -40,8 +40,6 @@ WRONG = [
     ("the first of equal products", KEY, "key=lambda pair: pair[0] * pair[1]"),
     ("not the squarest", KEY, "key=lambda pair: (pair[0] * pair[1], pair[0])"),
     ("the larger block_n of equals", KEY, KEY.replace(", pair[0])", ", pair[1])")),
-    ("the squarest before the largest", KEY,
-     "key=lambda pair: (min(pair), pair[0] * pair[1], pair[0])"),
     ("None where nothing fits", NONE, "    if not fitting:\n        return None\n"
      "    if False:\n        raise ValueError("),
     ("another error", NONE, NONE.replace("ValueError", "RuntimeError")),
@@ -79,6 +77,8 @@ def honest_block_sizes(d, sram_bytes=48 * 1024, max_threads=256, max_accumulator
         raise ValueError("no pair of tiles fits")
     return best[1]
 """),
+    ("the squarest, then the largest: never another pair", KEY,
+     "key=lambda pair: (min(pair), pair[0] * pair[1], pair[0])"),
     ("an error by max of nothing", NONE, "    if False:\n        raise ValueError("),
     ("sorted", "    return max(fitting, " + KEY + ")\n",
      "    return sorted(fitting, " + KEY + ")[-1]\n"),
