@@ -186,6 +186,14 @@ def test_negative_scores(exercise, size):
     check(exercise, step)
 
 
+def test_weightless_value(exercise):
+    """exp of -120 is 0: a key that far below the maximum adds nothing, however large its value"""
+    step = scored(np.where(np.arange(21) == 2, -120, 0))
+    step.q[..., 0] = 1
+    step.v_cache[0, 2] = 3e38
+    check(exercise, step)
+
+
 def test_long(exercise):
     """300 tiles of keys, 70 sequences, 70 K/V heads"""
     check(exercise, make_step([1201], 1, 1, 2), 4)

@@ -144,6 +144,18 @@ def negative_scores(size, seqlen_q=13, seqlen_k=21, *, causal=False):
     return head
 
 
+def weightless_value(seqlen_q=13, seqlen_k=21, *, causal=False):
+    """A head where key 2 has the weight e^-120, which is 0 in float32, and the value 3e38.
+
+    Whoever holds exponents above -88 or so adds a share of that value.
+    """
+    head = scored_head(np.where(np.arange(seqlen_k) == 2, -120, 0), seqlen_q=seqlen_q,
+                       causal=causal)  # fmt: skip
+    head.q[:, 0] = 1
+    head.v[2] = 3e38
+    return head
+
+
 def one_negative_score(size, seqlen_q=13, seqlen_k=21, *, causal=False):
     """A head whose key 0 has the score -`size` and all others less: it takes the whole weight.
 

@@ -40,6 +40,7 @@ WRONG = [
     ("a thread loads a whole key", [(ROWS, "for row in range(tx if ty == 0 else BLOCK_N, BLOCK_N, BLOCK_N):"), ("                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_tile", "                for d in range(HEAD_DIM):\n                    k_tile")]),
     ("q is loaded in every tile", LAST, LAST + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                q_tile[ty, d] = q[b, head, d]\n"),
     ("out is summed in HBM", OUT, "out[b, head, d] = float32(0.0)\n                out[b, head, d] += acc[i] / l_i if seqlen_k > 0 else float32(0.0)"),
+    ("exponents held above -80", "math.exp(s - m_new)", "(math.exp(max(s - m_new, float32(-80.0))) if s > -math.inf else float32(0.0))"),
     ("128 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 128 * BLOCK_N), BLOCK_N):"),
     ("256 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 256 * BLOCK_N), BLOCK_N):"),
     ("64 K/V heads at most", "        kv_head, b = cuda.blockIdx.x,", "        kv_head, b = cuda.blockIdx.x % 64,"),
