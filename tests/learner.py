@@ -15,14 +15,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-COMPILERS = ("cuda.bindings", "cuda.pathfinder")  # without them numba-cuda finds no library
+COMPILERS = ("nvvm", "nvrtc", "nvJitLink")  # libraries, as cuda.pathfinder calls them
 TOOLS = ("ptxas", "nvdisasm", "nvcc")
 
 # Read by Python at its start. Only what the usual finder would find is hidden.
 SITECUSTOMIZE = """\
 from importlib.machinery import PathFinder
 
-HIDDEN = {hidden!r}
+HIDDEN, LIBRARIES = {hidden!r}, {libraries!r}
 find = PathFinder.find_spec.__func__
 
 
@@ -33,6 +33,18 @@ def find_spec(cls, name, path=None, target=None):
 
 
 PathFinder.find_spec = classmethod(find_spec)
+
+if LIBRARIES:
+    from cuda import pathfinder
+
+    load = pathfinder.load_nvidia_dynamic_lib
+
+    def load_others(name):
+        if name in LIBRARIES:
+            raise pathfinder.DynamicLibNotFoundError(f"{{name}} is hidden")
+        return load(name)
+
+    pathfinder.load_nvidia_dynamic_lib = load_others
 """
 
 
@@ -74,8 +86,8 @@ def not_for_learners():
     )
 
 
-def environment(folder, hidden):
-    """Variables of a process that does not see the hidden modules.
+def environment(folder, hidden, libraries=()):
+    """Variables of a process that does not see the hidden modules and libraries.
 
     Parameters
     ----------
@@ -83,11 +95,13 @@ def environment(folder, hidden):
         Where the file goes that hides them; for this test alone.
     hidden : sequence of str
         Modules, with all that is in them.
+    libraries : sequence of str
+        Of CUDA, such as ``"nvvm"``.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(
-        SITECUSTOMIZE.format(hidden=tuple(hidden)), encoding="utf-8"
+        SITECUSTOMIZE.format(hidden=tuple(hidden), libraries=tuple(libraries)), encoding="utf-8"
     )
     return {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
 

@@ -1,6 +1,7 @@
 """What a compiler says of a lesson's kernel, made here or recorded."""
 
 import json
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -9,6 +10,7 @@ from fa_numba.analysis.cuda_tools import CompilerMissingError
 from fa_numba.workbook import compiled as module
 from fa_numba.workbook.compiled import compiled
 
+ROOT = Path(__file__).parents[1]
 RECORD = {
     "command": module.COMMAND,
     "date": "a day",
@@ -19,7 +21,8 @@ RECORD = {
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    monkeypatch.delenv(module.RECORD_TO, raising=False)
+    monkeypatch.setenv(module.RECORD_TO, "")  # and as before, after the test
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(module, "find_root", lambda: tmp_path)
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "compiled.json").write_text(json.dumps(RECORD), encoding="utf-8")
@@ -44,7 +47,7 @@ def test_without_a_compiler_the_record_is_shown_and_said_to_be_one(checkout, cap
         raise error
 
     assert compiled("kernel", make) == {"registers": 40}
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(f"Recorded, not compiled here ({str(error).splitlines()[0]}).")
     assert "ptxas 13.5, a day" in said and module.COMMAND in said
 
@@ -62,7 +65,7 @@ def test_what_nobody_recorded_says_how_to(checkout):
         compiled("other", make)
 
 
-def test_recording_runs_the_lessons_that_compile(checkout, monkeypatch, capsys):
+def test_recording_runs_the_lessons_that_compile(checkout):
     def lesson(name, *sources):
         cells = [nbformat.v4.new_code_cell(source) for source in sources]
         path = checkout / "notebooks" / name
@@ -80,10 +83,8 @@ def test_recording_runs_the_lessons_that_compile(checkout, monkeypatch, capsys):
     record = json.loads((checkout / "notebooks" / "compiled.json").read_text(encoding="utf-8"))
     assert record["made"] == {"two": [1, 2]} and record["tools"] == module.versions()
     assert "numba-cuda" in record["tools"] and record["command"] == module.COMMAND
-    monkeypatch.delenv(module.RECORD_TO)
 
 
-def test_recording_nothing_fails(checkout, capsys, monkeypatch):
+def test_recording_nothing_fails(checkout, capsys):
     assert module.main([]) == 1
     assert "nothing was compiled" in capsys.readouterr().err
-    monkeypatch.delenv(module.RECORD_TO)

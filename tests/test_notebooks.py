@@ -160,8 +160,8 @@ def check_record(made):
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if compiled.calls(p)], ids=lambda p: p.stem)
 def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
     """Every table is there all the same, from the record, and the lesson says so."""
-    hidden = [*learner.COMPILERS, *learner.not_for_learners()]
-    env = learner.environment(tmp_path / "site", hidden) | {"PATH": learner.path_without_tools()}
+    env = learner.environment(tmp_path / "site", learner.not_for_learners(), learner.COMPILERS)
+    env |= {"PATH": learner.path_without_tools()}
     monkeypatch.setattr(sys.modules[__name__], "LEARN_PYTHON", None)
     notebook = run(path, env, monkeypatch, tmp_path)
     calls = 0

@@ -18,6 +18,7 @@ from datetime import date
 from pathlib import Path
 
 from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.recorded import say
 
 COMMAND = "python -m fa_numba.workbook.compiled"
 RECORD_TO = "FA_NUMBA_RECORD_COMPILED"  # a file: `compiled` adds what it makes
@@ -45,7 +46,7 @@ def compiled(name, make):
     except RuntimeError as error:  # a tool is missing, or too old for what NVVM writes
         reason = str(error).strip().splitlines()[0]
         made, tools = _recorded(name, reason)
-        print(f"Recorded, not compiled here ({reason}).\nMade by {tools}.")
+        say(f"Recorded, not compiled here ({reason}).", f"Made by {tools}.")
         return made
     if path := os.environ.get(RECORD_TO):
         _add(Path(path), name, made)
