@@ -1,5 +1,6 @@
 """fa-numba: attention kernels in Numba-CUDA, to learn from and to use."""
 
+from fa_numba import _numpy_names  # noqa: F401  # isort: skip: before anything compiles
 from fa_numba import simt
 from fa_numba.arrays import backend
 from fa_numba.dispatch import flash_attn, flash_attn_grad, which

@@ -1,10 +1,15 @@
-"""environment.yml (conda) says what pyproject.toml (pip) says."""
+"""What is installed: conda and pip ask for the same; kernels compile with every NumPy allowed."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
+
+from fa_numba.analysis.cuda_tools import compiler_available
 
 ROOT = Path(__file__).parents[1]
 # The same software under conda-forge's name.
@@ -53,3 +58,24 @@ def test_cuda_extras_agree_on_cupy():
         if line.startswith("cupy")
     }
     assert len(versions) == 1
+
+
+WITHOUT_THE_NAME = """
+import numpy as np
+vars(np).pop("row_stack", None)  # as in NumPy 2.5
+from numba import cuda  # a learner's first line
+import fa_numba
+from fa_numba.analysis.machine_code import compile_ptx
+
+@cuda.jit
+def one(x):
+    x[0] = 1
+
+assert ".entry" in compile_ptx(one, (np.zeros(1, np.float32),))
+"""
+
+
+@pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
+def test_kernels_compile_without_the_name_that_numpy_dropped():
+    run = subprocess.run([sys.executable, "-c", WITHOUT_THE_NAME], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

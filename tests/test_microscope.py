@@ -1,6 +1,5 @@
 """`fa-numba trace` and `%%trace`: one report on any kernel, and errors that name what is wrong."""
 
-import importlib
 import sys
 
 import numpy as np
@@ -10,11 +9,10 @@ from numba.core.errors import TypingError
 
 import fa_numba
 from fa_numba import simt
+from fa_numba.analysis import cuda_tools
 from fa_numba.workbook import cli, microscope, trace_command
 
-# Its name in the package is that of the function.
-machine_code = importlib.import_module("fa_numba.analysis.machine_code")
-HAS_COMPILER = machine_code.disassembler_available()
+HAS_COMPILER = cuda_tools.disassembler_available()
 
 SOURCE = '''
 """Kernels of a learner."""
@@ -105,7 +103,12 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def without_compiler(monkeypatch):
-    monkeypatch.setattr(machine_code, "compiler_available", lambda: False)
+    def missing():
+        raise cuda_tools.CompilerMissingError(
+            'compiling needs NVVM and NVRTC: pip install -e ".[compiler]"'
+        )
+
+    monkeypatch.setattr(cuda_tools, "ptx_version", missing)
 
 
 def run(*argv):

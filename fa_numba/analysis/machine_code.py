@@ -9,11 +9,9 @@ float64 instruction has crept in. Only this module and `probes` touch how numba-
 import contextlib
 import functools
 import html
-import importlib.util
 import inspect
 import linecache
 import re
-import shutil
 import subprocess
 import tempfile
 import warnings
@@ -27,14 +25,35 @@ from numba import cuda, from_dtype, types
 from numba.core import sigutils, typing
 
 from fa_numba import launching
-from fa_numba.analysis import devices, sass
+from fa_numba.analysis import cuda_tools, devices, sass
 from fa_numba.analysis.compile_errors import explain_compile_error
+from fa_numba.analysis.cuda_tools import (
+    CompilerMissingError,
+    assembler_available,
+    compiler_available,
+    disassembler_available,
+)
+
+__all__ = [
+    "CompilerMissingError",
+    "MachineCode",
+    "TARGETS",
+    "assembler_available",
+    "assemble",
+    "compile_for",
+    "compile_kernel",
+    "compile_ptx",
+    "compile_with_lines",
+    "compiler_available",
+    "compute_capability",
+    "disassembler_available",
+    "gpu_ready",
+    "machine_code",
+    "signature_of",
+    "source_line",
+]
 
 TARGETS = ((7, 5), (8, 0), (9, 0, "a"))  # T4, A100, H100/H200: the generations that we promise
-
-
-class CompilerMissingError(RuntimeError):
-    """A tool is not installed; the message says which, and how to get it."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +106,16 @@ class MachineCode:
         Raises
         ------
         CompilerMissingError
-            nvdisasm is not installed.
+            nvdisasm is not installed, or does not read it.
         """
         with tempfile.TemporaryDirectory() as folder:
             cubin = Path(folder, "kernel.cubin")
             cubin.write_bytes(self.cubin)
-            listing = _run_tool(
-                "nvdisasm", "--print-code", "--print-line-info-inline", str(cubin)
-            ).stdout
-        return sass.parse(listing, self.file)
+            tool = cuda_tools.nvdisasm()
+            run = _run_tool(tool, *cuda_tools.LISTING, str(cubin))
+        if run.returncode:
+            raise RuntimeError(f"{tool.path} cannot list the kernel: {run.stderr.strip()}")
+        return sass.parse(run.stdout, self.file)
 
     @functools.cached_property
     def counts(self):
@@ -189,25 +209,6 @@ class MachineCode:
         )
 
 
-def compiler_available():
-    """True where libNVVM and NVRTC can be loaded, so that kernels compile to PTX."""
-    return importlib.util.find_spec("cuda.bindings") is not None and _nvvm_loads()
-
-
-@functools.cache
-def _nvvm_loads():
-    from cuda.bindings import nvrtc
-
-    try:
-        from numba.cuda.cudadrv.nvvm import NVVM
-
-        NVVM()
-        nvrtc.nvrtcVersion()
-    except Exception:  # each library raises its own kind where a file is missing
-        return False
-    return True
-
-
 def signature_of(args):
     """Numba types of launch arguments, as the CUDA dispatcher would infer them.
 
@@ -297,10 +298,7 @@ def _compile(kernel, args, targets, lineinfo=False):
     Numba writes the same NVVM IR for all GPUs from sm_75 on, and takes longer over it than libNVVM
     and ptxas over theirs: it is made once.
     """
-    if not compiler_available():
-        raise CompilerMissingError(
-            'compiling needs NVVM and NVRTC: pip install -e ".[compiler]" (no GPU needed)'
-        )
+    cuda_tools.ptx_version()  # raises where there is no compiler
     from numba.cuda import compiler
 
     launching.define_conversions()
@@ -393,7 +391,7 @@ def compile_kernel(kernel, args, *, cc=(8, 0)):
     Raises
     ------
     CompilerMissingError
-        NVVM, NVRTC or ptxas is not installed.
+        NVVM, NVRTC or ptxas is not installed, or ptxas is too old for NVVM.
     numba.core.errors.TypingError
         The kernel uses what Numba cannot compile.
     """
@@ -549,36 +547,8 @@ def _where_float64_comes_from(kernel, args):
     return "".join(f"\n    line {line}:  {source}" for (_, line), source in sorted(found.items()))
 
 
-@functools.cache
-def _tool(name):
-    """Path of ptxas or nvdisasm."""
-    try:
-        from cuda.pathfinder import find_nvidia_binary_utility
-
-        # They lie beside nvcc in the wheels, in conda and in a CUDA toolkit.
-        known = [find_nvidia_binary_utility(utility) for utility in ("nvcc", "nvdisasm")]
-    except ImportError:
-        known = []
-    for path in filter(None, known):
-        beside = Path(path).with_name(name + Path(path).suffix)
-        if beside.exists():
-            return str(beside)
-    found = shutil.which(name)
-    if found is None:
-        raise CompilerMissingError(f'machine code needs {name}: pip install -e ".[dev]"')
-    return found
-
-
-def _run_tool(name, *arguments):
-    return subprocess.run([_tool(name), *arguments], capture_output=True, text=True)
-
-
-def disassembler_available():
-    """True where ptxas and nvdisasm are installed too, so that `machine_code` shows lines."""
-    try:
-        return compiler_available() and bool(_tool("ptxas") and _tool("nvdisasm"))
-    except CompilerMissingError:
-        return False
+def _run_tool(tool, *arguments):
+    return subprocess.run([tool.path, *arguments], capture_output=True, text=True)
 
 
 def _arch(cc):
@@ -593,10 +563,11 @@ def _ptxas(ptx, cc):
         command = ["-v", f"-arch=sm_{_arch(cc)}", str(source), "-o", str(cubin)]
         if "\t.loc\t" in ptx:
             command.append("-lineinfo")
-        run = _run_tool("ptxas", *command)
+        ptxas = cuda_tools.ptxas()
+        run = _run_tool(ptxas, *command)
         if "Unresolved extern function" in run.stderr:
             # float16 arithmetic calls a function that is linked at launch: leave the call open.
-            run = _run_tool("ptxas", "-c", *command)
+            run = _run_tool(ptxas, "-c", *command)
         if run.returncode:
             raise RuntimeError(f"ptxas refused the kernel for sm_{_arch(cc)}: {run.stderr.strip()}")
         return run.stderr, cubin.read_bytes()

@@ -10,14 +10,17 @@ from fa_numba.figures.sheet import sheet
 
 
 def main(folder="figures"):
-    """Write the files; return their folder."""
+    """Write the files; return their folder. What cannot be drawn here is left out, and named."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    drawings = dict(draw())
+    left_out = {}
+    drawings = dict(draw(left_out))
     for name, drawing in drawings.items():
         drawing.savefig(folder / f"{name}.png", dpi=110)
         (folder / f"{name}.txt").write_text(drawing.describe() + "\n", encoding="utf-8")
     imsave(folder / "sheet.png", sheet(drawings))
+    for name, reason in left_out.items():
+        print(f"left out: {name}, because {reason.splitlines()[0]}")
     return folder
 
 

@@ -7,7 +7,6 @@ import fa_numba
 from fa_numba import analysis, reference, simt
 from fa_numba.analysis import fp8
 from fa_numba.analysis.devices import DEVICES
-from fa_numba.analysis.machine_code import CompilerMissingError
 from fa_numba.analysis.overlap import overlap
 from fa_numba.analysis.waves import makespan
 from fa_numba.figures.addresses import addresses
@@ -63,10 +62,26 @@ from fa_numba.tensor_core import layouts
 DEVICE = "H100"
 
 
-def draw():
-    """Yield (name, Drawing) of every example, in the order of the lessons."""
+class NotDrawnError(RuntimeError):
+    """An example needs what this machine does not have; the message says what."""
+
+
+def draw(left_out=None):
+    """Yield (name, Drawing) of every example, in the order of the lessons.
+
+    Parameters
+    ----------
+    left_out : dict, optional
+        Gets the name of each example that cannot be drawn on this machine, and why; without it,
+        the first of them raises `NotDrawnError`.
+    """
     for function in EXAMPLES:
-        yield function.__name__, function()
+        try:
+            yield function.__name__, function()
+        except NotDrawnError as error:
+            if left_out is None:
+                raise
+            left_out[function.__name__] = str(error)
 
 
 def _random(*shape, seed=0):
@@ -355,12 +370,12 @@ def occupancy_against_block_size():
 
 
 def _registers(trace):
-    """As compiled; without a compiler, what a kernel of 1024 threads may have at most."""
+    """Of a thread, as compiled."""
     try:
         launched = trace.launched
         return analysis.machine_code(launched.kernel, launched.arguments, device=DEVICE).registers
-    except CompilerMissingError:
-        return 64
+    except RuntimeError as error:  # no compiler, or one that is too old
+        raise NotDrawnError(str(error).strip()) from error
 
 
 def the_order_of_tiles():

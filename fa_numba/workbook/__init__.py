@@ -1,11 +1,11 @@
 """The workbook: exercises, their grader, hints and progress.
 
-from fa_numba.workbook import grade, hint, reset, show, solution, status
+from fa_numba.workbook import debrief, grade, hint, reset, show, solution, status
 
 In a notebook, `%load_ext fa_numba.workbook` brings the cell magic `%%trace`.
 """
 
-__all__ = ["grade", "hint", "reset", "show", "solution", "status"]
+__all__ = ["debrief", "grade", "hint", "reset", "show", "solution", "status"]
 
 
 def __getattr__(name):  # on demand, so that `python -m fa_numba.workbook.stubs` starts clean

@@ -78,14 +78,22 @@ def find(name: str, root: Path | None = None) -> list[Exercise]:
     exercises = all_exercises(root)
     wanted = Path(name).name.removesuffix(".py").removeprefix("test_").lower()
     wanted = wanted if wanted.startswith("ex") else f"ex{wanted}"
+    wanted = re.sub(r"^ex(\d)(?!\d)", r"ex0\1", wanted)  # ex5b
     for attribute in ("name", "short"):
         if found := [e for e in exercises if getattr(e, attribute) == wanted]:
             return found
     if found := [e for e in exercises if f"ex{e.lesson}" == wanted]:
         return found
+    lessons = sorted({e.lesson for e in exercises})
+    if (lesson := re.match(r"ex(\d+)", wanted)) and lessons:
+        if lesson[1] not in lessons:
+            there = f"the lessons with exercises are {lessons[0]} to {lessons[-1]}"
+            raise UnknownExercise(f"no exercise called {name!r}: {there}")
+        there = ", ".join(e.short for e in exercises if e.lesson == lesson[1])
+        raise UnknownExercise(f"no exercise called {name!r}: lesson {lesson[1]} has {there}")
     choices = {key: e.name for e in exercises for key in (e.short, e.name, e.name[6:])}
-    close = difflib.get_close_matches(wanted, choices, n=4, cutoff=0.5)
-    close += difflib.get_close_matches(wanted.removeprefix("ex"), choices, n=4, cutoff=0.5)
+    close = difflib.get_close_matches(wanted, choices, n=4, cutoff=0.6)
+    close += difflib.get_close_matches(wanted.removeprefix("ex"), choices, n=4, cutoff=0.6)
     names = sorted({choices[key] for key in close})
     hint = "did you mean " + ", ".join(names) if names else "see `fa-numba status` for the list"
     raise UnknownExercise(f"no exercise called {name!r}: {hint}?".replace("list?", "list"))

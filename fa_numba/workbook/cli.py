@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 
 
@@ -10,9 +11,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fa-numba",
         description="The workbook: write attention kernels and have them graded.",
-        epilog="Exercises are named ex05b (one) or ex05 (a whole lesson).",
+        epilog="Exercises are named ex05b (one) or ex05 (a whole lesson). "
+        "`fa-numba COMMAND --help` says more of each.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def add(name, help, **argument):
         command = commands.add_parser(name, help=help, description=help)
@@ -22,26 +24,62 @@ def _parser() -> argparse.ArgumentParser:
             )
         return command
 
+    add("learn", "the lessons in JupyterLab, as copies to work in")
     add("doctor", "what is installed, which backend runs kernels, and why")
     add("status", "what you have passed").add_argument(
         "--run", action="store_true", help="grade everything you have started first"
     )
     add("show", "what an exercise asks for", nargs=None)
-    add("check", "grade exercises or lessons; without a name, all", nargs="*").add_argument(
-        "-v", "--verbose", action="store_true", help="every failure in full, not only the first"
-    )
+    for name, help in (
+        ("check", "grade exercises or lessons; without a name, all"),
+        ("grade", "the same as check"),
+    ):
+        add(name, help, nargs="*").add_argument(
+            "-v", "--verbose", action="store_true", help="every failure in full, not only the first"
+        )
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
+    )
+    add("debrief", "what an exercise was about, once yours passes", nargs=None).add_argument(
+        "--force", action="store_true", help="show it before that"
+    )
+    add("solution", "our solution, once yours passes", nargs=None).add_argument(
+        "--force", action="store_true", help="show it before that"
     )
     add(
         "reset", "bring back the untouched stub; keeps your file as a backup", nargs=None
     ).add_argument("--yes", action="store_true", help="do not ask")
-    add("solution", "our solution, once yours passes", nargs=None).add_argument(
-        "--force", action="store_true", help="show it before that"
-    )
     add("tour", "run the first lessons' kernels on real text and print one table")
     _add_trace(commands)
     return parser
+
+
+class Missing(Exception):
+    """A package that a command needs is not installed."""
+
+
+def _need(command, *packages):
+    """Say in a line what to install, where an import would end in a traceback."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise Missing(
+                f"{command} needs the package {package}, which is not installed here. In the "
+                'checkout: make, or pip install -e ".[lessons]"'
+            )
+
+
+NEEDS = {
+    "learn": ["jupyterlab"],
+    "status": ["rich"],
+    "show": ["rich"],
+    "check": ["rich", "pytest"],
+    "grade": ["rich", "pytest"],
+    "hint": ["rich"],
+    "debrief": ["rich"],
+    "solution": ["rich"],
+    "reset": ["rich"],
+    "tour": ["rich", "matplotlib"],
+}
 
 
 def _add_trace(commands):
@@ -58,6 +96,11 @@ def _add_trace(commands):
 
 
 def _run(options) -> int:
+    _need(f"fa-numba {options.command}", *NEEDS.get(options.command, ()))
+    if options.command == "learn":
+        from fa_numba.workbook import learn
+
+        return learn.main(options.more)
     if options.command == "doctor":
         from fa_numba.workbook import doctor
 
@@ -74,7 +117,7 @@ def _run(options) -> int:
     from fa_numba.workbook import catalog, grader, stubs
 
     code, result = 0, None
-    if options.command == "check":
+    if options.command in ("check", "grade"):
         found = [e for n in options.name for e in catalog.find(n)] or catalog.all_exercises()
         result = grader.grade_all(found, verbose=options.verbose)
         code = int(not result.passed)
@@ -88,6 +131,8 @@ def _run(options) -> int:
         result = grader.show(options.name)
     elif options.command == "hint":
         result = grader.hint(options.name, options.tier)
+    elif options.command == "debrief":
+        result = grader.debrief(options.name, force=options.force)
     elif options.command == "reset":
         result = grader.reset(options.name, yes=options.yes)
     elif options.command == "solution":
@@ -107,7 +152,12 @@ def main(argv: list[str] | None = None) -> int:
 
     parser = _parser()
     options, rest = parser.parse_known_args(argv)
-    if getattr(options, "arguments", None) is not None and all(
+    if options.command is None:
+        parser.print_help()
+        return 0
+    if options.command == "learn":
+        options.more = rest  # for JupyterLab
+    elif getattr(options, "arguments", None) is not None and all(
         "=" in x[1:] and x[0] != "-" for x in rest
     ):
         options.arguments += rest  # of `trace`: those that follow an option
@@ -115,9 +165,12 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return _run(options)
-    except (BadRequest, KernelError, UnknownExercise, FileNotFoundError) as error:
+    except (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError) as error:
         print(f"fa-numba: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("fa-numba: stopped", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

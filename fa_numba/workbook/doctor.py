@@ -7,6 +7,7 @@ import subprocess
 from importlib import metadata
 
 from fa_numba import arrays
+from fa_numba.analysis import cuda_tools
 
 
 def _version(*distributions: str) -> str:
@@ -23,13 +24,12 @@ def _one_line(error: Exception) -> str:
 
 
 def _compiler() -> str:
-    from fa_numba.analysis.machine_code import compiler_available
+    return f"NVVM found, writes PTX {cuda_tools.ptx_version()}: kernels compile without a GPU too"
 
-    if compiler_available():
-        return "NVVM found: kernels compile to PTX here, with or without a GPU"
-    return (
-        'NVVM not found: the "compiles for a GPU" checks are skipped (pip install -e ".[compiler]")'
-    )
+
+def _tool(question) -> str:
+    tool = question()
+    return f"{tool.release}, {tool.path}"
 
 
 def _cupy() -> str:
@@ -66,9 +66,11 @@ def _gpu() -> str:
 def rows() -> list[tuple[str, str]]:
     """(what, finding) for everything that decides where kernels run."""
 
-    def probe(function):
+    def probe(function, *args):
         try:
-            return function()
+            return function(*args)
+        except cuda_tools.CompilerMissingError as error:
+            return str(error)
         except Exception as error:  # one broken library must not hide the others
             return _one_line(error)
 
@@ -79,6 +81,8 @@ def rows() -> list[tuple[str, str]]:
         ("numba-cuda", _version("numba-cuda")),
         ("CuPy", probe(_cupy)),
         ("compiler", probe(_compiler)),
+        ("ptxas", probe(_tool, cuda_tools.ptxas)),
+        ("nvdisasm", probe(_tool, cuda_tools.nvdisasm)),
         ("driver", probe(_driver)),
         ("GPU", probe(_gpu)),
     ]
@@ -86,7 +90,13 @@ def rows() -> list[tuple[str, str]]:
 
 def main() -> int:
     """Print the table and where kernels run."""
-    from rich.console import Console
+    try:
+        from rich.console import Console
+    except ImportError:  # doctor is for installs in which something is missing
+        for what, finding in rows():
+            print(f"{what:<11}{finding}")
+        print(f"\n{arrays.backend()}")
+        return 0
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text

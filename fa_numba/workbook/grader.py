@@ -18,6 +18,7 @@ from pathlib import Path
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
 from fa_numba.workbook.report import Check, Graded, Report
+from fa_numba.workbook.statement import Statement
 
 
 @dataclass(repr=False)
@@ -39,11 +40,10 @@ class Note:
     def __rich__(self):
         from rich.console import Group
         from rich.markdown import Markdown
-        from rich.text import Text
 
-        # a statement is as wide as a page: rich would indent it, and wrap what no longer fits
+        # a statement is as wide as a page: rich would indent it, and wrap it without its columns
         parts = re.split(r"```text(\n.*?\n)```", self.markdown, flags=re.DOTALL)
-        return Group(*(Text(x) if i % 2 else Markdown(x) for i, x in enumerate(parts)))
+        return Group(*(Statement(x) if i % 2 else Markdown(x) for i, x in enumerate(parts)))
 
 
 def grade(name: str, *, impl: str = "exercises", verbose: bool = False) -> Report:
@@ -158,6 +158,18 @@ def solution(name: str, *, force: bool = False) -> Note:
     return Note("```python\n" + "\n".join(kept).strip() + f"\n```\n\n{_prose(debrief)}")
 
 
+def debrief(name: str, *, force: bool = False) -> Note:
+    """What an exercise was about, once yours passes; `force` shows it earlier."""
+    exercise = find_one(name)
+    if not (force or progress.is_passed(exercise)):
+        return Note(
+            f"`{exercise.short}` has not passed, as your file is now. Its debrief tells what it "
+            f"was about: `debrief('{exercise.short}', force=True)`, on the command line `fa-numba "
+            f"debrief {exercise.short} --force`, shows it all the same."
+        )
+    return Note(_heading(exercise) + _prose(stubs.read(exercise).debrief))
+
+
 def reset(name: str, *, yes: bool = False) -> Note:
     """Bring back the untouched stub. Asks first; your file is kept in ``exercises/.backup/``."""
     exercise = find_one(name)
@@ -219,10 +231,16 @@ class Status:
         return head + "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.rows])
 
 
-def status() -> Status:
-    """Progress, from the last check of each file; a file edited since then is "not checked"."""
+def status(name: str | None = None) -> Status:
+    """Progress, from the last check of each file; a file edited since then is "not checked".
+
+    Parameters
+    ----------
+    name : str, optional
+        A lesson (``"05"``) or an exercise; without it, the whole workbook.
+    """
     rows = []
-    for exercise in all_exercises():
+    for exercise in all_exercises() if name is None else find(name):
         last = progress.result(exercise)
         if stubs.state(exercise) in ("pristine", "stale", "missing"):
             state, score = "not started", ""

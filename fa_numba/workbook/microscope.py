@@ -97,8 +97,10 @@ class Report:
             return analysis.lint(kernel, args, device=self.device), None
         except CompilerMissingError as error:
             return None, str(error)
-        except (NumbaError, TypeError, RuntimeError) as error:
+        except (NumbaError, TypeError) as error:
             return None, f"it does not compile for a GPU: {str(error).strip()}"
+        except RuntimeError as error:  # of ptxas: too old for this NVVM, or the kernel too large
+            return None, f"a compiler on this machine failed: {str(error).strip()}"
 
     @property
     def findings(self):

@@ -2,6 +2,9 @@
 
 nbformat 4.5, no outputs, no execution counts, cell ids made from the cell's text, sorted keys, the
 plain python3 kernel. A notebook in this form has readable diffs and no trace of who ran it.
+
+A lesson, a file whose name begins with its number, has one cell more after its first: the set-up
+for Google Colab. It stands here and nowhere else, is written into each lesson, and is folded away.
 """
 
 from __future__ import annotations
@@ -15,11 +18,40 @@ from pathlib import Path
 import nbformat
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+REPOSITORY = "https://github.com/OWNER/fa-numba"  # a placeholder until the project has an address
+COLAB = "colab"  # tag of the cell
+COLAB_CELL = f"""\
+# For Google Colab alone, where a fresh machine has neither the files nor the package.
+import os
+import sys
+
+if "google.colab" in sys.modules:
+    import shutil
+    import subprocess
+
+    # With OWNER in it the address is a placeholder: put that of your copy here.
+    repository = os.environ.get("FA_NUMBA_REPOSITORY", "{REPOSITORY}")
+    checkout = "/content/fa-numba"
+    if not os.path.isdir(checkout):
+        if "/OWNER/" in repository:
+            raise SystemExit("In this cell, replace OWNER by the owner of the repository.")
+        subprocess.run(["git", "clone", "--depth=1", repository, checkout], check=True)
+    extra = "compiler"  # compiles kernels without a GPU
+    if shutil.which("nvidia-smi"):
+        driver = subprocess.run("nvidia-smi", capture_output=True, text=True).stdout
+        extra = "cuda12" if "CUDA Version: 12" in driver else "cuda13"
+    pip = [sys.executable, "-m", "pip", "install", "-qe", f"{{checkout}}[lessons,{{extra}}]"]
+    subprocess.run(pip, check=True)
+    os.chdir(f"{{checkout}}/notebooks")
+    if checkout not in sys.path:
+        sys.path.insert(0, checkout)"""
 
 
-def canonical(text: str) -> str:
-    """The canonical form of a notebook's text."""
+def canonical(text: str, *, lesson: bool = False) -> str:
+    """The canonical form of a notebook's text; `lesson` has the cell for Colab."""
     notebook = nbformat.reads(text, as_version=4)
+    if lesson:
+        notebook.cells = _with_colab(notebook.cells)
     seen: dict[str, int] = {}
     cells = []
     for cell in notebook.cells:
@@ -31,7 +63,7 @@ def canonical(text: str) -> str:
         form = {
             "cell_type": cell.cell_type,
             "id": digest if seen[digest] == 1 else f"{digest}-{seen[digest]}",
-            "metadata": {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {},
+            "metadata": _metadata(cell),
             "source": source.splitlines(keepends=True),
         }
         if cell.cell_type == "code":
@@ -48,6 +80,26 @@ def canonical(text: str) -> str:
     return text
 
 
+def is_lesson(path: Path) -> bool:
+    """Whether a file is one: ``05_flash_attention_1.ipynb``."""
+    return path.name[:2].isdigit() and path.name[2:3] == "_"
+
+
+def _with_colab(cells):
+    """The cells, with that for Colab in its place: behind the title."""
+    others = [cell for cell in cells if COLAB not in cell.metadata.get("tags", [])]
+    colab = nbformat.v4.new_code_cell(COLAB_CELL, metadata={"tags": [COLAB]})
+    return [*others[:1], colab, *others[1:]]
+
+
+def _metadata(cell):
+    """Tags, and that a front end folds the cell for Colab."""
+    tags = cell.metadata.get("tags")
+    if not tags:
+        return {}
+    return {"tags": tags} | ({"jupyter": {"source_hidden": True}} if COLAB in tags else {})
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m fa_numba.workbook.notebooks", description=__doc__.split("\n\n")[0]
@@ -61,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     drifted = []
     for path in options.files:
         text = path.read_text(encoding="utf-8")
-        wanted = canonical(text)
+        wanted = canonical(text, lesson=is_lesson(path))
         if text != wanted:
             drifted.append(path)
             print(f"{'written' if options.write else 'not canonical'}  {path}")

@@ -1,6 +1,7 @@
 """Tables for the lessons, and what a real GPU said when somebody asked it."""
 
 import json
+import textwrap
 from pathlib import Path
 
 from fa_numba.workbook.catalog import find_root
@@ -29,6 +30,18 @@ def table(rows, *, title=""):
         *(_line(_text(row.get(column)) for column in columns) for row in rows),
     ]
     return Note("\n".join([*([title, ""] if title else []), *lines]))
+
+
+def say(*sentences):
+    """Print text in lines that fit on the page: a notebook would cut longer ones in mid-word.
+
+    Parameters
+    ----------
+    *sentences : any
+        Each begins a line of its own.
+    """
+    for sentence in sentences:
+        print(textwrap.fill(str(sentence), 80, break_long_words=False, break_on_hyphens=False))
 
 
 def recorded(question, *, keep=None, across=None, cells=None, by=(), folder=None):

@@ -181,10 +181,13 @@ def main():
     console.print("HBM in bytes. The tolerance is twice the error of plain NumPy in float32,")
     console.print("three times for gradients.")
 
-    FOLDER.mkdir(exist_ok=True)
-    for file, meaning, drawing in pictures(text, formula, meter):
-        drawing.savefig(FOLDER / file, dpi=110)
-        console.print(f"{FOLDER / file}: {meaning}")
+    try:
+        FOLDER.mkdir(exist_ok=True)
+        for file, meaning, drawing in pictures(text, formula, meter):
+            drawing.savefig(FOLDER / file, dpi=110)
+            console.print(f"{FOLDER / file}: {meaning}")
+    except OSError as error:
+        console.print(f"No pictures: {FOLDER.absolute()} cannot be written ({error.strerror}).")
     console.print(f"{time.perf_counter() - start:.1f} s")
     return int(failed)
 

@@ -1,0 +1,142 @@
+"""What the compilers make of a lesson's kernels: made here where they are, else as recorded.
+
+`compiled` is what the lessons call. ``python -m fa_numba.workbook.compiled`` runs the lessons that
+call it, on a machine with NVVM, ptxas and nvdisasm, and writes `notebooks/compiled.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.recorded import say
+
+COMMAND = "python -m fa_numba.workbook.compiled"
+RECORD_TO = "FA_NUMBA_RECORD_COMPILED"  # a file: `compiled` adds what it makes
+TOOLS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
+CALL = re.compile(r"\bcompiled\(")
+
+
+def compiled(name, make):
+    """What `make` returns; where it lacks a compiler or a disassembler, what was recorded of it.
+
+    Parameters
+    ----------
+    name : str
+        Of the record, such as ``"flash_attn_v2"``.
+    make : function without arguments
+        Compiles, and returns numbers, text, lists and dicts of them, as JSON knows them.
+
+    Returns
+    -------
+    What `make` returned, here or on the machine of the record. One line is printed in the second
+    case: it says why, and with which tools the record was made.
+    """
+    try:
+        made = _as_json(make())
+    except RuntimeError as error:  # a tool is missing, or too old for what NVVM writes
+        reason = str(error).strip().splitlines()[0]
+        made, tools = _recorded(name, reason)
+        say(f"Recorded, not compiled here ({reason}).", f"Made by {tools}.")
+        return made
+    if path := os.environ.get(RECORD_TO):
+        _add(Path(path), name, made)
+    return made
+
+
+def calls(path):
+    """Whether a lesson asks for a compiler.
+
+    Parameters
+    ----------
+    path : path of a notebook
+
+    Returns
+    -------
+    bool
+    """
+    cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+    return any(CALL.search("".join(c["source"])) for c in cells if c["cell_type"] == "code")
+
+
+def _as_json(value):
+    """As it comes back from a file, so that a lesson reads the same in both cases."""
+    return json.loads(json.dumps(value))
+
+
+def _recorded(name, reason):
+    path = find_root() / "notebooks" / "compiled.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if name not in record["made"]:
+        raise RuntimeError(f"{reason}; and {path.name} has no record of {name!r}: {COMMAND}")
+    return record["made"][name], f"{record['tools']}, {record['date']}, `{record['command']}`"
+
+
+def _add(path, name, made):
+    there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(there | {name: made}), encoding="utf-8")
+
+
+def versions():
+    """Of what compiles, in a line."""
+
+    def version(distribution):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return "of the system"
+
+    tools = ", ".join(f"{name} {version(name)}" for name in TOOLS)
+    return f"{tools} on {platform.system()} {platform.machine()}, no GPU needed"
+
+
+def _run(path):
+    """Execute a lesson in a kernel of its own."""
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    # What is graded is not what is compiled.
+    notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith("grade(")]
+    resources = {"metadata": {"path": str(path.parent)}}
+    nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.split("\n\n")[0])
+    parser.parse_args(argv)
+    folder = find_root() / "notebooks"
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "made.json")
+        os.environ[RECORD_TO] = str(path)
+        for lesson in sorted(folder.glob("*.ipynb")):
+            if calls(lesson):
+                print(lesson.name)
+                _run(lesson)
+        made = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not made:
+        print("nothing was compiled: NVVM, ptxas and nvdisasm are needed", file=sys.stderr)
+        return 1
+    record = {
+        "command": COMMAND,
+        "date": f"{date.today()}",
+        "made": dict(sorted(made.items())),
+        "tools": versions(),
+    }
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    (folder / "compiled.json").write_text(text, encoding="utf-8")
+    print(f"{len(made)} records in notebooks/compiled.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

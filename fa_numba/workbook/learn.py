@@ -1,0 +1,63 @@
+"""``fa-numba learn``: the lessons in JupyterLab, as copies to work in."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+from fa_numba.workbook import lessons
+from fa_numba.workbook.catalog import find_root
+
+FIRST = "00_a_gpu_in_ten_minutes.ipynb"
+
+
+def command(root, *, as_root: bool) -> list[str]:
+    """The command that starts JupyterLab on lesson 00.
+
+    Parameters
+    ----------
+    root : path
+        The checkout: links of the lessons lead to files in it.
+    as_root : bool
+        Whether this is the user root, whom Jupyter refuses without a word.
+    """
+    started = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        f"--ServerApp.root_dir={root}",
+        # In place of a file's name: the printed address opens the lesson as well.
+        f"--LabApp.default_url=/lab/tree/{lessons.FOLDER}/{FIRST}",
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
+    return started + ["--allow-root"] * as_root
+
+
+def main(more: list[str] = ()) -> int:
+    """Bring the copies up to date and become JupyterLab.
+
+    Parameters
+    ----------
+    more : list of str
+        Further options of JupyterLab, such as ``--no-browser``.
+    """
+    root = find_root()
+    if importlib.util.find_spec("jupyterlab") is None:
+        print('fa-numba learn needs JupyterLab: pip install -e ".[lessons]"', file=sys.stderr)
+        return 2
+    said = lessons.update(root)
+    new = [line for line in said if line.endswith("copied from notebooks/")]
+    if new:
+        print(f"{lessons.FOLDER}/: {len(new)} lessons copied there to work in, from notebooks/")
+    for line in said:
+        if line not in new:
+            print(line)
+    as_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if as_root:
+        print("You are root: JupyterLab runs with --allow-root, and a notebook may do all you may.")
+    print("Lesson 00 opens in a browser. Elsewhere (ssh, WSL): open the address printed below.")
+    sys.stdout.flush()
+    started = [*command(root, as_root=as_root), *more]
+    os.execv(started[0], started)

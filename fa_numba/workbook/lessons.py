@@ -1,0 +1,104 @@
+"""The learner's own copies of the lessons: ``python -m fa_numba.workbook.lessons``.
+
+A lesson that runs is saved with its outputs. So nobody works in `notebooks/`, which belongs to the
+repository: the folder `lessons/` beside it, which git ignores, holds copies. For each lesson:
+
+not there yet        it is copied
+not changed          it follows the original; outputs alone are no change
+changed by you       it stays, as long as the original is the one that it was copied from
+changed by both      the new original takes its place; yours goes to `lessons/backup/`
+
+`lessons/.originals/` keeps what each copy was made from, which tells these cases apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from fa_numba.workbook.catalog import find_root
+
+FOLDER = "lessons"
+
+
+def update(root: Path | None = None) -> list[str]:
+    """Bring `lessons/` up to date with `notebooks/`.
+
+    Parameters
+    ----------
+    root : path, optional
+        The checkout; by default the one around the working directory.
+
+    Returns
+    -------
+    list of str
+        A line for each lesson that was touched.
+    """
+    root = find_root() if root is None else Path(root)
+    copies, bases = root / FOLDER, root / FOLDER / ".originals"
+    bases.mkdir(parents=True, exist_ok=True)
+    said = []
+    for original in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
+        copy, base = copies / original.name, bases / original.name
+        new, old = _cells(original), _cells(base)
+        if copy.exists() and (new == old or new == _cells(copy)):
+            shutil.copyfile(original, base)
+            continue
+        if not copy.exists():
+            said.append(f"{FOLDER}/{copy.name}: copied from notebooks/")
+        elif old is not None and _cells(copy) == old:
+            said.append(f"{FOLDER}/{copy.name}: brought up to date; run it again")
+        else:
+            kept = _back_up(copy)
+            said.append(
+                f"{FOLDER}/{copy.name}: the lesson has changed, and so had your copy. This is the "
+                f"new lesson; yours is {FOLDER}/backup/{kept.name}"
+            )
+        shutil.copyfile(original, copy)
+        shutil.copyfile(original, base)
+    return said
+
+
+def _cells(path: Path):
+    """Kind and text of each cell: what a learner can change, outputs left out.
+
+    None for a file that is not there, or is no notebook.
+    """
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        found = [(cell["cell_type"], "".join(cell["source"]).rstrip()) for cell in cells]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return [(kind, text) for kind, text in found if text]
+
+
+def _back_up(copy: Path) -> Path:
+    folder = copy.parent / "backup"
+    folder.mkdir(exist_ok=True)
+    kept = folder / f"{copy.stem}.{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
+    copy.replace(kept)
+    return kept
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fa_numba.workbook.lessons",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args(argv)
+    try:
+        for line in update():
+            print(line)
+    except OSError as error:
+        print(f"cannot write the copies of the lessons: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
