@@ -191,7 +191,7 @@ def expect_unchanged(before, after):
     for name, array in before.items():
         changed = np.argwhere(array != after[name])
         assert not len(changed), (
-            f"{name} is an input, but the kernel changed {name}{[int(i) for i in changed[0]]}"
+            f"{name} is an input, but {name}{[int(i) for i in changed[0]]} was changed"
         )
 
 
