@@ -2,8 +2,8 @@
 
 The answers are those of this folder and the generated mutants of `fa_numba.workbook.mutants`,
 each graded in a process of its own. ``--write`` brings the rows of the named exercises in
-docs/wrong_answers.md up to date. With ``--json FILE`` the verdicts are kept: another run grades only
-what has another source, or another grader, since.
+docs/wrong_answers.md up to date. With ``--json FILE`` the verdicts are kept: another run grades
+only what has another source, or another grader, since.
 """
 
 from __future__ import annotations
