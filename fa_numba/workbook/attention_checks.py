@@ -286,6 +286,20 @@ def _likely_cause(got, want, bad_rows, tile):
     return ""
 
 
+def expect_error(kind, call, why):
+    """Fail unless `call()` raises an error of the class `kind`; `why` it must."""
+    try:
+        got = call()
+    except kind:
+        return
+    except NotImplementedError:  # a stub says that nothing is written yet
+        raise
+    except Exception as error:
+        got_kind = type(error).__name__
+        raise AssertionError(f"{why}: want {kind.__name__}, got {got_kind}: {error}") from None
+    raise AssertionError(f"{why}: want {kind.__name__}, got {got!r}")
+
+
 def metered(launch, names):
     """Trace a launch, with its arrays under the statement's names: a learner may choose others.
 
