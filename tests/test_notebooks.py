@@ -134,6 +134,13 @@ def printed(notebook):
     return "".join(o.text for o in outputs if o.output_type == "stream")
 
 
+def messages(notebook):
+    """The lines of all errors, without the code above them and without colours."""
+    outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
+    last = [o.traceback[-1] for o in outputs if o.output_type == "error"]
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(last)).splitlines()
+
+
 @EACH
 def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
     """In what `make learn` installs: in FA_NUMBA_LEARN_PYTHON, or with everything else hidden."""
@@ -145,7 +152,7 @@ def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
     said = printed(notebook)
     if compiled.calls(path) and "Recorded, not compiled here" not in said:
         check_record(json.loads(made.read_text(encoding="utf-8")))
-    for line in said.splitlines():
+    for line in [*said.splitlines(), *messages(notebook)]:
         assert len(line) <= 100, f"too long for a page, which would cut it in mid-word: {line}"
 
 
