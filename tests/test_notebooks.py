@@ -181,6 +181,11 @@ def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
     assert printed(notebook).count("Recorded, not compiled here") == calls > 0
 
 
+def test_status_of_a_lesson_is_that_of_its_exercises():
+    assert [row[0] for row in workbook.status("07").rows] == ["ex07a", "ex07b", "ex07c"]
+    assert len(workbook.status().rows) > 40
+
+
 def test_learners_have_what_lessons_need_and_nothing_of_the_tests():
     theirs, hidden = learner.learner_distributions(), learner.not_for_learners()
     assert {"jupyterlab", "ipykernel", "nbclient", "matplotlib", "pytest", "numba"} <= theirs
