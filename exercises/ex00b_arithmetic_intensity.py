@@ -5,7 +5,7 @@ of the two sets the pace. Arithmetic intensity, FLOP per byte of HBM traffic, sa
 
 Count so: an addition, a multiplication, an exp, a comparison is one FLOP each; every input is read
 from HBM once, every output is written once, unless the docstring says otherwise. `dtype_bytes` is
-the size of one element. Return plain numbers. About one line each.
+the size of one element. Return plain numbers, by a formula: no loop, no array. About one line each.
 
 vector_add           out[i] = a[i] + b[i], n elements
 matmul               C = A @ B with A (m, k), B (k, n): a multiplication and an addition for each
@@ -55,4 +55,4 @@ def attainable_flops(intensity, peak_flops, bandwidth):
     raise NotImplementedError("ex00b: attainable_flops")
 
 
-# Stub a9fe7a1a of solutions/ex00b_arithmetic_intensity.py: `fa-numba reset ex00b` brings it back.
+# Stub 0916f762 of solutions/ex00b_arithmetic_intensity.py: `fa-numba reset ex00b` brings it back.

@@ -9,9 +9,11 @@ launch    safe_softmax_kernel[num_rows, NUM_THREADS](x, y): thread block number 
 columns   thread tid takes columns tid, tid + NUM_THREADS, tid + 2 NUM_THREADS, ... so that a warp
           reads neighbouring addresses (coalesced)
 returns   nothing: writes every element of y, nothing else, and leaves x alone
--inf      a masked column has probability 0; a row of -inf only becomes a row of 0
-memory    one shared array of NUM_THREADS float32 is enough. Each element of x is read three
-          times, each element of y written once
+-inf      a masked column has probability 0; a row of -inf only becomes a row of 0; any finite
+          score counts, -3e38 as well
+memory    one shared array of NUM_THREADS float32, for the maximum and then for the sum; no other,
+          and no local arrays. Each element of x is read at most three times, each element of y
+          written once
 barriers  a thread may read what another thread wrote only after a cuda.syncthreads() between the
           two, and overwrite what others read only after one more. All threads of the block must
           reach each barrier: never put one under `if tid < ...`
@@ -24,7 +26,7 @@ import math
 
 from numba import cuda, float32
 
-NUM_THREADS = 128  # a power of two, so that the tree halves evenly
+NUM_THREADS = 128  # a power of two, so that the tree halves evenly; leave it as it is
 
 
 @cuda.jit
@@ -34,4 +36,4 @@ def safe_softmax_kernel(x, y):
     raise NotImplementedError("ex01b: safe_softmax_kernel")
 
 
-# Stub 5167ef7c of solutions/ex01b_safe_softmax_kernel.py: `fa-numba reset ex01b` brings it back.
+# Stub 3b3870e2 of solutions/ex01b_safe_softmax_kernel.py: `fa-numba reset ex01b` brings it back.

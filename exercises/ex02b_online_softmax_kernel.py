@@ -8,9 +8,10 @@ x, y      (num_rows, num_cols) float32 in HBM; any num_cols >= 1, also fewer tha
 launch    online_softmax_kernel[num_rows, NUM_THREADS](x, y): thread block `row` owns row `row`
 columns   thread tid takes columns tid, tid + NUM_THREADS, ... (coalesced)
 returns   nothing: writes every element of y, nothing else, and leaves x alone
--inf      a masked column has probability 0; a row of -inf only becomes a row of 0
-memory    each element of x is read twice, each element of y written once. Shared memory holds one
-          pair (m, l) per warp, no more
+-inf      a masked column has probability 0; a row of -inf only becomes a row of 0; any finite
+          score counts, -3e38 as well
+memory    each element of x is read at most twice, each element of y written once. Shared memory
+          holds one pair (m, l) per warp, no more; no local arrays
 shuffle   cuda.shfl_xor_sync(FULL_MASK, value, offset) gives each lane the `value` of the lane whose
           number differs in bit `offset`; offsets 16, 8, 4, 2, 1 leave the fold of all 32 lanes in
           every lane. All 32 lanes must take part: never under `if lane < ...`
@@ -23,7 +24,7 @@ import math
 
 from numba import cuda, float32
 
-NUM_WARPS = 4
+NUM_WARPS = 4  # these two stay as they are: the grader launches NUM_THREADS threads
 NUM_THREADS = 32 * NUM_WARPS
 FULL_MASK = 0xFFFFFFFF
 
@@ -42,4 +43,4 @@ def online_softmax_kernel(x, y):
     raise NotImplementedError("ex02b: online_softmax_kernel")
 
 
-# Stub 2074f53a of solutions/ex02b_online_softmax_kernel.py: `fa-numba reset ex02b` brings it back.
+# Stub c9b6fcc9 of solutions/ex02b_online_softmax_kernel.py: `fa-numba reset ex02b` brings it back.

@@ -5,8 +5,8 @@ columns they are. Softmax keeps the order of a row, so these are the columns of 
 scores, and they can be found in the same pass as m and l: each thread keeps a list of the k best.
 
 ranks_before(x_a, col_a, x_b, col_b) -> bool
-    the order of the list: the larger x first; of equal x the smaller column. -inf is a score like
-    any other; there is no NaN and no +inf.
+    the order of the list: the larger x first; of equal x the smaller column, any int32. -inf is a
+    score like any other; there is no NaN and no +inf.
 topk_update(x_best, col_best, x_j, col)
     one more score. x_best (k,) float32 and col_best (k,) int32 hold the k best so far, best first,
     and are changed in place; the last one drops out when a better one comes. Columns may come in
@@ -17,8 +17,8 @@ make_topk(K) -> kernel(x, values, columns)
     launch    kernel[ceil(num_rows / 32), 32](x, values, columns): thread cuda.grid(1) owns a row
     short     a row of fewer than K columns leaves value 0 and column -1 in the places left over
     -inf      a masked column has value 0; a row of -inf only has value 0 everywhere
-    memory    each element of x is read ONCE; values and columns are written once, and not read;
-              what a thread keeps is in local arrays of K
+    memory    each element of x is read ONCE; values and columns are written once, and not read; a
+              thread keeps two local arrays of K, float32 and int32, and no shared memory
 accesses(num_rows, num_cols, k) -> (fused, separate), both int
     predict: how many elements that kernel reads and writes, with k <= num_cols; and how many it
     takes if online softmax (ex02b) writes y, and then a kernel like yours reads y instead of x.
@@ -69,4 +69,4 @@ def accesses(num_rows, num_cols, k):
     raise NotImplementedError("ex02c: accesses")
 
 
-# Stub 71c7ab6c of solutions/ex02c_topk_update.py: `fa-numba reset ex02c` brings it back.
+# Stub 79306845 of solutions/ex02c_topk_update.py: `fa-numba reset ex02c` brings it back.

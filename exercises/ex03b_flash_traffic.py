@@ -3,7 +3,7 @@
 The same attention, but S and P never leave the chip. One kernel; thread block i owns a tile of B_r
 query rows: it loads them once, walks over K and V in tiles of B_c rows, and writes its rows of O.
 
-flash_traffic(N, d, B_r, B_c, dtype_bytes=2) -> dict of int
+flash_traffic(N, d, B_r, B_c, dtype_bytes=2) -> dict of int, by a formula
     num_blocks           thread blocks, which is tiles of Q
     num_kv_tiles         tiles of K, each with its tile of V, that a thread block walks over
     q_reads_per_block    bytes of Q that the first thread block loads
@@ -37,4 +37,4 @@ def memory_speedup(N, d, B_r, B_c, dtype_bytes=2):
     raise NotImplementedError("ex03b: memory_speedup")
 
 
-# Stub 98709db7 of solutions/ex03b_flash_traffic.py: `fa-numba reset ex03b` brings it back.
+# Stub 7170153e of solutions/ex03b_flash_traffic.py: `fa-numba reset ex03b` brings it back.

@@ -12,7 +12,10 @@ way to be wrong; the CPU engine names the two lines.
 Write `kernel`, the same without the race. Copy broken_kernel and mend it, or find your own way.
 
 Launch   any grid (num_blocks,), also fewer thread blocks than rows; thread block (THREADS,)
-HBM      x is loaded twice, y stored once, as before
+Rows     shared out among the thread blocks, and columns among the threads, as before. Any finite
+         number may be the largest of a row, -3e38 as well
+HBM      x is loaded at most twice, y stored once, neighbours by neighbouring threads, as before
+Shared   one array of THREADS float32, no local array, as before
 Barriers at most one more per row than broken_kernel has
 """
 
@@ -20,7 +23,7 @@ import math
 
 from numba import cuda, float32
 
-THREADS = 64
+THREADS = 64  # leave it as it is
 
 
 @cuda.jit
@@ -52,4 +55,4 @@ def kernel(x, y):
     raise NotImplementedError("ex04d: kernel")
 
 
-# Stub 4eae6835 of solutions/ex04d_find_the_race.py: `fa-numba reset ex04d` brings it back.
+# Stub 3dd99d72 of solutions/ex04d_find_the_race.py: `fa-numba reset ex04d` brings it back.

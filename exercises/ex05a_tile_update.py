@@ -16,7 +16,8 @@ shapes    s (rows, cols): scaled scores, -inf where a key is masked out;  v (col
 start     before the first tile a row has out = 0, l = 0, m = -inf
 returns   out, l, m: new float32 arrays; the arguments stay as they are
 -inf      a row whose scores so far are all -inf keeps out = 0, l = 0, m = -inf. In floating point
-          -inf - (-inf) is NaN, and so is 0 / 0
+          -inf - (-inf) is NaN, and so is 0 / 0. Any finite score counts, -2e30 as well
+speed     200,000 rows, or columns, at once take well under a second
 
 About 10 lines of NumPy, no loop.
 """
@@ -30,4 +31,4 @@ def tile_update(s, v, out, l, m):
     raise NotImplementedError("ex05a: tile_update")
 
 
-# Stub 3ee721b0 of solutions/ex05a_tile_update.py: `fa-numba reset ex05a` brings it back.
+# Stub 31413d1e of solutions/ex05a_tile_update.py: `fa-numba reset ex05a` brings it back.

@@ -12,12 +12,15 @@ launch    kernel[1, (BLOCK_N, BLOCK_M)](q, k, v, out, l, m, softmax_scale): one 
           query: thread (ty, tx) computes score (ty, tx) of the tile and afterwards owns the
           columns tx, tx + BLOCK_N, ... of row ty of out.
 lengths   any: the last tile of q and of k may be ragged. seqlen_q, seqlen_k, HEAD_DIM >= 1.
-shared    four tiles, q, k, v, s, one for p = exp(s - rowmax), and two short arrays for l and m.
-          Nothing else, in HBM or on the chip, grows with seqlen_q or seqlen_k.
+scores    any finite number counts, -2e30 as well; a key that does not exist counts nothing.
+shared    four tiles, q, k, v, s, one for p = exp(s - rowmax), and two short arrays for l and m;
+          rows of a tile may be padded by one float. A thread has at most 2 * HEAD_DIM floats in
+          local arrays. So nothing, in HBM or on the chip, grows with seqlen_q or seqlen_k.
 HBM       with T_c = ceil(seqlen_k / BLOCK_N), each thread block
           loads   k and v once; q, out, l, m T_c times
           stores  out, l, m T_c times.
           Each of these elements is loaded by one thread; the others find it in shared memory.
+          Neighbouring threads (tx) touch neighbouring floats.
 result    out is attention; l and m are the row's sum of exp(score - m) and its largest score.
 
 About 45 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
@@ -49,4 +52,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N):
     return kernel
 
 
-# Stub a6d47448 of solutions/ex05b_flash_attn_v1.py: `fa-numba reset ex05b` brings it back.
+# Stub 0e704783 of solutions/ex05b_flash_attn_v1.py: `fa-numba reset ex05b` brings it back.

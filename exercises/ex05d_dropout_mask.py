@@ -24,7 +24,7 @@ types     seed is uint64, threshold uint32; b, head, m, n are int64, not negativ
           n // 4, m, head, b are below 2**32
 Numba     computes with uint32 in uint64, so M0 * c0 of two unsigned numbers has all its 64 bits;
           uint32(x) takes the lower 32 bits of any integer
-memory    registers only, no floating-point numbers
+memory    registers only: no shared memory, no local arrays, no floating-point operation
 
 About 5 lines and 10 lines.
 """
@@ -50,4 +50,4 @@ def keeps(seed, b, head, m, n, threshold):
     raise NotImplementedError("ex05d: keeps")
 
 
-# Stub 79babed8 of solutions/ex05d_dropout_mask.py: `fa-numba reset ex05d` brings it back.
+# Stub 218f9a03 of solutions/ex05d_dropout_mask.py: `fa-numba reset ex05d` brings it back.

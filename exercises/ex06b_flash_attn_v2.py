@@ -13,11 +13,14 @@ mask      CAUSAL is a compile-time bool: query m sees the keys 0 .. m + seqlen_k
           (bottom-right aligned, ex06a).
 lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1. With CAUSAL and seqlen_q > seqlen_k the first rows
           see no key: their out is 0 and their lse is -inf.
-shared    four tiles, q, k, v, s, and one for p; each element from HBM is loaded by one thread
-HBM       loads   q once; of k and v each live n-tile once per m-tile, whole (its rows below
-                  seqlen_k), and dead tiles (ex06a) never. With N queries and keys and no mask
-                  that is N d + 2 N d ceil(N / BLOCK_M)
-          stores  out and lse once: N d + N
+scores    any that float32 holds, -1e30 too: what stands for "no key" is -inf, no large number
+shared    four tiles, q, k, v, s, and one for p, at most. A padded column in each, or four floats
+          per row besides, are allowed; acc, m_i and l_i are not there
+HBM       loads   q once (not needed where an m-tile sees no key); of k and v each live n-tile once
+                  per m-tile, whole (its rows below seqlen_k), and dead tiles (ex06a) never. Each
+                  element is loaded by one thread. With N queries and keys and no mask that is
+                  N d + 2 N d ceil(N / BLOCK_M)
+          stores  out and lse once: N d + N. Neither is loaded
 result    out = softmax(softmax_scale q k^T) v;  lse = log(sum of exp(score) over the keys seen),
           the natural logarithm
 
@@ -52,4 +55,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return kernel
 
 
-# Stub 7ef03d19 of solutions/ex06b_flash_attn_v2.py: `fa-numba reset ex06b` brings it back.
+# Stub 70cfbda3 of solutions/ex06b_flash_attn_v2.py: `fa-numba reset ex06b` brings it back.

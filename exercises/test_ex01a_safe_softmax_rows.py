@@ -5,6 +5,7 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.workbook import softmax_checks as rows
+from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
 
 
 def check(exercise, x, threads=32):
@@ -49,6 +50,11 @@ def test_order(exercise):
     check(exercise, rows.ordered_scores())
 
 
+def test_maximum_in_any_column(exercise):
+    """the maximum is found whichever column holds it"""
+    check(exercise, rows.spikes(37))
+
+
 def test_masked_columns(exercise):
     """-inf entries get probability 0 and do not disturb the others"""
     check(exercise, rows.masked_scores())
@@ -59,37 +65,48 @@ def test_masked_rows(exercise):
     check(exercise, rows.masked_rows())
 
 
+def test_low_scores(exercise):
+    """scores far below 0, down to the lowest float32, are scores and not masked columns"""
+    check(exercise, rows.low_scores())
+
+
+def test_long_rows(exercise):
+    """rows of thousands of columns"""
+    check(exercise, rows.long_rows())
+
+
 def test_rows_that_are_views(exercise):
     """rows inside a larger array: all of them written, nothing outside touched"""
-    x, _ = rows.padded_view()
-    y, y_base = rows.padded_view()
-    y_base[:] = rows.FILLER
-    simt.run(exercise.safe_softmax_rows, 1, 32, x, y)
-    rows.check_rows(x, y)
-    y[:] = rows.FILLER
-    outside = int((y_base != rows.FILLER).sum())
-    assert outside == 0, f"{outside} elements outside y were overwritten"
+    rows.check_view(exercise.safe_softmax_rows, 1, 32)
 
 
 def test_input_is_unchanged(exercise):
     """x is read only"""
-    x = rows.ordered_scores()
-    _, _, after = rows.run(simt.run, exercise.safe_softmax_rows, 1, 32, x)
-    assert np.array_equal(after, x), "x changed: keep intermediate values in registers"
+    for x in (rows.ordered_scores(), rows.masked_scores()):
+        _, _, after = rows.run(simt.run, exercise.safe_softmax_rows, 1, 32, x)
+        rows.check_unchanged(x, after)
 
 
 def test_hbm_traffic(exercise):
-    """3 reads and 1 write of each element, by the meter"""
-    x = rows.case("fewer columns than a warp")
-    _, trace, _ = rows.run(simt.trace, exercise.safe_softmax_rows, 1, 32, x)
-    loads, stores = trace.arrays["x"].loads, trace.arrays["y"].stores
-    assert loads <= 3 * x.size, (
-        f"x has {x.size} elements and was read {loads} times, {loads / x.size:.3g} an element: "
-        "maximum, sum and quotient need 3. (m_i starts at -inf; x[row, 0] would be one more read)"
-    )
-    assert stores == x.size, f"y has {x.size} elements and was written {stores} times"
-    again = trace.arrays["y"].loads
-    assert again == 0, f"y was read back {again} times: compute exp(x - m) again instead"
+    """at most 3 reads and 1 write of each element, by the meter"""
+    for x in (rows.case("fewer columns than a warp"), rows.masked_rows()):
+        _, trace, _ = rows.run(simt.trace, exercise.safe_softmax_rows, 1, 32, x)
+        why = "maximum, sum and quotient need 3. (m_i starts at -inf; x[row, 0] is one more read)"
+        rows.check_traffic(trace, x.size, 3, why)
+
+
+def test_registers_only(exercise):
+    """no shared memory and no local arrays"""
+    _, trace, _ = rows.run(simt.trace, exercise.safe_softmax_rows, 1, 32, rows.case("a few rows"))
+    expect_chip_memory(trace, allowed="a maximum, a sum and a factor are three scalars")
+
+
+def test_a_thread_per_row(exercise):
+    """each row has a thread of its own"""
+    x = np.zeros((70, 3), np.float32)
+    _, trace, _ = rows.run(simt.trace, exercise.safe_softmax_rows, 3, 32, x)
+    y = {"y": by_place(trace, "x y")["y"]}
+    expect_stores_by(y, threads=70, why="thread number `row` of the grid owns one row")
 
 
 def test_compiles_for_a_gpu(exercise):

@@ -5,10 +5,18 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.workbook import softmax_checks as rows
+from fa_numba.workbook.meter_checks import (
+    by_place,
+    expect_chip_memory,
+    expect_no_races,
+    expect_stores_by,
+)
+
+NUM_THREADS = 128
 
 
 def launch(exercise, x, how=simt.run):
-    return rows.run(how, exercise.safe_softmax_kernel, len(x), exercise.NUM_THREADS, x)
+    return rows.run(how, exercise.safe_softmax_kernel, len(x), NUM_THREADS, x)
 
 
 def check(exercise, x):
@@ -38,8 +46,8 @@ def test_order(exercise):
 
 def test_maximum_in_any_thread(exercise):
     """the maximum is found whichever thread holds it, and every thread's part is summed"""
-    columns = exercise.NUM_THREADS + 3
-    check(exercise, 4 * np.eye(columns, dtype=np.float32))
+    check(exercise, 4 * np.eye(NUM_THREADS + 3, dtype=np.float32))
+    check(exercise, rows.spikes(NUM_THREADS + 3))
 
 
 def test_masked_columns(exercise):
@@ -52,56 +60,63 @@ def test_masked_rows(exercise):
     check(exercise, rows.masked_rows())
 
 
+def test_low_scores(exercise):
+    """scores far below 0, down to the lowest float32, are scores and not masked columns"""
+    check(exercise, rows.low_scores())
+
+
+def test_long_rows(exercise):
+    """rows of thousands of columns"""
+    check(exercise, rows.long_rows())
+
+
 def test_rows_that_are_views(exercise):
     """rows inside a larger array: all of them written, nothing outside touched"""
-    x, _ = rows.padded_view()
-    y, y_base = rows.padded_view()
-    y_base[:] = rows.FILLER
-    simt.run(exercise.safe_softmax_kernel, len(x), exercise.NUM_THREADS, x, y)
-    rows.check_rows(x, y)
-    y[:] = rows.FILLER
-    outside = int((y_base != rows.FILLER).sum())
-    assert outside == 0, f"{outside} elements outside y were overwritten"
+    rows.check_view(exercise.safe_softmax_kernel, 5, NUM_THREADS)
 
 
 def test_input_is_unchanged(exercise):
     """x is read only"""
-    x = rows.ordered_scores()
-    _, _, after = launch(exercise, x)
-    assert np.array_equal(after, x), "x changed: the tree belongs in shared memory"
+    for x in (rows.ordered_scores(), rows.masked_scores()):
+        _, _, after = launch(exercise, x)
+        rows.check_unchanged(x, after)
 
 
 def test_no_race(exercise):
     """no two threads race: a barrier lies between each write and the reads of it"""
-    _, trace, _ = launch(exercise, rows.case("columns no multiple of the threads"), simt.trace)
-    assert not trace.races, f"{trace.races[0]} (and {len(trace.races) - 1} more)"
+    for x in (rows.case("columns no multiple of the threads"), rows.masked_rows()):
+        expect_no_races(launch(exercise, x, simt.trace)[1])
 
 
 def test_hbm_traffic(exercise):
-    """3 reads and 1 write of each element, by the meter"""
-    x = rows.case("columns no multiple of the threads")
-    _, trace, _ = launch(exercise, x, simt.trace)
-    loads, stores = trace.arrays["x"].loads, trace.arrays["y"].stores
-    assert loads <= 3 * x.size, (
-        f"x has {x.size} elements and was read {loads} times, {loads / x.size:.3g} an element: "
-        "maximum, sum and quotient need 3. Does each thread keep to its own columns?"
-    )
-    assert stores == x.size, (
-        f"y has {x.size} elements and was written {stores} times: each belongs to one thread"
-    )
-    again = trace.arrays["y"].loads
-    assert again == 0, f"y was read back {again} times: compute exp(x - m) again instead"
+    """at most 3 reads and 1 write of each element, by the meter"""
+    for x in (rows.case("columns no multiple of the threads"), rows.masked_rows()):
+        _, trace, _ = launch(exercise, x, simt.trace)
+        why = "maximum, sum and quotient need 3. Does each thread keep to its own columns?"
+        rows.check_traffic(trace, x.size, 3, why)
 
 
 def test_coalesced(exercise):
-    """a warp reads neighbouring columns: 4 sectors for 32 floats"""
-    x = np.zeros((2, 8 * exercise.NUM_THREADS), np.float32)
+    """a warp reads and writes neighbouring columns: 4 sectors for 32 floats"""
+    x = np.zeros((2, 8 * NUM_THREADS), np.float32)
     _, trace, _ = launch(exercise, x, simt.trace)
-    sectors, needed = trace.arrays["x"].load_sectors, 3 * x.nbytes // 32
-    assert sectors <= needed, (
-        f"three passes over {x.nbytes} bytes are {needed} sectors of 32 bytes, but the warps asked "
-        f"for {sectors}: thread tid takes columns tid, tid + NUM_THREADS, ..., all threads at once"
-    )
+    rows.check_coalesced(trace, x.nbytes, 3)
+
+
+def test_shared_memory(exercise):
+    """one shared array of NUM_THREADS float32, and no local arrays"""
+    _, trace, _ = launch(exercise, rows.case("as many columns as threads"), simt.trace)
+    allowed = "one array of NUM_THREADS float32 serves the maximum, and then the sum"
+    expect_chip_memory(trace, shared=4 * NUM_THREADS, allowed=allowed)
+
+
+def test_a_thread_block_per_row(exercise):
+    """each row has a thread block of its own, and all its threads work"""
+    x = np.zeros((6, NUM_THREADS), np.float32)
+    _, trace, _ = launch(exercise, x, simt.trace)
+    y = {"y": by_place(trace, "x y")["y"]}
+    why = "thread block `row` owns row `row`, and thread tid its columns tid, tid + NUM_THREADS"
+    expect_stores_by(y, threads=x.size, blocks=6, why=why)
 
 
 def test_compiles_for_a_gpu(exercise):

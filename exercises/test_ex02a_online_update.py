@@ -7,8 +7,26 @@ import pytest
 from numba import cuda, float32
 
 from fa_numba import simt
+from fa_numba.workbook.meter_checks import expect_chip_memory
 
 INF = math.inf
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def launch(how, name, values, kernel, *args):
+    """Launch a kernel that calls the function `name`; say so where it returns something else."""
+    try:
+        return how(kernel, *args)
+    except Exception as error:
+        if "unpack" in str(error):
+            raise AssertionError(
+                f"{name} must return {values}: is a return missing, in one of its branches?"
+            ) from None
+        raise
+
+
+UPDATE = "online_update", "three numbers, (m_new, l_new, alpha)"
+MERGE = "merge", "two numbers, (m, l)"
 
 
 def scan(exercise, scores):
@@ -27,7 +45,8 @@ def scan(exercise, scores):
 
     s = np.array(scores, np.float32)
     m, l, alpha = (np.full(len(s), np.nan, np.float32) for _ in range(3))
-    simt.run(kernel, 1, 1, s, m, l, alpha)
+    trace = launch(simt.trace, *UPDATE, kernel, 1, 1, s, m, l, alpha)
+    expect_chip_memory(trace, allowed="online_update computes with three scalars, in registers")
     return m, l, alpha
 
 
@@ -43,7 +62,8 @@ def merged(exercise, a, b):
 
     pairs = [np.array(part, np.float32) for side in (a, b) for part in side]
     m, l = (np.full(len(pairs[0]), np.nan, np.float32) for _ in range(2))
-    simt.run(kernel, -(-len(m) // 32), 32, *pairs, m, l)
+    trace = launch(simt.trace, *MERGE, kernel, -(-len(m) // 32), 32, *pairs, m, l)
+    expect_chip_memory(trace, allowed="merge computes with four scalars, in registers")
     return m, l
 
 
@@ -55,8 +75,8 @@ def state(scores):
 
 
 def close(got, want):
-    """Equal, or within a few float32 roundings; NaN is never close."""
-    return got == want or abs(got - want) <= 1e-5 * abs(want) + 1e-7
+    """Equal, or within a few float32 roundings, however small; NaN is never close."""
+    return got == want or abs(got - want) <= 2e-5 * abs(want) + 1e-37
 
 
 def check_scan(exercise, scores, why):
@@ -119,6 +139,13 @@ def test_large(exercise):
     check_scan(exercise, [1e4, -1e4, 9999.5, 1e4], why)
 
 
+def test_steps(exercise):
+    """online_update: steps of 20, 50 and 85, whose factors are small but not 0"""
+    why = "exp takes any m_old - m_new, however far below 0, without a limit."
+    for step in (20, 50, 85):
+        check_scan(exercise, [1, 1 + step, 2 + step, 2], why)
+
+
 def test_masked_scores(exercise):
     """online_update: a masked score (-inf) changes nothing, wherever it comes"""
     check_scan(exercise, [1.0, -INF, 2.0, -INF, -INF, 0.5], "exp(-inf - m) is 0.")
@@ -128,6 +155,15 @@ def test_masked_scores(exercise):
 def test_only_masked(exercise):
     """online_update: nothing but masked scores stays (-inf, 0), without NaN"""
     check_scan(exercise, [-INF] * 4, "-inf - -inf is NaN: guard m_new == -inf.")
+
+
+def test_low(exercise):
+    """online_update: scores far below 0, down to the lowest float32, are scores, not masked"""
+    why = "Only -inf is masked, and no finite number is below every score."
+    check_scan(exercise, [-2e4, -INF, -1.9e4], why)
+    check_scan(exercise, [-2e9, -2e9, -INF, -2e9], why)
+    check_scan(exercise, [-INF, -2e30, -2e30, -1.9e30], why)
+    check_scan(exercise, [LOWEST, LOWEST, -INF, -3e38, 3e38], why)
 
 
 @pytest.mark.parametrize("split", [0, 1, 13, 25, 26])
@@ -187,6 +223,32 @@ def test_merge_with_nothing(exercise):
             )
 
 
+def test_merge_low(exercise):
+    """merge: maxima far below 0, down to the lowest float32, are maxima, not empty parts"""
+    a = ([-2e4, -2e9, -2e30, LOWEST, -2e30], [2.0, 3.0, 1.0, 1.5, 2.0])
+    b = ([-2e4 - 1, -2e9, -INF, LOWEST, 2e30], [1.0, 2.0, 0.0, 2.5, 7.0])
+    for one, other in ((a, b), (b, a)):
+        m, l = merged(exercise, one, other)
+        want_l = [2 + math.exp(-1), 5, 1, 4, 7]
+        for i in range(5):
+            m_want = max(np.float32(a[0][i]), np.float32(b[0][i]))
+            assert m[i] == m_want and close(l[i], want_l[i]), (
+                f"({one[0][i]:.6g}, {one[1][i]}) and ({other[0][i]:.6g}, {other[1][i]}) must be "
+                f"({m_want:.6g}, {want_l[i]:.6g}), got ({m[i]:.6g}, {l[i]:.6g}): only -inf is empty"
+            )
+
+
+def test_merge_of_far_maxima(exercise):
+    """merge: a part whose maximum is 20, 50 or 85 lower still counts"""
+    for gap in (20, 50, 85):
+        m, l = merged(exercise, ([0.0], [1e-30]), ([-float(gap)], [4.0]))
+        want = np.float32(1e-30) + 4 * math.exp(-gap)
+        assert m[0] == 0 and close(l[0], want), (
+            f"(0, 1e-30) and (-{gap}, 4) must be (0, {want:.6g}), got ({m[0]:.6g}, {l[0]:.6g}): "
+            "exp takes any difference, however far below 0"
+        )
+
+
 def test_merge_nothing_with_nothing(exercise):
     """merge: (-inf, 0) with (-inf, 0) is (-inf, 0), not NaN"""
     m, l = merged(exercise, ([-INF], [0.0]), ([-INF], [0.0]))
@@ -212,9 +274,11 @@ def test_compiles_for_a_gpu(exercise):
     @cuda.jit
     def kernel(x):
         m_i, l_i, alpha = online_update(x[0], x[1], x[2])
-        x[0], x[1] = merge(m_i, l_i, x[3], x[4])
-        x[2] = alpha
+        m, l = merge(m_i, l_i, x[3], x[4])
+        x[0] = m * x[3] + x[4]  # a float64 would show here, and not in an assignment alone
+        x[1] = l * x[3] + x[4]
+        x[2] = alpha * x[3] + x[4]
 
     x = np.ones(5, np.float32)
-    simt.run(kernel, 1, 1, x)  # a function that is not written yet says so here
+    launch(simt.run, "each function", "as many numbers as the statement says", kernel, 1, 1, x)
     gpu_ready(kernel, (x,))

@@ -118,10 +118,15 @@ def check(got, want, case):
     assert isinstance(got, dict), f"want a dict, got {type(got).__name__}"
     absent = [key for key in (*KEYS, "total") if key not in got]
     assert not absent, f"the dict has no {', '.join(absent)}; the statement lists the keys"
+    for key in (*KEYS, "total"):
+        value = got[key]
+        assert type(value) is int, f"{case}: {key} must be an int, got {value!r}: round tiles up"
     for key in KEYS:
         assert got[key] == want[key], f"{case}: {key} must be {want[key]} bytes, got {got[key]}"
     total = sum(want[key] for key in KEYS)
-    assert got["total"] == total, f"{case}: total must be {total}, the sum of the eight lines"
+    assert got["total"] == total, (
+        f"{case}: total must be {total}, the sum of the eight lines, got {got['total']}"
+    )
 
 
 def check_against_meter(exercise, N, d, B_r=None, B_c=None, dtype_bytes=4):
@@ -170,5 +175,18 @@ def test_element_size(exercise, dtype_bytes):
 
 def test_whole_numbers(exercise):
     """bytes are ints, also where N / B_r is no whole number"""
-    for key, value in exercise.standard_traffic(1000, 64, 48, 48).items():
-        assert isinstance(value, int), f"{key} must be an int, got {value!r}: round tiles up first"
+    check(exercise.standard_traffic(1000, 64, 48, 48), formula(1000, 64, 48, 48), "N=1000, d=64")
+
+
+def formula(N, d, B_r, B_c, dtype_bytes=2):
+    """What the three kernels move, for sizes that no meter counts through."""
+    rows, cols = len(range(0, N, B_r)), len(range(0, N, B_c))
+    elements = (cols * N * d, rows * N * d, N * N, N * N, N * N, N * N, rows * N * d, N * d)
+    return dict(zip(KEYS, (n * dtype_bytes for n in elements), strict=True))
+
+
+@pytest.mark.parametrize("N, B_r, B_c", [(2**27 + 5, 7, 1), (10**12, 128, 64), (1000, 5000, 3)])
+def test_long_sequences(exercise, N, B_r, B_c):
+    """a formula, exact to the last byte: sequences longer than a loop walks or a float holds"""
+    case = f"N={N}, d=128, B_r={B_r}, B_c={B_c}, fp16"
+    check(exercise.standard_traffic(N, 128, B_r, B_c), formula(N, 128, B_r, B_c), case)

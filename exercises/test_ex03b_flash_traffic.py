@@ -1,6 +1,7 @@
 """Grader of ex03b: the formula against the engine's meter on the package's flash_attn_v2."""
 
 import functools
+from numbers import Real
 
 import numpy as np
 import pytest
@@ -41,6 +42,9 @@ def check(got, want, case):
     assert isinstance(got, dict), f"want a dict, got {type(got).__name__}"
     absent = [key for key in KEYS if key not in got]
     assert not absent, f"the dict has no {', '.join(absent)}; the statement lists the keys"
+    for key in KEYS:
+        value = got[key]
+        assert type(value) is int, f"{case}: {key} must be an int, got {value!r}: round tiles up"
     for key, value in want.items():
         assert got[key] == value, f"{case}: {key} must be {value}, got {got[key]}"
 
@@ -112,19 +116,22 @@ def test_b_c_does_not_matter(exercise):
     assert len(totals) == 1, f"B_c only says how K and V are cut, yet the totals are {totals}"
 
 
+def near(got, want, why):
+    assert isinstance(got, Real), f"want a float, got {got!r}: is a return missing?"
+    assert abs(got - want) <= 1e-9 * want, f"{why} is {want:.6g}, got {got:.6g}"
+
+
 def test_source_speedup(exercise):
     """source 004's exercise 3c: 2 times, not 20"""
     got = exercise.memory_speedup(4096, 128, 128, 128)
-    assert got == 2, f"138412032 bytes over 69206016 bytes is exactly 2, got {got}"
+    near(got, 2, "138412032 bytes over 69206016 bytes")
 
 
 @pytest.mark.parametrize("N", [128, 1024, 65536])
 def test_speedup_where_b_r_is_d(exercise, N):
     """with B_r = d the traffic halves at every length"""
     got = exercise.memory_speedup(N, 64, 64, 32)
-    assert abs(got - 2) <= 1e-12, (
-        f"N={N}, d=B_r=64: (4 N^2 + 4 N d) / (2 N d + 2 N d N / B_r) is 2 whatever N, got {got}"
-    )
+    near(got, 2, f"N={N}, d=B_r=64: (4 N^2 + 4 N d) / (2 N d + 2 N d N / B_r), whatever N")
 
 
 def test_speedup(exercise):
@@ -133,13 +140,33 @@ def test_speedup(exercise):
         want = (4 * N * N + 4 * N * d) / (2 * N * d * (1 + -(-N // B_r)))
         for dtype_bytes in (1, 2, 4):
             got = exercise.memory_speedup(N, d, B_r, 64, dtype_bytes)
-            assert abs(got - want) <= 1e-9 * want, (
-                f"N={N}, d={d}, B_r={B_r}: standard attention moves 4 N^2 + 4 N d elements; over "
-                f"flash_traffic's total that is {want:.6g}, got {got:.6g}"
+            why = (
+                f"N={N}, d={d}, B_r={B_r}: the 4 N^2 + 4 N d elements of standard attention over "
+                "flash_traffic's total"
             )
+            near(got, want, why)
 
 
-def test_whole_numbers(exercise):
-    """counts and bytes are ints, also where N / B_r is no whole number"""
-    for key, value in exercise.flash_traffic(1000, 64, 48, 48).items():
-        assert isinstance(value, int), f"{key} must be an int, got {value!r}: round tiles up first"
+def test_default_element_size(exercise):
+    """dtype_bytes is 2 when not given"""
+    got, want = (exercise.flash_traffic(100, 8, 32, 16, *size) for size in ((), (2,)))
+    assert got == want, f"want the bytes of fp16 by default, {want}, got {got}"
+
+
+@pytest.mark.parametrize("N, B_r, B_c", [(1000, 48, 48), (2**27 + 5, 7, 1), (10**12, 64, 3)])
+def test_long_sequences(exercise, N, B_r, B_c):
+    """whole numbers, exact to the last byte, for any N: a formula, and no loop over tiles"""
+    matrix, num_blocks = 2 * 128 * N, len(range(0, N, B_r))
+    want = {
+        "num_blocks": num_blocks,
+        "num_kv_tiles": len(range(0, N, B_c)),
+        "q_reads_per_block": 2 * 128 * min(N, B_r),
+        "kv_reads_per_block": 2 * matrix,
+        "q_reads": matrix,
+        "k_reads": num_blocks * matrix,
+        "v_reads": num_blocks * matrix,
+        "out_writes": matrix,
+        "total": 2 * matrix * (1 + num_blocks),
+    }
+    case = f"N={N}, d=128, B_r={B_r}, B_c={B_c}, fp16"
+    check(exercise.flash_traffic(N, 128, B_r, B_c), want, case)

@@ -14,31 +14,40 @@ from fa_numba.workbook.attention_checks import (
     expect_unchanged,
     guarded,
     large_scores,
+    low_scores,
     ordered_scores,
     random_head,
 )
 from fa_numba.workbook.attention_mistakes import forward_mistakes
+from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
 
 THREADS = 32
+HEAD_DIM = 8
+FIRST, SECOND = "q k v acc l m", "acc l m out"  # the arrays among the arguments of each kernel
+
+
+def chunk_of(s, v):
+    """(acc, l, m) of these scores and values by definition."""
+    m = s.max(axis=1)
+    p = np.exp(s - np.where(np.isneginf(m), 0, m)[:, None])
+    return {"acc": p @ v, "l": p.sum(axis=1), "m": m}
 
 
 def chunks_of(head, size):
     """(acc, l, m) of every chunk by definition, in the head's dtype."""
-    parts = []
-    for n in range(0, len(head.k), size):
-        s, v = head.scores[:, n : n + size], head.v[n : n + size].astype(head.dtype)
-        m = s.max(axis=1)
-        p = np.exp(s - np.where(np.isneginf(m), 0, m)[:, None])
-        parts.append((p @ v, p.sum(axis=1), m))
-    columns = zip(*parts, strict=True)
-    return {name: np.stack(x) for name, x in zip(("acc", "l", "m"), columns, strict=True)}
+    v = head.v.astype(head.dtype)
+    parts = [
+        chunk_of(head.scores[:, n : n + size], v[n : n + size]) for n in range(0, len(v), size)
+    ]
+    return {name: np.stack([part[name] for part in parts]) for name in ("acc", "l", "m")}
 
 
 def chunk_mistakes(head, chunk, size):
     """What the usual mistakes leave of a chunk."""
     keys = slice(chunk * size, chunk * size + size)
-    s, v = head.scores[:, keys], head.v[keys].astype(np.float64)
-    right = {name: x[chunk] for name, x in chunks_of(head, size).items()}
+    v = head.v.astype(np.float64)
+    whole, (s, v), scale = (head.scores, v), (head.scores[:, keys], v[keys]), float(head.scale)
+    right, missing = chunk_of(s, v), size - len(v)
     with np.errstate(all="ignore"):  # a mistake may well overflow
         for sentence, p in (
             (
@@ -49,7 +58,42 @@ def chunk_mistakes(head, chunk, size):
         ):
             yield sentence, right | {"acc": p @ v, "l": p.sum(axis=1)}
         divided = right["acc"] / right["l"][:, None]
-    yield "acc is divided by l: the one division is merge_chunks'.", right | {"acc": divided}
+        yield "acc is divided by l: the one division is merge_chunks'.", right | {"acc": divided}
+        yield "These are all keys, not those of the chunk.", chunk_of(*whole)
+        if size < len(head.k):
+            first = chunk_of(whole[0][:, :size], whole[1][:size])
+            yield "These are the keys of chunk 0: a chunk begins at chunk * key_chunk_size.", first
+        if len(v) > 1:
+            yield "The last key of the chunk is left out.", chunk_of(s[:, :-1], v[:-1])
+        if missing:
+            beyond = "Keys beyond seqlen_k take part with score 0: a short chunk ends at seqlen_k."
+            padded = np.pad(s, [(0, 0), (0, missing)]), np.pad(v, [(0, missing), (0, 0)])
+            yield beyond, chunk_of(*padded)
+        for sentence, factor in (
+            ("The scores are not multiplied by softmax_scale.", 1),
+            ("The scores are multiplied by 1/sqrt(d), not by softmax_scale.", HEAD_DIM**-0.5),
+        ):
+            if scale:
+                yield sentence, chunk_of(s / scale * factor, v)
+        zero = np.maximum(right["m"], 0)
+        from_zero = {"m": zero, "l": np.exp(s - zero[:, None]).sum(axis=1)}
+        from_zero["acc"] = np.exp(s - zero[:, None]) @ v
+        yield "The maximum starts at 0: scores may be negative, and it starts at -inf.", from_zero
+
+
+def merge_mistakes(head, size):
+    """What the usual mistakes of merge_chunks come out as."""
+    acc, l, m = chunks_of(head, size).values()
+    with np.errstate(all="ignore"):
+        alpha = np.exp(m - m.max(axis=0))
+        for sentence, weight_acc, weight_l in (
+            ("Neither acc nor l is multiplied by exp(m[chunk] - m_i).", 1 + 0 * m, 1),
+            ("acc is not multiplied by exp(m[chunk] - m_i).", 1 + 0 * m, alpha),
+            ("l is not multiplied by exp(m[chunk] - m_i).", alpha, 1),
+        ):
+            total = (weight_acc[..., None] * acc).sum(axis=0)
+            yield sentence, {"out": total / (weight_l * l).sum(axis=0)[:, None]}
+    yield from forward_mistakes(head, THREADS, size)
 
 
 def summarize(exercise, head, size, how=simt.run):
@@ -74,6 +118,11 @@ def merge(exercise, acc, l, m, how=simt.run):
     return out, how(exercise.merge_chunks, grid, THREADS, *arrays, out[0])
 
 
+def told(label, name, mistakes):
+    """The mistakes of one array under its label; they are worked out only where one is made."""
+    return ((why, {label: answers[name]}) for why, answers in mistakes)
+
+
 def check(exercise, head, size):
     """Both kernels, one after the other, and what lies between them."""
     state, _ = summarize(exercise, head, size)
@@ -82,16 +131,16 @@ def check(exercise, head, size):
         for chunk in range(len(got)):
             label = f"chunk {chunk} of {len(got)}: {name}"
             answers = want[name][chunk], plain[name][chunk]
-            mistakes = [(why, {label: x[name]}) for why, x in chunk_mistakes(head, chunk, size)]
+            mistakes = told(label, name, chunk_mistakes(head, chunk, size))
             expect_close(label, got[chunk], *answers, tile=len(head.q), mistakes=mistakes)
     (out, _), _ = merge(exercise, *(array for array, _ in state.values()))
     answers = head.forward["out"], head.plain.forward["out"]
-    mistakes = forward_mistakes(head, THREADS, size)
+    mistakes = merge_mistakes(head, size)
     expect_close("out", out, *answers, tile=len(head.q), mistakes=mistakes)
 
 
 def head_of(exercise, seqlen_q, seqlen_k, **options):
-    return random_head(seqlen_q, seqlen_k, exercise.HEAD_DIM, **options)
+    return random_head(seqlen_q, seqlen_k, HEAD_DIM, **options)
 
 
 def masked_head(exercise, hidden):
@@ -134,6 +183,18 @@ def test_large_scores(exercise):
     check(exercise, large_scores(), 8)
 
 
+@pytest.mark.parametrize("lowest", [-2e4, -2e9, -2e30])
+def test_low_scores(exercise, lowest):
+    """scores far below 0 are scores: only -inf is masked, and m starts at -inf"""
+    check(exercise, low_scores(lowest, HEAD_DIM), 8)
+
+
+def test_many_keys(exercise):
+    """more keys in a chunk, and more chunks, than any array on the chip holds"""
+    check(exercise, head_of(exercise, 3, 700), 350)
+    check(exercise, head_of(exercise, 3, 700), 2)
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.0, -0.3])
 def test_scale(exercise, scale):
     """scale is honoured"""
@@ -153,7 +214,7 @@ def test_masked_chunk(exercise):
 
 def test_no_key_at_all(exercise):
     """merge_chunks: where every chunk is empty, out is 0 and not NaN"""
-    acc, l = np.zeros((3, 5, exercise.HEAD_DIM)), np.zeros((3, 5))
+    acc, l = np.zeros((3, 5, HEAD_DIM)), np.zeros((3, 5))
     (out, _), _ = merge(exercise, acc, l, np.full((3, 5), -np.inf))
     assert (out == 0).all(), (
         f"out[0, 0] must be 0, got {out[0, 0]}: -inf - -inf is NaN and so is 0 / 0"
@@ -169,12 +230,29 @@ def test_merge_alone(exercise):
     expect_close("out", out, head.forward["out"], head.plain.forward["out"], tile=9)
 
 
+def test_merge_of_low_maxima(exercise):
+    """merge_chunks: maxima far below 0 are maxima, and only -inf is an empty chunk"""
+    for lowest in (-2e4, -2e9, -2e30, -3e38):
+        acc, l = np.ones((3, 5, HEAD_DIM)), np.full((3, 5), 2.0)
+        m = np.full((3, 5), lowest)
+        acc[1], l[1], m[1] = 0, 0, -np.inf
+        (out, _), _ = merge(exercise, acc, l, m)
+        assert np.allclose(out, 0.5, atol=1e-6), (
+            f"two chunks of l = 2, acc = 1 and m = {lowest:g}, and an empty one: out must be "
+            f"1 / 2, got {out[0, 0]:.6g}. Only -inf means that no key was seen"
+        )
+
+
 def test_inputs_unchanged(exercise):
-    """q, k and v stay as they are"""
-    head = head_of(exercise, 6, 15)
+    """q, k and v stay as they are, and so do acc, l and m when they are merged"""
+    head = masked_head(exercise, slice(5, 10))
     before = {name: getattr(head, name).copy() for name in "qkv"}
-    summarize(exercise, head, 4)
+    state, _ = summarize(exercise, head, 5)
     expect_unchanged(before, {name: getattr(head, name) for name in "qkv"})
+    acc, l, m = (np.array(array) for array, _ in state.values())
+    before = {"acc": acc.copy(), "l": l.copy(), "m": m.copy()}
+    merge(exercise, acc, l, m)
+    expect_unchanged(before, {"acc": acc, "l": l, "m": m})
 
 
 def test_nothing_written_outside(exercise):
@@ -194,15 +272,61 @@ def test_hbm_traffic(exercise):
     per_query = (len(head.q) * head.k.size, "seqlen_q * seqlen_k * head_dim")
     acc = (num_chunks * head.q.size, "num_chunks * seqlen_q * head_dim")
     rows = (num_chunks * len(head.q), "num_chunks * seqlen_q")
+    nothing = (0, "nothing: it is an input, or not read back")
     wanted = {("q", "loads"): acc, ("k", "loads"): per_query, ("v", "loads"): per_query}
-    expect_traffic(first, wanted | {("acc", "stores"): acc, ("l", "stores"): rows})
-    expect_traffic(first, {("m", "stores"): rows, ("acc", "loads"): (0, "nothing read back")})
+    wanted |= {("acc", "stores"): acc, ("l", "stores"): rows, ("m", "stores"): rows}
+    wanted |= {(name, "loads"): nothing for name in ("acc", "l", "m")}
+    wanted |= {(name, "stores"): nothing for name in "qkv"}
+    expect_traffic(first, wanted, FIRST)
     out = (head.q.size, "seqlen_q * head_dim")
-    expect_traffic(second, {("acc", "loads"): acc, ("l", "loads"): rows, ("out", "stores"): out})
-    reads = second.arrays["m"].loads
-    assert rows[0] <= reads <= 2 * rows[0], (
+    wanted = {("acc", "loads"): acc, ("l", "loads"): rows, ("out", "stores"): out}
+    wanted |= {(name, "stores"): nothing for name in ("acc", "l", "m")}
+    expect_traffic(second, wanted | {("out", "loads"): nothing}, SECOND)
+    reads = by_place(second, SECOND)["m"].loads
+    assert reads <= 2 * rows[0], (
         f"m has {rows[0]} numbers and was read {reads} times: once for the maximum, once to rescale"
     )
+
+
+def test_chip_memory(exercise):
+    """a thread keeps at most four rows of HEAD_DIM floats, and nothing in shared memory"""
+    state, first = summarize(exercise, head_of(exercise, 5, 22), 5, simt.trace)
+    _, second = merge(exercise, *(array for array, _ in state.values()), how=simt.trace)
+    allowed = "a thread may keep four rows of HEAD_DIM floats; nothing grows with a length"
+    for trace in (first, second):
+        expect_chip_memory(trace, local=4 * 4 * HEAD_DIM, allowed=allowed)
+
+
+def test_who_works(exercise):
+    """a thread owns a query: in summarize_chunks one for each chunk"""
+    head = head_of(exercise, 35, 22)
+    state, first = summarize(exercise, head, 5, simt.trace)
+    _, second = merge(exercise, *(array for array, _ in state.values()), how=simt.trace)
+    written = by_place(first, FIRST)
+    written = {name: written[name] for name in ("acc", "l", "m")}
+    why = "thread cuda.grid(1) owns a query, and blockIdx.y is its chunk"
+    expect_stores_by(written, threads=5 * 35, why=why)
+    written = {"out": by_place(second, SECOND)["out"]}
+    expect_stores_by(written, threads=35, why="thread cuda.grid(1) owns a row of out")
+
+
+def predicted_traffic(exercise, sizes):
+    got = exercise.traffic(*sizes)
+    two = isinstance(got, (tuple, list)) and len(got) == 2
+    assert two and all(type(n) is int for n in got), (
+        f"traffic must return (kept, k_reads), two ints, got {got!r}"
+    )
+    return got
+
+
+def test_traffic_of_long_sequences(exercise):
+    """traffic: whole numbers, exact for any length, without a loop"""
+    seqlen_q, seqlen_k, d = 10**9 + 9, 3 * 10**9 + 1, 128
+    kept, k_reads = predicted_traffic(exercise, (seqlen_q, seqlen_k, d, 1000, 7))
+    want = 1000 * -(-seqlen_k // 7) * (d + 2)
+    assert kept == want, f"1000 queries keep d + 2 floats of every chunk: {want}, got {kept}"
+    want = seqlen_q * seqlen_k * d
+    assert k_reads == want, f"every query reads all of k: {want} elements, got {k_reads}"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +344,7 @@ def test_traffic_is_predicted(exercise, sizes):
     first = traces[0].arrays  # the first chunk of queries is a whole one
     kept = sum(first[f"{name}_partial"].stores for name in ("acc", "l", "m"))
     reads = sum(trace.arrays["k"].loads for trace in traces[::2])
-    got = exercise.traffic(*sizes)
+    got = predicted_traffic(exercise, sizes)
     case = ", ".join(
         f"{name}={size}" for name, size in zip(("seqlen_q", "seqlen_k", "d"), sizes, strict=False)
     )

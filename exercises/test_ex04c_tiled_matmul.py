@@ -7,6 +7,7 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.analysis.machine_code import gpu_ready
+from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
 
 # M, K, N, TILE: one line per danger
 SHAPES = {
@@ -22,6 +23,7 @@ SHAPES = {
     "one column": (40, 33, 1, 8),
     "K = 1": (17, 1, 9, 8),
     "one element": (1, 1, 1, 4),
+    "a long K": (5, 3000, 6, 8),
 }
 
 
@@ -39,6 +41,14 @@ def multiply(exercise, a, b, TILE, c=None):
     c = np.full((a.shape[0], b.shape[1]), np.nan, np.float32) if c is None else c
     simt.run(exercise.make_tiled_matmul(TILE), *launch_shape(*c.shape, TILE), a, b, c)
     return c
+
+
+def trace(exercise, M, K, N, TILE):
+    """The trace of a launch, and its arrays by place: the trace, {"a": ..., "b": ..., "c": ...}."""
+    a, b = make_ab(M, K, N)
+    c = np.zeros((M, N), np.float32)
+    traced = simt.trace(exercise.make_tiled_matmul(TILE), *launch_shape(M, N, TILE), a, b, c)
+    return traced, by_place(traced, "a b c")
 
 
 def check(c, a, b, what):
@@ -76,7 +86,11 @@ def test_known_product(exercise):
     """a times the identity is a, exactly"""
     a, _ = make_ab(20, 20, 20)
     c = multiply(exercise, a, np.eye(20, dtype=np.float32), 8)
-    np.testing.assert_array_equal(c, a, err_msg="a @ identity must give a back, bit for bit")
+    wrong = np.argwhere(~(c == a))
+    assert not len(wrong), (
+        f"a @ identity must give a back, bit for bit: c[{wrong[0][0]}, {wrong[0][1]}] is "
+        f"{c[tuple(wrong[0])]}, want {a[tuple(wrong[0])]}"
+    )
 
 
 def test_large_outside(exercise):
@@ -110,15 +124,14 @@ def test_nothing_else_written(exercise):
 @pytest.mark.parametrize("M, K, N, TILE", [(32, 48, 64, 8), (32, 48, 64, 16), (19, 27, 37, 8)])
 def test_hbm_traffic(exercise, M, K, N, TILE):
     """HBM traffic: a is loaded ceil(N/TILE) times, b ceil(M/TILE) times, c stored once"""
-    a, b = make_ab(M, K, N)
-    c = np.zeros((M, N), np.float32)
-    kernel = exercise.make_tiled_matmul(TILE)
-    moved = simt.trace(kernel, *launch_shape(M, N, TILE), a, b, c).arrays
+    _, moved = trace(exercise, M, K, N, TILE)
     want = {
         "loads of a": (M * K * math.ceil(N / TILE), moved["a"].loads),
         "loads of b": (K * N * math.ceil(M / TILE), moved["b"].loads),
         "stores of c": (M * N, moved["c"].stores),
         "loads of c": (0, moved["c"].loads),
+        "stores of a": (0, moved["a"].stores),
+        "stores of b": (0, moved["b"].stores),
     }
     for name, (formula, meter) in want.items():
         assert meter == formula, (
@@ -134,30 +147,44 @@ def test_hbm_traffic(exercise, M, K, N, TILE):
 
 def test_coalesced(exercise):
     """coalesced: every 32-byte sector that is fetched is used whole"""
-    a, b = make_ab(64, 64, 64)
-    c = np.zeros((64, 64), np.float32)
-    moved = simt.trace(exercise.make_tiled_matmul(16), *launch_shape(64, 64, 16), a, b, c).arrays
-    for name, array in (("a", moved["a"]), ("b", moved["b"])):
-        assert 32 * array.load_sectors == array.load_bytes, (
-            f"{name}: {array.load_bytes} bytes were asked for, {32 * array.load_sectors} fetched. "
-            "Let threadIdx.x run along a row, where the floats lie side by side"
+    for TILE in (8, 16, 32):
+        _, moved = trace(exercise, 64, 64, 64, TILE)
+        for name in "ab":
+            asked, fetched = moved[name].load_bytes, 32 * moved[name].load_sectors
+            assert fetched == asked, (
+                f"TILE = {TILE}, {name}: {asked} bytes were asked for, {fetched} fetched. "
+                "Let threadIdx.x run along a row, where the floats lie side by side"
+            )
+        assert 32 * moved["c"].store_sectors == moved["c"].store_bytes, (
+            f"TILE = {TILE}: the store of c touches more sectors than it fills; let threadIdx.x "
+            "run along a row"
         )
-    assert 32 * moved["c"].store_sectors == moved["c"].store_bytes, (
-        "c: the store touches more sectors than it fills; let threadIdx.x run along a row"
-    )
 
 
 def test_no_bank_conflicts(exercise):
     """no bank conflicts in shared memory, at TILE = 32"""
-    a, b = make_ab(64, 64, 64)
-    c = np.zeros((64, 64), np.float32)
-    tiles = simt.trace(exercise.make_tiled_matmul(32), *launch_shape(64, 64, 32), a, b, c).shared
+    tiles = trace(exercise, 64, 64, 64, 32)[0].shared
     assert tiles, "the kernel uses no shared memory: every product would read HBM"
     for name, tile in tiles.items():
         assert tile.bank_conflicts == 0, (
             f"{name} costs {tile.bank_conflicts} extra wavefronts: the threads of a warp read "
             "different rows of one column. Keep threadIdx.x on the last axis"
         )
+
+
+@pytest.mark.parametrize("TILE", [4, 16])
+def test_chip_memory(exercise, TILE):
+    """two tiles of TILE x TILE float32 in shared memory, one running sum per thread"""
+    traced, _ = trace(exercise, 2 * TILE, 5 * TILE, 2 * TILE, TILE)
+    allowed = f"a_tile and b_tile, {TILE} x {TILE} float32 each, and a sum in a register"
+    expect_chip_memory(traced, shared=2 * 4 * TILE * TILE, allowed=allowed)
+
+
+def test_a_thread_per_element(exercise):
+    """each thread block writes its tile of c, each thread one element"""
+    traced, moved = trace(exercise, 20, 9, 30, 8)
+    why = "thread block (x, y) owns one tile of c, thread (ty, tx) one element of it"
+    expect_stores_by({"c": moved["c"]}, threads=600, blocks=12, why=why)
 
 
 def test_compiles_for_a_gpu(exercise):

@@ -7,8 +7,10 @@ from fa_numba.workbook.attention_checks import (
     expect_close,
     expect_unchanged,
     large_scores,
+    low_scores,
     ordered_scores,
     random_head,
+    steep_scores,
 )
 from fa_numba.workbook.attention_mistakes import forward_mistakes
 
@@ -23,10 +25,23 @@ def walk(exercise, s, v, tile, order=1):
     """Feed the columns of s to tile_update, `tile` at a time; return out, l, m."""
     state = start(len(s), v.shape[1])
     for n in range(0, s.shape[1], tile)[::order]:
-        state = exercise.tile_update(s[:, n : n + tile], v[n : n + tile], *state)
-        three = isinstance(state, (tuple, list)) and len(state) == 3
-        assert three, f"return out, l, m: three arrays, got a {type(state).__name__}"
+        state = update(exercise, s[:, n : n + tile], v[n : n + tile], *state)
     return state
+
+
+def update(exercise, *arguments):
+    """The learner's tile_update, held to three arrays."""
+    with np.errstate(all="ignore"):  # a warning is no wrong answer
+        state = exercise.tile_update(*arguments)
+    three = isinstance(state, (tuple, list)) and len(state) == 3
+    assert three, f"return out, l, m: three arrays, got {_short(state)}"
+    for name, x in zip(("out", "l", "m"), state, strict=True):
+        assert isinstance(x, np.ndarray), f"{name} must be an array, got {_short(x)}"
+    return tuple(state)
+
+
+def _short(x):
+    return "None: is a return missing?" if x is None else f"a {type(x).__name__}"
 
 
 def check(head, state, seen=slice(None), *, tile=4):
@@ -79,7 +94,7 @@ def test_always_normalised(exercise):
     s, v = scores(head)
     state = start(6, 5)
     for n in range(0, 24, 4):
-        state = exercise.tile_update(s[:, n : n + 4], v[n : n + 4], *state)
+        state = update(exercise, s[:, n : n + 4], v[n : n + 4], *state)
         check(head, state, slice(0, n + 4))
 
 
@@ -106,8 +121,7 @@ def test_masked_tile(exercise):
     head = random_head(6, 8, 5)
     before = walk(exercise, *scores(head), tile=8)
     masked = np.full((6, 4), -np.inf, np.float32)
-    with np.errstate(invalid="ignore"):
-        after = exercise.tile_update(masked, np.ones((4, 5), np.float32), *before)
+    after = update(exercise, masked, np.ones((4, 5), np.float32), *before)
     for name, x, y in zip(("out", "l", "m"), before, after, strict=True):
         expect_close(name, y, x, x, tile=6)
 
@@ -115,19 +129,64 @@ def test_masked_tile(exercise):
 def test_rows_that_see_no_key(exercise):
     """a row that sees no key stays at out = 0, l = 0, m = -inf, beside rows that do"""
     head = random_head(12, 5, 5, causal=True)  # rows 0 to 6 see nothing
-    with np.errstate(invalid="ignore", divide="ignore"):
-        check(head, walk(exercise, *scores(head), tile=2))
+    check(head, walk(exercise, *scores(head), tile=2))
+
+
+@pytest.mark.parametrize("lowest", [-2e4, -2e9, -2e30])
+def test_low_scores(exercise, lowest):
+    """scores far below 0 are scores: only -inf is masked, in rows that are not masked and beside"""
+    head = low_scores(lowest)
+    check(head, walk(exercise, *scores(head), tile=8))
+    s, v = scores(head)
+    s[3] = -np.inf
+    out, l, m = walk(exercise, s, v, tile=8)
+    assert not out[3].any() and l[3] == 0 and m[3] == -np.inf, (
+        f"a masked row beside scores of {lowest:g} must keep out = 0, l = 0, m = -inf, got "
+        f"{out[3, 0]}, {l[3]}, {m[3]}"
+    )
+
+
+def test_steep_scores(exercise):
+    """a key far below the maximum counts, where its value is large"""
+    head = steep_scores()
+    check(head, walk(exercise, *scores(head), tile=4))
+    check(head, walk(exercise, *scores(head), tile=4, order=-1))
+
+
+@pytest.mark.parametrize("rows, cols", [(200_000, 4), (3, 200_000)])
+def test_large_tiles(exercise, rows, cols):
+    """many rows or columns at once: NumPy walks them, and no Python loop"""
+    rng = np.random.default_rng(0)
+    s, v = rng.standard_normal((rows, cols), np.float32), rng.standard_normal((cols, 2), np.float32)
+    state = update(exercise, s, v, *start(rows, 2))
+    m = s.max(axis=1)
+    p = np.exp(s.astype(np.float64) - m[:, None])
+    want = p @ v / p.sum(axis=1)[:, None], p.sum(axis=1), m
+    for name, got, x in zip(("out", "l", "m"), state, want, strict=True):
+        error = np.abs(got - x).max()
+        allowed = 1e-5 * np.abs(x).max()
+        assert error <= allowed, f"{rows} rows of {cols} columns: {name} is off by {error:.2g}"
 
 
 def test_inputs_unchanged(exercise):
-    """the arguments stay as they are"""
+    """the arguments stay as they are, and no argument is returned as if it were new"""
     head = random_head(4, 12, 3)
     s, v = scores(head)
-    out, l, m = walk(exercise, s[:, :8], v[:8], tile=4)
-    inputs = {"s": s[:, 8:].copy(), "v": v[8:].copy(), "out": out, "l": l, "m": m}
-    before = {name: x.copy() for name, x in inputs.items()}
-    exercise.tile_update(*inputs.values())
-    expect_unchanged(before, inputs)
+    masked = np.full((4, 4), -np.inf, np.float32)
+    some = s[:, 8:].copy()
+    some[1], some[2:, 1] = -np.inf, -np.inf
+    for tile in (s[:, 8:], masked, some):
+        out, l, m = (x.copy() for x in walk(exercise, s[:, :8], v[:8], tile=4))
+        inputs = {"s": tile.copy(), "v": v[8:].copy(), "out": out, "l": l, "m": m}
+        before = {name: x.copy() for name, x in inputs.items()}
+        after = update(exercise, *inputs.values())
+        expect_unchanged(before, inputs)
+        for x in after:
+            x[...] = -7
+        for name, x in before.items():
+            assert (x == inputs[name]).all(), (
+                f"what is returned shares its memory with the argument {name}: return new arrays"
+            )
 
 
 def test_float32(exercise):

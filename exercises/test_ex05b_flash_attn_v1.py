@@ -13,10 +13,15 @@ from fa_numba.workbook.attention_checks import (
     expect_unchanged,
     guarded,
     large_scores,
+    low_scores,
     ordered_scores,
     random_head,
+    steep_scores,
 )
 from fa_numba.workbook.attention_mistakes import forward_mistakes
+from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
+
+ARRAYS = "q k v out l m"  # the arrays among the arguments
 
 
 def prepare(exercise, head, BLOCK_M, BLOCK_N):
@@ -112,8 +117,26 @@ def test_running_state(exercise):
     kernel, block, (q, k, v, *rest), state = prepare(exercise, head, 8, 8)
     for part in (slice(0, 11), slice(11, None)):
         simt.run(kernel, 1, block, q, k[part], v[part], *rest)
-    answers = [head.forward["out"], head.plain.forward["out"]]
-    expect_close("out", state["out"][0], *answers, tile=8)
+    answers, plain = ({"out": h.forward["out"], **statistics(h)} for h in (head, head.plain))
+    for name, (got, _) in state.items():
+        expect_close(name, got, answers[name], plain[name], tile=8)
+
+
+@pytest.mark.parametrize("lowest", [-2e4, -2e9, -2e30])
+def test_low_scores(exercise, lowest):
+    """scores far below 0, and a last tile that is not full: a missing key is -inf, not -1e9"""
+    check(exercise, low_scores(lowest))
+
+
+def test_steep_scores(exercise):
+    """a key far below the maximum counts, where its value is large"""
+    check(exercise, steep_scores(), 8, 4)
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(3, 601), (601, 3)])
+def test_many_tiles_one_way(exercise, seqlen_q, seqlen_k):
+    """hundreds of tiles of keys, or of queries"""
+    check(exercise, random_head(seqlen_q, seqlen_k, 4), 2, 4)
 
 
 @pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [(32, 32, 8, 8), (19, 37, 4, 16)])
@@ -124,6 +147,7 @@ def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
     trace = simt.trace(kernel, 1, block, *args)
     T_c = math.ceil(seqlen_k / BLOCK_N)
     once = (head.k.size, "seqlen_k * head_dim")
+    nothing = (0, "nothing, it is an input")
     turns = (head.q.size * T_c, "seqlen_q * head_dim * ceil(seqlen_k / BLOCK_N)")
     rows = (seqlen_q * T_c, "seqlen_q * ceil(seqlen_k / BLOCK_N)")
     expect_traffic(
@@ -138,8 +162,47 @@ def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
             ("m", "loads"): rows,
             ("l", "stores"): rows,
             ("m", "stores"): rows,
+            ("q", "stores"): nothing,
+            ("k", "stores"): nothing,
+            ("v", "stores"): nothing,
         },
+        ARRAYS,
+        less_is_fine=True,
     )
+
+
+def test_coalesced(exercise):
+    """neighbouring threads touch neighbouring floats: a row of 32 is 4 sectors"""
+    head = random_head(8, 64, 32)
+    kernel, block, args, _ = prepare(exercise, head, 4, 32)
+    arrays = by_place(simt.trace(kernel, 1, block, *args), ARRAYS)
+    for name in ("q", "k", "v", "out"):
+        for what, sectors, moved in (
+            ("loads", arrays[name].load_sectors, arrays[name].load_bytes),
+            ("stores", arrays[name].store_sectors, arrays[name].store_bytes),
+        ):
+            assert 32 * sectors <= moved, (
+                f"{what} of {name}: {moved} bytes took {sectors} sectors of 32 bytes. Let "
+                "threadIdx.x run along a row"
+            )
+
+
+def test_chip_memory(exercise):
+    """shared memory holds the tiles that the statement names, and nothing else"""
+    for BLOCK_M, BLOCK_N, d in ((8, 8, 12), (4, 16, 5)):
+        kernel, block, args, _ = prepare(exercise, random_head(9, 20, d), BLOCK_M, BLOCK_N)
+        floats = (BLOCK_M + 2 * BLOCK_N) * (d + 1) + 2 * BLOCK_M * (BLOCK_N + 1) + 2 * BLOCK_M
+        allowed = "tiles of q, k, v, s and p, their rows padded by one float at most, and l and m"
+        trace = simt.trace(kernel, 1, block, *args)
+        expect_chip_memory(trace, shared=4 * floats, local=4 * 2 * d, allowed=allowed)
+
+
+def test_all_threads_work(exercise):
+    """every thread owns columns of out"""
+    kernel, block, args, _ = prepare(exercise, random_head(16, 16, 16), 8, 8)
+    out = by_place(simt.trace(kernel, 1, block, *args), ARRAYS)["out"]
+    why = "thread (ty, tx) owns the columns tx, tx + BLOCK_N, ... of row ty of out"
+    expect_stores_by({"out": out}, threads=64, why=why)
 
 
 def test_inputs_unchanged(exercise):

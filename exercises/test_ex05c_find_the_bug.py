@@ -10,11 +10,17 @@ from fa_numba.workbook.attention_checks import (
     expect_close,
     expect_guard,
     expect_traffic,
+    expect_unchanged,
     guarded,
     large_scores,
+    low_scores,
     random_head,
+    steep_scores,
 )
 from fa_numba.workbook.attention_mistakes import forward_mistakes
+from fa_numba.workbook.meter_checks import expect_chip_memory
+
+ARRAYS = "q k v out l m"  # the arrays among the arguments
 
 
 def launch(make, head, BLOCK_M, BLOCK_N, how=simt.run):
@@ -71,6 +77,22 @@ def test_negative_scores(exercise):
     check(exercise, head)
 
 
+@pytest.mark.parametrize("lowest", [-2e4, -2e9, -2e30])
+def test_low_scores(exercise, lowest):
+    """scores far below 0, and a last tile that is not full: a missing key is -inf, not -1e9"""
+    check(exercise, scaled_by_a_half(low_scores(lowest)))
+
+
+def test_steep_scores(exercise):
+    """a key far below the maximum counts, where its value is large"""
+    check(exercise, scaled_by_a_half(steep_scores()), 8, 4)
+
+
+def test_many_tiles(exercise):
+    """hundreds of tiles of keys"""
+    check(exercise, random_head(3, 601, 4), 2, 4)
+
+
 def test_short(exercise):
     """fewer keys than a tile"""
     for seqlen_k in (1, 3):
@@ -90,14 +112,13 @@ def test_tile_size(exercise, BLOCK_M, BLOCK_N):
 
 def test_large_scores(exercise):
     """stable at scores of 1e4 and -1e4"""
-    head = large_scores()
-    check(exercise, random_head_with_scores_of(head))
+    check(exercise, scaled_by_a_half(large_scores()))
 
 
-def random_head_with_scores_of(head):
-    """The same scores at head_dim 4, where 1/sqrt(head_dim) = 1/2 is exact."""
+def scaled_by_a_half(head):
+    """The same scores and values at head_dim 4, where 1/sqrt(head_dim) = 1/2 is exact."""
     same = random_head(len(head.q), len(head.k), 4)
-    same.q[:], same.k[:] = 2 * head.q[:, :4], head.k[:, :4]
+    same.q[:], same.k[:], same.v[:] = 2 * head.q[:, :4], head.k[:, :4], head.v[:, :4]
     return same
 
 
@@ -122,8 +143,39 @@ def test_traffic(exercise):
     T_c = math.ceil(37 / 8)
     once = (head.k.size, "seqlen_k * head_dim")
     turns = (head.q.size * T_c, "seqlen_q * head_dim * ceil(seqlen_k / BLOCK_N)")
+    rows = (len(head.q) * T_c, "seqlen_q * ceil(seqlen_k / BLOCK_N)")
+    nothing = (0, "nothing, it is an input")
     wanted = {("k", "loads"): once, ("v", "loads"): once, ("q", "loads"): turns}
-    expect_traffic(trace, wanted | {("out", "loads"): turns, ("out", "stores"): turns})
+    wanted |= {("out", "loads"): turns, ("out", "stores"): turns}
+    wanted |= {(name, kind): rows for name in "lm" for kind in ("loads", "stores")}
+    wanted |= {(name, "stores"): nothing for name in "qkv"}
+    expect_traffic(trace, wanted, ARRAYS, less_is_fine=True)
+
+
+def test_chip_memory(exercise):
+    """shared memory is what it was"""
+    head = random_head(9, 20, 12)
+    _, trace = launch(exercise.make_kernel, head, 8, 8, how=simt.trace)
+    floats = (8 + 2 * 8) * (12 + 1) + 2 * 8 * (8 + 1) + 2 * 8
+    allowed = "the tiles and two short arrays of the published kernel, rows padded by one at most"
+    expect_chip_memory(trace, shared=4 * floats, local=4 * 2 * 12, allowed=allowed)
+
+
+def test_inputs_unchanged(exercise):
+    """q, k and v stay as they are"""
+    head = random_head(11, 18, 8)
+    before = {name: getattr(head, name).copy() for name in "qkv"}
+    launch(exercise.make_kernel, head, 8, 8)
+    expect_unchanged(before, {name: getattr(head, name) for name in "qkv"})
+
+
+def test_published_kernel_is_as_it_was(exercise):
+    """the published kernel still has both bugs: mend the other one"""
+    check(exercise, random_head(16, 21, 16))  # what is not written yet says so here
+    for head in (random_head(16, 24, 16), random_head(16, 21, 1)):
+        state, _ = launch(exercise.make_published_kernel, head, 8, 8)
+        error = np.abs(state["out"][0] - head.forward["out"]).max()
+        assert error > 1e-3, "make_published_kernel is to stay as it is: write into make_kernel"
 
 
 def test_nothing_written_outside(exercise):

@@ -5,6 +5,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import reference, simt
+from fa_numba.workbook.meter_checks import expect_chip_memory
 
 LOW = 2**32 - 1
 ONES = (LOW,) * 4
@@ -39,7 +40,15 @@ def philox_round(exercise, counter, key):
         words[3] = c3
 
     words = np.zeros(4, np.uint64)  # wide, so that what is no uint32 shows
-    simt.run(kernel, 1, 1, np.array([*counter, *key], np.uint32), words)
+    try:
+        trace = simt.trace(kernel, 1, 1, np.array([*counter, *key], np.uint32), words)
+    except Exception as error:
+        if "unpack" in str(error):
+            raise AssertionError(
+                "philox_round must return four words, (c0, c1, c2, c3): is a return missing?"
+            ) from None
+        raise
+    check_registers(trace)
     return words.tolist()
 
 
@@ -85,8 +94,18 @@ def draw(exercise, seed, threshold, shape, first=(0, 0, 0, 0), threads=8):
     mask = np.zeros(shape, bool)
     grid = -(-shape[2] * shape[3] // threads), shape[1], shape[0]
     place = np.array(first, np.int64)
-    simt.run(kernel, grid, threads, mask, np.uint64(seed), np.uint32(threshold), place)
+    trace = simt.trace(kernel, grid, threads, mask, np.uint64(seed), np.uint32(threshold), place)
+    check_registers(trace)
     return mask
+
+
+def check_registers(trace):
+    """Integers in registers, and nothing else."""
+    expect_chip_memory(trace, allowed="four words and a key, in registers")
+    assert not trace.flops.total, (
+        f"{trace.flops.total} floating-point operations: the words are integers, and so is the "
+        "threshold; compare these"
+    )
 
 
 def check_mask(exercise, seed, p, shape, **how):
@@ -198,7 +217,8 @@ def test_far_away(exercise):
     for _ in range(5):
         counter = tuple(rng.integers(2**31, 2**32, 4).tolist())
         words = reference.philox(counter, (1, 2))
-        check_word(exercise, counter, (1, 2), 2, int(words[2]))
+        for i in range(4):
+            check_word(exercise, counter, (1, 2), i, int(words[i]))
 
 
 def test_compiles_for_a_gpu(exercise):

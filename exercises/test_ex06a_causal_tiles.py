@@ -145,10 +145,31 @@ def test_half_of_the_work(exercise):
     assert got == 128 * 129 // 2, f"1 + 2 + ... + 128 = {128 * 129 // 2} of 16384 tiles, got {got}"
 
 
+LONG = 10**12 + 7  # more than a loop can count, and than int32 or float32 holds
+
+
 def test_no_loop(exercise):
-    """a count for a million-key row comes at once"""
-    got = exercise.num_live_n_tiles(10**7 - 1, 64, 64, 64 * 10**7, 64 * 10**7)
-    assert got == 10**7, f"the last m-tile sees all {10**7} n-tiles, got {got}"
+    """a count for a row of 10^12 keys is exact, and comes at once"""
+    for m_tile in (LONG // 64, LONG // 64 - 1, LONG // 128):
+        want = -(-(min((m_tile + 1) * 64, LONG) + 5) // 48)  # five keys more than queries
+        got = exercise.num_live_n_tiles(m_tile, 64, 48, LONG, LONG + 5)
+        assert got == want, (
+            f"num_live_n_tiles({m_tile}, 64, 48, {LONG}, {LONG + 5}) must be {want}, got {got}: "
+            "are these whole numbers all the way?"
+        )
+
+
+def test_exact_for_long_sequences(exercise):
+    """last_key and needs_mask are exact for 10^12 keys"""
+    got = exercise.last_key(LONG - 3, LONG, LONG + 6)
+    assert got == LONG + 3, (
+        f"last_key({LONG - 3}, {LONG}, {LONG + 6}) must be {LONG + 3}, got {got}"
+    )
+    m_tile = LONG // 64 - 1
+    for n_tile in ((64 * m_tile + 6) // 48 - 1, (64 * m_tile + 6) // 48):
+        want = 48 * (n_tile + 1) - 1 > 64 * m_tile + 5
+        got = exercise.needs_mask(m_tile, n_tile, 64, 48, LONG, LONG + 5)
+        assert got == want, f"needs_mask({m_tile}, {n_tile}, 64, 48, ...) must be {want}, got {got}"
 
 
 def test_ints_and_bools(exercise):

@@ -10,16 +10,24 @@ from fa_numba.workbook.attention_checks import (
     UNWRITTEN,
     expect_close,
     expect_guard,
+    expect_local,
+    expect_shared,
     expect_traffic,
     expect_unchanged,
     guarded,
     large_scores,
+    metered,
+    negative_scores,
     ordered_scores,
     random_head,
+    weightless_value,
 )
 from fa_numba.workbook.attention_mistakes import forward_mistakes
 
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+ARRAYS = "q k v out lse"
 
 
 def prepare(exercise, head, BLOCK_M=8, BLOCK_N=8):
@@ -62,8 +70,9 @@ def test_more_keys(exercise):
 
 
 def test_rows_that_see_no_key(exercise):
-    """rows that see no key are 0, their lse is -inf"""
+    """rows that see no key are 0, their lse is -inf, in dead tiles and in live ones"""
     check(exercise, random_head(29, 13, 8, causal=True))
+    check(exercise, random_head(22, 9, 8, causal=True))  # rows 8 to 12 share a tile with row 13
 
 
 @BOTH
@@ -108,6 +117,30 @@ def test_large_scores(exercise):
     check(exercise, large_scores())
 
 
+@BOTH
+@pytest.mark.parametrize("size", [3e4, 2e9, 2e30])
+def test_negative_scores(exercise, size, causal):
+    """scores far below 0, where a finite number in place of -inf would be the largest"""
+    check(exercise, negative_scores(size, causal=causal))
+
+
+def test_rows_that_see_no_key_beside_negative_scores(exercise):
+    """scores far below 0, in a tile with rows that see no key"""
+    check(exercise, negative_scores(2e30, 22, 9, causal=True))
+
+
+@BOTH
+def test_weightless_value(exercise, causal):
+    """exp of -120 is 0: a key that far below the maximum adds nothing, however large its value"""
+    check(exercise, weightless_value(causal=causal))
+
+
+def test_long(exercise):
+    """300 tiles of keys, and 75 tiles of queries"""
+    check(exercise, random_head(2, 1201, 2), 2, 4)
+    check(exercise, random_head(300, 5, 3, causal=True), 4, 8)
+
+
 @pytest.mark.parametrize("softmax_scale", [1.0, 0.05, 0.0, -0.3])
 def test_softmax_scale(exercise, softmax_scale):
     """softmax_scale is honoured"""
@@ -141,12 +174,13 @@ def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
     )
     once = (head.q.size, "seqlen_q * head_dim")
     expect_traffic(
-        simt.trace(*launch),
+        metered(launch, ARRAYS),
         {
             ("q", "loads"): once,
             ("k", "loads"): per_m_tile,
             ("v", "loads"): per_m_tile,
             ("out", "loads"): (0, "out stays on the chip until the end"),
+            ("lse", "loads"): (0, "lse is written at the end, and never read"),
             ("out", "stores"): once,
             ("lse", "stores"): (seqlen_q, "seqlen_q"),
         },
@@ -165,8 +199,40 @@ def test_skipped_tiles(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
         keys = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q
         rows += min(max(0, math.ceil(keys / BLOCK_N)) * BLOCK_N, seqlen_k)
     per_live_tile = (rows * 12, "head_dim * rows of all live tiles")
+    trace = metered(launch, ARRAYS)
     expect_traffic(
-        simt.trace(*launch), {("k", "loads"): per_live_tile, ("v", "loads"): per_live_tile}
+        trace,
+        {
+            ("k", "loads"): per_live_tile,
+            ("v", "loads"): per_live_tile,
+            ("out", "loads"): (0, "out stays on the chip until the end"),
+            ("lse", "loads"): (0, "lse is written at the end, and never read"),
+            ("out", "stores"): (head.q.size, "seqlen_q * head_dim"),
+            ("lse", "stores"): (seqlen_q, "seqlen_q"),
+        },
+    )
+    got = trace.arrays["q"].loads
+    assert got <= head.q.size, f"q: once is {head.q.size} loads, the meter shows {got}"
+
+
+def test_memory(exercise):
+    """shared memory: five tiles; a thread keeps its columns of out, and no more"""
+    head = random_head(32, 48, 32)
+    launch, _ = prepare(exercise, head, 16, 16)
+    trace = metered(launch, ARRAYS)
+    tiles = 16 * 33 + 2 * 16 * 33 + 2 * 16 * 17 + 4 * 16  # a padded column each, four a row
+    expect_shared(trace, 4 * tiles, "tiles of q, k, v, s and p, BLOCK_M = BLOCK_N = 16, d = 32")
+    expect_local(trace, 4 * (2 + 16), "its 2 columns of acc and at most a row of p")
+
+
+def test_each_score_once(exercise):
+    """each score is computed by one thread"""
+    launch, _ = prepare(exercise, random_head(32, 48, 32), 16, 16)
+    done = metered(launch, ARRAYS).flops.by_kind
+    got, needed = done.get("fma", 0) + done.get("mul", 0), 2 * 32 * 48 * 32
+    assert got <= 1.3 * needed, (
+        f"S = q k^T and P v are {needed} multiplications, the meter shows {got}: thread (ty, tx) "
+        "computes score (ty, tx) alone, and the others read it from shared memory"
     )
 
 

@@ -413,6 +413,8 @@ class Way:
         none of this library.
     address : callable
         Of an array.
+    view : callable
+        Of an array: the same memory and layout, another object.
     place : callable
         ``place()()`` gives the current device, and the address of its current stream.
     empty, full : callable
@@ -426,6 +428,7 @@ class Way:
 
     layout: Callable
     address: Callable
+    view: Callable
     place: Callable
     empty: Callable
     full: Callable
@@ -491,6 +494,7 @@ _WAYS = {
     "cupy": Way(
         layout=operator.attrgetter("shape", "strides", "dtype", "data.device_id"),
         address=operator.attrgetter("data.ptr"),
+        view=operator.methodcaller("view"),
         place=_place_of_cupy,
         empty=_empty_of_cupy,
         full=_full_of_cupy,
@@ -500,6 +504,7 @@ _WAYS = {
     "torch": Way(
         layout=lambda x: (x.shape, x.stride(), x.dtype, x.get_device()),
         address=operator.methodcaller("data_ptr"),
+        view=operator.methodcaller("detach"),
         place=_place_of_torch,
         empty=_empty_of_torch,
         full=_full_of_torch,

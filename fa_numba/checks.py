@@ -8,6 +8,7 @@ import functools
 import math
 import numbers
 import operator
+import warnings
 from collections.abc import Mapping, Set
 
 import numpy as np
@@ -34,6 +35,7 @@ MAX_SPLITS = 2**16  # partial results of every one are kept until they are combi
 MAX_WINDOW = 2**40  # beyond any key; a position and this are still an int64
 NO_SLOPES = np.float32(0)  # not looked at
 MAX_REMEMBERED = 1024  # arguments that a check has let pass
+MANY_KV_HEADS = 128  # more than any model has
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid, where heads and batch go
 
 Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
@@ -122,13 +124,14 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     batch, _, num_heads, head_dim = q.shape
     _head_dim("q", head_dim)
     _fits_grid(batch, num_heads)
-    _same_shape(v_name, v, k_name, k)
-    both = f"{k_name} and {v_name}"
+    both = f"{k_name} and {v_name}" if k.shape == v.shape else k_name
     if k.shape[0] != batch:
         raise ValueError(f"{both} must have the batch of q, {batch}, got {k.shape[0]}")
     if k.shape[3] != head_dim:
         raise ValueError(f"{both} must have the head_dim of q, {head_dim}, got {k.shape[3]}")
+    _same_shape(v_name, v, k_name, k)
     _heads(num_heads, k.shape[2], both)
+    _heads_before_tokens(k_name, k)
 
 
 @_remembers
@@ -141,7 +144,10 @@ def check_tensor_core(q, k, v, *, name, supported, max_head_dim, instead="flash_
     _one_library(q=q, k=k, v=v)
     _on_a_gpu("q, k, v", q, name, instead)
     check_qkv(q, k, v)
-    _for_tensor_cores({"q": q, "k": k, "v": v}, name, supported, max_head_dim, instead)
+    named = {"q": q, "k": k, "v": v}
+    _for_tensor_cores(named, name, supported, max_head_dim, instead)
+    if supported == HOPPER:  # by tensor maps
+        _forward_strides(name, **named)
 
 
 @_remembers
@@ -182,11 +188,13 @@ def check_fp8(q):
 
 
 @_remembers
-def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
+def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, tensor_maps=False):
     """The same for decoding, of arrays that `check_decode` or `check_paged_decode` let pass."""
     _on_a_gpu("q, k_cache, v_cache", q, name, "flash_decode")
     named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
     _for_tensor_cores(named, name, supported, MAX_HEAD_DIM, "flash_decode")
+    if tensor_maps:
+        _forward_strides(name, k_cache=k_cache, v_cache=v_cache)
 
 
 def _on_a_gpu(names, x, name, instead):
@@ -255,6 +263,27 @@ def check_strides(name, **named):
             )
 
 
+def check_gradient_strides(name, supported, dout, out):
+    """Raise unless the 16-bit backward kernel `name` can copy rows of dout, and read those of out.
+
+    Of dout the kernels for Hopper make a tensor map; out is read by 16-byte loads.
+    """
+    check_strides(name, dout=dout, out=out)
+    if supported == HOPPER:
+        _forward_strides(name, dout=dout)
+
+
+def _forward_strides(name, **named):
+    """Raise unless a tensor map can describe the strides of arrays: it has no negative ones."""
+    for x_name, x in named.items():
+        _, strides = arrays.address_and_strides(x)
+        if any(n < 0 for n, size in zip(strides, x.shape, strict=True) if size > 1):
+            raise ValueError(
+                f"{x_name} must have no negative stride for {name}, got {strides}: make it "
+                "contiguous first"
+            )
+
+
 def check_shared_bytes(name, q, size):
     """Raise unless a thread block of q's GPU can have so many bytes of shared memory."""
     most = arrays.shared_bytes_per_block(q)
@@ -284,7 +313,7 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
     limits = {"supported": supported, "max_head_dim": max_head_dim}
     check_tensor_core(q, k, v, name=name, **limits, instead="flash_attn_bwd")
     check_bwd(dout, q, k, v, out, lse)
-    check_strides(name, dout=dout, out=out)
+    check_gradient_strides(name, supported, dout, out)
     check_aligned(dout=dout, q=q, k=k, v=v, out=out)
 
 
@@ -329,6 +358,7 @@ def check_varlen_tensor_core(q, k, v, cu_seqlens_q, cu_seqlens_k, *, name, suppo
     check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
     named = {"q": q, "k": k, "v": v}
     _for_tensor_cores(named, name, supported, max_head_dim, "flash_attn_varlen")
+    _forward_strides(name, **named)
     check_aligned(**named)
 
 
@@ -1020,7 +1050,10 @@ def _one_dtype(**named):
     dtypes = {name: arrays.dtype_name(x) for name, x in named.items()}
     for name, got in dtypes.items():
         if got not in FLOATS:
-            raise TypeError(f"{name} must be float32, float16 or bfloat16, got {got}")
+            raise TypeError(
+                f"{name} must be float32, float16 or bfloat16, got {got}"
+                f"{_conversion(name, named[name], 'float32')}"
+            )
         if got == "bfloat16" and not arrays.knows_bfloat16():
             raise ImportError(
                 f"{name} is bfloat16, for which Numba needs the package ml_dtypes: "
@@ -1033,12 +1066,23 @@ def _one_dtype(**named):
 
 def _float32(name, x):
     if arrays.dtype_name(x) != "float32":
-        raise TypeError(f"{name} must be float32, got {arrays.dtype_name(x)}")
+        conversion = _conversion(name, x, "float32")
+        raise TypeError(f"{name} must be float32, got {arrays.dtype_name(x)}{conversion}")
 
 
 def _int32(name, x):
     if arrays.dtype_name(x) != "int32":
-        raise TypeError(f"{name} must be int32, got {arrays.dtype_name(x)}")
+        conversion = _conversion(name, x, "int32")
+        raise TypeError(f"{name} must be int32, got {arrays.dtype_name(x)}{conversion}")
+
+
+def _conversion(name, x, dtype):
+    """How an array becomes one of a dtype, where that is what somebody wants who has this one."""
+    same_kind = "int" if dtype == "int32" else "float"
+    if not arrays.dtype_name(x).removeprefix("u").startswith(same_kind):
+        return ""
+    is_torch = arrays.library_of(x) == "torch"
+    return f": {name}.to(torch.{dtype})" if is_torch else f': {name}.astype("{dtype}")'
 
 
 def _lengths(seq_lens, most, limit):
@@ -1168,6 +1212,18 @@ def _heads(num_heads, num_kv_heads, both):
         raise ValueError(
             f"the heads of {both} must divide the heads of q (MHA, GQA, MQA), "
             f"got {num_kv_heads=} for {num_heads=}"
+        )
+
+
+def _heads_before_tokens(name, k):
+    """Warn where an array looks as if its heads came before its tokens, PyTorch's layout."""
+    _, seqlen_k, num_kv_heads, _ = k.shape
+    if num_kv_heads > MANY_KV_HEADS and num_kv_heads > seqlen_k > 0:
+        warnings.warn(
+            f"{name} has {num_kv_heads} heads and {seqlen_k} keys: is it (batch, num_kv_heads, "
+            "seqlen_k, head_dim)? The axes here are (batch, seqlen_k, num_kv_heads, head_dim); "
+            f"{name}.transpose(0, 2, 1, 3), in PyTorch {name}.transpose(1, 2), has them",
+            stacklevel=3,
         )
 
 

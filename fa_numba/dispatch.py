@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from fa_numba import arrays, checks
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.checks import AMPERE, HOPPER
 
 TABLE = Path(__file__).with_name("fastest.json")
@@ -135,7 +136,7 @@ def _gradient_on_tensor_cores(name, check, supported, instead):
         checks.check_positive_scale(softmax_scale, head_dim)
         limits = {"supported": supported, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
         check(q, k, v, name=name, **limits, instead=instead)
-        checks.check_strides(name, dout=dout, out=out)
+        checks.check_gradient_strides(name, supported, dout, out)
         checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
         checks.check_shared_bytes(name, q, candidate.module.shared_bytes(head_dim))
 
@@ -175,6 +176,7 @@ GRADIENTS = {
 
 
 @arrays.replayed
+@refuses_other_names
 def flash_attn(
     q,
     k,
@@ -213,6 +215,7 @@ def flash_attn(
 
 
 @arrays.replayed
+@refuses_other_names
 def flash_attn_grad(
     dout,
     q,
@@ -258,6 +261,7 @@ def flash_attn_grad(
     return GRADIENTS[_choose(inputs, options, backward=True).kernel](*inputs, **options)
 
 
+@refuses_other_names
 def which(
     q,
     k,

@@ -59,8 +59,9 @@ def replayed(function, way_of):
         except (AttributeError, RuntimeError, TypeError):  # what cannot be compared
             return function(*args, **options)
         if replay is NEW:
-            if len(set(map(id, given))) < len(given):  # which is which cannot be told
-                return function(*args, **options)
+            if len(set(map(id, given))) < len(given):  # a recording must tell which is which
+                args, options = distinct(args, options, way.view)
+                given, _ = key(way.layout, args, options)
             with Recording(given, way) as recording:
                 result = function(*args, **options)
             if len(replays) >= MAX_REPLAYS:
@@ -91,6 +92,25 @@ def key(layout, args, options):
             what += name, layout(value)
             arrays += (value,)
     return arrays, what
+
+
+def distinct(args, options, view):
+    """The arguments of a call, where an array that comes again is a view of itself.
+
+    What is recorded for arrays that are different objects is right for one array in many places,
+    too: all that is kept of an array is where its address goes.
+    """
+    seen = set()
+
+    def own(x):
+        if type(x) in PLAIN or type(x) is tuple:
+            return x
+        if id(x) in seen:
+            return view(x)
+        seen.add(id(x))
+        return x
+
+    return tuple(map(own, args)), {name: own(x) for name, x in options.items()}
 
 
 class Recording:

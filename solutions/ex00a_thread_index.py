@@ -3,7 +3,8 @@
 A kernel is one function that thousands of threads run at once. Each thread finds its own piece of
 the work from two numbers: which thread block it is in, and which place it has there.
 
-Write two kernels. Every thread handles one element, and a thread without an element does nothing.
+Write two kernels. Every thread handles one element, neighbouring threads neighbouring elements, and
+a thread without an element does nothing.
 
 scale_vector(x, out, factor)    x, out (n,) float32: out[i] = factor * x[i]
     grid (num_blocks,), thread blocks (threads,); there may be more threads than elements
@@ -12,7 +13,8 @@ add_matrices(a, b, out)         a, b, out (num_rows, num_cols) float32: out = a 
     grid (blocks_x, blocks_y), thread blocks (threads_x, threads_y); x runs along a row, so that the
     threads of a warp touch neighbours in memory, and y runs down the rows
 
-Write nothing else to global memory, use no shared memory, and read each element once.
+Write nothing but `out`, each element once; read each element of x, a and b once; use no shared
+memory and no local arrays.
 About 3 lines each.
 """
 

@@ -8,12 +8,13 @@ in three passes over the row: the maximum, the sum, the quotient.
 
 x, y      (num_rows, num_cols) float32 in HBM; any num_cols >= 1; rows may be views of longer rows
 launch    safe_softmax_rows[grid, threads](x, y), with grid * threads >= num_rows: the last thread
-          block has threads without a row, and they must touch nothing
+          block has threads without a row, and they must touch nothing. Each row has its thread
 returns   nothing: writes every element of y, nothing else, and leaves x alone
 -inf      stands for "this column is masked": its probability is 0. A row of -inf only has nothing
-          to share out: it becomes a row of 0, never NaN
-memory    registers only: no shared memory, and y is no scratch pad. Each element of x is read
-          three times (m starts at -inf, not at x[row, 0]) and each element of y written once
+          to share out: it becomes a row of 0, never NaN. Any finite score counts, -3e38 as well
+memory    registers only: no shared memory, no local array, and y is no scratch pad. Each element
+          of x is read at most three times (m starts at -inf, not at x[row, 0]) and each element
+          of y written once
 dtype     float32 throughout: a bare 0.0 is a float64 to Numba, float32(0.0) is not
 
 About 15 lines.

@@ -14,9 +14,10 @@ online_update(m_i, l_i, s) -> (m_new, l_new, alpha)
 merge(m_a, l_a, m_b, l_b) -> (m, l)
     two parts of a row, read by two threads (or warps, or thread blocks), become one.
 
-scalars   float32 in, float32 out; any score may be -inf, none is +inf or NaN
+scalars   float32 in, float32 out; any score may be -inf, none is +inf or NaN; any finite one
+          counts, -3e38 as well
 no NaN    -inf - -inf is NaN: guard it
-memory    registers only
+memory    registers only: no shared memory, no local arrays
 
 About 5 lines and 4 lines.
 """

@@ -15,7 +15,7 @@ B_r, B_c    rows and columns a tile; None means one tile as large as the matrix:
             kernel uses is then loaded once. N need not be a multiple: the last tile is smaller,
             and what does not exist is neither loaded nor stored
 keys        q_reads, k_reads, s_writes, s_reads, p_writes, p_reads, v_reads, out_writes, and total,
-            the sum of the other eight
+            the sum of the other eight; each an int, exact for any N, without a loop over tiles
 
 With N=4096, d=128, fp16, no tiles, this is part a) of source 004's exercise 3. Your numbers are
 compared with the engine's meter, which counts every load and store of three such kernels.

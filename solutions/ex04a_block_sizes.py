@@ -10,7 +10,8 @@ largest product B_r * B_c of all pairs that do. Not only powers of two: any whol
 several pairs reach the largest product, any of them is right. If not even B_r = B_c = 1 fits,
 raise ValueError with a message that says how many bytes that needs.
 
-Budgets up to a few hundred KiB must answer at once: one loop, not two.   About 8 lines.
+One loop, not two: even a budget of 64 MiB at d = 64 must answer within a second or two. About 8
+lines.
 """
 
 ### HINT 1: Fix B_c. How large can B_r be? The constraint is linear in B_r: solve it, round down.

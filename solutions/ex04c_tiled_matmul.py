@@ -6,7 +6,7 @@ the tile.
 Launch   grid (ceil(N / TILE), ceil(M / TILE)), thread block (TILE, TILE): the thread block owns one
          TILE x TILE tile of c, thread (ty, tx) one element of it. TILE divides 32.
 Memory   two shared tiles, a_tile and b_tile, both (TILE, TILE) float32, and one running sum per
-         thread. c is written once, and may hold anything before (NaN, too).
+         thread; nothing else. c is written once, and may hold anything before (NaN, too).
 HBM      a and b are read through the tiles and nothing else: each element of a is loaded
          ceil(N / TILE) times in all, each element of b ceil(M / TILE) times. Outside the matrices
          nothing is loaded: put 0 into the tile there.

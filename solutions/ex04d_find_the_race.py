@@ -12,7 +12,10 @@ way to be wrong; the CPU engine names the two lines.
 Write `kernel`, the same without the race. Copy broken_kernel and mend it, or find your own way.
 
 Launch   any grid (num_blocks,), also fewer thread blocks than rows; thread block (THREADS,)
-HBM      x is loaded twice, y stored once, as before
+Rows     shared out among the thread blocks, and columns among the threads, as before. Any finite
+         number may be the largest of a row, -3e38 as well
+HBM      x is loaded at most twice, y stored once, neighbours by neighbouring threads, as before
+Shared   one array of THREADS float32, no local array, as before
 Barriers at most one more per row than broken_kernel has
 """
 
@@ -20,7 +23,7 @@ import math
 
 from numba import cuda, float32
 
-THREADS = 64
+THREADS = 64  # leave it as it is
 
 ### HINT 1: Run broken_kernel on 4 rows with 2 thread blocks and read the report: which line reads,
 ### which line writes? Can a fast thread reach the second while a slow one is still at the first?

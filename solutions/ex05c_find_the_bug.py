@@ -10,7 +10,8 @@ start     the caller has set out = 0, l = 0, m = -inf.
 launch    kernel[1, (BLOCK_N, BLOCK_M)](q, k, v, out, l, m): one thread block per head, no scale
           among the arguments.
 result    out = softmax(q k^T / sqrt(HEAD_DIM)) v for any seqlen_q, seqlen_k >= 1; l and m are the
-          row's sum of exp(score - m) and its largest score. HBM traffic as before.
+          row's sum of exp(score - m) and its largest score. HBM traffic and shared memory as
+          before. Any finite score counts, -2e30 as well; a key that does not exist counts nothing.
 
 About 4 lines differ.
 """

@@ -12,8 +12,9 @@ BLOCK_M - 1 after it, as far as they exist, and walks the n-tiles of keys from n
 in which no query of the m-tile sees any key is dead: no need to load it. All others are alive.
 As the mask is a staircase, the live tiles of an m-tile are the first few, so a count is enough.
 
-All arguments are ints; seqlen_q, seqlen_k, BLOCK_M, BLOCK_N >= 1. Return ints and bools.
-Each function is one to four lines, without a loop over keys or queries.
+All arguments are ints; seqlen_q, seqlen_k, BLOCK_M, BLOCK_N >= 1, lengths up to 10^12. Return
+Python's ints and bools. Each function is one to four lines; num_live_tiles may loop over the
+m-tiles, nothing loops over tiles of keys, over keys or queries.
 """
 
 import math

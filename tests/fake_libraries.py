@@ -44,8 +44,9 @@ class FakeArray:
     def get(self):
         return self.host.copy()
 
-    def view(self, dtype):
-        return type(self)(self.host.view(dtype), self.device.index, self.device.log)
+    def view(self, dtype=None):
+        host = self.host.view() if dtype is None else self.host.view(dtype)
+        return type(self)(host, self.device.index, self.device.log)
 
     def astype(self, dtype):
         return type(self)(self.host.astype(dtype), self.device.index, self.device.log)

@@ -730,7 +730,7 @@ WRONG_VALUES = [
         r"src and dst must have no page in common, .* got dst\[0\] = 4, which is also src\[1\]",
     ),
     # linear attention
-    (linear, {"k": K[:1]}, "v must have the shape of k"),
+    (linear, {"k": K[:1]}, "k must have the batch of q, 2, got 1"),
     (linear, {"feature_map": "elu"}, 'must be "elu1", .* or "hedgehog", got \'elu\''),
     (linear, {"feature_map": None}, "feature_map must be .* got None"),
     (linear, {"feature_map": np.array(["elu1", "relu"])}, "feature_map must be .* got array"),
@@ -811,3 +811,64 @@ def test_good_arguments_come_back_in_the_form_that_launchers_need():
     assert checks.check_block_sizes("flash_attn_v2", 64, np.int64(4), None) == (4, 16)
     attention(block_m=1, block_n=128, softmax_scale=-1, causal=np.False_)
     attention(q=ones(2, 0, 4, 8))
+
+
+@pytest.mark.parametrize("name", sorted(set(fa_numba.__all__) - {"backend", "PagePool"}))
+def test_an_unknown_argument_is_named(name):
+    with pytest.raises(TypeError, match="causall"):
+        getattr(fa_numba, name)(X, causall=True)
+
+
+@pytest.mark.parametrize(
+    "function, name, hint",
+    [
+        ("flash_attn", "is_causal", "it is called causal here. Causal ends with the last query"),
+        ("flash_attn_v2", "scale", "it is called softmax_scale here$"),
+        ("flash_attn", "sm_scale", "it is called softmax_scale here$"),
+        ("flash_attn", "attn_mask", "say it by causal, window_size, softcap and alibi_slopes"),
+        ("flash_attn", "dropout_p", "flash_attn_v1, flash_attn_v2, .* have dropout"),
+        ("flash_attn_grad", "softmax_lse", "it is called lse here$"),
+        ("flash_attn_varlen", "max_seqlen_q", "it follows from cu_seqlens_q$"),
+        ("flash_decode", "cache_seqlens", "it is called seq_lens here. The new token is counted"),
+        ("paged_attn_decode", "page_table", "it is called block_table here$"),
+        ("which", "sliding_window", r"it is called window_size here. \(left, right\)"),
+        ("naive_attn", "sofcap", r"did you mean softcap\?"),
+        ("merge_states", "zzz", "it has lse_a, lse_b, out_a, out_b$"),
+    ],
+)
+def test_other_libraries_names_are_answered_with_ours(function, name, hint):
+    with pytest.raises(TypeError, match=f"{function} has no argument '{name}': {hint}"):
+        getattr(fa_numba, function)(X, K, K, **{name: True})
+
+
+def test_dropout_is_an_option_where_there_is_dropout():
+    out, lse = fa_numba.flash_attn_v2(X, K, K, dropout_p=0.5)
+    assert out.shape == X.shape
+
+
+def test_heads_before_tokens_are_warned_of():
+    """(batch, heads, seqlen, head_dim), as PyTorch has it, where the heads happen to divide."""
+    q = ones(1, 8, 130, 4)
+    with pytest.warns(
+        UserWarning, match=r"k has 130 heads and 8 keys: .*k.transpose\(0, 2, 1, 3\)"
+    ):
+        fa_numba.flash_attn_v2(q, q, q)
+    fa_numba.flash_attn_v2(*(x.transpose(0, 2, 1, 3) for x in (q, q, q)))
+    fa_numba.flash_attn_v2(ones(1, 2, 128, 4), *(ones(1, 2, 128, 4),) * 2)  # MHA of a large model
+
+
+def test_the_array_to_blame_is_blamed():
+    with pytest.raises(ValueError, match="^k must have the head_dim of q, 8, got 9"):
+        fa_numba.flash_attn(X, ones(2, 6, 2, 9), K)
+    with pytest.raises(ValueError, match="^v must have the shape of k"):
+        fa_numba.flash_attn(X, K, ones(2, 6, 2, 9))
+
+
+def test_a_dtype_near_the_right_one_comes_with_its_conversion():
+    with pytest.raises(TypeError, match=r'q must be .*, got float64: q.astype\("float32"\)$'):
+        fa_numba.flash_attn(X.astype(float), K, K)
+    lengths = np.array([6, 3])
+    with pytest.raises(TypeError, match=r'seq_lens must be int32, got int64: seq_lens.astype\("i'):
+        fa_numba.flash_decode(X, K, K, lengths)
+    with pytest.raises(TypeError, match="q must be .*, got int64$"):
+        fa_numba.flash_attn(X.astype(np.int64), K, K)

@@ -281,13 +281,30 @@ def test_small_streams_take_turns(function, make, options, library, replays, by_
 
 
 @each_library
-def test_one_array_as_three_is_another_call(library, by_numba):
+@pytest.mark.parametrize("first", [0, 1], ids=["one-array-first", "three-arrays-first"])
+def test_one_array_as_three_is_replayed(library, first, by_numba):
+    """By one recording, in whichever order the calls come."""
     function, _, options = CASES["v2"]
     x = to_gpu(library, [random(np.random.default_rng(8), Q_SHAPE, "float32") for _ in range(3)])
-    for arguments in [(x[0],) * 3, x, (x[1],) * 3, x[::-1], (x[0], x[1], x[1]), x]:
+    calls = [(x[0],) * 3, x, (x[1],) * 3, x[::-1], (x[0], x[1], x[1]), x]
+    for arguments in calls[first:]:
         for _ in range(3):
             got = function(*arguments, **options)
             assert_same(got, by_numba(function, *arguments, **options))
+    assert len(function.replays) == 1
+
+
+@each_library
+@pytest.mark.skipif(MAJOR != 9, reason="needs a Hopper GPU")
+def test_one_list_of_lengths_for_queries_and_keys_is_replayed(library, by_numba):
+    rng = np.random.default_rng(9)
+    host = [random(rng, (200, 4, 64), "float16") for _ in range(3)]
+    *qkv, starts = to_gpu(library, [*host, np.array([0, 70, 200], np.int32)])
+    for arguments in [(*qkv, starts, starts), (qkv[0],) * 3 + (starts, starts)]:
+        for _ in range(3):
+            got = flash_attn_persistent_varlen(*arguments, causal=True)
+            assert_same(got, by_numba(flash_attn_persistent_varlen, *arguments, causal=True))
+    assert len(flash_attn_persistent_varlen.replays) == 1
 
 
 def test_small_pytorch_alone():

@@ -224,3 +224,45 @@ def test_the_model_by_hand():
         assert wavefronts([*enumerate(addresses)], itemsize, "store") == store
     assert wavefronts([(n, 8 * n) for n in warp[16:]], 8) == [1]  # one half
     assert wavefronts([(n, 4 * n) for n in warp[1::2]], 8) == [1]  # every second lane
+
+
+def test_who_stores_and_what_a_thread_keeps_of_its_own():
+    @cuda.jit
+    def kernel(x, out):
+        row = cuda.local.array(6, float32)
+        if cuda.blockIdx.x == 1:
+            return
+        i = cuda.grid(1)
+        for _ in range(2):
+            pair = cuda.local.array(2, float64)  # one place in the source: one array
+            pair[0] = x[i]
+            row[0] = pair[0]
+        if cuda.threadIdx.x < 5:
+            out[i] = row[0]
+            out[i] = row[0] + float32(1)
+
+    x = np.arange(40, dtype=np.float32)
+    trace = simt.trace(kernel, 4, 10, x, np.zeros_like(x))
+    assert trace.local_bytes == 6 * 4 + 2 * 8
+    assert (trace.arrays["out"].storing_threads, trace.arrays["out"].storing_blocks) == (15, 3)
+    assert (trace.arrays["x"].storing_threads, trace.arrays["x"].storing_blocks) == (0, 0)
+    many = np.zeros(100_000, np.float32)  # more threads than the engine runs at a time
+    trace = simt.trace(everywhere, len(many) // 50, 50, many)
+    assert trace.arrays["out"].storing_threads == len(many)
+    assert trace.arrays["out"].storing_blocks == len(many) // 50
+
+
+@cuda.jit
+def everywhere(out):
+    out[cuda.grid(1)] = float32(1)
+
+
+def test_local_arrays_are_measured():
+    @cuda.jit
+    def kernel(x):
+        few = cuda.local.array(3, float32)
+        many = cuda.local.array((4, 5), np.int64)
+        few[0], many[1, 2] = 1, 2
+        x[cuda.grid(1)] = few[0] + many[1, 2]
+
+    assert simt.trace(kernel, 2, 4, np.zeros(8, np.float32)).local_bytes == 3 * 4 + 20 * 8

@@ -29,6 +29,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import dropout, masks
 
 WARP_SIZE = 32
@@ -297,6 +298,7 @@ def make_dq(
 
 
 @arrays.replayed
+@refuses_other_names
 def flash_attn_bwd(
     dout,
     q,

@@ -29,6 +29,7 @@ from numba import cuda, float32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.register_tiling import backward_chunks, backward_tiling
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import flash_attn_bwd, masks, register_tiles
 
 ROWS = 4  # of a thread, of every product
@@ -311,6 +312,7 @@ def make_dq_simt(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=Fal
 
 
 @arrays.replayed
+@refuses_other_names
 def flash_attn_bwd_simt(
     dout,
     q,

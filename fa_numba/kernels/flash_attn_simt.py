@@ -24,6 +24,7 @@ from numba import cuda, float32, uint64
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.register_tiling import forward_chunks, forward_tiling, turns_keys
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import masks, register_tiles
 
 NEG_INF = np.float32(-np.inf)
@@ -175,6 +176,7 @@ def make_flash_attn_simt(
 
 
 @arrays.replayed
+@refuses_other_names
 def flash_attn_simt(
     q,
     k,

@@ -27,6 +27,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import dropout, masks
 
 NEG_INF = np.float32(-np.inf)
@@ -170,6 +171,7 @@ def make_flash_attn_v1(
     return flash_attn_v1_kernel
 
 
+@refuses_other_names
 def flash_attn_v1(
     q,
     k,

@@ -22,6 +22,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import dropout, masks
 
 NEG_INF = np.float32(-np.inf)
@@ -140,6 +141,7 @@ def make_flash_attn_v2(
 
 
 @arrays.replayed
+@refuses_other_names
 def flash_attn_v2(
     q,
     k,

@@ -24,6 +24,7 @@ from numba import uint64 as u64
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import dropout, masks
 
 NEG_INF = np.float32(-np.inf)
@@ -152,6 +153,7 @@ def make_flash_attn_v2_unsigned(
 
 
 @arrays.replayed
+@refuses_other_names
 def flash_attn_v2_unsigned(
     q,
     k,

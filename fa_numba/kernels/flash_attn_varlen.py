@@ -22,6 +22,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import masks
 from fa_numba.kernels.packed import make_sequence_of
 
@@ -145,6 +146,7 @@ def make_flash_attn_varlen(
     return flash_attn_varlen_kernel
 
 
+@refuses_other_names
 def flash_attn_varlen(
     q,
     k,

@@ -18,6 +18,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import masks
 from fa_numba.kernels.packed import make_sequence_of
 
@@ -299,6 +300,7 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
     return dq_kernel
 
 
+@refuses_other_names
 def flash_attn_varlen_bwd(
     dout,
     q,

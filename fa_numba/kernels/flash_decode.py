@@ -24,6 +24,7 @@ from numba import cuda, float32
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import masks
 
 NEG_INF = np.float32(-np.inf)
@@ -205,6 +206,7 @@ def make_combine(HEAD_DIM):
 
 
 @arrays.replayed
+@refuses_other_names
 def flash_decode(
     q,
     k_cache,

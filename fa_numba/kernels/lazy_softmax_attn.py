@@ -28,6 +28,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 
 NEG_INF = np.float32(-np.inf)
 WARP_SIZE = 32
@@ -157,6 +158,7 @@ def make_merge_chunks(HEAD_DIM):
     return merge_chunks_kernel
 
 
+@refuses_other_names
 def lazy_softmax_attn(
     q, k, v, *, causal=False, softmax_scale=None, query_chunk_size=1024, key_chunk_size=None
 ):

@@ -27,6 +27,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels.feature_map import feature_map as phi
 from fa_numba.kernels.kahan import kahan_add
 from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
@@ -184,6 +185,7 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
     return chunk_outputs_kernel
 
 
+@refuses_other_names
 def linear_attn(
     q,
     k,

@@ -19,6 +19,7 @@ import numpy as np
 from numba import cuda, float32
 
 from fa_numba import arrays, checks
+from fa_numba.argument_names import refuses_other_names
 
 NEG_INF = np.float32(-np.inf)
 THREADS = 32  # a warp for a row of head_dim numbers
@@ -56,6 +57,7 @@ def merge_states_kernel(out_a, lse_a, out_b, lse_b, out, lse):
         lse[b, head, m] = lse_max + math.log(total)  # -inf where both are empty
 
 
+@refuses_other_names
 def merge_states(out_a, lse_a, out_b, lse_b):
     """The ⊕ of two partial results: attention over the keys of both.
 

@@ -19,6 +19,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import masks
 
 NEG_INF = np.float32(-np.inf)
@@ -196,6 +197,7 @@ def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
     return weighted_values_kernel
 
 
+@refuses_other_names
 def naive_attn(
     q,
     k,

@@ -20,6 +20,7 @@ from numba import cuda, float32
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
+from fa_numba.argument_names import refuses_other_names
 from fa_numba.kernels import masks
 from fa_numba.kernels.flash_decode import WARP_SIZE, make_combine
 
@@ -166,6 +167,7 @@ def make_paged_attn_decode(
 
 
 @arrays.replayed
+@refuses_other_names
 def paged_attn_decode(
     q,
     k_cache,

@@ -13,6 +13,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, checks
 from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.argument_names import refuses_other_names
 
 THREADS_X, THREADS_Y = 32, 8  # a warp reads a row of head_dim numbers; eight rows at a time
 
@@ -47,6 +48,7 @@ def paged_kv_lookup_kernel(k_cache, v_cache, block_table, seq_lens, k, v):
                 v[b, t, head, d] = float32(v_cache[page, offset, head, d]) if used else float32(0.0)
 
 
+@refuses_other_names
 def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
     """Gather the pages of each sequence to dense, padded keys and values.
 

@@ -11,6 +11,7 @@ write".
 from numba import cuda
 
 from fa_numba import arrays, checks
+from fa_numba.argument_names import refuses_other_names
 
 THREADS_X, THREADS_Y = 32, 8  # a warp writes a row of head_dim numbers; eight heads at a time
 
@@ -40,6 +41,7 @@ def reshape_and_cache_kernel(k, v, k_cache, v_cache, slot_mapping):
                 v_cache[page, offset, head, d] = v[i, head, d]
 
 
+@refuses_other_names
 def reshape_and_cache(k, v, k_cache, v_cache, slot_mapping):
     """Write the keys and values of new tokens into their slots of the caches, in place.
 

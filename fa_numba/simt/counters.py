@@ -11,10 +11,12 @@ Kernels repeat few patterns (the offsets of the 32 lanes relative to the first):
 priced once per pattern, and only the others request by request.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+from .histories import STORE
 from .lanes import ALL, ByMask
 
 SECTOR = 32  # bytes
@@ -90,6 +92,7 @@ class Counters:
         # (kind, array, Site, action) -> [elements, bytes, requests, cost, conflicts]
         self.totals = {}
         self.samples = {}  # by the same keys: the first request, as addresses
+        self.storing = {}  # name of a global array -> which threads store into it
         self.barriers = 0
 
     def count(self, array, offset, site, action):
@@ -97,6 +100,23 @@ class Counters:
         mask = self.requests.machine.mask
         if self.add(array, site, action, *self.requests.count(array, offset, mask, action)):
             self.sample(array, offset, mask, site, action)
+        if action == STORE and array.kind == "global":
+            self.note_storing(array.name, mask)
+
+    def note_storing(self, name, mask):
+        """Remember which threads of which blocks store into a global array."""
+        machine = self.requests.machine
+        size = machine.num_threads, math.prod(machine.grid)
+        storing = self.storing.get(name)
+        if storing is None:
+            storing = self.storing[name] = np.zeros(size, bool)
+        first = machine.first_block
+        mine = storing[:, first : first + machine.num_blocks]
+        if mask is ALL:
+            mine[:] = True
+        else:
+            mask = np.broadcast_to(mask, (*machine.shape[:3], mask.shape[3]))
+            mine |= mask.reshape(machine.num_threads, -1)
 
     def sample(self, array, offset, mask, site, action):
         """Keep the addresses of an access if it is the first at its place in the source."""

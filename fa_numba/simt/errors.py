@@ -11,11 +11,11 @@ import os
 import re
 import sys
 import types
+import warnings
 from dataclasses import dataclass, field
 
 ENGINE = os.path.dirname(__file__)
 RAISE = dis.opmap["RAISE_VARARGS"]
-AS_THEY_ARE = AssertionError, NameError, KeyboardInterrupt
 WRONG_CALL = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)")
 
 
@@ -58,6 +58,20 @@ def short_name(file):
     if cell:
         return " ".join(cell)
     return "this notebook" if "ipykernel" in file else os.path.basename(file)
+
+
+class KernelWarning(UserWarning):
+    """What works, here and as a rule on a GPU, although CUDA's rules forbid it."""
+
+
+NOTICES = {}  # file -> what warnings remembers of it, so that a line is warned of once
+
+
+def notice(site, message, why):
+    """Warn of a customary piece of code that CUDA's rules forbid."""
+    registry = NOTICES.setdefault(site.file, {})
+    text = f"{message}\n  {why}"
+    warnings.warn_explicit(text, KernelWarning, site.file, site.line, registry=registry)
 
 
 class KernelError(Exception):
@@ -120,12 +134,19 @@ class LaunchError(KernelError, ValueError):
     """A launch that no GPU would accept: grid, thread block, memory or arguments."""
 
 
+class SignatureError(LaunchError, TypeError):
+    """Arguments that do not fit the signature of a kernel or device function."""
+
+
 class UnsupportedError(KernelError, TypeError):
     """Python that cannot run inside a CUDA kernel, or not on this engine."""
 
 
 class FieldError(UnsupportedError, AttributeError):
     """A field that a record does not have."""
+
+
+AS_THEY_ARE = AssertionError, NameError, KeyboardInterrupt, KernelWarning
 
 
 def thread_name(thread, block):
@@ -203,14 +224,27 @@ def raised_by_kernel(error):
     return runs_kernel(traceback.tb_frame) and code[traceback.tb_lasti] == RAISE
 
 
+def attributes(value):
+    """Return a hint: what a value in a kernel has instead of the attribute asked for."""
+    if isinstance(value, tuple):
+        fields = getattr(value, "_fields", None)
+        if fields:
+            return f"Its fields are {', '.join(fields)}."
+        return "It is a tuple, whose elements have no names: index it, or unpack it."
+    if getattr(value, "kind", None) in ("global", "shared", "local"):
+        return "Arrays have .shape, .size, .ndim and .dtype there; work element by element."
+    if hasattr(value, "dtype"):
+        return f"It is a number here, of type {value.dtype}."
+    return None
+
+
 def unexpected(error, site):
     """Return an error of Python or NumPy about a kernel's expression as an UnsupportedError."""
     expression = site.text[site.column : site.end_column]
     if isinstance(error, TypeError) and WRONG_CALL.search(str(error)):
         message, hint = f"{expression.partition('(')[0]}() does not take these arguments", None
     elif isinstance(error, AttributeError):
-        message = f"{expression} is not available inside a kernel"
-        hint = "Arrays have .shape, .size, .ndim and .dtype there; work element by element."
+        message, hint = f"{expression} is not available inside a kernel", attributes(error.obj)
     else:
         message, hint = f"this does not work in a kernel: {error}", None
         if "Array'" in message:

@@ -12,11 +12,12 @@ at the root that stands for "these elements have been written, and nothing else 
 
 import numpy as np
 
-from .shadow import Clash, Order, Shadow
+from .shadow import WARP, Clash, Order, Shadow
 
 LOAD, STORE, ATOMIC, WARP_SYNC = "load", "store", "atomic", "syncwarp"
 LONGEST = 20_000  # accesses since the last barrier; later ones are checked but not remembered
 LARGEST = 200_000  # nodes in all; then everything is forgotten
+ALONE = 16  # accesses by one thread, one after the other; later ones are not remembered either
 
 
 class Footprint:
@@ -27,6 +28,7 @@ class Footprint:
         self.array = array  # any of the SharedArrays that lie in this memory
         self.elements = elements  # one entry per active thread
         self.threads = threads
+        self.one = None  # its element and thread as plain integers, if one thread takes part
         self.place, self.site = place, site  # a number for the site and action
         self.times = 0  # how often, counting blocks
         self.counted = ()  # of one block: elements, requests, wavefronts, conflicts
@@ -63,11 +65,13 @@ class State:
             self.enter_loads()
             self.order.sync_warps(footprint.threads)
             return []
-        shadow = self.shadow(footprint.array)
-        written = self.written[footprint.array.memory]
-        elements = footprint.elements
+        action, array, elements = footprint.action, footprint.array, footprint.elements
+        if footprint.one and self.apply_one(action, array, *footprint.one, footprint.place):
+            return []
+        shadow = self.shadow(array)
+        written = self.written[array.memory]
         now = self.order.stamp(footprint.threads, footprint.place)
-        if footprint.action == STORE:
+        if action == STORE:
             written[elements] = True
             return shadow.store(elements, now, self.order)
         found = []
@@ -75,10 +79,24 @@ class State:
         if not initialised.all():
             new = (~initialised).nonzero()[0]
             found = [Clash("UNINIT", new, np.zeros_like(new))]
-        if footprint.action == ATOMIC:
+        if action == ATOMIC:
             written[elements] = True
             return found + shadow.atomic(elements, now, self.order)
         return found + shadow.load(elements, now, self.order)
+
+    def apply_one(self, action, array, element, thread, place):
+        """Let a load or store by one thread happen if nothing is wrong; tell whether it did."""
+        shadow = self.shadow(array)
+        written = self.written[array.memory]
+        now = self.order.stamp(thread, place)
+        if action == STORE:
+            if not shadow.store_one(element, now, self.order):
+                return False
+            written[element] = True
+            return True
+        if action != LOAD or not written.item(element):
+            return False
+        return shadow.load_one(element, now, self.order)
 
     def enter_loads(self):
         for shadow in self.shadows.values():
@@ -93,13 +111,16 @@ class State:
 class History:
     """A node: what a block has done since its last barrier."""
 
-    __slots__ = ("parent", "edge", "children", "state", "clashes", "length")
+    __slots__ = ("parent", "edge", "children", "state", "clashes", "length", "alone")
 
     def __init__(self, parent, edge, state):
         self.parent, self.edge, self.state = parent, edge, state
         self.children = {}
         self.clashes = []
         self.length = parent.length + 1 if parent else 0
+        # How many accesses in a row one thread has made: it works through elements, and making
+        # history of each would take longer than to look at the shadow.
+        self.alone = parent.alone + 1 if parent and edge.one else 0
 
     def take_state(self):
         """Return a State to go on with; a node keeps its own only until a child needs it."""
@@ -122,9 +143,9 @@ class History:
         """Return the node after one more access."""
         child = self.children.get(footprint)
         if child is None:
-            if self.length >= LONGEST:
+            if self.length >= LONGEST or (self.alone >= ALONE and footprint.one):
                 child = History(None, None, self.take_state())
-                child.length = self.length
+                child.length = LONGEST
             else:
                 child = History(self, footprint, self.take_state())
                 self.children[footprint] = child
@@ -196,6 +217,14 @@ class Histories:
         self.cohorts = left
         return taken
 
+    def unremembered(self, blocks):
+        """Return the State of these blocks (None = all) if none of them is being remembered."""
+        if len(self.cohorts) == 1:
+            node, members = self.cohorts[0]
+            if node.length and node.parent is None and members is blocks:
+                return node.state
+        return None
+
     def settle(self, moved):
         """Put cohorts back, joining those that have the same history."""
         cohorts = self.cohorts + moved
@@ -255,6 +284,9 @@ class Histories:
         order.now = max(order.now, state.order.now)
         order.any_sync |= state.order.any_sync
         order.warp_sync.reshape(-1, size)[members] = state.order.warp_sync
+        if order.heard is not None or state.order.heard is not None:
+            order.heard = order.rows_heard()
+            order.heard.reshape(-1, size, WARP)[members] = state.order.rows_heard()
         for memory, shadow in state.shadows.items():
             if memory not in crowd.shadows:
                 crowd.shadows[memory] = Shadow(shadow.size * self.num_blocks)

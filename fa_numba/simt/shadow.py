@@ -53,19 +53,51 @@ class Order:
         self.now = 1
         self.warp_sync = np.zeros(num_blocks * num_threads, np.int64)  # when a thread last synced
         self.block_sync = np.zeros(num_blocks, np.int64)
+        self.heard = None  # once parts of a warp synchronise apart: see `hear`
         self.any_sync = False
 
     def copy(self):
         other = object.__new__(Order)
         other.__dict__.update(self.__dict__)
         other.warp_sync, other.block_sync = self.warp_sync.copy(), self.block_sync.copy()
+        other.heard = None if self.heard is None else self.heard.copy()
         return other
 
     def sync_warps(self, threads):
-        """These threads (counted from the first) pass a warp barrier."""
+        """These threads (counted from the first, in order) pass a warp barrier."""
+        if not len(threads):
+            return
         self.now += 1
+        if len(threads) < len(self.warp_sync):
+            self.hear(threads)
+        elif self.heard is not None:
+            self.heard[:] = self.now
         self.warp_sync[threads] = self.now
         self.any_sync = True
+
+    def hear(self, threads):
+        """Let the threads of each warp tell each other what they know.
+
+        While only whole warps synchronise, `warp_sync` says it all. Then each thread has a row
+        that says, for each lane of its warp, up to when it has heard of what that lane did: from
+        the lane itself, or by way of a third.
+        """
+        warp = self.warp(threads)
+        starts = np.flatnonzero(np.r_[True, warp[1:] != warp[:-1]])
+        counts = np.diff(np.r_[starts, len(threads)])
+        if self.heard is None:
+            sizes = np.minimum(WARP, self.num_threads - warp[starts] % WARP * WARP)
+            if (counts == sizes).all():
+                return
+            self.heard = self.rows_heard()
+        rows = self.heard[threads]
+        rows[np.arange(len(threads)), threads % self.num_threads % WARP] = self.now
+        rows = np.maximum.reduceat(rows, starts, axis=0)
+        self.heard[threads] = np.repeat(rows, counts, axis=0)
+
+    def rows_heard(self):
+        """Return what each thread has heard of each lane of its warp."""
+        return np.repeat(self.warp_sync[:, None], WARP, 1) if self.heard is None else self.heard
 
     def sync_blocks(self, blocks):
         """These blocks pass a barrier."""
@@ -79,6 +111,22 @@ class Order:
 
     def warp(self, threads):
         return threads // self.num_threads * WARP + threads % self.num_threads // WARP
+
+    def precedes(self, earlier, now):
+        """Tell whether one packed access is no clash with a later one: two plain integers."""
+        a, b = earlier & THREAD_MASK, now & THREAD_MASK
+        if a == b or not earlier:
+            return True
+        if not self.any_sync:
+            return False
+        size = self.num_threads
+        block = (b - 1) // size
+        if (a - 1) // size != block:
+            return False
+        time = earlier >> THREAD_BITS + PLACE_BITS
+        if time < self.block_sync[block - self.first_thread // size]:
+            return True
+        return bool(self.ordered(np.array([earlier]), np.array([now]))[0])
 
     def clashes(self, earlier, now):
         """Return the positions where an earlier access of another thread is not ordered."""
@@ -99,7 +147,10 @@ class Order:
         a_here = np.where(same_block, a - self.first_thread, b_here)
         by_block = time < self.block_sync[b_here // size]
         same_warp = self.warp(a) == self.warp(b)
-        by_warp = time < np.minimum(self.warp_sync[a_here], self.warp_sync[b_here])
+        if self.heard is None:
+            by_warp = time < np.minimum(self.warp_sync[a_here], self.warp_sync[b_here])
+        else:
+            by_warp = time < self.heard[b_here, a_here % size % WARP]
         return same_block & (by_block | (same_warp & by_warp))
 
 
@@ -141,6 +192,39 @@ class Shadow:
         if len(self.pending) == MOST_PENDING:
             self.enter_loads(order)
         return found
+
+    def load_one(self, element, now, order):
+        """Record a load by one thread if it clashes with nothing; tell whether that is so.
+
+        A thread that works alone, element by element, makes far more accesses than threads that
+        work together: this does what `load` does, without arrays.
+        """
+        for field in (self.writer, self.updater):
+            if field is not None and not order.precedes(field.item(element), now):
+                return False
+        if self.pending:
+            self.enter_loads(order)
+        if self.reader is None:
+            self.reader = np.zeros(self.size, np.int64)
+            self.other_reader = np.zeros(self.size, np.int64)
+        before = self.reader.item(element)
+        if before and (before ^ now) & THREAD_MASK:
+            self.pending.append((np.array([element]), np.array([now])))
+        else:
+            self.reader[element] = now
+        return True
+
+    def store_one(self, element, now, order):
+        """Record a store by one thread if it clashes with nothing; tell whether that is so."""
+        if self.pending:
+            self.enter_loads(order)
+        for field in (self.writer, self.updater, self.reader, self.other_reader):
+            if field is not None and not order.precedes(field.item(element), now):
+                return False
+        if self.writer is None:
+            self.writer = np.zeros(self.size, np.int64)
+        self.writer[element] = now
+        return True
 
     def store(self, elements, now, order):
         """Record stores; return the clashes.
@@ -218,5 +302,6 @@ class Shadow:
         near = ~far & ((kept == 0) | (order.warp(thread_of(kept)) == warp))
         if order.any_sync:
             near[near] = ~order.ordered(loads[near], newest[near])
-        self.other_reader[spots[near]] = loads[near]
+        # Of several the first lane's, as far as can be from the newest, which is the last lane's.
+        self.other_reader[spots[near][::-1]] = loads[near][::-1]
         self.other_reader[spots[far]] = loads[far]

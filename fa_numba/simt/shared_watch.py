@@ -22,6 +22,7 @@ class Part(NamedTuple):
     count: int
     mask: np.ndarray  # of each of them
     key: tuple  # stands for the mask in dictionaries
+    threads: np.ndarray  # the active ones
 
 
 def alike_columns(columns, chosen):
@@ -67,6 +68,8 @@ class SharedWatch:
 
     def load(self, array, offset, value, site):
         """Note a load; return the value that the threads see."""
+        if self.alone(LOAD, array, offset, site):
+            return value
         stale = None
         for lanes in self.access(LOAD, array, offset, site):
             stale = self.judge(lanes, stale)
@@ -80,7 +83,9 @@ class SharedWatch:
     def store(self, array, offset, value, site):
         """Note a store and make it."""
         self.keep_old(array)
-        found = self.access(STORE, array, offset, site)
+        found = ()
+        if not self.alone(STORE, array, offset, site):
+            found = self.access(STORE, array, offset, site)
         if not found:
             array.store(self.machine, offset, value)
             return
@@ -92,6 +97,10 @@ class SharedWatch:
                 # Harmless if what was there, or what another thread stored at once, is the same.
                 here = array.rows[lanes.elements, lanes.blocks] if lanes.clash.at_once else old
                 lanes = lanes.where(~same_values(here, full[lanes.threads, lanes.blocks]))
+            elif lanes.clash.kind == "WAR" and self.machine.unchanged is not None:
+                same = self.machine.full(self.machine.unchanged)[lanes.threads, lanes.blocks]
+                self.judge(lanes.where(same), unchanged=True)
+                lanes = lanes.where(~same)
             self.judge(lanes)
 
     def atomic(self, action, array, offset, site):
@@ -138,6 +147,19 @@ class SharedWatch:
         if self.checks:
             self.histories.barrier(blocks)
 
+    def alone(self, action, array, offset, site):
+        """Note an access by one thread in the midst of many such; tell whether that was all."""
+        if isinstance(offset, np.ndarray) or self.counters is not None or not self.checks:
+            return False
+        parts = self.parts(self.machine.mask)
+        if parts is None or len(parts) != 1 or len(parts[0].threads) != 1:
+            return False
+        state = self.histories.unremembered(parts[0].blocks)
+        if state is None:
+            return False
+        thread, place = parts[0].threads.item(), self.findings.place(site, action)
+        return state.apply_one(action, array, offset, thread, place)
+
     def access(self, action, array, offset, site):
         """Note an access; return the lanes that clash with earlier ones, a group per clash."""
         histories, found = self.histories, []
@@ -151,7 +173,7 @@ class SharedWatch:
                     found += [Lanes.of_cohort(c, footprint, members, self) for c in clashes]
         return found
 
-    def judge(self, lanes, stale=None):
+    def judge(self, lanes, stale=None, unchanged=False):
         """Report what is wrong; return which lanes (threads, blocks) read a stale value."""
         if not len(lanes.elements):
             return stale
@@ -170,7 +192,8 @@ class SharedWatch:
             i = (places == place).argmax()
             earlier = lanes.earlier_threads[i], first + lanes.blocks[i], int(place)
             now = lanes.threads[i], first + lanes.blocks[i], footprint.place
-            self.findings.race(clash.kind, array, lanes.elements[i], earlier, now, count)
+            element = lanes.elements[i]
+            self.findings.race(clash.kind, array, element, earlier, now, count, unchanged)
         if clash.kind == "RAW":
             if stale is None:
                 stale = np.zeros((self.machine.num_threads, self.machine.num_blocks), bool)
@@ -218,8 +241,9 @@ class SharedWatch:
     def new_part(self, blocks, mask):
         count = self.machine.num_blocks if blocks is None else int(blocks.sum())
         if mask is ALL or mask.all():
-            return Part(blocks, count, ALL, None)
-        return Part(blocks, count, mask, (mask.shape, mask.tobytes()))
+            return Part(blocks, count, ALL, None, np.arange(self.machine.num_threads))
+        threads = np.flatnonzero(stretch(mask, (*self.machine.shape[:3], 1)))
+        return Part(blocks, count, mask, (mask.shape, mask.tobytes()), threads)
 
     def active_blocks(self, mask):
         """Return which blocks have active threads; None for all."""
@@ -236,20 +260,21 @@ class SharedWatch:
         else:
             key = site, action, array.memory, part.key, int(offset)
         footprint = self.footprints.get(key)
-        return footprint or self.make_footprint(key, action, array, offset, part.mask, site)
+        return footprint or self.make_footprint(key, action, array, offset, part, site)
 
-    def make_footprint(self, key, action, array, offset, mask, site):
+    def make_footprint(self, key, action, array, offset, part, site):
         if len(self.footprints) > MOST_FOOTPRINTS:
             self.end_launch()
-        machine = self.machine
-        column = (*machine.shape[:3], 1)
-        elements = stretch(offset, column).reshape(-1)
-        threads = np.arange(machine.num_threads)
-        if mask is not ALL:
-            active = stretch(mask, column).reshape(-1)
-            elements, threads = elements[active], threads[active]
+        mask, threads = part.mask, part.threads
+        if isinstance(offset, np.ndarray):
+            elements = stretch(offset, (*self.machine.shape[:3], 1)).reshape(-1)
+            elements = elements if mask is ALL else elements[threads]
+        else:
+            elements = np.full(len(threads), offset)
         place = self.findings.place(site, action)
         footprint = Footprint(action, array, elements, threads, place, site)
+        if len(threads) == 1:
+            footprint.one = elements.item(), threads.item()
         if self.counters is not None:
             footprint.counted = self.requests.count_block(array, offset, mask, action)
             self.counters.sample(array, offset, mask, site, action)

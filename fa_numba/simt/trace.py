@@ -12,7 +12,8 @@ class GlobalTraffic:
     """What a launch moved to and from one global array.
 
     loads, stores and atomics count elements, once per thread; requests are those of warps;
-    sectors are the 32-byte pieces of memory that the requests touch.
+    sectors are the 32-byte pieces of memory that the requests touch. storing_threads and
+    storing_blocks are how many threads, and thread blocks, store into the array at all.
     """
 
     loads: int = 0
@@ -27,6 +28,8 @@ class GlobalTraffic:
     load_sectors: int = 0
     store_sectors: int = 0
     atomic_sectors: int = 0
+    storing_threads: int = 0
+    storing_blocks: int = 0
 
     def add(self, action, elements, bytes_, requests, cost, conflicts):
         for what, number in (
@@ -124,6 +127,9 @@ class Trace:
         What was launched: to compile it, or to launch it again.
     shared_bytes : int
         Shared memory of a block, static and dynamic.
+    local_bytes : int
+        Local arrays of a thread: each that the source declares, counted once. A compiler may keep
+        them in registers.
     flops : Flops
         The floating-point operations, by kind, type and line.
     """
@@ -139,6 +145,7 @@ class Trace:
     lines: list = field(default_factory=list)
     launched: Launched | None = field(default=None, repr=False)
     shared_bytes: int = 0
+    local_bytes: int = 0
     flops: Flops = field(default_factory=lambda: Flops({}))
 
     @classmethod
@@ -152,6 +159,7 @@ class Trace:
             barriers=counters.barriers,
             launched=launched,
             shared_bytes=machine.shared_bytes + machine.dynamic_bytes,
+            local_bytes=sum(machine.local_sizes.values()),
             flops=Flops(watch.flops.totals),
         )
         for array in machine.globals:
@@ -165,6 +173,10 @@ class Trace:
                 trace.shared.setdefault(name, SharedTraffic()).add(action, *total)
             addresses = counters.samples.get((kind, name, site, action), ())
             trace.lines.append(LineTraffic(site.line, kind, name, action, *total, addresses))
+        for name, threads in counters.storing.items():
+            array = trace.arrays[name]
+            array.storing_threads = int(threads.sum())
+            array.storing_blocks = int(threads.any(0).sum())
         trace.lines.sort(key=lambda line: (line.line, line.array, line.action))
         trace.races = list(findings.races.values())
         trace.uninitialised = list(findings.uninitialised.values())

@@ -35,10 +35,15 @@ KEYS = 16  # of a warp's turn
 ZERO = np.float32(0)
 
 
-def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
-    """`check_problem`, for the tensor-core kernel `name` and on its GPU."""
+def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest, tensor_maps=False):
+    """`check_problem`, for the tensor-core kernel `name` and on its GPU.
+
+    With `tensor_maps` the caches are loaded by those.
+    """
     problem = check_problem(q, k_cache, v_cache, *rest)
-    checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
+    checks.check_decode_tensor_core(
+        q, k_cache, v_cache, name=name, supported=supported, tensor_maps=tensor_maps
+    )
     checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     return problem
 

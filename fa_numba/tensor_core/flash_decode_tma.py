@@ -349,7 +349,9 @@ def flash_decode_tma(
     """
     mask = causal, window_size, softcap, alibi_slopes
     arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
-    problem = check_on_tensor_cores("flash_decode_tma", forward.HOPPER, *arguments)
+    problem = check_on_tensor_cores(
+        "flash_decode_tma", forward.HOPPER, *arguments, tensor_maps=True
+    )
     head_dim = q.shape[3]
     page_size, num_kv_heads = problem.page_size, k_cache.shape[2]
     rows = tile_rows(problem.num_rows)

@@ -101,7 +101,7 @@ def grade_all(
     for g in graded:
         g.debrief = stubs.read(g.exercise).debrief
     learner = impl == "exercises"
-    note = progress.why_not_kept(exercises[0].root) if learner else ""
+    note = progress.why_not_kept(graded) if learner else ""
     return Report(graded, learner=learner, verbose=verbose, note=note)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from fa_numba.workbook.catalog import Exercise
 
 FILE = ".progress.json"
+NOT_KEPT = "Progress was not kept: {file} cannot be written in {root}."
 
 
 def _load(root: Path) -> dict:
@@ -62,15 +63,14 @@ def record(graded) -> str:
     try:
         _update(root, changes)
     except OSError:
-        return why_not_kept(root)
+        return NOT_KEPT.format(file=FILE, root=root)
     return ""
 
 
-def why_not_kept(root: Path) -> str:
-    """What to say where nothing can be kept, or nothing."""
-    if os.access(root, os.W_OK):
-        return ""
-    return f"Progress was not kept: {FILE} cannot be written in {root}."
+def why_not_kept(graded) -> str:
+    """What to say where the results of whole exercises are not there after grading, or nothing."""
+    kept = [result(g.exercise) is not None for g in graded if g.exercise.stub.is_file()]
+    return "" if all(kept) else NOT_KEPT.format(file=FILE, root=graded[0].exercise.root)
 
 
 def result(exercise: Exercise) -> tuple[int, int] | None:

@@ -376,7 +376,7 @@ class Answer:
             return said
         size = os.fstat(self.output.fileno()).st_size
         data = os.pread(
-            self.output.fileno(), min(size - self.output_from, 20_000), self.output_from
+            self.output.fileno(), min(size - self.output_from, MOST_OUTPUT), self.output_from
         )
         self.output_from = size
         return data.decode("utf-8", errors="replace")

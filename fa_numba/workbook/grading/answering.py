@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import linecache
 import marshal
+import math
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ import types
 import warnings
 
 import numpy as np
+from numba import cuda
 
 from fa_numba import simt
 from fa_numba.simt.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
@@ -37,6 +39,7 @@ SPECIAL = {
     "__str__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__add__", "__sub__", "__mul__",
     "__hash__", "__enter__", "__exit__", "__int__", "__float__", "__index__",
 }  # fmt: skip
+SHARED = builtins, math, np, cuda, simt  # modules that a file uses, and may not change
 GRADERS_KERNEL = "the grader's kernel"  # stands for a file name in errors
 
 
@@ -220,7 +223,23 @@ class Worker:
         spec = importlib.util.spec_from_file_location(name, self.path)
         self.module = importlib.util.module_from_spec(spec)
         sys.modules[name] = self.module
-        spec.loader.exec_module(self.module)
+        before = {module: dict(vars(module)) for module in SHARED}
+        try:
+            spec.loader.exec_module(self.module)
+        finally:
+            changed = [
+                f"{module.__name__}.{name}"
+                for module, names in before.items()
+                for name, value in names.items()
+                if vars(module).get(name) is not value
+            ]
+            for module, names in before.items():  # or this very loop may not work any more
+                vars(module).update(names)
+        if changed:
+            raise ImportError(
+                f"{os.path.basename(self.path)} changes {changed[0]}, which all code shares: give "
+                "your own function another name, and do not assign to the module"
+            )
 
     def resolve(self, path):
         return functools.reduce(getattr, path, self.module)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_numba.workbook.grading.failures import AnswerError, clipped
+from fa_numba.workbook.grading.failures import LONGEST, AnswerError, clipped
 from fa_numba.workbook.grading.files import BadFile
 
 PYTEST_NOT_MATCHED = re.compile(
@@ -45,7 +45,7 @@ def explain(error: BaseException, path: Path, *, never_written: bool = False) ->
         text = re.sub(r"\b(got|is) nan\b", r"\1 nan: it was never written", text)
     if not hasattr(error, "sites"):  # the engine's own errors quote their lines already
         text += "".join(f"\n  line {n}: {line}" for n, line in getattr(error, "answer_lines", ()))
-    return clipped(text)
+    return clipped(text, 2 * LONGEST)
 
 
 def _class_name(text):

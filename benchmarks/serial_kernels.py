@@ -1,0 +1,403 @@
+"""Kernels in which single threads work through arrays one element after the other.
+
+That is how first kernels are written, and it is where an engine that runs all threads at once
+has least to gain: one thread is a batch of one. `bench_engine` times them beside Numba's simulator.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numba import cuda, float32, int32
+
+TILE = 256
+BINS = 256
+DEPTH = 64  # of a stack
+WIDTH = 48  # of a row of the edit distance
+
+
+@dataclass(frozen=True)
+class Case:
+    """A launch of one of these kernels.
+
+    Attributes
+    ----------
+    label : str
+    kernel : function decorated with ``@cuda.jit``
+    grid, block : int
+    arguments : callable
+        Takes a random generator; returns new arguments, since kernels change them.
+    simulated : bool
+        Whether Numba's simulator can run it: it starts a thread of the operating system for each
+        CUDA thread.
+    """
+
+    label: str
+    kernel: object
+    grid: int
+    block: int
+    arguments: Callable
+    simulated: bool = True
+
+
+CASES = []
+
+
+def case(label, arguments, *, grid=1, block=1, **options):
+    """Put the kernel below among the cases; may be repeated."""
+
+    def add(kernel):
+        CASES.append(Case(label, kernel, grid, block, arguments, **options))
+        return kernel
+
+    return add
+
+
+# ---------------------------------------------------------------- one thread, global memory
+
+
+@case("insertion sort, n = 150", lambda rng: [rng.standard_normal(150)])
+@case("the same, int32", lambda rng: [rng.permutation(150).astype(np.int32)])
+@cuda.jit
+def insertion_sort(x):
+    for i in range(1, x.shape[0]):
+        value = x[i]
+        j = i - 1
+        while j >= 0 and x[j] > value:
+            x[j + 1] = x[j]
+            j -= 1
+        x[j + 1] = value
+
+
+@case("bubble sort, n = 60", lambda rng: [rng.standard_normal(60).astype(np.float32)])
+@cuda.jit
+def bubble_sort(x):
+    n = len(x)
+    for i in range(n):
+        for j in range(n - 1 - i):
+            if x[j] > x[j + 1]:
+                x[j], x[j + 1] = x[j + 1], x[j]
+
+
+@case("sieve, n = 5000", lambda rng: [np.ones(5000, np.int64)])
+@case("the same, uint8", lambda rng: [np.ones(5000, np.uint8)])
+@cuda.jit
+def sieve(is_prime):
+    n = len(is_prime)
+    is_prime[0] = is_prime[1] = 0
+    for i in range(2, n):
+        if is_prime[i] == 1:
+            for j in range(2 * i, n, i):
+                is_prime[j] = 0
+
+
+@case("sum, n = 20000", lambda rng: [rng.standard_normal(20000), np.zeros(1)])
+@cuda.jit
+def serial_sum(x, out):
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += x[i]
+    out[0] = total
+
+
+@case("prefix sum, n = 3000", lambda rng: [rng.standard_normal(3000), np.zeros(3000)])
+@case("the same of int32", lambda rng: [np.arange(3000, dtype=np.int32), np.zeros(3000)])
+@cuda.jit
+def serial_prefix_sum(x, out):
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i]
+        out[i] = total
+
+
+@case("prefix sum in place, n = 3000", lambda rng: [rng.standard_normal(3000)])
+@cuda.jit
+def prefix_sum_in_place(x):
+    for i in range(1, len(x)):
+        x[i] += x[i - 1]
+
+
+@case("random numbers (LCG), n = 3000", lambda rng: [np.zeros(3000, np.int64)])
+@cuda.jit
+def lcg(out):
+    state = 1
+    for i in range(len(out)):
+        state = (1103515245 * state + 12345) % 2147483648
+        out[i] = state
+
+
+@case("Fibonacci modulo, n = 3000", lambda rng: [np.zeros(3000, np.int64)])
+@cuda.jit
+def fibonacci(out):
+    out[0], out[1] = 0, 1
+    for i in range(2, len(out)):
+        out[i] = (out[i - 1] + out[i - 2]) % 1000007
+
+
+@case("matrix product, 16 x 16", lambda rng: [*rng.standard_normal((3, 16, 16))])
+@cuda.jit
+def serial_matmul(a, b, c):
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            total = 0.0
+            for k in range(a.shape[1]):
+                total += a[i, k] * b[k, j]
+            c[i, j] = total
+
+
+@case("shortest paths (Floyd-Warshall), n = 14", lambda rng: [rng.random((14, 14))])
+@cuda.jit
+def floyd_warshall(d):
+    n = d.shape[0]
+    for k in range(n):
+        for i in range(n):
+            for j in range(n):
+                through = d[i, k] + d[k, j]
+                if through < d[i, j]:
+                    d[i, j] = through
+
+
+@case(
+    "linked list, 3000 steps",
+    lambda rng: [np.roll(np.arange(3000), 7), np.zeros(3000, np.int64)],
+)
+@cuda.jit
+def linked_list(following, order):
+    at = 0
+    for step in range(len(following)):
+        order[step] = at
+        at = following[at]
+
+
+@case("square root by bisection, 60 x 50", lambda rng: [60 * rng.random(60), np.zeros(60)])
+@cuda.jit
+def bisection(x, out):
+    for i in range(len(x)):
+        low, high = 0.0, 1.0 + x[i]
+        for _ in range(50):
+            middle = (low + high) / 2
+            if middle * middle < x[i]:
+                low = middle
+            else:
+                high = middle
+        out[i] = low
+
+
+# ---------------------------------------------------------------- one of a block's threads
+
+
+@case(
+    "thread 0 adds up a shared tile",
+    lambda rng: [rng.standard_normal(TILE).astype(np.float32), np.zeros(1, np.float32)],
+    block=TILE,
+)
+@case(
+    "the same in 64 blocks",
+    lambda rng: [rng.standard_normal(64 * TILE).astype(np.float32), np.zeros(64, np.float32)],
+    grid=64,
+    block=TILE,
+    simulated=False,
+)
+@cuda.jit
+def thread_0_sum(x, out):
+    tile = cuda.shared.array(TILE, float32)
+    t = cuda.threadIdx.x
+    tile[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    if t == 0:
+        total = float32(0)
+        for i in range(TILE):
+            total += tile[i]
+        out[cuda.blockIdx.x] = total
+
+
+@case(
+    "thread 0 scans a shared tile",
+    lambda rng: [rng.standard_normal(TILE).astype(np.float32)],
+    block=TILE,
+)
+@cuda.jit
+def thread_0_scan(x):
+    tile = cuda.shared.array(TILE, float32)
+    t = cuda.threadIdx.x
+    tile[t] = x[t]
+    cuda.syncthreads()
+    if t == 0:
+        for i in range(1, TILE):
+            tile[i] += tile[i - 1]
+    cuda.syncthreads()
+    x[t] = tile[t]
+
+
+@case(
+    "thread 0 sorts a shared tile of 48",
+    lambda rng: [rng.permutation(48).astype(np.float32)],
+    block=48,
+)
+@cuda.jit
+def thread_0_sort(x):
+    tile = cuda.shared.array(48, float32)
+    t = cuda.threadIdx.x
+    tile[t] = x[t]
+    cuda.syncthreads()
+    if t == 0:
+        for i in range(1, 48):
+            value = tile[i]
+            j = i - 1
+            while j >= 0 and tile[j] > value:
+                tile[j + 1] = tile[j]
+                j -= 1
+            tile[j + 1] = value
+    cuda.syncthreads()
+    x[t] = tile[t]
+
+
+@case(
+    "thread 0 adds up global memory",
+    lambda rng: [rng.standard_normal(TILE), np.zeros(TILE), np.zeros(1)],
+    block=TILE,
+)
+@cuda.jit
+def thread_0_global_sum(x, squares, out):
+    t = cuda.threadIdx.x
+    squares[t] = x[t] * x[t]
+    cuda.syncthreads()
+    if t == 0:
+        total = 0.0
+        for i in range(TILE):
+            total += squares[i]
+        out[0] = total
+
+
+# ---------------------------------------------------------------- every thread on its own
+
+
+@case("quicksort, local stack", lambda rng: [rng.standard_normal((32, 24))], block=32)
+@cuda.jit
+def quicksort(rows):
+    x = rows[cuda.threadIdx.x]
+    stack = cuda.local.array(DEPTH, int32)
+    stack[0], stack[1] = 0, len(x) - 1
+    top = 2
+    while top > 0:
+        top -= 2
+        low, high = stack[top], stack[top + 1]
+        if low < high:
+            pivot = x[high]
+            i = low
+            for j in range(low, high):
+                if x[j] < pivot:
+                    x[i], x[j] = x[j], x[i]
+                    i += 1
+            x[i], x[high] = x[high], x[i]
+            stack[top], stack[top + 1] = low, i - 1
+            stack[top + 2], stack[top + 3] = i + 1, high
+            top += 4
+
+
+@case(
+    "histogram in a local array, 32 threads",
+    lambda rng: [rng.integers(0, BINS, (32, 100)), np.zeros((32, BINS), np.int64)],
+    block=32,
+)
+@case(
+    "the same, 256 threads",
+    lambda rng: [rng.integers(0, BINS, (256, 100)), np.zeros((256, BINS), np.int64)],
+    block=256,
+)
+@cuda.jit
+def local_histogram(values, counts):
+    t = cuda.threadIdx.x
+    bins = cuda.local.array(BINS, int32)
+    for i in range(BINS):
+        bins[i] = 0
+    for i in range(values.shape[1]):
+        bins[values[t, i]] += 1
+    for i in range(BINS):
+        counts[t, i] = bins[i]
+
+
+@case(
+    "edit distance, local row",
+    lambda rng: [*rng.integers(0, 4, (2, 32, 24)), np.zeros(32, np.int64)],
+    block=32,
+)
+@cuda.jit
+def edit_distance(a, b, out):
+    t = cuda.threadIdx.x
+    row = cuda.local.array(WIDTH, int32)
+    m, n = a.shape[1], b.shape[1]
+    for j in range(n + 1):
+        row[j] = j
+    for i in range(1, m + 1):
+        diagonal = row[0]
+        row[0] = i
+        for j in range(1, n + 1):
+            above = row[j]
+            differs = 1 if a[t, i - 1] != b[t, j - 1] else 0
+            row[j] = min(min(row[j] + 1, row[j - 1] + 1), diagonal + differs)
+            diagonal = above
+    out[t] = row[n]
+
+
+@case("Collatz", lambda rng: [np.zeros(64, np.int64)], block=64)
+@cuda.jit
+def collatz(steps):
+    n = cuda.grid(1) + 1
+    count = 0
+    while n != 1:
+        if n % 2 == 0:
+            n //= 2
+        else:
+            n = 3 * n + 1
+        count += 1
+    steps[cuda.grid(1)] = count
+
+
+@case(
+    "binary search",
+    lambda rng: [np.sort(rng.random(512)), rng.random(64), np.zeros(64, np.int64)],
+    block=64,
+)
+@cuda.jit
+def binary_search(x, wanted, found):
+    t = cuda.grid(1)
+    low, high = 0, len(x)
+    while low < high:
+        middle = (low + high) // 2
+        if x[middle] < wanted[t]:
+            low = middle + 1
+        else:
+            high = middle
+    found[t] = low
+
+
+@case("Newton's method", lambda rng: [60 * rng.random(64), np.zeros(64)], block=64)
+@cuda.jit
+def newton(x, out):
+    t = cuda.grid(1)
+    root = x[t]
+    while math.fabs(root * root - x[t]) > 1e-9:
+        root = 0.5 * (root + x[t] / root)
+    out[t] = root
+
+
+# ---------------------------------------------------------------- many threads, one counter
+
+
+@case(
+    "tickets of one counter",
+    lambda rng: [np.zeros(1, np.int64), np.zeros(128, np.int64)],
+    block=128,
+)
+@case(
+    "the same, 1M threads",
+    lambda rng: [np.zeros(1, np.int64), np.zeros(2**20, np.int64)],
+    grid=2**12,
+    block=256,
+    simulated=False,
+)
+@cuda.jit
+def tickets(counter, out):
+    out[cuda.grid(1)] = cuda.atomic.add(counter, 0, 1)

@@ -1,0 +1,55 @@
+"""Wrong answers fail and right ones pass: a sample of tests/wrong_answers, the same each time."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import wrong_answers
+
+from fa_numba.workbook.catalog import all_exercises
+
+REPOSITORY = Path(__file__).parents[1]
+EXERCISES = all_exercises(REPOSITORY)
+EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
+WRITTEN = [e for e in EXERCISES if wrong_answers.module_of(e)]
+RIGHT = ("ex06a", "ex09b", "ex10b", "ex11b", "ex12d")  # all right variants of these
+
+
+@EACH
+def test_every_text_is_in_the_solution_once(exercise):
+    for which in ("WRONG", "RIGHT"):
+        found = wrong_answers.answers(exercise, which)
+        names = [name for name, _ in found]
+        assert len(set(names)) == len(names), f"{exercise.short}: two of {which} share a name"
+        for name, source in found:
+            compile(source, f"{exercise.short} {name}", "exec")
+            assert source != wrong_answers.code_of(exercise), name
+
+
+def test_each_file_belongs_to_an_exercise():
+    shorts = {e.short for e in EXERCISES} | {"__init__", "__main__"}
+    assert not {p.stem for p in wrong_answers.FOLDER.glob("*.py")} - shorts
+
+
+def graded(tmp_path, *options):
+    """The verdicts that the script comes to."""
+    answer = tmp_path / "verdicts.json"
+    command = [sys.executable, "-m", "tests.wrong_answers", f"--json={answer}", *options]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert answer.exists(), run.stdout + run.stderr
+    return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def test_a_sample_of_wrong_answers_is_caught(tmp_path):
+    verdicts = graded(tmp_path, "--kind=wrong", "--every=4", *(e.short for e in WRITTEN))
+    assert len(verdicts) >= 2 * len(WRITTEN)
+    missed = [f"{v['exercise']}: {v['name']}" for v in verdicts if not v["caught"]]
+    assert not missed, missed
+
+
+def test_right_answers_pass(tmp_path):
+    verdicts = graded(tmp_path, "--kind=right", *RIGHT)
+    rejected = {f"{v['exercise']}: {v['name']}": v["report"] for v in verdicts if v["caught"]}
+    assert not rejected, rejected
