@@ -72,6 +72,8 @@ class Atomic:
         if isinstance(array.flat, np.ndarray) and not array.flat.flags.writeable:
             raise LaunchError(f"'{array.name}' is read-only")
         if machine.watch is not None:
+            if new is not None:
+                machine.watch.findings.swaps.add(site)
             machine.watch.atomic(array, offset, site)
         mask = machine.mask
         places = pick(array.addresses(machine, offset), machine.shape, mask)

@@ -11,11 +11,11 @@ import os
 import re
 import sys
 import types
+import warnings
 from dataclasses import dataclass, field
 
 ENGINE = os.path.dirname(__file__)
 RAISE = dis.opmap["RAISE_VARARGS"]
-AS_THEY_ARE = AssertionError, NameError, KeyboardInterrupt
 WRONG_CALL = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)")
 
 
@@ -58,6 +58,20 @@ def short_name(file):
     if cell:
         return " ".join(cell)
     return "this notebook" if "ipykernel" in file else os.path.basename(file)
+
+
+class KernelWarning(UserWarning):
+    """What works, here and as a rule on a GPU, although CUDA's rules forbid it."""
+
+
+NOTICES = {}  # file -> what warnings remembers of it, so that a line is warned of once
+
+
+def notice(site, message, why):
+    """Warn of a customary piece of code that CUDA's rules forbid."""
+    registry = NOTICES.setdefault(site.file, {})
+    text = f"{message}\n  {why}"
+    warnings.warn_explicit(text, KernelWarning, site.file, site.line, registry=registry)
 
 
 class KernelError(Exception):
@@ -126,6 +140,9 @@ class UnsupportedError(KernelError, TypeError):
 
 class FieldError(UnsupportedError, AttributeError):
     """A field that a record does not have."""
+
+
+AS_THEY_ARE = AssertionError, NameError, KeyboardInterrupt, KernelWarning
 
 
 def thread_name(thread, block):

@@ -133,10 +133,13 @@ class GlobalWatch:
         if clashes:
             stored = pick(value, self.machine.shape, self.machine.mask).astype(array.dtype)
         for clash, old in zip(clashes, before, strict=True):
-            if not clash.certain:
+            if not clash.certain or clash.kind == "WAR":
                 spots = elements[clash.positions]
                 here = array.flat[spots] if clash.at_once else old
-                clash = clash.where(~same_values(here, stored[clash.positions]))
+                equal = same_values(here, stored[clash.positions])
+                if clash.certain:
+                    self.report(clash.where(equal), array, elements, now, place, equal=True)
+                clash = clash.where(~equal)
             self.report(clash, array, elements, now, place)
 
     def atomic(self, array, offset, site):
@@ -187,7 +190,7 @@ class GlobalWatch:
             now = np.repeat(now, parts)
         return elements + start if start else elements, now, place
 
-    def report(self, clash, array, offsets, now, place):
+    def report(self, clash, array, offsets, now, place, equal=False):
         if not len(clash.positions):
             return
         size = self.machine.num_threads
@@ -200,7 +203,8 @@ class GlobalWatch:
             block, thread = divmod(int(thread_of(now[position])), size)
             later = thread, block, place
             count = len(clash.positions)
-            self.findings.race(clash.kind, array, offsets[position], earlier, later, count)
+            element = offsets[position]
+            self.findings.race(clash.kind, array, element, earlier, later, count, equal)
 
 
 def whole_elements(entries, now, clashes, where):

@@ -93,10 +93,13 @@ class SharedWatch:
         array.store(self.machine, offset, value)
         full = self.machine.full(value).astype(array.dtype)
         for lanes, old in zip(found, before, strict=True):
-            if not lanes.clash.certain:
+            if not lanes.clash.certain or lanes.clash.kind == "WAR":
                 # Harmless if what was there, or what another thread stored at once, is the same.
                 here = array.rows[lanes.elements, lanes.blocks] if lanes.clash.at_once else old
-                lanes = lanes.where(~same_values(here, full[lanes.threads, lanes.blocks]))
+                equal = same_values(here, full[lanes.threads, lanes.blocks])
+                if lanes.clash.certain:
+                    self.judge(lanes.where(equal), equal=True)
+                lanes = lanes.where(~equal)
             self.judge(lanes)
 
     def atomic(self, action, array, offset, site):
@@ -169,7 +172,7 @@ class SharedWatch:
                     found += [Lanes.of_cohort(c, footprint, members, self) for c in clashes]
         return found
 
-    def judge(self, lanes, stale=None):
+    def judge(self, lanes, stale=None, equal=False):
         """Report what is wrong; return which lanes (threads, blocks) read a stale value."""
         if not len(lanes.elements):
             return stale
@@ -188,7 +191,7 @@ class SharedWatch:
             i = (places == place).argmax()
             earlier = lanes.earlier_threads[i], first + lanes.blocks[i], int(place)
             now = lanes.threads[i], first + lanes.blocks[i], footprint.place
-            self.findings.race(clash.kind, array, lanes.elements[i], earlier, now, count)
+            self.findings.race(clash.kind, array, lanes.elements[i], earlier, now, count, equal)
         if clash.kind == "RAW":
             if stale is None:
                 stale = np.zeros((self.machine.num_threads, self.machine.num_blocks), bool)
