@@ -150,7 +150,6 @@ REFUSED = {
         True,
     ),
     "view of other type": (("bits = x.view(np.int32)",), r"\.view of an array does not run", True),
-    "reshape": (("m = x.reshape((2, 16))",), "x.reshape is not available inside a kernel", True),
     "method of an array": (("out[i] = x.sum()",), "x.sum is not available inside a kernel", True),
     "lambda": (("f = lambda v: 2 * v",), "a lambda does not run on the CPU engine", True),
     "inner function": (

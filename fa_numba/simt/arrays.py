@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from .dtypes import INT64, TypedInts, common_shape, is_floating, select, stretch
-from .errors import LaunchError, UnsupportedError
+from .errors import KernelError, LaunchError, UnsupportedError
 from .lanes import ALL, type_name
 
 
@@ -38,6 +38,30 @@ class LaneArray:
     @property
     def T(self):
         return self.view(self.offset, self.lanes, self.dims[::-1], self.strides[::-1])
+
+    def reshape(self, *shape):
+        """x.reshape(2, 16) or x.reshape((2, 16)): the same elements in another shape."""
+        dims = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        if any(isinstance(n, np.ndarray) for n in dims):
+            raise UnsupportedError(f"the shape for '{self.name}' differs between threads")
+        dims = list(map(int, dims))
+        if not self.is_contiguous("C"):
+            raise UnsupportedError(
+                f"'{self.name}' cannot be reshaped: its elements do not lie one after the other"
+            )
+        rest = math.prod(n for n in dims if n != -1)
+        if dims.count(-1) == 1 and rest and self.size % rest == 0:
+            dims[dims.index(-1)] = int(self.size) // rest
+        if min(dims, default=1) < 0 or math.prod(dims) != self.size:
+            shape = tuple(dims)
+            raise KernelError(
+                f"'{self.name}' of {self.size} elements cannot have the shape {shape}"
+            )
+        return self.view(self.offset, self.lanes, dims, row_major(dims))
+
+    def ravel(self):
+        """x.ravel(): all elements in a row."""
+        return self.reshape(self.size)
 
     def __len__(self):
         return self.dims[0]
@@ -113,6 +137,7 @@ class GlobalArray(LaneArray):
             raise LaunchError(f"'{name}' has strides that are not whole elements; copy it first")
         super().__init__(name, array.dtype, array.shape, (s // itemsize for s in array.strides))
         self.array = array
+        self.captured = False  # a device array that the kernel knows as a global name
         # One flat view from the lowest address to the highest, whatever the strides.
         steps = tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)
         ascending = array[(*steps, ...)]  # an array, also of an array without axes

@@ -6,6 +6,7 @@ from .arrays import LaneArray, pick
 from .dtypes import typed
 from .errors import LaunchError, UnsupportedError
 from .lanes import ALL, type_name
+from .records import kernel_frame, present_site
 
 
 def increment(old, limit):
@@ -45,18 +46,40 @@ class Atomics:
         """Run an atomic; `keep` tells whether the statement uses the old value."""
         if not isinstance(operation, Atomic):
             return operation(*arguments, **keywords)
-        return operation(self, site, keep, *arguments, **keywords)
+        return operation.run(self, site, keep, *arguments, **keywords)
+
+    def element_from(self, array, start):
+        """Return x[start:], the first argument of an atomic, as a Place."""
+        if isinstance(array, LaneArray) and len(array.axes) == 1:
+            return Place(array, start)
+        return self.view(array, slice(start, None, None))
+
+
+class Place:
+    """Where a slice x[i:] begins, which may differ between threads as no array's start may."""
+
+    def __init__(self, array, start):
+        self.array, self.start = array, start
 
 
 class Atomic:
-    """One of cuda.atomic.*; called with the machine, the site, and the kernel's arguments."""
+    """One of cuda.atomic.*."""
 
     def __init__(self, name):
         self.name = name
 
-    def __call__(self, machine, site, keep, array, index, value, new=None):
+    def __call__(self, *arguments):
+        """Run it where it is the value of a variable, as the argument of a device function."""
+        frame = kernel_frame()
+        machine = frame.f_globals["_simt_machine"]
+        return self.run(machine, present_site(machine.field_sites), True, *arguments)
+
+    def run(self, machine, site, keep, array, index, value, new=None):
+        """Run it; array, index, value, new: the kernel's arguments."""
         if self.name == "compare_and_swap":  # cas of the first element
             index, value, new = np.int64(0), index, value
+        if isinstance(array, Place):
+            array, index = array.array, array.start + index
         if not isinstance(array, LaneArray) or array.kind == "local":
             raise UnsupportedError(
                 f"cuda.atomic.{self.name} does not work on {type_name(array)}",

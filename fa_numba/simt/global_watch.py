@@ -31,6 +31,7 @@ class GlobalWatch:
             for array in arrays_in(value)
             if array is not value or lockstep.may_store(name, array.ndim)
         ]
+        stored += [a for a in machine.globals if a.captured]
         arrays = [a for a in machine.globals if a.flat.size]
         for stretch in join_overlaps([region(a) for a in arrays]):
             if any(overlap(region(a), stretch) for a in stored):

@@ -248,6 +248,15 @@ class Lanes:
             return (start + step * turn for turn in map(np.int64, range(longest)))
         return self.own_turns(exits, start, step, count, longest)
 
+    def range_numbers(self, *bounds):
+        """Return the numbers of a range(...) inside enumerate or zip."""
+        if any(varies(self.loop_bound(x)) for x in bounds):
+            raise UnsupportedError(
+                "enumerate() or zip() of a range() that differs between threads",
+                hint="Loop over the range itself.",
+            )
+        return tuple(map(np.int64, range(*map(int, bounds))))
+
     def loop_bound(self, value):
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub":
             return as_index(value) if type(value) is TypedInts else value

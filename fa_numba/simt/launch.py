@@ -83,6 +83,10 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
 
     def lane_arguments(self, function, lockstep, arguments):
         names = lockstep.parameters
+        missing = len(names) - len(arguments)
+        defaults = function.__defaults__ or ()
+        if 0 < missing <= len(defaults):
+            arguments = (*arguments, *defaults[-missing:])
         if len(arguments) != len(names):
             raise LaunchError(
                 f"{function.__name__}({', '.join(names)}) takes {len(names)} "

@@ -330,6 +330,12 @@ class Memory:
         self.local_sizes[site] = math.prod(array.dims) * array.itemsize
         return array
 
+    def byte_strides(self, array):
+        """x.strides, in bytes."""
+        if not isinstance(array, LaneArray):
+            return array.strides
+        return tuple(np.int64(stride * array.itemsize) for stride in array.strides)
+
     def memory_state(self):
         """Return a copy of all memory that a kernel can write (see waits.py)."""
         arrays = [a.flat.copy() for a in self.globals]

@@ -8,24 +8,26 @@ work, and a factory's constants are seen. Nothing of Numba's own implementation 
 import builtins
 import enum
 import inspect
-import sys
 import types
 
 import numpy as np
 from numba import cuda
 
 from .dtypes import typed
-from .errors import KernelError, LaunchError, UnsupportedError, runs_kernel
+from .errors import KernelError, LaunchError, UnsupportedError
+from .host import DeviceArray
 from .intrinsics import CASTS, NUMPY, Cast, EnumClass, Intrinsics, Namespace, Refused
 from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
+from .records import kernel_frame
 from .signatures import convert_call, converted, signatures_of
 from .transform import PREFIX, transform
 
-OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_ choose
-    continue_ else_ endif endif_after_exit enum_value fill floordiv if_ load loop_end member mod
-    next_turn not_ or_ or_values power range_turns return_ same sequence_turns shift_left
-    shift_right store store_field unpack view while_begin while_test""".split()
+OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_
+    byte_strides choose continue_ element_from else_ endif endif_after_exit enum_value fill
+    floordiv if_ load loop_end member mod next_turn not_ or_ or_values power range_numbers
+    range_turns return_ same sequence_turns shift_left shift_right store store_field unpack
+    view while_begin while_test""".split()
 
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches
 
@@ -118,6 +120,10 @@ class Names(Intrinsics):
             return scalar
         if isinstance(value, np.ndarray):
             return self.global_array(value, name)  # Numba freezes it into the kernel
+        if isinstance(value, DeviceArray):
+            array = self.global_array(value._simt_host, name)
+            array.captured = True
+            return array
         if isinstance(value, np.dtype):
             return Cast(value)
         if isinstance(value, type):
@@ -215,9 +221,7 @@ class Names(Intrinsics):
 
     def position_of_call(self):
         """Return where the call stands that the kernel is making."""
-        frame = sys._getframe(1)
-        while not runs_kernel(frame):
-            frame = frame.f_back
+        frame = kernel_frame()
         return list(frame.f_code.co_positions())[frame.f_lasti // 2]
 
 

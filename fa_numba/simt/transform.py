@@ -336,7 +336,9 @@ class Transformer:
     def e_Attribute(self, node):
         if node.attr == "value":
             return self.call("enum_value", self.expression(node.value))
-        if node.attr in ("flat", "strides", "view"):  # of the engine's own arrays
+        if node.attr == "strides":
+            return self.call("byte_strides", self.expression(node.value))
+        if node.attr in ("flat", "view"):  # of the engine's own arrays
             instead = "Index the array."
             self.refuse(node, f".{node.attr} of an array", instead, numba_runs_it=True)
         return ast.Attribute(self.expression(node.value), node.attr, ast.Load())
@@ -528,6 +530,9 @@ class Transformer:
         arguments = [self.expression(a) for a in node.args]
         if atomic and len(arguments) > 1:
             arguments[1] = self.index(node.args[1])
+        if atomic and arguments and (start := slice_start(node.args[0])):
+            array = self.expression(node.args[0].value)
+            arguments[0] = self.call("element_from", array, self.expression(start))
         keywords = [ast.keyword(k.arg, self.expression(k.value)) for k in node.keywords]
         if isinstance(function, ast.Attribute) and function.attr in ("array", "array_like"):
             if function.attr == "array":
@@ -709,7 +714,8 @@ class Transformer:
             if called in ("enumerate", "zip") and not s.iter.keywords:
                 values = s.iter.args
             how, site = ast.Constant(called), self.site_constant(s.iter)
-            turns = self.call("sequence_turns", exits, site, how, *map(self.expression, values))
+            values = map(self.sequence, values)
+            turns = self.call("sequence_turns", exits, site, how, *values)
         name, number = s.target.id, self.block_number[id(s.body)]
         if self.homes[name, number] == number:
             # Lives only inside the body, where it is set for every thread: nothing to blend.
@@ -717,6 +723,14 @@ class Transformer:
         turn = self.temporary()
         body = [self.bind(name, load_name(turn), number), *self.block(s.body)]
         return [ast.For(ast.Name(turn, ast.Store()), turns, body, [])]
+
+    def sequence(self, node):
+        """Rewrite what a loop goes over, by way of enumerate or zip."""
+        function = getattr(node, "func", None)
+        if getattr(function, "id", "") != "range" or "range" in self.locals or node.keywords:
+            return self.expression(node)
+        numbers = self.call("range_numbers", *map(self.expression, node.args))
+        return self.mark([numbers], node)[0]
 
     def s_While(self, s):
         test = self.call("while_test", self.expression(s.test))
@@ -752,6 +766,14 @@ def is_atomic(function):
     base = function.value
     name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
     return name == "atomic"
+
+
+def slice_start(node):
+    """Return the start of a slice x[start:]."""
+    part = node.slice if isinstance(node, ast.Subscript) else None
+    if isinstance(part, ast.Slice) and part.upper is None and part.step is None:
+        return part.lower
+    return None
 
 
 def element_uses(function):
