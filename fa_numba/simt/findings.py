@@ -22,8 +22,8 @@ LOAD_AND_SWAP = (
     "as cuda.atomic.add(x, i, 0), would be right."
 )
 SAME_VALUE = (
-    "CUDA leaves this undefined, although the value stored is the one that is there. An if around "
-    "the store, or a barrier between the two, would be right."
+    "CUDA leaves this undefined, although the thread stores what it has just loaded there. An if "
+    "around the store, or a barrier between the two, would be right."
 )
 VERBS = {"load": "loads", "store": "stores", "atomic": "updates"}
 
@@ -172,10 +172,10 @@ class Findings:
             self.places.append((site, action))
         return number & PLACE_MASK
 
-    def race(self, kind, array, offset, earlier, now, count, equal=False):
+    def race(self, kind, array, offset, earlier, now, count, unchanged=False):
         """Report a race; earlier and now: (thread number, block of the grid, place).
 
-        equal : whether it is a store of the value that is there.
+        unchanged : whether the thread stores what it has just loaded there.
         """
         key = array.name, kind, earlier[2], now[2]
         race = self.races.get(key)
@@ -194,7 +194,7 @@ class Findings:
                 tuple(machine.thread_coordinates(t) for t, _, _ in (earlier, now)),
                 tuple(machine.grid_coordinates(b) for _, b, _ in (earlier, now)),
             )
-            why = self.custom(race, equal)
+            why = self.custom(race, unchanged)
             if why:
                 self.noticed.add(key)
                 notice(race.sites[1], str(race), why)
@@ -204,14 +204,12 @@ class Findings:
                 raise race.error()
         race.count += count
 
-    def custom(self, race, equal):
+    def custom(self, race, unchanged):
         """Return why a race does no harm in practice, if it is one of two customary ones."""
         used = dict(zip(race.actions, race.sites, strict=True))
         if "load" in used and used.get("atomic") in self.swaps:
             return LOAD_AND_SWAP
-        if equal and race.lines[0] == race.lines[1]:
-            return SAME_VALUE
-        return None
+        return SAME_VALUE if unchanged else None
 
     def unwritten(self, array, offset, now, count):
         key = array.name, now[2]

@@ -134,13 +134,15 @@ class GlobalWatch:
         if clashes:
             stored = pick(value, self.machine.shape, self.machine.mask).astype(array.dtype)
         for clash, old in zip(clashes, before, strict=True):
-            if not clash.certain or clash.kind == "WAR":
+            if not clash.certain:
                 spots = elements[clash.positions]
                 here = array.flat[spots] if clash.at_once else old
-                equal = same_values(here, stored[clash.positions])
-                if clash.certain:
-                    self.report(clash.where(equal), array, elements, now, place, equal=True)
-                clash = clash.where(~equal)
+                clash = clash.where(~same_values(here, stored[clash.positions]))
+            elif clash.kind == "WAR" and self.machine.unchanged is not None:
+                machine = self.machine
+                same = pick(machine.unchanged, machine.shape, machine.mask)[clash.positions]
+                self.report(clash.where(same), array, elements, now, place, unchanged=True)
+                clash = clash.where(~same)
             self.report(clash, array, elements, now, place)
 
     def atomic(self, array, offset, site):
@@ -191,7 +193,7 @@ class GlobalWatch:
             now = np.repeat(now, parts)
         return elements + start if start else elements, now, place
 
-    def report(self, clash, array, offsets, now, place, equal=False):
+    def report(self, clash, array, offsets, now, place, unchanged=False):
         if not len(clash.positions):
             return
         size = self.machine.num_threads
@@ -205,7 +207,7 @@ class GlobalWatch:
             later = thread, block, place
             count = len(clash.positions)
             element = offsets[position]
-            self.findings.race(clash.kind, array, element, earlier, later, count, equal)
+            self.findings.race(clash.kind, array, element, earlier, later, count, unchanged)
 
 
 def whole_elements(entries, now, clashes, where):

@@ -35,6 +35,7 @@ class Memory:
         self.local_sizes = {}  # Site -> bytes of a thread's array: one per call in the source
         self.dynamic_bytes = dynamic_bytes
         self.dynamic = None
+        self.unchanged = None  # in a store: the threads that store what is there
         self.field_sites = {}  # (code, instruction) -> Site, of accesses to fields of records
         self.known = {}  # (id of an index, axis) -> (the index, its offsets): see locate
         column = np.arange(self.num_blocks).reshape(1, 1, 1, -1)
@@ -247,6 +248,14 @@ class Memory:
             self.watch.store(array, offset, value, site)
         else:
             array.store(self, offset, value)
+
+    def store_copy(self, array, index, value, site, source):
+        """x[i] = x[j]: a thread whose i is its j changes nothing."""
+        if self.watch is not None and isinstance(array, LaneArray):
+            there = self.locate(array, source, site)
+            self.unchanged = np.equal(self.locate(array, index, site), there)
+        self.store(array, index, value, site)
+        self.unchanged = None
 
     def fill(self, array, index, value, site):
         """x[2:5] = value: store one value to each element of a part."""

@@ -26,8 +26,8 @@ from .transform import PREFIX, transform
 OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_
     byte_strides choose continue_ element_from else_ endif endif_after_exit enum_value fill
     floordiv if_ load loop_end member mod next_turn not_ or_ or_values power range_numbers
-    range_turns return_ same sequence_turns shift_left shift_right store store_field unpack
-    view while_begin while_test""".split()
+    range_turns return_ same sequence_turns shift_left shift_right store store_copy
+    store_field unpack view while_begin while_test""".split()
 
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches
 
