@@ -151,6 +151,12 @@ class GlobalArray(LaneArray):
         self.writeable = self.flat.flags.writeable
         self.alignment = alignment(ascending)
 
+    def take_for(self, dtype):
+        """Take the elements for integers of the other signedness, as a signature says."""
+        if dtype != self.dtype:
+            self.dtype, self.flat = dtype, self.flat.view(dtype)
+            self.needs_type = dtype != INT64
+
     def shares(self, other):
         return other.flat is self.flat
 

@@ -134,6 +134,10 @@ class LaunchError(KernelError, ValueError):
     """A launch that no GPU would accept: grid, thread block, memory or arguments."""
 
 
+class SignatureError(LaunchError, TypeError):
+    """Arguments that do not fit the signature of a kernel or device function."""
+
+
 class UnsupportedError(KernelError, TypeError):
     """Python that cannot run inside a CUDA kernel, or not on this engine."""
 

@@ -73,8 +73,13 @@ def getitem(kernel, configuration):
 
 def forall(kernel, ntasks, tpb=0, stream=0, sharedmem=0):
     """kernel.forall(n): one thread for each of n tasks."""
+    __tracebackhide__ = True
+    if ntasks < 0:
+        raise explain(LaunchError(f"forall() takes a number of tasks from 0 on, got {ntasks}"))
+    if ntasks == 0:
+        return lambda *args: None
     threads = tpb or 128
-    return Launcher(kernel, (max(1, -(-int(ntasks) // threads)), threads, stream, sharedmem))
+    return Launcher(kernel, (-(-int(ntasks) // threads), threads, stream, sharedmem))
 
 
 def without_signature(jit):

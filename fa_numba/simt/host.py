@@ -24,7 +24,7 @@ class DeviceArray:
     size = property(lambda self: self._simt_host.size)
     ndim = property(lambda self: self._simt_host.ndim)
     nbytes = property(lambda self: self._simt_host.nbytes)
-    T = property(lambda self: DeviceArray(self._simt_host.T))
+    T = property(lambda self: self.transpose())
 
     @property
     def flags(self):
@@ -52,8 +52,8 @@ class DeviceArray:
         return DeviceArray(self._simt_host.ravel(order=order))
 
     def transpose(self, axes=None):
-        """Return a transposed view."""
-        return DeviceArray(self._simt_host.transpose(axes))
+        """Return a transposed copy."""
+        return DeviceArray(self._simt_host.transpose(axes).copy())
 
     def view(self, dtype):
         """Return a view of another dtype."""

@@ -607,25 +607,34 @@ class Member:
     __array_ufunc__ = None
     __hash__ = None
 
-    def __init__(self, kind, value):
-        self.kind_of, self.value = kind, value
+    def __init__(self, enum, number, values):
+        self.enum = enum
+        self.number = number  # of the member, in the order of the Enum
+        self.values = values  # of all members
+
+    @property
+    def value(self):
+        """The member's value, a number or tuple."""
+        if not varies(self.number):
+            return self.values[int(self.number)]
+        return np.array(self.values)[self.number]
 
     def __eq__(self, other):
-        if not is_member(other) or other.kind_of is not self.kind_of:
+        if not is_member(other) or other.enum is not self.enum:
             return np.False_
-        return np.equal(self.value, other.value)
+        return np.equal(self.number, other.number)
 
     def __ne__(self, other):
         return np.logical_not(self == other)
 
     def blend_with(self, old, mask):
         """Let a variable hold another member of the same Enum."""
-        if not is_member(old) or old.kind_of is not self.kind_of:
+        if not is_member(old) or old.enum is not self.enum:
             raise UnsupportedError(
                 f"threads choose between {type_name(old)} and {type_name(self)} for one variable",
                 hint="A variable holds one kind of thing; use two variables.",
             )
-        return Member(self.kind_of, select(mask, self.value, old.value))
+        return Member(self.enum, select(mask, self.number, old.number), self.values)
 
 
 def is_member(value):
@@ -662,7 +671,7 @@ def type_name(value):
     if value is None:
         return "None"
     if is_member(value):
-        return f"a member of {value.kind_of.__name__}"
+        return f"a member of {value.enum.__name__}"
     kind = getattr(value, "kind", None)
     if kind in ("global", "shared", "local"):
         return f"the {kind} array '{value.name}'"

@@ -252,10 +252,18 @@ def as_lane(value):
 
 def member(value):
     """Return a member of an Enum as a kernel sees it; one of an IntEnum is an integer."""
-    plain = as_lane(value.value)
-    if plain is None:
-        raise UnsupportedError(f"{value}, whose value is not a number,")
-    return plain if isinstance(value, int) else Member(type(value), plain)
+    if isinstance(value, int):
+        return as_lane(value.value)
+    members = list(type(value))
+    return Member(type(value), np.int64(members.index(value)), [plain(m.value) for m in members])
+
+
+def plain(value):
+    """Return a number, or a tuple of such, as lane values; anything else as it is."""
+    if isinstance(value, tuple):
+        return like(value, list(map(plain, value)))
+    lane = as_lane(value)
+    return value if lane is None else lane
 
 
 def python_function(kernel):
@@ -273,5 +281,10 @@ def check_kernel(kernel):
             return kernel  # a plain function, run as if it were decorated
         raise KernelError(
             f"expected a function decorated with @cuda.jit, got {type(kernel).__name__}"
+        )
+    if getattr(kernel, "targetoptions", {}).get("device"):
+        raise LaunchError(
+            f"'{function.__name__}' is a device function: kernels call it, nobody launches it",
+            hint="Leave out device=True, or launch a kernel that calls it.",
         )
     return function

@@ -6,13 +6,15 @@ Here numbers are converted too, but an array of another type, whose bytes a GPU 
 refused.
 """
 
+import operator
+
 import numpy as np
 from numba import from_dtype, types
 from numba.core.typeconv import Conversion
 
-from .arrays import LaneArray
+from .arrays import GlobalArray, LaneArray
 from .dtypes import cast, numpy_dtype
-from .errors import KernelError, LaunchError
+from .errors import SignatureError
 from .lanes import like, type_name
 
 try:
@@ -58,24 +60,26 @@ def convert_arguments(signatures, name, parameters, values):
     """Return a launch's arguments, lane values and arrays, in the types of the best signature."""
     if not signatures:
         return values
-    chosen = best(signatures, name, values, LaunchError)
+    chosen = best(signatures, name, values)
     for parameter, type_, value in zip(parameters, chosen.args, values, strict=True):
-        check(parameter, type_, value, LaunchError)
+        check(parameter, type_, value, same_bytes)
         whole = types.Integer, types.Boolean
         if isinstance(type_, types.Integer) and not isinstance(numba_type(value), whole):
-            raise mismatch(parameter, type_, value, LaunchError)
+            raise mismatch(parameter, type_, value)
+        if isinstance(value, GlobalArray) and isinstance(type_, types.Array):
+            value.take_for(numpy_dtype(type_.dtype))
     return list(map(converted, chosen.args, values))
 
 
 def convert_call(signatures, name, parameters, values):
     """Return the same of a device function's arguments, and the type of its result or None."""
-    chosen = best(signatures, name, values, KernelError)
+    chosen = best(signatures, name, values)
     for parameter, type_, value in zip(parameters, chosen.args, values, strict=True):
-        check(parameter, type_, value, KernelError)
+        check(parameter, type_, value, operator.eq)
     return list(map(converted, chosen.args, values)), chosen.result
 
 
-def best(signatures, name, values, error):
+def best(signatures, name, values):
     """Return the signature that Numba would choose."""
     if len(signatures) == 1 and len(signatures[0].args) == len(values):
         return signatures[0]
@@ -85,10 +89,10 @@ def best(signatures, name, values, error):
     ours = f"{name}({', '.join(map(type_words, actual))})"
     theirs = " and ".join(map(str, signatures))
     if not rated:
-        raise error(f"{ours} fits none of the signatures {theirs}")
+        raise SignatureError(f"{ours} fits none of the signatures {theirs}")
     if len(rated) > 1 and rated[0][0] == rated[1][0]:
         hint = "Convert the arguments, or leave out the signatures."
-        raise error(f"{ours} fits more than one of the signatures {theirs}", hint=hint)
+        raise SignatureError(f"{ours} fits more than one of the signatures {theirs}", hint=hint)
     return rated[0][1]
 
 
@@ -123,31 +127,40 @@ def numba_type(value):
     return from_dtype(dtype) if known else None
 
 
-def check(parameter, type_, value, error):
-    """Refuse an argument that is an array where a number must be, or of another type or shape."""
+def check(parameter, type_, value, agree):
+    """Refuse an argument that is an array where a number must be, or of another type or shape.
+
+    agree : tells whether elements of one type will do for another.
+    """
     actual = numba_type(value)
     if isinstance(type_, types.BaseTuple) and isinstance(value, tuple):
         if len(type_) != len(value):
-            raise mismatch(parameter, type_, value, error)
+            raise mismatch(parameter, type_, value)
         for i, part in enumerate(value):
-            check(f"{parameter}[{i}]", type_[i], part, error)
+            check(f"{parameter}[{i}]", type_[i], part, agree)
     elif isinstance(type_, types.Array):
         if actual is None:
             return  # records
-        same = isinstance(actual, types.Array) and actual.dtype == type_.dtype
+        same = isinstance(actual, types.Array) and agree(actual.dtype, type_.dtype)
         if not same or actual.ndim != type_.ndim:
-            raise mismatch(parameter, type_, value, error)
+            raise mismatch(parameter, type_, value)
         if type_.layout not in ("A", actual.layout) and not value.is_contiguous(type_.layout):
-            raise mismatch(parameter, type_, value, error)
+            raise mismatch(parameter, type_, value)
     elif isinstance(type_, NUMBERS) and not isinstance(actual, NUMBERS):
-        raise mismatch(parameter, type_, value, error)
+        raise mismatch(parameter, type_, value)
 
 
-def mismatch(parameter, type_, value, error):
+def same_bytes(actual, formal):
+    """Tell whether elements of one type can be taken for the other: int32 for uint32."""
+    both = isinstance(actual, types.Integer) and isinstance(formal, types.Integer)
+    return actual == formal or (both and actual.bitwidth == formal.bitwidth)
+
+
+def mismatch(parameter, type_, value):
     actual = numba_type(value)
     arrays = isinstance(actual, types.Array) and isinstance(type_, types.Array)
     got = type_name(value) if actual is None else type_words(actual)
-    return error(
+    return SignatureError(
         f"argument '{parameter}' must be {type_words(type_)} by the signature, got {got}",
         array=parameter,
         hint="A GPU would take its bytes as they are." if arrays else None,
