@@ -421,11 +421,11 @@ class Serial:
         return map(INT64, self.count_turns(*arguments))
 
     def count_turns(self, exits, *bounds):
-        """Return Python's own range."""
+        """Yield Python's own integers."""
         numbers = [x.item() if type(x) is INT64 else self.loop_bound(x).item() for x in bounds]
         if len(numbers) == 3 and numbers[2] == 0:
             return Lanes.range_turns(self, exits, *bounds)  # raises
-        return range(*numbers)
+        return self.progress.turns(range(*numbers))
 
     def same_turns(self, values):
         return values
