@@ -98,30 +98,36 @@ def make_venv(venv, stamp):
         was = "has been moved" if moved else "is of Python %s" % there if there else "does not run"
         print("%s %s: it is made anew, of Python %s" % (os.path.basename(venv), was, mine))
         shutil.rmtree(venv)
-    made = subprocess.run([sys.executable, "-m", "venv", venv], stdout=subprocess.PIPE,
+    create(venv)
+
+
+def create(venv):
+    base = getattr(sys, "_base_executable", None) or sys.executable  # not the one just removed
+    made = subprocess.run([base, "-m", "venv", venv], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)  # fmt: skip
     if made.returncode:
         shutil.rmtree(venv, ignore_errors=True)
         sys.exit(
-            "%s\n%s -m venv failed. On Debian and Ubuntu: sudo apt install python%s-venv"
-            % (made.stdout.decode("utf-8", "replace").strip(), sys.executable, mine)
+            "%s\n%s -m venv failed. On Debian and Ubuntu: sudo apt install python%d.%d-venv"
+            % ((made.stdout.decode("utf-8", "replace").strip(), base) + sys.version_info[:2])
         )
 
 
-def pip(venv, what, *arguments):
+def pip(venv, what, arguments):
     """Run `pip install`, with one line of progress; all that pip said where it fails."""
     command = [executable(venv), "-m", "pip", "install", "--disable-pip-version-check"]
-    run = subprocess.Popen(command + list(arguments), cwd=ROOT, stdout=subprocess.PIPE,
+    run = subprocess.Popen(command + arguments, cwd=ROOT, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT)  # fmt: skip
     said, collected, terminal = [], 0, sys.stdout.isatty()
     print("Installing %s ..." % what, end="" if terminal else "\n")
     sys.stdout.flush()
-    for line in io.TextIOWrapper(run.stdout, encoding="utf-8", errors="replace"):
-        said.append(line)
-        collected += line.startswith("Collecting ")
-        if terminal and line.startswith("Collecting "):
-            print("\rInstalling %s: package %d ..." % (what, collected), end="")
-            sys.stdout.flush()
+    with io.TextIOWrapper(run.stdout, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            said.append(line)
+            collected += line.startswith("Collecting ")
+            if terminal and line.startswith("Collecting "):
+                print("\rInstalling %s: package %d ..." % (what, collected), end="")
+                sys.stdout.flush()
     if terminal:
         print()
     if run.wait():
@@ -164,15 +170,13 @@ def main():
         return
 
     where = "%s (%s)" % (options.venv, "newest versions" if options.newest else constraints)
-    pinned = [] if options.newest else ["--constraint", constraints]
-    pip(venv, "setuptools into " + where, *(pinned + ["setuptools>=77"]))
-    project = "fa-numba[%s]" % ",".join(wanted["extras"])
-    more = ["--upgrade", "--upgrade-strategy", "eager"] if options.newest else pinned
-    pip(
-        venv,
-        "%s into %s: about 1 GB, some minutes" % (project, where),
-        *(more + ["--no-build-isolation", "--editable", project.replace("fa-numba", ".")]),
-    )
+    pinned = ["--constraint", constraints]
+    newest = ["--upgrade", "--upgrade-strategy", "eager"]
+    versions = newest if options.newest else pinned
+    pip(venv, "setuptools into " + where, versions + ["setuptools>=77"])
+    extras = "[%s]" % ",".join(wanted["extras"])
+    what = "fa-numba%s into %s: 1.3 GB, some minutes" % (extras, where)
+    pip(venv, what, versions + ["--no-build-isolation", "--editable", "." + extras])
     with io.open(stamp_file, "w", encoding="utf-8") as file:
         file.write(json.dumps(wanted, indent=1, sort_keys=True) + "\n")
 

@@ -8,7 +8,7 @@ shapes    dout, out (seqlen_q, head_dim);  delta (seqlen_q,). All float32; any l
 launch    delta_kernel[ceil(seqlen_q / ROWS), (32, ROWS)](dout, out, delta), with ROWS below: a warp
           owns a row. threadIdx.x is the lane, threadIdx.y the row of the thread block.
 HBM       loads dout and out once, stores delta once. Neighbouring lanes load neighbouring columns.
-shared    none: the lanes of a warp add up by shuffles (lesson 02).
+shared    none, and no barrier: the lanes of a warp add up by shuffles (lesson 02).
 
 About 8 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
@@ -32,4 +32,4 @@ def delta_kernel(dout, out, delta):
     raise NotImplementedError("ex07a: delta_kernel")
 
 
-# Stub b8d010b1 of solutions/ex07a_delta.py: `fa-numba reset ex07a` brings it back.
+# Stub e377ade4 of solutions/ex07a_delta.py: `fa-numba reset ex07a` brings it back.

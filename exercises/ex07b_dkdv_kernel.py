@@ -16,10 +16,12 @@ launch    kernel[num_n_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dk,
           NUM_COLS of them at most.
 mask      as in ex06b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
           sees no key has lse = -inf and adds nothing. Dead tiles are skipped.
-lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1. A key that no query sees gets dk = dv = 0.
+lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1
+shared    tiles of q, dout, k, v, P and dS, and the tile's lse and delta, at most. A padded column
+          in each tile, or four floats per row besides, are allowed; dk and dv are not there
 HBM       loads   k and v once; of q, dout, lse and delta each live m-tile once per n-tile, whole
                   (its rows below seqlen_q), each element by one thread.
-          stores  dk and dv once.
+          stores  dk and dv once. Neither is loaded
 
 About 45 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
@@ -52,4 +54,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return kernel
 
 
-# Stub 8e3bfd9b of solutions/ex07b_dkdv_kernel.py: `fa-numba reset ex07b` brings it back.
+# Stub d05ef359 of solutions/ex07b_dkdv_kernel.py: `fa-numba reset ex07b` brings it back.

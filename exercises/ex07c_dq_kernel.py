@@ -15,9 +15,12 @@ launch    kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dq,
 mask      as in ex06b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
           sees no key has lse = -inf and gets dq = 0. Dead tiles are skipped.
 lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1.
-HBM       loads   q, dout, lse, delta once; of k and v each live n-tile once per m-tile, whole (its
-                  rows below seqlen_k), each element by one thread.
-          stores  dq once.
+shared    tiles of q, dout, k, v, dS and one for P, and the tile's lse and delta, at most. A padded
+          column in each tile, or four floats per row besides, are allowed; dq is not there
+HBM       loads   q, dout, lse, delta once (not needed where an m-tile sees no key); of k and v each
+                  live n-tile once per m-tile, whole (its rows below seqlen_k), each element by one
+                  thread.
+          stores  dq once. It is not loaded
 
 About 40 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
@@ -50,4 +53,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return kernel
 
 
-# Stub 162bda76 of solutions/ex07c_dq_kernel.py: `fa-numba reset ex07c` brings it back.
+# Stub 2483107c of solutions/ex07c_dq_kernel.py: `fa-numba reset ex07c` brings it back.

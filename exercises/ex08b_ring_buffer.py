@@ -31,7 +31,8 @@ HBM      a token that is kept is loaded once and stored once; padding and tokens
          are neither loaded nor stored. All other places of the cache stay as they are.
 Access   neighbouring threads move neighbouring floats.
 
-About 4 and 12 lines. No shared memory and no barrier.
+About 4 and 12 lines. No shared memory, no local array and no barrier. Token numbers are whole, up
+to 2^31 - 1.
 """
 
 from numba import cuda
@@ -51,4 +52,4 @@ def kernel(k_new, v_new, lengths, num_new, num_sinks, k_cache, v_cache):
     raise NotImplementedError("ex08b: kernel")
 
 
-# Stub 14d6a5e7 of solutions/ex08b_ring_buffer.py: `fa-numba reset ex08b` brings it back.
+# Stub 42405f77 of solutions/ex08b_ring_buffer.py: `fa-numba reset ex08b` brings it back.

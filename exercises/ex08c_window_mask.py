@@ -26,7 +26,8 @@ needs_mask(m_tile, n_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right)
     count
 
 All arguments are ints: seqlen_q, seqlen_k, BLOCK_M, BLOCK_N >= 1, left, right >= -1, and m or
-m_tile is one that exists. With more queries than keys, positions may be negative.
+m_tile is one that exists. Lengths go up to 10^12. With more queries than keys, positions may be
+negative.
 One to five lines each, without a loop.
 """
 
@@ -61,4 +62,4 @@ def needs_mask(m_tile, n_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right
     raise NotImplementedError("ex08c: needs_mask")
 
 
-# Stub 20585b0c of solutions/ex08c_window_mask.py: `fa-numba reset ex08c` brings it back.
+# Stub 02d5c081 of solutions/ex08c_window_mask.py: `fa-numba reset ex08c` brings it back.

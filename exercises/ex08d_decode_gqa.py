@@ -15,8 +15,13 @@ launch    kernel[(num_kv_heads, batch), (BLOCK_N, GROUP_SIZE)](q, k_cache, v_cac
 mask      none: the new token sees all seq_lens[b] keys. What the cache holds past them may be
           anything, NaN included, and is not loaded
 empty     seq_lens[b] = 0: out is 0 and lse is -inf
-HBM       q loaded once; k_cache and v_cache, each: sum of seq_lens * num_kv_heads * HEAD_DIM; out
-          and lse stored once. How often seq_lens is read does not count
+shared    tiles of q, k, v, s and one for p, at most. A padded column in each, or four floats per
+          row besides, are allowed; acc, m_i and l_i are not there
+HBM       q loaded once (not needed where a sequence is empty); k_cache and v_cache, each: sum of
+          seq_lens * num_kv_heads * HEAD_DIM; out and lse stored once, and not loaded. How often
+          seq_lens is read does not count
+access    neighbouring threads load neighbouring columns of a key
+scores    any that float32 holds, -1e30 too: what stands for "no key" is -inf, no large number
 result    out = softmax(softmax_scale q k^T) v;  lse = log(sum of exp(score)), the natural logarithm
 
 About 45 lines, of which most are ex06b's. Write float32(0.0), not 0.0.
@@ -49,4 +54,4 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
     return kernel
 
 
-# Stub 968a1a17 of solutions/ex08d_decode_gqa.py: `fa-numba reset ex08d` brings it back.
+# Stub 4a8ddde4 of solutions/ex08d_decode_gqa.py: `fa-numba reset ex08d` brings it back.

@@ -13,12 +13,14 @@ not let it in. Two empty parts merge to out = 0, lse = -inf.
 merge_weights(lse_a, lse_b) -> (w_a, w_b, lse)
     device function on float32 scalars: kernels call it, each thread for itself. Both weights are 0
     where both parts are empty. lse may be as large as 1e4 or as small as -1e4, and e^89 is more
-    than float32 holds. Neither is +inf or NaN.
+    than float32 holds. Neither is +inf or NaN. A weight may be as far off as float32 can tell two
+    lse apart: e^(lse_a - lse) is good enough.
 kernel[num_rows, threads](out_a, lse_a, out_b, lse_b, out, lse)
     out_a, out_b, out   (num_rows, head_dim) float32, any head_dim
     lse_a, lse_b, lse   (num_rows,) float32
     A thread block merges one row, with any number of threads (1-D).
-    HBM  out_a and out_b at most once, out and lse stored once. No shared memory, no barrier.
+    HBM  out_a and out_b at most once, out and lse stored once and not loaded. No shared memory, no
+    barrier.
 
 About 7 lines and 9 lines.
 """
@@ -42,4 +44,4 @@ def kernel(out_a, lse_a, out_b, lse_b, out, lse):
     raise NotImplementedError("ex09a: kernel")
 
 
-# Stub adf2b6c5 of solutions/ex09a_merge_states.py: `fa-numba reset ex09a` brings it back.
+# Stub 68f1a3b9 of solutions/ex09a_merge_states.py: `fa-numba reset ex09a` brings it back.

@@ -11,10 +11,13 @@ launch    kernel[(num_heads, batch), 32](out_partial, lse_partial, out, lse): a 
 result    lse = log(sum over splits of e^lse_partial);
           out = sum over splits of e^(lse_partial - lse) out_partial.
           A row whose splits are all without keys is 0, its lse -inf. lse_partial may be as large
-          as 1e4 or as small as -1e4: no e^lse_partial as it stands.
+          as 1e4 or as small as -1e4: no e^lse_partial as it stands. A weight may be as far off as
+          float32 can tell two lse apart: e^(lse_partial - lse) is good enough
 HBM       loads   out_partial once; lse_partial as often as you like
-          stores  out and lse once
-shared    none, and no barrier: every thread of a row may compute the same m_i and l_i
+          stores  out and lse once; neither is loaded
+access    neighbouring threads load neighbouring columns
+memory    no shared memory and no barrier: every thread of a row may compute the same m_i and l_i.
+          A thread keeps its NUM_COLS columns, and nothing for each split
 
 About 20 lines. num_splits is any number >= 1, known only when the kernel runs.
 """
@@ -44,4 +47,4 @@ def make_kernel(HEAD_DIM):
     return kernel
 
 
-# Stub a7ba9bf5 of solutions/ex09d_combine_kernel.py: `fa-numba reset ex09d` brings it back.
+# Stub bcdcd87c of solutions/ex09d_combine_kernel.py: `fa-numba reset ex09d` brings it back.

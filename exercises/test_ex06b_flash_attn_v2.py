@@ -20,6 +20,7 @@ from fa_numba.workbook.attention_checks import (
     negative_scores,
     ordered_scores,
     random_head,
+    weightless_value,
 )
 from fa_numba.workbook.attention_mistakes import forward_mistakes
 
@@ -126,6 +127,12 @@ def test_negative_scores(exercise, size, causal):
 def test_rows_that_see_no_key_beside_negative_scores(exercise):
     """scores far below 0, in a tile with rows that see no key"""
     check(exercise, negative_scores(2e30, 22, 9, causal=True))
+
+
+@BOTH
+def test_weightless_value(exercise, causal):
+    """exp of -120 is 0: a key that far below the maximum adds nothing, however large its value"""
+    check(exercise, weightless_value(causal=causal))
 
 
 def test_long(exercise):

@@ -12,6 +12,7 @@ from fa_numba.workbook.attention_checks import (
     expect_traffic,
     expect_unchanged,
     guarded,
+    metered,
 )
 from fa_numba.workbook.attention_mistakes import delta_mistakes
 
@@ -21,15 +22,24 @@ def random_rows(seqlen_q, head_dim, seed=0):
     return [rng.standard_normal((seqlen_q, head_dim), np.float32) for _ in range(2)]
 
 
-def launch(exercise, dout, out, how=simt.run):
+def prepare(exercise, dout, out):
     delta, larger = guarded(len(out))
     grid = math.ceil(len(out) / exercise.ROWS)
-    result = how(exercise.delta_kernel, grid, (32, exercise.ROWS), dout, out, delta)
-    return delta, larger, result
+    return (exercise.delta_kernel, grid, (32, exercise.ROWS), dout, out, delta), delta, larger
+
+
+def launch(exercise, dout, out):
+    args, delta, larger = prepare(exercise, dout, out)
+    simt.run(*args)
+    return delta, larger
+
+
+def trace_of(exercise, dout, out):
+    return metered(prepare(exercise, dout, out)[0], "dout out delta")
 
 
 def check(exercise, dout, out):
-    delta, _, _ = launch(exercise, dout, out)
+    delta, _ = launch(exercise, dout, out)
     want, plain = (
         np.sum(dout.astype(dtype) * out.astype(dtype), axis=1) for dtype in (np.float64, np.float32)
     )
@@ -54,13 +64,31 @@ def test_head_dim(exercise, head_dim):
     check(exercise, *random_rows(6, head_dim))
 
 
+def test_long(exercise):
+    """a thousand rows, and rows of 5000 columns"""
+    check(exercise, *random_rows(1001, 3))
+    check(exercise, *random_rows(2, 5003))
+
+
+def test_large_numbers(exercise):
+    """gradients of 1e15, and of 1e-15: no sum is clipped, none starts from a constant"""
+    for size in (1e15, 1e-15):
+        dout, out = random_rows(6, 50)
+        delta, _ = launch(exercise, dout * np.float32(size), out)
+        want = np.sum(dout.astype(float) * out, axis=1) * size
+        row = int(np.argmax(np.abs(delta - want)))
+        assert np.abs(delta - want)[row] <= 1e-5 * size, (
+            f"dout of about {size:g}: delta[{row}] must be {want[row]:.6g}, got {delta[row]:.6g}"
+        )
+
+
 def test_each_column_once(exercise):
     """every column counts, once"""
     dout = np.ones((1, 70), np.float32)
     for d in range(70):
         out = np.zeros((1, 70), np.float32)
         out[0, d] = 1
-        delta, _, _ = launch(exercise, dout, out)
+        delta, _ = launch(exercise, dout, out)
         assert delta[0] == 1, f"column {d} counts {delta[0]:g} times, must count once"
 
 
@@ -68,7 +96,7 @@ def test_signs(exercise):
     """products of both signs cancel"""
     dout, out = random_rows(8, 64)
     dout[:, 32:], out[:, 32:] = dout[:, :32], -out[:, :32]
-    delta, _, _ = launch(exercise, dout, out)
+    delta, _ = launch(exercise, dout, out)
     assert (np.abs(delta) <= 1e-5).all(), f"the halves cancel: delta must be 0, got {delta}"
 
 
@@ -80,32 +108,45 @@ def test_not_a_probability(exercise):
     v = rng.standard_normal((40, 16))
     dout = rng.standard_normal((8, 16))
     want = np.sum(p * (dout @ v.T), axis=1)
-    delta, _, _ = launch(exercise, dout.astype(np.float32), (p @ v).astype(np.float32))
+    delta, _ = launch(exercise, dout.astype(np.float32), (p @ v).astype(np.float32))
     expect_close("delta", delta, want, want, tile=exercise.ROWS)
 
 
 def test_traffic(exercise):
     """HBM: dout and out once, delta once"""
     dout, out = random_rows(18, 70)
-    _, _, trace = launch(exercise, dout, out, how=simt.trace)
+    trace = trace_of(exercise, dout, out)
     once = (out.size, "seqlen_q * head_dim")
     wanted = {
         ("dout", "loads"): once,
         ("out", "loads"): once,
         ("delta", "stores"): (18, "seqlen_q"),
+        ("delta", "loads"): (0, "delta is only written"),
     }
     expect_traffic(trace, wanted)
 
 
+def test_no_shared_memory(exercise):
+    """no shared memory and no barrier: the lanes add up by shuffles"""
+    trace = trace_of(exercise, *random_rows(8, 64))
+    assert not trace.shared_bytes, (
+        f"the lanes of a warp hand their sums on by shuffles, without shared memory: "
+        f"{trace.shared_bytes} bytes of it in {', '.join(trace.shared)}"
+    )
+    assert not trace.barriers, "a warp has its row to itself: it needs no barrier"
+
+
 def test_coalesced(exercise):
     """neighbouring lanes load neighbouring columns: 4 sectors of 32 bytes per request"""
-    dout, out = random_rows(8, 64)
-    _, _, trace = launch(exercise, dout, out, how=simt.trace)
-    sectors = trace.arrays["out"].load_sectors / max(trace.arrays["out"].load_requests, 1)
-    assert sectors <= 4, (
-        f"a warp's request for out touches {sectors:g} sectors; 32 neighbours of 4 bytes lie in 4. "
-        "Lane 0 takes column 0, lane 1 column 1, and so on"
-    )
+    for head_dim in (64, 256):
+        trace = trace_of(exercise, *random_rows(8, head_dim))
+        for name in ("dout", "out"):
+            moved = trace.arrays[name]
+            sectors = moved.load_sectors / max(moved.load_requests, 1)
+            assert sectors <= 4, (
+                f"a warp's request for {name} touches {sectors:g} sectors; 32 neighbours of 4 "
+                "bytes lie in 4. Lane 0 takes column 0, lane 1 column 1, and so on"
+            )
 
 
 def test_inputs_unchanged(exercise):
@@ -118,7 +159,7 @@ def test_inputs_unchanged(exercise):
 
 def test_nothing_written_outside(exercise):
     """nothing is written beside delta"""
-    _, larger, _ = launch(exercise, *random_rows(6, 40))
+    _, larger = launch(exercise, *random_rows(6, 40))
     expect_guard("delta", larger)
 
 

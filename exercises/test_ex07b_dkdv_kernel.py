@@ -9,15 +9,22 @@ from fa_numba import simt
 from fa_numba.workbook.attention_checks import (
     expect_close,
     expect_guard,
+    expect_local,
+    expect_shared,
     expect_traffic,
     expect_unchanged,
     guarded,
     large_scores,
+    metered,
+    one_negative_score,
     random_head,
 )
 from fa_numba.workbook.attention_mistakes import backward_mistakes
 
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+ARRAYS = "dout q k v lse delta dk dv"
 
 
 def prepare(exercise, head, BLOCK_M=8, BLOCK_N=8):
@@ -63,6 +70,7 @@ def test_more_keys(exercise):
 def test_rows_that_see_no_key(exercise):
     """rows that see no key add nothing, although their lse is -inf"""
     check(exercise, random_head(29, 13, 8, causal=True))
+    check(exercise, random_head(22, 9, 8, causal=True))  # rows 8 to 12 share a tile with row 13
 
 
 @BOTH
@@ -108,6 +116,37 @@ def test_large_scores(exercise):
     check(exercise, large_scores())
 
 
+@BOTH
+@pytest.mark.parametrize("size", [3e4, 2e9, 2e30])
+def test_negative_scores(exercise, size, causal):
+    """scores far below 0: a hidden pair has weight 0 by a test, not by a large negative number"""
+    check(exercise, one_negative_score(size, causal=causal))
+
+
+def test_long(exercise):
+    """many tiles: 150 of queries, 150 of keys"""
+    check(exercise, random_head(601, 3, 2), 4, 4)
+    check(exercise, random_head(3, 601, 2, causal=True), 4, 4)
+
+
+def test_memory(exercise):
+    """shared memory: the tiles of the statement; a thread keeps its columns, and no more"""
+    trace = metered(prepare(exercise, random_head(32, 48, 32), 16, 16)[0], ARRAYS)
+    tiles = 4 * 16 * 33 + 2 * 16 * 17 + (2 + 4) * 16  # a padded column each, four a row
+    expect_shared(trace, 4 * tiles, "the tiles of the statement, BLOCK_M = BLOCK_N = 16, d = 32")
+    expect_local(trace, 4 * (2 * 2 + 16), "its columns of the gradient and at most a row of P")
+
+
+def test_each_score_once(exercise):
+    """each score and each dP is computed by one thread"""
+    done = metered(prepare(exercise, random_head(32, 48, 32), 16, 16)[0], ARRAYS).flops.by_kind
+    got, needed = done.get("fma", 0) + done.get("mul", 0), 4 * 32 * 48 * 32
+    assert got <= 1.3 * needed, (
+        f"4 products of N N d multiplications are {needed}, the meter shows {got}: thread "
+        "(ty, tx) computes element (ty, tx) alone, the others read it from shared memory"
+    )
+
+
 def test_finite_differences(exercise):
     """moving one number of k or v changes the loss as dk and dv say"""
     head = random_head(5, 6, 3, causal=True, seed=2)
@@ -151,10 +190,15 @@ def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
     turns = (head.q.size * T_c, "seqlen_q * head_dim * ceil(seqlen_k / BLOCK_N)")
     rows = (seqlen_q * T_c, "seqlen_q * ceil(seqlen_k / BLOCK_N)")
     loads = {"k": once, "v": once, "q": turns, "dout": turns, "lse": rows, "delta": rows}
-    stores = {"dk": once, "dv": once}
     wanted = {(name, "loads"): x for name, x in loads.items()}
-    wanted |= {(name, "stores"): x for name, x in stores.items()}
-    expect_traffic(simt.trace(*launch), wanted)
+    expect_traffic(metered(launch, ARRAYS), wanted | gradients(head))
+
+
+def gradients(head):
+    """The traffic of dk and dv."""
+    stored = head.k.size, "seqlen_k * head_dim"
+    wanted = {(name, "stores"): stored for name in ("dk", "dv")}
+    return wanted | {(name, "loads"): (0, "it is only written") for name in ("dk", "dv")}
 
 
 @pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [
@@ -169,8 +213,10 @@ def test_skipped_tiles(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
         first_m = max(0, n_start + seqlen_q - seqlen_k)
         rows += max(0, seqlen_q - first_m // BLOCK_M * BLOCK_M)
     per_live_tile = (rows * 12, "head_dim * rows of all live tiles")
-    wanted = {("q", "loads"): per_live_tile, ("dout", "loads"): per_live_tile}
-    expect_traffic(simt.trace(*launch), wanted)
+    numbers, once = (rows, "rows of all live tiles"), (head.k.size, "seqlen_k * head_dim")
+    loads = {"q": per_live_tile, "dout": per_live_tile, "lse": numbers, "delta": numbers}
+    wanted = {(name, "loads"): x for name, x in (loads | {"k": once, "v": once}).items()}
+    expect_traffic(metered(launch, ARRAYS), wanted | gradients(head))
 
 
 def test_inputs_unchanged(exercise):

@@ -9,15 +9,22 @@ from fa_numba import simt
 from fa_numba.workbook.attention_checks import (
     expect_close,
     expect_guard,
+    expect_local,
+    expect_shared,
     expect_traffic,
     expect_unchanged,
     guarded,
     large_scores,
+    metered,
+    one_negative_score,
     random_head,
 )
 from fa_numba.workbook.attention_mistakes import backward_mistakes
 
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+ARRAYS = "dout q k v lse delta dq"
 
 
 def prepare(exercise, head, BLOCK_M=8, BLOCK_N=8):
@@ -62,6 +69,7 @@ def test_more_keys(exercise):
 def test_rows_that_see_no_key(exercise):
     """rows that see no key get dq = 0"""
     check(exercise, random_head(29, 13, 8, causal=True))
+    check(exercise, random_head(22, 9, 8, causal=True))  # rows 8 to 12 share a tile with row 13
 
 
 @BOTH
@@ -117,6 +125,37 @@ def test_one_visible_key(exercise):
     )
 
 
+@BOTH
+@pytest.mark.parametrize("size", [3e4, 2e9, 2e30])
+def test_negative_scores(exercise, size, causal):
+    """scores far below 0: a hidden pair has weight 0 by a test, not by a large negative number"""
+    check(exercise, one_negative_score(size, causal=causal))
+
+
+def test_long(exercise):
+    """many tiles: 150 of queries, 150 of keys"""
+    check(exercise, random_head(601, 3, 2), 4, 4)
+    check(exercise, random_head(3, 601, 2, causal=True), 4, 4)
+
+
+def test_memory(exercise):
+    """shared memory: the tiles of the statement; a thread keeps its columns, and no more"""
+    trace = metered(prepare(exercise, random_head(32, 48, 32), 16, 16)[0], ARRAYS)
+    tiles = 4 * 16 * 33 + 2 * 16 * 17 + (2 + 4) * 16  # a padded column each, four a row
+    expect_shared(trace, 4 * tiles, "the tiles of the statement, BLOCK_M = BLOCK_N = 16, d = 32")
+    expect_local(trace, 4 * (2 + 16), "its columns of the gradient and at most a row of P")
+
+
+def test_each_score_once(exercise):
+    """each score and each dP is computed by one thread"""
+    done = metered(prepare(exercise, random_head(32, 48, 32), 16, 16)[0], ARRAYS).flops.by_kind
+    got, needed = done.get("fma", 0) + done.get("mul", 0), 3 * 32 * 48 * 32
+    assert got <= 1.3 * needed, (
+        f"3 products of N N d multiplications are {needed}, the meter shows {got}: thread "
+        "(ty, tx) computes element (ty, tx) alone, the others read it from shared memory"
+    )
+
+
 def test_finite_differences(exercise):
     """moving one number of q changes the loss as dq says"""
     head = random_head(6, 5, 3, causal=True, seed=2)
@@ -146,7 +185,8 @@ def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
     )
     loads = {"q": once, "dout": once, "lse": rows, "delta": rows, "k": turns, "v": turns}
     wanted = {(name, "loads"): x for name, x in loads.items()}
-    expect_traffic(simt.trace(*launch), wanted | {("dq", "stores"): once})
+    wanted |= {("dq", "stores"): once, ("dq", "loads"): (0, "dq is only written")}
+    expect_traffic(metered(launch, ARRAYS), wanted)
 
 
 @pytest.mark.parametrize("seqlen_q, seqlen_k, BLOCK_M, BLOCK_N", [
@@ -162,7 +202,14 @@ def test_skipped_tiles(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
         rows += min(max(0, math.ceil(keys / BLOCK_N)) * BLOCK_N, seqlen_k)
     per_live_tile = (rows * 12, "head_dim * rows of all live tiles")
     wanted = {("k", "loads"): per_live_tile, ("v", "loads"): per_live_tile}
-    expect_traffic(simt.trace(*launch), wanted)
+    wanted |= {("dq", "stores"): (head.q.size, "seqlen_q * head_dim")}
+    wanted |= {("dq", "loads"): (0, "dq is only written")}
+    trace = metered(launch, ARRAYS)
+    expect_traffic(trace, wanted)
+    sizes = {"q": head.q.size, "dout": head.q.size, "lse": seqlen_q, "delta": seqlen_q}
+    for name, once in sizes.items():
+        got = trace.arrays[name].loads
+        assert got <= once, f"{name}: once is {once} loads, the meter shows {got}"
 
 
 def test_inputs_unchanged(exercise):

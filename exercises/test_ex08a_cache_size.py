@@ -54,9 +54,13 @@ def test_shared_heads(exercise):
 def test_max_batch(exercise, model):
     """max_batch: one more sequence would not fit"""
     num_layers, _, num_kv_heads, head_dim = MODELS[model]
-    for memory_bytes, seqlen in ((40 * 10**9, 2048), (10**12, 999), (10**7, 11)):
-        one = 2 * counted(seqlen, num_layers, num_kv_heads, head_dim)
-        got = exercise.max_batch(memory_bytes, seqlen, num_layers, num_kv_heads, head_dim, 2)
+    for memory_bytes, seqlen, dtype_bytes in (
+        (40 * 10**9, 2048, 2), (10**12, 999, 4), (10**7, 11, 1)
+    ):  # fmt: skip
+        one = dtype_bytes * counted(seqlen, num_layers, num_kv_heads, head_dim)
+        got = exercise.max_batch(
+            memory_bytes, seqlen, num_layers, num_kv_heads, head_dim, dtype_bytes
+        )
         assert got * one <= memory_bytes < (got + 1) * one, (
             f"{model}: caches of {one:,} bytes, {memory_bytes:,} bytes of memory: must be "
             f"{memory_bytes // one}, got {got}"
@@ -94,7 +98,7 @@ def test_decode_bytes(exercise, model, dtype_bytes):
 def test_decode_intensity(exercise, model):
     """decode_intensity: FLOPs of two products over those bytes"""
     num_layers, num_heads, num_kv_heads, head_dim = MODELS[model]
-    for seqlen, dtype_bytes in ((1, 2), (64, 4), (10_000, 2)):
+    for seqlen, dtype_bytes in ((1, 2), (64, 4), (10_000, 2), (777, 1)):
         flops = 0
         for _ in range(num_layers * num_heads):
             flops += 2 * seqlen * head_dim  # scores: a product and a sum for each column
@@ -133,8 +137,17 @@ def test_whole_numbers(exercise):
     """bytes and batches are ints, exact beyond 2^53 too"""
     values = [
         exercise.cache_bytes(2**40 + 1, 3, 3, 5, 1),
-        exercise.max_batch(2**62 + 1, 1, 1, 1, 1, 1),
-        exercise.decode_bytes(2**40 + 1, 3, 3, 3, 5, 1),
+        exercise.cache_bytes(2**60 + 1, 1, 1, 1, 1),
+        exercise.max_batch(2**62 + 2, 1, 1, 1, 1, 1),
+        exercise.decode_bytes(2**60 + 1, 3, 3, 3, 5, 1),
     ]
-    want = [90 * (2**40 + 1), 2**61, 90 * (2**40 + 1) + 90]
+    want = [90 * (2**40 + 1), 2**61 + 2, 2**61 + 1, 90 * (2**60 + 1) + 90]
     assert values == want and all(type(x) is int for x in values), f"must be {want}, got {values}"
+
+
+def test_a_float(exercise):
+    """decode_intensity is a float, of whole numbers of any size"""
+    got = exercise.decode_intensity(2**60, 1, 4, 2, 8, 2)
+    assert type(got) is float and abs(got - 2) <= 1e-9, (
+        f"2^60 tokens, 2 query heads to a K/V head: must be the float 2.0, got {got!r}"
+    )

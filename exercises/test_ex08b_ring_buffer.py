@@ -71,6 +71,12 @@ def append(exercise, ring, num_new, *, seqlen_new=None, threads=32, run=simt.run
     return run(exercise.kernel, grid, threads, *args, ring.k_cache, ring.v_cache)
 
 
+def by_name(trace):
+    """What the meter says of each array, by the statement's names."""
+    names = ("k_new", "v_new", "lengths", "num_new", "k_cache", "v_cache")
+    return dict(zip(names, trace.arrays.values(), strict=True))
+
+
 def expect_kept(ring):
     """Fail where the cache does not hold what the walk kept."""
     batch, places, num_kv_heads, head_dim = ring.k_cache.shape
@@ -256,13 +262,73 @@ def test_nothing_else_written(exercise):
     assert (frames == EMPTY).all(), f"{(frames != EMPTY).sum()} elements around were written"
 
 
+def test_place_of_late_tokens(exercise):
+    """place: tokens beyond 2^24 and close to 2^31, where float32 and int32 sums are wrong"""
+    for end in (2**24 + 4, 2**31 - 1):
+        ts = [0, 1, 2, end - 9, end - 6, end - 5, end - 2, end - 1]
+        want = [t if t < 2 else -1 if t < end - 5 else 2 + (t - 2) % 5 for t in ts]
+        got = placed(exercise, ts, end, 2, 5)
+        bad = next((i for i in range(len(ts)) if got[i] != want[i]), None)
+        assert bad is None, f"place({ts[bad]}, {end}, 2, 5) must be {want[bad]}, got {got[bad]}"
+
+
+@pytest.mark.parametrize("first", [2**24 + 1, 2**31 - 50])
+def test_long_sequences(exercise, first):
+    """a sequence that has had very many tokens"""
+    rng = np.random.default_rng(0)
+    k_new, v_new = rng.standard_normal((2, 1, 9, 2, 3), np.float32)
+    k_cache, v_cache = np.full((2, 1, 7, 2, 3), EMPTY, np.float32)
+    counts = np.array([first], np.int32), np.array([8], np.int32)
+    simt.run(exercise.kernel, (9, 1), 32, k_new, v_new, *counts, 2, k_cache, v_cache)
+    for i in range(3, 8):  # of eight new tokens the last five stay
+        n = 2 + (first + i - 2) % 5
+        assert (k_cache[0, n] == k_new[0, i]).all() and (v_cache[0, n] == v_new[0, i]).all(), (
+            f"token {first + i}, 2 sinks, window 5: its key and value belong into place {n}"
+        )
+    assert (k_cache[0, :2] == EMPTY).all(), "the sinks were written by later tokens"
+
+
+def test_many(exercise):
+    """300 tokens in one call, 70 sequences, tokens of 5120 floats"""
+    ring = make_ring(1, 290, 3, 1, 2)
+    append(exercise, ring, [300])
+    expect_kept(ring)
+    ring = make_ring(70, 2, 0, 1, 1)
+    append(exercise, ring, [1 + b % 3 for b in range(70)])
+    expect_kept(ring)
+    ring = make_ring(1, 2, 0, 40, 128)
+    k_new = np.random.default_rng(0).standard_normal((1, 1, 40, 128)).astype(np.float32)
+    counts = np.zeros(1, np.int32), np.ones(1, np.int32)
+    simt.run(exercise.kernel, 1, 32, k_new, -k_new, *counts, 0, ring.k_cache, ring.v_cache)
+    for name, cache, new in (("k", ring.k_cache, k_new), ("v", ring.v_cache, -k_new)):
+        wrong = np.argwhere(cache[0, 0] != new[0, 0])
+        assert not len(wrong), (
+            f"40 heads of 128 floats: {name}_cache[0, 0, {wrong[0][0]}, {wrong[0][1]}] must be "
+            f"{new[0, 0][tuple(wrong[0])]:.6g}, got {cache[0, 0][tuple(wrong[0])]:.6g}"
+        )
+
+
+def test_no_shared_memory(exercise):
+    """no shared memory and no barrier: a thread moves its floats by itself"""
+    trace = append(exercise, make_ring(2, 4, 1), [5, 2], run=simt.trace)
+    assert not trace.shared_bytes and not trace.barriers, (
+        f"nobody reads what another thread wrote, but there are {trace.shared_bytes} bytes of "
+        f"shared memory and {trace.barriers} barriers"
+    )
+    assert not trace.local_bytes, (
+        f"each float goes from the new token to its place: no array of {trace.local_bytes} bytes "
+        "in between"
+    )
+
+
 @pytest.mark.parametrize("threads", [32, 64])
 def test_hbm_traffic(exercise, threads):
     """HBM traffic: each kept token loaded and stored once, no other touched"""
     ring = make_ring(3, window=4, num_sinks=1, num_kv_heads=2, head_dim=16)
     num_new = [9, 3, 0]
     kept = (1 + 4) + 3 + 0  # a sink and the last four; three that fit; nothing
-    moved = append(exercise, ring, num_new, seqlen_new=10, threads=threads, run=simt.trace).arrays
+    trace = append(exercise, ring, num_new, seqlen_new=10, threads=threads, run=simt.trace)
+    moved = by_name(trace)
     for new, cache in (("k_new", "k_cache"), ("v_new", "v_cache")):
         got = moved[new].loads, moved[cache].stores, moved[cache].loads
         want = kept * 32, kept * 32, 0
@@ -272,10 +338,11 @@ def test_hbm_traffic(exercise, threads):
         )
 
 
-def test_coalesced(exercise):
+@pytest.mark.parametrize("num_kv_heads, head_dim", [(2, 32), (16, 8)])
+def test_coalesced(exercise, num_kv_heads, head_dim):
     """coalesced: every 32-byte sector that is touched is used whole"""
-    ring = make_ring(2, window=4, num_kv_heads=2, head_dim=32)
-    moved = append(exercise, ring, [4, 2], run=simt.trace).arrays
+    ring = make_ring(2, 4, 0, num_kv_heads, head_dim)
+    moved = by_name(append(exercise, ring, [4, 2], run=simt.trace))
     for name in ("k_new", "v_new"):
         used, touched = moved[name].load_bytes, 32 * moved[name].load_sectors
         assert used == touched, (

@@ -186,17 +186,46 @@ def test_window_does_not_grow(exercise):
 
 
 def one_tile_range(exercise, *sizes):
-    tile_range = exercise.tile_range
+    return answers_far_away(exercise, *sizes, 0)[2:4]
+
+
+def answers_far_away(exercise, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right, n_tile):
+    """first_key and end_key of query 0, tile_range and needs_mask of m-tile 0."""
+    first_key, end_key = exercise.first_key, exercise.end_key
+    tile_range, needs_mask = exercise.tile_range, exercise.needs_mask
 
     @cuda.jit
-    def ask(BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right, tiles):
+    def ask(BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right, n_tile, found):
         first, end = tile_range(0, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right)
-        tiles[0] = first
-        tiles[1] = end
+        needs = needs_mask(0, n_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right)
+        found[0] = first_key(0, seqlen_q, seqlen_k, left)
+        found[1] = end_key(0, seqlen_q, seqlen_k, right)
+        found[2] = first
+        found[3] = end
+        found[4] = 1 if needs else 0
 
-    tiles = np.zeros(2, np.int64)
-    simt.run(ask, 1, 1, *sizes, tiles)
-    return tiles.tolist()
+    found = np.zeros(5, np.int64)
+    sizes = BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right, n_tile
+    simt.run(ask, 1, 1, *sizes, found)
+    return found.tolist()
+
+
+@pytest.mark.parametrize("seqlen_k", [2**24 + 3, 2 * 10**9 + 1, 10**12 + 1])
+def test_far_away(exercise, seqlen_k):
+    """all four: exact, and at once, however far along the keys a query stands"""
+    position, tile = seqlen_k - 16, (seqlen_k - 16 - 100) // 8
+    for n_tile in (tile, tile + 1, (position + 3) // 8 - 1, (position + 3) // 8):
+        got = answers_far_away(exercise, 16, 8, 16, seqlen_k, 100, 2, n_tile)
+        starts_late = position + 15 - 100 > n_tile * 8
+        ends_early = position + 3 < n_tile * 8 + 8
+        want = [position - 100, position + 3, tile, -(-seqlen_k // 8), starts_late or ends_early]
+        names = "first_key end_key first_tile end_tile needs_mask".split()
+        bad = next((i for i in range(5) if got[i] != want[i]), None)
+        assert bad is None, (
+            f"16 queries, {seqlen_k} keys, window (100, 2), 16 x 8 tiles, n_tile {n_tile}: "
+            f"{names[bad]} must be {int(want[bad])}, got {got[bad]}: are these whole numbers all "
+            "the way, without a loop?"
+        )
 
 
 @EACH_TILE

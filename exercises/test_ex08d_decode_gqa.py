@@ -11,10 +11,15 @@ from fa_numba.workbook.attention_checks import (
     UNWRITTEN,
     expect_close,
     expect_guard,
+    expect_local,
+    expect_shared,
     expect_traffic,
     expect_unchanged,
     guarded,
+    metered,
 )
+
+ARRAYS = "q k_cache v_cache seq_lens out lse"
 
 
 @dataclass
@@ -173,6 +178,29 @@ def test_large_scores(exercise):
     )
 
 
+@pytest.mark.parametrize("size", [3e4, 2e9, 2e30])
+def test_negative_scores(exercise, size):
+    """scores far below 0, where a finite number in place of -inf would be the largest"""
+    step = scored(-size - np.arange(21) * 7 % 10 * (size < 1e5))
+    step.q[..., 0] = 1
+    check(exercise, step)
+
+
+def test_weightless_value(exercise):
+    """exp of -120 is 0: a key that far below the maximum adds nothing, however large its value"""
+    step = scored(np.where(np.arange(21) == 2, -120, 0))
+    step.q[..., 0] = 1
+    step.v_cache[0, 2] = 3e38
+    check(exercise, step)
+
+
+def test_long(exercise):
+    """300 tiles of keys, 70 sequences, 70 K/V heads"""
+    check(exercise, make_step([1201], 1, 1, 2), 4)
+    check(exercise, make_step([1 + b % 3 for b in range(70)], 1, 1, 2), 4)
+    check(exercise, make_step([3], 70, 70, 2), 4)
+
+
 @pytest.mark.parametrize("softmax_scale", [1.0, 0.05, 0.0, -0.3])
 def test_softmax_scale(exercise, softmax_scale):
     """softmax_scale is honoured"""
@@ -199,16 +227,42 @@ def test_traffic(exercise, num_heads, num_kv_heads):
     launch, _ = prepare(exercise, step)
     cache = (29 * num_kv_heads * 12, "sum of seq_lens * num_kv_heads * HEAD_DIM")
     once = (step.q.size, "batch * num_heads * HEAD_DIM")
+    trace = metered(launch, ARRAYS)
     expect_traffic(
-        simt.trace(*launch),
+        trace,
         {
-            ("q", "loads"): once,
             ("k_cache", "loads"): cache,
             ("v_cache", "loads"): cache,
             ("out", "loads"): (0, "out stays on the chip until the end"),
             ("out", "stores"): once,
             ("lse", "stores"): (3 * num_heads, "batch * num_heads"),
+            ("lse", "loads"): (0, "lse is written at the end, and never read"),
         },
+    )
+    got = trace.arrays["q"].loads  # a sequence without keys needs no query
+    assert got <= step.q.size, (
+        f"q: once is {step.q.size} loads, the meter shows {got}: each of its elements is loaded by "
+        "one thread, before the loop over the tiles"
+    )
+
+
+def test_memory(exercise):
+    """shared memory: five tiles; a thread keeps its columns of out, and no more"""
+    launch, _ = prepare(exercise, make_step([48], 16, 1, 32), 16)
+    trace = metered(launch, ARRAYS)
+    tiles = 3 * 16 * 33 + 2 * 16 * 17 + 4 * 16  # a padded column each, four a row
+    expect_shared(trace, 4 * tiles, "tiles of q, k, v, s and p, GROUP_SIZE = BLOCK_N = 16, d = 32")
+    expect_local(trace, 4 * (2 + 16), "its 2 columns of acc and at most a row of p")
+
+
+def test_each_score_once(exercise):
+    """each score is computed by one thread"""
+    launch, _ = prepare(exercise, make_step([48], 16, 1, 32), 16)
+    done = metered(launch, ARRAYS).flops.by_kind
+    got, needed = done.get("fma", 0) + done.get("mul", 0), 2 * 16 * 48 * 32
+    assert got <= 1.3 * needed, (
+        f"q k^T and P v are {needed} multiplications, the meter shows {got}: thread (ty, tx) "
+        "computes one score of a tile, and the others read it from shared memory"
     )
 
 
@@ -217,14 +271,15 @@ def test_more_query_heads_cost_no_keys(exercise):
     loads = {}
     for num_heads in (1, 8):
         launch, _ = prepare(exercise, make_step([30], num_heads, 1, 16))
-        loads[num_heads] = simt.trace(*launch).arrays["k_cache"].loads
+        loads[num_heads] = metered(launch, ARRAYS).arrays["k_cache"].loads
     assert loads[1] == loads[8], f"elements of k_cache loaded, by number of query heads: {loads}"
 
 
-def test_coalesced(exercise):
+@pytest.mark.parametrize("head_dim", [32, 64])
+def test_coalesced(exercise, head_dim):
     """coalesced: a tile of keys fetches no sector more than it uses"""
-    launch, _ = prepare(exercise, make_step([32], 4, 1, 32), 32)
-    moved = simt.trace(*launch).arrays
+    launch, _ = prepare(exercise, make_step([32], 4, 1, head_dim), 32)
+    moved = metered(launch, ARRAYS).arrays
     for name in ("k_cache", "v_cache"):
         used, fetched = moved[name].load_bytes, 32 * moved[name].load_sectors
         assert used == fetched, (

@@ -18,6 +18,8 @@ CASES = [  # thread_blocks, num_n_tiles, num_sms, blocks_per_sm, overhead
     (600, 31, 132, 4, 1),
     (40, 5, 108, 2, 3),
     (1, 7, 1, 1, 1),
+    (1, 600, 132, 4, 1),  # 300 splits: as many tiles in a share as the overhead is
+    (1, 600, 132, 4, 0),
 ]
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 
@@ -69,8 +71,11 @@ def test_step_time(exercise, case):
 def test_overhead_is_one_tile(exercise):
     """overhead is one tile where nothing is said"""
     assert exercise.step_time(2, 1, 10, 4, 1) == 6, "1 wave of 5 tiles and 1 more"
-    case = (8, 100, 132, 2)
-    assert exercise.choose_num_splits(*case) == exercise.choose_num_splits(*case, 1)
+    got = exercise.choose_num_splits(133, 20, 40, 2)
+    assert got == 3, (
+        f"choose_num_splits(133, 20, 40, 2) must be 3, as with an overhead of 1 (without one 10, "
+        f"with 2 tiles 1), got {got}"
+    )
 
 
 @EACH
@@ -141,6 +146,17 @@ def test_a_nearly_empty_second_wave(exercise):
     assert mine < 0.7 * one, (
         f"unsplit, the second wave has one thread block and lasts as long as the first: {one}. "
         f"Got {got} splits, which take {mine}; small pieces fill waves better"
+    )
+
+
+def test_large_numbers(exercise):
+    """num_waves, step_time: exact for numbers beyond 2^53"""
+    many = 2**60 + 1
+    got = exercise.num_waves(3, many, 1, 2), exercise.step_time(3, 1, many, 4, 1, 5)
+    want = -(-3 * many // 2), -(-many // 3) + 5
+    assert got == want, (
+        f"num_waves(3, 2^60 + 1, 1, 2) and step_time(3, 1, 2^60 + 1, 4, 1, 5) must be {want}, got "
+        f"{got}: whole numbers divide with //, without a float between"
     )
 
 

@@ -10,10 +10,14 @@ from fa_numba import reference, simt
 from fa_numba.workbook.attention_checks import (
     UNWRITTEN,
     expect_guard,
+    expect_local,
+    expect_shared,
     expect_traffic,
-    expect_unchanged,
     guarded,
+    metered,
 )
+
+ARRAYS = "q k_cache v_cache seq_lens out_partial lse_partial"
 
 
 @dataclass
@@ -184,8 +188,8 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
 
 def owners(exercise, num_keys, num_splits, BLOCK_N):
     """Which split attends to which key: value n is 1 in column n alone. (num_splits, num_keys)."""
-    step = make_decode([num_keys], 1, 1, num_keys, spare=0)
-    step.v_cache[0, :, 0] = np.eye(num_keys)
+    step = make_decode([num_keys], 1, 1, num_keys, spare=50)  # room that is no part of the shares
+    step.v_cache[0, :num_keys, 0] = np.eye(num_keys)
     out_partial, _ = run(exercise, step, num_splits, BLOCK_N)
     return out_partial[:, 0, 0] > 0
 
@@ -257,7 +261,8 @@ def test_odd_head_dim(exercise, head_dim):
 
 
 @pytest.mark.parametrize(
-    "num_keys, num_splits, BLOCK_N", [(32, 3, 4), (30, 4, 4), (12, 5, 4), (7, 2, 4)]
+    "num_keys, num_splits, BLOCK_N",
+    [(32, 3, 4), (30, 4, 4), (12, 5, 4), (7, 2, 4), (130, 130, 1)],
 )
 def test_shares(exercise, num_keys, num_splits, BLOCK_N):
     """every key belongs to one split, and the shares are even"""
@@ -327,7 +332,7 @@ def test_traffic(exercise, num_splits, num_heads, num_kv_heads):
     """HBM traffic: each key once, however many splits and heads of a group; a partial per split"""
     step = make_decode([37, 0, 16], num_heads, num_kv_heads, 12)
     launch, _ = prepare(exercise, step, num_splits, 8)
-    trace = simt.trace(*launch)
+    trace = metered(launch, ARRAYS)
     keys = (53 * num_kv_heads * 12, "sum(seq_lens) * num_kv_heads * head_dim")
     rows = num_splits * 3 * num_heads
     expect_traffic(
@@ -338,10 +343,58 @@ def test_traffic(exercise, num_splits, num_heads, num_kv_heads):
             ("out_partial", "stores"): (rows * 12, "num_splits * batch * num_heads * head_dim"),
             ("lse_partial", "stores"): (rows, "num_splits * batch * num_heads"),
             ("out_partial", "loads"): (0, "a thread block keeps its result to itself"),
+            ("lse_partial", "loads"): (0, "a thread block keeps its result to itself"),
         },
     )
     most, got = rows * 12, trace.arrays["q"].loads
     assert got <= most, f"q at most once per split, {most} loads; the meter shows {got}"
+
+
+def test_memory(exercise):
+    """shared memory: five tiles; a thread keeps its columns of out, and no more"""
+    trace = metered(prepare(exercise, make_decode([48], 16, 1, 32), 2, 16)[0], ARRAYS)
+    tiles = 3 * 16 * 33 + 2 * 16 * 17 + 4 * 16  # a padded column each, four a row
+    expect_shared(trace, 4 * tiles, "tiles of q, k, v, s and p, GROUP_SIZE = BLOCK_N = 16, d = 32")
+    expect_local(trace, 4 * (2 + 16), "its 2 columns of acc and at most a row of p")
+
+
+def test_each_score_once(exercise):
+    """each score is computed by one thread"""
+    done = metered(prepare(exercise, make_decode([48], 16, 1, 32), 2, 16)[0], ARRAYS).flops.by_kind
+    got, needed = done.get("fma", 0) + done.get("mul", 0), 2 * 16 * 48 * 32
+    assert got <= 1.3 * needed, (
+        f"q k^T and P v are {needed} multiplications, the meter shows {got}: thread (ty, tx) "
+        "computes one score of a tile, and the others read it from shared memory"
+    )
+
+
+@pytest.mark.parametrize("size", [3e4, 2e9, 2e30])
+def test_negative_scores(exercise, size):
+    """scores far below 0, where a finite number in place of -inf would be the largest"""
+    step = make_decode([21], scale=1.0)
+    step.q[:], step.k_cache[0, :21] = 0, 0
+    step.q[..., 0] = 1
+    step.k_cache[0, :21, :, 0] = (-size - np.arange(21) * 7 % 10 * (size < 1e5))[:, None]
+    check(exercise, step, num_splits=1)  # float32 cannot tell the lse of two splits apart
+
+
+def test_weightless_value(exercise):
+    """exp of -120 is 0: a key that far below the maximum adds nothing, however large its value"""
+    step = make_decode([21], scale=1.0)
+    step.q[:], step.k_cache[0, :21] = 0, 0
+    step.q[..., 0] = 1
+    step.k_cache[0, 2, :, 0] = -120
+    step.v_cache[0, 2] = 3e38
+    check(exercise, step, num_splits=1)
+
+
+def test_long(exercise):
+    """300 tiles in one split and in 200, 70 sequences, 70 K/V heads"""
+    step = make_decode([1201], 1, 1, 2)
+    for num_splits in (1, 200):
+        check(exercise, step, num_splits, 4)
+    check(exercise, make_decode([1 + b % 3 for b in range(70)], 1, 1, 2), 2, 4)
+    check(exercise, make_decode([3], 70, 70, 2), 2, 4)
 
 
 def test_sequences_are_apart(exercise):
@@ -360,9 +413,11 @@ def test_inputs_unchanged(exercise):
     """q, the caches and seq_lens stay as they are"""
     step = make_decode([11, 18])
     names = ("q", "k_cache", "v_cache", "seq_lens")
-    before = {name: np.nan_to_num(getattr(step, name)) for name in names}
+    before = {name: getattr(step, name).tobytes() for name in names}
     run(exercise, step)
-    expect_unchanged(before, {name: np.nan_to_num(getattr(step, name)) for name in names})
+    for name in names:
+        same = getattr(step, name).tobytes() == before[name]
+        assert same, f"{name} is an input, but the kernel changed it"
 
 
 def test_nothing_written_outside(exercise):

@@ -31,7 +31,8 @@ HBM      a token that is kept is loaded once and stored once; padding and tokens
          are neither loaded nor stored. All other places of the cache stay as they are.
 Access   neighbouring threads move neighbouring floats.
 
-About 4 and 12 lines. No shared memory and no barrier.
+About 4 and 12 lines. No shared memory, no local array and no barrier. Token numbers are whole, up
+to 2^31 - 1.
 """
 
 from numba import cuda

@@ -26,7 +26,8 @@ needs_mask(m_tile, n_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k, left, right)
     count
 
 All arguments are ints: seqlen_q, seqlen_k, BLOCK_M, BLOCK_N >= 1, left, right >= -1, and m or
-m_tile is one that exists. With more queries than keys, positions may be negative.
+m_tile is one that exists. Lengths go up to 10^12. With more queries than keys, positions may be
+negative.
 One to five lines each, without a loop.
 """
 

@@ -18,7 +18,8 @@ choose_num_splits(thread_blocks, num_n_tiles, num_sms, blocks_per_sm, overhead=1
     the number of splits with the least step_time; of equals the smallest, as each split is a
     partial result more to be stored. At least 1, and never more than there are tiles.
 
-All arguments are ints: thread_blocks, num_n_tiles, overhead >= 0, the others >= 1. Return ints.
+All arguments are ints: thread_blocks, num_n_tiles, overhead >= 0, the others >= 1. Return ints,
+exact for large numbers too.
 About 8 lines in all.
 """
 

@@ -20,10 +20,12 @@ splits    a sequence has ceil(seq_len / BLOCK_N) tiles of BLOCK_N keys, the last
           some get none.
 result    out_partial = softmax(softmax_scale q k^T) v and lse_partial = log(sum of exp(score)),
           natural logarithm, over the keys of the split alone; (0, -inf) for a split without keys
-shared    q, k, v, s tiles and one for p; each element of q, k and v is loaded by one thread
+scores    any that float32 holds, -1e30 too: what stands for "no key" is -inf, no large number
+shared    q, k, v, s tiles and one for p, at most. A padded column in each, or four floats per row
+          besides, are allowed; acc, m_i and l_i are not there
 HBM       loads   each key and value of a sequence once in all, whatever num_splits and GROUP_SIZE;
-                  q at most once per split
-          stores  out_partial and lse_partial once
+                  q at most once per split; each element by one thread
+          stores  out_partial and lse_partial once; neither is loaded
 
 About 45 lines, most of them those of ex06b. Write float32(0.0), not 0.0.
 """

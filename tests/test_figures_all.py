@@ -16,6 +16,9 @@ from matplotlib.text import Text
 from numba import cuda
 
 from fa_numba import figures, simt
+from fa_numba.analysis import cuda_tools
+from fa_numba.analysis.cuda_tools import disassembler_available
+from fa_numba.figures import __main__ as figures_command
 from fa_numba.figures import gallery, sheet
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.banks import banks
@@ -28,10 +31,31 @@ NO_DRAWINGS = {"__main__", "gallery", "sheet", "style"}
 
 
 @pytest.fixture(scope="module")
-def drawings():
-    """All examples, made once, in a style that is as unlike ours as can be."""
+def left_out():
+    """Examples that cannot be drawn here, and why; filled by `drawings`."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def drawings(left_out):
+    """All other examples, made once, in a style that is as unlike ours as can be."""
     with style.context("dark_background"):
-        return dict(gallery.draw())
+        return dict(gallery.draw(left_out))
+
+
+@pytest.fixture
+def drawing(drawings, left_out, name):
+    if name in left_out:
+        pytest.skip(left_out[name])
+    return drawings[name]
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    def missing(*args, **options):
+        raise cuda_tools.CompilerMissingError("machine code needs ptxas\nand more")
+
+    monkeypatch.setattr(gallery.analysis, "machine_code", missing)
 
 
 def rendered(drawing):
@@ -69,7 +93,7 @@ def names():
     return [example.__name__ for example in gallery.EXAMPLES]
 
 
-def test_every_file_of_drawings_has_an_example(drawings):
+def test_every_file_of_drawings_has_an_example(drawings, left_out):
     files = {m.name for m in pkgutil.iter_modules(figures.__path__)} - NO_DRAWINGS
     made = [importlib.import_module(f"fa_numba.figures.{name}") for name in files]
     functions = {
@@ -81,12 +105,12 @@ def test_every_file_of_drawings_has_an_example(drawings):
     assert len(functions) == len(files), "one file per drawing"
     used = {name for name in functions if hasattr(gallery, name)}
     assert used == functions
-    assert len(gallery.EXAMPLES) == len(functions) == len(drawings)
+    assert len(gallery.EXAMPLES) == len(functions) == len(drawings) + len(left_out)
+    assert not disassembler_available() or not left_out
 
 
 @pytest.mark.parametrize("name", names())
-def test_has_a_text_form(drawings, name):
-    drawing = drawings[name]
+def test_has_a_text_form(drawing, name):
     assert isinstance(drawing, Drawing)
     text = drawing.describe()
     assert len(text) > 30 and repr(drawing) == text
@@ -94,8 +118,8 @@ def test_has_a_text_form(drawings, name):
 
 
 @pytest.mark.parametrize("name", names())
-def test_is_legible(drawings, name):
-    pixels, texts = rendered(drawings[name])
+def test_is_legible(drawing, name):
+    pixels, texts = rendered(drawing)
     height, width = pixels.shape[:2]
     assert (pixels[..., 3] == 255).all(), "the ground is opaque"
     corners = pixels[[0, 0, -1, -1], [0, -1, 0, -1], :3]
@@ -115,6 +139,26 @@ def test_is_legible(drawings, name):
         high = min(a.y1, b.y1) - max(a.y0, b.y0)
         overlap = wide > 1 and high > 0.25 * min(a.height, b.height)
         assert not overlap, f"{one.get_text()!r} lies on {two.get_text()!r}"
+
+
+def test_what_needs_a_compiler_is_left_out_and_named(no_compiler, tmp_path, monkeypatch, capsys):
+    few = [gallery.occupancy_against_block_size, gallery.a_race]
+    monkeypatch.setattr(gallery, "EXAMPLES", few)
+    folder = figures_command.main(tmp_path / "figures")
+    assert {p.name for p in folder.iterdir()} == {"a_race.png", "a_race.txt", "sheet.png"}
+    said = capsys.readouterr().out
+    assert "left out: occupancy_against_block_size, because machine code needs ptxas\n" in said
+    with pytest.raises(gallery.NotDrawnError, match="needs ptxas"):
+        dict(gallery.draw())
+
+
+def test_a_real_error_is_no_reason_to_leave_out(monkeypatch):
+    def broken():
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(gallery, "EXAMPLES", [broken])
+    with pytest.raises(RuntimeError, match="of ours"):
+        dict(gallery.draw({}))
 
 
 def test_the_user_s_style_changes_nothing():

@@ -1,17 +1,26 @@
 """Every notebook is in the canonical form and runs from top to bottom in a clean kernel."""
 
+import ast
+import contextlib
 import json
 import os
 import re
+import subprocess
+import sys
+import types
 from pathlib import Path
 
+import learner
 import nbclient
 import nbformat
 import pytest
 
-from fa_numba.workbook import notebooks
+from fa_numba import workbook
+from fa_numba.workbook import compiled, notebooks
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "notebooks"
+LEARN_PYTHON = os.environ.get("FA_NUMBA_LEARN_PYTHON")  # of a virtual environment by `make learn`
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 
@@ -24,26 +33,90 @@ def test_the_lessons_are_there():
 @EACH
 def test_is_canonical(path):
     text = path.read_text(encoding="utf-8")
-    assert notebooks.canonical(text) == text, "python -m fa_numba.workbook.notebooks --write"
+    assert notebooks.canonical(text, lesson=True) == text, (
+        "python -m fa_numba.workbook.notebooks --write"
+    )
 
 
 @EACH
-def test_links_lead_somewhere(path):
+def test_links_lead_to_files(path):
     text = "".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
     targets = [
         t for t in re.findall(r"\]\(([^)#\s]+)[)#]", text) if not t.startswith(("http", "mailto"))
     ]
-    missing = [t for t in targets if not (FOLDER / t).exists()]
+    # JupyterLab opens no folder. The learners' copies lie in another folder, as deep as this one.
+    missing = [t for t in targets if not (FOLDER / t).is_file()]
     assert not missing
 
 
 @EACH
-def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
+def test_all_words_are_there(path):
+    """The grader says hint('ex05b'): that must not be a NameError."""
+    imports = [
+        c.source for c in nbformat.read(path, 4).cells if "fa_numba.workbook import" in c.source
+    ]
+    (words,) = re.findall(r"from fa_numba\.workbook import (.*?)  #", "\n".join(imports))
+    assert set(words.split(", ")) == set(workbook.__all__)
+
+
+@EACH
+def test_nobody_is_shown_a_solution(path):
+    """Lessons run without solutions/, as a class may have them."""
+    assert "solutions" not in path.read_text(encoding="utf-8")
+    assert ".solution" not in path.read_text(encoding="utf-8")
+
+
+@EACH
+def test_a_compiler_is_asked_through_compiled(path):
+    """So that every lesson has something to show where there is none."""
+    calls = ("compile_kernel(", "machine_code(", "compile_ptx(", "compile_for(")
+    text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
+    assert any(call in text for call in calls) == compiled.calls(path)
+    assert not re.search(r"(compiler|assembler)_available", text)
+
+
+@pytest.mark.parametrize(
+    "lesson, exercise, name",
+    [
+        ("04_tiles", "ex04d_find_the_race", "broken_kernel"),
+        ("05_flash_attention_1", "ex05c_find_the_bug", "make_published_kernel"),
+    ],
+)
+def test_kernels_of_exercises_are_quoted_to_the_letter(lesson, exercise, name):
+    text = "\n".join(c.source for c in nbformat.read(FOLDER / f"{lesson}.ipynb", 4).cells)
+    quoted, original = (
+        function_named(name, source)
+        for source in (text, (ROOT / "exercises" / f"{exercise}.py").read_text(encoding="utf-8"))
+    )
+    assert quoted == original
+
+
+def function_named(name, source):
+    """The function's code without its docstring, as Python reads it."""
+    source = source[source.index(f"def {name}(") :]
+    tree = ast.parse(source[: re.search(r"\n(?=\S)", source).start()])
+    tree.body[0].body = tree.body[0].body[1:]
+    return ast.unparse(tree)
+
+
+def run(path, env, monkeypatch, tmp_path):
+    """Execute a lesson in a kernel with these variables; returns it with its outputs."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # a clean kernel: no profile of the user's
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    spec = tmp_path / "kernels" / "learner"
+    spec.mkdir(parents=True)
+    argv = [LEARN_PYTHON or sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel = {"argv": argv, "display_name": "learner", "language": "python"}
+    (spec / "kernel.json").write_text(json.dumps(kernel), encoding="utf-8")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
-        notebook, timeout=120, resources={"metadata": {"path": str(FOLDER)}}
+        notebook,
+        timeout=120,
+        kernel_name="learner",
+        resources={"metadata": {"path": str(path.parent)}},
     )
     try:
         client.execute()
@@ -53,6 +126,71 @@ def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
         if "raises-exception" in cell.metadata.get("tags", []):
             raised = [o for o in cell.outputs if o.output_type == "error"]
             assert raised, f"meant to fail, but ran:\n{cell.source}"
+    return notebook
+
+
+def printed(notebook):
+    outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
+    return "".join(o.text for o in outputs if o.output_type == "stream")
+
+
+def messages(notebook):
+    """The lines of all errors, without the code above them and without colours."""
+    outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
+    last = [o.traceback[-1] for o in outputs if o.output_type == "error"]
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(last)).splitlines()
+
+
+@EACH
+def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
+    """In what `make learn` installs: in FA_NUMBA_LEARN_PYTHON, or with everything else hidden."""
+    env = {}
+    if LEARN_PYTHON is None:
+        env = learner.environment(tmp_path / "site", learner.not_for_learners())
+    made = tmp_path / "made.json"
+    notebook = run(path, env | {compiled.RECORD_TO: str(made)}, monkeypatch, tmp_path)
+    said = printed(notebook)
+    if compiled.calls(path) and "Recorded, not compiled here" not in said:
+        check_record(json.loads(made.read_text(encoding="utf-8")))
+    for line in [*said.splitlines(), *messages(notebook)]:
+        assert len(line) <= 100, f"too long for a page, which would cut it in mid-word: {line}"
+
+
+def check_record(made):
+    """What was compiled here is what is recorded, if the tools are the same."""
+    record = json.loads((FOLDER / "compiled.json").read_text(encoding="utf-8"))
+    assert made.keys() <= record["made"].keys(), compiled.COMMAND
+    if record["tools"] == compiled.versions():
+        assert made == {name: record["made"][name] for name in made}, compiled.COMMAND
+
+
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if compiled.calls(p)], ids=lambda p: p.stem)
+def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
+    """Every table is there all the same, from the record, and the lesson says so."""
+    env = learner.environment(tmp_path / "site", learner.not_for_learners(), learner.COMPILERS)
+    env |= {"PATH": learner.path_without_tools()}
+    monkeypatch.setattr(sys.modules[__name__], "LEARN_PYTHON", None)
+    notebook = run(path, env, monkeypatch, tmp_path)
+    calls = 0
+    for cell in notebook.cells:
+        if cell.cell_type != "code" or "compiled(" not in cell.source:
+            continue
+        calls += cell.source.count("compiled(")
+        kinds = {o.output_type for o in cell.outputs}
+        assert {"stream", "execute_result"} <= kinds, "the reason, and the table"
+    assert printed(notebook).count("Recorded, not compiled here") == calls > 0
+
+
+def test_status_of_a_lesson_is_that_of_its_exercises():
+    assert [row[0] for row in workbook.status("07").rows] == ["ex07a", "ex07b", "ex07c"]
+    assert len(workbook.status().rows) > 40
+
+
+def test_learners_have_what_lessons_need_and_nothing_of_the_tests():
+    theirs, hidden = learner.learner_distributions(), learner.not_for_learners()
+    assert {"jupyterlab", "ipykernel", "nbclient", "matplotlib", "pytest", "numba"} <= theirs
+    assert {"greenlet", "hypothesis"} <= set(hidden)
+    assert not {"numpy", "numba", "IPython", "cuda", "rich"} & set(hidden)
 
 
 def test_canonical_form():
@@ -82,3 +220,72 @@ def test_check_fails_on_drift_and_write_mends_it(tmp_path, capsys):
     assert notebooks.main(["--write", str(path)]) == 0
     assert notebooks.main(["--check", str(path)]) == 0
     assert os.fspath(path) in capsys.readouterr().out
+
+
+class FakeColab:
+    """A Colab runtime: its module, and a record of what its cell runs, which it does not do."""
+
+    def __init__(self, monkeypatch, tmp_path, driver=None):
+        self.commands, self.checkout = [], tmp_path / "content" / "fa-numba"
+        self.cell = notebooks.COLAB_CELL.replace("/content/fa-numba", str(self.checkout))
+        assert self.cell != notebooks.COLAB_CELL
+        monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+        monkeypatch.setattr(subprocess, "run", self.run)
+        monkeypatch.setattr("shutil.which", lambda name: driver and f"/usr/bin/{name}")
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.chdir(tmp_path)
+        self.driver = driver
+
+    def run(self, command, **options):
+        self.commands.append(command)
+        if command[0] == "git":
+            (self.checkout / "notebooks").mkdir(parents=True)
+        return types.SimpleNamespace(stdout=self.driver)
+
+    def installs(self):
+        return [command[-1].partition("[")[2] for command in self.commands if "pip" in command]
+
+
+@pytest.mark.parametrize(
+    "driver, extras",
+    [
+        (None, "lessons,compiler]"),
+        ("| Driver Version: 550.54  CUDA Version: 12.4 |", "lessons,cuda12]"),
+        ("| Driver Version: 580.65  CUDA Version: 13.0 |", "lessons,cuda13]"),
+    ],
+)
+def test_the_cell_for_colab_sets_up_a_fresh_machine(monkeypatch, tmp_path, driver, extras):
+    monkeypatch.setenv("FA_NUMBA_REPOSITORY", "https://example.org/fa-numba")
+    colab = FakeColab(monkeypatch, tmp_path, driver)
+    exec(colab.cell, {})
+    assert colab.commands[0][:2] == ["git", "clone"]
+    assert colab.commands[0][-2] == "https://example.org/fa-numba"
+    assert colab.installs() == [extras]
+    assert Path.cwd() == colab.checkout / "notebooks" and sys.path[0] == str(colab.checkout)
+    exec(colab.cell, {})  # a second Run All
+    assert [c for c in colab.commands if c[0] == "git"] == colab.commands[:1], "cloned once"
+    assert sys.path.count(str(colab.checkout)) == 1
+
+
+def test_the_cell_for_colab_says_that_the_address_is_a_placeholder(monkeypatch, tmp_path):
+    monkeypatch.delenv("FA_NUMBA_REPOSITORY", raising=False)
+    colab = FakeColab(monkeypatch, tmp_path)
+    placeholder = "/OWNER/" in notebooks.REPOSITORY
+    with pytest.raises(SystemExit) if placeholder else contextlib.nullcontext() as stop:
+        exec(colab.cell, {})
+    assert not placeholder or ("OWNER" in str(stop.value) and not colab.commands)
+
+
+def test_the_cell_for_colab_does_nothing_elsewhere(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("ran something"))
+    before = os.getcwd(), list(sys.path)
+    exec(notebooks.COLAB_CELL, {})
+    assert (os.getcwd(), sys.path) == before
+
+
+def test_the_cell_for_colab_is_in_every_lesson_once_and_folded():
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, 4).cells
+        assert [i for i, c in enumerate(cells) if "google.colab" in c.source] == [1], path.name
+        assert cells[1].source == notebooks.COLAB_CELL
+        assert cells[1].metadata.jupyter.source_hidden is True

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fa_numba.workbook.recorded import recorded, recorded_rows, table
+from fa_numba.workbook.recorded import recorded, recorded_rows, say, table
 
 ROWS = [
     {"kernel": kernel, "seqlen": n, "ms": n * factor}
@@ -55,3 +55,11 @@ def test_rows_to_compute_with(results):
 def test_numbers_are_readable():
     note = table([{"n": 17340.4, "x": 0.123456, "none": None}])
     assert note.markdown.splitlines()[-1] == "| 17,340 | 0.1235 | – |"
+
+
+def test_say_fits_a_page_and_breaks_no_word(capsys):
+    long = "a_very_long_name " * 20
+    say(long, "short", ValueError("an error"))
+    said = capsys.readouterr().out
+    assert said.split() == [*long.split(), "short", "an", "error"]
+    assert max(map(len, said.splitlines())) <= 80 and said.endswith("\nshort\nan error\n")

@@ -114,7 +114,6 @@ REFUSED = {
         "this while loop never ends: .* waits for another thread",
         True,
     ),
-    "recursion": (("itself(x, out, lock, half)",), "'itself' calls itself: recursion", False),
     "slice of each thread's own length": (
         ("row = x[i : 2 * i]",),
         "a slice of 'x' whose length differs between threads",
@@ -151,7 +150,6 @@ REFUSED = {
         True,
     ),
     "view of other type": (("bits = x.view(np.int32)",), r"\.view of an array does not run", True),
-    "reshape": (("m = x.reshape((2, 16))",), "x.reshape is not available inside a kernel", True),
     "method of an array": (("out[i] = x.sum()",), "x.sum is not available inside a kernel", True),
     "lambda": (("f = lambda v: 2 * v",), "a lambda does not run on the CPU engine", True),
     "inner function": (

@@ -138,14 +138,49 @@ def lint(kernel, args, *, device=None):
     return Findings(sorted(findings, key=lambda f: (f.file, f.line, f.kind)), case.code, gain)
 
 
-class _Case:
-    """A kernel under the lint: its types, its PTX by line, its machine code."""
+def float64_sources(kernel, args, *, cc=(8, 0)):
+    """Where the float64 of a kernel comes from: the literals, arguments and calls, by line.
 
-    def __init__(self, kernel, args, cc, ptx, functions):
-        self.kernel, self.args, self.cc = kernel, args, cc
+    Parameters
+    ----------
+    kernel, args
+        As for `lint`.
+    cc : tuple, default=(8, 0)
+
+    Returns
+    -------
+    list of Finding
+        Of the kernel and of the device functions that it calls. It needs no ptxas.
+    """
+    ptx, results = compile_with_lines(kernel, args, cc=cc)
+    lines = _Lines(ptx, [_Function(result) for result in results])
+    return sorted(set(_float64(lines)), key=lambda f: (f.file, f.line))
+
+
+class _Lines:
+    """What is known of a kernel without ptxas: its types, and its PTX by line."""
+
+    def __init__(self, ptx, functions):
         self.functions = functions
         self.path_of = {Path(f.file).name: f.file for f in functions}
         self.ptx = _ptx_by_line(ptx, self.path_of)
+
+    def count(self, where, pattern):
+        """PTX instructions on a line that match."""
+        return sum(bool(re.match(pattern, text)) for text in self.ptx.get(where, ()))
+
+    def finding(self, kind, where, cost, mend):
+        name, line = where
+        path = self.path_of[name]
+        return Finding(kind, line, source_line(path, line).strip(), cost, mend, path)
+
+
+class _Case(_Lines):
+    """A kernel under the lint: its types, its PTX by line, its machine code."""
+
+    def __init__(self, kernel, args, cc, ptx, functions):
+        super().__init__(ptx, functions)
+        self.kernel, self.args, self.cc = kernel, args, cc
         self.code = assemble(kernel, ptx, cc)
         self.negative_indices, self.signed_divisions = probes.surviving_tests(kernel, args, cc)
 
@@ -157,15 +192,6 @@ class _Case:
     @functools.cached_property
     def used_divisions(self):
         return probes.surviving_divisions(self.kernel, self.args, self.cc)
-
-    def count(self, where, pattern):
-        """PTX instructions on a line that match."""
-        return sum(bool(re.match(pattern, text)) for text in self.ptx.get(where, ()))
-
-    def finding(self, kind, where, cost, mend):
-        name, line = where
-        path = self.path_of[name]
-        return Finding(kind, line, source_line(path, line).strip(), cost, mend, path)
 
 
 class _Function:

@@ -26,6 +26,7 @@ from numba.core import sigutils, typing
 
 from fa_numba import launching
 from fa_numba.analysis import cuda_tools, devices, sass
+from fa_numba.analysis.compile_errors import explain_compile_error
 from fa_numba.analysis.cuda_tools import (
     CompilerMissingError,
     assembler_available,
@@ -505,8 +506,8 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
 
     Raises
     ------
-    numba.core.errors.TypingError
-        With Numba's reason and the line.
+    NotForGpuError
+        Numba cannot compile the kernel; the message says why in plain words, and where.
     AssertionError
         The kernel compiles, but computes in float64 although no argument is float64, or its
         machine code spills.
@@ -515,9 +516,12 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
         return
     wants_float64 = any("float64" in str(t) for t in signature_of(args))
     targets = TARGETS if to_machine_code else ((8, 0),)
-    ptxes, _ = _compile(kernel, args, targets)
+    try:
+        ptxes, _ = _compile(kernel, args, targets)
+    except Exception as error:  # Numba's errors have many classes
+        raise explain_compile_error(error, kernel) from error
     if not wants_float64 and any(map(_computes_in_float64, ptxes)):
-        where = "".join(f"\n    line {n}:  {text}" for n, text in _float64_lines(kernel, args))
+        where = _where_float64_comes_from(kernel, args)
         raise AssertionError(
             f"{kernel.py_func.__name__} computes in float64:{where}\n"
             "A bare literal such as 0.0 is float64 to Numba, and what it meets becomes float64: "
@@ -535,17 +539,12 @@ def _computes_in_float64(ptx):
     return any(".f64" in line and ".reg" not in line for line in ptx.splitlines())
 
 
-def _float64_lines(kernel, args):
-    """(number, text) of the kernel's own lines that compute in float64."""
-    code, first = kernel.py_func.__code__, kernel.py_func.__code__.co_firstlineno
-    last = first + len(inspect.getsource(kernel.py_func).splitlines())
-    found, line = set(), 0
-    for text in compile_ptx(kernel, args, lineinfo=True).splitlines():
-        if place := re.search(r"\.loc\s+\d+\s+(\d+)", text):
-            line = int(place[1])
-        elif _computes_in_float64(text) and first <= line < last:
-            found.add(line)
-    return [(n, source_line(code.co_filename, n).strip()) for n in sorted(found)]
+def _where_float64_comes_from(kernel, args):
+    """The lines that bring float64 in, of the kernel and of the device functions it calls."""
+    from fa_numba.analysis.lint import float64_sources  # which imports this module
+
+    found = {(f.file, f.line): f.source for f in float64_sources(kernel, args)}
+    return "".join(f"\n    line {line}:  {source}" for (_, line), source in sorted(found.items()))
 
 
 def _run_tool(tool, *arguments):

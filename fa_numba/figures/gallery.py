@@ -7,7 +7,6 @@ import fa_numba
 from fa_numba import analysis, reference, simt
 from fa_numba.analysis import fp8
 from fa_numba.analysis.devices import DEVICES
-from fa_numba.analysis.machine_code import CompilerMissingError
 from fa_numba.analysis.overlap import overlap
 from fa_numba.analysis.waves import makespan
 from fa_numba.figures.addresses import addresses
@@ -371,13 +370,11 @@ def occupancy_against_block_size():
 
 
 def _registers(trace):
-    """As compiled; without a compiler, what a kernel of 1024 threads may have at most."""
+    """Of a thread, as compiled."""
     try:
         launched = trace.launched
         return analysis.machine_code(launched.kernel, launched.arguments, device=DEVICE).registers
-    except CompilerMissingError:
-        return 64
-    except RuntimeError as error:  # of ptxas: older than what NVVM writes for
+    except RuntimeError as error:  # no compiler, or one that is too old
         raise NotDrawnError(str(error).strip()) from error
 
 

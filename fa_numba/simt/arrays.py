@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from .dtypes import INT64, TypedInts, common_shape, is_floating, select, stretch
-from .errors import LaunchError, UnsupportedError
+from .errors import KernelError, LaunchError, UnsupportedError
 from .lanes import ALL, type_name
 
 
@@ -38,6 +38,30 @@ class LaneArray:
     @property
     def T(self):
         return self.view(self.offset, self.lanes, self.dims[::-1], self.strides[::-1])
+
+    def reshape(self, *shape):
+        """x.reshape(2, 16) or x.reshape((2, 16)): the same elements in another shape."""
+        dims = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        if any(isinstance(n, np.ndarray) for n in dims):
+            raise UnsupportedError(f"the shape for '{self.name}' differs between threads")
+        dims = list(map(int, dims))
+        if not self.is_contiguous("C"):
+            raise UnsupportedError(
+                f"'{self.name}' cannot be reshaped: its elements do not lie one after the other"
+            )
+        rest = math.prod(n for n in dims if n != -1)
+        if dims.count(-1) == 1 and rest and self.size % rest == 0:
+            dims[dims.index(-1)] = int(self.size) // rest
+        if min(dims, default=1) < 0 or math.prod(dims) != self.size:
+            shape = tuple(dims)
+            raise KernelError(
+                f"'{self.name}' of {self.size} elements cannot have the shape {shape}"
+            )
+        return self.view(self.offset, self.lanes, dims, row_major(dims))
+
+    def ravel(self):
+        """x.ravel(): all elements in a row."""
+        return self.reshape(self.size)
 
     def __len__(self):
         return self.dims[0]
@@ -81,6 +105,18 @@ class LaneArray:
                 rest -= index[axis] * stride
         return f"{self.name}[{', '.join(map(str, index))}]"
 
+    def is_contiguous(self, layout):
+        """Tell whether all elements lie one after the other, rows first (C) or columns (F)."""
+        dims, strides = (
+            (self.dims, self.strides) if layout == "C" else (self.dims[::-1], self.strides[::-1])
+        )
+        pairs = zip(dims, strides, row_major(dims), strict=True)
+        return 0 in dims or all(n == 1 or stride == packed for n, stride, packed in pairs)
+
+    def layout(self):
+        """Return the letter that Numba's array types have for it."""
+        return next((x for x in "CF" if self.is_contiguous(x)), "A")
+
     def view(self, offset, lanes, dims, strides):
         """Return a sub-array, as x[i] of a 2-D x."""
         other = object.__new__(type(self))
@@ -101,9 +137,10 @@ class GlobalArray(LaneArray):
             raise LaunchError(f"'{name}' has strides that are not whole elements; copy it first")
         super().__init__(name, array.dtype, array.shape, (s // itemsize for s in array.strides))
         self.array = array
+        self.captured = False  # a device array that the kernel knows as a global name
         # One flat view from the lowest address to the highest, whatever the strides.
         steps = tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)
-        ascending = array[steps]
+        ascending = array[(*steps, ...)]  # an array, also of an array without axes
         extent = sum((n - 1) * s for n, s in zip(self.dims, map(abs, self.strides), strict=True))
         self.flat = np.lib.stride_tricks.as_strided(
             ascending, (extent + 1 if array.size else 0,), (itemsize,)
@@ -111,7 +148,14 @@ class GlobalArray(LaneArray):
         self.offset = sum(
             (1 - n) * s for n, s in zip(self.dims, self.strides, strict=True) if s < 0
         )
+        self.writeable = self.flat.flags.writeable
         self.alignment = alignment(ascending)
+
+    def take_for(self, dtype):
+        """Take the elements for integers of the other signedness, as a signature says."""
+        if dtype != self.dtype:
+            self.dtype, self.flat = dtype, self.flat.view(dtype)
+            self.needs_type = dtype != INT64
 
     def shares(self, other):
         return other.flat is self.flat
@@ -122,7 +166,7 @@ class GlobalArray(LaneArray):
         return self.flat[offset]
 
     def store(self, machine, offset, value):
-        if not self.flat.flags.writeable:
+        if not self.writeable:
             raise LaunchError(
                 f"'{self.name}' is a read-only NumPy array",
                 array=self.name,
@@ -229,6 +273,7 @@ class LocalArray(LaneArray):
     """
 
     kind = "local"
+    writeable = True
 
     def __init__(self, name, dtype, dims, home):
         super().__init__(name, dtype, dims, row_major(dims))
@@ -325,11 +370,12 @@ def scatter(flat, offset, value, mask):
     """Store for the active threads; where several hit one element, the last one wins."""
     if mask is ALL:
         if not isinstance(offset, np.ndarray):
-            flat[offset] = value.reshape(-1)[-1] if isinstance(value, np.ndarray) else value
+            last = value.reshape(-1)[-1] if isinstance(value, np.ndarray) else value
+            flat[offset] = fitting(last, flat.dtype)
             return
         if isinstance(value, np.ndarray):
             offset = stretch(offset, common_shape(offset.shape, value.shape))
-        flat[offset] = value
+        flat[offset] = fitting(value, flat.dtype)
         return
     shape = mask.shape
     if isinstance(offset, np.ndarray):
@@ -341,6 +387,14 @@ def scatter(flat, offset, value, mask):
         value = stretch(value, shape)[mask]
     if isinstance(offset, np.ndarray):
         offset = stretch(offset, shape)[mask]
-        flat[offset] = value
+        flat[offset] = fitting(value, flat.dtype)
     else:
-        flat[offset] = value[-1] if isinstance(value, np.ndarray) else value
+        last = value[-1] if isinstance(value, np.ndarray) else value
+        flat[offset] = fitting(last, flat.dtype)
+
+
+def fitting(value, dtype):
+    """Return a scalar in an array's type: NumPy wraps arrays around as a GPU does, not scalars."""
+    if isinstance(value, np.ndarray) or value.dtype == dtype:
+        return value
+    return value.astype(dtype)

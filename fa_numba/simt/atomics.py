@@ -6,6 +6,7 @@ from .arrays import LaneArray, pick
 from .dtypes import typed
 from .errors import LaunchError, UnsupportedError
 from .lanes import ALL, type_name
+from .records import kernel_frame, present_site
 
 
 def increment(old, limit):
@@ -45,18 +46,40 @@ class Atomics:
         """Run an atomic; `keep` tells whether the statement uses the old value."""
         if not isinstance(operation, Atomic):
             return operation(*arguments, **keywords)
-        return operation(self, site, keep, *arguments, **keywords)
+        return operation.run(self, site, keep, *arguments, **keywords)
+
+    def element_from(self, array, start):
+        """Return x[start:], the first argument of an atomic, as a Place."""
+        if isinstance(array, LaneArray) and len(array.axes) == 1:
+            return Place(array, start)
+        return self.view(array, slice(start, None, None))
+
+
+class Place:
+    """Where a slice x[i:] begins, which may differ between threads as no array's start may."""
+
+    def __init__(self, array, start):
+        self.array, self.start = array, start
 
 
 class Atomic:
-    """One of cuda.atomic.*; called with the machine, the site, and the kernel's arguments."""
+    """One of cuda.atomic.*."""
 
     def __init__(self, name):
         self.name = name
 
-    def __call__(self, machine, site, keep, array, index, value, new=None):
+    def __call__(self, *arguments):
+        """Run it where it is the value of a variable, as the argument of a device function."""
+        frame = kernel_frame()
+        machine = frame.f_globals["_simt_machine"]
+        return self.run(machine, present_site(machine.field_sites), True, *arguments)
+
+    def run(self, machine, site, keep, array, index, value, new=None):
+        """Run it; array, index, value, new: the kernel's arguments."""
         if self.name == "compare_and_swap":  # cas of the first element
             index, value, new = np.int64(0), index, value
+        if isinstance(array, Place):
+            array, index = array.array, array.start + index
         if not isinstance(array, LaneArray) or array.kind == "local":
             raise UnsupportedError(
                 f"cuda.atomic.{self.name} does not work on {type_name(array)}",
@@ -72,6 +95,8 @@ class Atomic:
         if isinstance(array.flat, np.ndarray) and not array.flat.flags.writeable:
             raise LaunchError(f"'{array.name}' is read-only")
         if machine.watch is not None:
+            if new is not None:
+                machine.watch.findings.swaps.add(site)
             machine.watch.atomic(array, offset, site)
         mask = machine.mask
         places = pick(array.addresses(machine, offset), machine.shape, mask)
@@ -85,7 +110,7 @@ class Atomic:
                 ufunc.at(array.flat, places, values)
                 return None
             step = ufunc or OTHERS[self.name]
-            old = in_turns(array.flat, places, lambda now, i: step(now, values[i]))
+            old = in_turns(array.flat, places, values, step)
         if not keep:
             return None
         if mask is ALL:
@@ -119,21 +144,31 @@ def compare_and_swap(memory, places, expected, new):
     return old
 
 
-def in_turns(memory, places, update):
+def in_turns(memory, places, values, step):
     """Update places one thread after the other; return what each thread found.
 
     Threads that meet at one address take turns: in turn r all addresses are updated at once,
-    each by the r-th thread that came to it.
+    each by the r-th thread that came to it. Where there are more turns than addresses, as at one
+    counter for all threads, NumPy goes through the threads of each address instead.
     """
     old = np.empty(len(places), memory.dtype)
+    if not len(places):
+        return old
     order = np.argsort(places, kind="stable")
     ordered = places[order]
-    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else []
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     length = np.diff(np.r_[first, len(ordered)])
-    for turn in range(int(length.max()) if len(ordered) else 0):
+    if isinstance(step, np.ufunc) and len(first) < length.max():
+        for threads in np.split(order, first[1:]):
+            where = places[threads[0]]
+            row = np.r_[memory[where], values[threads]].astype(memory.dtype)
+            row = step.accumulate(row, dtype=memory.dtype)
+            old[threads], memory[where] = row[:-1], row[-1]
+        return old
+    for turn in range(int(length.max())):
         threads = order[first[length > turn] + turn]
         where = places[threads]
         found = memory[where]
         old[threads] = found
-        memory[where] = update(found, threads)
+        memory[where] = step(found, values[threads])
     return old

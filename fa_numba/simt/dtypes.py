@@ -30,6 +30,7 @@ ARITHMETIC = {
     np.negative,
     np.positive,
 }
+AT_OWN_WIDTH = {np.invert, np.negative}  # Numba widens their result, not their operand
 
 
 class TypedInts(np.ndarray):
@@ -37,6 +38,10 @@ class TypedInts(np.ndarray):
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         plain = [x.view(np.ndarray) if type(x) is TypedInts else x for x in inputs]
+        if len(plain) == 1 and ufunc in AT_OWN_WIDTH and plain[0].dtype != BOOL:
+            result = ufunc(plain[0])
+            return typed(result.astype(result_dtype(ufunc, [result.dtype])))
+        plain = [np.bool_(x) if type(x) is bool else x for x in plain]
         if ufunc in BITWISE or ufunc in SHIFTS or ufunc in ARITHMETIC:
             dtype = result_dtype(ufunc, [x.dtype for x in plain])
             plain = [x if x.dtype == dtype else x.astype(dtype) for x in plain]
@@ -58,6 +63,8 @@ def result_dtype(ufunc, dtypes):
             return np.result_type(*floats)
         ints = [FLOAT32 if d in FITS_FLOAT32 else FLOAT64 for d in ints]
         return np.result_type(*floats, *ints)
+    if ufunc is np.true_divide:
+        return FLOAT64
     if ufunc in BITWISE and all(d == BOOL for d in dtypes):
         return BOOL
     if ufunc in SHIFTS:

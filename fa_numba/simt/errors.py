@@ -10,12 +10,13 @@ import linecache
 import os
 import re
 import sys
+import textwrap
 import types
+import warnings
 from dataclasses import dataclass, field
 
 ENGINE = os.path.dirname(__file__)
 RAISE = dis.opmap["RAISE_VARARGS"]
-AS_THEY_ARE = AssertionError, NameError, KeyboardInterrupt
 WRONG_CALL = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)")
 
 
@@ -60,6 +61,20 @@ def short_name(file):
     return "this notebook" if "ipykernel" in file else os.path.basename(file)
 
 
+class KernelWarning(UserWarning):
+    """What works, here and as a rule on a GPU, although CUDA's rules forbid it."""
+
+
+NOTICES = {}  # file -> what warnings remembers of it, so that a line is warned of once
+
+
+def notice(site, message, why):
+    """Warn of a customary piece of code that CUDA's rules forbid."""
+    registry = NOTICES.setdefault(site.file, {})
+    text = f"{message}\n  {why}"
+    warnings.warn_explicit(text, KernelWarning, site.file, site.line, registry=registry)
+
+
 class KernelError(Exception):
     """Base of every error that the engine raises about a kernel.
 
@@ -91,6 +106,24 @@ class KernelError(Exception):
             parts.append(f"  {self.hint}")
         return "\n".join(parts)
 
+    def _render_traceback_(self):
+        """What IPython shows: its own traceback, the message in lines that fit on a page.
+
+        A notebook would cut longer lines in mid-word.
+        """
+        shell = sys.modules["IPython"].get_ipython()
+        *frames, message = shell.InteractiveTB.structured_traceback(
+            type(self), self, self.__traceback__
+        )
+        return [*frames, "\n".join(map(_fitting, message.split("\n")))]
+
+
+def _fitting(line):
+    """A line of more than a page's width as several."""
+    if len(line) <= 100:
+        return line
+    return textwrap.fill(line, 90, subsequent_indent="  ", break_long_words=False)
+
 
 class KernelIndexError(KernelError, IndexError):
     """An index outside an array, negative, or not an integer."""
@@ -120,12 +153,19 @@ class LaunchError(KernelError, ValueError):
     """A launch that no GPU would accept: grid, thread block, memory or arguments."""
 
 
+class SignatureError(LaunchError, TypeError):
+    """Arguments that do not fit the signature of a kernel or device function."""
+
+
 class UnsupportedError(KernelError, TypeError):
     """Python that cannot run inside a CUDA kernel, or not on this engine."""
 
 
 class FieldError(UnsupportedError, AttributeError):
     """A field that a record does not have."""
+
+
+AS_THEY_ARE = AssertionError, NameError, KeyboardInterrupt, KernelWarning
 
 
 def thread_name(thread, block):
@@ -203,14 +243,27 @@ def raised_by_kernel(error):
     return runs_kernel(traceback.tb_frame) and code[traceback.tb_lasti] == RAISE
 
 
+def attributes(value):
+    """Return a hint: what a value in a kernel has instead of the attribute asked for."""
+    if isinstance(value, tuple):
+        fields = getattr(value, "_fields", None)
+        if fields:
+            return f"Its fields are {', '.join(fields)}."
+        return "It is a tuple, whose elements have no names: index it, or unpack it."
+    if getattr(value, "kind", None) in ("global", "shared", "local"):
+        return "Arrays have .shape, .size, .ndim and .dtype there; work element by element."
+    if hasattr(value, "dtype"):
+        return f"It is a number here, of type {value.dtype}."
+    return None
+
+
 def unexpected(error, site):
     """Return an error of Python or NumPy about a kernel's expression as an UnsupportedError."""
     expression = site.text[site.column : site.end_column]
     if isinstance(error, TypeError) and WRONG_CALL.search(str(error)):
         message, hint = f"{expression.partition('(')[0]}() does not take these arguments", None
     elif isinstance(error, AttributeError):
-        message = f"{expression} is not available inside a kernel"
-        hint = "Arrays have .shape, .size, .ndim and .dtype there; work element by element."
+        message, hint = f"{expression} is not available inside a kernel", attributes(error.obj)
     else:
         message, hint = f"this does not work in a kernel: {error}", None
         if "Array'" in message:

@@ -9,12 +9,22 @@ from .errors import (
     RaceError,
     Site,
     UninitialisedReadError,
+    notice,
     short_name,
 )
 from .shadow import PLACE_MASK
 
 # What a value that was loaded too early can lead to.
 CONSEQUENCES = KernelIndexError, KernelZeroDivisionError, BarrierDivergenceError
+LOAD_AND_SWAP = (
+    "CUDA leaves a plain load undefined beside an atomic. It is customary before a loop of "
+    "compare-and-swap, which tries again if the value was old; an atomic that changes nothing, "
+    "as cuda.atomic.add(x, i, 0), would be right."
+)
+SAME_VALUE = (
+    "CUDA leaves this undefined, although the thread stores what it has just loaded there. An if "
+    "around the store, or a barrier between the two, would be right."
+)
 VERBS = {"load": "loads", "store": "stores", "atomic": "updates"}
 
 
@@ -149,6 +159,8 @@ class Findings:
         self.machine, self.options, self.collect = machine, options, collect
         self.races = {}
         self.uninitialised = {}
+        self.swaps = set()  # Sites of compare-and-swap
+        self.noticed = set()  # races that are customary
         self.numbers = {}  # (Site, action) -> place
         self.places = []  # place -> (Site, action)
 
@@ -160,14 +172,19 @@ class Findings:
             self.places.append((site, action))
         return number & PLACE_MASK
 
-    def race(self, kind, array, offset, earlier, now, count):
-        """Report a race; earlier and now: (thread number, block of the grid, place)."""
+    def race(self, kind, array, offset, earlier, now, count, unchanged=False):
+        """Report a race; earlier and now: (thread number, block of the grid, place).
+
+        unchanged : whether the thread stores what it has just loaded there.
+        """
         key = array.name, kind, earlier[2], now[2]
         race = self.races.get(key)
         if race is None:
+            if key in self.noticed:
+                return
             machine = self.machine
             places = [self.places[p] for _, _, p in (earlier, now)]
-            race = self.races[key] = Race(
+            race = Race(
                 array.name,
                 array.kind,
                 kind,
@@ -177,9 +194,22 @@ class Findings:
                 tuple(machine.thread_coordinates(t) for t, _, _ in (earlier, now)),
                 tuple(machine.grid_coordinates(b) for _, b, _ in (earlier, now)),
             )
+            why = self.custom(race, unchanged)
+            if why:
+                self.noticed.add(key)
+                notice(race.sites[1], str(race), why)
+                return
+            self.races[key] = race
             if not self.collect:
                 raise race.error()
         race.count += count
+
+    def custom(self, race, unchanged):
+        """Return why a race does no harm in practice, if it is one of two customary ones."""
+        used = dict(zip(race.actions, race.sites, strict=True))
+        if "load" in used and used.get("atomic") in self.swaps:
+            return LOAD_AND_SWAP
+        return SAME_VALUE if unchanged else None
 
     def unwritten(self, array, offset, now, count):
         key = array.name, now[2]

@@ -21,8 +21,8 @@ class GlobalWatch:
 
     def __init__(self, machine, findings, lockstep, arguments):
         self.machine, self.findings = machine, findings
-        self.regions = {}  # (first address, item size) -> Shadow
-        self.shadows = {}  # id of a flat memory -> (Shadow, offset in it)
+        self.regions = {}  # first address -> Shadow
+        self.shadows = {}  # id of a flat memory -> (Shadow, offset in it, entries per element)
         self.old = {}  # id of a flat memory -> its contents before the launch
         self.fences = Fences(machine.num_threads, math.prod(machine.grid))
         stored = [
@@ -31,20 +31,19 @@ class GlobalWatch:
             for array in arrays_in(value)
             if array is not value or lockstep.may_store(name, array.ndim)
         ]
-        regions = join_overlaps([region(a) for a in stored])
-        for array in machine.globals:
-            low, high = region(array)
-            for start, end in regions:
-                if low < end and start < high:
-                    self.add(array, start, end)
+        stored += [a for a in machine.globals if a.captured]
+        arrays = [a for a in machine.globals if a.flat.size]
+        for stretch in join_overlaps([region(a) for a in arrays]):
+            if any(overlap(region(a), stretch) for a in stored):
+                self.add([a for a in arrays if overlap(region(a), stretch)], *stretch)
 
-    def add(self, array, start, end):
-        if array.flat.size == 0:
-            return
-        size = (end - start) // array.itemsize + 1
-        key = start, array.itemsize
-        shadow = self.regions.setdefault(key, Shadow(size))
-        self.shadows[id(array.flat)] = shadow, (region(array)[0] - start) // array.itemsize
+    def add(self, arrays, start, end):
+        """Watch one stretch of memory, in units that are parts of every element there."""
+        offsets = [region(a)[0] - start for a in arrays]
+        unit = math.gcd(*(a.itemsize for a in arrays), *offsets)
+        shadow = self.regions[start] = Shadow((end - start) // unit)
+        for array, offset in zip(arrays, offsets, strict=True):
+            self.shadows[id(array.flat)] = shadow, offset // unit, array.itemsize // unit
 
     def start_batch(self):
         machine = self.machine
@@ -55,12 +54,7 @@ class GlobalWatch:
         blocks = np.arange(machine.num_blocks).reshape(1, 1, 1, -1)
         self.threads = first + blocks * machine.num_threads + machine.thread_number
         self.threads = np.broadcast_to(self.threads, machine.shape)
-        self.only_thread = ByMask(self.find_only_thread)
-
-    def find_only_thread(self, mask):
-        """Return the number in the grid of the one active thread; None if there are more."""
-        threads = pick(self.threads, self.machine.shape, mask)
-        return int(threads[0]) if len(threads) == 1 else None
+        self.active_threads = ByMask(lambda mask: pick(self.threads, machine.shape, mask))
 
     def enter_loads(self):
         for shadow in self.regions.values():
@@ -91,16 +85,17 @@ class GlobalWatch:
         tracked = self.shadows.get(id(array.flat))
         if tracked is None:
             return value
-        shadow, start = tracked
-        if (one := self.one(offset, start, site, LOAD)) and shadow.load_one(*one, self.order):
+        shadow, *where = tracked
+        if (one := self.one(offset, where, site, LOAD)) and shadow.load_one(*one, self.order):
             return value
-        elements, now, place = self.lanes(offset, start, site, LOAD)
+        elements, now, place = self.lanes(offset, where, site, LOAD)
         clashes = self.unordered(shadow.load(elements, now, self.order), shadow, elements, now)
         if not clashes:
             return value
+        elements, now, clashes = whole_elements(elements, now, clashes, where)
         stale = np.zeros(len(elements), bool)
         for clash in clashes:
-            self.report(clash, array, elements - start, now, place)
+            self.report(clash, array, elements, now, place)
             stale[clash.positions] = True
         old = self.old.get(id(array.flat))
         if old is None:
@@ -117,37 +112,46 @@ class GlobalWatch:
         if tracked is None:
             array.store(self.machine, offset, value)
             return
-        shadow, start = tracked
+        shadow, *where = tracked
         self.keep_old(array)
-        if (one := self.one(offset, start, site, STORE)) and shadow.store_one(*one, self.order):
+        if (one := self.one(offset, where, site, STORE)) and shadow.store_one(*one, self.order):
             self.fences.changed(shadow, one[0])
             array.store(self.machine, offset, value)
             return
-        elements, now, place = self.lanes(offset, start, site, STORE)
+        elements, now, place = self.lanes(offset, where, site, STORE)
         clashes = shadow.store(elements, now, self.order)
         clashes = self.unordered(clashes, shadow, elements, now)
         self.fences.changed(shadow, elements)
-        before = [array.flat[elements[c.positions] - start] for c in clashes]
+        if clashes:
+            elements, now, clashes = whole_elements(elements, now, clashes, where)
+        before = [array.flat[elements[c.positions]] for c in clashes]
         array.store(self.machine, offset, value)
         if clashes:
             stored = pick(value, self.machine.shape, self.machine.mask).astype(array.dtype)
         for clash, old in zip(clashes, before, strict=True):
             if not clash.certain:
-                spots = elements[clash.positions] - start
+                spots = elements[clash.positions]
                 here = array.flat[spots] if clash.at_once else old
                 clash = clash.where(~same_values(here, stored[clash.positions]))
-            self.report(clash, array, elements - start, now, place)
+            elif clash.kind == "WAR" and self.machine.unchanged is not None:
+                machine = self.machine
+                same = pick(machine.unchanged, machine.shape, machine.mask)[clash.positions]
+                self.report(clash.where(same), array, elements, now, place, unchanged=True)
+                clash = clash.where(~same)
+            self.report(clash, array, elements, now, place)
 
     def atomic(self, array, offset, site):
         tracked = self.shadows.get(id(array.flat))
         if tracked is not None:
             self.keep_old(array)
-            shadow, start = tracked
-            elements, now, place = self.lanes(offset, start, site, ATOMIC)
+            shadow, *where = tracked
+            elements, now, place = self.lanes(offset, where, site, ATOMIC)
             clashes = shadow.atomic(elements, now, self.order)
-            for clash in self.unordered(clashes, shadow, elements, now):
-                self.report(clash, array, elements - start, now, place)
+            clashes = self.unordered(clashes, shadow, elements, now)
             self.fences.changed(shadow, elements)
+            elements, now, clashes = whole_elements(elements, now, clashes, where)
+            for clash in clashes:
+                self.report(clash, array, elements, now, place)
             self.fences.atomic(thread_of(now))
 
     def unordered(self, clashes, shadow, elements, now):
@@ -162,27 +166,29 @@ class GlobalWatch:
         if self.findings.collect and id(array.flat) not in self.old:
             self.old[id(array.flat)] = array.flat.copy()
 
-    def one(self, offset, start, site, action):
+    def one(self, offset, where, site, action):
         """Return the element and packed access of the one active thread; None if there are more."""
-        thread = self.only_thread(self.machine.mask)
-        if thread is None:
+        start, parts = where
+        threads = self.active_threads(self.machine.mask)
+        if len(threads) > 1 or parts > 1:
             return None
         if isinstance(offset, np.ndarray):
             offset = pick(offset, self.machine.shape, self.machine.mask)[0]
-        now = self.order.stamp(thread, self.findings.place(site, action))
+        now = self.order.stamp(threads.item(), self.findings.place(site, action))
         return int(offset) + start, now
 
-    def lanes(self, offset, start, site, action):
-        """Return the elements and packed accesses of the active threads."""
-        machine = self.machine
+    def lanes(self, offset, where, site, action):
+        """Return the entries of the shadow and packed accesses of the active threads."""
+        machine, (start, parts) = self.machine, where
         elements = pick(offset, machine.shape, machine.mask)
-        if start:
-            elements = elements + start
         place = self.findings.place(site, action)
-        now = self.order.stamp(pick(self.threads, machine.shape, machine.mask), place)
-        return elements, now, place
+        now = self.order.stamp(self.active_threads(machine.mask), place)
+        if parts > 1:
+            elements = (elements[:, None] * parts + np.arange(parts)).reshape(-1)
+            now = np.repeat(now, parts)
+        return elements + start if start else elements, now, place
 
-    def report(self, clash, array, offsets, now, place):
+    def report(self, clash, array, offsets, now, place, unchanged=False):
         if not len(clash.positions):
             return
         size = self.machine.num_threads
@@ -195,13 +201,32 @@ class GlobalWatch:
             block, thread = divmod(int(thread_of(now[position])), size)
             later = thread, block, place
             count = len(clash.positions)
-            self.findings.race(clash.kind, array, offsets[position], earlier, later, count)
+            element = offsets[position]
+            self.findings.race(clash.kind, array, element, earlier, later, count, unchanged)
+
+
+def whole_elements(entries, now, clashes, where):
+    """Return elements, accesses and clashes by element, where those of parts of it are given."""
+    start, parts = where
+    entries = entries - start
+    if parts == 1:
+        return entries, now, clashes
+    found = []
+    for clash in clashes:
+        positions, first = np.unique(clash.positions // parts, return_index=True)
+        found.append(clash._replace(positions=positions, earlier=clash.earlier[first]))
+    return entries[::parts] // parts, now[::parts], found
 
 
 def region(array):
     """Return the addresses of an array's memory, from and to, in bytes."""
     start = array.flat.ctypes.data
     return start, start + array.flat.nbytes
+
+
+def overlap(a, b):
+    """Tell whether two regions have an address in common."""
+    return a[0] < b[1] and b[0] < a[1]
 
 
 def join_overlaps(regions):

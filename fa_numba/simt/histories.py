@@ -12,7 +12,7 @@ at the root that stands for "these elements have been written, and nothing else 
 
 import numpy as np
 
-from .shadow import Clash, Order, Shadow
+from .shadow import WARP, Clash, Order, Shadow
 
 LOAD, STORE, ATOMIC, WARP_SYNC = "load", "store", "atomic", "syncwarp"
 LONGEST = 20_000  # accesses since the last barrier; later ones are checked but not remembered
@@ -284,6 +284,9 @@ class Histories:
         order.now = max(order.now, state.order.now)
         order.any_sync |= state.order.any_sync
         order.warp_sync.reshape(-1, size)[members] = state.order.warp_sync
+        if order.heard is not None or state.order.heard is not None:
+            order.heard = order.rows_heard()
+            order.heard.reshape(-1, size, WARP)[members] = state.order.rows_heard()
         for memory, shadow in state.shadows.items():
             if memory not in crowd.shadows:
                 crowd.shadows[memory] = Shadow(shadow.size * self.num_blocks)

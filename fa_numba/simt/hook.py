@@ -13,6 +13,7 @@ from .errors import LaunchError, explain
 from .host import STAND_INS
 from .launch import launch
 from .names import PLACEHOLDERS
+from .signatures import parsed_signatures
 
 _originals = []  # (object, attribute, its value or MISSING), to undo
 MISSING = object()
@@ -72,17 +73,32 @@ def getitem(kernel, configuration):
 
 def forall(kernel, ntasks, tpb=0, stream=0, sharedmem=0):
     """kernel.forall(n): one thread for each of n tasks."""
+    __tracebackhide__ = True
+    if ntasks < 0:
+        raise explain(LaunchError(f"forall() takes a number of tasks from 0 on, got {ntasks}"))
+    if ntasks == 0:
+        return lambda *args: None
     threads = tpb or 128
-    return Launcher(kernel, (max(1, -(-int(ntasks) // threads)), threads, stream, sharedmem))
+    return Launcher(kernel, (-(-int(ntasks) // threads), threads, stream, sharedmem))
 
 
 def without_signature(jit):
-    """Wrap cuda.jit so that a signature does not ask for a GPU at decoration time."""
+    """Wrap cuda.jit so that a signature is noted, and asks for no GPU at decoration time."""
 
     @functools.wraps(jit)
     def lazy_jit(func_or_sig=None, *args, **kwargs):
-        is_function = callable(func_or_sig) and hasattr(func_or_sig, "__code__")
-        return jit(func_or_sig if is_function else None, *args, **kwargs)
+        if func_or_sig is None or hasattr(func_or_sig, "__code__"):
+            return jit(func_or_sig, *args, **kwargs)
+        device = kwargs.get("device", args[0] if args else False)
+        signatures = parsed_signatures(func_or_sig, device)
+        decorate = jit(None, *args, **kwargs)
+
+        def with_signatures(function):
+            kernel = decorate(function)
+            kernel._simt_signatures = signatures
+            return kernel
+
+        return with_signatures
 
     return lazy_jit
 
@@ -97,13 +113,13 @@ def enable():
     kernel = kernel_class()
     replace(kernel, "__getitem__", getitem)
     replace(kernel, "forall", forall)
+    replace(cuda, "jit", without_signature(cuda.jit))
     if is_simulator():
         # The simulator lacks these names, so that `from numba.cuda import threadIdx` fails.
         for name, placeholder in PLACEHOLDERS.items():
             if not hasattr(cuda, name):
                 replace(cuda, name, placeholder)
         return
-    replace(cuda, "jit", without_signature(cuda.jit))
     for name, stand_in in STAND_INS.items():
         replace(cuda, name, stand_in)
 

@@ -24,7 +24,13 @@ class DeviceArray:
     size = property(lambda self: self._simt_host.size)
     ndim = property(lambda self: self._simt_host.ndim)
     nbytes = property(lambda self: self._simt_host.nbytes)
-    T = property(lambda self: DeviceArray(self._simt_host.T))
+    T = property(lambda self: self.transpose())
+
+    @property
+    def flags(self):
+        """Whether the elements lie one after the other, as Numba's device arrays say it."""
+        names = "C_CONTIGUOUS", "F_CONTIGUOUS"
+        return {name: self._simt_host.flags[name] for name in names}
 
     def copy_to_host(self, ary=None, stream=0):
         """Return the contents as a NumPy array, or copy them into one."""
@@ -46,8 +52,8 @@ class DeviceArray:
         return DeviceArray(self._simt_host.ravel(order=order))
 
     def transpose(self, axes=None):
-        """Return a transposed view."""
-        return DeviceArray(self._simt_host.transpose(axes))
+        """Return a transposed copy."""
+        return DeviceArray(self._simt_host.transpose(axes).copy())
 
     def view(self, dtype):
         """Return a view of another dtype."""
@@ -74,6 +80,17 @@ class DeviceArray:
 
     def __repr__(self):
         return f"<simt device array {self.shape} {self.dtype}>"
+
+
+def host_value(value):
+    """Unwrap the engine's and the simulator's device arrays, and cuda.In(x) and its like."""
+    value = unhinted(value)
+    host = getattr(value, "_simt_host", None)
+    if host is not None:
+        return host
+    if type(value).__name__ == "FakeCUDAArray":
+        return value._ary
+    return value
 
 
 class Stream:
@@ -134,8 +151,10 @@ def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
 
 
 def device_array_like(ary, stream=0):
-    """Return an uninitialised device array of the same shape and type."""
-    return device_array(ary.shape, ary.dtype)
+    """Return an uninitialised device array of the same shape, type and order of axes."""
+    array = np.empty_like(getattr(ary, "_simt_host", ary), subok=False)
+    poison(array)
+    return DeviceArray(array)
 
 
 def pinned_array(shape, dtype=np.float64, strides=None, order="C", **_):
@@ -144,8 +163,8 @@ def pinned_array(shape, dtype=np.float64, strides=None, order="C", **_):
 
 
 def pinned_array_like(ary, **_):
-    """Return a NumPy array of the same shape and type."""
-    return np.zeros(ary.shape, ary.dtype)
+    """Return a NumPy array of the same shape, type and order of axes."""
+    return np.zeros_like(getattr(ary, "_simt_host", ary), subok=False)
 
 
 @contextlib.contextmanager
@@ -159,6 +178,19 @@ def mapped(*arrays, **_):
     """Yield device arrays that share the arrays' memory."""
     views = [DeviceArray(a) for a in arrays]
     yield views if len(views) > 1 else views[0]
+
+
+def unhinted(value):
+    """Return the array in cuda.In(x), cuda.Out(x) or cuda.InOut(x) as a launch sees it."""
+    kind = type(value)
+    if kind.__name__ not in ("In", "Out", "InOut") or not kind.__module__.startswith("numba."):
+        return value
+    array = value.value
+    if kind.__name__ == "In" and isinstance(array, (np.ndarray, np.void)):
+        return array.copy()  # what the kernel stores there is not copied back
+    if kind.__name__ == "Out" and isinstance(array, np.ndarray):
+        poison(array)  # what is there is not copied to the GPU
+    return array
 
 
 def synchronize():

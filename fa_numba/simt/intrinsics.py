@@ -2,7 +2,9 @@
 
 import builtins
 import difflib
+import operator
 import re
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +13,8 @@ from .atomics import OTHERS, UFUNCS, Atomic
 from .dtypes import cast, is_floating, numpy_dtype, typed
 from .errors import UnsupportedError
 from .lanes import is_value, type_name
-from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS
+from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS, to_bool
+from .records import present_site
 from .syntax import refusal
 
 NUMBERS = ("float16", "float32", "float64", "complex64", "complex128") + tuple(
@@ -61,6 +64,13 @@ class Cast:
         if isinstance(value, LaneArray) or hasattr(value, "fail"):
             raise UnsupportedError(f"{self.dtype}() does not convert an array")
         return cast(value, self.dtype)
+
+
+class EnumClass(Namespace):
+    """A subclass of enum.Enum: its members by Colour.RED and Colour["RED"]."""
+
+    def __getitem__(self, name):
+        return getattr(self, name)
 
 
 class Allocator:
@@ -175,6 +185,13 @@ CONSTANT_INTRINSICS = {
     "selp": lambda condition, a, b: np.where(condition, a, b)[()],
 }
 
+# Functions of the module operator that mean the same for lane values.
+PLAIN_OPERATORS = {
+    name: getattr(operator, name)
+    for name in """and_ or_ xor invert inv truediv eq ne lt le gt ge pos abs iand ior ixor
+    itruediv""".split()
+}
+
 INDEX_INSTEAD = "Loop over range(...) and index."
 # What `__builtins__` holds for a kernel: all exceptions, few functions; the others say no.
 CONSTANT_BUILTINS = {
@@ -238,6 +255,29 @@ class Intrinsics:
         return Namespace(
             "cuda", {**CONSTANT_INTRINSICS, **memory, **threads, **barriers, **warps, **groups}
         )
+
+    def operators(self):
+        """Return the functions of the module operator, by name."""
+        special = {
+            "floordiv": self.floordiv,
+            "mod": self.mod,
+            "pow": self.power,
+            "lshift": self.shift_left,
+            "rshift": self.shift_right,
+            "not_": self.not_,
+            "is_": self.same,
+            "is_not": lambda a, b: self.not_(self.same(a, b)),
+            "truth": to_bool,
+            "getitem": lambda array, index: self.load(array, index, self.present_site()),
+        }
+        sums = {"add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative"}
+        special |= {name: partial(self.arithmetic, ufunc) for name, ufunc in sums.items()}
+        inplace = ("add", "sub", "mul", "floordiv", "mod", "pow", "lshift", "rshift")
+        special |= {f"i{name}": special[name] for name in inplace}
+        return PLAIN_OPERATORS | special
+
+    def present_site(self):
+        return present_site(self.field_sites)
 
     def builtin_names(self):
         return {

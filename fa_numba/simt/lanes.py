@@ -25,6 +25,7 @@ from .waits import Patience
 
 ALL = None
 NOBODY = False
+MOST_CALLS = 100  # device functions inside each other
 
 
 class Dim3:
@@ -235,7 +236,8 @@ class Lanes:
                 raise KernelError("range() step is zero")
             step = np.where(zero, 1, step)
         if not (varies(start) or varies(stop) or varies(step)):
-            turns = map(np.int64, range(int(start), int(stop), int(step)))
+            turns = range(int(start), int(stop), int(step))
+            turns = map(np.int64, self.progress.turns(turns))
             return self.same_turns(turns) if exits else turns
         count = (stop - start + (step - np.sign(step))) // step
         if self.mask is not ALL:
@@ -244,8 +246,18 @@ class Lanes:
         longest = int(count.max()) if count.size else 0
         shortest = count if self.mask is ALL else np.where(self.mask, count, longest)
         if not exits and longest == shortest.min():
-            return (start + step * turn for turn in map(np.int64, range(longest)))
+            turns = self.progress.turns(range(longest))
+            return (start + step * turn for turn in map(np.int64, turns))
         return self.own_turns(exits, start, step, count, longest)
+
+    def range_numbers(self, *bounds):
+        """Return the numbers of a range(...) inside enumerate or zip."""
+        if any(varies(self.loop_bound(x)) for x in bounds):
+            raise UnsupportedError(
+                "enumerate() or zip() of a range() that differs between threads",
+                hint="Loop over the range itself.",
+            )
+        return tuple(map(np.int64, range(*map(int, bounds))))
 
     def loop_bound(self, value):
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub":
@@ -286,7 +298,7 @@ class Lanes:
         """A loop whose threads start at different values or take different numbers of turns."""
         self.loop_begin()
         value = start
-        for turn in range(longest):
+        for turn in self.progress.turns(range(longest)):
             self.mask, _ = self.split(count > turn)
             if self.mask is NOBODY:
                 break
@@ -321,10 +333,10 @@ class Lanes:
 
     def call_function(self, function, code, arguments):
         """Run a device function for the active threads."""
-        if any(frame.code is code for frame in self.frames):
-            raise UnsupportedError(
-                f"'{code.code.co_name}' calls itself: recursion is not supported",
-                hint="Write it as a loop.",
+        if len(self.frames) > MOST_CALLS:
+            raise KernelError(
+                f"'{code.code.co_name}' is called {MOST_CALLS} deep",
+                hint="Does it call itself for ever? Write it as a loop.",
             )
         mask, loops, branches = self.mask, self.loops, self.branches
         self.loops, self.branches = [], []
@@ -350,7 +362,7 @@ class Lanes:
         if new is old:
             return new
         if isinstance(new, tuple) and isinstance(old, tuple) and len(new) == len(old):
-            return tuple(self.blend(o, n) for o, n in zip(old, new, strict=True))
+            return like(new, [self.blend(o, n) for o, n in zip(old, new, strict=True)])
         if hasattr(new, "blend_with"):
             return new.blend_with(old, self.mask)
         if not (is_value(new) and is_value(old)):
@@ -427,14 +439,20 @@ class Lanes:
             a, b = self.under(yes, yes_thunk), self.under(no, no_thunk)
             if isinstance(a, tuple):
                 test = self.truth(test)
-                return tuple(select(test, x, y) for x, y in zip(a, b, strict=True))
+                return like(a, [select(test, x, y) for x, y in zip(a, b, strict=True)])
             if hasattr(a, "shares") and type(a) is type(b) and a.shares(b):
+                return a.blend_with(b, self.truth(test))
+            if is_member(a) and is_member(b):
                 return a.blend_with(b, self.truth(test))
             if not (is_value(a) and is_value(b)):
                 if a is b:
                     return a
                 raise UnsupportedError(f"threads choose between {type_name(a)} and {type_name(b)}")
             result = select(self.truth(test), a, b)
+        return self.widened(result, literal, *variables)
+
+    def widened(self, result, literal, *variables):
+        """Return one side of a conditional expression in the type of both, as far as is known."""
         if (literal or variables) and isinstance(result, (np.ndarray, np.generic)):
             dtypes = [v.dtype for v in variables if isinstance(v, (np.ndarray, np.generic))]
             wide = np.result_type(result.dtype, *dtypes, *[literal] * bool(literal))
@@ -448,6 +466,19 @@ class Lanes:
         for element in container:
             result = np.logical_or(result, value == element)
         return result
+
+    def same(self, a, b):
+        """`a is b`: Numba compares values, of one type; other things are one object or not."""
+        if is_truth(a) and is_truth(b):
+            return np.equal(a, b)
+        if is_value(a) and is_value(b):
+            one_type = lane_dtype(a) == lane_dtype(b)
+            return np.equal(a, b) if one_type else np.False_
+        return a == b if is_member(a) or is_member(b) else np.bool_(a is b)
+
+    def enum_value(self, x):
+        """x.value; a member of an IntEnum is its value already."""
+        return x if isinstance(x, (np.ndarray, np.generic)) else x.value
 
     def arithmetic(self, name, *operands):
         """+, - or * of what may be truth values, which count as int64 in Numba."""
@@ -572,6 +603,57 @@ def is_value(value):
     return isinstance(value, (np.ndarray, np.generic, bool, int, float))
 
 
+class Member:
+    """A member of an enum.Enum, which may be another one in each thread."""
+
+    __array_ufunc__ = None
+    __hash__ = None
+
+    def __init__(self, enum, number, values):
+        self.enum = enum
+        self.number = number  # of the member, in the order of the Enum
+        self.values = values  # of all members
+
+    @property
+    def value(self):
+        """The member's value, a number or tuple."""
+        if not varies(self.number):
+            return self.values[int(self.number)]
+        return np.array(self.values)[self.number]
+
+    def __eq__(self, other):
+        if not is_member(other) or other.enum is not self.enum:
+            return np.False_
+        return np.equal(self.number, other.number)
+
+    def __ne__(self, other):
+        return np.logical_not(self == other)
+
+    def blend_with(self, old, mask):
+        """Let a variable hold another member of the same Enum."""
+        if not is_member(old) or old.enum is not self.enum:
+            raise UnsupportedError(
+                f"threads choose between {type_name(old)} and {type_name(self)} for one variable",
+                hint="A variable holds one kind of thing; use two variables.",
+            )
+        return Member(self.enum, select(mask, self.number, old.number), self.values)
+
+
+def is_member(value):
+    return isinstance(value, Member)
+
+
+def like(model, parts):
+    """Return parts as a tuple of the model's kind: a named one has names."""
+    return model._make(parts) if hasattr(model, "_make") else tuple(parts)
+
+
+def lane_dtype(value):
+    """Return the type that Numba gives to a value."""
+    dtype = getattr(value, "dtype", None)
+    return np.asarray(value).dtype if dtype is None else dtype
+
+
 def is_truth(value):
     return isinstance(value, bool) or getattr(value, "dtype", None) == BOOL
 
@@ -590,6 +672,8 @@ def type_name(value):
     """Return what to call a value in a message."""
     if value is None:
         return "None"
+    if is_member(value):
+        return f"a member of {value.enum.__name__}"
     kind = getattr(value, "kind", None)
     if kind in ("global", "shared", "local"):
         return f"the {kind} array '{value.name}'"

@@ -1,17 +1,22 @@
 """Launching a kernel: check it as a driver would, then run its blocks batch by batch."""
 
 import math
+from enum import Enum
 
 import numpy as np
 
 from .arrays import GlobalArray
 from .atomics import Atomics
 from .errors import LaunchError, explain
-from .lanes import Frame, Lanes
+from .host import host_value
+from .lanes import Frame, Lanes, like
 from .memory import Memory
-from .names import Names, as_lane, check_kernel
+from .names import Names, as_lane, check_kernel, member, refuse_shape
 from .options import TOO_MUCH_SHARED, current_options, shared_memory_limit
+from .progress import Progress
 from .records import records_argument
+from .serial import Serial
+from .signatures import convert_arguments, signatures_of
 from .trace import Launched, Trace
 from .warps import Warps
 from .watch import Watch
@@ -43,10 +48,13 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         self.globals.append(array)
         return array
 
-    def run(self, function, arguments):
+    def run(self, function, arguments, signatures=()):
         """Run a kernel's Python function over the whole grid."""
         runnable, lockstep = self.lockstep_function(function)
+        for parameter in lockstep.shapes:
+            refuse_shape(lockstep, parameter, parameter)
         values = self.lane_arguments(function, lockstep, arguments)
+        values = convert_arguments(signatures, function.__name__, lockstep.parameters, values)
         if self.watch is not None:
             self.watch.start_launch(self, lockstep, values)
         total = math.prod(self.grid)
@@ -55,13 +63,19 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         if "this_grid" in lockstep.code.co_names:
             size = total  # blocks that wait for each other run together
             check_synchronised(total * self.num_threads)
+        self.progress = Progress(function.__name__, total, self.num_threads)
         with np.errstate(all="ignore"):  # a GPU raises no flags either
-            for first in range(0, total, size):
-                self.start_batch(first, min(size, total - first))
-                self.frames.append(Frame(lockstep))
-                if self.watch is not None:
-                    self.watch.start_batch()
-                runnable(*values)
+            try:
+                for first in range(0, total, size):
+                    count = min(size, total - first)
+                    self.progress.batch(first, count)
+                    self.start_batch(first, count)
+                    self.frames.append(Frame(lockstep))
+                    if self.watch is not None:
+                        self.watch.start_batch()
+                    runnable(*values)
+            finally:
+                self.progress.end()
         if self.watch is not None:
             self.watch.end_launch()
 
@@ -76,6 +90,10 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
 
     def lane_arguments(self, function, lockstep, arguments):
         names = lockstep.parameters
+        missing = len(names) - len(arguments)
+        defaults = function.__defaults__ or ()
+        if 0 < missing <= len(defaults):
+            arguments = (*arguments, *defaults[-missing:])
         if len(arguments) != len(names):
             raise LaunchError(
                 f"{function.__name__}({', '.join(names)}) takes {len(names)} "
@@ -90,7 +108,10 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         if value is None:
             return None
         if isinstance(value, tuple):
-            return tuple(self.lane_argument(f"{name}[{i}]", v) for i, v in enumerate(value))
+            parts = [self.lane_argument(f"{name}[{i}]", v) for i, v in enumerate(value)]
+            return like(value, parts)
+        if isinstance(value, Enum):
+            return member(value)
         if isinstance(value, np.ndarray) and is_element(value.dtype):
             return self.global_array(value, name)
         if isinstance(value, (np.ndarray, np.void)) and value.dtype.names:
@@ -99,6 +120,16 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         if scalar is None:
             refuse_argument(name, value)
         return scalar
+
+
+class OneThread(Serial, Machine):
+    """The machine of a launch of one thread, unless it is to be traced."""
+
+
+def machine_for(grid, block, watch):
+    """Return the class of the machine that is quickest for a launch."""
+    alone = math.prod(grid) * math.prod(block) == 1
+    return OneThread if alone and not (watch and watch.collect) else Machine
 
 
 def is_element(dtype):
@@ -117,16 +148,6 @@ def refuse_argument(name, value):
     raise LaunchError(
         f"argument '{name}' must be a NumPy array or a number, got {got}", array=name, hint=hint
     )
-
-
-def host_value(value):
-    """Unwrap the engine's and the simulator's device arrays."""
-    host = getattr(value, "_simt_host", None)
-    if host is not None:
-        return host
-    if type(value).__name__ == "FakeCUDAArray":
-        return value._ary
-    return value
 
 
 def dimensions(value, what, limits):
@@ -160,7 +181,9 @@ def attempt(kernel, grid, block, arguments, shared_bytes=0, watch=None):
         grid = dimensions(grid, "grid", MAX_GRID)
         block = dimensions(block, "thread block", MAX_BLOCK)
         check_resources(block, shared_bytes)
-        Machine(grid, block, shared_bytes, current_options(), watch).run(function, arguments)
+        machine = machine_for(grid, block, watch)
+        machine = machine(grid, block, shared_bytes, current_options(), watch)
+        machine.run(function, arguments, signatures_of(kernel))
     except (Exception, KeyboardInterrupt) as error:
         error = explain(error)
         return watch.root_cause(error) if watch is not None else error

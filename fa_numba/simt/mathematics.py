@@ -120,10 +120,39 @@ NUMPY_FUNCTIONS = {
 
 
 # The functions of complex numbers that Numba compiles for a GPU.
-CMATH_UNARY = "cos cosh exp log sin sinh sqrt tan tanh".split()
+CMATH_UNARY = """cos cosh exp isfinite isinf isnan log10 sin sinh sqrt tan tanh""".split()
+
+
+def complex_log(x, base=None):
+    x = complex_number(x)
+    return np.log(x) if base is None else np.log(x) / np.log(complex_number(base))
+
+
+def complex_number(x):
+    """Return x as a complex number; real ones have an imaginary part of zero."""
+    x = floating(x)
+    return x if x.dtype.kind == "c" else x.astype(np.result_type(x, np.complex64))
+
+
+def complex_unary(ufunc):
+    return lambda x: ufunc(complex_number(x))
+
+
 CMATH = {
-    **{name: unary(getattr(np, name)) for name in CMATH_UNARY},
-    **{name: np.float64(getattr(math, name)) for name in ("e", "pi")},
+    **{name: complex_unary(getattr(np, name)) for name in CMATH_UNARY},
+    **{
+        f"a{name}": complex_unary(getattr(np, f"arc{name}"))
+        for name in "cos cosh sin sinh tan tanh".split()
+    },
+    "log": complex_log,
+    "phase": complex_unary(np.angle),
+    "polar": lambda x: (np.abs(complex_number(x)), np.angle(complex_number(x))),
+    "rect": lambda r, phi: to_complex(
+        floating(r) * np.cos(floating(phi)), floating(r) * np.sin(floating(phi))
+    ),
+    **{name: np.float64(getattr(math, name)) for name in ("e", "inf", "nan", "pi", "tau")},
+    "infj": np.complex128(complex(0, math.inf)),
+    "nanj": np.complex128(complex(0, math.nan)),
 }
 
 
@@ -209,7 +238,18 @@ def round_(x, digits=None):
     x = floating(x)
     if digits is None:
         return np.rint(x).astype(np.int64)
-    return np.round(x, int(digits))
+    return round_to(x.astype(np.float64), floating(digits)).astype(x.dtype)
+
+
+def round_to(x, digits):
+    """Return round(x, digits) of float64, by the steps that Numba compiles."""
+    power = 10.0 ** np.where(digits > 22, digits - 22, np.abs(digits))
+    rest = np.where(digits > 22, 1e22, 1.0)
+    up = digits >= 0
+    scaled = np.where(up, x * power * rest, x / power)
+    whole = np.clip(np.rint(scaled), -(2.0**63), 2.0**63)  # an int64 in between
+    rounded = np.where(up, whole / rest / power, whole * power)
+    return np.where(np.isfinite(x) & np.isfinite(scaled), rounded, x)[()]
 
 
 def length(x):

@@ -11,14 +11,16 @@ import numpy as np
 from .arrays import LaneArray, LocalArray, SharedArray, pick, poison
 from .dtypes import TypedInts, as_index, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
+from .intrinsics import EnumClass
 from .lanes import ALL, type_name
 from .options import TOO_MUCH_SHARED, shared_memory_limit
 from .records import Record, Records
+from .syntax import FromEnd
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; every CUDA GPU
 STRAY = {
-    True: "Numba counts it from the end of the array, as Python does; here it is an error, "
-    "because in a kernel it is seldom meant.",
+    True: "Numba counts it from the end of the array, as Python does; here only a literal is, "
+    "as in x[-1]: a computed one is seldom meant.",
     False: "A GPU would use whatever memory lies there, without a word. Guard it with an if.",
 }
 MOST_KNOWN = 64  # index arrays remembered; each keeps its memory alive
@@ -33,6 +35,7 @@ class Memory:
         self.local_sizes = {}  # Site -> bytes of a thread's array: one per call in the source
         self.dynamic_bytes = dynamic_bytes
         self.dynamic = None
+        self.unchanged = None  # in a store: the threads that store what is there
         self.field_sites = {}  # (code, instruction) -> Site, of accesses to fields of records
         self.known = {}  # (id of an index, axis) -> (the index, its offsets): see locate
         column = np.arange(self.num_blocks).reshape(1, 1, 1, -1)
@@ -86,6 +89,8 @@ class Memory:
     def check_index(self, index, array, axis):
         """Return an index that is in range for every thread; an active stray one raises."""
         size, _ = axis
+        if type(index) is FromEnd:
+            index = np.int64(index + size if index >= -size else index)
         if type(index) is TypedInts:
             index = as_index(index)
         if isinstance(index, np.ndarray):
@@ -211,7 +216,7 @@ class Memory:
 
     def load_other(self, container, index):
         """Index a tuple, or what is made of records."""
-        if isinstance(container, (Record, Records)):
+        if isinstance(container, (Record, Records, EnumClass)):
             return container[index]
         if isinstance(container, tuple):
             if isinstance(index, np.ndarray):
@@ -243,6 +248,14 @@ class Memory:
             self.watch.store(array, offset, value, site)
         else:
             array.store(self, offset, value)
+
+    def store_copy(self, array, index, value, site, source):
+        """x[i] = x[j]: a thread whose i is its j changes nothing."""
+        if self.watch is not None and isinstance(array, LaneArray):
+            there = self.locate(array, source, site)
+            self.unchanged = np.equal(self.locate(array, index, site), there)
+        self.store(array, index, value, site)
+        self.unchanged = None
 
     def fill(self, array, index, value, site):
         """x[2:5] = value: store one value to each element of a part."""
@@ -325,6 +338,12 @@ class Memory:
         array = LocalArray(site.name or "local array", dtype, constant_shape(shape), self.mask)
         self.local_sizes[site] = math.prod(array.dims) * array.itemsize
         return array
+
+    def byte_strides(self, array):
+        """x.strides, in bytes."""
+        if not isinstance(array, LaneArray):
+            return array.strides
+        return tuple(np.int64(stride * array.itemsize) for stride in array.strides)
 
     def memory_state(self):
         """Return a copy of all memory that a kernel can write (see waits.py)."""

@@ -6,6 +6,7 @@ work, and a factory's constants are seen. Nothing of Numba's own implementation 
 """
 
 import builtins
+import enum
 import inspect
 import types
 
@@ -13,16 +14,20 @@ import numpy as np
 from numba import cuda
 
 from .dtypes import typed
-from .errors import KernelError, LaunchError
-from .intrinsics import CASTS, NUMPY, Cast, Intrinsics, Namespace, Refused
-from .lanes import Undefined
+from .errors import KernelError, LaunchError, UnsupportedError
+from .host import DeviceArray
+from .intrinsics import CASTS, NUMPY, Cast, EnumClass, Intrinsics, Namespace, Refused
+from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
+from .records import kernel_frame
+from .signatures import convert_call, converted, signatures_of
 from .transform import PREFIX, transform
 
-OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_ choose
-    continue_ else_ endif endif_after_exit fill floordiv if_ load loop_end member mod next_turn not_
-    or_ or_values power range_turns return_ sequence_turns shift_left shift_right store store_field
-    unpack view while_begin while_test""".split()
+OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_
+    byte_strides choose continue_ element_from else_ endif endif_after_exit enum_value fill
+    floordiv if_ load loop_end member mod next_turn not_ or_ or_values power range_numbers
+    range_turns return_ same sequence_turns shift_left shift_right store store_copy
+    store_field unpack view while_begin while_test""".split()
 
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches
 
@@ -43,6 +48,11 @@ PLACEHOLDERS = {name: Placeholder() for name in INTRINSICS}
 class Names(Intrinsics):
     """Resolution of a kernel's global names; part of the machine."""
 
+    own_operations = ()  # of a machine for some launches: more names that its code calls
+
+    def rewrite(self, code):
+        return transform(code, code.co_filename, self.counting)
+
     def start_names(self):
         self.counting = self.watch is not None and self.watch.collect
         self.environments = {}  # function -> its lockstep form, bound to this launch
@@ -53,6 +63,7 @@ class Names(Intrinsics):
             "cmath": Namespace("cmath", CMATH),
             "math": Namespace("math", MATH),
             "numpy": NUMPY,
+            "operator": Namespace("operator", self.operators()),
             "numba": Namespace("numba", numba),
             "numba.cuda": self.cuda,
             "numba.cuda.cg": self.cuda.cg,
@@ -66,6 +77,7 @@ class Names(Intrinsics):
         self.builtins = self.builtin_names()
         # What the rewritten code calls, by its name there.
         self.operations = {PREFIX + name: getattr(self, name) for name in OPERATIONS}
+        self.operations |= {PREFIX + name: getattr(self, name) for name in self.own_operations}
         self.operations |= {PREFIX + "slice": slice, PREFIX + "machine": self}
         if self.counting:
             meter = self.watch.flops
@@ -76,7 +88,7 @@ class Names(Intrinsics):
         found = self.environments.get(function)
         if found is None:
             code = function.__code__
-            lockstep = transform(code, code.co_filename, self.counting)
+            lockstep = self.rewrite(code)
             environment = {"__builtins__": self.builtins, **self.operations}
             for name, value in lockstep.constants.items():
                 # A variable that nobody has assigned yet is marked ("undefined", its name).
@@ -100,12 +112,18 @@ class Names(Intrinsics):
         if value is None or isinstance(value, str):
             return value
         if isinstance(value, tuple):
-            return tuple(self.resolve(name, element) for element in value)
+            return like(value, [self.resolve(name, element) for element in value])
+        if isinstance(value, enum.Enum):
+            return member(value)
         scalar = as_lane(value)
         if scalar is not None:
             return scalar
         if isinstance(value, np.ndarray):
             return self.global_array(value, name)  # Numba freezes it into the kernel
+        if isinstance(value, DeviceArray):
+            array = self.global_array(value._simt_host, name)
+            array.captured = True
+            return array
         if isinstance(value, np.dtype):
             return Cast(value)
         if isinstance(value, type):
@@ -113,6 +131,11 @@ class Names(Intrinsics):
                 return value
             if issubclass(value, np.generic):
                 return Cast(value)
+            if issubclass(value, tuple) and hasattr(value, "_fields"):
+                return value  # called, it makes a named tuple
+            if issubclass(value, enum.Enum):
+                members = {n: member(m) for n, m in value.__members__.items()}
+                return EnumClass(value.__name__, members)
             return Refused(f"the class '{name}'")
         function = python_function(value)
         if function is not None:
@@ -139,6 +162,10 @@ class Names(Intrinsics):
         own_name = getattr(value, "__name__", name)
         if module == "math" and own_name in MATH:
             return MATH[own_name]
+        if module == "_operator" and own_name in vars(self.modules["operator"]):
+            return vars(self.modules["operator"])[own_name]
+        if module == "cmath" and own_name in CMATH:
+            return CMATH[own_name]
         if isinstance(value, np.ufunc) and own_name in NUMPY_FUNCTIONS:
             return NUMPY_FUNCTIONS[own_name]
         if getattr(builtins, own_name, None) is value:
@@ -154,6 +181,7 @@ class Names(Intrinsics):
         """Return a callable that runs another kernel-language function for the active threads."""
         names = inspect.getfullargspec(function)
         defaults = dict(zip(reversed(names.args), reversed(names.defaults or ()), strict=False))
+        signatures = signatures_of(original)
 
         def call(*arguments, **keywords):
             given = dict(zip(names.args, arguments, strict=False))
@@ -167,9 +195,44 @@ class Names(Intrinsics):
                     f"{len(arguments) + len(keywords)} arguments"
                 )
             runnable, lockstep = self.lockstep_function(function)
-            return self.call_function(runnable, lockstep, [given[n] for n in names.args])
+            if lockstep.shapes:
+                self.check_shapes(lockstep, names.args)
+            values, result = [given[n] for n in names.args], None
+            if signatures:
+                values, result = convert_call(signatures, function.__name__, names.args, values)
+            value = self.call_function(runnable, lockstep, values)
+            return value if result is None else converted(result, value)
 
         return call
+
+    def check_shapes(self, lockstep, parameters):
+        """Refuse a shape that depends, by the call of a device function, on a kernel's argument.
+
+        Numba compiles such a function where it is called with literals or global constants.
+        """
+        if len(self.frames) > 1:
+            return  # called by a device function, which may have been given a literal
+        kernel = self.frames[0].code
+        call = kernel.calls.get(self.position_of_call(), {})
+        for parameter in lockstep.shapes:
+            names = call.get(parameter, call.get(parameters.index(parameter), set()))
+            for origin in sorted(names & set(kernel.parameters)):
+                refuse_shape(lockstep, parameter, origin)
+
+    def position_of_call(self):
+        """Return where the call stands that the kernel is making."""
+        frame = kernel_frame()
+        return list(frame.f_code.co_positions())[frame.f_lasti // 2]
+
+
+def refuse_shape(lockstep, parameter, origin):
+    site, kind = lockstep.shapes[parameter]
+    raise UnsupportedError(
+        f"{kind}: the shape must be a compile-time constant, but '{origin}' is an argument of "
+        "the kernel",
+        sites=[site],
+        hint="Make it a global, or build the kernel in a factory function.",
+    )
 
 
 def as_lane(value):
@@ -187,6 +250,22 @@ def as_lane(value):
     return None
 
 
+def member(value):
+    """Return a member of an Enum as a kernel sees it; one of an IntEnum is an integer."""
+    if isinstance(value, int):
+        return as_lane(value.value)
+    members = list(type(value))
+    return Member(type(value), np.int64(members.index(value)), [plain(m.value) for m in members])
+
+
+def plain(value):
+    """Return a number, or a tuple of such, as lane values; anything else as it is."""
+    if isinstance(value, tuple):
+        return like(value, list(map(plain, value)))
+    lane = as_lane(value)
+    return value if lane is None else lane
+
+
 def python_function(kernel):
     """Return the Python function under @cuda.jit (real or simulated) or @njit, or None."""
     function = getattr(kernel, "py_func", None)
@@ -202,5 +281,10 @@ def check_kernel(kernel):
             return kernel  # a plain function, run as if it were decorated
         raise KernelError(
             f"expected a function decorated with @cuda.jit, got {type(kernel).__name__}"
+        )
+    if getattr(kernel, "targetoptions", {}).get("device"):
+        raise LaunchError(
+            f"'{function.__name__}' is a device function: kernels call it, nobody launches it",
+            hint="Leave out device=True, or launch a kernel that calls it.",
         )
     return function

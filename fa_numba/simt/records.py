@@ -102,11 +102,17 @@ class Record:
         return Record(self._records, tuple(select(mask, new, o) for new, o in pairs))
 
 
-def present_site(known):
-    """Return where in the kernel the expression stands that is being evaluated."""
+def kernel_frame():
+    """Return the frame of the running kernel or device function."""
     frame = sys._getframe(1)
     while not runs_kernel(frame):
         frame = frame.f_back
+    return frame
+
+
+def present_site(known):
+    """Return where in the kernel the expression stands that is being evaluated."""
+    frame = kernel_frame()
     key = frame.f_code, frame.f_lasti
     if key not in known:
         here = types.TracebackType(None, frame, frame.f_lasti, frame.f_lineno)

@@ -53,19 +53,51 @@ class Order:
         self.now = 1
         self.warp_sync = np.zeros(num_blocks * num_threads, np.int64)  # when a thread last synced
         self.block_sync = np.zeros(num_blocks, np.int64)
+        self.heard = None  # once parts of a warp synchronise apart: see `hear`
         self.any_sync = False
 
     def copy(self):
         other = object.__new__(Order)
         other.__dict__.update(self.__dict__)
         other.warp_sync, other.block_sync = self.warp_sync.copy(), self.block_sync.copy()
+        other.heard = None if self.heard is None else self.heard.copy()
         return other
 
     def sync_warps(self, threads):
-        """These threads (counted from the first) pass a warp barrier."""
+        """These threads (counted from the first, in order) pass a warp barrier."""
+        if not len(threads):
+            return
         self.now += 1
+        if len(threads) < len(self.warp_sync):
+            self.hear(threads)
+        elif self.heard is not None:
+            self.heard[:] = self.now
         self.warp_sync[threads] = self.now
         self.any_sync = True
+
+    def hear(self, threads):
+        """Let the threads of each warp tell each other what they know.
+
+        While only whole warps synchronise, `warp_sync` says it all. Then each thread has a row
+        that says, for each lane of its warp, up to when it has heard of what that lane did: from
+        the lane itself, or by way of a third.
+        """
+        warp = self.warp(threads)
+        starts = np.flatnonzero(np.r_[True, warp[1:] != warp[:-1]])
+        counts = np.diff(np.r_[starts, len(threads)])
+        if self.heard is None:
+            sizes = np.minimum(WARP, self.num_threads - warp[starts] % WARP * WARP)
+            if (counts == sizes).all():
+                return
+            self.heard = self.rows_heard()
+        rows = self.heard[threads]
+        rows[np.arange(len(threads)), threads % self.num_threads % WARP] = self.now
+        rows = np.maximum.reduceat(rows, starts, axis=0)
+        self.heard[threads] = np.repeat(rows, counts, axis=0)
+
+    def rows_heard(self):
+        """Return what each thread has heard of each lane of its warp."""
+        return np.repeat(self.warp_sync[:, None], WARP, 1) if self.heard is None else self.heard
 
     def sync_blocks(self, blocks):
         """These blocks pass a barrier."""
@@ -98,10 +130,12 @@ class Order:
 
     def clashes(self, earlier, now):
         """Return the positions where an earlier access of another thread is not ordered."""
-        if not earlier.any():
+        if not np.count_nonzero(earlier):
             return NOWHERE
-        who = earlier & THREAD_MASK
-        found = ((who != now & THREAD_MASK) & (who != 0)).nonzero()[0]
+        others = (earlier ^ now) & THREAD_MASK
+        if not np.count_nonzero(others):
+            return NOWHERE
+        found = np.logical_and(others, earlier).nonzero()[0]
         if len(found) and self.any_sync:
             found = found[~self.ordered(earlier[found], now[found])]
         return found
@@ -115,7 +149,10 @@ class Order:
         a_here = np.where(same_block, a - self.first_thread, b_here)
         by_block = time < self.block_sync[b_here // size]
         same_warp = self.warp(a) == self.warp(b)
-        by_warp = time < np.minimum(self.warp_sync[a_here], self.warp_sync[b_here])
+        if self.heard is None:
+            by_warp = time < np.minimum(self.warp_sync[a_here], self.warp_sync[b_here])
+        else:
+            by_warp = time < self.heard[b_here, a_here % size % WARP]
         return same_block & (by_block | (same_warp & by_warp))
 
 
@@ -242,7 +279,9 @@ class Shadow:
         """
         if not self.pending:
             return
-        elements, now = map(np.concatenate, zip(*self.pending, strict=True))
+        elements, now = self.pending[0]
+        if len(self.pending) > 1:
+            elements, now = map(np.concatenate, zip(*self.pending, strict=True))
         self.pending = []
         if self.reader is None:
             self.reader = np.zeros(self.size, np.int64)
@@ -255,9 +294,10 @@ class Shadow:
 
     def keep_other(self, elements, loads, newest, order):
         """Keep loads by threads other than the newest reader, those of other warps first."""
-        if not loads.any():
+        others = (loads ^ newest) & THREAD_MASK
+        if not np.count_nonzero(others):
             return
-        differs = ((loads & THREAD_MASK != newest & THREAD_MASK) & (loads != 0)).nonzero()[0]
+        differs = np.logical_and(others, loads).nonzero()[0]
         if not len(differs):
             return
         spots, loads, newest = elements[differs], loads[differs], newest[differs]
@@ -267,5 +307,6 @@ class Shadow:
         near = ~far & ((kept == 0) | (order.warp(thread_of(kept)) == warp))
         if order.any_sync:
             near[near] = ~order.ordered(loads[near], newest[near])
-        self.other_reader[spots[near]] = loads[near]
+        # Of several the first lane's, as far as can be from the newest, which is the last lane's.
+        self.other_reader[spots[near][::-1]] = loads[near][::-1]
         self.other_reader[spots[far]] = loads[far]

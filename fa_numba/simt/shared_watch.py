@@ -97,6 +97,10 @@ class SharedWatch:
                 # Harmless if what was there, or what another thread stored at once, is the same.
                 here = array.rows[lanes.elements, lanes.blocks] if lanes.clash.at_once else old
                 lanes = lanes.where(~same_values(here, full[lanes.threads, lanes.blocks]))
+            elif lanes.clash.kind == "WAR" and self.machine.unchanged is not None:
+                same = self.machine.full(self.machine.unchanged)[lanes.threads, lanes.blocks]
+                self.judge(lanes.where(same), unchanged=True)
+                lanes = lanes.where(~same)
             self.judge(lanes)
 
     def atomic(self, action, array, offset, site):
@@ -169,7 +173,7 @@ class SharedWatch:
                     found += [Lanes.of_cohort(c, footprint, members, self) for c in clashes]
         return found
 
-    def judge(self, lanes, stale=None):
+    def judge(self, lanes, stale=None, unchanged=False):
         """Report what is wrong; return which lanes (threads, blocks) read a stale value."""
         if not len(lanes.elements):
             return stale
@@ -188,7 +192,8 @@ class SharedWatch:
             i = (places == place).argmax()
             earlier = lanes.earlier_threads[i], first + lanes.blocks[i], int(place)
             now = lanes.threads[i], first + lanes.blocks[i], footprint.place
-            self.findings.race(clash.kind, array, lanes.elements[i], earlier, now, count)
+            element = lanes.elements[i]
+            self.findings.race(clash.kind, array, element, earlier, now, count, unchanged)
         if clash.kind == "RAW":
             if stale is None:
                 stale = np.zeros((self.machine.num_threads, self.machine.num_blocks), bool)

@@ -57,6 +57,10 @@ def refusal_of(node):
     return refusal(*REFUSED.get(kind, (f"this syntax ({kind.__name__})", "")))
 
 
+class FromEnd(int):
+    """A negative index that is a literal, as in x[-1]: it counts from the end, as in Python."""
+
+
 class SimpleLoops(ast.NodeTransformer):
     """Write loops that have an `else`, or several variables, as plain ones.
 

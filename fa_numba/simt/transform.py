@@ -20,17 +20,20 @@ column numbers of the original are kept and the code is compiled with the learne
 name: tracebacks, carets and debuggers show the learner's own source.
 """
 
+import __future__
+
 import ast
 import dis
 import functools
 import inspect
 import linecache
+import operator
 
 import numpy as np
 
 from .errors import Site, UnsupportedError
-from .scopes import find_homes, find_numbers
-from .syntax import REFUSED, SimpleLoops, refusal, refusal_of
+from .scopes import find_homes, find_numbers, names
+from .syntax import REFUSED, FromEnd, SimpleLoops, refusal, refusal_of
 from .waits import waits_for_memory
 
 PREFIX = "_simt_"  # of every name that the engine adds to a kernel
@@ -43,6 +46,9 @@ SPECIAL_OPERATORS = {
     ast.LShift: "shift_left",
     ast.RShift: "shift_right",
 }
+FUTURE = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 TRUTH_SENSITIVE = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 # What operators count as where floating-point operations are counted.
 KINDS = {
@@ -70,13 +76,15 @@ def transform(code, file, counting=False):
 class LockstepCode:
     """The rewritten code object of a function and what running it needs."""
 
-    def __init__(self, code, constants, parameters, names, stored, handed_on):
+    def __init__(self, code, constants, parameters, names, stored, handed_on, shapes, calls):
         self.code = code
         self.constants = constants  # globals to add: literals and sites
         self.parameters = parameters
         self.names = names  # global names that the function may look up
         self.stored = stored  # variable names whose elements are stored to
         self.handed_on = handed_on  # variable names -> fewest indices; see element_uses
+        self.shapes = shapes  # parameters that the shape of an array depends on -> (Site, kind)
+        self.calls = calls  # position of a call -> the names in each argument, by number or name
 
     def may_store(self, name, ndim):
         """Tell whether elements of an array may be stored to."""
@@ -106,6 +114,16 @@ def may_exit(statements):
     return contains(statements, ast.Return) or contains(
         statements, (ast.Break, ast.Continue), (ast.For, ast.While)
     )
+
+
+def surely_returns(statements):
+    """Tell whether no thread gets to the end of some statements."""
+    if not statements:
+        return False
+    last = statements[-1]
+    if isinstance(last, ast.If):
+        return surely_returns(last.body) and surely_returns(last.orelse)
+    return isinstance(last, (ast.Return, ast.Raise))
 
 
 def is_pure(e):
@@ -144,33 +162,103 @@ def thunk(body):
     return ast.Lambda(ast.arguments([], [], None, [], [], None, []), body)
 
 
+def parsed(code, file):
+    """Return the syntax tree of a function, its lines numbered as in the file."""
+    linecache.checkcache(file)  # the file may have been edited since it was imported
+    first = code.co_firstlineno
+    source = linecache.getlines(file)
+    if len(source) < first:
+        raise UnsupportedError(
+            f"the source of '{code.co_name}' cannot be found: kernels must be written in a "
+            "file or a notebook cell, not typed at the plain Python prompt or built by exec"
+        )
+    if code.co_name == "<lambda>":
+        return parsed_lambda(code, file, source)
+    check_unchanged(code, file, source)
+    lines = inspect.getblock(source[first - 1 :])
+    # An enclosing `if` lets an indented definition parse with its columns unchanged.
+    indented = lines[0][:1].isspace()
+    tree = ast.parse("if True:\n" * indented + "".join(lines))
+    function = tree.body[0].body[0] if indented else tree.body[0]
+    if getattr(function, "name", None) != code.co_name:
+        raise changed(code, file)
+    function.decorator_list = []  # ran at definition time
+    return ast.increment_lineno(function, first - 2 if indented else first - 1)
+
+
+def check_unchanged(code, file, source):
+    """Refuse a function whose text is no longer what was imported."""
+    present = compiled_functions(file, "".join(source), code.co_flags & FUTURE)
+    if present is None:
+        return
+    here = present.get((code.co_qualname, code.co_firstlineno), [])
+    # pytest rewrites functions with an assert on import.
+    if not any(same_code(code, other) or has_assert(other) for other in here):
+        raise changed(code, file)
+
+
+@functools.lru_cache(maxsize=16)
+def compiled_functions(file, text, flags):
+    """Return {(name, first line): code objects} of the functions in a text; None: no Python."""
+    try:
+        module = compile(text, file, "exec", flags, dont_inherit=True)
+    except SyntaxError:
+        return None  # a notebook cell with magic commands
+    found, left = {}, [module]
+    while left:
+        code = left.pop()
+        found.setdefault((code.co_qualname, code.co_firstlineno), []).append(code)
+        left += filter(inspect.iscode, code.co_consts)
+    return found
+
+
+def same_code(a, b):
+    """Compare what two code objects do."""
+    return a.co_code == b.co_code and a.co_names == b.co_names and literals(a) == literals(b)
+
+
+def literals(code):
+    return repr([x for x in code.co_consts if not inspect.iscode(x)])
+
+
+def has_assert(code):
+    instructions = dis.get_instructions(code)
+    return any("ASSERTION" in i.opname or i.argrepr == "AssertionError" for i in instructions)
+
+
+def parsed_lambda(code, file, source):
+    """Return a lambda as a function that returns its expression."""
+    inside = {p for p in code.co_positions() if None not in p}
+    for node in ast.walk(ast.parse("".join(source))):
+        if isinstance(node, ast.Lambda) and position(node.body) in inside:
+            result = ast.copy_location(ast.Return(node.body), node.body)
+            function = ast.FunctionDef(f"{PREFIX}lambda", node.args, [result], [])
+            return ast.copy_location(function, node)
+    raise changed(code, file)
+
+
+def position(node):
+    """Return where a syntax node stands, as code objects say it."""
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def changed(code, file):
+    return UnsupportedError(
+        f"{file} has changed since '{code.co_name}' was imported",
+        hint="Reload the module, or restart.",
+    )
+
+
 class Transformer:
     """Rewrites one function; each method e_X or s_X rewrites one kind of syntax node."""
 
     def __init__(self, code, file, counting):
         self.file, self.counting = file, counting
-        linecache.checkcache(file)  # the file may have been edited since it was imported
-        first = code.co_firstlineno
-        lines = linecache.getlines(file)[first - 1 :]
-        if not lines:
-            raise UnsupportedError(
-                f"the source of '{code.co_name}' cannot be found: kernels must be written in a "
-                "file or a notebook cell, not typed at the plain Python prompt or built by exec"
-            )
-        lines = inspect.getblock(lines)
-        # An enclosing `if` lets an indented definition parse with its columns unchanged.
-        indented = lines[0][:1].isspace()
-        tree = ast.parse("if True:\n" * indented + "".join(lines))
-        self.function = tree.body[0].body[0] if indented else tree.body[0]
-        if getattr(self.function, "name", code.co_name) != code.co_name:
-            raise UnsupportedError(
-                f"{file} has changed since '{code.co_name}' was imported",
-                hint="Reload the module, or restart.",
-            )
-        self.function.decorator_list = []  # ran at definition time
+        self.function = parsed(code, file)
         SimpleLoops(PREFIX).visit(self.function)
-        ast.increment_lineno(self.function, first - 2 if indented else first - 1)
         self.name = code.co_name
+        self.shape_parameters = {}  # those that the shape of an array depends on -> where
+        self.calls = {}  # position of a call -> the variables in each argument
         self.constants = {}
         self.temporaries = 0
         self.target_name = ""  # the variable that the current statement assigns
@@ -216,7 +304,14 @@ class Transformer:
         written, read = element_uses(function)
         code = named(namespace[function.name].__code__, self.name)
         return LockstepCode(
-            code, self.constants, self.parameters, global_names(code), written, read
+            code,
+            self.constants,
+            self.parameters,
+            global_names(code),
+            written,
+            read,
+            self.shape_parameters,
+            self.calls,
         )
 
     # ------------------------------------------------------------------ helpers
@@ -286,7 +381,11 @@ class Transformer:
         return load_name(node.id)
 
     def e_Attribute(self, node):
-        if node.attr in ("flat", "strides", "view"):  # of the engine's own arrays
+        if node.attr == "value":
+            return self.call("enum_value", self.expression(node.value))
+        if node.attr == "strides":
+            return self.call("byte_strides", self.expression(node.value))
+        if node.attr in ("flat", "view"):  # of the engine's own arrays
             instead = "Index the array."
             self.refuse(node, f".{node.attr} of an array", instead, numba_runs_it=True)
         return ast.Attribute(self.expression(node.value), node.attr, ast.Load())
@@ -373,7 +472,10 @@ class Transformer:
         return self.both(first, rest, all(map(self.is_pure, comparators[1:])))
 
     def comparison(self, left, op, right, node):
-        if not self.counting or isinstance(op, (ast.Is, ast.IsNot)):
+        if isinstance(op, (ast.Is, ast.IsNot)):
+            same = self.call("same", left, right)
+            return self.call("not_", same) if isinstance(op, ast.IsNot) else same
+        if not self.counting:
             return ast.Compare(left, [op], [right])
         names = [self.temporary(), self.temporary()]
         left, right = (
@@ -448,10 +550,20 @@ class Transformer:
         return self.call("slice", *parts)
 
     def e_Subscript(self, node):
-        array, index = self.expression(node.value), self.expression(node.slice)
+        array, index = self.expression(node.value), self.index(node.slice)
         if is_part(node.slice):
             return self.call("view", array, index)
         return self.call("load", array, index, self.site_constant(node, index=node.slice))
+
+    def index(self, node):
+        """Rewrite an index; a literal that is negative counts from the end."""
+        if isinstance(node, ast.Tuple):
+            return self.mark([ast.Tuple([self.index(x) for x in node.elts], ast.Load())], node)[0]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = getattr(node.operand, "value", None)
+            if type(value) is int and value:
+                return load_name(self.constant_name(f"from_end_{value}", FromEnd(-value)))
+        return self.expression(node)
 
     def e_Call(self, node):
         function = node.func
@@ -459,7 +571,13 @@ class Transformer:
             k.arg for k in node.keywords
         }:
             self.refuse(node, "*args in a call", "List the arguments.", numba_runs_it=True)
+        atomic = isinstance(function, ast.Attribute) and is_atomic(function)
         arguments = [self.expression(a) for a in node.args]
+        if atomic and len(arguments) > 1:
+            arguments[1] = self.index(node.args[1])
+        if atomic and arguments and (start := slice_start(node.args[0])):
+            array = self.expression(node.args[0].value)
+            arguments[0] = self.call("element_from", array, self.expression(start))
         keywords = [ast.keyword(k.arg, self.expression(k.value)) for k in node.keywords]
         if isinstance(function, ast.Attribute) and function.attr in ("array", "array_like"):
             if function.attr == "array":
@@ -470,7 +588,7 @@ class Transformer:
                 [self.expression(function), site, *arguments],
                 keywords,
             )
-        if isinstance(function, ast.Attribute) and is_atomic(function):
+        if atomic:
             index = node.args[1] if len(node.args) > 1 else None
             site = self.site_constant(node, index=index)
             keep = ast.Constant(node is not self.discarded)
@@ -479,6 +597,8 @@ class Transformer:
                 [self.expression(function), site, keep, *arguments],
                 keywords,
             )
+        given = [*enumerate(node.args), *((k.arg, k.value) for k in node.keywords)]
+        self.calls[position(node)] = {key: names(value) for key, value in given}
         called = self.expression(function)
         if self.counting:
             counted = self.call("count_call", ast.Constant(node.lineno), called, *arguments)
@@ -492,13 +612,7 @@ class Transformer:
         shape = node.args[0] if node.args else shape
         for x in ast.walk(shape) if shape is not None else ():
             if isinstance(x, ast.Name) and x.id in self.parameters:
-                kind = ast.unparse(node.func)
-                raise UnsupportedError(
-                    f"{kind}: the shape must be a compile-time constant, but '{x.id}' is an "
-                    "argument of the kernel",
-                    sites=[self.site(x)],
-                    hint="Make it a global, or build the kernel in a factory function.",
-                )
+                self.shape_parameters[x.id] = self.site(x), ast.unparse(node.func)
 
     # ------------------------------------------------------------------ statements
 
@@ -545,7 +659,8 @@ class Transformer:
             [ast.Name(name, ast.Store())], self.call("bind", load_name(name), value, home)
         )
 
-    def store(self, target, value, node):
+    def store(self, target, value, node, source=None):
+        """Rewrite `target = value`; source: the value as the learner wrote it."""
         if isinstance(target, ast.Name):
             return [self.bind(target.id, value)]
         if isinstance(target, ast.Tuple):
@@ -558,8 +673,11 @@ class Transformer:
                 result += self.store(element, part, node)
             return result
         if isinstance(target, ast.Subscript):
-            array, index = self.expression(target.value), self.expression(target.slice)
+            array, index = self.expression(target.value), self.index(target.slice)
             site = self.site_constant(target, index=target.slice)
+            if copies(target, source):
+                copy = self.call("store_copy", array, index, value, site, self.index(source.slice))
+                return self.mark([ast.Expr(copy)], target)
             how = "fill" if is_part(target.slice) else "store"
             return self.mark([ast.Expr(self.call(how, array, index, value, site))], target)
         if isinstance(target, ast.Attribute):
@@ -583,7 +701,7 @@ class Transformer:
         target = s.targets[0]
         value = self.named_value(target, s.value)
         if len(s.targets) == 1:
-            return self.store(target, value, s)
+            return self.store(target, value, s, s.value)
         shared = self.temporary()
         result = [ast.Assign([ast.Name(shared, ast.Store())], value)]
         for target in s.targets:
@@ -618,14 +736,18 @@ class Transformer:
         new = self.operation(s, s.op, old, value, target, s.value)
         return [
             ast.Assign([ast.Name(array, ast.Store())], self.expression(target.value)),
-            ast.Assign([ast.Name(index, ast.Store())], self.expression(target.slice)),
+            ast.Assign([ast.Name(index, ast.Store())], self.index(target.slice)),
             ast.Expr(self.call("store", load_name(array), load_name(index), new, site)),
         ]
 
     def s_If(self, s):
-        result = [ast.If(self.call("if_", self.expression(s.test)), self.block(s.body), [])]
-        if s.orelse:
-            result.append(ast.If(self.call("else_"), self.block(s.orelse), []))
+        test, body, otherwise = self.expression(s.test), s.body, s.orelse
+        if surely_returns(otherwise) and not surely_returns(body):
+            # Those who return go first: who then waits at a barrier need not wait for them.
+            test, body, otherwise = self.call("not_", test), otherwise, body
+        result = [ast.If(self.call("if_", test), self.block(body), [])]
+        if otherwise:
+            result.append(ast.If(self.call("else_"), self.block(otherwise), []))
         exits = may_exit(s.body) or may_exit(s.orelse)
         result.append(ast.Expr(self.call("endif_after_exit" if exits else "endif")))
         return result
@@ -641,7 +763,8 @@ class Transformer:
             if called in ("enumerate", "zip") and not s.iter.keywords:
                 values = s.iter.args
             how, site = ast.Constant(called), self.site_constant(s.iter)
-            turns = self.call("sequence_turns", exits, site, how, *map(self.expression, values))
+            values = map(self.sequence, values)
+            turns = self.call("sequence_turns", exits, site, how, *values)
         name, number = s.target.id, self.block_number[id(s.body)]
         if self.homes[name, number] == number:
             # Lives only inside the body, where it is set for every thread: nothing to blend.
@@ -649,6 +772,14 @@ class Transformer:
         turn = self.temporary()
         body = [self.bind(name, load_name(turn), number), *self.block(s.body)]
         return [ast.For(ast.Name(turn, ast.Store()), turns, body, [])]
+
+    def sequence(self, node):
+        """Rewrite what a loop goes over, by way of enumerate or zip."""
+        function = getattr(node, "func", None)
+        if getattr(function, "id", "") != "range" or "range" in self.locals or node.keywords:
+            return self.expression(node)
+        numbers = self.call("range_numbers", *map(self.expression, node.args))
+        return self.mark([numbers], node)[0]
 
     def s_While(self, s):
         test = self.call("while_test", self.expression(s.test))
@@ -684,6 +815,22 @@ def is_atomic(function):
     base = function.value
     name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
     return name == "atomic"
+
+
+def slice_start(node):
+    """Return the start of a slice x[start:]."""
+    part = node.slice if isinstance(node, ast.Subscript) else None
+    if isinstance(part, ast.Slice) and part.upper is None and part.step is None:
+        return part.lower
+    return None
+
+
+def copies(target, source):
+    """Recognise x[i] = x[j], with indices that may be evaluated twice."""
+    if not isinstance(source, ast.Subscript) or is_part(target.slice) or is_part(source.slice):
+        return False
+    same = is_name(target.value) and is_name(source.value) and target.value.id == source.value.id
+    return same and is_pure(target.slice) and is_pure(source.slice)
 
 
 def element_uses(function):

@@ -10,8 +10,9 @@ import numpy as np
 
 from .arrays import poison
 from .dtypes import TypedInts, as_bool, as_index, typed
-from .errors import BarrierDivergenceError, UnsupportedError, thread_name
+from .errors import BarrierDivergenceError, UnsupportedError, notice, thread_name
 from .lanes import ALL, NOBODY
+from .records import present_site
 
 WARP = 32
 FULL_MASK = np.int64(0xFFFFFFFF)
@@ -76,7 +77,7 @@ class Warps:
             self.watch.barrier()
 
     def syncwarp(self, mask=FULL_MASK):
-        self.check_members(mask, "cuda.syncwarp()")
+        self.check_members(mask, "cuda.syncwarp()", may_go_on=True)
         if self.watch is not None:
             self.watch.warp_barrier(mask)
 
@@ -93,18 +94,40 @@ class Warps:
                 hint="Call cuda.cg.this_grid() in the kernel itself.",
             )
         self.check_barrier("this_grid().sync()")
-        absent = np.argwhere(~self.active().T)
-        if len(absent) and self.options.divergence:
-            block, thread = self.block_coordinates(absent[0, 0]), absent[0, 1]
-            thread = self.thread_coordinates(thread)
-            raise BarrierDivergenceError(
-                f"this_grid().sync() is never reached by {thread_name(thread, block)}",
-                thread=thread,
-                block=block,
-                hint="Every thread of the grid must arrive, or the GPU hangs.",
-            )
+        if self.options.divergence:
+            self.check_grid()
         if self.watch is not None:
             self.watch.grid_barrier()
+
+    def check_grid(self):
+        """Every thread of the grid must arrive.
+
+        On a GPU the first thread of each block waits for the other blocks, and the rest of the
+        block for it: others that have returned are not missed.
+        """
+        absent = ~self.active()
+        if not absent.any():
+            return
+        fatal = absent & self.live()
+        fatal[0] = absent[0]
+        by_block = fatal if fatal.any() else absent
+        block, thread = np.argwhere(by_block.T)[0]
+        block, thread = self.block_coordinates(block), self.thread_coordinates(thread)
+        who = thread_name(thread, block)
+        if not fatal.any():
+            notice(
+                present_site(self.field_sites),
+                f"this_grid().sync() is never reached by {who}, which has returned",
+                "CUDA wants every thread of the grid to arrive. Put what the others do under an "
+                "if, instead of a return.",
+            )
+            return
+        raise BarrierDivergenceError(
+            f"this_grid().sync() is never reached by {who}",
+            thread=thread,
+            block=block,
+            hint="Every thread of the grid must arrive, or the GPU hangs.",
+        )
 
     def predicate(self, value):
         """Return a truth value of the active threads, (threads, blocks)."""
@@ -143,8 +166,11 @@ class Warps:
             mask = np.int64(mask)
         return (mask >> lane & 1).astype(bool)
 
-    def check_members(self, mask, name):
-        """Every running thread that the mask names must take part."""
+    def check_members(self, mask, name, may_go_on=False):
+        """Every running thread that the mask names must take part.
+
+        may_go_on : those who are here can do without the others, though CUDA forbids it.
+        """
         if self.mask is ALL or not self.options.divergence:
             return
         arrived = self.active()
@@ -156,9 +182,16 @@ class Warps:
             waits = self.thread_coordinates(warp * WARP + present[warp, :, block].argmax())
             never = self.thread_coordinates(warp * WARP + missing[warp, :, block].argmax())
             where = self.block_coordinates(block)
-            raise BarrierDivergenceError(
+            message = (
                 f"{name}: {thread_name(waits, where)} is here, but thread {never} of its warp, "
-                "which the member mask names, is not",
+                "which the member mask names, is not"
+            )
+            if may_go_on:
+                why = "CUDA leaves this undefined. Name only the lanes that get here."
+                notice(present_site(self.field_sites), message, why)
+                return
+            raise BarrierDivergenceError(
+                message,
                 thread=waits,
                 block=where,
                 hint="On a GPU the result is undefined. Name only the lanes that get here.",

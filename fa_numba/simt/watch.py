@@ -6,6 +6,8 @@ barrier then breaks the answer too. (Plain lockstep would hide it, because each 
 done by all threads before the next begins.)
 """
 
+import math
+
 from .counters import Counters, Requests
 from .findings import Findings
 from .flops import FlopMeter
@@ -39,7 +41,7 @@ class Watch:
             self.flops.start_launch(machine)
         self.shared = SharedWatch(machine, self.findings, self.requests, self.counters, options)
         self.globals = None
-        if options.races:
+        if options.races and machine.num_threads * math.prod(machine.grid) > 1:
             self.globals = GlobalWatch(machine, self.findings, lockstep, arguments)
 
     def start_batch(self):

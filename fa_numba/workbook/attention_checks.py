@@ -144,6 +144,30 @@ def negative_scores(size, seqlen_q=13, seqlen_k=21, *, causal=False):
     return head
 
 
+def weightless_value(seqlen_q=13, seqlen_k=21, *, causal=False):
+    """A head where key 2 has the weight e^-120, which is 0 in float32, and the value 3e38.
+
+    Whoever holds exponents above -88 or so adds a share of that value.
+    """
+    head = scored_head(np.where(np.arange(seqlen_k) == 2, -120, 0), seqlen_q=seqlen_q,
+                       causal=causal)  # fmt: skip
+    head.q[:, 0] = 1
+    head.v[2] = 3e38
+    return head
+
+
+def one_negative_score(size, seqlen_q=13, seqlen_k=21, *, causal=False):
+    """A head whose key 0 has the score -`size` and all others less: it takes the whole weight.
+
+    All numbers are whole, so that a gradient which must be 0 is 0 in float32 too.
+    """
+    head = scored_head(-float(size) * np.where(np.arange(seqlen_k) > 0, 1.5, 1), seqlen_q=seqlen_q,
+                       causal=causal)  # fmt: skip
+    head.q[:, 0] = 1
+    head.v[:], head.dout[:] = np.rint(2 * head.v), np.rint(2 * head.dout)
+    return head
+
+
 def guarded(*shape, fill=UNWRITTEN):
     """An output array inside a larger one, to notice writes past its edges: (array, larger)."""
     rows = shape[0]
@@ -264,6 +288,20 @@ def _likely_cause(got, want, bad_rows, tile):
     if (bad_rows % tile == bad_rows[0] % tile).all() and len(bad_rows) > 1 and tile > 1:
         return f"All wrong rows are row {row % tile} of their tile."
     return ""
+
+
+def expect_error(kind, call, why):
+    """Fail unless `call()` raises an error of the class `kind`; `why` it must."""
+    try:
+        got = call()
+    except kind:
+        return
+    except NotImplementedError:  # a stub says that nothing is written yet
+        raise
+    except Exception as error:
+        got_kind = type(error).__name__
+        raise AssertionError(f"{why}: want {kind.__name__}, got {got_kind}: {error}") from None
+    raise AssertionError(f"{why}: want {kind.__name__}, got {got!r}")
 
 
 def metered(launch, names):

@@ -18,6 +18,7 @@ from datetime import date
 from pathlib import Path
 
 from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.recorded import say
 
 COMMAND = "python -m fa_numba.workbook.compiled"
 RECORD_TO = "FA_NUMBA_RECORD_COMPILED"  # a file: `compiled` adds what it makes
@@ -45,7 +46,7 @@ def compiled(name, make):
     except RuntimeError as error:  # a tool is missing, or too old for what NVVM writes
         reason = str(error).strip().splitlines()[0]
         made, tools = _recorded(name, reason)
-        print(f"Recorded, not compiled here ({reason}).\nMade by {tools}.")
+        say(f"Recorded, not compiled here ({reason}).", f"Made by {tools}.")
         return made
     if path := os.environ.get(RECORD_TO):
         _add(Path(path), name, made)
@@ -85,7 +86,7 @@ def _add(path, name, made):
     path.write_text(json.dumps(there | {name: made}), encoding="utf-8")
 
 
-def _versions():
+def versions():
     """Of what compiles, in a line."""
 
     def version(distribution):
@@ -129,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
         "command": COMMAND,
         "date": f"{date.today()}",
         "made": dict(sorted(made.items())),
-        "tools": _versions(),
+        "tools": versions(),
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     (folder / "compiled.json").write_text(text, encoding="utf-8")

@@ -29,6 +29,7 @@ def command(root, *, as_root: bool) -> list[str]:
         f"--ServerApp.root_dir={root}",
         # In place of a file's name: the printed address opens the lesson as well.
         f"--LabApp.default_url=/lab/tree/{lessons.FOLDER}/{FIRST}",
+        "--log-level=WARN",  # the address is printed at a higher level
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
@@ -47,8 +48,13 @@ def main(more: list[str] = ()) -> int:
     if importlib.util.find_spec("jupyterlab") is None:
         print('fa-numba learn needs JupyterLab: pip install -e ".[lessons]"', file=sys.stderr)
         return 2
-    for line in lessons.update(root):
-        print(line)
+    said = lessons.update(root)
+    new = [line for line in said if line.endswith("copied from notebooks/")]
+    if new:
+        print(f"{lessons.FOLDER}/: {len(new)} lessons copied there to work in, from notebooks/")
+    for line in said:
+        if line not in new:
+            print(line)
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if as_root:
         print("You are root: JupyterLab runs with --allow-root, and a notebook may do all you may.")

@@ -22,9 +22,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fa_numba.workbook.catalog import Exercise, all_exercises, find
+from fa_numba.workbook.grading import processes
 from fa_numba.workbook.stubs import BEGIN, END
 
-SECONDS = 60  # a mutant that loops for ever is stopped, and counts as caught
+SECONDS = 300  # the judge stops an answer that loops for ever long before
 BARRIERS = ("syncthreads", "syncwarp")
 FLIP = {
     ast.Lt: ast.LtE,
@@ -144,28 +145,46 @@ def mutants(exercise: Exercise, *, barriers: bool = False) -> list[Mutant]:
     return found
 
 
-def judge(exercise: Exercise, mutant: Mutant) -> Mutant:
-    """Grade a mutant in a process forked from this one, which has everything imported."""
+def judge(exercise: Exercise, source: str, *, every_check: bool = False) -> tuple[bool, str]:
+    """Grade a text in the place of an exercise's file.
+
+    Parameters
+    ----------
+    exercise : Exercise
+    source : str
+        What the file would hold.
+    every_check : bool, default=False
+        Go on after the first check that fails.
+
+    Returns
+    -------
+    caught : bool
+        Whether a check fails.
+    report : str
+        Name and message of each check that failed.
+    """
+    server = processes.fork_server()  # one for all, which has Numba imported
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"{exercise.name}.py").write_text(mutant.source + "\n", encoding="utf-8")
+        Path(folder, f"{exercise.name}.py").write_text(source + "\n", encoding="utf-8")
         answer = Path(folder, "grade.json")
         arguments = [str(exercise.grader), f"--impl={folder}", f"--grade-json={answer}"]
-        arguments += ["-x", "-p", "no:cacheprovider"]
+        arguments += ["-p", "no:cacheprovider", *([] if every_check else ["-x"])]
         child = multiprocessing.get_context("fork").Process(target=_grade, args=(arguments,))
         child.start()
         child.join(SECONDS)
         if child.is_alive():
             child.kill()
-            mutant.caught, mutant.report = True, "stopped: no end in sight"
-            return mutant
+            child.join()
+            server.close()
+            processes.fork_server(anew=True)
+            return True, "stopped: no end in sight"
         checks = json.loads(answer.read_text(encoding="utf-8"))[0]["checks"]
     failed = [c for c in checks if c["outcome"] == "failed"]
-    mutant.caught = bool(failed)
-    mutant.report = "\n".join(f"{c['name']}: {c['message']}" for c in failed)
-    return mutant
+    return bool(failed), "\n".join(f"{c['name']}: {c['message']}" for c in failed)
 
 
 def _grade(arguments):
+    """In a process forked from this one, so that pytest and Numba are not imported again."""
     import pytest
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -187,13 +206,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the mutants to FILE")
     options = parser.parse_args(argv)
 
-    import fa_numba.simt  # noqa: F401  imported before the fork, once for all mutants
+    # Imported before the fork, once for all mutants.
+    import pytest  # noqa: F401
+
+    import fa_numba.workbook.pytest_plugin  # noqa: F401
 
     tried = {}
     for exercise in [e for n in options.names for e in find(n)] or all_exercises():
         some = mutants(exercise, barriers=options.barriers)[:: options.every]
         for mutant in some:
-            judge(exercise, mutant)
+            mutant.caught, mutant.report = judge(exercise, mutant.source)
             if not mutant.caught:
                 print(f"  survived  {exercise.solution.name}:{mutant.line}  {mutant.change}")
         caught = sum(m.caught for m in some)

@@ -6,45 +6,77 @@ under the checksum of both.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import tempfile
 from pathlib import Path
 
 from fa_numba.workbook.catalog import Exercise
 
 FILE = ".progress.json"
+NOT_KEPT = "Progress was not kept: {file} cannot be written in {root}."
 
 
 def _load(root: Path) -> dict:
     try:
-        return json.loads((root / FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+        data = json.loads((root / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
+    return data if isinstance(data, dict) else {}
 
 
-def _update(exercise: Exercise, **values) -> None:
-    data = _load(exercise.root)
-    data.setdefault(exercise.name, {}).update(values)
+def _update(root: Path, changes: dict[str, dict]) -> None:
+    """Write a whole new file and put it in the old one's place, so that no reader sees half."""
+    data = _load(root)
+    for name, values in changes.items():
+        data.setdefault(name, {}).update(values)
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"
-    (exercise.root / FILE).write_text(text, encoding="utf-8")
+    handle, new = tempfile.mkstemp(dir=root, prefix=FILE)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(new, 0o644)
+        os.replace(new, root / FILE)
+    except BaseException:
+        os.unlink(new)
+        raise
 
 
 def _checksum(exercise: Exercise) -> str:
-    files = [p for p in (exercise.stub, exercise.grader) if p.exists()]
+    files = [p for p in (exercise.stub, exercise.grader) if p.is_file()]
     return hashlib.sha256(b"\0".join(p.read_bytes() for p in files)).hexdigest()[:16]
 
 
-def record(graded) -> None:
-    """Keep the results of whole exercises."""
-    for g in graded:
-        passed, total = g.count("passed"), len(g.checks)
-        _update(g.exercise, files=_checksum(g.exercise), passed=passed, total=total)
+def record(graded) -> str:
+    """Keep the results of whole exercises; return why it could not be done, or nothing."""
+    changes = {
+        g.exercise.name: {
+            "files": _checksum(g.exercise),
+            "passed": g.count("passed"),
+            "total": len(g.checks) - g.count("skipped"),
+        }
+        for g in graded
+    }
+    root = graded[0].exercise.root
+    try:
+        _update(root, changes)
+    except OSError:
+        return NOT_KEPT.format(file=FILE, root=root)
+    return ""
+
+
+def why_not_kept(graded) -> str:
+    """What to say where the results of whole exercises are not there after grading, or nothing."""
+    kept = [result(g.exercise) is not None for g in graded if g.exercise.stub.is_file()]
+    return "" if all(kept) else NOT_KEPT.format(file=FILE, root=graded[0].exercise.root)
 
 
 def result(exercise: Exercise) -> tuple[int, int] | None:
     """(passed, total) of the last check of these very files, or None."""
     entry = _load(exercise.root).get(exercise.name, {})
-    if not exercise.stub.exists():
+    if not exercise.stub.is_file():
         return None
     if entry.get("files") != _checksum(exercise):
         return None
@@ -61,4 +93,8 @@ def hints_read(exercise: Exercise) -> int:
 
 
 def set_hints_read(exercise: Exercise, tier: int) -> None:
-    _update(exercise, hints=max(tier, hints_read(exercise)))
+    tier = max(tier, hints_read(exercise))
+    with contextlib.suppress(
+        OSError
+    ):  # a checkout that cannot be written: hints are read all the same
+        _update(exercise.root, {exercise.name: {"hints": tier}})

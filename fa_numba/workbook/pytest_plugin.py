@@ -1,41 +1,48 @@
 """What ``exercises/conftest.py`` adds to pytest: the `exercise` fixture and a report by behaviour.
 
-A grader is a file of plain pytest functions. This plugin imports the learner's file fresh, names
-each check by its docstring, says "not started" for what still raises the stub's own
-NotImplementedError, and shortens every failure to what the learner can act on.
+A grader is a file of plain pytest functions. This plugin has the learner's file imported in a
+process of its own, names each check by its docstring, says "not started" for what still raises the
+stub's own NotImplementedError, and shortens every failure to what the learner can act on.
+
+pytest itself is the judge: it never imports the learner's file (see `grading`).
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
-import re
-import sys
-import traceback
-import warnings
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fa_numba import simt
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import NAME, Exercise
+from fa_numba.workbook.grading import launches, processes
+from fa_numba.workbook.grading.answer import Answer
+from fa_numba.workbook.grading.explain import explain, is_not_written, left_over
+from fa_numba.workbook.grading.files import BadFile, read_answer
+from fa_numba.workbook.grading.lifetime import die_with_parent
+from fa_numba.workbook.grading.limits import limits_of
+from fa_numba.workbook.grading.proxies import Module
 from fa_numba.workbook.report import Check, Graded, Report
 
 __all__ = [
     "exercise",
     "pytest_addoption",
+    "pytest_collection_finish",
     "pytest_configure",
     "pytest_report_header",
     "pytest_report_teststatus",
+    "pytest_runtest_call",
+    "pytest_runtest_logreport",
     "pytest_runtest_makereport",
     "pytest_terminal_summary",
     "pytest_sessionfinish",
+    "pytest_unconfigure",
 ]
 
 RESULTS = pytest.StashKey[dict]()
+CONFIG = []  # of this session: pytest_runtest_logreport is not told
 
 
 def pytest_addoption(parser):
@@ -56,64 +63,79 @@ def pytest_addoption(parser):
         help="every kernel that must compile does so down to machine code, for every target",
     )
     group.addoption("--grade-json", metavar="FILE", help="write the results to FILE as JSON")
-
-
-_run_on_engine = simt.run
+    group.addoption("--ends-with-parent", action="store_true", help="for `fa-numba check`")
 
 
 def pytest_configure(config):
     config.stash[RESULTS] = {}
-    if config.option.gpu:
-        simt.run = _run_on_gpu  # before any grader is imported
-    if config.option.machine_code:
-        # The module, which its function of the same name hides in fa_numba.analysis.
-        machine_code = importlib.import_module("fa_numba.analysis.machine_code")
-        machine_code.gpu_ready = functools.partial(machine_code.gpu_ready, to_machine_code=True)
-    if config.option.tbstyle == "auto":  # --tb=short and the like bring pytest's own report back
-        config.option.tbstyle = "no"
-        config.option.reportchars = ""
-    if config.option.impl == "exercises":
+    CONFIG[:] = [config]
+    option = config.option
+    if option.ends_with_parent:
+        die_with_parent()
+    launches.install(to_machine_code=option.machine_code)  # before any grader is imported
+    if not (option.collectonly or option.gpu or getattr(option, "numprocesses", None)):
+        processes.fork_server()  # imports Numba while pytest collects
+    if option.tbstyle == "auto":  # --tb=short and the like bring pytest's own report back
+        option.tbstyle = "no"
+        option.reportchars = ""
+    if option.impl != "solutions":
         config.addinivalue_line("filterwarnings", "ignore")  # a warning is no wrong answer
 
 
-def _run_on_gpu(kernel, grid, block, *args, shared_bytes=0, checked=True):
-    """What `simt.run` does, on the GPU: Numba copies the NumPy arrays there and back."""
-    if not checked:  # the package's own launch, for the meter's sake: nothing to grade
-        return _run_on_engine(kernel, grid, block, *args, shared_bytes=shared_bytes, checked=False)
-    copies = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in args]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Numba's advice about copies and small grids
-        kernel[grid, block, 0, shared_bytes](*copies)
-    for array, copy in zip(args, copies, strict=True):
-        if copy is not array and array.flags.writeable:
-            array[...] = copy  # a strided view, which Numba cannot copy back
+def pytest_unconfigure():
+    processes.close_fork_server()
 
 
 def pytest_report_header(config):
-    return f"grading: {config.option.impl}   (--tb=short shows full tracebacks)"
+    return f"grading: {config.option.impl}   (-v shows every failure, --tb=short full tracebacks)"
 
 
 @pytest.fixture(scope="module")
 def exercise(request):
-    """The exercise that this test file grades, imported fresh from ``--impl``."""
-    path = _file_under_test(request.node, request.config)
-    if not path.exists():
-        short = path.stem.split("_", 1)[0]
-        pytest.fail(f"{path.name} is not there: `fa-numba reset {short}` brings it back")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.modules.pop(path.stem, None)
+    """The exercise that this test file grades, imported from ``--impl`` in its own process."""
+    answer = _answer_for(request.node, request.config)
+    launches.tracing.answers.append(answer)
+    try:
+        answer.begin_check(None)
+        yield Module(answer, path=[], name=answer.path.stem)
+    finally:
+        launches.tracing.answers.remove(answer)
+        answer.stop()
 
 
-def _exercise_of(path: Path, config) -> Exercise:
+def _answer_for(node, config):
+    graded, option = _exercise_of(node.path), config.option
+    path = _file_under_test(node, config)
+    try:
+        read_answer(path)
+    except BadFile as error:
+        raise error from None
+    return Answer(
+        path,
+        graded.root,
+        limits_of(graded.grader),
+        gpu=option.gpu,
+        strict=option.impl == "solutions",
+        compiles="gpu_ready" in graded.grader.read_text(encoding="utf-8"),
+        forbidden=[option.grade_json] if option.grade_json else [],
+        reference=_stub(graded),
+    )
+
+
+def _stub(graded):
+    """The text that the learner was given, or None."""
+    try:
+        return stubs.read(graded).stub
+    except (OSError, ValueError):
+        return None
+
+
+def _exercise_of(path: Path) -> Exercise:
     return Exercise(path.stem.removeprefix("test_"), path.parents[1])
 
 
 def _file_under_test(node, config) -> Path:
-    exercise = _exercise_of(node.path, config)
+    exercise = _exercise_of(node.path)
     impl = config.option.impl
     if impl in ("exercises", "solutions"):
         return exercise.root / impl / f"{exercise.name}.py"
@@ -127,29 +149,71 @@ def _behaviour(item) -> str:
     return f"{name} [{item.callspec.id}]" if hasattr(item, "callspec") else name
 
 
+def pytest_collection_finish(session):
+    """Number the checks of each grader, to put reports from several workers in order."""
+    by_file = {}
+    for item in session.items:
+        by_file.setdefault(item.path, []).append(item)
+    for items in by_file.values():
+        for number, item in enumerate(items):
+            item.workbook_place = number, len(items)
+
+
+def _answer_of(item) -> Answer | None:
+    module = getattr(item, "funcargs", {}).get("exercise")
+    return module._answer if isinstance(module, Module) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    if (answer := _answer_of(item)) is not None:
+        answer.never_written = False
+        answer.begin_check(item.originalname)
+    return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     if not NAME.fullmatch(item.path.stem.removeprefix("test_")):
         return report
-    path = _file_under_test(item, item.config)
+    answer, path = _answer_of(item), _file_under_test(item, item.config)
     outcome, message = report.outcome, ""
-    if report.failed and _is_not_written(call.excinfo.value, path):
+    if report.failed and is_not_written(call.excinfo.value, path):
         outcome = "not started"
+        stub = _stub(_exercise_of(item.path))
+        if stub is not None and (said := left_over(call.excinfo.value, read_answer(path), stub)):
+            outcome, message = "failed", said
     elif report.failed:
-        message = explain(call.excinfo.value, path)
+        never_written = answer is not None and answer.never_written
+        message = explain(call.excinfo.value, path, never_written=never_written)
     elif report.skipped:
         message = call.excinfo.value.msg
     elif report.when != "call":
         return report
-    elif stubs.is_untouched(path.read_text(encoding="utf-8")):
+    elif answer is not None and answer.slow:
+        report.outcome = outcome = "failed"
+        message = answer.slow
+    elif stubs.is_untouched(read_answer(path)):
         # A stub can compile for a GPU; an untouched file has earned nothing all the same.
         report.outcome, outcome = "failed", "not started"
     report.not_started = outcome == "not started"
-    checks = item.config.stash[RESULTS].setdefault(_exercise_of(item.path, item.config), {})
-    if item.nodeid not in checks or outcome == "failed":
-        checks[item.nodeid] = Check(_behaviour(item), outcome, message, round(call.duration, 3))
+    output = answer.take_output() if answer is not None else ""
+    check = Check(_behaviour(item), outcome, message, round(call.duration, 3), output)
+    place = getattr(item, "workbook_place", (0, 0))
+    # pytest-xdist sends a report's attributes to the process that shows them.
+    report.workbook = {"grader": str(item.path), "place": place, "check": asdict(check)}
     return report
+
+
+def pytest_runtest_logreport(report):
+    said = getattr(report, "workbook", None)
+    if said is None:
+        return
+    checks = CONFIG[0].stash[RESULTS].setdefault(_exercise_of(Path(said["grader"])), {})
+    number, total = said["place"]
+    if number not in checks or said["check"]["outcome"] == "failed":
+        checks[number] = Check(**said["check"]), total
 
 
 def pytest_report_teststatus(report, config):
@@ -157,49 +221,38 @@ def pytest_report_teststatus(report, config):
         return "not started", "·", ("NOT STARTED", {"yellow": True})
 
 
-def _is_not_written(error, path) -> bool:
-    short = path.stem.split("_", 1)[0]
-    return isinstance(error, NotImplementedError) and str(error).startswith(f"{short}: ")
-
-
-def explain(error: BaseException, path: Path) -> str:
-    """What a learner can act on: the message, and the lines of `path` that it is about."""
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        where = f"line {error.lineno}: {(error.text or '').strip()}"
-        return f"{path.name} does not import: {error.msg}\n  {where}"
-    text = str(error).strip()
-    if isinstance(error, AssertionError):
-        # pytest appends its own account of the comparison; the grader's words are enough.
-        text = re.split(r"^assert |\nassert ", text)[0].strip() or text or "the check failed"
-    elif not isinstance(error, pytest.fail.Exception):
-        text = f"{type(error).__name__}: {text}"
-    if not hasattr(error, "sites"):  # the engine's own errors quote their lines already
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        text += "".join(f"\n  line {f.lineno}: {f.line}" for f in frames[-1:])
-    return text
-
-
 def _graded(config) -> list[Graded]:
     results = config.stash[RESULTS]
-    return [Graded(e, list(results[e].values())) for e in sorted(results, key=lambda e: e.name)]
+    return [
+        Graded(e, [check for _, (check, _) in sorted(results[e].items())])
+        for e in sorted(results, key=lambda e: e.name)
+    ]
 
 
 def pytest_terminal_summary(terminalreporter, config):
     if config.option.tbstyle != "no" or not (graded := _graded(config)):
         return
     writer = terminalreporter._tw
-    report = Report(graded, learner=config.option.impl == "exercises", brief=True)
+    learner, verbose = config.option.impl == "exercises", config.option.verbose > 0
+    report = Report(graded, learner=learner, brief=not verbose, verbose=verbose)
+    report.note = getattr(config, "workbook_note", "")
     width = min(writer.fullwidth, 110)
     terminalreporter.write("\n" + report.text(width=width, colour=writer.hasmarkup))
 
 
 def pytest_sessionfinish(session):
     config = session.config
+    if hasattr(config, "workerinput"):  # of pytest-xdist: the process that started it reports
+        return
     graded = _graded(config)
     if config.option.grade_json:
-        data = [{"name": g.exercise.name, "checks": [vars(c) for c in g.checks]} for g in graded]
+        data = [{"name": g.exercise.name, "checks": [asdict(c) for c in g.checks]} for g in graded]
         Path(config.option.grade_json).write_text(json.dumps(data), encoding="utf-8")
-    whole = not (config.option.keyword or config.option.markexpr or config.option.maxfail)
+    if config.option.impl != "exercises":
+        return
+    results = config.stash[RESULTS]
+    whole = not (config.option.keyword or config.option.markexpr)
     whole &= not any("::" in arg for arg in config.args)
-    if config.option.impl == "exercises" and whole and graded:
-        progress.record(graded)
+    done = [g for g in graded if len(g.checks) == next(iter(results[g.exercise].values()))[1]]
+    if whole and done:
+        config.workbook_note = progress.record(done)

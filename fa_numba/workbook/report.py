@@ -12,6 +12,7 @@ from fa_numba.workbook.catalog import Exercise
 
 MARKS = {"passed": "✓", "failed": "✗", "not started": "·", "skipped": "–"}
 COLOURS = {"passed": "green", "failed": "red", "not started": "yellow", "skipped": "cyan"}
+OUTPUT_LINES = 20
 HTML_COLOURS = {
     "passed": "#1a9850",
     "failed": "#d73027",
@@ -22,12 +23,25 @@ HTML_COLOURS = {
 
 @dataclass
 class Check:
-    """One named behaviour."""
+    """One named behaviour.
+
+    Attributes
+    ----------
+    name : str
+    outcome : str
+        "passed", "failed", "not started" or "skipped".
+    message : str
+        Why it failed.
+    seconds : float
+    output : str
+        What the learner's file printed during the check.
+    """
 
     name: str
     outcome: str
     message: str = ""
     seconds: float = 0.0
+    output: str = ""
 
     @property
     def behaviour(self) -> str:
@@ -68,14 +82,73 @@ class Graded:
         last = ""
         for _, group in groupby(self.checks, key=lambda c: (c.behaviour, c.outcome, c.message)):
             first, *others = group
-            name = f"{first.behaviour} ({len(others) + 1} cases)" if others else first.name
             repeated = first.message and first.message == last
-            yield replace(first, name=name, message="as above" if repeated else first.message)
+            message = "as above" if repeated else first.message
+            yield replace(first, name=_named(first, others), message=message)
             last = first.message
+
+    @property
+    def first_failure(self) -> Check | None:
+        """The failure to read first: the first that is not about compiling for a GPU.
+
+        Checks go from the plain case to the hard ones. What a compiler says of a kernel that gives
+        wrong answers is mostly the same mistake in its own words.
+        """
+        failed = [c for c in self.checks if c.outcome == "failed"]
+        return min(failed, key=_says_little, default=None)
+
+    def one_screen(self) -> tuple[Check, list[tuple[str, str]]]:
+        """The first failure in full, and (outcome, name) of all other checks that do not pass."""
+        first = self.first_failure
+        same = [c for c in self.checks if c.outcome == "failed" and c.message == first.message]
+        if len(same) == len(self.checks) > 1:
+            name = f"all {len(self.checks)} checks, for one reason"
+        else:
+            name = _named(first, [c for c in same if c is not first])
+        rest = [c for c in self.checks if c.outcome in ("failed", "not started") and c not in same]
+        groups = groupby(rest, key=lambda c: (c.outcome, c.behaviour))
+        named = []
+        for (outcome, _), group in groups:
+            one, *others = group
+            named.append((outcome, _named(one, others)))
+        return replace(first, name=name), named
+
+    @property
+    def output(self) -> str:
+        """What the file printed, in the first failure or else in the first check that printed."""
+        first = self.first_failure
+        if first is not None and first.output:
+            return first.output
+        return next((c.output for c in self.checks if c.output), "")
 
     @property
     def score(self) -> str:
         return f"{self.count('passed')}/{len(self.checks) - self.count('skipped')}"
+
+
+def _named(first: Check, others: list[Check]) -> str:
+    """One name for cases of one behaviour, or for checks that fail for one reason."""
+    if not others:
+        return first.name
+    if {c.behaviour for c in others} == {first.behaviour}:
+        return f"{first.behaviour} ({len(others) + 1} cases)"
+    return f"{first.behaviour} (and {len(others)} more, for the same reason)"
+
+
+def _says_little(check: Check) -> bool:
+    return "compile" in check.name or check.message.startswith("not run")
+
+
+def _count_line(g: Graded, first: Check) -> str:
+    failed = g.count("failed")
+    return f"{failed} of {len(g.checks)} checks fail; first: {first.name}"
+
+
+def _first_lines(text: str) -> list[str]:
+    """At most twenty lines, none of them endless."""
+    lines = [line[:200] for line in text.rstrip().splitlines()]
+    more = len(lines) - OUTPUT_LINES
+    return lines if more <= 0 else [*lines[:OUTPUT_LINES], f"... and {more} lines more"]
 
 
 @dataclass(repr=False)
@@ -89,12 +162,18 @@ class Report:
     learner : bool
         Whether the learner's own files were graded, which is when advice makes sense.
     brief : bool
-        One line per finished or untouched exercise, and a few failures of each other.
+        One line per finished or untouched exercise, and the first failure of each other.
+    verbose : bool
+        Every failure in full, and every check by name.
+    note : str
+        What else there is to say, such as why progress was not kept.
     """
 
     graded: list[Graded] = field(default_factory=list)
     learner: bool = True
     brief: bool = False
+    verbose: bool = False
+    note: str = ""
 
     @property
     def passed(self) -> bool:
@@ -136,26 +215,56 @@ class Report:
             note = "" if g.started else "  not started"
             title = f"{g.exercise.short}  {g.exercise.title}  {g.score}{note}"
             yield f"{MARKS[g.state]} {title}", f"bold {COLOURS[g.state]}"
-            if brief and g.state != "failed":
+            if brief and g.state != "failed" and not (self.verbose and g.started):
                 continue
             yield from self._checks(g, brief)
             for line in self._after(g):
                 yield line, ""
+        if self.note:
+            yield "", ""
+            yield self.note, "yellow"
         if brief and self.learner:
             done = sum(g.passed for g in self.graded)
             yield "", ""
             yield f"{done} of {len(self.graded)} exercises passed", "bold"
 
     def _checks(self, g: Graded, brief: bool) -> Iterator[tuple[str, str]]:
-        rows = list(g.rows())
-        if brief:
-            rows = [row for row in rows if row.outcome == "failed"]
-        for row in rows[: 3 if brief else None]:
-            yield f"    {MARKS[row.outcome]} {row.name}", COLOURS[row.outcome]
-            for line in row.message.splitlines():
-                yield f"        {line}", ""
-        if brief and len(rows) > 3:
+        """All checks where all is well or asked for; else the first failure, and names."""
+        if self.verbose or g.first_failure is None:
+            for row in g.rows():
+                yield f"    {MARKS[row.outcome]} {row.name}", COLOURS[row.outcome]
+                for line in row.message.splitlines():
+                    yield f"        {line}", ""
+                if self.verbose:
+                    yield from self._printed(row.output)
+            if not self.verbose and not brief:
+                yield from self._printed(g.output)
+            return
+        first, others = g.one_screen()
+        yield f"    {_count_line(g, first)}", ""
+        yield f"    {MARKS['failed']} {first.name}", COLOURS["failed"]
+        for line in first.message.splitlines():
+            yield f"        {line}", ""
+        yield from self._printed(g.output)
+        if brief and others:
             yield f"    … and more: fa-numba check {g.exercise.short}", ""
+            return
+        for outcome, name in others:
+            yield f"    {MARKS[outcome]} {name}", COLOURS[outcome]
+        if passed := g.count("passed"):
+            yield f"    {MARKS['passed']} {passed} check{'s' * (passed > 1)}", COLOURS["passed"]
+        if any(outcome == "failed" for outcome, _ in others):
+            yield "    " + self._for_all(g), ""
+
+    def _for_all(self, g: Graded) -> str:
+        short = g.exercise.short
+        return f"Every failure in full: fa-numba check {short} --verbose"
+
+    def _printed(self, output: str) -> Iterator[tuple[str, str]]:
+        if output.strip():
+            yield "      it printed:", "dim"
+            for line in _first_lines(output):
+                yield f"        | {line}", "dim"
 
     def _after(self, g: Graded) -> Iterator[str]:
         """What to do next."""
@@ -164,25 +273,46 @@ class Report:
         short = g.exercise.short
         if g.passed:
             yield from (f"    {line}" for line in g.debrief.splitlines())
-            yield f"    Compare with ours: solution('{short}'), or fa-numba solution {short}"
+            if g.exercise.solution.exists():  # a handout has none
+                yield f"    Compare with ours: solution('{short}'), or fa-numba solution {short}"
         elif not g.started:
             yield f"    Open exercises/{g.exercise.stub.name}, fill it in, save it, grade again."
             yield f"    Stuck? hint('{short}'), or fa-numba hint {short}"
 
     def _repr_html_(self) -> str:
-        return "".join(self._html(g) for g in self.graded)
+        note = f"<div>{escape(self.note)}</div>" if self.note else ""
+        return "".join(self._html(g) for g in self.graded) + note
 
     def _html(self, g: Graded) -> str:
         def coloured(outcome, text):
             return f'<span style="color:{HTML_COLOURS[outcome]}">{escape(text)}</span>'
 
-        head = f"{MARKS[g.state]} {g.exercise.short} · {g.exercise.title}"
-        rows = []
-        for row in g.rows():
-            line = f"{coloured(row.outcome, MARKS[row.outcome])} {escape(row.name)}"
+        def row_of(outcome, name, message="", output=""):
+            text = message
+            if output.strip():
+                printed = "\n".join(f"| {line}" for line in _first_lines(output))
+                text = f"{text}\nit printed:\n{printed}".strip()
             style = "margin:0 0 .4em 1.6em; background:none"
-            detail = f'<pre style="{style}">{escape(row.message)}</pre>' if row.message else ""
-            rows.append(f"<div>{line}{detail}</div>")
+            detail = f'<pre style="{style}">{escape(text)}</pre>' if text else ""
+            return f"<div>{coloured(outcome, MARKS[outcome])} {escape(name)}{detail}</div>"
+
+        head = f"{MARKS[g.state]} {g.exercise.short} · {g.exercise.title}"
+        if self.verbose:
+            rows = [row_of(row.outcome, row.name, row.message, row.output) for row in g.rows()]
+        elif g.first_failure is None:
+            rows = [row_of(row.outcome, row.name, row.message) for row in g.rows()]
+            if g.output.strip():
+                rows.append(row_of(g.state, "your file printed something", "", g.output))
+        else:
+            first, others = g.one_screen()
+            rows = [f"<div>{escape(_count_line(g, first))}</div>"]
+            rows.append(row_of("failed", first.name, first.message, g.output))
+            rows += [row_of(outcome, name) for outcome, name in others]
+            if g.count("passed"):
+                rows.append(row_of("passed", f"{g.count('passed')} checks"))
+            if any(outcome == "failed" for outcome, _ in others):
+                rows.append(f"<div>Every failure in full: grade('{g.exercise.short}', "
+                            "verbose=True)</div>")  # fmt: skip
         after = "".join(f"<div>{escape(line.strip())}</div>" for line in self._after(g))
         link = f'<a href="../exercises/{g.exercise.stub.name}">exercises/{g.exercise.stub.name}</a>'
         return (

@@ -10,7 +10,8 @@ import re
 import textwrap
 
 FULL = 90  # a line that ends here or later goes on in the next one
-ITEM = re.compile(r"( *\S+(?: \S+){0,3} {2,})\S")  # "launch    kernel[1, ...]"
+NARROWEST = 32  # columns that are left to the text of an item
+COLUMN = re.compile(r" {2,}(?=\S)")  # what stands between two columns
 
 
 class Statement:
@@ -39,29 +40,31 @@ def wrapped(text: str, width: int) -> str:
     """
     if max(map(len, text.splitlines()), default=0) <= width:
         return text
-    items: list[list] = []  # [first line with all that follows it, column of what follows]
+    items: list[list] = []  # [its text in one line, where it may go on, where it goes on]
     last = ""
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
+        columns = [m.end() for m in COLUMN.finditer(line) if m.end() > indent]
         goes_on = (
             items
             and line.strip()
-            and not ITEM.match(line)
-            and indent == items[-1][1]
+            and not columns
+            and indent in items[-1][1]
             and len(last) + 1 + len(line.split()[0]) > FULL
         )
         if goes_on:
             items[-1][0] += " " + line.strip()
+            items[-1][1:] = [indent], indent
         else:
-            found = ITEM.match(line)
-            items.append([line, len(found[1]) if found else indent])
+            apart = [c for c in columns if line[c - 3 : c] == "   "]
+            items.append([line, columns or [indent], (apart[-1:] or columns or [indent])[0]])
         last = line
     lines = []
-    for item, column in items:
+    for item, _, column in items:
         lines += textwrap.wrap(
             item,
             width,
-            subsequent_indent=" " * min(column, width // 2),
+            subsequent_indent=" " * min(column, width - NARROWEST),
             break_long_words=False,
             break_on_hyphens=False,
         ) or [""]

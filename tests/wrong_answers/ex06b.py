@@ -52,6 +52,7 @@ WRONG = [
     ("q is loaded in every tile", BARRIER_4, BARRIER_4 + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n                    q_tile[ty, d] = q[m, d]\n"),
     ("out is summed in HBM", [("            acc[i] = float32(0.0)", "            acc[i] = float32(0.0)\n            if m < seqlen_q and tx + i * BLOCK_N < HEAD_DIM:\n                out[m, tx + i * BLOCK_N] = float32(0.0)"),
                               (OUT, "out[m, d] += acc[i] / l_i if l_i > 0 else float32(0.0)")]),
+    ("exponents held above -80", "math.exp(s - m_safe)", "(math.exp(max(s - m_safe, float32(-80.0))) if s > -math.inf else float32(0.0))"),
     ("64 tiles at most", "for n_start in range(0, n_stop, BLOCK_N):", "for n_start in range(0, min(n_stop, 64 * BLOCK_N), BLOCK_N):"),
     ("256 tiles at most", "for n_start in range(0, n_stop, BLOCK_N):", "for n_start in range(0, min(n_stop, 256 * BLOCK_N), BLOCK_N):"),
     ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),

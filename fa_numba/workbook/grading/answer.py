@@ -1,0 +1,416 @@
+"""The judge's end of an answer: its process, what it may take, and what has become of it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fa_numba.workbook.grading import processes
+from fa_numba.workbook.grading.failures import AnswerError, rebuild
+from fa_numba.workbook.grading.limits import GRACE, Limits
+from fa_numba.workbook.grading.wire import Channel, Closed, Codec, WireError
+
+START_SECONDS = 60
+MOST_OUTPUT = 20_000  # bytes of what it prints in one check
+FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
+SIGNALS = {
+    "SIGSEGV": "it crashed (segmentation fault): too deep a recursion, or a wild pointer",
+    "SIGBUS": "it crashed (bus error)",
+    "SIGABRT": "it crashed (abort)",
+    "SIGFPE": "it crashed (arithmetic error)",
+    "SIGILL": "it crashed (illegal instruction)",
+    "SIGKILL": "it was killed (SIGKILL): by itself, or because the machine has no memory left",
+}
+
+
+def _seconds(number):
+    return f"{number:.0f} s" if number >= 3 else f"{number:.1f} s"
+
+
+class Meter:
+    """The time that a process spends on the requests of one check.
+
+    It is processor time, so that a busy machine makes no answer wrong. Who waits and uses none is
+    timed by the clock on the wall, and at a fourth of its speed so is everyone.
+    """
+
+    def __init__(self, pid):
+        self.pid, self.before = pid, processes.cpu_seconds(pid)
+        self.idle = self.used = 0.0
+        self.begin_request()
+
+    def begin_request(self):
+        self.begin, self.cpu_begin = time.monotonic(), None
+        self.of_request = self.waited = 0.0
+
+    def read(self):
+        """Seconds spent so far; `of_request` is the share of the request under way."""
+        wall, cpu = time.monotonic() - self.begin, processes.cpu_seconds(self.pid)
+        if self.before is None:  # no Linux: the clock on the wall is all there is
+            self.of_request = self.waited = wall
+            self.used = self.idle + wall
+        elif cpu is not None:  # else it has just ended, and what was read last holds
+            if self.cpu_begin is None:  # the first reading comes soon after the beginning
+                self.cpu_begin = max(cpu - wall, self.before)
+            busy = cpu - self.cpu_begin
+            self.of_request = wall if busy < 0.1 * wall else max(busy, wall / 4)
+            self.waited = self.of_request - busy
+            self.used = cpu - self.before + self.idle + self.waited
+        return self.used
+
+    def read_now(self):
+        """Seconds spent, between two requests."""
+        cpu = processes.cpu_seconds(self.pid)
+        if self.before is not None and cpu is not None:
+            self.used = cpu - self.before + self.idle
+        return self.used
+
+    def end_request(self):
+        if self.before is None or self.cpu_begin is not None:
+            self.read()
+        self.idle += self.waited
+        self.waited = 0.0
+
+
+class PlainJudgeCodec(Codec):
+    """Values of callbacks: plain ones."""
+
+    def __init__(self, buffers=()):
+        super().__init__()
+        self.buffers = list(buffers)
+
+
+class Ended(AnswerError):
+    """The answering process is gone: it has crashed, ended itself, or was stopped."""
+
+
+class Answer:
+    """One exercise's answer.
+
+    Parameters
+    ----------
+    path : Path
+        The learner's file.
+    root : Path
+        The workbook.
+    limits : Limits
+    gpu, strict, compiles : bool
+        Launch on the GPU; turn warnings into errors; whether a check will compile kernels.
+    forbidden : sequence of str
+        Files that the answer may not open, beside the grader's.
+    reference : str, optional
+        Text of the stub or the solution, which has the statement's names of parameters.
+    """
+
+    def __init__(
+        self, path, root, limits=None, *, gpu=False, strict=False, compiles=False, forbidden=(),
+        reference=None,
+    ):  # fmt: skip
+        self.path, self.limits = Path(path).absolute(), limits or Limits()
+        if gpu:  # what a GPU compiles and copies is not the learner's time
+            self.slower = 6
+        else:
+            self.slower = 1
+        self.options = {
+            "path": str(self.path),
+            "root": str(root),
+            "gpu": gpu,
+            "strict": strict,
+            "compiles": compiles,
+            "forbidden": [str(p) for p in forbidden],
+            "memory": None if gpu else int(self.limits.memory_gib * 2**30),
+        }
+        self.process = self.channel = None
+        self.generation = 0  # of the process: what an earlier one has made is gone
+        self.meter = None
+        self.spent_before = 0.0  # in the checks before this one
+        self.callbacks = []  # functions of the grader's that the answer may call
+        self.ended = None  # why there is no process in this check any more
+        self.hung = set()  # checks in which the answer had to be stopped
+        self.classes = {}
+        self.output_from = 0
+        self.tracing = []
+        self.never_written = False  # whether the last launch left NaN where there was NaN
+        self.reference = reference
+
+    # --- the process
+
+    def start(self):
+        """Start a process and import the file there."""
+        self.stop()
+        if self.generation > self.limits.restarts:
+            raise Ended(f"not run: {self.path.name} has hung or crashed {self.generation} times")
+        self.generation += 1
+        self.folder = tempfile.mkdtemp(prefix="answer-")
+        self.output, self.dump = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self.output_from = 0
+        ours, theirs = socket.socketpair()
+        fds = [theirs.fileno(), self.output.fileno(), self.dump.fileno()]
+        self.process = processes.start(*fds, self.options | {"folder": self.folder})
+        theirs.close()
+        self.channel = Channel(ours)
+        until = time.monotonic() + START_SECONDS
+
+        def wait():
+            if time.monotonic() > until:
+                raise AnswerError("the process for the answer does not start")
+
+        try:
+            self.channel.receive(wait)
+        except Closed:
+            said = self.take_output()
+            raise AnswerError(f"the process for the answer does not start: {said}") from None
+        self.meter = Meter(self.process.pid)
+        self.request("load")
+
+    def stop(self):
+        """End the process, if there is one."""
+        if self.process is not None:
+            self.process.kill()
+            self.channel.close()
+            self.process = self.channel = None
+            self.output.close()
+            self.dump.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def begin_check(self, name):
+        """A new check: a new allowance, and a new process if the last one has ended."""
+        self.check, self.ended = name, None
+        if self.meter is not None:
+            self.spent_before += self.spent
+            self.meter = None
+        if name in self.hung:
+            self.ended = Ended("not run: another case of this check did not end")
+        elif self.spent_before > self.limits.seconds_in_all * self.slower:
+            limit = _seconds(self.limits.seconds_in_all)
+            self.ended = Ended(f"not run: the checks before have used up the {limit} for all")
+        if self.ended:
+            raise self.ended
+        if self.process is None:
+            self.start()
+        else:
+            self.meter = Meter(self.process.pid)
+
+    @property
+    def spent(self):
+        """Seconds that this check has taken of the answer's time."""
+        return 0.0 if self.meter is None else self.meter.read_now()
+
+    @property
+    def limit(self):
+        return self.limits.seconds * self.slower
+
+    @property
+    def slow(self):
+        """What to say of a check that was right and took too long, or nothing."""
+        if self.spent <= self.limit:
+            return ""
+        return f"slow: took {self.spent:.1f} s, the limit is {_seconds(self.limit)}"
+
+    # --- requests
+
+    def request(self, do, of=None, *, args=(), kwargs=None, **more):
+        """Have the answer do something; return its value, or raise its error."""
+        if self.ended is not None:
+            raise self.ended
+        from fa_numba.workbook.grading.proxies import JudgeCodec
+
+        writing = JudgeCodec(self)
+        message = {"do": do, **more}
+        if do != "load":
+            message["of"] = writing.encode(of)
+            message["args"] = writing.encode(tuple(args))
+            message["kwargs"] = writing.encode(kwargs or {})
+            mutable = [i for i, x in enumerate(args) if isinstance(x, list | dict | set)]
+            if mutable:
+                message["mutable"] = mutable
+        message["windows"] = writing.finish()
+        if (state := np.geterr()) != DEFAULT_ERRSTATE:
+            message["errstate"] = state
+        if self.tracing:
+            message["tracing"] = True
+        reply, buffers = self._exchange(message, writing.buffers)
+        try:
+            return self._take(reply, buffers, writing, args)
+        except (WireError, LookupError, ValueError, TypeError, RecursionError) as error:
+            if getattr(error, "from_answer", False):
+                raise
+            self._end(f"{self.path.name} has sent what is no answer")
+
+    def _take(self, reply, buffers, writing, args):
+        writing.buffers = buffers
+        writing.arguments = args
+        writing.write_back(reply["changed"], buffers)
+        if "error" in reply:
+            error = rebuild(reply["error"], self.own_class, self.path.name)
+            error.from_answer = True
+            raise error
+        for i, data in zip(self._mutable(args), reply.get("arguments", [0, []])[1], strict=False):
+            _replace(args[i], writing.decode(data))
+        writing.take_traces(reply["traces"])
+        return writing.decode(reply["value"])
+
+    @staticmethod
+    def _mutable(args):
+        return [i for i, x in enumerate(args) if isinstance(x, list | dict | set)]
+
+    def _exchange(self, message, buffers):
+        meter = self.meter
+        meter.begin_request()
+        left = max(self.limits.seconds_in_all * self.slower - self.spent_before, 0) + self.limit
+
+        def wait():
+            if meter.read() > min(GRACE * self.limit, left):
+                raise TimeoutError
+
+        try:
+            self.channel.send(message, buffers)
+            reply, buffers = self.channel.receive(wait)
+            while "callback" in reply:
+                self.channel.send(*self.callback(reply, buffers))
+                reply, buffers = self.channel.receive(wait)
+            return reply, buffers
+        except TimeoutError:
+            self._hangs(meter.of_request)
+        except Closed:
+            self._ends_itself()
+        except WireError as error:
+            self._end(f"{self.path.name} has sent what is no answer: {error}")
+        finally:
+            meter.end_request()
+
+    def callback(self, reply, buffers):
+        """Call a function of the grader's that was given to the answer; return what to send."""
+        reading = PlainJudgeCodec(buffers)
+        function = self.callbacks[reply["callback"]]
+        writing = PlainJudgeCodec()
+        try:
+            value = function(*reading.decode(reply["args"]))
+            return {"value": writing.encode(value)}, writing.buffers
+        except Exception as error:  # goes through the answer, as it would without processes
+            return {"raised": f"{type(error).__name__}: {error}"}, ()
+
+    def _hangs(self, used):
+        where = self._line_now()
+        if used < self.limit:  # of the check alone: calls before it have ended
+            why = f"slow: stopped after {_seconds(self.spent)}, the limit is {_seconds(self.limit)}"
+        else:
+            why = f"stopped after {_seconds(used)}: is there a loop that does not end?"
+        self.hung.add(getattr(self, "check", None))
+        self._end(why + (f" {where}" if where else ""))
+
+    def _ends_itself(self):
+        status = self.process.status()
+        name = self.path.name
+        if status is None:
+            why = f"{name} has closed the connection to the grader"
+        elif status >= 0:
+            why = f"{name} ended its own process (exit status {status}), by os._exit or the like"
+        else:
+            signal_name = signal.Signals(-status).name
+            why = f"{name}: " + SIGNALS.get(signal_name, f"it ended by the signal {signal_name}")
+            if where := self._lines_of_dump():
+                why += f"\n  {where[0]}"
+        self._end(why)
+
+    def _end(self, why):
+        self.said_last = self.take_output()
+        self.stop()
+        self.ended = Ended(why)
+        raise self.ended
+
+    def _line_now(self):
+        """Where the learner's code is at this moment, by a signal that dumps its stack."""
+        if not hasattr(signal, "SIGUSR1"):
+            return ""
+        with contextlib.suppress(OSError):
+            os.kill(self.process.pid, signal.SIGUSR1)
+        for _ in range(20):
+            time.sleep(0.02)
+            if found := self._lines_of_dump():
+                return f"It was in {found[0]}"
+        return ""
+
+    def _lines_of_dump(self):
+        """Lines of the learner's file in what faulthandler has written, the innermost first."""
+        size = os.fstat(self.dump.fileno()).st_size
+        text = os.pread(self.dump.fileno(), min(size, 1 << 16), 0).decode(errors="replace")
+        found = []
+        for file, line, _ in FRAME.findall(text):
+            if os.path.basename(file) == self.path.name:
+                source = _line(self.path, int(line))
+                found.append(f"line {line}: {source}" if source else f"line {line}")
+        return found
+
+    # --- what the statement calls things
+
+    def parameters(self, kernel):
+        """The statement's names of a kernel's parameters, or None."""
+        if self.reference is None:
+            return None
+        outer, *inner = kernel._owner.split(".<locals>.")
+        functions = [n for n in ast.parse(self.reference).body if isinstance(n, ast.FunctionDef)]
+        (function,) = [f for f in functions if f.name == outer] or (None,)
+        if function is not None and inner:
+            nested = [n for n in ast.walk(function) if isinstance(n, ast.FunctionDef)][1:]
+            nested = [n for n in nested if n.name == inner[-1]] or nested
+            function = nested[0] if len(nested) == 1 else None
+        return None if function is None else [a.arg for a in function.args.args]
+
+    # --- what it printed
+
+    def take_output(self):
+        """What the answer has printed since the last call, at most some kilobytes."""
+        if self.process is None:
+            said, self.said_last = getattr(self, "said_last", ""), ""
+            return said
+        size = os.fstat(self.output.fileno()).st_size
+        data = os.pread(
+            self.output.fileno(), min(size - self.output_from, MOST_OUTPUT), self.output_from
+        )
+        self.output_from = size
+        return data.decode("utf-8", errors="replace")
+
+    # --- classes of its own
+
+    def own_class(self, data):
+        """The judge's class for an exception class of the learner's."""
+        import builtins
+
+        number, name, bases = data
+        key = str(name)
+        if key not in self.classes:
+            known = (getattr(builtins, str(b), None) for b in bases)
+            base = next(
+                (k for k in known if isinstance(k, type) and issubclass(k, Exception)), Exception
+            )
+            self.classes[key] = type(key, (base,), {"_answer_number": number})
+        return self.classes[key]
+
+
+def _line(path, number):
+    with contextlib.suppress(OSError, UnicodeDecodeError, IndexError):
+        return path.read_text(encoding="utf-8").splitlines()[number - 1].strip()[:200]
+    return ""
+
+
+def _replace(container, new):
+    """Give a list, dict or set of the judge the items that the answer has left in its copy."""
+    if isinstance(container, list) and isinstance(new, list):
+        container[:] = new
+    elif isinstance(container, dict | set) and isinstance(new, type(container)):
+        container.clear()
+        container.update(new)
+
+
+DEFAULT_ERRSTATE = np.geterr()

@@ -1,0 +1,110 @@
+"""What a learner is told of a failed check: the message, and the lines of the file it is about."""
+
+from __future__ import annotations
+
+import ast
+import re
+import traceback
+from pathlib import Path
+
+import pytest
+
+from fa_numba.workbook.grading.failures import LONGEST, AnswerError, clipped
+from fa_numba.workbook.grading.files import BadFile
+
+PYTEST_NOT_MATCHED = re.compile(
+    r"(?:Regex pattern did not match|Expected regex).*?(?:Regex|regex):\s*(?P<want>.*?)\n\s*"
+    r"(?:Input|Actual message|input):\s*(?P<got>.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+NO_UNPACKING = re.compile(r"cannot unpack|not enough values to unpack|too many values to unpack")
+
+
+def explain(error: BaseException, path: Path, *, never_written: bool = False) -> str:
+    """What a learner can act on: the message, and the lines of `path` that it is about."""
+    if syntax := getattr(error, "answer_syntax", None):
+        message, line, source = syntax
+        return f"{path.name} does not import: {message}\n  line {line}: {source}"
+    text = str(error).strip()
+    if isinstance(error, AnswerError | BadFile):
+        pass
+    elif isinstance(error, AssertionError):
+        # pytest appends its own account of the comparison; the grader's words are enough.
+        text = re.split(r"^assert |\nassert ", text)[0].strip() or text or "the check failed"
+        text = _pytests_own(text, error)
+    elif not isinstance(error, pytest.fail.Exception):
+        if wanted := _wanted(error):
+            text = f"wanted {wanted}, got {type(error).__name__}: {text}"
+        elif isinstance(error, MemoryError):
+            text = f"MemoryError: more memory than an answer may take. {text}".rstrip(". ")
+        else:
+            text = f"{type(error).__name__}: {text}"
+    elif text.startswith("DID NOT RAISE"):
+        text = f"want {_class_name(text)}, and nothing was raised"
+    if never_written:
+        text = re.sub(r"\b(got|is) nan\b", r"\1 nan: it was never written", text)
+    if not hasattr(error, "sites"):  # the engine's own errors quote their lines already
+        text += "".join(f"\n  line {n}: {line}" for n, line in getattr(error, "answer_lines", ()))
+    return clipped(text, 2 * LONGEST)
+
+
+def _class_name(text):
+    found = re.search(r"<class '(?:\w+\.)*(\w+)'>", text)
+    return found[1] if found else text.removeprefix("DID NOT RAISE").strip()
+
+
+def _pytests_own(text, error):
+    """Say in plain words what `pytest.raises(..., match=...)` found."""
+    if found := PYTEST_NOT_MATCHED.search(text):
+        kind = _wanted(error) or "the error"
+        return f"the message of {kind} must have {found['want']} in it, got {found['got']}"
+    return text
+
+
+def _wanted(error):
+    """What the grader's `with pytest.raises(...)` around the failing line asks for, or None."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename).name.startswith("test_ex"):
+            tree = ast.parse(Path(frame.filename).read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.With) and node.lineno <= frame.lineno <= node.end_lineno:
+                    for item in node.items:
+                        call = item.context_expr
+                        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("raises"):
+                            return ast.unparse(call.args[0]).removeprefix("exercise.")
+    return None
+
+
+# --- a stub's own NotImplementedError
+
+
+def is_not_written(error: BaseException, path: Path) -> bool:
+    """Whether this is the stub's own error."""
+    short = path.stem.split("_", 1)[0]
+    return isinstance(error, NotImplementedError) and str(error).startswith(f"{short}: ")
+
+
+def left_over(error: BaseException, text: str, stub: str) -> str:
+    """What to say of a function that is written, with the stub's `raise` left in it; or nothing."""
+    name = str(error).partition(": ")[2].strip()
+    try:
+        mine, given = (_function(ast.parse(source), name) for source in (text, stub))
+    except SyntaxError:
+        return ""
+    if mine is None or given is None or ast.dump(mine) == ast.dump(given):
+        return ""
+    for node in ast.walk(mine):
+        if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node):
+            return f"line {node.lineno} still raises the stub's NotImplementedError: delete it"
+    return ""
+
+
+def _function(tree, name):
+    """The last function of this name, without its docstring."""
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+    if not found:
+        return None
+    function = found[-1]
+    if ast.get_docstring(function) is not None:
+        function.body = function.body[1:]
+    return function

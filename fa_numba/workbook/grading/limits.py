@@ -1,0 +1,46 @@
+"""How long and how much memory an answer may take. A grader can state its own, as constants."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+GRACE = 1.5  # an answer is stopped after this many times the limit: so slow is told from endless
+CONSTANTS = {
+    "SECONDS_PER_CHECK": "seconds",
+    "SECONDS_IN_ALL": "seconds_in_all",
+    "MEMORY_GIB": "memory_gib",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an answer may take.
+
+    Attributes
+    ----------
+    seconds : float
+        Of one check, spent in the learner's code.
+    seconds_in_all : float
+        Of all checks of an exercise together.
+    memory_gib : float
+        On top of what Python, NumPy and Numba take.
+    restarts : int
+        How often an answer is imported anew after it has hung or crashed.
+    """
+
+    seconds: float = 10.0
+    seconds_in_all: float = 60.0
+    memory_gib: float = 2.0
+    restarts: int = 12
+
+
+def limits_of(grader: Path) -> Limits:
+    """The limits of an exercise: those of `Limits`, or what its grader states."""
+    stated = {}
+    for node in ast.parse(grader.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if node.targets[0].id in CONSTANTS:
+                stated[CONSTANTS[node.targets[0].id]] = float(ast.literal_eval(node.value))
+    return replace(Limits(), **stated)

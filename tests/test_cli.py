@@ -1,0 +1,217 @@
+"""The `fa-numba` command: what it lists, and what it says where something is missing."""
+
+import builtins
+import importlib.util
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from fa_numba.workbook import (  # noqa: E501
+    catalog,
+    cli,
+    doctor,
+    grader,
+    learn,
+    lessons,
+    progress,
+    tour,
+    trace_command,
+)
+from fa_numba.workbook.statement import wrapped
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Hides packages from the import system."""
+
+    def hide(*packages):
+        real_find, real_import = importlib.util.find_spec, builtins.__import__
+
+        def find_spec(name, *more):
+            return None if name.partition(".")[0] in packages else real_find(name, *more)
+
+        def import_(name, *more, **options):
+            if name.partition(".")[0] in packages:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            return real_import(name, *more, **options)
+
+        monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+        monkeypatch.setattr(builtins, "__import__", import_)
+
+    return hide
+
+
+def test_alone_it_lists_every_command_in_a_line(capsys):
+    assert cli.main([]) == 0
+    said = capsys.readouterr().out
+    listed = re.findall(r"^    (\w+) +(\S.*)$", said, re.MULTILINE)
+    assert {"learn", "doctor", "check", "grade", "hint", "debrief", "trace"} <= {
+        n for n, _ in listed
+    }
+
+
+def test_an_unknown_command_is_refused_with_the_list(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["chekc"])
+    assert stop.value.code == 2 and "check" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "grade"])
+def test_grade_is_check(command, monkeypatch, capsys):
+    asked = []
+
+    def grade_all(found, **options):
+        asked.append([e.short for e in found])
+        return grader.Report([])
+
+    monkeypatch.setattr(grader, "grade_all", grade_all)
+    assert cli.main([command, "ex05b", "6b"]) == 1
+    assert asked == [["ex05b", "ex06b"]]
+
+
+@pytest.mark.parametrize("name, said", [
+    ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 12"),
+    ("ex05z", "no exercise called 'ex05z': lesson 05 has ex05a, ex05b, ex05c, ex05d"),
+    ("flash_atn", "did you mean ex05b_flash_attn_v1"),
+    ("zzzz", "see `fa-numba status` for the list"),
+])  # fmt: skip
+def test_an_unknown_exercise(name, said, capsys):
+    assert cli.main(["show", name]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_zero_may_be_left_out():
+    assert catalog.find("ex5b") == catalog.find("5b") == catalog.find("ex05b")
+
+
+def test_the_debrief_waits_for_a_pass(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "is_passed", lambda exercise: False)
+    assert "has not passed" in grader.debrief("ex01b").markdown
+    assert cli.main(["debrief", "ex01b", "--force"]) == 0
+    assert "17 barriers a row" in capsys.readouterr().out
+    monkeypatch.setattr(progress, "is_passed", lambda exercise: True)
+    assert "17 barriers a row" in grader.debrief("ex01b").markdown
+
+
+# --- a narrow terminal
+
+
+@pytest.mark.parametrize("exercise", catalog.all_exercises(ROOT), ids=lambda e: e.short)
+def test_statements_fit_and_keep_their_words(exercise):
+    text = grader.show(exercise.name).markdown.split("```text\n")[1].split("\n```")[0]
+    lines = wrapped(text, 80).splitlines()
+    assert " ".join(text.split()) == " ".join(" ".join(lines).split())
+    assert all(len(line) <= 80 or " " not in line.strip() for line in lines)
+
+
+def test_a_statement_is_wrapped_under_its_columns():
+    text = (
+        "Every row of x has a maximum, and this first sentence is as long as it can be in a file of\n"  # noqa: E501
+        "100 columns.\n\n"
+        "shapes    x (rows, cols);  y (rows, cols), and then so much more that the line is full, see\n"  # noqa: E501
+        "          here\n"
+        "    1  S = Q K^T      the first of three columns, which is continued in the line below, at\n"  # noqa: E501
+        "                      its own column\n"
+        "    m = a formula\n"
+    )
+    assert wrapped(text, 60).splitlines() == [
+        "Every row of x has a maximum, and this first sentence is as",
+        "long as it can be in a file of 100 columns.",
+        "",
+        "shapes    x (rows, cols);  y (rows, cols), and then so much",
+        "          more that the line is full, see here",
+        "    1  S = Q K^T      the first of three columns, which is",
+        "                      continued in the line below, at its",
+        "                      own column",
+        "    m = a formula",
+    ]
+
+
+def test_a_statement_that_fits_is_left_alone():
+    text = "shapes   q (n, d)\n   an indented   formula"
+    assert wrapped(text, 40) == text
+
+
+# --- what is not installed
+
+
+@pytest.mark.parametrize("command, package", [
+    ("check ex00a", "pytest"), ("grade", "pytest"), ("status", "rich"), ("hint ex00a", "rich"),
+    ("tour", "rich"), ("learn", "jupyterlab"),
+])  # fmt: skip
+def test_a_missing_package_is_said_in_one_line(command, package, without, capsys):
+    without(package)
+    assert cli.main(command.split()) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"needs the package {package}" in said and 'pip install -e ".[lessons]"' in said
+
+
+def test_doctor_works_without_rich(without, capsys):
+    without("rich")
+    assert doctor.main() == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^NumPy +\d", said, re.MULTILINE) and "Kernels run on" in said
+
+
+# --- a checkout that cannot be written
+
+
+def test_the_tour_goes_on_without_its_pictures(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("tour").touch()  # as a folder that cannot be made: also for root, who may write anywhere
+    monkeypatch.setattr(tour, "cases", lambda text: [])
+    assert tour.main() == 0
+    assert "No pictures:" in capsys.readouterr().out
+
+
+def test_hints_are_shown_where_progress_cannot_be_kept(tmp_path, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
+    assert cli.main(["hint", "ex00a"]) == 0
+    assert "Hint 1 of 3" in capsys.readouterr().out
+
+
+# --- trace, learn
+
+
+def test_a_launch_too_large_for_a_trace_is_announced(capsys):
+    trace_command._announce((99_999_999,), (128,))
+    assert "12,799,999,872 threads" in capsys.readouterr().err
+    trace_command._announce((1000,), (128,))
+    assert not capsys.readouterr().err
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def stop(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trace_command, "main", stop)
+    assert cli.main(["trace", "x.py:y"]) == 130
+    assert capsys.readouterr().err == "fa-numba: stopped\n"
+
+
+def test_learn_starts_jupyterlab_on_lesson_00(tmp_path, monkeypatch, capsys):
+    started = []
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.setattr(learn, "find_root", lambda: tmp_path)
+    monkeypatch.setattr(lessons, "update", lambda root: ["lessons/00_x.ipynb: brought up to date"])
+    monkeypatch.setattr(os, "execv", lambda path, argv: started.append(argv))
+    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
+    cli.main(["learn", "--no-browser"])
+    (argv,) = started
+    assert argv[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert "--LabApp.default_url=/lab/tree/lessons/00_a_gpu_in_ten_minutes.ipynb" in argv
+    assert "--LabApp.news_url=None" in argv and argv[-2:] == ["--allow-root", "--no-browser"]
+    said = capsys.readouterr().out
+    assert "You are root" in said and "brought up to date" in said
+    assert (ROOT / "notebooks" / learn.FIRST).exists()
+    assert "--allow-root" not in learn.command(tmp_path, as_root=False)

@@ -1,0 +1,423 @@
+"""Files that hang, crash, shout and cheat: each fails alone, in time, with one clear sentence.
+
+All of them are graded in one run, as exercises of a workbook made for the test. In the middle of
+them are right answers, whose verdicts must stand.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fa_numba.workbook import catalog, grader, progress
+
+REPOSITORY = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")
+
+SOLUTION = '''"""{short} · Twice
+
+Return twice x; in a kernel too.
+"""
+
+from numba import cuda
+
+### HINT 1: a nudge
+### HINT 2: the idea
+### HINT 3: 2 * x
+### DEBRIEF: SECRET OF THE DEBRIEF.
+
+
+def double(x):
+    """Twice x."""
+    ### BEGIN SOLUTION
+    return x + x  # SECRET OF THE SOLUTION
+    ### END SOLUTION
+
+
+def half(x):
+    """Half of x."""
+    ### BEGIN SOLUTION
+    return x / 2
+    ### END SOLUTION
+
+
+@cuda.jit
+def scale(x, out):
+    """out = 2 x."""
+    ### BEGIN SOLUTION
+    i = cuda.grid(1)
+    if i < out.shape[0]:
+        out[i] = 2 * x[i]
+    ### END SOLUTION
+'''
+
+GRADER = """
+import numpy as np
+import pytest
+
+from fa_numba import simt
+
+SECONDS_PER_CHECK = 0.4
+SECONDS_IN_ALL = 3
+MEMORY_GIB = 0.5
+EXPECTED = [739152471, 739152473, 739152475]
+
+
+@pytest.mark.parametrize("i", [0, 1, 2])
+def test_double(exercise, i):
+    '''doubles numbers'''
+    got = exercise.double(EXPECTED[i] / 2)
+    assert got == EXPECTED[i], f"must be {EXPECTED[i]}, got {got}"
+
+
+def test_half(exercise):
+    '''halves numbers'''
+    assert exercise.half(4) == 2
+
+
+def test_scale(exercise):
+    '''scales in a kernel'''
+    x, out = np.arange(5, dtype=np.float32), np.full(5, np.nan, np.float32)
+    simt.run(exercise.scale, 1, 8, x, out)
+    assert (out == 2 * x).all(), f"must be {2 * x}, got {out}"
+"""
+
+HEAD = "import os, sys, gc, builtins, signal, threading, time\nfrom numba import cuda\n"
+DOUBLE = "def double(x): return 2 * x\n"
+HALF = "def half(x): return x / 2\n"
+SCALE = """
+@cuda.jit
+def scale(x, out):
+    i = cuda.grid(1)
+    if i < out.shape[0]:
+        out[i] = 2 * x[i]
+"""
+REST = HALF + SCALE
+RIGHT = HEAD + DOUBLE + REST
+
+
+def at_import(lines):
+    return HEAD + lines + "\n" + DOUBLE + REST
+
+
+def in_double(lines):
+    body = "".join(f"    {line}\n" for line in lines.splitlines())
+    return HEAD + f"def double(x):\n{body}    return 2 * x\n" + REST
+
+
+def cheat(lines, result="2"):
+    """A function that is wrong unless it finds what it looks for."""
+    body = "".join(f"        {line}\n" for line in lines.splitlines())
+    return (
+        HEAD
+        + f"def double(x):\n    try:\n{body}        return {result}\n"
+        + "    except BaseException as error:\n        print('CAUGHT', error)\n        return 0\n"
+        + REST
+    )
+
+
+# name: (text of the file, what its first message must say, outcomes of double, half and scale)
+PASS, FAIL = "passed", "failed"
+ALL = FAIL, FAIL, FAIL
+FIRST = FAIL, PASS, PASS
+HOSTILE = {
+    # --- when the file is imported
+    "import_loop": (at_import("while True: pass"), "does not end.*It was in line 3", ALL),
+    "import_sleep": (at_import("time.sleep(1000)"), "stopped after", ALL),
+    "import_exit": (at_import("sys.exit(0)"), r"exit\(\)", ALL),
+    "import_os_exit": (at_import("os._exit(0)"), r"ended its own process \(exit status 0\)", ALL),
+    "import_skip": (at_import("import pytest; pytest.skip('x', allow_module_level=True)"),
+                    "skips the check", ALL),
+    "import_pytest_exit": (at_import("import pytest; pytest.exit('done', 0)"), "ends pytest", ALL),
+    "import_keyboard": (at_import("raise KeyboardInterrupt"), "KeyboardInterrupt", ALL),
+    "import_kill": (at_import("os.kill(os.getpid(), signal.SIGKILL)"), "SIGKILL", ALL),
+    "import_stop": (at_import("os.kill(os.getpid(), signal.SIGSTOP)"), "stopped after", ALL),
+    "import_builtins": (at_import("builtins.len = lambda *a: 7"), "changes builtins.len", ALL),
+    "import_numpy": (at_import("import numpy\nnumpy.isnan = numpy.full = None"),
+                     "changes numpy.", ALL),
+    "import_syntax": ("def double(x:\n", "does not import.*\n  line 1", ALL),
+    # --- when a function is called
+    "loop": (in_double("while True: pass"), "does not end.*It was in line", FIRST),
+    "loop_deaf": (in_double("signal.signal(signal.SIGUSR1, signal.SIG_IGN)\nwhile True: pass"),
+                  "does not end", FIRST),
+    "slow": (in_double("t = time.process_time() + 0.5\nwhile time.process_time() < t: pass"),
+             r"^slow: took 0\.\d s, the limit is 0\.4 s", FIRST),
+    "sleeps": (in_double("time.sleep(1000)"), "stopped after", FIRST),
+    "waits_for_input": (in_double("input()"), "EOFError", FIRST),
+    "os_exit": (in_double("os._exit(3)"), r"exit status 3", FIRST),
+    "sys_exit": (in_double("sys.exit()"), r"exit\(\)", FIRST),
+    "abort": (in_double("os.abort()"), "abort.*\n  line", FIRST),
+    "segfault": (in_double("import ctypes; ctypes.string_at(0)"), "segmentation fault", FIRST),
+    "recursion": (in_double("return double(x) + 1"), "RecursionError", FIRST),
+    "stack": (in_double("sys.setrecursionlimit(10**9)\nreturn eval('-' * 90000 + '1')"),
+              "MemoryError|RecursionError|segmentation|too complex|nested", FIRST),
+    "memory": (in_double("x = bytearray(1 << 40)"), "MemoryError: more memory", FIRST),
+    "list_growth": (in_double("y = [0]\nwhile True: y = 64 * y"), "MemoryError", FIRST),
+    "skip": (in_double("import pytest; pytest.skip('no')"), "skips the check", FIRST),
+    "skip_test": (in_double("import unittest; raise unittest.SkipTest('no')"), "skips", FIRST),
+    "xfail": (in_double("import pytest; pytest.xfail('no')"), "expected failure", FIRST),
+    "keyboard": (in_double("raise KeyboardInterrupt"), "KeyboardInterrupt", FIRST),
+    "long_error": (in_double("raise ValueError('no ' * 2_000_000)"), "6,000,000 characters", FIRST),
+    "bad_error": (in_double("class E(Exception):\n    def __str__(self): os._exit(0)\nraise E()"),
+                  "exit status 0", FIRST),
+    "long_output": (in_double("print('word ' * 1_000_000)\nreturn 0"), "must be 739152471", FIRST),
+    "close_fds": (in_double("os.closerange(0, 100)"), "connection|ended its own", FIRST),
+    "noise": (in_double("for f in range(3, 20):\n    try: os.write(f, b'x' * 100)\n"
+                        "    except OSError: pass"), "no answer|is not", FIRST),
+    "kernel_loop": (HEAD + DOUBLE + HALF + """
+@cuda.jit
+def scale(x, out):
+    i = 0
+    while i != -1:
+        i += 1
+""", "does not end.*It was in line", (PASS, PASS, FAIL)),
+    # --- what is no text
+    "utf16": (RIGHT.encode("utf-16"), "UTF-16: save it as UTF-8", ALL),
+    "latin1": (RIGHT.encode() + b"# \xe9\n", "line 11, is not UTF-8", ALL),
+    "zero_bytes": (RIGHT.encode() + b"\0\0", "zero bytes", ALL),
+    "folder": (None, "is a folder", ALL),
+    "large": (b"#" * (2 << 20), "2,097,152 bytes", ALL),
+    # --- cheats
+    "import_solution": (cheat("import solutions.ex70a_right"), "must be", FIRST),
+    "read_solution": (cheat("text = open(ROOT + '/solutions/ex70a_right.py').read()"), "must be",
+                      FIRST),
+    "read_grader": (cheat("text = open(ROOT + '/exercises/test_ex70a_right.py').read()"),
+                    "must be", FIRST),
+    "list_solutions": (cheat("assert os.listdir(ROOT + '/solutions')"), "must be", FIRST),
+    "write_progress": (cheat("open(ROOT + '/.progress.json', 'w').write('{}')"), "must be", FIRST),
+    "write_elsewhere": (cheat("open(ROOT + '/exercises/new.py', 'w').write('')"), "must be", FIRST),
+    "replace_file": (cheat("os.rename(__file__, __file__ + 'x')"), "must be", FIRST),
+    "process": (cheat("import subprocess; subprocess.run(['true'])"), "must be", FIRST),
+    "fork": (cheat("os.fork()"), "must be", FIRST),
+    "kill_parent": (cheat("os.kill(os.getppid(), 9)"), "must be", FIRST),
+    "import_checks": (cheat("import fa_numba.workbook.attention_checks"), "must be", FIRST),
+    "import_grader": (cheat("sys.path.insert(0, ROOT + '/exercises'); import test_ex70a_right"),
+                      "must be", FIRST),
+    "other_memory": (cheat("open(f'/proc/{os.getppid()}/maps').read()"), "must be", FIRST),
+    "look_around": (cheat("""
+import re
+found, frame, secrets = [], sys._getframe(), '73915247[3]|SECRET O[F] |test_hal[f]'
+while frame: found += [str(frame.f_locals), str(list(frame.f_globals))]; frame = frame.f_back
+for y in [z for y in gc.get_objects() for z in [y, *gc.get_referents(y)]]:
+    if type(y) in (str, int): found.append(str(y)[:300])
+found = [text for text in found if re.search(secrets, text)]
+print('FOUND', found)
+assert found
+"""), "must be", FIRST),
+    "always_equal": (in_double("class E(float):\n    def __eq__(self, other): return True\n"
+                               "    __hash__ = None\nreturn E(1)"), "got 1.0", FIRST),
+    "always_equal_object": (in_double("class E:\n    def __ne__(self, other): return False\n"
+                                      "return E()"), "must be", FIRST),
+}  # fmt: skip
+# These change only their own process, and are right there.
+HARMLESS = {
+    "right": RIGHT,
+    "patched_pytest": at_import("import pytest\npytest.fail = pytest.raises = lambda *a: None"),
+    "closed_stdout": at_import("sys.stdout.close(); sys.stderr.close(); os.close(1); os.close(2)"),
+    "no_stdout": at_import("sys.stdout = sys.stderr = None"),
+    "endless_thread": at_import("threading.Thread(target=lambda: time.sleep(1000)).start()"),
+    "exit_hooks": at_import("import atexit; atexit.register(lambda: time.sleep(1000))"),
+    "other_names": RIGHT.replace("(x, out)", "(source, result)")
+    .replace("out.shape", "result.shape")
+    .replace("out[i] = 2 * x[i]", "result[i] = 2 * source[i]"),
+    "right_again": RIGHT,
+}
+
+
+def make_exercise(root, number, name, text):
+    full = f"ex{70 + number // 26}{'abcdefghijklmnopqrstuvwxyz'[number % 26]}_{name}"
+    short = full.split("_")[0]
+    (root / f"solutions/{full}.py").write_text(SOLUTION.format(short=short))
+    (root / f"exercises/test_{full}.py").write_text(GRADER)
+    path = root / f"exercises/{full}.py"
+    if text is None:
+        path.mkdir()
+    elif isinstance(text, bytes):
+        path.write_bytes(text)
+    else:
+        path.write_text(text.replace("ROOT", repr(str(root))))
+    return full
+
+
+def make_workbook(root, files):
+    for folder in ("solutions", "exercises"):
+        (root / folder).mkdir(parents=True)
+    shutil.copy(REPOSITORY / "exercises/conftest.py", root / "exercises")
+    return {name: make_exercise(root, i, name, text) for i, (name, text) in enumerate(files)}
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "pytest", "exercises", "-p", "no:cacheprovider", *arguments]
+
+
+def environment():
+    keep = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
+    return keep | {"PYTHONPATH": str(REPOSITORY)}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """{name: checks} of all files above, by one run of pytest, and what it printed."""
+    root = tmp_path_factory.mktemp("hostile")
+    harmless = list(HARMLESS.items())
+    files = [(name, text) for name, (text, _, _) in HOSTILE.items()]
+    names = make_workbook(root, [*harmless[:4], *files, *harmless[4:]])
+    answer = root / "grade.json"
+    begin = time.monotonic()
+    run = subprocess.run(
+        command(f"--grade-json={answer}"), cwd=root, env=environment(), capture_output=True,
+        text=True, timeout=600,
+    )  # fmt: skip
+    assert answer.exists(), run.stdout[-3000:] + run.stderr[-3000:]
+    data = {d["name"]: d["checks"] for d in json.loads(answer.read_text())}
+    seconds = time.monotonic() - begin
+    return {name: data[full] for name, full in names.items()}, run, root, names, seconds
+
+
+def by_function(checks):
+    """The outcomes of double, half and scale."""
+    double, half, scale = checks[:3], checks[3], checks[4]
+    assert len(checks) == 5
+    failed = [c["outcome"] for c in double if c["outcome"] != "passed"]
+    return (failed or ["passed"])[0], half["outcome"], scale["outcome"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_file(graded, name):
+    _, says, outcomes = HOSTILE[name]
+    checks = graded[0][name]
+    assert by_function(checks) == outcomes, checks
+    failed = [c for c in checks if c["outcome"] == "failed"]
+    message = failed[0]["message"]
+    assert re.search(says, message, re.DOTALL), message
+    assert all(len(c["message"]) < 6000 and len(c["output"]) < 30_000 for c in checks)
+    seconds = sum(c["seconds"] for c in checks)
+    assert seconds < 30, f"it took {seconds} s"
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_other_verdicts_stand(graded, name):
+    assert by_function(graded[0][name]) == (PASS, PASS, PASS), graded[0][name]
+
+
+def test_the_run_itself_ends_as_it_should(graded):
+    checks, run, root, names, _ = graded
+    assert run.returncode == 1
+    assert "INTERNALERROR" not in run.stdout and "Traceback" not in run.stdout + run.stderr
+    assert f"{len(HARMLESS)} of {len(names)} exercises passed" in run.stdout
+    kept = json.loads((root / ".progress.json").read_text())
+    for name, full in names.items():
+        right = name in HARMLESS
+        assert (kept[full]["passed"] == kept[full]["total"]) == right, name
+    assert not list(root.glob("exercises/new.py"))
+    assert "SECRET" not in "".join(c["output"] + c["message"] for cs in checks.values() for c in cs)
+
+
+@pytest.mark.parametrize("name", [n for n, (t, *_) in HOSTILE.items() if t and b"CAUGHT" in
+                                  (t if isinstance(t, bytes) else t.encode())])  # fmt: skip
+def test_cheats_are_told_why_not(graded, name):
+    output = graded[0][name][0]["output"]
+    if name == "look_around":
+        assert "FOUND []" in output and "CAUGHT" in output
+    else:
+        assert re.search(r"CAUGHT (an answer may not|No module named)", output), output
+
+
+def test_with_two_workers(tmp_path):
+    pytest.importorskip("xdist")
+    some = ("loop", "os_exit", "skip", "write_progress")
+    files = [("right", RIGHT), *((n, HOSTILE[n][0]) for n in some), ("right_again", RIGHT)]
+    names = make_workbook(tmp_path, files)
+    answer = tmp_path / "grade.json"
+    run = subprocess.run(
+        command("-n", "2", f"--grade-json={answer}"), cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    data = {d["name"]: d["checks"] for d in json.loads(answer.read_text())}
+    for name, full in names.items():
+        wanted = HOSTILE[name][2] if name in HOSTILE else (PASS, PASS, PASS)
+        assert by_function(data[full]) == wanted
+        assert progress.is_passed(catalog.Exercise(full, tmp_path)) == (name not in HOSTILE)
+    assert f"2 of {len(names)} exercises passed" in run.stdout and run.returncode == 1
+
+
+def test_grade_and_check_tell_the_same(tmp_path, monkeypatch, capsys):
+    from fa_numba.workbook import cli
+
+    files = [("right", RIGHT), ("os_exit", HOSTILE["os_exit"][0]), ("loop", HOSTILE["loop"][0])]
+    make_workbook(tmp_path, files)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    right, ends, loops = grader.grade("ex70").graded
+    assert right.passed and not ends.passed and not loops.passed
+    assert "exit status 3" in ends.first_failure.message
+    assert cli.main(["check", "ex70b"]) == 1
+    out = capsys.readouterr().out
+    assert "3 of 5 checks fail; first: doubles numbers" in out and "exit status 3" in out
+
+
+def test_what_cannot_be_written_changes_no_verdict(tmp_path, monkeypatch):
+    make_workbook(tmp_path, [("right", RIGHT), ("wrong", RIGHT.replace("2 * x\n", "3 * x\n"))])
+    (tmp_path / ".progress.json").mkdir()  # for root too, who may write everywhere
+    if os.getuid():
+        tmp_path.chmod(0o555)
+    run = subprocess.run(
+        command(), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert "1 of 2 exercises passed" in run.stdout
+    assert "must be 739152471, got 1108728706.5" in run.stdout
+    assert "Progress was not kept" in run.stdout and "Traceback" not in run.stdout + run.stderr
+    monkeypatch.chdir(tmp_path)
+    right, wrong = (report := grader.grade("ex70")).graded
+    assert right.passed and not wrong.passed and "Progress was not kept" in repr(report)
+    assert "Hint 1" in grader.hint("ex70a").markdown
+    tmp_path.chmod(0o755)
+
+
+def children_of(session_marker):
+    """Command lines of processes that have this text in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if session_marker.encode() in (path / "environ").read_bytes():
+                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+@pytest.mark.parametrize("front", ["pytest", "check"])
+def test_no_process_is_left_behind(tmp_path, sign, front):
+    make_workbook(tmp_path, [("loop", HOSTILE["import_loop"][0])])
+    (path,) = tmp_path.glob("exercises/test_ex*")
+    path.write_text(GRADER.replace("CHECK = 0.4", "CHECK = 100"))
+    marker = f"MARKER=hostile-{os.getpid()}-{sign}-{front}"
+    env = environment() | dict([marker.split("=")])
+    check = [sys.executable, "-m", "fa_numba.workbook.cli", "check", "ex70a"]
+    run = subprocess.Popen(
+        command() if front == "pytest" else check, cwd=tmp_path, env=env,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while not any("forkserver" in c for c in children_of(marker)) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(2)  # the answer hangs now
+    if sign == signal.SIGINT:
+        os.killpg(run.pid, sign)  # a terminal sends it to the whole group
+    else:
+        run.kill()
+    run.wait(30)
+    until = time.monotonic() + 20
+    while (left := children_of(marker)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
