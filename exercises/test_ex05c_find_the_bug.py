@@ -104,7 +104,7 @@ def test_ragged_queries(exercise):
     check(exercise, random_head(13, 24, 8))
 
 
-@pytest.mark.parametrize("BLOCK_M, BLOCK_N", [(4, 16), (16, 4), (5, 7)])
+@pytest.mark.parametrize("BLOCK_M, BLOCK_N", [(4, 16), (16, 4), (5, 7), (16, 1), (1, 16)])
 def test_tile_size(exercise, BLOCK_M, BLOCK_N):
     """tile size does not change the answer"""
     check(exercise, random_head(21, 26, 12), BLOCK_M, BLOCK_N)

@@ -69,4 +69,8 @@ RIGHT = [
          + "        q, k, v, out, l, m = Q, K, V, O, L, M\n")]),
 ]  # fmt: skip
 
-EQUIVALENT = []
+DEAD = "m_load[ty] = m[m_row] if q_mask else float32(-math.inf)"
+EQUIVALENT = [
+    (f"{DEAD} -> {DEAD.replace('(-', '(')}",
+     "the row of a query that does not exist: nothing of it is stored"),
+]  # fmt: skip
