@@ -406,6 +406,14 @@ def test_float64_is_named_where_it_comes_from(told):
     assert "line 25:  l = 0.0" in message and "line 27" not in message
 
 
+def test_a_shape_that_is_no_constant_is_named_first(told):
+    body = "n = x.shape[0]\ntile = cuda.shared.array(n, 'float32')\ntile[n + 1] = 1\nout[3] = 1"
+    checks, _ = told(kernel=body)
+    message = checks["copies"].message
+    assert message.startswith("UnsupportedError: the shape of cuda.shared.array must be a constant")
+    assert "line 26" in message and "out of bounds" not in message
+
+
 def test_print_is_shown_where_all_is_well(told):
     _, report = told(second="print('all', 'is well')\nreturn x")
     assert report.passed and "| all is well" in repr(report)

@@ -31,6 +31,7 @@ from fa_numba.simt.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
 from fa_numba.workbook.grading import guard
 from fa_numba.workbook.grading.failures import describe
 from fa_numba.workbook.grading.lifetime import die_with_parent
+from fa_numba.workbook.grading.shapes import expect_constant_shapes
 from fa_numba.workbook.grading.wire import Channel, Closed, ReceivingWindows, WireError
 
 MOST_REPEATED = 512  # items of an iterator that go at once
@@ -205,6 +206,8 @@ class Worker:
             return [x for _, x in zip(range(MOST_REPEATED), target, strict=False)]
         if do == "iter":
             return iter(target)
+        if do in ("run", "trace") and is_kernel(target):
+            expect_constant_shapes(target.py_func)
         with simt.options(**message.get("options", {})):
             return getattr(self, f"launch_{do}")(target, *arguments, **keywords)
 
