@@ -1,4 +1,5 @@
-# make learn · make test · make grade · make tour · make bench · make sanitize · make newest
+# make learn · make test · make grade · make tour · make bench · make sanitize
+# make newest · make constraints · make handout
 # Everything lies in .venv/, in the versions of constraints/; a second call installs nothing.
 PYTHON ?= python3
 VENV   ?= .venv
@@ -8,7 +9,7 @@ BIN    := $(VENV)/bin
 INSTALL := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$(PYTHON)),$(PYTHON)) \
 	install.py --venv $(VENV)
 
-.PHONY: learn test grade tour bench sanitize newest constraints lessons dev clean
+.PHONY: learn test grade tour bench sanitize newest handout constraints lessons dev clean
 .DEFAULT_GOAL := learn
 
 learn: lessons
@@ -42,6 +43,10 @@ sanitize: dev
 	  compute-sanitizer --tool $$tool --error-exitcode 1 \
 	    $(BIN)/python -m pytest -q -n 4 --dist worksteal -m gpu -k "$$cases" $$files || exit 1; \
 	done
+
+# For a class: the workbook without solutions. docs/instructors.md says the rest.
+handout: lessons
+	@$(BIN)/fa-numba handout handout --zip handout.zip
 
 # The tests with the newest versions that pyproject.toml allows, in an environment of their own.
 newest:

@@ -20,7 +20,8 @@ HBM      each key and value of a token is loaded once and stored once; padding i
          token are never read as a page, and slots that hold no token are never loaded.
 Access   neighbouring threads move neighbouring floats.
 
-About 12 lines. No shared memory and no barrier: nobody reads what another thread wrote.
+About 12 lines. No shared memory, no local array and no barrier: nobody reads what another thread
+wrote.
 """
 
 from numba import cuda
@@ -33,4 +34,4 @@ def kernel(k_cache, v_cache, block_table, seq_lens, k_out, v_out):
     raise NotImplementedError("ex10b: kernel")
 
 
-# Stub 837661b9 of solutions/ex10b_paged_kv_lookup.py: `fa-numba reset ex10b` brings it back.
+# Stub fc8f0d46 of solutions/ex10b_paged_kv_lookup.py: `fa-numba reset ex10b` brings it back.

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from fa_numba.workbook.attention_checks import expect_error
+
 
 def make_table(seq_lens, page_size, seed=0):
     """A block table with shuffled pages, and a plain list of every token's (page, offset)."""
@@ -27,7 +29,7 @@ def make_table(seq_lens, page_size, seed=0):
 @pytest.mark.parametrize(
     "seq_len, page_size, want",
     [(0, 16, 0), (1, 16, 1), (15, 16, 1), (16, 16, 1), (17, 16, 2), (33, 16, 3), (7, 1, 7)]
-    + [(1000, 7, 143), (1001, 7, 143), (2**40 + 1, 2**24, 2**16 + 1)],
+    + [(1000, 7, 143), (1001, 7, 143), (2**40 + 1, 2**24, 2**16 + 1), (2**60 + 1, 1, 2**60 + 1)],
 )
 def test_pages_needed(exercise, seq_len, page_size, want):
     """pages_needed rounds up"""
@@ -80,29 +82,27 @@ def test_part_filled_last_page(exercise):
     """the last token of a part-filled page has an address, the next one has none"""
     block_table, seq_lens, address = make_table([6], page_size=4)
     assert tuple(exercise.page_address(block_table, seq_lens, 0, 5, 4)[:2]) == address[0][5]
-    with pytest.raises(IndexError):
-        got = exercise.page_address(block_table, seq_lens, 0, 6, 4)
-        pytest.fail(
-            f"6 tokens are 0 to 5. Token 6 has a slot in the page, but no key has been written "
-            f"there: want IndexError, got {got}"
-        )
+    why = "6 tokens are 0 to 5. Token 6 has a slot in the page, but no key has been written there"
+    expect_error(IndexError, lambda: exercise.page_address(block_table, seq_lens, 0, 6, 4), why)
 
 
 @pytest.mark.parametrize("t", [-1, -6, 6, 7, 8, 1000])
 def test_no_such_token(exercise, t):
     """a token that the sequence does not have is an IndexError"""
     block_table, seq_lens, _ = make_table([6, 30], page_size=4)
-    with pytest.raises(IndexError):
-        got = exercise.page_address(block_table, seq_lens, 0, t, 4)
-        pytest.fail(f"the sequence has tokens 0 to 5, asked for {t}: want IndexError, got {got}")
+    for pages in (block_table, np.full_like(block_table, -1)):  # -1 there changes nothing
+        expect_error(
+            IndexError,
+            lambda pages=pages: exercise.page_address(pages, seq_lens, 0, t, 4),
+            f"the sequence has tokens 0 to 5, asked for {t}",
+        )
 
 
 def test_empty_sequence(exercise):
     """an empty sequence has no token 0"""
     block_table, seq_lens, _ = make_table([0, 5], page_size=4)
-    with pytest.raises(IndexError):
-        got = exercise.page_address(block_table, seq_lens, 0, 0, 4)
-        pytest.fail(f"seq_lens[0] is 0: want IndexError for token 0, got {got}")
+    why = "seq_lens[0] is 0, so there is no token 0"
+    expect_error(IndexError, lambda: exercise.page_address(block_table, seq_lens, 0, 0, 4), why)
 
 
 def test_missing_page(exercise):
@@ -110,12 +110,40 @@ def test_missing_page(exercise):
     block_table, seq_lens, _ = make_table([10], page_size=4)
     block_table[0, 1] = -1
     exercise.page_address(block_table, seq_lens, 0, 3, 4)  # page 0 is there
-    with pytest.raises(ValueError):
-        got = exercise.page_address(block_table, seq_lens, 0, 4, 4)
-        pytest.fail(
-            f"token 4 lies in the second page, and the table says -1 there: want ValueError, "
-            f"got {got}. As an index -1 would silently mean the last page of the pool"
-        )
+    why = (
+        "token 4 lies in the second page, and the table says -1 there, which as an index would "
+        "silently mean the last page of the pool"
+    )
+    expect_error(ValueError, lambda: exercise.page_address(block_table, seq_lens, 0, 4, 4), why)
+
+
+def test_page_zero(exercise):
+    """page 0 is a page like any other"""
+    got = exercise.page_address(np.array([[3, 0]], np.int32), np.array([8], np.int32), 0, 5, 4)
+    assert tuple(got) == (0, 1, 1), f"token 5 is in page 0, offset 1: want (0, 1, 1), got {got}"
+
+
+def test_long_sequences(exercise):
+    """sequences of 2^31 - 1 tokens: exact, and at once"""
+    most = 2**31 - 1
+    seq_lens = np.full(3, most, np.int32)
+    got = exercise.wasted_slots(seq_lens, 2**20)
+    assert got == 3, f"three sequences of 2^31 - 1 tokens, pages of 2^20: want 3 empty, got {got}"
+    got = exercise.wasted_slots(np.ones(3, np.int32), 2**31)
+    assert got == 3 * most, f"three sequences of 1 token, pages of 2^31: want {3 * most}, got {got}"
+    got = exercise.page_address(np.array([[5, 2**31 - 2]], np.int32), seq_lens, 0, most - 1, 2**30)
+    want = most - 1, 2**30 - 2, (most - 1) * 2**30 + 2**30 - 2
+    assert tuple(got) == want, f"the last token, pages of 2^30: want {want}, got {tuple(got)}"
+
+
+def test_inputs_unchanged(exercise):
+    """block_table and seq_lens stay as they are"""
+    block_table, seq_lens, _ = make_table([9, 20], 4)
+    before = block_table.copy(), seq_lens.copy()
+    exercise.page_address(block_table, seq_lens, 1, 13, 4)
+    exercise.wasted_slots(seq_lens, 4)
+    assert (block_table == before[0]).all(), "block_table was changed"
+    assert (seq_lens == before[1]).all(), "seq_lens was changed"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.analysis.machine_code import gpu_ready
+from fa_numba.workbook.attention_checks import metered
+
+ARRAYS = "k_cache v_cache block_table seq_lens k_out v_out"
 
 
 @dataclass
@@ -183,7 +186,8 @@ def test_hbm_traffic(exercise, threads):
     """HBM traffic: every token loaded once, everything stored once, one lookup per thread"""
     cache = make_cache([13, 4, 0, 7], num_kv_heads=2, head_dim=16, max_len=15)
     k_out, v_out = np.empty_like(cache.k), np.empty_like(cache.v)
-    moved = simt.trace(exercise.kernel, (15, 4), threads, *cache.inputs, k_out, v_out).arrays
+    launch = exercise.kernel, (15, 4), threads, *cache.inputs, k_out, v_out
+    moved = metered(launch, ARRAYS).arrays
     tokens, per_token = int(cache.seq_lens.sum()), 2 * 16
     for name in ("k_cache", "v_cache"):
         assert moved[name].loads == tokens * per_token, (
@@ -202,11 +206,50 @@ def test_hbm_traffic(exercise, threads):
     )
 
 
-def test_coalesced(exercise):
-    """coalesced: every 32-byte sector that is touched is used whole"""
-    cache = make_cache([8, 8], num_kv_heads=2, head_dim=32)
+def test_no_shared_memory(exercise):
+    """no shared memory, no local array, no barrier: a thread moves its floats by itself"""
+    cache = make_cache([8, 5])
     k_out, v_out = np.empty_like(cache.k), np.empty_like(cache.v)
-    moved = simt.trace(exercise.kernel, (8, 2), 32, *cache.inputs, k_out, v_out).arrays
+    trace = metered((exercise.kernel, (8, 2), 32, *cache.inputs, k_out, v_out), ARRAYS)
+    assert not trace.shared_bytes and not trace.barriers, (
+        f"nobody reads what another thread wrote, but there are {trace.shared_bytes} bytes of "
+        f"shared memory and {trace.barriers} barriers"
+    )
+    assert not trace.local_bytes, (
+        f"each float goes from the cache to its place: no array of {trace.local_bytes} bytes in "
+        "between"
+    )
+
+
+def test_many(exercise):
+    """300 tokens in 300 pages, 70 sequences, tokens of 5120 floats"""
+    check(exercise, make_cache([300], 1, 1, 2))
+    check(exercise, make_cache([1 + b % 3 for b in range(70)], 2, 1, 2))
+    check(exercise, make_cache([2], 4, 40, 128))
+
+
+def test_any_float(exercise):
+    """infinities and zeros of both signs are copied as they are"""
+    cache = make_cache([6], head_dim=4)
+    odd = np.float32([-np.inf, np.inf, -0.0, 1e-45])
+    for array in (cache.k, cache.v):
+        array[...] = odd
+    for array in (cache.k_cache, cache.v_cache):
+        array[~np.isnan(array).any(axis=(2, 3))] = odd
+    for name, got in zip(("k_out", "v_out"), gather(exercise, cache), strict=True):
+        assert got.tobytes() == cache.k.tobytes(), (
+            f"{name} holds {got[0, 0, 0].tolist()} where the cache holds {odd.tolist()}: a copy is "
+            "exact, bit for bit"
+        )
+
+
+@pytest.mark.parametrize("num_kv_heads, head_dim", [(2, 32), (16, 8)])
+def test_coalesced(exercise, num_kv_heads, head_dim):
+    """coalesced: every 32-byte sector that is touched is used whole"""
+    cache = make_cache([8, 8], num_kv_heads=num_kv_heads, head_dim=head_dim, max_len=10)
+    k_out, v_out = np.empty_like(cache.k), np.empty_like(cache.v)
+    launch = exercise.kernel, (10, 2), 32, *cache.inputs, k_out, v_out
+    moved = metered(launch, ARRAYS).arrays
     for name in ("k_cache", "v_cache"):
         used, fetched = moved[name].load_bytes, 32 * moved[name].load_sectors
         assert used == fetched, (
@@ -215,7 +258,10 @@ def test_coalesced(exercise):
         )
     for name in ("k_out", "v_out"):
         used, touched = moved[name].store_bytes, 32 * moved[name].store_sectors
-        assert used == touched, f"{name}: {used} bytes were stored in sectors of {touched} bytes"
+        assert used == touched, (
+            f"{name}: {used} bytes were stored in sectors of {touched} bytes, tokens and padding: "
+            "neighbouring threads store neighbouring floats, head after head as they lie in memory"
+        )
 
 
 def test_compiles_for_a_gpu(exercise):

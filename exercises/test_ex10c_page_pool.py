@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from fa_numba.workbook.attention_checks import expect_error
 from fa_numba.workbook.grading.proxies import each
 
 
@@ -142,13 +143,20 @@ class Watched:
         self.done = f"free of sequence {seq}, row {self.pool.row(seq)}"
         self.pool.free(seq)
         del self.tokens[seq]
-        for call in (self.pool.free, self.pool.row, self.pool.append, self.pool.fork):
-            before = self.state()
-            with pytest.raises(KeyError):
-                call(seq)
-                pytest.fail(f"sequence {seq} was freed: want KeyError from {call.__name__}({seq})")
-            assert self.state() == before, f"{call.__name__}({seq}) of a freed sequence did a thing"
+        self.expect_gone(seq, "was freed")
         self.check()
+
+    def expect_gone(self, seq, why):
+        """No method knows the sequence, and none changes anything."""
+        before = self.state()
+        for name in ("free", "row", "length", "append", "fork"):
+            call = getattr(self.pool, name)
+            what = f"sequence {seq} {why}: {name}({seq})"
+            expect_error(KeyError, lambda call=call: call(seq), what)
+            assert self.state() == before, (
+                f"{what} raised KeyError, but something has changed: before {before}, after "
+                f"{self.state()}"
+            )
 
     def check(self):
         """Everything that can be seen of the pool is as it must be."""
@@ -269,9 +277,29 @@ def test_no_double_free(exercise):
     a = pool.allocate(4)
     pool.allocate(4)
     pool.free(a)  # and Watched tries it again
-    with pytest.raises(KeyError):
-        pool.pool.free(77)
-        pytest.fail("there never was a sequence 77: want KeyError")
+    pool.expect_gone(77, "was never there")
+    pool.expect_gone(-1, "was never there")
+
+
+def test_unknown_sequence_in_a_full_pool(exercise):
+    """a sequence that is not there is a KeyError, also where no page is free"""
+    pool = Watched(exercise, 2, 4)
+    a = pool.allocate(4)
+    b = pool.fork(a)
+    pool.allocate(4)
+    pool.free(a)
+    assert pool.pool.num_free == 0, "both pages are still in a row"
+    pool.expect_gone(77, "was never there")
+    pool.free(b)
+
+
+def test_an_empty_pool(exercise):
+    """a pool without pages: sequences without tokens alone"""
+    pool = Watched(exercise, 0, 4)
+    seq = pool.allocate(0)
+    assert pool.append(seq) is None and pool.allocate(1) is None
+    pool.free(pool.fork(seq))
+    pool.free(seq)
 
 
 @pytest.mark.parametrize("length", [13, 100])
@@ -298,9 +326,9 @@ def test_out_of_pages_append(exercise):
 
 
 def test_no_leak(exercise):
-    """a hundred rounds leave every page free"""
+    """forty rounds leave every page free"""
     pool = Watched(exercise, 6, 2)
-    for _ in range(100):
+    for _ in range(40):
         a = pool.allocate(5)
         b = pool.fork(a)
         pool.append(b)
@@ -312,10 +340,10 @@ def test_no_leak(exercise):
 
 @pytest.mark.parametrize("num_pages, page_size", [(1, 1), (5, 1), (6, 2), (12, 3), (9, 16)])
 def test_random_steps(exercise, num_pages, page_size):
-    """five hundred random steps: every sequence finds its own tokens"""
+    """a hundred and fifty random steps: every sequence finds its own tokens"""
     rng = random.Random(num_pages)
     pool = Watched(exercise, num_pages, page_size)
-    for _ in range(500):
+    for _ in range(150):
         seqs = list(pool.tokens)
         what = rng.choices(["allocate", "append", "fork", "free"], [3, 10, 2, 2])[0]
         if what == "allocate" or not seqs:

@@ -34,7 +34,8 @@ def expect(got, want, what):
 
 @pytest.mark.parametrize(
     "prompt, final, want",
-    [(1, 2, 2), (3, 5, 5), (3, 6, 7), (3, 7, 7), (3, 8, 11), (100, 164, 164), (100, 165, 228)],
+    [(1, 2, 2), (3, 5, 5), (3, 6, 7), (3, 7, 7), (3, 8, 11), (100, 164, 164), (100, 165, 228)]
+    + [(5, 5 + 2**60, 5 + 2**60), (5, 6 + 2**60, 5 + 2**61)],
 )
 def test_power_of_two(exercise, prompt, final, want):
     """power_of_two rounds the answer up, and not the prompt"""
@@ -54,7 +55,9 @@ def test_power_of_two_is_the_simulator_s(exercise):
 
 
 @pytest.mark.parametrize(
-    "n, page_size, want", [(1, 16, 16), (16, 16, 16), (17, 16, 32), (5, 1, 5), (7, 4, 8), (0, 4, 0)]
+    "n, page_size, want",
+    [(1, 16, 16), (16, 16, 16), (17, 16, 32), (5, 1, 5), (7, 4, 8), (0, 4, 0)]
+    + [(2**60 + 1, 2**40, 2**60 + 2**40)],
 )
 def test_paged(exercise, n, page_size, want):
     """paged counts whole pages"""
@@ -82,6 +85,15 @@ def test_oracle(exercise):
     assert (tokens, later, never) == (12, 3, 0), (
         f"5 slots hold 3, 4, 5 tokens: 12 and 3 later, 0 never; got {(tokens, later, never)}"
     )
+    assert all(type(x) is int for x in (tokens, later, never)), "three ints"
+
+
+def test_arguments_unchanged(exercise):
+    """usage and waste leave the trace as it is"""
+    trace = [(3, 6), (1, 2)]
+    exercise.usage(trace, lambda prompt, n, final: 8)
+    exercise.waste(trace, lambda prompt, n, final: 8)
+    assert trace == [(3, 6), (1, 2)], f"the trace was [(3, 6), (1, 2)], and is now {trace}"
 
 
 def test_trace_is_a_sum(exercise):
@@ -124,7 +136,12 @@ def test_agrees_with_the_pool(exercise, page_size):
 def test_waste(exercise):
     """waste is the share without a token"""
     got = exercise.waste([(3, 6)], lambda prompt, n, final: 8)
-    assert got == pytest.approx(9 / 24), f"9 of 24 slots have no token: want {9 / 24}, got {got}"
+    assert abs(got - 9 / 24) <= 1e-12, f"9 of 24 slots have no token: want {9 / 24}, got {got}"
+    got = exercise.waste([(3, 6), (1, 3)], lambda prompt, n, final: 8)
+    assert abs(got - 20 / 40) <= 1e-12, (
+        f"(3, 6) and (1, 3) in 8 slots: 20 of 40 slots have no token, want 0.5, got {got}: the "
+        "share of all slots together, no mean of shares"
+    )
 
 
 def test_pages_waste_less_than_one_page(exercise):

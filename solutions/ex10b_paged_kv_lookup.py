@@ -20,7 +20,8 @@ HBM      each key and value of a token is loaded once and stored once; padding i
          token are never read as a page, and slots that hold no token are never loaded.
 Access   neighbouring threads move neighbouring floats.
 
-About 12 lines. No shared memory and no barrier: nobody reads what another thread wrote.
+About 12 lines. No shared memory, no local array and no barrier: nobody reads what another thread
+wrote.
 """
 
 from numba import cuda

@@ -17,7 +17,8 @@ free(seq)                   the sequence is gone; those of its pages that nobody
 row(seq), length(seq), num_free     as they stand; given
 
 OutOfPages where a free page is needed and there is none, or too few: then nothing has changed, and
-the caller may free a sequence and try again. KeyError for a sequence that is not there (any more).
+the caller may free a sequence and try again. KeyError, from every method, for a sequence that is
+not there (any more), whether pages are free or not.
 
 About 25 lines in all; `take` is given.
 """

@@ -1,5 +1,6 @@
 """What is installed: conda and pip ask for the same; kernels compile with every NumPy allowed."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -79,3 +80,21 @@ assert ".entry" in compile_ptx(one, (np.zeros(1, np.float32),))
 def test_kernels_compile_without_the_name_that_numpy_dropped():
     run = subprocess.run([sys.executable, "-c", WITHOUT_THE_NAME], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_pytest_benchmark_does_not_end_the_run(tmp_path):
+    """It warns beside pytest-xdist, before any test, and here a warning is an error."""
+    (tmp_path / "standin.py").write_text(
+        "def pytest_configure():\n    raise UserWarning('xdist')\n"
+    )
+    info = tmp_path / "standin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: standin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pytest11]\nbenchmark = standin\n")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    for options, status in (([], 0), (["-p", "benchmark"], 1)):
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/test_waves.py"]
+        run = subprocess.run(
+            [*command, *options], cwd=ROOT, env=env, capture_output=True, text=True
+        )
+        assert bool(run.returncode) == bool(status), run.stdout + run.stderr

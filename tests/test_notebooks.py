@@ -134,6 +134,13 @@ def printed(notebook):
     return "".join(o.text for o in outputs if o.output_type == "stream")
 
 
+def messages(notebook):
+    """The lines of all errors, without the code above them and without colours."""
+    outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
+    last = [o.traceback[-1] for o in outputs if o.output_type == "error"]
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(last)).splitlines()
+
+
 @EACH
 def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
     """In what `make learn` installs: in FA_NUMBA_LEARN_PYTHON, or with everything else hidden."""
@@ -145,7 +152,7 @@ def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
     said = printed(notebook)
     if compiled.calls(path) and "Recorded, not compiled here" not in said:
         check_record(json.loads(made.read_text(encoding="utf-8")))
-    for line in said.splitlines():
+    for line in [*said.splitlines(), *messages(notebook)]:
         assert len(line) <= 100, f"too long for a page, which would cut it in mid-word: {line}"
 
 
@@ -172,6 +179,11 @@ def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
         kinds = {o.output_type for o in cell.outputs}
         assert {"stream", "execute_result"} <= kinds, "the reason, and the table"
     assert printed(notebook).count("Recorded, not compiled here") == calls > 0
+
+
+def test_status_of_a_lesson_is_that_of_its_exercises():
+    assert [row[0] for row in workbook.status("07").rows] == ["ex07a", "ex07b", "ex07c"]
+    assert len(workbook.status().rows) > 40
 
 
 def test_learners_have_what_lessons_need_and_nothing_of_the_tests():

@@ -110,7 +110,7 @@ class Atomic:
                 ufunc.at(array.flat, places, values)
                 return None
             step = ufunc or OTHERS[self.name]
-            old = in_turns(array.flat, places, lambda now, i: step(now, values[i]))
+            old = in_turns(array.flat, places, values, step)
         if not keep:
             return None
         if mask is ALL:
@@ -144,21 +144,31 @@ def compare_and_swap(memory, places, expected, new):
     return old
 
 
-def in_turns(memory, places, update):
+def in_turns(memory, places, values, step):
     """Update places one thread after the other; return what each thread found.
 
     Threads that meet at one address take turns: in turn r all addresses are updated at once,
-    each by the r-th thread that came to it.
+    each by the r-th thread that came to it. Where there are more turns than addresses, as at one
+    counter for all threads, NumPy goes through the threads of each address instead.
     """
     old = np.empty(len(places), memory.dtype)
+    if not len(places):
+        return old
     order = np.argsort(places, kind="stable")
     ordered = places[order]
-    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else []
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     length = np.diff(np.r_[first, len(ordered)])
-    for turn in range(int(length.max()) if len(ordered) else 0):
+    if isinstance(step, np.ufunc) and len(first) < length.max():
+        for threads in np.split(order, first[1:]):
+            where = places[threads[0]]
+            row = np.r_[memory[where], values[threads]].astype(memory.dtype)
+            row = step.accumulate(row, dtype=memory.dtype)
+            old[threads], memory[where] = row[:-1], row[-1]
+        return old
+    for turn in range(int(length.max())):
         threads = order[first[length > turn] + turn]
         where = places[threads]
         found = memory[where]
         old[threads] = found
-        memory[where] = update(found, threads)
+        memory[where] = step(found, values[threads])
     return old

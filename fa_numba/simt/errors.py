@@ -10,6 +10,7 @@ import linecache
 import os
 import re
 import sys
+import textwrap
 import types
 import warnings
 from dataclasses import dataclass, field
@@ -104,6 +105,24 @@ class KernelError(Exception):
         if self.hint:
             parts.append(f"  {self.hint}")
         return "\n".join(parts)
+
+    def _render_traceback_(self):
+        """What IPython shows: its own traceback, the message in lines that fit on a page.
+
+        A notebook would cut longer lines in mid-word.
+        """
+        shell = sys.modules["IPython"].get_ipython()
+        *frames, message = shell.InteractiveTB.structured_traceback(
+            type(self), self, self.__traceback__
+        )
+        return [*frames, "\n".join(map(_fitting, message.split("\n")))]
+
+
+def _fitting(line):
+    """A line of more than a page's width as several."""
+    if len(line) <= 100:
+        return line
+    return textwrap.fill(line, 90, subsequent_indent="  ", break_long_words=False)
 
 
 class KernelIndexError(KernelError, IndexError):

@@ -54,12 +54,7 @@ class GlobalWatch:
         blocks = np.arange(machine.num_blocks).reshape(1, 1, 1, -1)
         self.threads = first + blocks * machine.num_threads + machine.thread_number
         self.threads = np.broadcast_to(self.threads, machine.shape)
-        self.only_thread = ByMask(self.find_only_thread)
-
-    def find_only_thread(self, mask):
-        """Return the number in the grid of the one active thread; None if there are more."""
-        threads = pick(self.threads, self.machine.shape, mask)
-        return int(threads[0]) if len(threads) == 1 else None
+        self.active_threads = ByMask(lambda mask: pick(self.threads, machine.shape, mask))
 
     def enter_loads(self):
         for shadow in self.regions.values():
@@ -174,12 +169,12 @@ class GlobalWatch:
     def one(self, offset, where, site, action):
         """Return the element and packed access of the one active thread; None if there are more."""
         start, parts = where
-        thread = self.only_thread(self.machine.mask)
-        if thread is None or parts > 1:
+        threads = self.active_threads(self.machine.mask)
+        if len(threads) > 1 or parts > 1:
             return None
         if isinstance(offset, np.ndarray):
             offset = pick(offset, self.machine.shape, self.machine.mask)[0]
-        now = self.order.stamp(thread, self.findings.place(site, action))
+        now = self.order.stamp(threads.item(), self.findings.place(site, action))
         return int(offset) + start, now
 
     def lanes(self, offset, where, site, action):
@@ -187,7 +182,7 @@ class GlobalWatch:
         machine, (start, parts) = self.machine, where
         elements = pick(offset, machine.shape, machine.mask)
         place = self.findings.place(site, action)
-        now = self.order.stamp(pick(self.threads, machine.shape, machine.mask), place)
+        now = self.order.stamp(self.active_threads(machine.mask), place)
         if parts > 1:
             elements = (elements[:, None] * parts + np.arange(parts)).reshape(-1)
             now = np.repeat(now, parts)

@@ -236,7 +236,8 @@ class Lanes:
                 raise KernelError("range() step is zero")
             step = np.where(zero, 1, step)
         if not (varies(start) or varies(stop) or varies(step)):
-            turns = map(np.int64, range(int(start), int(stop), int(step)))
+            turns = range(int(start), int(stop), int(step))
+            turns = map(np.int64, self.progress.turns(turns))
             return self.same_turns(turns) if exits else turns
         count = (stop - start + (step - np.sign(step))) // step
         if self.mask is not ALL:
@@ -245,7 +246,8 @@ class Lanes:
         longest = int(count.max()) if count.size else 0
         shortest = count if self.mask is ALL else np.where(self.mask, count, longest)
         if not exits and longest == shortest.min():
-            return (start + step * turn for turn in map(np.int64, range(longest)))
+            turns = self.progress.turns(range(longest))
+            return (start + step * turn for turn in map(np.int64, turns))
         return self.own_turns(exits, start, step, count, longest)
 
     def range_numbers(self, *bounds):
@@ -296,7 +298,7 @@ class Lanes:
         """A loop whose threads start at different values or take different numbers of turns."""
         self.loop_begin()
         value = start
-        for turn in range(longest):
+        for turn in self.progress.turns(range(longest)):
             self.mask, _ = self.split(count > turn)
             if self.mask is NOBODY:
                 break

@@ -13,6 +13,7 @@ from .lanes import Frame, Lanes, like
 from .memory import Memory
 from .names import Names, as_lane, check_kernel, member, refuse_shape
 from .options import TOO_MUCH_SHARED, current_options, shared_memory_limit
+from .progress import Progress
 from .records import records_argument
 from .serial import Serial
 from .signatures import convert_arguments, signatures_of
@@ -62,13 +63,19 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         if "this_grid" in lockstep.code.co_names:
             size = total  # blocks that wait for each other run together
             check_synchronised(total * self.num_threads)
+        self.progress = Progress(function.__name__, total, self.num_threads)
         with np.errstate(all="ignore"):  # a GPU raises no flags either
-            for first in range(0, total, size):
-                self.start_batch(first, min(size, total - first))
-                self.frames.append(Frame(lockstep))
-                if self.watch is not None:
-                    self.watch.start_batch()
-                runnable(*values)
+            try:
+                for first in range(0, total, size):
+                    count = min(size, total - first)
+                    self.progress.batch(first, count)
+                    self.start_batch(first, count)
+                    self.frames.append(Frame(lockstep))
+                    if self.watch is not None:
+                        self.watch.start_batch()
+                    runnable(*values)
+            finally:
+                self.progress.end()
         if self.watch is not None:
             self.watch.end_launch()
 

@@ -96,7 +96,9 @@ class SerialTransformer(Transformer):
         return result
 
     def bind(self, name, value, number=None):
-        if not isinstance(value, (ast.BinOp, ast.Compare, ast.IfExp)) and not is_call(value, "load"):
+        if not isinstance(value, (ast.BinOp, ast.Compare, ast.IfExp)) and not is_call(
+            value, "load"
+        ):
             value = self.call("defined", value)
         return ast.Assign([ast.Name(name, ast.Store())], value)
 
@@ -184,7 +186,7 @@ class SerialTransformer(Transformer):
         site = self.site_constant(node, index=node.slice)
         return self.load_directly(node.value.id, indices_of(node.slice), site)
 
-    def store(self, target, value, node):
+    def store(self, target, value, node, source=None):
         if not self.is_direct(target):
             return super().store(target, value, node)
         site, indices = self.site_constant(target, index=target.slice), indices_of(target.slice)
@@ -388,6 +390,8 @@ class Serial:
         for name, value in zip(function.__code__.co_varnames, arguments, strict=False):
             value = host_value(value)
             if isinstance(value, np.ndarray) and value.ndim in SIZES and value.size:
+                if signatures and value.dtype.kind in "iu":
+                    continue  # it may be taken for one of the other signedness
                 dtype = value.dtype.name
                 if dtype in NARROW or dtype in PLAIN:
                     self.direct[name] = name, value.ndim, dtype
@@ -417,11 +421,11 @@ class Serial:
         return map(INT64, self.count_turns(*arguments))
 
     def count_turns(self, exits, *bounds):
-        """Return Python's own range."""
+        """Yield Python's own integers."""
         numbers = [x.item() if type(x) is INT64 else self.loop_bound(x).item() for x in bounds]
         if len(numbers) == 3 and numbers[2] == 0:
             return Lanes.range_turns(self, exits, *bounds)  # raises
-        return range(*numbers)
+        return self.progress.turns(range(*numbers))
 
     def same_turns(self, values):
         return values

@@ -130,10 +130,12 @@ class Order:
 
     def clashes(self, earlier, now):
         """Return the positions where an earlier access of another thread is not ordered."""
-        if not earlier.any():
+        if not np.count_nonzero(earlier):
             return NOWHERE
-        who = earlier & THREAD_MASK
-        found = ((who != now & THREAD_MASK) & (who != 0)).nonzero()[0]
+        others = (earlier ^ now) & THREAD_MASK
+        if not np.count_nonzero(others):
+            return NOWHERE
+        found = np.logical_and(others, earlier).nonzero()[0]
         if len(found) and self.any_sync:
             found = found[~self.ordered(earlier[found], now[found])]
         return found
@@ -277,7 +279,9 @@ class Shadow:
         """
         if not self.pending:
             return
-        elements, now = map(np.concatenate, zip(*self.pending, strict=True))
+        elements, now = self.pending[0]
+        if len(self.pending) > 1:
+            elements, now = map(np.concatenate, zip(*self.pending, strict=True))
         self.pending = []
         if self.reader is None:
             self.reader = np.zeros(self.size, np.int64)
@@ -290,9 +294,10 @@ class Shadow:
 
     def keep_other(self, elements, loads, newest, order):
         """Keep loads by threads other than the newest reader, those of other warps first."""
-        if not loads.any():
+        others = (loads ^ newest) & THREAD_MASK
+        if not np.count_nonzero(others):
             return
-        differs = ((loads & THREAD_MASK != newest & THREAD_MASK) & (loads != 0)).nonzero()[0]
+        differs = np.logical_and(others, loads).nonzero()[0]
         if not len(differs):
             return
         spots, loads, newest = elements[differs], loads[differs], newest[differs]

@@ -444,11 +444,9 @@ class Transformer:
         operand = node.operand
         if isinstance(node.op, ast.Not):
             return self.call("not_", self.expression(operand))
-        if isinstance(operand, ast.Constant):
-            if isinstance(node.op, ast.USub) and type(operand.value) in (int, float):
+        if isinstance(node.op, ast.USub) and isinstance(operand, ast.Constant):
+            if type(operand.value) in (int, float):
                 return self.number(-operand.value)
-            if isinstance(operand.value, bool) and isinstance(node.op, ast.Invert):
-                return ast.Constant(not operand.value)
         if isinstance(node.op, (ast.USub, ast.UAdd)) and not self.is_number(operand):
             name = "negative" if isinstance(node.op, ast.USub) else "positive"
             result = self.call("arithmetic", ast.Constant(name), self.expression(operand))

@@ -191,7 +191,7 @@ def expect_unchanged(before, after):
     for name, array in before.items():
         changed = np.argwhere(array != after[name])
         assert not len(changed), (
-            f"{name} is an input, but the kernel changed {name}{[int(i) for i in changed[0]]}"
+            f"{name} is an input, but {name}{[int(i) for i in changed[0]]} was changed"
         )
 
 
@@ -284,6 +284,20 @@ def _likely_cause(got, want, bad_rows, tile):
     if (bad_rows % tile == bad_rows[0] % tile).all() and len(bad_rows) > 1 and tile > 1:
         return f"All wrong rows are row {row % tile} of their tile."
     return ""
+
+
+def expect_error(kind, call, why):
+    """Fail unless `call()` raises an error of the class `kind`; `why` it must."""
+    try:
+        got = call()
+    except kind:
+        return
+    except NotImplementedError:  # a stub says that nothing is written yet
+        raise
+    except Exception as error:
+        got_kind = type(error).__name__
+        raise AssertionError(f"{why}: want {kind.__name__}, got {got_kind}: {error}") from None
+    raise AssertionError(f"{why}: want {kind.__name__}, got {got!r}")
 
 
 def metered(launch, names):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+BUNDLE = "exercises/.workbook.json"  # of a handout; see `handout`
 NAME = re.compile(r"ex\d\d[a-z]_\w+")
 
 
@@ -44,22 +46,56 @@ class Exercise:
         return self.root / "solutions" / f"{self.name}.py"
 
     @property
+    def text(self) -> str:
+        """The file with the statement: the solution, or in a handout the untouched stub."""
+        if self.solution.exists():
+            return self.solution.read_text(encoding="utf-8")
+        return bundled(self.root, self.name)["stub"]
+
+    @property
     def title(self) -> str:
-        """The first line of the solution's docstring, without the number."""
-        first = self.solution.read_text(encoding="utf-8").split("\n", 1)[0]
-        return first.strip('"').split("·", 1)[-1].strip()
+        """The first line of the statement, without the number."""
+        return self.text.split("\n", 1)[0].strip('"').split("·", 1)[-1].strip()
+
+
+def bundled(root: Path, name: str | None = None) -> dict:
+    """What a handout has in place of solutions: {name: stub, hints, debrief}, or one of them."""
+    try:
+        bundle = json.loads((Path(root) / BUNDLE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        bundle = {}
+    if name is None:
+        return bundle
+    if name not in bundle:
+        raise FileNotFoundError(
+            f"solutions/{name}.py is not there, from which the stub and the hints of {name} are "
+            f"made. A copy without solutions is made by `make handout`: it has {BUNDLE} instead"
+        )
+    return bundle[name]
 
 
 def find_root() -> Path:
-    """The checkout that holds ``exercises/`` and ``solutions/``.
+    """The checkout that holds ``exercises/`` and ``solutions/``, or a handout without solutions.
 
     The working directory and its parents come first, then the checkout this package was
     installed from with ``pip install -e``.
     """
     here = Path.cwd()
-    for folder in (here, *here.parents, Path(__file__).parents[2]):
-        if (folder / "solutions").is_dir() and (folder / "exercises").is_dir():
+    return _root_of([here, *here.parents, Path(__file__).parents[2]])
+
+
+def _root_of(folders: list[Path]) -> Path:
+    for folder in folders:
+        whole = (folder / "solutions").is_dir() and (folder / "exercises").is_dir()
+        if whole or (folder / BUNDLE).is_file():
             return folder
+    for folder in folders:
+        if list((folder / "exercises").glob("test_ex*.py")):
+            raise FileNotFoundError(
+                f"{folder} has exercises/, but neither solutions/ nor {BUNDLE}, from which stubs "
+                "and hints come. Bring solutions/ back (git checkout solutions), or make the copy "
+                "for a class with `make handout`"
+            )
     raise FileNotFoundError(
         "no exercises/ folder here: the workbook needs the checkout, not only the installed "
         "package. Clone the repository and run this inside it."
@@ -69,8 +105,8 @@ def find_root() -> Path:
 def all_exercises(root: Path | None = None) -> list[Exercise]:
     """Every exercise of the workbook, in lesson order."""
     root = find_root() if root is None else Path(root)
-    paths = sorted((root / "solutions").glob("ex*.py"))
-    return [Exercise(path.stem, root) for path in paths if NAME.fullmatch(path.stem)]
+    names = {path.stem for path in (root / "solutions").glob("ex*.py")} or bundled(root)
+    return [Exercise(name, root) for name in sorted(names) if NAME.fullmatch(name)]
 
 
 def find(name: str, root: Path | None = None) -> list[Exercise]:

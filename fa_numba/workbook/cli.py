@@ -8,6 +8,8 @@ import sys
 
 
 def _parser() -> argparse.ArgumentParser:
+    from fa_numba.workbook import classroom, handout
+
     parser = argparse.ArgumentParser(
         prog="fa-numba",
         description="The workbook: write attention kernels and have them graded.",
@@ -32,11 +34,13 @@ def _parser() -> argparse.ArgumentParser:
     add("show", "what an exercise asks for", nargs=None)
     for name, help in (
         ("check", "grade exercises or lessons; without a name, all"),
-        ("grade", "the same as check"),
+        ("grade", "the same as check; or, for a class, folders of students' files"),
     ):
-        add(name, help, nargs="*").add_argument(
+        command = add(name, help, nargs="*")
+        command.add_argument(
             "-v", "--verbose", action="store_true", help="every failure in full, not only the first"
         )
+    classroom.add_options(command)
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
     )
@@ -49,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "reset", "bring back the untouched stub; keeps your file as a backup", nargs=None
     ).add_argument("--yes", action="store_true", help="do not ask")
+    handout.add_options(add("handout", "a copy of the workbook for a class, without solutions"))
     add("tour", "run the first lessons' kernels on real text and print one table")
     _add_trace(commands)
     return parser
@@ -101,6 +106,15 @@ def _run(options) -> int:
         from fa_numba.workbook import learn
 
         return learn.main(options.more)
+    if options.command == "handout":
+        from fa_numba.workbook import handout
+
+        return handout.main(options)
+    if options.command == "grade":
+        from fa_numba.workbook import classroom
+
+        if classroom.are_folders(options.name):
+            return classroom.main(options)
     if options.command == "doctor":
         from fa_numba.workbook import doctor
 
@@ -147,9 +161,12 @@ def _run(options) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     from fa_numba.simt.errors import KernelError
+    from fa_numba.workbook import classroom, grader
     from fa_numba.workbook.catalog import UnknownExercise
     from fa_numba.workbook.trace_command import BadRequest
 
+    expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
+    expected += (classroom.Refused, grader.NoSuchHint)
     parser = _parser()
     options, rest = parser.parse_known_args(argv)
     if options.command is None:
@@ -165,7 +182,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return _run(options)
-    except (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError) as error:
+    except expected as error:
         print(f"fa-numba: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -104,7 +104,7 @@ def main() -> int:
     console = Console()
     table = Table.grid(padding=(0, 2))
     for what, finding in rows():
-        table.add_row(Text(what, style="bold"), Text(finding))
+        table.add_row(Text(what, style="bold"), Text(finding, overflow="fold"))
     console.print(table)
     console.print(
         Panel(

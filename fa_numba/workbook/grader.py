@@ -21,6 +21,10 @@ from fa_numba.workbook.report import Check, Graded, Report
 from fa_numba.workbook.statement import Statement
 
 
+class NoSuchHint(ValueError):
+    """An exercise has fewer hints; the message says which it has."""
+
+
 @dataclass(repr=False)
 class Note:
     """Markdown, shown as such in a notebook and as plain rich text in a terminal."""
@@ -115,7 +119,7 @@ def hint(name: str, tier: int | None = None) -> Note:
     hints = stubs.read(exercise).hints
     tier = min(progress.hints_read(exercise) + 1, len(hints)) if tier is None else tier
     if tier not in hints:
-        raise ValueError(f"tier must be one of {sorted(hints)}, got {tier}")
+        raise NoSuchHint(f"tier must be one of {sorted(hints)}, got {tier}")
     progress.set_hints_read(exercise, tier)
     parts = [f"**Hint {n} of {len(hints)}.** {_prose(hints[n])}" for n in range(1, tier + 1)]
     return Note(_heading(exercise) + "\n\n".join(parts))
@@ -136,8 +140,7 @@ def show(name: str) -> Note:
     """What an exercise asks for, and where its file is."""
     notes = []
     for exercise in find(name):
-        text = exercise.solution.read_text(encoding="utf-8")
-        statement = ast.get_docstring(ast.parse(text)).split("\n", 1)[-1].strip()
+        statement = ast.get_docstring(ast.parse(exercise.text)).split("\n", 1)[-1].strip()
         link = f"[exercises/{exercise.stub.name}](../exercises/{exercise.stub.name})"
         notes.append(f"{_heading(exercise)}```text\n{statement}\n```\n\nYour file: {link}")
     return Note("\n\n".join(notes))
@@ -146,6 +149,8 @@ def show(name: str) -> Note:
 def solution(name: str, *, force: bool = False) -> Note:
     """Our solution of an exercise, once yours passes; `force` shows it earlier."""
     exercise = find_one(name)
+    if not exercise.solution.exists():
+        return Note("This copy of the workbook has no solutions: ask whoever gave it to you.")
     if not (force or progress.is_passed(exercise)):
         return Note(
             f"`{exercise.short}` has not passed, as your file is now. `hint('{exercise.short}')` "

@@ -29,6 +29,7 @@ def command(root, *, as_root: bool) -> list[str]:
         f"--ServerApp.root_dir={root}",
         # In place of a file's name: the printed address opens the lesson as well.
         f"--LabApp.default_url=/lab/tree/{lessons.FOLDER}/{FIRST}",
+        "--log-level=WARN",  # the address is printed at a higher level
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]

@@ -274,7 +274,8 @@ class Report:
         short = g.exercise.short
         if g.passed:
             yield from (f"    {line}" for line in g.debrief.splitlines())
-            yield f"    Compare with ours: solution('{short}'), or fa-numba solution {short}"
+            if g.exercise.solution.exists():  # a handout has none
+                yield f"    Compare with ours: solution('{short}'), or fa-numba solution {short}"
         elif not g.started:
             yield f"    Open exercises/{g.exercise.stub.name}, fill it in, save it, grade again."
             yield f"    Stuck? hint('{short}'), or fa-numba hint {short}"

@@ -23,7 +23,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fa_numba.workbook.catalog import Exercise, all_exercises, find
+from fa_numba.workbook.catalog import Exercise, all_exercises, bundled, find
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 HINT = re.compile(r"### HINT (\d):\s*(.*)")
@@ -96,7 +96,11 @@ def parse(text: str, name: str) -> Parsed:
 
 
 def read(exercise: Exercise) -> Parsed:
-    """The parsed solution of one exercise."""
+    """The parsed solution of one exercise; of a handout, what it has in its place."""
+    if not exercise.solution.exists():
+        told = bundled(exercise.root, exercise.name)
+        hints = {int(tier): text for tier, text in told["hints"].items()}
+        return Parsed(told["stub"], hints, told["debrief"])
     return parse(exercise.solution.read_text(encoding="utf-8"), exercise.name)
 
 

@@ -2,13 +2,15 @@
 
 The answers are those of this folder and the generated mutants of `fa_numba.workbook.mutants`,
 each graded in a process of its own. ``--write`` brings the rows of the named exercises in
-docs/wrong_answers.md up to date.
+docs/wrong_answers.md up to date. With ``--json FILE`` the verdicts are kept: another run grades
+only what has another source, or another grader, since.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -25,7 +27,6 @@ from . import FOLDER, answers, equivalents
 DOCUMENT = FOLDER.parents[1] / "docs" / "wrong_answers.md"
 BEGIN, END = "<!-- table: python -m tests.wrong_answers --write -->", "<!-- end of table -->"
 COLUMNS = "exercise | by hand, caught | generated, caught | right variants, passed | the survivors"
-SECONDS = 30
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Verdict:
     caught: bool
     report: str
     reason: str = ""  # of a survivor: why it is no mistake
+    key: str = ""  # of the source and its grader
 
     @property
     def as_it_must_be(self) -> bool:
@@ -66,11 +68,29 @@ def changed_line(old: str, new: str) -> str:
     return "no line"
 
 
+def key_of(task) -> str:
+    exercise, _, _, source = task
+    text = exercise.grader.read_text(encoding="utf-8") + source
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def judged(task) -> Verdict:
     exercise, kind, name, source = task
-    mutant = mutants.judge(exercise, mutants.Mutant(0, name, source))
-    reason = equivalents(exercise).get(name, "") if kind == "generated" else ""
-    return Verdict(exercise.short, kind, name, mutant.caught, mutant.report, reason)
+    caught, report = mutants.judge(exercise, source)
+    return Verdict(exercise.short, kind, name, caught, report, key=key_of(task))
+
+
+def all_verdicts(exercise: Exercise, some, known: dict[str, dict], pool) -> list[Verdict]:
+    """What the grader says of each task, or said the last time."""
+    new = [task for task in some if key_of(task) not in known]
+    known |= {v.key: asdict(v) for v in pool.map(judged, new)}
+    verdicts = [
+        Verdict(**known[key_of(task)] | {"kind": task[1], "name": task[2]}) for task in some
+    ]
+    reasons = equivalents(exercise)
+    for verdict in verdicts:
+        verdict.reason = reasons.get(verdict.name, "") if verdict.kind == "generated" else ""
+    return verdicts
 
 
 def row(exercise: Exercise, verdicts: list[Verdict]) -> str:
@@ -120,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="every N-th answer")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--reports", action="store_true", help="print what the grader said")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all verdicts to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the verdicts in FILE")
     parser.add_argument("--write", action="store_true", help=f"update {DOCUMENT.name} in docs/")
     options = parser.parse_args(argv)
     kinds = options.kind or ("wrong", "right", "generated")
@@ -132,12 +152,17 @@ def main(argv: list[str] | None = None) -> int:
     import fa_numba.analysis.machine_code  # noqa: F401
     import fa_numba.simt  # noqa: F401
 
-    mutants.SECONDS = SECONDS
-    every, rows = [], {}
+    every, rows, known = [], {}, {}
+    if options.json and options.json.exists():
+        known = {v["key"]: v for v in json.loads(options.json.read_text(encoding="utf-8"))}
     with ProcessPoolExecutor(options.jobs) as pool:
         for exercise in [e for n in options.names for e in find(n)] or all_exercises():
-            some = list(pool.map(judged, list(tasks(exercise, kinds))[:: options.every]))
+            some = list(tasks(exercise, kinds))[:: options.every]
+            some = all_verdicts(exercise, some, known, pool)
             every += some
+            if options.json:
+                text = json.dumps(list(known.values()), indent=1)
+                options.json.write_text(text, encoding="utf-8")
             for verdict in some:
                 if options.reports and verdict.kind != "generated":
                     print(f"  {verdict.kind}  {verdict.name}\n{verdict.report}\n")
@@ -155,8 +180,6 @@ def main(argv: list[str] | None = None) -> int:
             print(rows[exercise.short].rsplit("|", 2)[0] + "|", flush=True)
     if options.write:
         write_table(rows)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(v) for v in every], indent=1), encoding="utf-8")
     bad = [v for v in every if not v.as_it_must_be]
     tried = sum(v.kind != "right" for v in every)
     caught = sum(v.kind != "right" and v.caught for v in every)

@@ -39,7 +39,8 @@ WRONG = [
     ("no test of b's columns", B_TEST, "            inside = k_start + ty < b.shape[0]\n"),
     ("a clamped index, not 0", A_LOAD,
      "            a_tile[ty, tx] = a[min(row, a.shape[0] - 1), min(k_start + tx, a.shape[1] - 1)]\n"),
-    ("1 outside", A_LOAD, A_LOAD.replace("float32(0)", "float32(1)")),
+    ("1 outside", [(A_LOAD, A_LOAD.replace("float32(0)", "float32(1)")),
+                   (B_LOAD, B_LOAD.replace("float32(0)", "float32(1)"))]),
     ("nothing outside", [(A_LOAD, "            if inside:\n                a_tile[ty, tx] = "
                                   "a[row, k_start + tx]\n")]),
     ("no store test", STORE_TEST, "        if True:\n"),

@@ -52,12 +52,13 @@ WRONG = [
      "    if np.isneginf(s).all():\n        return out, l, m\n" + RETURN),
     ("the argument m returned where the maximum stays", RETURN,
      "    if (m_new == m).all():\n        m_new = m\n" + RETURN),
-    ("a loop over rows", L, "    l_new = np.zeros_like(l)\n    for i in range(len(l)):\n"
-     "        row = np.sort(p[i])\n        for _ in range(20):\n            row = row[::-1].copy()\n"
-     "        l_new[i] = alpha[i] * l[i] + row.sum()\n"),
+    ("a loop over rows", SUM, "    unnormalised = np.stack([\n"
+     "        l[i] * alpha[i] * out[i] + p[i] @ v for i in range(len(l))\n    ])\n"),
     ("a loop over keys", SUM, "    unnormalised = (l * alpha)[:, None] * out\n"
-     "    for n in range(s.shape[1]):\n        for _ in range(15):\n"
-     "            one = p[:, n, None] * v[n]\n        unnormalised = unnormalised + one\n"),
+     "    for n in range(s.shape[1]):\n"
+     "        unnormalised = unnormalised + p[:, n, None] * v[n]\n"),
+    ("a loop over elements", L, "    l_new = alpha * l\n    for i in range(len(l)):\n"
+     "        for n in range(s.shape[1]):\n            l_new[i] += p[i, n]\n"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -330,6 +330,7 @@ def trace_data(trace):
         "block": plain(trace.block),
         "barriers": plain(trace.barriers),
         "shared_bytes": plain(trace.shared_bytes),
+        "local_bytes": plain(trace.local_bytes),
         "arrays": [[n, {k: plain(v) for k, v in vars(a).items()}] for n, a in trace.arrays.items()],
         "shared": [[n, {k: plain(v) for k, v in vars(a).items()}] for n, a in trace.shared.items()],
         "lines": [{k: plain(v) for k, v in vars(line).items()} for line in trace.lines],

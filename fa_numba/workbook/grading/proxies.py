@@ -228,6 +228,7 @@ def trace_of(data):
         ],
         lines=[filled(LineTraffic, line) for line in data["lines"]],
         shared_bytes=data["shared_bytes"],
+        local_bytes=data["local_bytes"],
         flops=Flops({(kind, dtype, line): n for kind, dtype, line, n in data["flops"]}),
     )
 

@@ -1,0 +1,107 @@
+"""How far a launch has come: a launch that will take more than a minute says so.
+
+A launch runs batch by batch, and in each batch mostly in one loop around all others. From how much
+of them is done follows how long the rest will take. Short launches do not notice: the clock is read
+once per batch, and in the outermost loop after ever more turns.
+"""
+
+import itertools
+import sys
+import time
+
+LONG = 60  # seconds that a launch may take without a word
+FIRST_LOOK = 1  # seconds after which its length is estimated
+STEP = 0.05  # seconds that a piece of a loop should take
+REDRAW = 0.5  # seconds between two drawings of the bar
+WIDTH = 30  # of the bar, in characters
+MOST_LOOPS = 64  # outermost ones of a batch; if there are more, a while loop is around them
+
+
+class Progress:
+    """Watches the clock for one launch.
+
+    Parameters
+    ----------
+    name : str
+        Of the kernel.
+    total : int
+        How many thread blocks there are.
+    num_threads : int
+        Of a block.
+    """
+
+    def __init__(self, name, total, num_threads):
+        self.name, self.total, self.num_threads = name, total, num_threads
+        self.done, self.share = 0.0, 1.0  # of the launch: before the present batch, and in it
+        self.in_loop = False  # are we in the loop whose turns are watched?
+        self.loops = 0  # of this batch, so far
+        self.announced = self.drawn = False
+        self.start = self.drawn_at = time.monotonic()
+
+    def batch(self, first, count):
+        """Begin a batch of thread blocks."""
+        self.done, self.share, self.loops = first / self.total, count / self.total, 0
+        if first:
+            self.look(0.0, time.monotonic())
+
+    def turns(self, numbers):
+        """Return the numbers of a range, and see how long they take if no loop is around this."""
+        if self.in_loop or self.loops == MOST_LOOPS or len(numbers) < 2:
+            return numbers
+        self.loops += 1
+        return itertools.chain.from_iterable(self.pieces(numbers))
+
+    def pieces(self, numbers):
+        self.in_loop = True
+        try:
+            at, size = 0, 1
+            while at < len(numbers):
+                began = time.monotonic()
+                yield numbers[at : at + size]
+                now = time.monotonic()
+                at += size
+                size = size * 2 if now - began < STEP else max(1, size // 2)
+                self.look(min(1.0, at / len(numbers)), now)
+        finally:
+            self.in_loop = False
+
+    def look(self, part, now):
+        """Say how long it will take, or how far it is; part: how much of the batch is done."""
+        done, elapsed = self.done + part * self.share, now - self.start
+        if elapsed < FIRST_LOOK or not done:
+            return
+        if not self.announced:
+            if elapsed / done > LONG:
+                self.announced = True
+                self.say(
+                    f"{self.name} with {self.total * self.num_threads:,} threads will take about "
+                    f"{duration(elapsed / done)} on the CPU\n"
+                )
+        elif now - self.drawn_at > REDRAW and is_watched(sys.stderr):
+            self.drawn, self.drawn_at = True, now
+            left = duration(elapsed / done * (1 - done))
+            bar = ("#" * int(WIDTH * done)).ljust(WIDTH, ".")
+            self.say(f"\r[{bar}] {100 * done:.0f} %, about {left} left   ")
+
+    def end(self):
+        """Take the bar away."""
+        if self.drawn:
+            self.say("\r".ljust(WIDTH + 40) + "\r")
+
+    @staticmethod
+    def say(text):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def is_watched(stream):
+    """Tell whether somebody sees what is drawn over: in a terminal or a notebook."""
+    return stream.isatty() or type(stream).__module__.startswith("ipykernel")
+
+
+def duration(seconds):
+    """Return a time in the unit that suits it."""
+    for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} seconds"

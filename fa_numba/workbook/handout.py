@@ -1,0 +1,213 @@
+"""``fa-numba handout``: a copy of the workbook for a class, without solutions.
+
+Everything else works in it. What the workbook otherwise reads from `solutions/` lies there in
+`exercises/.workbook.json`: the untouched stubs, the first hints, the debriefs. The copy has no git
+history, where the solutions would still be.
+
+A *line of an answer* is one of 30 characters or more that stands between ``### BEGIN SOLUTION`` and
+``### END SOLUTION`` and is given nowhere: in no stub, lesson or grader, and in no kernel of the
+package. No file of the handout holds such a line; a file that does is left out, and named.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fa_numba.workbook import stubs
+from fa_numba.workbook.catalog import BUNDLE, all_exercises, find_root
+
+LONG = 30  # characters: a shorter line is no answer by itself
+LEFT_OUT = (".ci/", ".github/", "solutions/")
+GIVEN = ("benchmarks/", "exercises/", "fa_numba/", "notebooks/")
+NOT_GIVEN = ("fa_numba/workbook/",)
+# Of the tests those of the workbook's machinery, which need no solutions.
+TESTS = ("conftest.py", "test_install.py", "test_workbook.py")
+
+
+class Refused(ValueError):
+    """The handout cannot be made; the message says why."""
+
+
+@dataclass
+class Handout:
+    """What was made.
+
+    Attributes
+    ----------
+    folder : Path
+    files : list of str
+        Relative paths.
+    left_out : list of str
+        Files with lines of answers, which the handout does without.
+    """
+
+    folder: Path
+    files: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def answer_lines(root: Path) -> set[str]:
+    """Every line of an answer, without its indentation."""
+    found = set()
+    for exercise in all_exercises(root):
+        inside = False
+        for line in exercise.text.splitlines():
+            word = line.strip()
+            if word in (stubs.BEGIN, stubs.END):
+                inside = word == stubs.BEGIN
+            elif inside and len(word) >= LONG:
+                found.add(word)
+    return found
+
+
+def tracked(root: Path) -> list[str]:
+    """The files of the repository; without git, all but those that it would ignore."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True)
+    if listed.returncode == 0 and listed.stdout:
+        return [name for name in listed.stdout.split("\0") if (root / name).is_file()]
+    skipped = {"__pycache__", "lessons", "handout", "tour", "build", "dist", ".backup"}
+    paths = (p.relative_to(root) for p in sorted(root.rglob("*")) if p.is_file())
+    return [
+        p.as_posix()
+        for p in paths
+        if not skipped & set(p.parts)
+        and not any(part.startswith(".venv") or part.endswith(".egg-info") for part in p.parts)
+        and p.name not in (".progress.json", "handout.zip")
+    ]
+
+
+def make(folder: Path, *, tiers: int = 2, root: Path | None = None) -> Handout:
+    """Make the handout.
+
+    Parameters
+    ----------
+    folder : path
+        Where; it must not exist, or be a handout.
+    tiers : int, default=2
+        How many of the three hints each exercise keeps. The third is nearly the code.
+    root : path, optional
+        The checkout; by default the one around the working directory.
+
+    Returns
+    -------
+    Handout
+    """
+    root = find_root() if root is None else Path(root)
+    folder = Path(folder)
+    if not (root / "solutions").is_dir():
+        raise Refused(f"{root} has no solutions/: it is a handout already")
+    if not 0 <= tiers <= 3:
+        raise Refused(f"--hints must be 0 to 3, got {tiers}")
+    if folder.exists() and any(folder.iterdir()) and not (folder / BUNDLE).exists():
+        raise Refused(f"{folder} is there and is no handout: name another folder, or remove it")
+    with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as scratch:
+        made = _fill(root, Path(scratch, "handout"), tiers)
+        if folder.exists():
+            shutil.rmtree(folder)
+        made.folder.replace(folder)
+    made.folder = folder
+    return made
+
+
+def _fill(root, folder, tiers):
+    exercises = all_exercises(root)
+    parsed = {e.name: stubs.read(e) for e in exercises}
+    names = [name for name in tracked(root) if not name.startswith(LEFT_OUT) and name != BUNDLE]
+    stub_of = {f"exercises/{name}.py": parsed[name].stub for name in parsed}
+
+    def text(name):
+        if name in stub_of:
+            return stub_of[name]  # not somebody's work
+        try:
+            found = (root / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            return None
+        return _without_outputs(found) if name.endswith(".ipynb") else found
+
+    given = [text(n) or "" for n in names if n.startswith(GIVEN) and not n.startswith(NOT_GIVEN)]
+    given = "\n".join(given)
+    secret = {line for line in answer_lines(root) if line not in given}
+
+    def tells(text):
+        return any(line in text for line in secret)
+
+    made = Handout(folder)
+    for name in names:
+        if name.startswith("tests/") and name.removeprefix("tests/") not in TESTS:
+            continue
+        content = text(name)
+        if content is not None and tells(content):
+            made.left_out.append(name)
+            continue
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            shutil.copyfile(root / name, target)
+        else:
+            target.write_text(content, encoding="utf-8", newline="\n")
+        shutil.copymode(root / name, target)
+        made.files.append(name)
+    bundle = {}
+    for name, told in parsed.items():
+        hints = {n: words for n, words in told.hints.items() if n <= tiers}
+        kept = {n: words for n, words in hints.items() if tiers == 3 or not tells(words)}
+        made.left_out += [f"hint {n} of {name}" for n in hints.keys() - kept.keys()]
+        debrief = "" if tells(told.debrief) else told.debrief
+        made.left_out += [f"the debrief of {name}"] * (debrief != told.debrief)
+        numbered = {n: kept[tier] for n, tier in enumerate(sorted(kept), 1)}
+        bundle[name] = {"stub": told.stub, "hints": numbered, "debrief": debrief}
+    (folder / BUNDLE).write_text(json.dumps(bundle, indent=1, sort_keys=True) + "\n", "utf-8")
+    made.files.append(BUNDLE)
+    return made
+
+
+def _without_outputs(text):
+    """A notebook as it was before somebody ran it."""
+    notebook = json.loads(text)
+    if not any(cell.get("outputs") for cell in notebook["cells"]):
+        return text
+    from fa_numba.workbook.notebooks import canonical
+
+    return canonical(text)
+
+
+def pack(handout: Handout, path: Path) -> None:
+    """The handout as a zip file, in a folder of its name."""
+    top = Path(path).stem
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(handout.files):
+            archive.write(handout.folder / name, f"{top}/{name}")
+
+
+def add_options(parser):
+    """Declare the options of ``fa-numba handout``."""
+    parser.add_argument("folder", nargs="?", default="handout", help="the default is handout/")
+    parser.add_argument("--zip", metavar="FILE", help="also a zip file, such as handout.zip")
+    parser.add_argument(
+        "--hints", type=int, default=2, choices=range(4),
+        help="how many hints each exercise keeps, of three; the default is 2, for the third is "
+        "nearly the code",
+    )  # fmt: skip
+
+
+def main(options) -> int:
+    """Make the handout and say what is in it."""
+    try:
+        made = make(Path(options.folder), tiers=options.hints)
+    except (Refused, OSError) as error:
+        print(f"fa-numba handout: {error}", file=sys.stderr)
+        return 2
+    print(f"{made.folder}/: {len(made.files)} files, without solutions/ and git's history")
+    for name in made.left_out:
+        print(f"left out, as it holds lines of an answer: {name}")
+    if options.zip:
+        pack(made, Path(options.zip))
+        print(f"{options.zip}: the same, packed")
+    return 0
