@@ -10,7 +10,7 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.workbook import catalog, grader, stubs
-from fa_numba.workbook.grading import launches, processes
+from fa_numba.workbook.grading import launches, processes, wire
 from fa_numba.workbook.grading.answer import Answer
 from fa_numba.workbook.grading.failures import AnswerError
 from fa_numba.workbook.grading.limits import Limits, limits_of
@@ -171,6 +171,14 @@ def test_objects_and_their_errors(exercise):
     stack.pop()
     with pytest.raises(exercise.Empty, match="nothing left"):
         stack.pop()
+    with pytest.raises(TypeError):
+        stack < 3  # noqa: B015
+
+
+def test_no_message_makes_an_array_of_addresses():
+    for name in ("O", [["x", "O"]]):
+        with pytest.raises(wire.WireError):
+            wire.dtype_of(name)
 
 
 def test_functions_of_the_grader(exercise):
