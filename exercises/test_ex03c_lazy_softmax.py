@@ -272,7 +272,7 @@ def test_hbm_traffic(exercise):
     per_query = (len(head.q) * head.k.size, "seqlen_q * seqlen_k * head_dim")
     acc = (num_chunks * head.q.size, "num_chunks * seqlen_q * head_dim")
     rows = (num_chunks * len(head.q), "num_chunks * seqlen_q")
-    nothing = (0, "nothing: it is an input, or not read back")
+    nothing = (0, "as an input is not written, nor a result read back")
     wanted = {("q", "loads"): acc, ("k", "loads"): per_query, ("v", "loads"): per_query}
     wanted |= {("acc", "stores"): acc, ("l", "stores"): rows, ("m", "stores"): rows}
     wanted |= {(name, "loads"): nothing for name in ("acc", "l", "m")}

@@ -260,6 +260,10 @@ def _likely_cause(got, want, bad_rows, tile):
             "NaN comes from -inf - (-inf), 0 * inf or 0 / 0, and it is what a shared or local "
             "array holds before it is first written."
         )
+    if np.isposinf(got[row]).any():
+        return (
+            "inf comes from a division by 0, or from exp of a score that is not below its maximum."
+        )
     if np.isneginf(got[row]).any() and not np.isneginf(want[row]).any():
         return "-inf: no score was counted in this row, or the new value was not stored."
     if np.isneginf(want[row]).any():
@@ -270,8 +274,8 @@ def _likely_cause(got, want, bad_rows, tile):
         return "Only rows of the last tile, which is not full, are wrong."
     if not got[row].any():
         return (
-            "The row is 0: no key counted. The maximum starts at -inf, which no finite score is "
-            "below, and only -inf is masked."
+            "The row is 0: it was not stored, or no key counted. The maximum starts at -inf, which "
+            "no finite score is below; only -inf is masked; a key that does not exist is -inf too."
         )
     with np.errstate(all="ignore"):
         ratio = got[row] / want[row]
@@ -345,11 +349,15 @@ def expect_traffic(trace, wanted, names=None, *, less_is_fine=False):
         Fewer loads than wanted are no fault.
     """
     arrays = by_place(trace, names) if names else trace.arrays
-    for (name, kind), (elements, formula) in wanted.items():
+    none_first = sorted(wanted.items(), key=lambda item: item[1][0] > 0)
+    for (name, kind), (elements, formula) in none_first:
         got = getattr(arrays[name], kind)
         if got == elements or (less_is_fine and kind == "loads" and got < elements):
             continue
-        times = f", {got / elements:.4g} times as many" if elements else ""
+        assert elements, (
+            f"{kind} of {name}: there must be none, {formula}, but the meter shows {got}"
+        )
+        times = f", {got / elements:.4g} times as many"
         raise AssertionError(
             f"{kind} of {name}: {formula} = {elements} elements, but the meter shows {got}{times}. "
             + _traffic_cause(trace, kind, got, elements)

@@ -91,11 +91,13 @@ def _likely_cause(x, y, want):
             f"The row sums to {total:.4g}, not 1, as if l were {seen:.4g} and not {l:.4g}: {cause}."
         )
     off = ~(np.abs(y - want) <= 1e-3 * want + 1e-37)
-    if (want[off] < 1e-6).all():
+    if off.any() and (want[off] < 1e-6).all():
         return (
             "Only small shares are wrong: exp takes any x - m, however far below 0, without a "
             "limit and without a number that is added."
         )
+    if not off.any():
+        return "The shares are right to three digits only: nothing may be added to l or to x - m."
     return "The row sums to 1, yet its shares are wrong: is every exp taken of its own x - m?"
 
 

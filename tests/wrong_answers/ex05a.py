@@ -112,4 +112,7 @@ def tile_update(s, v, out, l, m):
 """),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    (f"{DIVISOR.strip()} -> {DIVISOR.strip().replace('(1)', '(2)')}",
+     "0 divided by any number but 0: a row without a key has out = 0"),
+]  # fmt: skip
