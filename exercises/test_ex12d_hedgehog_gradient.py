@@ -190,6 +190,38 @@ def test_large_exponents(exercise):
     assert all(np.isfinite(x).all() for x in numbers), "loss or gradient is inf or NaN"
 
 
+def test_many_queries(exercise):
+    """1500 queries, 1600 weights: no loop over pairs or weights, and no finite differences"""
+    q, k, w_q, w_k, p = problem(1500, 40, 20, scale=0.3)
+    w_q, w_k = 0.1 * w_q, 0.1 * w_k
+    dw_q, dw_k = exercise.gradient(q, k, w_q, w_k, p)
+    step_q, step_k = np.random.default_rng(5).standard_normal((2, 40, 20))
+    sides = [loss_of(exercise, q, k, w_q + x * step_q, w_k + x * step_k, p) for x in (1e-5, -1e-5)]
+    want = (sides[0] - sides[1]) / 2e-5
+    got = np.sum(dw_q * step_q) + np.sum(dw_k * step_k)
+    assert abs(got - want) <= 1e-5 * max(1, abs(want)), (
+        f"1500 queries: along a random direction the loss changes by {want:.6g} per unit, the "
+        f"gradient says {got:.6g}"
+    )
+
+
+def test_a_number(exercise):
+    """loss is a number"""
+    got = exercise.loss(*problem())
+    assert np.ndim(got) == 0 and isinstance(got, float), f"a number, got {got!r}"
+
+
+def test_features_unchanged(exercise):
+    """feature_map and attention_weights leave their arguments as they are"""
+    x, w = np.random.default_rng(6).standard_normal((2, 4, 4))
+    phi_q, phi_k = np.exp(x), np.exp(w)
+    before = [a.copy() for a in (x, w, phi_q, phi_k)]
+    exercise.feature_map(x, w)
+    exercise.attention_weights(phi_q, phi_k)
+    for name, a, b in zip(("x", "w", "phi_q", "phi_k"), (x, w, phi_q, phi_k), before, strict=True):
+        assert np.array_equal(a, b), f"{name} was changed"
+
+
 def test_arguments_unchanged(exercise):
     """no argument is changed"""
     args = problem()
