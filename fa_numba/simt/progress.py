@@ -41,8 +41,9 @@ class Progress:
     def batch(self, first, count):
         """Begin a batch of thread blocks."""
         self.done, self.share, self.loops = first / self.total, count / self.total, 0
-        if first:
-            self.look(0.0, time.monotonic())
+        now = time.monotonic()
+        if now - self.start > FIRST_LOOK:
+            self.look(0.0, now)
 
     def turns(self, numbers):
         """Return the numbers of a range, and see how long they take if no loop is around this."""
@@ -54,21 +55,21 @@ class Progress:
     def pieces(self, numbers):
         self.in_loop = True
         try:
-            at, size = 0, 1
+            at, size, now = 0, 1, time.monotonic()
             while at < len(numbers):
-                began = time.monotonic()
                 yield numbers[at : at + size]
-                now = time.monotonic()
                 at += size
-                size = size * 2 if now - began < STEP else max(1, size // 2)
-                self.look(min(1.0, at / len(numbers)), now)
+                began, now = now, time.monotonic()
+                size = size * 4 if now - began < STEP else max(1, size // 4)
+                if now - self.start > FIRST_LOOK:
+                    self.look(min(1.0, at / len(numbers)), now)
         finally:
             self.in_loop = False
 
     def look(self, part, now):
         """Say how long it will take, or how far it is; part: how much of the batch is done."""
         done, elapsed = self.done + part * self.share, now - self.start
-        if elapsed < FIRST_LOOK or not done:
+        if not done:
             return
         if not self.announced:
             if elapsed / done > LONG:
