@@ -229,7 +229,8 @@ class SerialTransformer(Transformer):
 
     def uncounted(self, node, op, left, right, left_source, right_source):
         divides = isinstance(op, (ast.FloorDiv, ast.Mod)) and not isinstance(left, ast.Constant)
-        if divides and isinstance(right_source, ast.Constant) and right_source.value:
+        number = getattr(right_source, "value", None)
+        if divides and type(number) is int and number:  # what floordiv and mod make sure of
             return ast.BinOp(left, op, right)
         return super().uncounted(node, op, left, right, left_source, right_source)
 
