@@ -89,6 +89,17 @@ def test_feature_map(exercise):
     assert not len(wrong), f"phi[{n}, {f}] must be {want[n, f]:.6g}, got {phi[n, f]:.6g}"
 
 
+def test_large_features(exercise):
+    """feature_map: x w up to 99 and down to -99, held to nothing"""
+    xw = np.array([[99.0, -99.0, 40.0, -0.5]])
+    phi = exercise.feature_map(xw, np.eye(4))
+    want = np.exp(np.concatenate([xw, -xw], axis=1))
+    f = int(np.argmax(~np.isclose(phi[0], want[0], rtol=1e-10, atol=0)))
+    assert np.allclose(phi, want, rtol=1e-10, atol=0), (
+        f"x w = {xw[0].tolist()}: feature {f} must be {want[0, f]:.6g}, got {phi[0, f]:.6g}"
+    )
+
+
 def test_weights(exercise):
     """attention_weights: each row sums to 1, and is 0 for later keys"""
     rng = np.random.default_rng(1)
