@@ -25,7 +25,7 @@ WRONG = [
     ("right from multiples of 8 on alone", [(PLACE, "place = (col // 8) ^ (row % 8 ^ (row // 8 % 2))"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 ^ (row // 8 % 2))")]),
     ("element_at without the swizzle", CHUNK, "chunk = rest // 16"),
     ("element_at in bytes", BACK, "return row, 8 * chunk + rest % 16"),
-    ("rows in float64", "row, rest = divmod(byte, 128)", "row, rest = int(byte / 128), byte % 128\n    row = float(row)"),
+    ("rows are floats", BACK, "return byte / 128 // 1, 8 * chunk + rest % 16 // 2"),
     ("starts is sorted", WORDS, "starts.sort()\n    " + WORDS),
 ]
 
