@@ -31,6 +31,7 @@ def entropy(p):
 def loss_of(exercise, *args):
     """The learner's loss, which must be a number."""
     got = exercise.loss(*args)
+    assert np.ndim(got) == 0, f"the loss is a number, got {got!r}"
     assert np.isfinite(got), f"the loss is {got}: 0 * log(0) is NaN, leave out the pairs with p = 0"
     return got
 
