@@ -214,6 +214,12 @@ def engine_table():
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
 
 
+def serial_table():
+    """What single threads cost that work alone."""
+    record = load("serial")
+    return record and f"{caption(record)}\n\n{table(record['rows'])}"
+
+
 def pictures(*names):
     """Links to those of these plots that there are."""
     return "\n".join(
@@ -226,7 +232,7 @@ def pictures(*names):
 def rendered(text):
     """README.md with what is between its markers written anew."""
     sections = {
-        "engine": [engine_table()],
+        "engine": [engine_table(), serial_table()],
         "bench": [
             f"Measured on an {usual_machine()}, where a table does not say otherwise.",
             pictures(("ladder", "TFLOP/s of each step of the ladder and of the libraries")),

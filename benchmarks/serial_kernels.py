@@ -58,7 +58,7 @@ def case(label, arguments, *, grid=1, block=1, **options):
 
 
 @case("insertion sort, n = 150", lambda rng: [rng.standard_normal(150)])
-@case("the same, int32", lambda rng: [rng.permutation(150).astype(np.int32)])
+@case("insertion sort, int32", lambda rng: [rng.permutation(150).astype(np.int32)])
 @cuda.jit
 def insertion_sort(x):
     for i in range(1, x.shape[0]):
@@ -81,7 +81,7 @@ def bubble_sort(x):
 
 
 @case("sieve, n = 5000", lambda rng: [np.ones(5000, np.int64)])
-@case("the same, uint8", lambda rng: [np.ones(5000, np.uint8)])
+@case("sieve, uint8", lambda rng: [np.ones(5000, np.uint8)])
 @cuda.jit
 def sieve(is_prime):
     n = len(is_prime)
@@ -102,7 +102,7 @@ def serial_sum(x, out):
 
 
 @case("prefix sum, n = 3000", lambda rng: [rng.standard_normal(3000), np.zeros(3000)])
-@case("the same of int32", lambda rng: [np.arange(3000, dtype=np.int32), np.zeros(3000)])
+@case("prefix sum, int32", lambda rng: [np.arange(3000, dtype=np.int32), np.zeros(3000)])
 @cuda.jit
 def serial_prefix_sum(x, out):
     total = 0.0
@@ -193,7 +193,7 @@ def bisection(x, out):
     block=TILE,
 )
 @case(
-    "the same in 64 blocks",
+    "thread 0 adds up a shared tile, 64 blocks",
     lambda rng: [rng.standard_normal(64 * TILE).astype(np.float32), np.zeros(64, np.float32)],
     grid=64,
     block=TILE,
@@ -302,7 +302,7 @@ def quicksort(rows):
     block=32,
 )
 @case(
-    "the same, 256 threads",
+    "histogram in a local array, 256 threads",
     lambda rng: [rng.integers(0, BINS, (256, 100)), np.zeros((256, BINS), np.int64)],
     block=256,
 )
@@ -392,7 +392,7 @@ def newton(x, out):
     block=128,
 )
 @case(
-    "the same, 1M threads",
+    "tickets of one counter, 1M threads",
     lambda rng: [np.zeros(1, np.int64), np.zeros(2**20, np.int64)],
     grid=2**12,
     block=256,

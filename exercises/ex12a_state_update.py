@@ -19,8 +19,8 @@ launch    kernel[1, HEAD_DIM + 1](phi_q, phi_k, v, state, out): thread c owns co
 HBM       each token loads each element of the state once and stores it once, for feature_dim is
           not known when the kernel is compiled. v is loaded once, out stored once and never
           loaded. phi_q and phi_k may be read by every thread.
-shared    one float, or a few.
-features  may be of any sign, and all 0.
+shared    one float, or a few, eight at most; no local array
+features  may be of any sign and size, and all 0; so may the sums of weights be less than 0
 
 About 18 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
@@ -42,4 +42,4 @@ def kernel(phi_q, phi_k, v, state, out):
     raise NotImplementedError("ex12a: kernel")
 
 
-# Stub e938abe6 of solutions/ex12a_state_update.py: `fa-numba reset ex12a` brings it back.
+# Stub 47d4a170 of solutions/ex12a_state_update.py: `fa-numba reset ex12a` brings it back.

@@ -10,7 +10,7 @@ def make_table(seq_lens, page_size, seed=0):
     """A block table with shuffled pages, and a plain list of every token's (page, offset)."""
     rng = np.random.default_rng(seed)
     pages_of = [len(range(0, n, page_size)) for n in seq_lens]
-    free = list(rng.permutation(sum(pages_of) + 3))
+    free = rng.permutation(sum(pages_of) + 3).tolist()
     block_table = np.full((len(seq_lens), max(pages_of) + 2), -1, np.int32)
     address = []
     for b, n in enumerate(seq_lens):

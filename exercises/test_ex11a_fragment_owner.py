@@ -131,12 +131,11 @@ def test_a_product(exercise):
     a, b = rng.integers(-9, 10, (16, 16)), rng.integers(-9, 10, (16, 8))
     held_a = {p: a[exercise.element_of_a(*p)] for p in places("a")}
     held_b = {p: b[exercise.element_of_b(*p)] for p in places("b")}
+    owner_a = {(r, c): exercise.owner_in_a(r, c) for r in range(16) for c in range(16)}
+    owner_b = {(r, c): exercise.owner_in_b(r, c) for r in range(16) for c in range(8)}
     for lane, register in places("d"):
         row, col = exercise.element_of_d(lane, register)
-        got = sum(
-            held_a[exercise.owner_in_a(row, k)] * held_b[exercise.owner_in_b(k, col)]
-            for k in range(16)
-        )
+        got = sum(held_a[owner_a[row, k]] * held_b[owner_b[k, col]] for k in range(16))
         assert got == (a @ b)[row, col], (
             f"d{register} of lane {lane} is D[{row}, {col}], the sum of A[{row}, k] B[k, {col}]. "
             f"From the lanes that owner_in_a and owner_in_b name: want {(a @ b)[row, col]}, "

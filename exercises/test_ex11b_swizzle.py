@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba.tensor_core.layouts import wavefronts
+from fa_numba.workbook.grading.proxies import each
 
 ROWS, COLS = 24, 64
 
@@ -51,8 +52,9 @@ def test_turns_of_any(exercise):
 
 def test_fills_the_tile(exercise):
     """the first n rows fill the first 128 n bytes: no element twice, nothing padded"""
-    for rows in (1, 2, 5, 8, 9, ROWS):
-        got = sorted(all_bytes(exercise, rows).values())
+    every = all_bytes(exercise)
+    for rows in range(1, ROWS + 1):
+        got = sorted(byte for (row, _), byte in every.items() if row < rows)
         want = list(range(0, 128 * rows, 2))
         if got != want:
             twice = next((b for b, c in zip(got, got[1:], strict=False) if b == c), None)
@@ -109,9 +111,36 @@ def test_writing(exercise):
 
 def test_there_and_back(exercise):
     """element_at finds what byte_of put there"""
-    for element, byte in all_bytes(exercise).items():
-        got = exercise.element_at(byte)
+    placed = all_bytes(exercise)
+    back = each(exercise.element_at, list(placed.values()))
+    for (element, byte), got in zip(placed.items(), back, strict=True):
         assert got == element, f"byte_of{element} is {byte}, but element_at({byte}) is {got}"
+
+
+def test_far_down(exercise):
+    """rows far down a long tile: 64 lanes, 1000 rows and more"""
+    for row in (1000, 4093, 2**33 + 5):
+        for chunk in (0, 5):
+            starts = [exercise.byte_of(row + i, 8 * chunk) for i in range(8)]
+            got = by_hand([int(s) % 2**30 for s in starts])
+            assert got == 1, f"chunk {chunk} of rows {row} to {row + 7} takes {got} turns"
+        for col in (0, 9, 63):
+            byte = exercise.byte_of(row, col)
+            assert 128 * row <= byte < 128 * (row + 1), (
+                f"row {row} fills the bytes {128 * row} to {128 * row + 127}, but byte_of({row}, "
+                f"{col}) is {byte}"
+            )
+            got = exercise.element_at(byte)
+            assert got == (row, col), f"element_at({byte}) must be {(row, col)}, got {got}"
+    starts = [128 * i for i in range(100)]
+    assert exercise.turns(starts) == 100, "100 rows in the same 4 banks take 100 turns"
+
+
+def test_starts_unchanged(exercise):
+    """turns: the list stays as it is"""
+    starts = [128, 0, 128]
+    exercise.turns(starts)
+    assert starts == [128, 0, 128], f"starts was [128, 0, 128], and is now {starts}"
 
 
 def test_ints(exercise):

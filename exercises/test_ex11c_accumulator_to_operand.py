@@ -36,7 +36,7 @@ def random_p(columns, seed=0):
     return np.random.default_rng(seed).random((16, columns), dtype=np.float32)
 
 
-@pytest.mark.parametrize("k", [0, 1, 5])
+@pytest.mark.parametrize("k", [0, 1, 5, 100])
 def test_sources(exercise, k):
     """sources: which two floats go into each register"""
     for i in range(4):
@@ -105,12 +105,25 @@ def test_pack_of_one(exercise):
     assert np.ndim(got) == 0 and np.asarray(got).dtype == np.uint32, f"got {got!r}"
 
 
-@pytest.mark.parametrize("columns", [16, 32, 48, 128])
+def test_pack_leaves_its_arguments(exercise):
+    """pack: arrays of any shape, read-only and strided ones too; they stay as they are"""
+    whole = np.random.default_rng(3).standard_normal((4, 6, 2)).astype(np.float32)
+    before = whole.copy()
+    low, high = whole[::2, ::3], whole[1::2, 1::3]
+    whole.flags.writeable = low.flags.writeable = high.flags.writeable = False
+    pairs = halves(np.asarray(exercise.pack(low, high)))
+    same(pairs[..., 0], low.astype(np.float16), "the low halves: ")
+    same(pairs[..., 1], high.astype(np.float16), "the high halves: ")
+    assert (whole == before).all(), "pack wrote into its arguments"
+
+
+@pytest.mark.parametrize("columns", [16, 32, 48, 128, 1040])
 def test_to_operand(exercise, columns):
     """to_operand: each lane then holds what the layout of A says"""
     p = random_p(columns)
     row, col = layouts.mma_a()
-    for lane, held in enumerate(held_by_lanes(p)):
+    lanes = range(LANES) if columns <= 128 else (0, 6, 31)
+    for lane, held in zip(lanes, held_by_lanes(p)[list(lanes)], strict=True):
         registers = exercise.to_operand(held)
         shape = (columns // 16, 4)
         assert registers.shape == shape and registers.dtype == np.uint32, (

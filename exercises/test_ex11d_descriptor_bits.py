@@ -65,6 +65,7 @@ def test_fields(exercise):
                  (16, LARGEST, 16, 32)):  # fmt: skip
         got = exercise.fields(exercise.descriptor(*want))
         assert tuple(got) == want, f"fields(descriptor{want}) must be {want}, got {got}"
+        assert all(type(x) is int for x in got), f"four ints, got {got!r}"
 
 
 def test_fields_alone(exercise):
@@ -93,7 +94,7 @@ def test_of_v(exercise, BLOCK_N):
 def test_k_step(exercise, num_rows):
     """k_step: where the next 16 columns of K begin, also in the next block"""
     start = exercise.of_k(0x8400)
-    for d in range(0, 256, 16):
+    for d in range(0, 512, 16):
         want = layouts.tile_offset(0, d, num_rows, swizzled=False)
         got = exercise.k_step(start, d, num_rows)
         moved = (bits(got, 0, 14) - 0x840) * 16
@@ -106,12 +107,27 @@ def test_k_step(exercise, num_rows):
 def test_v_step(exercise):
     """v_step: where the next 16 rows of V begin"""
     start = exercise.of_v(0x8400, 128)
-    for n in range(0, 128, 16):
+    for n in range(0, 512, 16):
         got = exercise.v_step(start, n)
         want = layouts.tile_offset(n, 0, 128, swizzled=False)
         moved = (bits(got, 0, 14) - 0x840) * 16
         assert moved == want, f"rows {n} to {n + 15} begin {want} bytes on, got {moved}"
         assert got >> 14 == start >> 14, f"v_step({n}) must change the address alone, got {got:#x}"
+
+
+def test_steps_of_any_descriptor(exercise):
+    """k_step and v_step: from any descriptor, and a step after a step"""
+    for swizzle, stride in ((0, 16), (32, LARGEST)):
+        start = exercise.descriptor(2048, LARGEST, stride, swizzle)
+        for name, got in (
+            ("k_step", exercise.k_step(exercise.k_step(start, 64, 96), 16, 96)),
+            ("v_step", exercise.v_step(exercise.v_step(start, 80), 16)),
+        ):
+            want = start + ((96 * 128 + 32 if name == "k_step" else 96 * 128) >> 4)
+            assert got == want, (
+                f"two times {name}, from a descriptor with swizzle {swizzle}: must be {want:#x}, "
+                f"got {got:#x}; a step changes the address and nothing else"
+            )
 
 
 def test_as_our_kernels(exercise):

@@ -4,16 +4,25 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import UNWRITTEN, expect_close, expect_traffic
+from fa_numba.workbook.attention_checks import (
+    UNWRITTEN,
+    expect_close,
+    expect_local,
+    expect_shared,
+    expect_traffic,
+    metered,
+)
 from fa_numba.workbook.linear_checks import LinearHead, check_linear_head, random_linear_head
+
+ARRAYS = "phi_q phi_k v state out"
 
 
 def run(exercise, phi_q, phi_k, v, state, out):
     simt.run(exercise.kernel, 1, v.shape[1] + 1, phi_q, phi_k, v, state, out)
 
 
-def check(exercise, head):
-    check_linear_head(lambda *args: run(exercise, *args), head)
+def check(exercise, head, factor=2):
+    check_linear_head(lambda *args: run(exercise, *args), head, factor=factor)
 
 
 def whole(exercise, head, cuts=()):
@@ -96,7 +105,20 @@ def test_features_of_any_sign(exercise):
     check(exercise, head)
 
 
-@pytest.mark.parametrize("size", [1e-4, 1e4], ids=["tiny", "large"])
+def test_negative_sums(exercise):
+    """weights that sum to less than 0: only a sum of 0 has the output 0"""
+    head = random_linear_head(12, 6, 8, before=True)
+    head.phi_q[...] *= -1
+    check(exercise, head)
+
+
+def test_long(exercise):
+    """700 tokens, 300 features, HEAD_DIM 256"""
+    check(exercise, random_linear_head(700, 1, 1), factor=8)  # long sums, one after the other
+    check(exercise, random_linear_head(3, 300, 256), factor=8)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e-4, 1e4, 1e20])
 def test_scale_of_features(exercise, size):
     """tiny and large features: the division takes them out again"""
     head = random_linear_head(12, 6, 8)
@@ -118,7 +140,8 @@ def test_traffic(exercise, seqlen, feature_dim, head_dim):
     """HBM traffic is the formula: the state to and fro once per token"""
     head = random_linear_head(seqlen, feature_dim, head_dim)
     state, out = head.before.copy(), np.zeros_like(head.v)
-    trace = simt.trace(exercise.kernel, 1, head_dim + 1, *head.arrays.values(), state, out)
+    launch = exercise.kernel, 1, head_dim + 1, *head.arrays.values(), state, out
+    trace = metered(launch, ARRAYS)
     per_token = seqlen * feature_dim * (head_dim + 1), "seqlen * feature_dim * (head_dim + 1)"
     once = head.v.size, "seqlen * head_dim"
     expect_traffic(
@@ -137,6 +160,15 @@ def test_traffic(exercise, seqlen, feature_dim, head_dim):
             f"{name}: each thread needs an element of a token once, {most} loads at most in all, "
             f"but the meter shows {got}"
         )
+
+
+def test_memory(exercise):
+    """shared memory: a few floats, whatever head_dim and feature_dim; no local array"""
+    head = random_linear_head(2, 20, 63)
+    args = *head.arrays.values(), head.before.copy(), np.zeros_like(head.v)
+    trace = metered((exercise.kernel, 1, 64, *args), ARRAYS)
+    expect_shared(trace, 32, "one float for the divisor, eight at most")
+    expect_local(trace, 0, "as each element of the state goes straight to HBM and back")
 
 
 def test_compiles_for_a_gpu(exercise):

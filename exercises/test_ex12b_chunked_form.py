@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import UNWRITTEN, expect_close, expect_traffic
+from fa_numba.workbook.attention_checks import (
+    UNWRITTEN,
+    expect_close,
+    expect_local,
+    expect_shared,
+    expect_traffic,
+    metered,
+)
 from fa_numba.workbook.linear_checks import check_linear_head, random_linear_head
 
 CHUNK = 8
+ARRAYS = "phi_q phi_k v state out"
 
 
 def launch(exercise, phi_q, phi_k, v, state, out, chunk=CHUNK):
@@ -16,10 +24,11 @@ def launch(exercise, phi_q, phi_k, v, state, out, chunk=CHUNK):
     return kernel, 1, (v.shape[1] + 1, chunk), phi_q, phi_k, v, state, out
 
 
-def check(exercise, head, chunk=CHUNK):
-    check_linear_head(
-        lambda *args: simt.run(*launch(exercise, *args, chunk=chunk)), head, chunk=chunk
-    )
+def check(exercise, head, chunk=CHUNK, factor=2):
+    def run(*args):
+        simt.run(*launch(exercise, *args, chunk=chunk))
+
+    check_linear_head(run, head, chunk=chunk, factor=factor)
 
 
 def test_one_chunk(exercise):
@@ -85,6 +94,28 @@ def test_features_of_any_sign(exercise):
     check(exercise, head)
 
 
+def test_negative_sums(exercise):
+    """weights that sum to less than 0: only a sum of 0 has the output 0"""
+    head = random_linear_head(12, 6, 8, before=True)
+    head.phi_q[...] *= -1
+    check(exercise, head)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e-4, 1e4, 1e20])
+def test_scale_of_features(exercise, size):
+    """tiny and large features: the division takes them out again"""
+    head = random_linear_head(20, 6, 8)
+    head.phi_q[...] *= np.float32(size)
+    check(exercise, head)
+
+
+def test_long(exercise):
+    """300 chunks; chunks larger than the thread block is wide; 300 features"""
+    check(exercise, random_linear_head(899, 2, 1), 3, factor=8)
+    check(exercise, random_linear_head(70, 5, 3, before=True), 64, factor=8)
+    check(exercise, random_linear_head(9, 300, 6, before=True), 4, factor=8)
+
+
 @pytest.mark.parametrize("token", [5, 12, 19])
 def test_blind_to_the_future(exercise, token):
     """a NaN in a later token does not reach earlier ones, of its own chunk either"""
@@ -111,7 +142,7 @@ def test_traffic(exercise, seqlen, feature_dim, head_dim, chunk):
     size = state.size, "feature_dim * (head_dim + 1)"
     tokens = head.v.size, "seqlen * head_dim"
     expect_traffic(
-        simt.trace(*launch(exercise, *args, chunk=chunk)),
+        metered(launch(exercise, *args, chunk=chunk), ARRAYS),
         {
             ("phi_q", "loads"): features,
             ("phi_k", "loads"): features,
@@ -122,6 +153,17 @@ def test_traffic(exercise, seqlen, feature_dim, head_dim, chunk):
             ("out", "loads"): (0, "out is only written"),
         },
     )
+
+
+def test_memory(exercise):
+    """shared memory: five tiles and the divisors; no array of a thread's own"""
+    head = random_linear_head(32, 24, 15)
+    args = *head.arrays.values(), head.before.copy(), np.zeros_like(head.v)
+    trace = metered(launch(exercise, *args, chunk=16), ARRAYS)
+    floats = 2 * 16 * 25 + 16 * 17 + 16 * 17 + 24 * 17 + 2 * 16  # a padded column each
+    what = "tiles of q, k, v1, scores and state, CHUNK = 16, FEATURE_DIM = 24, HEAD_DIM = 15"
+    expect_shared(trace, 4 * floats, what)
+    expect_local(trace, 0, "as each thread has one element of y")
 
 
 def test_compiles_for_a_gpu(exercise):

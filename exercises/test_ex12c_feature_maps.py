@@ -43,8 +43,18 @@ def check_values(exercise, name, x, want):
 
 def test_elu1(exercise):
     """elu1: x + 1 above 0, e^x below"""
-    x = np.concatenate([np.linspace(-6, 6, 41), [0.0, -1e-6, 1e-6]])
+    x = np.concatenate([np.linspace(-6, 6, 41), [0.0, -1e-6, 1e-6, 33.0, 1e4, -1e4]])
     check_values(exercise, "elu1", x, np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))))
+
+
+def test_small_elu1(exercise):
+    """elu1: e^x to float32's relative precision, down to e^-80"""
+    x = np.linspace(-80, -5, 31, dtype=np.float32)
+    got, want = features(exercise, "elu1", x)[0], np.exp(x.astype(float))
+    i = int(np.argmax(np.abs(got / want - 1)))
+    assert abs(got[i] / want[i] - 1) <= 1e-4, (
+        f"elu1 of {x[i]:.6g} must be e^x = {want[i]:.6g}, got {got[i]:.6g}"
+    )
 
 
 def test_elu1_is_positive(exercise):
@@ -67,7 +77,7 @@ def test_elu1_is_nowhere_flat(exercise):
 
 def test_relu(exercise):
     """relu: x above 0, exactly 0 below"""
-    x = np.concatenate([np.linspace(-6, 6, 41), [0.0, -1e-6, 1e-6, -1e4]])
+    x = np.concatenate([np.linspace(-6, 6, 41), [0.0, -1e-6, 1e-6, 33.0, 1e4, -1e4]])
     check_values(exercise, "relu", x, np.maximum(x, 0))
     got = features(exercise, "relu", -np.ones(5))[0]
     assert (got == 0).all(), f"relu of -1 must be 0 exactly, got {got[0]}"
@@ -149,6 +159,30 @@ def test_taylor_is_close_to_exp(exercise):
     i = int(np.argmax(error - np.abs(s) ** 3 / 3))
     assert error[i] <= abs(s[i]) ** 3 / 3 + 1e-5, (
         f"s = {s[i]:.4g}: e^s = {np.exp(s[i]):.6g}, the product {got[i]:.6g}"
+    )
+
+
+def test_many_components(exercise):
+    """taylor2: rows of 90 numbers, 8191 features"""
+    q, k = np.random.default_rng(3).standard_normal((2, 2, 90), dtype=np.float32)
+    check_taylor(exercise, q, k)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_x_is_read_only(exercise, name):
+    """x is read, never written, and no function keeps an array"""
+    x = np.random.default_rng(4).standard_normal((3, 5), dtype=np.float32)
+    before = x.copy()
+    phi = np.full((3, FEATURES[name](5)), np.nan, np.float32)
+    kernel = caller(getattr(exercise, name))
+    trace = simt.trace(kernel, math.ceil(phi.size / 64), 64, x, phi)
+    moved, _ = trace.arrays.values()
+    assert (x == before).all() and not moved.stores, (
+        f"{name} returns a feature: x is only read, but the meter shows {moved.stores} stores"
+    )
+    assert not trace.shared_bytes and not trace.local_bytes, (
+        f"{name} works in registers, without {trace.shared_bytes} bytes of shared memory and "
+        f"{trace.local_bytes} of local arrays"
     )
 
 

@@ -31,6 +31,7 @@ def entropy(p):
 def loss_of(exercise, *args):
     """The learner's loss, which must be a number."""
     got = exercise.loss(*args)
+    assert np.ndim(got) == 0, f"the loss is a number, got {got!r}"
     assert np.isfinite(got), f"the loss is {got}: 0 * log(0) is NaN, leave out the pairs with p = 0"
     return got
 
@@ -87,6 +88,17 @@ def test_feature_map(exercise):
     wrong = np.argwhere(~np.isclose(phi, want, rtol=1e-10))
     n, f = (int(i) for i in wrong[0]) if len(wrong) else (0, 0)
     assert not len(wrong), f"phi[{n}, {f}] must be {want[n, f]:.6g}, got {phi[n, f]:.6g}"
+
+
+def test_large_features(exercise):
+    """feature_map: x w up to 99 and down to -99, held to nothing"""
+    xw = np.array([[99.0, -99.0, 40.0, -0.5]])
+    phi = exercise.feature_map(xw, np.eye(4))
+    want = np.exp(np.concatenate([xw, -xw], axis=1))
+    f = int(np.argmax(~np.isclose(phi[0], want[0], rtol=1e-10, atol=0)))
+    assert np.allclose(phi, want, rtol=1e-10, atol=0), (
+        f"x w = {xw[0].tolist()}: feature {f} must be {want[0, f]:.6g}, got {phi[0, f]:.6g}"
+    )
 
 
 def test_weights(exercise):
@@ -188,6 +200,38 @@ def test_large_exponents(exercise):
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         numbers = [exercise.loss(q, k, w_q, w_k, p), *exercise.gradient(q, k, w_q, w_k, p)]
     assert all(np.isfinite(x).all() for x in numbers), "loss or gradient is inf or NaN"
+
+
+def test_many_queries(exercise):
+    """1500 queries, 1600 weights: no loop over pairs or weights, and no finite differences"""
+    q, k, w_q, w_k, p = problem(1500, 40, 20, scale=0.3)
+    w_q, w_k = 0.1 * w_q, 0.1 * w_k
+    dw_q, dw_k = exercise.gradient(q, k, w_q, w_k, p)
+    step_q, step_k = np.random.default_rng(5).standard_normal((2, 40, 20))
+    sides = [loss_of(exercise, q, k, w_q + x * step_q, w_k + x * step_k, p) for x in (1e-5, -1e-5)]
+    want = (sides[0] - sides[1]) / 2e-5
+    got = np.sum(dw_q * step_q) + np.sum(dw_k * step_k)
+    assert abs(got - want) <= 1e-5 * max(1, abs(want)), (
+        f"1500 queries: along a random direction the loss changes by {want:.6g} per unit, the "
+        f"gradient says {got:.6g}"
+    )
+
+
+def test_a_number(exercise):
+    """loss is a number"""
+    got = exercise.loss(*problem())
+    assert np.ndim(got) == 0 and isinstance(got, float), f"a number, got {got!r}"
+
+
+def test_features_unchanged(exercise):
+    """feature_map and attention_weights leave their arguments as they are"""
+    x, w = np.random.default_rng(6).standard_normal((2, 4, 4))
+    phi_q, phi_k = np.exp(x), np.exp(w)
+    before = [a.copy() for a in (x, w, phi_q, phi_k)]
+    exercise.feature_map(x, w)
+    exercise.attention_weights(phi_q, phi_k)
+    for name, a, b in zip(("x", "w", "phi_q", "phi_k"), (x, w, phi_q, phi_k), before, strict=True):
+        assert np.array_equal(a, b), f"{name} was changed"
 
 
 def test_arguments_unchanged(exercise):

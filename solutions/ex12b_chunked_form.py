@@ -19,7 +19,9 @@ state     on entry it holds the tokens before (all 0 if there are none); on exit
 launch    kernel[1, (HEAD_DIM + 1, CHUNK)](phi_q, phi_k, v, state, out): thread (ty, tx), with
           tx = threadIdx.x and ty = threadIdx.y, owns y[m, tx] of token m = chunk's first + ty.
 shared    five tiles: q, k (CHUNK, FEATURE_DIM), v1 (CHUNK, HEAD_DIM + 1), the scores
-          (CHUNK, CHUNK), the state (FEATURE_DIM, HEAD_DIM + 1); and the chunk's divisors
+          (CHUNK, CHUNK), the state (FEATURE_DIM, HEAD_DIM + 1); and the chunk's divisors. A padded
+          column in each tile is allowed; no local array
+features  may be of any sign and size; so may the sums of weights be less than 0
 HBM       loads   phi_q, phi_k, v and state once
           stores  out and state once. Nothing else: the state stays on the chip from chunk to chunk.
 mask      a token never looks at a later one: NaN in that one must not reach it

@@ -183,13 +183,6 @@ def test_hints_are_shown_where_progress_cannot_be_kept(tmp_path, monkeypatch, ca
 # --- trace, learn
 
 
-def test_a_launch_too_large_for_a_trace_is_announced(capsys):
-    trace_command._announce((99_999_999,), (128,))
-    assert "12,799,999,872 threads" in capsys.readouterr().err
-    trace_command._announce((1000,), (128,))
-    assert not capsys.readouterr().err
-
-
 def test_ctrl_c_is_one_line(monkeypatch, capsys):
     def stop(options):
         raise KeyboardInterrupt

@@ -10,7 +10,7 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.workbook import catalog, grader, stubs
-from fa_numba.workbook.grading import launches, processes
+from fa_numba.workbook.grading import launches, processes, wire
 from fa_numba.workbook.grading.answer import Answer
 from fa_numba.workbook.grading.failures import AnswerError
 from fa_numba.workbook.grading.limits import Limits, limits_of
@@ -171,6 +171,14 @@ def test_objects_and_their_errors(exercise):
     stack.pop()
     with pytest.raises(exercise.Empty, match="nothing left"):
         stack.pop()
+    with pytest.raises(TypeError):
+        stack < 3  # noqa: B015
+
+
+def test_no_message_makes_an_array_of_addresses():
+    for name in ("O", [["x", "O"]]):
+        with pytest.raises(wire.WireError):
+            wire.dtype_of(name)
 
 
 def test_functions_of_the_grader(exercise):
@@ -404,6 +412,14 @@ def test_float64_is_named_where_it_comes_from(told):
     checks, _ = told(kernel="l = 0.0\nfor i in range(4):\n    l += x[i]\nout[3] = l + out[0]")
     message = checks["compiles for a GPU"].message
     assert "line 25:  l = 0.0" in message and "line 27" not in message
+
+
+def test_a_shape_that_is_no_constant_is_named_first(told):
+    body = "n = x.shape[0]\ntile = cuda.shared.array(n, 'float32')\ntile[n + 1] = 1\nout[3] = 1"
+    checks, _ = told(kernel=body)
+    message = checks["copies"].message
+    assert message.startswith("UnsupportedError: the shape of cuda.shared.array must be a constant")
+    assert "line 26" in message and "out of bounds" not in message
 
 
 def test_print_is_shown_where_all_is_well(told):

@@ -213,8 +213,11 @@ assert found
 """), "must be", FIRST),
     "always_equal": (in_double("class E(float):\n    def __eq__(self, other): return True\n"
                                "    __hash__ = None\nreturn E(1)"), "got 1.0", FIRST),
-    "always_equal_object": (in_double("class E:\n    def __ne__(self, other): return False\n"
-                                      "return E()"), "must be", FIRST),
+    "always_equal_object": (in_double(
+        "class E:\n    def yes(self, *other): return True\n"
+        "    __eq__ = __le__ = __ge__ = __lt__ = __gt__ = __bool__ = __contains__ = yes\n"
+        "    def __ne__(self, other): return False\n    __hash__ = object.__hash__\nreturn E()"),
+        "must be", FIRST),
 }  # fmt: skip
 # These change only their own process, and are right there.
 HARMLESS = {

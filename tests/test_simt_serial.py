@@ -203,6 +203,19 @@ def test_undefined_variable(monkeypatch):
         simt.run(kernel, 1, 1, np.zeros(2))
 
 
+def test_loop_that_never_turned(monkeypatch):
+    @cuda.jit
+    def kernel(x, n):
+        for i in range(n):
+            x[i] = i
+        x[i + 1] = 5
+
+    for n in (0, 1):
+        assert_same(kernel, lambda n=n: (np.zeros(2), np.int64(n)), monkeypatch)
+    with pytest.raises(KernelNameError, match="'i' is read"):
+        simt.run(kernel, 1, 1, np.zeros(2), 0)
+
+
 def test_endless_loop():
     @cuda.jit
     def kernel(x):

@@ -8,7 +8,9 @@ import time
 import numpy as np
 import pytest
 import simt_kernels
+from numba import cuda, int32
 
+from benchmarks.serial_kernels import CASES, tickets
 from fa_numba import simt
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
@@ -72,6 +74,50 @@ def test_checks(name):
             times.setdefault(checked, []).append(seconds(call))
     plain, checked = min(times[False]), min(times[True])
     assert checked <= CHECKS_COST * plain, f"{1000 * plain:.1f} ms, checked {1000 * checked:.1f} ms"
+
+
+SERIAL = [case for case in CASES if case.grid * case.block <= 256]
+
+
+@pytest.mark.parametrize("case", SERIAL, ids=[case.label for case in SERIAL])
+def test_checks_of_single_threads(case):
+    """Threads that work alone, element by element, cost no more to check than many at once."""
+    times = {}
+    for checked in (False, True) * 6:
+        args = case.arguments(np.random.default_rng(0))
+        where = case.kernel, case.grid, case.block
+        call = lambda: simt.run(*where, *args, checked=checked)  # noqa: B023, E731
+        times.setdefault(checked, []).append(seconds(call))
+    plain, checked = min(times[False]), min(times[True])
+    assert checked <= CHECKS_COST * plain, f"{1000 * plain:.1f} ms, checked {1000 * checked:.1f} ms"
+
+
+def counting(length):
+    """Return a launch whose threads count in local arrays of some length, each in its own way."""
+
+    @cuda.jit
+    def kernel(values, out):
+        t = cuda.threadIdx.x
+        bins = cuda.local.array(length, int32)
+        bins[0] = 0
+        for i in range(values.shape[1]):
+            bins[values[t, i]] = i
+        out[t] = bins[0]
+
+    values = np.random.default_rng(0).integers(0, length, (64, 300))
+    return lambda: simt.run(kernel, 1, 64, values, np.zeros(64, np.int64))
+
+
+def test_local_array_indexed_per_thread():
+    """A store costs no pass over the array."""
+    short, long = (min(seconds(counting(n)) for _ in range(5)) for n in (4, 1024))
+    assert long <= 4 * short, f"{1000 * short:.1f} ms, {1000 * long:.1f} ms for a long one"
+
+
+def test_one_counter_for_many_threads():
+    counter, out = np.zeros(1, np.int64), np.zeros(2**20, np.int64)
+    assert seconds(lambda: simt.run(tickets, 2**12, 256, counter, out)) <= 1  # 0.05
+    np.testing.assert_array_equal(np.sort(out), np.arange(2**20))
 
 
 def test_first_launch():

@@ -43,7 +43,7 @@ def graded(tmp_path, *options):
 
 
 def test_a_sample_of_wrong_answers_is_caught(tmp_path):
-    verdicts = graded(tmp_path, "--kind=wrong", "--every=4", *(e.short for e in WRITTEN))
+    verdicts = graded(tmp_path, "--kind=wrong", "--every=8", *(e.short for e in WRITTEN))
     assert len(verdicts) >= 2 * len(WRITTEN)
     missed = [f"{v['exercise']}: {v['name']}" for v in verdicts if not v["caught"]]
     assert not missed, missed
@@ -53,3 +53,10 @@ def test_right_answers_pass(tmp_path):
     verdicts = graded(tmp_path, "--kind=right", *RIGHT)
     rejected = {f"{v['exercise']}: {v['name']}": v["report"] for v in verdicts if v["caught"]}
     assert not rejected, rejected
+
+
+def test_the_set_is_large_enough():
+    numbers = {e.short: len(wrong_answers.answers(e, "WRONG")) for e in EXERCISES}
+    assert sum(numbers.values()) >= 300
+    assert all(n >= 8 for n in numbers.values()), numbers
+    assert all(len(wrong_answers.answers(e, "RIGHT")) >= 2 for e in EXERCISES)

@@ -375,7 +375,7 @@ def scatter(flat, offset, value, mask):
             return
         if isinstance(value, np.ndarray):
             offset = stretch(offset, common_shape(offset.shape, value.shape))
-        flat[offset] = fitting(value, flat.dtype)
+        flat[offset] = value if isinstance(value, np.ndarray) else fitting(value, flat.dtype)
         return
     shape = mask.shape
     if isinstance(offset, np.ndarray):
@@ -387,7 +387,7 @@ def scatter(flat, offset, value, mask):
         value = stretch(value, shape)[mask]
     if isinstance(offset, np.ndarray):
         offset = stretch(offset, shape)[mask]
-        flat[offset] = fitting(value, flat.dtype)
+        flat[offset] = value if isinstance(value, np.ndarray) else fitting(value, flat.dtype)
     else:
         last = value[-1] if isinstance(value, np.ndarray) else value
         flat[offset] = fitting(last, flat.dtype)
@@ -395,6 +395,4 @@ def scatter(flat, offset, value, mask):
 
 def fitting(value, dtype):
     """Return a scalar in an array's type: NumPy wraps arrays around as a GPU does, not scalars."""
-    if isinstance(value, np.ndarray) or value.dtype == dtype:
-        return value
-    return value.astype(dtype)
+    return value if value.dtype is dtype else value.astype(dtype)

@@ -38,12 +38,16 @@ class TypedInts(np.ndarray):
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         plain = [x.view(np.ndarray) if type(x) is TypedInts else x for x in inputs]
-        if len(plain) == 1 and ufunc in AT_OWN_WIDTH and plain[0].dtype != BOOL:
-            result = ufunc(plain[0])
-            return typed(result.astype(result_dtype(ufunc, [result.dtype])))
-        plain = [np.bool_(x) if type(x) is bool else x for x in plain]
         if ufunc in BITWISE or ufunc in SHIFTS or ufunc in ARITHMETIC:
-            dtype = result_dtype(ufunc, [x.dtype for x in plain])
+            if ufunc in AT_OWN_WIDTH and plain[0].dtype != BOOL:
+                result = ufunc(plain[0])
+                return typed(result.astype(result_dtype(ufunc, [result.dtype])))
+            try:
+                dtypes = [x.dtype for x in plain]
+            except AttributeError:  # True or False, as it stands in the kernel
+                plain = [np.asarray(x) for x in plain]
+                dtypes = [x.dtype for x in plain]
+            dtype = result_dtype(ufunc, dtypes)
             plain = [x if x.dtype == dtype else x.astype(dtype) for x in plain]
         result = getattr(ufunc, method)(*plain, **kwargs)
         return typed(result) if isinstance(result, (np.ndarray, np.generic)) else result

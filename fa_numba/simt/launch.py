@@ -254,6 +254,11 @@ def run(kernel, grid, block, *args, shared_bytes=0, checked=True):
     ------
     KernelError
         One of its subclasses, which names the line, the array, the thread and the block.
+
+    Notes
+    -----
+    A launch that will take more than a minute says so on stderr, with an estimate, and in a
+    terminal or a notebook shows how far it is. Ctrl-C stops it.
     """
     __tracebackhide__ = True
     error = launch(kernel, grid, block, args, shared_bytes, checked)

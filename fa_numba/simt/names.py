@@ -63,7 +63,6 @@ class Names(Intrinsics):
             "cmath": Namespace("cmath", CMATH),
             "math": Namespace("math", MATH),
             "numpy": NUMPY,
-            "operator": Namespace("operator", self.operators()),
             "numba": Namespace("numba", numba),
             "numba.cuda": self.cuda,
             "numba.cuda.cg": self.cuda.cg,
@@ -149,6 +148,8 @@ class Names(Intrinsics):
 
     def resolve_module(self, module):
         name = module.__name__
+        if name == "operator":
+            return Namespace("operator", self.operators())
         if name in self.modules:
             return self.modules[name]
         if name in ("numba.cuda.simulator", "numba.cuda.simulator_init") or module is cuda:
@@ -162,8 +163,8 @@ class Names(Intrinsics):
         own_name = getattr(value, "__name__", name)
         if module == "math" and own_name in MATH:
             return MATH[own_name]
-        if module == "_operator" and own_name in vars(self.modules["operator"]):
-            return vars(self.modules["operator"])[own_name]
+        if module == "_operator" and own_name in (operators := self.operators()):
+            return operators[own_name]
         if module == "cmath" and own_name in CMATH:
             return CMATH[own_name]
         if isinstance(value, np.ufunc) and own_name in NUMPY_FUNCTIONS:

@@ -37,12 +37,16 @@ class Progress:
         self.loops = 0  # of this batch, so far
         self.announced = self.drawn = False
         self.start = self.drawn_at = time.monotonic()
+        self.before = 0.0  # what was done then
 
     def batch(self, first, count):
         """Begin a batch of thread blocks."""
         self.done, self.share, self.loops = first / self.total, count / self.total, 0
-        if first:
-            self.look(0.0, time.monotonic())
+        now = time.monotonic()
+        if first == count:  # the first batch was slow: it brought everything into the caches
+            self.start, self.before = now, self.done
+        elif now - self.start > FIRST_LOOK:
+            self.look(0.0, now)
 
     def turns(self, numbers):
         """Return the numbers of a range, and see how long they take if no loop is around this."""
@@ -54,33 +58,34 @@ class Progress:
     def pieces(self, numbers):
         self.in_loop = True
         try:
-            at, size = 0, 1
+            at, size, now = 0, 1, time.monotonic()
             while at < len(numbers):
-                began = time.monotonic()
                 yield numbers[at : at + size]
-                now = time.monotonic()
                 at += size
-                size = size * 2 if now - began < STEP else max(1, size // 2)
-                self.look(min(1.0, at / len(numbers)), now)
+                began, now = now, time.monotonic()
+                size = size * 4 if now - began < STEP else max(1, size // 4)
+                if now - self.start > FIRST_LOOK:
+                    self.look(min(1.0, at / len(numbers)), now)
         finally:
             self.in_loop = False
 
     def look(self, part, now):
         """Say how long it will take, or how far it is; part: how much of the batch is done."""
-        done, elapsed = self.done + part * self.share, now - self.start
-        if elapsed < FIRST_LOOK or not done:
+        done = self.done + part * self.share
+        if done <= self.before:
             return
+        whole = (now - self.start) / (done - self.before)
         if not self.announced:
-            if elapsed / done > LONG:
+            if whole > LONG:
                 self.announced = True
                 self.say(
                     f"{self.name} with {self.total * self.num_threads:,} threads will take about "
-                    f"{duration(elapsed / done)} on the CPU\n"
+                    f"{duration(whole)} on the CPU\n"
                 )
         elif now - self.drawn_at > REDRAW and is_watched(sys.stderr):
             self.drawn, self.drawn_at = True, now
-            left = duration(elapsed / done * (1 - done))
             bar = ("#" * int(WIDTH * done)).ljust(WIDTH, ".")
+            left = duration(whole * (1 - done))
             self.say(f"\r[{bar}] {100 * done:.0f} %, about {left} left   ")
 
     def end(self):

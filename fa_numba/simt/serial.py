@@ -13,6 +13,7 @@ way. Values, operators, errors and everything else are those of the lockstep mac
 
 import ast
 import functools
+import math
 
 import numpy as np
 
@@ -88,6 +89,10 @@ class SerialTransformer(Transformer):
 
     def block_statements(self, statements, number):
         result = []
+        if number == 0:  # no index is in range before its loop has begun
+            nowhere = [ast.Name(PREFIX + "at_" + name, ast.Store()) for name in self.counters]
+            nowhere = [ast.Assign([name], ast.Constant(math.nan)) for name in nowhere]
+            result += self.mark(nowhere, statements[0])
         for s in statements:
             rewrite = getattr(self, "s_" + type(s).__name__, None)
             if rewrite is None:
@@ -96,9 +101,8 @@ class SerialTransformer(Transformer):
         return result
 
     def bind(self, name, value, number=None):
-        if not isinstance(value, (ast.BinOp, ast.Compare, ast.IfExp)) and not is_call(
-            value, "load"
-        ):
+        computed = isinstance(value, (ast.BinOp, ast.Compare, ast.IfExp)) or is_call(value, "load")
+        if not computed:  # a variable, perhaps, that nothing has been assigned to
             value = self.call("defined", value)
         return ast.Assign([ast.Name(name, ast.Store())], value)
 
@@ -225,7 +229,8 @@ class SerialTransformer(Transformer):
 
     def uncounted(self, node, op, left, right, left_source, right_source):
         divides = isinstance(op, (ast.FloorDiv, ast.Mod)) and not isinstance(left, ast.Constant)
-        if divides and isinstance(right_source, ast.Constant) and right_source.value:
+        number = getattr(right_source, "value", None)
+        if divides and type(number) is int and number:  # what floordiv and mod make sure of
             return ast.BinOp(left, op, right)
         return super().uncounted(node, op, left, right, left_source, right_source)
 
@@ -238,7 +243,7 @@ class SerialTransformer(Transformer):
         name = s.target.id
         if loop.target.id != name:  # set by the loop: there is nothing to blend
             loop.target, loop.body = ast.Name(name, ast.Store()), loop.body[1:]
-        if name in self.counters:
+        if name in self.counters and loop.iter.func.id == PREFIX + "range_turns":
             loop.target = ast.Name(PREFIX + "at_" + name, ast.Store())
             loop.iter.func.id = PREFIX + "count_turns"
             value = self.call("int64", load_name(loop.target.id))
@@ -248,7 +253,7 @@ class SerialTransformer(Transformer):
     def s_While(self, s):
         waits = ast.Constant(waits_for_memory(s))
         turns = self.call("while_turns", self.site_constant(s.test), waits)
-        leave = ast.If(self.call("not_", self.expression(s.test)), [ast.Break()], [])
+        leave = ast.If(ast.UnaryOp(ast.Not(), self.expression(s.test)), [ast.Break()], [])
         body = self.mark([leave], s.test) + self.block(s.body)
         return [ast.For(ast.Name(self.temporary(), ast.Store()), turns, body, [])]
 

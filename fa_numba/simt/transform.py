@@ -28,6 +28,7 @@ import functools
 import inspect
 import linecache
 import operator
+import os
 
 import numpy as np
 
@@ -188,6 +189,10 @@ def parsed(code, file):
 
 def check_unchanged(code, file, source):
     """Refuse a function whose text is no longer what was imported."""
+    if not os.path.exists(file):
+        # A notebook's cell: its name is made of its text, so it cannot have changed. And IPython
+        # compiles it statement by statement, which gives other bytecode than the whole would.
+        return
     present = compiled_functions(file, "".join(source), code.co_flags & FUTURE)
     if present is None:
         return

@@ -98,7 +98,7 @@ def mistakes(head, chunk=None):
         yield sentence, {"out": head.mistaken(sees=sees)["out"]}
 
 
-def check_linear_head(run, head, *, chunk=None):
+def check_linear_head(run, head, *, chunk=None, factor=2):
     """Hold `run(phi_q, phi_k, v, state, out)` to the definition; nothing else may be written."""
     out, larger_out = guarded(*head.v.shape)
     state, larger_state = guarded(*head.before.shape)
@@ -109,7 +109,7 @@ def check_linear_head(run, head, *, chunk=None):
     for name, rows in (("out", "token"), ("state", "feature")):
         expect_close(
             name, got[name], want[name], plain[name], tile=chunk or 1, rows=rows,
-            mistakes=mistakes(head, chunk),
+            mistakes=mistakes(head, chunk), factor=factor,
         )  # fmt: skip
     expect_guard("out", larger_out)
     expect_guard("state", larger_state)

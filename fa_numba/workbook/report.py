@@ -102,7 +102,7 @@ class Graded:
         first = self.first_failure
         same = [c for c in self.checks if c.outcome == "failed" and c.message == first.message]
         if len(same) == len(self.checks) > 1:
-            name = f"all {len(self.checks)} checks, for one reason"
+            name = f"all {len(self.checks)} checks fail, for one reason"
         else:
             name = _named(first, [c for c in same if c is not first])
         rest = [c for c in self.checks if c.outcome in ("failed", "not started") and c not in same]
@@ -241,7 +241,8 @@ class Report:
                 yield from self._printed(g.output)
             return
         first, others = g.one_screen()
-        yield f"    {_count_line(g, first)}", ""
+        if not first.name.startswith("all "):
+            yield f"    {_count_line(g, first)}", ""
         yield f"    {MARKS['failed']} {first.name}", COLOURS["failed"]
         for line in first.message.splitlines():
             yield f"        {line}", ""
@@ -305,7 +306,8 @@ class Report:
                 rows.append(row_of(g.state, "your file printed something", "", g.output))
         else:
             first, others = g.one_screen()
-            rows = [f"<div>{escape(_count_line(g, first))}</div>"]
+            everything = first.name.startswith("all ")
+            rows = [] if everything else [f"<div>{escape(_count_line(g, first))}</div>"]
             rows.append(row_of("failed", first.name, first.message, g.output))
             rows += [row_of(outcome, name) for outcome, name in others]
             if g.count("passed"):

@@ -126,7 +126,10 @@ def state(exercise: Exercise) -> str:
     """``pristine``, ``stale``, ``changed`` or ``missing``."""
     if not exercise.stub.exists():
         return "missing"
-    text = exercise.stub.read_text(encoding="utf-8")
+    try:
+        text = exercise.stub.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):  # a folder, another encoding
+        return "changed"
     if text == read(exercise).stub:
         return "pristine"
     return "stale" if is_untouched(text) else "changed"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import math
 import re
 import sys
 from functools import reduce
@@ -45,7 +44,6 @@ FILLS = {
     "ones": np.ones,
     "arange": lambda shape, dtype: np.arange(np.prod(shape, dtype=int)).astype(dtype),
 }
-MANY_THREADS = 1 << 25  # half a minute for the shortest kernels, measured on two cores
 CONSTANTS = {"True": True, "False": False, "None": None}
 
 
@@ -263,21 +261,8 @@ def trace_kernel(kernel, grid, block, values, shared_bytes):
     for parameter in parameters:
         if parameter not in values:
             raise BadRequest(f"{shown} needs {parameter}: say {parameter}=f4[1024], or =1024")
-    _announce(grid, block)
     arguments = (values[parameter] for parameter in parameters)
     return simt.trace(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
-
-
-def _announce(grid, block):
-    """Say so where a launch is far larger than what a trace needs."""
-    threads = math.prod(grid) * math.prod(block)
-    if threads > MANY_THREADS:
-        print(
-            f"fa-numba: {threads:,} threads, each of them on the CPU: this takes minutes to hours. "
-            "Fewer thread blocks show the same lines. Ctrl-C stops.",
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 def parse_dims(option, text):

@@ -31,7 +31,7 @@ WRONG = [
     ("float32's lowest for a hidden key", S, "s = float32(-3.4028234e38)"),
     ("no guard of -inf - -inf", [(SAFE, "m_safe = m_new"), (OUT, "out[m, d] = acc[i] / l_i"), (LSE, "lse[m] = m_i + math.log(l_i)")]),
     ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "l_i *= alpha\n", ""),
+    ("l not rescaled", "            l_i *= alpha\n", ""),
     ("alpha upside down", "math.exp(m_i - m_safe)", "math.exp(m_safe - m_i)"),
     ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
     ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),

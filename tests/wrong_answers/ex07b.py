@@ -68,4 +68,9 @@ RIGHT = [
     ("the exponent held to 0", P, "p = math.exp(min(s * softmax_scale - lse_tile[ty], float32(0.0)))"),
 ]
 
-EQUIVALENT = []
+OUTSIDE = "rows of queries that do not exist hold 0 and add 0; keys that do not exist are not stored"
+EQUIVALENT = [
+    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m >= first_m:", OUTSIDE),
+    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m <= seqlen_q and n < seqlen_k and (m >= first_m):", OUTSIDE),
+    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m < seqlen_q and n <= seqlen_k and (m >= first_m):", OUTSIDE),
+]

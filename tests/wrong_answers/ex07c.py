@@ -64,4 +64,11 @@ RIGHT = [
         (IF, "if lse_tile[ty] > -math.inf and m < seqlen_q and n < seqlen_k:\n                s = s * softmax_scale if n <= last_n else float32(-math.inf)"), (P, "p = math.exp(s - lse_tile[ty])")]),
 ]
 
-EQUIVALENT = []
+OUTSIDE = "rows of queries that do not exist are not stored; the last key of one that exists is below seqlen_k"
+EQUIVALENT = [
+    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k + 1", "`n < seqlen_k` is tested beside it"),
+    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k", "`n < seqlen_k` is tested beside it"),
+    ("if m < seqlen_q and n < seqlen_k and (n <= last_n): -> if n <= last_n:", OUTSIDE),
+    ("if m < seqlen_q and n < seqlen_k and (n <= last_n): -> if m <= seqlen_q and n < seqlen_k and (n <= last_n):", OUTSIDE),
+    ("if m < seqlen_q and n < seqlen_k and (n <= last_n): -> if m < seqlen_q and n <= seqlen_k and (n <= last_n):", OUTSIDE),
+]

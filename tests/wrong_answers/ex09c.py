@@ -67,7 +67,6 @@ RIGHT = [
 ]
 
 EQUIVALENT = [
-    ("num_n_tiles = (seq_len + BLOCK_N - 1) // BLOCK_N -> num_n_tiles = (seq_len + BLOCK_N + 1) // BLOCK_N", "a tile without keys loads nothing, and its split is answered as idle"),
     ("num_n_tiles = (seq_len + BLOCK_N - 1) // BLOCK_N -> num_n_tiles = (seq_len + BLOCK_N) // BLOCK_N", "a tile without keys loads nothing, and its split is answered as idle"),
     ("lse_partial[split, b, head] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf) -> lse_partial[split, b, head] = m_i + math.log(l_i) if l_i >= 0 else float32(-math.inf)", "log(0) is -inf"),
 ]

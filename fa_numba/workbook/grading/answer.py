@@ -40,46 +40,53 @@ def _seconds(number):
 class Meter:
     """The time that a process spends on the requests of one check.
 
-    It is processor time, so that a busy machine makes no answer wrong. Who waits and uses none is
-    timed by the clock on the wall, and at a fourth of its speed so is everyone.
+    It is processor time, so that a busy machine makes no answer wrong, and the time in which the
+    process sleeps though it has been asked for something. Where the system does not tell, it is
+    the clock on the wall.
     """
 
     def __init__(self, pid):
         self.pid, self.before = pid, processes.cpu_seconds(pid)
-        self.idle = self.used = 0.0
+        self.waited = self.used = 0.0
         self.begin_request()
 
     def begin_request(self):
-        self.begin, self.cpu_begin = time.monotonic(), None
-        self.of_request = self.waited = 0.0
+        self.begin = self.last = time.monotonic()
+        self.used_before = self.used
+        self.last_cpu = None
+
+    @property
+    def of_request(self):
+        """Seconds of the request under way."""
+        return self.used - self.used_before
 
     def read(self):
-        """Seconds spent so far; `of_request` is the share of the request under way."""
-        wall, cpu = time.monotonic() - self.begin, processes.cpu_seconds(self.pid)
-        if self.before is None:  # no Linux: the clock on the wall is all there is
-            self.of_request = self.waited = wall
-            self.used = self.idle + wall
+        """Seconds spent so far; called again and again while a request is under way."""
+        now = time.monotonic()
+        passed, self.last = now - self.last, now
+        cpu, state = processes.cpu_and_state(self.pid)
+        if self.before is None:
+            self.waited += passed
+            self.used = self.waited
         elif cpu is not None:  # else it has just ended, and what was read last holds
-            if self.cpu_begin is None:  # the first reading comes soon after the beginning
-                self.cpu_begin = max(cpu - wall, self.before)
-            busy = cpu - self.cpu_begin
-            self.of_request = wall if busy < 0.1 * wall else max(busy, wall / 4)
-            self.waited = self.of_request - busy
-            self.used = cpu - self.before + self.idle + self.waited
+            new = 0.0 if self.last_cpu is None else cpu - self.last_cpu
+            # Asleep, or one of too many: a process that never gets on must end some day, too.
+            self.waited += passed if state != "R" and new < 0.2 * passed else passed / 50
+            self.last_cpu = cpu
+            self.used = cpu - self.before + self.waited
         return self.used
+
+    def end_request(self):
+        """Called after each request; a quick one costs nothing."""
+        if self.before is None:
+            self.read()
 
     def read_now(self):
         """Seconds spent, between two requests."""
         cpu = processes.cpu_seconds(self.pid)
         if self.before is not None and cpu is not None:
-            self.used = cpu - self.before + self.idle
+            self.used = cpu - self.before + self.waited
         return self.used
-
-    def end_request(self):
-        if self.before is None or self.cpu_begin is not None:
-            self.read()
-        self.idle += self.waited
-        self.waited = 0.0
 
 
 class PlainJudgeCodec(Codec):

@@ -31,14 +31,11 @@ from fa_numba.simt.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
 from fa_numba.workbook.grading import guard
 from fa_numba.workbook.grading.failures import describe
 from fa_numba.workbook.grading.lifetime import die_with_parent
+from fa_numba.workbook.grading.shapes import expect_constant_shapes
 from fa_numba.workbook.grading.wire import Channel, Closed, ReceivingWindows, WireError
 
 MOST_REPEATED = 512  # items of an iterator that go at once
-SPECIAL = {
-    "__getitem__", "__setitem__", "__delitem__", "__len__", "__contains__", "__bool__", "__repr__",
-    "__str__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__add__", "__sub__", "__mul__",
-    "__hash__", "__enter__", "__exit__", "__int__", "__float__", "__index__",
-}  # fmt: skip
+SPECIAL = "__getitem__", "__setitem__", "__delitem__", "__len__", "__repr__", "__str__"
 SHARED = builtins, math, np, cuda, simt  # modules that a file uses, and may not change
 GRADERS_KERNEL = "the grader's kernel"  # stands for a file name in errors
 
@@ -205,6 +202,8 @@ class Worker:
             return [x for _, x in zip(range(MOST_REPEATED), target, strict=False)]
         if do == "iter":
             return iter(target)
+        if do in ("run", "trace") and is_kernel(target):
+            expect_constant_shapes(target.py_func)
         with simt.options(**message.get("options", {})):
             return getattr(self, f"launch_{do}")(target, *arguments, **keywords)
 
@@ -213,10 +212,7 @@ class Worker:
             raise AttributeError(name)
         if name in ("__repr__", "__str__"):
             return repr(target)[:2000] if name == "__repr__" else str(target)[:2000]
-        if name == "__bool__":
-            return bool(target)
-        value = getattr(type(target), name)(target, *arguments)
-        return False if value is NotImplemented else value
+        return getattr(type(target), name)(target, *arguments)
 
     def load(self):
         name = os.path.basename(self.path).removesuffix(".py")

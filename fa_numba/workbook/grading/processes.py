@@ -152,9 +152,15 @@ def start(sock, output, dump, options):
 
 def cpu_seconds(pid: int) -> float | None:
     """Processor time that a process has used; None where nobody can tell."""
+    used, _ = cpu_and_state(pid)
+    return used
+
+
+def cpu_and_state(pid: int) -> tuple[float | None, str]:
+    """Processor time of a process, and its state: "R" has work to do, whether or not it gets on."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return None, ""
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0].decode()

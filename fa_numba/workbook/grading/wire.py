@@ -129,8 +129,12 @@ def dtype_of(name):
 
         return np.dtype(ml_dtypes.bfloat16)
     if isinstance(name, list):
-        return np.dtype([(f[0], f[1], *(tuple(x) for x in f[2:])) for f in name])
-    return np.dtype(str(name))
+        dtype = np.dtype([(f[0], f[1], *(tuple(x) for x in f[2:])) for f in name])
+    else:
+        dtype = np.dtype(str(name))
+    if dtype.hasobject:  # addresses, which the other side could choose
+        raise WireError("an array of Python objects")
+    return dtype
 
 
 class Window:

@@ -1,0 +1,73 @@
+"""A shape that is no constant, said before anything that follows from it.
+
+On the engine `cuda.shared.array(n, float32)` runs with any n; on a GPU it does not compile. What a
+learner sees first would otherwise be an index error of a tile whose size is wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+
+from fa_numba.simt.errors import Site, UnsupportedError
+
+MAKERS = ("shared.array", "local.array")
+
+
+@functools.cache
+def expect_constant_shapes(function) -> None:
+    """Raise where a kernel's shared or local array has a shape that it computes or is given."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    except (OSError, SyntaxError, IndexError):
+        return
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    varying = _varying(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(MAKERS):
+            shape = next(iter([*node.args, *(k.value for k in node.keywords if k.arg == "shape")]))
+            for name in ast.walk(shape):
+                if isinstance(name, ast.Name) and name.id in varying:
+                    column = node.col_offset + indent
+                    raise UnsupportedError(
+                        f"the shape of {ast.unparse(node.func)} must be a constant, and "
+                        f"{name.id} is known only when the kernel runs",
+                        sites=[
+                            Site(
+                                function.__code__.co_filename, first + node.lineno - 1, column,
+                                node.end_col_offset + indent, function.__name__,
+                            )
+                        ],
+                        hint="Take a number, or a name of the module or of the function around "
+                        "the kernel.",
+                    )  # fmt: skip
+
+
+def _varying(tree):
+    """The names of a function that hold what it is given, or computes from that."""
+    varying = {a.arg for a in tree.args.args}
+    for _ in range(3):  # a name may be made of one that stands below it
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign | ast.AugAssign | ast.For | ast.AnnAssign):
+                value = node.iter if isinstance(node, ast.For) else node.value
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if value is not None and _is_varying(value, varying):
+                    names = (n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+                    # x[i] = ... changes an element of x, and no name
+                    varying |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    return varying
+
+
+def _is_varying(value, varying):
+    for node in ast.walk(value):
+        if isinstance(node, ast.Name) and node.id in varying:
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in ("threadIdx", "blockIdx", "blockDim",
+                                                             "gridDim"):  # fmt: skip
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("cuda.grid", "cuda.gridsize"):
+            return True
+    return False
