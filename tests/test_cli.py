@@ -2,6 +2,7 @@
 
 import builtins
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -199,12 +200,26 @@ def test_learn_starts_jupyterlab_on_lesson_00(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(lessons, "update", lambda root: ["lessons/00_x.ipynb: brought up to date"])
     monkeypatch.setattr(os, "execv", lambda path, argv: started.append(argv))
     monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
+    monkeypatch.setattr(learn.sys, "prefix", str(tmp_path / "venv"))
     cli.main(["learn", "--no-browser"])
     (argv,) = started
     assert argv[:3] == [sys.executable, "-m", "jupyterlab"]
     assert "--LabApp.default_url=/lab/tree/lessons/00_a_gpu_in_ten_minutes.ipynb" in argv
-    assert "--LabApp.news_url=None" in argv and argv[-2:] == ["--allow-root", "--no-browser"]
+    assert argv[-2:] == ["--allow-root", "--no-browser"]
     said = capsys.readouterr().out
     assert "You are root" in said and "brought up to date" in said
     assert (ROOT / "notebooks" / learn.FIRST).exists()
     assert "--allow-root" not in learn.command(tmp_path, as_root=False)
+
+
+def test_nobody_is_asked_about_news(tmp_path):
+    learn.ask_nothing_about_news(tmp_path)
+    (path,) = tmp_path.rglob("overrides.json")
+    news = "@jupyterlab/apputils-extension:notification"
+    assert json.loads(path.read_text()) == {news: {"fetchNews": "false"}}
+    path.write_text(json.dumps({news: {"fetchNews": "true"}, "theme": "dark"}))
+    learn.ask_nothing_about_news(tmp_path)  # what somebody has said stays
+    assert json.loads(path.read_text()) == {news: {"fetchNews": "true"}, "theme": "dark"}
+    path.write_text("no JSON")
+    learn.ask_nothing_about_news(tmp_path)
+    assert path.read_text() == "no JSON"

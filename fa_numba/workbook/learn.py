@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import os
 import sys
+from pathlib import Path
 
 from fa_numba.workbook import lessons
 from fa_numba.workbook.catalog import find_root
@@ -30,10 +33,25 @@ def command(root, *, as_root: bool) -> list[str]:
         # In place of a file's name: the printed address opens the lesson as well.
         f"--LabApp.default_url=/lab/tree/{lessons.FOLDER}/{FIRST}",
         "--log-level=WARN",  # the address is printed at a higher level
-        "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
     return started + ["--allow-root"] * as_root
+
+
+def ask_nothing_about_news(prefix):
+    """Answer JupyterLab's question about news with no, for everybody in this environment.
+
+    Parameters
+    ----------
+    prefix : path
+        The environment. What its settings say already stays.
+    """
+    path = Path(prefix, "share", "jupyter", "lab", "settings", "overrides.json")
+    with contextlib.suppress(OSError, ValueError):  # somebody else's environment: it asks
+        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        answer = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(answer | there, indent=1) + "\n", encoding="utf-8")
 
 
 def main(more: list[str] = ()) -> int:
@@ -55,6 +73,7 @@ def main(more: list[str] = ()) -> int:
     for line in said:
         if line not in new:
             print(line)
+    ask_nothing_about_news(sys.prefix)
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if as_root:
         print("You are root: JupyterLab runs with --allow-root, and a notebook may do all you may.")
