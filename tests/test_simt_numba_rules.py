@@ -690,19 +690,18 @@ def test_a_device_function_is_not_launched():
 
 
 def test_a_file_that_was_edited_after_the_import(tmp_path, monkeypatch):
-    # A number that no other test stores: equal functions are translated once, whatever their file.
-    text = "from numba import cuda\n\n@cuda.jit\ndef kernel(out):\n    out[0] = 1729\n"
-    (tmp_path / "edited_kernel.py").write_text(text)
+    text = "from numba import cuda\n\n@cuda.jit\ndef kernel(out):\n    out[0] = 2\n"
+    file = tmp_path / "edited_after_import.py"  # a name that no other test imports
+    file.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    kernel, out = importlib.import_module("edited_kernel").kernel, np.zeros(1)
-    # Another length: Python takes a file of the same length and time for the same file.
-    (tmp_path / "edited_kernel.py").write_text(text.replace("1729", "17290"))
+    kernel, out = importlib.import_module(file.stem).kernel, np.zeros(1)
+    file.write_text(text.replace("= 2", "= 30"))
     with pytest.raises(UnsupportedError, match="has changed since 'kernel' was imported"):
         kernel[1, 1](out)
-    (tmp_path / "edited_kernel.py").write_text(text)
+    file.write_text(text)
     kernel[1, 1](out)
-    assert out[0] == 1729
+    assert out[0] == 2
 
 
 # --- barriers and races -------------------------------------------------------------------------
