@@ -21,6 +21,9 @@ SHARED = (
 )
 
 WRONG = [
+    ("a syncwarp that half of the warp never reaches",
+     "    if lane == 0:\n        m_warp[warp] = m_i",
+     "    if lane < 16:\n        cuda.syncwarp()\n    if lane == 0:\n        m_warp[warp] = m_i"),
     *((f"the maximum starts at {low}", START, f"    m_i = float32({low})\n")
       for low in ("0.0", "-1e4", "-1e9", "-1e30")),
     *((f"merge: below {low} is empty", MERGE_GUARD, f"    if m < float32({low}):  # two")

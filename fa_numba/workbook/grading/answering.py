@@ -27,6 +27,7 @@ import numpy as np
 from numba import cuda
 
 from fa_numba import simt
+from fa_numba.simt.errors import KernelWarning
 from fa_numba.simt.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
 from fa_numba.workbook.grading import guard
 from fa_numba.workbook.grading.failures import describe
@@ -364,6 +365,8 @@ def answer_with(sock, output, dump, options):
     os.environ |= {"MPLCONFIGDIR": options["folder"], "HOME": options["folder"]}
     warnings.resetwarnings()
     warnings.simplefilter("error" if options["strict"] else "ignore")
+    # An answer must keep CUDA's rules: that a GPU would let it pass as a rule is not enough.
+    warnings.simplefilter("error", KernelWarning)
     if not options["gpu"]:
         simt.enable()  # for raw kernel[grid, block] too: CUDA does not survive a fork
     channel = Channel(sock)
