@@ -46,7 +46,7 @@ READ = 1  # the named barrier
 
 @functools.cache
 def make_ring(FORM):
-    """The kernel: out[thread, i] is what the thread read of row i."""
+    """The kernel: out[block, i, thread] is the sum of the two numbers the thread read of row i."""
     ARRIVALS = CONSUMERS if FORM == "every" else CONSUMERS // 32
 
     @cuda.jit

@@ -344,7 +344,7 @@ def page(found):
         listed = f"`{names[0]}`, ..." if kind in (REFUSED, IRRELEVANT) and len(names) > 4 else ""
         which = listed or ", ".join(f"`{name}`" for name in names)
         lines.append(f"| {kind} | {len(groups[kind, why])} | {why} | {which} |")
-    lines += ["", "## Modules that were left out", "", "| module | what it tests |", "|---|---|"]
+    lines += ["", "## Modules that were left out", "", "| module | subject |", "|---|---|"]
     lines += [f"| {name} | {why} |" for name, why in LEFT_OUT.items()]
     return "\n".join(lines) + "\n"
 
