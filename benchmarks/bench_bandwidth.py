@@ -5,7 +5,7 @@ import numpy as np
 from numba import cuda
 
 from benchmarks.timing import save, time_ms
-from fa_numba.arrays import launch
+from fa_numba.runtime.arrays import launch
 
 SIDE = 8192
 

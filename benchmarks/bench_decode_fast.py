@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.bench_tensor_core import relative_error
 from benchmarks.timing import save, time_ms
-from fa_numba.kernels.flash_decode_wide import flash_decode_wide
+from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
@@ -22,8 +22,8 @@ from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
 HEAD_DIM = 128
 # For each dtype: the kernels, and the page sizes that some of them are timed with.
 KERNELS = {
-    "float16": (flash_decode_wide, flash_decode_mma, flash_decode_tma),
-    "bfloat16": (flash_decode_tma,),
+    "float16": (flash_decode_wide, flash_decode_mma, flash_decode_tma, flash_decode_gather),
+    "bfloat16": (flash_decode_tma, flash_decode_gather),
     "float32": (flash_decode_wide,),
 }
 PAGE_SIZES = (1, 16)

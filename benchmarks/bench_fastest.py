@@ -13,7 +13,8 @@ import time
 import numpy as np
 
 from benchmarks.timing import machine, time_ms
-from fa_numba import arrays, dispatch
+from fa_numba import dispatch
+from fa_numba.runtime import arrays
 
 WIDTH = 2048  # num_heads * head_dim
 TOKENS = 16384  # batch * seqlen of a large problem; a small one has one sequence

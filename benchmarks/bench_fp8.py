@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.bench_tensor_core import definition, of_head
 from benchmarks.timing import save, time_ms
-from fa_numba import arrays
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.flash_attn_fp8 import attend, flash_attn_fp8, quantize
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent

@@ -10,8 +10,8 @@ from benchmarks.bench_tensor_core import relative_error
 from benchmarks.timing import save, time_ms
 from fa_numba import (
     flash_attn_bwd,
-    flash_attn_bwd_simt,
-    flash_attn_simt,
+    flash_attn_bwd_registers,
+    flash_attn_registers,
     flash_attn_v1,
     flash_attn_v2,
     flash_attn_v2_unsigned,
@@ -23,8 +23,8 @@ from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
 TOKENS, WIDTH = 16384, 2048  # batch · seqlen and num_heads · head_dim, held while seqlen grows
 HEAD_DIMS, SEQLENS, CAUSAL = (64, 128), (512, 2048, 8192), (False, True)
 LESSONS = naive_attn, flash_attn_v1, flash_attn_v2, flash_attn_v2_unsigned
-FORWARD = flash_attn_simt, flash_attn_tf32x3
-BACKWARD = flash_attn_bwd_simt, flash_attn_bwd_tf32x3
+FORWARD = flash_attn_registers, flash_attn_tf32x3
+BACKWARD = flash_attn_bwd_registers, flash_attn_bwd_tf32x3
 LESSON_TOKENS, LESSON_HEADS = 8192, 4  # of a lesson's step: enough to fill the GPU
 LONGEST_OF_V1 = 2048  # a thread block walks all tiles of a head: seconds for longer ones
 REPEATS = 5
@@ -54,8 +54,9 @@ def main():
         "ladder",
         rows,
         note=f"float32, {TOKENS} tokens in all, num_heads * head_dim = {WIDTH}, but "
-        f"{LESSON_TOKENS} tokens and {LESSON_HEADS} heads in the steps before flash_attn_simt and "
-        "in flash_attn_bwd; FLOPs 4·batch·heads·seqlen²·head_dim, halved if causal, ×2.5 backward; "
+        f"{LESSON_TOKENS} tokens and {LESSON_HEADS} heads in the steps before "
+        "flash_attn_registers and in flash_attn_bwd; FLOPs 4·batch·heads·seqlen²·head_dim, "
+        "halved if causal, ×2.5 backward; "
         "error: ‖x − float64‖ / ‖float64‖ of one head, the largest of the gradients'",
     )
 
@@ -97,7 +98,7 @@ def steps(seqlen, head_dim, causal):
 
     plain_error = error_of([x[None, :, None] for x in plain[1:]], want[1:])
     for functions, inputs, count in (((flash_attn_bwd,), few, few_heads), (BACKWARD, whole, heads)):
-        out, lse = flash_attn_simt(*inputs[1:], causal=causal)
+        out, lse = flash_attn_registers(*inputs[1:], causal=causal)
         for function in functions:
             call = lambda f=function, x=(*inputs, out, lse): f(*x, causal=causal)  # noqa: E731
             yield function.__name__, count, 5, call, error_of(call(), want[1:]), plain_error

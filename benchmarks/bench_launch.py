@@ -13,8 +13,8 @@ import numpy as np
 
 import fa_numba
 from benchmarks.timing import save
-from fa_numba import launching
-from fa_numba.kernels.flash_decode_wide import flash_decode_wide
+from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
+from fa_numba.runtime import launching
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
@@ -108,8 +108,8 @@ def calls(library):
     yield "flash_attn, float32", fa_numba.flash_attn, singles[:3]
     yield "flash_attn, float16", fa_numba.flash_attn, halves[:3]
     yield "flash_attn, one query", fa_numba.flash_attn, cached[:3]
-    yield "flash_attn_simt", fa_numba.flash_attn_simt, singles[:3]
-    yield "flash_attn_bwd_simt", fa_numba.flash_attn_bwd_simt, [*singles, lse]
+    yield "flash_attn_registers", fa_numba.flash_attn_registers, singles[:3]
+    yield "flash_attn_bwd_registers", fa_numba.flash_attn_bwd_registers, [*singles, lse]
     yield "flash_attn_mma", flash_attn_mma, halves[:3]
     yield "flash_attn_persistent", flash_attn_persistent, halves[:3]
     yield "flash_attn_bwd_wgmma", flash_attn_bwd_wgmma, [*halves, lse]

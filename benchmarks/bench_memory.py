@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 
 from benchmarks.timing import save
-from fa_numba import flash_attn_bwd_simt, flash_attn_simt, flash_attn_v2, naive_attn
+from fa_numba import flash_attn_bwd_registers, flash_attn_registers, flash_attn_v2, naive_attn
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
@@ -19,7 +19,7 @@ from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 HEADS, HEAD_DIM = 8, 128
 SEQLENS = (1024, 4096, 16384)
 MOST_SCORES = 2 * 10**9  # beyond, standard attention is not asked
-FORWARD = (naive_attn, flash_attn_v2, flash_attn_simt, flash_attn_mma, flash_attn_persistent)
+FORWARD = (naive_attn, flash_attn_v2, flash_attn_registers, flash_attn_mma, flash_attn_persistent)
 BACKWARD = (flash_attn_bwd_mma, flash_attn_bwd_wgmma)
 
 
@@ -52,9 +52,9 @@ def main():
         for function in BACKWARD:
             rows.append(measure(function, seqlen, dout, q, k, v, out, lse))
         q_32, k_32, v_32, dout_32, out_32 = (x.astype(np.float32) for x in (q, k, v, dout, out))
-        rows.append(measure(flash_attn_simt, seqlen, q_32, k_32, v_32))
+        rows.append(measure(flash_attn_registers, seqlen, q_32, k_32, v_32))
         backward = dout_32, q_32, k_32, v_32, out_32, lse
-        rows.append(measure(flash_attn_bwd_simt, seqlen, *backward))
+        rows.append(measure(flash_attn_bwd_registers, seqlen, *backward))
         seq_lens = cupy.full(1, seqlen, np.int32)
         rows.append(measure(flash_decode_mma, seqlen, q[:, :1], k, v, seq_lens))
     save(

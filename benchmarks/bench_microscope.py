@@ -32,8 +32,9 @@ from benchmarks.microscope_kernels import CASES
 from benchmarks.microscope_reasons import REASONS
 from benchmarks.readme import table
 from benchmarks.timing import RESULTS, machine
-from fa_numba import arrays, simt
+from fa_numba import simt
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.runtime import arrays
 from fa_numba.simt import counters as meter
 
 ROOT = Path(__file__).parents[1]

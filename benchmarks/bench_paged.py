@@ -6,7 +6,7 @@ from numba import cuda, float32
 
 import fa_numba
 from benchmarks.timing import save, time_ms
-from fa_numba.arrays import launch
+from fa_numba.runtime.arrays import launch
 
 BATCH, SEQLEN, NUM_KV_HEADS, HEAD_DIM = 32, 4096, 8, 128
 PAGE_SIZES = (1, 8, 16, 32, 128)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import cuda, float32
 
 from benchmarks.timing import save, time_ms
-from fa_numba.arrays import launch
+from fa_numba.runtime.arrays import launch
 from fa_numba.workbook.catalog import find_one
 
 SIDE, TRANSPOSED = 4096, 8192

@@ -16,7 +16,8 @@ import numpy as np
 from numba import cuda, float32, float64, int8, uint64
 
 import fa_numba
-from fa_numba import arrays, reference
+from fa_numba import reference
+from fa_numba.runtime import arrays
 
 SIZE = 4096  # elements that a small kernel moves: 32 thread blocks of 4 warps
 THREADS = 128

@@ -150,7 +150,7 @@ LADDER = (  # the question that asked, the name there, what the step brought
     ("ladder", "flash_attn_v1", "tiles, online softmax"),
     ("ladder", "flash_attn_v2", "a loop over keys inside"),
     ("ladder", "flash_attn_v2_unsigned", "index types"),
-    ("ladder", "flash_attn_simt", "tiles in registers"),
+    ("ladder", "flash_attn_registers", "tiles in registers"),
     ("ladder", "flash_attn_tf32x3", "three TF32 products for one"),
     ("tensor_core", "flash_attn_mma", "mma, ldmatrix, cp.async"),
     ("tensor_core", "flash_attn_wgmma", "wgmma, TMA"),
@@ -357,7 +357,7 @@ ROOFLINE = {
     "flash_decode_tma": ("decode_fast", _decode("flash_decode_tma")),
     "naive_attn": ("ladder", _attention("naive_attn", 4)),
     "flash_attn_v2": ("ladder", _attention("flash_attn_v2", 4)),
-    "flash_attn_simt": ("ladder", _attention("flash_attn_simt", 4)),
+    "flash_attn_registers": ("ladder", _attention("flash_attn_registers", 4)),
     "flash_attn_mma": ("tensor_core", _attention("flash_attn_mma", 2)),
     "flash_attn_persistent": ("tensor_core", _attention("flash_attn_persistent", 2)),
 }

@@ -26,16 +26,16 @@ import functools
 import numpy as np
 from numba import cuda, float32, uint8, uint32, uint64
 
-from fa_numba.tensor_core.barriers import named_barrier_sync
-from fa_numba.tensor_core.mbarrier import (
+from fa_numba.ptx.barriers import named_barrier_sync
+from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
     mbarrier_init,
     mbarrier_wait,
 )
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.vectors import bulk_load, load_shared_x2
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.vectors import bulk_load, load_shared_x2
 
 FORMS = ("named", "every", "nothing")
 STAGES, COLS, CONSUMERS = 2, 64, 256

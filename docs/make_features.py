@@ -251,40 +251,42 @@ TABLES = {
         },
     ),
     "The ladder: the same, faster": (
-        "flash_attn_v2_unsigned flash_attn_simt flash_attn_bwd_simt",
+        "flash_attn_v2_unsigned flash_attn_registers flash_attn_bwd_registers",
         {
             "`causal`, lengths, heads, head_dim": {
                 "flash_attn_v2_unsigned": UNSIGNED,
-                "flash_attn_simt flash_attn_bwd_simt": "test_{}::test_shapes",
+                "flash_attn_registers flash_attn_bwd_registers": "test_{}::test_shapes",
             },
             "`window_size`, `softcap`, `alibi_slopes`": {
                 "flash_attn_v2_unsigned": UNSIGNED_MASKS,
-                "flash_attn_simt flash_attn_bwd_simt": "test_{}::test_masks",
+                "flash_attn_registers flash_attn_bwd_registers": "test_{}::test_masks",
             },
             "dropout": {
                 "flash_attn_v2_unsigned": f"{UNSIGNED_MASKS}[dropout]",
-                "flash_attn_simt flash_attn_bwd_simt": TRAINING,
+                "flash_attn_registers flash_attn_bwd_registers": TRAINING,
             },
             "float16, bfloat16": {
                 "flash_attn_v2_unsigned": f"{UNSIGNED_MASKS}[{SIXTEEN}]",
-                "flash_attn_simt flash_attn_bwd_simt": "test_{}::test_16_bit_floats",
+                "flash_attn_registers flash_attn_bwd_registers": "test_{}::test_16_bit_floats",
             },
             "sizes of tiles change nothing": {
                 "flash_attn_v2_unsigned": UNSIGNED,
-                "flash_attn_simt flash_attn_bwd_simt": (
+                "flash_attn_registers flash_attn_bwd_registers": (
                     "test_{}::test_tile_size_does_not_change_the_answer"
                 ),
             },
-            **everywhere("flash_attn_v2_unsigned flash_attn_simt flash_attn_bwd_simt"),
+            **everywhere("flash_attn_v2_unsigned flash_attn_registers flash_attn_bwd_registers"),
             "on a GPU": {
-                "flash_attn_v2_unsigned flash_attn_simt": (
+                "flash_attn_v2_unsigned flash_attn_registers": (
                     "test_gpu::test_forward[{}] test_gpu::test_masks"
                 ),
-                "flash_attn_bwd_simt": "test_gpu::test_backward[{}] test_gpu::test_masks",
+                "flash_attn_bwd_registers": "test_gpu::test_backward[{}] test_gpu::test_masks",
             },
             "on a GPU, float16 and bfloat16": {
-                "flash_attn_v2_unsigned flash_attn_simt": "test_gpu::test_16_bits[{}]",
-                "flash_attn_bwd_simt": No("its cases of 16 bits are on the CPU engine, so far"),
+                "flash_attn_v2_unsigned flash_attn_registers": "test_gpu::test_16_bits[{}]",
+                "flash_attn_bwd_registers": No(
+                    "its cases of 16 bits are on the CPU engine, so far"
+                ),
             },
         },
     ),

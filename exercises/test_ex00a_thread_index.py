@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.meter import by_place, expect_chip_memory, expect_stores_by
 
 NO_MEMORY = "each thread reads its element, computes, and writes: registers do"
 
@@ -152,7 +152,7 @@ def test_neighbours_in_a_row(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """both kernels compile for a GPU"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     x, m = np.zeros(4, np.float32), np.zeros((4, 4), np.float32)
     gpu_ready(exercise.scale_vector, (x, x, np.float32(1)))

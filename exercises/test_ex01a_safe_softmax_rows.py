@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook import softmax_checks as rows
-from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders import softmax as rows
+from fa_numba.workbook.graders.meter import by_place, expect_chip_memory, expect_stores_by
 
 
 def check(exercise, x, threads=32):
@@ -111,7 +111,7 @@ def test_a_thread_per_row(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     x = np.zeros((4, 8), np.float32)
     gpu_ready(exercise.safe_softmax_rows, (x, x))

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda, float32
 
 from fa_numba import simt
-from fa_numba.workbook.meter_checks import expect_chip_memory
+from fa_numba.workbook.graders.meter import expect_chip_memory
 
 INF = math.inf
 LOWEST = float(np.finfo(np.float32).min)
@@ -267,7 +267,7 @@ def test_update_is_merge_with_one_score(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """both functions compile for a GPU, in float32"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     online_update, merge = exercise.online_update, exercise.merge
 

@@ -8,8 +8,8 @@ from numba import cuda, float32, int32
 
 import fa_numba
 from fa_numba import simt
-from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
-from fa_numba.workbook.softmax_checks import LOWEST, softmax64
+from fa_numba.workbook.graders.meter import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.softmax import LOWEST, softmax64
 
 INF = np.inf
 NO_COLUMN = 2**31 - 1
@@ -351,7 +351,7 @@ def test_accesses(exercise, num_rows, num_cols, k):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     x, values = np.zeros((2, 4), np.float32), np.zeros((2, 3), np.float32)
     columns = np.zeros((2, 3), np.int32)

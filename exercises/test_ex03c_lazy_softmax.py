@@ -7,7 +7,7 @@ import pytest
 
 import fa_numba
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import (
+from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
     expect_traffic,
@@ -18,8 +18,8 @@ from fa_numba.workbook.attention_checks import (
     ordered_scores,
     random_head,
 )
-from fa_numba.workbook.attention_mistakes import forward_mistakes
-from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.meter import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.mistakes import forward_mistakes
 
 THREADS = 32
 HEAD_DIM = 8
@@ -357,7 +357,7 @@ def test_traffic_is_predicted(exercise, sizes):
 
 def test_compiles_for_a_gpu(exercise):
     """both kernels compile for a GPU, in float32"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     head = head_of(exercise, 2, 3)
     state, _ = summarize(exercise, head, 2)  # a kernel that is not written yet says so here

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.analysis.machine_code import gpu_ready
-from fa_numba.workbook.meter_checks import (
+from fa_numba.analysis.gpu_ready import gpu_ready
+from fa_numba.workbook.graders.meter import (
     by_place,
     expect_chip_memory,
     expect_no_races,

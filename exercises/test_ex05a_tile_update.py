@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fa_numba.workbook.attention_checks import (
+from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_unchanged,
     large_scores,
@@ -12,7 +12,7 @@ from fa_numba.workbook.attention_checks import (
     random_head,
     steep_scores,
 )
-from fa_numba.workbook.attention_mistakes import forward_mistakes
+from fa_numba.workbook.graders.mistakes import forward_mistakes
 
 
 def start(rows, head_dim):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import (
+from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
     expect_traffic,
@@ -18,8 +18,8 @@ from fa_numba.workbook.attention_checks import (
     random_head,
     steep_scores,
 )
-from fa_numba.workbook.attention_mistakes import forward_mistakes
-from fa_numba.workbook.meter_checks import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.meter import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.mistakes import forward_mistakes
 
 ARRAYS = "q k v out l m"  # the arrays among the arguments
 
@@ -225,7 +225,7 @@ def test_nothing_written_outside(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     kernel, _, args, _ = prepare(exercise, random_head(4, 4, 64), 16, 16)
     gpu_ready(kernel, args)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import (
+from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
     expect_traffic,
@@ -17,8 +17,8 @@ from fa_numba.workbook.attention_checks import (
     random_head,
     steep_scores,
 )
-from fa_numba.workbook.attention_mistakes import forward_mistakes
-from fa_numba.workbook.meter_checks import expect_chip_memory
+from fa_numba.workbook.graders.meter import expect_chip_memory
+from fa_numba.workbook.graders.mistakes import forward_mistakes
 
 ARRAYS = "q k v out l m"  # the arrays among the arguments
 
@@ -187,7 +187,7 @@ def test_nothing_written_outside(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     x, row = np.zeros((4, 64), np.float32), np.zeros(4, np.float32)
     gpu_ready(exercise.make_kernel(64, 16, 16), (x, x, x, x, row, row))

@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import reference, simt
-from fa_numba.workbook.meter_checks import expect_chip_memory
+from fa_numba.workbook.graders.meter import expect_chip_memory
 
 LOW = 2**32 - 1
 ONES = (LOW,) * 4
@@ -223,7 +223,7 @@ def test_far_away(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """both functions compile for a GPU, in integers"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     keeps = exercise.keeps
 

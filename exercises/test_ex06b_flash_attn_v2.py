@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import (
+from fa_numba.workbook.graders.attention import (
     UNWRITTEN,
     expect_close,
     expect_guard,
@@ -22,7 +22,7 @@ from fa_numba.workbook.attention_checks import (
     random_head,
     weightless_value,
 )
-from fa_numba.workbook.attention_mistakes import forward_mistakes
+from fa_numba.workbook.graders.mistakes import forward_mistakes
 
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
@@ -270,7 +270,7 @@ def test_nothing_written_outside(exercise, causal):
 @BOTH
 def test_compiles_for_a_gpu(exercise, causal):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     (kernel, _, _, *args), _ = prepare(exercise, random_head(4, 4, 64, causal=causal), 16, 16)
     gpu_ready(kernel, args)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import (
+from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
     expect_traffic,
@@ -14,7 +14,7 @@ from fa_numba.workbook.attention_checks import (
     guarded,
     metered,
 )
-from fa_numba.workbook.attention_mistakes import delta_mistakes
+from fa_numba.workbook.graders.mistakes import delta_mistakes
 
 
 def random_rows(seqlen_q, head_dim, seed=0):
@@ -165,7 +165,7 @@ def test_nothing_written_outside(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     x = np.zeros((4, 64), np.float32)
     gpu_ready(exercise.delta_kernel, (x, x, np.zeros(4, np.float32)))

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.analysis.machine_code import gpu_ready
+from fa_numba.analysis.gpu_ready import gpu_ready
 
 EMPTY = np.float32(-777.0)  # what a place holds in which nothing has been written
 

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda, float32
 
 from fa_numba import simt
-from fa_numba.analysis.machine_code import gpu_ready
+from fa_numba.analysis.gpu_ready import gpu_ready
 
 LENGTHS = [(1, 1), (13, 13), (5, 17), (17, 5), (1, 40), (40, 1), (33, 30)]
 TILES = [(4, 4), (8, 4), (4, 8), (5, 3), (1, 16), (16, 1), (64, 64)]

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import (
+from fa_numba.workbook.graders.attention import (
     expect_guard,
     expect_traffic,
     expect_unchanged,
@@ -250,7 +250,7 @@ def test_inputs_unchanged(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     x, y = np.zeros((2, 8), np.float32), np.zeros(2, np.float32)
     simt.run(exercise.kernel, 2, 8, x, y, x.copy(), y, x.copy(), y.copy())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fa_numba.workbook.attention_checks import expect_error
+from fa_numba.workbook.graders.attention import expect_error
 
 
 def make_table(seq_lens, page_size, seed=0):

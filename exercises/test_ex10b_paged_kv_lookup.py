@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.analysis.machine_code import gpu_ready
-from fa_numba.workbook.attention_checks import metered
+from fa_numba.analysis.gpu_ready import gpu_ready
+from fa_numba.workbook.graders.attention import metered
 
 ARRAYS = "k_cache v_cache block_table seq_lens k_out v_out"
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from fa_numba.workbook.attention_checks import expect_error
+from fa_numba.workbook.graders.attention import expect_error
 from fa_numba.workbook.grading.proxies import each
 
 

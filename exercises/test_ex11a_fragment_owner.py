@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fa_numba.tensor_core import layouts
+from fa_numba.ptx import layouts
 
 WHERE = {"a": layouts.mma_a(), "b": layouts.mma_b(), "d": layouts.mma_d()}
 SHAPES = {"a": (16, 16), "b": (16, 8), "d": (16, 8)}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fa_numba.tensor_core.layouts import wavefronts
+from fa_numba.ptx.layouts import wavefronts
 from fa_numba.workbook.grading.proxies import each
 
 ROWS, COLS = 24, 64

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fa_numba.tensor_core import layouts
+from fa_numba.ptx import layouts
 
 LANES = 32
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fa_numba.tensor_core import layouts
+from fa_numba.ptx import layouts
 
 LARGEST = (1 << 18) - 16
 FIELDS = {"address": (0, 14), "leading": (16, 14), "stride": (32, 14), "swizzle": (62, 2)}
@@ -131,9 +131,9 @@ def test_steps_of_any_descriptor(exercise):
 
 
 def test_as_our_kernels(exercise):
-    """the same numbers as fa_numba.tensor_core.wgmma builds"""
+    """the same numbers as fa_numba.ptx.wgmma builds"""
     wgmma = pytest.importorskip(
-        "fa_numba.tensor_core.wgmma", reason="needs numba-cuda", exc_type=ImportError
+        "fa_numba.ptx.wgmma", reason="needs numba-cuda", exc_type=ImportError
     )
     address = 0x9C00 >> 4
     pairs = {

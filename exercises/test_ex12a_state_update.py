@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.attention_checks import (
+from fa_numba.workbook.graders.attention import (
     UNWRITTEN,
     expect_close,
     expect_local,
@@ -12,7 +12,7 @@ from fa_numba.workbook.attention_checks import (
     expect_traffic,
     metered,
 )
-from fa_numba.workbook.linear_checks import LinearHead, check_linear_head, random_linear_head
+from fa_numba.workbook.graders.linear import LinearHead, check_linear_head, random_linear_head
 
 ARRAYS = "phi_q phi_k v state out"
 
@@ -173,7 +173,7 @@ def test_memory(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     head = random_linear_head(2, 4, 64)
     gpu_ready(exercise.kernel, (*head.arrays.values(), head.before, head.v.copy()))

@@ -199,8 +199,8 @@ def test_large_inputs(exercise, name):
 def test_linear_attention(exercise, name):
     """linear attention with these features is that of the definition"""
     from fa_numba import reference
-    from fa_numba.workbook.attention_checks import expect_close
-    from fa_numba.workbook.linear_checks import LinearHead
+    from fa_numba.workbook.graders.attention import expect_close
+    from fa_numba.workbook.graders.linear import LinearHead
 
     q, k, v = np.random.default_rng(2).standard_normal((3, 12, 6), dtype=np.float32)
     phi_q, phi_k = (features(exercise, name, x) for x in (q, k))
@@ -216,7 +216,7 @@ def test_linear_attention(exercise, name):
 @pytest.mark.parametrize("name", FEATURES)
 def test_compiles_for_a_gpu(exercise, name):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.machine_code import gpu_ready
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     x, phi = np.ones((2, 4), np.float32), np.ones((2, FEATURES[name](4)), np.float32)
     kernel = caller(getattr(exercise, name))

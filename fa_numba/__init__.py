@@ -1,15 +1,11 @@
 """fa-numba: attention kernels in Numba-CUDA, to learn from and to use."""
 
-from fa_numba import _numpy_names  # noqa: F401  # isort: skip: before anything compiles
+from fa_numba.runtime import numpy_names  # noqa: F401  # isort: skip: before anything compiles
 from fa_numba import simt
-from fa_numba.arrays import backend
 from fa_numba.dispatch import flash_attn, flash_attn_grad, which
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
-from fa_numba.kernels.flash_attn_bwd_simt import flash_attn_bwd_simt
-from fa_numba.kernels.flash_attn_simt import flash_attn_simt
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
-from fa_numba.kernels.flash_attn_v2_unsigned import flash_attn_v2_unsigned
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
 from fa_numba.kernels.flash_decode import flash_decode
@@ -20,12 +16,16 @@ from fa_numba.kernels.naive_attn import naive_attn
 from fa_numba.kernels.naive_softmax import naive_softmax
 from fa_numba.kernels.online_softmax import online_softmax
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
-from fa_numba.kernels.paged_kv_lookup import paged_kv_lookup
 from fa_numba.kernels.safe_softmax import safe_softmax
-from fa_numba.kernels.softmax_registers import softmax_registers
 from fa_numba.kernels.softmax_topk import softmax_topk
-from fa_numba.kernels.softmax_topk_warps import softmax_topk_warps
 from fa_numba.kv_cache import PagePool, copy_pages, reshape_and_cache, swap_pages
+from fa_numba.kv_cache.paged_kv_lookup import paged_kv_lookup
+from fa_numba.on_cuda_cores.flash_attn_bwd_registers import flash_attn_bwd_registers
+from fa_numba.on_cuda_cores.flash_attn_registers import flash_attn_registers
+from fa_numba.on_cuda_cores.flash_attn_v2_unsigned import flash_attn_v2_unsigned
+from fa_numba.on_cuda_cores.softmax_registers import softmax_registers
+from fa_numba.on_cuda_cores.softmax_topk_warps import softmax_topk_warps
+from fa_numba.runtime.arrays import backend
 
 __all__ = [
     "PagePool",
@@ -33,9 +33,9 @@ __all__ = [
     "copy_pages",
     "flash_attn",
     "flash_attn_bwd",
-    "flash_attn_bwd_simt",
+    "flash_attn_bwd_registers",
     "flash_attn_grad",
-    "flash_attn_simt",
+    "flash_attn_registers",
     "flash_attn_v1",
     "flash_attn_v2",
     "flash_attn_v2_unsigned",

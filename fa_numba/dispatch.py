@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fa_numba import arrays, checks
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
 from fa_numba.checks import AMPERE, HOPPER
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.runtime import arrays
 
 TABLE = Path(__file__).with_name("fastest.json")
 FEW_QUERIES = 16  # for more of them nobody splits the keys
@@ -150,7 +151,7 @@ CANDIDATES = {
     candidate.name: candidate
     for candidate in (
         Candidate("flash_attn_v2", "kernels", _anything),
-        Candidate("flash_attn_simt", "kernels", _anything),
+        Candidate("flash_attn_registers", "kernels", _anything),
         _on_tensor_cores("flash_attn_tf32x3", _FLOAT32, AMPERE),
         _on_tensor_cores("flash_attn_mma", _16_BITS, AMPERE),
         _on_tensor_cores("flash_attn_wgmma", _16_BITS, HOPPER),
@@ -166,8 +167,10 @@ GRADIENTS = {
     candidate.name: candidate
     for candidate in (
         Candidate("flash_attn_bwd", "kernels", _anything, always=("deterministic",)),
-        Candidate("flash_attn_bwd_simt", "kernels", _anything),
-        _gradient_on_tensor_cores("flash_attn_bwd_tf32x3", _FLOAT32, AMPERE, "flash_attn_bwd_simt"),
+        Candidate("flash_attn_bwd_registers", "kernels", _anything),
+        _gradient_on_tensor_cores(
+            "flash_attn_bwd_tf32x3", _FLOAT32, AMPERE, "flash_attn_bwd_registers"
+        ),
         _gradient_on_tensor_cores("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd"),
         _gradient_on_tensor_cores("flash_attn_bwd_wgmma", _16_BITS, HOPPER, "flash_attn_bwd"),
         _gradient_on_tensor_cores("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd"),

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fa_numba import arrays, reference
+from fa_numba import reference
+from fa_numba.runtime import arrays
 
 
 class Shape(NamedTuple):

@@ -144,7 +144,7 @@ FORWARD = (
     "flash_attn_v1",
     "flash_attn_v2",
     "flash_attn_v2_unsigned",
-    "flash_attn_simt",
+    "flash_attn_registers",
 )
 ATTENTION = {
     **{name: partial(check_attention, name) for name in FORWARD},

@@ -11,6 +11,7 @@ a kernel compiled for several problems has several digests.
 """
 
 import hashlib
+import importlib
 import json
 import re
 import struct
@@ -46,7 +47,7 @@ def pytest_configure(config):
     path = config.getoption("--digests")
     if not path:
         return
-    from fa_numba.analysis import machine_code
+    machine_code = importlib.import_module("fa_numba.analysis.machine_code")
 
     found = defaultdict(set)
     assemble, compile_for = machine_code.assemble, machine_code.compile_for

@@ -4,13 +4,13 @@ import functools
 
 from numba import cuda, float32, types, uint8, uint32, uint64
 
-from fa_numba.tensor_core import products, vectors, wgmma
-from fa_numba.tensor_core.barriers import fence_async_proxy
-from fa_numba.tensor_core.counters import counter_acquire, counter_release, counter_take
+from fa_numba.ptx import vectors, wgmma
+from fa_numba.ptx.barriers import fence_async_proxy
+from fa_numba.ptx.counters import counter_acquire, counter_release, counter_take
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_init, mbarrier_wait_bounded
+from fa_numba.ptx.mbarrier import mbarrier_arrive_expect_tx as expect
+from fa_numba.ptx.statement import global_address, shared_address
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import products_of
-from fa_numba.tensor_core.mbarrier import fence_mbarrier_init, mbarrier_init, mbarrier_wait_bounded
-from fa_numba.tensor_core.mbarrier import mbarrier_arrive_expect_tx as expect
-from fa_numba.tensor_core.ptx import global_address, shared_address
 
 HOPPER = (9, 0, "a")
 u8, u32, f32 = (types.Array(t, 1, "C") for t in (types.uint8, types.uint32, types.float32))
@@ -67,7 +67,7 @@ def make_wgmma_columns(N, K, DTYPE):
         multiply(N, K, registers, wgmma.descriptor(BITS, tile), b_columns)
         wgmma.wgmma_commit()
         wgmma.wgmma_wait(0, registers, LENGTH)
-        products.hold(registers, LENGTH)
+        wgmma.hold(registers, LENGTH)
         for i in range(LENGTH):
             d[cuda.threadIdx.x * LENGTH + i] = registers[i]
 

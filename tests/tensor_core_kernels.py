@@ -4,20 +4,18 @@ import functools
 
 from numba import cuda, float32, int32, types, uint8, uint32, uint64
 
-from fa_numba.tensor_core import (
-    alibi,
+from fa_numba.ptx import (
     barriers,
     convert,
     cp_async,
-    forward,
     ldmatrix,
     mbarrier,
     tma,
     vectors,
     wgmma,
-    wide_loads,
 )
-from fa_numba.tensor_core.ptx import global_address, shared_address
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.tensor_core import alibi, forward
 
 AMPERE, HOPPER = (8, 0), (9, 0, "a")
 u8, u32, f32 = (types.Array(t, 1, "C") for t in (types.uint8, types.uint32, types.float32))
@@ -120,7 +118,7 @@ def words_kernel(x, y):
     four = cuda.local.array(4, uint32)
     offset = 16 * cuda.threadIdx.x
     for i in range(0, 16, 4):
-        word = wide_loads.load_global_b32(global_address(x) + uint64(offset + i))
+        word = vectors.load_global_b32(global_address(x) + uint64(offset + i))
         vectors.store_shared_b32(tile + offset + i, word)
     for i in range(4):
         four[i] = vectors.load_shared_b32(tile + offset + 4 * i)
@@ -271,7 +269,7 @@ def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
         if REGISTERS:
             for j in range(A_LENGTH):
                 at = global_address(a) + uint64(4 * (A_LENGTH * i + j))
-                a_fragment[j] = wide_loads.load_global_b32(at)
+                a_fragment[j] = vectors.load_global_b32(at)
             for j in range(LENGTH):
                 d_fragment[j] = d[LENGTH * i + j]
             wgmma.wgmma_fence()

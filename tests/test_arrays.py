@@ -16,7 +16,8 @@ from fake_libraries import (
 from numba import cuda
 
 import fa_numba
-from fa_numba import arrays, checks, simt
+from fa_numba import checks, simt
+from fa_numba.runtime import arrays
 
 
 @cuda.jit

@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from fa_numba.workbook.attention_checks import expect_close, random_head
-from fa_numba.workbook.attention_mistakes import (
-    backward_mistakes,
-    delta_mistakes,
-    forward_mistakes,
-)
+from fa_numba.workbook.graders.attention import expect_close, random_head
+from fa_numba.workbook.graders.mistakes import backward_mistakes, delta_mistakes, forward_mistakes
 
 TILES = 4, 8
 

@@ -7,8 +7,8 @@ import pytest
 from llvmlite import binding, ir
 from numba import cuda, float32, types
 
-from fa_numba import arrays, bfloat16, launching
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, compiler_available
+from fa_numba.runtime import arrays, bfloat16, launching
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 pytest.importorskip("numba.cuda.bf16")

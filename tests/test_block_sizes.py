@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import fa_numba
-from fa_numba import arrays
-from fa_numba.analysis.block_sizes import (
+from fa_numba.analysis.machine_code import compile_kernel, compiler_available
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import (
     KERNELS,
     MAX_ACCUMULATORS,
     STATIC_SHARED_BYTES,
@@ -14,7 +15,6 @@ from fa_numba.analysis.block_sizes import (
     kernel_block_sizes,
     shared_bytes,
 )
-from fa_numba.analysis.machine_code import compile_kernel, compiler_available
 
 
 def fits(b_r, b_c, sram_bytes, d, dtype_bytes):

@@ -98,7 +98,7 @@ lazy = Call(fa_numba.lazy_softmax_attn, q=X, k=K, v=K)
 flash_v1 = Call(fa_numba.flash_attn_v1, q=X, k=K, v=K)
 attention = Call(fa_numba.flash_attn_v2, q=X, k=K, v=K)
 unsigned = Call(fa_numba.flash_attn_v2_unsigned, q=X, k=K, v=K)
-simt = Call(fa_numba.flash_attn_simt, q=X, k=K, v=K)
+simt = Call(fa_numba.flash_attn_registers, q=X, k=K, v=K)
 fastest = Call(fa_numba.flash_attn, q=X, k=K, v=K)
 which = Call(fa_numba.which, q=X, k=K, v=K)
 fp8 = Call(flash_attn_fp8, q=X.astype(HALF), k=K.astype(HALF), v=K.astype(HALF))
@@ -107,7 +107,7 @@ block_sparse = Call(  # tiles of 4 × 4 make the mask 2 × 2
     fa_numba.flash_attn_v1, q=X, k=X, v=X, block_m=4, block_n=4, block_mask=ones(2, 2, dtype=bool)
 )
 backward = Call(fa_numba.flash_attn_bwd, dout=X, q=X, k=K, v=K, out=X, lse=ones(2, 4, 5))
-backward_simt = Call(fa_numba.flash_attn_bwd_simt, **backward.good)
+backward_simt = Call(fa_numba.flash_attn_bwd_registers, **backward.good)
 gradients = Call(fa_numba.flash_attn_grad, **backward.good)
 packed = {"q": PACKED_X, "k": PACKED_K, "v": PACKED_K}
 packed |= {"cu_seqlens_q": STARTS, "cu_seqlens_k": table(0, 6, 6)}

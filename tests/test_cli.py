@@ -10,17 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_numba.workbook import (  # noqa: E501
-    catalog,
-    cli,
-    doctor,
-    grader,
-    learn,
-    lessons,
-    progress,
-    tour,
-    trace_command,
-)
+from fa_numba.microscope import command
+from fa_numba.workbook import catalog, cli, doctor, grader, learn, lessons, progress, tour
 from fa_numba.workbook.statement import wrapped
 
 ROOT = Path(__file__).parents[1]
@@ -188,7 +179,7 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
     def stop(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trace_command, "main", stop)
+    monkeypatch.setattr(command, "main", stop)
     assert cli.main(["trace", "x.py:y"]) == 130
     assert capsys.readouterr().err == "fa-numba: stopped\n"
 

@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 
 import fa_numba
-from fa_numba import arrays, simt
-from fa_numba.analysis import register_tiling
-from fa_numba.analysis.feature_dim import FEATURE_MAPS
+from fa_numba import simt
 from fa_numba.analysis.machine_code import (
     TARGETS,
     compile_for,
@@ -25,12 +23,15 @@ from fa_numba.analysis.machine_code import (
     signature_of,
 )
 from fa_numba.kernels.feature_map import feature_map
-from fa_numba.kernels.flash_attn_bwd_simt import make_flash_attn_bwd_simt
-from fa_numba.kernels.flash_attn_simt import make_flash_attn_simt
 from fa_numba.kernels.linear_attn import make_chunk_outputs, make_chunk_states
 from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
 from fa_numba.kernels.softmax_topk import make_softmax_topk
-from fa_numba.kernels.softmax_topk_warps import make_merge_splits, make_softmax_topk_warps
+from fa_numba.on_cuda_cores.flash_attn_bwd_registers import make_flash_attn_bwd_registers
+from fa_numba.on_cuda_cores.flash_attn_registers import make_flash_attn_registers
+from fa_numba.on_cuda_cores.softmax_topk_warps import make_merge_splits, make_softmax_topk_warps
+from fa_numba.runtime import arrays
+from fa_numba.tiling import register_tiling
+from fa_numba.tiling.linear_attn import FEATURE_MAPS
 
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 
@@ -39,13 +40,13 @@ CACHE = ("reshape_and_cache", "copy_pages", "swap_pages")  # change theirs in pl
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
-LADDER = ("flash_attn_v2_unsigned", "flash_attn_simt")
+LADDER = ("flash_attn_v2_unsigned", "flash_attn_registers")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *LADDER, *DECODE)
-BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_simt", "flash_attn_varlen_bwd")
+BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers", "flash_attn_varlen_bwd")
 WITH_DROPOUT = ("flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
 ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
 # Compiled for longer, and not as often: their tiles follow from head_dim and GPU, see below.
-REGISTER_TILES = ("flash_attn_simt", "flash_attn_bwd_simt")
+REGISTER_TILES = ("flash_attn_registers", "flash_attn_bwd_registers")
 LESSONS = [name for name in ATTENTION if name not in REGISTER_TILES]
 MAIN = ("flash_attn_v2", "flash_attn_bwd")
 IN_PACKETS = ("softmax_registers", "softmax_topk_warps")
@@ -106,7 +107,7 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
     if name == "merge_states":
         lse = np.zeros((1, 1, 3), np.float32)
         return function(q, lse, k, lse)
-    if name == "flash_attn_bwd_simt":
+    if name == "flash_attn_bwd_registers":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
         with simt.options(device="H100"):  # of which a thread block gets the largest tiles
             function(q, q, k, v, out, lse, causal=causal)
@@ -248,7 +249,7 @@ def test_strided_arrays_cost_no_spill(name):
 def test_register_tiles_of_the_backward_fit(head_dim):
     q, lse = np.zeros((1, 3, 1, head_dim), np.float32), np.zeros((1, 1, 3), np.float32)
     tile_size = register_tiling.backward_tile_size(head_dim, 227 * 1024)  # of an H200
-    kernel = make_flash_attn_bwd_simt(head_dim, tile_size, True)
+    kernel = make_flash_attn_bwd_registers(head_dim, tile_size, True)
     args = (q, q, q, q, lse, lse, q, q, q, np.float32(1), np.float32(0))
     check(compile_kernel(kernel, args, cc=(9, 0, "a")))
 
@@ -257,7 +258,7 @@ def test_register_tiles_of_the_backward_fit(head_dim):
 def test_the_largest_register_tiles_fit(head_dim):
     q, lse = np.zeros((1, 3, 1, head_dim), np.float32), np.zeros((1, 1, 3), np.float32)
     block_m, block_n = register_tiling.forward_block_sizes(head_dim, 227 * 1024)  # of an H200
-    kernel = make_flash_attn_simt(head_dim, block_m, block_n, True)
+    kernel = make_flash_attn_registers(head_dim, block_m, block_n, True)
     args = (q, q, q, q, lse, np.float32(1), np.float32(0))
     code = compile_kernel(kernel, args, cc=(9, 0, "a"))
     check(code)

@@ -5,7 +5,8 @@ import pytest
 from numba import cuda
 
 from fa_numba.analysis import cuda_tools
-from fa_numba.analysis.machine_code import compile_kernel, compile_ptx, gpu_ready, machine_code
+from fa_numba.analysis.gpu_ready import gpu_ready
+from fa_numba.analysis.machine_code import compile_kernel, compile_ptx, machine_code
 from fa_numba.workbook import cli, doctor
 
 X = np.zeros(32, np.float32)

@@ -10,7 +10,6 @@ from numba import cuda
 from fa_numba import simt
 from fa_numba.analysis import devices
 from fa_numba.analysis.devices import DEVICES, KIB, Device, device
-from fa_numba.simt.options import SHARED_MEMORY
 
 NAMES = [
     "T4", "V100", "A10", "L4", "RTX 3090", "RTX 4090", "RTX 5090", "A100-40GB", "A100-80GB",
@@ -60,13 +59,6 @@ def test_shared_memory_fits(gpu):
     assert gpu.shared_bytes_per_block + gpu.shared_bytes_reserved <= gpu.shared_bytes_per_sm
     assert gpu.shared_bytes_per_sm < gpu.l1_bytes
     assert gpu.shared_bytes_reserved == (0 if gpu.compute_capability < (8, 0) else KIB)
-
-
-@EACH
-def test_same_limits_as_the_engine(gpu):
-    for name, shared_bytes in SHARED_MEMORY.items():
-        if gpu.name.split("-")[0] == name:
-            assert gpu.shared_bytes_per_block == shared_bytes
 
 
 @EACH

@@ -17,7 +17,8 @@ from cases import (
 from test_checks import K, X
 
 import fa_numba
-from fa_numba import arrays, dispatch
+from fa_numba import dispatch
+from fa_numba.runtime import arrays
 
 TABLE = json.loads(dispatch.TABLE.read_text())
 KERNELS = {"rows": dispatch.CANDIDATES, "gradients": dispatch.GRADIENTS}
@@ -114,19 +115,23 @@ def test_a_kernel_that_cannot_is_not_taken(monkeypatch):
                         "num_heads": 2,
                         "head_dim": 8,
                         "causal": False,
-                        "ms": {"flash_attn_mma": 1.0, "flash_attn_simt": 2.0, "flash_attn_v2": 3.0},
+                        "ms": {
+                            "flash_attn_mma": 1.0,
+                            "flash_attn_registers": 2.0,
+                            "flash_attn_v2": 3.0,
+                        },
                     },
                 ],
             }
         },
     )
     choice = fa_numba.which(x, x, x)
-    assert choice.kernel == "flash_attn_simt"
+    assert choice.kernel == "flash_attn_registers"
     assert "quickest of 2, 2.0 ms" in choice.reason and "a clock" in choice.reason
     assert "must be GPU arrays" in choice.refused["flash_attn_mma"]
     assert "at most 16 queries, got 20" in choice.refused["flash_decode_wide"]
     assert "flash_attn_v2" not in choice.refused
-    assert str(choice).splitlines()[0].startswith("flash_attn_simt: quickest")
+    assert str(choice).splitlines()[0].startswith("flash_attn_registers: quickest")
 
 
 def test_an_option_that_a_kernel_has_not_got():
@@ -149,7 +154,7 @@ def test_which_backward():
     assert choice.kernel in dispatch.GRADIENTS
     assert "must be GPU arrays" in choice.refused["flash_attn_bwd_mma"]
     assert "; flash_attn_bwd computes the same" in choice.refused["flash_attn_bwd_mma"]
-    assert "; flash_attn_bwd_simt computes the same" in choice.refused["flash_attn_bwd_tf32x3"]
+    assert "; flash_attn_bwd_registers computes the same" in choice.refused["flash_attn_bwd_tf32x3"]
     assert fa_numba.which(X, K, K, deterministic=True).kernel in dispatch.CANDIDATES
 
 

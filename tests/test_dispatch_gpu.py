@@ -8,7 +8,8 @@ import pytest
 from numba import cuda
 
 import fa_numba
-from fa_numba import arrays, dispatch, reference
+from fa_numba import dispatch, reference
+from fa_numba.runtime import arrays
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
 pytestmark = [
@@ -77,9 +78,9 @@ def test_which():
     major = cuda.get_current_device().compute_capability[0]
     assert choice.kernel in dispatch.CANDIDATES
     assert ("flash_attn_persistent" in choice.refused) == (major != 9)
-    assert "flash_attn_simt" not in choice.refused
+    assert "flash_attn_registers" not in choice.refused
     backward = fa_numba.which(x, x, x, backward=True)
     assert ("flash_attn_bwd_persistent" in backward.refused) == (major != 9)
-    assert "flash_attn_bwd_simt" not in backward.refused
+    assert "flash_attn_bwd_registers" not in backward.refused
     one = fa_numba.which(x[:, :1], x, x)
     assert "flash_decode_mma" not in one.refused or major < 8

@@ -11,7 +11,8 @@ pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
-from fa_numba.tensor_core import flash_attn_fp8, layouts, quantize_fp8, wgmma
+from fa_numba.ptx import layouts, wgmma
+from fa_numba.tensor_core import flash_attn_fp8, quantize_fp8
 
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"

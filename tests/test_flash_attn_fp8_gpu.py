@@ -16,8 +16,10 @@ if not cuda.is_available() or cuda.get_current_device().compute_capability[0] !=
 
 import tensor_core_kernels as kernels  # noqa: E402
 
-from fa_numba import arrays, reference  # noqa: E402
-from fa_numba.tensor_core import layouts, quantize_fp8, wgmma  # noqa: E402
+from fa_numba import reference  # noqa: E402
+from fa_numba.ptx import layouts, wgmma  # noqa: E402
+from fa_numba.runtime import arrays  # noqa: E402
+from fa_numba.tensor_core import quantize_fp8  # noqa: E402
 from fa_numba.tensor_core.flash_attn_fp8 import flash_attn_fp8  # noqa: E402
 
 E4M3 = ml_dtypes.float8_e4m3fn

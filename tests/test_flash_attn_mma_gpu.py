@@ -34,7 +34,7 @@ def test_scores_that_rise_along_the_keys(rng, step, head_dim):
 
 def test_every_number_is_written(rng, monkeypatch):
     """Results begin as NaN, in rows that see no key too."""
-    from fa_numba import arrays
+    from fa_numba.runtime import arrays
 
     empty = arrays.empty
 

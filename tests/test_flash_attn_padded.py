@@ -7,8 +7,8 @@ from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
-from fa_numba import arrays
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core.flash_attn_padded import (
     copy_columns,
     flash_attn_padded,

@@ -3,7 +3,8 @@
 import ast
 import inspect
 
-from fa_numba.kernels import flash_attn_v2, flash_attn_v2_unsigned
+from fa_numba.kernels import flash_attn_v2
+from fa_numba.on_cuda_cores import flash_attn_v2_unsigned
 
 
 class Plain(ast.NodeTransformer):

@@ -19,8 +19,8 @@ from cases import (
 )
 
 from fa_numba import analysis, flash_attn_v2, flash_decode, reference, simt
-from fa_numba.analysis.num_splits import most_key_tiles
 from fa_numba.kernels.flash_decode import make_flash_decode
+from fa_numba.tiling.num_splits import most_key_tiles
 
 pytestmark = pytest.mark.usefixtures("checked")
 
@@ -325,7 +325,7 @@ def test_the_tiles_of_a_window_are_counted_wherever_it_begins(left, seqlen_q, bl
 
 
 def test_splits_are_chosen_by_the_sms_of_the_gpu():
-    assert analysis.choose_num_splits(1, 10_000) == 4 * 40  # a T4
+    assert analysis.choose_num_splits(1, 10_000, 40) == 4 * 40  # a T4
     assert analysis.choose_num_splits(1, 10_000, 132) == 4 * 132  # an H200
     assert analysis.choose_num_splits(100, 10_000, 132) == 6  # 528 / 100, rounded up
     assert analysis.choose_num_splits(528, 10_000, 132) == 1

@@ -22,7 +22,7 @@ from test_flash_decode_wide_gpu import (  # noqa: E402
     paged,
 )
 
-from fa_numba import arrays  # noqa: E402
+from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather  # noqa: E402
 from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma  # noqa: E402
 

@@ -18,16 +18,11 @@ from cases import (
 )
 
 from fa_numba import flash_decode, reference, simt
-from fa_numba.analysis.decode_tiling import decode_tiling, decode_traffic
+from fa_numba.analysis.hbm_traffic import decode_traffic
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, disassembler_available
-from fa_numba.analysis.num_splits import (
-    choose_even_splits,
-    choose_num_splits,
-    choose_quickest_splits,
-)
-from fa_numba.kernels.flash_decode_wide import (
+from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
+from fa_numba.on_cuda_cores.flash_decode_wide import (
     flash_decode_wide,
-    make_combine_wide,
     make_flash_decode_wide,
 )
 from fa_numba.tensor_core import flash_decode_gather as gather
@@ -40,6 +35,8 @@ from fa_numba.tensor_core.flash_decode_tma import (
     make_flash_decode_tma,
     shared_bytes,
 )
+from fa_numba.tiling.decode_tiling import decode_tiling
+from fa_numba.tiling.num_splits import choose_even_splits, choose_num_splits, choose_quickest_splits
 
 pytestmark = pytest.mark.usefixtures("checked")
 

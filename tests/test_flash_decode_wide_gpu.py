@@ -18,8 +18,9 @@ pytestmark = [
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
-from fa_numba import arrays, reference  # noqa: E402
-from fa_numba.kernels.flash_decode_wide import flash_decode_wide  # noqa: E402
+from fa_numba import reference  # noqa: E402
+from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
+from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma  # noqa: E402
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}

@@ -14,8 +14,9 @@ import pytest
 from numba import cuda, float32
 
 import fa_numba
-from fa_numba import analysis, arrays, launching, reference
+from fa_numba import analysis, reference
 from fa_numba.kv_cache import RollingCache
+from fa_numba.runtime import arrays, launching
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
 pytestmark = [
@@ -82,7 +83,7 @@ def assert_close(got, want, plain, *, factor=2):
     assert error <= tolerance
 
 
-LADDER = ("flash_attn_v2", "flash_attn_v2_unsigned", "flash_attn_simt")
+LADDER = ("flash_attn_v2", "flash_attn_v2_unsigned", "flash_attn_registers")
 
 
 @cases
@@ -314,7 +315,7 @@ def test_merge_states_small(cut):
 
 
 @cases
-@pytest.mark.parametrize("name", ["flash_attn_bwd", "flash_attn_bwd_simt"])
+@pytest.mark.parametrize("name", ["flash_attn_bwd", "flash_attn_bwd_registers"])
 def test_backward(name, case):
     q, k, v, causal = make_case(case)
     dout = random(np.random.default_rng(1), *q.shape)
@@ -370,7 +371,7 @@ def test_masks(case, mask):
         assert_close(out, out_ref, out_f32)
     (lse,) = statistics
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
-    for name in ("flash_attn_bwd", "flash_attn_bwd_simt"):
+    for name in ("flash_attn_bwd", "flash_attn_bwd_registers"):
         got = getattr(fa_numba, name)(dout, q, k, v, out, lse, **mask_on_gpu)
         for x, x_ref, x_f32 in zip(got, want, plain, strict=True):
             assert_close(x, x_ref, x_f32, factor=3)
@@ -663,7 +664,7 @@ def test_strided_arrays_small():
 
 
 @pytest.mark.parametrize("library", ["cupy", "torch", "numba"])
-@pytest.mark.parametrize("name", LADDER)  # flash_attn_simt: more than 48 KiB of shared memory
+@pytest.mark.parametrize("name", LADDER)  # flash_attn_registers: more than 48 KiB of shared memory
 def test_both_ways_of_launching_give_the_same_bits_small(monkeypatch, name, library):
     q, k, v, _ = make_case((1, 40, 50, 4, 2, 64, True))
     x = [to_library(library, x) for x in (q, k, v)]
@@ -681,7 +682,7 @@ def test_a_new_process_finds_its_kernels_on_disk_small(tmp_path):
         "from fa_numba import launching\n"
         "x = cupy.ones((1, 20, 2, 64), 'float32')\n"
         "launching._compile = COMPILE\n"
-        "print(float(fa_numba.flash_attn_simt(x, x, x, causal=True)[0].sum()))"
+        "print(float(fa_numba.flash_attn_registers(x, x, x, causal=True)[0].sum()))"
     )
     told = [
         subprocess.run(
@@ -693,7 +694,7 @@ def test_a_new_process_finds_its_kernels_on_disk_small(tmp_path):
         for how in ("launching._compile", "None")  # the second cannot compile
     ]
     assert told[0].stdout == told[1].stdout == "2560.0\n", told[1].stderr
-    assert any(path.name.startswith("flash_attn_simt") for path in tmp_path.iterdir())
+    assert any(path.name.startswith("flash_attn_registers") for path in tmp_path.iterdir())
 
 
 def test_threads_launch_at_once():

@@ -296,7 +296,7 @@ GRADER = """
 import numpy as np
 import pytest
 from fa_numba import simt
-from fa_numba.analysis.machine_code import gpu_ready
+from fa_numba.analysis.gpu_ready import gpu_ready
 
 
 def test_wants_an_error(exercise):

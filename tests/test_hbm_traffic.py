@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import fa_numba
 from fa_numba import simt
 from fa_numba.analysis import hbm_traffic
-from fa_numba.analysis.feature_dim import FEATURE_MAPS
+from fa_numba.tiling.linear_attn import FEATURE_MAPS
 
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax", "softmax_registers")
 TOPK = ("softmax_topk", "softmax_topk_warps")
@@ -247,25 +247,25 @@ def test_merge_states(batch, seqlen_q, num_heads, head_dim):
 
 @few
 @given(problems, st.booleans(), masks, st.sampled_from([(32, 16), (32, 32), (64, 16)]))
-def test_flash_attn_simt(problem, causal, mask, tiles):
+def test_flash_attn_registers(problem, causal, mask, tiles):
     options = {"causal": causal, **mask} | dict(zip(("block_m", "block_n"), tiles, strict=True))
-    formula = hbm_traffic.flash_attn_simt(*problem, **options, alibi=True)
+    formula = hbm_traffic.flash_attn_registers(*problem, **options, alibi=True)
     q, k, v = make_qkv(np.random.default_rng(0), *problem)
     slopes = alibi(problem)
-    check(formula, metered(fa_numba.flash_attn_simt, q, k, v, alibi_slopes=slopes, **options))
+    check(formula, metered(fa_numba.flash_attn_registers, q, k, v, alibi_slopes=slopes, **options))
 
 
 @few
 @given(problems, st.booleans(), masks, st.sampled_from([16, 32]), st.booleans())
-def test_flash_attn_bwd_simt(problem, causal, mask, tile_size, deterministic):
+def test_flash_attn_bwd_registers(problem, causal, mask, tile_size, deterministic):
     options = {"causal": causal, "tile_size": tile_size, "deterministic": deterministic, **mask}
-    formula = hbm_traffic.flash_attn_bwd_simt(*problem, **options, alibi=True)
+    formula = hbm_traffic.flash_attn_bwd_registers(*problem, **options, alibi=True)
     rng = np.random.default_rng(0)
     q, k, v = make_qkv(rng, *problem)
     lse = random(rng, *(q.shape[i] for i in (0, 2, 1)))
     arguments = (q, q, k, v, q, lse)
     options["alibi_slopes"] = alibi(problem)
-    check(formula, metered(fa_numba.flash_attn_bwd_simt, *arguments, **options))
+    check(formula, metered(fa_numba.flash_attn_bwd_registers, *arguments, **options))
 
 
 @few

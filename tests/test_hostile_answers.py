@@ -197,7 +197,7 @@ def scale(x, out):
     "process": (cheat("import subprocess; subprocess.run(['true'])"), "must be", FIRST),
     "fork": (cheat("os.fork()"), "must be", FIRST),
     "kill_parent": (cheat("os.kill(os.getppid(), 9)"), "must be", FIRST),
-    "import_checks": (cheat("import fa_numba.workbook.attention_checks"), "must be", FIRST),
+    "import_checks": (cheat("import fa_numba.workbook.graders.attention"), "must be", FIRST),
     "import_grader": (cheat("sys.path.insert(0, ROOT + '/exercises'); import test_ex70a_right"),
                       "must be", FIRST),
     "other_memory": (cheat("open(f'/proc/{os.getppid()}/maps').read()"), "must be", FIRST),

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
-from fa_numba import arrays, kernel_cache, launching
 from fa_numba.kernels.flash_attn_v2 import make_flash_attn_v2
+from fa_numba.runtime import arrays, kernel_cache, launching
 
 pytestmark = pytest.mark.skipif(launching.driver is None, reason="needs numba-cuda")
 

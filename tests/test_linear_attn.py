@@ -6,8 +6,8 @@ from cases import assert_close, each_mask, make_qkv, random, strided
 
 from fa_numba import linear_attn, reference, simt
 from fa_numba.analysis import hbm_traffic
-from fa_numba.analysis.feature_dim import FEATURE_MAPS, feature_dim
 from fa_numba.kernels.feature_map import feature_map as feature_map_on_gpu
+from fa_numba.tiling.linear_attn import FEATURE_MAPS, feature_dim
 
 pytestmark = pytest.mark.usefixtures("checked")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fa_numba.workbook.linear_checks import check_linear_head, mistakes, random_linear_head
+from fa_numba.workbook.graders.linear import check_linear_head, mistakes, random_linear_head
 
 CHUNK = 5
 

@@ -10,6 +10,7 @@ from numba import cuda, float32, int64, types, void
 
 from fa_numba import analysis
 from fa_numba.analysis.compile_errors import NotForGpuError
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.analysis.machine_code import (
     TARGETS,
     compile_for,
@@ -17,7 +18,6 @@ from fa_numba.analysis.machine_code import (
     compile_ptx,
     compute_capability,
     disassembler_available,
-    gpu_ready,
     signature_of,
 )
 from fa_numba.kernels.flash_attn_bwd import make_dkdv

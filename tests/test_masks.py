@@ -24,7 +24,6 @@ from test_flash_attn_v1 import flash_attn_v1
 
 import fa_numba
 from fa_numba import (
-    arrays,
     flash_attn_bwd,
     flash_attn_v2,
     flash_attn_varlen,
@@ -42,6 +41,7 @@ from fa_numba.analysis.machine_code import (
     compiler_available,
 )
 from fa_numba.kernels import masks
+from fa_numba.runtime import arrays
 
 pytestmark = pytest.mark.usefixtures("checked")
 FORWARD = [naive_attn, flash_attn_v1, flash_attn_v2]

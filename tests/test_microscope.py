@@ -10,7 +10,9 @@ from numba.core.errors import TypingError
 import fa_numba
 from fa_numba import simt
 from fa_numba.analysis import cuda_tools
-from fa_numba.workbook import cli, microscope, trace_command
+from fa_numba.microscope import command
+from fa_numba.microscope.report import Report, Reports
+from fa_numba.workbook import cli
 
 HAS_COMPILER = cuda_tools.disassembler_available()
 
@@ -117,7 +119,7 @@ def run(*argv):
 
 
 def report(text, *argv, **options):
-    (only,) = trace_command.trace(text, argv, **options)
+    (only,) = command.trace(text, argv, **options)
     return only
 
 
@@ -182,7 +184,7 @@ def test_dynamic_shared_memory(folder):
 
 def test_a_launcher_of_ours_traces_every_launch(without_compiler):
     arrays = [f"{name}=f4[1,40,1,8]" for name in "qkv"]
-    reports = trace_command.trace("fa_numba:naive_attn", [*arrays, "causal=True"])
+    reports = command.trace("fa_numba:naive_attn", [*arrays, "causal=True"])
     assert len(reports) == 3
     with simt.tracing() as traces:
         fa_numba.naive_attn(*np.zeros((3, 1, 40, 1, 8), np.float32), causal=True)
@@ -256,7 +258,7 @@ def test_unknown_options_are_refused(folder):
     ],
 )
 def test_arrays(text, dtype, shape):
-    array = trace_command.parse_value("x", text, np.random.default_rng(0))
+    array = command.parse_value("x", text, np.random.default_rng(0))
     assert array.dtype == np.dtype(dtype) and array.shape == shape
 
 
@@ -264,7 +266,7 @@ def test_values(folder):
     rng = np.random.default_rng(0)
     np.save(folder / "x.npy", np.arange(3))
     texts = "n=-3 a=0.5 b=1e-3:f4 c=7:i4 d=True e=None x=@x.npy i=i8[99] z=f4[4]:zeros"
-    values = trace_command.parse_arguments(texts.split(), rng)
+    values = command.parse_arguments(texts.split(), rng)
     assert values["n"] == -3 and isinstance(values["n"], int) and values["a"] == 0.5
     assert type(values["b"]) is np.float32 and type(values["c"]) is np.int32
     assert values["d"] is True and values["e"] is None
@@ -284,7 +286,7 @@ def test_the_seed_decides_what_is_random(folder):
 @pytest.mark.parametrize("name", fa_numba.analysis.DEVICES)
 def test_every_device_has_its_shared_memory_on_the_engine(name):
     gpu = fa_numba.analysis.device(name)
-    engine = trace_command.engine_device(gpu)
+    engine = command.engine_device(gpu)
     with simt.options(device=engine):
         assert simt.options().previous.device == engine
         from fa_numba.simt.options import shared_memory_limit
@@ -323,7 +325,7 @@ def test_a_plain_function_is_reported_all_the_same():
     def store(x):
         x[cuda.threadIdx.x] = 1
 
-    one = microscope.Report(simt.trace(store, 1, 32, np.zeros(32, np.float32)))
+    one = Report(simt.trace(store, 1, 32, np.zeros(32, np.float32)))
     assert "not known: the kernel has no @cuda.jit" in one.text()
 
 
@@ -356,7 +358,7 @@ def test_a_launch_without_arrays_in_global_memory_has_a_report(folder, tmp_path)
         tile = cuda.shared.array(32, float32)
         tile[cuda.threadIdx.x] = n
 
-    reports = microscope.Reports.of([simt.trace(idle, 1, 32, 3)])
+    reports = Reports.of([simt.trace(idle, 1, 32, 3)])
     assert "0 bytes before any cache" in repr(reports)
     assert len(reports.write_figures(tmp_path / "few")) >= 1
 
@@ -399,7 +401,7 @@ def test_the_magic_reports_the_launches_of_a_cell(shell, capsys, without_compile
 
 
 def test_the_magic_displays_html(shell, monkeypatch, without_compiler):
-    from fa_numba.workbook import magic
+    from fa_numba.microscope import magic
 
     shown = []
     monkeypatch.setattr(magic, "display", shown.append)

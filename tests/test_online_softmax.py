@@ -5,7 +5,7 @@ import pytest
 from cases import check_softmax, each_row_shape, random, strided
 
 from fa_numba import online_softmax, softmax_registers
-from fa_numba.analysis.row_tiling import LONGEST_HELD_ROW, registers_of_row
+from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, registers_of_row
 
 pytestmark = pytest.mark.usefixtures("checked")
 each_softmax = pytest.mark.parametrize(

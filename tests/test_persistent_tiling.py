@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.persistent_tiling import (
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.persistent_tiling import (
     FIXED_TILES,
     choose_num_shares,
     longest_work,

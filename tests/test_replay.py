@@ -10,7 +10,8 @@ import pytest
 from fake_libraries import CupyArray, fake_cupy
 
 import fa_numba
-from fa_numba import arrays, dispatch, launching
+from fa_numba import dispatch
+from fa_numba.runtime import arrays, launching
 
 
 class Plan(launching.Plan):
@@ -381,7 +382,9 @@ def test_an_error_is_raised_every_time(gpu):
             fa_numba.flash_attn_v2(q, q, q, causal=0)
 
 
-@pytest.mark.parametrize("name", ["flash_attn_v2", "flash_attn_v2_unsigned", "flash_attn_simt"])
+@pytest.mark.parametrize(
+    "name", ["flash_attn_v2", "flash_attn_v2_unsigned", "flash_attn_registers"]
+)
 def test_forward(gpu, name):
     slopes = cupy_array(2)
     for turn in range(1, 4):
@@ -399,7 +402,7 @@ def test_backward(gpu, deterministic):
         dout, q, k, v, out = (cupy_array(1, 3, 2, 4) for _ in range(5))
         lse = cupy_array(1, 2, 3)
         options = {"deterministic": deterministic}
-        gradients = fa_numba.flash_attn_bwd_simt(dout, q, k, v, out, lse, **options)
+        gradients = fa_numba.flash_attn_bwd_registers(dout, q, k, v, out, lse, **options)
         assert len(gpu.launches) == 2 + deterministic
         assert all(len(launches) == turn for launches in gpu.launches.values())
         given = {value for launches in gpu.launches.values() for value in launches[-1][0]}

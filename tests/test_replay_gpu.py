@@ -23,8 +23,8 @@ if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 import fa_numba  # noqa: E402
-from fa_numba import arrays, launching, replay  # noqa: E402
-from fa_numba.kernels.flash_decode_wide import flash_decode_wide  # noqa: E402
+from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
+from fa_numba.runtime import arrays, launching, replay  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma  # noqa: E402
@@ -84,9 +84,9 @@ ANY_GPU = {
     "v2": forward(fa_numba.flash_attn_v2, "float32", causal=True, softmax_scale=0.25),
     "v2-dropout": forward(fa_numba.flash_attn_v2, "float16", dropout_p=0.5, seed=2**64 - 1),
     "unsigned": forward(fa_numba.flash_attn_v2_unsigned, "float32"),
-    "simt": forward(fa_numba.flash_attn_simt, "float32", causal=True),
+    "simt": forward(fa_numba.flash_attn_registers, "float32", causal=True),
     "bwd": backward(fa_numba.flash_attn_bwd, "float32", causal=True),
-    "bwd-simt": backward(fa_numba.flash_attn_bwd_simt, "float32", deterministic=True),
+    "bwd-simt": backward(fa_numba.flash_attn_bwd_registers, "float32", deterministic=True),
     "decode": decoding(fa_numba.flash_decode, "float32"),
     "decode-wide": decoding(flash_decode_wide, "float16"),
     "decode-wide-1": decoding(flash_decode_wide, "float16", num_splits=1),

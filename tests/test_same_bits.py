@@ -9,7 +9,7 @@ import fa_numba
 pytestmark = pytest.mark.usefixtures("checked")
 
 ATTENTION = ("naive_attn", "lazy_softmax_attn", "flash_attn_v1", "flash_attn_v2")
-LADDER = ("flash_attn_v2_unsigned", "flash_attn_simt")
+LADDER = ("flash_attn_v2_unsigned", "flash_attn_registers")
 SOFTMAX = ("naive_softmax", "safe_softmax", "online_softmax")
 STARTS = [np.array(starts, np.int32) for starts in ([0, 4, 4, 11], [0, 6, 9, 13])]
 
@@ -31,7 +31,7 @@ def make_calls(rng, head_dim=7):
         "softmax_topk": ((random(rng, 5, 140),), {"k": 6}),
         "softmax_topk_warps": ((odd,), {"k": 6}),
         "flash_attn_bwd": ((dout, q, k, v, out, lse), causal),
-        "flash_attn_bwd_simt": ((dout, q, k, v, out, lse), causal | {"deterministic": True}),
+        "flash_attn_bwd_registers": ((dout, q, k, v, out, lse), causal | {"deterministic": True}),
         "flash_attn_varlen": ((*packed, *STARTS), causal),
         "flash_attn_varlen_bwd": ((dout[0], *packed, *some, *STARTS), causal),
         "linear_attn": ((q, k[:, :11], v[:, :11]), causal),

@@ -15,7 +15,7 @@ from numba import cuda, float32, int64
 
 import fa_numba
 from fa_numba import simt
-from fa_numba.arrays import launch
+from fa_numba.runtime.arrays import launch
 from fa_numba.simt.errors import LaunchError, RaceError
 
 

@@ -5,7 +5,7 @@ import pytest
 from cases import assert_close, random, strided
 
 from fa_numba import online_softmax, reference, softmax_registers, softmax_topk, softmax_topk_warps
-from fa_numba.analysis.row_tiling import warps_of_row
+from fa_numba.tiling.row_tiling import warps_of_row
 
 pytestmark = pytest.mark.usefixtures("checked")
 each_topk = pytest.mark.parametrize(

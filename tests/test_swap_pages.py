@@ -5,7 +5,8 @@ import pytest
 from cases import pages, strided, to_host
 from numba import cuda
 
-from fa_numba import arrays, reference, swap_pages
+from fa_numba import reference, swap_pages
+from fa_numba.runtime import arrays
 
 pytestmark = [
     pytest.mark.usefixtures("checked"),

@@ -13,16 +13,15 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba.analysis import devices
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
-from fa_numba.analysis.persistent_tiling import persistent_tiling
+from fa_numba.ptx import layouts, wgmma
 from fa_numba.tensor_core import (
     flash_attn_mma,
     flash_attn_padded,
     flash_attn_persistent,
     flash_attn_wgmma,
     flash_attn_ws,
-    layouts,
-    wgmma,
 )
+from fa_numba.tiling.persistent_tiling import persistent_tiling
 
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"

@@ -23,8 +23,8 @@ if not cuda.is_available():
 import tensor_core_bwd_kernels as kernels  # noqa: E402
 
 from fa_numba import reference  # noqa: E402
+from fa_numba.ptx import layouts  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_persistent as persistent  # noqa: E402
-from fa_numba.tensor_core import layouts  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
 

@@ -22,14 +22,14 @@ if not cuda.is_available():
 import tensor_core_kernels as kernels  # noqa: E402
 
 from fa_numba import reference  # noqa: E402
+from fa_numba.ptx import layouts, tma  # noqa: E402
+from fa_numba.runtime import tensor_maps  # noqa: E402
 from fa_numba.tensor_core import (  # noqa: E402
     flash_attn_mma,
     flash_attn_padded,
     flash_attn_persistent,
     flash_attn_wgmma,
     flash_attn_ws,
-    layouts,
-    tma,
 )
 
 FUNCTIONS = {
@@ -157,7 +157,7 @@ def test_tma_small(rng, dtype, head_dim, row):
     x = integers(rng, (2, 3, 40, head_dim), DTYPES[dtype])  # (batch, heads, seqlen, head_dim)
     on_gpu = cupy.asarray(x.view(np.uint16)).transpose(0, 2, 1, 3)
     shape, strides, address = on_gpu.shape, on_gpu.strides, on_gpu.data.ptr
-    tensor_map = cupy.asarray(tma.encode_tensor_map(address, shape, strides, 16, dtype))
+    tensor_map = cupy.asarray(tensor_maps.encode_tensor_map(address, shape, strides, 16, dtype))
     y = np.full(2 * 16 * tma.ROW_BYTES, 7, np.uint8)
     run(
         kernels.make_tma(16, 2),
@@ -179,7 +179,7 @@ def test_tma_small(rng, dtype, head_dim, row):
 def test_tma_store_small(rng, head_dim, row):
     x = cupy.full((2, 40, 3, head_dim), 7, np.float16)
     box = integers(rng, (16, 64), np.float16)
-    tensor_map = tma.encode_tensor_map(x.data.ptr, x.shape, x.strides, 16, "float16")
+    tensor_map = tensor_maps.encode_tensor_map(x.data.ptr, x.shape, x.strides, 16, "float16")
     tensor_map = cupy.asarray(tensor_map)
     where = np.array([row, 2, 1], np.int32)
     kernel, address = kernels.tma_store_kernel, np.uint64(tensor_map.data.ptr)

@@ -9,7 +9,8 @@ from numba import cuda, float32
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
-from fa_numba.tensor_core import alibi, fragments, layouts, lazy_softmax
+from fa_numba.ptx import layouts
+from fa_numba.tensor_core import alibi, fragments, lazy_rescaling
 
 BLOCK_N = 64
 LOG2_E = np.float32(np.log2(np.e))
@@ -98,7 +99,7 @@ def test_the_polynomial_is_tanh_where_it_is_taken():
     # Farther below a maximum of 0 or more, at the least softcap for which it is taken.
     x = np.linspace(-30, 0, 10000)
     polynomial = x * (t0 + x**2 * (t1 + x**2 * t2))
-    cap = lazy_softmax.LEAST_CAP
+    cap = lazy_rescaling.LEAST_CAP
     assert (abs(np.exp(cap * polynomial) - np.exp(cap * np.tanh(x))) <= 2e-4).all()
 
 
@@ -133,12 +134,12 @@ def max3_bits(x, y, z):
     ],
 )
 def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, first_position):
-    monkeypatch.setattr(lazy_softmax, "exp2", exp2)
-    monkeypatch.setattr(lazy_softmax, "max3_bits", max3_bits)
+    monkeypatch.setattr(lazy_rescaling, "exp2", exp2)
+    monkeypatch.setattr(lazy_rescaling, "max3_bits", max3_bits)
     monkeypatch.setattr(fragments, "exp2", exp2)
     TILES, SHAPE, ALIBI = 3, (BLOCK_N // 8, 4), slope != 0
     NO_KEY = fragments.NO_KEY
-    parts = lazy_softmax.make_lazy_softmax_parts.__wrapped__(BLOCK_N, softcap, ALIBI)
+    parts = lazy_rescaling.make_lazy_softmax_parts.__wrapped__(BLOCK_N, softcap, ALIBI)
     raise_maximum, exponentiate = parts
     bent = fragments.make_bend_tile.__wrapped__(BLOCK_N, True, (-1, -1), softcap, ALIBI)
     unit_of, bend_tile = bent
@@ -199,4 +200,4 @@ def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, firs
     lse = np.log(np.exp(want - want.max(1, keepdims=True)).sum(1)) + want.max(1)
     np.testing.assert_allclose(p / l.sum(1)[:, None], np.exp(want - lse[:, None]), atol=3e-5)
     np.testing.assert_allclose(m / LOG2_E + np.log(l.sum(1)), lse, rtol=1e-5, atol=1e-4)
-    assert p.max() < 2.0 ** (lazy_softmax.LAZY + 1)  # room in 16 bits
+    assert p.max() < 2.0 ** (lazy_rescaling.LAZY + 1)  # room in 16 bits

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from fake_libraries import CupyArray, fake_cupy
 
-from fa_numba import arrays, launching, replay
-from fa_numba.tensor_core import tensor_maps, tma
+from fa_numba.runtime import arrays, launching, replay, tensor_maps
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def made(monkeypatch):
     cupy = fake_cupy([("enter device", 0)])
     cupy.cuda.runtime.streamIsCapturing = lambda stream: 0
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(tma, "encode_tensor_map", lambda *arguments: arguments)
+    monkeypatch.setattr(tensor_maps, "encode_tensor_map", lambda *arguments: arguments)
     monkeypatch.setattr(launching, "copy_at_once", copy_at_once)
     monkeypatch.setattr(tensor_maps, "_captured", {})
     monkeypatch.setattr(tensor_maps, "_maps", functools.cache(tensor_maps.Maps))

@@ -7,11 +7,12 @@ from numba import cuda, float32, types, uint32
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
-from fa_numba import arrays, checks
+from fa_numba import checks
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import flash_attn_bwd_tf32x3 as backward
 from fa_numba.tensor_core import flash_attn_tf32x3 as forward
-from fa_numba.tensor_core.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
 
 AMPERE, HOPPER = (8, 0), (9, 0, "a")
 needs_compiler = pytest.mark.skipif(
@@ -98,9 +99,9 @@ def test_tiles_fit_every_head_dim(head_dim):
 
 def test_numpy_arrays_are_refused_with_a_way_out():
     x, lse = np.zeros((1, 4, 1, 64), np.float32), np.zeros((1, 1, 4), np.float32)
-    with pytest.raises(TypeError, match="flash_attn_tf32x3 is made of PTX.*flash_attn_simt"):
+    with pytest.raises(TypeError, match="flash_attn_tf32x3 is made of PTX.*flash_attn_registers"):
         forward.flash_attn_tf32x3(x, x, x)
-    with pytest.raises(TypeError, match="flash_attn_bwd_tf32x3 is.* PTX.*flash_attn_bwd_simt"):
+    with pytest.raises(TypeError, match="flash_attn_bwd_tf32x3 is.* PTX.*flash_attn_bwd_registers"):
         backward.flash_attn_bwd_tf32x3(x, x, x, x, x, lse)
 
 
@@ -124,7 +125,7 @@ def pretend(monkeypatch, cc):
         (np.zeros((1, 4, 2, 66), np.float32)[..., :64],) * 2
         + ((8, 0), ValueError, "q must have strides that are multiples of 16 bytes for f"),
         (X, X, (7, 5), RuntimeError, "f needs a GPU of compute capability 8.0 or later, got 7.5; "
-         "flash_attn_simt runs on it"),
+         "flash_attn_registers runs on it"),
     ],
 )  # fmt: skip
 def test_bad_input(monkeypatch, q, k, cc, error, message):

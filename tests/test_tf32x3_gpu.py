@@ -15,7 +15,8 @@ pytestmark = [
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
-from fa_numba import arrays, reference  # noqa: E402
+from fa_numba import reference  # noqa: E402
+from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_tf32x3 import flash_attn_bwd_tf32x3  # noqa: E402
 from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3  # noqa: E402
 

@@ -12,7 +12,8 @@ import pytest
 from numba import cuda
 
 import fa_numba
-from fa_numba import arrays, reference
+from fa_numba import reference
+from fa_numba.runtime import arrays
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
 pytestmark = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_numba import arrays
+from fa_numba.runtime import arrays
 from fa_numba.workbook import catalog, cli, grader, progress, report, stubs
 
 REPOSITORY = Path(__file__).parents[1]

@@ -1,15 +1,14 @@
 """Block sizes, HBM traffic, machine code: what can be known of a kernel without running it."""
 
 from fa_numba.analysis import intensity
-from fa_numba.analysis.block_sizes import calculate_block_sizes, kernel_block_sizes
 from fa_numba.analysis.devices import DEVICES, Device, device
 from fa_numba.analysis.hbm_traffic import (
     Traffic,
     copy_pages,
     flash_attention_traffic,
     flash_attn_bwd,
-    flash_attn_bwd_simt,
-    flash_attn_simt,
+    flash_attn_bwd_registers,
+    flash_attn_registers,
     flash_attn_v1,
     flash_attn_v2,
     flash_attn_varlen,
@@ -34,9 +33,10 @@ from fa_numba.analysis.hbm_traffic import (
 from fa_numba.analysis.kv_cache_size import kv_cache_bytes, kv_cache_tokens
 from fa_numba.analysis.lint import lint
 from fa_numba.analysis.machine_code import machine_code
-from fa_numba.analysis.num_splits import choose_num_splits
 from fa_numba.analysis.occupancy import Occupancy, occupancy
 from fa_numba.analysis.roofline import Roofline
+from fa_numba.tiling.block_sizes import calculate_block_sizes, kernel_block_sizes
+from fa_numba.tiling.num_splits import choose_num_splits
 
 __all__ = [
     "DEVICES",
@@ -50,8 +50,8 @@ __all__ = [
     "device",
     "flash_attention_traffic",
     "flash_attn_bwd",
-    "flash_attn_bwd_simt",
-    "flash_attn_simt",
+    "flash_attn_bwd_registers",
+    "flash_attn_registers",
     "flash_attn_v1",
     "flash_attn_v2",
     "flash_attn_varlen",

@@ -12,8 +12,9 @@ import numpy as np
 from numba import cuda
 
 from fa_numba import simt
+from fa_numba.simt.devices import CHIPS, DEFAULT, KIB, SHARED_BYTES_PER_BLOCK, STATIC_SHARED_BYTES
 
-KIB, GB = 1024, 10**9
+GB = 10**9
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Device:
     registers_per_block = registers_per_sm = 64 * KIB  # of 4 bytes
     register_bytes_per_sm = 4 * registers_per_sm
     register_unit = 256  # registers are given to a warp in multiples of this
-    shared_bytes_default = 48 * KIB
+    shared_bytes_default = STATIC_SHARED_BYTES
 
     @property
     def shared_unit(self):
@@ -121,48 +122,48 @@ class Device:
         return peaks[key]
 
 
-# By compute capability: KiB per SM of L1 with shared memory, of shared memory, KiB of shared memory
-# per thread block; threads and thread blocks per SM. CUDA programming guide, compute capabilities.
+# By compute capability: KiB per SM of L1 with shared memory, and of shared memory; threads and
+# thread blocks per SM. CUDA programming guide, compute capabilities.
 _LIMITS = {
-    (7, 0): (128, 96, 96, 2048, 32),
-    (7, 5): (96, 64, 64, 1024, 16),
-    (8, 0): (192, 164, 163, 2048, 32),
-    (8, 6): (128, 100, 99, 1536, 16),
-    (8, 9): (128, 100, 99, 1536, 24),
-    (9, 0): (256, 228, 227, 2048, 32),
-    (10, 0): (256, 228, 227, 2048, 32),
-    (12, 0): (128, 100, 99, 1536, 24),
+    (7, 0): (128, 96, 2048, 32),
+    (7, 5): (96, 64, 1024, 16),
+    (8, 0): (192, 164, 2048, 32),
+    (8, 6): (128, 100, 1536, 16),
+    (8, 9): (128, 100, 1536, 24),
+    (9, 0): (256, 228, 2048, 32),
+    (10, 0): (256, 228, 2048, 32),
+    (12, 0): (128, 100, 1536, 24),
 }
 
-# Name, compute capability, SMs, boost GHz; memory, GB, GB/s; L2 KiB; TFLOP/s in float32, and of the
-# tensor cores in float16, bfloat16, float8; source.
+# Name, boost GHz; memory, GB, GB/s; L2 KiB; TFLOP/s in float32, and of the tensor cores in float16,
+# bfloat16, float8; source. Compute capability and SMs are in `simt.devices`.
 # fmt: off
 _PRODUCTS = [
-    ("T4", (7, 5), 40, 1.59, "GDDR6", 16, 320, 4096, 8.1, 65, None, None,
+    ("T4", 1.59, "GDDR6", 16, 320, 4096, 8.1, 65, None, None,
      "T4 data sheet; clock, bus (320 GB/s; the sheet's 300 is rounded) and L2 as drivers report"),
-    ("V100", (7, 0), 80, 1.53, "HBM2", 16, 900, 6144, 15.7, 125, None, None,
+    ("V100", 1.53, "HBM2", 16, 900, 6144, 15.7, 125, None, None,
      "V100 white paper, SXM2 card; also made with 32 GB"),
-    ("A10", (8, 6), 72, 1.695, "GDDR6", 24, 600, 6144, 31.2, 125, 125, None,
+    ("A10", 1.695, "GDDR6", 24, 600, 6144, 31.2, 125, 125, None,
      "A10 data sheet; clock and L2 as drivers report; unverified: that 125 holds for float32 sums"
      " (it does on the A40, the same chip)"),
-    ("L4", (8, 9), 58, 2.04, "GDDR6", 24, 300, 49152, 30.3, 121, 121, 242.5,
+    ("L4", 2.04, "GDDR6", 24, 300, 49152, 30.3, 121, 121, 242.5,
      "L4 data sheet, tensor figures halved (sparse); at 72 W it comes nowhere near them"),
-    ("RTX 3090", (8, 6), 82, 1.695, "GDDR6X", 24, 936, 6144, 35.6, 71, 71, None,
+    ("RTX 3090", 1.695, "GDDR6X", 24, 936, 6144, 35.6, 71, 71, None,
      "GA102 white paper, appendix A"),
-    ("RTX 4090", (8, 9), 128, 2.52, "GDDR6X", 24, 1008, 73728, 82.6, 165.2, 165.2, 330.3,
+    ("RTX 4090", 2.52, "GDDR6X", 24, 1008, 73728, 82.6, 165.2, 165.2, 330.3,
      "Ada white paper 2.1, appendix A; float8 with float32 sums as corrected there"),
-    ("RTX 5090", (12, 0), 170, 2.407, "GDDR7", 32, 1792, 98304, 104.8, 209.5, 209.5, 419,
+    ("RTX 5090", 2.407, "GDDR7", 32, 1792, 98304, 104.8, 209.5, 209.5, 419,
      "RTX Blackwell white paper; unverified: the tensor figures for float32 sums, half of those"
      " for float16 sums as on every GeForce card"),
-    ("A100-40GB", (8, 0), 108, 1.41, "HBM2", 40, 1555, 40960, 19.5, 312, 312, None,
+    ("A100-40GB", 1.41, "HBM2", 40, 1555, 40960, 19.5, 312, 312, None,
      "A100 white paper"),
-    ("A100-80GB", (8, 0), 108, 1.41, "HBM2e", 80, 2039, 40960, 19.5, 312, 312, None,
+    ("A100-80GB", 1.41, "HBM2e", 80, 2039, 40960, 19.5, 312, 312, None,
      "A100 80GB data sheet, SXM card"),
-    ("H100", (9, 0), 132, 1.98, "HBM3", 80, 3352, 51200, 66.9, 989.4, 989.4, 1978.9,
+    ("H100", 1.98, "HBM3", 80, 3352, 51200, 66.9, 989.4, 989.4, 1978.9,
      "H100 white paper and data sheet, SXM card; tensor peaks are at 1.83 GHz"),
-    ("H200", (9, 0), 132, 1.98, "HBM3e", 141, 4800, 61440, 66.9, 989.4, 989.4, 1978.9,
+    ("H200", 1.98, "HBM3e", 141, 4800, 61440, 66.9, 989.4, 989.4, 1978.9,
      "H200 data sheet, SXM card; L2 as its driver reports"),
-    ("B200", (10, 0), 148, 1.98, "HBM3e", 180, 7700, 129536, 75, 2250, 2250, 4500,
+    ("B200", 1.98, "HBM3e", 180, 7700, 129536, 75, 2250, 2250, 4500,
      "HGX B200 data sheet, tensor figures halved (sparse); SMs and L2 as drivers report;"
      " unverified: the clock, from 75 TFLOP/s"),
 ]
@@ -170,9 +171,10 @@ _PRODUCTS = [
 
 
 def _from_tables(product):
-    (name, cc, num_sms, ghz, memory, gb, gb_per_s, l2_kib, *tflops, source) = product
+    name, ghz, memory, gb, gb_per_s, l2_kib, *tflops, source = product
+    cc, num_sms = CHIPS[re.sub("-[0-9]+GB", "", name)]  # one chip, two sizes of memory
     float32, float16, bfloat16, float8 = (peak and peak * 1e12 for peak in tflops)
-    l1, per_sm, per_block, threads, blocks = _LIMITS[cc]
+    l1, per_sm, threads, blocks = _LIMITS[cc]
     return Device(
         name=name,
         compute_capability=cc,
@@ -184,7 +186,7 @@ def _from_tables(product):
         l2_bytes=l2_kib * KIB,
         l1_bytes=l1 * KIB,
         shared_bytes_per_sm=per_sm * KIB,
-        shared_bytes_per_block=per_block * KIB,
+        shared_bytes_per_block=SHARED_BYTES_PER_BLOCK[cc],
         shared_bytes_reserved=KIB if cc >= (8, 0) else 0,
         threads_per_sm=threads,
         blocks_per_sm=blocks,
@@ -197,7 +199,6 @@ def _from_tables(product):
 
 
 DEVICES = {product[0]: _from_tables(product) for product in _PRODUCTS}
-DEFAULT = "T4"  # where nothing is said and no GPU is found: what a free notebook in the cloud has
 
 # Drivers' and shops' names for the same cards.
 _ALSO = {

@@ -10,11 +10,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from fa_numba.analysis.block_sizes import ceil_div, kernel_block_sizes
-from fa_numba.analysis.feature_dim import feature_dim, recurrent_by_default
-from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
-from fa_numba.analysis.register_tiling import backward_tiling, forward_tiling
-from fa_numba.analysis.row_tiling import LONGEST_HELD_ROW, WARP_SIZE, warps_of_row
+from fa_numba.simt.devices import CHIPS, DEFAULT
+from fa_numba.tiling.block_sizes import ceil_div, kernel_block_sizes
+from fa_numba.tiling.decode_tiling import WARPS, combine_warps, decode_tiling
+from fa_numba.tiling.linear_attn import feature_dim, recurrent_by_default
+from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
+from fa_numba.tiling.register_tiling import backward_tiling, forward_tiling
+from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, WARP_SIZE, warps_of_row
 
 # Parameters with the dtype of q, k, v; the others are float32 or int32 whatever that is.
 LIKE_Q = frozenset(
@@ -84,7 +86,7 @@ def softmax_topk(num_rows, num_cols, k):
     return Traffic({"x": num_rows * num_cols}, {"values": kept, "columns": kept})
 
 
-def softmax_topk_warps(num_rows, num_cols, k, num_sms=None):
+def softmax_topk_warps(num_rows, num_cols, k, num_sms=CHIPS[DEFAULT].num_sms):
     """Traffic of `fa_numba.softmax_topk_warps`: x once, and what the parts of split rows found.
 
     Each lane of a warp reads m_split and l_split: the hardware makes one access of a warp's.
@@ -284,7 +286,7 @@ def flash_attn_v2(
     return Traffic(loads, {"out": q, "lse": heads * seqlen_q})
 
 
-def flash_attn_simt(
+def flash_attn_registers(
     batch,
     seqlen_q,
     seqlen_k,
@@ -298,7 +300,7 @@ def flash_attn_simt(
     window_size=(-1, -1),
     alibi=False,
 ):
-    """Traffic of `fa_numba.flash_attn_simt`: that of `flash_attn_v2` with tiles of these sizes.
+    """Traffic of `fa_numba.flash_attn_registers`: as `flash_attn_v2` with tiles of these sizes.
 
     Parameters
     ----------
@@ -429,7 +431,7 @@ def flash_attn_bwd(
     return Traffic(loads, stores)
 
 
-def flash_attn_bwd_simt(
+def flash_attn_bwd_registers(
     batch,
     seqlen_q,
     seqlen_k,
@@ -443,7 +445,7 @@ def flash_attn_bwd_simt(
     alibi=False,
     deterministic=False,
 ):
-    """Traffic of `fa_numba.flash_attn_bwd_simt`, its two or three kernels together.
+    """Traffic of `fa_numba.flash_attn_bwd_registers`, its two or three kernels together.
 
     Parameters
     ----------
@@ -597,7 +599,7 @@ def flash_decode(
     thread_blocks = num_m_tiles * num_kv_heads * batch
     if num_splits == 0:
         num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
-        num_splits = choose_num_splits(thread_blocks, num_n_tiles)
+        num_splits = choose_num_splits(thread_blocks, num_n_tiles, CHIPS[DEFAULT].num_sms)
     thread_blocks *= num_splits
 
     left, right = _sides(causal, window_size)
@@ -994,3 +996,53 @@ def _live_rows(seqlen_q, seqlen_k, block_m, block_n, causal, window_size, block_
             keys += min(block_n, seqlen_k - n_tile * block_n)
             rows += sum(min(block_m, seqlen_q - m_tile * block_m) for m_tile in live)
     return rows, keys, looks
+
+
+def decode_traffic(seq_lens, seqlen_q, num_heads, num_kv_heads, head_dim, num_splits, *, paged):
+    """Traffic of `flash_decode_wide` without a mask, number by number: its one or two kernels.
+
+    Parameters
+    ----------
+    seq_lens : sequence of int
+    seqlen_q, num_heads, num_kv_heads, head_dim, num_splits : int
+    paged : bool
+
+    Returns
+    -------
+    Traffic
+        A warp loads K for a turn more than it has: the last ones are not used, and lie in cache.
+    """
+    tiling = decode_tiling(seqlen_q * (num_heads // num_kv_heads), head_dim, "")
+    num_m_tiles = ceil_div(seqlen_q * (num_heads // num_kv_heads), tiling.rows)
+    turns = warps = 0  # of the thread blocks of one tile of rows of one K/V head
+    for seq_len in seq_lens:
+        each, more = divmod(ceil_div(seq_len, tiling.block_n), num_splits)
+        n_first = 0
+        for split in range(num_splits):
+            n_end = min(seq_len, n_first + (each + (split < more)) * tiling.block_n)
+            for n_warp in range(n_first, n_first + tiling.block_n, tiling.warp_keys):
+                warp_turns = ceil_div(max(0, n_end - n_warp), tiling.block_n)
+                turns += warp_turns
+                warps += warp_turns > 0
+            n_first += (each + (split < more)) * tiling.block_n
+    tiles = num_m_tiles * num_kv_heads
+    thread_blocks = tiles * num_splits * len(seq_lens)
+    rows = len(seq_lens) * num_heads * seqlen_q
+    partial = num_splits * rows
+    num_groups = WARPS * WARP_SIZE // tiling.lanes
+    keys = tiles * tiling.warp_keys * head_dim
+    loads = {
+        "q": partial * head_dim * num_groups,
+        "k_cache": keys * (turns + warps),
+        "v_cache": keys * turns,
+        "seq_lens": thread_blocks * WARPS * WARP_SIZE,
+        "block_table": paged * tiles * WARP_SIZE * tiling.turn * (turns + 2 * warps),
+    }
+    stores = {"out": rows * head_dim, "lse": rows}
+    if num_splits > 1:
+        loads["out_partial"] = stores["out_partial"] = partial * head_dim
+        loads["lse_partial"] = partial * (2 * combine_warps(num_splits) + WARP_SIZE)
+        stores["lse_partial"] = partial
+    else:  # the first kernel's out_partial and lse_partial are out and lse
+        stores = {"out_partial": rows * head_dim, "lse_partial": rows}
+    return Traffic(loads, stores)

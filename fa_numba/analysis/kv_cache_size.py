@@ -1,6 +1,6 @@
 """How much memory the KV cache takes: two vectors per token, per layer, per K/V head."""
 
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.tiling.block_sizes import ceil_div
 
 
 def kv_cache_bytes(

@@ -24,15 +24,14 @@ import numpy as np
 from numba import cuda, from_dtype, types
 from numba.core import sigutils, typing
 
-from fa_numba import launching
 from fa_numba.analysis import cuda_tools, devices, sass
-from fa_numba.analysis.compile_errors import explain_compile_error
 from fa_numba.analysis.cuda_tools import (
     CompilerMissingError,
     assembler_available,
     compiler_available,
     disassembler_available,
 )
+from fa_numba.runtime import launching
 
 __all__ = [
     "CompilerMissingError",
@@ -43,11 +42,11 @@ __all__ = [
     "compile_for",
     "compile_kernel",
     "compile_ptx",
+    "compile_ptx_for",
     "compile_with_lines",
     "compiler_available",
     "compute_capability",
     "disassembler_available",
-    "gpu_ready",
     "machine_code",
     "signature_of",
     "source_line",
@@ -278,6 +277,12 @@ def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):
     return ptx
 
 
+def compile_ptx_for(kernel, args, targets=TARGETS):
+    """`compile_ptx` for several GPU generations: a list, in little more time than for one."""
+    ptxes, _ = _compile(kernel, args, targets)
+    return ptxes
+
+
 def compile_with_lines(kernel, args, *, cc=(8, 0)):
     """PTX with line numbers, and what Numba inferred: the types of every variable.
 
@@ -413,7 +418,7 @@ def compile_for(kernel, args, targets=TARGETS):
     -------
     list of MachineCode
     """
-    ptxes, _ = _compile(kernel, args, targets)
+    ptxes = compile_ptx_for(kernel, args, targets)
     return [assemble(kernel, ptx, cc) for ptx, cc in zip(ptxes, targets, strict=True)]
 
 
@@ -488,63 +493,6 @@ def assemble(kernel, ptx, cc):
         cubin=cubin,
         report=report,
     )
-
-
-def gpu_ready(kernel, args, *, to_machine_code=False):
-    """Raise where a kernel that runs on the CPU engine would not compile for a GPU.
-
-    Does nothing where the compiler is not installed: the check is then left to a machine that
-    has it.
-
-    Parameters
-    ----------
-    kernel : function decorated with ``@cuda.jit``
-    args : sequence
-        What the kernel is launched with.
-    to_machine_code : bool, default=False
-        Go on to machine code for every one of `TARGETS`, without spills or local memory.
-
-    Raises
-    ------
-    NotForGpuError
-        Numba cannot compile the kernel; the message says why in plain words, and where.
-    AssertionError
-        The kernel compiles, but computes in float64 although no argument is float64, or its
-        machine code spills.
-    """
-    if not compiler_available():
-        return
-    wants_float64 = any("float64" in str(t) for t in signature_of(args))
-    targets = TARGETS if to_machine_code else ((8, 0),)
-    try:
-        ptxes, _ = _compile(kernel, args, targets)
-    except Exception as error:  # Numba's errors have many classes
-        raise explain_compile_error(error, kernel) from error
-    if not wants_float64 and any(map(_computes_in_float64, ptxes)):
-        where = _where_float64_comes_from(kernel, args)
-        raise AssertionError(
-            f"{kernel.py_func.__name__} computes in float64:{where}\n"
-            "A bare literal such as 0.0 is float64 to Numba, and what it meets becomes float64: "
-            "write float32(0.0). On a GPU float64 is up to 64 times slower"
-        )
-    for ptx, cc in zip(ptxes, targets, strict=True) if to_machine_code else ():
-        code = assemble(kernel, ptx, cc)
-        assert not code.spill_bytes + code.local_bytes, (
-            f"{kernel.py_func.__name__} for {cc} spills {code.spill_bytes} bytes of registers and "
-            f"keeps {code.local_bytes} bytes of arrays in local memory, which lives in HBM"
-        )
-
-
-def _computes_in_float64(ptx):
-    return any(".f64" in line and ".reg" not in line for line in ptx.splitlines())
-
-
-def _where_float64_comes_from(kernel, args):
-    """The lines that bring float64 in, of the kernel and of the device functions it calls."""
-    from fa_numba.analysis.lint import float64_sources  # which imports this module
-
-    found = {(f.file, f.line): f.source for f in float64_sources(kernel, args)}
-    return "".join(f"\n    line {line}:  {source}" for (_, line), source in sorted(found.items()))
 
 
 def _run_tool(tool, *arguments):

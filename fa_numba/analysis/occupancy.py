@@ -16,8 +16,8 @@ These are the rules of CUDA's own `cuOccupancyMaxActiveBlocksPerMultiprocessor`.
 from dataclasses import dataclass
 
 from fa_numba.analysis import devices
-from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.analysis.devices import Device
+from fa_numba.tiling.block_sizes import ceil_div
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fa_numba.analysis.block_sizes import calculate_block_sizes
 from fa_numba.figures.style import (
     BLUE,
     GREEN,
@@ -16,6 +15,7 @@ from fa_numba.figures.style import (
     on_paper,
     plain,
 )
+from fa_numba.tiling.block_sizes import calculate_block_sizes
 
 COLOURS = (BLUE, GREEN, ORANGE, PURPLE)
 HALO = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8, "alpha": 0.85}

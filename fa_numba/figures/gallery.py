@@ -57,7 +57,7 @@ from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
 from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
-from fa_numba.tensor_core import layouts
+from fa_numba.ptx import layouts
 
 DEVICE = "H100"
 

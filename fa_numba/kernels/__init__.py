@@ -1,1 +1,10 @@
-"""The kernels in lesson form: one idea per file, shared-memory tiles in plain sight, float32."""
+"""The kernels in lesson form: one idea per file, shared-memory tiles in plain sight, float32.
+
+softmax          naive_softmax, safe_softmax, online_softmax; softmax_topk
+attention        naive_attn, lazy_softmax_attn, flash_attn_v1, flash_attn_v2; flash_attn_bwd
+packed batches   flash_attn_varlen, flash_attn_varlen_bwd
+decoding         flash_decode, paged_attn_decode, merge_states
+linear           linear_attn, linear_attn_recurrent, feature_map
+
+parts: masks, dropout, kahan (compensated sums), sequence_of (where a packed sequence begins)
+"""

@@ -23,8 +23,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays
-from fa_numba.analysis.feature_dim import feature_dim
+from fa_numba.runtime import arrays
+from fa_numba.tiling.linear_attn import feature_dim
 
 THREADS = 128  # per row
 

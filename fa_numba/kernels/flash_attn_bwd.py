@@ -27,13 +27,13 @@ import math
 
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import FULL_WARP, WARP_SIZE
 from fa_numba.kernels import dropout, masks
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
 
-WARP_SIZE = 32
-ALL_LANES = 0xFFFFFFFF
 ROWS = 4  # rows of delta that a thread block does, a warp each
 
 
@@ -62,7 +62,7 @@ def make_delta(ROWS):
             for d in range(lane, head_dim, WARP_SIZE):
                 total += float32(dout[b, m, head, d]) * float32(out[b, m, head, d])
         for step in range(5):  # after 16, 8, 4, 2, 1 each lane has the sum of all 32
-            total += cuda.shfl_xor_sync(ALL_LANES, total, 16 >> step)
+            total += cuda.shfl_xor_sync(FULL_WARP, total, 16 >> step)
         if lane == 0 and m < seqlen_q:
             delta[b, head, m] = total
 

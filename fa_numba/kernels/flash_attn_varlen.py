@@ -17,16 +17,15 @@ Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1, for each seque
 import functools
 import math
 
-import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import NEG_INF
 from fa_numba.kernels import masks
-from fa_numba.kernels.packed import make_sequence_of
-
-NEG_INF = np.float32(-np.inf)
+from fa_numba.kernels.sequence_of import make_sequence_of
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
 
 
 @functools.cache

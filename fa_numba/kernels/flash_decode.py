@@ -18,17 +18,15 @@ Stanford CRFM). Paper of the packing: Ainslie et al. 2023, GQA, arXiv:2305.13245
 import functools
 import math
 
-import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import NEG_INF, WARP_SIZE
 from fa_numba.kernels import masks
-
-NEG_INF = np.float32(-np.inf)
-WARP_SIZE = 32
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 
 
 @functools.cache

@@ -26,13 +26,11 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.argument_names import refuses_other_names
-
-NEG_INF = np.float32(-np.inf)
-WARP_SIZE = 32
-ALL_LANES = 0xFFFFFFFF
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
 
 
 @functools.cache
@@ -84,7 +82,7 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
                 if d < HEAD_DIM:
                     s += q_row[c] * float32(k[b, n, kv_head, d])
             for step in range(5):
-                s += cuda.shfl_xor_sync(ALL_LANES, s, 16 >> step)
+                s += cuda.shfl_xor_sync(FULL_WARP, s, 16 >> step)
             s *= softmax_scale
 
             m_new = max(m_i, s)  # m <- max(m, s)

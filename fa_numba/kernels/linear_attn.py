@@ -25,12 +25,13 @@ import functools
 
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.kernels.feature_map import feature_map as phi
 from fa_numba.kernels.kahan import kahan_add
 from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
 
 TILE = 16  # features, or columns of the state, that are worked on side by side
 

@@ -21,10 +21,9 @@ import functools
 
 from numba import cuda, float32
 
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.constants import WARP_SIZE
 from fa_numba.kernels.kahan import kahan_add
-
-WARP_SIZE = 32
+from fa_numba.tiling.block_sizes import ceil_div
 
 
 def recurrent_threads(head_dim):

@@ -15,13 +15,13 @@ Ye et al. 2025, FlashInfer, arXiv:2501.01005.
 
 import math
 
-import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import NEG_INF
+from fa_numba.runtime import arrays
 
-NEG_INF = np.float32(-np.inf)
 THREADS = 32  # a warp for a row of head_dim numbers
 
 

@@ -14,15 +14,15 @@ Paper: FlashAttention, arXiv:2205.14135, Algorithm 0.
 import functools
 import math
 
-import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import NEG_INF
 from fa_numba.kernels import masks
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
 
-NEG_INF = np.float32(-np.inf)
 THREADS = 128  # per row of the softmax; a power of two, for the tree
 
 

@@ -13,7 +13,8 @@ import math
 
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
+from fa_numba import checks
+from fa_numba.runtime import arrays
 
 THREADS = 128  # per row; a power of two, for the tree
 

@@ -18,14 +18,12 @@ Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3 and section 3.1.
 import functools
 import math
 
-import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
+from fa_numba import checks
+from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE
+from fa_numba.runtime import arrays
 
-NEG_INF = np.float32(-np.inf)
-WARP_SIZE = 32
-ALL_LANES = 0xFFFFFFFF
 THREADS = 128  # per row; whole warps
 
 
@@ -60,8 +58,8 @@ def make_online_softmax(THREADS):
             m_i = m_new
 
         for step in range(5):  # after 16, 8, 4, 2, 1 each lane has merged with all 32
-            m_other = cuda.shfl_xor_sync(ALL_LANES, m_i, 16 >> step)
-            l_other = cuda.shfl_xor_sync(ALL_LANES, l_i, 16 >> step)
+            m_other = cuda.shfl_xor_sync(FULL_WARP, m_i, 16 >> step)
+            l_other = cuda.shfl_xor_sync(FULL_WARP, l_i, 16 >> step)
             m_new = max(m_i, m_other)
             shift = float32(0.0) if m_new == NEG_INF else m_new
             l_i = l_i * math.exp(m_i - shift) + l_other * math.exp(m_other - shift)

@@ -14,17 +14,16 @@ Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, sections 4.1 and 5.1.
 import functools
 import math
 
-import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.num_splits import choose_num_splits, most_key_tiles
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import NEG_INF
 from fa_numba.kernels import masks
 from fa_numba.kernels.flash_decode import WARP_SIZE, make_combine
-
-NEG_INF = np.float32(-np.inf)
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 
 
 @functools.cache

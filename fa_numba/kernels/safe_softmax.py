@@ -13,12 +13,12 @@ Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 2.
 import functools
 import math
 
-import numpy as np
 from numba import cuda, float32
 
-from fa_numba import arrays, checks
+from fa_numba import checks
+from fa_numba.constants import NEG_INF
+from fa_numba.runtime import arrays
 
-NEG_INF = np.float32(-np.inf)
 THREADS = 128  # per row; a power of two, for the tree
 
 

@@ -20,12 +20,11 @@ import math
 import numpy as np
 from numba import cuda, float32, int32
 
-from fa_numba import arrays, checks
+from fa_numba import checks
+from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE
+from fa_numba.runtime import arrays
 
-NEG_INF = np.float32(-np.inf)
 NO_COLUMN = np.int32(2**31 - 1)  # of an empty place in a list: ranks behind every column
-WARP_SIZE = 32
-ALL_LANES = 0xFFFFFFFF
 THREADS = 128  # per row; whole warps
 
 
@@ -84,8 +83,8 @@ def make_softmax_topk(THREADS, K):
                         x_best[i], col_best[i] = x_a, col_a
 
         for step in range(5):  # after 16, 8, 4, 2, 1 each lane has merged with all 32
-            m_other = cuda.shfl_xor_sync(ALL_LANES, m_i, 16 >> step)
-            l_other = cuda.shfl_xor_sync(ALL_LANES, l_i, 16 >> step)
+            m_other = cuda.shfl_xor_sync(FULL_WARP, m_i, 16 >> step)
+            l_other = cuda.shfl_xor_sync(FULL_WARP, l_i, 16 >> step)
             m_new = max(m_i, m_other)
             shift = float32(0.0) if m_new == NEG_INF else m_new
             l_i = l_i * math.exp(m_i - shift) + l_other * math.exp(m_other - shift)
@@ -107,8 +106,8 @@ def make_softmax_topk(THREADS, K):
             x_win = x_best[0]
             col_win = col_best[0]
             for step in range(5):
-                x_other = cuda.shfl_xor_sync(ALL_LANES, x_win, 16 >> step)
-                col_other = cuda.shfl_xor_sync(ALL_LANES, col_win, 16 >> step)
+                x_other = cuda.shfl_xor_sync(FULL_WARP, x_win, 16 >> step)
+                col_other = cuda.shfl_xor_sync(FULL_WARP, col_win, 16 >> step)
                 if ranks_before(x_other, col_other, x_win, col_win):
                     x_win = x_other
                     col_win = col_other

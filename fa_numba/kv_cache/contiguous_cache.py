@@ -7,8 +7,9 @@ So `reshape_and_cache` writes to it, and `flash_decode` and `paged_attn_decode` 
 
 import numpy as np
 
-from fa_numba import arrays, checks
+from fa_numba import checks
 from fa_numba.kv_cache.reshape_and_cache import reshape_and_cache
+from fa_numba.runtime import arrays
 
 
 class ContiguousCache:

@@ -9,7 +9,8 @@ Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 5.1, "fused b
 
 from numba import cuda
 
-from fa_numba import arrays, checks
+from fa_numba import checks
+from fa_numba.runtime import arrays
 
 THREADS_X, THREADS_Y = 32, 8  # a warp copies a row of head_dim numbers; eight rows at a time
 

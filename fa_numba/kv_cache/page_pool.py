@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba.tiling.block_sizes import ceil_div
 
 
 class OutOfPagesError(RuntimeError):

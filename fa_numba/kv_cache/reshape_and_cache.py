@@ -10,8 +10,9 @@ write".
 
 from numba import cuda
 
-from fa_numba import arrays, checks
-from fa_numba.argument_names import refuses_other_names
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.runtime import arrays
 
 THREADS_X, THREADS_Y = 32, 8  # a warp writes a row of head_dim numbers; eight heads at a time
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kv_cache.page_pool import OutOfPagesError, Writes
+from fa_numba.tiling.block_sizes import ceil_div
 
 
 @dataclass(eq=False)

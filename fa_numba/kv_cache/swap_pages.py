@@ -9,8 +9,9 @@ Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.5.
 
 import numpy as np
 
-from fa_numba import arrays, checks
+from fa_numba import checks
 from fa_numba.kv_cache.copy_pages import launch_copies
+from fa_numba.runtime import arrays
 
 
 def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):

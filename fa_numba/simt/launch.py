@@ -7,12 +7,13 @@ import numpy as np
 
 from .arrays import GlobalArray
 from .atomics import Atomics
+from .devices import chip
 from .errors import LaunchError, explain
 from .host import host_value
 from .lanes import Frame, Lanes, like
 from .memory import Memory
 from .names import Names, as_lane, check_kernel, member, refuse_shape
-from .options import TOO_MUCH_SHARED, current_options, shared_memory_limit
+from .options import TOO_MUCH_SHARED, current_options
 from .progress import Progress
 from .records import records_argument
 from .serial import Serial
@@ -216,7 +217,7 @@ def check_resources(block, shared_bytes):
     if not isinstance(shared_bytes, (int, np.integer)) or shared_bytes < 0:
         raise LaunchError(f"shared memory must be a number of bytes, got {shared_bytes!r}")
     device = current_options().device
-    limit = shared_memory_limit(device)
+    limit = chip(device).shared_bytes_per_block
     if shared_bytes > limit:
         raise LaunchError(
             f"{shared_bytes} bytes of dynamic shared memory are more than the {limit} that a "

@@ -9,15 +9,15 @@ import math
 import numpy as np
 
 from .arrays import LaneArray, LocalArray, SharedArray, pick, poison
+from .devices import STATIC_SHARED_BYTES, chip
 from .dtypes import TypedInts, as_index, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
 from .intrinsics import EnumClass
 from .lanes import ALL, type_name
-from .options import TOO_MUCH_SHARED, shared_memory_limit
+from .options import TOO_MUCH_SHARED
 from .records import Record, Records
 from .syntax import FromEnd
 
-STATIC_SHARED_LIMIT = 48 * 1024  # bytes; every CUDA GPU
 STRAY = {
     True: "Numba counts it from the end of the array, as Python does; here only a literal is, "
     "as in x[-1]: a computed one is seldom meant.",
@@ -299,10 +299,10 @@ class Memory:
             else:
                 array = SharedArray(site, site.name or "shared array", dtype, dims, self.num_blocks)
                 self.shared_bytes += math.prod(dims) * array.itemsize
-                if self.shared_bytes > STATIC_SHARED_LIMIT:
+                if self.shared_bytes > STATIC_SHARED_BYTES:
                     raise LaunchError(
                         f"'{array.name}' makes it {self.shared_bytes} bytes of shared memory: a "
-                        f"block can have {STATIC_SHARED_LIMIT} in arrays of fixed shape",
+                        f"block can have {STATIC_SHARED_BYTES} in arrays of fixed shape",
                         array=array.name,
                         hint="Make the tiles smaller, or use dynamic shared memory (shape 0).",
                     )
@@ -312,7 +312,7 @@ class Memory:
 
     def check_shared_total(self, array):
         device = self.options.device
-        total, limit = self.shared_bytes + self.dynamic_bytes, shared_memory_limit(device)
+        total, limit = self.shared_bytes + self.dynamic_bytes, chip(device).shared_bytes_per_block
         if total > limit:
             raise LaunchError(
                 f"'{array.name}' makes it {total} bytes of shared memory, {self.dynamic_bytes} of "

@@ -1,23 +1,9 @@
-"""Settings of the engine, and the few device facts that a launch is checked against."""
+"""Settings of the engine."""
 
 from dataclasses import dataclass, replace
 
-from .errors import LaunchError
+from .devices import DEFAULT, chip
 
-# Shared memory that one block can have, in bytes (CUDA C++ Programming Guide, compute
-# capabilities: maximum amount of shared memory per thread block).
-SHARED_MEMORY = {
-    "T4": 64 * 1024,  # 7.5
-    "V100": 96 * 1024,  # 7.0
-    "A100": 163 * 1024,  # 8.0
-    "A10": 99 * 1024,  # 8.6
-    "RTX 3090": 99 * 1024,  # 8.6
-    "L4": 99 * 1024,  # 8.9
-    "RTX 4090": 99 * 1024,  # 8.9
-    "H100": 227 * 1024,  # 9.0
-    "H200": 227 * 1024,  # 9.0
-    "B200": 227 * 1024,  # 10.0
-}
 TOO_MUCH_SHARED = "Make the tiles smaller, or choose another GPU by simt.options(device=...)."
 
 
@@ -28,7 +14,7 @@ class Options:
     races: bool = True
     uninitialised: bool = True
     divergence: bool = True
-    device: str = "T4"
+    device: str = DEFAULT
     package: bool = False
 
 
@@ -70,7 +56,7 @@ class options:
             known = ", ".join(Options.__dataclass_fields__)
             raise TypeError(f"unknown option {sorted(unknown)[0]!r}; there are {known}")
         new = replace(self.previous, **changes)
-        shared_memory_limit(new.device)
+        chip(new.device)  # raises where there is none
         _current = new
 
     def __enter__(self):
@@ -79,11 +65,3 @@ class options:
     def __exit__(self, *error):
         global _current
         _current = self.previous
-
-
-def shared_memory_limit(device):
-    """Return the dynamic shared memory that a block can have on a device, in bytes."""
-    if device not in SHARED_MEMORY:
-        known = ", ".join(SHARED_MEMORY)
-        raise LaunchError(f"unknown device {device!r}; the engine knows {known}")
-    return SHARED_MEMORY[device]

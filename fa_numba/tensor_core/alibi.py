@@ -30,10 +30,10 @@ arXiv:2108.12409.
 
 from numba import cuda, float32, uint32
 
-from fa_numba.tensor_core.barriers import fence_async_proxy
-from fa_numba.tensor_core.convert import pack_bf16x2
+from fa_numba.ptx.barriers import fence_async_proxy
+from fa_numba.ptx.convert import pack_bf16x2
+from fa_numba.ptx.vectors import store_shared_b32, unpack_bf16x2
 from fa_numba.tensor_core.fragments import fragment_function
-from fa_numba.tensor_core.vectors import store_shared_b32, unpack_bf16x2
 
 PIECES = 3
 CHUNK = 16  # bytes: 8 columns of a row

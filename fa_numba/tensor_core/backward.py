@@ -10,16 +10,18 @@ import functools
 import numpy as np
 from numba import cuda, float32, int64, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba import checks
 from fa_numba.checks import MAX_BWD_HEAD_DIM
-from fa_numba.tensor_core import forward, vectors
-from fa_numba.tensor_core.convert import exp2, store_global_b32
-from fa_numba.tensor_core.forward import LOG2_E
-from fa_numba.tensor_core.fragments import FULL_WARP, MASKED, fragment_function
-from fa_numba.tensor_core.ldmatrix import stmatrix_x4
-from fa_numba.tensor_core.ptx import global_address
-from fa_numba.tensor_core.vectors import load_global_x4, load_shared_x2, store_global_x4
+from fa_numba.constants import FULL_WARP, LOG2_E
+from fa_numba.ptx import vectors
+from fa_numba.ptx.convert import exp2, store_global_b32
+from fa_numba.ptx.ldmatrix import stmatrix_x4
+from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.vectors import load_global_x4, load_shared_x2, store_global_x4
+from fa_numba.runtime import arrays
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.fragments import MASKED, fragment_function
+from fa_numba.tiling.block_sizes import ceil_div
 
 BLOCK_N = 128  # keys of a thread block
 ROW_BYTES = 128  # of a tile, which is made of blocks of 64 columns
@@ -175,7 +177,7 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
         if lane == 0 and m < delta.shape[2]:
             l = NOTHING
             if m < out.shape[1]:
-                l = lse[batch, head, m] * float32(LOG2_E)
+                l = lse[batch, head, m] * LOG2_E
                 l = l if l > -NOTHING else NOTHING  # −inf: a row that sees no key
             lse_2[batch, head, m] = l
             delta[batch, head, m] = total

@@ -9,30 +9,23 @@ of FlashAttention-2, arXiv:2307.08691.
 import functools
 import math
 
-import numpy as np
 from numba import cuda, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.num_splits import choose_even_splits
+from fa_numba import checks
+from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, ZERO
 from fa_numba.kernels import masks
-from fa_numba.kernels.flash_decode_wide import check_problem, divide
+from fa_numba.on_cuda_cores.decode_problem import check_problem, divide
+from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.vectors import load_global_b32
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.fragments import (
-    FULL_WARP,
-    LN2,
-    LOG2_E,
-    NEG_INF,
-    over_quad_max,
-    over_quad_sum,
-)
-from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
-from fa_numba.tensor_core.ptx import global_address
-from fa_numba.tensor_core.wide_loads import load_global_b32
+from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.num_splits import choose_even_splits
 
 KEYS = 16  # of a warp's turn
-ZERO = np.float32(0)
 
 
 def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest, tensor_maps=False):

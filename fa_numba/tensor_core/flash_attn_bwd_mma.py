@@ -1,6 +1,6 @@
 """FlashAttention's backward pass by mma.sync, for GPUs since Ampere. Run on an H200 so far.
 
-flash_attn_bwd_simt         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_registers         a thread computes tiles in registers; S and dP once
 flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches  <- this file
 flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches
 flash_attn_bwd_persistent   the next keys are on their way before these are done
@@ -31,9 +31,16 @@ import functools
 import numpy as np
 from numba import cuda, float32, uint8, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba import checks
+from fa_numba.constants import LOG2_E
 from fa_numba.kernels import masks
+from fa_numba.ptx.barriers import named_barrier_sync
+from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, store_shared_b32
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward, forward
 from fa_numba.tensor_core.backward import (
     BLOCK_N,
@@ -46,14 +53,9 @@ from fa_numba.tensor_core.backward import (
     tile_and_head,
     tile_rows,
 )
-from fa_numba.tensor_core.barriers import named_barrier_sync
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
-from fa_numba.tensor_core.forward import AMPERE, LOG2_E
+from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import make_fragment_functions
-from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.vectors import atomic_add, atomic_add_x4, store_shared_b32
+from fa_numba.tiling.block_sizes import ceil_div
 
 THREADS = 256
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle

@@ -1,6 +1,6 @@
 """flash_attn_bwd_wgmma with thread blocks that stay, and take one tile of keys after the other.
 
-flash_attn_bwd_simt         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_registers         a thread computes tiles in registers; S and dP once
 flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches
 flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches
 flash_attn_bwd_persistent   the next keys are on their way before these are done    <- this file
@@ -38,10 +38,46 @@ import math
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba import checks
+from fa_numba.constants import LOG2_E, ONE
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import backward, forward, mbarrier, wgmma
+from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx.barriers import (
+    fence_async_proxy,
+    named_barrier_sync,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
+)
+from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.counters import counter_acquire, counter_release, counter_take
+from fa_numba.ptx.ldmatrix import stmatrix_x4
+from fa_numba.ptx.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.tma import make_load_tile, tma_store_4d, tma_store_commit, tma_store_wait_read
+from fa_numba.ptx.vectors import (
+    atomic_add_x4,
+    bulk_load,
+    load_global_x4_relaxed,
+    load_shared_x2,
+    store_global_x4_relaxed,
+)
+from fa_numba.ptx.wgmma import (
+    descriptor,
+    descriptor_bits,
+    hold,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_with,
+)
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import backward, forward
 from fa_numba.tensor_core.backward import (
     BLOCK_N,
     CAPPED_MASKED,
@@ -51,14 +87,6 @@ from fa_numba.tensor_core.backward import (
     padded,
     tile_rows,
 )
-from fa_numba.tensor_core.barriers import (
-    fence_async_proxy,
-    named_barrier_sync,
-    setmaxnreg_dec,
-    setmaxnreg_inc,
-)
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.counters import counter_acquire, counter_release, counter_take
 from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
     CONSUMER_REGISTERS,
     DS_FULL,
@@ -67,39 +95,9 @@ from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
     THREADS,
     products_of,
 )
-from fa_numba.tensor_core.forward import HOPPER, LOG2_E
+from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import MASKED, fragment_function, make_cap_tile
-from fa_numba.tensor_core.ldmatrix import stmatrix_x4
-from fa_numba.tensor_core.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-)
-from fa_numba.tensor_core.products import hold
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.tensor_maps import tensor_map
-from fa_numba.tensor_core.tma import (
-    make_load_tile,
-    tma_store_4d,
-    tma_store_commit,
-    tma_store_wait_read,
-)
-from fa_numba.tensor_core.vectors import (
-    atomic_add_x4,
-    bulk_load,
-    load_global_x4_relaxed,
-    load_shared_x2,
-    store_global_x4_relaxed,
-)
-from fa_numba.tensor_core.wgmma import (
-    descriptor,
-    descriptor_bits,
-    wgmma_commit,
-    wgmma_fence,
-    wgmma_wait,
-    wgmma_wait_with,
-)
+from fa_numba.tiling.block_sizes import ceil_div
 
 TURNS_KEYS = 1024  # that a query sees, and fewer
 TURNS_TILES = 15  # for each SM, and more
@@ -107,7 +105,6 @@ SLOTS = 2  # of K: the next keys are there before these are done
 N_SHIFT = BLOCK_N.bit_length() - 1
 ADDED, TURNS, ORDERED = "added", "turns", "ordered"  # how the parts of dQ come together
 TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # of the bytes of a tile's sums
-ONE, LOG2E = np.float32(1), np.float32(LOG2_E)
 NEW, DONE = 1, 2  # bits: the first part of a tile of dQ, the last one
 
 
@@ -146,7 +143,7 @@ def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
         s becomes P = 2^(unit s − lse), lse to the base 2, less what ALiBi takes. With a softcap p
         becomes P in 16 bits, as A of a product, and s P times the derivative of a capped score.
     """
-    M8, UNIT = BLOCK_M // 8, np.float32(SOFTCAP * LOG2_E)
+    M8, UNIT = BLOCK_M // 8, np.float32(SOFTCAP * math.log2(math.e))
     CAPPED, HIDDEN = (True, CAPPED_MASKED) if SOFTCAP > 0 else (False, MASKED)
     left, right = WINDOW
     LEFT, ONE_SIDED = left >= 0, CAUSAL or right == 0
@@ -192,7 +189,7 @@ def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
                     if ALIBI:
                         away = float32(first - 8 * h) + float32(8 * j + c)
                         away = away if ONE_SIDED else abs(away)
-                        e[c] = exp2(x * unit - (shift[c] + slope * LOG2E * away))
+                        e[c] = exp2(x * unit - (shift[c] + slope * LOG2_E * away))
                     else:
                         e[c] = exp2(x * unit - shift[c])
                     s[j, 2 * h + c] = e[c] * (ONE - x * x) if CAPPED else e[c]

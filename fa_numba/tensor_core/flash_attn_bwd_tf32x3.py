@@ -1,6 +1,6 @@
 """FlashAttention's backward pass in float32 on tensor cores: three TF32 products for each one.
 
-flash_attn_bwd_simt     a thread computes tiles in registers; S and dP once
+flash_attn_bwd_registers     a thread computes tiles in registers; S and dP once
 flash_attn_bwd_tf32x3   mma.sync of TF32, each operand in two parts                   <- this file
 flash_attn_bwd_mma      the same shape in 16 bits: one product, half the bytes
 
@@ -19,32 +19,27 @@ Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Ootomo and Yokota 2022,
 
 import functools
 
-import numpy as np
 from numba import cuda, float32, uint8, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba import checks
+from fa_numba.constants import LOG2_E, ONE, ZERO
 from fa_numba.kernels import flash_attn_bwd, masks
+from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.cp_async import cp_async_4, cp_async_commit, cp_async_wait
+from fa_numba.ptx.ldmatrix import ldmatrix_x4
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
+from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, load_shared_x4, store_shared_b32
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward, tf32_tiles
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.cp_async import cp_async_4, cp_async_commit, cp_async_wait
-from fa_numba.tensor_core.forward import AMPERE, LOG2_E
-from fa_numba.tensor_core.ldmatrix import ldmatrix_x4
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
+from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.tf32_tiles import ROW_BYTES, num_blocks
-from fa_numba.tensor_core.vectors import (
-    atomic_add,
-    atomic_add_x4,
-    load_shared_x4,
-    store_shared_b32,
-)
+from fa_numba.tiling.block_sizes import ceil_div
 
 WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys, or where dQ has its kernel 16 queries
 STAGES = 2  # tiles that pass by, of each kind: one is multiplied, the next one is on its way
 SUMMED_ROWS = 32  # on the tensor core, which cuts off: with 64 dV was too far off
 RED_X4 = (9, 0)  # from here on four numbers can be added by one instruction
-ZERO, ONE, LOG2E = np.float32(0), np.float32(1), np.float32(LOG2_E)
 
 
 def tile_rows(head_dim):
@@ -266,7 +261,7 @@ def make_flash_attn_bwd_tf32x3(
                             position = n + 8 * h - seqlen_k + seqlen_q
                             scaled = s[0, j, 2 * h + c] * softmax_scale
                             bent = score(scaled, position - m, slope)
-                            p = exp2((bent - lse_j) * LOG2E)  # P = exp(S - lse)       line 11
+                            p = exp2((bent - lse_j) * LOG2_E)  # P = exp(S - lse)       line 11
                             if not whole:
                                 seen = sees(position, m, seqlen_q) and n + 8 * h < seqlen_k
                                 p = p if seen else ZERO
@@ -404,7 +399,7 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
                             position = m + 8 * h + seqlen_k - seqlen_q
                             scaled = s[0, j, 2 * h + c] * softmax_scale
                             bent = score(scaled, position - n, slope)
-                            p = exp2((bent - lse_i[h]) * LOG2E)  # P = exp(S - lse)    line 13
+                            p = exp2((bent - lse_i[h]) * LOG2_E)  # P = exp(S - lse)    line 13
                             if not whole:
                                 seen = sees(position, n, seqlen_k) and m + 8 * h < seqlen_q
                                 p = p if seen else ZERO

@@ -1,6 +1,6 @@
 """FlashAttention's backward pass on Hopper's tensor cores: wgmma, fed by the copy engine.
 
-flash_attn_bwd_simt         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_registers         a thread computes tiles in registers; S and dP once
 flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches
 flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches <- this file
 flash_attn_bwd_persistent   the next keys are on their way before these are done
@@ -32,10 +32,38 @@ import functools
 import numpy as np
 from numba import cuda, float32, uint8, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba import checks
+from fa_numba.constants import LOG2_E
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import backward, forward, mbarrier, products, wgmma
+from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx.barriers import (
+    fence_async_proxy,
+    named_barrier_sync,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
+)
+from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.tma import make_load_tile
+from fa_numba.ptx.vectors import atomic_add_x4, bulk_load
+from fa_numba.ptx.wgmma import (
+    descriptor,
+    descriptor_bits,
+    hold,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_with,
+)
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import backward, forward
 from fa_numba.tensor_core.backward import (
     BLOCK_N,
     DQ_BYTES,
@@ -45,34 +73,9 @@ from fa_numba.tensor_core.backward import (
     padded,
     tile_rows,
 )
-from fa_numba.tensor_core.barriers import (
-    fence_async_proxy,
-    named_barrier_sync,
-    setmaxnreg_dec,
-    setmaxnreg_inc,
-)
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.forward import HOPPER, LOG2_E
+from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import make_fragment_functions
-from fa_numba.tensor_core.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-)
-from fa_numba.tensor_core.products import hold
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.tensor_maps import tensor_map
-from fa_numba.tensor_core.tma import make_load_tile
-from fa_numba.tensor_core.vectors import atomic_add_x4, bulk_load
-from fa_numba.tensor_core.wgmma import (
-    descriptor,
-    descriptor_bits,
-    wgmma_commit,
-    wgmma_fence,
-    wgmma_wait,
-    wgmma_wait_with,
-)
+from fa_numba.tiling.block_sizes import ceil_div
 
 THREADS = 384  # two warpgroups compute, each 64 of the BLOCK_N keys; a third one loads
 DQ_BLOCK_N = 64  # keys of a tile, where dQ has a kernel of its own
@@ -101,8 +104,8 @@ def products_of(DTYPE):
     """The products of a warpgroup: A Bᵀ, Aᵀ B, and d += A B with A in registers."""
     _, registers = forward.wgmma_of(DTYPE)
     if DTYPE == "bfloat16":
-        return products.wgmma_rows_bf16, products.wgmma_columns_bf16, registers
-    return products.wgmma_rows_f16, products.wgmma_columns_f16, registers
+        return wgmma.wgmma_rows_bf16, wgmma.wgmma_columns_bf16, registers
+    return wgmma.wgmma_rows_f16, wgmma.wgmma_columns_f16, registers
 
 
 @functools.cache

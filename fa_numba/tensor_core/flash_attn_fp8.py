@@ -42,41 +42,28 @@ import functools
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.persistent_tiling import choose_num_shares
+from fa_numba import checks
+from fa_numba.constants import FULL_WARP
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import forward, mbarrier, quantize_fp8, wgmma
-from fa_numba.tensor_core.barriers import (
+from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx.barriers import (
     named_barrier_arrive,
     named_barrier_sync,
     setmaxnreg_dec,
     setmaxnreg_inc,
 )
-from fa_numba.tensor_core.convert import exp2, pack_e4m3x4
-from fa_numba.tensor_core.forward import HOPPER
-from fa_numba.tensor_core.fragments import (
-    FULL_WARP,
-    fragment_function,
-    make_fragment_functions,
-    make_mask_tile,
-    make_store_tile,
-    over_quad_max,
-)
-from fa_numba.tensor_core.lazy_softmax import make_largest
-from fa_numba.tensor_core.mbarrier import (
+from fa_numba.ptx.convert import exp2, pack_e4m3x4
+from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
     mbarrier_init,
     phase,
 )
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.quantize_fp8 import SUM_ROWS, width_of
-from fa_numba.tensor_core.shares import divided, m_tile_of
-from fa_numba.tensor_core.tensor_maps import tensor_map
-from fa_numba.tensor_core.tma import tma_store_wait_read
-from fa_numba.tensor_core.vectors import bulk_load
-from fa_numba.tensor_core.wgmma import (
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.tma import tma_store_wait_read
+from fa_numba.ptx.vectors import bulk_load
+from fa_numba.ptx.wgmma import (
     descriptor,
     narrow_descriptor_bits,
     wgmma_commit,
@@ -86,6 +73,21 @@ from fa_numba.tensor_core.wgmma import (
     wgmma_wait,
     wgmma_wait_with,
 )
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import forward, quantize_fp8
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.fragments import (
+    fragment_function,
+    make_fragment_functions,
+    make_mask_tile,
+    make_store_tile,
+    over_quad_max,
+)
+from fa_numba.tensor_core.lazy_rescaling import make_largest
+from fa_numba.tensor_core.quantize_fp8 import SUM_ROWS, width_of
+from fa_numba.tensor_core.tile_scheduler import divided, m_tile_of
+from fa_numba.tiling.persistent_tiling import choose_num_shares
 
 NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: a tile of Q, which has a scale

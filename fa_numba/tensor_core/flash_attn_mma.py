@@ -25,11 +25,14 @@ import functools
 
 from numba import cuda, float32, int32, uint8, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba import checks
 from fa_numba.kernels import masks
+from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.vectors import load_shared_x4, store_global_x4, store_shared_b32
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import (
     log_sum_exp,
@@ -38,10 +41,8 @@ from fa_numba.tensor_core.fragments import (
     make_mask_tile,
     over_quad_sum,
 )
-from fa_numba.tensor_core.lazy_softmax import make_lazy_softmax
-from fa_numba.tensor_core.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.vectors import load_shared_x4, store_global_x4, store_shared_b32
+from fa_numba.tensor_core.lazy_rescaling import make_lazy_softmax
+from fa_numba.tiling.block_sizes import ceil_div
 
 WARPS = 4
 THREADS = 32 * WARPS

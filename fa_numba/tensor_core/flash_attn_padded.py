@@ -14,10 +14,11 @@ import functools
 from numba import cuda, float32
 from numba import uint64 as u64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba import checks
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tiling.block_sizes import ceil_div
 
 CHUNK = 8  # elements in 16 bytes
 THREADS = 256  # about

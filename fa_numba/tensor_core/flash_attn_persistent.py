@@ -42,10 +42,23 @@ import functools
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.persistent_tiling import ROWS, choose_num_shares, persistent_tiling
-from fa_numba.tensor_core import forward, mbarrier, wgmma
+from fa_numba import checks
+from fa_numba.constants import FULL_WARP, LOG2_E
+from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+    phase,
+)
+from fa_numba.ptx.statement import shared_address
+from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
+from fa_numba.ptx.wgmma import descriptor, descriptor_bits
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.alibi import (
     RAMP_BITS,
     ramp_bytes,
@@ -53,28 +66,12 @@ from fa_numba.tensor_core.alibi import (
     tilted_and_one_sided,
     write_ramp,
 )
-from fa_numba.tensor_core.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.tensor_core.forward import HOPPER
-from fa_numba.tensor_core.fragments import (
-    FULL_WARP,
-    LOG2_E,
-    make_bend_tile,
-    make_fragment_functions,
-    make_store_tile,
-)
-from fa_numba.tensor_core.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-    phase,
-)
-from fa_numba.tensor_core.ptx import shared_address
-from fa_numba.tensor_core.shares import divided, m_tile_of
-from fa_numba.tensor_core.tensor_maps import tensor_map
-from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
-from fa_numba.tensor_core.turns import make_ring, make_tiles_of, make_turns
-from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
+from fa_numba.tensor_core.fragments import make_bend_tile, make_fragment_functions, make_store_tile
+from fa_numba.tensor_core.mainloop import make_ring, make_tiles_of, make_turns
+from fa_numba.tensor_core.tile_scheduler import divided, m_tile_of
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.persistent_tiling import ROWS, choose_num_shares, persistent_tiling
 
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread. An SM has 65536, and
 # each warpgroup 128 threads: 128 · (40 + 2 · 232), 128 · (32 + 3 · 160).

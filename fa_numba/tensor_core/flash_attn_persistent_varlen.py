@@ -30,10 +30,28 @@ import functools
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint16, uint32, uint64
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.persistent_tiling import ROWS, persistent_tiling
-from fa_numba.tensor_core import flash_attn_persistent, forward, mbarrier, wgmma
+from fa_numba import checks
+from fa_numba.constants import FULL_WARP, LOG2_E
+from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx.barriers import (
+    fence_async_proxy,
+    named_barrier_sync,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
+)
+from fa_numba.ptx.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+    phase,
+)
+from fa_numba.ptx.statement import shared_address
+from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
+from fa_numba.ptx.wgmma import descriptor, descriptor_bits
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import flash_attn_persistent, forward
 from fa_numba.tensor_core.alibi import (
     RAMP_BITS,
     ramp_bytes,
@@ -41,33 +59,16 @@ from fa_numba.tensor_core.alibi import (
     tilted_and_one_sided,
     write_ramp,
 )
-from fa_numba.tensor_core.barriers import (
-    fence_async_proxy,
-    named_barrier_sync,
-    setmaxnreg_dec,
-    setmaxnreg_inc,
-)
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
-    FULL_WARP,
-    LOG2_E,
     make_bend_tile,
     make_fragment_functions,
     make_store_row,
     make_store_tile,
 )
-from fa_numba.tensor_core.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-    phase,
-)
-from fa_numba.tensor_core.ptx import shared_address
-from fa_numba.tensor_core.tensor_maps import tensor_map
-from fa_numba.tensor_core.tma import make_load_tile, tma_store_wait_read
-from fa_numba.tensor_core.turns import make_ring, make_tiles_of, make_turns
-from fa_numba.tensor_core.wgmma import descriptor, descriptor_bits
+from fa_numba.tensor_core.mainloop import make_ring, make_tiles_of, make_turns
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.persistent_tiling import ROWS, persistent_tiling
 
 # Sequences of a batch; where there are more, they stay in their order. For 512 there would be no
 # shared memory left at head_dim 128 with ALiBi.
@@ -546,7 +547,7 @@ def flash_attn_persistent_varlen(
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, _ = k.shape
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * forward.LOG2_E)
+    scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
     if num_tokens_k == 0:
         out = arrays.full(q, q.shape, 0, q.dtype)
         return out, arrays.full(q, (num_heads, num_tokens_q), -np.inf)

@@ -1,6 +1,6 @@
 """FlashAttention-2 in float32 on tensor cores: three TF32 products for each one of float32.
 
-flash_attn_simt     float32 multiply-adds, a tile of scores in the registers of each thread
+flash_attn_registers     float32 multiply-adds, a tile of scores in the registers of each thread
 flash_attn_tf32x3   mma.sync of TF32, each operand in two parts                       <- this file
 flash_attn_mma      the same shape in 16 bits: one product, half the bytes
 
@@ -19,24 +19,24 @@ arXiv:2203.03341.
 import functools
 import math
 
-import numpy as np
 from numba import cuda, float32, uint8, uint32
 
-from fa_numba import arrays, checks
-from fa_numba.analysis.block_sizes import ceil_div
+from fa_numba import checks
+from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.kernels import masks
+from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.cp_async import cp_async_commit, cp_async_wait
+from fa_numba.ptx.statement import shared_address
+from fa_numba.ptx.tf32 import HALF
+from fa_numba.ptx.vectors import store_shared_b32
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import tf32_tiles
-from fa_numba.tensor_core.convert import exp2
-from fa_numba.tensor_core.cp_async import cp_async_commit, cp_async_wait
-from fa_numba.tensor_core.forward import AMPERE, LOG2_E
+from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
-from fa_numba.tensor_core.ptx import shared_address
-from fa_numba.tensor_core.tf32 import HALF
 from fa_numba.tensor_core.tf32_tiles import ROW_BYTES, num_blocks
-from fa_numba.tensor_core.vectors import store_shared_b32
+from fa_numba.tiling.block_sizes import ceil_div
 
 WARPS, THREADS = 4, 128
-ZERO, ONE, NEG_INF = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 
 def tile_sizes(head_dim):
@@ -124,7 +124,7 @@ def make_flash_attn_tf32x3(
         slope = alibi_slopes[head] if ALIBI else ZERO
         # S stays q·k where it can: the scale is in e^(scale (s - m)) = 2^(scale log2(e) (s - m)).
         unit = ONE if BENT else softmax_scale  # what one of s is worth
-        to_base_2 = unit * float32(LOG2_E)
+        to_base_2 = unit * LOG2_E
 
         store_shared_b32(half_at, uint32(HALF))
         copy_tile(q_tile, BLOCK_M, q, b, m_start, head)

@@ -28,21 +28,12 @@ import functools
 import numpy as np
 from numba import cuda, float32, uint8, uint32
 
-from fa_numba import arrays
-from fa_numba.analysis.block_sizes import ceil_div
 from fa_numba.kernels import masks
-from fa_numba.tensor_core import forward, mbarrier, wgmma
-from fa_numba.tensor_core.forward import HOPPER
-from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
-from fa_numba.tensor_core.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-)
-from fa_numba.tensor_core.ptx import shared_address
-from fa_numba.tensor_core.tensor_maps import tensor_map
-from fa_numba.tensor_core.tma import make_load_tile
-from fa_numba.tensor_core.wgmma import (
+from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_init
+from fa_numba.ptx.statement import shared_address
+from fa_numba.ptx.tma import make_load_tile
+from fa_numba.ptx.wgmma import (
     descriptor,
     descriptor_bits,
     wgmma_commit,
@@ -50,6 +41,12 @@ from fa_numba.tensor_core.wgmma import (
     wgmma_wait,
     wgmma_wait_with,
 )
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
+from fa_numba.tiling.block_sizes import ceil_div
 
 BLOCK_M = 128  # 64 query rows for each warpgroup
 THREADS = 256  # two warpgroups

@@ -26,16 +26,15 @@ import functools
 
 from numba import cuda, float32, int32, uint8, uint32, uint64
 
-from fa_numba import arrays
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.decode_tiling import tile_rows
-from fa_numba.kernels.flash_decode_wide import divide, launch
+from fa_numba.constants import NEG_INF, ZERO
+from fa_numba.on_cuda_cores.decode_problem import divide, launch
+from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.tma import BLOCK_COLS, ROW_BYTES
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.tensor_core.decoding import (
     KEYS,
-    NEG_INF,
-    ZERO,
     check_on_tensor_cores,
     make_begin_part,
     make_keys_of_split,
@@ -47,8 +46,8 @@ from fa_numba.tensor_core.decoding import (
     warp_of,
 )
 from fa_numba.tensor_core.flash_decode_tma import BLOCK_BYTES, RINGS, at
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.tma import BLOCK_COLS, ROW_BYTES
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.decode_tiling import tile_rows
 
 CHUNK_BYTES = 16  # that a lane copies at once
 
@@ -281,7 +280,7 @@ def flash_decode_gather(
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode_wide`.
     num_splits : int, default=0
-        0 is chosen by `fa_numba.analysis.num_splits.choose_even_splits`.
+        0 is chosen by `fa_numba.tiling.num_splits.choose_even_splits`.
 
     Returns
     -------

@@ -30,23 +30,21 @@ import functools
 
 from numba import cuda, float32, uint32, uint64
 
-from fa_numba import arrays
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.kernels.flash_decode_wide import choose_splits, divide, launch
+from fa_numba.constants import FULL_WARP, NEG_INF, ZERO
+from fa_numba.on_cuda_cores.decode_problem import choose_splits, divide, launch
+from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.vectors import high_halves, load_global_b128, low_halves
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
     KEYS,
-    NEG_INF,
-    ZERO,
     check_on_tensor_cores,
     make_keys_of_split,
     make_merge,
     make_turn_softmax,
     warp_of,
 )
-from fa_numba.tensor_core.fragments import FULL_WARP
-from fa_numba.tensor_core.ptx import global_address
-from fa_numba.tensor_core.wide_loads import high_halves, load_global_b128, low_halves
+from fa_numba.tiling.block_sizes import ceil_div
 
 WARPS = 4
 ROWS = 8  # of a tile: queries of one K/V head

@@ -33,16 +33,19 @@ import functools
 import numpy as np
 from numba import cuda, float32, int32, uint8, uint32, uint64
 
-from fa_numba import arrays
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.analysis.decode_tiling import tile_rows
-from fa_numba.kernels.flash_decode_wide import divide, launch
-from fa_numba.tensor_core import forward, mbarrier
-from fa_numba.tensor_core.barriers import fence_async_proxy
+from fa_numba.constants import NEG_INF, ZERO
+from fa_numba.on_cuda_cores.decode_problem import divide, launch
+from fa_numba.ptx import mbarrier
+from fa_numba.ptx.barriers import fence_async_proxy
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_init
+from fa_numba.ptx.statement import shared_address
+from fa_numba.ptx.tma import BLOCK_COLS, ROW_BYTES, tma_load_4d
+from fa_numba.ptx.vectors import store_shared_zeros
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
     KEYS,
-    NEG_INF,
-    ZERO,
     check_on_tensor_cores,
     make_begin_part,
     make_keys_of_split,
@@ -52,15 +55,8 @@ from fa_numba.tensor_core.decoding import (
     place_of,
     splits_and_grid,
 )
-from fa_numba.tensor_core.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-)
-from fa_numba.tensor_core.ptx import shared_address
-from fa_numba.tensor_core.tensor_maps import tensor_map
-from fa_numba.tensor_core.tma import BLOCK_COLS, ROW_BYTES, tma_load_4d
-from fa_numba.tensor_core.wide_loads import store_shared_zeros
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.decode_tiling import tile_rows
 
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by blocks of 64 columns: warps, stages
 BLOCK_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
@@ -331,7 +327,7 @@ def flash_decode_tma(
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode_wide`.
     num_splits : int, default=0
-        0 is chosen by `fa_numba.analysis.num_splits.choose_even_splits`.
+        0 is chosen by `fa_numba.tiling.num_splits.choose_even_splits`.
 
     Returns
     -------

@@ -1,14 +1,12 @@
 """What the forward kernels share: their instructions, the checks and buffers of a call."""
 
-import math
-
 import numpy as np
 
-from fa_numba import arrays, checks
+from fa_numba import checks
 from fa_numba.checks import AMPERE, HOPPER  # noqa: F401   for the kernels, with the rest
-from fa_numba.tensor_core import convert, mma, wgmma
-
-LOG2_E = math.log2(math.e)  # e^x = 2^(x log2 e): the special function unit has 2^x
+from fa_numba.constants import LOG2_E
+from fa_numba.ptx import convert, mma, wgmma
+from fa_numba.runtime import arrays
 
 
 def pack_of(DTYPE):

@@ -16,12 +16,13 @@ import math
 import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
+from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF
 from fa_numba.kernels import masks
-from fa_numba.tensor_core.barriers import fence_async_proxy
-from fa_numba.tensor_core.convert import exp2, store_global_b32
-from fa_numba.tensor_core.ldmatrix import stmatrix_x4
-from fa_numba.tensor_core.ptx import global_address
-from fa_numba.tensor_core.tma import (
+from fa_numba.ptx.barriers import fence_async_proxy
+from fa_numba.ptx.convert import exp2, store_global_b32
+from fa_numba.ptx.ldmatrix import stmatrix_x4
+from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.tma import (
     BLOCK_COLS,
     ROW_BYTES,
     tma_store_4d,
@@ -29,9 +30,6 @@ from fa_numba.tensor_core.tma import (
     tma_store_wait_read,
 )
 
-FULL_WARP = 0xFFFFFFFF
-LN2, LOG2_E = np.float32(math.log(2)), np.float32(math.log2(math.e))
-NEG_INF = np.float32(-np.inf)
 # A score far below any real one. Not −inf: under fastmath the compiler may assume there is none.
 MASKED = np.float32(-2e30)
 NO_KEY = np.float32(-1e30)  # m_i before the first key: 2^(MASKED − NO_KEY) is 0

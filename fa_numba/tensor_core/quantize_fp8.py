@@ -27,26 +27,18 @@ from dataclasses import dataclass
 import numpy as np
 from numba import cuda, float32, uint8, uint32, uint64
 
-from fa_numba import arrays
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.tensor_core import forward, mbarrier, wgmma
-from fa_numba.tensor_core.convert import pack_e4m3x4
-from fa_numba.tensor_core.fragments import FULL_WARP
-from fa_numba.tensor_core.ldmatrix import ldmatrix_x4
-from fa_numba.tensor_core.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-)
-from fa_numba.tensor_core.ptx import global_address, shared_address
-from fa_numba.tensor_core.tensor_maps import tensor_map
-from fa_numba.tensor_core.tma import make_load_tile
-from fa_numba.tensor_core.vectors import (
-    load_shared_b32,
-    store_global_x4,
-    unpack_bf16x2,
-    unpack_f16x2,
-)
+from fa_numba.constants import FULL_WARP
+from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx.convert import pack_e4m3x4
+from fa_numba.ptx.ldmatrix import ldmatrix_x4
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_init
+from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.tma import make_load_tile
+from fa_numba.ptx.vectors import load_shared_b32, store_global_x4, unpack_bf16x2, unpack_f16x2
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import forward
+from fa_numba.tiling.block_sizes import ceil_div
 
 E4M3_MAX = np.float32(448)
 LEAST = np.float32(2.0**-20)  # of a tile's largest: a tile of zeros has a scale, too

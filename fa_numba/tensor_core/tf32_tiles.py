@@ -17,18 +17,17 @@ the rest by a rounded addition.
 
 import functools
 
-import numpy as np
 from numba import cuda, float32, uint32, uint64
 
-from fa_numba.analysis.block_sizes import ceil_div
-from fa_numba.tensor_core.cp_async import cp_async_16
-from fa_numba.tensor_core.ldmatrix import ldmatrix_x4
-from fa_numba.tensor_core.ptx import global_address
-from fa_numba.tensor_core.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32, unknown_half
-from fa_numba.tensor_core.vectors import load_shared_x4, store_global_x4
+from fa_numba.constants import ZERO
+from fa_numba.ptx.cp_async import cp_async_16
+from fa_numba.ptx.ldmatrix import ldmatrix_x4
+from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32, unknown_half
+from fa_numba.ptx.vectors import load_shared_x4, store_global_x4
+from fa_numba.tiling.block_sizes import ceil_div
 
 ROW_BYTES = 128
-ZERO = np.float32(0)
 
 
 def num_blocks(head_dim):

@@ -18,6 +18,6 @@ def __getattr__(name):  # on demand, so that `python -m fa_numba.workbook.stubs`
 
 def load_ipython_extension(ipython):
     """What `%load_ext fa_numba.workbook` calls."""
-    from fa_numba.workbook import magic
+    from fa_numba.microscope import magic
 
     magic.register(ipython)

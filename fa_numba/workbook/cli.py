@@ -88,7 +88,7 @@ NEEDS = {
 
 
 def _add_trace(commands):
-    from fa_numba.workbook import trace_command
+    from fa_numba.microscope import command as trace_command
 
     command = commands.add_parser(
         "trace",
@@ -124,7 +124,7 @@ def _run(options) -> int:
 
         return tour.main()
     if options.command == "trace":
-        from fa_numba.workbook import trace_command
+        from fa_numba.microscope import command as trace_command
 
         return trace_command.main(options)
 
@@ -160,10 +160,10 @@ def _run(options) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    from fa_numba.microscope.command import BadRequest
     from fa_numba.simt.errors import KernelError
     from fa_numba.workbook import classroom, grader
     from fa_numba.workbook.catalog import UnknownExercise
-    from fa_numba.workbook.trace_command import BadRequest
 
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
     expected += (classroom.Refused, grader.NoSuchHint)

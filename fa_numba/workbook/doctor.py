@@ -6,8 +6,8 @@ import platform
 import subprocess
 from importlib import metadata
 
-from fa_numba import arrays
 from fa_numba.analysis import cuda_tools
+from fa_numba.runtime import arrays
 
 
 def _version(*distributions: str) -> str:

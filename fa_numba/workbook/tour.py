@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 import fa_numba
-from fa_numba import analysis, arrays, reference, simt
+from fa_numba import analysis, reference, simt
 from fa_numba.figures.attention_map import attention_map
 from fa_numba.figures.hbm_bytes import hbm_bytes
+from fa_numba.runtime import arrays
 
 SEQLEN, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 384, 2, 1, 32
 PAGE_SIZE = 16

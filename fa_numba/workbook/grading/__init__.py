@@ -5,7 +5,8 @@ progress file, and never runs a line of the learner's file. The *answering proce
 file, runs its functions and kernels for the judge, and sends back plain data. docs/grading.md says
 what this prevents and what it does not.
 
-Judge: `answer` (the process and its limits), `proxies`, `launches`, `explain`, `files`.
+Judge: `answer` (the process and its limits), `proxies`, `judge_codec`, `launches`,
+`explain`, `files`.
 Answering process: `forkserver` (makes it), `answering` (its loop), `guard` (what it may not do).
 Both: `wire` (values as JSON and buffers), `failures` (errors as plain data), `lifetime`.
 """

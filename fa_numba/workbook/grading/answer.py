@@ -17,6 +17,7 @@ import numpy as np
 
 from fa_numba.workbook.grading import processes
 from fa_numba.workbook.grading.failures import AnswerError, rebuild
+from fa_numba.workbook.grading.judge_codec import JudgeCodec
 from fa_numba.workbook.grading.limits import GRACE, Limits
 from fa_numba.workbook.grading.wire import Channel, Closed, Codec, WireError
 
@@ -230,8 +231,6 @@ class Answer:
         """Have the answer do something; return its value, or raise its error."""
         if self.ended is not None:
             raise self.ended
-        from fa_numba.workbook.grading.proxies import JudgeCodec
-
         writing = JudgeCodec(self)
         message = {"do": do, **more}
         if do != "load":

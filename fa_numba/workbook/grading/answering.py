@@ -268,7 +268,7 @@ class Worker:
         return simt.trace(kernel, grid, block, *args, **options)
 
     def launch_gpu_ready(self, kernel, args, **options):
-        from fa_numba.analysis.machine_code import gpu_ready
+        from fa_numba.analysis.gpu_ready import gpu_ready
 
         with self.lifted():
             return gpu_ready(kernel, args, **options)

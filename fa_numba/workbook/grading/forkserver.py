@@ -91,14 +91,14 @@ def warm_up():
     """Compile a kernel, so that no answer waits while the compiler sets itself up."""
     from numba import cuda
 
-    from fa_numba.analysis import machine_code
+    from fa_numba.analysis.gpu_ready import gpu_ready
 
     @cuda.jit
     def kernel(x):
         x[0] = x[1] * x[2]
 
     with contextlib.suppress(Exception):  # each answer will then say so itself
-        machine_code.gpu_ready(kernel, (np.zeros(4, np.float32),))
+        gpu_ready(kernel, (np.zeros(4, np.float32),))
 
 
 def main():

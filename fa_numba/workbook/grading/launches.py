@@ -217,7 +217,7 @@ def _rename(trace, answer, kernel):
 def install(*, to_machine_code=False):
     """Put the judge's functions in the place of the engine's; before any grader is imported."""
     global _gpu_ready
-    module = importlib.import_module("fa_numba.analysis.machine_code")
+    module = importlib.import_module("fa_numba.analysis.gpu_ready")
     if _gpu_ready is None:
         _gpu_ready = module.gpu_ready
     simt.run, simt.trace, simt.tracing = run, trace, tracing
@@ -229,4 +229,4 @@ def install(*, to_machine_code=False):
 def uninstall():
     """Give the engine its own functions back."""
     simt.run, simt.trace, simt.tracing = _run, _trace, engine_tracing
-    importlib.import_module("fa_numba.analysis.machine_code").gpu_ready = _gpu_ready
+    importlib.import_module("fa_numba.analysis.gpu_ready").gpu_ready = _gpu_ready

@@ -1,0 +1,66 @@
+"""Would a kernel that runs on the CPU engine compile for a GPU, and stay in float32?"""
+
+from fa_numba.analysis.compile_errors import explain_compile_error
+from fa_numba.analysis.lint import float64_sources
+from fa_numba.analysis.machine_code import (
+    TARGETS,
+    assemble,
+    compile_ptx_for,
+    compiler_available,
+    signature_of,
+)
+
+
+def gpu_ready(kernel, args, *, to_machine_code=False):
+    """Raise where a kernel that runs on the CPU engine would not compile for a GPU.
+
+    Does nothing where the compiler is not installed: the check is then left to a machine that
+    has it.
+
+    Parameters
+    ----------
+    kernel : function decorated with ``@cuda.jit``
+    args : sequence
+        What the kernel is launched with.
+    to_machine_code : bool, default=False
+        Go on to machine code for every one of `TARGETS`, without spills or local memory.
+
+    Raises
+    ------
+    NotForGpuError
+        Numba cannot compile the kernel; the message says why in plain words, and where.
+    AssertionError
+        The kernel compiles, but computes in float64 although no argument is float64, or its
+        machine code spills.
+    """
+    if not compiler_available():
+        return
+    wants_float64 = any("float64" in str(t) for t in signature_of(args))
+    targets = TARGETS if to_machine_code else ((8, 0),)
+    try:
+        ptxes = compile_ptx_for(kernel, args, targets)
+    except Exception as error:  # Numba's errors have many classes
+        raise explain_compile_error(error, kernel) from error
+    if not wants_float64 and any(map(_computes_in_float64, ptxes)):
+        where = _where_float64_comes_from(kernel, args)
+        raise AssertionError(
+            f"{kernel.py_func.__name__} computes in float64:{where}\n"
+            "A bare literal such as 0.0 is float64 to Numba, and what it meets becomes float64: "
+            "write float32(0.0). On a GPU float64 is up to 64 times slower"
+        )
+    for ptx, cc in zip(ptxes, targets, strict=True) if to_machine_code else ():
+        code = assemble(kernel, ptx, cc)
+        assert not code.spill_bytes + code.local_bytes, (
+            f"{kernel.py_func.__name__} for {cc} spills {code.spill_bytes} bytes of registers and "
+            f"keeps {code.local_bytes} bytes of arrays in local memory, which lives in HBM"
+        )
+
+
+def _computes_in_float64(ptx):
+    return any(".f64" in line and ".reg" not in line for line in ptx.splitlines())
+
+
+def _where_float64_comes_from(kernel, args):
+    """The lines that bring float64 in, of the kernel and of the device functions it calls."""
+    found = {(f.file, f.line): f.source for f in float64_sources(kernel, args)}
+    return "".join(f"\n    line {line}:  {source}" for (_, line), source in sorted(found.items()))

@@ -1,0 +1,222 @@
+"""FlashAttention-2 with register tiles, forward: float32 near the limit of the CUDA cores.
+
+flash_attn_v2_unsigned   one score per thread: two loads from shared memory for each FMA
+flash_attn_registers     8 rows of scores and of out per thread: a load for 4 FMAs   <- this file
+
+The algorithm is flash_attn_v2's. What changed: a thread keeps a tile of S and a tile of out in
+registers (`register_tiles` says how it reads shared memory), tiles are as large as shared memory
+allows, e^x is 2^x, one instruction, and only tiles that are not wholly seen are masked. The threads
+of a row are in one warp: rows are reduced by shuffles, and P needs no barrier of the thread block.
+"""
+
+import functools
+import math
+
+from numba import cuda, float32, uint64
+
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
+from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores import register_tiles
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.register_tiling import forward_tiling
+
+
+@functools.cache
+def make_flash_attn_registers(
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
+    """The kernel for these compile-time constants; `forward_tiling` says with how many threads.
+
+    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    """
+    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
+    score = masks.make_score(SOFTCAP, ALIBI)
+    tiling = forward_tiling(HEAD_DIM, BLOCK_M, BLOCK_N)
+    WIDTH, ROWS, TX, TY, K_TILE, P_TILE, V_TILE, _ = tiling
+    Q_TILE, THREADS = 0, tiling.threads
+    WARPS = THREADS // register_tiles.WARP_SIZE
+    QK_ROW, P_ROW = WIDTH + 4, BLOCK_N + TX  # longer than they need be: no bank conflicts
+    COLS, OUT_COLS = BLOCK_N // TX, WIDTH // TX  # of a thread
+
+    place = register_tiles.make_place(TX)
+    row_max, row_sum = register_tiles.make_row_reductions(TX)
+    load_q = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_M, QK_ROW, WARPS)
+    load_k = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_N, QK_ROW, WARPS)
+    load_v = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_N, WIDTH, WARPS)
+    add_qkt = register_tiles.make_product_of_rows(ROWS, COLS, TY, TX, WIDTH, QK_ROW, QK_ROW)
+    add_pv = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, BLOCK_N, P_ROW, WIDTH)
+
+    BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
+
+    # Not all of fastmath, which would take infinities for impossible: a square root or a division
+    # may round more, an e^x flush what is below 1e-38.
+    @cuda.jit(launch_bounds=(THREADS, 2 if THREADS <= 128 else 1), fastmath={"contract"})
+    def flash_attn_registers_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
+        """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
+
+        grid      (num_heads, num_m_tiles, batch); threads (TX · TY,): thread (ty, tx) owns rows
+                  ty, ty + TY, ... of S and out, columns tx, tx + TX, ... of S, and of out four
+                  neighbours from 4 tx on, the next four 4 TX further on
+        shared    q_tile (BLOCK_M, WIDTH), k_tile, v_tile (BLOCK_N, WIDTH); p_tile (BLOCK_M,
+                  BLOCK_N), in the place of k_tile
+        private   s (ROWS, COLS), acc, pv (ROWS, OUT_COLS), m_i, l_i (ROWS,)
+        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+                  of them sees; with ALIBI alibi_slopes in every thread
+        paper     FlashAttention-2, Algorithm 1
+        budget    255 registers, 0 bytes shared of fixed size (HEAD_DIM=64, BLOCK_M=128, BLOCK_N=64)
+        """
+        tiles = cuda.shared.array(0, float32)
+        s = cuda.local.array((ROWS, COLS), float32)
+        acc = cuda.local.array((ROWS, OUT_COLS), float32)  # rows of out, not yet divided by l_i
+        pv = cuda.local.array((ROWS, OUT_COLS), float32)  # what one tile adds to them
+        m_i = cuda.local.array(ROWS, float32)
+        l_i = cuda.local.array(ROWS, float32)  # of this thread's columns alone
+
+        tx, ty = place(cuda.threadIdx.x)
+        # The last tiles of queries see the most keys where CAUSAL. Those of all heads begin first,
+        # so that none of them is what the GPU waits for in the end.
+        m_start = (cuda.gridDim.y - 1 - cuda.blockIdx.y) * BLOCK_M
+        head, b = cuda.blockIdx.x, cuda.blockIdx.z
+        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+        kv_head = head // (q.shape[2] // k.shape[2])
+        first_position = m_start + seqlen_k - seqlen_q  # of the tile's rows, among the keys
+        last_position = first_position + BLOCK_M - 1
+        n_first = first_key(first_position) // BLOCK_N * BLOCK_N
+        n_end = end_key(last_position, seqlen_k)
+        slope = alibi_slopes[head] if ALIBI else ZERO
+        # S stays q·k where it can: the scale is in e^(scale (s - m)) = 2^(scale log2(e) (s - m)).
+        # Its sign goes into Q, and so does 0, so that the largest s has the largest score.
+        sign = ONE if softmax_scale > ZERO else -ONE if softmax_scale < ZERO else ZERO
+        scale = abs(softmax_scale) if softmax_scale != ZERO else ONE
+        unit = ONE if BENT else scale  # what one of s is worth
+        to_base_2 = unit * LOG2_E
+
+        load_q(tiles, Q_TILE, q, b, m_start, head, seqlen_q, sign)
+        for i in range(ROWS):
+            m_i[i] = NEG_INF
+            l_i[i] = ZERO
+            for c in range(OUT_COLS):
+                acc[i, c] = ZERO
+
+        for n_start in range(n_first, n_end, BLOCK_N):
+            load_k(tiles, K_TILE, k, b, n_start, kv_head, seqlen_k, ONE)
+            load_v(tiles, V_TILE, v, b, n_start, kv_head, seqlen_k, ONE)
+            cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
+
+            for i in range(ROWS):  # S = scale · Q Kᵀ                                     line 8
+                for j in range(COLS):
+                    s[i, j] = ZERO
+            add_qkt(s, tiles, Q_TILE, K_TILE, ty, tx)
+            if BENT:
+                for i in range(ROWS):
+                    for j in range(COLS):
+                        n = n_start + tx + j * TX
+                        distance = first_position + ty + i * TY - n
+                        s[i, j] = score(s[i, j] * scale, distance, slope)
+            # Does every row of the tile see every key of it?
+            seen_from = first_key(last_position)
+            seen_to = end_key(first_position, seqlen_k)
+            if n_start < seen_from or n_start + BLOCK_N > seen_to:
+                for i in range(ROWS):
+                    for j in range(COLS):
+                        n = n_start + tx + j * TX
+                        if not sees(first_position + ty + i * TY, n, seqlen_k):
+                            s[i, j] = NEG_INF
+            cuda.syncthreads()  # everyone is done with k_tile: p_tile may take its place
+
+            for i in range(ROWS):
+                m_new = m_i[i]  # m_i <- max(m_i, rowmax(S))                              line 9
+                for j in range(COLS):
+                    m_new = max(m_new, s[i, j])
+                m_new = row_max(m_new)
+                shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
+                alpha = math.exp2((m_i[i] - shift) * to_base_2)  # rescales what was summed before
+                m_i[i] = m_new
+                l_ij = ZERO
+                for j in range(COLS):
+                    p = math.exp2((s[i, j] - shift) * to_base_2)  # P = exp(S - m_i)      line 9
+                    l_ij += p
+                    tiles[uint64(P_TILE + (ty + i * TY) * P_ROW + tx + j * TX)] = p
+                l_i[i] = alpha * l_i[i] + l_ij  # l_i <- alpha l_i + rowsum(P)            line 9
+                for c in range(OUT_COLS):
+                    acc[i, c] *= alpha
+                    pv[i, c] = ZERO
+            cuda.syncwarp()  # a row of p_tile is written and read by the same warp
+
+            add_pv(pv, tiles, P_TILE, V_TILE, ty, tx)
+            # Summed by tiles: added to acc one by one, N terms would lose more digits.
+            for i in range(ROWS):
+                for c in range(OUT_COLS):
+                    acc[i, c] += pv[i, c]  # out <- alpha out + P V                       line 10
+            cuda.syncthreads()  # everyone is done with p_tile, v_tile: safe to overwrite
+
+        for i in range(ROWS):
+            m = m_start + ty + i * TY
+            total = row_sum(l_i[i])
+            if m < seqlen_q:
+                inverse = ONE / total if total != ZERO else ZERO
+                for c in range(OUT_COLS):  # out <- out / l_i                             line 12
+                    d = 4 * tx + c // 4 * 4 * TX + c % 4
+                    if d < HEAD_DIM:
+                        out[uint64(b), uint64(m), uint64(head), uint64(d)] = acc[i, c] * inverse
+                if tx == 0:  # -inf for a row that saw no key                             line 13
+                    lse[uint64(b), uint64(head), uint64(m)] = m_i[i] * unit + math.log(total)
+
+    return flash_attn_registers_kernel
+
+
+@arrays.replayed
+@refuses_other_names
+def flash_attn_registers(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    block_m=None,
+    block_n=None,
+):
+    """FlashAttention-2 with register tiles, forward: `flash_attn_v2`, many times as fast.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        As for `flash_attn_v2`; whatever the dtype, all is computed in float32.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_v2`.
+    block_m, block_n : 16, 32, 64 or 128, default=chosen
+        Tile sizes; what fits and what is chosen depend on the shared memory of the GPU.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_qkv(q, k, v)
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    out = arrays.empty(q, q.shape, q.dtype)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    block_m, block_n = checks.check_forward_tiles(q, head_dim, block_m, block_n)
+    kernel = make_flash_attn_registers(head_dim, block_m, block_n, *mask)
+    tiling = forward_tiling(head_dim, block_m, block_n)
+    grid = (num_heads, ceil_div(seqlen_q, block_m), batch)
+    arguments = (q, k, v, out, lse, softmax_scale, slopes)
+    arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
+    return out, lse

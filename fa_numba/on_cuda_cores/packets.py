@@ -1,0 +1,121 @@
+"""Packets: the 16 bytes that a thread can move at once, between a row in HBM and its registers.
+
+A warp that asks for 32 packets asks for 512 bytes by one instruction: for the same bytes on the
+way it needs a quarter of the instructions, or an eighth where numbers have 16 bits. Numba makes a
+load for each element, because it does not know where an array begins. `make_packet` gives two
+functions that move a packet, whatever the dtype, converted to float32; the caller sees to it that
+a packet begins at a multiple of 16 bytes, and `packet_width` says whether it does.
+"""
+
+import functools
+
+from numba import cuda, float32, uint64
+
+from fa_numba.runtime import arrays
+
+try:
+    from llvmlite import ir
+    from numba.cuda import cgutils, types
+    from numba.cuda.extending import intrinsic
+except ImportError:  # no numba-cuda, or its simulator: nothing is compiled
+    intrinsic = None
+else:
+    INT32 = ir.IntType(32)
+
+PACKET_BYTES = 16
+
+
+def packet_width(*matrices):
+    """Elements of a packet where each row of each matrix consists of whole packets, otherwise 1."""
+    elements = PACKET_BYTES // matrices[0].dtype.itemsize
+    on_gpu = arrays.gpu_available() and arrays.library_of(matrices[0]) != "numpy"
+    for x in matrices:
+        # The CPU engine has no address: it moves a packet's elements one by one.
+        address, strides = arrays.address_and_strides(x) if on_gpu else (0, x.strides)
+        if x.shape[1] % elements or address % PACKET_BYTES or strides[0] % PACKET_BYTES:
+            return 1
+    return elements
+
+
+@functools.cache
+def make_packet(WIDTH):
+    """The functions that move WIDTH neighbours at once: all of a packet, or 1.
+
+    Returns
+    -------
+    load(x, row, col, registers, first)
+        registers[first + i] = float32(x[row, col + i]) for i < WIDTH
+    store(y, row, col, registers, first)
+        y[row, col + i] = registers[first + i], rounded to the dtype of y
+    """
+
+    def load(x, row, col, registers, first):
+        for i in range(WIDTH):
+            registers[first + i] = float32(x[uint64(row), uint64(col + i)])
+
+    def store(y, row, col, registers, first):
+        for i in range(WIDTH):
+            y[uint64(row), uint64(col + i)] = registers[first + i]
+
+    if WIDTH == 1 or intrinsic is None:
+        return tuple(cuda.jit(f, device=True) for f in (load, store))
+
+    @intrinsic
+    def load_packet(typingctx, x, row, col, registers, first):
+        def codegen(context, builder, signature, args):
+            packet, places, bits = _pointers(context, builder, signature, args, WIDTH)
+            loaded = builder.load(packet, align=PACKET_BYTES)
+            for i, place in enumerate(places):
+                word = builder.extract_element(loaded, INT32(i * bits // 32))
+                element = builder.trunc(builder.lshr(word, INT32(i * bits % 32)), ir.IntType(bits))
+                element = builder.bitcast(element, context.get_data_type(x.dtype))
+                builder.store(context.cast(builder, element, x.dtype, types.float32), place)
+            return context.get_dummy_value()
+
+        return types.void(x, row, col, registers, first), codegen
+
+    @intrinsic
+    def store_packet(typingctx, y, row, col, registers, first):
+        def codegen(context, builder, signature, args):
+            packet, places, bits = _pointers(context, builder, signature, args, WIDTH)
+            words = [INT32(0)] * (PACKET_BYTES // 4)
+            for i, place in enumerate(places):
+                element = context.cast(builder, builder.load(place), types.float32, y.dtype)
+                element = builder.zext(builder.bitcast(element, ir.IntType(bits)), INT32)
+                element = builder.shl(element, INT32(i * bits % 32))
+                words[i * bits // 32] = builder.or_(words[i * bits // 32], element)
+            stored = ir.Constant(packet.type.pointee, ir.Undefined)
+            for i, word in enumerate(words):
+                stored = builder.insert_element(stored, word, INT32(i))
+            builder.store(stored, packet, align=PACKET_BYTES)
+            return context.get_dummy_value()
+
+        return types.void(y, row, col, registers, first), codegen
+
+    load_packet.py_func, store_packet.py_func = load, store  # what the CPU engine runs
+    return load_packet, store_packet
+
+
+def _pointers(context, builder, signature, args, length):
+    """Where a packet is in HBM, and where each of its elements is in the registers."""
+    matrix_type, row_type, col_type, registers_type, first_type = signature.args
+
+    def as_int64(value, kind):
+        return context.cast(builder, value, kind, types.int64)
+
+    matrix = cgutils.create_struct_proxy(matrix_type)(context, builder, value=args[0])
+    row_bytes = builder.extract_value(matrix.strides, 0)
+    start = builder.mul(as_int64(args[1], row_type), row_bytes)
+    element = matrix.data.type.pointee
+    data = builder.bitcast(matrix.data, ir.IntType(8).as_pointer())
+    data = builder.bitcast(builder.gep(data, [start]), element.as_pointer())
+    data = builder.gep(data, [as_int64(args[2], col_type)])
+    vector = ir.VectorType(INT32, PACKET_BYTES // 4).as_pointer()
+    packet = builder.addrspacecast(builder.bitcast(data, vector), vector.pointee.as_pointer(1))
+
+    registers = cgutils.create_struct_proxy(registers_type)(context, builder, value=args[3])
+    first = as_int64(args[4], first_type)
+    places = [
+        builder.gep(registers.data, [builder.add(first, ir.IntType(64)(i))]) for i in range(length)
+    ]
+    return packet, places, 8 * PACKET_BYTES // length

@@ -1,0 +1,243 @@
+"""Row softmax: x (num_rows, num_cols) float32 -> y, same shape.
+
+safe        max, then sum, then divide               3 reads + 1 write
+online      max and sum in one pass, then divide     2 reads + 1 write
+registers   a row is read once, and stays on chip    1 read + 1 write    <- this file
+
+The registers of an SM hold 256 KiB, as much as its L1 or more. A row of up to 32768 columns fits
+in those of one thread block, 32 numbers in each thread. It is read once, by packets of 16 bytes
+that are all on the way together, and its numbers become e^x and then the quotient where they are.
+Short rows have a warp each, and need no barrier.
+
+Each warp subtracts its own maximum, so that it need not wait for the others: partial results are
+merged by the ⊕ of online_softmax, at the one barrier, and e^(m_warp − m) / l is one factor for all
+numbers of a warp. Longer rows are read twice, as by online_softmax, but in packets.
+
+Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1.
+"""
+
+import functools
+import math
+
+from numba import cuda, float32
+
+from fa_numba import checks
+from fa_numba.constants import FULL_WARP, LOG2_E, NEG_INF
+from fa_numba.on_cuda_cores.packets import make_packet, packet_width
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.row_tiling import (
+    HELD_NUMBERS,
+    LONGEST_HELD_ROW,
+    MAX_THREADS,
+    WARP_SIZE,
+    registers_of_row,
+)
+
+
+@functools.cache
+def make_reductions(NUM_WARPS):
+    """The reductions of a thread's values over its warp, and over NUM_WARPS warps.
+
+    Returns
+    -------
+    warp_max(m), warp_sum(l)
+    merge(m_i, l_i, m_warp, l_warp)
+        (m, l) of all warps from each one's; m is 0 where it is −∞, so that x − m is no NaN. Has the
+        barrier between the stores to m_warp and l_warp, which are shared, and the loads.
+    """
+
+    @cuda.jit(device=True)
+    def warp_max(m):
+        for step in range(5):  # after 16, 8, 4, 2, 1 each lane knows that of all 32
+            m = max(m, cuda.shfl_xor_sync(FULL_WARP, m, 16 >> step))
+        return m
+
+    @cuda.jit(device=True)
+    def warp_sum(l):
+        for step in range(5):
+            l += cuda.shfl_xor_sync(FULL_WARP, l, 16 >> step)
+        return l
+
+    @cuda.jit(device=True)
+    def merge(m_i, l_i, m_warp, l_warp):
+        lane, warp = cuda.threadIdx.x % WARP_SIZE, cuda.threadIdx.x // WARP_SIZE
+        if lane == 0:
+            m_warp[warp] = m_i
+            l_warp[warp] = l_i
+        cuda.syncthreads()  # every warp's result is there: each warp merges them all
+        m_i, l_i = NEG_INF, float32(0.0)
+        if lane < NUM_WARPS:
+            m_i, l_i = m_warp[lane], l_warp[lane]
+        m = warp_max(m_i)
+        m = float32(0.0) if m == NEG_INF else m
+        return m, warp_sum(l_i * math.exp2((m_i - m) * LOG2_E))
+
+    return warp_max, warp_sum, merge
+
+
+@functools.cache
+def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH):
+    """The kernel for ROWS rows in a thread block, each with THREADS threads of PACKETS packets.
+
+    THREADS is a power of two from 32 to 1024; ROWS is more than 1 for a warp alone. WIDTH is what
+    `packet_width` says of x and y.
+    """
+    NUM_WARPS = THREADS // WARP_SIZE
+    LENGTH = PACKETS * WIDTH
+    BLOCKS = min(16, MAX_THREADS // (THREADS * ROWS))  # of an SM: leaves a thread 64 registers
+    load, store = make_packet(WIDTH)
+    warp_max, warp_sum, merge = make_reductions(NUM_WARPS)
+
+    # Not all of fastmath, which would take infinities for impossible.
+    @cuda.jit(launch_bounds=(THREADS * ROWS, BLOCKS), fastmath={"contract"})
+    def softmax_registers_kernel(x, y):
+        """THREADS threads own a row; each takes packets of neighbours in turn.
+
+        grid      (num_rows / ROWS,); threads (THREADS, ROWS)
+        shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result
+        private   numbers (PACKETS · WIDTH,): x_j, then e^(x_j - m), then y_j
+        HBM       x once, y once
+        paper     Online normalizer calculation for softmax, section 3.1
+        budget    64 registers, 256 bytes shared (THREADS=1024)
+        """
+        m_warp = cuda.shared.array(NUM_WARPS, float32)
+        l_warp = cuda.shared.array(NUM_WARPS, float32)
+        numbers = cuda.local.array(LENGTH, float32)
+        tid = cuda.threadIdx.x
+        row = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
+        num_rows, num_cols = x.shape
+        if row >= num_rows:  # a whole warp, and then there is no barrier
+            return
+
+        for p in range(PACKETS):
+            col = (tid + p * THREADS) * WIDTH
+            if col < num_cols:
+                load(x, row, col, numbers, p * WIDTH)
+            else:
+                for i in range(WIDTH):
+                    numbers[p * WIDTH + i] = NEG_INF
+
+        m_i = NEG_INF  # this warp's
+        for i in range(LENGTH):
+            m_i = max(m_i, numbers[i])
+        m_i = warp_max(m_i)
+        shift = float32(0.0) if m_i == NEG_INF else m_i  # -inf - -inf is NaN
+        l_i = float32(0.0)
+        for i in range(LENGTH):
+            numbers[i] = math.exp2((numbers[i] - shift) * LOG2_E)  # e^(x_j - m_warp)
+            l_i += numbers[i]
+        l_i = warp_sum(l_i)
+
+        factor = float32(1.0) / l_i
+        if NUM_WARPS > 1:
+            m, l = merge(m_i, l_i, m_warp, l_warp)
+            factor = math.exp2((shift - m) * LOG2_E) / l  # e^(m_warp - m) / l
+        for p in range(PACKETS):
+            for i in range(WIDTH):
+                numbers[p * WIDTH + i] *= factor
+            col = (tid + p * THREADS) * WIDTH
+            if col < num_cols:
+                store(y, row, col, numbers, p * WIDTH)
+
+    return softmax_registers_kernel
+
+
+@functools.cache
+def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
+    """The kernel for rows of any length: online_softmax in packets, PACKETS of a thread at once."""
+    NUM_WARPS = THREADS // WARP_SIZE
+    LENGTH = PACKETS * WIDTH
+    STEP = THREADS * LENGTH
+    load, store = make_packet(WIDTH)
+    warp_max, warp_sum, merge = make_reductions(NUM_WARPS)
+
+    @cuda.jit(launch_bounds=(THREADS, MAX_THREADS // THREADS), fastmath={"contract"})
+    def softmax_long_rows_kernel(x, y):
+        """A thread block owns a row; its threads take packets of neighbours in turn.
+
+        grid      (num_rows,); threads (THREADS,)
+        shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result
+        private   numbers (PACKETS · WIDTH,): x_j, then y_j; m_i, l_i
+        HBM       x twice, y once
+        paper     Online normalizer calculation for softmax, Algorithm 3
+        budget    64 registers, 256 bytes shared (THREADS=1024)
+        """
+        m_warp = cuda.shared.array(NUM_WARPS, float32)
+        l_warp = cuda.shared.array(NUM_WARPS, float32)
+        numbers = cuda.local.array(LENGTH, float32)
+        tid, row, num_cols = cuda.threadIdx.x, cuda.blockIdx.x, x.shape[1]
+
+        m_i = NEG_INF
+        l_i = float32(0.0)
+        for start in range(0, num_cols, STEP):
+            for p in range(PACKETS):
+                col = start + (tid + p * THREADS) * WIDTH
+                if col < num_cols:
+                    load(x, row, col, numbers, p * WIDTH)
+                else:
+                    for i in range(WIDTH):
+                        numbers[p * WIDTH + i] = NEG_INF
+            m_new = m_i  # (m, l) <- (m, l) ⊕ (x_j, 1), of all numbers at once
+            for i in range(LENGTH):
+                m_new = max(m_new, numbers[i])
+            shift = float32(0.0) if m_new == NEG_INF else m_new
+            l_i *= math.exp2((m_i - shift) * LOG2_E)
+            for i in range(LENGTH):
+                l_i += math.exp2((numbers[i] - shift) * LOG2_E)
+            m_i = m_new
+
+        m_warp_i = warp_max(m_i)
+        shift = float32(0.0) if m_warp_i == NEG_INF else m_warp_i
+        l_i = warp_sum(l_i * math.exp2((m_i - shift) * LOG2_E))
+        m, l = merge(m_warp_i, l_i, m_warp, l_warp)
+        inverse = float32(1.0) / l
+
+        last = (num_cols - 1) // STEP * STEP  # backwards: L2 has the end of the row, if any
+        for start in range(last, -1, -STEP):
+            for p in range(PACKETS):
+                col = start + (tid + p * THREADS) * WIDTH
+                if col < num_cols:
+                    load(x, row, col, numbers, p * WIDTH)
+            for p in range(PACKETS):
+                for i in range(WIDTH):
+                    n = p * WIDTH + i
+                    numbers[n] = math.exp2((numbers[n] - m) * LOG2_E) * inverse
+                col = start + (tid + p * THREADS) * WIDTH
+                if col < num_cols:
+                    store(y, row, col, numbers, p * WIDTH)
+
+    return softmax_long_rows_kernel
+
+
+def softmax_registers(x):
+    """Softmax of each row, read once and kept in registers: a faster `online_softmax`.
+
+    Parameters
+    ----------
+    x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
+        Fastest where a row is a multiple of 16 bytes, and begins at one. Rows of more than 32768
+        columns are read twice.
+
+    Returns
+    -------
+    array of the shape, dtype and library of x
+        A row of −inf alone has no softmax: NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_rows(x)
+    num_rows, num_cols = x.shape
+    y = arrays.empty(x, x.shape, x.dtype)
+    width = packet_width(x, y)
+    if num_cols > LONGEST_HELD_ROW:
+        kernel = make_softmax_long_rows(MAX_THREADS, HELD_NUMBERS // 2 // width, width)
+        arrays.launch(kernel, (num_rows,), (MAX_THREADS,), x, y)
+    else:
+        threads, rows, packets = registers_of_row(num_cols, width)
+        kernel = make_softmax_registers(threads, rows, packets, width)
+        arrays.launch(kernel, (ceil_div(num_rows, rows),), (threads, rows), x, y)
+    return y

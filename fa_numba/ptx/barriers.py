@@ -1,0 +1,73 @@
+"""Named barriers, the fence to the copy engine, and registers that change hands.
+
+PTX ISA: "Parallel synchronization and communication instructions: bar", "membar/fence";
+"Miscellaneous instructions: setmaxnreg".
+"""
+
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.ptx.statement import literal, statement
+
+
+@intrinsic
+def named_barrier_sync(typingctx, barrier, num_threads):
+    """Wait at barrier 1 to 15 until `num_threads` threads have come to it, or have only arrived.
+
+    Barrier 0 is `cuda.syncthreads`. All threads of a warp come together.
+
+    Parameters
+    ----------
+    barrier : uint32
+    num_threads : uint32
+        A multiple of 32.
+    """
+    return statement(
+        "barrier.cta.sync <barrier>, <num_threads>;",
+        barrier=types.uint32,
+        num_threads=types.uint32,
+    )
+
+
+@intrinsic
+def named_barrier_arrive(typingctx, barrier, num_threads):
+    """Arrive at barrier 1 to 15 and go on; see `named_barrier_sync`."""
+    return statement(
+        "barrier.cta.arrive <barrier>, <num_threads>;",
+        barrier=types.uint32,
+        num_threads=types.uint32,
+    )
+
+
+@intrinsic
+def fence_async_proxy(typingctx):
+    """Let wgmma and the copy engine see what this thread stored in shared memory.
+
+    Both read shared memory by another path than ordinary stores; a barrier alone does not order
+    the two. Each thread that stored calls this before the barrier.
+    """
+    return statement("fence.proxy.async.shared::cta;")
+
+
+@intrinsic
+def setmaxnreg_dec(typingctx, count):
+    """Keep only `count` registers per thread and give the rest back. All threads of a warpgroup.
+
+    The kernel must have launch bounds, or ptxas ignores this (its warning C7508). sm_90a.
+
+    Parameters
+    ----------
+    count : int, a compile-time constant
+        24 to 256, a multiple of 8.
+    """
+    return _setmaxnreg("dec", count)
+
+
+@intrinsic
+def setmaxnreg_inc(typingctx, count):
+    """Wait until `count` registers per thread can be had, and have them; see `setmaxnreg_dec`."""
+    return _setmaxnreg("inc", count)
+
+
+def _setmaxnreg(change, count):
+    return statement(f"setmaxnreg.{change}.sync.aligned.u32 {literal(count)};", count=count)

@@ -1,0 +1,77 @@
+"""Conversions and stores of fragments, and the two special functions of a softmax.
+
+PTX ISA: "Data movement and conversion instructions: cvt, st"; "Floating-point instructions: ex2".
+"""
+
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.ptx.statement import statement
+
+
+@intrinsic
+def pack_f16x2(typingctx, low, high):
+    """Round two float32 to float16 and put them into one register, `low` in the low half."""
+    return _pack("f16x2")
+
+
+@intrinsic
+def pack_bf16x2(typingctx, low, high):
+    """Round two float32 to bfloat16 and put them into one register, `low` in the low half."""
+    return _pack("bf16x2")
+
+
+def _pack(kind):
+    return statement(
+        f"cvt.rn.{kind}.f32 <result>, <high>, <low>;",  # PTX names the high half first
+        result=types.uint32,
+        pure=True,
+        low=types.float32,
+        high=types.float32,
+    )
+
+
+@intrinsic
+def pack_e4m3x4(typingctx, x0, x1, x2, x3):
+    """Round four float32 to e4m3, beyond ±448 to ±448, into one register, x0 in the low byte."""
+    text = (
+        "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, <x1>, <x0>; "
+        "cvt.rn.satfinite.e4m3x2.f32 high, <x3>, <x2>; mov.b32 <result>, {low, high}; }"
+    )
+    x = types.float32
+    return statement(text, result=types.uint32, pure=True, x0=x, x1=x, x2=x, x3=x)
+
+
+@intrinsic
+def exp2(typingctx, x):
+    """2^x by the special function unit: one instruction, about 2 units in the last place off."""
+    return statement(
+        "ex2.approx.ftz.f32 <result>, <x>;", result=types.float32, pure=True, x=types.float32
+    )
+
+
+@intrinsic
+def max3_bits(typingctx, x, y, z):
+    """Largest of three float32 by one instruction, which takes them for integers.
+
+    They are in the same order, but for those below 0: of these the one farthest from 0 is largest.
+    """
+    text = (
+        "{ .reg .s32 a, b, c; mov.b32 a, <x>; mov.b32 b, <y>; mov.b32 c, <z>; "
+        "max.s32 a, a, b; max.s32 a, a, c; mov.b32 <result>, a; }"
+    )
+    f = types.float32
+    return statement(text, result=f, pure=True, x=f, y=f, z=f)
+
+
+@intrinsic
+def store_global_b32(typingctx, address, x):
+    """Store 4 bytes.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 4.
+    x : uint32
+    """
+    return statement("st.global.b32 [<address>], <x>;", address=types.uint64, x=types.uint32)

@@ -1,0 +1,103 @@
+"""Float32 products on tensor cores: three products of TF32 for one (sm_80 and later).
+
+TF32 has float32's exponent and 11 of its 24 significant bits. A float32 is almost two of them,
+
+    x = big + small + rest,   |small| <= 2⁻¹¹ |x|,   |rest| <= 2⁻²² |x|
+
+so a b = big big + big small + small big, but for some 2⁻²² of it: 3xTF32. Infinities have no such
+parts: they become NaN.
+
+mma.m16n8k8: D = A B + D with A (16, 8) and B (8, 8) in TF32, D (16, 8) in float32. A lane holds
+
+    A, 4 registers                B, 2 registers           D, 4 floats
+            k       k + 4                 n                        n      n + 1
+    row g   a0      a2            row k   b0               row g   d0     d1
+    row g+8 a1      a3            row k+4 b1               row g+8 d2     d3
+
+where g = lane // 4 is the row of A and D, and the column of B; k = lane % 4; n = 2 (lane % 4).
+ldmatrix, to which four bytes are two elements, gives each lane one of these: it reads A and B where
+their rows lie along the sum, four registers at once.
+
+What a tensor core adds it does not round but cuts off, so a long sum on it drifts towards 0.
+
+PTX ISA: "Matrix fragments for mma.m16n8k8". Paper: Ootomo and Yokota 2022, Recovering single
+precision accuracy from Tensor Cores, arXiv:2203.03341.
+"""
+
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.ptx.statement import literal, read, statement, tied, written
+
+HALF = 1 << 12  # of the last bit of a TF32, as bits of a float32: added, it rounds to nearest
+
+
+@intrinsic
+def split_tf32(typingctx, big, small, x, half, length):
+    """big, the nearest TF32 of each x, and small = x − big, of which mma takes the first bits.
+
+    Parameters
+    ----------
+    big, small : local arrays of `length` uint32
+        Receive the parts.
+    x : local array of `length` float32, or uint32 that hold the same bits
+    half : uint32
+        HALF, or what `unknown_half` loads.
+    length : int, a compile-time constant
+    """
+    n = literal(length)
+    lines = [".reg .b32 bits;"]
+    for i in range(n):
+        big_i, small_i, x_i = f"${i}", f"${n + i}", f"${2 * n + i}"
+        lines += [
+            f"mov.b32 bits, {x_i};",
+            "add.s32 bits, bits, <half>;",
+            f"and.b32 {big_i}, bits, 0xFFFFE000;",
+            f"sub.f32 {small_i}, {x_i}, {big_i};",
+        ]
+    parts = {"big": written(big, n), "small": written(small, n), "x": read(x, n)}
+    text = "{ " + " ".join(lines) + " }"
+    return statement(text, pure=True, **parts, half=types.uint32, length=length)
+
+
+@intrinsic
+def unknown_half(typingctx, address):
+    """HALF from shared memory: what was split with another one, the compiler splits again.
+
+    Else it would keep both parts of all that is split twice, in registers that are not there.
+
+    Parameters
+    ----------
+    address : uint32
+        Where HALF lies; the compiler must take it that each load may find something else.
+    """
+    return statement(
+        "ld.volatile.shared.b32 <result>, [<address>];", result=types.uint32, address=types.uint32
+    )
+
+
+@intrinsic
+def mma_m16n8k8_tf32x3(typingctx, d, a_big, a_small, b0_big, b1_big, b0_small, b1_small):
+    """d += a b for one 16×8×8 product of float32: three of TF32, what is small added first.
+
+    Parameters
+    ----------
+    d : local array of 4 float32
+    a_big, a_small : local arrays of 4 uint32
+    b0_big, b1_big, b0_small, b1_small : uint32
+        As `split_tf32` gives them; each lane's part. All 32 lanes of the warp must take part.
+    """
+    big, small = "{<b0_big>, <b1_big>}", "{<b0_small>, <b1_small>}"
+    pairs = f"<a_small>, {big}", f"<a_big>, {small}", f"<a_big>, {big}"
+    mma = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+    return statement(
+        " ".join(f"{mma} <d>, {pair}, <d>;" for pair in pairs),
+        pure=True,
+        d=tied(d, 4),
+        a_big=read(a_big, 4),
+        a_small=read(a_small, 4),
+        b0_big=types.uint32,
+        b1_big=types.uint32,
+        b0_small=types.uint32,
+        b1_small=types.uint32,
+    )

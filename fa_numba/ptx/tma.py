@@ -1,0 +1,125 @@
+"""The tensor memory accelerator: one thread starts the copy of a whole tile (sm_90).
+
+A tensor map describes an array in global memory and the box that a copy takes from it; it is made
+on the host, once for each array. A copy names the map and where the box begins, and reports the
+bytes that have come to an mbarrier. What of the box lies outside the array is filled with 0: tiles
+need no bounds check. The strides are the array's own, so that no layout needs a copy.
+
+The box is written to shared memory in rows of 128 bytes, 64 elements of 16 bits, with the 16-byte
+chunks of row r permuted by `layouts.swizzle`: the order in which wgmma reads them without bank
+conflicts. So a tile is as many boxes as it has blocks of 64 columns, here of head_dim 128:
+
+    global: rows of one head         shared: two boxes, one after the other
+    row   cols 0–63   64–127         tile           rows 0, 1, ... of cols 0–63, 128 bytes each
+    row+1 cols 0–63   64–127         tile + bytes   rows 0, 1, ... of cols 64–127
+    ...                              bytes = rows of the box · 128
+
+Shared memory is named in 32 bits, the map and global memory in 64. In the PTX `4d` and `tile` are a
+box of four axes; `shared::cluster` is where it goes: shared memory of a cluster of thread blocks,
+which a single one is by itself; `mbarrier::complete_tx::bytes` is how its end is told, for a store
+`bulk_group`: groups to wait for, as those of cp.async.
+
+PTX ISA: "Data movement and conversion instructions: cp.async.bulk.tensor"; CUDA driver API:
+cuTensorMapEncodeTiled.
+"""
+
+import functools
+
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.ptx.statement import literal, statement
+
+ROW_BYTES = 128  # of a block, the width of the swizzle
+BLOCK_COLS = ROW_BYTES // 2  # 16-bit elements in them
+
+
+@intrinsic
+def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barrier):
+    """Start to copy the box that begins at [batch, head, row, col] of the map's array.
+
+    Parameters
+    ----------
+    destination : uint32
+        Address in shared memory, a multiple of 1024 for the swizzle to begin at its row 0.
+    tensor_map : uint64
+        Address of the map in global memory.
+    col, row, head, batch : int32
+        Coordinates, the contiguous axis first; they may lie outside of the array.
+    barrier : uint32
+        The mbarrier to which the bytes are delivered: all of the box, the zeros outside included.
+    """
+    coordinate = types.uint32
+    return statement(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[<destination>], [<tensor_map>, {<col>, <row>, <head>, <batch>}], [<barrier>];",
+        destination=types.uint32,
+        tensor_map=types.uint64,
+        col=coordinate,
+        row=coordinate,
+        head=coordinate,
+        batch=coordinate,
+        barrier=types.uint32,
+    )
+
+
+@intrinsic
+def tma_store_4d(typingctx, tensor_map, col, row, head, batch, source):
+    """Start to copy a box to [batch, head, row, col]; what lies beyond the array is left out.
+
+    Unlike a load, it must not begin before the array: with a negative row an H200 stopped.
+
+    The copy engine reads shared memory by a path of its own: threads that wrote to the box call
+    `barriers.fence_async_proxy`, and meet at a barrier, before one of them starts this. Parameters
+    are those of `tma_load_4d`; `source` is an address in shared memory, a multiple of 1024.
+    """
+    coordinate = types.uint32
+    return statement(
+        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group "
+        "[<tensor_map>, {<col>, <row>, <head>, <batch>}], [<source>];",
+        tensor_map=types.uint64,
+        col=coordinate,
+        row=coordinate,
+        head=coordinate,
+        batch=coordinate,
+        source=types.uint32,
+    )
+
+
+@intrinsic
+def tma_store_commit(typingctx):
+    """Close the stores that this thread started since the last call into a group."""
+    return statement("cp.async.bulk.commit_group;")
+
+
+@intrinsic
+def tma_store_wait_read(typingctx, pending):
+    """Wait until at most the newest `pending` groups of this thread have still to be read.
+
+    What has been read may be overwritten in shared memory. It need not have reached global memory:
+    that is certain when the kernel has ended.
+
+    Parameters
+    ----------
+    pending : int, a compile-time constant
+    """
+    return statement(f"cp.async.bulk.wait_group.read {literal(pending)};", pending=pending)
+
+
+@functools.cache
+def make_load_tile(NUM_BLOCKS):
+    """load_tile(tile, num_rows, tensor_map, row, head, b, full): all columns of a tile of a head.
+
+    Starts one copy for each of its NUM_BLOCKS blocks of 64 columns, `num_rows` rows from `row` on;
+    they come to lie one after the other from address `tile` on. One thread calls this, after it has
+    announced NUM_BLOCKS · num_rows · ROW_BYTES bytes to barrier `full`.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_tile(tile, num_rows, tensor_map, row, head, b, full):
+        for block in range(NUM_BLOCKS):
+            start = tile + block * num_rows * ROW_BYTES
+            tma_load_4d(start, tensor_map, BLOCK_COLS * block, row, head, b, full)
+
+    return load_tile

@@ -1,0 +1,266 @@
+"""Several numbers at once: 16 bytes of global memory, pairs in shared memory, bulk copies of rows.
+
+PTX ISA: "Data movement and conversion instructions: ld, cp.async.bulk"; "Parallel synchronization
+and communication instructions: red".
+"""
+
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.ptx.statement import read, statement, written
+
+
+@intrinsic
+def load_global_x4(typingctx, x, address):
+    """Load 16 bytes.
+
+    Parameters
+    ----------
+    x : local array of 4 float32 or uint32
+        Receives them.
+    address : uint64
+        In global memory, a multiple of 16.
+    """
+    return statement("ld.global.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint64)
+
+
+@intrinsic
+def store_global_x4(typingctx, address, x):
+    """Store 16 bytes.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 16.
+    x : local array of 4 float32 or uint32
+    """
+    return statement("st.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4))
+
+
+@intrinsic
+def load_global_x4_relaxed(typingctx, x, address):
+    """Load 16 bytes from where atomic additions are made, L2, never from an SM's own cache.
+
+    Parameters are those of `load_global_x4`.
+    """
+    return statement(
+        "ld.relaxed.gpu.global.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint64
+    )
+
+
+@intrinsic
+def store_global_x4_relaxed(typingctx, address, x):
+    """Store four float32 where atomic additions follow; parameters are those of `atomic_add_x4`."""
+    return statement(
+        "st.relaxed.gpu.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4)
+    )
+
+
+@intrinsic
+def atomic_add_x4(typingctx, address, x):
+    """Add four neighbouring float32 to memory, each atomically, and go on (sm_90).
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 16.
+    x : local array of 4 float32
+    """
+    return statement(
+        "red.relaxed.gpu.global.add.v4.f32 [<address>], <x>;",
+        address=types.uint64,
+        x=read(x, 4),
+    )
+
+
+@intrinsic
+def load_shared_x2(typingctx, x, address):
+    """Load two neighbouring float32.
+
+    Parameters
+    ----------
+    x : local array of 2 float32
+        Receives them.
+    address : uint32
+        In shared memory, a multiple of 8.
+    """
+    return statement("ld.shared.v2.f32 <x>, [<address>];", x=written(x, 2), address=types.uint32)
+
+
+@intrinsic
+def load_shared_x4(typingctx, x, address):
+    """Load four neighbouring float32.
+
+    Parameters
+    ----------
+    x : local array of 4 float32
+        Receives them.
+    address : uint32
+        In shared memory, a multiple of 16.
+    """
+    return statement("ld.shared.v4.f32 <x>, [<address>];", x=written(x, 4), address=types.uint32)
+
+
+@intrinsic
+def load_shared_b32(typingctx, address):
+    """Load 4 bytes.
+
+    Parameters
+    ----------
+    address : uint32
+        In shared memory, a multiple of 4.
+    """
+    return statement(
+        "ld.shared.b32 <result>, [<address>];", result=types.uint32, address=types.uint32
+    )
+
+
+@intrinsic
+def bulk_load(typingctx, destination, source, num_bytes, barrier):
+    """Start to copy neighbouring bytes to shared memory, by the copy engine (sm_90).
+
+    Parameters
+    ----------
+    destination : uint32
+        Address in shared memory, a multiple of 16.
+    source : uint64
+        Address in global memory, a multiple of 16.
+    num_bytes : uint32
+        A multiple of 16.
+    barrier : uint32
+        The mbarrier to which the bytes are delivered.
+    """
+    return statement(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[<destination>], [<source>], <num_bytes>, [<barrier>];",
+        destination=types.uint32,
+        source=types.uint64,
+        num_bytes=types.uint32,
+        barrier=types.uint32,
+    )
+
+
+@intrinsic
+def unpack_f16x2(typingctx, x, two):
+    """The two float16 in one register, as float32.
+
+    Parameters
+    ----------
+    x : local array of 2 float32
+        Receives them, the low half first.
+    two : uint32
+    """
+    text = (
+        "{ .reg .b16 low, high; mov.b32 {low, high}, <two>; "
+        "cvt.f32.f16 <x0>, low; cvt.f32.f16 <x1>, high; }"
+    )
+    return _unpack(text, x)
+
+
+@intrinsic
+def unpack_bf16x2(typingctx, x, two):
+    """The two bfloat16 in one register, as float32: their bits are a float32's upper half."""
+    return _unpack("{ shl.b32 <x0>, <two>, 16; and.b32 <x1>, <two>, 0xFFFF0000; }", x)
+
+
+def _unpack(text, x):
+    text = text.replace("<x0>", "$0").replace("<x1>", "$1")
+    return statement(text, pure=True, x=written(x, 2), two=types.uint32)
+
+
+@intrinsic
+def atomic_add(typingctx, address, x):
+    """Add a float32 to memory, atomically, and go on.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 4.
+    x : float32
+    """
+    return statement(
+        "red.relaxed.gpu.global.add.f32 [<address>], <x>;", address=types.uint64, x=types.float32
+    )
+
+
+@intrinsic
+def store_shared_b32(typingctx, address, x):
+    """Store 4 bytes.
+
+    Parameters
+    ----------
+    address : uint32
+        In shared memory, a multiple of 4.
+    x : uint32
+    """
+    return statement("st.shared.b32 [<address>], <x>;", address=types.uint32, x=types.uint32)
+
+
+@intrinsic
+def load_global_b128(typingctx, registers, address):
+    """Load 16 bytes that no thread writes while the kernel runs.
+
+    Parameters
+    ----------
+    registers : local array of 4 uint32 or float32
+    address : uint64
+        In global memory, a multiple of 16.
+    """
+    kind = "f32" if registers.dtype == types.float32 else "b32"
+    return statement(
+        f"ld.global.nc.v4.{kind} <registers>, [<address>];",
+        registers=written(registers, 4),
+        address=types.uint64,
+    )
+
+
+@intrinsic
+def load_global_b32(typingctx, address):
+    """Load 4 bytes that no thread writes while the kernel runs.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 4.
+
+    Returns
+    -------
+    uint32
+    """
+    return statement(
+        "ld.global.nc.b32 <result>, [<address>];", result=types.uint32, address=types.uint64
+    )
+
+
+@intrinsic
+def store_shared_zeros(typingctx, address):
+    """Set 16 bytes of shared memory to 0.
+
+    Parameters
+    ----------
+    address : uint32
+        A multiple of 16.
+    """
+    return statement("st.shared.v4.b32 [<address>], {0, 0, 0, 0};", address=types.uint32)
+
+
+@intrinsic
+def low_halves(typingctx, x, y):
+    """The low 16 bits of x, and in the upper half those of y."""
+    return _halves("0x5410")
+
+
+@intrinsic
+def high_halves(typingctx, x, y):
+    """The high 16 bits of x, and in the upper half those of y."""
+    return _halves("0x7632")
+
+
+def _halves(selector):
+    return statement(
+        f"prmt.b32 <result>, <x>, <y>, {selector};",
+        result=types.uint32,
+        pure=True,
+        x=types.uint32,
+        y=types.uint32,
+    )

@@ -1,0 +1,408 @@
+"""wgmma: a warpgroup, four warps, multiplies matrices that lie in shared memory (sm_90a).
+
+One instruction is D += A B with A (64, 16), B (16, n), D (64, n) in float32, n a multiple of 8 up
+to 256. B is read from shared memory; A from shared memory or from registers. The tensor cores work
+on while the threads do something else:
+
+    wgmma_fence()                    what d, A's registers and the tiles hold now is what is read
+    wgmma_f16(n, k, d, a, b)         starts a product; more may follow, on the same d too
+    wgmma_commit()                   closes what was started into a group
+    ...                              any work on other registers
+    wgmma_wait(0, d, n // 2)         until then d, and A's registers, must not be touched
+
+wgmma_wait(1, ...) lets the newest group go on: that is how the softmax of one tile overlaps with
+the product of another. Each product here is of k columns of A, k / 16 instructions in a row: in a
+loop of single ones ptxas waits for each. The fence stands directly before the first: with a loop
+between, such as a wait on an mbarrier, ptxas serialises them (its warning C7519).
+
+Where the elements of D are: warp w of the warpgroup has rows 16 w to 16 w + 15, and in them, with
+g = lane // 4 and c = 2 (lane % 4), for each 8 columns n = 0, 8, 16, ... four floats, from d[n // 2]
+on. The layout is that of mma's D (drawn by lane number in `mma`), and A in registers has that of
+mma's A, so a product's result can be the next one's A:
+
+               cols 0–7                   cols 8–15
+               col c    col c+1           col 8+c   col 8+c+1
+    row g      d0       d1                d4        d5           ... of warp 0; rows 16 to 31
+    row g+8    d2       d3                d6        d7           are warp 1's, and so on
+
+An element of a product is a sum: D[i, j] = sum over t of A[i, t] B[t, j]. In Q Kᵀ t goes over
+head_dim, so the rows of a tile of Q or K in shared memory lie along the sum; in P V it goes over
+the keys, and a tile of V has a row for each t. wgmma reads 16-bit numbers either way ("K-major" and
+"MN-major" in NVIDIA's texts; here the functions are two), so nothing is ever transposed.
+
+A matrix in shared memory is made of blocks of 64 columns (128 bytes) with all its rows one after
+the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). A descriptor of 64 bits says where:
+
+    bits  0–13   address / 16
+    bits 16–29   leading byte offset / 16: for a row for each term of the sum (V), from one block
+                 of 64 columns to the next; not used for rows along the sum (Q and K)
+    bits 32–45   stride byte offset / 16: from 8 rows to the next 8
+    bits 62–63   1: swizzled in rows of 128 bytes
+
+For the next 16 terms of the sum the address moves on: by 32 bytes along Q's and K's rows, by 16
+rows of V. The swizzle takes bits of the address, so it is right there too, if the tile began at a
+multiple of 1024, the 8 rows over which it repeats.
+
+With 8-bit floats, e4m3, an instruction takes 32 columns of A instead of 16, and the rows of both
+matrices must lie along the sum. Blocks of their tiles may be narrower, so that a tile of any
+multiple of 32 columns is whole blocks: rows of `width` = 128, 64 or 32 bytes, with 1, 2 or 3 in
+bits 62–63 and 8 rows as the stride (`byte_offset`). A in registers is
+
+              4 c' ... 4 c'+3    16+4 c' ... 16+4 c'+3      with c' = lane % 4
+    row g     a0                 a2
+    row g+8   a1                 a3
+
+which is not where a product's result lies: its columns must be counted anew
+(`quantize_fp8.slot_key`).
+
+PTX ISA: "Asynchronous warpgroup level matrix instructions".
+"""
+
+from numba import cuda, uint64
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from fa_numba.ptx.statement import Fragment, literal, statement, tied, written
+
+ROW_BYTES = 128  # of a block: 64 elements
+GROUP_BYTES = 8 * ROW_BYTES  # the rows over which the swizzle repeats
+SWIZZLES = {128: 1, 64: 2, 32: 3}  # width of a row in a block: what a descriptor says
+
+
+def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
+    """The constant part of a descriptor, to which `descriptor` adds the address.
+
+    Parameters
+    ----------
+    leading_bytes : int, default=16
+        From one block of 64 columns to the next, where there is a row for each term of the sum;
+        any number for rows along the sum.
+    stride_bytes : int, default=1024
+        From 8 rows to the next 8.
+
+    Returns
+    -------
+    int
+    """
+    return (1 << 62) | (stride_bytes >> 4 << 32) | (leading_bytes >> 4 << 16)
+
+
+def narrow_descriptor_bits(width):
+    """The same for rows along the sum, in blocks of `width` bytes."""
+    return (SWIZZLES[width] << 62) | (8 * width >> 4 << 32) | (1 << 16)
+
+
+def column_bytes(col, num_rows):
+    """Where column `col` begins in a matrix of `num_rows` rows."""
+    return col // 64 * num_rows * ROW_BYTES + col % 64 * 2
+
+
+def byte_offset(row, col, num_rows, width):
+    """Where element [row, col], of 8 bits, lies in a tile of blocks of `width` columns.
+
+    Chunks of 16 bytes are swizzled among those of their row: what `layouts.swizzle` is for 128.
+    """
+    chunk = col % width // 16 ^ row * width // 128 % (width // 16)
+    return (col // width * num_rows + row) * width + chunk * 16 + col % 16
+
+
+@cuda.jit(device=True, forceinline=True)
+def descriptor(bits, address):
+    """Descriptor of a matrix in shared memory.
+
+    Parameters
+    ----------
+    bits : uint64
+        From `descriptor_bits`, `narrow_descriptor_bits`, or `alibi.RAMP_BITS`.
+    address : uint32
+        A multiple of 1024; of 16 where nothing is swizzled.
+    """
+    return uint64(bits) | uint64(address >> 4)
+
+
+@intrinsic
+def wgmma_fence(typingctx):
+    """Order the warpgroup's accesses to registers and shared memory before the products.
+
+    The products read registers by a path of their own. All 128 threads call this before the first
+    product, and again when they have written d or A's registers.
+    """
+    return statement("wgmma.fence.sync.aligned;")
+
+
+@intrinsic
+def wgmma_commit(typingctx):
+    """Close the products that were started since the last call into a group."""
+    return statement("wgmma.commit_group.sync.aligned;")
+
+
+@intrinsic
+def wgmma_wait(typingctx, pending, d, length):
+    """Wait until at most the newest `pending` groups go on; then `d` may be read.
+
+    Parameters
+    ----------
+    pending, length : int, compile-time constants
+    d : local array of `length` float32
+        The result that is waited for. It is tied, so that the compiler reads it only after.
+    """
+    return statement(
+        f"wgmma.wait_group.sync.aligned {literal(pending)};",
+        pending=pending,
+        d=tied(d, literal(length)),
+        length=length,
+    )
+
+
+@intrinsic
+def wgmma_wait_with(typingctx, pending, d, length, a, a_length):
+    """As `wgmma_wait`, for a product with A in registers: `a` may be written again, too."""
+    return statement(
+        f"wgmma.wait_group.sync.aligned {literal(pending)};",
+        pending=pending,
+        d=tied(d, literal(length)),
+        length=length,
+        a=tied(a, literal(a_length)),
+        a_length=a_length,
+    )
+
+
+@intrinsic
+def wgmma_f16(typingctx, n, k, d, a, b):
+    """d = A Bᵀ, float16, both in shared memory with their rows along the sum.
+
+    Parameters
+    ----------
+    n, k : int, compile-time constants
+        Multiples of 8 and of 16.
+    d : local array of n // 2 float32
+        What it held is lost.
+    a, b : uint64
+        Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
+    """
+    return _shared_shared("f16", n, k, d)
+
+
+@intrinsic
+def wgmma_bf16(typingctx, n, k, d, a, b):
+    """d = A Bᵀ, bfloat16; see `wgmma_f16`."""
+    return _shared_shared("bf16", n, k, d)
+
+
+@intrinsic
+def wgmma_f16_registers(typingctx, n, k, d, a, b):
+    """d += A B, float16, A in registers, B in shared memory with a row for each term of the sum.
+
+    Parameters
+    ----------
+    n, k : int, compile-time constants
+    d : local array of n // 2 float32
+    a : local array of k // 4 uint32
+        For each 16 columns 4 registers as for `mma.mma_m16n8k16_f16`; each warp has 16 rows.
+    b : uint64
+        Descriptor of B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
+    """
+    return _registers_shared("f16", n, k, d, a)
+
+
+@intrinsic
+def wgmma_bf16_registers(typingctx, n, k, d, a, b):
+    """d += A B, bfloat16; see `wgmma_f16_registers`."""
+    return _registers_shared("bf16", n, k, d, a)
+
+
+@intrinsic
+def wgmma_e4m3(typingctx, n, k, width, d, a, b):
+    """d = A Bᵀ, e4m3, both in shared memory.
+
+    Parameters
+    ----------
+    n, k, width : int, compile-time constants
+        Multiples of 8 and of 32; of a block of A, and of B.
+    d : local array of n // 2 float32
+        What it held is lost.
+    a, b : uint64
+        Descriptors of A (64, k) and B (n, k), made with ``narrow_descriptor_bits(width)``.
+    """
+    lines = [".reg .pred add; .reg .b64 a, b;"]
+    for col in range(0, literal(k), 32):
+        lines += [
+            f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
+            f"add.s64 a, <a>, {byte_offset(0, col, 64, literal(width)) >> 4};",
+            f"add.s64 b, <b>, {byte_offset(0, col, literal(n), literal(width)) >> 4};",
+            f"{_instruction('e4m3', n, 32)} <d>, a, b, add, 1, 1;",
+        ]
+    return statement(
+        "{ " + " ".join(lines) + " }",
+        n=n,
+        k=k,
+        width=width,
+        d=written(d, literal(n) // 2),
+        a=types.uint64,
+        b=types.uint64,
+    )
+
+
+@intrinsic
+def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
+    """d = A Bᵀ, e4m3, A in registers, B in shared memory with its rows along the sum, too.
+
+    Parameters
+    ----------
+    n, k, width : int, compile-time constants
+        As in `wgmma_e4m3`.
+    d : local array of n // 2 float32
+        What it held is lost.
+    a : local array of k // 8 uint32
+        For each 32 columns 4 registers of 4 e4m3.
+    b : uint64
+        Descriptor of B (n, k), made with ``narrow_descriptor_bits(width)``.
+    """
+    lines = [".reg .pred add; .reg .b64 b;"]
+    for col in range(0, literal(k), 32):
+        lines += [
+            f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
+            f"add.s64 b, <b>, {byte_offset(0, col, literal(n), literal(width)) >> 4};",
+            f"{_instruction('e4m3', n, 32)} <d>, <a{col // 32}>, b, add, 1, 1;",
+        ]
+    return statement(
+        "{ " + " ".join(lines) + " }",
+        n=n,
+        k=k,
+        width=width,
+        d=written(d, literal(n) // 2),
+        a=Fragment(a, literal(k) // 8, parts=4),
+        b=types.uint64,
+    )
+
+
+# After the operands of an instruction stand: whether it adds to d or overwrites it, the signs of A
+# and of B, and with 16 bits whether A and B have a row for each term of the sum (1) or rows along
+# it (0); A in registers has no such choice.
+
+
+def _shared_shared(kind, n, k, d):
+    lines = [".reg .pred add; .reg .b64 a, b;"]
+    for col in range(0, literal(k), 16):
+        lines += [
+            f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
+            f"add.s64 a, <a>, {column_bytes(col, 64) >> 4};",
+            f"add.s64 b, <b>, {column_bytes(col, literal(n)) >> 4};",
+            f"{_instruction(kind, n)} <d>, a, b, add, 1, 1, 0, 0;",
+        ]
+    return statement(
+        "{ " + " ".join(lines) + " }",
+        n=n,
+        k=k,
+        d=written(d, literal(n) // 2),
+        a=types.uint64,
+        b=types.uint64,
+    )
+
+
+def _registers_shared(kind, n, k, d, a):
+    lines = [".reg .pred add; .reg .b64 b; setp.ne.b32 add, 1, 0;"]
+    for row in range(0, literal(k), 16):
+        lines += [
+            f"add.s64 b, <b>, {row * ROW_BYTES >> 4};",
+            f"{_instruction(kind, n)} <d>, <a{row // 16}>, b, add, 1, 1, 1;",
+        ]
+    return statement(
+        "{ " + " ".join(lines) + " }",
+        n=n,
+        k=k,
+        d=tied(d, literal(n) // 2),
+        a=Fragment(a, literal(k) // 4, parts=4),
+        b=types.uint64,
+    )
+
+
+def _instruction(kind, n, k=16):
+    return f"wgmma.mma_async.sync.aligned.m64n{literal(n)}k{k}.f32.{kind}.{kind}"
+
+
+@intrinsic
+def wgmma_rows_f16(typingctx, n, k, a_rows, d, a, b):
+    """d = A Bᵀ, float16, both in shared memory with their rows along the sum.
+
+    Parameters
+    ----------
+    n, k, a_rows : int, compile-time constants
+        A is 64 of the `a_rows` rows of a tile.
+    d : local array of n // 2 float32
+        What it held is lost.
+    a, b : uint64
+        Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
+    """
+    return _rows("f16", n, k, a_rows, d)
+
+
+@intrinsic
+def wgmma_rows_bf16(typingctx, n, k, a_rows, d, a, b):
+    """d = A Bᵀ, bfloat16; see `wgmma_rows_f16`."""
+    return _rows("bf16", n, k, a_rows, d)
+
+
+@intrinsic
+def wgmma_columns_f16(typingctx, n, k, d, a, b):
+    """d = Aᵀ B, float16, both in shared memory with a row for each term of the sum.
+
+    Parameters
+    ----------
+    n, k : int, compile-time constants
+    d : local array of n // 2 float32
+        What it held is lost.
+    a, b : uint64
+        Descriptors of A (k, 64) and B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
+    """
+    return _columns("f16", n, k, d)
+
+
+@intrinsic
+def wgmma_columns_bf16(typingctx, n, k, d, a, b):
+    """d = Aᵀ B, bfloat16; see `wgmma_columns_f16`."""
+    return _columns("bf16", n, k, d)
+
+
+@intrinsic
+def hold(typingctx, x, length):
+    """No instruction: what follows a wait, and reads x, is not moved before it.
+
+    `wgmma_wait` does this for one array; this is for the others that the wait was for.
+
+    Parameters
+    ----------
+    x : local array of `length` float32 or uint32
+    length : int, a compile-time constant
+    """
+    return statement("", x=tied(x, literal(length)), length=length)
+
+
+def _rows(kind, n, k, a_rows, d):
+    steps = [
+        (column_bytes(col, literal(a_rows)), column_bytes(col, literal(n)))
+        for col in range(0, literal(k), 16)
+    ]
+    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "0, 0")
+    d = written(d, literal(n) // 2)
+    return statement(text, n=n, k=k, a_rows=a_rows, d=d, a=types.uint64, b=types.uint64)
+
+
+def _columns(kind, n, k, d):
+    steps = [(row * ROW_BYTES, row * ROW_BYTES) for row in range(0, literal(k), 16)]
+    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "1, 1")
+    d = written(d, literal(n) // 2)
+    return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
+
+
+def _products(shape, steps, transposed):
+    """One instruction for each pair of offsets in bytes, of A and of B; the first overwrites d."""
+    lines = [".reg .pred add; .reg .b64 a, b;"]
+    for i, (a_bytes, b_bytes) in enumerate(steps):
+        lines += [
+            f"setp.ne.b32 add, {min(i, 1)}, 0;",
+            f"add.s64 a, <a>, {a_bytes >> 4};",
+            f"add.s64 b, <b>, {b_bytes >> 4};",
+            f"wgmma.mma_async.sync.aligned.{shape} <d>, a, b, add, 1, 1, {transposed};",
+        ]
+    return "{ " + " ".join(lines) + " }"

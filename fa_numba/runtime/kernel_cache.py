@@ -1,0 +1,141 @@
+"""Compiled kernels on disk, so that a new process need not compile them again.
+
+Numba has a cache of its own, but its key holds the device functions that a kernel closes over as
+they are pickled, which is another string in every process: such a kernel would miss always, and
+leave a file behind each time. Here the key holds what those functions say: the whole source of
+this package, the name of the kernel, and the constants that it and the functions it uses close
+over. Only kernels of this package are kept, because only their source is known to be in the key.
+
+Files lie in $FA_NUMBA_CACHE, by default ~/.cache/fa_numba; set it to nothing to keep none. What has
+not been used for two months is removed.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import tempfile
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+
+PACKAGE = Path(__file__).parents[1]  # fa_numba
+KEPT_DAYS = 60  # without being used
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class UnknownValueError(Exception):
+    """A kernel closes over something whose meaning its text does not hold."""
+
+
+def folder():
+    """Where the files are, or None where none are kept."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fa_numba")
+    chosen = os.environ.get("FA_NUMBA_CACHE", default)
+    return Path(chosen) if str(chosen) else None
+
+
+def load(kernel, signature, compute_capability):
+    """What `save` was given for this kernel, these types and this GPU, or None.
+
+    Returns
+    -------
+    (entry, cubin) : name of the kernel in its machine code, and the code
+    """
+    path = _path(kernel, signature, compute_capability)
+    try:
+        content = path.read_bytes() if path else b""
+    except OSError:
+        return None
+    digest, rest = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+    if not rest or hashlib.sha256(rest).digest() != digest:  # cut short, or something else
+        return None
+    entry, _, cubin = rest.partition(b"\n")
+    with contextlib.suppress(OSError):
+        os.utime(path)  # in use
+    return entry.decode(), cubin
+
+
+def save(kernel, signature, compute_capability, entry, cubin):
+    """Keep machine code; where that cannot be done, do nothing."""
+    path = _path(kernel, signature, compute_capability)
+    if path is None:
+        return
+    rest = entry.encode() + b"\n" + cubin
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Written aside and moved into place: another process sees all of it, or nothing.
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(hashlib.sha256(rest).digest() + rest)
+        os.replace(file.name, path)
+        unused_since = time.time() - KEPT_DAYS * 24 * 3600
+        for old in path.parent.glob("*.cubin"):  # of another version of this package
+            if old.stat().st_mtime < unused_since:
+                old.unlink()
+
+
+def _path(kernel, signature, compute_capability):
+    function, where = kernel.py_func, folder()
+    if where is None or not Path(function.__code__.co_filename).is_relative_to(PACKAGE):
+        return None
+    try:
+        key = meaning(kernel), signature, compute_capability, _versions(), source_digest()
+    except UnknownValueError:
+        return None
+    digest = hashlib.sha256(repr(key).encode()).hexdigest()
+    return where / f"{function.__name__}-{digest[:32]}.cubin"
+
+
+def meaning(value):
+    """Text that is the same in every process for the same value, and another for another.
+
+    Of a function this is its name and what it closes over; its code is in `source_digest`.
+    """
+    if hasattr(value, "_defn"):  # an intrinsic; it may have a py_func for the CPU engine too
+        return f"intrinsic({meaning(value._defn)})"
+    if hasattr(value, "py_func"):  # a kernel or a device function
+        options = dict(value.targetoptions)
+        if options.get("link"):  # code of other files
+            raise UnknownValueError(value)
+        return f"jit({meaning(value.py_func)}, {meaning(tuple(sorted(options.items())))})"
+    if isinstance(value, types.FunctionType):
+        if not Path(value.__code__.co_filename).is_relative_to(PACKAGE):
+            raise UnknownValueError(value)
+        cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
+        return f"{value.__module__}.{value.__qualname__}{meaning(cells)}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(meaning, value))})"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(meaning, value)))}}}"
+    if value is None or type(value) in (bool, int, float, str):
+        return repr(value)
+    if isinstance(value, np.generic):
+        return f"{value.dtype}({value!r})"
+    if type(value).__module__.startswith("numba.") and hasattr(value, "mangling_args"):
+        return f"type({value})"
+    raise UnknownValueError(value)
+
+
+@functools.cache
+def source_digest():
+    """Digest of every source file of this package."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@functools.cache
+def _versions():
+    names = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink", "numpy")
+    found = []
+    for name in names:
+        try:
+            found.append(importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            found.append(None)
+    return platform.python_version(), *found

@@ -1,0 +1,162 @@
+"""How large may a tile be?
+
+`calculate_block_sizes` answers as the papers do: the tiles of Q, K, V and S must fit in SRAM.
+`kernel_block_sizes` answers for the kernels of this package, and counts all that they keep:
+every shared tile with its padding and its row statistics, the threads, the registers.
+"""
+
+import functools
+import itertools
+import math
+
+from fa_numba.simt.devices import STATIC_SHARED_BYTES
+
+MAX_THREADS = 1024  # per thread block, on every GPU
+MAX_ACCUMULATORS = 128  # of the 255 registers a thread may have; the rest hold indices and operands
+
+MIN_ROWS = 4  # of a tile: with fewer there are too few threads to keep the loads of K and V coming
+
+KERNELS = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_bwd", "flash_decode")
+
+
+def ceil_div(a, b):
+    """⌈a / b⌉ in whole numbers."""
+    return -(-a // b)
+
+
+def calculate_block_sizes(sram_bytes, d, *, dtype_bytes=2):
+    """Tile sizes for FlashAttention that make the most of a given SRAM.
+
+    The largest tile of scores, B_r · B_c, for which one tile each of Q, K, V and S fits:
+    dtype_bytes · (B_r·d + 2·B_c·d + B_r·B_c) <= sram_bytes. Of equally large ones, that with the
+    larger B_r, because K and V are read ⌈N / B_r⌉ times.
+
+    Parameters
+    ----------
+    sram_bytes : int
+    d : int
+        head_dim
+    dtype_bytes : int, default=2
+
+    Returns
+    -------
+    (B_r, B_c) : tuple of int
+
+    Raises
+    ------
+    ValueError
+        Not even B_r = B_c = 1 fits.
+    """
+    elements = sram_bytes // dtype_bytes
+    # For a given B_r the largest B_c follows from the constraint, so one loop sees every optimum.
+    tiles = [
+        (b_r, (elements - b_r * d) // (2 * d + b_r))
+        for b_r in range(1, (elements - 2 * d) // (d + 1) + 1)
+    ]
+    if not tiles:
+        needed = dtype_bytes * (3 * d + 1)
+        raise ValueError(f"sram_bytes must be at least {needed} for {d=}, got {sram_bytes}")
+    return max(tiles, key=lambda tile: (tile[0] * tile[1], tile[0]))
+
+
+@functools.cache
+def shared_bytes(kernel_name, head_dim, block_m, block_n):
+    """Static shared memory of a thread block: the most that any kernel of the function takes.
+
+    Parameters
+    ----------
+    kernel_name : one of `KERNELS`
+    head_dim, block_m, block_n : int
+
+    Returns
+    -------
+    int
+    """
+    m, n, d = block_m, block_n, head_dim
+    odd = d | 1  # rows that a warp reads side by side have an odd length: no bank conflicts
+    floats = {
+        "naive_attn": [m * d + n * odd, 128, n * d + m * n],  # q, k; a tree of 128 threads; v, p
+        "flash_attn_v1": [m * d + n * odd + n * d + 2 * m * n + 2 * m],  # q, k, v; s, p; l, m
+        "flash_attn_v2": [m * d + n * odd + n * d + 2 * m * n],  # q, k, v; s, p
+        "flash_decode": [m * d + n * odd + n * d + 2 * m * n],  # q, k, v; s, p
+        "flash_attn_bwd": [
+            2 * n * d + 2 * m * odd + 2 * m * n + 2 * m,  # dK/dV: k, v; q, dout; p, ds; lse, delta
+            2 * m * d + 2 * n * odd + m * n + 2 * m,  # dQ: q, dout; k, v; ds; lse, delta
+        ],
+    }
+    return 4 * max(floats[kernel_name])
+
+
+def accumulators(kernel_name, head_dim, block_m, block_n):
+    """Registers of a thread that hold the columns of the result it owns.
+
+    Parameters
+    ----------
+    kernel_name : one of `KERNELS`
+    head_dim, block_m, block_n : int
+
+    Returns
+    -------
+    int
+    """
+    row = ceil_div(head_dim, block_n)  # block_n threads share a row of out or dq
+    if kernel_name == "flash_attn_v1":  # the sum of a tile goes to HBM
+        return row
+    if kernel_name == "flash_attn_bwd":  # block_m threads share a row of dk and dv
+        row = max(row, 2 * ceil_div(head_dim, block_m))
+    return 2 * row  # the sum, and what one tile adds to it
+
+
+@functools.cache
+def kernel_block_sizes(
+    kernel_name,
+    head_dim,
+    *,
+    num_rows=math.inf,
+    sram_bytes=STATIC_SHARED_BYTES,
+    max_threads=MAX_THREADS // 4,
+):
+    """Tile sizes that a kernel of this package can really run with.
+
+    The largest block_m · block_n in powers of two whose shared memory, accumulators and threads
+    fit; of equally large ones the squarest, then the one with fewer accumulators.
+
+    Parameters
+    ----------
+    kernel_name : one of `KERNELS`
+    head_dim : int
+    num_rows : int, default=more than any tile has
+        Rows that there are: block_m is not larger than it must be to hold them in one tile, or
+        `MIN_ROWS`.
+    sram_bytes : int, default=48 KiB
+        Shared memory of a thread block.
+    max_threads : int, default=256
+        A thread computes one score, so a thread block has block_m · block_n. A quarter of what
+        CUDA allows lets several thread blocks share a multiprocessor, so that one computes while
+        another waits.
+
+    Returns
+    -------
+    (block_m, block_n) : tuple of int
+    """
+    powers = [2**i for i in range(MAX_THREADS.bit_length())]
+    fitting = [
+        (m, n)
+        for m, n in itertools.product(powers, repeat=2)
+        if m * n <= max_threads
+        and m < 2 * max(MIN_ROWS, num_rows)
+        and shared_bytes(kernel_name, head_dim, m, n) <= sram_bytes
+        and accumulators(kernel_name, head_dim, m, n) <= MAX_ACCUMULATORS
+    ]
+    if not fitting:
+        raise ValueError(
+            f"{kernel_name} has no tiles for {head_dim=} in {sram_bytes=} with {max_threads=}"
+        )
+    return max(
+        fitting,
+        key=lambda tile: (
+            tile[0] * tile[1],
+            min(tile),
+            -accumulators(kernel_name, head_dim, *tile),
+        ),
+    )

@@ -1,0 +1,379 @@
+"""What the graders of attention share: one head's data, the answer, errors that teach."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fa_numba import reference, simt
+from fa_numba.workbook.graders.meter import by_place
+
+UNWRITTEN = np.float32(-777.0)  # what an output holds before the launch
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head of attention: 2-D float32 arrays and the options, with the answers in float64.
+
+    `plain` is the same head computed by NumPy in float32: the yardstick of the tolerance.
+    """
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    dout: np.ndarray
+    causal: bool = False
+    softmax_scale: float | None = None
+    dtype: type = np.float64
+
+    @property
+    def scale(self):
+        """softmax_scale as a kernel argument."""
+        default = 1 / math.sqrt(self.q.shape[1])
+        return np.float32(default if self.softmax_scale is None else self.softmax_scale)
+
+    @cached_property
+    def plain(self):
+        return Head(self.q, self.k, self.v, self.dout, self.causal, self.softmax_scale, np.float32)
+
+    @property
+    def options(self):
+        return {"causal": self.causal, "softmax_scale": float(self.scale), "dtype": self.dtype}
+
+    @cached_property
+    def forward(self):
+        q, k, v = (x[None, :, None] for x in (self.q, self.k, self.v))
+        out, lse = reference.attention(q, k, v, **self.options)
+        return {"out": out[0, :, 0], "lse": lse[0, 0]}
+
+    @cached_property
+    def scores(self):
+        """The scaled scores; -inf where the mask hides a key."""
+        q, k = self.q.astype(self.dtype), self.k.astype(self.dtype)
+        s = q @ k.T * self.dtype(self.scale)
+        if self.causal:
+            m, n = np.arange(len(q))[:, None], np.arange(len(k))
+            s[n > m + len(k) - len(q)] = -np.inf
+        return s
+
+    @cached_property
+    def backward(self):
+        arrays = (x[None, :, None] for x in (self.dout, self.q, self.k, self.v))
+        gradients = reference.attention_bwd(*arrays, **self.options)
+        named = zip(("dq", "dk", "dv"), gradients, strict=True)
+        delta = np.sum(self.dout.astype(self.dtype) * self.forward["out"], axis=1)
+        return {"delta": delta} | {name: gradient[0, :, 0] for name, gradient in named}
+
+    def loss(self, **moved):
+        """sum(dout * out), in float64, with some of q, k, v replaced."""
+        q, k, v = (moved.get(name, getattr(self, name))[None, :, None] for name in "qkv")
+        out, _ = reference.attention(q, k, v, **self.options)
+        return float(np.sum(self.dout * out[0, :, 0]))
+
+
+def random_head(seqlen_q, seqlen_k, head_dim, *, seed=0, **options):
+    """A head of normally distributed numbers."""
+    rng = np.random.default_rng(seed)
+    shapes = [(seqlen_q, head_dim), (seqlen_k, head_dim), (seqlen_k, head_dim)]
+    arrays = [rng.standard_normal(shape, np.float32) for shape in [*shapes, shapes[0]]]
+    return Head(*arrays, **options)
+
+
+def scored_head(scores_of_keys, head_dim=8, *, seqlen_q=12, **options):
+    """A head where every query gives key n the score `scores_of_keys[n]`, exactly in float32.
+
+    Query m multiplies them by 1 or -1 in turn, so that every ascent is also a descent.
+    """
+    head = random_head(seqlen_q, len(scores_of_keys), head_dim, softmax_scale=1.0, **options)
+    head.q[:], head.k[:] = 0, 0
+    head.q[:, 0] = np.where(np.arange(seqlen_q) % 2 == 0, 1, -1)
+    head.k[:, 0] = scores_of_keys
+    return head
+
+
+def ordered_scores(seqlen_k=40):
+    """Scores that ascend for even queries and descend for odd ones: a new maximum in every tile."""
+    return scored_head(np.linspace(-10, 9.5, seqlen_k).round(1))
+
+
+def low_scores(lowest, seqlen_k=37, **options):
+    """Scores near `lowest` for every query, such as -2e30: none is masked, and none small.
+
+    A finite number in place of -inf, for a key that does not exist or for the running maximum, is
+    then larger than a score. Not every tile is full, as 37 is prime.
+    """
+    scores = lowest * (1 + np.arange(seqlen_k) % 3 / 4)
+    head = scored_head(scores, **options)
+    head.q[:, 0] = 1
+    return head
+
+
+def steep_scores(**options):
+    """Scores from 0 down to -60 whose values grow as exp(score) falls: every key counts alike.
+
+    An exp that stops at some small number, or a far key that is dropped, shows in full.
+    """
+    scores = -5.0 * np.arange(13)
+    head = scored_head(scores, **options)
+    head.q[:, 0] = 1
+    head.v[:] = np.sign(head.v) * np.exp(-scores)[:, None]
+    return head
+
+
+def large_scores(seqlen_k=40):
+    """Scores up to 1e4 and down to -1e4: exp of one is inf or 0 in float32.
+
+    All numbers are whole: what a gradient then cancels to 0, float32 cancels to 0 as well.
+    """
+    rng = np.random.default_rng(1)
+    head = scored_head(rng.permutation(np.linspace(-1e4, 1e4, seqlen_k).round()))
+    head.v[:], head.dout[:] = np.rint(2 * head.v), np.rint(2 * head.dout)
+    return head
+
+
+def negative_scores(size, seqlen_q=13, seqlen_k=21, *, causal=False):
+    """A head whose scores are all about -`size`: below whatever finite number stands for -inf.
+
+    seqlen_k is no multiple of any tile. Up to 1e5 keys differ in score; beyond, float32 has no
+    such numbers and all scores are equal.
+    """
+    scores = -float(size) - np.arange(seqlen_k) * 7 % 10 * (size <= 1e5)
+    head = scored_head(scores, seqlen_q=seqlen_q, causal=causal)
+    head.q[:, 0] = 1
+    return head
+
+
+def weightless_value(seqlen_q=13, seqlen_k=21, *, causal=False):
+    """A head where key 2 has the weight e^-120, which is 0 in float32, and the value 3e38.
+
+    Whoever holds exponents above -88 or so adds a share of that value.
+    """
+    head = scored_head(np.where(np.arange(seqlen_k) == 2, -120, 0), seqlen_q=seqlen_q,
+                       causal=causal)  # fmt: skip
+    head.q[:, 0] = 1
+    head.v[2] = 3e38
+    return head
+
+
+def one_negative_score(size, seqlen_q=13, seqlen_k=21, *, causal=False):
+    """A head whose key 0 has the score -`size` and all others less: it takes the whole weight.
+
+    All numbers are whole, so that a gradient which must be 0 is 0 in float32 too.
+    """
+    head = scored_head(-float(size) * np.where(np.arange(seqlen_k) > 0, 1.5, 1), seqlen_q=seqlen_q,
+                       causal=causal)  # fmt: skip
+    head.q[:, 0] = 1
+    head.v[:], head.dout[:] = np.rint(2 * head.v), np.rint(2 * head.dout)
+    return head
+
+
+def guarded(*shape, fill=UNWRITTEN):
+    """An output array inside a larger one, to notice writes past its edges: (array, larger)."""
+    rows = shape[0]
+    larger = np.full((rows + 4, *shape[1:]), UNWRITTEN, np.float32)
+    array = larger[2:-2]
+    array[:] = fill
+    return array, larger
+
+
+def expect_guard(name, larger):
+    """Fail where something was written beside a `guarded` array."""
+    edges = np.concatenate([larger[:2], larger[-2:]])
+    assert (edges == UNWRITTEN).all(), (
+        f"the memory just before or after {name} was written: a row that does not exist must not "
+        "be stored"
+    )
+
+
+def expect_unchanged(before, after):
+    """Fail where an input was changed; two dicts of arrays."""
+    for name, array in before.items():
+        changed = np.argwhere(array != after[name])
+        assert not len(changed), (
+            f"{name} is an input, but {name}{[int(i) for i in changed[0]]} was changed"
+        )
+
+
+def expect_close(name, got, want, plain, *, tile, rows="query", factor=2, mistakes=()):
+    """Fail unless `got` is as close to float64 as plain float32 is, up to `factor`.
+
+    Parameters
+    ----------
+    name : str
+    got, want, plain : arrays of one shape
+        The kernel's, the float64 and the plain float32 result; 1-D or 2-D.
+    tile : int
+        Rows per tile, to say where the first wrong row lies.
+    rows : str
+        What a row is.
+    factor : float
+        Error allowed, as a multiple of plain float32's.
+    mistakes : iterable of (str, dict)
+        Known causes, as in `attention_mistakes`: the first that explains `got` is told.
+    """
+    with np.errstate(invalid="ignore"):  # -inf - (-inf), where a row sees no key
+        finite = np.isfinite(want)
+        tolerance = factor * np.abs(plain - want)[finite].max(initial=0)
+        size = np.where(finite, np.abs(want), 0)  # a sum may be large
+        tolerance = tolerance + 1e-6 * np.maximum(1, size)
+        wrong = ~((got == want) | (np.abs(got - want) <= tolerance))  # NaN is wrong
+    if not wrong.any():
+        return
+    cause = _known_cause(name, got, want, tolerance, mistakes)
+    got, want, wrong, tolerance = (x.reshape(len(x), -1) for x in (got, want, wrong, tolerance))
+    bad_rows = np.flatnonzero(wrong.any(axis=1))
+    row = int(bad_rows[0])
+    column = int(np.flatnonzero(wrong[row])[0])
+    value = "was never written" if got[row, column] == UNWRITTEN else f"is {got[row, column]:.7g}"
+    where = f"{name}[{row}, {column}]" if got.shape[1] > 1 else f"{name}[{row}]"
+    raise AssertionError(
+        f"{where} ({rows} {row}, in tile {row // tile}) must be {want[row, column]:.7g}, but "
+        f"{value}, off by more than {tolerance[row, column]:.1e}. "
+        f"Wrong: {len(bad_rows)} of {len(got)} rows. "
+        f"{cause or _likely_cause(got, want, bad_rows, tile)}".rstrip()
+    )
+
+
+def _known_cause(name, got, want, tolerance, mistakes):
+    """The sentence of the first mistake that comes out as `got`, or nothing."""
+    for sentence, answers in mistakes:
+        if name in answers:
+            with np.errstate(all="ignore"):
+                wrong = answers[name]
+                limit = 10 * tolerance + 1e-5 * np.abs(wrong[np.isfinite(wrong)]).max(initial=0)
+                explains = (got == wrong) | (np.abs(got - wrong) <= limit)
+                differs = ~((want == wrong) | (np.abs(want - wrong) <= 3 * limit))
+            if explains.all() and differs.any() and wrong.any():  # 0 has many causes
+                return sentence
+    return ""
+
+
+def _likely_cause(got, want, bad_rows, tile):
+    """One sentence on the pattern of what is wrong."""
+    num_rows, row = len(got), int(bad_rows[0])
+    if (got[row] == UNWRITTEN).any():
+        columns = np.flatnonzero(got[row] == UNWRITTEN)
+        return f"Columns {columns[0]} to {columns[-1]} of the row belong to no thread."
+    if np.isnan(got[row]).any():
+        return (
+            "NaN comes from -inf - (-inf), 0 * inf or 0 / 0, and it is what a shared or local "
+            "array holds before it is first written."
+        )
+    if np.isposinf(got[row]).any():
+        return (
+            "inf comes from a division by 0, or from exp of a score that is not below its maximum."
+        )
+    if np.isneginf(got[row]).any() and not np.isneginf(want[row]).any():
+        return "-inf: no score was counted in this row, or the new value was not stored."
+    if np.isneginf(want[row]).any():
+        return "The row sees no key: its lse is -inf, by a test of its own."
+    if not want[row].any():
+        return "A row of 0: it sees no key or, where this is a gradient, one key alone."
+    if row >= num_rows - num_rows % tile and row > 0:
+        return "Only rows of the last tile, which is not full, are wrong."
+    if not got[row].any():
+        return (
+            "The row is 0: it was not stored, or no key counted. The maximum starts at -inf, which "
+            "no finite score is below; only -inf is masked; a key that does not exist is -inf too."
+        )
+    with np.errstate(all="ignore"):
+        ratio = got[row] / want[row]
+        factor, spread = ratio.mean(), np.ptp(ratio)
+    if len(ratio) > 1 and spread <= 1e-3 * abs(factor):
+        return (
+            f"The whole row is {factor:.6g} times what it must be: a factor such as 1/l, "
+            "alpha or softmax_scale is wrong, or a key too many, or too few, is counted in l."
+        )
+    if (bad_rows % tile == bad_rows[0] % tile).all() and len(bad_rows) > 1 and tile > 1:
+        return f"All wrong rows are row {row % tile} of their tile."
+    return ""
+
+
+def expect_error(kind, call, why):
+    """Fail unless `call()` raises an error of the class `kind`; `why` it must."""
+    try:
+        got = call()
+    except kind:
+        return
+    except NotImplementedError:  # a stub says that nothing is written yet
+        raise
+    except Exception as error:
+        got_kind = type(error).__name__
+        raise AssertionError(f"{why}: want {kind.__name__}, got {got_kind}: {error}") from None
+    raise AssertionError(f"{why}: want {kind.__name__}, got {got!r}")
+
+
+def metered(launch, names):
+    """Trace a launch, with its arrays under the statement's names: a learner may choose others.
+
+    Parameters
+    ----------
+    launch : sequence
+        What `simt.trace` takes.
+    names : str
+        Those of the kernel's array arguments, in order, with spaces between.
+    """
+    trace = simt.trace(*launch)
+    trace.arrays = dict(zip(names.split(), trace.arrays.values(), strict=True))
+    return trace
+
+
+def expect_shared(trace, most, what):
+    """Fail where a thread block has more than `most` bytes of shared memory."""
+    assert trace.shared_bytes <= most, (
+        f"a thread block may have {most} bytes of shared memory, {what}, but it has "
+        f"{trace.shared_bytes}, in {', '.join(trace.shared)}"
+    )
+
+
+def expect_local(trace, most, what):
+    """Fail where a thread has more than `most` bytes of local arrays."""
+    assert trace.local_bytes <= most, (
+        f"a thread may have local arrays of {most} bytes, {what}, but it has {trace.local_bytes}"
+    )
+
+
+def expect_traffic(trace, wanted, names=None, *, less_is_fine=False):
+    """Fail unless the HBM meter shows exactly the wanted elements.
+
+    Parameters
+    ----------
+    trace : simt.Trace
+    wanted : dict
+        (array, "loads" or "stores") -> (elements, how they come about).
+    names : str, optional
+        What the statement calls the arrays among the arguments, in order: a learner may call them
+        otherwise. Without it arrays are known by the kernel's own names.
+    less_is_fine : bool, default=False
+        Fewer loads than wanted are no fault.
+    """
+    arrays = by_place(trace, names) if names else trace.arrays
+    none_first = sorted(wanted.items(), key=lambda item: item[1][0] > 0)
+    for (name, kind), (elements, formula) in none_first:
+        got = getattr(arrays[name], kind)
+        if got == elements or (less_is_fine and kind == "loads" and got < elements):
+            continue
+        assert elements, (
+            f"{kind} of {name}: there must be none, {formula}, but the meter shows {got}"
+        )
+        times = f", {got / elements:.4g} times as many"
+        raise AssertionError(
+            f"{kind} of {name}: {formula} = {elements} elements, but the meter shows {got}{times}. "
+            + _traffic_cause(trace, kind, got, elements)
+        )
+
+
+def _traffic_cause(trace, kind, got, elements):
+    if got < elements:
+        return "Is part of it never touched, or does a tile not start at a multiple of its size?"
+    for axis, threads in zip("xy", trace.block, strict=False):
+        if threads > 1 and got == threads * elements:
+            one = {
+                "loads": "one thread loads an element, the others read it from shared memory",
+                "stores": "one thread stores an element",
+            }
+            return f"That is once per threadIdx.{axis}: {one[kind]}."
+    if kind == "stores":
+        return "Is an element stored more than once, or by more than one thread?"
+    return "Is a tile loaded again that is on the chip already, or one that nobody needs?"

@@ -1,0 +1,106 @@
+"""Rooms of the package: imports go from an upper floor to a lower one, and files form no circle.
+
+docs/architecture.md draws the floors.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fa_numba
+
+PACKAGE = Path(fa_numba.__file__).parent
+FLOORS = (  # from the ground up; a room imports from rooms below it
+    ("constants", "reference", "simt"),
+    ("ptx", "tiling"),
+    ("runtime",),
+    ("checks", "analysis"),
+    ("kernels",),
+    ("kv_cache", "on_cuda_cores"),
+    ("tensor_core",),
+    ("dispatch",),
+    ("__init__",),
+    ("figures",),
+    ("microscope",),
+    ("workbook",),
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def name_of(path):
+    """Dotted name of a file, without the package's own: ("simt", "lanes")."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
+
+
+FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports_of(name):
+    """Names of the files that a file imports, anywhere in it."""
+    path, found = FILES[name], set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules = [alias.name.split(".") for alias in node.names]
+            found |= {
+                tuple(parts[1:]) or ("__init__",) for parts in modules if parts[0] == "fa_numba"
+            }
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if node.level:
+            folder = path.relative_to(PACKAGE).parent.parts
+            base = folder[: len(folder) + 1 - node.level]
+        elif (node.module or "").split(".")[0] == "fa_numba":
+            base = ()
+        else:
+            continue
+        parts = (node.module or "").split(".")
+        base += tuple(parts if node.level else parts[1:])
+        base = tuple(part for part in base if part)
+        for alias in node.names:
+            module = (*base, alias.name)
+            found.add(module if module in FILES else base or ("__init__",))
+    return found - {name}
+
+
+IMPORTS = {name: imports_of(name) for name in FILES}
+
+
+def test_every_room_has_a_floor():
+    assert {name[0] for name in FILES} == set(FLOOR)
+
+
+@pytest.mark.parametrize("name", FILES, ids=".".join)
+def test_imports_go_down(name):
+    room = name[0]
+    for other in IMPORTS[name]:
+        assert other in FILES, f"{'.'.join(name)} imports {'.'.join(other)}, which is not there"
+        if other[0] != room:
+            assert FLOOR[other[0]] < FLOOR[room], (
+                f"{'.'.join(name)} imports {'.'.join(other)}, of a room that is not below its own"
+            )
+
+
+def test_no_circle():
+    done, path = set(), []
+
+    def walk(name):
+        assert name not in path, " -> ".join(".".join(n) for n in (*path, name))
+        if name in done:
+            return
+        path.append(name)
+        for other in sorted(IMPORTS[name]):
+            # A package's __init__ may gather its own files.
+            if not (len(name) == 1 and other[0] == name[0]) and other in FILES:
+                walk(other)
+        path.pop()
+        done.add(name)
+
+    for name in FILES:
+        walk(name)
+
+
+def test_no_name_is_taken_for_numba_cuda():
+    """numba-cuda's import hook takes every module for its own whose name contains "numba.cuda"."""
+    assert not [name for name in FILES if name[0].startswith("cuda")]
