@@ -151,14 +151,14 @@ CANDIDATES = {
     candidate.name: candidate
     for candidate in (
         Candidate("flash_attn_v2", "kernels", _anything),
-        Candidate("flash_attn_registers", "kernels", _anything),
+        Candidate("flash_attn_registers", "on_cuda_cores", _anything),
         _on_tensor_cores("flash_attn_tf32x3", _FLOAT32, AMPERE),
         _on_tensor_cores("flash_attn_mma", _16_BITS, AMPERE),
         _on_tensor_cores("flash_attn_wgmma", _16_BITS, HOPPER),
         _on_tensor_cores("flash_attn_ws", _16_BITS, HOPPER),
         _on_tensor_cores("flash_attn_persistent", _16_BITS, HOPPER),
         _on_tensor_cores("flash_attn_padded", _PADDED, HOPPER, copies=True),
-        Candidate("flash_decode_wide", "kernels", _few_queries, decodes=True),
+        Candidate("flash_decode_wide", "on_cuda_cores", _few_queries, decodes=True),
         _on_tensor_cores("flash_decode_mma", _16_BITS, AMPERE, few_queries=True),
         _on_tensor_cores("flash_decode_tma", _16_BITS, HOPPER, few_queries=True),
     )
@@ -167,7 +167,7 @@ GRADIENTS = {
     candidate.name: candidate
     for candidate in (
         Candidate("flash_attn_bwd", "kernels", _anything, always=("deterministic",)),
-        Candidate("flash_attn_bwd_registers", "kernels", _anything),
+        Candidate("flash_attn_bwd_registers", "on_cuda_cores", _anything),
         _gradient_on_tensor_cores(
             "flash_attn_bwd_tf32x3", _FLOAT32, AMPERE, "flash_attn_bwd_registers"
         ),

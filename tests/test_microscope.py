@@ -12,6 +12,7 @@ from fa_numba import simt
 from fa_numba.analysis import cuda_tools
 from fa_numba.microscope import command
 from fa_numba.microscope.report import Report, Reports
+from fa_numba.simt.devices import chip
 from fa_numba.workbook import cli
 
 HAS_COMPILER = cuda_tools.disassembler_available()
@@ -289,9 +290,7 @@ def test_every_device_has_its_shared_memory_on_the_engine(name):
     engine = command.engine_device(gpu)
     with simt.options(device=engine):
         assert simt.options().previous.device == engine
-        from fa_numba.simt.options import shared_memory_limit
-
-        assert shared_memory_limit(engine) == gpu.shared_bytes_per_block
+        assert chip(engine).shared_bytes_per_block == gpu.shared_bytes_per_block
 
 
 def test_without_a_compiler_the_report_says_so(folder, without_compiler):
