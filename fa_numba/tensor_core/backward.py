@@ -15,6 +15,7 @@ from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E
 from fa_numba.ptx import vectors
 from fa_numba.ptx.convert import exp2, store_global_b32
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_global_x4, load_shared_x2, store_global_x4
@@ -24,7 +25,6 @@ from fa_numba.tensor_core.fragments import MASKED, fragment_function
 from fa_numba.tiling.block_sizes import ceil_div
 
 BLOCK_N = 128  # keys of a thread block
-ROW_BYTES = 128  # of a tile, which is made of blocks of 64 columns
 # What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
 NOTHING = np.float32(1e30)
 CAPPED_MASKED = np.float32(-1e15)  # for MASKED where a score's square must be a float32
@@ -61,7 +61,7 @@ def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
         A warp's 16 rows of dSᵀ to shared memory, as stmatrix and the swizzle have it.
     """
     M8, M16 = BLOCK_M // 8, BLOCK_M // 16
-    BLOCK_BYTES = BLOCK_N * ROW_BYTES  # of 64 queries
+    PANEL_BYTES = BLOCK_N * ROW_BYTES  # of 64 queries
     HIDDEN = CAPPED_MASKED if CAPPED else MASKED
 
     @fragment_function()
@@ -99,7 +99,7 @@ def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
         lane_row = rows + (lane & 15) * ROW_BYTES
         for k in range(M16):
             chunk = ((2 * k & 7) + (lane >> 4)) ^ (lane & 7)
-            stmatrix_x4(lane_row + k // 4 * BLOCK_BYTES + (chunk << 4), ds[k])
+            stmatrix_x4(lane_row + k // 4 * PANEL_BYTES + (chunk << 4), ds[k])
 
     return mask, exponentiate, differentiate, store_ds
 

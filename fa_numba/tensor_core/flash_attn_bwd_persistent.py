@@ -206,7 +206,7 @@ def make_store_tile(COLS, pack):
     acc times scale goes to rows n to n + 15 of the map's array, through shared memory at `rows`,
     the warp's part of a tile of BLOCK_N rows. The copy is on its way when the function returns.
     """
-    BLOCK_BYTES = BLOCK_N * wgmma.ROW_BYTES
+    PANEL_BYTES = BLOCK_N * wgmma.ROW_BYTES
 
     @fragment_function()
     def store_tile(acc, rows, x_map, n, seqlen_k, head, b, lane, scale):
@@ -218,13 +218,13 @@ def make_store_tile(COLS, pack):
                     x, y = acc[2 * j + i, 2 * h], acc[2 * j + i, 2 * h + 1]
                     fragment[2 * i + h] = pack(x * scale, y * scale)
             chunk = ((2 * j & 7) + (lane >> 4)) ^ (lane & 7)
-            stmatrix_x4(lane_row + j // 4 * BLOCK_BYTES + (chunk << 4), fragment)
+            stmatrix_x4(lane_row + j // 4 * PANEL_BYTES + (chunk << 4), fragment)
         fence_async_proxy()
         cuda.syncwarp()  # all rows are written: safe to copy
         if lane == 0:
             if n < seqlen_k:
-                for block in range((COLS + 63) // 64):
-                    tma_store_4d(x_map, 64 * block, n, head, b, rows + block * BLOCK_BYTES)
+                for panel in range((COLS + 63) // 64):
+                    tma_store_4d(x_map, 64 * panel, n, head, b, rows + panel * PANEL_BYTES)
             tma_store_commit()
 
     return store_tile
@@ -243,17 +243,17 @@ def make_flash_attn_bwd_persistent(
     BLOCK_M = tile_rows(HEAD_DIM)
     M_SHIFT = BLOCK_M.bit_length() - 1
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_BLOCKS = padded(HEAD_DIM) // 64  # of 64 columns, as TMA and wgmma have a tile
-    KV_BLOCK, Q_BLOCK = BLOCK_N * wgmma.ROW_BYTES, BLOCK_M * wgmma.ROW_BYTES  # bytes of one
-    KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
-    DS_BYTES = BLOCK_M // 64 * KV_BLOCK  # dSᵀ: its rows are keys, its columns queries
+    NUM_PANELS = padded(HEAD_DIM) // 64  # of 64 columns, as TMA and wgmma have a tile
+    KV_PANEL, Q_PANEL = BLOCK_N * wgmma.ROW_BYTES, BLOCK_M * wgmma.ROW_BYTES  # bytes of one
+    KV_BYTES, Q_BYTES = NUM_PANELS * KV_PANEL, NUM_PANELS * Q_PANEL
+    DS_BYTES = BLOCK_M // 64 * KV_PANEL  # dSᵀ: its rows are keys, its columns queries
     ROW_BYTES = BLOCK_M * 4  # of lse and delta
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
-    BY_COLS = NUM_BLOCKS == 2
-    K_HALF, DS_HALF = (KV_BLOCK, 0) if BY_COLS else (0, KV_BLOCK)
+    BY_COLS = NUM_PANELS == 2
+    K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
-    Q_BY_COLUMNS = descriptor_bits(Q_BLOCK)  # a row for each term of the sum
-    KV_BY_COLUMNS = descriptor_bits(KV_BLOCK)
+    Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
+    KV_BY_COLUMNS = descriptor_bits(KV_PANEL)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS // 2  # registers
@@ -271,7 +271,7 @@ def make_flash_attn_bwd_persistent(
     store_dq = make_store_gradient(HEAD_DIM, 64, pack)
     first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -360,7 +360,7 @@ def make_flash_attn_bwd_persistent(
         grid      (at most one per SM,); warpgroup 0 loads, and asks for turns; the others compute
         shared    k_tile (SLOTS, BLOCK_N, HEAD_DIM); v_tile, dv_tile (BLOCK_N, HEAD_DIM); q_tile,
                   dout_tile (STAGES, BLOCK_M, HEAD_DIM); ds_tile (2, BLOCK_N, BLOCK_M), keys by
-                  queries, and in the end dK; in blocks of 64 columns, swizzled; lse_rows,
+                  queries, and in the end dK; in panels of 64 columns, swizzled; lse_rows,
                   delta_rows (STAGES, BLOCK_M); work (SLOTS, 4): which keys K are; turn (4,):
                   whose turn a part of dQ is; barriers: full and empty for each stage of Q, and of
                   dout, for each slot of K, and for V; turn asked and there, dQ put

@@ -115,16 +115,16 @@ def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ, dK and dV alone.
     """
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
-    NUM_BLOCKS = COLS // 64  # of 64 columns, as TMA and wgmma have a tile
-    KV_BLOCK, Q_BLOCK = BLOCK_N * wgmma.ROW_BYTES, BLOCK_M * wgmma.ROW_BYTES  # bytes of one
-    KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
-    DS_BYTES = BLOCK_M // 64 * KV_BLOCK  # dSᵀ: its rows are keys, its columns queries
+    NUM_PANELS = COLS // 64  # of 64 columns, as TMA and wgmma have a tile
+    KV_PANEL, Q_PANEL = BLOCK_N * wgmma.ROW_BYTES, BLOCK_M * wgmma.ROW_BYTES  # bytes of one
+    KV_BYTES, Q_BYTES = NUM_PANELS * KV_PANEL, NUM_PANELS * Q_PANEL
+    DS_BYTES = BLOCK_M // 64 * KV_PANEL  # dSᵀ: its rows are keys, its columns queries
     ROW_BYTES = BLOCK_M * 4  # of lse and delta
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
-    K_HALF, DS_HALF = (KV_BLOCK, 0) if COLS == 128 else (0, KV_BLOCK)
+    K_HALF, DS_HALF = (KV_PANEL, 0) if COLS == 128 else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
-    Q_BY_COLUMNS = descriptor_bits(Q_BLOCK)  # a row for each term of the sum
-    KV_BY_COLUMNS = descriptor_bits(KV_BLOCK)
+    Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
+    KV_BY_COLUMNS = descriptor_bits(KV_PANEL)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS // 2  # registers
@@ -134,7 +134,7 @@ def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
     mask, exponentiate, differentiate, store_ds = make_gradient_functions(BLOCK_M, pack)
     store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
     first_query, _, _ = masks.make_bounds_of_keys(CAUSAL, (-1, -1))
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
@@ -157,7 +157,7 @@ def make_flash_attn_bwd_wgmma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True):
 
         grid      (num_n_tiles, num_kv_heads, batch); warpgroup 0 loads, the others compute
         shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM);
-                  ds_tile (2, BLOCK_N, BLOCK_M), keys by queries; in blocks of 64 columns, swizzled;
+                  ds_tile (2, BLOCK_N, BLOCK_M), keys by queries; in panels of 64 columns, swizzled;
                   lse_rows, delta_rows (STAGES, BLOCK_M); barriers: K and V full; full and empty for
                   each stage of Q, and of dout
         private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
@@ -325,9 +325,9 @@ def make_dq_wgmma(HEAD_DIM, CAUSAL, DTYPE):
     `dq_shared_bytes` of shared memory; HEAD_DIM and DTYPE as for `make_flash_attn_bwd_wgmma`.
     """
     COLS = padded(HEAD_DIM)
-    NUM_BLOCKS = COLS // 64
-    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one warpgroup
-    KV_BYTES = NUM_BLOCKS * DQ_BLOCK_N * wgmma.ROW_BYTES
+    NUM_PANELS = COLS // 64
+    Q_BYTES = NUM_PANELS * 64 * wgmma.ROW_BYTES  # of one warpgroup
+    KV_BYTES = NUM_PANELS * DQ_BLOCK_N * wgmma.ROW_BYTES
     BY_ROWS, BY_COLUMNS = descriptor_bits(), descriptor_bits(DQ_BLOCK_N * wgmma.ROW_BYTES)
     S_SHAPE, DS_SHAPE = (DQ_BLOCK_N // 8, 4), (DQ_BLOCK_N // 16, 4)
     S_LENGTH, DS_LENGTH, OUT_LENGTH = DQ_BLOCK_N // 2, DQ_BLOCK_N // 4, COLS // 2
@@ -337,7 +337,7 @@ def make_dq_wgmma(HEAD_DIM, CAUSAL, DTYPE):
     _, mask, _, _, _ = make_fragment_functions(DQ_BLOCK_N, COLS, pack)
     store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
     _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
 
     @cuda.jit(fastmath=True, launch_bounds=(256, 1))
@@ -348,7 +348,7 @@ def make_dq_wgmma(HEAD_DIM, CAUSAL, DTYPE):
 
         grid      (num_m_tiles, num_heads, batch); 256 threads, two warpgroups of 64 rows
         shared    q_tile, dout_tile (2, 64, HEAD_DIM); k_tile, v_tile (STAGES, DQ_BLOCK_N,
-                  HEAD_DIM), in blocks of 64 columns, swizzled; a barrier for Q and dout and one for
+                  HEAD_DIM), in panels of 64 columns, swizzled; a barrier for Q and dout and one for
                   each stage
         private   s, dp (DQ_BLOCK_N / 8, 4), ds (DQ_BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); lse and
                   delta of two rows

@@ -46,6 +46,7 @@ from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LOG2_E
 from fa_numba.ptx import mbarrier, wgmma
 from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -80,7 +81,7 @@ REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS, ALIBI=False):
     """Dynamic shared memory that a thread block asks for."""
-    row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
+    row = ceil_div(HEAD_DIM, 64) * ROW_BYTES
     out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
     tiles = ((SLOTS + out) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
     barriers = mbarrier.BYTES * (2 * SLOTS + 4 * STAGES)
@@ -101,10 +102,10 @@ def make_flash_attn_persistent(
     BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_BLOCKS * ROWS * wgmma.ROW_BYTES  # of one consumer
+    NUM_PANELS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
-    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
+    KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     BARRIER = mbarrier.BYTES
@@ -125,7 +126,7 @@ def make_flash_attn_persistent(
     # For these head_dims alone: measured, benchmarks/NOTES.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
     REORDERED = LAST_FIRST or (ALIBI and not LEFT)  # in a window no key is far
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
 
@@ -163,7 +164,7 @@ def make_flash_attn_persistent(
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
                   is q_tile where that has one slot;
-                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
+                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in panels of 64 columns, swizzled;
                   work (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of
                   Q, each stage of K, and of V; with ALIBI a ramp (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
@@ -265,7 +266,7 @@ def make_flash_attn_persistent(
             # Which of a tile's parts of ROWS rows is the warpgroup's. By a shuffle, so that ptxas
             # knows it as the same for a whole warp: what follows from it is kept once for a warp.
             part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * wgmma.ROW_BYTES)
+            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * ROW_BYTES)
 
             unit = unit_of(scale)  # what one of s is worth
             registers = s, p, acc, m_i, l_i, alpha, offset

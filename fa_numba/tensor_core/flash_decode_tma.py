@@ -37,9 +37,10 @@ from fa_numba.constants import NEG_INF, ZERO
 from fa_numba.on_cuda_cores.decode_problem import divide, launch
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import fence_async_proxy
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_init
 from fa_numba.ptx.statement import shared_address
-from fa_numba.ptx.tma import BLOCK_COLS, ROW_BYTES, tma_load_4d
+from fa_numba.ptx.tma import tma_load_4d
 from fa_numba.ptx.vectors import store_shared_zeros
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
@@ -58,14 +59,14 @@ from fa_numba.tensor_core.decoding import (
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import tile_rows
 
-RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by blocks of 64 columns: warps, stages
-BLOCK_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
+RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns: warps, stages
+PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
 L2_BYTES = 128  # that L2 fetches at once, as the rows of a box: 256 is slower, benchmarks/NOTES.md
 
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
     """Dynamic shared memory that a thread block asks for."""
-    turn_bytes = 2 * ceil_div(HEAD_DIM, BLOCK_COLS) * BLOCK_BYTES
+    turn_bytes = 2 * ceil_div(HEAD_DIM, PANEL_COLS) * PANEL_BYTES
     return WARPS * STAGES * (turn_bytes + mbarrier.BYTES) + 8 * ROW_BYTES
 
 
@@ -76,8 +77,8 @@ def box_rows(page_size):
 
 @cuda.jit(device=True, forceinline=True)
 def at(tile, chunk, j):
-    """`decoding.make_products`: this lane's row of a turn in blocks of 64 columns, swizzled."""
-    return tile + j // 4 * BLOCK_BYTES + (chunk ^ (j % 4 << 5))
+    """`decoding.make_products`: this lane's row of a turn in panels of 64 columns, swizzled."""
+    return tile + j // 4 * PANEL_BYTES + (chunk ^ (j % 4 << 5))
 
 
 @functools.cache
@@ -103,11 +104,11 @@ def make_flash_decode_tma(
     PAGED, PAGE = PAGE_SIZE > 0, max(1, PAGE_SIZE)
     BLOCK_N = KEYS * WARPS
     STEPS = ceil_div(HEAD_DIM, 16)  # products
-    NUM_BLOCKS = ceil_div(HEAD_DIM, BLOCK_COLS)
+    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)
     BOX = box_rows(PAGE_SIZE)
-    BOXES = NUM_BLOCKS * (KEYS // BOX)  # copies of K, and of V, in a turn
+    BOXES = NUM_PANELS * (KEYS // BOX)  # copies of K, and of V, in a turn
     BOX_STEPS = ceil_div(BOXES, 32)
-    K_BYTES = NUM_BLOCKS * BLOCK_BYTES
+    K_BYTES = NUM_PANELS * PANEL_BYTES
     TURN_BYTES = 2 * K_BYTES
     FRAGMENTS = (STEPS, 4)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
@@ -123,7 +124,7 @@ def make_flash_decode_tma(
 
         There may be no page past the end; a contiguous cache has keys or zeros there.
         """
-        r = box // NUM_BLOCKS * BOX
+        r = box // NUM_PANELS * BOX
         return min(n + r, n_end - 1) & -BOX if PAGED else n + r
 
     @cuda.jit(device=True, forceinline=True)
@@ -146,8 +147,8 @@ def make_flash_decode_tma(
                 row, page = key_of(box, n, n_end), b
                 if PAGED:
                     (_, row), page = divide(row, PAGE), pages[i]
-                r, block = box // NUM_BLOCKS * BOX, box % NUM_BLOCKS
-                tile, col = slot + block * BLOCK_BYTES + r * ROW_BYTES, block * BLOCK_COLS
+                r, panel = box // NUM_PANELS * BOX, box % NUM_PANELS
+                tile, col = slot + panel * PANEL_BYTES + r * ROW_BYTES, panel * PANEL_COLS
                 tma_load_4d(tile, k_map, col, row, kv_head, page, full)
                 tma_load_4d(tile + K_BYTES, v_map, col, row, kv_head, page, full)
 
@@ -192,7 +193,7 @@ def make_flash_decode_tma(
         A row is a query of a query head; the heads of a group are neighbours.
 
         grid      (at most num_m_tiles · num_kv_heads · num_splits · batch,); 32 · WARPS threads
-        shared    ring (WARPS, STAGES, 2, 16, HEAD_DIM), in blocks of 64 columns, swizzled, and a
+        shared    ring (WARPS, STAGES, 2, 16, HEAD_DIM), in panels of 64 columns, swizzled, and a
                   barrier for each turn; what the warps have at the end: acc (WARPS, ROWS,
                   HEAD_DIM), m_i, l_i (WARPS, ROWS)
         private   Q, acc (HEAD_DIM / 16, 4), k (2, 2), v (4,), s (2, 4), p (2,), m_i, l_i
@@ -351,7 +352,7 @@ def flash_decode_tma(
     head_dim = q.shape[3]
     page_size, num_kv_heads = problem.page_size, k_cache.shape[2]
     rows = tile_rows(problem.num_rows)
-    warps, stages = RINGS[ceil_div(head_dim, BLOCK_COLS)]
+    warps, stages = RINGS[ceil_div(head_dim, PANEL_COLS)]
     kernel = make_flash_decode_tma(
         head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *problem.mask
     )
