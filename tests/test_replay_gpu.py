@@ -34,8 +34,8 @@ from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
 )
 from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws  # noqa: E402
+from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather  # noqa: E402
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma  # noqa: E402
-from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma  # noqa: E402
 
 MAJOR, _ = cuda.get_current_device().compute_capability[:2]
 Q_SHAPE, K_SHAPE = (2, 130, 4, 64), (2, 190, 2, 64)
@@ -102,7 +102,7 @@ HOPPER = {
     "persistent": forward(flash_attn_persistent, "float16", causal=True),
     "varlen": packed(flash_attn_persistent_varlen, "float16", causal=True),
     "bwd-wgmma": backward(flash_attn_bwd_wgmma, "float16", deterministic=True),
-    "decode-tma": decoding(flash_decode_tma, "float16", num_splits=3),
+    "decode-gather": decoding(flash_decode_gather, "float16", num_splits=3),
 }
 CASES = ANY_GPU | (AMPERE if MAJOR >= 8 else {}) | (HOPPER if MAJOR == 9 else {})
 each_case = pytest.mark.parametrize("function, make, options", CASES.values(), ids=CASES)

@@ -3,8 +3,7 @@
 flash_decode         tiles of K and V go through shared memory; a thread per score
 flash_decode_wide    a few lanes per key, loads of 16 bytes, no barrier
 flash_decode_mma     K and V go from HBM to the registers that multiply them
-flash_decode_tma     TMA keeps up to 192 KiB on their way to an SM: boxes of 16 keys of a head
-flash_decode_gather  pages of few keys: cp.async, each row where its page is           <- this file
+flash_decode_gather  cp.async keeps up to 192 KiB in flight to an SM; any page size  <- this file
 
 A box of the copy engine is of neighbours. Where a page holds one key, 16 keys of a head are 16 rows
 of 256 bytes, each somewhere else, and a warp starts copies of one row one after the other. cp.async
@@ -45,16 +44,23 @@ from fa_numba.tensor_core.decoding import (
     splits_and_grid,
     warp_of,
 )
-from fa_numba.tensor_core.flash_decode_tma import PANEL_BYTES, RINGS, at
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import tile_rows
 
+RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns: warps, stages
+PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
 CHUNK_BYTES = 16  # that a lane copies at once
 
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
     """Dynamic shared memory that a thread block asks for."""
     return 2 * WARPS * STAGES * ceil_div(HEAD_DIM, PANEL_COLS) * PANEL_BYTES + ROW_BYTES
+
+
+@cuda.jit(device=True, forceinline=True)
+def at(tile, chunk, j):
+    """`decoding.make_products`: this lane's row of a turn in panels of 64 columns, swizzled."""
+    return tile + j // 4 * PANEL_BYTES + (chunk ^ (j % 4 << 5))
 
 
 @functools.cache
