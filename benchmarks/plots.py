@@ -37,7 +37,6 @@ STEPS = {
     "flash_attn_ws": ("ws", "#4299e1"),
     "flash_attn_persistent": ("persistent", BLUE),
     "flash_attn_bwd_mma": ("bwd_mma", "#63b3ed"),
-    "flash_attn_bwd_wgmma": ("bwd_wgmma", "#4299e1"),
     "flash_attn_bwd_persistent": ("bwd_persistent", BLUE),
 }
 LIBRARIES = {
@@ -49,7 +48,7 @@ LIBRARIES = {
     "FlexAttention": ("FlexAttention", PURPLE),
     "Triton": ("Triton", RED),
 }
-BEST = {"flash_attn_persistent", "flash_attn_bwd_wgmma", "flash_attn_bwd_persistent"}
+BEST = {"flash_attn_persistent", "flash_attn_bwd_persistent"}
 
 
 def load(question):

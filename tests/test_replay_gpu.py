@@ -26,7 +26,9 @@ import fa_numba  # noqa: E402
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
 from fa_numba.runtime import arrays, launching, replay  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_persistent import (  # noqa: E402
+    flash_attn_bwd_persistent,
+)
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
@@ -101,7 +103,7 @@ HOPPER = {
     "ws": forward(flash_attn_ws, "float16"),
     "persistent": forward(flash_attn_persistent, "float16", causal=True),
     "varlen": packed(flash_attn_persistent_varlen, "float16", causal=True),
-    "bwd-wgmma": backward(flash_attn_bwd_wgmma, "float16", deterministic=True),
+    "bwd-persistent": backward(flash_attn_bwd_persistent, "float16", deterministic=True),
     "decode-gather": decoding(flash_decode_gather, "float16", num_splits=3),
 }
 CASES = ANY_GPU | (AMPERE if MAJOR >= 8 else {}) | (HOPPER if MAJOR == 9 else {})

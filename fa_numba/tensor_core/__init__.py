@@ -13,7 +13,7 @@ the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persi
 decoding       flash_decode_mma, flash_decode_gather: few queries, many keys;
                what they share: decoding, wide_loads
 8 bits         quantize_fp8, flash_attn_fp8
-backward       flash_attn_bwd_mma, flash_attn_bwd_wgmma, flash_attn_bwd_persistent
+backward       flash_attn_bwd_mma, flash_attn_bwd_persistent
 float32        tf32, tf32_tiles; flash_attn_tf32x3, flash_attn_bwd_tf32x3
 
 A new kernel is run first with FA_NUMBA_BOUNDED_WAITS=1, so that a mistake cannot hang the GPU.

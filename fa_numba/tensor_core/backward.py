@@ -13,7 +13,7 @@ from numba import cuda, float32, int64, uint32, uint64
 from fa_numba import checks
 from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E
-from fa_numba.ptx import vectors
+from fa_numba.ptx import vectors, wgmma
 from fa_numba.ptx.convert import exp2, store_global_b32
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
@@ -40,6 +40,14 @@ def padded(head_dim):
 def tile_rows(head_dim):
     """Queries of a tile: a warpgroup's half of dQ is 64 × 64, of its rows or of its columns."""
     return 128 if head_dim <= 64 else 64
+
+
+def wgmma_products_of(DTYPE):
+    """The products of a warpgroup: A Bᵀ, Aᵀ B, and d += A B with A in registers."""
+    _, registers = forward.wgmma_of(DTYPE)
+    if DTYPE == "bfloat16":
+        return wgmma.wgmma_rows_bf16, wgmma.wgmma_columns_bf16, registers
+    return wgmma.wgmma_rows_f16, wgmma.wgmma_columns_f16, registers
 
 
 @functools.cache

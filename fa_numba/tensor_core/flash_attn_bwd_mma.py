@@ -1,9 +1,8 @@
 """FlashAttention's backward pass by mma.sync, for GPUs since Ampere. Run on an H200 so far.
 
-flash_attn_bwd_registers         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_registers    a thread computes tiles in registers; S and dP once
 flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches  <- this file
-flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches
-flash_attn_bwd_persistent   the next keys are on their way before these are done
+flash_attn_bwd_persistent   a warpgroup multiplies tiles in shared memory; TMA fetches
 
 A thread block owns 128 keys, each pair of its eight warps 32 of them, and the tiles of queries pass
 by. Shared memory is what limits a kernel of this size: what a warp loads of Q and dout should serve
@@ -547,12 +546,12 @@ def flash_attn_bwd_mma(
     Parameters
     ----------
     dout, q, k, v, out, lse, causal, softmax_scale, deterministic
-        As for `flash_attn_bwd_wgmma`.
+        As for `flash_attn_bwd_persistent`, without a window.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-        As `flash_attn_bwd_wgmma` returns them.
+        As `flash_attn_bwd_persistent` returns them.
 
     Raises
     ------
