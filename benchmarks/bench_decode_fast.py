@@ -17,17 +17,16 @@ from benchmarks.timing import save, time_ms
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
-from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma
 
 HEAD_DIM = 128
 # For each dtype: the kernels, and the page sizes that some of them are timed with.
 KERNELS = {
-    "float16": (flash_decode_wide, flash_decode_mma, flash_decode_tma, flash_decode_gather),
-    "bfloat16": (flash_decode_tma, flash_decode_gather),
+    "float16": (flash_decode_wide, flash_decode_mma, flash_decode_gather),
+    "bfloat16": (flash_decode_gather,),
     "float32": (flash_decode_wide,),
 }
 PAGE_SIZES = (1, 16)
-PAGED = {"float16": (flash_decode_mma, flash_decode_tma, flash_decode_gather)}
+PAGED = {"float16": (flash_decode_mma, flash_decode_gather)}
 SIZES = ((1, 65_536), (16, 8192), (64, 2048))  # sequences, tokens of each
 HEADS = ((32, 32), (32, 8))  # of the query, of K and V
 BACKENDS = {"SDPA cuDNN": SDPBackend.CUDNN_ATTENTION, "SDPA FA2": SDPBackend.FLASH_ATTENTION}

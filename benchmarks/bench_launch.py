@@ -15,7 +15,7 @@ import fa_numba
 from benchmarks.timing import save
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
 from fa_numba.runtime import launching
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma
+from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
@@ -112,7 +112,7 @@ def calls(library):
     yield "flash_attn_bwd_registers", fa_numba.flash_attn_bwd_registers, [*singles, lse]
     yield "flash_attn_mma", flash_attn_mma, halves[:3]
     yield "flash_attn_persistent", flash_attn_persistent, halves[:3]
-    yield "flash_attn_bwd_wgmma", flash_attn_bwd_wgmma, [*halves, lse]
+    yield "flash_attn_bwd_persistent", flash_attn_bwd_persistent, [*halves, lse]
     yield "flash_decode", fa_numba.flash_decode, cached
     yield "flash_decode_wide", flash_decode_wide, cached
     yield "flash_decode_mma", flash_decode_mma, cached

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.timing import save
 from fa_numba import flash_attn_bwd_registers, flash_attn_registers, flash_attn_v2, naive_attn
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma
+from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
@@ -20,7 +20,7 @@ HEADS, HEAD_DIM = 8, 128
 SEQLENS = (1024, 4096, 16384)
 MOST_SCORES = 2 * 10**9  # beyond, standard attention is not asked
 FORWARD = (naive_attn, flash_attn_v2, flash_attn_registers, flash_attn_mma, flash_attn_persistent)
-BACKWARD = (flash_attn_bwd_mma, flash_attn_bwd_wgmma)
+BACKWARD = (flash_attn_bwd_mma, flash_attn_bwd_persistent)
 
 
 class Peak(cupy.cuda.MemoryHook):

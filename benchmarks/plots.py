@@ -37,7 +37,6 @@ STEPS = {
     "flash_attn_ws": ("ws", "#4299e1"),
     "flash_attn_persistent": ("persistent", BLUE),
     "flash_attn_bwd_mma": ("bwd_mma", "#63b3ed"),
-    "flash_attn_bwd_wgmma": ("bwd_wgmma", "#4299e1"),
     "flash_attn_bwd_persistent": ("bwd_persistent", BLUE),
 }
 LIBRARIES = {
@@ -49,7 +48,7 @@ LIBRARIES = {
     "FlexAttention": ("FlexAttention", PURPLE),
     "Triton": ("Triton", RED),
 }
-BEST = {"flash_attn_persistent", "flash_attn_bwd_wgmma", "flash_attn_bwd_persistent"}
+BEST = {"flash_attn_persistent", "flash_attn_bwd_persistent"}
 
 
 def load(question):
@@ -233,7 +232,7 @@ def decoding():
     figure = drawing(11, 3.8, title, record)
     ax = plain(figure.subplots(), grid="y")
     colours = {"flash_decode_wide": "#90cdf4", "flash_decode_mma": "#63b3ed"}
-    colours["flash_decode_tma"] = BLUE
+    colours["flash_decode_gather"] = BLUE
     colours |= {name: colour for name, (_, colour) in LIBRARIES.items()}
     width = 0.8 / len(kernels)
     for i, kernel in enumerate(kernels):
@@ -354,7 +353,7 @@ def _softmax(name):
 ROOFLINE = {
     "online_softmax": ("softmax", _softmax("online_softmax")),
     "softmax_registers": ("softmax", _softmax("softmax_registers")),
-    "flash_decode_tma": ("decode_fast", _decode("flash_decode_tma")),
+    "flash_decode_gather": ("decode_fast", _decode("flash_decode_gather")),
     "naive_attn": ("ladder", _attention("naive_attn", 4)),
     "flash_attn_v2": ("ladder", _attention("flash_attn_v2", 4)),
     "flash_attn_registers": ("ladder", _attention("flash_attn_registers", 4)),

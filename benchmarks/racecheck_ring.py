@@ -3,7 +3,7 @@
     python -m benchmarks.racecheck_ring
     compute-sanitizer --tool racecheck python -m benchmarks.racecheck_ring named --rows 8
 
-racecheck reports flash_attn_bwd_persistent and flash_attn_bwd_wgmma: the producer's bulk copy of
+racecheck reports flash_attn_bwd_persistent: the producer's bulk copy of
 lse and delta rows writes where consumers have read. This is their ring and nothing else: a producer
 copies rows of 64 numbers to one of two stages and the copy reports to the mbarrier "full"; 8 warps
 read the row, and then let the producer have the stage again by the mbarrier "empty". Here every

@@ -10,7 +10,7 @@ from fa_numba.ptx.counters import counter_acquire, counter_release, counter_take
 from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_init, mbarrier_wait_bounded
 from fa_numba.ptx.mbarrier import mbarrier_arrive_expect_tx as expect
 from fa_numba.ptx.statement import global_address, shared_address
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import products_of
+from fa_numba.tensor_core.backward import wgmma_products_of
 
 HOPPER = (9, 0, "a")
 u8, u32, f32 = (types.Array(t, 1, "C") for t in (types.uint8, types.uint32, types.float32))
@@ -32,7 +32,7 @@ def copy_tiles(a, b):
 
 @functools.cache
 def make_wgmma_rows(N, K, A_ROWS, HALF, DTYPE):
-    multiply, _, _ = products_of(DTYPE)
+    multiply, _, _ = wgmma_products_of(DTYPE)
     LENGTH, BITS = N // 2, wgmma.descriptor_bits()
     START = HALF * 64 * wgmma.ROW_BYTES
 
@@ -54,7 +54,7 @@ def make_wgmma_rows(N, K, A_ROWS, HALF, DTYPE):
 
 @functools.cache
 def make_wgmma_columns(N, K, DTYPE):
-    _, multiply, _ = products_of(DTYPE)
+    _, multiply, _ = wgmma_products_of(DTYPE)
     LENGTH, BITS = N // 2, wgmma.descriptor_bits(K * wgmma.ROW_BYTES)
 
     @cuda.jit

@@ -8,6 +8,7 @@ from fa_numba.ptx import (
     barriers,
     convert,
     cp_async,
+    layouts,
     ldmatrix,
     mbarrier,
     tma,
@@ -174,7 +175,7 @@ def bounded_wait_kernel(y):
 @functools.cache
 def make_tma(ROWS, BLOCKS):
     load_tile = tma.make_load_tile(BLOCKS)
-    NUM_BYTES = BLOCKS * ROWS * tma.ROW_BYTES
+    NUM_BYTES = BLOCKS * ROWS * layouts.ROW_BYTES
 
     @cuda.jit
     def tma_kernel(tensor_map, row, head, b, y):
@@ -204,7 +205,7 @@ def tma_store_kernel(x, tensor_map, row, head, b):
     tile = (shared_address(bytes_of) + 1023) & 0xFFFFFC00
     start = tile - shared_address(bytes_of)
     i = cuda.threadIdx.x
-    for j in range(i, 16 * tma.ROW_BYTES, 32):
+    for j in range(i, 16 * layouts.ROW_BYTES, 32):
         bytes_of[start + j] = x[j]
     barriers.fence_async_proxy()
     cuda.syncthreads()
@@ -225,7 +226,7 @@ def _wgmma_of(N, K, DTYPE, WIDTH):
         def registers(d, a, b):
             wgmma.wgmma_e4m3_registers(N, K, WIDTH, d, a, b)
     else:
-        ROW_MAJOR, COL_MAJOR = wgmma.descriptor_bits(), wgmma.descriptor_bits(K * wgmma.ROW_BYTES)
+        ROW_MAJOR, COL_MAJOR = wgmma.descriptor_bits(), wgmma.descriptor_bits(K * layouts.ROW_BYTES)
         of_shared, of_registers = forward.wgmma_of(DTYPE)
 
         def shared(d, a, b):

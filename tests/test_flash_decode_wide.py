@@ -28,13 +28,6 @@ from fa_numba.on_cuda_cores.flash_decode_wide import (
 from fa_numba.tensor_core import flash_decode_gather as gather
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma, make_flash_decode_mma
-from fa_numba.tensor_core.flash_decode_tma import (
-    RINGS,
-    box_rows,
-    flash_decode_tma,
-    make_flash_decode_tma,
-    shared_bytes,
-)
 from fa_numba.tiling.decode_tiling import decode_tiling
 from fa_numba.tiling.num_splits import choose_even_splits, choose_num_splits, choose_quickest_splits
 
@@ -199,14 +192,7 @@ def test_even_splits_give_each_sm_as_much(work, num_n_tiles, splits):
     assert choose_even_splits(work, num_n_tiles, 132) == splits
 
 
-@pytest.mark.parametrize("page_size, rows", [(0, 16), (1, 1), (7, 1), (24, 8), (16, 16), (256, 16)])
-def test_no_copy_is_of_two_pages(page_size, rows):
-    assert box_rows(page_size) == rows
-
-
-on_tensor_cores = pytest.mark.parametrize(
-    "decode", [flash_decode_mma, flash_decode_tma, flash_decode_gather]
-)
+on_tensor_cores = pytest.mark.parametrize("decode", [flash_decode_mma, flash_decode_gather])
 
 
 @on_tensor_cores
@@ -273,27 +259,11 @@ def test_mma_stays_in_registers(head_dim, page_size):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, rows, page_size, registers", [(64, 4, 0, 128), (128, 1, 16, 176), (256, 8, 16, 255)]
-)
-def test_tma_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
-    ring = RINGS[-(-head_dim // 64)]
-    kernel = make_flash_decode_tma(head_dim, "float16", rows, page_size, *ring, True)
-    q, _, _, *rest = arguments(head_dim, "float16", page_size > 0)
-    maps = np.uint64(0), np.uint64(0), np.int32(1)
-    code = compile_kernel(kernel, (q, *maps, *rest), cc=(9, 0, "a"))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= registers
-    assert code.shared_bytes + shared_bytes(head_dim, *ring) <= 227 * 1024
-    assert code.counts["UTMALDG"] >= 2
-
-
-@needs_compiler
-@pytest.mark.parametrize(
     "head_dim, rows, page_size, registers",
     [(72, 2, 16, 144), (128, 1, 1, 168), (128, 8, 0, 168), (256, 8, 7, 255)],
 )
 def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
-    ring = RINGS[-(-head_dim // 64)]
+    ring = gather.RINGS[-(-head_dim // 64)]
     kernel = gather.make_flash_decode_gather(head_dim, "float16", rows, page_size, *ring, False)
     code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
@@ -304,7 +274,7 @@ def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, registers
 
 @pytest.mark.parametrize("head_dim", [8, 64, 72, 128, 192, 256])
 def test_rings_have_room_for_all_rows(head_dim):
-    warps, stages = RINGS[-(-head_dim // 64)]
+    warps, stages = gather.RINGS[-(-head_dim // 64)]
     parts, rows = 4 * warps * 8 * (head_dim + 2), 8 * 32 * warps
     assert parts + rows + gather.shared_bytes(head_dim, warps, stages) <= 227 * 1024
 

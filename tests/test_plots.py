@@ -39,7 +39,7 @@ def test_pictures_of_all_results(results, tmp_path, monkeypatch):
     half = {"dtype": "float16"}
     ours = "flash_attn_mma", "flash_attn_persistent", "SDPA cuDNN", "unknown"
     results("tensor_core", rates(*ours, **half) + rates("flash_attn_mma", dtype="bfloat16"))
-    results("tensor_core_bwd", rates("flash_attn_bwd_wgmma", **half))
+    results("tensor_core_bwd", rates("flash_attn_bwd_persistent", **half))
     product = {"kernel": plots.PRODUCT, "dtype": "float16", "TFLOP/s": 790.0}
     refused = {"kernel": "FlexAttention", **half, "does not run": "why"}
     sizes = {"head_dim": 128, "seqlen": 8192, "causal": False}

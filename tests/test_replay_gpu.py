@@ -26,7 +26,9 @@ import fa_numba  # noqa: E402
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
 from fa_numba.runtime import arrays, launching, replay  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_persistent import (  # noqa: E402
+    flash_attn_bwd_persistent,
+)
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
@@ -34,8 +36,8 @@ from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
 )
 from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws  # noqa: E402
+from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather  # noqa: E402
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma  # noqa: E402
-from fa_numba.tensor_core.flash_decode_tma import flash_decode_tma  # noqa: E402
 
 MAJOR, _ = cuda.get_current_device().compute_capability[:2]
 Q_SHAPE, K_SHAPE = (2, 130, 4, 64), (2, 190, 2, 64)
@@ -101,8 +103,8 @@ HOPPER = {
     "ws": forward(flash_attn_ws, "float16"),
     "persistent": forward(flash_attn_persistent, "float16", causal=True),
     "varlen": packed(flash_attn_persistent_varlen, "float16", causal=True),
-    "bwd-wgmma": backward(flash_attn_bwd_wgmma, "float16", deterministic=True),
-    "decode-tma": decoding(flash_decode_tma, "float16", num_splits=3),
+    "bwd-persistent": backward(flash_attn_bwd_persistent, "float16", deterministic=True),
+    "decode-gather": decoding(flash_decode_gather, "float16", num_splits=3),
 }
 CASES = ANY_GPU | (AMPERE if MAJOR >= 8 else {}) | (HOPPER if MAJOR == 9 else {})
 each_case = pytest.mark.parametrize("function, make, options", CASES.values(), ids=CASES)

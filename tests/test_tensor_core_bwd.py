@@ -24,11 +24,6 @@ from fa_numba.tensor_core.flash_attn_bwd_persistent import (
     parts_of,
     shared_bytes,
 )
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
-    flash_attn_bwd_wgmma,
-    make_dq_wgmma,
-    make_flash_attn_bwd_wgmma,
-)
 
 HOPPER = (9, 0, "a")
 needs_compiler = pytest.mark.skipif(
@@ -46,27 +41,18 @@ def test_each_instruction_becomes_itself(name):
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "head_dim, dtype, causal", [(64, "float16", False), (128, "bfloat16", True)]
-)
-def test_kernels_stay_in_registers(head_dim, dtype, causal):
+@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     x = types.Array(types.float16, 4, "C")
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
-    maps, sizes = 4 * (types.uint64,), 2 * (types.int32,) + 2 * (types.float32,)
     for kernel, args in (
         (make_prepare_rows(head_dim, dtype, True), (x, x, *3 * (rows,), dq_sum)),
         (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,), types.float32)),
-        (
-            make_flash_attn_bwd_wgmma(head_dim, causal, dtype),
-            (*maps, rows, rows, dq_sum, x, x, *sizes),
-        ),
         (make_convert_dq(head_dim, dtype), (dq_sum, x, types.float32)),
-        (make_dq_wgmma(head_dim, causal, dtype), (*maps, rows, rows, x, *sizes)),
     ):
         code = compile_kernel(kernel, args, cc=HOPPER)
         assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
         assert code.registers <= stated_registers(kernel)
-        assert "C75" not in code.report  # products serialised, setmaxnreg ignored
 
 
 @needs_compiler
@@ -158,9 +144,7 @@ def stated_registers(kernel):
     return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
-@pytest.mark.parametrize(
-    "backward", [flash_attn_bwd_persistent, flash_attn_bwd_wgmma, flash_attn_bwd_mma]
-)
+@pytest.mark.parametrize("backward", [flash_attn_bwd_persistent, flash_attn_bwd_mma])
 def test_arrays_in_host_memory_are_refused(backward):
     x, lse = np.zeros((1, 4, 1, 64), np.float16), np.zeros((1, 1, 4), np.float32)
     with pytest.raises(TypeError, match=f"must be GPU arrays.*{backward.__name__} is made of PTX"):

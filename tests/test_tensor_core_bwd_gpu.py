@@ -26,7 +26,6 @@ from fa_numba import reference  # noqa: E402
 from fa_numba.ptx import layouts  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_persistent as persistent  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import flash_attn_bwd_wgmma  # noqa: E402
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 HOPPER = cuda.get_current_device().compute_capability[0] == 9
@@ -45,7 +44,6 @@ each_function = pytest.mark.parametrize(
     [
         pytest.param(flash_attn_bwd_persistent, marks=needs_hopper, id="persistent"),
         pytest.param(persistent_in_turns, marks=needs_hopper, id="persistent_in_turns"),
-        pytest.param(flash_attn_bwd_wgmma, marks=needs_hopper, id="wgmma"),
         pytest.param(flash_attn_bwd_mma, id="mma"),
     ],
 )

@@ -22,7 +22,7 @@ if not cuda.is_available():
 import tensor_core_kernels as kernels  # noqa: E402
 
 from fa_numba import reference  # noqa: E402
-from fa_numba.ptx import layouts, tma  # noqa: E402
+from fa_numba.ptx import layouts  # noqa: E402
 from fa_numba.runtime import tensor_maps  # noqa: E402
 from fa_numba.tensor_core import (  # noqa: E402
     flash_attn_mma,
@@ -158,7 +158,7 @@ def test_tma_small(rng, dtype, head_dim, row):
     on_gpu = cupy.asarray(x.view(np.uint16)).transpose(0, 2, 1, 3)
     shape, strides, address = on_gpu.shape, on_gpu.strides, on_gpu.data.ptr
     tensor_map = cupy.asarray(tensor_maps.encode_tensor_map(address, shape, strides, 16, dtype))
-    y = np.full(2 * 16 * tma.ROW_BYTES, 7, np.uint8)
+    y = np.full(2 * 16 * layouts.ROW_BYTES, 7, np.uint8)
     run(
         kernels.make_tma(16, 2),
         32,

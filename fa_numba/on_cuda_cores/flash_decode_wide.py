@@ -3,7 +3,7 @@
 flash_decode, paged_attn_decode   tiles of K and V go through shared memory; a thread per score
 flash_decode_wide                 a few lanes per key, loads of 16 bytes, no barrier   <- this file
 flash_decode_mma                  the same for 16 bits, multiplied by tensor cores
-flash_decode_tma                  Hopper: the copy engine keeps a ring of keys full for each warp
+flash_decode_gather               Hopper: cp.async keeps a ring of keys full for each warp
 flash_decode_gather               Hopper: pages of few keys; cp.async, each row where its page is
 
 Decoding reads each key once and does next to nothing with it: all that counts is that enough bytes

@@ -1,9 +1,9 @@
 """Which lane holds which element, and where a tile's elements lie in shared memory, in NumPy.
 
-Models of what the instructions do, for tests and lessons; no kernel needs them. The first functions
-return two integer arrays: row and column of what a lane, or a thread of a warpgroup, holds in each
-register. `matrix[tuple(mma_a())]` is then all that 32 lanes hold of A. `mma` and `ldmatrix` draw
-them, and so does `fa_numba.figures.fragments`.
+The functions are models of the instructions, for tests and lessons; kernels need the constants
+alone. The first functions return two integer arrays: row and column of what a lane, or a thread of
+a warpgroup, holds in each register. `matrix[tuple(mma_a())]` is then all that 32 lanes hold of A.
+`mma` and `ldmatrix` draw them, and so does `fa_numba.figures.fragments`.
 """
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 WARP = 32
 CHUNK_BYTES = 16  # what ldmatrix reads and cp.async writes at once
 CHUNKS = 8  # in a row of 128 bytes
-ROW_BYTES = CHUNKS * CHUNK_BYTES
+ROW_BYTES = CHUNKS * CHUNK_BYTES  # of a panel, in which TMA and wgmma swizzle
+PANEL_COLS = ROW_BYTES // 2  # 16-bit elements of a row; a tile is made of such panels
 BANKS = 32  # of 4 bytes
 
 
@@ -87,14 +88,14 @@ def swizzle(row, chunk):
 def tile_offset(row, col, num_rows, *, swizzled=True):
     """Byte at which element [row, col] of 16 bits lies in a tile of `num_rows` rows.
 
-    The tile is made of blocks of 64 columns, each with all its rows, of 128 bytes, one after the
+    The tile is made of panels of 64 columns, each with all its rows, of 128 bytes, one after the
     other.
     """
-    block, byte = col // 64, 2 * (col % 64)
+    panel, byte = col // 64, 2 * (col % 64)
     chunk = byte // CHUNK_BYTES
     if swizzled:
         chunk = swizzle(row, chunk)
-    return (block * num_rows + row) * ROW_BYTES + chunk * CHUNK_BYTES + byte % CHUNK_BYTES
+    return (panel * num_rows + row) * ROW_BYTES + chunk * CHUNK_BYTES + byte % CHUNK_BYTES
 
 
 def wavefronts(addresses, num_bytes):

@@ -7,7 +7,7 @@ need no bounds check. The strides are the array's own, so that no layout needs a
 
 The box is written to shared memory in rows of 128 bytes, 64 elements of 16 bits, with the 16-byte
 chunks of row r permuted by `layouts.swizzle`: the order in which wgmma reads them without bank
-conflicts. So a tile is as many boxes as it has blocks of 64 columns, here of head_dim 128:
+conflicts. So a tile is as many boxes as it has panels of 64 columns, here of head_dim 128:
 
     global: rows of one head         shared: two boxes, one after the other
     row   cols 0–63   64–127         tile           rows 0, 1, ... of cols 0–63, 128 bytes each
@@ -29,10 +29,8 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.statement import literal, statement
-
-ROW_BYTES = 128  # of a block, the width of the swizzle
-BLOCK_COLS = ROW_BYTES // 2  # 16-bit elements in them
 
 
 @intrinsic
@@ -108,18 +106,18 @@ def tma_store_wait_read(typingctx, pending):
 
 
 @functools.cache
-def make_load_tile(NUM_BLOCKS):
+def make_load_tile(NUM_PANELS):
     """load_tile(tile, num_rows, tensor_map, row, head, b, full): all columns of a tile of a head.
 
-    Starts one copy for each of its NUM_BLOCKS blocks of 64 columns, `num_rows` rows from `row` on;
+    Starts one copy for each of its NUM_PANELS panels of 64 columns, `num_rows` rows from `row` on;
     they come to lie one after the other from address `tile` on. One thread calls this, after it has
-    announced NUM_BLOCKS · num_rows · ROW_BYTES bytes to barrier `full`.
+    announced NUM_PANELS · num_rows · ROW_BYTES bytes to barrier `full`.
     """
 
     @cuda.jit(device=True, forceinline=True)
     def load_tile(tile, num_rows, tensor_map, row, head, b, full):
-        for block in range(NUM_BLOCKS):
-            start = tile + block * num_rows * ROW_BYTES
-            tma_load_4d(start, tensor_map, BLOCK_COLS * block, row, head, b, full)
+        for panel in range(NUM_PANELS):
+            start = tile + panel * num_rows * ROW_BYTES
+            tma_load_4d(start, tensor_map, PANEL_COLS * panel, row, head, b, full)
 
     return load_tile

@@ -233,18 +233,6 @@ def load_global_b32(typingctx, address):
 
 
 @intrinsic
-def store_shared_zeros(typingctx, address):
-    """Set 16 bytes of shared memory to 0.
-
-    Parameters
-    ----------
-    address : uint32
-        A multiple of 16.
-    """
-    return statement("st.shared.v4.b32 [<address>], {0, 0, 0, 0};", address=types.uint32)
-
-
-@intrinsic
 def low_halves(typingctx, x, y):
     """The low 16 bits of x, and in the upper half those of y."""
     return _halves("0x5410")

@@ -30,11 +30,11 @@ head_dim, so the rows of a tile of Q or K in shared memory lie along the sum; in
 the keys, and a tile of V has a row for each t. wgmma reads 16-bit numbers either way ("K-major" and
 "MN-major" in NVIDIA's texts; here the functions are two), so nothing is ever transposed.
 
-A matrix in shared memory is made of blocks of 64 columns (128 bytes) with all its rows one after
+A matrix in shared memory is made of panels of 64 columns (128 bytes) with all its rows one after
 the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). A descriptor of 64 bits says where:
 
     bits  0–13   address / 16
-    bits 16–29   leading byte offset / 16: for a row for each term of the sum (V), from one block
+    bits 16–29   leading byte offset / 16: for a row for each term of the sum (V), from one panel
                  of 64 columns to the next; not used for rows along the sum (Q and K)
     bits 32–45   stride byte offset / 16: from 8 rows to the next 8
     bits 62–63   1: swizzled in rows of 128 bytes
@@ -44,8 +44,8 @@ rows of V. The swizzle takes bits of the address, so it is right there too, if t
 multiple of 1024, the 8 rows over which it repeats.
 
 With 8-bit floats, e4m3, an instruction takes 32 columns of A instead of 16, and the rows of both
-matrices must lie along the sum. Blocks of their tiles may be narrower, so that a tile of any
-multiple of 32 columns is whole blocks: rows of `width` = 128, 64 or 32 bytes, with 1, 2 or 3 in
+matrices must lie along the sum. Panels of their tiles may be narrower, so that a tile of any
+multiple of 32 columns is whole panels: rows of `width` = 128, 64 or 32 bytes, with 1, 2 or 3 in
 bits 62–63 and 8 rows as the stride (`byte_offset`). A in registers is
 
               4 c' ... 4 c'+3    16+4 c' ... 16+4 c'+3      with c' = lane % 4
@@ -62,11 +62,11 @@ from numba import cuda, uint64
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.statement import Fragment, literal, statement, tied, written
 
-ROW_BYTES = 128  # of a block: 64 elements
 GROUP_BYTES = 8 * ROW_BYTES  # the rows over which the swizzle repeats
-SWIZZLES = {128: 1, 64: 2, 32: 3}  # width of a row in a block: what a descriptor says
+SWIZZLES = {128: 1, 64: 2, 32: 3}  # width of a row in a panel: what a descriptor says
 
 
 def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
@@ -75,7 +75,7 @@ def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
     Parameters
     ----------
     leading_bytes : int, default=16
-        From one block of 64 columns to the next, where there is a row for each term of the sum;
+        From one panel of 64 columns to the next, where there is a row for each term of the sum;
         any number for rows along the sum.
     stride_bytes : int, default=1024
         From 8 rows to the next 8.
@@ -88,7 +88,7 @@ def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
 
 
 def narrow_descriptor_bits(width):
-    """The same for rows along the sum, in blocks of `width` bytes."""
+    """The same for rows along the sum, in panels of `width` bytes."""
     return (SWIZZLES[width] << 62) | (8 * width >> 4 << 32) | (1 << 16)
 
 
@@ -98,7 +98,7 @@ def column_bytes(col, num_rows):
 
 
 def byte_offset(row, col, num_rows, width):
-    """Where element [row, col], of 8 bits, lies in a tile of blocks of `width` columns.
+    """Where element [row, col], of 8 bits, lies in a tile of panels of `width` columns.
 
     Chunks of 16 bytes are swizzled among those of their row: what `layouts.swizzle` is for 128.
     """
@@ -218,7 +218,7 @@ def wgmma_e4m3(typingctx, n, k, width, d, a, b):
     Parameters
     ----------
     n, k, width : int, compile-time constants
-        Multiples of 8 and of 32; of a block of A, and of B.
+        Multiples of 8 and of 32; of a panel of A, and of B.
     d : local array of n // 2 float32
         What it held is lost.
     a, b : uint64

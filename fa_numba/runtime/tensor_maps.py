@@ -6,7 +6,7 @@ import functools
 import numpy as np
 from numba import cuda
 
-from fa_numba.ptx.tma import BLOCK_COLS
+from fa_numba.ptx.layouts import PANEL_COLS
 from fa_numba.runtime import arrays, launching, replay
 
 MAP_BYTES = 128
@@ -128,7 +128,7 @@ def encode_tensor_map(address, shape, strides, box_rows, dtype, l2_bytes=256):
         address,
         [driver.cuuint64_t(n) for n in (head_dim, seqlen, heads, batch)],
         [driver.cuuint64_t(n) for n in (of_row, of_head, of_batch)],
-        [driver.cuuint32_t(n) for n in (BLOCK_COLS, box_rows, 1, 1)],
+        [driver.cuuint32_t(n) for n in (PANEL_COLS, box_rows, 1, 1)],
         [driver.cuuint32_t(1)] * 4,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,

@@ -13,8 +13,9 @@ from numba import cuda, float32, int64, uint32, uint64
 from fa_numba import checks
 from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E
-from fa_numba.ptx import vectors
+from fa_numba.ptx import vectors, wgmma
 from fa_numba.ptx.convert import exp2, store_global_b32
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_global_x4, load_shared_x2, store_global_x4
@@ -24,7 +25,6 @@ from fa_numba.tensor_core.fragments import MASKED, fragment_function
 from fa_numba.tiling.block_sizes import ceil_div
 
 BLOCK_N = 128  # keys of a thread block
-ROW_BYTES = 128  # of a tile, which is made of blocks of 64 columns
 # What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
 NOTHING = np.float32(1e30)
 CAPPED_MASKED = np.float32(-1e15)  # for MASKED where a score's square must be a float32
@@ -40,6 +40,14 @@ def padded(head_dim):
 def tile_rows(head_dim):
     """Queries of a tile: a warpgroup's half of dQ is 64 × 64, of its rows or of its columns."""
     return 128 if head_dim <= 64 else 64
+
+
+def wgmma_products_of(DTYPE):
+    """The products of a warpgroup: A Bᵀ, Aᵀ B, and d += A B with A in registers."""
+    _, registers = forward.wgmma_of(DTYPE)
+    if DTYPE == "bfloat16":
+        return wgmma.wgmma_rows_bf16, wgmma.wgmma_columns_bf16, registers
+    return wgmma.wgmma_rows_f16, wgmma.wgmma_columns_f16, registers
 
 
 @functools.cache
@@ -61,7 +69,7 @@ def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
         A warp's 16 rows of dSᵀ to shared memory, as stmatrix and the swizzle have it.
     """
     M8, M16 = BLOCK_M // 8, BLOCK_M // 16
-    BLOCK_BYTES = BLOCK_N * ROW_BYTES  # of 64 queries
+    PANEL_BYTES = BLOCK_N * ROW_BYTES  # of 64 queries
     HIDDEN = CAPPED_MASKED if CAPPED else MASKED
 
     @fragment_function()
@@ -99,7 +107,7 @@ def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
         lane_row = rows + (lane & 15) * ROW_BYTES
         for k in range(M16):
             chunk = ((2 * k & 7) + (lane >> 4)) ^ (lane & 7)
-            stmatrix_x4(lane_row + k // 4 * BLOCK_BYTES + (chunk << 4), ds[k])
+            stmatrix_x4(lane_row + k // 4 * PANEL_BYTES + (chunk << 4), ds[k])
 
     return mask, exponentiate, differentiate, store_ds
 

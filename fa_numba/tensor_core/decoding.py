@@ -28,15 +28,10 @@ from fa_numba.tiling.num_splits import choose_even_splits
 KEYS = 16  # of a warp's turn
 
 
-def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest, tensor_maps=False):
-    """`check_problem`, for the tensor-core kernel `name` and on its GPU.
-
-    With `tensor_maps` the caches are loaded by those.
-    """
+def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
+    """`check_problem`, for the tensor-core kernel `name` and on its GPU."""
     problem = check_problem(q, k_cache, v_cache, *rest)
-    checks.check_decode_tensor_core(
-        q, k_cache, v_cache, name=name, supported=supported, tensor_maps=tensor_maps
-    )
+    checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
     checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     return problem
 

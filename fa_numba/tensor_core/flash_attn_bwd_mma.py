@@ -1,9 +1,8 @@
 """FlashAttention's backward pass by mma.sync, for GPUs since Ampere. Run on an H200 so far.
 
-flash_attn_bwd_registers         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_registers    a thread computes tiles in registers; S and dP once
 flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches  <- this file
-flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches
-flash_attn_bwd_persistent   the next keys are on their way before these are done
+flash_attn_bwd_persistent   a warpgroup multiplies tiles in shared memory; TMA fetches
 
 A thread block owns 128 keys, each pair of its eight warps 32 of them, and the tiles of queries pass
 by. Shared memory is what limits a kernel of this size: what a warp loads of Q and dout should serve
@@ -37,6 +36,7 @@ from fa_numba.kernels import masks
 from fa_numba.ptx.barriers import named_barrier_sync
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.ptx.statement import global_address, shared_address
 from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, store_shared_b32
@@ -46,7 +46,6 @@ from fa_numba.tensor_core.backward import (
     BLOCK_N,
     DQ_BYTES,
     NOTHING,
-    ROW_BYTES,
     make_gradient_functions,
     make_store_gradient,
     padded,
@@ -58,7 +57,7 @@ from fa_numba.tensor_core.fragments import make_fragment_functions
 from fa_numba.tiling.block_sizes import ceil_div
 
 THREADS = 256
-ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
+ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple of 8: one swizzle
 DQ_BLOCK_M, DQ_BLOCK_N = 128, 64  # where dQ has a kernel of its own
 RED_X4 = (9, 0)  # from here on four numbers can be added by one instruction
 STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
@@ -82,17 +81,17 @@ def make_copy_tile(HEAD_DIM):
 
     Starts to copy this thread's part of a tile: a chunk of every 32nd row from `row` on.
     """
-    NUM_BLOCKS, WHOLE_BLOCKS = padded(HEAD_DIM) // 64, HEAD_DIM % 64 == 0
+    NUM_PANELS, WHOLE_PANELS = padded(HEAD_DIM) // 64, HEAD_DIM % 64 == 0
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk):
-        for block in range(NUM_BLOCKS):
-            inside = WHOLE_BLOCKS or 64 * block + 8 * chunk < HEAD_DIM
+        for panel in range(NUM_PANELS):
+            inside = WHOLE_PANELS or 64 * panel + 8 * chunk < HEAD_DIM
             for i in range(num_rows // ROWS_AT_ONCE):
                 r = i * ROWS_AT_ONCE
-                destination = tile + (block * num_rows + r) * ROW_BYTES
+                destination = tile + (panel * num_rows + r) * ROW_BYTES
                 num_bytes = 16 if inside and row + r < seqlen else 0
-                offset = uint64((row + r) * row_stride + block * ROW_BYTES + 16 * chunk)
+                offset = uint64((row + r) * row_stride + panel * ROW_BYTES + 16 * chunk)
                 cp_async_16(destination, source + offset, num_bytes)
 
     return copy_tile
@@ -155,7 +154,7 @@ def make_products(COLS, BLOCK_M, DTYPE):
 def make_pair_products(COLS, BLOCK_M, DTYPE):
     """The products of a warp that shares 32 keys with another: 32 rows of tiles of BLOCK_N.
 
-    Addresses of rows are those of a tile's first block of 64 columns.
+    Addresses of rows are those of a tile's first panel of 64 columns.
 
     Returns
     -------
@@ -168,23 +167,23 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
     multiply_shared(d, a_rows, a_chunk, b_rows, b_chunk, lane)
         The same with A in a tile of BLOCK_N rows, from chunk a_chunk on.
     multiply_columns(d, a_columns, a_chunk, b_columns, b_chunk, lane)
-        d = Aᵀ B over BLOCK_N rows: of each 32 columns of a block of 64, from a chunk on.
+        d = Aᵀ B over BLOCK_N rows: of each 32 columns of a panel of 64, from a chunk on.
     """
     M16, D16, HALF_D16 = BLOCK_M // 32, COLS // 16, COLS // 32
-    A_BLOCK, B_BLOCK = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES
+    A_PANEL, B_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES
     mma = forward.mma_of(DTYPE)
 
     @cuda.jit(device=True, forceinline=True)
-    def place(rows, block_bytes, chunk, lane):
+    def place(rows, panel_bytes, chunk, lane):
         """Where this lane's row of 16 has the chunk, or, for the last 16 lanes, the next one."""
         swizzled = ((chunk & 7) + (lane >> 4)) ^ (lane & 7)
-        return rows + (chunk >> 3) * block_bytes + (lane & 15) * ROW_BYTES + (swizzled << 4)
+        return rows + (chunk >> 3) * panel_bytes + (lane & 15) * ROW_BYTES + (swizzled << 4)
 
     @cuda.jit(device=True, forceinline=True)
     def multiply_rows(d, a_rows, b_rows, lane):
         a = cuda.local.array((2, 2, 4), uint32)  # in turns, so that loads may run ahead
         b = cuda.local.array((2, 2, 2), uint32)
-        a_row = place(a_rows, A_BLOCK, 0, lane)
+        a_row = place(a_rows, A_PANEL, 0, lane)
         b_row = b_rows + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
         b_row += (((lane >> 3) & 1) ^ (lane & 7)) << 4
         for i in range(2):
@@ -193,10 +192,10 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
                     d[i, j, r] = float32(0)
         for k in range(D16):
             for i in range(2):
-                at = (a_row ^ ((k & 3) << 5)) + (k >> 2) * A_BLOCK + i * 16 * ROW_BYTES
+                at = (a_row ^ ((k & 3) << 5)) + (k >> 2) * A_PANEL + i * 16 * ROW_BYTES
                 ldmatrix_x4(a[k & 1, i], at)
             for j in range(M16):
-                at = (b_row ^ ((k & 3) << 5)) + (k >> 2) * B_BLOCK + j * 16 * ROW_BYTES
+                at = (b_row ^ ((k & 3) << 5)) + (k >> 2) * B_PANEL + j * 16 * ROW_BYTES
                 ldmatrix_x4(b[j & 1], at)
                 for i in range(2):
                     mma(d[i, 2 * j], a[k & 1, i], b[j & 1, 0])
@@ -205,7 +204,7 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
     @cuda.jit(device=True, forceinline=True)
     def multiply_registers(d, a, b_rows, b_chunk, lane):
         b = cuda.local.array((2, 2, 2), uint32)
-        b_row = place(b_rows, B_BLOCK, b_chunk, lane)
+        b_row = place(b_rows, B_PANEL, b_chunk, lane)
         for k in range(M16):
             for j in range(HALF_D16):
                 ldmatrix_x4_trans(b[j & 1], (b_row ^ (j << 5)) + k * 16 * ROW_BYTES)
@@ -217,8 +216,8 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
     def multiply_shared(d, a_rows, a_chunk, b_rows, b_chunk, lane):
         a = cuda.local.array((2, 2, 4), uint32)
         b = cuda.local.array((2, 2, 2), uint32)
-        a_row = place(a_rows, A_BLOCK, a_chunk, lane)
-        b_row = place(b_rows, B_BLOCK, b_chunk, lane)
+        a_row = place(a_rows, A_PANEL, a_chunk, lane)
+        b_row = place(b_rows, B_PANEL, b_chunk, lane)
         for k in range(M16):
             for i in range(2):
                 ldmatrix_x4(a[k & 1, i], (a_row ^ (k << 5)) + i * 16 * ROW_BYTES)
@@ -259,10 +258,10 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
     and dq_sum is not looked at. With RED_X4 dQ is added four numbers at a time.
     """
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
-    NUM_BLOCKS = COLS // 64
-    KV_BLOCK, Q_BLOCK = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
-    KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
-    P_BYTES = BLOCK_M // 64 * KV_BLOCK  # Pᵀ, and dSᵀ: their rows are keys, their columns queries
+    NUM_PANELS = COLS // 64
+    KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
+    KV_BYTES, Q_BYTES = NUM_PANELS * KV_PANEL, NUM_PANELS * Q_PANEL
+    P_BYTES = BLOCK_M // 64 * KV_PANEL  # Pᵀ, and dSᵀ: their rows are keys, their columns queries
     LSE_BYTES = BLOCK_M * 4  # of lse, and of delta
     DQ_ROWS = BLOCK_M // 32  # warps that share columns of dQ: each has 32 rows of it, 32 columns
     LANE_STEP, DQ_STEP = (16, 512) if RED_X4 else (4, 128)  # bytes of dq_sum
@@ -278,7 +277,7 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
 
     @cuda.jit(device=True, forceinline=True)
     def store_half(x, rows, first_chunk, lane):
-        """A warp's 16 rows of Pᵀ or dSᵀ to shared memory, swizzled, from a chunk of a block on."""
+        """A warp's 16 rows of Pᵀ or dSᵀ to shared memory, swizzled, from a chunk of a panel on."""
         g = lane >> 2
         start = rows + g * ROW_BYTES + ((lane & 3) << 2)
         for k in range(M_HALF // 16):
@@ -295,7 +294,7 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
 
         grid      `backward.grid_of_keys`; 256 threads, two warps have 32 keys
         shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM);
-                  ds_tile, p_tile (BLOCK_N, BLOCK_M), keys by queries; in blocks of 64 columns,
+                  ds_tile, p_tile (BLOCK_N, BLOCK_M), keys by queries; in panels of 64 columns,
                   swizzled;
                   lse_rows, delta_rows (STAGES, BLOCK_M)
         private   s, dp (2, BLOCK_M / 16, 4), p, ds (2, BLOCK_M / 32, 4); dk_acc, dv_acc
@@ -340,15 +339,15 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
         m_rows, other_rows = half * M_HALF * ROW_BYTES, (half ^ 1) * M_HALF * ROW_BYTES
         m_chunk, other_chunk = half * (M_HALF // 8), (half ^ 1) * (M_HALF // 8)
         d_chunk = half * (D_HALF // 8)
-        half_rows = warp_rows + (m_chunk >> 3) * KV_BLOCK  # of Pᵀ and dSᵀ
+        half_rows = warp_rows + (m_chunk >> 3) * KV_PANEL  # of Pᵀ and dSᵀ
         dq_row, dq_col = warp % DQ_ROWS, warp // DQ_ROWS  # this warp's part of dQ
-        ds_columns = ds_tile + (dq_row >> 1) * KV_BLOCK
-        k_columns = k_tile + (dq_col >> 1) * KV_BLOCK
-        # In dq_sum, as `make_convert_dq` has it: block, 8 columns, 16 rows, lane.
+        ds_columns = ds_tile + (dq_row >> 1) * KV_PANEL
+        k_columns = k_tile + (dq_col >> 1) * KV_PANEL
+        # In dq_sum, as `make_convert_dq` has it: panel, 8 columns, 16 rows, lane.
         dq_offset = ((dq_row >> 1) + (dq_col >> 1)) * DQ_BYTES
         dq_offset += 8192 * (dq_col & 1) + 2 * DQ_STEP * (dq_row & 1) + lane * LANE_STEP
 
-        # What this thread copies: one chunk of 16 bytes in every 32nd row of each block.
+        # What this thread copies: one chunk of 16 bytes in every 32nd row of each panel.
         row, chunk = tid >> 3, tid & 7
         to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
         key_row = n_start + row
@@ -458,7 +457,7 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
 
         grid      (num_m_tiles, num_heads, batch); 256 threads, a warp has 16 rows
         shared    q_tile, dout_tile (128, HEAD_DIM); k_tile, v_tile (STAGES, DQ_BLOCK_N, HEAD_DIM),
-                  in blocks of 64 columns, swizzled
+                  in panels of 64 columns, swizzled
         private   s, dp (DQ_BLOCK_N / 8, 4), ds (DQ_BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4),
                   fragments; lse and delta of two rows
         HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries
@@ -489,7 +488,7 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
         n_end = end_key(m_start + DQ_BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         warp_rows = 16 * warp * ROW_BYTES
 
-        # What this thread copies: one chunk of 16 bytes in every 32nd row of each block.
+        # What this thread copies: one chunk of 16 bytes in every 32nd row of each panel.
         row, chunk = tid >> 3, tid & 7
         to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
         m_row = m_start + row
@@ -547,12 +546,12 @@ def flash_attn_bwd_mma(
     Parameters
     ----------
     dout, q, k, v, out, lse, causal, softmax_scale, deterministic
-        As for `flash_attn_bwd_wgmma`.
+        As for `flash_attn_bwd_persistent`, without a window.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-        As `flash_attn_bwd_wgmma` returns them.
+        As `flash_attn_bwd_persistent` returns them.
 
     Raises
     ------

@@ -1,32 +1,47 @@
-"""flash_attn_bwd_wgmma with thread blocks that stay, and take one tile of keys after the other.
+"""FlashAttention's backward pass on Hopper's tensor cores: wgmma and TMA, persistent thread blocks.
 
-flash_attn_bwd_registers         a thread computes tiles in registers; S and dP once
+flash_attn_bwd_registers    a thread computes tiles in registers; S and dP once
 flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches
-flash_attn_bwd_wgmma        four warps multiply tiles in shared memory; TMA fetches
-flash_attn_bwd_persistent   the next keys are on their way before these are done    <- this file
+flash_attn_bwd_persistent   a warpgroup multiplies tiles in shared memory; TMA fetches <- this file
 
-In flash_attn_bwd_wgmma every tile of keys begins with a thread block's start and a wait for K, V
-and Q, and ends with stores that the next one waits for. Here there is one thread block per SM, and
-it works through many tiles of keys. The producer goes on to the next one's K, V and Q while the
-consumers are still at this one; dK and dV go as K and V came, through shared memory, by TMA, while
-the next keys begin.
+A tile has 128 keys, each of two consumer warpgroups has 64 of them, and the loop is over tiles of
+queries. For each tile of queries a warpgroup multiplies five times:
 
-Each tile of keys makes a part of every dQ that sees it. How the parts come together:
+    Sᵀ = K Qᵀ       dPᵀ = V doutᵀ       with its keys as the rows. Then Pᵀ and dSᵀ are in registers
+    dV += Pᵀ dout   dK += dSᵀ Q         in the layout that these two products need for their A.
+    dQ = dS K                           sums over the keys of both warpgroups: dSᵀ goes through
+                                        shared memory, and each warpgroup computes half of dQ.
 
-"added"     as there: the kernel before sets sums to 0, each part is added atomically, a kernel
-            after rounds. Under a causal mask long and short tiles of keys come in pairs, so that
-            every thread block has the same work without asking for it.
-"turns"     neither kernel: the first part stores, the next ones add, the last one adds what is
-            there and rounds. Which one a part is, a counter in HBM says: a warp of its own asks it,
-            and waits until the part's turn has come. That costs more for each tile, and saves two
-            passes over dQ, which is much where there are few keys.
-"ordered"   the turns are given beforehand, from the last keys to the first, which is also the order
-            in which they are begun: the same bits in every run. Under a causal mask the keys
-            before then come to a tile of queries just when these are done with it.
+The first two products read Q and dout by rows, the next two read them by columns, and the last one
+reads dSᵀ and K by columns. wgmma does both: nothing is transposed.
 
-On an H200 all this is worth 13 to 33 % at n = 512, and costs up to 8 % at n = 8192 and 6 % at
-n = 16384. One of the two was quicker than cuDNN at every size: float16, head_dim 64 and 128, full
-and causal; benchmarks/results/tensor_core_bwd.json.
+There is one thread block per SM, and it loops over tiles of keys. The producer loads the next
+tile's K, V and Q while the consumers still compute this one. dK and dV are stored by TMA, through
+shared memory, while the next tile begins.
+
+A head_dim below 64, or between 64 and 128, is zero-padded to that.
+
+Each tile of keys computes a part of dQ of every query that sees one of its keys. Three ways to sum
+the parts, in float32 and in the layout of the registers:
+
+"added"     A kernel before sets the sums to 0, each part is added atomically, and a kernel after
+            rounds: `convert_dq`. The parts come in any order, so the last digits of dQ differ from
+            run to run. Under a causal mask each thread block takes tiles of keys in pairs, a long
+            one and a short one, so that all have the same work.
+"arrival"   No kernel before and none after: the first part to arrive is stored, the next ones are
+            added, and the last one reads the sum, adds it to itself and rounds. A counter in HBM
+            gives each part its index; a warp of its own asks for it, and waits until all parts
+            before it are written. That costs more for each tile and saves two passes over dQ,
+            which pays where a query sees few keys.
+"ordered"   The same with indices fixed in advance, from the last keys to the first, which is also
+            the order in which the tiles of keys begin: the same bits in every run. Under a causal
+            mask a tile of keys then reaches each tile of queries just after the next keys did, and
+            seldom waits.
+
+On an H200 it ran at 0.98 to 1.48 times the speed of cuDNN: float16, head_dim 64 and 128, n = 512 to
+16384, full and causal (benchmarks/results/tensor_core_bwd.json). A thread block for each tile of
+keys, not persistent, was 1.02 to 1.06 times slower at n = 8192 in three of four cases, 1.02 times
+faster in one, and 1.03 to 1.31 times slower at n = 512 and 2048.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
@@ -86,19 +101,18 @@ from fa_numba.tensor_core.backward import (
     make_store_gradient,
     padded,
     tile_rows,
-)
-from fa_numba.tensor_core.flash_attn_bwd_wgmma import (
-    CONSUMER_REGISTERS,
-    DS_FULL,
-    PRODUCER_REGISTERS,
-    STAGES,
-    THREADS,
-    products_of,
+    wgmma_products_of,
 )
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import MASKED, fragment_function, make_cap_tile
 from fa_numba.tiling.block_sizes import ceil_div
 
+THREADS = 384  # two warpgroups compute, each 64 of the BLOCK_N keys; a third one loads
+STAGES = 2  # tiles of Q, and of dout: one is multiplied while the next one is in flight
+# A producer's and two consumers' registers are together no more than the three begin with, 168
+# each: a warpgroup that asked for more would wait for ever.
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
+DS_FULL = 1  # the named barrier of the 256 threads that compute
 TURNS_KEYS = 1024  # that a query sees, and fewer
 TURNS_TILES = 15  # for each SM, and more
 SLOTS = 2  # of K: the next keys are there before these are done
@@ -206,7 +220,7 @@ def make_store_tile(COLS, pack):
     acc times scale goes to rows n to n + 15 of the map's array, through shared memory at `rows`,
     the warp's part of a tile of BLOCK_N rows. The copy is on its way when the function returns.
     """
-    BLOCK_BYTES = BLOCK_N * wgmma.ROW_BYTES
+    PANEL_BYTES = BLOCK_N * wgmma.ROW_BYTES
 
     @fragment_function()
     def store_tile(acc, rows, x_map, n, seqlen_k, head, b, lane, scale):
@@ -218,13 +232,13 @@ def make_store_tile(COLS, pack):
                     x, y = acc[2 * j + i, 2 * h], acc[2 * j + i, 2 * h + 1]
                     fragment[2 * i + h] = pack(x * scale, y * scale)
             chunk = ((2 * j & 7) + (lane >> 4)) ^ (lane & 7)
-            stmatrix_x4(lane_row + j // 4 * BLOCK_BYTES + (chunk << 4), fragment)
+            stmatrix_x4(lane_row + j // 4 * PANEL_BYTES + (chunk << 4), fragment)
         fence_async_proxy()
         cuda.syncwarp()  # all rows are written: safe to copy
         if lane == 0:
             if n < seqlen_k:
-                for block in range((COLS + 63) // 64):
-                    tma_store_4d(x_map, 64 * block, n, head, b, rows + block * BLOCK_BYTES)
+                for panel in range((COLS + 63) // 64):
+                    tma_store_4d(x_map, 64 * panel, n, head, b, rows + panel * PANEL_BYTES)
             tma_store_commit()
 
     return store_tile
@@ -243,17 +257,17 @@ def make_flash_attn_bwd_persistent(
     BLOCK_M = tile_rows(HEAD_DIM)
     M_SHIFT = BLOCK_M.bit_length() - 1
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_BLOCKS = padded(HEAD_DIM) // 64  # of 64 columns, as TMA and wgmma have a tile
-    KV_BLOCK, Q_BLOCK = BLOCK_N * wgmma.ROW_BYTES, BLOCK_M * wgmma.ROW_BYTES  # bytes of one
-    KV_BYTES, Q_BYTES = NUM_BLOCKS * KV_BLOCK, NUM_BLOCKS * Q_BLOCK
-    DS_BYTES = BLOCK_M // 64 * KV_BLOCK  # dSᵀ: its rows are keys, its columns queries
+    NUM_PANELS = padded(HEAD_DIM) // 64  # of 64 columns, as TMA and wgmma have a tile
+    KV_PANEL, Q_PANEL = BLOCK_N * wgmma.ROW_BYTES, BLOCK_M * wgmma.ROW_BYTES  # bytes of one
+    KV_BYTES, Q_BYTES = NUM_PANELS * KV_PANEL, NUM_PANELS * Q_PANEL
+    DS_BYTES = BLOCK_M // 64 * KV_PANEL  # dSᵀ: its rows are keys, its columns queries
     ROW_BYTES = BLOCK_M * 4  # of lse and delta
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
-    BY_COLS = NUM_BLOCKS == 2
-    K_HALF, DS_HALF = (KV_BLOCK, 0) if BY_COLS else (0, KV_BLOCK)
+    BY_COLS = NUM_PANELS == 2
+    K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
-    Q_BY_COLUMNS = descriptor_bits(Q_BLOCK)  # a row for each term of the sum
-    KV_BY_COLUMNS = descriptor_bits(KV_BLOCK)
+    Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
+    KV_BY_COLUMNS = descriptor_bits(KV_PANEL)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS // 2  # registers
@@ -262,7 +276,7 @@ def make_flash_attn_bwd_persistent(
     BARRIER = mbarrier.BYTES
     RING = STAGES * BARRIER
     pack = forward.pack_of(DTYPE)
-    by_rows, by_columns, by_registers = products_of(DTYPE)
+    by_rows, by_columns, by_registers = wgmma_products_of(DTYPE)
     _, _, differentiate, store_ds = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
     unit_of, cap, mask_tile, exponentiate = make_score_functions(
         BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack
@@ -271,7 +285,7 @@ def make_flash_attn_bwd_persistent(
     store_dq = make_store_gradient(HEAD_DIM, 64, pack)
     first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -360,7 +374,7 @@ def make_flash_attn_bwd_persistent(
         grid      (at most one per SM,); warpgroup 0 loads, and asks for turns; the others compute
         shared    k_tile (SLOTS, BLOCK_N, HEAD_DIM); v_tile, dv_tile (BLOCK_N, HEAD_DIM); q_tile,
                   dout_tile (STAGES, BLOCK_M, HEAD_DIM); ds_tile (2, BLOCK_N, BLOCK_M), keys by
-                  queries, and in the end dK; in blocks of 64 columns, swizzled; lse_rows,
+                  queries, and in the end dK; in panels of 64 columns, swizzled; lse_rows,
                   delta_rows (STAGES, BLOCK_M); work (SLOTS, 4): which keys K are; turn (4,):
                   whose turn a part of dQ is; barriers: full and empty for each stage of Q, and of
                   dout, for each slot of K, and for V; turn asked and there, dQ put

@@ -26,6 +26,7 @@ from fa_numba.constants import LOG2_E, ONE, ZERO
 from fa_numba.kernels import flash_attn_bwd, masks
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.cp_async import cp_async_4, cp_async_commit, cp_async_wait
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4
 from fa_numba.ptx.statement import global_address, shared_address
 from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
@@ -33,7 +34,7 @@ from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, load_shared_x4, stor
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward, tf32_tiles
 from fa_numba.tensor_core.forward import AMPERE
-from fa_numba.tensor_core.tf32_tiles import ROW_BYTES, num_blocks
+from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
 
 WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys, or where dQ has its kernel 16 queries
@@ -50,19 +51,19 @@ def tile_rows(head_dim):
 def shared_bytes(HEAD_DIM):
     """Shared memory that a thread block asks for."""
     BLOCK_M = tile_rows(HEAD_DIM)
-    tiles = 2 * num_blocks(HEAD_DIM) * ROW_BYTES * (BLOCK_N + STAGES * BLOCK_M)
+    tiles = 2 * num_panels(HEAD_DIM) * ROW_BYTES * (BLOCK_N + STAGES * BLOCK_M)
     return tiles + 4 * BLOCK_M * (BLOCK_N + 4) + 4 * 2 * STAGES * BLOCK_M + 16
 
 
 def dq_shared_bytes(HEAD_DIM):
     """The same, where dQ has a kernel of its own."""
     rows = BLOCK_N + STAGES * tile_rows(HEAD_DIM)
-    return 2 * num_blocks(HEAD_DIM) * ROW_BYTES * rows + 16
+    return 2 * num_panels(HEAD_DIM) * ROW_BYTES * rows + 16
 
 
 @functools.cache
 def make_multiply_ds(DS_ROW):
-    """multiply_ds(dq, ds, k, lane): dq = dS K, of 16 rows of dS and one block of K's columns.
+    """multiply_ds(dq, ds, k, lane): dq = dS K, of 16 rows of dS and one panel of K's columns.
 
     In dS, rows of DS_ROW numbers, the keys 8 k, 8 k + 2, ... come before 8 k + 1, 8 k + 3, ....
     """
@@ -123,25 +124,25 @@ def make_flash_attn_bwd_tf32x3(
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
-    BLOCK_M, NUM_BLOCKS, WHOLE_BLOCKS = (
+    BLOCK_M, NUM_PANELS, WHOLE_PANELS = (
         tile_rows(HEAD_DIM),
-        num_blocks(HEAD_DIM),
+        num_panels(HEAD_DIM),
         HEAD_DIM % 32 == 0,
     )
-    KV_BYTES, Q_BYTES = (NUM_BLOCKS * rows * ROW_BYTES for rows in (BLOCK_N, BLOCK_M))
+    KV_BYTES, Q_BYTES = (NUM_PANELS * rows * ROW_BYTES for rows in (BLOCK_N, BLOCK_M))
     DS_ROW = BLOCK_N + 4  # longer than it need be: no bank conflicts
     DS_START = (2 * KV_BYTES + 2 * STAGES * Q_BYTES) // 4  # in numbers
     LSE_START = DS_START + BLOCK_M * DS_ROW
     DELTA_START = LSE_START + STAGES * BLOCK_M
     LSE_BYTE, DELTA_BYTES = 4 * LSE_START, 4 * STAGES * BLOCK_M
     HALF_BYTE = LSE_BYTE + 2 * DELTA_BYTES
-    M8, OUT8 = BLOCK_M // 8, 4 * NUM_BLOCKS
+    M8, OUT8 = BLOCK_M // 8, 4 * NUM_PANELS
     S_SHAPE, OUT_SHAPE, DQ_SHAPE = (1, M8, 4), (1, OUT8, 4), (4, 4)
-    PARTS = BLOCK_M // 16 * NUM_BLOCKS  # of dQ: 16 rows, 32 columns
+    PARTS = BLOCK_M // 16 * NUM_PANELS  # of dQ: 16 rows, 32 columns
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
     multiply_rows = tf32_tiles.make_multiply_rows(HEAD_DIM, 1, BLOCK_N, BLOCK_M)
     add_product = tf32_tiles.make_add_product(
-        HEAD_DIM, 1, BLOCK_M, SUMMED_ROWS, blocks_at_once(HEAD_DIM)
+        HEAD_DIM, 1, BLOCK_M, SUMMED_ROWS, panels_at_once(HEAD_DIM)
     )
     multiply_ds = make_multiply_ds(DS_ROW)
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
@@ -153,15 +154,15 @@ def make_flash_attn_bwd_tf32x3(
         cp_async_4(destination, source, 4 if m < x.shape[2] else 0)
 
     @cuda.jit(device=True, forceinline=True)
-    def add_to_row(dq_part, h, dq, b, m, head, block, lane, factor):
-        """Add row h of a part of dQ, times factor, to a block of a row in HBM."""
+    def add_to_row(dq_part, h, dq, b, m, head, panel, lane, factor):
+        """Add row h of a part of dQ, times factor, to a panel of a row in HBM."""
         four = cuda.local.array(4, float32)
         address = global_address(dq[b, m, head])
         for c in range(2):
-            d = 32 * block + 8 * (lane & 3) + 4 * c
+            d = 32 * panel + 8 * (lane & 3) + 4 * c
             for j in range(4):
                 four[j] = dq_part[j, 2 * h + c] * factor
-            if WHOLE_BLOCKS or d < HEAD_DIM:
+            if WHOLE_PANELS or d < HEAD_DIM:
                 if RED_X4:
                     atomic_add_x4(address + uint64(4 * d), four)
                 else:
@@ -176,7 +177,7 @@ def make_flash_attn_bwd_tf32x3(
 
         grid      (num_n_tiles, num_kv_heads, batch); 256 threads, a warp has 16 keys
         shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM),
-                  in blocks of 32 columns, swizzled; ds_tile (BLOCK_M, BLOCK_N), of each 8 keys
+                  in panels of 32 columns, swizzled; ds_tile (BLOCK_M, BLOCK_N), of each 8 keys
                   those of even numbers first; lse_rows, delta_rows (STAGES, BLOCK_M)
         private   s, dp (BLOCK_M / 8, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4), dq_part (4, 4),
                   fragments in two parts
@@ -275,14 +276,14 @@ def make_flash_attn_bwd_tf32x3(
                 if ADD_DQ:
                     cuda.syncthreads()  # ds_tile is complete: safe to read
                     for part in range(warp, PARTS, WARPS):
-                        m, block = part // NUM_BLOCKS * 16, part % NUM_BLOCKS
-                        k_block = k_tile + block * BLOCK_N * ROW_BYTES
-                        multiply_ds(dq_part, ds_tile + 4 * DS_ROW * m, k_block, lane)
+                        m, panel = part // NUM_PANELS * 16, part % NUM_PANELS
+                        k_panel = k_tile + panel * BLOCK_N * ROW_BYTES
+                        multiply_ds(dq_part, ds_tile + 4 * DS_ROW * m, k_panel, lane)
                         m += m_start + (lane >> 2)
                         for h in range(2):
                             if m + 8 * h < seqlen_q:  # dQ += dS K                     line 15
                                 add_to_row(
-                                    dq_part, h, dq, b, m + 8 * h, head, block, lane, softmax_scale
+                                    dq_part, h, dq, b, m + 8 * h, head, panel, lane, softmax_scale
                                 )
             head, m_tile, stage = next_head, next_tile, next_stage
             next_tile += 1
@@ -297,9 +298,9 @@ def make_flash_attn_bwd_tf32x3(
     return flash_attn_bwd_tf32x3_kernel
 
 
-def blocks_at_once(head_dim):
+def panels_at_once(head_dim):
     """Blocks of out for which P is split once: what leaves everything in registers."""
-    return num_blocks(head_dim) if head_dim <= 64 else 1
+    return num_panels(head_dim) if head_dim <= 64 else 1
 
 
 @functools.cache
@@ -311,13 +312,13 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     DQ_BLOCK_M, DQ_BLOCK_N = BLOCK_N, tile_rows(HEAD_DIM)
-    Q_BYTES, KV_BYTES = (num_blocks(HEAD_DIM) * n * ROW_BYTES for n in (DQ_BLOCK_M, DQ_BLOCK_N))
-    N8, OUT8 = DQ_BLOCK_N // 8, 4 * num_blocks(HEAD_DIM)
+    Q_BYTES, KV_BYTES = (num_panels(HEAD_DIM) * n * ROW_BYTES for n in (DQ_BLOCK_M, DQ_BLOCK_N))
+    N8, OUT8 = DQ_BLOCK_N // 8, 4 * num_panels(HEAD_DIM)
     S_SHAPE, OUT_SHAPE = (1, N8, 4), (1, OUT8, 4)
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
     multiply_rows = tf32_tiles.make_multiply_rows(HEAD_DIM, 1, DQ_BLOCK_M, DQ_BLOCK_N)
     add_product = tf32_tiles.make_add_product(
-        HEAD_DIM, 1, DQ_BLOCK_N, SUMMED_ROWS, blocks_at_once(HEAD_DIM)
+        HEAD_DIM, 1, DQ_BLOCK_N, SUMMED_ROWS, panels_at_once(HEAD_DIM)
     )
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
@@ -327,7 +328,7 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
 
         grid      (num_m_tiles, num_heads, batch); 256 threads, a warp has 16 rows
         shared    q_tile, dout_tile (128, HEAD_DIM); k_tile, v_tile (STAGES, DQ_BLOCK_N, HEAD_DIM),
-                  in blocks of 32 columns, swizzled
+                  in panels of 32 columns, swizzled
         private   s, dp (DQ_BLOCK_N / 8, 4), acc (HEAD_DIM / 8, 4), fragments in two parts; lse and
                   delta of two rows
         HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, but for the tiles

@@ -53,6 +53,7 @@ from fa_numba.ptx.barriers import (
     setmaxnreg_inc,
 )
 from fa_numba.ptx.convert import exp2, pack_e4m3x4
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -451,7 +452,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
             group = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
             warp = int32(cuda.shfl_sync(FULL_WARP, tid >> 5 & 3, 0))  # of the warpgroup
             warp_row = int32(warp * 16)  # in the warpgroup's rows
-            out_rows = uint32(out_tile + 2 * group * Q_BYTES + warp_row * wgmma.ROW_BYTES)
+            out_rows = uint32(out_tile + 2 * group * Q_BYTES + warp_row * ROW_BYTES)
             registers = s, p, acc, part, m_i
             rings = k_tile, k_full, v_tile, v_full
             is_last = group == CONSUMERS - 1

@@ -28,6 +28,7 @@ from numba import cuda, float32, int32, uint8, uint32, uint64
 from fa_numba import checks
 from fa_numba.kernels import masks
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.ptx.statement import global_address, shared_address
 from fa_numba.ptx.vectors import load_shared_x4, store_global_x4, store_shared_b32
@@ -46,8 +47,7 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 WARPS = 4
 THREADS = 32 * WARPS
-ROW_BYTES = 128  # of a block: a tile is made of blocks of 64 columns, one after the other
-ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
+ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple of 8: one swizzle
 RESERVED_BYTES = 1024  # of shared memory, for each thread block, by the system
 
 
@@ -92,10 +92,10 @@ def make_flash_attn_mma(
     BLOCK_M = 16 * WARPS * M_TILES
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
     D16, N16 = COLS // 16, BLOCK_N // 16
-    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)
-    WHOLE_BLOCKS = HEAD_DIM % 64 == 0
-    Q_BLOCK, KV_BLOCK = BLOCK_M * ROW_BYTES, BLOCK_N * ROW_BYTES  # bytes of 64 columns
-    Q_BYTES, KV_BYTES = NUM_BLOCKS * Q_BLOCK, NUM_BLOCKS * KV_BLOCK
+    NUM_PANELS = ceil_div(HEAD_DIM, 64)
+    WHOLE_PANELS = HEAD_DIM % 64 == 0
+    Q_PANEL, KV_PANEL = BLOCK_M * ROW_BYTES, BLOCK_N * ROW_BYTES  # bytes of 64 columns
+    Q_BYTES, KV_BYTES = NUM_PANELS * Q_PANEL, NUM_PANELS * KV_PANEL
     # A lane's registers, as `mma` draws them: 4 floats of each product, 2 numbers of P in one.
     S_SHAPE, P_SHAPE = (M_TILES, BLOCK_N // 8, 4), (M_TILES, N16, 4)
     OUT_SHAPE = (M_TILES, COLS // 8, 4)
@@ -109,14 +109,14 @@ def make_flash_attn_mma(
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk):
         """Start to copy this thread's part of a tile: a chunk of every 16th row from `row` on."""
-        for block in range(NUM_BLOCKS):
-            inside = WHOLE_BLOCKS or 64 * block + 8 * chunk < HEAD_DIM
+        for panel in range(NUM_PANELS):
+            inside = WHOLE_PANELS or 64 * panel + 8 * chunk < HEAD_DIM
             for i in range(num_rows // ROWS_AT_ONCE):
                 r = i * ROWS_AT_ONCE
-                destination = tile + (block * num_rows + r) * ROW_BYTES
+                destination = tile + (panel * num_rows + r) * ROW_BYTES
                 num_bytes = 16 if inside and int32(row + r) < seqlen else 0
                 cp_async_16(
-                    destination, source + uint64(r * row_stride + block * ROW_BYTES), num_bytes
+                    destination, source + uint64(r * row_stride + panel * ROW_BYTES), num_bytes
                 )
 
     @cuda.jit(device=True, forceinline=True)
@@ -125,7 +125,7 @@ def make_flash_attn_mma(
 
         Chunk c of row r lies at place c ^ (r % 8). A lane's first chunk is 0 or 1, and 16 columns
         on it is c + 2 = c ^ 2, at the first one's place ^ 2: an exclusive or of 32 bytes, since
-        tiles begin at a whole row. After four such steps, 64 columns, the next block follows.
+        tiles begin at a whole row. After four such steps, 64 columns, the next panel follows.
         """
         a = cuda.local.array((2, M_TILES, 4), uint32)  # in turns, so that loads may run ahead
         b = cuda.local.array((2, 2, 2), uint32)
@@ -135,10 +135,10 @@ def make_flash_attn_mma(
                     s[i, j, r] = float32(0)
         for d in range(D16):
             for i in range(M_TILES):
-                at = (q_row ^ ((d & 3) << 5)) + (d >> 2) * Q_BLOCK + i * 16 * ROW_BYTES
+                at = (q_row ^ ((d & 3) << 5)) + (d >> 2) * Q_PANEL + i * 16 * ROW_BYTES
                 ldmatrix_x4(a[d & 1, i], at)
             for j in range(N16):
-                at = (k_row ^ ((d & 3) << 5)) + (d >> 2) * KV_BLOCK + j * 16 * ROW_BYTES
+                at = (k_row ^ ((d & 3) << 5)) + (d >> 2) * KV_PANEL + j * 16 * ROW_BYTES
                 ldmatrix_x4(b[j & 1], at)
                 for i in range(M_TILES):
                     mma(s[i, 2 * j], a[d & 1, i], b[j & 1, 0])
@@ -150,7 +150,7 @@ def make_flash_attn_mma(
         b = cuda.local.array((2, 2, 2), uint32)
         for n in range(N16):
             for j in range(D16):
-                at = (v_row ^ ((j & 3) << 5)) + (j >> 2) * KV_BLOCK + n * 16 * ROW_BYTES
+                at = (v_row ^ ((j & 3) << 5)) + (j >> 2) * KV_PANEL + n * 16 * ROW_BYTES
                 ldmatrix_x4_trans(b[j & 1], at)
                 for i in range(M_TILES):
                     mma(acc[i, 2 * j], p[i, n], b[j & 1, 0])
@@ -168,7 +168,7 @@ def make_flash_attn_mma(
                 row = rows + r * ROW_BYTES + ((lane & 3) << 2)
                 for j in range(HEAD_DIM // 8):  # out <- out / l_i                     line 12
                     two = pack(acc[i, j, 2 * h] * inverse, acc[i, j, 2 * h + 1] * inverse)
-                    store_shared_b32(row + (j >> 3) * Q_BLOCK + (((j & 7) ^ g) << 4), two)
+                    store_shared_b32(row + (j >> 3) * Q_PANEL + (((j & 7) ^ g) << 4), two)
                 if lane & 3 == 0 and m + r < lse.shape[2]:  # lse <- m_i + log l_i     line 13
                     lse[b, head, m + r] = log_sum_exp(m_i[i, h], l, scale)
 
@@ -182,10 +182,10 @@ def make_flash_attn_mma(
             if m + r < out.shape[1]:
                 row = rows + r * ROW_BYTES + ((chunk ^ (r & 7)) << 4)
                 address = global_address(out[b, m + r, head]) + uint64(16 * chunk)
-                for block in range(NUM_BLOCKS):
-                    if WHOLE_BLOCKS or 64 * block + 8 * chunk < HEAD_DIM:
-                        load_shared_x4(x, row + block * Q_BLOCK)
-                        store_global_x4(address + uint64(block * ROW_BYTES), x)
+                for panel in range(NUM_PANELS):
+                    if WHOLE_PANELS or 64 * panel + 8 * chunk < HEAD_DIM:
+                        load_shared_x4(x, row + panel * Q_PANEL)
+                        store_global_x4(address + uint64(panel * ROW_BYTES), x)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 2))
     def flash_attn_mma_kernel(q, k, v, out, lse, scale, alibi_slopes):
@@ -195,7 +195,7 @@ def make_flash_attn_mma(
 
         grid      (num_m_tiles, num_heads, batch); 128 threads, a warp has 16 · M_TILES rows
         shared    q_tile (BLOCK_M, HEAD_DIM), at the end out; k_tile, v_tile (BLOCK_N, HEAD_DIM);
-                  in blocks of 64 columns, swizzled
+                  in panels of 64 columns, swizzled
         private   s (M_TILES, BLOCK_N / 8, 4), p (M_TILES, BLOCK_N / 16, 4), acc (M_TILES,
                   HEAD_DIM / 8, 4), fragments of Q, K and V; m_i, l_i for 2 · M_TILES rows
         HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
@@ -229,7 +229,7 @@ def make_flash_attn_mma(
         unit = unit_of(scale)  # what one of s is worth
         slope = alibi_slopes[head] if ALIBI else float32(0)
 
-        # What this thread copies: one chunk of 16 bytes in every 16th row of each block.
+        # What this thread copies: one chunk of 16 bytes in every 16th row of each panel.
         row, chunk = tid >> 3, tid & 7
         to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
         m, n = m_start + row, n_begin + row

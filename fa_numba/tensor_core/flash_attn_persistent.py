@@ -40,20 +40,19 @@ Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 import functools
 
 import numpy as np
-from numba import cuda, float32, int32, uint8, uint32
+from numba import cuda, float32, int32, uint32
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LOG2_E
-from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
-    mbarrier_init,
     phase,
 )
-from fa_numba.ptx.statement import shared_address
 from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
 from fa_numba.ptx.wgmma import descriptor, descriptor_bits
 from fa_numba.runtime import arrays
@@ -69,6 +68,7 @@ from fa_numba.tensor_core.alibi import (
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import make_bend_tile, make_fragment_functions, make_store_tile
 from fa_numba.tensor_core.mainloop import make_ring, make_tiles_of, make_turns
+from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
 from fa_numba.tensor_core.tile_scheduler import divided, m_tile_of
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS, choose_num_shares, persistent_tiling
@@ -78,13 +78,23 @@ from fa_numba.tiling.persistent_tiling import ROWS, choose_num_shares, persisten
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
+def shared_plan(HEAD_DIM, TILING, ALIBI=False):
+    """Dynamic shared memory of a thread block."""
+    CONSUMERS, BLOCK_N, STAGES, SLOTS, _ = TILING
+    row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
+    slot_bytes, kv_bytes = CONSUMERS * ROWS * row_bytes, BLOCK_N * row_bytes
+    plan = SharedPlan()
+    plan.Q = plan.tiles(SLOTS, slot_bytes)
+    plan.OUT = plan.tiles(1, slot_bytes) if SLOTS > 1 else plan.Q
+    plan.K, plan.V = plan.tiles(STAGES, kv_bytes), plan.tiles(STAGES, kv_bytes)
+    plan.Q_RING, plan.K_RING, plan.V_RING = map(plan.ring, (SLOTS, STAGES, STAGES))
+    plan.RAMP = plan.region(ALIBI * ramp_bytes(BLOCK_N))
+    return plan
+
+
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS, ALIBI=False):
     """Dynamic shared memory that a thread block asks for."""
-    row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
-    out = 1 if SLOTS > 1 else 0  # where there is one slot, out takes its place
-    tiles = ((SLOTS + out) * 64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
-    barriers = mbarrier.BYTES * (2 * SLOTS + 4 * STAGES)
-    return tiles + barriers + ALIBI * ramp_bytes(BLOCK_N) + wgmma.GROUP_BYTES
+    return shared_plan(HEAD_DIM, (CONSUMERS, BLOCK_N, STAGES, SLOTS, True), ALIBI).bytes
 
 
 @functools.cache
@@ -101,12 +111,15 @@ def make_flash_attn_persistent(
     BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_BLOCKS * ROWS * wgmma.ROW_BYTES  # of one consumer
+    NUM_PANELS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
-    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
+    plan = shared_plan(HEAD_DIM, TILING, ALIBI)
+    Q, OUT, K, V, RAMP = plan.Q, plan.OUT, plan.K, plan.V, plan.RAMP
+    Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
+    shared_base = plan.shared_base
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     pack = forward.pack_of(DTYPE)
@@ -125,7 +138,7 @@ def make_flash_attn_persistent(
     # For these head_dims alone: measured, benchmarks/NOTES.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
     REORDERED = LAST_FIRST or (ALIBI and not LEFT)  # in a window no key is far
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
 
@@ -163,7 +176,7 @@ def make_flash_attn_persistent(
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
                   is q_tile where that has one slot;
-                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
+                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in panels of 64 columns, swizzled;
                   work (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of
                   Q, each stage of K, and of V; with ALIBI a ramp (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
@@ -175,31 +188,19 @@ def make_flash_attn_persistent(
                   thread block per SM
         """
         work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
-        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
-        out_tile = q_tile if OUT_IN_Q else q_tile + SLOTS * SLOT_BYTES
-        k_tile = out_tile + SLOT_BYTES
-        v_tile = k_tile + STAGES * KV_BYTES
-        q_full = v_tile + STAGES * KV_BYTES
-        q_empty = q_full + SLOTS * BARRIER
-        k_full = q_empty + SLOTS * BARRIER
-        k_empty = k_full + STAGES * BARRIER
-        v_full = k_empty + STAGES * BARRIER
-        v_empty = v_full + STAGES * BARRIER
-        ramp_start = uint32(v_empty + STAGES * BARRIER)
+        base = shared_base()
+        q_tile, q_full, q_empty = base + Q.start, base + Q_RING.full, base + Q_RING.empty
+        k_tile, k_full = base + K.start, base + K_RING.full
+        v_tile, v_full, v_empty = base + V.start, base + V_RING.full, base + V_RING.empty
+        out_tile, ramp_start = base + OUT.start, uint32(base + RAMP.start)
 
         tid = cuda.threadIdx.x
         warpgroup = tid >> 7
         num_heads, seqlen_q = lse.shape[1], lse.shape[2]
 
         if tid == 0:
-            for slot in range(SLOTS):
-                mbarrier_init(q_full + slot * BARRIER, 1)
-                mbarrier_init(q_empty + slot * BARRIER, 4 * CONSUMERS)  # a lane of each warp
-            for stage in range(STAGES):
-                mbarrier_init(k_full + stage * BARRIER, 1)
-                mbarrier_init(v_full + stage * BARRIER, 1)
-                mbarrier_init(k_empty + stage * BARRIER, 4 * CONSUMERS)
-                mbarrier_init(v_empty + stage * BARRIER, 4 * CONSUMERS)
+            init_rings(base, (Q_RING,), 4 * CONSUMERS)  # a lane of each warp
+            init_rings(base, (K_RING, V_RING), 4 * CONSUMERS)
             fence_mbarrier_init()
         if TILTED:
             write_ramp(ramp_start, RAMP_BYTES, int32(tid), THREADS)
@@ -265,7 +266,7 @@ def make_flash_attn_persistent(
             # Which of a tile's parts of ROWS rows is the warpgroup's. By a shuffle, so that ptxas
             # knows it as the same for a whole warp: what follows from it is kept once for a warp.
             part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * wgmma.ROW_BYTES)
+            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * ROW_BYTES)
 
             unit = unit_of(scale)  # what one of s is worth
             registers = s, p, acc, m_i, l_i, alpha, offset

@@ -32,13 +32,14 @@ from numba import cuda, float32, int32, uint8, uint16, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LOG2_E
-from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import (
     fence_async_proxy,
     named_barrier_sync,
     setmaxnreg_dec,
     setmaxnreg_inc,
 )
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -134,10 +135,10 @@ def make_flash_attn_persistent_varlen(
     BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_BLOCKS * ROWS * wgmma.ROW_BYTES  # of one consumer
+    NUM_PANELS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
-    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
+    KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     SECTION_KEYS = SECTION_BYTES // (4 * HEAD_DIM)  # of all heads of a section
     ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
@@ -162,7 +163,7 @@ def make_flash_attn_persistent_varlen(
     first_turn, inner_turn, edge_turn, whole_tiles, add_last, finish_product = make_turns(
         HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI
     )
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     store_row = make_store_row(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
@@ -239,11 +240,11 @@ def make_flash_attn_persistent_varlen(
         """
         first = 8 * (tid & 127)
         start = tile - shared_address(memory) + first
-        block_bytes = num_rows * wgmma.ROW_BYTES
-        for offset in range(0, block_bytes, 8 * 128):  # unrolled: each thread 8 bytes
-            if offset + first >= first_row * wgmma.ROW_BYTES:
-                for block in range(NUM_BLOCKS):
-                    memory[uint64((start + block * block_bytes + offset) >> 3)] = uint64(0)
+        panel_bytes = num_rows * ROW_BYTES
+        for offset in range(0, panel_bytes, 8 * 128):  # unrolled: each thread 8 bytes
+            if offset + first >= first_row * ROW_BYTES:
+                for panel in range(NUM_PANELS):
+                    memory[uint64((start + panel * panel_bytes + offset) >> 3)] = uint64(0)
         fence_async_proxy()
         named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply
 
@@ -269,7 +270,7 @@ def make_flash_attn_persistent_varlen(
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
                   is q_tile where that has one slot;
-                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks of 64 columns, swizzled;
+                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in panels of 64 columns, swizzled;
                   work (SLOTS, 6): which queries Q are; claim (8): which are next; order
                   (MAX_SORTED,); barriers: full and empty for each slot of Q, each stage of K, and
                   of V, and for claim; with ALIBI a ramp (`alibi`)
@@ -411,7 +412,7 @@ def make_flash_attn_persistent_varlen(
             warp_row = int32((tid >> 5 & 3) * 16)  # in the warpgroup's rows
             # By a shuffle, so that ptxas knows it as the same for a whole warp.
             part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * wgmma.ROW_BYTES)
+            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * ROW_BYTES)
 
             unit = unit_of(scale)  # what one of s is worth
             registers = s, p, acc, m_i, l_i, alpha, offset

@@ -26,6 +26,7 @@ from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.kernels import masks
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.cp_async import cp_async_commit, cp_async_wait
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.statement import shared_address
 from fa_numba.ptx.tf32 import HALF
 from fa_numba.ptx.vectors import store_shared_b32
@@ -33,26 +34,26 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core import tf32_tiles
 from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
-from fa_numba.tensor_core.tf32_tiles import ROW_BYTES, num_blocks
+from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
 
 WARPS, THREADS = 4, 128
 
 
 def tile_sizes(head_dim):
-    """(M_TILES, BLOCK_N, BLOCKS_AT_ONCE), as large as leaves everything in registers.
+    """(M_TILES, BLOCK_N, PANELS_AT_ONCE), as large as leaves everything in registers.
 
-    A warp owns M_TILES times 16 query rows; P is split once for so many blocks of 32 columns.
+    A warp owns M_TILES times 16 query rows; P is split once for so many panels of 32 columns.
     """
-    blocks = num_blocks(head_dim)
-    if blocks <= 2:
-        return 2, 32, blocks
-    return 1, 64 if blocks <= 4 else 32, 1 if blocks % 2 else 2
+    panels = num_panels(head_dim)
+    if panels <= 2:
+        return 2, 32, panels
+    return 1, 64 if panels <= 4 else 32, 1 if panels % 2 else 2
 
 
 def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    return (16 * WARPS * M_TILES + 2 * BLOCK_N) * num_blocks(HEAD_DIM) * ROW_BYTES + 16
+    return (16 * WARPS * M_TILES + 2 * BLOCK_N) * num_panels(HEAD_DIM) * ROW_BYTES + 16
 
 
 @functools.cache
@@ -60,7 +61,7 @@ def make_flash_attn_tf32x3(
     HEAD_DIM,
     M_TILES,
     BLOCK_N,
-    BLOCKS_AT_ONCE,
+    PANELS_AT_ONCE,
     CAUSAL,
     WINDOW=(-1, -1),
     SOFTCAP=0.0,
@@ -75,12 +76,12 @@ def make_flash_attn_tf32x3(
     BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
     WARP_ROWS = 16 * M_TILES
     BLOCK_M = WARPS * WARP_ROWS
-    Q_BYTES, KV_BYTES = (num_blocks(HEAD_DIM) * rows * ROW_BYTES for rows in (BLOCK_M, BLOCK_N))
-    S8, OUT8 = BLOCK_N // 8, 4 * num_blocks(HEAD_DIM)
+    Q_BYTES, KV_BYTES = (num_panels(HEAD_DIM) * rows * ROW_BYTES for rows in (BLOCK_M, BLOCK_N))
+    S8, OUT8 = BLOCK_N // 8, 4 * num_panels(HEAD_DIM)
     S_SHAPE, ACC_SHAPE, ROWS_SHAPE = (M_TILES, S8, 4), (M_TILES, OUT8, 4), (M_TILES, 2)
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
     multiply_qkt = tf32_tiles.make_multiply_rows(HEAD_DIM, M_TILES, BLOCK_M, BLOCK_N)
-    add_pv = tf32_tiles.make_add_product(HEAD_DIM, M_TILES, BLOCK_N, BLOCK_N, BLOCKS_AT_ONCE)
+    add_pv = tf32_tiles.make_add_product(HEAD_DIM, M_TILES, BLOCK_N, BLOCK_N, PANELS_AT_ONCE)
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
     @cuda.jit(launch_bounds=(THREADS, 2), fastmath={"contract"})
@@ -88,7 +89,7 @@ def make_flash_attn_tf32x3(
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_heads, num_m_tiles, batch); 128 threads, a warp has 16 · M_TILES rows
-        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM); in blocks of 32
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM); in panels of 32
                   columns, swizzled
         private   s (M_TILES, BLOCK_N / 8, 4), acc (M_TILES, HEAD_DIM / 8, 4), fragments of Q, K, P
                   and V in two parts; m_i, l_i for 2 · M_TILES rows
@@ -256,8 +257,8 @@ def flash_attn_tf32x3(
     softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
     out = arrays.empty(q, q.shape)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    m_tiles, block_n, blocks_at_once = tile_sizes(head_dim)
-    kernel = make_flash_attn_tf32x3(head_dim, m_tiles, block_n, blocks_at_once, *mask)
+    m_tiles, block_n, panels_at_once = tile_sizes(head_dim)
+    kernel = make_flash_attn_tf32x3(head_dim, m_tiles, block_n, panels_at_once, *mask)
     grid = (num_heads, ceil_div(seqlen_q, 16 * WARPS * m_tiles), batch)
     arguments = (q, k, v, out, lse, softmax_scale, slopes)
     size = shared_bytes(head_dim, m_tiles, block_n)

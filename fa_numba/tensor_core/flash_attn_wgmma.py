@@ -30,6 +30,7 @@ from numba import cuda, float32, uint8, uint32
 
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_init
 from fa_numba.ptx.statement import shared_address
 from fa_numba.ptx.tma import make_load_tile
@@ -55,7 +56,7 @@ STAGES = 2  # places for a tile of K and of V: one is multiplied, into the other
 
 def shared_bytes(HEAD_DIM, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
+    row = ceil_div(HEAD_DIM, 64) * ROW_BYTES
     # After the tiles the barriers; GROUP_BYTES to begin at a multiple of them.
     return (BLOCK_M + 2 * STAGES * BLOCK_N) * row + 8 * (1 + STAGES) + wgmma.GROUP_BYTES
 
@@ -67,12 +68,12 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16".
     """
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    NUM_PANELS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
     BLOCKS_PER_SM = 2 if COLS <= 128 else 1  # acc takes COLS / 2 registers of a thread's 128 or 255
-    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one warpgroup's rows
-    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
+    Q_BYTES = NUM_PANELS * 64 * ROW_BYTES  # of one warpgroup's rows
+    KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
-    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: a row for each term, a key
+    COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term, a key
     # A thread's registers: 64 rows shared by 128 threads; P has two numbers in each.
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
@@ -82,7 +83,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
     _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
     store_rows = make_store_rows(HEAD_DIM, pack)
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, BLOCKS_PER_SM))
@@ -93,7 +94,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
         · log2 e: the softmax takes powers of 2, e^x = 2^(x log2 e). Lines are Algorithm 1's.
 
         grid      (num_m_tiles, num_heads, batch); 256 threads, two warpgroups of 64 rows
-        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in blocks
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in panels
                   of 64 columns, swizzled; a barrier for Q and one for each stage
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
                   for two rows

@@ -29,6 +29,7 @@ from numba import cuda, float32, uint8, uint32
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier, wgmma
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
@@ -71,7 +72,7 @@ def tile_sizes(head_dim):
 
 def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    row = ceil_div(HEAD_DIM, 64) * wgmma.ROW_BYTES
+    row = ceil_div(HEAD_DIM, 64) * ROW_BYTES
     tiles = (64 * CONSUMERS + 2 * STAGES * BLOCK_N) * row
     return tiles + mbarrier.BYTES * (1 + 4 * STAGES) + wgmma.GROUP_BYTES
 
@@ -86,11 +87,11 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     BLOCK_M = 64 * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_BLOCKS * 64 * wgmma.ROW_BYTES  # of one consumer's rows
-    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
+    NUM_PANELS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    Q_BYTES = NUM_PANELS * 64 * ROW_BYTES  # of one consumer's rows
+    KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
-    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: a row for each term, a key
+    COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term, a key
     # A consumer thread's registers: 64 rows shared by 128 threads; P has two numbers in each.
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
@@ -102,7 +103,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
     _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
     store_rows = make_store_rows(HEAD_DIM, pack)
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -121,7 +122,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
 
         grid      (num_m_tiles, num_heads, batch); warpgroup 0 loads, the others compute
         shared    q_tile (CONSUMERS, 64, HEAD_DIM); k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in
-                  blocks of 64 columns, swizzled; barriers: Q full; full and empty for each stage
+                  panels of 64 columns, swizzled; barriers: Q full; full and empty for each stage
                   of K, and of V
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
                   for two rows

@@ -3,8 +3,7 @@
 flash_decode         tiles of K and V go through shared memory; a thread per score
 flash_decode_wide    a few lanes per key, loads of 16 bytes, no barrier
 flash_decode_mma     K and V go from HBM to the registers that multiply them
-flash_decode_tma     TMA keeps up to 192 KiB on their way to an SM: boxes of 16 keys of a head
-flash_decode_gather  pages of few keys: cp.async, each row where its page is           <- this file
+flash_decode_gather  cp.async keeps up to 192 KiB in flight to an SM; any page size  <- this file
 
 A box of the copy engine is of neighbours. Where a page holds one key, 16 keys of a head are 16 rows
 of 256 bytes, each somewhere else, and a warp starts copies of one row one after the other. cp.async
@@ -29,8 +28,8 @@ from numba import cuda, float32, int32, uint8, uint32, uint64
 from fa_numba.constants import NEG_INF, ZERO
 from fa_numba.on_cuda_cores.decode_problem import divide, launch
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.statement import global_address, shared_address
-from fa_numba.ptx.tma import BLOCK_COLS, ROW_BYTES
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
@@ -45,16 +44,23 @@ from fa_numba.tensor_core.decoding import (
     splits_and_grid,
     warp_of,
 )
-from fa_numba.tensor_core.flash_decode_tma import BLOCK_BYTES, RINGS, at
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import tile_rows
 
+RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns: warps, stages
+PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of a turn
 CHUNK_BYTES = 16  # that a lane copies at once
 
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
     """Dynamic shared memory that a thread block asks for."""
-    return 2 * WARPS * STAGES * ceil_div(HEAD_DIM, BLOCK_COLS) * BLOCK_BYTES + ROW_BYTES
+    return 2 * WARPS * STAGES * ceil_div(HEAD_DIM, PANEL_COLS) * PANEL_BYTES + ROW_BYTES
+
+
+@cuda.jit(device=True, forceinline=True)
+def at(tile, chunk, j):
+    """`decoding.make_products`: this lane's row of a turn in panels of 64 columns, swizzled."""
+    return tile + j // 4 * PANEL_BYTES + (chunk ^ (j % 4 << 5))
 
 
 @functools.cache
@@ -83,7 +89,7 @@ def make_flash_decode_gather(
     LANES = 1 << (PIECES - 1).bit_length()  # that copy a row
     AT_ONCE = 32 // LANES  # rows
     COPIES = 2 * KEYS // AT_ONCE  # in a turn
-    K_BYTES = ceil_div(HEAD_DIM, BLOCK_COLS) * BLOCK_BYTES
+    K_BYTES = ceil_div(HEAD_DIM, PANEL_COLS) * PANEL_BYTES
     TURN_BYTES = 2 * K_BYTES
     PENDING = STAGES - 1  # turns that may be on their way while one is read
     FRAGMENTS, SOURCES_SHAPE = (STEPS, 4), (WARPS, 32)
@@ -130,7 +136,7 @@ def make_flash_decode_gather(
         for i in range(COPIES):
             r = i * AT_ONCE + lane // LANES
             if PIECES == LANES or piece < PIECES:
-                tile = slot + r // KEYS * K_BYTES + piece // 8 * BLOCK_BYTES + r % KEYS * ROW_BYTES
+                tile = slot + r // KEYS * K_BYTES + piece // 8 * PANEL_BYTES + r % KEYS * ROW_BYTES
                 source = rows[uint64(r)] + uint64(CHUNK_BYTES * piece)
                 cp_async_16(tile + CHUNK_BYTES * ((piece ^ r) & 7), source, CHUNK_BYTES)
 
@@ -160,7 +166,7 @@ def make_flash_decode_gather(
         A row is a query of a query head; the heads of a group are neighbours.
 
         grid      (at most num_m_tiles · num_kv_heads · num_splits · batch,); 32 · WARPS threads
-        shared    ring (WARPS, STAGES, 2, 16, HEAD_DIM), in blocks of 64 columns, swizzled; where
+        shared    ring (WARPS, STAGES, 2, 16, HEAD_DIM), in panels of 64 columns, swizzled; where
                   the rows of a turn are (WARPS, 32); what the warps have at the end: acc (WARPS,
                   ROWS, HEAD_DIM), m_i, l_i (WARPS, ROWS)
         private   Q, acc (HEAD_DIM / 16, 4), k (2, 2), v (4,), s (2, 4), p (2,), m_i, l_i
@@ -301,7 +307,7 @@ def flash_decode_gather(
     problem = check_on_tensor_cores("flash_decode_gather", forward.HOPPER, *arguments)
     head_dim = q.shape[3]
     rows = tile_rows(problem.num_rows)
-    warps, stages = RINGS[ceil_div(head_dim, BLOCK_COLS)]
+    warps, stages = RINGS[ceil_div(head_dim, PANEL_COLS)]
     kernel = make_flash_decode_gather(
         head_dim, arrays.dtype_name(q), rows, problem.page_size, warps, stages, *problem.mask
     )

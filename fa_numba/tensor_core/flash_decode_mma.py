@@ -2,8 +2,7 @@
 
 flash_decode, paged_attn_decode   tiles of K and V go through shared memory; a thread per score
 flash_decode_mma                  K and V go from HBM to the registers that multiply them  <- this
-flash_decode_tma                  Hopper: the copy engine keeps a ring of keys full for each warp
-flash_decode_gather               Hopper: pages of few keys; cp.async, each row where its page is
+flash_decode_gather               Hopper: cp.async keeps a ring of keys full for each warp
 
 Decoding reads each key once and does next to nothing with it, so all that counts is that enough
 bytes are on their way: 4.8 TB/s times some 700 ns for a load, a guess, are 25 KB for each of an

@@ -20,15 +20,10 @@ from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF
 from fa_numba.kernels import masks
 from fa_numba.ptx.barriers import fence_async_proxy
 from fa_numba.ptx.convert import exp2, store_global_b32
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
 from fa_numba.ptx.statement import global_address
-from fa_numba.ptx.tma import (
-    BLOCK_COLS,
-    ROW_BYTES,
-    tma_store_4d,
-    tma_store_commit,
-    tma_store_wait_read,
-)
+from fa_numba.ptx.tma import tma_store_4d, tma_store_commit, tma_store_wait_read
 
 # A score far below any real one. Not −inf: under fastmath the compiler may assume there is none.
 MASKED = np.float32(-2e30)
@@ -295,8 +290,8 @@ def make_store_tile(HEAD_DIM, pack):
         Stores out by TMA, through shared memory at `rows`, the warp's part of a tile of 64 rows.
         The copy is on its way when the function returns.
     """
-    COLS16, BLOCKS = (HEAD_DIM + 15) // 16, (HEAD_DIM + 63) // 64
-    BLOCK_BYTES = 64 * ROW_BYTES
+    COLS16, PANELS = (HEAD_DIM + 15) // 16, (HEAD_DIM + 63) // 64
+    PANEL_BYTES = 64 * ROW_BYTES
 
     @fragment_function()
     def finish_rows(m_i, l_i, inverse, lse, b, head, m, lane, scale):
@@ -321,14 +316,14 @@ def make_store_tile(HEAD_DIM, pack):
                     x, y = acc[2 * j + i, 2 * h], acc[2 * j + i, 2 * h + 1]
                     fragment[2 * i + h] = pack(x * inverse[h], y * inverse[h])
             chunk = ((2 * j & 7) + (lane >> 4)) ^ (lane & 7)
-            stmatrix_x4(lane_row + j // 4 * BLOCK_BYTES + (chunk << 4), fragment)
+            stmatrix_x4(lane_row + j // 4 * PANEL_BYTES + (chunk << 4), fragment)
         fence_async_proxy()
         cuda.syncwarp()  # all rows are written: safe to copy
         if lane == 0:
             if m < seqlen_q:
-                for block in range(BLOCKS):
-                    source = rows + block * BLOCK_BYTES
-                    tma_store_4d(out_map, BLOCK_COLS * block, m, head, b, source)
+                for panel in range(PANELS):
+                    source = rows + panel * PANEL_BYTES
+                    tma_store_4d(out_map, PANEL_COLS * panel, m, head, b, source)
             tma_store_commit()
 
     return finish_rows, store_tile

@@ -16,7 +16,8 @@ from numba import cuda, int32, uint32
 
 from fa_numba.constants import LOG2_E
 from fa_numba.kernels import masks
-from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx import mbarrier
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx
 from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.tma import make_load_tile
@@ -74,11 +75,11 @@ def make_ring(HEAD_DIM, TILING):
         Give back so many tiles of K and V as they come; the place of the tile after them.
     """
     BLOCK_N, STAGES = TILING.block_n, TILING.stages
-    NUM_BLOCKS = ceil_div(HEAD_DIM, 64)
-    KV_BYTES = NUM_BLOCKS * BLOCK_N * wgmma.ROW_BYTES
+    NUM_PANELS = ceil_div(HEAD_DIM, 64)
+    KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER  # from a stage's barrier "full" to its "empty"
-    load_tile = make_load_tile(NUM_BLOCKS)
+    load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -137,9 +138,9 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     """
     BLOCK_N, STAGES, OVERLAP = TILING.block_n, TILING.stages, TILING.overlap
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    KV_BYTES = ceil_div(HEAD_DIM, 64) * BLOCK_N * wgmma.ROW_BYTES
+    KV_BYTES = ceil_div(HEAD_DIM, 64) * BLOCK_N * ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # K: its rows lie along the sum
-    COL_MAJOR = descriptor_bits(BLOCK_N * wgmma.ROW_BYTES)  # V: a row for each term of the sum
+    COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term of the sum
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER

@@ -30,6 +30,7 @@ from numba import cuda, float32, uint8, uint32, uint64
 from fa_numba.constants import FULL_WARP
 from fa_numba.ptx import mbarrier, wgmma
 from fa_numba.ptx.convert import pack_e4m3x4
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4
 from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_init
 from fa_numba.ptx.statement import global_address, shared_address
@@ -105,7 +106,7 @@ def make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE):
         For a warp's rows, from `row` on: y[8 j + 4 t + 2 h + c] is, of chunk j, column
         8 t + 2 (lane % 4) + c in row lane // 4 + 8 h.
     """
-    CHUNKS, BLOCK_BYTES = HEAD_DIM // CHUNK, BLOCK_N * wgmma.ROW_BYTES
+    CHUNKS, PANEL_BYTES = HEAD_DIM // CHUNK, BLOCK_N * ROW_BYTES
     ONE = 0x3F80 if DTYPE == "bfloat16" else 0x3C00
     multiply = forward.mma_of(DTYPE)
     butterfly_8, butterfly_16, butterfly_32 = (
@@ -131,10 +132,10 @@ def make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE):
         b_fragment = cuda.local.array(2, uint32)
         d_fragment = cuda.local.array(4, float32)
         row += lane & 15
-        x_row = x_tile + row * wgmma.ROW_BYTES
+        x_row = x_tile + row * ROW_BYTES
         for j in range(CHUNKS):
             eight = 2 * j + (lane >> 4)  # columns
-            ldmatrix_x4(a_fragment, x_row + (eight >> 3) * BLOCK_BYTES + ((eight ^ row) & 7) * 16)
+            ldmatrix_x4(a_fragment, x_row + (eight >> 3) * PANEL_BYTES + ((eight ^ row) & 7) * 16)
             for t in range(2):
                 for i in range(2):
                     b_fragment[i] = b[t, i]
@@ -162,28 +163,28 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
     """
     THREADS = threads_of(BLOCK_N)
     WARPS, Q_WARPS, Q_TILES = THREADS // 32, Q_ROWS // ROWS, BLOCK_N // Q_ROWS
-    VALUES, BLOCKS = HEAD_DIM // 2, HEAD_DIM // 64  # numbers of a thread; of 64 columns
+    VALUES, PANELS = HEAD_DIM // 2, HEAD_DIM // 64  # numbers of a thread; of 64 columns
     V_ROWS = HEAD_DIM + SUM_ROWS
     QK_WIDTH, V_WIDTH = width_of(HEAD_DIM), width_of(BLOCK_N)
-    X_BYTES, BLOCK_BYTES = 2 * HEAD_DIM * BLOCK_N, BLOCK_N * wgmma.ROW_BYTES
+    X_BYTES, PANEL_BYTES = 2 * HEAD_DIM * BLOCK_N, BLOCK_N * ROW_BYTES
     NORM = np.float32(HEAD_DIM**-0.5 if HADAMARD else 1)
     unpack = unpack_bf16x2 if DTYPE == "bfloat16" else unpack_f16x2
-    load_tile = make_load_tile(BLOCKS)
+    load_tile = make_load_tile(PANELS)
     matrix_of, rotate = make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
     def read_columns(y, x_tile, chunk, pair):
-        """Two neighbouring columns of 16 keys in each block of 64."""
+        """Two neighbouring columns of 16 keys in each panel of 64."""
         two = cuda.local.array(2, float32)
-        for block in range(BLOCKS):
-            column = x_tile + block * BLOCK_BYTES + (pair & 3) * 4
+        for panel in range(PANELS):
+            column = x_tile + panel * PANEL_BYTES + (pair & 3) * 4
             for slot in range(CHUNK):
                 key = device_slot_key(slot)
-                row = column + (chunk * CHUNK + key) * wgmma.ROW_BYTES
+                row = column + (chunk * CHUNK + key) * ROW_BYTES
                 unpack(two, load_shared_b32(row + (((pair >> 2) ^ key) & 7) * 16))
                 for c in range(2):
-                    y[32 * block + 16 * c + slot] = two[c]
+                    y[32 * panel + 16 * c + slot] = two[c]
 
     @cuda.jit(device=True, forceinline=True)
     def place_of(unit, num_heads, per_head):
@@ -201,7 +202,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
         grid      (3, blocks): some for Q, some for K, some for V
         shared    x_tile (STAGES, BLOCK_N, HEAD_DIM) in 16 bits, as TMA writes it; of_warps: their
                   largest numbers; a barrier for each stage
-        private   y: of Q and K as `rotate` leaves it, of V 16 keys of BLOCKS pairs of columns
+        private   y: of Q and K as `rotate` leaves it, of V 16 keys of PANELS pairs of columns
         HBM       Q, K, V once, their tiles once
         """
         y = cuda.local.array(VALUES, float32)
@@ -275,7 +276,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
                 address = global_address(v_tiles[b, head, tile])
                 if tid == 0:
                     v_scales[b, head, tile] = largest / E4M3_MAX
-                for i in range(2 * BLOCKS):  # columns
+                for i in range(2 * PANELS):  # columns
                     for j in range(4):
                         at = 16 * i + 4 * j
                         words[j] = pack_e4m3x4(
@@ -304,7 +305,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
                         k_scales[b, head, tile] = largest * NORM / E4M3_MAX
                 for h in range(2):
                     row = warp * ROWS + (lane >> 2) + 8 * h
-                    for i in range(BLOCKS):
+                    for i in range(PANELS):
                         for j in range(4):
                             at = 8 * (4 * i + j) + 2 * h
                             words[j] = pack_e4m3x4(

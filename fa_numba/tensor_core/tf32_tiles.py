@@ -1,6 +1,6 @@
 """Tiles of float32 in shared memory, multiplied by warps as three products of TF32.
 
-A tile is made of blocks of 32 columns, each with all its rows, of 128 bytes, one after the other;
+A tile is made of panels of 32 columns, each with all its rows, of 128 bytes, one after the other;
 the chunks of 16 bytes are swizzled as `layouts.swizzle` says. Nothing in it is split yet: a warp
 splits what it loads. Since a sum may run in any order, no tile has to be transposed:
 
@@ -8,7 +8,7 @@ splits what it loads. Since a sum may run in any order, no tile has to be transp
     P B    P lies in registers as a product left it, so a lane has columns 2 k and 2 k + 1 of it,
            k = lane % 4: those two it takes for its k and k + 4. Of these two rows of B it loads
            four neighbours at once, each the column of another product. So in what comes of it,
-           x[i, 4 block + j, 2 h + c] is column 32 block + 8 (lane % 4) + 4 c + j.
+           x[i, 4 panel + j, 2 h + c] is column 32 panel + 8 (lane % 4) + 4 c + j.
 
 Matrices in registers are local arrays (M_TILES, columns / 8, 4) as in `fragments`, 16 rows each.
 A tensor core cuts off what it adds. So every sum on it is a short one, from 0, and is then added to
@@ -21,17 +21,16 @@ from numba import cuda, float32, uint32, uint64
 
 from fa_numba.constants import ZERO
 from fa_numba.ptx.cp_async import cp_async_16
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32, unknown_half
 from fa_numba.ptx.vectors import load_shared_x4, store_global_x4
 from fa_numba.tiling.block_sizes import ceil_div
 
-ROW_BYTES = 128
 
-
-def num_blocks(head_dim):
-    """Blocks of a tile; their columns from head_dim on hold 0."""
+def num_panels(head_dim):
+    """Panels of a tile; their columns from head_dim on hold 0."""
     return ceil_div(head_dim, 32)
 
 
@@ -41,21 +40,21 @@ def make_copy_tile(HEAD_DIM, THREADS):
 
     Starts to copy rows from `first` on of a head; 0 takes the place of those beyond x's end.
     """
-    NUM_BLOCKS, WHOLE_BLOCKS = num_blocks(HEAD_DIM), HEAD_DIM % 32 == 0
-    ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a block; a multiple of 8: one swizzle
+    NUM_PANELS, WHOLE_PANELS = num_panels(HEAD_DIM), HEAD_DIM % 32 == 0
+    ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple of 8: one swizzle
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, num_rows, x, b, first, head):
         row, chunk = cuda.threadIdx.x >> 3, cuda.threadIdx.x & 7
         m, to = first + row, tile + row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
         source = global_address(x[b, 0, head]) + uint64(m * x.strides[1] + 16 * chunk)
-        for block in range(NUM_BLOCKS):
-            inside = WHOLE_BLOCKS or 32 * block + 4 * chunk < HEAD_DIM
+        for panel in range(NUM_PANELS):
+            inside = WHOLE_PANELS or 32 * panel + 4 * chunk < HEAD_DIM
             for i in range(num_rows // ROWS_AT_ONCE):
                 r = i * ROWS_AT_ONCE
-                destination = to + (block * num_rows + r) * ROW_BYTES
+                destination = to + (panel * num_rows + r) * ROW_BYTES
                 num_bytes = 16 if inside and m + r < x.shape[1] else 0
-                offset = uint64(r * x.strides[1] + block * ROW_BYTES)
+                offset = uint64(r * x.strides[1] + panel * ROW_BYTES)
                 cp_async_16(destination, source + offset, num_bytes)
 
     return copy_tile
@@ -73,7 +72,7 @@ def make_multiply_rows(HEAD_DIM, M_TILES, A_ROWS, B_ROWS):
 
     A: rows of a tile of A_ROWS, the first of them at address a. B: all rows of a tile of B_ROWS.
     """
-    DEPTH16, B8 = 2 * num_blocks(HEAD_DIM), B_ROWS // 8
+    DEPTH16, B8 = 2 * num_panels(HEAD_DIM), B_ROWS // 8
     A_SHAPE = (M_TILES, 2, 4)
 
     @cuda.jit(device=True, forceinline=True)
@@ -120,25 +119,25 @@ def make_multiply_rows(HEAD_DIM, M_TILES, A_ROWS, B_ROWS):
 
 
 @cuda.jit(device=True, forceinline=True)
-def two_rows(block, lane):
-    """Where this lane's two rows of a block begin: those that it takes for k and k + 4."""
+def two_rows(panel, lane):
+    """Where this lane's two rows of a panel begin: those that it takes for k and k + 4."""
     row, column = 2 * (lane & 3), lane >> 2
-    even = block + row * ROW_BYTES + ((column ^ row) << 4)
-    odd = block + (row + 1) * ROW_BYTES + ((column ^ (row + 1)) << 4)
+    even = panel + row * ROW_BYTES + ((column ^ row) << 4)
+    odd = panel + (row + 1) * ROW_BYTES + ((column ^ (row + 1)) << 4)
     return even, odd
 
 
 @functools.cache
-def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, BLOCKS_AT_ONCE):
+def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE):
     """add_product(x, p, b, half_at, lane): X += P B, P in registers, B a tile of B_ROWS rows.
 
     B begins at address b. ROWS_AT_ONCE of its rows are summed on the tensor core. P is split once
-    for BLOCKS_AT_ONCE blocks of B, which divide their number; half_at is the address of HALF in
+    for PANELS_AT_ONCE panels of B, which divide their number; half_at is the address of HALF in
     shared memory.
     """
-    NUM_BLOCKS, PART8, STEPS = num_blocks(HEAD_DIM), 4 * BLOCKS_AT_ONCE, ROWS_AT_ONCE // 8
+    NUM_PANELS, PART8, STEPS = num_panels(HEAD_DIM), 4 * PANELS_AT_ONCE, ROWS_AT_ONCE // 8
     P_SHAPE, PART_SHAPE = (M_TILES, 4), (M_TILES, PART8, 4)
-    AGAIN = BLOCKS_AT_ONCE < NUM_BLOCKS
+    AGAIN = PANELS_AT_ONCE < NUM_PANELS
 
     @cuda.jit(device=True, forceinline=True)
     def add_product(x, p, b, half_at, lane):
@@ -151,7 +150,7 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, BLOCKS_AT_ONCE):
         odd_small = cuda.local.array(4, uint32)
         part = cuda.local.array(PART_SHAPE, float32)
         even, odd = two_rows(b, lane)
-        for first in range(0, NUM_BLOCKS, BLOCKS_AT_ONCE):
+        for first in range(0, NUM_PANELS, PANELS_AT_ONCE):
             cuda.syncwarp()  # nothing is loaded ahead of its turn: there are no registers for it
             half = unknown_half(half_at) if AGAIN else uint32(HALF)
             for k_first in range(0, B_ROWS // 8, STEPS):
@@ -166,8 +165,8 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, BLOCKS_AT_ONCE):
                             for h in range(2):
                                 four[2 * c + h] = p[i, k, 2 * h + c]
                         split_tf32(p_big[i], p_small[i], four, half, 4)
-                    for block in range(BLOCKS_AT_ONCE):
-                        offset = ((first + block) * B_ROWS + 8 * k) * ROW_BYTES
+                    for panel in range(PANELS_AT_ONCE):
+                        offset = ((first + panel) * B_ROWS + 8 * k) * ROW_BYTES
                         load_shared_x4(four, even + offset)
                         split_tf32(even_big, even_small, four, HALF, 4)
                         load_shared_x4(four, odd + offset)
@@ -175,7 +174,7 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, BLOCKS_AT_ONCE):
                         for j in range(4):
                             for i in range(M_TILES):
                                 mma_m16n8k8_tf32x3(
-                                    part[i, 4 * block + j],
+                                    part[i, 4 * panel + j],
                                     p_big[i],
                                     p_small[i],
                                     even_big[j],
@@ -195,20 +194,20 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, BLOCKS_AT_ONCE):
 def make_store_row(HEAD_DIM):
     """store_row(x, i, h, y, b, m, head, lane, factor): y[b, m, head] = factor · row h of x[i].
 
-    x is as `make_add_product` leaves it; 32 bytes of a block from each lane.
+    x is as `make_add_product` leaves it; 32 bytes of a panel from each lane.
     """
-    NUM_BLOCKS, WHOLE_BLOCKS = num_blocks(HEAD_DIM), HEAD_DIM % 32 == 0
+    NUM_PANELS, WHOLE_PANELS = num_panels(HEAD_DIM), HEAD_DIM % 32 == 0
 
     @cuda.jit(device=True, forceinline=True)
     def store_row(x, i, h, y, b, m, head, lane, factor):
         four = cuda.local.array(4, float32)
         address = global_address(y[b, m, head])
-        for block in range(NUM_BLOCKS):
+        for panel in range(NUM_PANELS):
             for c in range(2):
-                d = 32 * block + 8 * (lane & 3) + 4 * c
+                d = 32 * panel + 8 * (lane & 3) + 4 * c
                 for j in range(4):
-                    four[j] = x[i, 4 * block + j, 2 * h + c] * factor
-                if WHOLE_BLOCKS or d < HEAD_DIM:
+                    four[j] = x[i, 4 * panel + j, 2 * h + c] * factor
+                if WHOLE_PANELS or d < HEAD_DIM:
                     store_global_x4(address + uint64(4 * d), four)
 
     return store_row
