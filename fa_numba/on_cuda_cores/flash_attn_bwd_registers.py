@@ -82,7 +82,7 @@ def make_flash_attn_bwd_registers(
                   keys by queries; lse_rows, delta_rows (TILE,)
         private   s, dp (ROWS, COLS), dk_acc, dv_acc, part (ROWS, OUT_COLS), lse_j, delta_j
                   (COLS,)
-        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, except for the tiles
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, except the tiles
                   that see none of them; atomic additions to dQ as often; with ALIBI alibi_slopes
                   in every thread, for each head
         paper     FlashAttention-2, Algorithm 2
@@ -158,7 +158,7 @@ def make_flash_attn_bwd_registers(
                     for c in range(OUT_COLS):
                         part[i, c] = ZERO
                 add_out(part, tiles, P_TILE, DOUT_TILE, ty, tx)
-                # Summed by tiles: added one by one, seqlen_q terms would lose more digits.
+                # Summed by tiles: one running sum of seqlen_q terms would lose more digits.
                 for i in range(ROWS):
                     for c in range(OUT_COLS):
                         dv_acc[i, c] += part[i, c]  # dV += Pᵀ dout                      line 12
@@ -222,7 +222,7 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
         shared    k_tile, v_tile, q_tile, dout_tile (TILE, WIDTH); ds_tile (TILE, TILE)
         private   s, dp (ROWS, COLS), acc, part (ROWS, OUT_COLS), lse_i, delta_i (ROWS,)
         HBM       Q, dout, dQ once, lse, delta once in each of TX threads; K and V once per tile of
-                  queries, except for the tiles that none of them sees; with ALIBI alibi_slopes in
+                  queries, except the tiles that none of them sees; with ALIBI alibi_slopes in
                   every thread
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
         budget    255 registers, 0 bytes shared of fixed size (HEAD_DIM=64, TILE=64)

@@ -39,7 +39,7 @@ def make_flash_attn_registers(
 ):
     """The kernel for these compile-time constants; `forward_tiling` has its number of threads.
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
@@ -74,7 +74,7 @@ def make_flash_attn_registers(
         shared    q_tile (BLOCK_M, WIDTH), k_tile, v_tile (BLOCK_N, WIDTH); p_tile (BLOCK_M,
                   BLOCK_N), which overwrites k_tile
         private   s (ROWS, COLS), acc, pv (ROWS, OUT_COLS), m_i, l_i (ROWS,)
-        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+        HBM       Q, out, lse once; K and V once per tile of queries, except the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, 0 bytes shared of fixed size (HEAD_DIM=64, BLOCK_M=128, BLOCK_N=64)
@@ -159,7 +159,7 @@ def make_flash_attn_registers(
             cuda.syncwarp()  # a row of p_tile is written and read by the same warp
 
             add_pv(pv, tiles, P_TILE, V_TILE, ty, tx)
-            # Summed by tiles: added to acc one by one, N terms would lose more digits.
+            # Summed by tiles: one running sum of N terms would lose more digits.
             for i in range(ROWS):
                 for c in range(OUT_COLS):
                     acc[i, c] += pv[i, c]  # out <- alpha out + P V                       line 10

@@ -162,7 +162,7 @@ def make_flash_decode_wide(
         shared    the states at the end: parts (NUM_STATES, ROWS, HEAD_DIM), m_i and l_i
                   (NUM_STATES, ROWS)
         private   Q, acc (ROWS, COLS), m_i, l_i (ROWS,), K and V of KEYS keys
-        HBM       K and V once per tile of rows, except for the tiles that none of them sees; Q,
+        HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; block_table per key in each of its lanes
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1

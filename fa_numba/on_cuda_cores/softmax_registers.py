@@ -238,7 +238,7 @@ def softmax_registers(x):
     Returns
     -------
     array of the shape, dtype and library of x
-        A row of −inf alone has no softmax: NaN.
+        NaN for a row of −inf only.
 
     Raises
     ------

@@ -274,7 +274,7 @@ def softmax_topk_warps(x, k):
     values : array of shape (num_rows, k), dtype and library of x
         NaN for a row that contains a NaN, and for a row of −inf only.
     columns : array of shape (num_rows, k), int32
-        Of equal x the smaller column comes first. A NaN ranks as −inf, so that these are always k
+        For equal x the smaller column comes first. A NaN ranks as −inf, so that these are always k
         different columns of x.
 
     Raises
