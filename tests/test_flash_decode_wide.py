@@ -237,8 +237,8 @@ def arguments(head_dim, dtype, paged):
 def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
     pytest.importorskip("ml_dtypes")
     wide = dtype if head_dim % 8 == 0 else ""
-    _, cols, turn, blocks, _ = decode_tiling(rows, head_dim, wide)
-    options = {"COLS": cols, "TURN": turn, "BLOCKS_PER_SM": blocks}
+    tiling = decode_tiling(rows, head_dim, wide)
+    options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
     kernel = make_flash_decode_wide(head_dim, rows, wide, 16, True, **options)
     code = compile_kernel(kernel, arguments(head_dim, dtype, True), cc=TARGETS[0])
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0

@@ -1,4 +1,4 @@
-"""How the thread blocks that stay share the work."""
+"""How the thread blocks of a persistent kernel divide the work."""
 
 import itertools
 
@@ -8,10 +8,10 @@ import pytest
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import (
     FIXED_TILES,
-    choose_num_shares,
+    choose_num_slices,
     longest_work,
     persistent_tiling,
-    share_of,
+    slice_of,
     tiles_of_keys,
 )
 
@@ -41,32 +41,32 @@ def test_tiles_of_keys(seqlen_q, seqlen_k, causal, window_size):
 
 
 @pytest.mark.parametrize("num_m_tiles", [7, 8, 21])
-@pytest.mark.parametrize("num_shares", [1, 2, 3, 7])
-def test_long_and_short_tiles_are_shared_evenly(num_shares, num_m_tiles):
-    share = share_of(num_shares, num_m_tiles)
+@pytest.mark.parametrize("num_slices", [1, 2, 3, 7])
+def test_slices_mix_long_and_short_tiles_evenly(num_slices, num_m_tiles):
+    work_slice = slice_of(num_slices, num_m_tiles)
     lengths = np.arange(num_m_tiles, 0, -1)  # causal, the last tile first
-    sums = np.bincount(share, lengths, num_shares)
-    assert (np.bincount(share) > 0).all() and sums.max() - sums.min() <= num_m_tiles
-    for step in range(0, num_m_tiles - 2 * num_shares + 1, 2 * num_shares):  # to and fro
-        pair = slice(step, step + 2 * num_shares)
-        assert len(set(np.bincount(share[pair], lengths[pair]))) == 1
+    sums = np.bincount(work_slice, lengths, num_slices)
+    assert (np.bincount(work_slice) > 0).all() and sums.max() - sums.min() <= num_m_tiles
+    for step in range(0, num_m_tiles - 2 * num_slices + 1, 2 * num_slices):  # snake order
+        pair = slice(step, step + 2 * num_slices)
+        assert len(set(np.bincount(work_slice[pair], lengths[pair]))) == 1
 
 
-@pytest.mark.parametrize("num_shares, num_heads, num_blocks", [(3, 5, 4), (2, 1, 8), (5, 7, 6)])
-def test_longest_work_is_that_of_the_dealing(num_shares, num_heads, num_blocks):
+@pytest.mark.parametrize("num_slices, num_heads, num_blocks", [(3, 5, 4), (2, 1, 8), (5, 7, 6)])
+def test_longest_work_is_that_of_the_snake_order(num_slices, num_heads, num_blocks):
     counts = [2, 3, 5, 6, 8]
     work = np.zeros(num_blocks)
-    for unit in range(num_shares * num_heads):
-        dealt, block = divmod(unit, num_blocks)
-        block = num_blocks - 1 - block if dealt % 2 else block
-        for tile, share in enumerate(share_of(num_shares, len(counts))):
-            if share == unit % num_shares:
+    for index in range(num_slices * num_heads):
+        round_, block = divmod(index, num_blocks)
+        block = num_blocks - 1 - block if round_ % 2 else block
+        for tile, work_slice in enumerate(slice_of(num_slices, len(counts))):
+            if work_slice == index % num_slices:
                 work[block] += counts[len(counts) - 1 - tile] + FIXED_TILES
-    assert longest_work(num_shares, counts, num_heads, num_blocks) == work.max()
+    assert longest_work(num_slices, counts, num_heads, num_blocks) == work.max()
 
 
-def test_shares_fill_the_gpu():
-    """Of what all thread blocks could do, at least 94 % is done in the sizes that are measured."""
+def test_slices_fill_the_gpu():
+    """In the measured sizes the thread blocks are busy at least 94 % of the time."""
     for seqlen, head_dim, causal in itertools.product(
         (512, 1024, 2048, 4096, 8192, 16384), (64, 128, 256), (False, True)
     ):
@@ -74,11 +74,11 @@ def test_shares_fill_the_gpu():
         consumers, block_n, *_ = persistent_tiling(head_dim, seqlen, causal)
         cut = seqlen, seqlen, 64 * consumers, block_n, causal, (-1, -1)
         counts = tiles_of_keys(*cut)
-        num_shares = choose_num_shares(num_heads, 132, *cut)
-        assert 1 <= num_shares <= ceil_div(seqlen, 64 * consumers)
+        num_slices = choose_num_slices(num_heads, 132, *cut)
+        assert 1 <= num_slices <= ceil_div(seqlen, 64 * consumers)
         total = num_heads * sum(n + FIXED_TILES for n in counts)
-        assert total / 132 / longest_work(num_shares, counts, num_heads, 132) > 0.94
+        assert total / 132 / longest_work(num_slices, counts, num_heads, 132) > 0.94
 
 
-def test_what_is_too_large_to_be_compared_is_paired():
-    assert choose_num_shares(100_000, 132, 4096, 4096, 128, 128, True, (-1, -1)) == 16
+def test_very_large_calls_pair_their_tiles():
+    assert choose_num_slices(100_000, 132, 4096, 4096, 128, 128, True, (-1, -1)) == 16

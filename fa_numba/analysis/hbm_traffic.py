@@ -1036,7 +1036,7 @@ def decode_traffic(seq_lens, seqlen_q, num_heads, num_kv_heads, head_dim, num_sp
         "k_cache": keys * (turns + warps),
         "v_cache": keys * turns,
         "seq_lens": thread_blocks * WARPS * WARP_SIZE,
-        "block_table": paged * tiles * WARP_SIZE * tiling.turn * (turns + 2 * warps),
+        "block_table": paged * tiles * WARP_SIZE * tiling.keys * (turns + 2 * warps),
     }
     stores = {"out": rows * head_dim, "lse": rows}
     if num_splits > 1:

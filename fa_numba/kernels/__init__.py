@@ -6,5 +6,6 @@ packed batches   flash_attn_varlen, flash_attn_varlen_bwd
 decoding         flash_decode, paged_attn_decode, merge_states
 linear           linear_attn, linear_attn_recurrent, feature_map
 
-parts: masks, dropout, kahan (compensated sums), sequence_of (where a packed sequence begins)
+Parts: masks (and score modification), dropout, kahan (compensated sums), sequence_of (the sequence
+of a tile in a packed batch).
 """

@@ -1,17 +1,17 @@
-"""Feature maps φ of linear attention: φ(q)·φ(k) stands where softmax attention has e^(q·k/√d).
+"""Feature maps φ of linear attention: φ(q)·φ(k) replaces the e^(q·k/√d) of softmax attention.
 
 elu1       x + 1 where x > 0, else e^x                 d features, all positive
-relu       x where x > 0, else 0                       d features; a row may have none
+relu       x where x > 0, else 0                       d features; all may be 0
 taylor2    1, then x_i, then x_i x_j, each scaled      1 + d + d² features
 hedgehog   e^(x W), W learned                          as many as W has columns
 
-Of taylor2 the product is the start of the series of e^s, 1 + s + s²/2 with s = q·k/√d, which is
-never below 1/2. For that the features are 1, x_i / d^¼ and x_i x_j / √(2d): without the √2, which
-is easily forgotten, the last term would be s².
+With taylor2 φ(q)·φ(k) is the start of the Taylor series of e^s, 1 + s + s²/2 with s = q·k/√d, and
+at least 1/2. The features are 1, x_i / d^¼ and x_i x_j / √(2d). The √2 is easily forgotten; without
+it the last term would be s².
 
-Hedgehog's maps are learned, one for the queries and one for the keys of each head, until
-φ(q)·φ(k) weighs the keys as softmax does. Its authors take [e^(xW), e^(-xW)], which is the map of
-the weights [W, -W].
+The maps of Hedgehog are learned, one for the queries and one for the keys of each head, so that
+φ(q)·φ(k) weighs the keys as softmax does. Its authors use [e^(xW), e^(-xW)], the map of the weights
+[W, -W].
 
 Papers: Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236 (elu1); Zhang et al.
 2024, The Hedgehog & the Porcupine, arXiv:2402.04347 (taylor2, hedgehog).
@@ -67,13 +67,13 @@ PHI = {"elu1": elu1, "relu": relu, "taylor2": taylor2, "hedgehog": hedgehog}
 def make_feature_map(HEAD_DIM, name):
     """The kernel for one feature map: launch it with threads (THREADS,).
 
-    Only "hedgehog" looks at the argument w; for the others it may be any scalar.
+    Only "hedgehog" uses w; for the other maps it may be any scalar.
     """
     phi_of = PHI[name]
 
     @cuda.jit
     def feature_map_kernel(x, w, phi):
-        """A thread block owns one row of x; its threads take the features in turn.
+        """A thread block owns one row of x; thread tid takes features tid, tid + THREADS, ...
 
         grid      (seqlen, num_heads, batch); threads (THREADS,)
         shared    x_row (HEAD_DIM,)
@@ -95,14 +95,14 @@ def make_feature_map(HEAD_DIM, name):
 
 
 def feature_map(x, name, w=None):
-    """φ of each row of each head; the arguments have been checked by `linear_attn`.
+    """φ of each row of each head. `linear_attn` has checked the arguments.
 
     Parameters
     ----------
     x : array of shape (batch, seqlen, num_heads, head_dim), float32, float16 or bfloat16
     name : "elu1", "relu", "taylor2" or "hedgehog"
     w : array of shape (num_heads, head_dim, num_features), dtype of x, default=None
-        For "hedgehog".
+        The weights of "hedgehog"; the other maps have none.
 
     Returns
     -------

@@ -5,16 +5,18 @@ With P = softmax(S), S = scale · Q Kᵀ and out = P V:
     dV = Pᵀ dout        dP = dout Vᵀ        dS = P ∘ (dP − delta)        delta = rowsum(dout ∘ out)
     dK = scale · dSᵀ Q                      dQ = scale · dS K
 
-P is not kept by the forward pass: e^(S − lse) brings a tile of it back, for one product more.
-dK and dV sum over queries, dQ sums over keys. So there is a kernel for each: one owns a tile of
-keys and walks the queries, the other owns a tile of queries and walks the keys. S is computed in
-both, and no two thread blocks add to the same number: no atomics, the same bits in every run.
+The forward pass does not store P: e^(S − lse) recomputes a tile of it, at the cost of one product.
+dK and dV are sums over queries, dQ is a sum over keys, so each has its own kernel: one owns a tile
+of keys and walks the queries, the other owns a tile of queries and walks the keys. Both compute S,
+and no two thread blocks add to the same number: no atomics, the same bits in every run.
 
-With dropout V meets P ∘ Z, where Z is 0 for what is dropped and 1 / (1 − dropout_p) for the rest:
+With dropout V is multiplied by P ∘ Z, where Z is 0 for a dropped entry and 1 / (1 − dropout_p) for
+a kept one:
 
     out = (P ∘ Z) V            dV = (P ∘ Z)ᵀ dout            dP = Z ∘ (dout Vᵀ)
 
-dS follows from dP as before, for softmax knows nothing of Z, and rowsum(P ∘ dP) is still delta:
+dS follows from dP as before, because softmax does not depend on Z, and rowsum(P ∘ dP) is still
+delta:
 
     Σₙ Pₙ dPₙ = Σₙ Pₙ Zₙ (dout · Vₙ) = dout · Σₙ Pₙ Zₙ Vₙ = dout · out
 
@@ -34,7 +36,7 @@ from fa_numba.kernels import dropout, masks
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
-ROWS = 4  # rows of delta that a thread block does, a warp each
+ROWS = 4  # rows of delta per thread block, one warp each
 
 
 @functools.cache
@@ -75,8 +77,7 @@ def make_dkdv(
 ):
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
-    Without ALIBI the argument alibi_slopes is not looked at, without dropout seed is not: they may
-    be any scalars.
+    alibi_slopes is unused without ALIBI, seed without dropout: each may then be any scalar.
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
@@ -96,7 +97,7 @@ def make_dkdv(
                   p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
                   (BLOCK_M,)
         private   dk_acc, dv_acc, dsq, pdo (NUM_COLS,)
-        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, but for the tiles
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, except the tiles
                   that see none of them; with ALIBI alibi_slopes in every thread, for each head
         paper     FlashAttention, Algorithm 4, lines 6-18, 23, 25, without dQ
         budget    128 registers, 18688 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
@@ -120,8 +121,8 @@ def make_dkdv(
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         group_size = q.shape[2] // k.shape[2]
         n = n_start + ty  # this thread's key
-        position = n - seqlen_k + seqlen_q  # among the queries: the last key's place is the last
-        # Tiles without a query that sees a key of this one are not even loaded.
+        position = n - seqlen_k + seqlen_q  # among the queries: the last key is at the last query
+        # Tiles of queries that see no key of this tile are not loaded.
         m_first = first_query(n_start - seqlen_k + seqlen_q) // BLOCK_M * BLOCK_M
         m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
 
@@ -158,9 +159,10 @@ def make_dkdv(
                     p = math.exp(score(s, position - m, slope) - lse_rows[tx])
                 p_tile[ty, tx] = p
                 if DROPOUT:
-                    z = KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)  #   line 14
-                    p_tile[ty, tx] = p * z  #                                           line 15
-                    dp *= z
+                    kept = keeps(seed, b, head, m, n)
+                    z = KEEP_SCALE if kept else float32(0.0)  # an entry of Z           line 14
+                    p_tile[ty, tx] = p * z  # P ∘ Z                                     line 15
+                    dp *= z  # dP = Z ∘ (dout Vᵀ)
                 ds = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)                 line 20
                 ds_tile[ty, tx] = score_bwd(ds, s)
                 cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
@@ -176,7 +178,7 @@ def make_dkdv(
                         if d < HEAD_DIM:
                             pdo[c] += p * dout_tile[r, d]
                             dsq[c] += ds * q_tile[r, d]
-                # Summed by tiles: added one by one, seqlen_q terms would lose more digits.
+                # Summed by tiles: one running sum of seqlen_q terms would lose more digits.
                 for c in range(NUM_COLS):
                     dv_acc[c] += pdo[c]  # dV += Pᵀ dout                                line 16
                     dk_acc[c] += dsq[c]  # dK += dSᵀ Q                                  line 22
@@ -198,8 +200,7 @@ def make_dq(
 ):
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, without dropout seed is not: they may
-    be any scalars.
+    alibi_slopes is unused without ALIBI, seed without dropout: each may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
@@ -217,7 +218,7 @@ def make_dq(
         shared    q_tile, dout_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   ds_tile (BLOCK_M, BLOCK_N); lse_rows, delta_rows (BLOCK_M,)
         private   acc, dsk (NUM_COLS,)
-        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, but for the
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, except the
                   tiles that none of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
         budget    128 registers, 17792 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
@@ -238,7 +239,7 @@ def make_dq(
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
         m = m_start + ty  # this thread's query
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
@@ -270,8 +271,9 @@ def make_dq(
             if sees(position, n, seqlen_k) and m < seqlen_q:
                 s *= softmax_scale
                 p = math.exp(score(s, position - n, slope) - lse_rows[ty])
-            if DROPOUT:
-                dp *= KEEP_SCALE if keeps(seed, b, head, m, n) else float32(0.0)  #     line 14
+            if DROPOUT:  # dP = Z ∘ (dout Vᵀ)
+                kept = keeps(seed, b, head, m, n)
+                dp *= KEEP_SCALE if kept else float32(0.0)  # an entry of Z             line 14
             ds = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                     line 20
             ds_tile[ty, tx] = score_bwd(ds, s)
             cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
@@ -286,7 +288,7 @@ def make_dq(
                         dsk[c] += ds * k_tile[r, d]
             for c in range(NUM_COLS):
                 acc[c] += dsk[c]  # dQ += dS K                                          line 21
-            cuda.syncthreads()  # everyone is done with k_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with k_tile: safe to overwrite
 
         if m < seqlen_q:
             for c in range(NUM_COLS):
@@ -326,7 +328,7 @@ def flash_attn_bwd(
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
     out, lse : arrays
-        What `flash_attn_v2` returned for q, k, v and the same options.
+        The results of `flash_attn_v2` for q, k, v and the same options.
     causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
         As for `flash_attn_v2`.
     block_m, block_n : int, default=chosen

@@ -5,16 +5,16 @@ flash_attn_v1   tiles; walks the keys outside, the queries inside out, l, m move
                                                                                        <- this file
 flash_attn_v2   walks the queries outside, the keys inside        out, lse moved once
 
-S and P exist only as tiles on chip. The statistics l, m of online_softmax let a tile of keys be
-folded into rows of out that were normalised for the keys before it. Because the keys are outside,
-each row of out, l and m goes to HBM and back once for every tile of keys, and one thread block must
-do a whole head.
+S and P exist only as tiles on chip. The statistics l, m of online_softmax allow a kernel to merge a
+tile of keys into rows of out that are normalised for the keys before it. Because the loop over the
+keys is outside, each row of out, l and m goes to HBM and back once for every tile of keys, and one
+thread block must process a whole head.
 
 With a block_mask this is block-sparse FlashAttention: a tile of scores whose entry is False is
-neither loaded nor computed, and a tile of keys without a live tile is not loaded.
+neither loaded nor computed, and a tile of keys is not loaded if all its entries are False.
 
-Dropout is drawn as the tiles pass (`dropout`). p_tile carries it as a sign, which P has none of: a
-row's sum needs what is dropped too, its product with V does not.
+Dropout is decided tile by tile (`dropout`). A dropped entry is stored as −p (P is never negative,
+so the sign is free): the row sum uses |p|, the product with V only the positive entries.
 
 Paper: Dao et al. 2022, FlashAttention, arXiv:2205.14135, Algorithms 1, 2 and 5.
 """
@@ -47,11 +47,13 @@ def make_flash_attn_v1(
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, without BLOCK_SPARSE block_mask is
-    not, without dropout seed is not: they may be any scalars.
+    alibi_slopes is unused without ALIBI, block_mask without BLOCK_SPARSE, seed without dropout:
+    each may then be any scalar.
     """
-    first_key, _, sees = masks.make_bounds(CAUSAL, WINDOW)
-    first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    keys = masks.make_bounds(CAUSAL, WINDOW)
+    first_key, sees = keys.first_key, keys.sees
+    queries = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    first_query, end_query = queries.first_query, queries.end_query
     score = masks.make_score(SOFTCAP, ALIBI)
     DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
     keeps = dropout.make_keeps(DROPOUT_P)
@@ -69,9 +71,9 @@ def make_flash_attn_v1(
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N); l_rows, m_rows (BLOCK_M,)
         private   acc (NUM_COLS,), l_new, m_new: the same l_new, m_new in every thread of a row
-        HBM       K, V once; Q, out, l, m once per tile of keys, out, l, m both ways; of these the
-                  tiles that see and are seen; with ALIBI alibi_slopes in every thread; with
-                  BLOCK_SPARSE the live tiles alone, and block_mask in every thread
+        HBM       K, V once; Q, out, l, m once per tile of keys, out, l, m both ways; only tiles
+                  that see and are seen; with ALIBI alibi_slopes in every thread; with BLOCK_SPARSE
+                  only tiles whose entry is True, and block_mask in every thread
         paper     FlashAttention, Algorithm 1; with BLOCK_SPARSE Algorithm 5
         budget    128 registers, 14528 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
@@ -93,15 +95,15 @@ def make_flash_attn_v1(
         n_first = first_key(seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N  # that query 0 sees
 
         for n_start in range(n_first, seqlen_k, BLOCK_N):  # line 5
-            # The queries that see a key of this tile; the tiles before and after are skipped.
+            # The queries that see a key of this tile; tiles before and after them are skipped.
             first_m = first_query(n_start - seqlen_k + seqlen_q) // BLOCK_M * BLOCK_M
             m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
             n_tile = n_start // BLOCK_N
-            if BLOCK_SPARSE:  # So are those that are masked.
+            if BLOCK_SPARSE:  # tiles whose entry is False are skipped too
                 while first_m < m_end and not block_mask[first_m // BLOCK_M, n_tile]:
                     first_m += BLOCK_M
                 if first_m >= m_end:
-                    continue  # nobody sees these keys
+                    continue  # no query sees these keys
             for r in range(ty, BLOCK_N, BLOCK_M):  # line 6
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
@@ -110,9 +112,9 @@ def make_flash_attn_v1(
 
             for m_start in range(first_m, m_end, BLOCK_M):  # line 7
                 if BLOCK_SPARSE and not block_mask[m_start // BLOCK_M, n_tile]:
-                    continue  # the same for all threads, so that none misses a barrier
+                    continue  # the same for all threads: none misses a barrier
                 row = m_start + ty  # this thread's query
-                position = row + seqlen_k - seqlen_q  # its place among the keys
+                position = row + seqlen_k - seqlen_q  # among the keys
                 for d in range(tx, HEAD_DIM, BLOCK_N):  # line 8
                     q_tile[ty, d] = float32(q[b, row, head, d]) if row < seqlen_q else float32(0.0)
                 if tx == 0:
@@ -135,7 +137,7 @@ def make_flash_attn_v1(
                     m_ij = max(m_ij, s_tile[ty, c])
                 shift = float32(0.0) if m_ij == NEG_INF else m_ij  # -inf - -inf is NaN
                 p = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_ij)               line 10
-                p_tile[ty, tx] = p if keeps(seed, b, head, row, n) else -p  # a minus: dropped
+                p_tile[ty, tx] = p if keeps(seed, b, head, row, n) else -p  # minus: dropped
                 cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
 
                 l_ij = float32(0.0)  # l_ij = rowsum(P)                                 line 10
@@ -143,14 +145,14 @@ def make_flash_attn_v1(
                     acc[c] = float32(0.0)
                 for r in range(BLOCK_N):
                     p = p_tile[ty, r]
-                    l_ij += abs(p) if DROPOUT else p  # the softmax is that of all keys
-                    p = max(p, float32(0.0)) if DROPOUT else p  # only what is kept meets V
+                    l_ij += abs(p) if DROPOUT else p  # the sum is over all keys
+                    p = max(p, float32(0.0)) if DROPOUT else p  # only kept keys meet V
                     for c in range(NUM_COLS):
                         d = tx + c * BLOCK_N
                         if d < HEAD_DIM:
                             acc[c] += p * v_tile[r, d]
 
-                m_new = max(m_i, m_ij)  #                                               line 11
+                m_new = max(m_i, m_ij)  # the maximum of both                           line 11
                 shift = float32(0.0) if m_new == NEG_INF else m_new
                 alpha = math.exp(m_i - shift)  # for what was summed under m_i
                 beta = math.exp(m_ij - shift)  # for what was summed under m_ij
@@ -164,9 +166,9 @@ def make_flash_attn_v1(
                             added = beta * acc[c] * KEEP_SCALE if DROPOUT else beta * acc[c]
                             out[b, row, head, d] = (before + added) / divisor
                     if tx == 0:
-                        l[b, head, row] = l_new  #                                      line 13
+                        l[b, head, row] = l_new  # l, m back to HBM                     line 13
                         m[b, head, row] = m_new
-            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite
 
     return flash_attn_v1_kernel
 
@@ -199,19 +201,19 @@ def flash_attn_v1(
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     window_size : (left, right), default=(-1, -1)
-        A query sees the keys from left before its place among the keys to right after it, both
-        included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
+        A query at position p among the keys sees keys p − left to p + right, both included; −1 is
+        no limit. A sliding window of W tokens is (W − 1, 0).
     softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+        A score becomes softcap · tanh(score / softcap); 0 turns this off.
     alibi_slopes : array of shape (num_heads,), float32, default=None
-        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
+        Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
     dropout_p : float, default=0.0
-        Each entry of the softmax is set to 0 with this probability, and the others are divided by
-        1 − dropout_p; l and m are those of the softmax before that.
+        Each entry of the softmax is set to 0 with this probability; the others are divided by
+        1 − dropout_p. l and m are those of the softmax without dropout.
     seed : int, default=0
-        From 0 to 2⁶⁴ − 1. It and the position of an entry, (batch, head, query, key), say whether
-        it is dropped: `fa_numba.reference.dropout_mask`.
+        From 0 to 2⁶⁴ − 1. The seed and the index (batch, head, query, key) of an entry decide
+        whether it is dropped: `fa_numba.reference.dropout_mask`.
     block_mask : bool array of shape (⌈seqlen_q / block_m⌉, ⌈seqlen_k / block_n⌉), default=None
         Block-sparse attention: no query of tile i sees a key of tile j where block_mask[i, j] is
         False. One mask for every head; None is all True.
@@ -239,7 +241,7 @@ def flash_attn_v1(
     block_m, block_n = checks.check_block_sizes("flash_attn_v1", head_dim, block_m, block_n)
     if block_mask is not None:
         checks.check_block_mask(block_mask, q, k, block_m, block_n)
-    out = arrays.full(q, q.shape, 0)  # float32, for it is added to again and again       line 2
+    out = arrays.full(q, q.shape, 0)  # float32: every tile of keys adds to it            line 2
     l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
     m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
     sparse = block_mask is not None

@@ -4,12 +4,14 @@ naive_attn      S and P in HBM                                    Θ(N²) floats
 flash_attn_v1   tiles; walks the keys outside, the queries inside out, l, m moved once per key tile
 flash_attn_v2   walks the queries outside, the keys inside        out, lse moved once   <- this file
 
-A thread block keeps one tile of queries, its m_i, l_i and out on chip, while the tiles of K and V
-pass by. Thread blocks no longer share rows of out, so there is one for every tile of queries,
-not just for every head, and out is divided by l_i once, after the last tile.
+A thread block keeps one tile of queries, its m_i, l_i and out on chip and walks the tiles of K and
+V. Thread blocks no longer share rows of out, so there is one for every tile of queries, not only
+one for every head, and out is divided by l_i once, after the last tile.
 
-Dropout is drawn as the tiles pass (`dropout`). p_tile carries it as a sign, which P has none of: a
-row's sum needs what is dropped too, its product with V does not.
+Dropout is decided tile by tile (`dropout`). A dropped entry is stored as −p (P is never negative,
+so the sign is free): the row sum uses |p|, the product with V only the positive entries.
+
+solutions/ex06b_flash_attn_v2.py is this kernel without masks and dropout: read it first.
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.
 """
@@ -33,8 +35,7 @@ def make_flash_attn_v2(
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, without dropout seed is not: they may
-    be any scalars.
+    alibi_slopes is unused without ALIBI, seed without dropout: each may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
@@ -52,7 +53,7 @@ def make_flash_attn_v2(
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
-        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+        HBM       Q, out, lse once; K and V once per tile of queries, except the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    128 registers, 14400 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
@@ -71,13 +72,13 @@ def make_flash_attn_v2(
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
         m = m_start + ty  # this thread's query
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
-        # Tiles without a key that a row of this one sees are not even loaded.
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
+        # Tiles of keys that no row of this tile sees are not loaded.
         n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
-        for d in range(tx, HEAD_DIM, BLOCK_N):
+        for d in range(tx, HEAD_DIM, BLOCK_N):  # coalesced: neighbouring threads, neighbouring d
             q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
@@ -106,7 +107,7 @@ def make_flash_attn_v2(
             shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
             alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
             p = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)                      line 9
-            p_tile[ty, tx] = p if keeps(seed, b, head, m, n) else -p  # a minus: dropped
+            p_tile[ty, tx] = p if keeps(seed, b, head, m, n) else -p  # minus: dropped
             m_i = m_new
             cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
 
@@ -115,17 +116,17 @@ def make_flash_attn_v2(
                 pv[c] = float32(0.0)
             for r in range(BLOCK_N):
                 p = p_tile[ty, r]
-                l_ij += abs(p) if DROPOUT else p  # the softmax is that of all keys
-                p = max(p, float32(0.0)) if DROPOUT else p  # only what is kept meets V
+                l_ij += abs(p) if DROPOUT else p  # the sum is over all keys
+                p = max(p, float32(0.0)) if DROPOUT else p  # only kept keys meet V
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
                     if d < HEAD_DIM:
                         pv[c] += p * v_tile[r, d]
-            # Summed by tiles: added to acc one by one, N terms would lose more digits.
+            # Summed by tiles: one running sum of N terms would lose more digits.
             l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
             for c in range(NUM_COLS):
                 acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
-            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite
 
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
@@ -167,19 +168,19 @@ def flash_attn_v2(
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     window_size : (left, right), default=(-1, -1)
-        A query sees the keys from left before its place among the keys to right after it, both
-        included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
+        A query at position p among the keys sees keys p − left to p + right, both included; −1 is
+        no limit. A sliding window of W tokens is (W − 1, 0).
     softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+        A score becomes softcap · tanh(score / softcap); 0 turns this off.
     alibi_slopes : array of shape (num_heads,), float32, default=None
-        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
+        Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
     dropout_p : float, default=0.0
-        Each entry of the softmax is set to 0 with this probability, and the others are divided by
-        1 − dropout_p; lse is that of the softmax before that.
+        Each entry of the softmax is set to 0 with this probability; the others are divided by
+        1 − dropout_p. lse is that of the softmax without dropout.
     seed : int, default=0
-        From 0 to 2⁶⁴ − 1. It and the position of an entry, (batch, head, query, key), say whether
-        it is dropped: `fa_numba.reference.dropout_mask`.
+        From 0 to 2⁶⁴ − 1. The seed and the index (batch, head, query, key) of an entry decide
+        whether it is dropped: `fa_numba.reference.dropout_mask`.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
 

@@ -1,15 +1,15 @@
 """FlashAttention-2 over a packed batch: sequences of any lengths, end to end, with no padding.
 
-flash_attn_v2      (batch, seqlen, ...)  each sequence as long as the longest
-flash_attn_varlen  (num_tokens, ...)     each as long as it is; no padding read   <- this file
+flash_attn_v2      (batch, seqlen, ...)  every sequence padded to the longest
+flash_attn_varlen  (num_tokens, ...)     no padding                               <- this file
 
-A batch of unequal sequences, padded to a rectangle, reads and computes what nobody asked for. Here
-the tokens of all of them lie in one row, and cu_seqlens says where each begins: sequence b is
-tokens cu_seqlens[b] to cu_seqlens[b + 1].
+A batch of unequal sequences that is padded to a rectangle reads and computes padding. Here the
+tokens of all sequences are in one row, and cu_seqlens holds the start of each: sequence b is tokens
+cu_seqlens[b] to cu_seqlens[b + 1].
 
-A thread block first finds out whose tile of queries it has; `packed` says how tiles are numbered,
-so that neither it nor the host has to add up lengths. From there on all is flash_attn_v2, on the
-tokens of one sequence.
+A thread block first finds the sequence of its tile of queries; `sequence_of` numbers the tiles so
+that neither the thread block nor the host has to sum lengths. After that the kernel is
+flash_attn_v2, on the tokens of one sequence.
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1, for each sequence.
 """
@@ -34,7 +34,7 @@ def make_flash_attn_varlen(
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
@@ -54,7 +54,7 @@ def make_flash_attn_varlen(
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
-        HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, but for the
+        HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, except the
                   tiles that none of them sees; cu_seqlens_q in every thread about log2(batch)
                   times, cu_seqlens_k twice; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
@@ -71,19 +71,19 @@ def make_flash_attn_varlen(
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         tile, head = cuda.blockIdx.x, cuda.blockIdx.y
         b, q_start, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
-        if m_start >= seqlen_q:  # a tile that is nobody's: all of the thread block leaves
+        if m_start >= seqlen_q:  # an unused tile: the whole thread block returns
             return
         k_start = cu_seqlens_k[b]
         seqlen_k = cu_seqlens_k[b + 1] - k_start
         kv_head = head // (q.shape[1] // k.shape[1])
-        m = m_start + ty  # this thread's query, counted within the sequence as all is from here
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
-        # Tiles without a key that a row of this one sees are not even loaded.
+        m = m_start + ty  # this thread's query; from here on indices count within the sequence
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
+        # Tiles of keys that no row of this tile sees are not loaded.
         n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
-        # Past the end of a sequence lies the next one: 0 is taken instead, which no score sees.
+        # After the end of a sequence the next one begins: those rows are zero-padded instead.
         for d in range(tx, HEAD_DIM, BLOCK_N):
             q_tile[ty, d] = float32(q[q_start + m, head, d]) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
@@ -127,11 +127,11 @@ def make_flash_attn_varlen(
                     d = tx + c * BLOCK_N
                     if d < HEAD_DIM:
                         pv[c] += p * v_tile[r, d]
-            # Summed by tiles: added to acc one by one, N terms would lose more digits.
+            # Summed by tiles: one running sum of N terms would lose more digits.
             l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
             for c in range(NUM_COLS):
                 acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
-            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite
 
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
@@ -161,7 +161,7 @@ def flash_attn_varlen(
     block_m=None,
     block_n=None,
 ):
-    """FlashAttention-2 over a packed batch: each sequence attends to itself alone.
+    """FlashAttention-2 over a packed batch: each sequence attends only to itself.
 
     Parameters
     ----------
@@ -171,18 +171,18 @@ def flash_attn_varlen(
         Their keys and values. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides
         with a contiguous last axis; head_dim from 1 to 256.
     cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
-        Where the sequences begin, and last where they end: sequence b is tokens cu_seqlens[b] to
-        cu_seqlens[b + 1] − 1, so that it starts with 0, ends with the number of tokens, and nowhere
-        falls. A sequence may have no tokens, on either side or both.
+        The starts of the sequences, then the end of the last: sequence b is tokens cu_seqlens[b] to
+        cu_seqlens[b + 1] − 1. The first number is 0, the last is the number of tokens, and none is
+        smaller than the one before. A sequence may have no queries, no keys, or neither.
     causal : bool, default=False
         Bottom-right aligned within each sequence: its last query sees all of its keys.
     window_size : (left, right), default=(-1, -1)
-        A query sees the keys from left before its place among its sequence's keys to right after
-        it, both included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
+        A query at position p among the keys of its sequence sees keys p − left to p + right, both
+        included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
     softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+        A score becomes softcap · tanh(score / softcap); 0 turns this off.
     alibi_slopes : array of shape (num_heads,), float32, default=None
-        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
+        Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
     block_m, block_n : int, default=chosen
         Tile sizes, those of `flash_attn_v2`.
@@ -201,9 +201,9 @@ def flash_attn_varlen(
 
     Notes
     -----
-    The contents of cu_seqlens_q and cu_seqlens_k are checked where they are NumPy arrays. On a GPU
-    that would mean waiting for it, so they are not: numbers that are none of the above read memory
-    that is not the batch's, or leave rows of out unwritten.
+    The contents of cu_seqlens_q and cu_seqlens_k are checked if they are NumPy arrays. Arrays on a
+    GPU are not checked, because that would wait for the GPU: wrong numbers read memory outside the
+    batch, or leave rows of out unwritten.
     """
     checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
     num_tokens_q, num_heads, head_dim = q.shape

@@ -3,9 +3,9 @@
 flash_attn_bwd         (batch, seqlen, ...)  dK/dV by tiles of keys, dQ by tiles of queries
 flash_attn_varlen_bwd  (num_tokens, ...)     the same, each tile within its sequence  <- this file
 
-A thread block first finds out whose tile it has, of keys in one kernel, of queries in the other, as
-`packed` says. From there on all is flash_attn_bwd, on the tokens of one sequence; delta is a matter
-of one row, and needs no sequences.
+A thread block first finds the sequence of its tile (`sequence_of`): a tile of keys in one kernel,
+of queries in the other. After that the kernels are those of flash_attn_bwd, on the tokens of one
+sequence. delta depends on one row only and needs no sequences.
 
 Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
 Algorithm 2.
@@ -24,7 +24,7 @@ from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
-ROWS = 4  # rows of delta that a thread block does, a warp each
+ROWS = 4  # rows of delta per thread block, one warp each
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def make_delta(ROWS):
 def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
@@ -95,7 +95,7 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
                   p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
                   (BLOCK_M,)
         private   dk_acc, dv_acc, dsq, pdo (NUM_COLS,)
-        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, but for the tiles
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, except the tiles
                   that see none of them; cu_seqlens_k in every thread about log2(batch) times,
                   cu_seqlens_q twice; with ALIBI alibi_slopes in every thread, for each head
         paper     FlashAttention, Algorithm 4, lines 6-18, 23, 25, without dQ
@@ -117,14 +117,14 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         tile, kv_head = cuda.blockIdx.x, cuda.blockIdx.y
         b, k_start, seqlen_k, n_start = sequence_of(tile, cu_seqlens_k)
-        if n_start >= seqlen_k:  # a tile that is nobody's: all of the thread block leaves
+        if n_start >= seqlen_k:  # an unused tile: the whole thread block returns
             return
         q_start = cu_seqlens_q[b]
         seqlen_q = cu_seqlens_q[b + 1] - q_start
         group_size = q.shape[1] // k.shape[1]
-        n = n_start + ty  # this thread's key, counted within the sequence as all is from here
-        position = n - seqlen_k + seqlen_q  # among the queries: the last key's place is the last
-        # Tiles without a query that sees a key of this one are not even loaded.
+        n = n_start + ty  # this thread's key; from here on indices count within the sequence
+        position = n - seqlen_k + seqlen_q  # among the queries: the last key is at the last query
+        # Tiles of queries that see no key of this tile are not loaded.
         m_first = first_query(n_start - seqlen_k + seqlen_q) // BLOCK_M * BLOCK_M
         m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
 
@@ -177,7 +177,7 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
                         if d < HEAD_DIM:
                             pdo[c] += p * dout_tile[r, d]
                             dsq[c] += ds * q_tile[r, d]
-                # Summed by tiles: added one by one, seqlen_q terms would lose more digits.
+                # Summed by tiles: one running sum of seqlen_q terms would lose more digits.
                 for c in range(NUM_COLS):
                     dv_acc[c] += pdo[c]  # dV += Pᵀ dout                                line 16
                     dk_acc[c] += dsq[c]  # dK += dSᵀ Q                                  line 22
@@ -197,7 +197,7 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
 def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
@@ -217,7 +217,7 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
         shared    q_tile, dout_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   ds_tile (BLOCK_M, BLOCK_N); lse_rows, delta_rows (BLOCK_M,)
         private   acc, dsk (NUM_COLS,)
-        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, but for the
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, except the
                   tiles that none of them sees; cu_seqlens_q in every thread about log2(batch)
                   times, cu_seqlens_k twice; with ALIBI alibi_slopes in every thread
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
@@ -236,13 +236,13 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         tile, head = cuda.blockIdx.x, cuda.blockIdx.y
         b, q_start, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
-        if m_start >= seqlen_q:  # a tile that is nobody's: all of the thread block leaves
+        if m_start >= seqlen_q:  # an unused tile: the whole thread block returns
             return
         k_start = cu_seqlens_k[b]
         seqlen_k = cu_seqlens_k[b + 1] - k_start
         kv_head = head // (q.shape[1] // k.shape[1])
-        m = m_start + ty  # this thread's query, counted within the sequence as all is from here
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        m = m_start + ty  # this thread's query; from here on indices count within the sequence
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
@@ -289,7 +289,7 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
                         dsk[c] += ds * k_tile[r, d]
             for c in range(NUM_COLS):
                 acc[c] += dsk[c]  # dQ += dS K                                          line 21
-            cuda.syncthreads()  # everyone is done with k_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with k_tile: safe to overwrite
 
         if m < seqlen_q:
             for c in range(NUM_COLS):
@@ -328,7 +328,7 @@ def flash_attn_varlen_bwd(
     q : array of shape (num_tokens_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
     out, lse : arrays
-        What `flash_attn_varlen` returned for q, k, v and the same options.
+        The results of `flash_attn_varlen` for q, k, v and the same options.
     cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_attn_varlen`.
     block_m, block_n : int, default=chosen
@@ -347,7 +347,7 @@ def flash_attn_varlen_bwd(
 
     Notes
     -----
-    The contents of cu_seqlens_q and cu_seqlens_k are checked where they are NumPy arrays, as by
+    The contents of cu_seqlens_q and cu_seqlens_k are checked if they are NumPy arrays, as in
     `flash_attn_varlen`.
     """
     checks.check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)

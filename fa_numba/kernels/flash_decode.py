@@ -1,18 +1,18 @@
 """Flash-Decoding: attention of a few new queries over a long cache of keys.
 
-flash_attn_v2   a thread block for each tile of queries and head  idle SMs where queries are few
+flash_attn_v2   a thread block for each tile of queries and head  few queries: idle SMs
 flash_decode    and for each split of the keys; then combine      out once per split  <- this file
 
-A decoding step has one query for each sequence. flash_attn_v2 would give it num_heads thread blocks
-of which each reads all of the keys, while most of the GPU sleeps. Here the keys are cut into
-splits, each is attended to by thread blocks of its own, and `combine` merges the partial results
-as merge_states does.
+A decoding step has one query for each sequence. flash_attn_v2 would launch num_heads thread blocks
+for it; each would read all keys, and most of the GPU would be idle. Here the keys are cut into
+splits, each split has its own thread blocks, and `combine` merges the partial results as
+merge_states does.
 
-The query heads that share a K/V head, group_size of them, are rows of one tile: packed so, they
-read the cache once, not once each.
+The group_size query heads that share a K/V head are rows of one tile, so that together they read
+the cache once.
 
 Source: Dao, Haziza, Massa, Sizov 2023, Flash-Decoding for long-context inference (a blog post of
-Stanford CRFM). Paper of the packing: Ainslie et al. 2023, GQA, arXiv:2305.13245.
+Stanford CRFM). Paper on shared K/V heads: Ainslie et al. 2023, GQA, arXiv:2305.13245.
 """
 
 import functools
@@ -35,7 +35,7 @@ def make_flash_decode(
 ):
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
@@ -56,7 +56,7 @@ def make_flash_decode(
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
-        HBM       K and V once per tile of rows, but for the tiles that none of them sees; Q,
+        HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; seq_lens, with ALIBI alibi_slopes, in
                   every thread
         paper     FlashAttention-2, Algorithm 1, over a part of the keys
@@ -79,18 +79,18 @@ def make_flash_decode(
         row = m_tile * BLOCK_M + ty
         m = row // group_size  # this thread's query
         head = kv_head * group_size + row % group_size
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
-        # The tiles of this sequence from the first with a key that a row sees, shared out evenly.
-        # With more splits than tiles some get none: their state is that of no keys, (0, -inf).
+        # The tiles of this sequence, from the first with a key that a row sees, divided evenly.
+        # With more splits than tiles some splits are empty: their state is (0, -inf).
         first_m = m_tile * BLOCK_M // group_size
         last_m = (m_tile * BLOCK_M + BLOCK_M - 1) // group_size
         first_tile = first_key(first_m + seqlen_k - seqlen_q) // BLOCK_N
         num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N - first_tile
         n_first = (first_tile + split * num_n_tiles // num_splits) * BLOCK_N
         n_end = (first_tile + (split + 1) * num_n_tiles // num_splits) * BLOCK_N
-        n_end = end_key(last_m + seqlen_k - seqlen_q, n_end)  # no row sees a key from here on
+        n_end = end_key(last_m + seqlen_k - seqlen_q, n_end)  # no row sees key n_end or a later one
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
             q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
@@ -138,7 +138,7 @@ def make_flash_decode(
             l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
             for c in range(NUM_COLS):
                 acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
-            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite
 
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
@@ -231,22 +231,22 @@ def flash_decode(
         num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous last axis; head_dim from 1 to
         256.
     seq_lens : array of shape (batch,), int32
-        How many tokens of each sequence there are; what the caches hold past them is not read.
+        Number of tokens of each sequence; the caches are not read past them.
     causal : bool, default=False
-        Bottom-right aligned: query m of sequence b sees the keys up to
-        m + seq_lens[b] − seqlen_q, its place among them, so that one query sees them all.
+        Bottom-right aligned: query m of sequence b is at position p = m + seq_lens[b] − seqlen_q
+        and sees the keys up to p. A single query sees all keys.
     window_size : (left, right), default=(-1, -1)
-        A query sees the keys from left before its place to right after it, both included; −1 is no
-        limit. Tiles of keys that a window leaves out are not loaded.
+        A query at position p sees keys p − left to p + right, both included; −1 is no limit. Tiles
+        of keys outside the window are not loaded.
     softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+        A score becomes softcap · tanh(score / softcap); 0 turns this off.
     alibi_slopes : array of shape (num_heads,), float32, default=None
-        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
+        Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
     num_splits : int, default=0
-        Into how many parts the keys of each sequence are cut. 0 is chosen by
-        `fa_numba.analysis.choose_num_splits`, from the GPU's SMs and the shapes alone: reading
-        seq_lens would mean waiting for the GPU. On the CPU engine the GPU is thought to be a T4.
+        Number of parts that the keys of each sequence are cut into. 0:
+        `fa_numba.analysis.choose_num_splits` chooses it from the GPU's SMs and the shapes only,
+        because reading seq_lens would wait for the GPU. The CPU engine counts as a T4.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`; a tile has block_m of the
         seqlen_q * num_heads / num_kv_heads rows that read one K/V head.
@@ -265,8 +265,8 @@ def flash_decode(
 
     Notes
     -----
-    The contents of seq_lens are checked where it is a NumPy array. On a GPU that would mean waiting
-    for it, so they are not: a length out of range reads memory that is not the cache's.
+    The contents of seq_lens are checked if it is a NumPy array. An array on a GPU is not checked,
+    because that would wait for the GPU: a length out of range reads memory outside the cache.
     """
     checks.check_decode(q, k_cache, v_cache, seq_lens)
     batch, seqlen_q, num_heads, head_dim = q.shape

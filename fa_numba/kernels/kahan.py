@@ -1,6 +1,6 @@
 """Kahan's sum, for sums of thousands of terms: its error does not grow with their number.
 
-Three more operations a term. A sum that becomes infinite ends as NaN.
+It costs three more operations per term. A sum that overflows ends as NaN.
 
 Paper: Kahan 1965, Further remarks on reducing truncation errors, Communications of the ACM 8(1).
 """
@@ -10,9 +10,9 @@ from numba import cuda
 
 @cuda.jit(device=True, inline="always")
 def kahan_add(total, rounded_up, x):
-    """Add x to total, and take off it what rounding has added to the total before.
+    """Add x to total, minus the amount that rounding added to total before.
 
-    Both begin as 0; returned are the new two.
+    Returns the new (total, rounded_up); both start at 0.
     """
     x -= rounded_up
     new_total = total + x

@@ -8,13 +8,13 @@ The division by the softmax's sum can wait until the end of the row:
 
     out = Σ e^(s_n - m) v_n / Σ e^(s_n - m)
 
-so that a query needs no row of S: it walks its keys one by one, and keeps a maximum m, a sum l and
-a sum of weighted values acc. Each chunk of keys is walked for itself and leaves its (m, l, acc) in
-HBM; a second kernel merges them. Queries are taken a chunk at a time too, which bounds what all of
-this occupies, whatever the length.
+So a query needs no row of S: it walks its keys one by one and keeps a maximum m, a sum l and a sum
+of weighted values acc. Each chunk of keys is walked separately and writes its (m, l, acc) to HBM; a
+second kernel merges them. Queries are processed a chunk at a time too, which bounds the memory at
+any length.
 
-The memory is saved, the traffic is not: every query reads every key. That is the step from here
-to FlashAttention, whose tiles of keys serve many queries.
+This saves memory but no traffic: every query reads every key. FlashAttention is the next step: one
+of its tiles of keys serves many queries.
 
 Paper: Rabe & Staats 2021, Self-attention does not need O(n²) memory, arXiv:2112.05682, sections 2
 and 3.
@@ -114,7 +114,7 @@ def make_merge_chunks(HEAD_DIM):
 
     @cuda.jit
     def merge_chunks_kernel(acc_partial, l_partial, m_partial, out, lse, first_m):
-        """A warp owns a query: it sums what the chunks left, all under one maximum, then divides.
+        """A warp owns a query: it sums the results of the chunks under one maximum, then divides.
 
         grid      (query_chunk_size, num_heads, batch); threads (WARP_SIZE,): thread tx owns columns
                   tx, tx + WARP_SIZE, ...
@@ -146,7 +146,7 @@ def make_merge_chunks(HEAD_DIM):
                 if d < HEAD_DIM:
                     acc[c] += alpha * acc_partial[chunk, b, row, head, d]
 
-        for c in range(NUM_COLS):  # the division, at last
+        for c in range(NUM_COLS):  # the only division
             d = tx + c * WARP_SIZE
             if d < HEAD_DIM:
                 out[b, m, head, d] = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
@@ -172,10 +172,10 @@ def lazy_softmax_attn(
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     softmax_scale : float, default=1/√head_dim
     query_chunk_size : int, default=1024
-        How many queries are taken at a time.
+        Number of queries that are processed at a time.
     key_chunk_size : int, default=⌈√seqlen_k⌉
-        Into what pieces their keys are cut. Between the two kernels each of these queries has
-        ⌈seqlen_k / key_chunk_size⌉ · (head_dim + 2) floats a head in HBM.
+        Number of keys in a chunk. Between the two kernels each of these queries has
+        ⌈seqlen_k / key_chunk_size⌉ · (head_dim + 2) floats per head in HBM.
 
     Returns
     -------

@@ -1,20 +1,20 @@
-"""Linear attention: a state of constant size in the place of all keys.
+"""Linear attention: a state of constant size replaces all keys.
 
-recurrent   the state goes to HBM and back for every token   one step at a time
-chunked     the state goes there for every chunk of tokens   matrix products   <- this file
+recurrent   the state goes to HBM and back once per token   one token at a time
+chunked     the state goes there once per chunk of tokens   matrix products   <- this file
 
     out_m = φ(q_m)ᵀ U_m / φ(q_m)ᵀ Z_m        U_m = Σ φ(k_n) v_nᵀ,  Z_m = Σ φ(k_n)        n = 0 ... m
 
-The sum over the keys before m is cut in two: those of the chunks before, which are in the state
-at the start of its chunk, and those of its own chunk, which are few enough for scores and a mask
-as in softmax attention:
+The sum over the keys up to m has two parts. The keys of earlier chunks are in the state at the
+start of m's chunk. The keys of its own chunk are few enough for scores and a mask, as in softmax
+attention:
 
     φ(q_m)ᵀ U_m = φ(q_m)ᵀ U_start + Σ (φ(q_m)·φ(k_n)) v_n        n = the chunk's first ... m
 
-One kernel walks the tokens and writes the state before each chunk; then all chunks are worked on at
-once by another. Without a mask there is one state, that of all keys, and no scores at all.
+One kernel walks the tokens and writes the state before each chunk; then another kernel processes
+all chunks at once. Without a mask there is one state, that of all keys, and there are no scores.
 
-Z is the last column of U, as though each v had a 1 at its end; so the denominator comes with the
+Z is the last column of U, as if each v had a 1 at its end; so the denominator is computed with the
 numerators.
 
 Papers: Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236; Hua et al. 2022,
@@ -33,7 +33,7 @@ from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_thr
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
-TILE = 16  # features, or columns of the state, that are worked on side by side
+TILE = 16  # features, or columns of the state, in a tile
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def make_chunk_states(HEAD_DIM, CHUNK, CAUSAL):
             for r in range(CHUNK):
                 kv += phi_tile[r, ty] * v_tile[r, tx]
             u, rounded_up = kahan_add(u, rounded_up, kv)  # U <- U + φ(K)ᵀ V, of many tokens
-            cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
         if mine:
             state[b, kv_head, f, col] = u
 
@@ -95,14 +95,14 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
     """The second kernel, out of one chunk of queries: threads (TILE, CHUNK), CHUNK <= TILE."""
     ODD = TILE | 1  # an odd row length: the threads of a warp read k_tile in different banks
     COLS = HEAD_DIM + 1  # of [out, divisor]
-    NUM_COLS = ceil_div(COLS, TILE)  # of these that a thread owns
+    NUM_COLS = ceil_div(COLS, TILE)  # columns of these that a thread owns
 
     @cuda.jit
     def chunk_outputs_kernel(phi_q, phi_k, v, states, out):
         """A thread block owns a chunk of queries of one head and walks the features.
 
-        The states of all chunks are one below the other: that of chunk c begins at row
-        c * feature_dim. Without CAUSAL there is one, for all.
+        states holds the states of all chunks, one below the other: the state of chunk c begins at
+        row c * feature_dim. Without CAUSAL there is one state for all queries.
 
         grid      (num_chunks, num_heads, batch); threads (TILE, CHUNK): thread (ty, tx) computes
                   score [ty, tx], and columns tx, tx + TILE, ... of [out, divisor]
@@ -166,7 +166,7 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
                     x = float32(v[b, m, kv_head, col]) if m < seqlen else float32(0.0)
                     u_tile[ty, col] = x
             cuda.syncthreads()  # s_tile and the rows of V are complete: safe to read
-            for r in range(ty + 1):  # the keys up to the query itself; later ones are not looked at
+            for r in range(ty + 1):  # the keys up to the query itself
                 x = s_tile[ty, r]
                 for c in range(NUM_COLS):
                     col = tx + c * TILE
@@ -199,7 +199,7 @@ def linear_attn(
     form=None,
     chunk_size=16,
 ):
-    """Linear attention: φ(q)·φ(k) weighs v where softmax attention has e^(q·k/√head_dim).
+    """Linear attention: φ(q)·φ(k) replaces the weight e^(q·k/√head_dim) of softmax attention.
 
     Parameters
     ----------
@@ -211,25 +211,27 @@ def linear_attn(
         φ: elu(x) + 1; relu(x); the Taylor series of e^(q·k/√head_dim) to its second degree;
         e^(x W). See `fa_numba.kernels.feature_map`.
     causal : bool, default=False
-        Query m sees the keys 0 to m, so that seqlen_q and seqlen_k are one. Keys before them are
-        seen through `state`.
+        Query m sees the keys 0 to m, so seqlen_q must equal seqlen_k. Earlier keys are seen through
+        `state`.
     weights : pair of arrays (w_q, w_k), dtype of q, default=None
         For "hedgehog", of shapes (num_heads, head_dim, num_features) and
         (num_kv_heads, head_dim, num_features). The paper's [e^(xW), e^(−xW)] has weights [W, −W].
     state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), float32, default=None
-        What an earlier call returned: the tokens before, which every query sees. None is no token.
+        The state that an earlier call returned: earlier tokens, which every query sees. None: no
+        earlier tokens.
     form : "recurrent" or "chunked", default=chosen
-        Of a causal call: the two agree but for rounding. Chosen is "recurrent" for one token.
+        Form of a causal call: the two agree up to rounding. The default for one token is
+        "recurrent".
     chunk_size : int, default=16
         Tokens of a chunk, from 1 to 16.
 
     Returns
     -------
     out : array of the shape, dtype and library of q
-        0 in a row whose weights sum to 0: it sees no key, or (relu) shares no feature with one.
+        0 in a row whose weights sum to 0: it sees no key, or (relu) shares no feature with any.
     state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), float32
         U = Σ φ(k) vᵀ of all tokens so far, with Z = Σ φ(k) as its last column. Its size does not
-        depend on how many they are.
+        depend on the number of tokens.
 
     Raises
     ------
@@ -259,7 +261,7 @@ def linear_attn(
         arrays.launch(kernel, grid, threads, phi_q, phi_k, v, state_in, state, out)
         return out, state
 
-    states = state  # without a mask, that of all keys is the only one
+    states = state  # without a mask the state of all keys is the only one
     if causal:
         num_chunks = ceil_div(seqlen_k, chunk_size)
         states = arrays.empty(q, (batch, num_kv_heads, num_chunks * feature_dim, head_dim + 1))

@@ -1,18 +1,19 @@
 """Linear attention as a recurrence, token by token.
 
-recurrent   the state goes to HBM and back for every token   one step at a time   <- this file
-chunked     the state goes there for every chunk of tokens   matrix products
+recurrent   the state goes to HBM and back once per token   one token at a time   <- this file
+chunked     the state goes there once per chunk of tokens   matrix products
 
-With φ(q)·φ(k) in the place of e^(q·k/√d), the sums over the keys no longer depend on the query:
+With φ(q)·φ(k) instead of e^(q·k/√d), the sums over the keys do not depend on the query:
 
     out_m = Σ φ(q_m)·φ(k_n) v_n / Σ φ(q_m)·φ(k_n) = φ(q_m)ᵀ U_m / φ(q_m)ᵀ Z_m       n = 0 ... m
     U_m = U_{m-1} + φ(k_m) v_mᵀ        Z_m = Z_{m-1} + φ(k_m)
 
-U and Z are all that is ever needed of the past: a KV cache that does not grow. Here Z is the last
-column of U, as though each v had a 1 at its end; so the denominator comes with the numerators.
+U and Z hold everything that later tokens need of the past: a KV cache that does not grow. Here Z is
+the last column of U, as if each v had a 1 at its end; so the denominator is computed with the
+numerators.
 
-Decoding takes one such step for each token. Over a whole prompt the same steps are slow, because
-each moves the state, and waits for the one before: linear_attn.py does better.
+Decoding takes one such step for each token. Over a whole prompt these steps are slow, because each
+one moves the state and waits for the one before; linear_attn.py is faster there.
 
 Paper: Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236, section 3.4.
 """
@@ -27,7 +28,7 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 
 def recurrent_threads(head_dim):
-    """One for each column of the state, in whole warps."""
+    """Threads of a thread block: one per column of the state, in whole warps."""
     return ceil_div(head_dim + 1, WARP_SIZE) * WARP_SIZE
 
 
@@ -40,10 +41,10 @@ def make_recurrent(HEAD_DIM, GROUP_SIZE):
         """A thread block owns the state of one K/V head, each thread one column of it.
 
         grid      (num_kv_heads, batch); threads (HEAD_DIM + 1,), in whole warps
-        shared    divisor (GROUP_SIZE,): of each query head that shares the state
+        shared    divisor (GROUP_SIZE,): one for each query head that shares the state
         private   acc, rounded_up (GROUP_SIZE,): one column of out for each of them
-        HBM       state once to and fro per token; state_in, v, out once; phi_q, phi_k in every
-                  thread
+        HBM       state read and written once per token; state_in, v, out once; phi_q, phi_k in
+                  every thread
         paper     Transformers are RNNs, equations 18 to 20
         budget    64 registers, 4 bytes shared (HEAD_DIM=64, GROUP_SIZE=1)
         """
@@ -79,6 +80,6 @@ def make_recurrent(HEAD_DIM, GROUP_SIZE):
                     l = divisor[g]  # 0 where φ(q) and φ(k) have no feature in common
                     x = acc[g] / l if l != float32(0.0) else float32(0.0)
                     out[b, n, kv_head * GROUP_SIZE + g, col] = x
-            cuda.syncthreads()  # everyone is done with divisor: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with divisor: safe to overwrite
 
     return recurrent_kernel

@@ -1,11 +1,15 @@
-"""Which keys a query sees, and what becomes of its scores: device functions for every kernel.
+"""Masks and score modification: device functions for every attention kernel.
 
-Query m stands at position m + seqlen_k − seqlen_q among the keys, so that the last query stands at
-the last key. From there all is measured: with a window a query sees the keys from position − left
-to position + right, causal is right = 0, and ALiBi takes slope · distance from a score.
+Query m is at position m + seqlen_k − seqlen_q among the keys, so that the last query is at the last
+key. With a window it sees the keys from position − left to position + right; causal is right = 0;
+ALiBi subtracts slope · |position − n| from the score of key n.
 
-What is asked for are compile-time constants. Where nothing is, the functions give back what they
-are given, and the compiler leaves nothing of them.
+    seqlen_q = 2, seqlen_k = 5       key  0 1 2 3 4
+    query 0 at position 3                 1 1 1 1 0       causal
+    query 1 at position 4                 1 1 1 1 1
+
+Options are compile-time constants. With an option off, the function returns its argument and the
+compiler removes it.
 
 Papers: Longformer, arXiv:2004.05150 (windows); Gemma 2, arXiv:2408.00118 (softcap); ALiBi,
 arXiv:2108.12409.
@@ -13,30 +17,51 @@ arXiv:2108.12409.
 
 import functools
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda, float32
 
 
+class KeyBounds(NamedTuple):
+    """The keys that a query sees: range(first_key(position), end_key(position, seqlen_k)).
+
+    sees(position, n, seqlen_k) is True for a key n of that range.
+    """
+
+    first_key: Any
+    end_key: Any
+    sees: Any
+
+
+class QueryBounds(NamedTuple):
+    """The queries that see a key: range(first_query(position), end_query(position, seqlen_q)).
+
+    sees(position, m, seqlen_q) is True for a query m of that range. Key n is at position
+    n + seqlen_q − seqlen_k among the queries.
+    """
+
+    first_query: Any
+    end_query: Any
+    sees: Any
+
+
 @functools.cache
 def make_bounds(CAUSAL, WINDOW):
-    """The keys that a query sees: range(first_key(position), end_key(position, seqlen_k))."""
+    """The `KeyBounds` of a mask."""
     left, right = WINDOW
-    return _make_bounds(left, 0 if CAUSAL else right)
+    return KeyBounds(*_make_bounds(left, 0 if CAUSAL else right))
 
 
 @functools.cache
 def make_bounds_of_keys(CAUSAL, WINDOW):
-    """The queries that see a key: range(first_query(position), end_query(position, seqlen_q)).
-
-    Key n stands at position n + seqlen_q − seqlen_k among the queries; left and right swap.
-    """
+    """The `QueryBounds` of a mask: left and right are exchanged."""
     left, right = WINDOW
-    return _make_bounds(0 if CAUSAL else right, left)
+    return QueryBounds(*_make_bounds(0 if CAUSAL else right, left))
 
 
 def _make_bounds(BEFORE, AFTER):
-    """What is seen from a position: so many before it and after it, −1 for all."""
+    """first, end, sees: BEFORE indices before a position, AFTER after it; −1 is no limit."""
 
     @cuda.jit(device=True)
     def first(position):
@@ -57,7 +82,7 @@ def _make_bounds(BEFORE, AFTER):
 
 @functools.cache
 def make_score(SOFTCAP, ALIBI):
-    """score(s, distance, slope): the score of a key `distance` away, where s = scale · q·k."""
+    """score(s, distance, slope): the score of s = scale · q·k, for a key `distance` away."""
     CAPPED, CAP = SOFTCAP > 0, np.float32(SOFTCAP)
 
     @cuda.jit(device=True)
@@ -73,7 +98,10 @@ def make_score(SOFTCAP, ALIBI):
 
 @functools.cache
 def make_score_bwd(SOFTCAP):
-    """score_bwd(ds, s): the gradient by s, from ds, that by score(s); ALiBi only adds to it."""
+    """score_bwd(ds, s): the gradient with respect to s, from ds with respect to score(s).
+
+    ALiBi adds a constant to a score, so it changes no gradient.
+    """
     CAPPED, CAP = SOFTCAP > 0, np.float32(SOFTCAP)
 
     @cuda.jit(device=True)

@@ -1,13 +1,13 @@
-"""Merge two partial results of attention, each over keys of its own, to that over the keys of both.
+"""Merge attention over two sets of keys into attention over both sets.
 
-What attention makes of some of the keys is a state (out, lse). Two of them merge,
+Attention over a set of keys gives a state (out, lse). Two states merge,
 
     (out_a, lse_a) ⊕ (out_b, lse_b) = ((w_a out_a + w_b out_b) / (w_a + w_b), log(w_a + w_b)),
-    with w_a = e^lse_a and w_b = e^lse_b, the sums that the two divided by,
+    with w_a = e^lse_a and w_b = e^lse_b, the divisors of the two softmaxes,
 
-in any order and any grouping, as the pairs (m, l) of online_softmax do; (0, −inf) is the state of
-no keys, which changes nothing. So the keys may be cut anywhere: into the splits of flash_decode,
-into a shared prefix and what follows it, over several GPUs.
+in any order and any grouping, as the pairs (m, l) of online_softmax do. (0, −inf) is the state of
+the empty set; merging it changes nothing. So the keys may be cut anywhere: into the splits of
+flash_decode, into a shared prefix and the rest, over several GPUs.
 
 Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1; of attention states,
 Ye et al. 2025, FlashInfer, arXiv:2501.01005.
@@ -22,7 +22,7 @@ from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF
 from fa_numba.runtime import arrays
 
-THREADS = 32  # a warp for a row of head_dim numbers
+THREADS = 32  # one warp per row of head_dim numbers
 
 
 @cuda.jit
@@ -49,7 +49,7 @@ def merge_states_kernel(out_a, lse_a, out_b, lse_b, out, lse):
     total = w_a + w_b
     divisor = float32(1.0) if total == float32(0.0) else total
     for d in range(tx, out.shape[3], cuda.blockDim.x):
-        # Whatever an empty part holds, a NaN even, is not looked at.
+        # The out of an empty part is not read: it may be anything, even NaN.
         x_a = float32(out_a[b, m, head, d]) if s_a != NEG_INF else float32(0.0)
         x_b = float32(out_b[b, m, head, d]) if s_b != NEG_INF else float32(0.0)
         out[b, m, head, d] = (w_a * x_a + w_b * x_b) / divisor
@@ -59,7 +59,7 @@ def merge_states_kernel(out_a, lse_a, out_b, lse_b, out, lse):
 
 @refuses_other_names
 def merge_states(out_a, lse_a, out_b, lse_b):
-    """The ⊕ of two partial results: attention over the keys of both.
+    """The ⊕ of two states: attention over the keys of both.
 
     Parameters
     ----------

@@ -4,9 +4,9 @@ naive_attn      S and P in HBM                                    Θ(N²) floats
 flash_attn_v1   tiles; walks the keys outside, the queries inside out, l, m moved once per key tile
 flash_attn_v2   walks the queries outside, the keys inside        out, lse moved once
 
-S = scale · Q Kᵀ, P = softmax(S), out = P V, each a kernel of its own, as three calls of a library
-would do it. The matrix products are tiled as they are in flash_attn_v2, so that what separates
-the two is the traffic of S and P, and nothing else.
+S = scale · Q Kᵀ, P = softmax(S), out = P V: three kernels, like three library calls. The matrix
+products are tiled as in flash_attn_v2, so that the traffic of S and P is the only difference
+between the two.
 
 Paper: FlashAttention, arXiv:2205.14135, Algorithm 0.
 """
@@ -30,9 +30,9 @@ THREADS = 128  # per row of the softmax; a power of two, for the tree
 def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
     """The first kernel, S = scale · Q Kᵀ: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
-    _, _, sees = masks.make_bounds(CAUSAL, WINDOW)
+    sees = masks.make_bounds(CAUSAL, WINDOW).sees
     score = masks.make_score(SOFTCAP, ALIBI)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
 
@@ -60,7 +60,7 @@ def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0
         n_start = cuda.blockIdx.x % num_n_tiles * BLOCK_N
         kv_head = head // (q.shape[2] // k.shape[2])
         m = m_start + ty
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
@@ -88,7 +88,7 @@ def make_probabilities(THREADS):
 
     @cuda.jit
     def probabilities_kernel(s, p, lse):
-        """A thread block owns a row of S; its threads take the keys in turn.
+        """A thread block owns a row of S; thread tid takes keys tid, tid + THREADS, ...
 
         grid      (seqlen_q, num_heads, batch); threads (THREADS,)
         shared    partial (THREADS,): each thread's maximum, then its sum, combined by a tree
@@ -186,7 +186,7 @@ def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
                     if d < HEAD_DIM:
                         pv[c] += weight * v_tile[r, d]
             for c in range(NUM_COLS):
-                acc[c] += pv[c]  # by tiles: one by one, seqlen_k terms would lose more digits
+                acc[c] += pv[c]  # by tiles: one running sum would lose more digits
             cuda.syncthreads()  # everyone is done with p_tile, v_tile: safe to overwrite
         if m < seqlen_q:
             for c in range(NUM_COLS):
@@ -222,12 +222,12 @@ def naive_attn(
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     window_size : (left, right), default=(-1, -1)
-        A query sees the keys from left before its place among the keys to right after it, both
-        included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
+        A query at position p among the keys sees keys p − left to p + right, both included; −1 is
+        no limit. A sliding window of W tokens is (W − 1, 0).
     softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+        A score becomes softcap · tanh(score / softcap); 0 turns this off.
     alibi_slopes : array of shape (num_heads,), float32, default=None
-        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
+        Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.

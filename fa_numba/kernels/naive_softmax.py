@@ -4,8 +4,8 @@ naive    sum of e^x, then divide                    2 reads + 1 write, overflows
 safe     max, then sum, then divide                 3 reads + 1 write
 online   max and sum in one pass, then divide       2 reads + 1 write
 
-The formula as it stands in a textbook. float32 ends at 3.4e38, which is e^88.7: a row with a larger
-number sums to infinity, and inf / inf is NaN. It is here to be seen failing.
+The formula of a textbook. The largest float32 is 3.4e38, or e^88.7: a row with a number above 88.7
+sums to infinity, and inf / inf is NaN. This kernel is here to show that failure.
 """
 
 import functools
@@ -25,7 +25,7 @@ def make_naive_softmax(THREADS):
 
     @cuda.jit
     def naive_softmax_kernel(x, y):
-        """A thread block owns a row; its threads take the columns in turn.
+        """A thread block owns a row; thread tid takes columns tid, tid + THREADS, ...
 
         grid      (num_rows,); threads (THREADS,)
         shared    partial (THREADS,): each thread's sum, then a tree of sums
@@ -58,7 +58,7 @@ def make_naive_softmax(THREADS):
 
 
 def naive_softmax(x):
-    """Softmax of each row by the bare formula, which overflows for numbers above 88.
+    """Softmax of each row by the plain formula, which overflows for numbers above 88.
 
     Parameters
     ----------

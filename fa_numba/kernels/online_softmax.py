@@ -8,9 +8,9 @@ A partial result is a pair (m, l): the maximum so far, and the sum of e^(x - m).
 
     (m_a, l_a) ⊕ (m_b, l_b) = (m, l_a e^(m_a - m) + l_b e^(m_b - m))    with m = max(m_a, m_b),
 
-in any order. So a thread folds its columns as it reads them, a warp merges its threads by
-shuffles, and the thread block its warps: one barrier, where the trees of safe_softmax need
-one a level. The same ⊕ joins the key tiles of FlashAttention.
+in any order. So a thread merges its columns as it reads them, shuffles merge the threads of a warp,
+and one barrier suffices to merge the warps; the trees of safe_softmax need one barrier per level.
+The same ⊕ merges the key tiles of FlashAttention.
 
 Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 3 and section 3.1.
 """
@@ -34,7 +34,7 @@ def make_online_softmax(THREADS):
 
     @cuda.jit
     def online_softmax_kernel(x, y):
-        """A thread block owns a row; its threads take the columns in turn.
+        """A thread block owns a row; thread tid takes columns tid, tid + THREADS, ...
 
         grid      (num_rows,); threads (THREADS,)
         shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result
@@ -84,7 +84,7 @@ def make_online_softmax(THREADS):
 
 
 def online_softmax(x):
-    """Softmax of each row with maximum and sum found in one pass.
+    """Softmax of each row; one pass finds the maximum and the sum.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def online_softmax(x):
     Returns
     -------
     array of the shape, dtype and library of x
-        A row of −inf alone has no softmax: NaN.
+        NaN for a row of −inf only.
 
     Raises
     ------

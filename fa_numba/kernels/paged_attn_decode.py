@@ -1,12 +1,12 @@
-"""Paged attention: flash_decode where the keys are, in pages scattered over the cache.
+"""Paged attention: flash_decode that reads K and V directly from pages.
 
-flash_decode       the keys of a sequence lie in a row           a cache as long as the longest
-paged_kv_lookup    gathers pages to such rows                    K and V read, written, read again
-paged_attn_decode  gathers a tile of keys where it is loaded     K and V read once  <- this file
+flash_decode       the keys of a sequence are contiguous         every row as long as the longest
+paged_kv_lookup    copies pages to contiguous rows               K and V read, written, read again
+paged_attn_decode  reads a tile of keys from its pages           K and V read once  <- this file
 
-Attention is what flash_decode makes of it: only the address of a key is new. Key n of sequence b is
-in page block_table[b, n // page_size], at offset n % page_size; tiles and splits are cut from the
-keys of a sequence as before, wherever pages end.
+The kernel is flash_decode; only the address of a key is new. Key n of sequence b is in page
+block_table[b, n // page_size], at offset n % page_size. Tiles and splits are cut from the keys of a
+sequence as before, regardless of where pages end.
 
 Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, sections 4.1 and 5.1.
 """
@@ -32,8 +32,8 @@ def make_paged_attn_decode(
 ):
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
-    PAGE_SIZE is a constant so that the compiler makes n // PAGE_SIZE a shift or a product.
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    PAGE_SIZE is a constant so that the compiler turns n // PAGE_SIZE into a shift or a product.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
@@ -62,7 +62,7 @@ def make_paged_attn_decode(
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
-        HBM       K and V once per tile of rows, but for the tiles that none of them sees; Q,
+        HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; seq_lens, with ALIBI alibi_slopes, in
                   every thread; block_table once per key in BLOCK_N threads
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
@@ -86,18 +86,18 @@ def make_paged_attn_decode(
         row = m_tile * BLOCK_M + ty
         m = row // group_size  # this thread's query
         head = kv_head * group_size + row % group_size
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
-        # The tiles of this sequence from the first with a key that a row sees, shared out evenly.
-        # With more splits than tiles some get none: their state is that of no keys, (0, -inf).
+        # The tiles of this sequence, from the first with a key that a row sees, divided evenly.
+        # With more splits than tiles some splits are empty: their state is (0, -inf).
         first_m = m_tile * BLOCK_M // group_size
         last_m = (m_tile * BLOCK_M + BLOCK_M - 1) // group_size
         first_tile = first_key(first_m + seqlen_k - seqlen_q) // BLOCK_N
         num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N - first_tile
         n_first = (first_tile + split * num_n_tiles // num_splits) * BLOCK_N
         n_end = (first_tile + (split + 1) * num_n_tiles // num_splits) * BLOCK_N
-        n_end = end_key(last_m + seqlen_k - seqlen_q, n_end)  # no row sees a key from here on
+        n_end = end_key(last_m + seqlen_k - seqlen_q, n_end)  # no row sees key n_end or a later one
 
         for d in range(tx, HEAD_DIM, BLOCK_N):
             q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
@@ -110,7 +110,7 @@ def make_paged_attn_decode(
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 used = n < seqlen_k
-                page = block_table[b, n // PAGE_SIZE] if used else 0  # past the end there is none
+                page = block_table[b, n // PAGE_SIZE] if used else 0  # no page past the end
                 offset = n % PAGE_SIZE
                 for d in range(tx, HEAD_DIM, BLOCK_N):
                     k_tile[r, d] = (
@@ -151,7 +151,7 @@ def make_paged_attn_decode(
             l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
             for c in range(NUM_COLS):
                 acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
-            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite
 
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
@@ -188,32 +188,32 @@ def paged_attn_decode(
     Parameters
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
-        The last seqlen_q tokens of each sequence: 1 in plain decoding; more of them are a chunk of
-        a prompt, or guesses to be verified.
+        The last seqlen_q tokens of each sequence: 1 in plain decoding, more for a part of a prompt
+        or for guesses to be verified.
     k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), dtype of q
         The keys and values of all tokens, the new ones included. num_heads is a multiple of
         num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous last axis; head_dim from 1 to
-        256; any page_size from 1, each of which compiles a kernel of its own.
+        256; any page_size from 1; each compiles its own kernel.
     block_table : array of shape (batch, max_pages), int32
         Page of token t of sequence b: block_table[b, t // page_size]. −1, or anything, past the
         last page of a sequence. Sequences may share pages.
     seq_lens : array of shape (batch,), int32
-        How many tokens of each sequence there are; slots that none of them owns are not read.
+        Number of tokens of each sequence; slots that no token owns are not read.
     causal : bool, default=False
-        Bottom-right aligned: query m of sequence b sees the keys up to
-        m + seq_lens[b] − seqlen_q, its place among them, so that one query sees them all.
+        Bottom-right aligned: query m of sequence b is at position p = m + seq_lens[b] − seqlen_q
+        and sees the keys up to p. A single query sees all keys.
     window_size : (left, right), default=(-1, -1)
-        A query sees the keys from left before its place to right after it, both included; −1 is no
-        limit. Tiles of keys that a window leaves out are not loaded.
+        A query at position p sees keys p − left to p + right, both included; −1 is no limit. Tiles
+        of keys outside the window are not loaded.
     softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 leaves it.
+        A score becomes softcap · tanh(score / softcap); 0 turns this off.
     alibi_slopes : array of shape (num_heads,), float32, default=None
-        A score of head h then loses alibi_slopes[h] · |distance of the key from that place|.
+        Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
     num_splits : int, default=0
-        Into how many parts the keys of each sequence are cut. 0 is chosen by
-        `fa_numba.analysis.choose_num_splits`, from the GPU's SMs and the shapes alone: as if a
-        sequence filled its row of block_table.
+        Number of parts that the keys of each sequence are cut into. 0:
+        `fa_numba.analysis.choose_num_splits` chooses it from the GPU's SMs and the shapes only, as
+        if every sequence filled its row of block_table.
     block_m, block_n : int, default=chosen
         Tile sizes, those of `flash_decode`; a tile of keys may begin and end inside pages.
 
@@ -231,9 +231,9 @@ def paged_attn_decode(
 
     Notes
     -----
-    The contents of block_table and seq_lens are checked where they are NumPy arrays. On a GPU that
-    would mean waiting for it, so they are not: a page or a length out of range reads memory that
-    is not the cache's.
+    The contents of block_table and seq_lens are checked if they are NumPy arrays. Arrays on a GPU
+    are not checked, because that would wait for the GPU: a page or a length out of range reads
+    memory outside the cache.
     """
     checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
     batch, seqlen_q, num_heads, head_dim = q.shape

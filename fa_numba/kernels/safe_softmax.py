@@ -4,8 +4,8 @@ naive    sum of e^x, then divide                    2 reads + 1 write, overflows
 safe     max, then sum, then divide                 3 reads + 1 write   <- this file
 online   max and sum in one pass, then divide       2 reads + 1 write
 
-Subtracting the row's maximum changes nothing in the quotient, and leaves no exponent above 0.
-The price is a pass over x to find it.
+Subtracting the row's maximum does not change the quotient, and no exponent is above 0. Finding the
+maximum costs one more pass over x.
 
 Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 2.
 """
@@ -28,7 +28,7 @@ def make_safe_softmax(THREADS):
 
     @cuda.jit
     def safe_softmax_kernel(x, y):
-        """A thread block owns a row; its threads take the columns in turn.
+        """A thread block owns a row; thread tid takes columns tid, tid + THREADS, ...
 
         grid      (num_rows,); threads (THREADS,)
         shared    partial (THREADS,): each thread's maximum, then its sum, combined by a tree
@@ -84,7 +84,7 @@ def safe_softmax(x):
     Returns
     -------
     array of the shape, dtype and library of x
-        A row of −inf alone has no softmax: NaN.
+        NaN for a row of −inf only.
 
     Raises
     ------

@@ -4,12 +4,12 @@ safe softmax, then top-k     max, sum, divide; then look for the largest   4 rea
 online softmax, then top-k   one pass fewer                                3 reads + 1 write
 softmax_topk                 max, sum and the k largest in one pass        1 read   <- this file
 
-Softmax keeps the order of a row, so its k largest values are those of the k largest x. Which these
-are is found while the sum is, and only they are ever divided by it: nothing of the row is written,
-and nothing is read twice. This is the last step of a language model that samples its next token.
+Softmax keeps the order of a row, so its k largest values belong to the k largest x. One pass finds
+these x and the sum, and only they are divided by the sum: the row is read once and never written.
+This is the last step of a language model that samples its next token.
 
-Each thread keeps the k best of its own columns in order; then the thread block holds k rounds, in
-each of which the best head of all the lists wins and leaves its list.
+Each thread keeps a sorted list of the k best of its columns. Then the thread block runs k rounds;
+in each round the best first entry of all lists wins and leaves its list.
 
 Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 4.
 """
@@ -24,13 +24,13 @@ from fa_numba import checks
 from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE
 from fa_numba.runtime import arrays
 
-NO_COLUMN = np.int32(2**31 - 1)  # of an empty place in a list: ranks behind every column
+NO_COLUMN = np.int32(2**31 - 1)  # column of an empty list entry: ranks after every column
 THREADS = 128  # per row; whole warps
 
 
 @cuda.jit(device=True, inline="always")
 def ranks_before(x_a, col_a, x_b, col_b):
-    """The order of the result: larger x first, of equal ones the smaller column."""
+    """The order of the result: larger x first, for equal x the smaller column first."""
     return x_a > x_b or (x_a == x_b and col_a < col_b)
 
 
@@ -41,7 +41,7 @@ def make_softmax_topk(THREADS, K):
 
     @cuda.jit
     def softmax_topk_kernel(x, values, columns):
-        """A thread block owns a row; its threads take the columns in turn.
+        """A thread block owns a row; thread tid takes columns tid, tid + THREADS, ...
 
         grid      (num_rows,); threads (THREADS,)
         shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result;
@@ -72,11 +72,11 @@ def make_softmax_topk(THREADS, K):
             l_i = l_i * math.exp(m_i - shift) + math.exp(x_j - shift)
             m_i = m_new
 
-            key = x_j if x_j == x_j else NEG_INF  # NaN has no rank: it gets that of -inf
+            key = x_j if x_j == x_j else NEG_INF  # NaN ranks as -inf
             if ranks_before(key, int32(col), x_best[K - 1], col_best[K - 1]):
-                x_best[K - 1] = key  # in place of the last of the list                lines 8-9
+                x_best[K - 1] = key  # replaces the last entry                         lines 8-9
                 col_best[K - 1] = int32(col)
-                for i in range(K - 1, 0, -1):  # and up to where it belongs         lines 10-15
+                for i in range(K - 1, 0, -1):  # and moves up to its rank           lines 10-15
                     x_a, col_a, x_b, col_b = x_best[i - 1], col_best[i - 1], x_best[i], col_best[i]
                     if ranks_before(x_b, col_b, x_a, col_a):
                         x_best[i - 1], col_best[i - 1] = x_b, col_b
@@ -102,7 +102,7 @@ def make_softmax_topk(THREADS, K):
         for warp in range(NUM_WARPS):
             l_i += l_warp[warp] * math.exp(m_warp[warp] - shift)
 
-        for place in range(K):
+        for rank in range(K):
             x_win = x_best[0]
             col_win = col_best[0]
             for step in range(5):
@@ -121,12 +121,12 @@ def make_softmax_topk(THREADS, K):
                     col_win = col_warp[warp]
             cuda.syncthreads()  # everyone knows the winner: the next round may overwrite
 
-            if col_best[0] == col_win:  # from this thread's list, whose others move up
+            if col_best[0] == col_win:  # this thread's list: its other entries move up
                 for i in range(K - 1):
                     x_best[i] = x_best[i + 1]
                     col_best[i] = col_best[i + 1]
-                values[row, place] = math.exp(x_win - m_i) / l_i  # e^(x - m) / l   lines 17-19
-                columns[row, place] = col_win
+                values[row, rank] = math.exp(x_win - m_i) / l_i  # e^(x - m) / l    lines 17-19
+                columns[row, rank] = col_win
 
     return softmax_topk_kernel
 
@@ -138,15 +138,15 @@ def softmax_topk(x, k):
     ----------
     x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
     k : int
-        From 1 to num_cols, and not more than 32: each thread keeps k candidates in registers.
+        From 1 to num_cols, at most 32: each thread keeps k candidates in registers.
 
     Returns
     -------
     values : array of shape (num_rows, k), dtype and library of x
-        A row with a NaN and a row of −inf alone have no softmax: NaN.
+        NaN for a row that contains a NaN, and for a row of −inf only.
     columns : array of shape (num_rows, k), int32
-        Of equal x the smaller column comes first. A NaN ranks as −inf would, so that in every case
-        these are k different columns of x.
+        For equal x the smaller column comes first. A NaN ranks as −inf, so that these are always k
+        different columns of x.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""Attention at the limit of the CUDA cores: the step between `kernels` and `tensor_core`.
+"""Fast kernels on CUDA cores: the step between `kernels` and `tensor_core`.
 
 flash_attn_v2_unsigned     flash_attn_v2 with unsigned indices
 flash_attn_registers       tiles of scores and output in registers; flash_attn_bwd_registers
-flash_decode_wide          decoding by loads of 16 bytes, without shared tiles
+flash_decode_wide          decoding with 16-byte loads, without shared tiles
 softmax_registers          a row of softmax in registers; softmax_topk_warps
 
-parts: register_tiles (loads and products), packets (16 bytes of any dtype), decode_problem (what
-all fast decoders share)
+Parts: register_tiles (loads and products), packets (16 bytes of any dtype), decode_problem (the
+arguments and launches of all fast decoders).
 """

@@ -1,7 +1,8 @@
-"""What every fast decoder shares: its checked arguments, its number of splits, its two launches.
+"""The host side of all fast decoders: checked arguments, number of splits, two launches.
 
-`check_problem` makes a `Problem` of a call. A decoder chooses its kernel by it, and `launch` runs
-that kernel on every split of the keys, then `combine_wide_kernel` merges the partial results.
+`check_problem` turns the arguments of a call into a `Problem`, from which a decoder chooses its
+kernel. `launch` runs that kernel on every split of the keys; then `combine_wide_kernel` merges the
+partial results.
 """
 
 import functools
@@ -15,15 +16,15 @@ from fa_numba import checks
 from fa_numba.constants import FULL_WARP, NEG_INF, ZERO
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.decode_tiling import AT_ONCE, WARP_SIZE, combine_warps
+from fa_numba.tiling.decode_tiling import IN_FLIGHT, WARP_SIZE, combine_warps
 from fa_numba.tiling.num_splits import choose_quickest_splits, most_key_tiles
 
-NO_TABLE = np.int32(0)  # block_table without pages: not looked at
+NO_TABLE = np.int32(0)  # stands in for block_table if the cache has no pages
 
 
 @cuda.jit(device=True)
 def divide(n, size):
-    """Quotient and remainder of two numbers from 0 on, in 32 bits: a few instructions."""
+    """Quotient and remainder of two non-negative numbers in 32 bits: a few instructions."""
     return int32(uint32(n) // uint32(size)), int32(uint32(n) % uint32(size))
 
 
@@ -32,12 +33,12 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
     """The second kernel, the ⊕ of many partial results: launch it with COMBINE_WARPS warps."""
     NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a thread owns
     PARTS_SHAPE = (COMBINE_WARPS, HEAD_DIM)
-    VALUES_SHAPE = (AT_ONCE, NUM_COLS)
+    VALUES_SHAPE = (IN_FLIGHT, NUM_COLS)
 
     @cuda.jit(device=True)
     def load_parts(values, lses, out_partial, lse_partial, first, b, m, head, lane):
-        """Ask for AT_ONCE of this warp's splits; what is not there weighs nothing."""
-        for i in range(AT_ONCE):
+        """Load IN_FLIGHT of this warp's splits; a split past the last one gets weight 0."""
+        for i in range(IN_FLIGHT):
             split = first + i * COMBINE_WARPS
             lses[i] = NEG_INF
             for c in range(NUM_COLS):
@@ -53,13 +54,13 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
     def combine_wide_kernel(out_partial, lse_partial, out, lse):
         """A thread block owns a row of out; its warps share the splits.
 
-        `combine` walks the splits one after the other, and waits for memory at each. Here partial
-        results are on their way while a lane for each split finds what they weigh.
+        `combine` walks the splits one after the other and waits for memory at each. Here the loads
+        of partial results are in flight while the lanes, one per split, compute the weights.
 
         grid      (seqlen_q, num_heads, batch); threads (32 · COMBINE_WARPS,)
         shared    parts (COMBINE_WARPS, HEAD_DIM)
-        private   x (NUM_COLS,): what the splits of a warp add to its columns; values (AT_ONCE,
-                  NUM_COLS), lses (AT_ONCE,) of the splits that are on their way
+        private   x (NUM_COLS,): the sum over the splits of a warp; values (IN_FLIGHT, NUM_COLS),
+                  lses (IN_FLIGHT,) of the splits that are in flight
         HBM       out_partial, out, lse once; lse_partial in every warp, and again per split
         paper     Online normalizer calculation for softmax, section 3.1
         budget    48 registers, 4096 bytes shared (HEAD_DIM=128)
@@ -67,7 +68,7 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         x = cuda.local.array(NUM_COLS, float32)
         values = cuda.local.array(VALUES_SHAPE, float32)
-        lses = cuda.local.array(AT_ONCE, float32)
+        lses = cuda.local.array(IN_FLIGHT, float32)
         tid = cuda.threadIdx.x
         lane, warp = tid & (WARP_SIZE - 1), tid >> 5
         m, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
@@ -87,18 +88,18 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
 
         for c in range(NUM_COLS):
             x[c] = ZERO
-        for first in range(warp, num_splits, COMBINE_WARPS * AT_ONCE):
-            for i in range(AT_ONCE):
+        for first in range(warp, num_splits, COMBINE_WARPS * IN_FLIGHT):
+            for i in range(IN_FLIGHT):
                 weight = math.exp(lses[i] - shift)
                 for c in range(NUM_COLS):
                     x[c] += weight * values[i, c]
-            after = first + COMBINE_WARPS * AT_ONCE
+            after = first + COMBINE_WARPS * IN_FLIGHT
             load_parts(values, lses, out_partial, lse_partial, after, b, m, head, lane)
         for c in range(NUM_COLS):
             d = lane + c * WARP_SIZE
             if d < HEAD_DIM:
                 parts[warp, d] = x[c]
-        cuda.syncthreads()  # what every warp adds is there: safe to sum
+        cuda.syncthreads()  # parts is complete: safe to sum
 
         for d in range(tid, HEAD_DIM, COMBINE_WARPS * WARP_SIZE):
             total = ZERO
@@ -112,22 +113,22 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
 
 
 class Problem(NamedTuple):
-    """A call's arguments, checked.
+    """The checked arguments of a call.
 
     Attributes
     ----------
     q, k_cache, v_cache, block_table, seq_lens : arrays
-        Without pages block_table is a scalar that is not looked at.
+        Without pages block_table is a scalar that kernels do not use.
     page_size : int
-        0 where there are no pages.
+        0 without pages.
     max_len : int
-        Keys in the longest sequence that there may be.
+        Keys in the longest possible sequence.
     mask : tuple
         Constants of a kernel: CAUSAL, WINDOW, SOFTCAP, ALIBI.
-    slopes : array, or a scalar that is not looked at
+    slopes : array, or a scalar that kernels do not use
     softmax_scale : float32
     num_splits : int
-        0 is yet to be chosen.
+        0: the decoder chooses it.
     """
 
     q: Any
@@ -144,15 +145,15 @@ class Problem(NamedTuple):
 
     @property
     def num_rows(self):
-        """Queries of a K/V head: those of all heads of its group."""
+        """Queries of a K/V head: all query heads of its group."""
         return self.q.shape[1] * (self.q.shape[2] // self.k_cache.shape[2])
 
     def num_tiles(self, rows):
-        """Tiles of so many rows, of all K/V heads of a sequence."""
+        """Tiles of `rows` rows, over all K/V heads of a sequence."""
         return ceil_div(self.num_rows, rows) * self.k_cache.shape[2]
 
     def num_n_tiles(self, block_n):
-        """The most tiles of so many keys that a tile of rows may see."""
+        """The largest number of tiles of block_n keys that a tile of rows can see."""
         return most_key_tiles(self.max_len, self.q.shape[1], self.mask[1], block_n)
 
 
@@ -169,7 +170,7 @@ def check_problem(
     softmax_scale,
     num_splits,
 ):
-    """A `Problem`, or the error of the first argument that is wrong."""
+    """The `Problem` of a call; raises an error for the first wrong argument."""
     if block_table is None:
         checks.check_decode(q, k_cache, v_cache, seq_lens)
         block_table, page_size, max_len = NO_TABLE, 0, k_cache.shape[1]
@@ -184,7 +185,7 @@ def check_problem(
 
 
 def choose_splits(problem, rows, block_n, blocks_per_sm):
-    """The number of splits for a GPU with room for so many thread blocks on each SM."""
+    """The number of splits for a GPU whose SMs hold blocks_per_sm thread blocks each."""
     q = problem.q
     num_sms = arrays.num_sms(q)
     blocks = problem.num_tiles(rows) * q.shape[0]
@@ -192,19 +193,20 @@ def choose_splits(problem, rows, block_n, blocks_per_sm):
 
 
 def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes=0):
-    """Both kernels; gives back out and lse.
+    """Launch both kernels and return out and lse.
 
-    With one split there is nothing to combine: what the first kernel leaves are out and lse.
+    With one split there is nothing to combine: the first kernel writes out and lse.
 
     Parameters
     ----------
     problem : Problem
-    kernel : the first kernel
+    kernel : kernel
+        The first kernel.
     grid, threads, shared_bytes
-        Of it.
+        Its launch configuration.
     num_splits : int
     caches : tuple, default=the problem's
-        What it takes in the place of k_cache and v_cache.
+        Its arguments instead of k_cache and v_cache.
     """
     q = problem.q
     batch, seqlen_q, num_heads, head_dim = q.shape

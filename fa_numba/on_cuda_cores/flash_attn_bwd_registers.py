@@ -3,11 +3,11 @@
 flash_attn_bwd             one score per thread; S and dP computed for dK and dV, and again for dQ
 flash_attn_bwd_registers   register tiles; S and dP computed once                      <- this file
 
-A thread block owns a tile of keys and keeps its dK and dV in registers, while the tiles of queries
-pass by. Of each tile it computes Sᵀ and dPᵀ, five products in all instead of seven, and adds what
-the tile gives to dQ in HBM, where other thread blocks add too: atomically, so in any order, and the
-last digits of dQ differ from run to run. With deterministic=True dQ has a kernel of its own, in
-which a thread block owns a tile of queries, and all is the same bits in every run.
+A thread block owns a tile of keys, keeps its dK and dV in registers and walks the tiles of queries.
+For each tile it computes Sᵀ and dPᵀ once, so five products suffice instead of seven. It adds the
+tile's part of dQ to HBM with atomic additions, as other thread blocks do; their order varies, so
+the last digits of dQ differ from run to run. With deterministic=True a second kernel, in which a
+thread block owns a tile of queries, computes dQ: every run then gives the same bits.
 
 Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
 Algorithm 2.
@@ -27,23 +27,22 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.register_tiling import backward_tiling
 
-ROWS = 4  # of a thread, of every product
+ROWS = 4  # rows of every product that a thread owns
 
 
 @functools.cache
 def make_flash_attn_bwd_registers(
     HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True
 ):
-    """dK, dV and, with ADD_DQ, dQ; `backward_tiling` says with how many threads.
+    """The kernel for dK, dV and, with ADD_DQ, dQ; `backward_tiling` has its number of threads.
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar; so may dq
-    without ADD_DQ.
+    alibi_slopes is unused without ALIBI, dq without ADD_DQ: each may then be any scalar.
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     tiling = backward_tiling(HEAD_DIM, TILE)
-    WIDTH, TX, TY, ROW, SCORE_ROW, _ = tiling
-    THREADS = tiling.threads
+    WIDTH, TX, TY = tiling.width, tiling.threads_x, tiling.threads_y
+    ROW, SCORE_ROW, THREADS = tiling.row, tiling.score_row, tiling.threads
     WARPS = THREADS // register_tiles.WARP_SIZE
     COLS, OUT_COLS = TILE // TX, WIDTH // TX  # of a thread
     K_TILE, V_TILE, Q_TILE, DOUT_TILE, P_TILE = (i * TILE * ROW for i in range(5))
@@ -51,7 +50,7 @@ def make_flash_attn_bwd_registers(
     LSE_ROWS = DS_TILE + TILE * SCORE_ROW
     DELTA_ROWS = LSE_ROWS + TILE
 
-    place = register_tiles.make_place(TX)
+    tx_ty = register_tiles.make_tx_ty(TX)
     load = register_tiles.make_load(HEAD_DIM, WIDTH, TILE, ROW, WARPS)
     add_rows = register_tiles.make_product_of_rows(ROWS, COLS, TY, TX, WIDTH, ROW, ROW)
     add_out = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, TILE, SCORE_ROW, ROW)
@@ -59,7 +58,7 @@ def make_flash_attn_bwd_registers(
 
     @cuda.jit(device=True)
     def load_queries(tiles, q, dout, lse, delta, b, m_start, head):
-        """A tile of queries."""
+        """Load a tile of Q and of dout, and their lse and delta."""
         seqlen_q = q.shape[1]
         load(tiles, Q_TILE, q, b, m_start, head, seqlen_q, ONE)
         load(tiles, DOUT_TILE, dout, b, m_start, head, seqlen_q, ONE)
@@ -78,14 +77,14 @@ def make_flash_attn_bwd_registers(
 
         grid      (num_n_tiles, num_kv_heads, batch); threads (TX · TY,): thread (ty, tx) owns keys
                   ty, ty + TY, ... of Sᵀ, dPᵀ, dk, dv, queries tx, tx + TX, ... of Sᵀ and dPᵀ, and
-                  of dk, dv, dq four neighbours from 4 tx on, the next four 4 TX further on
+                  groups of four columns of dk, dv, dq: the first at 4 tx, the next 4 TX later
         shared    k_tile, v_tile, q_tile, dout_tile (TILE, WIDTH); p_tile, ds_tile (TILE, TILE),
                   keys by queries; lse_rows, delta_rows (TILE,)
         private   s, dp (ROWS, COLS), dk_acc, dv_acc, part (ROWS, OUT_COLS), lse_j, delta_j
                   (COLS,)
-        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, but for the tiles
-                  that see none of them; to dQ as often, atomically; with ALIBI alibi_slopes in
-                  every thread, for each head
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, except the tiles
+                  that see none of them; atomic additions to dQ as often; with ALIBI alibi_slopes
+                  in every thread, for each head
         paper     FlashAttention-2, Algorithm 2
         budget    255 registers, 0 bytes shared of fixed size (HEAD_DIM=64, TILE=64)
         """
@@ -98,14 +97,14 @@ def make_flash_attn_bwd_registers(
         lse_j = cuda.local.array(COLS, float32)
         delta_j = cuda.local.array(COLS, float32)
 
-        tx, ty = place(cuda.threadIdx.x)
+        tx, ty = tx_ty(cuda.threadIdx.x)
         n_start = cuda.blockIdx.x * TILE
         kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         group_size = q.shape[2] // k.shape[2]
         first_position = n_start - seqlen_k + seqlen_q  # of the tile's keys, among the queries
         last_position = first_position + TILE - 1
-        # Tiles without a query that sees a key of this one are not even loaded.
+        # Tiles of queries that see no key of this tile are not loaded.
         m_first = first_query(first_position) // TILE * TILE
         m_end = end_query(last_position, seqlen_q)
 
@@ -142,14 +141,14 @@ def make_flash_attn_bwd_registers(
                     for j in range(COLS):
                         m = m_start + tx + j * TX
                         scaled = s[i, j] * softmax_scale
-                        bent = score(scaled, position - m, slope)
-                        p = math.exp2((bent - lse_j[j]) * LOG2_E)  # P = exp(S - lse)    line 11
+                        s_mod = score(scaled, position - m, slope)
+                        p = math.exp2((s_mod - lse_j[j]) * LOG2_E)  # P = exp(S - lse)   line 11
                         if not whole:
                             p = p if sees(position, m, seqlen_q) and n < seqlen_k else ZERO
                         ds = p * (dp[i, j] - delta_j[j])  # dS = P ∘ (dP - delta)        line 14
-                        where = (ty + i * TY) * SCORE_ROW + tx + j * TX
-                        tiles[uint64(P_TILE + where)] = p
-                        tiles[uint64(DS_TILE + where)] = score_bwd(ds, scaled)
+                        index = (ty + i * TY) * SCORE_ROW + tx + j * TX
+                        tiles[uint64(P_TILE + index)] = p
+                        tiles[uint64(DS_TILE + index)] = score_bwd(ds, scaled)
                 if ADD_DQ:
                     cuda.syncthreads()  # ds_tile is complete: its columns are read by other warps
                 else:
@@ -159,7 +158,7 @@ def make_flash_attn_bwd_registers(
                     for c in range(OUT_COLS):
                         part[i, c] = ZERO
                 add_out(part, tiles, P_TILE, DOUT_TILE, ty, tx)
-                # Summed by tiles: added one by one, seqlen_q terms would lose more digits.
+                # Summed by tiles: one running sum of seqlen_q terms would lose more digits.
                 for i in range(ROWS):
                     for c in range(OUT_COLS):
                         dv_acc[i, c] += part[i, c]  # dV += Pᵀ dout                      line 12
@@ -176,8 +175,8 @@ def make_flash_attn_bwd_registers(
                         for c in range(OUT_COLS):  # dQ += dS K                          line 15
                             d = 4 * tx + c // 4 * 4 * TX + c % 4
                             if m < seqlen_q and d < HEAD_DIM:
-                                where_dq = uint64(b), uint64(m), uint64(head), uint64(d)
-                                cuda.atomic.add(dq, where_dq, part[i, c] * softmax_scale)
+                                index_dq = uint64(b), uint64(m), uint64(head), uint64(d)
+                                cuda.atomic.add(dq, index_dq, part[i, c] * softmax_scale)
                 cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
 
         for i in range(ROWS):
@@ -186,29 +185,29 @@ def make_flash_attn_bwd_registers(
                 for c in range(OUT_COLS):
                     d = 4 * tx + c // 4 * 4 * TX + c % 4
                     if d < HEAD_DIM:
-                        where_dk = uint64(b), uint64(n), uint64(kv_head), uint64(d)
-                        dk[where_dk] = dk_acc[i, c] * softmax_scale
-                        dv[where_dk] = dv_acc[i, c]
+                        index_dk = uint64(b), uint64(n), uint64(kv_head), uint64(d)
+                        dk[index_dk] = dk_acc[i, c] * softmax_scale
+                        dv[index_dk] = dv_acc[i, c]
 
     return flash_attn_bwd_registers_kernel
 
 
 @functools.cache
 def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
-    """dQ alone, in which no two thread blocks add to the same number.
+    """The kernel for dQ alone, in which no two thread blocks add to the same number.
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     tiling = backward_tiling(HEAD_DIM, TILE)
-    WIDTH, TX, TY, ROW, SCORE_ROW, _ = tiling
-    THREADS = tiling.threads
+    WIDTH, TX, TY = tiling.width, tiling.threads_x, tiling.threads_y
+    ROW, SCORE_ROW, THREADS = tiling.row, tiling.score_row, tiling.threads
     WARPS = THREADS // register_tiles.WARP_SIZE
     COLS, OUT_COLS = TILE // TX, WIDTH // TX  # of a thread
     K_TILE, V_TILE, Q_TILE, DOUT_TILE, DS_TILE = (i * TILE * ROW for i in range(5))
 
-    place = register_tiles.make_place(TX)
+    tx_ty = register_tiles.make_tx_ty(TX)
     load = register_tiles.make_load(HEAD_DIM, WIDTH, TILE, ROW, WARPS)
     add_rows = register_tiles.make_product_of_rows(ROWS, COLS, TY, TX, WIDTH, ROW, ROW)
     add_out = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, TILE, SCORE_ROW, ROW)
@@ -218,12 +217,12 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
         """A thread block owns TILE query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (TX · TY,): thread (ty, tx) owns rows
-                  ty, ty + TY, ... of S, dP and dq, columns tx, tx + TX, ... of S and dP, and of dq
-                  four neighbours from 4 tx on, the next four 4 TX further on
+                  ty, ty + TY, ... of S, dP and dq, columns tx, tx + TX, ... of S and dP, and groups
+                  of four columns of dq: the first at 4 tx, the next 4 TX later
         shared    k_tile, v_tile, q_tile, dout_tile (TILE, WIDTH); ds_tile (TILE, TILE)
         private   s, dp (ROWS, COLS), acc, part (ROWS, OUT_COLS), lse_i, delta_i (ROWS,)
         HBM       Q, dout, dQ once, lse, delta once in each of TX threads; K and V once per tile of
-                  queries, but for the tiles that none of them sees; with ALIBI alibi_slopes in
+                  queries, except the tiles that none of them sees; with ALIBI alibi_slopes in
                   every thread
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
         budget    255 registers, 0 bytes shared of fixed size (HEAD_DIM=64, TILE=64)
@@ -236,8 +235,8 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
         lse_i = cuda.local.array(ROWS, float32)
         delta_i = cuda.local.array(ROWS, float32)
 
-        tx, ty = place(cuda.threadIdx.x)
-        m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * TILE  # those with the most keys first
+        tx, ty = tx_ty(cuda.threadIdx.x)
+        m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * TILE  # tiles with the most keys first
         head, b = cuda.blockIdx.y, cuda.blockIdx.z
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
@@ -276,13 +275,13 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
                 for j in range(COLS):
                     n = n_start + tx + j * TX
                     scaled = s[i, j] * softmax_scale
-                    bent = score(scaled, position - n, slope)
-                    p = math.exp2((bent - lse_i[i]) * LOG2_E)  # P = exp(S - lse)        line 13
+                    s_mod = score(scaled, position - n, slope)
+                    p = math.exp2((s_mod - lse_i[i]) * LOG2_E)  # P = exp(S - lse)       line 13
                     if not whole:
                         p = p if sees(position, n, seqlen_k) and m < seqlen_q else ZERO
                     ds = p * (dp[i, j] - delta_i[i])  # dS = P ∘ (dP - delta)            line 20
-                    where = (ty + i * TY) * SCORE_ROW + tx + j * TX
-                    tiles[uint64(DS_TILE + where)] = score_bwd(ds, scaled)
+                    index = (ty + i * TY) * SCORE_ROW + tx + j * TX
+                    tiles[uint64(DS_TILE + index)] = score_bwd(ds, scaled)
                 for c in range(OUT_COLS):
                     part[i, c] = ZERO
             cuda.syncwarp()  # a row of ds_tile is written and read by the same warp
@@ -299,8 +298,8 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
                 for c in range(OUT_COLS):
                     d = 4 * tx + c // 4 * 4 * TX + c % 4
                     if d < HEAD_DIM:
-                        where_dq = uint64(b), uint64(m), uint64(head), uint64(d)
-                        dq[where_dq] = acc[i, c] * softmax_scale
+                        index_dq = uint64(b), uint64(m), uint64(head), uint64(d)
+                        dq[index_dq] = acc[i, c] * softmax_scale
 
     return dq_registers_kernel
 
@@ -323,17 +322,17 @@ def flash_attn_bwd_registers(
     deterministic=False,
     tile_size=None,
 ):
-    """FlashAttention, backward, with register tiles: `flash_attn_bwd`, many times as fast.
+    """FlashAttention, backward, with register tiles: a much faster `flash_attn_bwd`.
 
     Parameters
     ----------
     dout, q, k, v, out, lse : arrays
-        As for `flash_attn_bwd`; out and lse of any forward pass with the same options.
+        As for `flash_attn_bwd`; out and lse from any forward pass with the same options.
     causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_attn_v2`.
     deterministic : bool, default=False
-        The same bits in every run. By default that is so for dk and dv, while dq is summed in any
-        order.
+        True: dq, dk, dv have the same bits in every run. False: dk and dv do; the order in which dq
+        is summed varies.
     tile_size : 16, 32 or 64, default=the largest that fits
         Queries and keys of a tile.
 

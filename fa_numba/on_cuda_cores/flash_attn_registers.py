@@ -1,12 +1,21 @@
 """FlashAttention-2 with register tiles, forward: float32 near the limit of the CUDA cores.
 
 flash_attn_v2_unsigned   one score per thread: two loads from shared memory for each FMA
-flash_attn_registers     8 rows of scores and of out per thread: a load for 4 FMAs   <- this file
+flash_attn_registers     8 rows of scores and of out per thread: one load for 4 FMAs   <- this file
+flash_attn_tf32x3        the same tiles on tensor cores, in three products of TF32
 
-The algorithm is flash_attn_v2's. What changed: a thread keeps a tile of S and a tile of out in
-registers (`register_tiles` says how it reads shared memory), tiles are as large as shared memory
-allows, e^x is 2^x, one instruction, and only tiles that are not wholly seen are masked. The threads
-of a row are in one warp: rows are reduced by shuffles, and P needs no barrier of the thread block.
+The algorithm is that of flash_attn_v2. Changed since flash_attn_v2_unsigned:
+
+- A thread keeps a tile of S and a tile of out in registers; `register_tiles` does its loads and
+  products. Tiles are as large as shared memory allows.
+- e^x is computed as 2^(x · log2 e), with the GPU's instruction for 2^x.
+- A tile is masked only if some row does not see all of it.
+- The threads of a row are in one warp. Shuffles reduce a row, and P needs no barrier of the thread
+  block.
+- The tiles of queries with the most keys start first, so that none of them runs alone at the end.
+- Copies to shared memory are batched: many loads are in flight, and none is behind a branch.
+
+Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.
 """
 
 import functools
@@ -28,42 +37,44 @@ from fa_numba.tiling.register_tiling import forward_tiling
 def make_flash_attn_registers(
     HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
-    """The kernel for these compile-time constants; `forward_tiling` says with how many threads.
+    """The kernel for these compile-time constants; `forward_tiling` has its number of threads.
 
-    Without ALIBI the argument alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
     tiling = forward_tiling(HEAD_DIM, BLOCK_M, BLOCK_N)
-    WIDTH, ROWS, TX, TY, K_TILE, P_TILE, V_TILE, _ = tiling
-    Q_TILE, THREADS = 0, tiling.threads
+    WIDTH, ROWS, TX, TY = tiling.width, tiling.rows, tiling.threads_x, tiling.threads_y
+    Q_TILE, K_TILE, P_TILE, V_TILE = 0, tiling.k_start, tiling.p_start, tiling.v_start
+    THREADS = tiling.threads
     WARPS = THREADS // register_tiles.WARP_SIZE
-    QK_ROW, P_ROW = WIDTH + 4, BLOCK_N + TX  # longer than they need be: no bank conflicts
+    QK_ROW, P_ROW = WIDTH + 4, BLOCK_N + TX  # padded: no bank conflicts
     COLS, OUT_COLS = BLOCK_N // TX, WIDTH // TX  # of a thread
 
-    place = register_tiles.make_place(TX)
-    row_max, row_sum = register_tiles.make_row_reductions(TX)
+    tx_ty = register_tiles.make_tx_ty(TX)
+    reductions = register_tiles.make_row_reductions(TX)
+    row_max, row_sum = reductions.row_max, reductions.row_sum
     load_q = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_M, QK_ROW, WARPS)
     load_k = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_N, QK_ROW, WARPS)
     load_v = register_tiles.make_load(HEAD_DIM, WIDTH, BLOCK_N, WIDTH, WARPS)
     add_qkt = register_tiles.make_product_of_rows(ROWS, COLS, TY, TX, WIDTH, QK_ROW, QK_ROW)
     add_pv = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, BLOCK_N, P_ROW, WIDTH)
 
-    BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
+    MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: a score is not just scale · q·k
 
-    # Not all of fastmath, which would take infinities for impossible: a square root or a division
-    # may round more, an e^x flush what is below 1e-38.
+    # All of fastmath would assume that no number is infinite. "contract" makes FMAs; with it Numba
+    # also rounds divisions and square roots less exactly, and flushes e^x below 1e-38 to 0.
     @cuda.jit(launch_bounds=(THREADS, 2 if THREADS <= 128 else 1), fastmath={"contract"})
     def flash_attn_registers_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_heads, num_m_tiles, batch); threads (TX · TY,): thread (ty, tx) owns rows
-                  ty, ty + TY, ... of S and out, columns tx, tx + TX, ... of S, and of out four
-                  neighbours from 4 tx on, the next four 4 TX further on
+                  ty, ty + TY, ... of S and out, columns tx, tx + TX, ... of S, and groups of four
+                  columns of out: the first at 4 tx, the next 4 TX later
         shared    q_tile (BLOCK_M, WIDTH), k_tile, v_tile (BLOCK_N, WIDTH); p_tile (BLOCK_M,
-                  BLOCK_N), in the place of k_tile
+                  BLOCK_N), which overwrites k_tile
         private   s (ROWS, COLS), acc, pv (ROWS, OUT_COLS), m_i, l_i (ROWS,)
-        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+        HBM       Q, out, lse once; K and V once per tile of queries, except the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, 0 bytes shared of fixed size (HEAD_DIM=64, BLOCK_M=128, BLOCK_N=64)
@@ -73,11 +84,11 @@ def make_flash_attn_registers(
         acc = cuda.local.array((ROWS, OUT_COLS), float32)  # rows of out, not yet divided by l_i
         pv = cuda.local.array((ROWS, OUT_COLS), float32)  # what one tile adds to them
         m_i = cuda.local.array(ROWS, float32)
-        l_i = cuda.local.array(ROWS, float32)  # of this thread's columns alone
+        l_i = cuda.local.array(ROWS, float32)  # the sum over this thread's columns only
 
-        tx, ty = place(cuda.threadIdx.x)
-        # The last tiles of queries see the most keys where CAUSAL. Those of all heads begin first,
-        # so that none of them is what the GPU waits for in the end.
+        tx, ty = tx_ty(cuda.threadIdx.x)
+        # If CAUSAL, the last tiles of queries see the most keys. They start first, in all heads, so
+        # that none of them runs alone at the end.
         m_start = (cuda.gridDim.y - 1 - cuda.blockIdx.y) * BLOCK_M
         head, b = cuda.blockIdx.x, cuda.blockIdx.z
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
@@ -87,12 +98,13 @@ def make_flash_attn_registers(
         n_first = first_key(first_position) // BLOCK_N * BLOCK_N
         n_end = end_key(last_position, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else ZERO
-        # S stays q·k where it can: the scale is in e^(scale (s - m)) = 2^(scale log2(e) (s - m)).
-        # Its sign goes into Q, and so does 0, so that the largest s has the largest score.
+        # Without a score_mod s is q·k, and e^(scale (s - m)) = 2^(scale · log2(e) (s - m)) applies
+        # the scale. Q is multiplied by the sign of the scale (by 0 if the scale is 0), so that the
+        # largest s has the largest score.
         sign = ONE if softmax_scale > ZERO else -ONE if softmax_scale < ZERO else ZERO
         scale = abs(softmax_scale) if softmax_scale != ZERO else ONE
-        unit = ONE if BENT else scale  # what one of s is worth
-        to_base_2 = unit * LOG2_E
+        score_per_s = ONE if MODIFIED else scale  # a score is s · score_per_s
+        to_base_2 = score_per_s * LOG2_E
 
         load_q(tiles, Q_TILE, q, b, m_start, head, seqlen_q, sign)
         for i in range(ROWS):
@@ -110,7 +122,7 @@ def make_flash_attn_registers(
                 for j in range(COLS):
                     s[i, j] = ZERO
             add_qkt(s, tiles, Q_TILE, K_TILE, ty, tx)
-            if BENT:
+            if MODIFIED:
                 for i in range(ROWS):
                     for j in range(COLS):
                         n = n_start + tx + j * TX
@@ -125,7 +137,7 @@ def make_flash_attn_registers(
                         n = n_start + tx + j * TX
                         if not sees(first_position + ty + i * TY, n, seqlen_k):
                             s[i, j] = NEG_INF
-            cuda.syncthreads()  # everyone is done with k_tile: p_tile may take its place
+            cuda.syncthreads()  # everyone is done with k_tile: p_tile may overwrite it
 
             for i in range(ROWS):
                 m_new = m_i[i]  # m_i <- max(m_i, rowmax(S))                              line 9
@@ -147,7 +159,7 @@ def make_flash_attn_registers(
             cuda.syncwarp()  # a row of p_tile is written and read by the same warp
 
             add_pv(pv, tiles, P_TILE, V_TILE, ty, tx)
-            # Summed by tiles: added to acc one by one, N terms would lose more digits.
+            # Summed by tiles: one running sum of N terms would lose more digits.
             for i in range(ROWS):
                 for c in range(OUT_COLS):
                     acc[i, c] += pv[i, c]  # out <- alpha out + P V                       line 10
@@ -163,7 +175,7 @@ def make_flash_attn_registers(
                     if d < HEAD_DIM:
                         out[uint64(b), uint64(m), uint64(head), uint64(d)] = acc[i, c] * inverse
                 if tx == 0:  # -inf for a row that saw no key                             line 13
-                    lse[uint64(b), uint64(head), uint64(m)] = m_i[i] * unit + math.log(total)
+                    lse[uint64(b), uint64(head), uint64(m)] = m_i[i] * score_per_s + math.log(total)
 
     return flash_attn_registers_kernel
 
@@ -183,17 +195,17 @@ def flash_attn_registers(
     block_m=None,
     block_n=None,
 ):
-    """FlashAttention-2 with register tiles, forward: `flash_attn_v2`, many times as fast.
+    """FlashAttention-2 with register tiles, forward: a much faster `flash_attn_v2`.
 
     Parameters
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-        As for `flash_attn_v2`; whatever the dtype, all is computed in float32.
+        As for `flash_attn_v2`; all dtypes are computed in float32.
     causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_attn_v2`.
     block_m, block_n : 16, 32, 64 or 128, default=chosen
-        Tile sizes; what fits and what is chosen depend on the shared memory of the GPU.
+        Tile sizes; the sizes that fit, and the default, depend on the shared memory of the GPU.
 
     Returns
     -------

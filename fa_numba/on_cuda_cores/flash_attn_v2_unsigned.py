@@ -2,13 +2,13 @@
 
 flash_attn_v2            a thread computes one score; indices as Python writes them
 flash_attn_v2_unsigned   the same kernel, every index in its loop unsigned              <- this file
-flash_attn_registers          register tiles: a thread computes 8 x 8 scores
+flash_attn_registers     register tiles: a thread computes 8 x 8 scores
 
-x[-1] is the last element in Python, and Numba keeps to that: wherever it cannot see that an index
-is not negative, it compares it with 0 and selects one of two sums. Worse than the two instructions
-is what they hide: that the indices of two loads differ by a constant. The compiler then can neither
-keep one address for a row nor make one load of four. An index made unsigned as a whole, u64(...),
-says that it is not negative. Nothing else differs from flash_attn_v2: compare the two files.
+In Python x[-1] is the last element, and in Numba too. Unless Numba can prove that an index is not
+negative, it compares the index with 0 and selects one of two sums. These two instructions also hide
+that the indices of two loads differ by a constant, so that the compiler can neither keep one
+address for a row nor merge four loads into one. u64(...) around a whole index states that it is not
+negative. Nothing else differs from flash_attn_v2: compare the two files.
 
 measured   ×1.7 at head_dim 64, ×1.8 at 128 (H200, n = 8192; benchmarks/results/ladder.json)
 
@@ -35,8 +35,7 @@ def make_flash_attn_v2_unsigned(
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
-    Without ALIBI the argument alibi_slopes is not looked at, without dropout seed is not: they may
-    be any scalars.
+    alibi_slopes is unused without ALIBI, seed without dropout: each may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
@@ -54,7 +53,7 @@ def make_flash_attn_v2_unsigned(
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
                   s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
-        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
+        HBM       Q, out, lse once; K and V once per tile of queries, except the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    128 registers, 14400 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
@@ -73,13 +72,13 @@ def make_flash_attn_v2_unsigned(
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
         m = m_start + ty  # this thread's query
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
-        # Tiles without a key that a row of this one sees are not even loaded.
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
+        # Tiles of keys that no row of this tile sees are not loaded.
         n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
-        for d in range(tx, HEAD_DIM, BLOCK_N):
+        for d in range(tx, HEAD_DIM, BLOCK_N):  # coalesced: neighbouring threads, neighbouring d
             q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
@@ -118,7 +117,7 @@ def make_flash_attn_v2_unsigned(
             shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
             alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
             p = math.exp(s_tile[u64(ty), u64(tx)] - shift)  # P = exp(S - m_i)            line 9
-            p_tile[u64(ty), u64(tx)] = p if keeps(seed, b, head, m, n) else -p  # a minus: dropped
+            p_tile[u64(ty), u64(tx)] = p if keeps(seed, b, head, m, n) else -p  # minus: dropped
             m_i = m_new
             cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
 
@@ -127,17 +126,17 @@ def make_flash_attn_v2_unsigned(
                 pv[c] = float32(0.0)
             for r in range(BLOCK_N):
                 p = p_tile[u64(ty), u64(r)]
-                l_ij += abs(p) if DROPOUT else p  # the softmax is that of all keys
-                p = max(p, float32(0.0)) if DROPOUT else p  # only what is kept meets V
+                l_ij += abs(p) if DROPOUT else p  # the sum is over all keys
+                p = max(p, float32(0.0)) if DROPOUT else p  # only kept keys meet V
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
                     if d < HEAD_DIM:
                         pv[c] += p * v_tile[u64(r), u64(d)]
-            # Summed by tiles: added to acc one by one, N terms would lose more digits.
+            # Summed by tiles: one running sum of N terms would lose more digits.
             l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
             for c in range(NUM_COLS):
                 acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
-            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite
 
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
@@ -168,7 +167,7 @@ def flash_attn_v2_unsigned(
     block_m=None,
     block_n=None,
 ):
-    """`flash_attn_v2` with unsigned indices: the same arguments, and bit for bit the same result.
+    """`flash_attn_v2` with unsigned indices: the same arguments and bit for bit the same result.
 
     Returns
     -------

@@ -1,23 +1,21 @@
-"""Flash-Decoding by wide loads: what a lane loads, it keeps in registers and uses there.
+"""Flash-Decoding with wide loads: K and V go from HBM to registers, without shared tiles.
 
-flash_decode, paged_attn_decode   tiles of K and V go through shared memory; a thread per score
-flash_decode_wide                 a few lanes per key, loads of 16 bytes, no barrier   <- this file
-flash_decode_mma                  the same for 16 bits, multiplied by tensor cores
-flash_decode_gather               Hopper: cp.async keeps a ring of keys full for each warp
-flash_decode_gather               Hopper: pages of few keys; cp.async, each row where its page is
+flash_decode, paged_attn_decode   tiles of K and V in shared memory; a thread per score
+flash_decode_wide                 a few lanes per key, 16-byte loads, no barrier       <- this file
+flash_decode_mma                  the same for 16 bits, on tensor cores
+flash_decode_gather               Hopper: cp.async keeps a ring of keys full for each warp, pages of any size
 
-Decoding reads each key once and does next to nothing with it: all that counts is that enough bytes
-are on their way. Each lane owns up to 16 columns of K, V, Q and out, in pieces of 16 bytes, and the
-lanes of a key together a whole row. It loads V of this turn while it multiplies K, and K of the
-next turn while it multiplies V. A score is summed over the lanes of its key by shuffles. Every such
-group of lanes has a softmax of its own, m_i, l_i and acc for each of the rows of a tile, and these
-states are merged once, at the end.
+Decoding reads each key once and computes little with it, so its speed depends on the number of
+bytes in flight. Each lane owns up to 16 columns of K, V, Q and out, in pieces of 16 bytes; a group
+of lanes owns a whole row. A lane loads V of this tile while it multiplies K, and K of the next tile
+while it multiplies V. Shuffles sum a score over the lanes of its group. Every group has its own
+softmax state (m_i, l_i and acc for each row of queries); these states are merged once, at the end.
 
-One loader serves both caches: a contiguous one has a page for each sequence.
+One loader serves both caches: a contiguous cache is a paged one with one page per sequence.
 
-On an H200 it reads float32 caches of 32 heads of 128 at 4.3 to 4.5 TB/s, as fast as a copy; with
-four queries to a K/V head it is arithmetic that limits it, at 3.6 to 4.0
-(benchmarks/results/decode_fast.json).
+measured   float32 caches of 32 heads of 128: 4.3 to 4.5 TB/s, as fast as a copy; with four queries
+           per K/V head arithmetic limits it to 3.6 to 4.0 TB/s (H200;
+           benchmarks/results/decode_fast.json)
 
 Source: as for flash_decode.
 """
@@ -56,34 +54,35 @@ def make_flash_decode_wide(
     SOFTCAP=0.0,
     ALIBI=False,
     COLS=16,
-    TURN=1,
+    KEYS=1,
     BLOCKS_PER_SM=2,
 ):
     """The first kernel, attention split by split: launch it with THREADS threads.
 
-    ROWS is 1, 2, 4 or 8. WIDE is "float32", "float16" or "bfloat16" where rows of K and V can be
-    loaded by 16 bytes at a time, and "" where they cannot: then it is number by number, and of any
-    dtype. PAGE_SIZE is 0 for a contiguous cache; then block_table, as alibi_slopes without ALIBI,
-    is not looked at and may be any scalar. A lane owns COLS columns of TURN keys at a time.
+    ROWS is 1, 2, 4 or 8. WIDE is "float32", "float16" or "bfloat16" if rows of K and V can be
+    loaded 16 bytes at a time. Otherwise it is "": the kernel loads single numbers, of any dtype.
+    PAGE_SIZE is 0 for a contiguous cache. block_table is unused for a contiguous cache,
+    alibi_slopes without ALIBI: each may then be any scalar. A lane owns COLS columns of KEYS keys
+    at a time.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
-    BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
+    MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: a score is not just scale · q·k
     PAGED, PAGE = PAGE_SIZE > 0, max(1, PAGE_SIZE)
-    PIECE = 8 if WIDE in ("float16", "bfloat16") else 4  # neighbours
+    PIECE = 8 if WIDE in ("float16", "bfloat16") else 4  # numbers of a load
     PIECES = COLS // PIECE
-    LANES = 1 << max(0, ceil_div(HEAD_DIM, COLS) - 1).bit_length()  # of a key
+    LANES = 1 << max(0, ceil_div(HEAD_DIM, COLS) - 1).bit_length()  # of a key: a group
     STEPS = LANES.bit_length() - 1
-    GROUPS = WARP_SIZE // LANES  # of lanes, in a warp
-    BLOCK_N = WARPS * GROUPS * TURN
+    GROUPS = WARP_SIZE // LANES  # of a warp
+    BLOCK_N = WARPS * GROUPS * KEYS
     NUM_STATES = WARPS * GROUPS
     WHOLE = PIECES * PIECE * LANES == HEAD_DIM
     RAW = uint32 if PIECE == 8 else float32
-    RAW_SHAPE, ROW_SHAPE = (TURN, PIECES, 4), (ROWS, COLS)
-    S_SHAPE = (TURN, ROWS)
+    RAW_SHAPE, ROW_SHAPE = (KEYS, PIECES, 4), (ROWS, COLS)
+    S_SHAPE = (KEYS, ROWS)
     STATE_SHAPE, PARTS_SHAPE = (NUM_STATES, ROWS), (NUM_STATES, ROWS, HEAD_DIM)
 
-    if WIDE:  # imported here, because PTX needs numba-cuda, and the CPU engine does not
+    if WIDE:  # imported here: PTX needs numba-cuda, which the CPU engine does without
         from fa_numba.ptx.convert import exp2
         from fa_numba.ptx.statement import global_address
         from fa_numba.ptx.vectors import load_global_b128, unpack_bf16x2, unpack_f16x2
@@ -92,7 +91,7 @@ def make_flash_decode_wide(
 
         @cuda.jit(device=True)
         def load(raw, cache, page, offset, kv_head, tx):
-            """This lane's pieces of a key."""
+            """Load this lane's pieces of a key."""
             row = global_address(cache[uint64(page), uint64(offset), uint64(kv_head)])
             for i in range(PIECES):
                 if WHOLE or (i * LANES + tx) * PIECE < HEAD_DIM:
@@ -106,7 +105,7 @@ def make_flash_decode_wide(
 
         @cuda.jit(device=True)
         def load(raw, cache, page, offset, kv_head, tx):
-            """This lane's pieces of a key."""
+            """Load this lane's pieces of a key."""
             for i in range(PIECES):
                 for j in range(4):
                     d = (i * LANES + tx) * PIECE + j
@@ -135,8 +134,8 @@ def make_flash_decode_wide(
     X_SHAPE = (COLS // 2, 2)
 
     @cuda.jit(device=True)
-    def place_of(block_table, b, n):
-        """Page and offset of key n; a contiguous cache has a page for each sequence."""
+    def page_and_offset(block_table, b, n):
+        """Page and offset of key n; a contiguous cache has one page per sequence."""
         if PAGED:
             page, offset = divide(n, PAGE)
             return block_table[uint64(b), uint64(page)], offset
@@ -154,15 +153,15 @@ def make_flash_decode_wide(
         softmax_scale,
         alibi_slopes,
     ):
-        """A thread block owns ROWS rows of a K/V head; its warps take turns in one split's keys.
+        """A thread block owns ROWS rows of a K/V head; its warps share the keys of one split.
 
         A row is a query of a query head; the heads of a group are neighbours.
 
         grid      (num_m_tiles · num_kv_heads · num_splits, batch); 128 threads
         shared    the states at the end: parts (NUM_STATES, ROWS, HEAD_DIM), m_i and l_i
                   (NUM_STATES, ROWS)
-        private   Q, acc (ROWS, COLS), m_i, l_i (ROWS,), K and V of a turn
-        HBM       K and V once per tile of rows, but for the tiles that none of them sees; Q,
+        private   Q, acc (ROWS, COLS), m_i, l_i (ROWS,), K and V of KEYS keys
+        HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; block_table per key in each of its lanes
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
@@ -173,11 +172,11 @@ def make_flash_decode_wide(
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
         k_raw = cuda.local.array(RAW_SHAPE, RAW)
         v_raw = cuda.local.array(RAW_SHAPE, RAW)
-        # Of this turn's keys, and of the next turn's: asked for two turns before.
-        pages = cuda.local.array(TURN, int32)
-        offsets = cuda.local.array(TURN, int32)
-        next_pages = cuda.local.array(TURN, int32)
-        next_offsets = cuda.local.array(TURN, int32)
+        # Of this tile's keys and of the next tile's; loaded two tiles ahead.
+        pages = cuda.local.array(KEYS, int32)
+        offsets = cuda.local.array(KEYS, int32)
+        next_pages = cuda.local.array(KEYS, int32)
+        next_offsets = cuda.local.array(KEYS, int32)
         x = cuda.local.array(X_SHAPE, float32)
         q_row = cuda.local.array(ROW_SHAPE, float32)
         acc = cuda.local.array(ROW_SHAPE, float32)  # rows of out, not yet divided by l_i
@@ -194,10 +193,10 @@ def make_flash_decode_wide(
         num_m_tiles, _ = divide(seqlen_q * group_size + ROWS - 1, ROWS)
         split_and_head, m_tile = divide(cuda.blockIdx.x, num_m_tiles)
         split, kv_head = divide(split_and_head, num_kv_heads)
-        to_base_2 = LOG2_E if BENT else softmax_scale * LOG2_E
+        to_base_2 = LOG2_E if MODIFIED else softmax_scale * LOG2_E
 
-        # The tiles of this sequence from the first with a key that a row sees, shared out evenly.
-        # With more splits than tiles some get none: their state is that of no keys, (0, -inf).
+        # The tiles of this sequence, from the first with a key that a row sees, divided evenly.
+        # With more splits than tiles some splits are empty: their state is (0, -inf).
         first_m, _ = divide(m_tile * ROWS, group_size)
         last_m, _ = divide(m_tile * ROWS + ROWS - 1, group_size)
         first_tile, _ = divide(first_key(first_m + seqlen_k - seqlen_q), BLOCK_N)
@@ -206,7 +205,7 @@ def make_flash_decode_wide(
         n_first = (first_tile + split * each + min(split, more)) * BLOCK_N
         n_end = n_first + (each + (1 if split < more else 0)) * BLOCK_N
         n_end = min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k))
-        last = n_end - 1  # what is read instead of keys that are not there
+        last = n_end - 1  # read instead of keys past the end
         seen_from = first_key(last_m + seqlen_k - seqlen_q)
         seen_to = end_key(first_m + seqlen_k - seqlen_q, seqlen_k)
 
@@ -222,36 +221,36 @@ def make_flash_decode_wide(
             m_i[r] = NEG_INF
             l_i[r] = ZERO
 
-        # A warp's keys of a turn are neighbours; the loop is one for all of its lanes.
-        n_warp = n_first + (tid >> 5) * (GROUPS * TURN)
+        # The keys of a warp are neighbours; all its lanes leave the loop together.
+        n_warp = n_first + (tid >> 5) * (GROUPS * KEYS)
         n_lane = n_warp + (group & (GROUPS - 1))
         if n_warp < n_end:
-            for u in range(TURN):
+            for u in range(KEYS):
                 n = n_lane + u * GROUPS
-                pages[u], offsets[u] = place_of(block_table, b, min(n, last))
-                next_place = place_of(block_table, b, min(n + BLOCK_N, last))
-                next_pages[u], next_offsets[u] = next_place
+                pages[u], offsets[u] = page_and_offset(block_table, b, min(n, last))
+                n_next = min(n + BLOCK_N, last)
+                next_pages[u], next_offsets[u] = page_and_offset(block_table, b, n_next)
                 load(k_raw[u], k_cache, pages[u], offsets[u], kv_head, tx)
         while n_warp < n_end:
-            for u in range(TURN):
+            for u in range(KEYS):
                 load(v_raw[u], v_cache, pages[u], offsets[u], kv_head, tx)
                 pages[u], offsets[u] = next_pages[u], next_offsets[u]
                 n = n_lane + u * GROUPS + 2 * BLOCK_N
-                next_pages[u], next_offsets[u] = place_of(block_table, b, min(n, last))
+                next_pages[u], next_offsets[u] = page_and_offset(block_table, b, min(n, last))
 
-            for u in range(TURN):  # S = scale · Q Kᵀ                                     line 8
+            for u in range(KEYS):  # S = scale · Q Kᵀ                                     line 8
                 widen(x, k_raw[u])
                 for r in range(ROWS):
                     s[u, r] = ZERO
                     for i in range(COLS):
                         s[u, r] += q_row[r, i] * x[i // 2, i % 2]
-            for u in range(TURN):
+            for u in range(KEYS):
                 load(k_raw[u], k_cache, pages[u], offsets[u], kv_head, tx)
 
-            # Does every row of the tile see every key of this turn?
-            whole = n_warp >= seen_from and n_warp + GROUPS * TURN <= seen_to
+            # Does every row of the tile see every one of these keys?
+            whole = n_warp >= seen_from and n_warp + GROUPS * KEYS <= seen_to
             new_maximum = False
-            for u in range(TURN):
+            for u in range(KEYS):
                 for step in range(STEPS):
                     for r in range(ROWS):
                         s[u, r] += cuda.shfl_xor_sync(FULL_WARP, s[u, r], 1 << step)
@@ -259,7 +258,7 @@ def make_flash_decode_wide(
                 for r in range(ROWS):
                     m, member = divide(m_tile * ROWS + r, group_size)
                     position = m + seqlen_k - seqlen_q
-                    if BENT:
+                    if MODIFIED:
                         slope = ZERO
                         if ALIBI and m < seqlen_q:
                             slope = alibi_slopes[kv_head * group_size + member]
@@ -268,10 +267,10 @@ def make_flash_decode_wide(
                     if not whole and not sees(position, n, seqlen_k):
                         s[u, r] = NEG_INF
                     new_maximum = new_maximum or s[u, r] > m_i[r]
-            if new_maximum:  # seldom, after the first keys: m_i <- max(m_i, rowmax(S))   line 9
+            if new_maximum:  # rare, after the first keys: m_i <- max(m_i, rowmax(S))   line 9
                 for r in range(ROWS):
                     m_new = m_i[r]
-                    for u in range(TURN):
+                    for u in range(KEYS):
                         m_new = max(m_new, s[u, r])
                     shift = ZERO if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
                     alpha = exp2(m_i[r] - shift)  # rescales what was summed before
@@ -280,7 +279,7 @@ def make_flash_decode_wide(
                     for i in range(COLS):
                         acc[r, i] *= alpha
 
-            for u in range(TURN):
+            for u in range(KEYS):
                 widen(x, v_raw[u])
                 for r in range(ROWS):
                     shift = ZERO if m_i[r] == NEG_INF else m_i[r]
@@ -299,7 +298,7 @@ def make_flash_decode_wide(
                 d = (i // PIECE * LANES + tx) * PIECE + i % PIECE
                 if d < HEAD_DIM:
                     parts[uint64(group), uint64(r), uint64(d)] = acc[r, i]
-        cuda.syncthreads()  # the states of all groups are there: safe to merge
+        cuda.syncthreads()  # the states of all groups are stored: safe to merge
 
         for item in range(tid, ROWS * HEAD_DIM, THREADS):
             r, d = divide(item, HEAD_DIM)
@@ -338,7 +337,7 @@ def flash_decode_wide(
     softmax_scale=None,
     num_splits=0,
 ):
-    """Flash-Decoding of a contiguous or paged KV cache, by wide loads.
+    """Flash-Decoding of a contiguous or paged KV cache, with wide loads.
 
     Parameters
     ----------
@@ -346,8 +345,8 @@ def flash_decode_wide(
         The last seqlen_q tokens of each sequence.
     k_cache, v_cache : arrays, dtype of q
         Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
-        page_size, num_kv_heads, head_dim). Loads are of 16 bytes on a GPU, where rows of both lie
-        so; else of a number.
+        page_size, num_kv_heads, head_dim). On a GPU loads have 16 bytes if the rows of both caches
+        begin and end at multiples of 16 bytes; otherwise one number.
     seq_lens : array of shape (batch,), int32
     block_table : array of shape (batch, max_pages), int32, default=None
         As for `paged_attn_decode`; None: as for `flash_decode`.
@@ -374,8 +373,8 @@ def flash_decode_wide(
     )
     wide = arrays.dtype_name(q) if rows_of_16_bytes(k_cache) and rows_of_16_bytes(v_cache) else ""
     tiling = decode_tiling(problem.num_rows, q.shape[3], wide)
-    rows, cols, turn, blocks_per_sm, _ = tiling
-    options = {"COLS": cols, "TURN": turn, "BLOCKS_PER_SM": blocks_per_sm}
+    rows, blocks_per_sm = tiling.rows, tiling.blocks_per_sm
+    options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": blocks_per_sm}
     kernel = make_flash_decode_wide(
         q.shape[3], rows, wide, problem.page_size, *problem.mask, **options
     )
@@ -385,7 +384,7 @@ def flash_decode_wide(
 
 
 def rows_of_16_bytes(x):
-    """True where every row of x along its last axis begins and ends at a multiple of 16 bytes."""
+    """True if every row of x along its last axis begins and ends at a multiple of 16 bytes."""
     if arrays.library_of(x) == "numpy" or not arrays.gpu_available():
         return False  # the CPU engine does not run PTX
     address, strides = arrays.address_and_strides(x)

@@ -1,13 +1,14 @@
-"""Packets: the 16 bytes that a thread can move at once, between a row in HBM and its registers.
+"""Packets: the 16 bytes that one instruction moves between a row in HBM and a thread's registers.
 
-A warp that asks for 32 packets asks for 512 bytes by one instruction: for the same bytes on the
-way it needs a quarter of the instructions, or an eighth where numbers have 16 bits. Numba makes a
-load for each element, because it does not know where an array begins. `make_packet` gives two
-functions that move a packet, whatever the dtype, converted to float32; the caller sees to it that
-a packet begins at a multiple of 16 bytes, and `packet_width` says whether it does.
+A warp that loads 32 packets requests 512 bytes with one instruction. For the same bytes in flight
+it needs a quarter of the instructions, or an eighth if numbers have 16 bits. Numba emits one load
+per element, because it does not know how an array is aligned. `make_packet` returns two functions
+that move a packet of any dtype, converted to float32. A packet must begin at a multiple of 16
+bytes; `packet_width` tells whether the rows of an array allow that.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 from numba import cuda, float32, uint64
 
@@ -26,28 +27,35 @@ PACKET_BYTES = 16
 
 
 def packet_width(*matrices):
-    """Elements of a packet where each row of each matrix consists of whole packets, otherwise 1."""
+    """Elements of a packet if every row of every matrix consists of whole packets, otherwise 1."""
     elements = PACKET_BYTES // matrices[0].dtype.itemsize
     on_gpu = arrays.gpu_available() and arrays.library_of(matrices[0]) != "numpy"
     for x in matrices:
-        # The CPU engine has no address: it moves a packet's elements one by one.
+        # Arrays on the CPU engine have no address: it moves a packet element by element.
         address, strides = arrays.address_and_strides(x) if on_gpu else (0, x.strides)
         if x.shape[1] % elements or address % PACKET_BYTES or strides[0] % PACKET_BYTES:
             return 1
     return elements
 
 
-@functools.cache
-def make_packet(WIDTH):
-    """The functions that move WIDTH neighbours at once: all of a packet, or 1.
+class Packet(NamedTuple):
+    """Device functions that move WIDTH neighbours of a row.
 
-    Returns
-    -------
-    load(x, row, col, registers, first)
+    Attributes
+    ----------
+    load : load(x, row, col, registers, first)
         registers[first + i] = float32(x[row, col + i]) for i < WIDTH
-    store(y, row, col, registers, first)
+    store : store(y, row, col, registers, first)
         y[row, col + i] = registers[first + i], rounded to the dtype of y
     """
+
+    load: Any
+    store: Any
+
+
+@functools.cache
+def make_packet(WIDTH):
+    """The `Packet` of WIDTH neighbours: all elements of 16 bytes, or 1."""
 
     def load(x, row, col, registers, first):
         for i in range(WIDTH):
@@ -58,18 +66,18 @@ def make_packet(WIDTH):
             y[uint64(row), uint64(col + i)] = registers[first + i]
 
     if WIDTH == 1 or intrinsic is None:
-        return tuple(cuda.jit(f, device=True) for f in (load, store))
+        return Packet(*(cuda.jit(f, device=True) for f in (load, store)))
 
     @intrinsic
     def load_packet(typingctx, x, row, col, registers, first):
         def codegen(context, builder, signature, args):
-            packet, places, bits = _pointers(context, builder, signature, args, WIDTH)
+            packet, elements, bits = _pointers(context, builder, signature, args, WIDTH)
             loaded = builder.load(packet, align=PACKET_BYTES)
-            for i, place in enumerate(places):
+            for i, pointer in enumerate(elements):
                 word = builder.extract_element(loaded, INT32(i * bits // 32))
                 element = builder.trunc(builder.lshr(word, INT32(i * bits % 32)), ir.IntType(bits))
                 element = builder.bitcast(element, context.get_data_type(x.dtype))
-                builder.store(context.cast(builder, element, x.dtype, types.float32), place)
+                builder.store(context.cast(builder, element, x.dtype, types.float32), pointer)
             return context.get_dummy_value()
 
         return types.void(x, row, col, registers, first), codegen
@@ -77,10 +85,10 @@ def make_packet(WIDTH):
     @intrinsic
     def store_packet(typingctx, y, row, col, registers, first):
         def codegen(context, builder, signature, args):
-            packet, places, bits = _pointers(context, builder, signature, args, WIDTH)
+            packet, elements, bits = _pointers(context, builder, signature, args, WIDTH)
             words = [INT32(0)] * (PACKET_BYTES // 4)
-            for i, place in enumerate(places):
-                element = context.cast(builder, builder.load(place), types.float32, y.dtype)
+            for i, pointer in enumerate(elements):
+                element = context.cast(builder, builder.load(pointer), types.float32, y.dtype)
                 element = builder.zext(builder.bitcast(element, ir.IntType(bits)), INT32)
                 element = builder.shl(element, INT32(i * bits % 32))
                 words[i * bits // 32] = builder.or_(words[i * bits // 32], element)
@@ -92,12 +100,12 @@ def make_packet(WIDTH):
 
         return types.void(y, row, col, registers, first), codegen
 
-    load_packet.py_func, store_packet.py_func = load, store  # what the CPU engine runs
-    return load_packet, store_packet
+    load_packet.py_func, store_packet.py_func = load, store  # for the CPU engine
+    return Packet(load_packet, store_packet)
 
 
 def _pointers(context, builder, signature, args, length):
-    """Where a packet is in HBM, and where each of its elements is in the registers."""
+    """Pointer to a packet in HBM, pointers to its elements in the registers, bits of an element."""
     matrix_type, row_type, col_type, registers_type, first_type = signature.args
 
     def as_int64(value, kind):
@@ -115,7 +123,7 @@ def _pointers(context, builder, signature, args, length):
 
     registers = cgutils.create_struct_proxy(registers_type)(context, builder, value=args[3])
     first = as_int64(args[4], first_type)
-    places = [
+    elements = [
         builder.gep(registers.data, [builder.add(first, ir.IntType(64)(i))]) for i in range(length)
     ]
-    return packet, places, 8 * PACKET_BYTES // length
+    return packet, elements, 8 * PACKET_BYTES // length

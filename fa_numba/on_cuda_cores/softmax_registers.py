@@ -2,22 +2,24 @@
 
 safe        max, then sum, then divide               3 reads + 1 write
 online      max and sum in one pass, then divide     2 reads + 1 write
-registers   a row is read once, and stays on chip    1 read + 1 write    <- this file
+registers   read a row once, keep it in registers    1 read + 1 write    <- this file
 
-The registers of an SM hold 256 KiB, as much as its L1 or more. A row of up to 32768 columns fits
-in those of one thread block, 32 numbers in each thread. It is read once, by packets of 16 bytes
-that are all on the way together, and its numbers become e^x and then the quotient where they are.
-Short rows have a warp each, and need no barrier.
+The registers of an SM hold 256 KiB, as much as its L1 or more. A row of up to 32768 columns fits in
+the registers of one thread block, 32 numbers per thread. The kernel reads it once, in packets of 16
+bytes that are all in flight together, and computes e^x and then the quotient in the same registers.
+A short row belongs to one warp and needs no barrier.
 
-Each warp subtracts its own maximum, so that it need not wait for the others: partial results are
-merged by the ⊕ of online_softmax, at the one barrier, and e^(m_warp − m) / l is one factor for all
-numbers of a warp. Longer rows are read twice, as by online_softmax, but in packets.
+Each warp subtracts its own maximum, so that it need not wait for the other warps. The ⊕ of
+online_softmax merges the partial results of the warps, with one barrier; then e^(m_warp − m) / l is
+one factor for all numbers of a warp. Longer rows are read twice, as in online_softmax, but in
+packets.
 
 Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1.
 """
 
 import functools
 import math
+from typing import Any, NamedTuple
 
 from numba import cuda, float32
 
@@ -35,21 +37,31 @@ from fa_numba.tiling.row_tiling import (
 )
 
 
+class Reductions(NamedTuple):
+    """Device functions that reduce over a warp, and over the warps of a thread block.
+
+    Attributes
+    ----------
+    warp_max : warp_max(m)
+    warp_sum : warp_sum(l)
+    merge : merge(m_i, l_i, m_warp, l_warp)
+        (m, l) of all warps from the (m_i, l_i) of each. If m is −∞ it returns 0 for m, so that
+        x − m is not NaN. It contains the barrier between the stores to m_warp and l_warp, in shared
+        memory, and the loads.
+    """
+
+    warp_max: Any
+    warp_sum: Any
+    merge: Any
+
+
 @functools.cache
 def make_reductions(NUM_WARPS):
-    """The reductions of a thread's values over its warp, and over NUM_WARPS warps.
-
-    Returns
-    -------
-    warp_max(m), warp_sum(l)
-    merge(m_i, l_i, m_warp, l_warp)
-        (m, l) of all warps from each one's; m is 0 where it is −∞, so that x − m is no NaN. Has the
-        barrier between the stores to m_warp and l_warp, which are shared, and the loads.
-    """
+    """The `Reductions` for thread blocks of NUM_WARPS warps."""
 
     @cuda.jit(device=True)
     def warp_max(m):
-        for step in range(5):  # after 16, 8, 4, 2, 1 each lane knows that of all 32
+        for step in range(5):  # after 16, 8, 4, 2, 1 each lane has the maximum of all 32
             m = max(m, cuda.shfl_xor_sync(FULL_WARP, m, 16 >> step))
         return m
 
@@ -73,26 +85,29 @@ def make_reductions(NUM_WARPS):
         m = float32(0.0) if m == NEG_INF else m
         return m, warp_sum(l_i * math.exp2((m_i - m) * LOG2_E))
 
-    return warp_max, warp_sum, merge
+    return Reductions(warp_max, warp_sum, merge)
 
 
 @functools.cache
 def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH):
     """The kernel for ROWS rows in a thread block, each with THREADS threads of PACKETS packets.
 
-    THREADS is a power of two from 32 to 1024; ROWS is more than 1 for a warp alone. WIDTH is what
-    `packet_width` says of x and y.
+    THREADS is a power of two from 32 to 1024; ROWS may exceed 1 only if THREADS is 32. WIDTH is the
+    `packet_width` of x and y.
     """
     NUM_WARPS = THREADS // WARP_SIZE
     LENGTH = PACKETS * WIDTH
-    BLOCKS = min(16, MAX_THREADS // (THREADS * ROWS))  # of an SM: leaves a thread 64 registers
-    load, store = make_packet(WIDTH)
-    warp_max, warp_sum, merge = make_reductions(NUM_WARPS)
+    BLOCKS = min(
+        16, MAX_THREADS // (THREADS * ROWS)
+    )  # thread blocks per SM: a thread may have 64 registers
+    packet, reductions = make_packet(WIDTH), make_reductions(NUM_WARPS)
+    load, store = packet.load, packet.store
+    warp_max, warp_sum, merge = reductions.warp_max, reductions.warp_sum, reductions.merge
 
-    # Not all of fastmath, which would take infinities for impossible.
+    # All of fastmath would assume that no number is infinite.
     @cuda.jit(launch_bounds=(THREADS * ROWS, BLOCKS), fastmath={"contract"})
     def softmax_registers_kernel(x, y):
-        """THREADS threads own a row; each takes packets of neighbours in turn.
+        """THREADS threads own a row; thread tid takes packets tid, tid + THREADS, ...
 
         grid      (num_rows / ROWS,); threads (THREADS, ROWS)
         shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result
@@ -107,7 +122,7 @@ def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH):
         tid = cuda.threadIdx.x
         row = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
         num_rows, num_cols = x.shape
-        if row >= num_rows:  # a whole warp, and then there is no barrier
+        if row >= num_rows:  # the whole warp returns; with ROWS > 1 there is no barrier
             return
 
         for p in range(PACKETS):
@@ -118,7 +133,7 @@ def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH):
                 for i in range(WIDTH):
                     numbers[p * WIDTH + i] = NEG_INF
 
-        m_i = NEG_INF  # this warp's
+        m_i = NEG_INF  # the maximum of this warp
         for i in range(LENGTH):
             m_i = max(m_i, numbers[i])
         m_i = warp_max(m_i)
@@ -145,16 +160,17 @@ def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH):
 
 @functools.cache
 def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
-    """The kernel for rows of any length: online_softmax in packets, PACKETS of a thread at once."""
+    """The kernel for rows of any length: online_softmax in packets, PACKETS per thread at once."""
     NUM_WARPS = THREADS // WARP_SIZE
     LENGTH = PACKETS * WIDTH
     STEP = THREADS * LENGTH
-    load, store = make_packet(WIDTH)
-    warp_max, warp_sum, merge = make_reductions(NUM_WARPS)
+    packet, reductions = make_packet(WIDTH), make_reductions(NUM_WARPS)
+    load, store = packet.load, packet.store
+    warp_max, warp_sum, merge = reductions.warp_max, reductions.warp_sum, reductions.merge
 
     @cuda.jit(launch_bounds=(THREADS, MAX_THREADS // THREADS), fastmath={"contract"})
     def softmax_long_rows_kernel(x, y):
-        """A thread block owns a row; its threads take packets of neighbours in turn.
+        """A thread block owns a row; thread tid takes packets tid, tid + THREADS, ...
 
         grid      (num_rows,); threads (THREADS,)
         shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result
@@ -178,7 +194,7 @@ def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
                 else:
                     for i in range(WIDTH):
                         numbers[p * WIDTH + i] = NEG_INF
-            m_new = m_i  # (m, l) <- (m, l) ⊕ (x_j, 1), of all numbers at once
+            m_new = m_i  # (m, l) <- (m, l) ⊕ (x_j, 1), for LENGTH numbers at once
             for i in range(LENGTH):
                 m_new = max(m_new, numbers[i])
             shift = float32(0.0) if m_new == NEG_INF else m_new
@@ -193,7 +209,7 @@ def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
         m, l = merge(m_warp_i, l_i, m_warp, l_warp)
         inverse = float32(1.0) / l
 
-        last = (num_cols - 1) // STEP * STEP  # backwards: L2 has the end of the row, if any
+        last = (num_cols - 1) // STEP * STEP  # backwards: the end of the row may still be in L2
         for start in range(last, -1, -STEP):
             for p in range(PACKETS):
                 col = start + (tid + p * THREADS) * WIDTH
@@ -216,13 +232,13 @@ def softmax_registers(x):
     Parameters
     ----------
     x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
-        Fastest where a row is a multiple of 16 bytes, and begins at one. Rows of more than 32768
-        columns are read twice.
+        Fastest if every row begins at a multiple of 16 bytes and its length is one. Rows of more
+        than 32768 columns are read twice.
 
     Returns
     -------
     array of the shape, dtype and library of x
-        A row of −inf alone has no softmax: NaN.
+        NaN for a row of −inf only.
 
     Raises
     ------

@@ -1,17 +1,17 @@
 """The k largest softmax values of each row, in one pass at the speed of memory.
 
-softmax_topk          each thread keeps the k best of its columns in order
-softmax_topk_warps    each warp keeps them, one in each lane           <- this file
+softmax_topk          each thread keeps a sorted list of the k best of its columns
+softmax_topk_warps    each warp keeps one list, an entry in each lane   <- this file
 
-With a list in every thread, most numbers of a row are compared with a list that has seen few, and
-enter it. Here a number is compared with the k-th best of all that its warp has seen, and the warp
-has seen 32 times as many. A thread reads 64 bytes at once and finds their maximum, which online
-softmax needs anyway; where no lane's maximum beats the k-th best, that is all: one vote.
-Otherwise the numbers that may beat it are offered to the list one after another. The lanes of a
-warp are the places of the list: to insert is a comparison in each lane, and a move to the next.
+With one list per thread, a number is compared with a list that has seen few numbers, and most
+numbers enter it. With one list per warp, a number is compared with the k-th best of 32 times as
+many. A thread reads 64 bytes at once and finds their maximum, which online softmax needs anyway. If
+no lane's maximum beats the k-th best, one vote ends the step. Otherwise the warp inserts the
+candidates one after another. Each lane holds one entry of the list: an insertion is a comparison in
+every lane and a move to the next lane.
 
-A warp owns a row where there are thousands of rows. Where there are fewer, several warps share a
-row, or several thread blocks, whose lists and sums a second kernel merges.
+With thousands of rows each warp owns a row. With fewer rows several warps share a row, or several
+thread blocks do; a second kernel then merges their lists and sums.
 
 Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithm 4.
 """
@@ -30,8 +30,8 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.row_tiling import (
     MAX_THREADS,
-    TURN_NUMBERS,
-    TURN_PACKETS,
+    NUMBERS_AT_ONCE,
+    PACKETS_AT_ONCE,
     WARP_SIZE,
     WARPS_PER_BLOCK,
     warps_of_row,
@@ -49,21 +49,22 @@ def merge_sums(m_a, l_a, m_b, l_b):
 
 @cuda.jit(device=True)
 def ranks_before(x_a, col_a, x_b, col_b):
-    """The order of the result, as in softmax_topk, but without a branch, which `or` would be."""
+    """The order of the result, as in softmax_topk; `|` instead of `or` avoids a branch."""
     return (x_a > x_b) | ((x_a == x_b) & (col_a < col_b))
 
 
 @functools.cache
 def make_insert(K):
-    """insert(x, col, x_best, col_best, x_kth, col_kth): the last four, after a number of each lane.
+    """insert(x, col, x_best, col_best, x_kth, col_kth): insert each lane's (x, col) into the list.
 
-    x_best, col_best of lane i are the i-th best; x_kth, col_kth the K-th best, known to all lanes.
+    Returns the new x_best, col_best, x_kth, col_kth. x_best, col_best of lane i are the i-th best;
+    x_kth, col_kth are the K-th best, the same in all lanes.
     """
 
     @cuda.jit(device=True)
     def insert(x, col, x_best, col_best, x_kth, col_kth):
         lane = cuda.laneid
-        cuda.syncwarp()  # tells the compiler that the lanes are together: it need not ask each time
+        cuda.syncwarp()  # tells the compiler that the lanes have converged: it adds no checks
         better = uint32(cuda.ballot_sync(FULL_WARP, ranks_before(x, col, x_kth, col_kth)))
         while better != 0:  # the same in all lanes
             cuda.syncwarp()
@@ -72,14 +73,16 @@ def make_insert(K):
             col_new = cuda.shfl_sync(FULL_WARP, col, source)
             x_above = cuda.shfl_up_sync(FULL_WARP, x_best, 1)
             col_above = cuda.shfl_up_sync(FULL_WARP, col_best, 1)
-            enters = ranks_before(x_new, col_new, x_best, col_best)  # here, or further up
+            enters = ranks_before(
+                x_new, col_new, x_best, col_best
+            )  # in this lane or in a lower one
             moves = enters & (lane > 0) & ranks_before(x_new, col_new, x_above, col_above)
             x_best = x_above if moves else x_new if enters else x_best
             col_best = col_above if moves else col_new if enters else col_best
             x_kth = cuda.shfl_sync(FULL_WARP, x_best, K - 1)
             col_kth = cuda.shfl_sync(FULL_WARP, col_best, K - 1)
             still = uint32(cuda.ballot_sync(FULL_WARP, ranks_before(x, col, x_kth, col_kth)))
-            better = uint32(better & (better - 1) & still)  # without `source`
+            better = uint32(better & (better - 1) & still)  # without the lane `source`
         return x_best, col_best, x_kth, col_kth
 
     return insert
@@ -89,27 +92,27 @@ def make_insert(K):
 def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
     """The kernel for ROWS rows in a thread block, each with WARPS warps, and the K largest.
 
-    ROWS is more than 1 for a warp alone. WIDTH is what `packet_width` says of x.
+    ROWS may exceed 1 only if WARPS is 1. WIDTH is the `packet_width` of x.
     """
     THREADS = WARPS * WARP_SIZE
     LENGTH = PACKETS * WIDTH
     STEP = THREADS * LENGTH
     SHIFT = WIDTH.bit_length() - 1  # log2
-    BLOCKS = max(1, MAX_THREADS // (THREADS * ROWS))  # of an SM: leaves a thread 64 registers
-    load, _ = make_packet(WIDTH)
+    BLOCKS = max(1, MAX_THREADS // (THREADS * ROWS))  # per SM: a thread may have 64 registers
+    load = make_packet(WIDTH).load
     insert = make_insert(K)
 
-    # Not all of fastmath, which would take infinities for impossible.
+    # All of fastmath would assume that no number is infinite.
     @cuda.jit(launch_bounds=(THREADS * ROWS, BLOCKS), fastmath={"contract"})
     def softmax_topk_warps_kernel(x, values, columns, x_split, col_split, m_split, l_split):
-        """WARPS warps own a row, or one of the parts of a row; each takes its packets in turn.
+        """WARPS warps own a row, or one split of a row, and walk its packets.
 
         grid      (num_rows / ROWS, num_splits); threads (THREADS, ROWS)
         shared    m_warp, l_warp (WARPS,): each warp's partial result; x_warp, col_warp (WARPS, K):
                   its list
-        private   numbers (PACKETS · WIDTH,); m_i, l_i; a place of the list; the K-th best
-        HBM       x once; values, columns once, or where rows are SPLIT x_split, col_split, m_split
-                  and l_split: the best x of each part, and what makes softmax of them
+        private   numbers (PACKETS · WIDTH,); m_i, l_i; an entry of the list; the K-th best
+        HBM       x once; values, columns once, or with SPLIT x_split, col_split, m_split, l_split
+                  once: the best x of each split, and its m and l
         paper     Online normalizer calculation for softmax, Algorithm 4
         budget    64 registers, 192 bytes shared (WARPS=4, K=5)
         """
@@ -122,7 +125,7 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
         lane, warp = tid % WARP_SIZE, tid // WARP_SIZE
         row = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
         num_rows, num_cols = x.shape
-        if row >= num_rows:  # a whole warp, and then there is no barrier
+        if row >= num_rows:  # the whole warp returns; with ROWS > 1 there is no barrier
             return
 
         x_best, col_best = NEG_INF, NO_COLUMN
@@ -131,7 +134,7 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
         start = split * STEP
         while start < num_cols:
             first = start + tid * WIDTH
-            if start + STEP <= num_cols:  # asked once: then no load is a branch
+            if start + STEP <= num_cols:  # tested once, so that no load is behind a branch
                 for p in range(PACKETS):
                     load(x, row, first + p * THREADS * WIDTH, numbers, p * WIDTH)
             else:
@@ -142,7 +145,7 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
                         for i in range(WIDTH):
                             numbers[p * WIDTH + i] = NEG_INF
 
-            largest = NEG_INF  # of all but NaN
+            largest = NEG_INF  # of all numbers except NaN
             for i in range(LENGTH):
                 largest = max(largest, numbers[i])
             m_new = max(m_i, largest)  # (m, l) <- (m, l) ⊕ (x_j, 1)                 lines 6-7
@@ -152,28 +155,28 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
                 l_i += math.exp2((numbers[i] - shift) * LOG2_E)
             m_i = m_new
 
-            # Later columns rank behind an equal number: to enter, it must be larger.
-            is_short = col_kth == NO_COLUMN  # the list
+            # Of equal numbers the earlier column ranks first: a later number must be larger.
+            is_short = col_kth == NO_COLUMN  # the list has fewer than K entries
             if cuda.any_sync(FULL_WARP, (largest > x_kth) | is_short):
                 bound = x_kth
-                if is_short:  # the K-th of the lanes' largest is not above the K-th of all
-                    rest = largest
+                if is_short:  # the K-th largest of the lanes' maxima bounds the K-th of all below
+                    remaining = largest
                     for _ in range(K):
-                        bound = rest
+                        bound = remaining
                         for step in range(5):
                             bound = max(bound, cuda.shfl_xor_sync(FULL_WARP, bound, 16 >> step))
-                        rest = NEG_INF if rest == bound else rest
-                candidates = uint32(0)  # a bit for each number; NaN is one of them
+                        remaining = NEG_INF if remaining == bound else remaining
+                candidates = uint32(0)  # a bit for each number; a NaN is a candidate
                 for i in range(LENGTH):
                     if not numbers[i] < bound:
                         candidates = uint32(candidates | uint32(1 << i))
-                while cuda.any_sync(FULL_WARP, candidates != 0):  # one of each lane at a time
+                while cuda.any_sync(FULL_WARP, candidates != 0):  # one per lane at a time
                     next_one = uint32(candidates & -int32(candidates))  # its lowest bit
                     key = NEG_INF
-                    for i in range(LENGTH):  # not numbers[number]: registers have no index
+                    for i in range(LENGTH):  # not numbers[number]: registers cannot be indexed
                         if next_one & uint32(1 << i):
                             key = numbers[i]
-                    key = key if key == key else NEG_INF  # NaN has no rank: it gets that of -inf
+                    key = key if key == key else NEG_INF  # NaN ranks as -inf
                     number = cuda.ffs(next_one) - 1
                     n = first + (number >> SHIFT) * THREADS * WIDTH + (number & WIDTH - 1)
                     col = int32(n) if (next_one != 0) & (n < num_cols) else NO_COLUMN
@@ -222,17 +225,17 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
 
 @functools.cache
 def make_merge_splits(ROWS, K):
-    """The kernel that merges the parts of rows: a warp for each row, ROWS in a thread block."""
+    """The kernel that merges the splits of rows: one warp per row, ROWS rows per thread block."""
     insert = make_insert(K)
 
     @cuda.jit(fastmath={"contract"})
     def merge_splits_kernel(x_split, col_split, m_split, l_split, values, columns):
-        """A warp owns a row, and merges the results of its parts.
+        """A warp owns a row and merges the results of its splits.
 
         grid      (num_rows / ROWS,); threads (32, ROWS)
         shared    none
-        private   m_i, l_i; a place of the list; the K-th best
-        HBM       everything once; m_split and l_split in each lane
+        private   m_i, l_i; an entry of the list; the K-th best
+        HBM       everything once; m_split and l_split in every lane
         paper     Online normalizer calculation for softmax, section 3.1
         budget    40 registers, 0 bytes shared (K=5)
         """
@@ -261,18 +264,18 @@ def softmax_topk_warps(x, k):
     Parameters
     ----------
     x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
-        Fastest where a row is a multiple of 16 bytes, and begins at one; slowest where its numbers
-        ascend, so that each is the best so far.
+        Fastest if every row begins at a multiple of 16 bytes and its length is one; slowest if the
+        numbers of a row ascend, because each one is then the best so far.
     k : int
-        From 1 to num_cols, and not more than 32: each lane of a warp keeps a candidate.
+        From 1 to num_cols, at most 32: each lane of a warp keeps one candidate.
 
     Returns
     -------
     values : array of shape (num_rows, k), dtype and library of x
-        A row with a NaN and a row of −inf alone have no softmax: NaN.
+        NaN for a row that contains a NaN, and for a row of −inf only.
     columns : array of shape (num_rows, k), int32
-        Of equal x the smaller column comes first. A NaN ranks as −inf would, so that in every case
-        these are k different columns of x.
+        For equal x the smaller column comes first. A NaN ranks as −inf, so that these are always k
+        different columns of x.
 
     Raises
     ------
@@ -287,9 +290,9 @@ def softmax_topk_warps(x, k):
     width = packet_width(x)
     warps, num_splits = warps_of_row(num_rows, num_cols, arrays.num_sms(x))
     rows = WARPS_PER_BLOCK // warps
-    packets = TURN_PACKETS if width > 1 else TURN_NUMBERS
+    packets = PACKETS_AT_ONCE if width > 1 else NUMBERS_AT_ONCE
     kernel = make_softmax_topk_warps(warps, rows, packets, width, k, num_splits > 1)
-    parts = 4 * (np.float32(0),)  # of rows that are whole: nobody looks at them
+    parts = 4 * (np.float32(0),)  # unused if rows are not split
     if num_splits > 1:
         split = num_rows, num_splits
         x_split = arrays.empty(x, (*split, k))

@@ -88,7 +88,7 @@ from fa_numba.tensor_core.fragments import (
 from fa_numba.tensor_core.lazy_rescaling import make_largest
 from fa_numba.tensor_core.quantize_fp8 import SUM_ROWS, width_of
 from fa_numba.tensor_core.tile_scheduler import divided, m_tile_of
-from fa_numba.tiling.persistent_tiling import choose_num_shares
+from fa_numba.tiling.persistent_tiling import choose_num_slices
 
 NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: a tile of Q, which has a scale
@@ -596,7 +596,7 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), turns)
     cut = seqlen_q, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
     num_sms = arrays.num_sms(out)
-    num_shares = choose_num_shares(batch * num_heads, num_sms, *cut)
+    num_shares = choose_num_slices(batch * num_heads, num_sms, *cut)
     grid = (min(num_shares * batch * num_heads, num_sms),)
     tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_shares)

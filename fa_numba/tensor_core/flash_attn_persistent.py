@@ -71,7 +71,7 @@ from fa_numba.tensor_core.mainloop import make_ring, make_tiles_of, make_turns
 from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
 from fa_numba.tensor_core.tile_scheduler import divided, m_tile_of
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.persistent_tiling import ROWS, choose_num_shares, persistent_tiling
+from fa_numba.tiling.persistent_tiling import ROWS, choose_num_slices, persistent_tiling
 
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread. An SM has 65536, and
 # each warpgroup 128 threads: 128 · (40 + 2 · 232), 128 · (32 + 3 · 160).
@@ -398,7 +398,7 @@ def flash_attn_persistent(
     consumers, block_n, *_ = tiling
     num_sms = arrays.num_sms(q)
     cut = seqlen_q, seqlen_k, ROWS * consumers, block_n, *mask[:2], consumers
-    num_shares = choose_num_shares(batch * num_heads, num_sms, *cut)
+    num_shares = choose_num_slices(batch * num_heads, num_sms, *cut)
     grid = (min(num_shares * batch * num_heads, num_sms),)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_shares)

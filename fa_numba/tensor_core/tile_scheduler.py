@@ -5,7 +5,7 @@ from numba import cuda, int32, uint32
 
 @cuda.jit(device=True, forceinline=True)
 def m_tile_of(step, share, num_shares, num_m_tiles):
-    """The step-th tile of queries of a share of a head, as `share_of` has it; or below 0."""
+    """The step-th tile of queries of a share of a head, as `slice_of` has it; or below 0."""
     place = num_shares - 1 - share if step & 1 else share
     return int32(num_m_tiles - 1 - step * num_shares - place)
 

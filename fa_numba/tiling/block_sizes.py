@@ -1,8 +1,8 @@
-"""How large may a tile be?
+"""Tile sizes (block_m, block_n) of the lesson kernels: the largest that fit on chip.
 
-`calculate_block_sizes` answers as the papers do: the tiles of Q, K, V and S must fit in SRAM.
-`kernel_block_sizes` answers for the kernels of this package, and counts all that they keep:
-every shared tile with its padding and its row statistics, the threads, the registers.
+`calculate_block_sizes` is the papers' rule: the tiles of Q, K, V and S must fit in SRAM.
+`kernel_block_sizes` is the rule for the kernels of this package. It counts everything that they
+keep: every shared tile with its padding, the row statistics, the threads, the registers.
 """
 
 import functools
@@ -12,24 +12,24 @@ import math
 from fa_numba.simt.devices import STATIC_SHARED_BYTES
 
 MAX_THREADS = 1024  # per thread block, on every GPU
-MAX_ACCUMULATORS = 128  # of the 255 registers a thread may have; the rest hold indices and operands
+MAX_ACCUMULATORS = 128  # of a thread's 255 registers; the others hold indices and operands
 
-MIN_ROWS = 4  # of a tile: with fewer there are too few threads to keep the loads of K and V coming
+MIN_ROWS = 4  # of a tile: with fewer, too few threads load K and V to keep memory busy
 
 KERNELS = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_bwd", "flash_decode")
 
 
 def ceil_div(a, b):
-    """⌈a / b⌉ in whole numbers."""
+    """⌈a / b⌉ for integers."""
     return -(-a // b)
 
 
 def calculate_block_sizes(sram_bytes, d, *, dtype_bytes=2):
-    """Tile sizes for FlashAttention that make the most of a given SRAM.
+    """The tile sizes of FlashAttention that use a given SRAM best.
 
     The largest tile of scores, B_r · B_c, for which one tile each of Q, K, V and S fits:
-    dtype_bytes · (B_r·d + 2·B_c·d + B_r·B_c) <= sram_bytes. Of equally large ones, that with the
-    larger B_r, because K and V are read ⌈N / B_r⌉ times.
+    dtype_bytes · (B_r·d + 2·B_c·d + B_r·B_c) <= sram_bytes. Of equally large tiles, the one with
+    the largest B_r, because K and V are read ⌈N / B_r⌉ times.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def calculate_block_sizes(sram_bytes, d, *, dtype_bytes=2):
 
 @functools.cache
 def shared_bytes(kernel_name, head_dim, block_m, block_n):
-    """Static shared memory of a thread block: the most that any kernel of the function takes.
+    """Static shared memory of a thread block: the maximum over the kernels of the function.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def shared_bytes(kernel_name, head_dim, block_m, block_n):
     int
     """
     m, n, d = block_m, block_n, head_dim
-    odd = d | 1  # rows that a warp reads side by side have an odd length: no bank conflicts
+    odd = d | 1  # an odd row length: the threads of a warp read different banks
     floats = {
         "naive_attn": [m * d + n * odd, 128, n * d + m * n],  # q, k; a tree of 128 threads; v, p
         "flash_attn_v1": [m * d + n * odd + n * d + 2 * m * n + 2 * m],  # q, k, v; s, p; l, m
@@ -88,7 +88,7 @@ def shared_bytes(kernel_name, head_dim, block_m, block_n):
 
 
 def accumulators(kernel_name, head_dim, block_m, block_n):
-    """Registers of a thread that hold the columns of the result it owns.
+    """Registers of a thread that hold its columns of the result.
 
     Parameters
     ----------
@@ -116,24 +116,24 @@ def kernel_block_sizes(
     sram_bytes=STATIC_SHARED_BYTES,
     max_threads=MAX_THREADS // 4,
 ):
-    """Tile sizes that a kernel of this package can really run with.
+    """The tile sizes that a kernel of this package runs with by default.
 
     The largest block_m · block_n in powers of two whose shared memory, accumulators and threads
-    fit; of equally large ones the squarest, then the one with fewer accumulators.
+    fit; of equally large tiles the squarest, then the one with the fewest accumulators.
 
     Parameters
     ----------
     kernel_name : one of `KERNELS`
     head_dim : int
-    num_rows : int, default=more than any tile has
-        Rows that there are: block_m is not larger than it must be to hold them in one tile, or
-        `MIN_ROWS`.
+    num_rows : int, default=unlimited
+        Rows of the problem. block_m is at most the power of two that holds them all in one tile,
+        but at least `MIN_ROWS`.
     sram_bytes : int, default=48 KiB
         Shared memory of a thread block.
     max_threads : int, default=256
-        A thread computes one score, so a thread block has block_m · block_n. A quarter of what
-        CUDA allows lets several thread blocks share a multiprocessor, so that one computes while
-        another waits.
+        A thread computes one score, so a thread block has block_m · block_n threads. A quarter of
+        CUDA's limit lets several thread blocks share a multiprocessor: one computes while another
+        waits.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""How `flash_decode_wide` divides its work.
+"""Rows, lanes and keys of `flash_decode_wide`: how it divides its work among threads.
 
-A group of lanes owns the columns of a key, a warp has as many groups as fit, each of them takes
-`turn` keys at a time, and four warps take turns in the keys of a split.
+A group of lanes owns the columns of a key. A warp has as many groups as fit, and each group loads
+`keys` keys at a time. Four warps share the keys of a split, tile by tile.
 """
 
 from typing import NamedTuple
@@ -12,61 +12,61 @@ from fa_numba.tiling.block_sizes import ceil_div
 WARPS = 4
 MAX_ROWS = 8  # of a tile: queries of one K/V head
 MAX_COMBINE_WARPS = 8
-AT_ONCE = 4  # partial results that a warp of combine has on the way
+IN_FLIGHT = 4  # partial results whose loads a warp of combine has in flight
 
 
 class DecodeTiling(NamedTuple):
-    """Constants of a kernel.
+    """Compile-time constants of the kernel.
 
     Attributes
     ----------
     rows : int
-        Queries of one K/V head, of a thread block.
+        Queries of one K/V head that a thread block owns.
     cols : int
         Columns of K, V, Q and out that a lane owns.
-    turn : int
-        Keys of a group of lanes at a time.
+    keys : int
+        Keys that a group of lanes loads at a time.
     blocks_per_sm : int
-        Thread blocks for which there must be registers.
+        Thread blocks whose registers must fit in an SM.
     lanes : int
-        Of a group.
+        Lanes of a group.
     """
 
     rows: int
     cols: int
-    turn: int
+    keys: int
     blocks_per_sm: int
     lanes: int
 
     @property
     def warp_keys(self):
-        """Keys of a warp's turn."""
-        return WARP_SIZE // self.lanes * self.turn
+        """Keys that a warp loads at a time."""
+        return WARP_SIZE // self.lanes * self.keys
 
     @property
     def block_n(self):
-        """Keys of a thread block's turn."""
+        """Keys that a thread block loads at a time: a tile."""
         return WARPS * self.warp_keys
 
 
 def tile_rows(num_rows):
-    """Rows of a tile, a power of 2, for so many queries of each K/V head."""
+    """Rows of a tile, a power of 2, for num_rows queries of each K/V head."""
     return min(MAX_ROWS, 1 << (max(1, num_rows) - 1).bit_length())
 
 
 def decode_tiling(num_rows, head_dim, wide):
-    """The tiling for so many queries of each K/V head; with more rows a lane has less of each."""
+    """The tiling for num_rows queries of each K/V head; with many rows a lane owns few columns."""
     rows = tile_rows(num_rows)
     if rows == 1:
-        cols, turn, blocks_per_sm = 16, 2, 3
+        cols, keys, blocks_per_sm = 16, 2, 3
     elif head_dim > 128 and rows <= 4:
-        cols, turn, blocks_per_sm = 16, 1, 2
+        cols, keys, blocks_per_sm = 16, 1, 2
     else:
-        cols, turn, blocks_per_sm = (8, 2, 3) if rows <= 4 else (8, 1, 2)
+        cols, keys, blocks_per_sm = (8, 2, 3) if rows <= 4 else (8, 1, 2)
     lanes = 1 << (ceil_div(head_dim, cols) - 1).bit_length()
-    return DecodeTiling(rows, cols, turn, blocks_per_sm, lanes)
+    return DecodeTiling(rows, cols, keys, blocks_per_sm, lanes)
 
 
 def combine_warps(num_splits):
-    """Warps that share the splits of a row."""
-    return min(MAX_COMBINE_WARPS, 1 << (ceil_div(num_splits, AT_ONCE) - 1).bit_length())
+    """Warps of combine that share the splits of a row."""
+    return min(MAX_COMBINE_WARPS, 1 << (ceil_div(num_splits, IN_FLIGHT) - 1).bit_length())

@@ -1,13 +1,11 @@
-"""What linear attention chooses: the size of its state, and its form."""
+"""State size and default form of `linear_attn`."""
 
 FEATURE_MAPS = ("elu1", "relu", "taylor2", "hedgehog")
-
-
-MAX_GROUP_SIZE = 64  # query heads of one K/V head whose sums a thread keeps, in the recurrent form
+MAX_GROUP_SIZE = 64  # query heads per K/V head in the recurrent form: a thread keeps a sum of each
 
 
 def recurrent_by_default(causal, seqlen_q, group_size):
-    """Whether linear attention takes its recurrent form where none is asked for."""
+    """True if the recurrent form is the default for these arguments."""
     return causal and seqlen_q == 1 and group_size <= MAX_GROUP_SIZE
 
 
@@ -19,7 +17,7 @@ def feature_dim(feature_map, head_dim, num_features=None):
     feature_map : one of `FEATURE_MAPS`
     head_dim : int
     num_features : int, default=None
-        Of the weights of "hedgehog"; the others have none.
+        Columns of the weights of "hedgehog"; the other maps have no weights.
 
     Returns
     -------

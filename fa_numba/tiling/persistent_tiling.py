@@ -1,9 +1,9 @@
-"""How `flash_attn_persistent` cuts its work into tiles, and deals them out to thread blocks.
+"""Tiles of the persistent kernels, and the work slices that their thread blocks take.
 
-There is one thread block for each SM, and it stays. What it does at once is a share of one head:
-some tiles of queries, each with all tiles of keys that its rows see. Shares are dealt out as cards
-are, but in every other round from the last thread block to the first: who had the least of one
-round then has the most of the next.
+A persistent kernel launches one thread block per SM, which loops over work slices. A work slice is
+a part of one head: some of its tiles of queries, each with every tile of keys that its rows see.
+Work slices are assigned in snake order (0 … n−1, n−1 … 0), so that the thread block with the least
+work in one round gets the most in the next.
 """
 
 import functools
@@ -13,28 +13,29 @@ import numpy as np
 
 from fa_numba.tiling.block_sizes import ceil_div
 
-ROWS = 64  # of queries, of a warpgroup
-# What begins and ends a tile of queries takes as long as so many tiles of keys: measured, see
-# benchmarks/NOTES.md.
+ROWS = 64  # queries of a warpgroup
+# The prologue and the epilogue of a tile of queries take as long as this many tiles of keys
+# (measured: benchmarks/NOTES.md).
 FIXED_TILES = 1.5
-MAX_TILES = 1 << 16  # of queries in a call, for which shares are compared; in more the best is lost
+MAX_TILES = 1 << 16  # tiles of queries in a call: in larger calls slices are not compared
 
 
 class PersistentTiling(NamedTuple):
-    """Constants of a kernel.
+    """Compile-time constants of a persistent kernel.
 
     Attributes
     ----------
     consumers : int
-        Warpgroups that compute, `ROWS` rows of queries each.
+        Warpgroups that compute, with `ROWS` rows of queries each.
     block_n : int
         Keys in a tile.
     stages : int
-        Tiles of K, and of V, for which there is room.
+        Tiles of K in its ring, and tiles of V in its ring.
     slots : int
-        Tiles of Q for which there is room; where there is one, out takes its place.
+        Tiles of Q in its ring. With one slot, out reuses the memory of Q.
     overlap : bool
-        Is a warpgroup's softmax beside its own P V, or beside other warpgroups' products alone?
+        True: a warpgroup's softmax overlaps with its own P V. False: it overlaps only with the
+        products of the other warpgroups.
     """
 
     consumers: int
@@ -45,12 +46,12 @@ class PersistentTiling(NamedTuple):
 
 
 def persistent_tiling(head_dim, seqlen_k, causal, packed=False):
-    """The tiles with which an H200 was quickest, of those in benchmarks/NOTES.md.
+    """The fastest tiles on an H200, of those in benchmarks/NOTES.md.
 
-    Up to a head_dim of 64 three warpgroups have registers enough, and fill each other's gaps.
+    Up to head_dim 64 the registers suffice for three warpgroups, which fill each other's gaps.
 
-    In a packed batch with few tiles of keys a wait for P V before the softmax frees V's place
-    sooner, for the next queries' V.
+    In a packed batch with few tiles of keys, waiting for P V before the softmax is faster: the slot
+    of V becomes free earlier for the V of the next queries.
     """
     if head_dim <= 64:
         return PersistentTiling(3, 128, stages=3)
@@ -61,7 +62,7 @@ def persistent_tiling(head_dim, seqlen_k, causal, packed=False):
 
 
 def tiles_of_keys(seqlen_q, seqlen_k, block_m, block_n, causal, window_size, parts=1):
-    """How many tiles of keys each tile of queries sees; one where it sees none.
+    """Number of tiles of keys that each tile of queries sees; 1 for a tile that sees none.
 
     Parameters
     ----------
@@ -69,8 +70,8 @@ def tiles_of_keys(seqlen_q, seqlen_k, block_m, block_n, causal, window_size, par
     causal : bool
     window_size : (int, int)
     parts : int, default=1
-        Into so many parts, of a warpgroup each, a tile of queries is cut, none of which does what
-        it does not see: the mean over them.
+        Warpgroups that share a tile of queries. Each skips the tiles of keys that its own rows do
+        not see, so the number is the mean over the warpgroups.
 
     Returns
     -------
@@ -89,44 +90,45 @@ def tiles_of_keys(seqlen_q, seqlen_k, block_m, block_n, causal, window_size, par
     return [sum(counts[i : i + parts]) / parts for i in range(0, len(counts), parts)]
 
 
-def share_of(num_shares, num_m_tiles):
-    """For each tile of queries, beginning with the last one, whose share of the head it is.
+def slice_of(num_slices, num_m_tiles):
+    """The slice of each tile of queries of a head, beginning with the last tile.
 
-    To and fro, so that under a causal mask each share has long ones and short ones.
+    In snake order, so that under a causal mask each slice has long tiles and short tiles.
     """
     tile = np.arange(num_m_tiles)
-    step, place = tile // num_shares, tile % num_shares
-    return np.where(step % 2, num_shares - 1 - place, place)
+    step, index = tile // num_slices, tile % num_slices
+    return np.where(step % 2, num_slices - 1 - index, index)
 
 
-def longest_work(num_shares, counts, num_heads, num_blocks):
-    """What the thread block with the most to do has to do, in tiles of keys.
+def longest_work(num_slices, counts, num_heads, num_blocks):
+    """Work of the thread block that has the most, in tiles of keys.
 
     Parameters
     ----------
-    num_shares : int
-        Of a head.
+    num_slices : int
+        Work slices of a head.
     counts : list of float
-        Tiles of keys of each tile of queries, as `tiles_of_keys` gives them.
+        Tiles of keys of each tile of queries, as `tiles_of_keys` returns them.
     num_heads : int
-        In all sequences of the batch.
+        Heads in all sequences of the batch.
     num_blocks : int
+        Thread blocks.
 
     Returns
     -------
     float
     """
     work = np.array(counts[::-1]) + FIXED_TILES
-    share = np.bincount(share_of(num_shares, len(counts)), work, num_shares)
-    rounds = np.zeros((ceil_div(num_shares * num_heads, num_blocks), num_blocks))
-    rounds.ravel()[: num_shares * num_heads] = np.tile(share, num_heads)
+    work_of_slices = np.bincount(slice_of(num_slices, len(counts)), work, num_slices)
+    rounds = np.zeros((ceil_div(num_slices * num_heads, num_blocks), num_blocks))
+    rounds.ravel()[: num_slices * num_heads] = np.tile(work_of_slices, num_heads)
     rounds[1::2] = rounds[1::2, ::-1].copy()
     return float(rounds.sum(axis=0).max())
 
 
 @functools.lru_cache(1024)
-def choose_num_shares(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile):
-    """Shares of a head with which the last thread block is done first.
+def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile):
+    """The number of work slices per head for which the last thread block finishes earliest.
 
     Parameters
     ----------
@@ -138,7 +140,7 @@ def choose_num_shares(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile)
     Returns
     -------
     int
-        Of equally good ones the most: then the fewest heads' K and V are read at once.
+        The largest of equally good numbers: then the GPU reads K and V of the fewest heads at once.
     """
     counts = tiles_of_keys(seqlen_q, seqlen_k, *mask_and_tile)
     if len(counts) * num_heads > MAX_TILES:

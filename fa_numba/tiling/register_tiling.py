@@ -1,9 +1,9 @@
-"""How the kernels with register tiles cut their work: threads, registers, shared memory.
+"""Tile sizes, threads and shared memory of the kernels with register tiles.
 
-A thread holds a few rows of several columns of each product, and a thread block as many threads as
-its tiles have need of. What fits is a matter of 255 registers per thread, and of the shared memory
-that a GPU gives to a thread block that asks for more than 48 KiB: 64 KiB on a T4, 163 on an A100,
-99 on the GPUs of that time for graphics, 227 on an H100.
+A thread holds a few rows by several columns of each product, and a thread block has one thread for
+each such part of its tiles. Two limits decide which tiles fit: 255 registers per thread, and the
+shared memory of a thread block that asks for more than 48 KiB (64 KiB on a T4, 163 on an A100, 99
+on the graphics cards of its generation, 227 on an H100).
 """
 
 from typing import NamedTuple
@@ -22,12 +22,12 @@ class ForwardTiling(NamedTuple):
     width : int
         Columns of the tiles of Q, K, V: head_dim rounded up.
     rows : int
-        Of S and of out, that a thread holds.
+        Rows of S and of out that a thread holds.
     threads_x, threads_y : int
-        Threads beside each other, and below each other.
+        Threads along a row of the tile, and along a column.
     k_start, p_start, v_start : int
-        Where the tiles of K, P and V begin in shared memory, in floats. That of Q begins at 0; that
-        of P takes K's place.
+        Indices of the tiles of K, P and V in shared memory, in floats. The tile of Q is at 0; the
+        tile of P overwrites that of K.
     shared_bytes : int
     """
 
@@ -42,20 +42,20 @@ class ForwardTiling(NamedTuple):
 
     @property
     def threads(self):
-        """Of a thread block."""
+        """Threads of a thread block."""
         return self.threads_x * self.threads_y
 
 
 def columns(head_dim):
-    """Threads beside each other, and head_dim rounded up: each of them owns fours of columns."""
+    """Threads along a row, and head_dim rounded up: a thread owns groups of four columns."""
     threads_x = 8 if head_dim <= 96 else 16
     return threads_x, ceil_div(head_dim, 4 * threads_x) * 4 * threads_x
 
 
 def forward_tiling(head_dim, block_m, block_n):
-    """The `ForwardTiling` of tiles of block_m queries and block_n keys."""
+    """The `ForwardTiling` for tiles of block_m queries and block_n keys."""
     threads_x, width = columns(head_dim)
-    # out, and what one tile adds to it, are 2 · rows · columns registers: 128 are affordable.
+    # out and the sum of one tile take 2 · rows · columns registers: 128 are affordable.
     rows = 8 if width // threads_x <= 8 else 4
     k_start = block_m * (width + 4)
     k_size, p_size = block_n * (width + 4), block_m * (block_n + threads_x)
@@ -67,10 +67,10 @@ def forward_tiling(head_dim, block_m, block_n):
 
 
 def forward_fits(head_dim, block_m, block_n, shared_limit):
-    """True where a thread block with these tiles has registers and shared memory enough."""
+    """True if the registers and the shared memory suffice for a thread block with these tiles."""
     tiling = forward_tiling(head_dim, block_m, block_n)
-    # Whole warps, and two of 128 threads or one of 256 with 255 registers fit into an SM; a thread
-    # has at most 8 columns of S.
+    # Whole warps; with 255 registers per thread an SM holds 256 threads. A thread has at most 8
+    # columns of S.
     return (
         32 <= tiling.threads <= 256
         and tiling.threads_x <= block_n <= 8 * tiling.threads_x
@@ -79,16 +79,16 @@ def forward_fits(head_dim, block_m, block_n, shared_limit):
 
 
 def forward_block_sizes(head_dim, shared_limit):
-    """(block_m, block_n) of `flash_attn_registers` where a thread block may have so many bytes.
+    """(block_m, block_n) of `flash_attn_registers` for shared_limit bytes per thread block.
 
-    The most scores that an SM computes at once, in one thread block or in two; of as many those of
-    the most threads, one of which computes while another waits, then those of two thread blocks,
-    then the tiles with more queries, for which K and V are loaded less often.
+    The tiles with the most scores per SM, in one thread block or in two. Of equally good tiles:
+    those with the most threads, because one warp computes while another waits; then those with two
+    thread blocks per SM; then those with the most queries, because K and V are loaded less often.
     """
 
     def merit(sizes):
         tiling = forward_tiling(head_dim, *sizes)
-        # CUDA keeps 1 KiB of each thread block; beside 255 registers there is room for 256 threads.
+        # CUDA reserves 1 KiB per thread block; with 255 registers an SM holds 256 threads.
         fitting = (shared_limit + 1024) // (tiling.shared_bytes + 1024)
         blocks = min(fitting, 256 // tiling.threads, 2)
         return blocks * sizes[0] * sizes[1], blocks * tiling.threads, blocks, sizes[0]
@@ -110,9 +110,9 @@ class BackwardTiling(NamedTuple):
     width : int
         Columns of the tiles of Q, K, V, dout: head_dim rounded up.
     threads_x, threads_y : int
-        Threads beside each other, and below each other; a thread holds four rows.
+        Threads along a row of the tile, and along a column; a thread holds four rows.
     row, score_row : int
-        Length of a row of those tiles, and of the tiles of P and dS, in shared memory.
+        Row length of those tiles, and of the tiles of P and dS, in shared memory.
     shared_bytes : int
     """
 
@@ -125,20 +125,20 @@ class BackwardTiling(NamedTuple):
 
     @property
     def threads(self):
-        """Of a thread block."""
+        """Threads of a thread block."""
         return self.threads_x * self.threads_y
 
 
 def backward_tiling(head_dim, tile_size):
-    """The `BackwardTiling` of tiles of so many queries and as many keys."""
+    """The `BackwardTiling` for tiles of tile_size queries and tile_size keys."""
     threads_x, width = columns(head_dim)
-    row, score_row = width + 4, tile_size + threads_x  # longer than need be: no bank conflicts
+    row, score_row = width + 4, tile_size + threads_x  # padded: no bank conflicts
     shared_bytes = 4 * tile_size * (4 * row + 2 * score_row + 2)  # and lse, delta
     return BackwardTiling(width, threads_x, tile_size // 4, row, score_row, shared_bytes)
 
 
 def backward_tile_size(head_dim, shared_limit):
-    """Largest tile size of `flash_attn_bwd_registers` that fits; None where none does."""
+    """The largest tile size of `flash_attn_bwd_registers` that fits, or None."""
     fitting = [
         size
         for size in BACKWARD_SIZES

@@ -1,44 +1,78 @@
-"""How many threads share a row, where a row is held in registers or walked by warps."""
+"""Threads and warps per row, for `softmax_registers` and `softmax_topk_warps`."""
+
+from typing import NamedTuple
 
 from fa_numba.constants import WARP_SIZE
 from fa_numba.tiling.block_sizes import ceil_div
 
-MAX_THREADS = 1024  # of a thread block; together they may have all registers of an SM
-MAX_ROWS = 8  # of a thread block, each with a warp of its own
-HELD_NUMBERS = 32  # of a row, by a thread: with 64 registers 1024 threads fit on an SM
+MAX_THREADS = 1024  # of a thread block; it may use all registers of an SM
+MAX_ROWS = 8  # of a thread block, one warp each
+HELD_NUMBERS = 32  # numbers of a row in a thread's registers: 64 registers, 1024 threads per SM
 LONGEST_HELD_ROW = MAX_THREADS * HELD_NUMBERS
 
-WARPS_PER_SM = 16  # enough loads on the way to keep memory busy
+WARPS_PER_SM = 16  # enough loads in flight to keep memory busy
 WARPS_PER_BLOCK = 4
-TURN_PACKETS = 4  # that a thread reads at once
-TURN_NUMBERS = 16  # or more: where packets are of 8 numbers; and where there are no packets
+PACKETS_AT_ONCE = 4  # loads that a thread has in flight
+NUMBERS_AT_ONCE = 16  # the numbers of those loads; 32 where a packet has 8 numbers
+
+
+class HeldRow(NamedTuple):
+    """How a row is held in registers.
+
+    Attributes
+    ----------
+    threads : int
+        Threads of a row.
+    rows : int
+        Rows of a thread block.
+    packets : int
+        Packets of a thread.
+    """
+
+    threads: int
+    rows: int
+    packets: int
+
+
+class WalkedRow(NamedTuple):
+    """How warps walk a row.
+
+    Attributes
+    ----------
+    warps : int
+        Warps of a thread block that share a row, or one split of a row.
+    num_splits : int
+        Splits of a row, each with a thread block of its own.
+    """
+
+    warps: int
+    num_splits: int
 
 
 def registers_of_row(num_cols, width):
-    """How a row is held in the registers of a thread block.
+    """The `HeldRow` for a number of columns.
 
     Parameters
     ----------
     num_cols : int
-        Not more than `LONGEST_HELD_ROW`.
+        At most `LONGEST_HELD_ROW`.
     width : int
         Numbers of a packet.
 
     Returns
     -------
-    threads, rows, packets : int
-        Threads of a row, rows of a thread block, packets of a thread.
+    HeldRow
     """
     num_packets = max(1, ceil_div(num_cols, width))
     threads = WARP_SIZE
     while num_packets * width > threads * HELD_NUMBERS:
         threads *= 2
-    rows = WARP_SIZE * HELD_NUMBERS // (num_packets * width)  # 0 where it takes more than a warp
-    return threads, max(1, min(MAX_ROWS, rows)), ceil_div(num_packets, threads)
+    rows = WARP_SIZE * HELD_NUMBERS // (num_packets * width)  # 0 if a row needs more than a warp
+    return HeldRow(threads, max(1, min(MAX_ROWS, rows)), ceil_div(num_packets, threads))
 
 
 def warps_of_row(num_rows, num_cols, num_sms):
-    """How many warps walk a row, so that all of them fill a GPU and each has two turns.
+    """The `WalkedRow` that fills a GPU, with at least two iterations for each warp.
 
     Parameters
     ----------
@@ -47,12 +81,11 @@ def warps_of_row(num_rows, num_cols, num_sms):
 
     Returns
     -------
-    warps, num_splits : int
-        Warps of a thread block that share a row or a part of it, and parts of a row: 1, 1 where
-        there are rows enough.
+    WalkedRow
+        (1, 1) if there are enough rows to fill the GPU.
     """
     wanted = ceil_div(num_sms * WARPS_PER_SM, max(1, num_rows))
-    warps = min(wanted, num_cols // (2 * WARP_SIZE * TURN_NUMBERS))
+    warps = min(wanted, num_cols // (2 * WARP_SIZE * NUMBERS_AT_ONCE))
     if warps <= 1:
-        return 1, 1
-    return WARPS_PER_BLOCK, ceil_div(warps, WARPS_PER_BLOCK)
+        return WalkedRow(1, 1)
+    return WalkedRow(WARPS_PER_BLOCK, ceil_div(warps, WARPS_PER_BLOCK))
