@@ -86,8 +86,83 @@ def backend():
     return Backend(f"{name}, sm_{major}{minor}", "the CUDA driver reports it")
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Facts:
+    """The properties of an array that checks and launches need, read from it once: see `facts`.
+
+    Attributes
+    ----------
+    array : object
+        The array itself.
+    library : str or None
+        "numpy", "cupy", "torch" or "numba"; None if kernels cannot take the object. Then the other
+        attributes are empty.
+    device : int or None
+        Index of its GPU; None in host memory, and for Numba, which uses one GPU.
+    dtype : str or None
+        Name of its dtype, the same in every library: "float32".
+    shape : tuple of int
+    strides : tuple of int
+        In bytes.
+    itemsize : int
+    """
+
+    array: object
+    library: str | None
+    device: int | None
+    dtype: str | None
+    shape: tuple
+    strides: tuple
+    itemsize: int
+
+    @property
+    def address(self):
+        """Address of the first element.
+
+        A `replayed` function may depend on it modulo 16 only: reading it here notes that.
+        """
+        x = self.array
+        match self.library:
+            case "torch":
+                address = x.data_ptr()
+            case "cupy":
+                address = x.data.ptr
+            case "numpy":
+                address = x.ctypes.data
+            case _:
+                address = x.device_ctypes_pointer.value or 0
+        if recording := replay.current():
+            recording.looked_at(x, address)
+        return address
+
+    @property
+    def last_axis_contiguous(self):
+        """True where neighbours along the last axis are neighbours in memory."""
+        shape = self.shape
+        return shape[-1] <= 1 or 0 in shape or self.strides[-1] == self.itemsize
+
+
+def facts(x):
+    """The facts of an array; `x` itself if it is a `Facts` already.
+
+    So a check may call another one with what it has read.
+    """
+    if type(x) is Facts:
+        return x
+    library = library_of(x)
+    if library is None:
+        return Facts(x, None, None, None, (), (), 0)
+    if library == "torch":
+        itemsize = x.element_size()
+        strides = [n * itemsize for n in x.stride()]
+    else:
+        itemsize, strides = x.dtype.itemsize, x.strides
+    layout = tuple(x.shape), tuple(strides), itemsize
+    return Facts(x, library, device_of(x), dtype_name(x), *layout)
+
+
 def library_of(x):
-    """Which library an array belongs to.
+    """Name the library that an array belongs to.
 
     Parameters
     ----------
@@ -143,11 +218,7 @@ def knows_bfloat16():
 
 def last_axis_contiguous(x):
     """True where neighbours along the last axis are neighbours in memory."""
-    if x.shape[-1] <= 1 or 0 in x.shape:
-        return True
-    if library_of(x) == "torch":
-        return x.stride(-1) == 1
-    return x.strides[-1] == x.dtype.itemsize
+    return facts(x).last_axis_contiguous
 
 
 def device_of(x):
@@ -161,8 +232,8 @@ def device_of(x):
 
 
 def compute_capability(x):
-    """Of the GPU that an array is on: (major, minor)."""
-    with device_and_stream(x):
+    """Compute capability of the GPU that an array is on: (major, minor)."""
+    with device_and_stream(facts(x).array):
         return tuple(cuda.get_current_device().compute_capability[:2])
 
 
@@ -171,16 +242,8 @@ def address_and_strides(x):
 
     What a `replayed` function does may follow from the address modulo 16, not from the rest of it.
     """
-    match library_of(x):
-        case "torch":
-            address, strides = x.data_ptr(), tuple(n * x.element_size() for n in x.stride())
-        case "cupy":
-            address, strides = x.data.ptr, tuple(x.strides)
-        case _:
-            address, strides = x.device_ctypes_pointer.value or 0, tuple(x.strides)
-    if recording := replay.current():
-        recording.looked_at(x, address)
-    return address, strides
+    x = facts(x)
+    return x.address, x.strides
 
 
 def is_capturing(x):
@@ -192,6 +255,7 @@ def is_capturing(x):
 
 def num_sms(x):
     """SMs of the GPU that an array is on; for the CPU engine, of the GPU that it imitates."""
+    x = facts(x).array
     if library_of(x) == "numpy" or not gpu_available():
         return chip(current_options().device).num_sms
     with device_and_stream(x):
@@ -200,9 +264,10 @@ def num_sms(x):
 
 def shared_bytes_per_block(x):
     """Shared memory that a thread block may ask for where the kernels of an array run."""
-    if library_of(x) == "numpy" or not gpu_available():
+    x = facts(x)
+    if x.library == "numpy" or not gpu_available():
         return chip(current_options().device).shared_bytes_per_block
-    device = device_of(x)
+    device = x.device
     return _shared_bytes_per_block(cuda.get_current_device().id if device is None else device)
 
 
