@@ -56,8 +56,10 @@ def check_window_size(window_size) -> tuple:
 def check_softcap(softcap) -> float:
     """Return the cap as a float that float32 can hold; 0.0 is no cap."""
     _require_real("softcap", softcap, "a number")
+    if softcap == 0:
+        return 0.0
     cap = _in_float32(softcap)
-    if not np.isfinite(cap) or cap < 0 or (cap == 0 and softcap != 0):
+    if not np.isfinite(cap) or cap <= 0:
         raise ValueError(
             f"softcap must be 0, or positive and finite in float32, got {softcap!s:.40}"
         )
