@@ -70,6 +70,9 @@ class TorchTensor(FakeArray):
         strides = tuple(n // self.host.itemsize for n in self.host.strides)
         return strides if axis is None else strides[axis]
 
+    def element_size(self):
+        return self.host.itemsize
+
     def get_device(self):
         return self.device.index
 

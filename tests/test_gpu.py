@@ -679,7 +679,7 @@ def test_both_ways_of_launching_give_the_same_bits_small(monkeypatch, name, libr
 def test_a_new_process_finds_its_kernels_on_disk_small(tmp_path):
     code = (
         "import cupy, fa_numba, numpy\n"
-        "from fa_numba import launching\n"
+        "from fa_numba.runtime import launching\n"
         "x = cupy.ones((1, 20, 2, 64), 'float32')\n"
         "launching._compile = COMPILE\n"
         "print(float(fa_numba.flash_attn_registers(x, x, x, causal=True)[0].sum()))"

@@ -254,7 +254,7 @@ def test_another_source_is_another_key(folder, monkeypatch):
 def test_the_key_is_the_same_in_every_process(folder):
     kernel = make_flash_attn_v2(64, 16, 16, True, (3, 0), 0.5, True)
     code = (
-        "from fa_numba import kernel_cache\n"
+        "from fa_numba.runtime import kernel_cache\n"
         "from fa_numba.kernels.flash_attn_v2 import make_flash_attn_v2\n"
         "kernel = make_flash_attn_v2(64, 16, 16, True, (3, 0), 0.5, True)\n"
         "print(kernel_cache._path(kernel, 'signature', (9, 0)))"

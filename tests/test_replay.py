@@ -11,7 +11,7 @@ from fake_libraries import CupyArray, fake_cupy
 
 import fa_numba
 from fa_numba import dispatch
-from fa_numba.runtime import arrays, launching
+from fa_numba.runtime import arrays, graphs, launching
 
 
 class Plan(launching.Plan):
@@ -21,9 +21,9 @@ class Plan(launching.Plan):
         self.kernel, self.gpu = kernel, gpu
         super().__init__(7, *launch)
 
-    def _take_parameters(self, elsewhere):
-        super()._take_parameters(elsewhere)
-        self.gpu.plans[self.where] = self
+    def _make_parameters(self, elsewhere):
+        super()._make_parameters(elsewhere)
+        self.gpu.plans[self.pointers_at] = self
 
     def values(self):
         kinds = [(pack_into.__self__, place) for pack_into, place in self.variable]
@@ -107,9 +107,12 @@ def gpu(monkeypatch, request):
 
     gpu.cupy = cupy = fake_cupy([("enter device", 0)])
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(launching, "driver", FakeDriver(gpu))
-    monkeypatch.setattr(launching, "stream_at", lambda address: address)
-    monkeypatch.setattr(launching, "OFTEN", 0 if request.param == "graphs" else 1000)
+    driver = FakeDriver(gpu)
+    for module in (launching, graphs):
+        monkeypatch.setattr(module, "driver", driver)
+        monkeypatch.setattr(module, "stream_at", lambda address: address)
+    repeats = 0 if request.param == "graphs" else 1000
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", repeats)
     monkeypatch.setattr(launching, "enabled", True)
     monkeypatch.setattr(launching, "takes", lambda kernel: True)
     monkeypatch.setattr(launching, "launch", launch)
@@ -213,18 +216,18 @@ def test_a_replay_is_launched_on_the_stream_of_now(gpu, monkeypatch):
 
 
 def test_what_comes_back_often_is_a_graph_of_each_stream(gpu, monkeypatch):
-    monkeypatch.setattr(launching, "OFTEN", 2)
-    monkeypatch.setattr(launching, "MAX_STREAMS", 2)
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 2)
+    monkeypatch.setattr(graphs, "MAX_STREAMS", 2)
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)
-    for stream, graphs in ((11, 1), (5, 2), (7, 2)):
+    for stream, num_graphs in ((11, 1), (5, 2), (7, 2)):
         monkeypatch.setattr(gpu.cupy.cuda.Stream, "current", types.SimpleNamespace(ptr=stream))
         for _ in range(6):
             before = gpu.by_graph
             made, _ = function(x, y)
             values, where = gpu.launches["first"][-1]
             assert where == stream and values[2] == made.data.ptr
-        assert gpu.graphs == graphs
+        assert gpu.graphs == num_graphs
         assert gpu.by_graph - before == (stream != 7)
     monkeypatch.setattr(gpu.cupy.cuda.Stream, "current", types.SimpleNamespace(ptr=5))
     before, gpu.cupy.cuda.runtime.streamIsCapturing = gpu.by_graph, lambda stream: stream == 5
@@ -236,7 +239,7 @@ def test_what_comes_back_often_is_a_graph_of_each_stream(gpu, monkeypatch):
 
 
 def test_without_graphs_there_are_launches(gpu, monkeypatch):
-    monkeypatch.setattr(launching, "OFTEN", 0)
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
     error = launching.driver.CUresult.CUDA_ERROR_NOT_SUPPORTED
     monkeypatch.setattr(launching.driver, "cuGraphInstantiate", lambda *args: (error, None), False)
     function = decorated(gpu)
@@ -341,7 +344,7 @@ def test_what_is_computed_from_an_address_is_computed_again(gpu):
         gpu.calls += 1
         made = [np.uint64(compute(a.data.ptr, False)) for a in (x, y)]
         for a, number in zip((x, y), made, strict=True):
-            arrays.replay.current().computed(number, a, compute)
+            arrays.replay.current().note_computation(number, a, compute)
         arrays.launch("kernel", (1,), (32,), made[1], x, made[0])
         return x
 

@@ -24,7 +24,7 @@ if not cuda.is_available():
 
 import fa_numba  # noqa: E402
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
-from fa_numba.runtime import arrays, launching, replay  # noqa: E402
+from fa_numba.runtime import arrays, graphs, launching, replay  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_persistent import (  # noqa: E402
     flash_attn_bwd_persistent,
@@ -134,7 +134,7 @@ def poison(results):
 @pytest.fixture(autouse=True)
 def soon_a_graph(monkeypatch):
     """The first replay makes launches, and from the second on a CUDA graph is launched."""
-    monkeypatch.setattr(launching, "OFTEN", 0)
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
     yield
     for function, _, _ in CASES.values():
         function.replays.clear()

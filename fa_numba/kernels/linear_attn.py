@@ -244,7 +244,7 @@ def linear_attn(
     causal = checks.check_causal(causal)
     w_q, w_k = checks.check_feature_map(feature_map, weights, q, k)
     form = checks.check_linear_form(form, causal, q, k)
-    chunk_size = checks.check_tokens_of_a_chunk(chunk_size)
+    chunk_size = checks.check_linear_chunk_size(chunk_size)
     phi_q, phi_k = phi(q, feature_map, w_q), phi(k, feature_map, w_k)
     feature_dim = phi_q.shape[3]
     shape = (batch, num_kv_heads, feature_dim, head_dim + 1)

@@ -1,10 +1,49 @@
-"""From a checked call to the GPU or to the CPU engine.
+"""From a checked call to the GPU, or to the CPU engine.
 
 arrays         the array decides where a kernel runs; the only file that knows CuPy from PyTorch
-launching      launches a compiled kernel by the driver, without Numba's dispatcher; CUDA graphs
+launching      launches a compiled kernel by the CUDA driver, without Numba's dispatcher
 replay         repeats a call's allocations and launches without running the Python function again
+graphs         launches that a replay repeats, as a CUDA graph
 kernel_cache   compiled kernels on disk
 tensor_maps    descriptors of arrays for TMA, made once for each address
 bfloat16       conversions of bfloat16 that replace numba-cuda's
 numpy_names    a NumPy name that numba-cuda still asks for
+
+The caches of a call
+--------------------
+flash_attn_v2(q, k, v) on a GPU passes these caches, from the outermost inwards. A hit in one skips
+all that follow it down to the driver, except that a replay launches by its own graph:
+
+1. replays            replay.replayed, one dict for each function. Key: layouts and options. A hit
+                      allocates and launches as recorded, and runs nothing else of the function.
+2. factories          functools.cache on each make_...(head_dim, ..., *mask). Key: the kernel's
+                      compile-time constants. Value: the kernel, not compiled yet.
+3. plans              launching._plans. Key: kernel, grid, block, shared memory, layouts of the
+                      arrays. Value: the loaded kernel and its parameters.
+4. loaded kernels     launching._kernel. Key: kernel, types of the arguments, GPU. Value: machine
+                      code loaded by the driver.
+5. disk               kernel_cache, ~/.cache/fa_numba. Key: source of the package, constants, types,
+                      GPU, versions. Value: machine code. A miss compiles with Numba, in seconds.
+6. CUDA graphs        graphs.Launches, for each replay and stream. After eight repetitions a replay
+                      launches a graph in place of its kernels.
+
+Beside them, tensor_maps._maps keeps the tensor maps of each address, and dispatch.flash_attn is
+itself replayed, so that the choice of a kernel is made once for each key of its own.
+
+On the CPU engine only the factories' cache matters. An array of Numba's own, and a call with all
+arguments by name, is never replayed: such a call begins at 2.
+
+Where numba-cuda's internals are used
+-------------------------------------
+launching      CUDADispatcher: .targetoptions, .extensions, .compile, .typeof_pyval; of a compiled
+               kernel .cooperative, .launch_config_sensitive, ._codelibrary with ._entry_name,
+               .get_cubin and .get_cufunc; the parameters of an array (its header)
+kernel_cache   .py_func, .targetoptions and the closures of kernels; ._defn of an intrinsic;
+               .mangling_args of a type
+bfloat16       numba.cuda.bf16, whose conversions it overrides by lower_cast
+numpy_names    numpy.row_stack, which numba-cuda asks for
+arrays         as_cuda_array, external_stream and gpus, which are public
+Outside of this room: ptx/statement.py (intrinsics and their LLVM), on_cuda_cores/packets.py,
+simt/hook.py and simt/names.py (the engine takes the dispatcher's place), analysis/ (machine code,
+probes and lint of compiled kernels).
 """

@@ -29,7 +29,7 @@ LIBRARIES = {
     "torch": "PyTorch CUDA tensor",
     "numba": "Numba device array",
 }
-_captured = []  # arrays that CUDA graphs write: CuPy's pool would give their memory to others
+_captured = []  # arrays that CUDA graphs write; CuPy's pool must not reuse their memory
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Backend:
     gpu : str or None
         Name and compute capability of the current GPU.
     reason : str
-        Why there is one, or why there is none.
+        How that is known, or why there is no GPU.
     """
 
     gpu: str | None
@@ -59,13 +59,13 @@ class Backend:
         )
 
 
-def gpu_available():
-    """True where Numba can launch kernels on a GPU."""
+def gpu_available() -> bool:
+    """Return whether Numba can launch kernels on a GPU."""
     return simt.has_gpu()
 
 
-def backend():
-    """Say where kernels run here, and why.
+def backend() -> Backend:
+    """Say where kernels run on this machine, and why.
 
     Returns
     -------
@@ -86,8 +86,83 @@ def backend():
     return Backend(f"{name}, sm_{major}{minor}", "the CUDA driver reports it")
 
 
-def library_of(x):
-    """Which library an array belongs to.
+@dataclass(eq=False, slots=True)
+class Facts:
+    """The properties of an array that checks and launches need, read from it once: see `facts`.
+
+    Attributes
+    ----------
+    array : object
+        The array itself.
+    library : str or None
+        "numpy", "cupy", "torch" or "numba"; None if kernels cannot take the object. Then the other
+        attributes are empty.
+    device : int or None
+        Index of its GPU; None in host memory, and for Numba, which uses one GPU.
+    dtype : str or None
+        Name of its dtype, the same in every library: "float32".
+    shape : tuple of int
+    strides : tuple of int
+        In bytes.
+    itemsize : int
+    """
+
+    array: object
+    library: str | None
+    device: int | None
+    dtype: str | None
+    shape: tuple
+    strides: tuple
+    itemsize: int
+
+    @property
+    def address(self):
+        """Address of the first element.
+
+        A `replayed` function may depend on it modulo 16 only: reading it here notes that.
+        """
+        x = self.array
+        match self.library:
+            case "torch":
+                address = x.data_ptr()
+            case "cupy":
+                address = x.data.ptr
+            case "numpy":
+                address = x.ctypes.data
+            case _:
+                address = x.device_ctypes_pointer.value or 0
+        if recording := replay.current():
+            recording.note_alignment(x, address)
+        return address
+
+    @property
+    def last_axis_contiguous(self):
+        """Whether neighbours along the last axis are neighbours in memory."""
+        shape = self.shape
+        return shape[-1] <= 1 or 0 in shape or self.strides[-1] == self.itemsize
+
+
+def facts(x) -> Facts:
+    """The facts of an array; `x` itself if it is a `Facts` already.
+
+    So a check may call another one with what it has read.
+    """
+    if type(x) is Facts:
+        return x
+    library = library_of(x)
+    if library is None:
+        return Facts(x, None, None, None, (), (), 0)
+    if library == "torch":
+        itemsize = x.element_size()
+        strides = [n * itemsize for n in x.stride()]
+    else:
+        itemsize, strides = x.dtype.itemsize, x.strides
+    layout = tuple(x.shape), tuple(strides), itemsize
+    return Facts(x, library, device_of(x), dtype_name(x), *layout)
+
+
+def library_of(x) -> str | None:
+    """Name the library that an array belongs to.
 
     Parameters
     ----------
@@ -117,40 +192,30 @@ def _library_of_type(kind):
     return None
 
 
-def signature(x):
-    """All but the values and the address of an array, to be compared; None for anything else."""
-    if not _library_of_type(type(x)):
-        return None
-    way = _way(type(x))
-    try:
-        return (type(x), *(way.layout(x) if way else (x.shape, x.strides, x.dtype)))
-    except (AttributeError, RuntimeError):  # a tensor without strides or memory of its own
-        return None
-
-
-def dtype_name(x):
+def dtype_name(x) -> str:
     """Name of an array's dtype: "float32" in every library."""
-    return str(x.dtype).removeprefix("torch.")
+    return _name_of_dtype(x.dtype)
 
 
-def knows_bfloat16():
-    """True where NumPy has bfloat16, from the package ml_dtypes, which Numba loads if it can."""
+@functools.cache  # NumPy takes 3 µs to write a dtype's name
+def _name_of_dtype(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def knows_bfloat16() -> bool:
+    """Return whether NumPy has bfloat16: Numba loads it from ml_dtypes, if that is installed."""
     try:
         return np.dtype("bfloat16") is not None
     except TypeError:
         return False
 
 
-def last_axis_contiguous(x):
-    """True where neighbours along the last axis are neighbours in memory."""
-    if x.shape[-1] <= 1 or 0 in x.shape:
-        return True
-    if library_of(x) == "torch":
-        return x.stride(-1) == 1
-    return x.strides[-1] == x.dtype.itemsize
+def last_axis_contiguous(x) -> bool:
+    """Return whether neighbours along the last axis are neighbours in memory."""
+    return facts(x).last_axis_contiguous
 
 
-def device_of(x):
+def device_of(x) -> int | None:
     """Index of the GPU an array is on; None in host memory, and for Numba, which uses one GPU."""
     match library_of(x):
         case "cupy":
@@ -160,66 +225,60 @@ def device_of(x):
     return None
 
 
-def compute_capability(x):
-    """Of the GPU that an array is on: (major, minor)."""
-    with device_and_stream(x):
-        return tuple(cuda.get_current_device().compute_capability[:2])
+def address_and_strides(x) -> tuple:
+    """Address of an array's first element, and its strides in bytes: see `Facts.address`."""
+    x = facts(x)
+    return x.address, x.strides
 
 
-def address_and_strides(x):
-    """Where the first element of a GPU array is, and its strides in bytes.
-
-    What a `replayed` function does may follow from the address modulo 16, not from the rest of it.
-    """
-    match library_of(x):
-        case "torch":
-            address, strides = x.data_ptr(), tuple(n * x.element_size() for n in x.stride())
-        case "cupy":
-            address, strides = x.data.ptr, tuple(x.strides)
-        case _:
-            address, strides = x.device_ctypes_pointer.value or 0, tuple(x.strides)
-    if recording := replay.current():
-        recording.looked_at(x, address)
-    return address, strides
+# Facts of the GPU that an array is on. The CPU engine has those of the GPU that it imitates.
 
 
-def is_capturing(x):
-    """True while what is enqueued on the current stream of an array's library becomes a graph."""
-    way = _way(type(x))
-    _, stream = way.place()() if way else (None, 0)
-    return stream != 0 and way.is_capturing(stream)
+def compute_capability(x) -> tuple:
+    """Compute capability of the GPU that an array is on: (major, minor)."""
+    return tuple(_gpu_of(facts(x)).compute_capability[:2])
 
 
-def num_sms(x):
-    """SMs of the GPU that an array is on; for the CPU engine, of the GPU that it imitates."""
-    if library_of(x) == "numpy" or not gpu_available():
+def num_sms(x) -> int:
+    """Number of SMs of the GPU that an array is on."""
+    x = facts(x)
+    if x.library == "numpy" or not gpu_available():
         return chip(current_options().device).num_sms
-    with device_and_stream(x):
-        return cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return _gpu_of(x).MULTIPROCESSOR_COUNT
 
 
-def shared_bytes_per_block(x):
-    """Shared memory that a thread block may ask for where the kernels of an array run."""
-    if library_of(x) == "numpy" or not gpu_available():
+def shared_bytes_per_block(x) -> int:
+    """Largest shared memory that a thread block can ask for on the GPU that an array is on."""
+    x = facts(x)
+    if x.library == "numpy" or not gpu_available():
         return chip(current_options().device).shared_bytes_per_block
-    device = device_of(x)
-    return _shared_bytes_per_block(cuda.get_current_device().id if device is None else device)
+    return _gpu_of(x).MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
-@functools.cache
-def _shared_bytes_per_block(device):
-    return cuda.gpus[device].MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+def _gpu_of(x):
+    """Numba's object of the GPU with the array of some facts."""
+    return cuda.gpus[cuda.get_current_device().id if x.device is None else x.device]
+
+
+def is_capturing(x) -> bool:
+    """Return whether a CUDA graph is being captured on the current stream of x's library."""
+    library = _library(type(x))
+    _, stream = library.current_device_and_stream()() if library else (None, 0)
+    return stream != 0 and library.is_capturing(stream)
+
+
+# New arrays, views and copies
 
 
 def empty(like, shape, dtype=np.float32):
-    """An uninitialised, contiguous array of the library and on the device of `like`.
+    """Make an uninitialised, contiguous array of the library and on the device of `like`.
 
     Parameters
     ----------
     like : array
     shape : tuple of int
-    dtype : default=float32
-        NumPy's, or an array's own `x.dtype` in any library.
+    dtype : dtype, default=float32
+        A dtype of NumPy, or the `x.dtype` of an array of any library.
 
     Returns
     -------
@@ -227,7 +286,8 @@ def empty(like, shape, dtype=np.float32):
     """
     made = _kept_if_captured(_empty(like, shape, dtype))
     if recording := replay.current():
-        recording.allocated(made, _way(type(like)).empty(like, tuple(shape), made.dtype))
+        allocate = _library(type(like)).empty(like, tuple(shape), made.dtype)
+        recording.note_allocation(made, allocate)
     return made
 
 
@@ -245,14 +305,16 @@ def _empty(like, shape, dtype):
 
 
 def full(like, shape, value, dtype=np.float32):
-    """An array like `empty` makes, every element set to `value`."""
+    """Make an array as `empty` does, with every element set to `value`."""
     made = _kept_if_captured(_full(like, shape, value, dtype))
     if recording := replay.current():
-        recording.allocated(made, _way(type(like)).full(like, tuple(shape), value, made.dtype))
+        allocate = _library(type(like)).full(like, tuple(shape), value, made.dtype)
+        recording.note_allocation(made, allocate)
     return made
 
 
 def _kept_if_captured(x):
+    """Return x, and keep it alive if a CUDA graph that is being captured will write it."""
     if library_of(x) == "cupy" and is_capturing(x):
         _captured.append(x)
     return x
@@ -271,7 +333,7 @@ def _full(like, shape, value, dtype):
 
 
 def from_numpy(like, x):
-    """A NumPy array as one of the library and on the device of `like`; for NumPy, the same."""
+    """Copy a NumPy array to the library and device of `like`; return it as it is for NumPy."""
     if dtype_name(x) == "bfloat16" and library_of(like) != "numpy":
         return _seen_as(from_numpy(like, x.view(np.int16)), "bfloat16")
     match library_of(like):
@@ -286,7 +348,7 @@ def from_numpy(like, x):
 
 
 def to_numpy(x):
-    """A copy of an array in host memory; for a GPU array this waits for the GPU."""
+    """Copy an array to host memory; for a GPU array this waits for the GPU."""
     if dtype_name(x) == "bfloat16" and library_of(x) != "numpy":
         return to_numpy(_seen_as(x, "int16")).view("bfloat16")
     match library_of(x):
@@ -300,15 +362,15 @@ def to_numpy(x):
 
 
 def with_axis(x):
-    """A view of x with an axis of length 1 before the others."""
+    """Return a view of x with an axis of length 1 before the others."""
     view = x.reshape(1, *x.shape)
     if recording := replay.current():
-        recording.seen_as(view, x)
+        recording.note_view(view, x)
     return view
 
 
 def astype(x, dtype):
-    """An array's values rounded to a dtype; the array itself where it has that already."""
+    """Return an array's values rounded to a dtype; the array itself if it has that dtype."""
     if x.dtype == dtype:
         return x
     match library_of(x):
@@ -324,9 +386,9 @@ def astype(x, dtype):
 
 
 def _seen_as(x, name):
-    """A GPU array's bits as another dtype: bfloat16 is copied to and fro as integers.
+    """Return a view of a GPU array's bits as another dtype.
 
-    Not every library can copy it as what it is, for plain NumPy does not have it.
+    Plain NumPy has no bfloat16, so not every library can copy it: it is copied as 16-bit integers.
     """
     if library_of(x) == "torch":
         return x.detach().view(_torch_dtype(name))
@@ -334,13 +396,16 @@ def _seen_as(x, name):
 
 
 def _torch_dtype(dtype):
-    """PyTorch's dtype for its own or NumPy's."""
+    """Return PyTorch's dtype for a dtype of PyTorch or NumPy."""
     name = str(dtype) if str(dtype).startswith("torch.") else np.dtype(dtype).name
     return getattr(sys.modules["torch"], name.removeprefix("torch."))
 
 
+# Launches
+
+
 def launch(kernel, grid, block, *args, shared_bytes=0):
-    """Run a kernel where its arrays are; a grid without thread blocks is not launched.
+    """Run a kernel where its arrays are; do nothing for a grid without thread blocks.
 
     Parameters
     ----------
@@ -361,7 +426,7 @@ def launch(kernel, grid, block, *args, shared_bytes=0):
     if _enqueue(kernel, grid, block, args, shared_bytes, first):
         return
     with device_and_stream(first) as stream, warnings.catch_warnings():
-        if _enqueue(kernel, grid, block, args, shared_bytes, first):  # now its device is current
+        if _enqueue(kernel, grid, block, args, shared_bytes, first):  # on the array's own device
             return
         if recording := replay.current():
             recording.complete = False
@@ -373,10 +438,10 @@ def launch(kernel, grid, block, *args, shared_bytes=0):
 
 
 def _enqueue(kernel, grid, block, args, shared_bytes, first):
-    """Launch without Numba's dispatcher; False where that cannot be done."""
+    """Launch without Numba's dispatcher; return False if that cannot be done."""
     if not launching.takes(kernel):
         return False
-    device, current, stream = _places(first)
+    device, current, stream = _devices_and_stream(first)
     if device != current:
         return False
     arguments, values = [], []
@@ -384,81 +449,84 @@ def _enqueue(kernel, grid, block, args, shared_bytes, first):
         if isinstance(x, (np.generic, bool, int, float)):
             argument, value = type(x), x.item() if isinstance(x, np.generic) else x
         else:
-            argument, value = _description(x)
+            argument, value = _description_and_address(x)
         arguments.append(argument)
         values.append(value)
     plan = launching.launch(
         kernel, grid, block, shared_bytes, device, stream, arguments, values, _in_bytes
     )
     if plan and (recording := replay.current()):
-        recording.launched(plan, args, values)
+        recording.note_launch(plan, args, values)
     return bool(plan)
 
 
 def replayed(function):
-    """Decorate a function that on a GPU does nothing but allocate and launch.
+    """Decorate a function that on a GPU only allocates and launches.
 
-    What it does must follow from the layouts of its arrays, which come first, and from its options.
-    The second call with the same ones is no more than that: `replay`.
+    Its steps must follow from the layouts of its arrays, which come first, and from its options.
+    A second call with the same ones repeats these steps alone: `replay`.
     """
-    return replay.replayed(function, _way)
+    return replay.replayed(function, _library)
 
 
 @dataclass(frozen=True)
-class Way:
-    """The short way to do again what a library's arrays went through, on their own device.
+class Library:
+    """The quickest ways in which one array library allocates, and gives addresses and streams.
+
+    `replay` uses them, on the current device only.
 
     Attributes
     ----------
     layout : callable
-        What a call may look at of an array: shape, strides, dtype, device; an error for what is
-        none of this library.
+        ``layout(x)`` holds all that a call may depend on: shape, strides, dtype, device. It raises
+        an error for an object that is no array of this library.
     address : callable
-        Of an array.
+        ``address(x)``
     view : callable
-        Of an array: the same memory and layout, another object.
-    place : callable
-        ``place()()`` gives the current device, and the address of its current stream.
+        ``view(x)`` is another object for the same memory and layout.
+    current_device_and_stream : callable
+        ``current_device_and_stream()()`` returns the index of the current device, and the address
+        of its current stream.
     empty, full : callable
-        ``empty(like, shape, dtype)()`` and ``full(like, shape, value, dtype)()`` allocate, on the
-        device of `like` where that is current.
+        ``empty(like, shape, dtype)()`` and ``full(like, shape, value, dtype)()`` allocate on the
+        device of `like`, which must be current.
     is_capturing : callable
-        Of the address of a stream.
+        ``is_capturing(address of a stream)``
     keep_captured : callable
-        Keeps arrays that were allocated during a capture.
+        ``keep_captured(arrays)`` keeps arrays alive that were allocated during a capture.
     """
 
     layout: Callable
     address: Callable
     view: Callable
-    place: Callable
+    current_device_and_stream: Callable
     empty: Callable
     full: Callable
     is_capturing: Callable
     keep_captured: Callable
 
 
-def _place_of_cupy():
+def _device_and_stream_of_cupy():
     cupy = sys.modules["cupy"]
     device, stream = cupy.cuda.runtime.getDevice, cupy.cuda.get_current_stream
     return lambda: (device(), stream().ptr)
 
 
-def _place_of_torch():
+def _device_and_stream_of_torch():
     torch = sys.modules["torch"]
 
     def address(device):
         return torch.cuda.current_stream(device).cuda_stream
 
-    # Where there are these two, they look whether CUDA is initialised no more, and make no stream.
+    # These two are quicker: they do not test whether CUDA is initialised, nor make a Stream.
     device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
     stream = getattr(torch._C, "_cuda_getCurrentRawStream", address)
     return lambda: (current := device(), stream(current))
 
 
 def _empty_of_cupy(like, shape, dtype):
-    ndarray, kind = sys.modules["cupy"].ndarray, dtype.type  # which is found sooner than a dtype
-    try:  # what ndarray(shape, kind) does, without passing both on by name: quicker
+    ndarray, kind = sys.modules["cupy"].ndarray, dtype.type  # CuPy takes a type sooner than a dtype
+    try:  # the steps of ndarray(shape, kind), without passing both on by name: quicker
         base = ndarray.__base__
         make, init = base.__new__, base._init
     except AttributeError:
@@ -480,65 +548,65 @@ def _full_of_cupy(like, shape, value, dtype):
 
 
 def _empty_of_torch(like, shape, dtype):
-    return functools.partial(_nothing(like, dtype).new_empty, shape)
+    return functools.partial(_prototype(like, dtype).new_empty, shape)
 
 
 def _full_of_torch(like, shape, value, dtype):
-    return functools.partial(_nothing(like, dtype).new_full, shape, value)
+    return functools.partial(_prototype(like, dtype).new_full, shape, value)
 
 
-def _nothing(like, dtype):
-    """A tensor without elements: it makes others sooner than if they are told device and dtype."""
+def _prototype(like, dtype):
+    """An empty tensor, whose new_empty is faster than torch.empty(device=…, dtype=…)."""
     return like.new_empty(0, dtype=dtype)
 
 
-_WAYS = {
-    "cupy": Way(
+_LIBRARIES = {
+    "cupy": Library(
         layout=operator.attrgetter("shape", "strides", "dtype", "data.device_id"),
         address=operator.attrgetter("data.ptr"),
         view=operator.methodcaller("view"),
-        place=_place_of_cupy,
+        current_device_and_stream=_device_and_stream_of_cupy,
         empty=_empty_of_cupy,
         full=_full_of_cupy,
         is_capturing=lambda at: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(at)),
         keep_captured=lambda made: _captured.extend(made),
     ),
-    "torch": Way(
+    "torch": Library(
         layout=lambda x: (x.shape, x.stride(), x.dtype, x.get_device()),
         address=operator.methodcaller("data_ptr"),
         view=operator.methodcaller("detach"),
-        place=_place_of_torch,
+        current_device_and_stream=_device_and_stream_of_torch,
         empty=_empty_of_torch,
         full=_full_of_torch,
         is_capturing=lambda at: sys.modules["torch"].cuda.is_current_stream_capturing(),
-        keep_captured=lambda made: None,  # PyTorch does so itself
+        keep_captured=lambda made: None,  # PyTorch keeps them itself
     ),
 }
 
 
 @functools.cache
-def _way(kind):
-    """Of a type of arrays; None where calls are not replayed."""
-    return _WAYS.get(_library_of_type(kind))
+def _library(kind):
+    """The `Library` of a type of arrays; None if calls with such arrays are not replayed."""
+    return _LIBRARIES.get(_library_of_type(kind))
 
 
-def _places(x):
-    """Device of an array, the current one, and the address of its library's current stream."""
-    if way := _way(type(x)):
-        return device_of(x), *way.place()()
+def _devices_and_stream(x):
+    """An array's device, the current device, and the address of its library's current stream."""
+    if library := _library(type(x)):
+        return device_of(x), *library.current_device_and_stream()()
     device = cuda.get_current_device().id
     return device, device, 0
 
 
-def _description(x):
-    """What decides how an array is launched on, in its library's terms, and its address."""
-    if way := _way(type(x)):
-        return way.layout(x)[:3], way.address(x)
+def _description_and_address(x):
+    """Shape, strides and dtype of an array as its library has them, and its address."""
+    if library := _library(type(x)):
+        return library.layout(x)[:3], library.address(x)
     return (x.shape, x.strides, x.dtype), x.device_ctypes_pointer.value or 0
 
 
 def _in_bytes(description):
-    """Shape, strides in bytes and NumPy's dtype from a description above."""
+    """Convert such a description to shape, strides in bytes and NumPy's dtype."""
     shape, strides, dtype = description
     if not isinstance(dtype, np.dtype):  # PyTorch's, with strides in elements
         dtype = np.dtype(str(dtype).removeprefix("torch."))
@@ -548,7 +616,7 @@ def _in_bytes(description):
 
 @contextlib.contextmanager
 def device_and_stream(x):
-    """Make the device of `x` current; give its library's current stream as Numba's."""
+    """Make the device of `x` current, and yield its library's current stream as one of Numba's."""
     match library_of(x):
         case "cupy":
             with x.device, cuda.gpus[x.device.id]:
@@ -562,15 +630,15 @@ def device_and_stream(x):
 
 
 def _for_numba(x):
-    """A view of a GPU array as Numba's own; scalars as they are."""
+    """Return a GPU array as an array of Numba's own, without a copy; scalars as they are."""
     match library_of(x):
         case "torch":
-            x = x.detach()  # with a gradient it has no interface
+            x = x.detach()  # a tensor with a gradient has no array interface
         case "cupy":
             pass
         case _:
             return x
     if dtype_name(x) != "bfloat16":
         return cuda.as_cuda_array(x, sync=False)
-    # The interface has no name for bfloat16: it goes through as 16-bit integers.
+    # The array interface has no name for bfloat16: it is passed as 16-bit integers.
     return cuda.as_cuda_array(_seen_as(x, "int16"), sync=False).view("bfloat16")

@@ -1,16 +1,16 @@
-"""The way from a compiled kernel to the GPU, in microseconds instead of a hundred.
+"""Launches a compiled kernel by the CUDA driver, in microseconds instead of a hundred.
 
-Numba's dispatcher looks at every argument of every launch anew: it takes the array interface,
-infers a type, finds the code compiled for it, and unpacks the array again. Here that is done once
-for each combination of shapes; what remains of a launch is to write the addresses of the arrays
-into a block of parameters that is kept, and to call the driver. Numba still compiles the kernel,
-once for each combination of types, and what it made is kept on disk (`kernel_cache`).
+Numba's dispatcher examines every argument of every launch anew: it reads the array interface,
+infers a type, finds the code compiled for it, and unpacks the array again. This module does that
+once for each combination of shapes, and keeps the result (`Plan`). A later launch writes the
+addresses of its arrays into the plan's parameters, and calls the driver. Numba still compiles the
+kernel, once for each combination of types; its machine code is kept on disk (`kernel_cache`).
 
-Where Numba's inside is not what this module expects, `launch` returns False, and the dispatcher
-does the work. This is the only module that touches how numba-cuda loads and launches.
+A kernel takes an array as 5 + 2·ndim parameters: two zeros, its size, its itemsize, its address,
+its shape, and its strides in bytes. It takes a scalar as one parameter.
 
-A kernel takes an array as 5 + 2·ndim parameters: two that are 0, its size and itemsize, its
-address, its shape and its strides in bytes; a scalar is itself.
+Where numba-cuda's internals differ from the ones that this module expects, `launch` returns False,
+and the dispatcher does the work. fa_numba/runtime/__init__.py lists where they are used.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ import importlib
 import math
 import struct
 import threading
-import weakref
 
 import numpy as np
 from numba import cuda, types
@@ -32,14 +31,12 @@ from fa_numba.simt.devices import STATIC_SHARED_BYTES
 
 try:
     from cuda.bindings import driver
-    from numba.cuda.np.numpy_support import from_dtype  # isort: skip   plain Numba has it not
+    from numba.cuda.np.numpy_support import from_dtype  # isort: skip   plain Numba lacks it
     from numba.cuda.dispatcher import CUDADispatcher
 except ImportError:  # no numba-cuda, or its simulator
     driver = None
 
 MAX_PLANS = 1024  # combinations of shapes that are kept
-OFTEN = 8  # launches that come back more often become a CUDA graph, which takes longer to make
-MAX_STREAMS = 4  # on which there are graphs of the same launches
 
 enabled = driver is not None  # False leaves every launch to Numba's dispatcher
 
@@ -48,11 +45,11 @@ _lock = threading.Lock()
 
 
 class UnexpectedError(Exception):
-    """Numba's inside is not what this module expects."""
+    """numba-cuda's internals differ from the ones that this module expects."""
 
 
 class Plan:
-    """All of a launch but the addresses of its arrays and the values of its scalars.
+    """A launch without the addresses of its arrays and the values of its scalars.
 
     Parameters
     ----------
@@ -61,11 +58,21 @@ class Plan:
     shared_bytes : int
     arguments : list
         For an array (shape, strides in bytes, dtype); for a scalar its type.
+
+    Attributes
+    ----------
+    constants : list of int
+        All parameters, 0 where a launch writes its own.
+    variable : list of (callable, int)
+        For each argument: a function that packs its value, and the index of its parameter.
+    pointers_at : int
+        Address of the array of pointers to the parameters, which the driver takes.
     """
 
     def __init__(self, function, grid, block, shared_bytes, arguments):
         self.function = function
-        self.sizes = (*_three(grid), *_three(block), shared_bytes)
+        self.grid, self.block, self.shared_bytes = _three(grid), _three(block), shared_bytes
+        self.sizes = (*self.grid, *self.block, shared_bytes)
         self.constants, self.variable = [], []
         for argument in arguments:
             if isinstance(argument, tuple):
@@ -75,181 +82,69 @@ class Plan:
                 self.constants += *shape, *strides
             else:
                 self._add_variable(_ctype(argument)._type_)
-        self._take_parameters({})
+        self._make_parameters({})
 
     def _add_variable(self, kind):
         self.variable.append((struct.Struct(kind).pack_into, len(self.constants)))
         self.constants.append(0)
 
-    def _take_parameters(self, elsewhere):
-        """Eight bytes for each parameter, and for the driver a pointer to each."""
+    def _make_parameters(self, elsewhere):
+        """Allocate 8 bytes for each parameter, and a pointer to each for the driver.
+
+        `elsewhere` maps the index of an argument to an address that the pointer takes instead.
+        """
         self.lock = threading.Lock()  # two threads must not write the parameters at once
         length = len(self.constants)
         self.parameters = (ctypes.c_int64 * length)(*self.constants)
         first = ctypes.addressof(self.parameters)
         self.pointers = (ctypes.c_void_p * length)(*range(first, first + 8 * length, 8))
         for i, address in elsewhere.items():
-            _, place = self.variable[i]
-            self.pointers[place] = address
-        self.where = ctypes.addressof(self.pointers)
+            _, parameter = self.variable[i]
+            self.pointers[parameter] = address
+        self.pointers_at = ctypes.addressof(self.pointers)
 
     def copy(self, values, elsewhere):
-        """A plan for the same launch with parameters of its own.
+        """Return a plan of the same launch with parameters of its own, set to `values`.
 
-        Those of some arguments lie `elsewhere`: by the number of the argument, an address.
+        `elsewhere` maps the index of an argument to the address where its parameter is kept.
         """
         plan = copy.copy(self)
-        plan._take_parameters(elsewhere)
+        plan._make_parameters(elsewhere)
         plan.write(values)
         return plan
 
     def write(self, values):
         """Set the address of each array and the number of each scalar."""
-        for (pack_into, place), value in zip(self.variable, values, strict=True):
-            pack_into(self.parameters, 8 * place, value)
+        for (pack_into, parameter), value in zip(self.variable, values, strict=True):
+            pack_into(self.parameters, 8 * parameter, value)
 
-    def launch(self, values, stream):
-        """Enqueue with an address for each array and a number for each scalar; True if done."""
+    def launch(self, values, stream: int) -> bool:
+        """Enqueue with these values; return False if this thread has no CUDA context."""
         with self.lock:
             self.write(values)
             return self.enqueue(stream)
 
-    def enqueue(self, stream):
-        """Enqueue with the parameters as they are; True if done."""
+    def enqueue(self, stream: int) -> bool:
+        """Enqueue with the parameters as they are; return False without a CUDA context."""
         stream = stream_at(stream)
-        (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, self.where, 0)
+        (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, self.pointers_at, 0)
         if not error:
             return True
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-            return False  # a new thread has none: Numba's way gives it one
+            return False  # in a new thread: Numba's dispatcher makes a context current
         raise RuntimeError(
-            f"the GPU refused a launch with grid {self.sizes[:3]}, block {self.sizes[3:6]}, "
-            f"{self.sizes[6]} bytes of dynamic shared memory: {error.name}"
+            f"the GPU refused a launch with grid {self.grid}, block {self.block}, "
+            f"{self.shared_bytes} bytes of dynamic shared memory: {error.name}"
         )
 
-    def node(self, graph, after):
-        """The launch as one that a CUDA graph makes after others, and what describes it there."""
-        params = driver.CUDA_KERNEL_NODE_PARAMS()
-        params.func = self.function
-        params.gridDimX, params.gridDimY, params.gridDimZ = self.sizes[:3]
-        params.blockDimX, params.blockDimY, params.blockDimZ = self.sizes[3:6]
-        params.sharedMemBytes, params.kernelParams = self.sizes[6], self.where
-        node = _driver(driver.cuGraphAddKernelNode(graph, after, len(after), params))
-        return node, params
 
-
-class Launches:
-    """Launches one behind the other, made again and again with other addresses.
-
-    What has been made often enough becomes a CUDA graph, for which the driver takes less time than
-    for one launch by itself: 1.7 µs on an H200 (benchmarks/results/launch.json and NOTES.md).
-
-    Parameters
-    ----------
-    num_words : int
-        Addresses of arrays, and numbers computed from them, in a row.
-    recorded : list of (Plan, values, places)
-        `places` holds, by the number of an argument, which word that is; the others are constant.
-    """
-
-    def __init__(self, num_words, recorded):
-        self.lock = threading.Lock()  # one thread at a time has the row
-        self.row = (ctypes.c_uint64 * num_words)()  # where the parameters of all launches point to
-        self.write = functools.partial(struct.Struct(f"{num_words}Q").pack_into, self.row, 0)
-        first = ctypes.addressof(self.row)
-        self.plans = [
-            plan.copy(values, {i: first + 8 * place for i, place in places.items()})
-            for plan, values, places in recorded
-        ]
-        self.graphs, self.times = {}, 0
-
-    def enqueue(self, words, stream, capturing):
-        """Enqueue with these words; True if done."""
-        with self.lock:
-            graph = self.graphs.get(stream)
-            if graph and not capturing:
-                if graph.context != _context():
-                    return False
-                if words != graph.words:
-                    self.write(*words)
-                    graph.take(words)
-                graph.enqueue()
-                return True
-            self.write(*words)
-            for plan in self.plans:
-                if not plan.enqueue(stream):
-                    return False
-            self.times += 1
-            if self.times > OFTEN and not capturing and len(self.graphs) < MAX_STREAMS:
-                self.graphs[stream] = _graph(self.plans, stream)
-        return True
-
-
-class Graph:
-    """A CUDA graph of some launches.
-
-    Parameters
-    ----------
-    plans : list of Plan
-    stream : int
-        On which it is launched: on two of them it would wait for itself.
-    """
-
-    def __init__(self, plans, stream):
-        self.plans, self.stream = plans, stream_at(stream)
-        graph, after, nodes = _driver(driver.cuGraphCreate(0)), [], []
-        for plan in plans:
-            node, params = plan.node(graph, after)
-            nodes.append((node, params))
-            after = [node]
-        self.launched = _driver(driver.cuGraphInstantiate(graph, 0))
-        self.nodes, self.words, self.context = nodes, None, _context()
-        weakref.finalize(self, _destroy, graph, self.launched).atexit = False
-
-    def take(self, words):
-        """From now on launch with the parameters as they are, which come from these words."""
-        self.words = None
-        for node, params in self.nodes:
-            _driver(driver.cuGraphExecKernelNodeSetParams(self.launched, node, params))
-        self.words = words
-
-    def enqueue(self):
-        """Enqueue with the parameters that were taken."""
-        (error,) = driver.cuGraphLaunch(self.launched, self.stream)
-        if error:
-            raise RuntimeError(
-                f"the GPU refused a CUDA graph of {len(self.nodes)} launches: {error.name}"
-            )
-
-
-def _graph(plans, stream):
-    """A graph of these launches, or None where there cannot be one."""
-    try:
-        with _unsafe_while_capturing():
-            return Graph(plans, stream)
-    except (RuntimeError, AttributeError, TypeError):
-        return None
-
-
-def _destroy(graph, launched):
-    if _context():
-        driver.cuGraphExecDestroy(launched)  # if it is under way, afterwards
-        driver.cuGraphDestroy(graph)
-
-
-def _context():
-    """Address of this thread's context, or 0: without one, a call with a graph ends the process."""
-    _, context = driver.cuCtxGetCurrent()
-    return int(context)
-
-
-def takes(kernel):
-    """True for what `launch` may be able to launch: a kernel of Numba's, on a GPU."""
+def takes(kernel) -> bool:
+    """Return whether `launch` may be able to launch this: a kernel of Numba's, on a GPU."""
     return enabled and isinstance(kernel, CUDADispatcher) and _has_gpu()
 
 
 def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, in_bytes):
-    """Enqueue a kernel, compiled for these arguments before or now.
+    """Enqueue a kernel. Compile it for these arguments if that was not done before.
 
     Parameters
     ----------
@@ -258,20 +153,20 @@ def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values,
     shared_bytes : int
         Dynamic shared memory of a thread block; may exceed 48 KiB.
     device : int
-        The current GPU.
+        Index of the current GPU.
     stream : int
-        Address of a stream of that.
+        Address of one of its streams.
     arguments : list
-        What decides a launch: the type of a scalar, a tuple for an array.
+        Descriptions that decide a launch: the type of a scalar, a tuple for an array.
     values : list of int and float
         Addresses of the arrays, and the scalars.
     in_bytes : callable
-        Makes such a tuple shape, strides in bytes and NumPy dtype.
+        Converts such a tuple to (shape, strides in bytes, NumPy dtype).
 
     Returns
     -------
     Plan, or False
-        False where nothing was done, because Numba's inside is not what is expected here.
+        False if nothing was launched, and Numba's dispatcher has to do it.
     """
     key = (kernel, grid, block, shared_bytes, device, *arguments)
     plan = _plans.get(key)
@@ -282,13 +177,13 @@ def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values,
 
 
 def _make_plan(key, kernel, grid, block, shared_bytes, device, arguments):
-    """The plan for these arguments, or False where there cannot be one; kept either way."""
+    """Make and keep the plan for these arguments, or False if there cannot be one."""
     with _lock, cuda.gpus[device]:
         try:
             loaded = _kernel(kernel, tuple(map(_type, arguments)), device)
             _allow_shared_bytes(int(loaded), shared_bytes, device)
-            # Of a CUkernel, each launch would look for this: half a microsecond.
-            function = _driver(driver.cuKernelGetFunction(loaded))
+            # A launch of the CUkernel itself would look up its CUfunction: half a microsecond.
+            function = value_of(driver.cuKernelGetFunction(loaded))
             plan = Plan(function, grid, block, shared_bytes, arguments)
         except (UnexpectedError, AttributeError, TypeError, NotImplementedError):
             plan = False
@@ -298,8 +193,11 @@ def _make_plan(key, kernel, grid, block, shared_bytes, device, arguments):
     return plan
 
 
+# Types: what Numba's dispatcher would infer
+
+
 def _type(argument):
-    """Numba's type of an argument, as its dispatcher would find it."""
+    """Numba's type of an argument, as its dispatcher would infer it."""
     if not isinstance(argument, tuple):
         return from_dtype(np.dtype(argument))
     shape, strides, dtype = argument
@@ -307,7 +205,7 @@ def _type(argument):
 
 
 def _layout(shape, strides, itemsize):
-    """ "C", "F" or "A", as Numba has it: with a stride of 0 never contiguous."""
+    """Numba's layout of an array: "C", "F" or "A"; never contiguous with a stride of 0."""
     if 0 in shape:
         return "C"
     axes = list(zip(shape, strides, strict=True))
@@ -325,10 +223,17 @@ def _ctype(scalar_type):
     return np.ctypeslib.as_ctypes_type(np.dtype(scalar_type))
 
 
+def _three(sizes):
+    return (*sizes, 1, 1)[:3]
+
+
+# Kernels: compiled by Numba, or loaded from disk
+
+
 @functools.cache
 def _kernel(kernel, signature, device):
-    """The kernel loaded on a GPU: from the disk, or compiled by Numba."""
-    if kernel.targetoptions.get("debug") or kernel.extensions:  # the dispatcher has more to do
+    """Load a kernel on a GPU: from disk, or compiled by Numba."""
+    if kernel.targetoptions.get("debug") or kernel.extensions:  # these need the dispatcher
         raise UnexpectedError
     compute_capability = tuple(cuda.get_current_device().compute_capability)
     found = kernel_cache.load(kernel, str(signature), compute_capability)
@@ -339,20 +244,11 @@ def _kernel(kernel, signature, device):
     error, library = driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
     if error:
         raise UnexpectedError(error.name)
-    return _driver(driver.cuLibraryGetKernel(library, entry.encode()))
-
-
-def define_conversions():
-    """Let kernels that are compiled from now on have the conversions of `bfloat16`.
-
-    Importing them takes a tenth of a second, of which a process that finds its kernels on disk has
-    no use.
-    """
-    importlib.import_module("fa_numba.runtime.bfloat16")
+    return value_of(driver.cuLibraryGetKernel(library, entry.encode()))
 
 
 def _compile(kernel, signature):
-    """Name and machine code of a kernel, from Numba."""
+    """Return the entry name and machine code of a kernel, from Numba."""
     define_conversions()
     compiled = kernel.compile(signature)
     if compiled.cooperative or compiled.launch_config_sensitive:
@@ -361,8 +257,16 @@ def _compile(kernel, signature):
     return library._entry_name, bytes(library.get_cubin().code)
 
 
+def define_conversions():
+    """Give kernels that are compiled from now on the conversions of `bfloat16`.
+
+    Importing them takes a tenth of a second. A process that finds its kernels on disk saves it.
+    """
+    importlib.import_module("fa_numba.runtime.bfloat16")
+
+
 def allow_shared_bytes(kernel, args, shared_bytes):
-    """Let a kernel that Numba's dispatcher launches have more than 48 KiB of shared memory."""
+    """Allow a kernel that Numba's dispatcher launches more than 48 KiB of shared memory."""
     if shared_bytes > STATIC_SHARED_BYTES:
         compiled = kernel.compile(tuple(map(kernel.typeof_pyval, args)))
         function, device = compiled._codelibrary.get_cufunc(), cuda.get_current_device().id
@@ -373,18 +277,21 @@ def _allow_shared_bytes(function, shared_bytes, device):
     if shared_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         kernel, device = driver.CUkernel(function), driver.CUdevice(device)
-        _driver(driver.cuKernelSetAttribute(attribute, shared_bytes, kernel, device))
+        value_of(driver.cuKernelSetAttribute(attribute, shared_bytes, kernel, device))
+
+
+# Copies and streams
 
 
 def copy_at_once(make, device):
     """Copy a NumPy array to a GPU and wait for that, also while a stream is being captured.
 
-    `make` makes the array, in the GPU's context, which a new thread may not have.
+    `make` returns the array. It is called in the GPU's context, which a new thread may lack.
 
-    What is enqueued on a stream under capture happens later, and only if the graph is launched; and
-    while there is one, the driver refuses to allocate or to wait unless told that this is meant.
+    A copy enqueued on a captured stream would run only when the graph is launched. And during a
+    capture the driver refuses to allocate or to wait, unless the thread says that it means to.
     """
-    with cuda.gpus[device], _unsafe_while_capturing():
+    with cuda.gpus[device], relaxed_capture():
         stream = _own_stream(device)
         copied = cuda.to_device(make(), stream=stream)
         stream.synchronize()
@@ -392,25 +299,34 @@ def copy_at_once(make, device):
 
 
 @contextlib.contextmanager
-def _unsafe_while_capturing():
-    """Inside, this thread may do what would spoil a capture that is none of its own."""
+def relaxed_capture():
+    """Let this thread make calls that the driver forbids during another thread's capture."""
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    before = _driver(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    before = value_of(driver.cuThreadExchangeStreamCaptureMode(relaxed))
     try:
         yield
     finally:
-        _driver(driver.cuThreadExchangeStreamCaptureMode(before))
+        value_of(driver.cuThreadExchangeStreamCaptureMode(before))
 
 
 @functools.cache
 def _own_stream(device):
-    """A stream of the current GPU that is not ordered by the default stream, nor captured."""
+    """A stream of the current GPU, neither captured nor ordered by the default stream."""
     flag = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-    return cuda.external_stream(int(_driver(driver.cuStreamCreate(flag))))
+    return cuda.external_stream(int(value_of(driver.cuStreamCreate(flag))))
 
 
-def _driver(result):
-    """What a call of the driver returned, or an error with its name."""
+@functools.cache
+def stream_at(address: int):
+    """The driver's object of the stream at an address."""
+    return driver.CUstream(address)
+
+
+# The driver
+
+
+def value_of(result):
+    """Return the value of a result of the driver; raise its error, by name, if it is one."""
     error, *values = result
     if error:
         raise RuntimeError(f"the CUDA driver refused: {error.name}")
@@ -420,12 +336,3 @@ def _driver(result):
 @functools.cache
 def _has_gpu():
     return simt.has_gpu()
-
-
-@functools.cache
-def stream_at(address):
-    return driver.CUstream(address)
-
-
-def _three(sizes):
-    return (*sizes, 1, 1)[:3]

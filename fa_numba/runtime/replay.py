@@ -1,28 +1,39 @@
-"""The second call of a function with arrays of the same layout, without the function.
+"""Replays a call: repeats its recorded allocations and launches without running its function again.
 
-On a GPU a function of this package looks at nothing of its arrays but their layouts, whether they
-begin at a multiple of 16 bytes, and, for a tensor map, their addresses. Its first call with some
-layouts and options is recorded (`Recording`): what it allocates, what it computes from addresses,
-what it launches. A later call that is the same in all that decides (`key`) does that again with its
-own arrays (`_replay`), and nothing else.
+The first call of flash_attn_v2(q, k, v), once its arguments are checked, comes down to this:
+
+    out = empty(...)
+    lse = empty(...)
+    launch(plan, [q, k, v, out, lse])
+    return out, lse
+
+Next time with arrays of the same layouts, and the same options, we do those steps and nothing else.
+
+On a GPU a function of this package depends on its arrays only by their layouts, by whether they
+begin at a multiple of 16 bytes, and, for a tensor map, by their addresses. Its first call with some
+layouts and options (`what_decides`) is recorded (`Recording`): its allocations, the numbers that
+it computes from addresses, its launches. A later call of which all of that is the same repeats the
+steps with its own arrays (`_make_replay`).
 """
 
 import functools
 import itertools
 import operator
 import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from fa_numba.runtime import launching
+from fa_numba.runtime import graphs, launching
 
-MAX_REPLAYS = 1024  # calls that a function can do again
-NEW = object()  # stands for the replay of a call that has not been made before
-PLAIN = (bool, int, float, type(None))
+MAX_REPLAYS = 1024  # of one function
+NOT_RECORDED = object()  # in place of the replay of a call that has not been made before
+PLAIN_TYPES = (bool, int, float, type(None))
 
 
 class RefusedError(Exception):
-    """A call cannot be done again as it was recorded. Nothing has been launched."""
+    """A call cannot be repeated as it was recorded. Nothing has been launched."""
 
 
 class _Local(threading.local):
@@ -33,40 +44,40 @@ _local = _Local()
 
 
 def current():
-    """The recording that is under way in this thread, or None."""
+    """Return the recording in progress in this thread, or None."""
     return _local.recording
 
 
-def replayed(function, way_of):
-    """The function, whose calls are recorded and replayed: see `arrays.replayed`.
+def replayed(function, library_of_type):
+    """Return the function with its calls recorded and replayed: see `arrays.replayed`.
 
     Parameters
     ----------
     function : callable
-    way_of : callable
-        Gives for a type of arrays how to do again what was done on them, an `arrays.Way`, or None.
+    library_of_type : callable
+        Maps a type of arrays to its `arrays.Library`, or to None if calls cannot be replayed.
     """
     replays = {}
 
     @functools.wraps(function)
     def call(*args, **options):
-        way = way_of(type(args[0])) if args else None
-        if way is None or _local.recording or not launching.enabled:
+        library = library_of_type(type(args[0])) if args else None
+        if library is None or _local.recording or not launching.enabled:
             return function(*args, **options)
         try:
-            given, what = key(way.layout, args, options)
-            replay = replays.get(what, NEW)
-        except (AttributeError, RuntimeError, TypeError):  # what cannot be compared
+            given, key = what_decides(library.layout, args, options)
+            replay = replays.get(key, NOT_RECORDED)
+        except (AttributeError, RuntimeError, TypeError):  # an argument that cannot be compared
             return function(*args, **options)
-        if replay is NEW:
-            if len(set(map(id, given))) < len(given):  # a recording must tell which is which
-                args, options = distinct(args, options, way.view)
-                given, _ = key(way.layout, args, options)
-            with Recording(given, way) as recording:
+        if replay is NOT_RECORDED:
+            if len(set(map(id, given))) < len(given):  # one array as two arguments
+                args, options = distinct(args, options, library.view)
+                given, _ = what_decides(library.layout, args, options)
+            with Recording(given, library) as recording:
                 result = function(*args, **options)
             if len(replays) >= MAX_REPLAYS:
                 replays.clear()
-            replays[what] = recording.replay(result)
+            replays[key] = recording.replay(result)
             return result
         if replay:
             try:
@@ -79,31 +90,34 @@ def replayed(function, way_of):
     return call
 
 
-def key(layout, args, options):
-    """The arrays of a call, and all that decides what it does; an error where that is unknown."""
-    arrays, what = args, (type(args[0]), *map(layout, args))
+def what_decides(layout, args, options):
+    """Return the arrays of a call, and a key of all that decides what the call does.
+
+    Raise an error if that is unknown: for an option that is neither plain nor an array.
+    """
+    arrays, key = args, (type(args[0]), *map(layout, args))
     for name, value in options.items():
         kind = type(value)
-        if kind in PLAIN:
-            what += name, kind, value
+        if kind in PLAIN_TYPES:
+            key += name, kind, value
         elif kind is tuple:
-            what += name, value, *map(type, value)
+            key += name, value, *map(type, value)
         else:
-            what += name, layout(value)
+            key += name, layout(value)
             arrays += (value,)
-    return arrays, what
+    return arrays, key
 
 
 def distinct(args, options, view):
-    """The arguments of a call, where an array that comes again is a view of itself.
+    """Return the arguments of a call with a view in place of an array that comes again.
 
-    What is recorded for arrays that are different objects is right for one array in many places,
-    too: all that is kept of an array is where its address goes.
+    A recording tells arrays apart by identity. What it records for different objects is also right
+    for one array in several arguments, because it keeps only where each address goes.
     """
     seen = set()
 
     def own(x):
-        if type(x) in PLAIN or type(x) is tuple:
+        if type(x) in PLAIN_TYPES or type(x) is tuple:
             return x
         if id(x) in seen:
             return view(x)
@@ -113,37 +127,58 @@ def distinct(args, options, view):
     return tuple(map(own, args)), {name: own(x) for name, x in options.items()}
 
 
+class View(NamedTuple):
+    """An array that begins where another one does; `source` is that one's index."""
+
+    array: object
+    source: int
+
+
+class Computed(NamedTuple):
+    """A number computed from the address of an array; `source` is the array's index."""
+
+    number: object
+    source: int
+    compute: Callable
+
+
+class Launched(NamedTuple):
+    """A launch. Both lists hold pairs: index of an argument, index of its array or number."""
+
+    plan: launching.Plan
+    values: list
+    arrays: list
+    numbers: list
+
+
 class Recording:
-    """What one call does, while it is under way.
+    """The steps of one call, while it runs.
 
     Parameters
     ----------
     arguments : sequence of array
-        No two of them the same object.
-    way : Way
-        How a library's arrays are allocated and launched on.
+        All different objects.
+    library : arrays.Library
+        Allocates arrays like these, and gives their addresses.
 
     Attributes
     ----------
     arrays : list of array
-        The arguments, then what the call has allocated: their numbers are places in this list.
-    views : list of (array, int)
-        Arrays that begin where one of those does, and its number.
+        The arguments, then the allocated arrays. The index of an array is that in this list.
+    views : list of View
     allocations : list of callable
-        Each makes another array like one that was allocated, in the same order.
-    computations : list of (number, int, callable)
-        What was computed, from the address of which array, and how.
-    launches : list of (Plan, values, arrays, numbers)
-        Which of the launch's arguments are arrays, and which are computed numbers: two lists of
-        (place among the arguments, place among arrays or computations).
+        Each allocates an array like one that the call allocated, in the same order.
+    computations : list of Computed
+    launches : list of Launched
     remainders : dict of int to int
-        By the number of an argument whose address mattered: the address modulo 16.
+        For an argument whose alignment mattered: its index, and its address modulo 16.
     complete : bool
-        False where something was done that cannot be told by these.
+        False if the call did something that these steps do not describe.
     """
 
-    def __init__(self, arguments, way):
-        self.arrays, self.way, self.num_arguments = list(arguments), way, len(arguments)
+    def __init__(self, arguments, library):
+        self.arrays, self.library = list(arguments), library
+        self.num_arguments = len(arguments)
         self.views, self.allocations, self.computations, self.launches = [], [], [], []
         self.remainders, self.complete = {}, True
 
@@ -154,91 +189,97 @@ class Recording:
     def __exit__(self, *error):
         _local.recording = None
 
-    def place(self, x):
-        """Number of an array; None for one that has come from elsewhere."""
-        for known, i in (*zip(self.arrays, itertools.count()), *self.views):
+    def index_of(self, x):
+        """Return the index of an array; None, and no longer complete, for an unknown one."""
+        for known, index in (*zip(self.arrays, itertools.count()), *self.views):
             if known is x:
-                return i
+                return index
         self.complete = False
         return None
 
-    def looked_at(self, x, address):
-        """What was done may follow from the last bits of an argument's address."""
-        place = self.place(x)
-        if self.complete and place < self.num_arguments:  # an allocation begins at 256 bytes
-            self.remainders[place] = address % 16
+    def note_alignment(self, x, address):
+        """Note that the call may depend on the last bits of an argument's address."""
+        index = self.index_of(x)
+        if self.complete and index < self.num_arguments:  # allocations begin at multiples of 256
+            self.remainders[index] = address % 16
 
-    def allocated(self, x, allocate):
-        """`allocate`, called with nothing, makes an array like x."""
+    def note_allocation(self, x, allocate):
+        """Note a new array; ``allocate()`` makes another one like it."""
         self.arrays.append(x)
         self.allocations.append(allocate)
 
-    def seen_as(self, view, x):
-        """`view` begins where x does."""
-        self.views.append((view, self.place(x)))
+    def note_view(self, view, x):
+        """Note that `view` begins where x does."""
+        self.views.append(View(view, self.index_of(x)))
 
-    def computed(self, number, x, compute):
-        """`number` is what ``compute(address of x, is a graph being captured)`` gave."""
-        self.computations.append((number, self.place(x), compute))
+    def note_computation(self, number, x, compute):
+        """Note that `number` came from ``compute(address of x, is a graph being captured)``."""
+        self.computations.append(Computed(number, self.index_of(x), compute))
 
-    def launched(self, plan, arguments, values):
-        """`arguments` are the arrays and scalars that the kernel was given, `values` their bits."""
+    def note_launch(self, plan, arguments, values):
+        """Note a launch with arrays and scalars as `arguments`; `values` are their bits."""
         arrays, numbers = [], []
         for i, x in enumerate(arguments):
             if not isinstance(x, (np.generic, bool, int, float)):
-                arrays.append((i, self.place(x)))
+                arrays.append((i, self.index_of(x)))
             else:
-                found = enumerate(number for number, *_ in self.computations)
-                numbers += [(i, place) for place, number in found if number is x]
-        self.launches.append((plan, values, arrays, numbers))
+                computed = enumerate(self.computations)
+                numbers += [(i, index) for index, step in computed if step.number is x]
+        self.launches.append(Launched(plan, values, arrays, numbers))
 
     def replay(self, result):
-        """Does the call again, whose result was this; or False."""
-        places = [self.place(x) for x in (result if isinstance(result, tuple) else (result,))]
-        if isinstance(result, tuple) and len(places) == 1:
-            return False  # an itemgetter would give the array alone
-        return self.complete and _replay(self, operator.itemgetter(*places))
+        """Return a function that repeats the call, which returned `result`; or False."""
+        indices = [self.index_of(x) for x in (result if isinstance(result, tuple) else (result,))]
+        if isinstance(result, tuple) and len(indices) == 1:
+            return False  # an itemgetter would return the array alone
+        return self.complete and _make_replay(self, operator.itemgetter(*indices))
 
 
-def _replay(recording, results):
-    """A function that does a recorded call again, and keeps nothing of that alive.
+def _make_replay(recording, results_of):
+    """Return a function that repeats a recorded call, and keeps none of its arrays alive.
 
     Parameters
     ----------
     recording : Recording
-    results : callable
-        Gives of its arrays, the new ones for the old, what the call returns.
+    results_of : callable
+        Picks what the call returns from its arrays.
     """
-    way, allocations, num_arrays = recording.way, recording.allocations, len(recording.arrays)
-    address_of, is_capturing, place = way.address, way.is_capturing, way.place()
-    recorded_on, _ = place()
+    library, allocations = recording.library, recording.allocations
+    num_arrays = len(recording.arrays)
+    address_of, is_capturing = library.address, library.is_capturing
+    current_device_and_stream = library.current_device_and_stream()
+    recorded_on, _ = current_device_and_stream()
     remainders = tuple(recording.remainders.items())
-    computations = [(at, compute) for _, at, compute in recording.computations]
-    launches = launching.Launches(
+    computations = [(step.source, step.compute) for step in recording.computations]
+    launches = graphs.Launches(
         num_arrays + len(computations),
         [
-            (plan, values, dict(in_arrays) | {i: num_arrays + at for i, at in in_numbers})
-            for plan, values, in_arrays, in_numbers in recording.launches
+            (
+                step.plan,
+                step.values,
+                dict(step.arrays) | {i: num_arrays + index for i, index in step.numbers},
+            )
+            for step in recording.launches
         ],
     )
 
     def replay(given):
-        """What the call returns for these arrays; RefusedError where it has to be made."""
-        device, stream = place()
+        """Repeat the call with these arrays; raise RefusedError if it has to be made anew."""
+        device, stream = current_device_and_stream()
         if device != recorded_on:
             raise RefusedError
-        capturing = stream != 0 and is_capturing(stream)  # never on the default stream
+        capturing = stream != 0 and is_capturing(stream)  # the default stream never is
         arrays = *given, *[allocate() for allocate in allocations]
         words = list(map(address_of, arrays))
-        for at, remainder in remainders:
-            if words[at] % 16 != remainder:
+        for index, remainder in remainders:
+            if words[index] % 16 != remainder:
                 raise RefusedError
-        for at, compute in computations:
-            words.append(compute(words[at], capturing))
+        for source, compute in computations:
+            words.append(compute(words[source], capturing))
         if not launches.enqueue(words, stream, capturing):
             raise RefusedError
         if capturing:
-            way.keep_captured(arrays[len(given) :])
-        return results(arrays)
+            library.keep_captured(arrays[len(given) :])
+        return results_of(arrays)
 
     return replay

@@ -85,7 +85,7 @@ def tensor_map(x, box_rows, l2_bytes=256):
     maps = _maps(device, shape, strides, box_rows, arrays.dtype_name(x), l2_bytes)
     found = np.uint64(maps.at(address, arrays.is_capturing(x)))
     if recording := replay.current():
-        recording.computed(found, x, maps.at)
+        recording.note_computation(found, x, maps.at)
     return found
 
 

@@ -1,0 +1,466 @@
+"""Checks of key-value caches: contiguous ones, pages, page pools, tokens and requests."""
+
+import operator
+from collections.abc import Mapping, Set
+
+import numpy as np
+
+from fa_numba.checks.requirements import (
+    MAX_GRID,
+    MAX_HEAD_DIM,
+    Q_AXES,
+    require_axes,
+    require_divisible_heads,
+    require_dtype,
+    require_grid,
+    require_head_dim,
+    require_last_axis_contiguous,
+    require_lengths,
+    require_no_repeats,
+    require_one_dtype,
+    require_one_library,
+    require_same_shape,
+    require_writable,
+)
+from fa_numba.checks.values import integer
+from fa_numba.runtime import arrays
+from fa_numba.runtime.arrays import facts
+
+NEW_AXES = ("batch", "seqlen_new", "num_kv_heads", "head_dim")
+CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
+TOKEN_AXES = ("num_tokens", "num_kv_heads", "head_dim")
+
+
+# Contiguous and rolling caches
+
+
+def check_cache_shape(batch, max_len, num_kv_heads, head_dim, like) -> tuple:
+    """Return the shape of a contiguous cache as ints; raise unless `like` is an array."""
+    like = facts(like)
+    require_one_library(like=like)
+    require_one_dtype(like=like)
+    batch = integer("batch", batch, at_least=0)
+    max_len = integer("max_len", max_len, at_least=1)
+    num_kv_heads = integer("num_kv_heads", num_kv_heads, at_least=1)
+    head_dim = integer("head_dim", head_dim, at_least=1)
+    if head_dim > MAX_HEAD_DIM:
+        raise ValueError(f"head_dim must be at most {MAX_HEAD_DIM}, got {head_dim}")
+    _require_slots_fit("batch * max_len", batch * max_len)
+    return batch, max_len, num_kv_heads, head_dim
+
+
+def check_window(window, num_sinks) -> tuple:
+    """Return the two sizes of a rolling cache as ints."""
+    window = integer("window", window, at_least=1)
+    num_sinks = integer("num_sinks", num_sinks, at_least=0)
+    _require_slots_fit("window + num_sinks", window + num_sinks)
+    return window, num_sinks
+
+
+def check_append(k, v, k_cache, num_new) -> np.ndarray:
+    """Return the number of new tokens of each sequence, int32; raise unless k and v hold them."""
+    k, v, k_cache = facts(k), facts(v), facts(k_cache)
+    require_one_library(k=k, v=v, k_cache=k_cache)
+    require_one_dtype(k=k, v=v, k_cache=k_cache)
+    for name, x in (("k", k), ("v", v)):
+        require_axes(name, x, NEW_AXES)
+        require_last_axis_contiguous(name, x)
+    require_same_shape("v", v, "k", k)
+    batch, _, *token = k_cache.shape
+    seqlen_new = k.shape[1]
+    if k.shape != (batch, seqlen_new, *token):
+        want = ", ".join(map(str, (batch, "seqlen_new", *token)))
+        raise ValueError(f"k must have shape ({want}) for this cache, got {k.shape}")
+    got = np.full(batch, seqlen_new) if num_new is None else num_new
+    try:
+        num_new = np.asarray(got)
+    except ValueError:  # rows of different lengths
+        num_new = np.empty(0)
+    if num_new.shape != (batch,) or num_new.dtype.kind not in "iu":
+        raise ValueError(
+            f"num_new must be {batch} integers, one for each sequence, got {got!s:.60}"
+        )
+    for b in np.flatnonzero((num_new < 0) | (num_new > seqlen_new))[:1]:
+        raise ValueError(
+            f"num_new[{b}] must be from 0 to seqlen_new = {seqlen_new}, got {num_new[b]}"
+        )
+    return num_new.astype(np.int32)
+
+
+def check_room(lengths, num_new, max_len) -> np.ndarray:
+    """Return the lengths with the new tokens; raise unless each sequence has room for its own."""
+    for b in np.flatnonzero(lengths + num_new > max_len)[:1]:
+        raise ValueError(
+            f"num_new[{b}] must be at most max_len - lengths[{b}] = {max_len} - {lengths[b]} "
+            f"= {max_len - lengths[b]}, got {num_new[b]}: the row is full"
+        )
+    return lengths + num_new
+
+
+def check_head_shard(num_heads, num_kv_heads, num_shards, shard):
+    """Raise unless the heads can be divided equally among so many devices."""
+    sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "num_shards": num_shards}
+    for name, size in sizes.items():
+        integer(name, size, at_least=1)
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"num_heads must be a multiple of num_kv_heads, got {num_heads} and {num_kv_heads}"
+        )
+    if num_heads % num_shards:
+        raise ValueError(
+            f"num_shards must divide num_heads, got {num_shards} for {num_heads} heads"
+        )
+    if num_kv_heads % num_shards and num_shards % num_kv_heads:
+        raise ValueError(
+            "num_shards must divide num_kv_heads or be a multiple of it, "
+            f"got {num_shards} for {num_kv_heads} heads"
+        )
+    if integer("shard", shard, at_least=0) >= num_shards:
+        raise ValueError(f"shard must be from 0 to {num_shards - 1}, got {shard}")
+
+
+# Paged caches
+
+
+def check_paged(k_cache, v_cache, block_table, seq_lens, max_len) -> int:
+    """Raise unless the block table maps sequences to pages of the caches; return max_len.
+
+    The contents of the tables are read only from NumPy arrays; reading a GPU array waits for it.
+    For GPU arrays only the longest length is read, and only if `max_len` is None.
+    """
+    k_cache, v_cache, block_table, seq_lens = map(facts, (k_cache, v_cache, block_table, seq_lens))
+    _require_tables(k_cache, v_cache, block_table, seq_lens)
+    batch, max_pages = block_table.shape
+    page_size = k_cache.shape[1]
+    if batch > MAX_GRID:
+        raise ValueError(f"batch must be at most {MAX_GRID}, got {batch}")
+    if max_len is not None:
+        max_len = integer("max_len", max_len, at_least=0)
+        if max_len > max_pages * page_size:
+            raise ValueError(
+                f"max_len must be at most max_pages * page_size = {max_pages * page_size}, "
+                f"got {max_len}"
+            )
+    if max_len is not None and seq_lens.library != "numpy":
+        return max_len
+    lengths = arrays.to_numpy(seq_lens.array)
+    longest = int(lengths.max(initial=0))
+    if max_len is None:
+        require_lengths(lengths, "max_pages * page_size", max_pages * page_size)
+    else:
+        require_lengths(lengths, "max_len", max_len)
+    if block_table.library == "numpy":
+        _require_used_pages(block_table.array, lengths, k_cache)
+    return longest if max_len is None else max_len
+
+
+def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
+    """Raise unless the queries are of the sequences that the block table maps to pages.
+
+    The contents of the tables are read only from NumPy arrays; reading a GPU array waits for it.
+    """
+    q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
+    block_table, seq_lens = facts(block_table), facts(seq_lens)
+    require_one_library(
+        q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
+    )
+    require_one_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
+    require_axes("q", q, Q_AXES)
+    require_last_axis_contiguous("q", q)
+    _require_tables(k_cache, v_cache, block_table, seq_lens)
+    batch, _, num_heads, head_dim = q.shape
+    require_grid(batch, num_heads)
+    require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache")
+    if k_cache.shape[3] != head_dim:
+        raise ValueError(
+            f"k_cache and v_cache must have the head_dim of q, {head_dim}, got {k_cache.shape[3]}"
+        )
+    if block_table.shape[0] != batch:
+        raise ValueError(
+            f"block_table must have a row for each of the {batch} sequences of q, "
+            f"got {block_table.shape[0]}"
+        )
+    if q.library == "numpy":
+        most = block_table.shape[1] * k_cache.shape[1]
+        require_lengths(seq_lens.array, "max_pages * page_size", most)
+        _require_used_pages(block_table.array, seq_lens.array, k_cache)
+
+
+def check_write(k, v, k_cache, v_cache, slot_mapping):
+    """Raise unless these are tokens, caches to write them to, and a slot for each or −1.
+
+    The slots are read only from a NumPy array; reading a GPU array waits for it.
+    """
+    k, v, k_cache, v_cache, slots = map(facts, (k, v, k_cache, v_cache, slot_mapping))
+    require_one_library(k=k, v=v, k_cache=k_cache, v_cache=v_cache, slot_mapping=slots)
+    _require_caches(k_cache, v_cache)
+    require_one_dtype(k=k, v=v, k_cache=k_cache, v_cache=v_cache)
+    for name, x in (("k", k), ("v", v)):
+        require_axes(name, x, TOKEN_AXES)
+        require_last_axis_contiguous(name, x)
+    require_same_shape("v", v, "k", k)
+    if k.shape[1:] != k_cache.shape[2:]:
+        raise ValueError(
+            "k and v must have the num_kv_heads and head_dim of the caches, "
+            f"{k_cache.shape[2:]}, got {k.shape[1:]}"
+        )
+    require_dtype("slot_mapping", slots, "int32")
+    require_axes("slot_mapping", slots, ("num_tokens",))
+    if slots.shape[0] != k.shape[0]:
+        raise ValueError(
+            f"slot_mapping must have a slot for each of the {k.shape[0]} tokens of k, "
+            f"got {slots.shape[0]}"
+        )
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        require_writable(name, cache)
+    if k_cache.array is v_cache.array:
+        raise ValueError("v_cache must be another array than k_cache, got one array for both")
+    if slots.library == "numpy":
+        slots, num_slots = slots.array, k_cache.shape[0] * k_cache.shape[1]
+        for i in np.flatnonzero((slots < -1) | (slots >= num_slots))[:1]:
+            raise ValueError(
+                f"slot_mapping[{i}] must be a slot from 0 to {num_slots - 1}, or -1 for a token "
+                f"that is not to be written, got {slots[i]}"
+            )
+        require_no_repeats("slot_mapping", slots)
+
+
+def check_copy(k_cache, v_cache, src, dst):
+    """Raise unless pages src[i] of the caches can be copied to pages dst[i] in any order.
+
+    The page numbers are read only from NumPy arrays; reading a GPU array waits for it.
+    """
+    k_cache, v_cache, src, dst = map(facts, (k_cache, v_cache, src, dst))
+    require_one_library(k_cache=k_cache, v_cache=v_cache, src=src, dst=dst)
+    _require_caches(k_cache, v_cache)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        require_writable(name, cache)
+    _require_page_numbers(src, dst)
+    if src.library == "numpy":
+        _require_pages_of("k_cache", k_cache, src=src.array, dst=dst.array)
+        _require_disjoint(src.array, dst.array)
+
+
+def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
+    """Raise unless pages src[i] of one pair of caches can be copied to pages dst[i] of another."""
+    k_src, v_src, k_dst, v_dst = map(facts, (k_src, v_src, k_dst, v_dst))
+    src, dst = facts(src), facts(dst)
+    require_one_library(k_src=k_src, v_src=v_src)
+    require_one_library(k_dst=k_dst, v_dst=v_dst)
+    _require_caches(k_src, v_src, names=("k_src", "v_src"))
+    _require_caches(k_dst, v_dst, names=("k_dst", "v_dst"))
+    require_one_dtype(k_src=k_src, k_dst=k_dst)
+    if k_src.shape[1:] != k_dst.shape[1:]:
+        raise ValueError(
+            f"k_dst and v_dst must have the pages of k_src, {k_src.shape[1:]}, "
+            f"got {k_dst.shape[1:]}"
+        )
+    if "numpy" not in (k_src.library, k_dst.library):
+        require_one_library(k_src=k_src, k_dst=k_dst)
+    for name, cache in (("k_dst", k_dst), ("v_dst", v_dst)):
+        require_writable(name, cache)
+    for name, x in (("src", src), ("dst", dst)):
+        if x.library != "numpy":
+            raise TypeError(
+                f"{name} must be a NumPy array: the page numbers are needed on the host, "
+                f"got {type(x.array).__name__}"
+            )
+    _require_page_numbers(src, dst)
+    _require_pages_of("k_src", k_src, src=src.array)
+    _require_pages_of("k_dst", k_dst, dst=dst.array)
+    if k_src.array is k_dst.array or v_src.array is v_dst.array:
+        _require_disjoint(src.array, dst.array)
+
+
+def _require_tables(k_cache, v_cache, block_table, seq_lens):
+    """Raise unless these are a paged cache and its tables, whatever their contents."""
+    require_one_library(
+        k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
+    )
+    _require_caches(k_cache, v_cache)
+    for name, x, axes in (
+        ("block_table", block_table, ("batch", "max_pages")),
+        ("seq_lens", seq_lens, ("batch",)),
+    ):
+        require_dtype(name, x, "int32")
+        require_axes(name, x, axes)
+    batch = block_table.shape[0]
+    if seq_lens.shape[0] != batch:
+        raise ValueError(
+            f"seq_lens must have one length for each of the {batch} rows of block_table, "
+            f"got {seq_lens.shape[0]}"
+        )
+
+
+def _require_caches(k_cache, v_cache, names=("k_cache", "v_cache")):
+    """Raise unless these are the keys and values of one paged cache."""
+    caches = dict(zip(names, (k_cache, v_cache), strict=True))
+    require_one_dtype(**caches)
+    for name, cache in caches.items():
+        require_axes(name, cache, CACHE_AXES)
+        require_last_axis_contiguous(name, cache)
+    k_name, v_name = names
+    require_same_shape(v_name, v_cache, k_name, k_cache)
+    _, page_size, num_kv_heads, head_dim = k_cache.shape
+    require_head_dim(k_name, head_dim)
+    if page_size == 0 or num_kv_heads == 0:
+        raise ValueError(
+            f"{k_name} must have page_size and num_kv_heads of at least 1, got {page_size=}, "
+            f"{num_kv_heads=}"
+        )
+
+
+def _require_used_pages(block_table, lengths, k_cache):
+    """Raise unless each page within a sequence's length is one of the cache."""
+    num_pages, page_size = k_cache.shape[:2]
+    used = np.arange(block_table.shape[1]) * page_size < lengths[:, None]
+    for b, i in np.argwhere(used & ((block_table < 0) | (block_table >= num_pages)))[:1]:
+        raise ValueError(
+            f"block_table[{b}, {i}] must be a page from 0 to {num_pages - 1}, because "
+            f"seq_lens[{b}] = {lengths[b]} reaches it, got {block_table[b, i]}"
+        )
+
+
+def _require_page_numbers(src, dst):
+    """Raise unless src and dst are arrays of equally many integers; in dst none comes twice."""
+    for name, x in (("src", src), ("dst", dst)):
+        require_dtype(name, x, "int32")
+        require_axes(name, x, ("num_copies",))
+    require_same_shape("dst", dst, "src", src)
+    if dst.library == "numpy":
+        require_no_repeats("dst", dst.array)
+
+
+def _require_pages_of(cache_name, cache, **named):
+    """Raise unless the page numbers in NumPy arrays are those of pages of the cache."""
+    num_pages = cache.shape[0]
+    for name, pages in named.items():
+        for i in np.flatnonzero((pages < 0) | (pages >= num_pages))[:1]:
+            raise ValueError(
+                f"{name}[{i}] must be a page of {cache_name}, from 0 to {num_pages - 1}, "
+                f"got {pages[i]}"
+            )
+
+
+def _require_disjoint(src, dst):
+    """Raise if a page is both copied and overwritten."""
+    for i in np.flatnonzero(np.isin(dst, src))[:1]:
+        raise ValueError(
+            "src and dst must have no page in common, because the copies are made in any "
+            f"order, got dst[{i}] = {dst[i]}, which is also src[{np.argmax(src == dst[i])}]"
+        )
+
+
+def _require_slots_fit(product, num_slots):
+    if num_slots > 2**31:
+        raise ValueError(
+            f"{product} must be at most 2**31, so that a slot fits an int32, got {num_slots}"
+        )
+
+
+# Page pools, sequences and tokens
+
+
+def check_pool(num_pages, page_size) -> tuple:
+    """Return the sizes of a page pool as ints."""
+    num_pages = integer("num_pages", num_pages, at_least=1)
+    page_size = integer("page_size", page_size, at_least=1)
+    _require_slots_fit("num_pages * page_size", num_pages * page_size)
+    return num_pages, page_size
+
+
+def check_pools(pool, host_pool):
+    """Raise unless `pool`, and `host_pool` if there is one, are pools with pages of one size."""
+    for name, x in (("pool", pool), ("host_pool", pool if host_pool is None else host_pool)):
+        if not hasattr(x, "page_size"):
+            raise TypeError(f"{name} must be a PagePool, got {type(x).__name__}")
+    if host_pool is pool:
+        raise ValueError("host_pool must be another pool than pool, got the same")
+    if host_pool is not None and host_pool.page_size != pool.page_size:
+        raise ValueError(
+            f"host_pool must have the page_size of pool, {pool.page_size}, "
+            f"got {host_pool.page_size}"
+        )
+
+
+def check_request(request, running, waiting):
+    """Raise unless a scheduler has this request."""
+    if request not in running and request not in waiting:
+        raise ValueError(f"request must be one that runs or waits here, got {request!r:.60}")
+
+
+def check_seq(seq, sequences):
+    """Raise unless `seq` is one of the sequences of a page pool."""
+    seq = integer("seq", seq)
+    if seq not in sequences:
+        raise ValueError(f"seq must be a sequence of this pool, not freed, got {seq}")
+
+
+def check_seqs(seqs) -> list:
+    """Return the sequences as a list; raise unless they can be iterated over."""
+    try:
+        return list(seqs)
+    except TypeError:
+        raise TypeError(f"seqs must be a sequence of integers, got {seqs!r:.60}") from None
+
+
+def check_page(page, num_pages) -> int:
+    """Return the number of a pool's page as an int."""
+    page = integer("page", page)
+    if not 0 <= page < num_pages:
+        raise ValueError(f"page must be a page of this pool, from 0 to {num_pages - 1}, got {page}")
+    return page
+
+
+def check_beams(seqs, parents, sequences) -> tuple:
+    """Return the beams, and for each new beam the index of the one it continues: lists of ints."""
+    seqs = check_seqs(seqs)
+    for seq in seqs:
+        check_seq(seq, sequences)
+        if seqs.count(seq) > 1:
+            raise ValueError(f"seqs must name no sequence twice, got {seqs}")
+    try:
+        indices = [operator.index(parent) for parent in parents]
+    except TypeError:
+        raise TypeError(f"parents must be a sequence of integers, got {parents!r:.60}") from None
+    for i, parent in enumerate(indices):
+        if not 0 <= parent < len(seqs):
+            raise ValueError(
+                f"parents[{i}] must be the index of one of the {len(seqs)} beams, got {parent}"
+            )
+    return seqs, indices
+
+
+def check_tokens(tokens) -> list:
+    """Return the tokens of a sequence as a list of ints."""
+    if isinstance(tokens, (Mapping, Set)):
+        raise TypeError(
+            f"tokens must be a sequence of integers, got {tokens!r:.60}, which has no order"
+        )
+    try:
+        checked = [_token(token) for token in tokens]
+    except TypeError:
+        raise TypeError(f"tokens must be a sequence of integers, got {tokens!r:.60}") from None
+    try:
+        np.array(checked, np.int64)  # as they are hashed
+    except OverflowError:
+        raise ValueError(
+            f"tokens must be integers that an int64 can hold, got {tokens!r:.60}"
+        ) from None
+    return checked
+
+
+def _token(token):
+    if isinstance(token, bool):
+        raise TypeError
+    return operator.index(token)
+
+
+def check_new_tokens(tokens) -> dict:
+    """Return the new tokens of each sequence as a dict of lists of ints."""
+    if not isinstance(tokens, Mapping):
+        raise TypeError(
+            "tokens must be a dict of the new tokens of each sequence, {seq: [token]}, "
+            f"got {tokens!r:.60}"
+        )
+    return {seq: check_tokens(new) for seq, new in tokens.items()}

@@ -1,0 +1,110 @@
+"""A checked forward call: its arrays, results and options in the form that a launcher needs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fa_numba.checks import attention, values
+from fa_numba.checks.hardware import TensorCores
+from fa_numba.checks.values import Mask
+from fa_numba.constants import LOG2_E
+from fa_numba.runtime import arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One checked call of attention, forward; `forward_call` makes it.
+
+    Attributes
+    ----------
+    q, k, v : arrays
+    out, lse : arrays
+        Uninitialised, for the kernel to write.
+    mask : Mask
+        Compile-time constants of the kernel.
+    slopes : array, or a scalar that kernels do not read
+        ALiBi's.
+    softmax_scale : float32
+    """
+
+    q: object
+    k: object
+    v: object
+    out: object
+    lse: object
+    mask: Mask
+    slopes: object
+    softmax_scale: np.float32
+
+    batch = property(lambda self: self.q.shape[0])
+    seqlen_q = property(lambda self: self.q.shape[1])
+    num_heads = property(lambda self: self.q.shape[2])
+    head_dim = property(lambda self: self.q.shape[3])
+    seqlen_k = property(lambda self: self.k.shape[1])
+    num_kv_heads = property(lambda self: self.k.shape[2])
+
+    @property
+    def group_size(self) -> int:
+        """Query heads for each head of K and V."""
+        return self.num_heads // self.num_kv_heads
+
+    @cached_property
+    def dtype(self) -> str:
+        """Name of the dtype of q, k and v."""
+        return arrays.dtype_name(self.q)
+
+    @property
+    def scale_log2(self) -> np.float32:
+        """softmax_scale · log2 e, for kernels that compute powers of 2."""
+        return np.float32(self.softmax_scale * LOG2_E)
+
+    @property
+    def arguments(self) -> tuple:
+        """Kernel arguments in the usual order: q, k, v, out, lse, softmax_scale, slopes."""
+        return self.q, self.k, self.v, self.out, self.lse, self.softmax_scale, self.slopes
+
+    def results_without_keys(self):
+        """Return out and lse of a call without a single key: 0 and −inf, without a kernel."""
+        out = arrays.full(self.q, self.q.shape, 0, self.q.dtype)
+        return out, arrays.full(self.q, self.lse.shape, -np.inf)
+
+
+def forward_call(
+    q,
+    k,
+    v,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    *,
+    on: TensorCores | None = None,
+) -> Call:
+    """Check the arguments of a forward launcher, and allocate its results.
+
+    Parameters
+    ----------
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As the launcher got them.
+    on : TensorCores, default=None
+        The requirements of a kernel on tensor cores. Its softmax_scale must be positive, and its
+        arrays must begin at a multiple of 16 bytes.
+
+    Returns
+    -------
+    Call
+    """
+    facts = [arrays.facts(x) for x in (q, k, v)]
+    if on is None:
+        attention.check_qkv(*facts)
+    else:
+        on.check(*facts)
+    batch, seqlen_q, num_heads, head_dim = facts[0].shape
+    mask, slopes = values.check_mask(facts[0], causal, window_size, softcap, alibi_slopes)
+    check_scale = values.check_positive_scale if on else values.check_softmax_scale
+    softmax_scale = check_scale(softmax_scale, head_dim)
+    out = arrays.empty(q, facts[0].shape, q.dtype)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    return Call(q, k, v, out, lse, mask, slopes, softmax_scale)

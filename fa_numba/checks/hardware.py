@@ -1,0 +1,348 @@
+"""Checks of arrays against a GPU: its instructions, 16-byte copies, shared memory, registers."""
+
+import math
+from dataclasses import dataclass
+
+from fa_numba.checks import attention
+from fa_numba.checks.requirements import MAX_HEAD_DIM, require_dtype, require_one_library
+from fa_numba.checks.values import integer
+from fa_numba.runtime import arrays
+from fa_numba.runtime.arrays import facts
+from fa_numba.tiling import register_tiling
+from fa_numba.tiling.block_sizes import (
+    MAX_THREADS,
+    STATIC_SHARED_BYTES,
+    kernel_block_sizes,
+    shared_bytes,
+)
+
+MAX_BWD_HEAD_DIM = 128  # on tensor cores
+# Compute capabilities that have a kernel's instructions: two numbers mean this one or any later
+# one, and "a" means this major version alone.
+AMPERE = (8, 0)  # mma.sync of 16-bit floats, cp.async
+HOPPER = (9, 0, "a")  # wgmma, TMA
+FP8_HEAD_DIMS = (64, 128)
+
+
+# Tensor cores, forward
+
+
+@dataclass(frozen=True)
+class TensorCores:
+    """The requirements of a forward kernel on tensor cores, for `forward_call`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the function, for messages.
+    supported : AMPERE or HOPPER
+        Compute capabilities that have the kernel's instructions.
+    float32 : bool, default=False
+        The kernel takes float32, in place of float16 and bfloat16.
+    max_head_dim : int, default=256
+    """
+
+    name: str
+    supported: tuple
+    float32: bool = False
+    max_head_dim: int = MAX_HEAD_DIM
+
+    def check(self, q, k, v):
+        """Raise unless the kernel can run on these arrays and on their GPU."""
+        check = check_tensor_core_float32 if self.float32 else check_tensor_core
+        limits = {"supported": self.supported, "max_head_dim": self.max_head_dim}
+        check(q, k, v, name=self.name, **limits)
+        check_aligned(q=q, k=k, v=v)
+
+
+def check_tensor_core(q, k, v, *, name, supported, max_head_dim, instead="flash_attn_v2"):
+    """Raise unless the 16-bit tensor-core kernel `name` can run on these arrays and their GPU.
+
+    Parameters
+    ----------
+    q, k, v : arrays
+    name : str
+        Name of the function, for messages.
+    supported : AMPERE or HOPPER
+    max_head_dim : int
+    instead : str
+        Name of a function that computes the same on any GPU, for messages.
+    """
+    q, k, v = facts(q), facts(k), facts(v)
+    require_one_library(q=q, k=k, v=v)
+    _require_gpu_arrays("q, k, v", q, name, instead)
+    attention.check_qkv(q, k, v)
+    named = {"q": q, "k": k, "v": v}
+    _require_16_bit_rows(named, name, supported, max_head_dim, instead)
+    if supported == HOPPER:  # by tensor maps
+        _require_no_negative_strides(name, **named)
+
+
+def check_tensor_core_padded(q, k, v, *, name, supported, max_head_dim):
+    """Raise unless the function `name` can copy these 16-bit arrays and run on their GPU.
+
+    It copies them to rows that a tensor map can describe, so any head_dim and strides will do.
+    """
+    q, k, v = facts(q), facts(k), facts(v)
+    require_one_library(q=q, k=k, v=v)
+    _require_gpu_arrays("q, k, v", q, name, "flash_attn_v2")
+    attention.check_qkv(q, k, v)
+    _require_16_bits({"q": q, "k": k, "v": v}, name)
+    if q.shape[3] > max_head_dim:
+        raise ValueError(
+            f"q must have a head_dim up to {max_head_dim} for {name}, got {q.shape[3]}"
+        )
+    _require_capability(supported, q, name, "flash_attn_v2")
+
+
+def check_tensor_core_float32(
+    q, k, v, *, name, supported, max_head_dim=MAX_HEAD_DIM, instead="flash_attn_registers"
+):
+    """Raise unless the float32 tensor-core kernel `name` can run on these arrays and their GPU.
+
+    Its head_dim is a multiple of 4, so that a row is a multiple of 16 bytes.
+    """
+    q, k, v = facts(q), facts(k), facts(v)
+    require_one_library(q=q, k=k, v=v)
+    _require_gpu_arrays("q, k, v", q, name, instead)
+    attention.check_qkv(q, k, v)
+    named = {"q": q, "k": k, "v": v}
+    _require_float32(named)
+    _require_rows(named, name, supported, max_head_dim, instead, 4)
+
+
+def check_fp8(q):
+    """Raise unless a Hadamard matrix of FP8 has the size of q's rows.
+
+    `check_tensor_core` has let q pass before.
+    """
+    if q.shape[3] not in FP8_HEAD_DIMS:
+        raise ValueError(
+            f"q must have a head_dim of {' or '.join(map(str, FP8_HEAD_DIMS))} for flash_attn_fp8, "
+            f"got {q.shape[3]}"
+        )
+
+
+def check_varlen_tensor_core(q, k, v, cu_seqlens_q, cu_seqlens_k, *, name, supported, max_head_dim):
+    """Raise unless the kernel `name` can run on these packed sequences and their GPU."""
+    q, k, v, cu_seqlens_q, cu_seqlens_k = map(facts, (q, k, v, cu_seqlens_q, cu_seqlens_k))
+    require_one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    _require_gpu_arrays("q, k, v", q, name, "flash_attn_varlen")
+    attention.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    named = {"q": q, "k": k, "v": v}
+    _require_16_bit_rows(named, name, supported, max_head_dim, "flash_attn_varlen")
+    _require_no_negative_strides(name, **named)
+    check_aligned(**named)
+
+
+def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, tensor_maps=False):
+    """Raise unless the decoding kernel `name` can run on these arrays and their GPU.
+
+    `check_decode` or `check_paged_decode` has let them pass before. With `tensor_maps` the kernel
+    copies the caches by TMA.
+    """
+    q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
+    _require_gpu_arrays("q, k_cache, v_cache", q, name, "flash_decode")
+    named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    _require_16_bit_rows(named, name, supported, MAX_HEAD_DIM, "flash_decode")
+    if tensor_maps:
+        _require_no_negative_strides(name, k_cache=k_cache, v_cache=v_cache)
+
+
+# Tensor cores, backward
+
+
+def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+    """Raise unless the 16-bit kernel `name` can run backward on these arrays and their GPU."""
+    dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_tensor_core(q, k, v, name=name, **limits, instead="flash_attn_bwd")
+    attention.check_bwd(dout, q, k, v, out, lse)
+    check_gradient_strides(name, supported, dout, out)
+    check_aligned(dout=dout, q=q, k=k, v=v, out=out)
+
+
+def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+    """Raise unless the float32 kernel `name` can run backward on these arrays and their GPU.
+
+    Nothing is required of the rows of `out`, which are read one number at a time.
+    """
+    dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_tensor_core_float32(q, k, v, name=name, **limits, instead="flash_attn_bwd_registers")
+    attention.check_bwd(dout, q, k, v, out, lse)
+    check_strides(name, dout=dout)
+    check_aligned(dout=dout, q=q, k=k, v=v)
+
+
+def check_gradient_strides(name, supported, dout, out):
+    """Raise unless the 16-bit backward kernel `name` can copy rows of dout and load those of out.
+
+    Kernels for Hopper copy dout by a tensor map; all load `out` 16 bytes at a time.
+    """
+    dout, out = facts(dout), facts(out)
+    check_strides(name, dout=dout, out=out)
+    if supported == HOPPER:
+        _require_no_negative_strides(name, dout=dout)
+
+
+# Memory
+
+
+def check_aligned(**named):
+    """Raise unless arrays begin at a multiple of 16 bytes, as 16-byte copies do."""
+    for name, x in named.items():
+        address = facts(x).address
+        if address % 16:
+            raise ValueError(
+                f"{name} must begin at a multiple of 16 bytes, got address {address:#x}"
+            )
+
+
+def check_strides(name, **named):
+    """Raise unless the kernel `name` can copy the rows of arrays 16 bytes at a time."""
+    for x_name, x in named.items():
+        x = facts(x)
+        if any(n % 16 for n, size in zip(x.strides[:-1], x.shape, strict=False) if size > 1):
+            raise ValueError(
+                f"{x_name} must have strides that are multiples of 16 bytes for {name}, got "
+                f"{x.strides}: make it contiguous first"
+            )
+
+
+def check_shared_bytes(name, q, size):
+    """Raise unless a thread block of q's GPU can have so many bytes of shared memory."""
+    limit = arrays.shared_bytes_per_block(q)
+    if size > limit:
+        raise RuntimeError(
+            f"{name} needs {size} bytes of shared memory for head_dim {q.shape[3]}, and this GPU "
+            f"has {limit}; flash_attn_bwd_registers runs on it"
+        )
+
+
+# Tile sizes
+
+
+def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.inf) -> tuple:
+    """Return the tile sizes to run with, (block_m, block_n); choose for None."""
+    best_m, best_n = kernel_block_sizes(kernel_name, head_dim, num_rows=num_rows)
+    block_m = best_m if block_m is None else integer("block_m", block_m, at_least=1)
+    block_n = best_n if block_n is None else integer("block_n", block_n, at_least=1)
+    if block_m * block_n > MAX_THREADS:
+        raise ValueError(
+            f"block_m * block_n is the number of threads and must be at most {MAX_THREADS}, "
+            f"got {block_m} * {block_n} = {block_m * block_n}"
+        )
+    needed = shared_bytes(kernel_name, head_dim, block_m, block_n)
+    if needed > STATIC_SHARED_BYTES:
+        raise ValueError(
+            f"block_m and block_n must leave the tiles within {STATIC_SHARED_BYTES} bytes of "
+            f"shared memory, got {block_m} and {block_n}, which need {needed} at {head_dim=}"
+        )
+    return block_m, block_n
+
+
+def check_forward_tiles(q, head_dim, block_m, block_n) -> tuple:
+    """Return the tile sizes of `flash_attn_registers`, (block_m, block_n); choose for None."""
+    limit = arrays.shared_bytes_per_block(q)
+    best_m, best_n = register_tiling.forward_block_sizes(head_dim, limit)
+    block_m = _register_tile_size("block_m", block_m, best_m)
+    block_n = _register_tile_size("block_n", block_n, best_n)
+    if not register_tiling.forward_fits(head_dim, block_m, block_n, limit):
+        raise ValueError(
+            f"block_m and block_n must fit the registers and the {limit} bytes of shared memory "
+            f"of a thread block at {head_dim=}, got {block_m} and {block_n}"
+        )
+    return block_m, block_n
+
+
+def _register_tile_size(name, value, best):
+    if value is None:
+        return best
+    value = integer(name, value, at_least=1)
+    if value not in register_tiling.SIZES:
+        *sizes, last = register_tiling.SIZES
+        raise ValueError(f"{name} must be {', '.join(map(str, sizes))} or {last}, got {value}")
+    return value
+
+
+def check_backward_tiles(q, head_dim, tile_size) -> int:
+    """Return the tile size of `flash_attn_bwd_registers`; choose for None."""
+    limit = arrays.shared_bytes_per_block(q)
+    best = register_tiling.backward_tile_size(head_dim, limit)
+    sizes = register_tiling.BACKWARD_SIZES
+    if tile_size is not None and integer("tile_size", tile_size, at_least=1) not in sizes:
+        *others, last = map(str, sizes)
+        raise ValueError(f"tile_size must be {', '.join(others)} or {last}, got {tile_size}")
+    tile_size = tile_size or best or sizes[0]
+    needed = register_tiling.backward_tiling(head_dim, tile_size).shared_bytes
+    if needed > limit:
+        raise ValueError(
+            f"tile_size must leave the tiles within the {limit} bytes of shared memory that a "
+            f"thread block has here, got {tile_size}, which needs {needed} at {head_dim=}"
+            + ("" if best else "; flash_attn_bwd runs here")
+        )
+    return tile_size
+
+
+# Requirements of the kernels on tensor cores
+
+
+def _require_gpu_arrays(names, x, name, instead):
+    if x.library == "numpy" or not arrays.gpu_available():
+        raise TypeError(
+            f"{names} must be GPU arrays, got {arrays.LIBRARIES[x.library]}s: {name} is made of "
+            f"PTX instructions, which the CPU engine does not run; {instead} computes the same "
+            "there"
+        )
+
+
+def _require_float32(named):
+    for name, x in named.items():
+        require_dtype(name, x, "float32")
+
+
+def _require_16_bits(named, name):
+    if named["q"].dtype == "float32":
+        names = ", ".join(named)
+        raise TypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
+
+
+def _require_16_bit_rows(named, name, supported, max_head_dim, instead):
+    """Raise unless dtype, rows and GPU of these arrays, of which q is the first, fit the kernel."""
+    _require_16_bits(named, name)
+    _require_rows(named, name, supported, max_head_dim, instead, 8)
+
+
+def _require_rows(named, name, supported, max_head_dim, instead, elements):
+    """Raise unless rows and GPU fit the kernel; `elements` of a row make 16 bytes."""
+    q = named["q"]
+    head_dim = q.shape[-1]
+    if head_dim % elements or head_dim > max_head_dim:
+        raise ValueError(
+            f"q must have a head_dim that is a multiple of {elements} up to {max_head_dim} for "
+            f"{name}, got {head_dim}"
+        )
+    check_strides(name, **named)
+    _require_capability(supported, q, name, instead)
+
+
+def _require_capability(supported, q, name, instead):
+    """Raise unless q's GPU has the instructions of the kernel `name`."""
+    have = arrays.compute_capability(q)
+    if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
+        needed = f"{supported[0]}.x" if len(supported) > 2 else f"{supported[0]}.0 or later"
+        raise RuntimeError(
+            f"{name} needs a GPU of compute capability {needed}, got {have[0]}.{have[1]}; "
+            f"{instead} runs on it"
+        )
+
+
+def _require_no_negative_strides(name, **named):
+    """Raise unless a tensor map can describe the strides of arrays."""
+    for x_name, x in named.items():
+        if any(n < 0 for n, size in zip(x.strides, x.shape, strict=True) if size > 1):
+            raise ValueError(
+                f"{x_name} must have no negative stride for {name}, got {x.strides}: make it "
+                "contiguous first"
+            )

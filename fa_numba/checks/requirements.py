@@ -1,0 +1,191 @@
+"""Requirements on arrays, out of which the checks are made: each raises, naming the argument.
+
+Every function takes `Facts` (fa_numba.runtime.arrays), so that an array is read once in a call.
+"""
+
+import warnings
+
+import numpy as np
+
+from fa_numba.runtime import arrays
+
+FLOATS = ("float32", "float16", "bfloat16")  # dtypes of q, k, v, and of arrays like them
+MAX_HEAD_DIM = 256
+MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid: one for each head and batch entry
+MANY_KV_HEADS = 128  # more than any model has
+
+Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
+K_AXES = ("batch", "seqlen_k", "num_kv_heads", "head_dim")
+
+TO_LIBRARY = {
+    "cupy": "cupy.asarray(x)",
+    "torch": 'torch.as_tensor(x, device="cuda")',
+    "numba": "numba.cuda.to_device(x)",
+}
+
+
+# Where arrays are, and their dtypes
+
+
+def require_one_library(**named):
+    """Raise unless all arguments are arrays that kernels take, of one library and on one device."""
+    for name, x in named.items():
+        if x.library is None:
+            raise TypeError(_not_an_array(name, x.array))
+        if isinstance(x.array, np.ma.MaskedArray):
+            raise TypeError(
+                f"{name} must be a plain NumPy array, got numpy.ma.MaskedArray: kernels ignore its "
+                "mask"
+            )
+    if len({x.library for x in named.values()}) > 1:
+        got = ", ".join(f"{name}: {arrays.LIBRARIES[x.library]}" for name, x in named.items())
+        given = [x.library for x in named.values()]
+        hint = next(TO_LIBRARY[library] for library in TO_LIBRARY if library in given)
+        raise TypeError(
+            f"{', '.join(named)} must be arrays of one library, got {got}. "
+            f"Nothing is copied silently: convert the others first, with {hint}"
+        )
+    if len({x.device for x in named.values()}) > 1:
+        got = ", ".join(f"{name}: {x.device}" for name, x in named.items())
+        raise ValueError(f"{', '.join(named)} must be on one GPU, got {got}")
+
+
+def _not_an_array(name, x):
+    kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
+    if kind.startswith("torch."):
+        return (
+            f"{name} must be a CUDA tensor, got a PyTorch tensor in CPU memory: {name}.cuda() runs "
+            f"on the GPU, {name}.numpy() on the CPU engine"
+        )
+    *others, last = arrays.LIBRARIES.values()
+    return f"{name} must be a {', '.join(others)} or {last}, got {kind}"
+
+
+def require_one_dtype(**named):
+    """Raise unless all arguments have one dtype, one that kernels load and store."""
+    for name, x in named.items():
+        if x.dtype not in FLOATS:
+            raise TypeError(
+                f"{name} must be float32, float16 or bfloat16, got {x.dtype}"
+                f"{_conversion(name, x, 'float32')}"
+            )
+        if x.dtype == "bfloat16" and not arrays.knows_bfloat16():
+            raise ImportError(
+                f"{name} is bfloat16, for which Numba needs the package ml_dtypes: "
+                "pip install ml_dtypes"
+            )
+    if len({x.dtype for x in named.values()}) > 1:
+        got = ", ".join(f"{name}: {x.dtype}" for name, x in named.items())
+        raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")
+
+
+def require_dtype(name, x, dtype):
+    """Raise unless an array is "float32", or "int32"."""
+    if x.dtype != dtype:
+        raise TypeError(f"{name} must be {dtype}, got {x.dtype}{_conversion(name, x, dtype)}")
+
+
+def _conversion(name, x, dtype):
+    """Say how to convert an array to a dtype, unless it holds numbers of another kind."""
+    same_kind = "int" if dtype == "int32" else "float"
+    if not x.dtype.removeprefix("u").startswith(same_kind):
+        return ""
+    is_torch = x.library == "torch"
+    return f": {name}.to(torch.{dtype})" if is_torch else f': {name}.astype("{dtype}")'
+
+
+def require_writable(name, x):
+    """Raise for a read-only NumPy array."""
+    if x.library == "numpy" and not x.array.flags.writeable:
+        raise ValueError(
+            f"{name} must be writable, because it is changed in place, got a read-only array"
+        )
+
+
+# Shapes
+
+
+def require_axes(name, x, axes):
+    """Raise unless an array has as many axes as there are names."""
+    if len(x.shape) != len(axes):
+        raise ValueError(f"{name} must have axes ({', '.join(axes)}), got shape {x.shape}")
+
+
+def require_same_shape(name, x, like_name, like):
+    """Raise unless x has the shape of `like`."""
+    if x.shape != like.shape:
+        raise ValueError(f"{name} must have the shape of {like_name}, {like.shape}, got {x.shape}")
+
+
+def require_last_axis_contiguous(name, x):
+    """Raise for gaps between neighbours along the last axis."""
+    if not x.last_axis_contiguous:
+        raise ValueError(
+            f"{name} must be contiguous along its last axis, got a view with gaps there: "
+            "make it contiguous first (np.ascontiguousarray, cupy.ascontiguousarray, .contiguous())"
+        )
+
+
+def require_head_dim(name, head_dim):
+    """Raise unless kernels can hold a row of so many columns."""
+    if not 1 <= head_dim <= MAX_HEAD_DIM:
+        raise ValueError(f"{name} must have head_dim from 1 to {MAX_HEAD_DIM}, got {head_dim}")
+
+
+def require_divisible_heads(num_heads, num_kv_heads, kv_names):
+    """Raise unless every head of K and V serves the same number of query heads."""
+    if num_heads == 0:
+        raise ValueError("q must have at least one head, got num_heads=0")
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"the heads of {kv_names} must divide the heads of q (MHA, GQA, MQA), "
+            f"got {num_kv_heads=} for {num_heads=}"
+        )
+
+
+def require_grid(batch, num_heads):
+    """Raise unless a CUDA grid can have one thread block for each head and batch entry."""
+    for name, size in (("batch", batch), ("num_heads", num_heads)):
+        if size > MAX_GRID:
+            raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
+
+
+def require_lse_shape(name, lse, shape):
+    """Raise unless lse has this shape, (batch, num_heads, seqlen_q)."""
+    if lse.shape != shape:
+        raise ValueError(
+            f"{name} must have shape (batch, num_heads, seqlen_q) = {shape}, got {lse.shape}"
+        )
+
+
+def warn_of_heads_before_tokens(name, k):
+    """Warn if an array looks as if its heads came before its tokens, PyTorch's layout."""
+    _, seqlen_k, num_kv_heads, _ = k.shape
+    if num_kv_heads > MANY_KV_HEADS and num_kv_heads > seqlen_k > 0:
+        warnings.warn(
+            f"{name} has {num_kv_heads} heads and {seqlen_k} keys: is it (batch, num_kv_heads, "
+            "seqlen_k, head_dim)? The axes here are (batch, seqlen_k, num_kv_heads, head_dim); "
+            f"{name}.transpose(0, 2, 1, 3), in PyTorch {name}.transpose(1, 2), has them",
+            stacklevel=3,
+        )
+
+
+# Contents: read only from NumPy arrays, because reading a GPU array waits for the GPU
+
+
+def require_lengths(seq_lens, limit_name, limit):
+    """Raise unless every number of a NumPy array is from 0 to `limit`."""
+    for b in np.flatnonzero((seq_lens < 0) | (seq_lens > limit))[:1]:
+        raise ValueError(
+            f"seq_lens[{b}] must be from 0 to {limit_name} = {limit}, got {seq_lens[b]}"
+        )
+
+
+def require_no_repeats(name, x):
+    """Raise if a NumPy array names an index twice; −1 stands for none, and may come often."""
+    indices, counts = np.unique(x[x >= 0], return_counts=True)
+    for index in indices[counts > 1][:1]:
+        i, j = np.flatnonzero(x == index)[:2]
+        raise ValueError(
+            f"{name} must name no place twice, got {name}[{i}] = {name}[{j}] = {index}"
+        )

@@ -1,0 +1,192 @@
+"""Checks of options: flags, numbers and sizes. Each returns the form that launchers need."""
+
+import math
+import numbers
+from typing import NamedTuple
+
+import numpy as np
+
+from fa_numba.checks.requirements import require_axes, require_dtype, require_one_library
+from fa_numba.runtime.arrays import facts
+
+MAX_TOP_K = 32  # candidates that a thread keeps in registers
+MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on
+MAX_SPLITS = 2**16  # the partial results of every split are kept until they are combined
+MAX_WINDOW = 2**40  # beyond any key; added to a position it still fits an int64
+NO_SLOPES = np.float32(0)  # a scalar in the slopes' place, which kernels do not read
+
+
+class Mask(NamedTuple):
+    """The compile-time constants of a kernel that mask and modify its scores.
+
+    The order is that of the factories' parameters CAUSAL, WINDOW, SOFTCAP, ALIBI, so that
+    ``make_kernel(head_dim, ..., *mask)`` passes them.
+    """
+
+    causal: bool = False
+    window_size: tuple = (-1, -1)
+    softcap: float = 0.0
+    alibi: bool = False
+
+
+# Options of attention
+
+
+def check_causal(causal) -> bool:
+    """Return the flag as a bool."""
+    return check_flag("causal", causal)
+
+
+def check_flag(name, flag) -> bool:
+    """Return a flag as a bool; refuse values that are merely truthy, such as 1."""
+    if not isinstance(flag, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {flag!r}")
+    return bool(flag)
+
+
+def check_window_size(window_size) -> tuple:
+    """Return the two sides of a window as ints."""
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise TypeError(f"window_size must be a tuple (left, right), got {window_size!r}")
+    left = integer("window_size[0]", window_size[0], at_least=-1)
+    right = integer("window_size[1]", window_size[1], at_least=-1)
+    return min(left, MAX_WINDOW), min(right, MAX_WINDOW)
+
+
+def check_softcap(softcap) -> float:
+    """Return the cap as a float that float32 can hold; 0.0 is no cap."""
+    _require_real("softcap", softcap, "a number")
+    if softcap == 0:
+        return 0.0
+    cap = _in_float32(softcap)
+    if not np.isfinite(cap) or cap <= 0:
+        raise ValueError(
+            f"softcap must be 0, or positive and finite in float32, got {softcap!s:.40}"
+        )
+    return float(cap)
+
+
+def check_mask(q, causal, window_size, softcap, alibi_slopes) -> tuple:
+    """Convert the options that mask and modify scores to the form that kernels take.
+
+    Returns
+    -------
+    mask : Mask
+        Equal for options of equal meaning: a causal mask makes the right side of a window void.
+    alibi_slopes : array, or a scalar that kernels do not read
+    """
+    causal, (left, right) = check_causal(causal), check_window_size(window_size)
+    alibi = alibi_slopes is not None
+    mask = Mask(causal, (left, -1 if causal else right), check_softcap(softcap), alibi)
+    if not alibi:
+        return mask, NO_SLOPES
+    q, slopes = facts(q), facts(alibi_slopes)
+    require_one_library(q=q, alibi_slopes=slopes)
+    require_dtype("alibi_slopes", slopes, "float32")
+    require_axes("alibi_slopes", slopes, ("num_heads",))
+    num_heads = q.shape[-2]
+    if slopes.shape[0] != num_heads:
+        raise ValueError(
+            f"alibi_slopes must have one slope for each of the {num_heads} heads of q, "
+            f"got {slopes.shape[0]}"
+        )
+    return mask, slopes.array
+
+
+def check_dropout(dropout_p, seed) -> tuple:
+    """Return the probability as a float, and the seed as the uint64 that kernels take."""
+    _require_real("dropout_p", dropout_p, "a number")
+    if not (0 <= dropout_p < 1 and float(dropout_p) < 1):
+        raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p!s:.40}")
+    seed = integer("seed", seed, at_least=0)
+    if seed >= 2**64:
+        raise ValueError(f"seed must be less than 2**64, got {seed!s:.40}")
+    return float(dropout_p), np.uint64(seed)
+
+
+def check_softmax_scale(softmax_scale, head_dim) -> np.float32:
+    """Return the scale as float32; for None, 1/√head_dim."""
+    if softmax_scale is None:
+        return np.float32(1 / math.sqrt(head_dim))
+    _require_real("softmax_scale", softmax_scale, "a number or None")
+    scale = _in_float32(softmax_scale)
+    if not np.isfinite(scale):
+        raise ValueError(f"softmax_scale must be finite in float32, got {softmax_scale!s:.40}")
+    return scale
+
+
+def check_positive_scale(softmax_scale, head_dim) -> np.float32:
+    """Return the scale as float32, for kernels that take the row maximum before they scale."""
+    scale = check_softmax_scale(softmax_scale, head_dim)
+    if scale <= 0:
+        raise ValueError(f"softmax_scale must be positive for this kernel, got {softmax_scale}")
+    return scale
+
+
+# Sizes that a caller may choose
+
+
+def check_top_k(k, num_cols) -> int:
+    """Return the number of values to keep of each row, as an int."""
+    k = integer("k", k, at_least=1)
+    if k > num_cols:
+        raise ValueError(f"k must be at most {num_cols = }, got {k}")
+    if k > MAX_TOP_K:
+        raise ValueError(f"k must be at most {MAX_TOP_K}, which a thread keeps, got {k}")
+    return k
+
+
+def check_chunk_size(name, chunk_size, length) -> int:
+    """Return the size of a chunk of queries or keys as an int, at most their number."""
+    return min(integer(name, chunk_size, at_least=1), max(1, length))
+
+
+def check_linear_chunk_size(chunk_size) -> int:
+    """Return the number of tokens in a chunk of linear attention, as an int."""
+    chunk_size = integer("chunk_size", chunk_size, at_least=1)
+    if chunk_size > MAX_CHUNK_SIZE:
+        raise ValueError(
+            f"chunk_size must be at most {MAX_CHUNK_SIZE}, the rows of a tile, got {chunk_size}"
+        )
+    return chunk_size
+
+
+def check_num_splits(num_splits) -> int:
+    """Return the number of splits as an int; 0 lets the launcher choose."""
+    num_splits = integer("num_splits", num_splits, at_least=0)
+    if num_splits > MAX_SPLITS:
+        raise ValueError(f"num_splits must be at most {MAX_SPLITS}, got {num_splits}")
+    return num_splits
+
+
+def check_number(number) -> int:
+    """Return the number of samples to make, as an int."""
+    return integer("number", number, at_least=1)
+
+
+# Numbers
+
+
+def integer(name, value, *, at_least=-math.inf) -> int:
+    """Return a number as an int; refuse floats, bools and anything below `at_least`."""
+    if type(value) is int and value >= at_least:
+        return value
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {value}")
+    return int(value)
+
+
+def _require_real(name, value, wanted):
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
+
+
+def _in_float32(value):
+    """Convert a real number to float32; infinite if it exceeds float32, or even float."""
+    with np.errstate(over="ignore", under="ignore"):
+        try:
+            return np.float32(value)
+        except OverflowError:
+            return np.float32(np.inf)

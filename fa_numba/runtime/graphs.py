@@ -1,0 +1,139 @@
+"""CUDA graphs of launches that are repeated with other addresses.
+
+A replayed call (`replay`) makes the same launches every time; only addresses change. `Launches`
+makes them one by one at first. After some repetitions it builds a CUDA graph of them, because the
+driver launches a whole graph in less time than a single kernel: 1.7 µs on an H200
+(benchmarks/results/launch.json and NOTES.md). Building one costs more than it saves in few calls.
+"""
+
+import ctypes
+import functools
+import struct
+import threading
+import weakref
+
+from fa_numba.runtime.launching import driver, relaxed_capture, stream_at, value_of
+
+REPEATS_BEFORE_GRAPH = 8
+MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
+
+
+class Launches:
+    """Launches in a fixed order, repeated with other addresses.
+
+    The words of a repetition, addresses of arrays and numbers computed from them, are written into
+    one row of memory; the parameters of all launches point into that row.
+
+    Parameters
+    ----------
+    num_words : int
+    recorded : list of (Plan, values, words)
+        `words` maps the index of an argument to the index of its word; the other arguments keep
+        their `values`.
+    """
+
+    def __init__(self, num_words, recorded):
+        self.lock = threading.Lock()  # one thread at a time may use the row
+        self.row = (ctypes.c_uint64 * num_words)()
+        self.write = functools.partial(struct.Struct(f"{num_words}Q").pack_into, self.row, 0)
+        first = ctypes.addressof(self.row)
+        self.plans = [
+            plan.copy(values, {i: first + 8 * word for i, word in words.items()})
+            for plan, values, words in recorded
+        ]
+        self.graphs, self.repeats = {}, 0
+
+    def enqueue(self, words: list, stream: int, capturing: bool) -> bool:
+        """Enqueue all launches with these words; return False if that cannot be done."""
+        with self.lock:
+            graph = self.graphs.get(stream)
+            if graph and not capturing:
+                if graph.context != _current_context():
+                    return False
+                if words != graph.words:
+                    self.write(*words)
+                    graph.update(words)
+                graph.enqueue()
+                return True
+            self.write(*words)
+            for plan in self.plans:
+                if not plan.enqueue(stream):
+                    return False
+            self.repeats += 1
+            if (
+                self.repeats > REPEATS_BEFORE_GRAPH
+                and not capturing
+                and len(self.graphs) < MAX_STREAMS
+            ):
+                self.graphs[stream] = _make_graph(self.plans, stream)
+        return True
+
+
+class Graph:
+    """A CUDA graph of some launches.
+
+    Parameters
+    ----------
+    plans : list of Plan
+    stream : int
+        Address of the only stream that it is launched on: on two, its launches would wait for each
+        other.
+    """
+
+    def __init__(self, plans, stream):
+        self.plans, self.stream = plans, stream_at(stream)
+        graph, after, nodes = value_of(driver.cuGraphCreate(0)), [], []
+        for plan in plans:
+            params = _node_params(plan)
+            node = value_of(driver.cuGraphAddKernelNode(graph, after, len(after), params))
+            nodes.append((node, params))
+            after = [node]
+        self.launched = value_of(driver.cuGraphInstantiate(graph, 0))
+        self.nodes, self.words, self.context = nodes, None, _current_context()
+        weakref.finalize(self, _destroy, graph, self.launched).atexit = False
+
+    def update(self, words):
+        """Take over the parameters as they are now, computed from these words."""
+        self.words = None
+        for node, params in self.nodes:
+            value_of(driver.cuGraphExecKernelNodeSetParams(self.launched, node, params))
+        self.words = words
+
+    def enqueue(self):
+        """Enqueue with the parameters of the last update."""
+        (error,) = driver.cuGraphLaunch(self.launched, self.stream)
+        if error:
+            raise RuntimeError(
+                f"the GPU refused a CUDA graph of {len(self.nodes)} launches: {error.name}"
+            )
+
+
+def _node_params(plan):
+    """Describe a launch as a node of a CUDA graph."""
+    params = driver.CUDA_KERNEL_NODE_PARAMS()
+    params.func = plan.function
+    params.gridDimX, params.gridDimY, params.gridDimZ = plan.grid
+    params.blockDimX, params.blockDimY, params.blockDimZ = plan.block
+    params.sharedMemBytes, params.kernelParams = plan.shared_bytes, plan.pointers_at
+    return params
+
+
+def _make_graph(plans, stream):
+    """Return a graph of these launches, or None if the driver cannot make one."""
+    try:
+        with relaxed_capture():
+            return Graph(plans, stream)
+    except (RuntimeError, AttributeError, TypeError):
+        return None
+
+
+def _destroy(graph, launched):
+    if _current_context():
+        driver.cuGraphExecDestroy(launched)  # a graph that is running ends first
+        driver.cuGraphDestroy(graph)
+
+
+def _current_context():
+    """Address of this thread's context, or 0: without one, a call with a graph ends the process."""
+    _, context = driver.cuCtxGetCurrent()
+    return int(context)
