@@ -35,7 +35,7 @@ def main():
                 moved = 2 * x.numel() * x.element_size()
                 row |= {"ms": round(ms, 4), "GB/s": round(moved / ms / 1e6)}
                 if name in ours:
-                    traffic = getattr(analysis, name)(num_rows, num_cols)
+                    traffic = getattr(analysis.traffic, name)(num_rows, num_cols)
                     passes = traffic.bytes(x.element_size()) / (moved / 2)
                 else:
                     passes = None

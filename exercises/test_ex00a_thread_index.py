@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.graders.meter import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_stores_by
 
 NO_MEMORY = "each thread reads its element, computes, and writes: registers do"
 
@@ -35,8 +35,7 @@ def check(out, expected):
 
 def check_access(trace, names, num_elements):
     """Each element is read and written once, by a thread of its own, and nothing else is."""
-    arrays = by_place(trace, names)
-    *inputs, output = arrays.values()
+    *inputs, output = trace.arrays.values()
     for name, array in zip(names.split(), inputs, strict=False):
         assert not array.stores, f"{name} is an input, and the kernel wrote into it"
         got = array.loads
@@ -55,7 +54,7 @@ def check_access(trace, names, num_elements):
 
 def check_neighbours(trace, names, why):
     """A warp's request covers 32 neighbours; rows begin at a sector."""
-    for name, array in by_place(trace, names).items():
+    for name, array in zip(names.split(), trace.arrays.values(), strict=False):
         for kind, moved, sectors, requests in (
             ("read", array.load_bytes, array.load_sectors, array.load_requests),
             ("wrote", array.store_bytes, array.store_sectors, array.store_requests),

@@ -10,7 +10,6 @@ from fa_numba import simt
 from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
-    expect_traffic,
     expect_unchanged,
     guarded,
     large_scores,
@@ -18,12 +17,11 @@ from fa_numba.workbook.graders.attention import (
     ordered_scores,
     random_head,
 )
-from fa_numba.workbook.graders.meter import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_stores_by, expect_traffic
 from fa_numba.workbook.graders.mistakes import forward_mistakes
 
 THREADS = 32
 HEAD_DIM = 8
-FIRST, SECOND = "q k v acc l m", "acc l m out"  # the arrays among the arguments of each kernel
 
 
 def chunk_of(s, v):
@@ -277,12 +275,12 @@ def test_hbm_traffic(exercise):
     wanted |= {("acc", "stores"): acc, ("l", "stores"): rows, ("m", "stores"): rows}
     wanted |= {(name, "loads"): nothing for name in ("acc", "l", "m")}
     wanted |= {(name, "stores"): nothing for name in "qkv"}
-    expect_traffic(first, wanted, FIRST)
+    expect_traffic(first, wanted)
     out = (head.q.size, "seqlen_q * head_dim")
     wanted = {("acc", "loads"): acc, ("l", "loads"): rows, ("out", "stores"): out}
     wanted |= {(name, "stores"): nothing for name in ("acc", "l", "m")}
-    expect_traffic(second, wanted | {("out", "loads"): nothing}, SECOND)
-    reads = by_place(second, SECOND)["m"].loads
+    expect_traffic(second, wanted | {("out", "loads"): nothing})
+    reads = second.arrays["m"].loads
     assert reads <= 2 * rows[0], (
         f"m has {rows[0]} numbers and was read {reads} times: once for the maximum, once to rescale"
     )
@@ -302,11 +300,10 @@ def test_who_works(exercise):
     head = head_of(exercise, 35, 22)
     state, first = summarize(exercise, head, 5, simt.trace)
     _, second = merge(exercise, *(array for array, _ in state.values()), how=simt.trace)
-    written = by_place(first, FIRST)
-    written = {name: written[name] for name in ("acc", "l", "m")}
+    written = {name: first.arrays[name] for name in ("acc", "l", "m")}
     why = "thread cuda.grid(1) owns a query, and blockIdx.y is its chunk"
     expect_stores_by(written, threads=5 * 35, why=why)
-    written = {"out": by_place(second, SECOND)["out"]}
+    written = {"out": second.arrays["out"]}
     expect_stores_by(written, threads=35, why="thread cuda.grid(1) owns a row of out")
 
 

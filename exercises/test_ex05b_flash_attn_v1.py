@@ -9,7 +9,6 @@ from fa_numba import simt
 from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
-    expect_traffic,
     expect_unchanged,
     guarded,
     large_scores,
@@ -18,10 +17,8 @@ from fa_numba.workbook.graders.attention import (
     random_head,
     steep_scores,
 )
-from fa_numba.workbook.graders.meter import by_place, expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_stores_by, expect_traffic
 from fa_numba.workbook.graders.mistakes import forward_mistakes
-
-ARRAYS = "q k v out l m"  # the arrays among the arguments
 
 
 def prepare(exercise, head, BLOCK_M, BLOCK_N):
@@ -160,7 +157,6 @@ def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
             ("k", "stores"): nothing,
             ("v", "stores"): nothing,
         },
-        ARRAYS,
         less_is_fine=True,
     )
 
@@ -169,7 +165,7 @@ def test_coalesced(exercise):
     """neighbouring threads touch neighbouring floats: 32 threads, 4 sectors"""
     head = random_head(8, 64, 64)
     kernel, block, args, _ = prepare(exercise, head, 4, 32)
-    arrays = by_place(simt.trace(kernel, 1, block, *args), ARRAYS)
+    arrays = simt.trace(kernel, 1, block, *args).arrays
     for name in ("q", "k", "v", "out"):
         for what, sectors, moved in (
             ("loads", arrays[name].load_sectors, arrays[name].load_bytes),
@@ -194,7 +190,7 @@ def test_chip_memory(exercise):
 def test_all_threads_work(exercise):
     """every thread owns columns of out"""
     kernel, block, args, _ = prepare(exercise, random_head(16, 16, 16), 8, 8)
-    out = by_place(simt.trace(kernel, 1, block, *args), ARRAYS)["out"]
+    out = simt.trace(kernel, 1, block, *args).arrays["out"]
     why = "thread (ty, tx) owns the columns tx, tx + BLOCK_N, ... of row ty of out"
     expect_stores_by({"out": out}, threads=64, why=why)
 

@@ -7,24 +7,19 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.workbook.graders.attention import (
+    HEADS,
+    TILE_SIZES,
     expect_close,
     expect_guard,
-    expect_local,
-    expect_shared,
-    expect_traffic,
     expect_unchanged,
     guarded,
-    large_scores,
-    metered,
     one_negative_score,
     random_head,
 )
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 from fa_numba.workbook.graders.mistakes import backward_mistakes
 
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-
-
-ARRAYS = "dout q k v lse delta dk dv"
 
 
 def prepare(exercise, head, BLOCK_M=8, BLOCK_N=8):
@@ -47,24 +42,9 @@ def check(exercise, head, BLOCK_M=8, BLOCK_N=8):
         expect_close(name, got, want, plain, tile=BLOCK_N, rows="key", factor=3, **causes)
 
 
-def test_one_tile(exercise):
-    """one tile of queries, one tile of keys"""
-    check(exercise, random_head(8, 8, 8))
-
-
-def test_many_tiles(exercise):
-    """several tiles both ways match the formula in float64"""
-    check(exercise, random_head(32, 24, 16))
-
-
-def test_causal(exercise):
-    """causal, as many keys as queries"""
-    check(exercise, random_head(24, 24, 16, causal=True))
-
-
-def test_more_keys(exercise):
-    """causal with more keys than queries"""
-    check(exercise, random_head(13, 29, 8, causal=True))
+@pytest.mark.parametrize("behaviour", HEADS)
+def test_head(exercise, behaviour):
+    check(exercise, HEADS[behaviour]())
 
 
 def test_rows_that_see_no_key(exercise):
@@ -74,46 +54,10 @@ def test_rows_that_see_no_key(exercise):
 
 
 @BOTH
-@pytest.mark.parametrize("BLOCK_M, BLOCK_N", [(8, 8), (4, 16), (16, 4), (5, 7), (1, 32), (32, 1)])
+@pytest.mark.parametrize("BLOCK_M, BLOCK_N", TILE_SIZES)
 def test_tile_size(exercise, BLOCK_M, BLOCK_N, causal):
     """tile size does not change the answer"""
     check(exercise, random_head(22, 27, 12, causal=causal), BLOCK_M, BLOCK_N)
-
-
-@BOTH
-def test_ragged_queries(exercise, causal):
-    """seqlen_q not divisible by the tile"""
-    check(exercise, random_head(19, 24, 8, causal=causal))
-
-
-@BOTH
-def test_ragged_keys(exercise, causal):
-    """seqlen_k not divisible by the tile"""
-    check(exercise, random_head(16, 19, 8, causal=causal))
-
-
-@BOTH
-@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 1), (1, 37), (21, 1), (3, 5)])
-def test_short(exercise, seqlen_q, seqlen_k, causal):
-    """one query, one key, shorter than one tile"""
-    check(exercise, random_head(seqlen_q, seqlen_k, 8, causal=causal))
-
-
-@pytest.mark.parametrize("head_dim", [1, 3, 13, 33])
-def test_odd_head_dim(exercise, head_dim):
-    """head_dim odd, smaller and larger than the thread block is high"""
-    check(exercise, random_head(11, 18, head_dim))
-
-
-@pytest.mark.parametrize("softmax_scale", [1.0, 0.05, 0.0, -0.3])
-def test_softmax_scale(exercise, softmax_scale):
-    """softmax_scale is honoured, in P and in dk"""
-    check(exercise, random_head(10, 20, 8, softmax_scale=softmax_scale))
-
-
-def test_large_scores(exercise):
-    """stable at scores of 1e4 and -1e4"""
-    check(exercise, large_scores())
 
 
 @BOTH
@@ -131,15 +75,18 @@ def test_long(exercise):
 
 def test_memory(exercise):
     """shared memory: the tiles of the statement; a thread keeps its columns, and no more"""
-    trace = metered(prepare(exercise, random_head(32, 48, 32), 16, 16)[0], ARRAYS)
+    trace = simt.trace(*prepare(exercise, random_head(32, 48, 32), 16, 16)[0])
     tiles = 4 * 16 * 33 + 2 * 16 * 17 + (2 + 4) * 16  # a padded column each, four a row
-    expect_shared(trace, 4 * tiles, "the tiles of the statement, BLOCK_M = BLOCK_N = 16, d = 32")
-    expect_local(trace, 4 * (2 * 2 + 16), "its columns of the gradient and at most a row of P")
+    allowed = (
+        "the tiles of the statement are shared, with BLOCK_M = BLOCK_N = 16 and d = 32; a thread "
+        "has its columns of the gradient and at most a row of P"
+    )
+    expect_chip_memory(trace, shared=4 * tiles, local=4 * (2 * 2 + 16), allowed=allowed)
 
 
 def test_each_score_once(exercise):
     """each score and each dP is computed by one thread"""
-    done = metered(prepare(exercise, random_head(32, 48, 32), 16, 16)[0], ARRAYS).flops.by_kind
+    done = simt.trace(*prepare(exercise, random_head(32, 48, 32), 16, 16)[0]).flops.by_kind
     got, needed = done.get("fma", 0) + done.get("mul", 0), 4 * 32 * 48 * 32
     assert got <= 1.3 * needed, (
         f"4 products of N N d multiplications are {needed}, the meter shows {got}: thread "
@@ -191,7 +138,7 @@ def test_traffic(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
     rows = (seqlen_q * T_c, "seqlen_q * ceil(seqlen_k / BLOCK_N)")
     loads = {"k": once, "v": once, "q": turns, "dout": turns, "lse": rows, "delta": rows}
     wanted = {(name, "loads"): x for name, x in loads.items()}
-    expect_traffic(metered(launch, ARRAYS), wanted | gradients(head))
+    expect_traffic(simt.trace(*launch), wanted | gradients(head))
 
 
 def gradients(head):
@@ -216,7 +163,7 @@ def test_skipped_tiles(exercise, seqlen_q, seqlen_k, BLOCK_M, BLOCK_N):
     numbers, once = (rows, "rows of all live tiles"), (head.k.size, "seqlen_k * head_dim")
     loads = {"q": per_live_tile, "dout": per_live_tile, "lse": numbers, "delta": numbers}
     wanted = {(name, "loads"): x for name, x in (loads | {"k": once, "v": once}).items()}
-    expect_traffic(metered(launch, ARRAYS), wanted | gradients(head))
+    expect_traffic(simt.trace(*launch), wanted | gradients(head))
 
 
 def test_inputs_unchanged(exercise):

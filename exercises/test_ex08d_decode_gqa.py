@@ -11,15 +11,10 @@ from fa_numba.workbook.graders.attention import (
     UNWRITTEN,
     expect_close,
     expect_guard,
-    expect_local,
-    expect_shared,
-    expect_traffic,
     expect_unchanged,
     guarded,
-    metered,
 )
-
-ARRAYS = "q k_cache v_cache seq_lens out lse"
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 
 @dataclass
@@ -227,7 +222,7 @@ def test_traffic(exercise, num_heads, num_kv_heads):
     launch, _ = prepare(exercise, step)
     cache = (29 * num_kv_heads * 12, "sum of seq_lens * num_kv_heads * HEAD_DIM")
     once = (step.q.size, "batch * num_heads * HEAD_DIM")
-    trace = metered(launch, ARRAYS)
+    trace = simt.trace(*launch)
     expect_traffic(
         trace,
         {
@@ -249,16 +244,19 @@ def test_traffic(exercise, num_heads, num_kv_heads):
 def test_memory(exercise):
     """shared memory: five tiles; a thread keeps its columns of out, and no more"""
     launch, _ = prepare(exercise, make_step([48], 16, 1, 32), 16)
-    trace = metered(launch, ARRAYS)
+    trace = simt.trace(*launch)
     tiles = 3 * 16 * 33 + 2 * 16 * 17 + 4 * 16  # a padded column each, four a row
-    expect_shared(trace, 4 * tiles, "tiles of q, k, v, s and p, GROUP_SIZE = BLOCK_N = 16, d = 32")
-    expect_local(trace, 4 * (2 + 16), "its 2 columns of acc and at most a row of p")
+    allowed = (
+        "tiles of q, k, v, s and p are shared, with GROUP_SIZE = BLOCK_N = 16 and d = 32; a thread "
+        "has its 2 columns of acc and at most a row of p"
+    )
+    expect_chip_memory(trace, shared=4 * tiles, local=4 * (2 + 16), allowed=allowed)
 
 
 def test_each_score_once(exercise):
     """each score is computed by one thread"""
     launch, _ = prepare(exercise, make_step([48], 16, 1, 32), 16)
-    done = metered(launch, ARRAYS).flops.by_kind
+    done = simt.trace(*launch).flops.by_kind
     got, needed = done.get("fma", 0) + done.get("mul", 0), 2 * 16 * 48 * 32
     assert got <= 1.3 * needed, (
         f"q k^T and P v are {needed} multiplications, the meter shows {got}: thread (ty, tx) "
@@ -271,7 +269,7 @@ def test_more_query_heads_cost_no_keys(exercise):
     loads = {}
     for num_heads in (1, 8):
         launch, _ = prepare(exercise, make_step([30], num_heads, 1, 16))
-        loads[num_heads] = metered(launch, ARRAYS).arrays["k_cache"].loads
+        loads[num_heads] = simt.trace(*launch).arrays["k_cache"].loads
     assert loads[1] == loads[8], f"elements of k_cache loaded, by number of query heads: {loads}"
 
 
@@ -279,7 +277,7 @@ def test_more_query_heads_cost_no_keys(exercise):
 def test_coalesced(exercise, head_dim):
     """coalesced: a tile of keys fetches no sector more than it uses"""
     launch, _ = prepare(exercise, make_step([32], 4, 1, head_dim), 32)
-    moved = metered(launch, ARRAYS).arrays
+    moved = simt.trace(*launch).arrays
     for name in ("k_cache", "v_cache"):
         used, fetched = moved[name].load_bytes, 32 * moved[name].load_sectors
         assert used == fetched, (

@@ -7,14 +7,8 @@ import pytest
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.workbook.graders.attention import (
-    expect_guard,
-    expect_traffic,
-    expect_unchanged,
-    guarded,
-    metered,
-    random_head,
-)
+from fa_numba.workbook.graders.attention import expect_guard, expect_unchanged, guarded, random_head
+from fa_numba.workbook.graders.meter import expect_traffic
 
 INF = math.inf
 
@@ -219,7 +213,7 @@ def test_traffic(exercise):
     (out_a, lse_a), (out_b, lse_b) = random_states(2, num_rows=6, head_dim=40)
     out, lse = np.zeros_like(out_a), np.zeros_like(lse_a)
     launch = exercise.kernel, 6, 32, out_a, lse_a, out_b, lse_b, out, lse
-    trace = metered(launch, "out_a lse_a out_b lse_b out lse")
+    trace = simt.trace(*launch)
     for name, size in (("out_a", out_a.size), ("out_b", out_b.size)):
         got = trace.arrays[name].loads  # fewer where a part weighs nothing and is skipped
         assert got <= size, f"loads of {name}: want at most {size}, the meter shows {got}"

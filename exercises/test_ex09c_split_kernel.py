@@ -7,17 +7,8 @@ import numpy as np
 import pytest
 
 from fa_numba import reference, simt
-from fa_numba.workbook.graders.attention import (
-    UNWRITTEN,
-    expect_guard,
-    expect_local,
-    expect_shared,
-    expect_traffic,
-    guarded,
-    metered,
-)
-
-ARRAYS = "q k_cache v_cache seq_lens out_partial lse_partial"
+from fa_numba.workbook.graders.attention import UNWRITTEN, expect_guard, guarded
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 
 @dataclass
@@ -332,7 +323,7 @@ def test_traffic(exercise, num_splits, num_heads, num_kv_heads):
     """HBM traffic: each key once, however many splits and heads of a group; a partial per split"""
     step = make_decode([37, 0, 16], num_heads, num_kv_heads, 12)
     launch, _ = prepare(exercise, step, num_splits, 8)
-    trace = metered(launch, ARRAYS)
+    trace = simt.trace(*launch)
     keys = (53 * num_kv_heads * 12, "sum(seq_lens) * num_kv_heads * head_dim")
     rows = num_splits * 3 * num_heads
     expect_traffic(
@@ -352,15 +343,18 @@ def test_traffic(exercise, num_splits, num_heads, num_kv_heads):
 
 def test_memory(exercise):
     """shared memory: five tiles; a thread keeps its columns of out, and no more"""
-    trace = metered(prepare(exercise, make_decode([48], 16, 1, 32), 2, 16)[0], ARRAYS)
+    trace = simt.trace(*prepare(exercise, make_decode([48], 16, 1, 32), 2, 16)[0])
     tiles = 3 * 16 * 33 + 2 * 16 * 17 + 4 * 16  # a padded column each, four a row
-    expect_shared(trace, 4 * tiles, "tiles of q, k, v, s and p, GROUP_SIZE = BLOCK_N = 16, d = 32")
-    expect_local(trace, 4 * (2 + 16), "its 2 columns of acc and at most a row of p")
+    allowed = (
+        "tiles of q, k, v, s and p are shared, with GROUP_SIZE = BLOCK_N = 16 and d = 32; a thread "
+        "has its 2 columns of acc and at most a row of p"
+    )
+    expect_chip_memory(trace, shared=4 * tiles, local=4 * (2 + 16), allowed=allowed)
 
 
 def test_each_score_once(exercise):
     """each score is computed by one thread"""
-    done = metered(prepare(exercise, make_decode([48], 16, 1, 32), 2, 16)[0], ARRAYS).flops.by_kind
+    done = simt.trace(*prepare(exercise, make_decode([48], 16, 1, 32), 2, 16)[0]).flops.by_kind
     got, needed = done.get("fma", 0) + done.get("mul", 0), 2 * 16 * 48 * 32
     assert got <= 1.3 * needed, (
         f"q k^T and P v are {needed} multiplications, the meter shows {got}: thread (ty, tx) "

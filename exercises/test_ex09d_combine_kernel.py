@@ -6,17 +6,8 @@ import numpy as np
 import pytest
 
 from fa_numba import reference, simt
-from fa_numba.workbook.graders.attention import (
-    UNWRITTEN,
-    expect_guard,
-    expect_local,
-    expect_traffic,
-    expect_unchanged,
-    guarded,
-    metered,
-)
-
-ARRAYS = "out_partial lse_partial out lse"
+from fa_numba.workbook.graders.attention import UNWRITTEN, expect_guard, expect_unchanged, guarded
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 INF = math.inf
 
@@ -184,7 +175,7 @@ def test_traffic(exercise, num_splits, head_dim):
     """HBM traffic: out_partial loaded once, out and lse stored once"""
     partials = random_partials(num_splits, head_dim=head_dim)
     launch, _ = prepare(exercise, *partials)
-    trace = metered(launch, ARRAYS)
+    trace = simt.trace(*launch)
     expect_traffic(
         trace,
         {
@@ -199,19 +190,19 @@ def test_traffic(exercise, num_splits, head_dim):
 
 def test_memory(exercise):
     """no shared memory, no barrier; a thread keeps its columns, and nothing for each split"""
-    trace = metered(prepare(exercise, *random_partials(4, head_dim=64))[0], ARRAYS)
+    trace = simt.trace(*prepare(exercise, *random_partials(4, head_dim=64))[0])
     assert trace.barriers == 0, "a warp owns the row, and its threads share nothing: no barrier"
-    assert trace.shared_bytes == 0, (
-        f"a warp owns the row, and its threads share nothing: no shared memory, but there are "
-        f"{trace.shared_bytes} bytes of it in {', '.join(trace.shared)}"
+    allowed = (
+        "a warp owns the row, and its threads share nothing; a thread has two columns and two "
+        "numbers besides, head_dim = 64"
     )
-    expect_local(trace, 4 * 4, "two columns and two numbers besides, head_dim = 64")
+    expect_chip_memory(trace, local=4 * 4, allowed=allowed)
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
 def test_coalesced(exercise, head_dim):
     """coalesced: neighbouring threads load neighbouring columns"""
-    moved = metered(prepare(exercise, *random_partials(4, head_dim=head_dim))[0], ARRAYS).arrays
+    moved = simt.trace(*prepare(exercise, *random_partials(4, head_dim=head_dim))[0]).arrays
     used, fetched = moved["out_partial"].load_bytes, 32 * moved["out_partial"].load_sectors
     assert used == fetched, (
         f"out_partial: {used} bytes were asked for, {fetched} fetched. Thread tx owns the columns "

@@ -7,9 +7,6 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
-from fa_numba.workbook.graders.attention import metered
-
-ARRAYS = "k_cache v_cache block_table seq_lens k_out v_out"
 
 
 @dataclass
@@ -187,7 +184,7 @@ def test_hbm_traffic(exercise, threads):
     cache = make_cache([13, 4, 0, 7], num_kv_heads=2, head_dim=16, max_len=15)
     k_out, v_out = np.empty_like(cache.k), np.empty_like(cache.v)
     launch = exercise.kernel, (15, 4), threads, *cache.inputs, k_out, v_out
-    moved = metered(launch, ARRAYS).arrays
+    moved = simt.trace(*launch).arrays
     tokens, per_token = int(cache.seq_lens.sum()), 2 * 16
     for name in ("k_cache", "v_cache"):
         assert moved[name].loads == tokens * per_token, (
@@ -210,7 +207,7 @@ def test_no_shared_memory(exercise):
     """no shared memory, no local array, no barrier: a thread moves its floats by itself"""
     cache = make_cache([8, 5])
     k_out, v_out = np.empty_like(cache.k), np.empty_like(cache.v)
-    trace = metered((exercise.kernel, (8, 2), 32, *cache.inputs, k_out, v_out), ARRAYS)
+    trace = simt.trace(exercise.kernel, (8, 2), 32, *cache.inputs, k_out, v_out)
     assert not trace.shared_bytes and not trace.barriers, (
         f"nobody reads what another thread wrote, but there are {trace.shared_bytes} bytes of "
         f"shared memory and {trace.barriers} barriers"
@@ -249,7 +246,7 @@ def test_coalesced(exercise, num_kv_heads, head_dim):
     cache = make_cache([8, 8], num_kv_heads=num_kv_heads, head_dim=head_dim, max_len=10)
     k_out, v_out = np.empty_like(cache.k), np.empty_like(cache.v)
     launch = exercise.kernel, (10, 2), 32, *cache.inputs, k_out, v_out
-    moved = metered(launch, ARRAYS).arrays
+    moved = simt.trace(*launch).arrays
     for name in ("k_cache", "v_cache"):
         used, fetched = moved[name].load_bytes, 32 * moved[name].load_sectors
         assert used == fetched, (

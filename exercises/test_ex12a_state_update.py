@@ -4,17 +4,9 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.graders.attention import (
-    UNWRITTEN,
-    expect_close,
-    expect_local,
-    expect_shared,
-    expect_traffic,
-    metered,
-)
+from fa_numba.workbook.graders.attention import UNWRITTEN, expect_close
 from fa_numba.workbook.graders.linear import LinearHead, check_linear_head, random_linear_head
-
-ARRAYS = "phi_q phi_k v state out"
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 
 def run(exercise, phi_q, phi_k, v, state, out):
@@ -141,7 +133,7 @@ def test_traffic(exercise, seqlen, feature_dim, head_dim):
     head = random_linear_head(seqlen, feature_dim, head_dim)
     state, out = head.before.copy(), np.zeros_like(head.v)
     launch = exercise.kernel, 1, head_dim + 1, *head.arrays.values(), state, out
-    trace = metered(launch, ARRAYS)
+    trace = simt.trace(*launch)
     per_token = seqlen * feature_dim * (head_dim + 1), "seqlen * feature_dim * (head_dim + 1)"
     once = head.v.size, "seqlen * head_dim"
     expect_traffic(
@@ -166,9 +158,12 @@ def test_memory(exercise):
     """shared memory: a few floats, whatever head_dim and feature_dim; no local array"""
     head = random_linear_head(2, 20, 63)
     args = *head.arrays.values(), head.before.copy(), np.zeros_like(head.v)
-    trace = metered((exercise.kernel, 1, 64, *args), ARRAYS)
-    expect_shared(trace, 32, "one float for the divisor, eight at most")
-    expect_local(trace, 0, "as each element of the state goes straight to HBM and back")
+    trace = simt.trace(exercise.kernel, 1, 64, *args)
+    allowed = (
+        "one float for the divisor, eight at most; each element of the state goes straight to HBM "
+        "and back"
+    )
+    expect_chip_memory(trace, shared=32, allowed=allowed)
 
 
 def test_compiles_for_a_gpu(exercise):

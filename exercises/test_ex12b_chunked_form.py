@@ -4,18 +4,11 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
-from fa_numba.workbook.graders.attention import (
-    UNWRITTEN,
-    expect_close,
-    expect_local,
-    expect_shared,
-    expect_traffic,
-    metered,
-)
+from fa_numba.workbook.graders.attention import UNWRITTEN, expect_close
 from fa_numba.workbook.graders.linear import check_linear_head, random_linear_head
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 CHUNK = 8
-ARRAYS = "phi_q phi_k v state out"
 
 
 def launch(exercise, phi_q, phi_k, v, state, out, chunk=CHUNK):
@@ -142,7 +135,7 @@ def test_traffic(exercise, seqlen, feature_dim, head_dim, chunk):
     size = state.size, "feature_dim * (head_dim + 1)"
     tokens = head.v.size, "seqlen * head_dim"
     expect_traffic(
-        metered(launch(exercise, *args, chunk=chunk), ARRAYS),
+        simt.trace(*launch(exercise, *args, chunk=chunk)),
         {
             ("phi_q", "loads"): features,
             ("phi_k", "loads"): features,
@@ -159,11 +152,13 @@ def test_memory(exercise):
     """shared memory: five tiles and the divisors; no array of a thread's own"""
     head = random_linear_head(32, 24, 15)
     args = *head.arrays.values(), head.before.copy(), np.zeros_like(head.v)
-    trace = metered(launch(exercise, *args, chunk=16), ARRAYS)
+    trace = simt.trace(*launch(exercise, *args, chunk=16))
     floats = 2 * 16 * 25 + 16 * 17 + 16 * 17 + 24 * 17 + 2 * 16  # a padded column each
-    what = "tiles of q, k, v1, scores and state, CHUNK = 16, FEATURE_DIM = 24, HEAD_DIM = 15"
-    expect_shared(trace, 4 * floats, what)
-    expect_local(trace, 0, "as each thread has one element of y")
+    allowed = (
+        "tiles of q, k, v1, scores and state are shared, with CHUNK = 16, FEATURE_DIM = 24 and "
+        "HEAD_DIM = 15; each thread has one element of y"
+    )
+    expect_chip_memory(trace, shared=4 * floats, allowed=allowed)
 
 
 def test_compiles_for_a_gpu(exercise):

@@ -404,6 +404,7 @@ def test_nothing_more_is_moved(rng):
     sizes = 2, 21, 27, 4, 2, 8
     q, k, v = make_qkv(rng, *sizes)
     options = {"causal": True, "block_m": 8, "block_n": 4}
+    problem = analysis.Problem(*sizes, **options)
     out, lse = flash_attn_v2(q, k, v, **options, **DROPOUT)
     for name, inputs in {
         "flash_attn_v1": (q, k, v),
@@ -413,7 +414,7 @@ def test_nothing_more_is_moved(rng):
         with simt.tracing() as traces:
             getattr(fa_numba, name)(*inputs, **options, **DROPOUT)
         elements = sum(a.loads + a.stores for t in traces for a in t.arrays.values())
-        assert elements == getattr(analysis, name)(*sizes, **options).elements()
+        assert elements == getattr(analysis.traffic, name)(problem).elements()
 
 
 WRITTEN_OUT = {  # as if there were no dropout

@@ -18,7 +18,7 @@ from cases import (
 )
 
 from fa_numba import flash_decode, reference, simt
-from fa_numba.analysis.hbm_traffic import decode_traffic
+from fa_numba.analysis import Problem, traffic
 from fa_numba.analysis.machine_code import TARGETS, compile_kernel, disassembler_available
 from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
 from fa_numba.on_cuda_cores.flash_decode_wide import (
@@ -151,8 +151,9 @@ def test_hbm_traffic(rng, num_heads, num_kv_heads, num_splits, page_size):
         for name, counts in trace.arrays.items():
             loads[name] = loads.get(name, 0) + counts.loads
             stores[name] = stores.get(name, 0) + counts.stores
-    traffic = decode_traffic(lengths, *sizes, num_splits, paged=page_size > 0)
-    for formula, counted in ((traffic.loads, loads), (traffic.stores, stores)):
+    problem = Problem(3, 2, 300, num_heads, num_kv_heads, 24)
+    moved = traffic.flash_decode_wide(problem, lengths, num_splits=num_splits, paged=page_size > 0)
+    for formula, counted in ((moved.loads, loads), (moved.stores, stores)):
         assert {x: n for x, n in formula.items() if n} == {x: n for x, n in counted.items() if n}
 
 

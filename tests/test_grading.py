@@ -79,6 +79,13 @@ def scale(source, result):
     if i < result.shape[0]:
         print("thread", i) if i == 0 else None
         result[i] = 2 * source[i]
+
+def make_scale():
+    @cuda.jit
+    def hidden(source, result):
+        result[cuda.grid(1)] = 2 * source[cuda.grid(1)]
+
+    return hidden
 """
 
 
@@ -88,7 +95,7 @@ def exercise(tmp_path_factory):
     root = tmp_path_factory.mktemp("answer")
     path = root / "ex99a_answer.py"
     path.write_text(ANSWER)
-    reference = "def scale(x, out):\n    pass\n"
+    reference = "@cuda.jit\ndef scale(x, out):\n    pass\n"
     answer = Answer(path, root, Limits(5), reference=reference)
     launches.install()
     answer.begin_check(None)
@@ -199,6 +206,12 @@ def test_arrays_of_a_trace_have_the_names_of_the_statement(exercise):
     assert {line.array for line in trace.lines} == {"x", "out"}
     assert trace.launched.arguments[0] is x and "floating-point" in trace.summary()
     assert "thread 0" in exercise._answer.take_output()
+
+
+def test_a_kernel_by_another_name_has_the_names_of_the_statement(exercise):
+    x, out = np.ones(32, np.float32), np.zeros(32, np.float32)
+    trace = simt.trace(exercise.make_scale(), 1, 32, x, out)
+    assert (trace.arrays["x"].loads, trace.arrays["out"].stores) == (32, 32)
 
 
 def test_a_kernel_of_the_grader_that_calls_the_answer(exercise):

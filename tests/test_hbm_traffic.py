@@ -1,4 +1,6 @@
-"""analysis.hbm_traffic: the formulas against the engine's meter, element for element."""
+"""analysis.traffic: the formulas against the engine's meter, element for element."""
+
+import doctest
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 
 import fa_numba
 from fa_numba import simt
-from fa_numba.analysis import hbm_traffic
+from fa_numba.analysis import Problem, traffic
+from fa_numba.analysis.traffic import walks
 from fa_numba.tiling.linear_attn import FEATURE_MAPS
 
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax", "softmax_registers")
@@ -58,12 +61,12 @@ def metered(function, *args, **options):
     return loads, stores, moved
 
 
-def check(traffic, meter, dtype_bytes=4):
+def check(formula, meter, dtype_bytes=4):
     *meter, moved = meter
-    for formula, counted in zip((traffic.loads, traffic.stores), meter, strict=True):
-        assert nonzero(formula) == nonzero(counted)
-    assert traffic.elements() == sum(sum(counted.values()) for counted in meter)
-    assert traffic.bytes(dtype_bytes) == moved
+    for predicted, counted in zip((formula.loads, formula.stores), meter, strict=True):
+        assert nonzero(predicted) == nonzero(counted)
+    assert formula.elements() == sum(sum(counted.values()) for counted in meter)
+    assert formula.bytes(dtype_bytes) == moved
 
 
 def nonzero(counts):
@@ -75,12 +78,12 @@ def nonzero(counts):
 @given(st.integers(0, 5), st.integers(0, 300))
 def test_softmax(name, num_rows, num_cols):
     x = np.zeros((num_rows, num_cols), np.float32)
-    check(getattr(hbm_traffic, name)(*x.shape), metered(getattr(fa_numba, name), x))
+    check(getattr(traffic, name)(*x.shape), metered(getattr(fa_numba, name), x))
 
 
 def test_softmax_of_a_row_that_registers_do_not_hold():
     x = np.zeros((1, 32 * 1024 + 1), np.float32)
-    check(hbm_traffic.softmax_registers(*x.shape), metered(fa_numba.softmax_registers, x))
+    check(traffic.softmax_registers(*x.shape), metered(fa_numba.softmax_registers, x))
 
 
 @pytest.mark.parametrize("name", TOPK)
@@ -88,13 +91,13 @@ def test_softmax_of_a_row_that_registers_do_not_hold():
 @given(st.integers(0, 5), st.integers(1, 300), st.integers(1, 32))
 def test_softmax_topk(name, num_rows, num_cols, k):
     k, x = min(k, num_cols), np.zeros((num_rows, num_cols), np.float32)
-    check(getattr(hbm_traffic, name)(*x.shape, k), metered(getattr(fa_numba, name), x, k))
+    check(getattr(traffic, name)(*x.shape, k), metered(getattr(fa_numba, name), x, k))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_softmax_topk_of_split_rows(dtype):
     x = np.zeros((2, 20_000), dtype)
-    formula = hbm_traffic.softmax_topk_warps(*x.shape, 5)
+    formula = traffic.softmax_topk_warps(*x.shape, 5)
     assert formula.loads["x_split"] > 0
     check(formula, metered(fa_numba.softmax_topk_warps, x, 5), x.itemsize)
 
@@ -104,7 +107,7 @@ def test_softmax_topk_of_split_rows(dtype):
 @given(problems, options, masks, st.booleans())
 def test_forward(name, problem, options, mask, with_alibi):
     q, k, v = make_qkv(np.random.default_rng(0), *problem)
-    formula = getattr(hbm_traffic, name)(*problem, **options, **mask, alibi=with_alibi)
+    formula = getattr(traffic, name)(Problem(*problem, **options, **mask, alibi=with_alibi))
     if with_alibi:
         mask = mask | {"alibi_slopes": alibi(problem)}
     check(formula, metered(getattr(fa_numba, name), q, k, v, **options, **mask))
@@ -124,9 +127,10 @@ def test_flash_attn_varlen(lengths, problem, options, mask, with_alibi):
     q, k, v = (x[0] for x in make_qkv(rng, 1, *(cu[-1] for cu in cu_seqlens), *heads))
     lse = random(rng, q.shape[1], q.shape[0])
     options = options | mask
+    packed = Problem(1, len(q), len(k), *heads, **options, alibi=with_alibi)
     formula, formula_bwd = (
-        traffic(*cu_seqlens, *heads, **options, alibi=with_alibi)
-        for traffic in (hbm_traffic.flash_attn_varlen, hbm_traffic.flash_attn_varlen_bwd)
+        function(packed, *cu_seqlens)
+        for function in (traffic.flash_attn_varlen, traffic.flash_attn_varlen_bwd)
     )
     if with_alibi:
         options = options | {"alibi_slopes": alibi(problem)}
@@ -140,7 +144,7 @@ def test_flash_attn_varlen(lengths, problem, options, mask, with_alibi):
 def test_lazy_softmax_attn(problem, causal, query_chunk_size, key_chunk_size):
     q, k, v = make_qkv(np.random.default_rng(0), *problem)
     options = {"query_chunk_size": query_chunk_size, "key_chunk_size": key_chunk_size}
-    formula = hbm_traffic.lazy_softmax_attn(*problem, causal=causal, **options)
+    formula = traffic.lazy_softmax_attn(Problem(*problem, causal=causal), **options)
     check(formula, metered(fa_numba.lazy_softmax_attn, q, k, v, causal=causal, **options))
 
 
@@ -153,16 +157,19 @@ def test_lazy_softmax_attn(problem, causal, query_chunk_size, key_chunk_size):
 )
 def test_linear_attn(problem, feature_map, form, chunk_size):
     options = {"feature_map": feature_map, "chunk_size": chunk_size}
-    if form != "full":
+    causal = form != "full"
+    if causal:
         problem = (*problem[:2], problem[1], *problem[3:])  # with a mask, seqlen_k is seqlen_q
-        options |= {"causal": True, "form": form}
+        options["form"] = form
     rng = np.random.default_rng(0)
     q, k, v = make_qkv(rng, *problem)
     weights, num_features = None, None
     if feature_map == "hedgehog":
         weights, num_features = [random(rng, *x.shape[2:], 3) for x in (q, k)], 3
-    formula = hbm_traffic.linear_attn(*problem, num_features=num_features, **options)
-    check(formula, metered(fa_numba.linear_attn, q, k, v, weights=weights, **options))
+    sizes = Problem(*problem, causal=causal)
+    formula = traffic.linear_attn(sizes, num_features=num_features, **options)
+    options |= {"causal": causal, "weights": weights}
+    check(formula, metered(fa_numba.linear_attn, q, k, v, **options))
 
 
 @few
@@ -173,7 +180,7 @@ def test_block_sparse(problem, options, mask, seed, share):
     num_tiles = (-(-problem[i] // options[size]) for i, size in ((1, "block_m"), (2, "block_n")))
     block_mask = rng.random(tuple(num_tiles)) < share
     q, k, v = make_qkv(rng, *problem)
-    formula = hbm_traffic.flash_attn_v1(*problem, **options, block_mask=block_mask)
+    formula = traffic.flash_attn_v1(Problem(*problem, **options), block_mask=block_mask)
     check(formula, metered(fa_numba.flash_attn_v1, q, k, v, **options, block_mask=block_mask))
 
 
@@ -183,7 +190,7 @@ def test_backward(problem, options, mask, with_alibi):
     rng = np.random.default_rng(0)
     q, k, v = make_qkv(rng, *problem)
     lse = random(rng, *(q.shape[i] for i in (0, 2, 1)))
-    formula = hbm_traffic.flash_attn_bwd(*problem, **options, **mask, alibi=with_alibi)
+    formula = traffic.flash_attn_bwd(Problem(*problem, **options, **mask, alibi=with_alibi))
     if with_alibi:
         mask = mask | {"alibi_slopes": alibi(problem)}
     check(formula, metered(fa_numba.flash_attn_bwd, q, q, k, v, q, lse, **options, **mask))
@@ -202,12 +209,12 @@ def test_flash_decode(problem, options, mask, with_alibi, num_splits, lengths):
     batch, _, max_len, *_ = problem
     seq_lens = np.minimum(lengths[:batch], max_len).astype(np.int32)
     q, k, v = make_qkv(np.random.default_rng(0), *problem)
-    options = options | mask | {"num_splits": num_splits}
-    sizes = (max_len, problem[1], *problem[3:])
-    formula = hbm_traffic.flash_decode(seq_lens, *sizes, **options, alibi=with_alibi)
+    options, splits = options | mask, {"num_splits": num_splits}
+    sizes = Problem(*problem, **options, alibi=with_alibi)
+    formula = traffic.flash_decode(sizes, seq_lens, **splits)
     if with_alibi:
         options["alibi_slopes"] = alibi(problem)
-    check(formula, metered(fa_numba.flash_decode, q, k, v, seq_lens, **options))
+    check(formula, metered(fa_numba.flash_decode, q, k, v, seq_lens, **options, **splits))
 
 
 @few
@@ -225,12 +232,14 @@ def test_paged_attn_decode(problem, options, mask, with_alibi, num_splits, lengt
     rng = np.random.default_rng(0)
     q = random(rng, batch, seqlen_q, num_heads, head_dim)
     cache = make_paged_cache(rng, lengths[:batch], page_size, num_kv_heads, head_dim)
-    options = options | mask | {"num_splits": num_splits}
-    sizes = (cache[2].shape[1], page_size, seqlen_q, num_heads, num_kv_heads, head_dim)
-    formula = hbm_traffic.paged_attn_decode(lengths[:batch], *sizes, **options, alibi=with_alibi)
+    options, splits = options | mask, {"num_splits": num_splits}
+    max_len = cache[2].shape[1] * page_size
+    sizes = (batch, seqlen_q, max_len, num_heads, num_kv_heads, head_dim)
+    sizes = Problem(*sizes, **options, alibi=with_alibi)
+    formula = traffic.paged_attn_decode(sizes, lengths[:batch], **splits)
     if with_alibi:
         options["alibi_slopes"] = alibi(problem)
-    check(formula, metered(fa_numba.paged_attn_decode, q, *cache, **options))
+    check(formula, metered(fa_numba.paged_attn_decode, q, *cache, **options, **splits))
 
 
 @few
@@ -241,7 +250,7 @@ def test_merge_states(batch, seqlen_q, num_heads, head_dim):
         random(rng, batch, seqlen_q, num_heads, head_dim),
         random(rng, batch, num_heads, seqlen_q),
     )
-    formula = hbm_traffic.merge_states(batch, seqlen_q, num_heads, head_dim)
+    formula = traffic.merge_states(batch, seqlen_q, num_heads, head_dim)
     check(formula, metered(fa_numba.merge_states, *state, *state))
 
 
@@ -249,7 +258,7 @@ def test_merge_states(batch, seqlen_q, num_heads, head_dim):
 @given(problems, st.booleans(), masks, st.sampled_from([(32, 16), (32, 32), (64, 16)]))
 def test_flash_attn_registers(problem, causal, mask, tiles):
     options = {"causal": causal, **mask} | dict(zip(("block_m", "block_n"), tiles, strict=True))
-    formula = hbm_traffic.flash_attn_registers(*problem, **options, alibi=True)
+    formula = traffic.flash_attn_registers(Problem(*problem, **options, alibi=True))
     q, k, v = make_qkv(np.random.default_rng(0), *problem)
     slopes = alibi(problem)
     check(formula, metered(fa_numba.flash_attn_registers, q, k, v, alibi_slopes=slopes, **options))
@@ -258,13 +267,16 @@ def test_flash_attn_registers(problem, causal, mask, tiles):
 @few
 @given(problems, st.booleans(), masks, st.sampled_from([16, 32]), st.booleans())
 def test_flash_attn_bwd_registers(problem, causal, mask, tile_size, deterministic):
-    options = {"causal": causal, "tile_size": tile_size, "deterministic": deterministic, **mask}
-    formula = hbm_traffic.flash_attn_bwd_registers(*problem, **options, alibi=True)
+    mask, options = (
+        {"causal": causal, **mask},
+        {"tile_size": tile_size, "deterministic": deterministic},
+    )
+    formula = traffic.flash_attn_bwd_registers(Problem(*problem, **mask, alibi=True), **options)
     rng = np.random.default_rng(0)
     q, k, v = make_qkv(rng, *problem)
     lse = random(rng, *(q.shape[i] for i in (0, 2, 1)))
     arguments = (q, q, k, v, q, lse)
-    options["alibi_slopes"] = alibi(problem)
+    options |= mask | {"alibi_slopes": alibi(problem)}
     check(formula, metered(fa_numba.flash_attn_bwd_registers, *arguments, **options))
 
 
@@ -274,9 +286,9 @@ def test_paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, extra):
     caches = make_paged_cache(np.random.default_rng(0), seq_lens, page_size, num_kv_heads, head_dim)
     max_len = min(max(seq_lens, default=0) + extra, caches[2].shape[1] * page_size)
     sizes = (page_size, num_kv_heads, head_dim)
-    formula = hbm_traffic.paged_kv_lookup(seq_lens, *sizes, max_len=max_len)
+    formula = traffic.paged_kv_lookup(seq_lens, *sizes, max_len=max_len)
     check(formula, metered(fa_numba.paged_kv_lookup, *caches, max_len=max_len))
-    formula = hbm_traffic.paged_kv_lookup(seq_lens, *sizes)
+    formula = traffic.paged_kv_lookup(seq_lens, *sizes)
     check(formula, metered(fa_numba.paged_kv_lookup, *caches))
 
 
@@ -286,7 +298,7 @@ def test_reshape_and_cache(written, page_size, num_kv_heads, head_dim):
     rng = np.random.default_rng(0)
     arguments = make_cache_write(rng, len(written), page_size, num_kv_heads, head_dim)
     arguments[-1][~np.array(written, bool)] = -1
-    formula = hbm_traffic.reshape_and_cache(arguments[-1], num_kv_heads, head_dim)
+    formula = traffic.reshape_and_cache(arguments[-1], num_kv_heads, head_dim)
     check(formula, metered(fa_numba.reshape_and_cache, *arguments))
 
 
@@ -297,9 +309,9 @@ def test_copy_and_swap_pages(num_copies, page_size, num_kv_heads, head_dim):
     src, dst = np.random.default_rng(0).permutation(8).astype(np.int32).reshape(2, 4)
     numbers = src[:num_copies], dst[:num_copies]
     sizes = (num_copies, page_size, num_kv_heads, head_dim)
-    check(hbm_traffic.copy_pages(*sizes), metered(fa_numba.copy_pages, k, v, *numbers))
+    check(traffic.copy_pages(*sizes), metered(fa_numba.copy_pages, k, v, *numbers))
     meter = metered(fa_numba.swap_pages, k, v, k_dst, v_dst, *numbers)
-    check(hbm_traffic.swap_pages(*sizes), meter)
+    check(traffic.swap_pages(*sizes), meter)
 
 
 def test_bytes_of_16_bits(rng):
@@ -315,19 +327,18 @@ def test_bytes_of_16_bits(rng):
     caches = [x.astype(np.float16) for x in caches]
     token = (num_kv_heads, head_dim)
     slots, numbers = np.arange(3, dtype=np.int32), [np.array([i], np.int32) for i in (0, 2)]
-    decode = (seqlen_q, num_heads, *token)
-    bits = np.ones((1, 3), bool)
+    max_len = block_table.shape[1] * 5
+    attention = (Problem(*problem),)
+    paged = Problem(batch, seqlen_q, max_len, num_heads, *token)
+    block_mask = np.ones((1, 3), bool)
     calls = {name: ((2, 70), (half(2, 70),)) for name in SOFTMAXES}
-    calls |= {name: (problem, (q, k, v)) for name in (*FORWARD, "lazy_softmax_attn")}
+    calls |= {name: (attention, (q, k, v)) for name in (*FORWARD, "lazy_softmax_attn")}
     calls |= {
         **{name: ((2, 70, 5), (half(2, 70), 5)) for name in TOPK},
-        "flash_attn_bwd": (problem, (q, q, k, v, q, lse)),
-        "linear_attn": (problem, (q, k, v)),
-        "flash_decode": ((lengths, seqlen_k, *decode), (q, k, v, lengths)),
-        "paged_attn_decode": (
-            (lengths, block_table.shape[1], 5, *decode),
-            (q, *caches, block_table, lengths),
-        ),
+        "flash_attn_bwd": (attention, (q, q, k, v, q, lse)),
+        "linear_attn": (attention, (q, k, v)),
+        "flash_decode": ((*attention, lengths), (q, k, v, lengths)),
+        "paged_attn_decode": ((paged, lengths), (q, *caches, block_table, lengths)),
         "paged_kv_lookup": ((lengths, 5, *token), (*caches, block_table, lengths)),
         "merge_states": ((batch, seqlen_q, num_heads, head_dim), (q, lse, q, lse)),
         "reshape_and_cache": ((slots, *token), (half(3, *token), half(3, *token), *caches, slots)),
@@ -335,15 +346,58 @@ def test_bytes_of_16_bits(rng):
     }
     for name, (sizes, arguments) in calls.items():
         meter = metered(getattr(fa_numba, name), *arguments)
-        check(getattr(hbm_traffic, name)(*sizes), meter, dtype_bytes=2)
-    options = {"block_m": 16, "block_n": 8, "block_mask": bits}
-    meter = metered(fa_numba.flash_attn_v1, q, k, v, **options)
-    check(hbm_traffic.flash_attn_v1(*problem, **options), meter, dtype_bytes=2)
+        check(getattr(traffic, name)(*sizes), meter, dtype_bytes=2)
+    tiles = {"block_m": 16, "block_n": 8}
+    meter = metered(fa_numba.flash_attn_v1, q, k, v, **tiles, block_mask=block_mask)
+    formula = traffic.flash_attn_v1(Problem(*problem, **tiles), block_mask=block_mask)
+    check(formula, meter, dtype_bytes=2)
+
+
+@pytest.mark.parametrize(
+    "values, error, message",
+    [
+        ({"seqlen_q": -1}, ValueError, "seqlen_q must be at least 0, got -1"),
+        ({"head_dim": 0}, ValueError, "head_dim must be at least 1, got 0"),
+        ({"block_m": 0}, ValueError, "block_m must be at least 1, got 0"),
+        ({"batch": 1.5}, TypeError, "batch must be an int, got 1.5"),
+        ({"num_heads": 3}, ValueError, "multiple of num_kv_heads, got 3 and 2"),
+        ({"window_size": 8}, TypeError, r"window_size must be two ints \(left, right\), got 8"),
+    ],
+)
+def test_a_problem_checks_its_sizes(values, error, message):
+    sizes = ("batch", "seqlen_q", "seqlen_k", "num_heads", "num_kv_heads", "head_dim")
+    with pytest.raises(error, match=message):
+        Problem(**dict(zip(sizes, (1, 9, 20, 4, 2, 8), strict=True)) | values)
+
+
+def test_an_option_that_a_function_lacks_is_refused():
+    problem = Problem(1, 9, 20, 4, 2, 8, window_size=(3, 0))
+    wanted = r"window_size must be \(-1, -1\) for linear_attn, .* got \(3, 0\)"
+    with pytest.raises(ValueError, match=wanted):
+        traffic.linear_attn(problem)
+    with pytest.raises(ValueError, match="block_m must be given for flash_attn_registers"):
+        traffic.flash_attn_registers(problem)
+
+
+def test_sizes_that_contradict_each_other_are_refused():
+    problem = Problem(2, 1, 20, 4, 2, 8)
+    with pytest.raises(ValueError, match="one length for each of batch = 2 sequences, got 1"):
+        traffic.flash_decode(problem, [20])
+    with pytest.raises(ValueError, match="seqlen_q must be the tokens .* together, 9, got 1"):
+        traffic.flash_attn_varlen(problem, [0, 4, 9], [0, 10, 20])
+    with pytest.raises(ValueError, match="batch must be 1 for a packed batch, got 2"):
+        traffic.flash_attn_varlen(problem, [0, 1], [0, 20])
+
+
+@pytest.mark.parametrize("module", [traffic, walks])
+def test_examples_of_docstrings(module):
+    results = doctest.testmod(module)
+    assert results.attempted and not results.failed
 
 
 def test_known_figures():
-    standard = hbm_traffic.standard_attention_traffic(4096, 128)
-    flash = hbm_traffic.flash_attention_traffic(4096, 128, 128, 128)
+    standard = traffic.standard_attention(4096, 128)
+    flash = traffic.flash_attention(4096, 128, 128, 128)
     assert standard["s_writes"] == 2 * 4096**2
     assert standard["total"] == 8 * 4096**2 + 8 * 4096 * 128 == 138_412_032
     assert flash["k_reads"] == 2 * 4096 * 128 * 32
@@ -352,24 +406,25 @@ def test_known_figures():
 
 @pytest.mark.parametrize("block_m, loads", [(8, 2304), (16, 1280), (32, 768)])
 def test_flash_attn_v2_reads_k_and_v_once_per_tile_of_queries(block_m, loads):
-    traffic = hbm_traffic.flash_attn_v2(1, 32, 32, 1, 1, 8, block_m=block_m)
-    assert sum(traffic.loads.values()) == loads == 32 * 8 + 2 * 32 * 8 * (32 // block_m)
-    assert traffic.stores == {"out": 32 * 8, "lse": 32}
+    moved = traffic.flash_attn_v2(Problem(1, 32, 32, 1, 1, 8, block_m=block_m))
+    assert sum(moved.loads.values()) == loads == 32 * 8 + 2 * 32 * 8 * (32 // block_m)
+    assert moved.stores == {"out": 32 * 8, "lse": 32}
 
 
 def test_block_sparse_attention_costs_its_share_of_live_tiles():
-    sizes, tiles = (1, 4096, 4096, 1, 1, 64), {"block_m": 16, "block_n": 16}
-    dense = hbm_traffic.flash_attn_v1(*sizes, **tiles)
+    problem = Problem(1, 4096, 4096, 1, 1, 64, block_m=16, block_n=16)
+    dense = traffic.flash_attn_v1(problem)
     share = 1 / 8
     block_mask = np.random.default_rng(0).random((256, 256)) < share
-    sparse = hbm_traffic.flash_attn_v1(*sizes, **tiles, block_mask=block_mask)
+    sparse = traffic.flash_attn_v1(problem, block_mask=block_mask)
     assert sparse.stores["out"] == block_mask.sum() * 16 * 64
     assert abs(sparse.stores["out"] / dense.stores["out"] - share) < 0.01
 
 
 def test_flash_decode_reads_the_cache_once_for_all_heads_of_a_group():
     one, eight = (
-        hbm_traffic.flash_decode([100_000], 100_000, 1, num_heads, 1, 64) for num_heads in (1, 8)
+        traffic.flash_decode(Problem(1, 1, 100_000, num_heads, 1, 64), [100_000])
+        for num_heads in (1, 8)
     )
     assert one.loads["k_cache"] == eight.loads["k_cache"] == 100_000 * 64
     partial = sum(eight.stores.values()) + eight.loads["out_partial"] + eight.loads["lse_partial"]
@@ -378,22 +433,24 @@ def test_flash_decode_reads_the_cache_once_for_all_heads_of_a_group():
 
 def test_a_window_bounds_what_a_decoding_step_reads():
     short, long = (
-        hbm_traffic.flash_decode([n], n, 1, 8, 1, 64, window_size=(1023, 0)) for n in (2048, 131072)
+        traffic.flash_decode(Problem(1, 1, n, 8, 1, 64, window_size=(1023, 0)), [n])
+        for n in (2048, 131072)
     )
     assert short == long and long.loads["k_cache"] == 1024 * 64
 
 
 def test_packed_sequences_cost_nothing_for_the_padding_that_they_do_not_have():
-    one = hbm_traffic.flash_attn_v2(1, 4096, 4096, 1, 1, 64)
-    packed = hbm_traffic.flash_attn_varlen([0, 4096, 4096, 4097], [0, 4096, 4096, 4097], 1, 1, 64)
-    padded = hbm_traffic.flash_attn_v2(3, 4096, 4096, 1, 1, 64)
+    one = traffic.flash_attn_v2(Problem(1, 4096, 4096, 1, 1, 64))
+    starts = [0, 4096, 4096, 4097]
+    packed = traffic.flash_attn_varlen(Problem(1, 4097, 4097, 1, 1, 64), starts, starts)
+    padded = traffic.flash_attn_v2(Problem(3, 4096, 4096, 1, 1, 64))
     assert one.elements() < packed.elements() < 1.01 * one.elements()
     assert padded.elements() == 3 * one.elements()
 
 
 def test_a_window_costs_what_it_sees():
     whole, windowed, twice = (
-        hbm_traffic.flash_attn_v2(1, n, n, 1, 1, 64, window_size=window).loads["k"]
+        traffic.flash_attn_v2(Problem(1, n, n, 1, 1, 64, window_size=window)).loads["k"]
         for n, window in ((4096, (-1, -1)), (4096, (255, 0)), (8192, (255, 0)))
     )
     assert 0.06 < windowed / whole < 0.07  # 256 keys and the rest of two tiles, of 4096
@@ -402,7 +459,7 @@ def test_a_window_costs_what_it_sees():
 
 def test_a_causal_mask_saves_nearly_half():
     full, causal = (
-        hbm_traffic.flash_attn_v2(1, 4096, 4096, 1, 1, 64, causal=causal).loads["k"]
+        traffic.flash_attn_v2(Problem(1, 4096, 4096, 1, 1, 64, causal=causal)).loads["k"]
         for causal in (False, True)
     )
     assert 0.5 < causal / full < 0.51

@@ -5,7 +5,7 @@ import pytest
 from cases import check_forward, each_mask, each_shape, each_value, make_qkv, strided
 
 from fa_numba import lazy_softmax_attn, simt
-from fa_numba.analysis import hbm_traffic
+from fa_numba.analysis import Problem, traffic
 
 pytestmark = pytest.mark.usefixtures("checked")
 
@@ -81,7 +81,7 @@ def test_memory_is_bounded_by_the_chunks(rng):
 
 
 def test_memory_is_saved_and_traffic_is_not():
-    sizes = (1, 4096, 4096, 1, 1, 64)
-    lazy, flash = hbm_traffic.lazy_softmax_attn(*sizes), hbm_traffic.flash_attn_v2(*sizes)
+    problem = Problem(1, 4096, 4096, 1, 1, 64)
+    lazy, flash = traffic.lazy_softmax_attn(problem), traffic.flash_attn_v2(problem)
     assert lazy.loads["k"] == 4096 * 4096 * 64 == 16 * flash.loads["k"]
-    assert lazy.loads["k"] > hbm_traffic.naive_attn(*sizes).loads["k"]
+    assert lazy.loads["k"] > traffic.naive_attn(problem).loads["k"]

@@ -5,7 +5,7 @@ import pytest
 from cases import assert_close, each_mask, make_qkv, random, strided
 
 from fa_numba import linear_attn, reference, simt
-from fa_numba.analysis import hbm_traffic
+from fa_numba.analysis import Problem, traffic
 from fa_numba.kernels.feature_map import feature_map as feature_map_on_gpu
 from fa_numba.tiling.linear_attn import FEATURE_MAPS, feature_dim
 
@@ -202,8 +202,8 @@ def test_a_group_too_large_for_a_thread_is_chunked(rng):
     with simt.tracing() as traces:
         check_linear(q, k, v, causal=True)
     assert [t.kernel for t in traces][-1] == "chunk_outputs_kernel"
-    sizes = (1, 1, 1, 65, 1, 4)
-    assert hbm_traffic.linear_attn(*sizes, causal=True).stores["states"] == 4 * 5
+    problem = Problem(1, 1, 1, 65, 1, 4, causal=True)
+    assert traffic.linear_attn(problem).stores["states"] == 4 * 5
 
 
 @each_form
@@ -225,9 +225,9 @@ def test_feature_maps(rng, feature_map, head_dim):
 
 
 def test_chunks_move_the_state_less_often():
-    sizes, D = (1, 1024, 1024, 1, 1, 64), 64 * 65
+    problem, D = Problem(1, 1024, 1024, 1, 1, 64, causal=True), 64 * 65
     recurrent, chunked = (
-        hbm_traffic.linear_attn(*sizes, causal=True, form=form) for form in ("recurrent", "chunked")
+        traffic.linear_attn(problem, form=form) for form in ("recurrent", "chunked")
     )
     assert recurrent.loads["state"] == 1024 * D
     assert chunked.loads["states"] == chunked.stores["states"] == 1024 // 16 * D

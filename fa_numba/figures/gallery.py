@@ -211,8 +211,8 @@ def a_memory_hierarchy():
 
 def a_roofline():
     N, d = 1024, 64
-    unfused = 4 * N * N * d / analysis.standard_attention_traffic(N, d, 4)["total"]
-    fused = 4 * N * N * d / analysis.flash_attention_traffic(N, d, 128, 64, 4)["total"]
+    unfused = 4 * N * N * d / analysis.traffic.standard_attention(N, d, 4)["total"]
+    fused = 4 * N * N * d / analysis.traffic.flash_attention(N, d, 128, 64, 4)["total"]
     points = {"vector add": 1 / 12, "standard attention": unfused, "FlashAttention-2": fused}
     return roofline(points, "A100-40GB")
 
@@ -243,7 +243,7 @@ def an_attention_intensity():
     curves = {
         "standard": [analysis.intensity.prefill(N, 96, d, **alone).intensity for N in lengths],
         "flash, B_r = 128": [
-            4 * N * N * d / analysis.flash_attention_traffic(N, d, 128, 64)["total"]
+            4 * N * N * d / analysis.traffic.flash_attention(N, d, 128, 64)["total"]
             for N in lengths
         ],
         "decoding": [
@@ -283,10 +283,10 @@ def online_softmax_along_a_row():
 
 def traffic_against_length():
     lengths = [1024 << i for i in range(6)]
-    standard = [analysis.standard_attention_traffic(N, 128)["total"] for N in lengths]
+    standard = [analysis.traffic.standard_attention(N, 128)["total"] for N in lengths]
     curves = {"standard": standard} | {
         f"flash, B_r = {B_r}": [
-            analysis.flash_attention_traffic(N, 128, B_r, 64)["total"] for N in lengths
+            analysis.traffic.flash_attention(N, 128, B_r, 64)["total"] for N in lengths
         ]
         for B_r in (64, 256)
     }
@@ -409,7 +409,7 @@ def bytes_by_formula_and_meter():
     batch, N, heads, d = 1, 96, 2, 32
     q, k, v = _random(3, batch, N, heads, d)
     (trace,) = _traces(fa_numba.flash_attn_v2, q, k, v)
-    traffic = analysis.flash_attn_v2(batch, N, N, heads, heads, d)
+    traffic = analysis.traffic.flash_attn_v2(analysis.Problem(batch, N, N, heads, heads, d))
     meter = {name: a.load_bytes + a.store_bytes for name, a in trace.arrays.items()}
     formula = {
         name: 4 * (traffic.loads.get(name, 0) + traffic.stores.get(name, 0)) for name in meter
@@ -418,7 +418,8 @@ def bytes_by_formula_and_meter():
 
 
 def masks_of_tiles_and_their_cost():
-    N, d, tile = 64, 16, 8
+    N, d, tiles = 64, 16, {"block_m": 8, "block_n": 8}
+    problem = analysis.Problem(1, N, N, 1, 1, d, **tiles)
     i, j = np.indices((8, 8))
     masks = {
         "dense": i >= 0,
@@ -429,9 +430,8 @@ def masks_of_tiles_and_their_cost():
     q, k, v = _random(3, 1, N, 1, d)
     formula, meter = {}, {}
     for name, mask in masks.items():
-        options = {"block_mask": mask, "block_m": tile, "block_n": tile}
-        (trace,) = _traces(fa_numba.flash_attn_v1, q, k, v, **options)
-        traffic = analysis.flash_attn_v1(1, N, N, 1, 1, d, **options)
+        (trace,) = _traces(fa_numba.flash_attn_v1, q, k, v, block_mask=mask, **tiles)
+        traffic = analysis.traffic.flash_attn_v1(problem, block_mask=mask)
         moved = trace.arrays.keys() - {"block_mask"}  # bytes, not floats
         meter[name] = sum(trace.arrays[x].load_bytes + trace.arrays[x].store_bytes for x in moved)
         formula[name] = 4 * sum(traffic.loads.get(x, 0) + traffic.stores.get(x, 0) for x in moved)

@@ -3,7 +3,7 @@
 flash_decode, paged_attn_decode   tiles of K and V in shared memory; a thread per score
 flash_decode_wide                 a few lanes per key, 16-byte loads, no barrier       <- this file
 flash_decode_mma                  the same for 16 bits, on tensor cores
-flash_decode_gather               Hopper: cp.async keeps a ring of keys full for each warp, pages of any size
+flash_decode_gather               Hopper: cp.async keeps a ring of keys full per warp; any page size
 
 Decoding reads each key once and computes little with it, so its speed depends on the number of
 bytes in flight. Each lane owns up to 16 columns of K, V, Q and out, in pieces of 16 bytes; a group

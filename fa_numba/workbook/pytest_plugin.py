@@ -25,7 +25,7 @@ from fa_numba.workbook.grading.files import BadFile, read_answer
 from fa_numba.workbook.grading.lifetime import die_with_parent
 from fa_numba.workbook.grading.limits import limits_of
 from fa_numba.workbook.grading.proxies import Module
-from fa_numba.workbook.report import Check, Graded, Report
+from fa_numba.workbook.report import Check, Graded, Report, behaviour_of
 
 __all__ = [
     "exercise",
@@ -143,11 +143,18 @@ def _file_under_test(node, config) -> Path:
     return Path(config.invocation_params.dir, impl, f"{exercise.name}.py")
 
 
-def _behaviour(item) -> str:
-    """The name of a check: its docstring's first line, and the parameters if there are any."""
+def _name(item) -> str:
+    """The name of a check: its docstring's first line, and the parameters if there are any.
+
+    A check of a table of behaviours, such as `graders.attention.HEADS`, has no docstring: its
+    parameter is the name.
+    """
+    case = item.callspec.id if hasattr(item, "callspec") else None
+    if case and not item.function.__doc__:
+        return case
     doc = (item.function.__doc__ or item.originalname.removeprefix("test_")).strip()
     name = doc.splitlines()[0].rstrip(".")
-    return f"{name} [{item.callspec.id}]" if hasattr(item, "callspec") else name
+    return f"{name} [{case}]" if case else name
 
 
 def pytest_collection_finish(session):
@@ -170,7 +177,7 @@ def pytest_runtest_call(item):
     item.judge_began = time.process_time()
     if (answer := _answer_of(item)) is not None:
         answer.never_written = False
-        answer.begin_check(item.originalname)
+        answer.begin_check(behaviour_of(_name(item)))
     return (yield)
 
 
@@ -201,7 +208,7 @@ def pytest_runtest_makereport(item, call):
         report.outcome, outcome = "failed", "not started"
     report.not_started = outcome == "not started"
     output = answer.take_output() if answer is not None else ""
-    check = Check(_behaviour(item), outcome, message, _seconds(item, call, answer), output)
+    check = Check(_name(item), outcome, message, _seconds(item, call, answer), output)
     place = getattr(item, "workbook_place", (0, 0))
     # pytest-xdist sends a report's attributes to the process that shows them.
     report.workbook = {"grader": str(item.path), "place": place, "check": asdict(check)}

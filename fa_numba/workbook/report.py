@@ -21,6 +21,11 @@ HTML_COLOURS = {
 }
 
 
+def behaviour_of(name: str) -> str:
+    """The name of a check without its case, `[...]`."""
+    return name.split(" [")[0]
+
+
 @dataclass
 class Check:
     """One named behaviour.
@@ -46,7 +51,7 @@ class Check:
     @property
     def behaviour(self) -> str:
         """The name without the case, `[...]`, that a parametrised check ends in."""
-        return self.name.split(" [")[0]
+        return behaviour_of(self.name)
 
 
 @dataclass

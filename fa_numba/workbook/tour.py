@@ -92,27 +92,30 @@ def inputs(text):
 def cases(text):
     """Yield (name, arguments, options, float64 answers, plain float32 answers, traffic formula)."""
     q, k, v, dout = inputs(text)
-    sizes = (1, len(text), len(text), NUM_HEADS, NUM_KV_HEADS, HEAD_DIM)
+    problem = analysis.Problem(
+        1, len(text), len(text), NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, causal=True
+    )
     precisions = (np.float64, np.float32)
 
     scores = q[0, :, 0] @ k[0, :, 0].T / np.float32(np.sqrt(HEAD_DIM))
     answers = [(reference.softmax(scores, dtype=t),) for t in precisions]
     for name in ("naive_softmax", "safe_softmax", "online_softmax"):
-        yield name, (scores,), {}, *answers, getattr(analysis, name)(*scores.shape)
+        traffic = getattr(analysis.traffic, name)(*scores.shape)
+        yield name, (scores,), {}, *answers, traffic
 
     causal = {"causal": True}
     answers = [reference.attention(q, k, v, **causal, dtype=t) for t in precisions]
     for name in ("naive_attn", "flash_attn_v1", "flash_attn_v2"):
-        yield name, (q, k, v), causal, *answers, getattr(analysis, name)(*sizes, **causal)
+        yield name, (q, k, v), causal, *answers, getattr(analysis.traffic, name)(problem)
 
     out, lse = (x.astype(np.float32) for x in answers[0])
     answers = [reference.attention_bwd(dout, q, k, v, **causal, dtype=t) for t in precisions]
-    traffic = analysis.flash_attn_bwd(*sizes, **causal)
+    traffic = analysis.traffic.flash_attn_bwd(problem)
     yield "flash_attn_bwd", (dout, q, k, v, out, lse), causal, *answers, traffic
 
     pages = paged(k, v)
     answers = [reference.paged_kv_lookup(*pages)] * 2
-    traffic = analysis.paged_kv_lookup(pages[3], PAGE_SIZE, NUM_KV_HEADS, HEAD_DIM)
+    traffic = analysis.traffic.paged_kv_lookup(pages[3], PAGE_SIZE, NUM_KV_HEADS, HEAD_DIM)
     yield "paged_kv_lookup", pages, {}, *answers, traffic
 
 

@@ -6,8 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fa_numba import reference, simt
-from fa_numba.workbook.graders.meter import by_place
+from fa_numba import reference
 
 UNWRITTEN = np.float32(-777.0)  # what an output holds before the launch
 
@@ -168,6 +167,49 @@ def one_negative_score(size, seqlen_q=13, seqlen_k=21, *, causal=False):
     return head
 
 
+def _full_and_causal(behaviour, *sizes):
+    """The behaviour without a mask and with one."""
+    return {
+        f"{behaviour} [{mask}]": lambda causal=mask == "causal": random_head(*sizes, causal=causal)
+        for mask in ("full", "causal")
+    }
+
+
+HEADS = {
+    "one tile of queries, one tile of keys": lambda: random_head(8, 8, 8),
+    "several tiles both ways": lambda: random_head(24, 32, 16),
+    "causal, as many keys as queries": lambda: random_head(24, 24, 16, causal=True),
+    "causal with more keys than queries is bottom-right aligned": (
+        lambda: random_head(13, 29, 8, causal=True)
+    ),
+    **_full_and_causal("seqlen_q not divisible by the tile", 19, 24, 8),
+    **_full_and_causal("seqlen_k not divisible by the tile", 16, 19, 8),
+    **_full_and_causal("one query and one key", 1, 1, 8),
+    **_full_and_causal("one query", 1, 37, 8),
+    **_full_and_causal("one key", 21, 1, 8),
+    **_full_and_causal("shorter than one tile", 3, 5, 8),
+    **{
+        f"head_dim is odd, smaller or larger than a side of the thread block [{head_dim}]": (
+            lambda head_dim=head_dim: random_head(11, 18, head_dim)
+        )
+        for head_dim in (1, 3, 13, 33)
+    },
+    **{
+        f"softmax_scale is honoured [{scale}]": (
+            lambda scale=scale: random_head(10, 20, 8, softmax_scale=scale)
+        )
+        for scale in (1.0, 0.05, 0.0, -0.3)
+    },
+    "stable at scores of 1e4 and -1e4": large_scores,
+}
+"""Behaviours of every attention kernel in tiles of 8 by 8: name -> function that makes the head.
+
+A grader runs them all as one parametrised check without a docstring: the names are the checks'.
+"""
+
+TILE_SIZES = ((8, 8), (4, 16), (16, 4), (5, 7), (1, 32), (32, 1))  # (BLOCK_M, BLOCK_N)
+
+
 def guarded(*shape, fill=UNWRITTEN):
     """An output array inside a larger one, to notice writes past its edges: (array, larger)."""
     rows = shape[0]
@@ -302,78 +344,3 @@ def expect_error(kind, call, why):
         got_kind = type(error).__name__
         raise AssertionError(f"{why}: want {kind.__name__}, got {got_kind}: {error}") from None
     raise AssertionError(f"{why}: want {kind.__name__}, got {got!r}")
-
-
-def metered(launch, names):
-    """Trace a launch, with its arrays under the statement's names: a learner may choose others.
-
-    Parameters
-    ----------
-    launch : sequence
-        What `simt.trace` takes.
-    names : str
-        Those of the kernel's array arguments, in order, with spaces between.
-    """
-    trace = simt.trace(*launch)
-    trace.arrays = dict(zip(names.split(), trace.arrays.values(), strict=True))
-    return trace
-
-
-def expect_shared(trace, most, what):
-    """Fail where a thread block has more than `most` bytes of shared memory."""
-    assert trace.shared_bytes <= most, (
-        f"a thread block may have {most} bytes of shared memory, {what}, but it has "
-        f"{trace.shared_bytes}, in {', '.join(trace.shared)}"
-    )
-
-
-def expect_local(trace, most, what):
-    """Fail where a thread has more than `most` bytes of local arrays."""
-    assert trace.local_bytes <= most, (
-        f"a thread may have local arrays of {most} bytes, {what}, but it has {trace.local_bytes}"
-    )
-
-
-def expect_traffic(trace, wanted, names=None, *, less_is_fine=False):
-    """Fail unless the HBM meter shows exactly the wanted elements.
-
-    Parameters
-    ----------
-    trace : simt.Trace
-    wanted : dict
-        (array, "loads" or "stores") -> (elements, how they come about).
-    names : str, optional
-        What the statement calls the arrays among the arguments, in order: a learner may call them
-        otherwise. Without it arrays are known by the kernel's own names.
-    less_is_fine : bool, default=False
-        Fewer loads than wanted are no fault.
-    """
-    arrays = by_place(trace, names) if names else trace.arrays
-    none_first = sorted(wanted.items(), key=lambda item: item[1][0] > 0)
-    for (name, kind), (elements, formula) in none_first:
-        got = getattr(arrays[name], kind)
-        if got == elements or (less_is_fine and kind == "loads" and got < elements):
-            continue
-        assert elements, (
-            f"{kind} of {name}: there must be none, {formula}, but the meter shows {got}"
-        )
-        times = f", {got / elements:.4g} times as many"
-        raise AssertionError(
-            f"{kind} of {name}: {formula} = {elements} elements, but the meter shows {got}{times}. "
-            + _traffic_cause(trace, kind, got, elements)
-        )
-
-
-def _traffic_cause(trace, kind, got, elements):
-    if got < elements:
-        return "Is part of it never touched, or does a tile not start at a multiple of its size?"
-    for axis, threads in zip("xy", trace.block, strict=False):
-        if threads > 1 and got == threads * elements:
-            one = {
-                "loads": "one thread loads an element, the others read it from shared memory",
-                "stores": "one thread stores an element",
-            }
-            return f"That is once per threadIdx.{axis}: {one[kind]}."
-    if kind == "stores":
-        return "Is an element stored more than once, or by more than one thread?"
-    return "Is a tile loaded again that is on the chip already, or one that nobody needs?"

@@ -1,24 +1,8 @@
-"""What graders ask of the engine's meter, of any kernel: who stores, and what is kept on the chip.
+"""What graders ask of the engine's meter, of any kernel: HBM traffic, memory on the chip, races.
 
-A trace names arrays by the kernel's parameters, and a learner may call those as they like: the
-graders know them by their place among the arguments.
+A trace names a kernel's arrays as the statement does, whatever the learner calls them: the judge
+renames them (`grading.launches`).
 """
-
-
-def by_place(trace, names):
-    """The traffic of a launch's arrays under the statement's names.
-
-    Parameters
-    ----------
-    trace : simt.Trace
-    names : str
-        What the statement calls the arrays among the kernel's arguments, in order: ``"x y"``.
-
-    Returns
-    -------
-    dict of str to GlobalTraffic
-    """
-    return dict(zip(names.split(), trace.arrays.values(), strict=False))
 
 
 def expect_no_races(trace):
@@ -43,7 +27,8 @@ def expect_chip_memory(trace, *, shared=0, local=0, allowed):
         ("local arrays", "thread", trace.local_bytes, local),
     ):
         enough = f"{most} are enough" if most else "none is needed"
-        assert got <= most, f"a {owner} takes {got} bytes of {kind}, but {enough}: {allowed}"
+        held = f" ({', '.join(trace.shared)})" if kind == "shared memory" and got else ""
+        assert got <= most, f"a {owner} takes {got} bytes of {kind}{held}, but {enough}: {allowed}"
 
 
 def expect_stores_by(written, *, threads=None, blocks=None, why):
@@ -52,7 +37,7 @@ def expect_stores_by(written, *, threads=None, blocks=None, why):
     Parameters
     ----------
     written : dict of str to GlobalTraffic
-        The arrays that are written, as of `by_place`.
+        The arrays that are written, from `trace.arrays`.
     threads, blocks : int, optional
         How many must take part at least.
     why : str
@@ -66,3 +51,44 @@ def expect_stores_by(written, *, threads=None, blocks=None, why):
             assert least is None or got >= least, (
                 f"{name} is written by {got} of {least} {kind}: {why}"
             )
+
+
+def expect_traffic(trace, wanted, *, less_is_fine=False):
+    """Fail unless the HBM meter shows exactly the wanted elements.
+
+    Parameters
+    ----------
+    trace : simt.Trace
+    wanted : dict
+        (array, "loads" or "stores") -> (elements, how they come about).
+    less_is_fine : bool, default=False
+        Fewer loads than wanted are no fault.
+    """
+    none_first = sorted(wanted.items(), key=lambda item: item[1][0] > 0)
+    for (name, kind), (elements, formula) in none_first:
+        got = getattr(trace.arrays[name], kind)
+        if got == elements or (less_is_fine and kind == "loads" and got < elements):
+            continue
+        assert elements, (
+            f"{kind} of {name}: there must be none, {formula}, but the meter shows {got}"
+        )
+        times = f", {got / elements:.4g} times as many"
+        raise AssertionError(
+            f"{kind} of {name}: {formula} = {elements} elements, but the meter shows {got}{times}. "
+            + _traffic_cause(trace, kind, got, elements)
+        )
+
+
+def _traffic_cause(trace, kind, got, elements):
+    if got < elements:
+        return "Is part of it never touched, or does a tile not start at a multiple of its size?"
+    for axis, threads in zip("xy", trace.block, strict=False):
+        if threads > 1 and got == threads * elements:
+            one = {
+                "loads": "one thread loads an element, the others read it from shared memory",
+                "stores": "one thread stores an element",
+            }
+            return f"That is once per threadIdx.{axis}: {one[kind]}."
+    if kind == "stores":
+        return "Is an element stored more than once, or by more than one thread?"
+    return "Is a tile loaded again that is on the chip already, or one that nobody needs?"

@@ -360,18 +360,25 @@ class Answer:
 
     # --- what the statement calls things
 
-    def parameters(self, kernel):
-        """The statement's names of a kernel's parameters, or None."""
+    def parameters(self, kernel, number):
+        """The statement's names of the parameters of a kernel that has so many, or None.
+
+        A kernel that the learner has named or nested otherwise is told by their number: those of
+        the statement's kernels with as many parameters must agree on their names.
+        """
         if self.reference is None:
             return None
         outer, *inner = kernel._owner.split(".<locals>.")
-        functions = [n for n in ast.parse(self.reference).body if isinstance(n, ast.FunctionDef)]
-        (function,) = [f for f in functions if f.name == outer] or (None,)
-        if function is not None and inner:
-            nested = [n for n in ast.walk(function) if isinstance(n, ast.FunctionDef)][1:]
-            nested = [n for n in nested if n.name == inner[-1]] or nested
-            function = nested[0] if len(nested) == 1 else None
-        return None if function is None else [a.arg for a in function.args.args]
+        tree = ast.parse(self.reference)
+        functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == outer]
+        if functions and inner:
+            nested = [n for n in ast.walk(functions[0]) if isinstance(n, ast.FunctionDef)][1:]
+            functions = [n for n in nested if n.name == inner[-1]] or nested
+        if len(functions) != 1:
+            functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and _jits(n)]
+        names = {tuple(a.arg for a in f.args.args) for f in functions}
+        names = {own for own in names if len(own) == number}
+        return list(*names) if len(names) == 1 else None
 
     # --- what it printed
 
@@ -408,6 +415,11 @@ def _line(path, number):
     with contextlib.suppress(OSError, UnicodeDecodeError, IndexError):
         return path.read_text(encoding="utf-8").splitlines()[number - 1].strip()[:200]
     return ""
+
+
+def _jits(function):
+    """Whether a function of the stub is a kernel: decorated with ``@cuda.jit`` and no options."""
+    return any(ast.unparse(decorator) == "cuda.jit" for decorator in function.decorator_list)
 
 
 def _replace(container, new):

@@ -1,0 +1,172 @@
+"""Traffic of the decoding kernels: attention of new queries on a KV cache."""
+
+import itertools
+
+from fa_numba.analysis.traffic.counts import Traffic
+from fa_numba.constants import WARP_SIZE
+from fa_numba.simt.devices import CHIPS, DEFAULT
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.decode_tiling import WARPS, combine_warps, decode_tiling
+from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
+
+
+def flash_decode(problem, seq_lens, *, num_splits=0):
+    """Traffic of the two kernels of `fa_numba.flash_decode`.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its seqlen_k is the cache's max_len.
+    seq_lens : sequence of int
+    num_splits : int, default=0
+        0 is the number that the CPU engine chooses.
+
+    Returns
+    -------
+    Traffic
+        Every thread of the first kernel reads seq_lens, every thread of the second lse_partial.
+    """
+    seq_lens = _lengths(problem, seq_lens)
+    num_rows = problem.seqlen_q * problem.group_size  # that share a K/V head
+    problem = problem.tiled_for("flash_decode", num_rows)
+    num_m_tiles = ceil_div(num_rows, problem.block_m)
+    thread_blocks = num_m_tiles * problem.num_kv_heads * problem.batch
+    if num_splits == 0:
+        num_n_tiles = most_key_tiles(
+            problem.seqlen_k, problem.seqlen_q, problem.window_size, problem.block_n
+        )
+        num_splits = choose_num_splits(thread_blocks, num_n_tiles, CHIPS[DEFAULT].num_sms)
+    threads = thread_blocks * num_splits * problem.block_m * problem.block_n
+    keys = sum(
+        _keys_of_split(problem, seq_len, m_tile, split, num_splits)
+        for seq_len, m_tile, split in itertools.product(
+            seq_lens, range(num_m_tiles), range(num_splits)
+        )
+    )
+    partial = num_splits * problem.rows
+    k = problem.num_kv_heads * keys * problem.head_dim
+    loads = {
+        "q": partial * problem.head_dim,  # once for each split
+        "k_cache": k,
+        "v_cache": k,
+        "seq_lens": threads,
+        "alibi_slopes": problem.alibi * threads,
+        "out_partial": partial * problem.head_dim,
+        "lse_partial": partial * WARP_SIZE,
+    }
+    stores = {
+        "out_partial": partial * problem.head_dim,
+        "lse_partial": partial,
+        "out": problem.rows * problem.head_dim,
+        "lse": problem.rows,
+    }
+    return Traffic(loads, stores)
+
+
+def paged_attn_decode(problem, seq_lens, *, num_splits=0):
+    """Traffic of `fa_numba.paged_attn_decode`: that of `flash_decode`, and the block table.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its seqlen_k is max_pages · page_size, the most keys that the block table has room for.
+    seq_lens : sequence of int
+    num_splits : int, default=0
+        0 is the number that the CPU engine chooses.
+
+    Returns
+    -------
+    Traffic
+        For each key that a thread block loads, block_n threads read block_table.
+    """
+    traffic = flash_decode(problem, seq_lens, num_splits=num_splits)
+    tiled = problem.tiled_for("flash_decode", problem.seqlen_q * problem.group_size)
+    keys = traffic.loads["k_cache"] // problem.head_dim
+    return Traffic(traffic.loads | {"block_table": keys * tiled.block_n}, traffic.stores)
+
+
+def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):
+    """Traffic of the one or two kernels of `fa_numba.flash_decode_wide`, without a mask.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its seqlen_k is the cache's max_len.
+    seq_lens : sequence of int
+    num_splits : int
+    paged : bool, default=False
+        Whether a block table is given.
+
+    Returns
+    -------
+    Traffic
+        A warp loads K for one iteration more than it has. It does not use that K; most of it is
+        in cache.
+    """
+    problem.refuse("flash_decode_wide", "causal", "window_size", "alibi", "block_m", "block_n")
+    seq_lens = _lengths(problem, seq_lens)
+    num_rows, head_dim = problem.seqlen_q * problem.group_size, problem.head_dim
+    tiling = decode_tiling(num_rows, head_dim, "")
+    tiles = ceil_div(num_rows, tiling.rows) * problem.num_kv_heads
+    iterations = warps = 0  # of the thread blocks of one tile
+    for seq_len, split in itertools.product(seq_lens, range(num_splits)):
+        num_n_tiles = ceil_div(seq_len, tiling.block_n)
+        n_first, n_end = (
+            tiling.block_n * (s * (num_n_tiles // num_splits) + min(s, num_n_tiles % num_splits))
+            for s in (split, split + 1)
+        )
+        for n_warp in range(n_first, n_first + tiling.block_n, tiling.warp_keys):
+            of_warp = ceil_div(max(0, min(seq_len, n_end) - n_warp), tiling.block_n)
+            iterations += of_warp
+            warps += of_warp > 0
+    rows = problem.rows
+    partial = num_splits * rows
+    num_groups = WARPS * WARP_SIZE // tiling.lanes
+    keys = tiles * tiling.warp_keys * head_dim
+    loads = {
+        "q": partial * head_dim * num_groups,
+        "k_cache": keys * (iterations + warps),
+        "v_cache": keys * iterations,
+        "seq_lens": tiles * num_splits * len(seq_lens) * WARPS * WARP_SIZE,
+        "block_table": paged * tiles * WARP_SIZE * tiling.keys * (iterations + 2 * warps),
+    }
+    if num_splits == 1:  # the first kernel's out_partial and lse_partial are out and lse
+        return Traffic(loads, {"out_partial": rows * head_dim, "lse_partial": rows})
+    loads["out_partial"] = partial * head_dim
+    loads["lse_partial"] = partial * (2 * combine_warps(num_splits) + WARP_SIZE)
+    stores = {
+        "out_partial": partial * head_dim,
+        "lse_partial": partial,
+        "out": rows * head_dim,
+        "lse": rows,
+    }
+    return Traffic(loads, stores)
+
+
+def _lengths(problem, seq_lens):
+    seq_lens = [int(length) for length in seq_lens]
+    if len(seq_lens) != problem.batch:
+        raise ValueError(
+            f"seq_lens must have one length for each of batch = {problem.batch} sequences, got "
+            f"{len(seq_lens)}"
+        )
+    return seq_lens
+
+
+def _keys_of_split(problem, seq_len, m_tile, split, num_splits):
+    """Keys that a thread block loads for its tile of queries and its split of a sequence."""
+    left, right = problem.sides
+    block_m, block_n = problem.block_m, problem.block_n
+    first_tile = 0
+    if left >= 0:  # the tile's first query sees the keys from position − left
+        first_m = m_tile * block_m // problem.group_size
+        first_tile = max(0, first_m + seq_len - problem.seqlen_q - left) // block_n
+    num_n_tiles = ceil_div(seq_len, block_n) - first_tile
+    n_first, n_end = (
+        (first_tile + s * num_n_tiles // num_splits) * block_n for s in (split, split + 1)
+    )
+    if right >= 0:  # the tile's last query sees the keys before n_end; tiles are loaded whole
+        last_m = ((m_tile + 1) * block_m - 1) // problem.group_size
+        n_end = min(n_end, last_m + seq_len - problem.seqlen_q + right + 1)
+    n_tiles = ceil_div(max(0, n_end - n_first), block_n)
+    return min(seq_len, n_first + n_tiles * block_n) - min(seq_len, n_first)
