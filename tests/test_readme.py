@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/: their Python runs, their numbers are measured, links lead on."""
+"""README.md and docs/: their Python runs, their numbers are measured, their links lead on."""
 
 import re
 import subprocess
