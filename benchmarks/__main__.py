@@ -1,7 +1,7 @@
 """`python -m benchmarks` asks every question; `python -m benchmarks softmax` asks one.
 
 Results go to benchmarks/results/<question>.json, where the lessons read them, into the pictures of
-docs/plots, and into the README.
+docs/plots, and into the tables of README.md and docs/.
 """
 
 import importlib.util

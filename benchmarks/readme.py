@@ -1,16 +1,39 @@
-"""Write the tables of README.md, between its markers, from benchmarks/results/."""
+"""Write the tables of README.md and docs/, between their markers, from benchmarks/results/."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 from benchmarks.timing import RESULTS
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
-YARDSTICKS = "full", "causal", "padded", "padded, causal"  # that masks are compared with: 1
-# Rows of the last table.
+YARDSTICKS = "full", "causal", "padded", "padded, causal"  # masks are compared with these: 1
+# Kernels that the package no longer has: rows of older results leave them out.
+GONE = "flash_decode_tma", "flash_attn_bwd_wgmma"
+# The README's failing check: the solution of this exercise without its line about this.
+WRONG, MISSING = "ex01b_safe_softmax_kernel.py", "# everyone has read the maximum"
+# Rows of the README's table: a title, the results, and the record that each cell shows.
+GPU_ROWS = (
+    ("forward, n = 512", "tensor_core", 512, False),
+    ("forward, n = 8192", "tensor_core", 8192, False),
+    ("forward, causal, n = 8192", "tensor_core", 8192, True),
+    ("backward, n = 8192", "tensor_core_bwd", 8192, False),
+    ("backward, causal, n = 8192", "tensor_core_bwd", 8192, True),
+)
+GPU_KERNELS = {
+    "flash_attn_persistent": "fa-numba",
+    "flash_attn_bwd_persistent": "fa-numba",
+    "SDPA cuDNN": "cuDNN",
+    "SDPA FlashAttention-2": "FlashAttention-2",
+}
+# Kernels of the table of calls.
 CALLS = "flash_attn_v2", "flash_attn,", "flash_attn_persistent", "flash_decode_mma", "SDPA"
 
 
@@ -32,7 +55,7 @@ def caption(record):
 
 
 def usual_machine():
-    """The one that most results are of."""
+    """The machine of most results."""
     return Counter(load(path.stem)["machine"] for path in RESULTS.glob("*.json")).most_common(1)[0][
         0
     ]
@@ -45,13 +68,13 @@ def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
     ----------
     question : str
     row_of, column_of : callable
-        Title of the row, the column, that a record belongs to.
+        Title of the row and of the column of a record.
     value : str or callable
-        What stands there.
+        The cell: a field of the record, or a function of it.
     keep : callable
-        False leaves a record out.
+        False for a record that the table leaves out.
     note : str
-        Added to the caption.
+        Text after the caption.
     """
     record = load(question)
     if record is None:
@@ -59,6 +82,8 @@ def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
     value_of = value if callable(value) else lambda row: row[value]
     rows = {}
     for row in filter(keep, record["rows"]):
+        if row_of(row).split(",")[0] in GONE:
+            continue
         cells = rows.setdefault(row_of(row), {"kernel": row_of(row)})
         cells[column_of(row)] = value_of(row)
     text = caption(record) + (f" {note}" if note else "")
@@ -97,14 +122,14 @@ def softmax_table():
 
 
 def ladder_table():
-    """The steps in float32: a column for each head_dim and mask."""
+    """Each step of the float32 ladder: a column for each head_dim and mask."""
     return section(
         "ladder", kernel, size, "TFLOP/s", lambda row: row["seqlen"] == 8192, "n = 8192."
     )
 
 
 def float16_of(seqlen, head_dims):
-    """What keeps the records of this length and these head_dims."""
+    """A filter: float16 records of this length and these head_dims."""
     return lambda row: (
         (row.get("dtype"), row.get("seqlen")) == ("float16", seqlen)
         and row["head_dim"] in head_dims
@@ -170,7 +195,7 @@ def fp8_table():
 
 
 def masks_table():
-    """What is left of the plain kernel's rate: a column for each head_dim and length."""
+    """Rate over the plain kernel's: a column for each head_dim and length."""
     return section(
         "tensor_core_masks",
         lambda row: row["mask"],
@@ -193,7 +218,7 @@ def memory_table():
 
 
 def launch_table():
-    """Calls that enqueue; then first calls, which have other columns."""
+    """Calls that enqueue; then first calls, whose columns differ."""
     record = load("launch")
     if record is None:
         return None
@@ -204,7 +229,7 @@ def launch_table():
 
 
 def with_all_columns(rows):
-    """The same rows, the first with a place for what only others have."""
+    """The same rows; the first has an empty cell for each column that only others have."""
     columns = dict.fromkeys(column for row in rows for column in row)
     return [columns | dict.fromkeys(columns, "") | row for row in rows]
 
@@ -215,56 +240,145 @@ def engine_table():
 
 
 def serial_table():
-    """What single threads cost that work alone."""
+    """The cost of single threads that work alone."""
     record = load("serial")
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
 
 
-def pictures(*names):
-    """Links to those of these plots that there are."""
-    return "\n".join(
-        f"![{what}](docs/plots/{name}.svg)"
-        for name, what in names
-        if (README.parent / "docs" / "plots" / f"{name}.svg").exists()
+def gpu_table():
+    """The README's one table: fa-numba beside the libraries, with one sentence before it."""
+    records = {question: load(question) for question in ("tensor_core", "tensor_core_bwd")}
+    if not all(records.values()):
+        return None
+    rows, over_cudnn = [], []
+    for title, question, seqlen, causal in GPU_ROWS:
+        cells = {"TFLOP/s": title}
+        for head_dim in (64, 128):
+            wanted = "float16", head_dim, seqlen, causal
+            rates = {
+                GPU_KERNELS[row["kernel"]]: row["TFLOP/s"]
+                for row in records[question]["rows"]
+                if row["kernel"] in GPU_KERNELS
+                and (row["dtype"], row["head_dim"], row["seqlen"], row["causal"]) == wanted
+            }
+            over_cudnn.append(rates["fa-numba"] / rates["cuDNN"])
+            for name in ("fa-numba", "cuDNN", "FlashAttention-2"):
+                cells[f"d = {head_dim}: {name}"] = f"{rates[name]:.0f}"
+        rows.append(cells)
+    dates = " and ".join(sorted({record["date"] for record in records.values()}))
+    said = (
+        f"{records['tensor_core']['machine']}, {dates}; float16, 16384 tokens in all, "
+        "num_heads · head_dim = 2048. "
+        f"In these rows fa-numba runs at {min(over_cudnn):.2f} to {max(over_cudnn):.2f} times the "
+        "speed of cuDNN. More is better."
+    )
+    return f"{said}\n\n{table(rows)}"
+
+
+def failing_check():
+    """The grader's report of an answer that lacks one barrier, as a learner sees it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("exercises", "solutions"):
+            shutil.copytree(ROOT / name, Path(folder, name))
+        lines = (ROOT / "solutions" / WRONG).read_text().splitlines(keepends=True)
+        answer = [x for x in lines if not x.lstrip().startswith("###") and MISSING not in x]
+        Path(folder, "exercises", WRONG).write_text("".join(answer))
+        done = subprocess.run(
+            [sys.executable, "-m", "fa_numba.workbook.cli", "check", WRONG[:5]],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+            capture_output=True,
+            text=True,
+        )
+    said = "\n".join(line.rstrip() for line in done.stdout.splitlines())
+    return f"```console\n$ fa-numba check {WRONG[:5]}\n{said}\n```"
+
+
+def engine_sentence():
+    """The speed of the CPU engine beside Numba's simulator, for the README."""
+    record = load("engine")
+    if record is None:
+        return None
+    row = record["rows"][0]
+    return (
+        f"One launch of “{row['kernel']}” takes {row['plain']} ms on the engine and "
+        f"{row['simulator']} ms on Numba's own simulator ({record['machine'].split(',')[0]}, "
+        f"{record['date']}; [all kernels](docs/microscope.md#speed))."
     )
 
 
-def rendered(text):
-    """README.md with what is between its markers written anew."""
-    sections = {
-        "engine": [engine_table(), serial_table()],
-        "bench": [
-            f"Measured on an {usual_machine()}, where a table does not say otherwise.",
-            pictures(("ladder", "TFLOP/s of each step of the ladder and of the libraries")),
+def pictures(*names):
+    """Links from docs/ to the plots of these names that exist."""
+    return "\n".join(
+        f"![{what}](plots/{name}.svg)"
+        for name, what in names
+        if (ROOT / "docs" / "plots" / f"{name}.svg").exists()
+    )
+
+
+def parts_of_benchmarks():
+    """For each marker of docs/benchmarks.md, what stands between its begin and end."""
+    return {
+        "machine": [f"The machine is an {usual_machine()}, where a table names no other."],
+        "lessons": [
             attention_table(),
-            ladder_table(),
-            pictures(
-                ("forward", "TFLOP/s against the length of the sequence, forward"),
-                ("backward", "TFLOP/s against the length of the sequence, backward"),
-            ),
+            pictures(("ladder", "TFLOP/s of each step of the ladder and of the libraries")),
+        ],
+        "float32": [ladder_table()],
+        "forward": [
+            pictures(("forward", "TFLOP/s against the length of the sequence, forward")),
             tensor_core_table(),
-            short_table(),
-            peers_table(),
+        ],
+        "short": [short_table()],
+        "peers": [peers_table()],
+        "backward": [
+            pictures(("backward", "TFLOP/s against the length of the sequence, backward")),
             tensor_core_table("tensor_core_bwd", 8192),
-            fp8_table(),
-            masks_table(),
+        ],
+        "fp8": [fp8_table()],
+        "masks": [masks_table()],
+        "decoding": [
             pictures(("decoding", "bandwidth of decoding beside the copy's")),
             decode_table(),
-            softmax_table(),
-            memory_table(),
-            launch_table(),
-            pictures(("roofline", "the kernels under the roofs of bandwidth and arithmetic")),
+        ],
+        "softmax": [softmax_table()],
+        "memory": [memory_table()],
+        "calls": [launch_table()],
+        "roofline": [
+            pictures(("roofline", "the kernels under the roofs of bandwidth and arithmetic"))
         ],
     }
-    for marker, parts in sections.items():
+
+
+# Each document, and a function that gives the parts of each of its markers.
+DOCUMENTS = {
+    "README.md": lambda: {
+        "check": [failing_check()],
+        "gpu": [gpu_table()],
+        "engine": [engine_sentence()],
+    },
+    "docs/benchmarks.md": parts_of_benchmarks,
+    "docs/microscope.md": lambda: {"engine": [engine_table(), serial_table()]},
+}
+
+
+def rendered(name, text):
+    """The text of a document, with the parts between its markers written anew."""
+    for marker, parts in DOCUMENTS[name]().items():
         body = "\n\n".join(part for part in parts if part)
         pattern = rf"(<!-- {marker}:begin -->\n).*?(<!-- {marker}:end -->)"
-        text = re.sub(pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL)
+        text, found = re.subn(
+            pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL
+        )
+        if found != 1:
+            raise ValueError(f"{name} must have the marker {marker} once, got {found}")
     return text
 
 
 def write():
-    README.write_text(rendered(README.read_text()))
+    for name in DOCUMENTS:
+        path = ROOT / name
+        path.write_text(rendered(name, path.read_text()))
 
 
 if __name__ == "__main__":

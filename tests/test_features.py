@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fa_numba
-from fa_numba import kv_cache
+from fa_numba import dispatch, kv_cache
 
 pytest.importorskip("ml_dtypes")  # without it pytest collects no test of bfloat16
 
@@ -29,6 +29,48 @@ def test_the_page_is_what_the_tests_say():
     assert features.PAGE.read_text(encoding="utf-8") == features.page(), (
         "tests have come or gone: python docs/make_features.py writes docs/features.md anew"
     )
+
+
+def test_the_page_of_functions_is_what_the_docstrings_say():
+    spec = importlib.util.spec_from_file_location("make_functions", DOCS / "make_functions.py")
+    functions = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(functions)
+    assert functions.PAGE.read_text(encoding="utf-8") == functions.page(), (
+        "a docstring has changed: python docs/make_functions.py writes docs/functions.md anew"
+    )
+
+
+ROOMS = "kernels", "on_cuda_cores", "tensor_core", "kv_cache"
+PACKAGE = Path(fa_numba.__file__).parent
+ROWS = [
+    [cell.strip() for cell in line.strip("| \n").split(" | ")]
+    for line in (DOCS / "kernels.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("| [")
+]
+
+
+def test_every_kernel_has_a_row():
+    """A file whose kernels are launched by a function of its own name."""
+    files = {
+        f"[{path.stem}](../fa_numba/{room}/{path.name})"
+        for room in ROOMS
+        for path in PACKAGE.joinpath(room).glob("*.py")
+        if path.stem != "feature_map"  # a part of linear_attn
+        and {"cuda.jit", f"\ndef {path.stem}("}
+        <= set(re.findall(r"cuda\.jit|\ndef \w+\(", path.read_text()))
+    }
+    files.add("[swap_pages](../fa_numba/kv_cache/swap_pages.py)")  # launches copy_pages
+    assert {row[0] for row in ROWS} == files
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][1:].split("]")[0])
+def test_lessons_and_callers_of_a_kernel(row):
+    name, lesson, callers = row[0][1:].split("]")[0], row[2], row[5]
+    if lesson != "–":
+        (notebook,) = DOCS.parent.glob(f"notebooks/{lesson}_*.ipynb")
+        assert re.search(rf"\b{name}\b", notebook.read_text(encoding="utf-8"))
+    assert ("`flash_attn`" in callers) == (name in dispatch.CANDIDATES)
+    assert ("`flash_attn_grad`" in callers) == (name in dispatch.GRADIENTS)
 
 
 def test_every_public_function_is_a_column():

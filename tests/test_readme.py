@@ -1,6 +1,7 @@
-"""README.md: its Python runs as printed, its links lead somewhere."""
+"""README.md and docs/: their Python runs, their numbers are measured, their links lead on."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,16 @@ from benchmarks import readme
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
+PAGES = sorted(
+    name
+    for name in subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    if (ROOT / name).exists() and not name.startswith("tests/")
+) or ["README.md", *(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
 
 
 @cuda.jit
@@ -29,12 +40,32 @@ def test_python_runs(block):
     exec(compile(block, "README.md", "exec"), world)
 
 
-def test_tables_are_those_of_the_results():
+@pytest.mark.parametrize("name", readme.DOCUMENTS)
+def test_what_stands_between_markers_is_of_the_results(name):
     """After a change of either: `python -m benchmarks.plots` and `python -m benchmarks.readme`."""
-    assert readme.rendered(TEXT) == TEXT
+    text = (ROOT / name).read_text()
+    assert readme.rendered(name, text) == text
+
+
+def test_the_readme_is_short():
+    assert len(TEXT.splitlines()) <= 175
 
 
 def test_links_lead_somewhere():
-    links = re.findall(r"\]\((?!http)([^)#]+)", TEXT)
-    assert len(links) > 15
-    assert not [link for link in links if not (ROOT / link).exists()]
+    missing, links = [], 0
+    for name in PAGES:
+        text = re.sub(r"```.*?```", "", (ROOT / name).read_text(), flags=re.DOTALL)
+        for link in re.findall(r"\]\((?!http|mailto)([^)#\s]+)", text):
+            links += 1
+            if not (ROOT / name).parent.joinpath(link).exists():
+                missing.append(f"{name}: {link}")
+    assert links > 50 and not missing, missing
+
+
+def test_the_index_has_every_page():
+    index = (ROOT / "docs/README.md").read_text()
+    for path in sorted(ROOT.glob("docs/*.md")):
+        assert path.name == "README.md" or f"({path.name})" in index, path.name
+    index = (ROOT / "docs/notes/README.md").read_text()
+    for path in sorted(ROOT.glob("docs/notes/*.md")):
+        assert path.name == "README.md" or f"({path.name})" in index, path.name

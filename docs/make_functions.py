@@ -1,0 +1,118 @@
+"""Write docs/functions.md: every public function with the first sentence of its docstring.
+
+python docs/make_functions.py [--check]
+"""
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+
+import fa_numba
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "functions.md"
+
+GROUPS = {
+    "Attention by the fastest kernel": "flash_attn flash_attn_grad which",
+    "Softmax": (
+        "naive_softmax safe_softmax online_softmax softmax_topk softmax_registers "
+        "softmax_topk_warps"
+    ),
+    "Attention, one kernel each": (
+        "naive_attn lazy_softmax_attn flash_attn_v1 flash_attn_v2 flash_attn_v2_unsigned "
+        "flash_attn_registers flash_attn_bwd flash_attn_bwd_registers linear_attn"
+    ),
+    "Packed batches": "flash_attn_varlen flash_attn_varlen_bwd",
+    "Decoding and pages": (
+        "flash_decode merge_states paged_attn_decode paged_kv_lookup reshape_and_cache copy_pages "
+        "swap_pages PagePool"
+    ),
+    "Where kernels run": "backend",
+}
+
+HEAD = """# All functions
+
+`python docs/make_functions.py` writes this page from the docstrings, and a test fails where it is
+out of date. Each name leads to its file; `help(fa_numba.flash_attn_v2)` says what each argument
+must be. [Feature by feature](features.md): which function has which option, and which tests say
+so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
+
+## What all of them share
+
+- Arrays have the layout (batch, seqlen, num_heads, head_dim), any lengths, head_dim from 1 to
+  256, and a number of heads that is a multiple of the number of K/V heads. Their dtype is
+  float32, float16 or bfloat16; everything is computed in float32, and results have the dtype of
+  q.
+- The array decides where a function runs: NumPy arrays on the CPU engine, CuPy arrays and PyTorch
+  tensors on their GPU and stream.
+- `causal` is bottom-right aligned. `window_size` (left, right; −1 is no limit), `softcap` and
+  `alibi_slopes` combine with it in any way. `softmax_scale` is 1/√head_dim unless given.
+- `dropout_p` and `seed`, where a function has them: dropout is drawn from the seed and the
+  position of each entry, and never stored.
+- `lse` is the natural log of the sum of each row's e^score, (batch, num_heads, seqlen_q),
+  float32. A row that sees no key gives 0 and −inf.
+- A bad argument raises a TypeError or ValueError that names it, says what it must be, and what it
+  got.
+- Compiled kernels are kept in `~/.cache/fa_numba`; `FA_NUMBA_CACHE` names another folder, or
+  nothing for none.
+- A call can be captured in a CUDA graph, by `stream.begin_capture()` of CuPy or
+  `torch.cuda.graph`, once it has been made before. Memory that a call allocates while CuPy
+  captures it stays allocated, because the graph writes there.
+"""
+
+MODULES = """
+## In modules of their own
+
+16-bit and 8-bit kernels on tensor cores, and float32 by three TF32 products, are imported from
+the module of their name: `from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma`.
+`flash_attn` and `flash_attn_grad` call them where they are the fastest. `flash_decode_wide` lies
+in `fa_numba.on_cuda_cores.flash_decode_wide`.
+"""
+
+
+def sentence(function):
+    """The first sentence of a docstring, on one line, its bars escaped."""
+    first = " ".join(inspect.getdoc(function).split("\n\n")[0].split())
+    return first.replace("|", "\\|")
+
+
+def row(name, function):
+    path = Path(inspect.getsourcefile(inspect.unwrap(function))).relative_to(ROOT)
+    return f"| [`{name}`](../{path}) | {sentence(function)} |"
+
+
+def table(functions):
+    rows = [row(name, function) for name, function in functions.items()]
+    return "\n".join(["| function | what it does |", "|---|---|", *rows])
+
+
+def modules():
+    """Kernels that are imported from a module of their name."""
+    found = {}
+    for room in ("on_cuda_cores", "tensor_core"):
+        for path in sorted((ROOT / "fa_numba" / room).glob("flash_*.py")):
+            module = importlib.import_module(f"fa_numba.{room}.{path.stem}")
+            if hasattr(module, path.stem) and path.stem not in fa_numba.__all__:
+                found[path.stem] = getattr(module, path.stem)
+    return found
+
+
+def page():
+    """The text of docs/functions.md."""
+    listed = [name for names in GROUPS.values() for name in names.split()]
+    if sorted(listed) != sorted(fa_numba.__all__):
+        odd = ", ".join(sorted(set(listed) ^ set(fa_numba.__all__))) or "a name that is there twice"
+        raise ValueError(f"GROUPS must list each name of fa_numba.__all__ once; see {odd}")
+    text = HEAD
+    for title, names in GROUPS.items():
+        functions = {name: getattr(fa_numba, name) for name in names.split()}
+        text += f"\n## {title}\n\n{table(functions)}\n"
+    return f"{text}{MODULES}\n{table(modules())}\n"
+
+
+if __name__ == "__main__":
+    text = page()
+    if "--check" in sys.argv[1:]:
+        sys.exit(PAGE.read_text(encoding="utf-8") != text and f"{PAGE} is out of date")
+    PAGE.write_text(text, encoding="utf-8", newline="\n")
