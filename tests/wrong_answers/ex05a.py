@@ -115,4 +115,7 @@ def tile_update(s, v, out, l, m):
 EQUIVALENT = [
     (f"{DIVISOR.strip()} -> {DIVISOR.strip().replace('(1)', '(2)')}",
      "0 divided by any number but 0: a row without a key has out = 0"),
+    ("base = np.where(np.isneginf(m_new), np.float32(0), m_new) -> "
+     "base = np.where(np.isneginf(m_new), np.float32(1), m_new)",
+     "exp(-inf - x) is 0 for every finite x"),
 ]  # fmt: skip
