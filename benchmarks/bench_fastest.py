@@ -11,6 +11,7 @@ import statistics
 import time
 
 import numpy as np
+from numba import cuda
 
 from benchmarks.timing import machine, time_ms
 from fa_numba import dispatch
@@ -36,6 +37,8 @@ def main():
         "rows": [measure(problem, slow) for problem in problems()],
         "gradients": [measure_gradients(problem, slow) for problem in gradient_problems()],
     }
+    if on_gpu:
+        record["gpu"]["compute_capability"] = cuda.get_current_device().compute_capability[:2]
     write(record)
 
 

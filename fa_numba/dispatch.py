@@ -1,10 +1,12 @@
-"""`flash_attn` and `flash_attn_grad` run the fastest kernel there is; `which` says which, and why.
+"""`flash_attn` and `flash_attn_grad` run the fastest kernel; `which` names it and says why.
 
-A kernel can take a problem, or says why not: another dtype, another GPU, an option that it has not
-got. Of those that can, the quickest is looked up in fastest.json, which `python -m benchmarks
-fastest` writes: times of each kernel at some hundred problems. The quickest at the problem most
-like this one is taken; nothing is timed in a call. On a GPU that nobody has measured, it is the
-quickest elsewhere of what this GPU can run.
+Each candidate is a function that can take a problem, or says why it cannot: its dtype, its GPU, an
+option that the function lacks. Among those that can, the fastest is looked up in fastest.json, in
+the row of the measured problem most like this one; nothing is timed in a call. ``python -m
+benchmarks fastest`` measures some hundred problems, and writes that file.
+
+On a GPU that nobody has measured, the times of the measured one decide, with one exception: see
+`TF32_PAYS_OFF`.
 """
 
 import functools
@@ -15,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,13 +27,18 @@ from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.runtime import arrays
 
 TABLE = Path(__file__).with_name("fastest.json")
-FEW_QUERIES = 16  # for more of them nobody splits the keys
-OTHER_MASK = 1.0  # how unlike a causal problem is to a full one, where twice the keys are 1
+FEW_QUERIES = 16  # with more queries no kernel gains by splitting the keys
+OTHER_MASK = 1.0  # distance of a causal problem from a full one; twice the keys are as far
+# The 3xTF32 kernels make three TF32 products of one float32 product. Only on GPUs of these compute
+# capabilities is TF32 more than three times as fast as float32 without tensor cores: 7 to 15 times
+# on A100, H100, H200, B200 and B300. On all others it is once or twice as fast (for instance RTX
+# 3090, 4090 and 5090: once; A10, A40, L4 and L40S: twice). The peaks are in analysis/devices.py.
+TF32_PAYS_OFF = ((8, 0), (9, 0), (10, 0), (10, 3))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which function `flash_attn` calls, or `flash_attn_grad`.
+    """The function that `flash_attn` or `flash_attn_grad` calls.
 
     Attributes
     ----------
@@ -38,7 +46,7 @@ class Choice:
         Its name.
     reason : str
     refused : dict of str to str
-        The functions that cannot take these arrays or options, and why.
+        The functions that are not called for these arrays and options, and why.
     """
 
     kernel: str
@@ -52,29 +60,49 @@ class Choice:
         )
 
 
+class Inputs(NamedTuple):
+    """The arrays of a forward call."""
+
+    q: object
+    k: object
+    v: object
+
+
+class GradientInputs(NamedTuple):
+    """The arrays of a backward call."""
+
+    dout: object
+    q: object
+    k: object
+    v: object
+    out: object
+    lse: object
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """A function that may be called. What is refused is not imported: not all of Numba has PTX.
+    """A function that may be called; this one takes any arrays.
+
+    A candidate that is refused is not imported: some versions of Numba lack PTX.
 
     Attributes
     ----------
     name : str
-        Of the function, and of its module.
+        Name of the function, and of its module.
     package : str
-        Where in fa_numba the module is.
-    check : callable
-        Takes the function's arrays and softmax_scale, and raises where it cannot take them.
+        Room of fa_numba with the module.
     decodes : bool, default=False
-        It asks for the length of each sequence after v.
+        The function splits the keys, for few queries, and takes the sequences' lengths after v.
     always : tuple of str, default=()
-        Options that it has not got, because it does what they ask for anyway.
+        Options the function lacks because it always behaves so.
     """
 
     name: str
     package: str
-    check: Callable
     decodes: bool = False
     always: tuple = ()
+
+    three_tf32_products = False  # in place of one float32 product
 
     @functools.cached_property
     def module(self):
@@ -88,10 +116,17 @@ class Candidate:
     def options(self):
         return {*inspect.signature(self.function).parameters, *self.always}
 
-    def refusal(self, inputs, options):
-        """Why the function cannot take these arrays and options, or None."""
+    def check(self, inputs, softmax_scale):
+        """Raise unless the function can take these inputs."""
+        if self.decodes and inputs.q.shape[1] > FEW_QUERIES:
+            raise ValueError(
+                f"splits the keys, for at most {FEW_QUERIES} queries, got {inputs.q.shape[1]}"
+            )
+
+    def refusal(self, inputs: Inputs | GradientInputs, options: dict) -> str | None:
+        """Return why the function cannot take these arrays and options, or None."""
         try:
-            self.check(*inputs, options.get("softmax_scale"))
+            self.check(inputs, options.get("softmax_scale"))
         except (TypeError, ValueError, RuntimeError) as error:
             return str(error)
         missing = [x for x in options if x not in self.options]
@@ -105,77 +140,105 @@ class Candidate:
         return self.function(*inputs, **options)
 
 
-def _anything(*inputs_and_scale):
-    pass
+@dataclass(frozen=True, kw_only=True)
+class OnTensorCores(Candidate):
+    """A forward function on tensor cores.
+
+    Attributes
+    ----------
+    supported : AMPERE or HOPPER
+    check_arrays : callable
+        One of fa_numba.checks.
+    copies : bool, default=False
+        The function copies its arrays first, so they may begin at any address.
+    """
+
+    package: str = "tensor_core"
+    supported: tuple
+    check_arrays: Callable
+    copies: bool = False
+
+    @property
+    def three_tf32_products(self):
+        return self.check_arrays is checks.check_tensor_core_float32
+
+    def check(self, inputs, softmax_scale):
+        super().check(inputs, softmax_scale)
+        if not self.decodes:
+            checks.check_positive_scale(softmax_scale, inputs.q.shape[3])
+        limits = {"supported": self.supported, "max_head_dim": checks.MAX_HEAD_DIM}
+        self.check_arrays(*inputs, name=self.name, **limits)
+        if not self.copies:
+            checks.check_aligned(**inputs._asdict())
 
 
-def _few_queries(q, k, v, softmax_scale):
-    if q.shape[1] > FEW_QUERIES:
-        raise ValueError(f"splits the keys, for at most {FEW_QUERIES} queries, got {q.shape[1]}")
+@dataclass(frozen=True, kw_only=True)
+class GradientOnTensorCores(Candidate):
+    """A backward function on tensor cores. Whether it can take a call does not depend on lse.
 
+    Attributes
+    ----------
+    supported : AMPERE or HOPPER
+    check_arrays : callable
+        One of fa_numba.checks, for q, k and v.
+    instead : str
+        Name of a function that computes the same on any GPU, for messages.
+    """
 
-def _on_tensor_cores(name, check, supported, *, copies=False, few_queries=False):
-    """A candidate. `check` is that of its arrays; one that `copies` takes them from any address."""
+    package: str = "tensor_core"
+    supported: tuple
+    check_arrays: Callable
+    instead: str
 
-    def check_all(q, k, v, softmax_scale):
-        if few_queries:
-            _few_queries(q, k, v, softmax_scale)
-        else:
-            checks.check_positive_scale(softmax_scale, q.shape[3])
-        check(q, k, v, name=name, supported=supported, max_head_dim=checks.MAX_HEAD_DIM)
-        if not copies:
-            checks.check_aligned(q=q, k=k, v=v)
+    @property
+    def three_tf32_products(self):
+        return self.check_arrays is checks.check_tensor_core_float32
 
-    return Candidate(name, "tensor_core", check_all, decodes=few_queries)
-
-
-def _gradient_on_tensor_cores(name, check, supported, instead):
-    """A candidate for gradients. `check` is that of q, k, v; lse is not looked at."""
-
-    def check_all(dout, q, k, v, out, lse, softmax_scale):
+    def check(self, inputs, softmax_scale):
+        dout, q, k, v, out, _ = inputs
         head_dim = q.shape[3]
         checks.check_positive_scale(softmax_scale, head_dim)
-        limits = {"supported": supported, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
-        check(q, k, v, name=name, **limits, instead=instead)
-        checks.check_gradient_strides(name, supported, dout, out)
+        limits = {"supported": self.supported, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
+        self.check_arrays(q, k, v, name=self.name, **limits, instead=self.instead)
+        checks.check_gradient_strides(self.name, self.supported, dout, out)
         checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
-        checks.check_shared_bytes(name, q, candidate.module.shared_bytes(head_dim))
-
-    candidate = Candidate(name, "tensor_core", check_all)
-    return candidate
+        checks.check_shared_bytes(self.name, q, self.module.shared_bytes(head_dim))
 
 
-_16_BITS, _PADDED = checks.check_tensor_core, checks.check_tensor_core_padded
-_FLOAT32 = checks.check_tensor_core_float32
-CANDIDATES = {
-    candidate.name: candidate
-    for candidate in (
-        Candidate("flash_attn_v2", "kernels", _anything),
-        Candidate("flash_attn_registers", "on_cuda_cores", _anything),
-        _on_tensor_cores("flash_attn_tf32x3", _FLOAT32, AMPERE),
-        _on_tensor_cores("flash_attn_mma", _16_BITS, AMPERE),
-        _on_tensor_cores("flash_attn_wgmma", _16_BITS, HOPPER),
-        _on_tensor_cores("flash_attn_ws", _16_BITS, HOPPER),
-        _on_tensor_cores("flash_attn_persistent", _16_BITS, HOPPER),
-        _on_tensor_cores("flash_attn_padded", _PADDED, HOPPER, copies=True),
-        Candidate("flash_decode_wide", "on_cuda_cores", _few_queries, decodes=True),
-        _on_tensor_cores("flash_decode_mma", _16_BITS, AMPERE, few_queries=True),
-        _on_tensor_cores("flash_decode_tma", _16_BITS, HOPPER, few_queries=True),
-    )
+def _by_name(*candidates):
+    return {candidate.name: candidate for candidate in candidates}
+
+
+_AMPERE_16_BITS = {"supported": AMPERE, "check_arrays": checks.check_tensor_core}
+_HOPPER_16_BITS = {"supported": HOPPER, "check_arrays": checks.check_tensor_core}
+_FLOAT32 = {"supported": AMPERE, "check_arrays": checks.check_tensor_core_float32}
+_PADDED = {"supported": HOPPER, "check_arrays": checks.check_tensor_core_padded}
+_HOPPER_CP_ASYNC = {
+    "supported": HOPPER,
+    "check_arrays": functools.partial(checks.check_tensor_core, tensor_maps=False),
 }
-GRADIENTS = {
-    candidate.name: candidate
-    for candidate in (
-        Candidate("flash_attn_bwd", "kernels", _anything, always=("deterministic",)),
-        Candidate("flash_attn_bwd_registers", "on_cuda_cores", _anything),
-        _gradient_on_tensor_cores(
-            "flash_attn_bwd_tf32x3", _FLOAT32, AMPERE, "flash_attn_bwd_registers"
-        ),
-        _gradient_on_tensor_cores("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd"),
-        _gradient_on_tensor_cores("flash_attn_bwd_wgmma", _16_BITS, HOPPER, "flash_attn_bwd"),
-        _gradient_on_tensor_cores("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd"),
-    )
-}
+CANDIDATES = _by_name(
+    Candidate("flash_attn_v2", "kernels"),
+    Candidate("flash_attn_registers", "on_cuda_cores"),
+    OnTensorCores(name="flash_attn_tf32x3", **_FLOAT32),
+    OnTensorCores(name="flash_attn_mma", **_AMPERE_16_BITS),
+    OnTensorCores(name="flash_attn_persistent", **_HOPPER_16_BITS),
+    OnTensorCores(name="flash_attn_padded", **_PADDED, copies=True),
+    Candidate("flash_decode_wide", "on_cuda_cores", decodes=True),
+    OnTensorCores(name="flash_decode_mma", **_AMPERE_16_BITS, decodes=True),
+    OnTensorCores(name="flash_decode_gather", **_HOPPER_CP_ASYNC, decodes=True),
+)
+GRADIENTS = _by_name(
+    Candidate("flash_attn_bwd", "kernels", always=("deterministic",)),
+    Candidate("flash_attn_bwd_registers", "on_cuda_cores"),
+    GradientOnTensorCores(
+        name="flash_attn_bwd_tf32x3", **_FLOAT32, instead="flash_attn_bwd_registers"
+    ),
+    GradientOnTensorCores(name="flash_attn_bwd_mma", **_AMPERE_16_BITS, instead="flash_attn_bwd"),
+    GradientOnTensorCores(
+        name="flash_attn_bwd_persistent", **_HOPPER_16_BITS, instead="flash_attn_bwd"
+    ),
+)
 
 
 @arrays.replayed
@@ -191,7 +254,7 @@ def flash_attn(
     alibi_slopes=None,
     softmax_scale=None,
 ):
-    """Attention by the fastest kernel there is for these arrays and options: see `which`.
+    """Attention by the fastest kernel for these arrays and options: see `which`.
 
     Parameters
     ----------
@@ -213,7 +276,7 @@ def flash_attn(
         Naming the argument, what it must be, and what it got.
     """
     mask = causal, window_size, softcap, alibi_slopes
-    options, inputs = _checked(q, k, v, *mask, softmax_scale), (q, k, v)
+    options, inputs = _checked(q, k, v, *mask, softmax_scale), Inputs(q, k, v)
     return CANDIDATES[_choose(inputs, options).kernel](*inputs, **options)
 
 
@@ -234,18 +297,18 @@ def flash_attn_grad(
     softmax_scale=None,
     deterministic=False,
 ):
-    """Gradients of attention by the fastest kernel there is for these arrays and options.
+    """Gradients of attention by the fastest kernel for these arrays and options.
 
     Parameters
     ----------
     dout : array of the shape, dtype and library of q
-        Gradient of the loss by `out`.
+        Gradient of the loss with respect to `out`.
     q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale
-        As they were given to `flash_attn`.
+        The arguments of `flash_attn`.
     out, lse : arrays
-        What it returned, or any other forward kernel here for the same arguments.
+        The results of `flash_attn`, or of any other forward kernel here, for these arguments.
     deterministic : bool, default=False
-        The same bits in every run; which costs time, where the kernel adds to dq in any order.
+        The same bits in every run. That takes longer: the fastest kernels add to dq in any order.
 
     Returns
     -------
@@ -260,8 +323,8 @@ def flash_attn_grad(
     checks.check_bwd(dout, q, k, v, out, lse)
     mask = causal, window_size, softcap, alibi_slopes
     options = _checked(q, k, v, *mask, softmax_scale, deterministic)
-    inputs = dout, q, k, v, out, lse
-    return GRADIENTS[_choose(inputs, options, backward=True).kernel](*inputs, **options)
+    inputs = GradientInputs(dout, q, k, v, out, lse)
+    return GRADIENTS[_choose(inputs, options).kernel](*inputs, **options)
 
 
 @refuses_other_names
@@ -285,14 +348,15 @@ def which(
     q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_attn`.
     backward : bool, default=False
-        Which one `flash_attn_grad` runs, with a dout and an out that lie in memory as q does.
+        Name the kernel that `flash_attn_grad` runs, for a dout and an out with the memory layout
+        of q.
     deterministic : bool, default=False
-        As for `flash_attn_grad`; what runs forward always is.
+        As for `flash_attn_grad`; every forward kernel is deterministic.
 
     Returns
     -------
     Choice
-        `print` it: the kernel, the reason, and why others cannot be taken.
+        `print` it: the kernel, the reason, and why other kernels cannot run.
 
     Raises
     ------
@@ -302,7 +366,9 @@ def which(
     backward = checks.check_flag("backward", backward)
     mask = causal, window_size, softcap, alibi_slopes
     options = _checked(q, k, v, *mask, softmax_scale, deterministic, backward)
-    return _choose((q, q, k, v, q, None) if backward else (q, k, v), options, backward)
+    if backward:  # q stands in for dout and out; no candidate examines lse
+        return _choose(GradientInputs(dout=q, q=q, k=k, v=v, out=q, lse=None), options)
+    return _choose(Inputs(q, k, v), options)
 
 
 def _checked(
@@ -317,17 +383,15 @@ def _checked(
     deterministic=False,
     backward=True,
 ):
-    """The options that change anything, once all arguments are known to be good."""
+    """Check all arguments; return the options that differ from their defaults."""
     checks.check_qkv(q, k, v)
-    (causal, window_size, softcap, _), _ = checks.check_mask(
-        q, causal, window_size, softcap, alibi_slopes
-    )
+    mask, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     checks.check_softmax_scale(softmax_scale, q.shape[3])
     deterministic = checks.check_flag("deterministic", deterministic)
     options = {
-        "causal": causal or None,
-        "window_size": None if window_size == (-1, -1) else window_size,
-        "softcap": softcap or None,
+        "causal": mask.causal or None,
+        "window_size": None if mask.window_size == (-1, -1) else mask.window_size,
+        "softcap": mask.softcap or None,
         "alibi_slopes": alibi_slopes,
         "softmax_scale": softmax_scale,
         "deterministic": (deterministic and backward) or None,
@@ -335,16 +399,19 @@ def _checked(
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _choose(inputs, options, backward=False):
-    """Of the candidates for gradients with `backward`; `inputs` are what they take."""
+def _choose(inputs: Inputs | GradientInputs, options: dict) -> Choice:
+    """Choose among the candidates for these inputs."""
+    inputs = type(inputs)(*map(arrays.facts, inputs))
+    backward = isinstance(inputs, GradientInputs)
     candidates, part = (GRADIENTS, "gradients") if backward else (CANDIDATES, "rows")
-    q, k = inputs[1:3] if backward else inputs[:2]
-    refused = {name: x.refusal(inputs, options) for name, x in candidates.items()}
-    able = [name for name, why in refused.items() if why is None]
-    on_gpu = arrays.library_of(q) != "numpy" and arrays.gpu_available()
+    on_gpu = inputs.q.library != "numpy" and arrays.gpu_available()
     record = _table()["gpu" if on_gpu else "cpu"]
+    refused = {name: x.refusal(inputs, options) for name, x in candidates.items()}
+    if on_gpu:
+        refused = _without_slow_tf32(refused, candidates, record, inputs.q)
+    able = [name for name, why in refused.items() if why is None]
     bounded = any(name in options for name in ("causal", "window_size"))
-    row = most_like(record[part], able, q, k, bounded, "deterministic" in options)
+    row = most_like(record[part], able, inputs.q, inputs.k, bounded, "deterministic" in options)
     times = {name: ms for name, ms in row["ms"].items() if name in able}
     kernel = min(times, key=times.get)
     reason = (
@@ -354,15 +421,28 @@ def _choose(inputs, options, backward=False):
     return Choice(kernel, reason, {name: why for name, why in refused.items() if why})
 
 
+def _without_slow_tf32(refused, candidates, record, q):
+    """Refuse the 3xTF32 kernels too on a GPU that was not measured, unless TF32 pays off there."""
+    here = arrays.compute_capability(q)
+    if here in TF32_PAYS_OFF or here == tuple(record["compute_capability"]):
+        return refused
+    why = (
+        "makes three TF32 products of one in float32, and on a GPU of compute capability "
+        f"{here[0]}.{here[1]} TF32 is not known to be three times as fast as float32"
+    )
+    slow = [name for name, x in candidates.items() if x.three_tf32_products]
+    return {name: old or (why if name in slow else None) for name, old in refused.items()}
+
+
 @functools.cache
 def _table():
     return json.loads(TABLE.read_text())
 
 
 def most_like(rows, able, q, k, bounded, deterministic=False):
-    """The measured problem nearest to one, among those where a kernel that is able was timed."""
+    """Return the measured problem nearest to this one, of those where an able kernel was timed."""
     batch, seqlen_q, num_heads, head_dim = q.shape
-    dtype = "float32" if arrays.dtype_name(q) == "float32" else "float16"  # and bfloat16 like it
+    dtype = "float32" if arrays.facts(q).dtype == "float32" else "float16"  # bfloat16 is as fast
 
     def distance(row):
         sizes = (

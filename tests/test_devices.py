@@ -45,6 +45,14 @@ def test_tensor_peak_follows_from_clock(gpu):
 
 
 @EACH
+def test_tf32_is_half_as_fast_as_float16(gpu):
+    if gpu.compute_capability < (8, 0):
+        assert gpu.tf32_tensor is None
+    else:
+        assert gpu.tf32_tensor == pytest.approx(gpu.float16_tensor / 2, rel=0.03)
+
+
+@EACH
 def test_narrow_types(gpu):
     assert gpu.bfloat16_tensor == (gpu.float16_tensor if gpu.compute_capability >= (8, 0) else None)
     if gpu.compute_capability < (8, 9):

@@ -14,11 +14,14 @@ from cases import (
     random,
     strided,
 )
+from fake_libraries import CupyArray
 from test_checks import K, X
 
 import fa_numba
 from fa_numba import dispatch
+from fa_numba.analysis.devices import DEVICES
 from fa_numba.runtime import arrays
+from fa_numba.simt.devices import KIB, SHARED_BYTES_PER_BLOCK
 
 TABLE = json.loads(dispatch.TABLE.read_text())
 KERNELS = {"rows": dispatch.CANDIDATES, "gradients": dispatch.GRADIENTS}
@@ -135,16 +138,17 @@ def test_a_kernel_that_cannot_is_not_taken(monkeypatch):
 
 
 def test_an_option_that_a_kernel_has_not_got():
-    kernel = dispatch.Candidate("naive_attn", "kernels", lambda *arguments: None)
-    assert kernel.refusal((X, K, K), {"causal": True}) is None
-    assert kernel.refusal((X, K, K), {"causal": True, "dropout_p": 0.5, "seed": 1}) == (
+    kernel, inputs = dispatch.Candidate("naive_attn", "kernels"), dispatch.Inputs(X, K, K)
+    assert kernel.refusal(inputs, {"causal": True}) is None
+    assert kernel.refusal(inputs, {"causal": True, "dropout_p": 0.5, "seed": 1}) == (
         "naive_attn has no dropout_p, seed"
     )
 
 
 def test_an_option_that_a_kernel_need_not_be_told():
-    kernel = dispatch.Candidate("flash_attn_bwd", "kernels", lambda *arguments: None)
-    inputs, options = (X, X, K, K, X, None), {"deterministic": True}
+    kernel = dispatch.Candidate("flash_attn_bwd", "kernels")
+    inputs = dispatch.GradientInputs(X, X, K, K, X, None)
+    options = {"deterministic": True}
     assert kernel.refusal(inputs, options) == "flash_attn_bwd has no deterministic"
     assert dispatch.GRADIENTS["flash_attn_bwd"].refusal(inputs, options) is None
 
@@ -185,6 +189,87 @@ def test_the_nearest_problem():
     assert nearest(1, 50, 4, 200) == 4
     assert nearest(1, 50, 4, 200, kernels=["a"]) == 0
     assert nearest(1, 50, 4, 64, deterministic=True) == 6
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Makes a GPU of a compute capability the one that kernels run on; arrays are fake CuPy's."""
+
+    def make(capability):
+        unlisted = (227 if capability[0] == 10 else 99) * KIB
+        block = SHARED_BYTES_PER_BLOCK.get(capability, unlisted)
+        monkeypatch.setattr(arrays, "gpu_available", lambda: True)
+        monkeypatch.setattr(arrays, "compute_capability", lambda x: capability)
+        monkeypatch.setattr(arrays, "shared_bytes_per_block", lambda x: block)
+
+    return make
+
+
+def aligned(*shape, dtype=np.float32):
+    """An array of fake CuPy that begins at a multiple of 16 bytes."""
+    size = int(np.prod(shape))
+    memory = np.zeros(size + 16, dtype)
+    first = -memory.ctypes.data % 16 // memory.itemsize
+    return CupyArray(memory[first : first + size].reshape(shape))
+
+
+CAPABILITIES = {card.compute_capability: card for card in DEVICES.values()}
+
+
+@pytest.mark.parametrize("card", DEVICES.values(), ids=lambda card: card.name)
+def test_tf32_pays_off_where_it_is_more_than_three_times_as_fast(card):
+    ratio = (card.tf32_tensor or 0) / card.float32
+    assert (card.compute_capability in dispatch.TF32_PAYS_OFF) == (ratio > 3)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    "capability", [*CAPABILITIES, (8, 7), (10, 3), (11, 0), (12, 1), (13, 0)], ids=str
+)
+def test_float32_by_3xtf32_only_where_that_pays_off(gpu, capability, backward):
+    gpu(capability)
+    x = aligned(1, 64, 2, 64)
+    choice = fa_numba.which(x, x, x, backward=backward)
+    name = "flash_attn_bwd_" if backward else "flash_attn_"
+    if capability in dispatch.TF32_PAYS_OFF:
+        assert choice.kernel == f"{name}tf32x3"
+    else:
+        assert choice.kernel == f"{name}registers"
+        why = choice.refused[f"{name}tf32x3"]
+        if not backward:  # backward, shared memory may be too small besides
+            assert ("needs a GPU" if capability < (8, 0) else "three TF32 products") in why
+
+
+def test_on_a_measured_gpu_its_times_decide(gpu, monkeypatch):
+    gpu((8, 6))
+    x, table = aligned(1, 64, 2, 64), json.loads(dispatch.TABLE.read_text())
+    assert fa_numba.which(x, x, x).kernel == "flash_attn_registers"
+    table["gpu"]["compute_capability"] = [8, 6]
+    monkeypatch.setattr(dispatch, "_table", lambda: table)
+    assert fa_numba.which(x, x, x).kernel == "flash_attn_tf32x3"
+
+
+@pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 7), (12, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("seqlen_q", [1, 64])
+@pytest.mark.parametrize("head_dim", [64, 128, 256, 40, 7])
+def test_every_gpu_has_a_kernel(gpu, capability, dtype, seqlen_q, head_dim):
+    gpu(capability)
+    q, k = aligned(1, seqlen_q, 2, head_dim, dtype=dtype), aligned(1, 64, 2, head_dim, dtype=dtype)
+    assert fa_numba.which(q, k, k).kernel in dispatch.CANDIDATES
+    assert fa_numba.which(q, k, k, backward=True).kernel in dispatch.GRADIENTS
+
+
+def test_few_queries_on_hopper_are_decoded_by_gather(gpu):
+    gpu((9, 0))
+    q, k = aligned(16, 1, 32, 64, dtype=np.float16), aligned(16, 4096, 32, 64, dtype=np.float16)
+    row = {"flash_decode_gather", "flash_decode_mma", "flash_decode_wide", "flash_attn_persistent"}
+    choice = fa_numba.which(q, k, k)
+    assert choice.kernel in row and "flash_decode_gather" not in choice.refused
+    backwards = CupyArray(k.host[:, ::-1])  # cp.async takes any stride, a tensor map does not
+    choice = fa_numba.which(q, backwards, backwards)
+    assert "flash_decode_gather" not in choice.refused
+    assert "no negative stride" in choice.refused["flash_attn_persistent"]
 
 
 def test_which_makes_nothing(monkeypatch):

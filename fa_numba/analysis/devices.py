@@ -42,8 +42,9 @@ class Device:
         Most threads, and most thread blocks, that an SM keeps at a time.
     float32 : float
         Peak FLOP/s without tensor cores.
-    float16_tensor, bfloat16_tensor, float8_tensor : float
+    tf32_tensor, float16_tensor, bfloat16_tensor, float8_tensor : float
         Peak FLOP/s of the tensor cores, dense, sums kept in float32. None: no such instruction.
+        TF32 is float32 with the 10 fraction bits of float16.
     source : str
         Where the numbers come from; "unverified" marks those that we did not look up.
     """
@@ -63,6 +64,7 @@ class Device:
     threads_per_sm: int
     blocks_per_sm: int
     float32: float | None
+    tf32_tensor: float | None
     float16_tensor: float | None
     bfloat16_tensor: float | None
     float8_tensor: float | None
@@ -135,35 +137,35 @@ _LIMITS = {
     (12, 0): (128, 100, 1536, 24),
 }
 
-# Name, boost GHz; memory, GB, GB/s; L2 KiB; TFLOP/s in float32, and of the tensor cores in float16,
-# bfloat16, float8; source. Compute capability and SMs are in `simt.devices`.
+# Name, boost GHz; memory, GB, GB/s; L2 KiB; TFLOP/s in float32, and of the tensor cores in TF32,
+# float16, bfloat16, float8; source. Compute capability and SMs are in `simt.devices`.
 # fmt: off
 _PRODUCTS = [
-    ("T4", 1.59, "GDDR6", 16, 320, 4096, 8.1, 65, None, None,
+    ("T4", 1.59, "GDDR6", 16, 320, 4096, 8.1, None, 65, None, None,
      "T4 data sheet; clock, bus (320 GB/s; the sheet's 300 is rounded) and L2 as drivers report"),
-    ("V100", 1.53, "HBM2", 16, 900, 6144, 15.7, 125, None, None,
+    ("V100", 1.53, "HBM2", 16, 900, 6144, 15.7, None, 125, None, None,
      "V100 white paper, SXM2 card; also made with 32 GB"),
-    ("A10", 1.695, "GDDR6", 24, 600, 6144, 31.2, 125, 125, None,
+    ("A10", 1.695, "GDDR6", 24, 600, 6144, 31.2, 62.5, 125, 125, None,
      "A10 data sheet; clock and L2 as drivers report; unverified: that 125 holds for float32 sums"
-     " (it does on the A40, the same chip)"),
-    ("L4", 2.04, "GDDR6", 24, 300, 49152, 30.3, 121, 121, 242.5,
+     " (it does on the A40, the same chip), TF32 as half of it (as on the A40)"),
+    ("L4", 2.04, "GDDR6", 24, 300, 49152, 30.3, 60, 121, 121, 242.5,
      "L4 data sheet, tensor figures halved (sparse); at 72 W it comes nowhere near them"),
-    ("RTX 3090", 1.695, "GDDR6X", 24, 936, 6144, 35.6, 71, 71, None,
+    ("RTX 3090", 1.695, "GDDR6X", 24, 936, 6144, 35.6, 35.6, 71, 71, None,
      "GA102 white paper, appendix A"),
-    ("RTX 4090", 2.52, "GDDR6X", 24, 1008, 73728, 82.6, 165.2, 165.2, 330.3,
+    ("RTX 4090", 2.52, "GDDR6X", 24, 1008, 73728, 82.6, 82.6, 165.2, 165.2, 330.3,
      "Ada white paper 2.1, appendix A; float8 with float32 sums as corrected there"),
-    ("RTX 5090", 2.407, "GDDR7", 32, 1792, 98304, 104.8, 209.5, 209.5, 419,
+    ("RTX 5090", 2.407, "GDDR7", 32, 1792, 98304, 104.8, 104.8, 209.5, 209.5, 419,
      "RTX Blackwell white paper; unverified: the tensor figures for float32 sums, half of those"
      " for float16 sums as on every GeForce card"),
-    ("A100-40GB", 1.41, "HBM2", 40, 1555, 40960, 19.5, 312, 312, None,
+    ("A100-40GB", 1.41, "HBM2", 40, 1555, 40960, 19.5, 156, 312, 312, None,
      "A100 white paper"),
-    ("A100-80GB", 1.41, "HBM2e", 80, 2039, 40960, 19.5, 312, 312, None,
+    ("A100-80GB", 1.41, "HBM2e", 80, 2039, 40960, 19.5, 156, 312, 312, None,
      "A100 80GB data sheet, SXM card"),
-    ("H100", 1.98, "HBM3", 80, 3352, 51200, 66.9, 989.4, 989.4, 1978.9,
+    ("H100", 1.98, "HBM3", 80, 3352, 51200, 66.9, 494.7, 989.4, 989.4, 1978.9,
      "H100 white paper and data sheet, SXM card; tensor peaks are at 1.83 GHz"),
-    ("H200", 1.98, "HBM3e", 141, 4800, 61440, 66.9, 989.4, 989.4, 1978.9,
+    ("H200", 1.98, "HBM3e", 141, 4800, 61440, 66.9, 494.7, 989.4, 989.4, 1978.9,
      "H200 data sheet, SXM card; L2 as its driver reports"),
-    ("B200", 1.98, "HBM3e", 180, 7700, 129536, 75, 2250, 2250, 4500,
+    ("B200", 1.98, "HBM3e", 180, 7700, 129536, 75, 1100, 2250, 2250, 4500,
      "HGX B200 data sheet, tensor figures halved (sparse); SMs and L2 as drivers report;"
      " unverified: the clock, from 75 TFLOP/s"),
 ]
@@ -173,7 +175,7 @@ _PRODUCTS = [
 def _from_tables(product):
     name, ghz, memory, gb, gb_per_s, l2_kib, *tflops, source = product
     cc, num_sms = CHIPS[re.sub("-[0-9]+GB", "", name)]  # one chip, two sizes of memory
-    float32, float16, bfloat16, float8 = (peak and peak * 1e12 for peak in tflops)
+    float32, tf32, float16, bfloat16, float8 = (peak and peak * 1e12 for peak in tflops)
     l1, per_sm, threads, blocks = _LIMITS[cc]
     return Device(
         name=name,
@@ -191,6 +193,7 @@ def _from_tables(product):
         threads_per_sm=threads,
         blocks_per_sm=blocks,
         float32=float32,
+        tf32_tensor=tf32,
         float16_tensor=float16,
         bfloat16_tensor=bfloat16,
         float8_tensor=float8,
@@ -274,8 +277,8 @@ def _from_driver(gpu, memory_bytes):
         source = f"this machine's driver; {known.source}"
         return dataclasses.replace(known, **asked, source=source)
     limits = _LIMITS.get(asked["compute_capability"])
-    unknown = ("memory", "memory_bandwidth", "float32", "float16_tensor", "bfloat16_tensor",
-               "float8_tensor")  # fmt: skip
+    unknown = ("memory", "memory_bandwidth", "float32", "tf32_tensor", "float16_tensor",
+               "bfloat16_tensor", "float8_tensor")  # fmt: skip
     return Device(
         **asked,
         l1_bytes=limits[0] * KIB if limits else None,

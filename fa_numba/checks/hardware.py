@@ -55,7 +55,9 @@ class TensorCores:
         check_aligned(q=q, k=k, v=v)
 
 
-def check_tensor_core(q, k, v, *, name, supported, max_head_dim, instead="flash_attn_v2"):
+def check_tensor_core(
+    q, k, v, *, name, supported, max_head_dim, instead="flash_attn_v2", tensor_maps=None
+):
     """Raise unless the 16-bit tensor-core kernel `name` can run on these arrays and their GPU.
 
     Parameters
@@ -67,6 +69,8 @@ def check_tensor_core(q, k, v, *, name, supported, max_head_dim, instead="flash_
     max_head_dim : int
     instead : str
         Name of a function that computes the same on any GPU, for messages.
+    tensor_maps : bool, default=whether `supported` is HOPPER
+        The kernel copies q, k and v by tensor maps, which have no negative strides.
     """
     q, k, v = facts(q), facts(k), facts(v)
     require_one_library(q=q, k=k, v=v)
@@ -74,7 +78,7 @@ def check_tensor_core(q, k, v, *, name, supported, max_head_dim, instead="flash_
     attention.check_qkv(q, k, v)
     named = {"q": q, "k": k, "v": v}
     _require_16_bit_rows(named, name, supported, max_head_dim, instead)
-    if supported == HOPPER:  # by tensor maps
+    if supported == HOPPER if tensor_maps is None else tensor_maps:
         _require_no_negative_strides(name, **named)
 
 
