@@ -140,6 +140,13 @@ class Candidate:
         return self.function(*inputs, **options)
 
 
+class GradientInRegisters(Candidate):
+    """`flash_attn_bwd_registers`, whose tiles of many columns exceed some shared memories."""
+
+    def check(self, inputs, softmax_scale):
+        checks.check_backward_tiles(inputs.q, inputs.q.shape[3], None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OnTensorCores(Candidate):
     """A forward function on tensor cores.
@@ -230,7 +237,7 @@ CANDIDATES = _by_name(
 )
 GRADIENTS = _by_name(
     Candidate("flash_attn_bwd", "kernels", always=("deterministic",)),
-    Candidate("flash_attn_bwd_registers", "on_cuda_cores"),
+    GradientInRegisters("flash_attn_bwd_registers", "on_cuda_cores"),
     GradientOnTensorCores(
         name="flash_attn_bwd_tf32x3", **_FLOAT32, instead="flash_attn_bwd_registers"
     ),

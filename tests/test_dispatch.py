@@ -260,6 +260,15 @@ def test_every_gpu_has_a_kernel(gpu, capability, dtype, seqlen_q, head_dim):
     assert fa_numba.which(q, k, k, backward=True).kernel in dispatch.GRADIENTS
 
 
+def test_gradients_of_many_columns_on_a_gpu_of_little_shared_memory(gpu):
+    gpu((7, 5))
+    for head_dim, kernel in ((192, "flash_attn_bwd_registers"), (193, "flash_attn_bwd")):
+        x = aligned(1, 64, 2, head_dim)
+        choice = fa_numba.which(x, x, x, backward=True)
+        assert choice.kernel == kernel
+    assert "flash_attn_bwd runs here" in choice.refused["flash_attn_bwd_registers"]
+
+
 def test_few_queries_on_hopper_are_decoded_by_gather(gpu):
     gpu((9, 0))
     q, k = aligned(16, 1, 32, 64, dtype=np.float16), aligned(16, 4096, 32, 64, dtype=np.float16)
