@@ -100,7 +100,8 @@ def measure(problem, slow):
     """A row of the table: the time of each kernel that can. `slow` holds those far behind."""
     *sizes, head_dim, causal = problem
     options = {"causal": True} if causal else {}
-    return row_of(dispatch.CANDIDATES, problem, inputs(*sizes, head_dim), options, slow)
+    arguments = dispatch.Inputs(*inputs(*sizes, head_dim))
+    return row_of(dispatch.CANDIDATES, problem, arguments, options, slow)
 
 
 def measure_gradients(problem, slow):
@@ -112,7 +113,8 @@ def measure_gradients(problem, slow):
     out, lse = dispatch.flash_attn(q, k, v, **options)
     if deterministic:
         options["deterministic"] = True
-    row = row_of(dispatch.GRADIENTS, problem[:-1], (dout, q, k, v, out, lse), options, slow)
+    arguments = dispatch.GradientInputs(dout, q, k, v, out, lse)
+    row = row_of(dispatch.GRADIENTS, problem[:-1], arguments, options, slow)
     return {**row, "deterministic": True} if deterministic else row
 
 

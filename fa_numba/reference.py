@@ -1,10 +1,9 @@
 """Every operation of the package, defined in NumPy: no tiles, no tricks, inputs never changed.
 
-A kernel is right when it agrees with this file. `dtype` is the precision of the computation:
-float64 gives the definition, float32 what plain NumPy code makes of it, which is the yardstick
-for a kernel's error. The yardstick in float16 and bfloat16 is what a plain program on a GPU does
-with such tensors: it computes in float32 and rounds what it keeps of the sizes of q, k, v, S and P;
-lse stays float32.
+A kernel is right when it agrees with this file. `dtype` is the precision of the computation.
+float64 gives the definition. The other dtypes give the error that a kernel's error is compared
+with: float32 that of plain NumPy code, float16 and bfloat16 that of a plain GPU program, which
+computes in float32 and rounds every array of the size of q, k, v, S or P; lse remains float32.
 """
 
 import numpy as np
@@ -21,7 +20,7 @@ def softmax(x, *, dtype=np.float64):
     Returns
     -------
     array of shape (num_rows, num_cols), dtype
-        A row of −inf alone has no softmax: NaN.
+        NaN in a row where all numbers are −inf: it has no softmax.
     """
     x = np.asarray(x, _computed_in(dtype))
     if x.shape[-1] == 0:
@@ -75,8 +74,8 @@ def attention(
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
         Query head h uses key head h // (num_heads // num_kv_heads).
     causal : bool, default=False
-        Query m sees no key beyond its own position, m + seqlen_k − seqlen_q: the last query stands
-        at the last key.
+        Query m sees no key beyond its own position, m + seqlen_k − seqlen_q: the last query has the
+        position of the last key.
     window_size : (left, right), default=(-1, -1)
         Query m sees no key more than left before its position, or more than right after it;
         −1 is no limit.
@@ -89,7 +88,7 @@ def attention(
         Query m sees key n where mask[m, n], if causal and window_size allow it too.
     dropout_p : float, default=0.0
         The softmax's entries are set to 0 where `dropout_mask` is False, the others divided by
-        1 − dropout_p; lse knows nothing of it.
+        1 − dropout_p; lse is that of the softmax before dropout.
     seed : int, default=0
     dtype : default=float64
 
@@ -238,7 +237,7 @@ def linear_attn(
     weights : pair of arrays (w_q, w_k), default=None
         For "hedgehog".
     state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), default=0
-        What an earlier call returned: tokens that every query sees.
+        The state that an earlier call returned: its tokens are seen by every query.
     dtype : default=float64
 
     Returns
@@ -271,13 +270,13 @@ _features = feature_map  # linear_attn has an argument of that name
 
 
 def merge_states(out_a, lse_a, out_b, lse_b, *, dtype=np.float64):
-    """What `attention` gives for the keys of both parts, from what it gives for each.
+    """Combine the results of `attention` for two sets of keys into the result for all of them.
 
     Parameters
     ----------
     out_a, out_b : arrays of shape (batch, seqlen_q, num_heads, head_dim)
     lse_a, lse_b : arrays of shape (batch, num_heads, seqlen_q)
-        −inf where a part has no keys, whatever its out.
+        −inf where a set has no keys; its out is ignored there.
     dtype : default=float64
 
     Returns
@@ -316,8 +315,8 @@ def attention_bwd(
 ):
     """Gradients of sum(dout ∘ out) with respect to q, k and v.
 
-    P comes from lse and delta from out, as in every backward pass that has not kept P: in float32
-    that, and not a kept P, is what a kernel's error is to be compared with.
+    P is computed from lse, and delta from out, as in every backward pass that has not stored P. In
+    float32 the error of that computation is the one to compare a kernel's error with.
 
     Parameters
     ----------
@@ -396,7 +395,7 @@ def philox(counter, key):
 
 
 def dropout_mask(seed, p, batch, num_heads, seqlen_q, seqlen_k):
-    """Which entries of P dropout keeps: those whose 32 random bits are at least p · 2³².
+    """Return where dropout keeps an entry of P: where its 32 random bits are at least p · 2³².
 
     Parameters
     ----------
@@ -419,7 +418,7 @@ def dropout_mask(seed, p, batch, num_heads, seqlen_q, seqlen_k):
 
 
 def dense_mask(block_mask, block_m, block_n, seqlen_q, seqlen_k):
-    """The mask of `attention` that a mask of tiles stands for.
+    """Expand a mask of tiles to the mask of single scores that `attention` takes.
 
     Parameters
     ----------
@@ -464,7 +463,7 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
 
 
 def reshape_and_cache(k, v, k_cache, v_cache, slot_mapping):
-    """The caches with the keys and values of new tokens in their slots.
+    """Return the caches with the keys and values of new tokens in their slots.
 
     Parameters
     ----------
@@ -487,9 +486,9 @@ def reshape_and_cache(k, v, k_cache, v_cache, slot_mapping):
 
 
 def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
-    """The destination caches with page src[i] of the source caches as page dst[i].
+    """Return the destination caches with page src[i] of the source caches as page dst[i].
 
-    `copy_pages` is the same where source and destination are one.
+    `copy_pages` is this function with one pair of caches as source and destination.
 
     Parameters
     ----------
@@ -507,12 +506,12 @@ def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
 
 
 def _computed_in(dtype):
-    """The dtype of the computation: float32 for numbers that are kept in 16 bits."""
+    """The dtype of the computation: float32 for numbers that are stored in 16 bits."""
     return np.result_type(dtype, np.float32).type
 
 
 def _rounded(x, dtype):
-    """An intermediate result as a program keeps it that has only such arrays."""
+    """Round an intermediate result, as a program does that stores it in an array of a dtype."""
     return x.astype(dtype).astype(x.dtype)
 
 
@@ -522,9 +521,10 @@ def _heads_first(x, dtype):
 
 
 def _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale):
-    """S, of shape (batch, num_heads, seqlen_q, seqlen_k); −inf where a query does not see a key.
+    """Return S, and the derivative of each score by q·k · softmax_scale: 1 without softcap.
 
-    And the slope of each score, which is 1 but for softcap.
+    Both have shape (batch, num_heads, seqlen_q, seqlen_k). S is −inf where a query does not see a
+    key.
     """
     s = q @ _per_query_head(k, q).mT * _scale(q, softmax_scale)
     slope = np.ones_like(s)
@@ -544,14 +544,14 @@ def _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale):
 
 
 def _dropout_factors(dropout_p, seed, s):
-    """What dropout multiplies each entry of P by: 0, or 1 / (1 − dropout_p)."""
+    """The factor of each entry of P under dropout: 0, or 1 / (1 − dropout_p)."""
     if dropout_p == 0:
         return s.dtype.type(1)
     return dropout_mask(seed, dropout_p, *s.shape) * s.dtype.type(1 / (1 - dropout_p))
 
 
 def _finite(x):
-    """0 for −inf, so that a row that sees no key gets e^(−inf − 0) = 0 and not NaN."""
+    """Replace −inf by 0: a row that sees no key then gets e^(−inf − 0) = 0 in place of NaN."""
     return np.where(x == -np.inf, 0, x).astype(x.dtype)
 
 

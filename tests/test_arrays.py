@@ -79,6 +79,32 @@ def test_last_axis_contiguous(library):
         assert not arrays.last_axis_contiguous(library(view))
 
 
+def test_a_call_reads_an_array_once(log):
+    reads = []
+
+    class Watched(CupyArray):
+        __module__ = "cupy"
+        strides = property(lambda self: reads.append("strides") or self.host.strides)
+        shape = property(lambda self: reads.append("shape") or self.host.shape)
+
+    q, k, v = (Watched(np.ones((1, 5, 2, 8), np.float32), 0, log) for _ in range(3))
+    call = checks.forward_call(q, k, v, softcap=1.0)
+    assert call.q is q and sorted(reads) == ["shape"] * 3 + ["strides"] * 3
+    facts = arrays.facts(q)
+    assert arrays.facts(facts) is facts and facts.array is q
+
+
+@pytest.mark.parametrize("library", [lambda x: x, CupyArray, TorchTensor])
+def test_facts_are_the_same_in_every_library(library):
+    x = np.zeros((4, 6), np.float16)[:, 1:3]
+    facts = arrays.facts(library(x))
+    assert (facts.shape, facts.strides, facts.dtype) == ((4, 2), (12, 2), "float16")
+    assert facts.last_axis_contiguous and facts.library == arrays.library_of(library(x))
+    if library is not TorchTensor:
+        assert facts.address == x.ctypes.data
+    assert arrays.facts("text").library is None
+
+
 def test_numpy_arrays_run_on_the_engine():
     x, y = np.arange(3, dtype=np.float32), np.zeros(3, np.float32)
     arrays.launch(add_one, (1,), (32,), x, y)

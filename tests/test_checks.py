@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from fake_libraries import CupyArray
 
 import fa_numba
 from fa_numba import checks
@@ -22,6 +23,7 @@ from fa_numba.kv_cache import (
     beams,
     samples,
 )
+from fa_numba.runtime import arrays
 from fa_numba.tensor_core.flash_attn_fp8 import flash_attn_fp8
 
 
@@ -551,7 +553,7 @@ WRONG_VALUES = [
     (
         copy_pages,
         {"dst": table(3, 3)},
-        r"dst must name no place twice, got dst\[0\] = dst\[1\] = 3",
+        r"dst must not name a page twice, got dst\[0\] = dst\[1\] = 3",
     ),
     (
         copy_pages,
@@ -568,7 +570,7 @@ WRONG_VALUES = [
     ),
     (swap, {"src": table(0, 5)}, r"src\[1\] must be a page of k_src, from 0 to 4, got 5"),
     (swap, {"dst": table(3, 1)}, r"dst\[0\] must be a page of k_dst, from 0 to 2, got 3"),
-    (swap, {"dst": table(2, 2)}, r"dst must name no place twice, got dst\[0\] = dst\[1\] = 2"),
+    (swap, {"dst": table(2, 2)}, r"dst must not name a page twice, got dst\[0\] = dst\[1\] = 2"),
     (swap, {"dst": table(2)}, "dst must have the shape of src"),
     # the page pool
     (pool, {"num_pages": 0}, "num_pages must be at least 1, got 0"),
@@ -585,7 +587,7 @@ WRONG_VALUES = [
     (references, {"page": -1}, "page must be a page of this pool, from 0 to 3, got -1"),
     (sampling, {"seq": 3, "number": 1}, "seq must be a sequence of this pool, not freed, got 3"),
     (beam_search, {"seqs": [0, 9]}, "seq must be a sequence of this pool, not freed, got 9"),
-    (beam_search, {"seqs": [0, 0]}, r"seqs must name no sequence twice, got \[0, 0\]"),
+    (beam_search, {"seqs": [0, 0]}, r"seqs must not name a sequence twice, got \[0, 0\]"),
     (sampling, {"number": 0}, "number must be at least 1, got 0"),
     (beam_search, {"parents": [0, 1]}, r"parents\[1\] must be the index of one of the 1 .* got 1"),
     (beam_search, {"parents": [-1]}, r"parents\[0\] must be the index .* got -1"),
@@ -595,7 +597,7 @@ WRONG_VALUES = [
         "host_pool must have the page_size of pool, 2, got 4",
     ),
     (scheduler, {"host_pool": POOL}, "host_pool must be another pool than pool, got the same"),
-    (finish, {}, "request must be one that runs or waits here, got None"),
+    (finish, {}, "request must be running or waiting in this scheduler, got None"),
     # caches without pages
     (cache, {"batch": -1}, "batch must be at least 0, got -1"),
     (cache, {"max_len": 0}, "max_len must be at least 1, got 0"),
@@ -677,12 +679,12 @@ WRONG_VALUES = [
     (
         varlen,
         {"cu_seqlens_k": table(0, 7, 6)},
-        r"must nowhere fall, got cu_seqlens_k\[1\] = 7 and cu_seqlens_k\[2\] = 6",
+        r"must not decrease, got cu_seqlens_k\[1\] = 7 and cu_seqlens_k\[2\] = 6",
     ),
     (
         varlen,
         {"cu_seqlens_q": table(0, -1, 5)},
-        r"must nowhere fall, got .* cu_seqlens_q\[1\] = -1",
+        r"must not decrease, got .* cu_seqlens_q\[1\] = -1",
     ),
     (varlen, {"cu_seqlens_q": table(0, 2, 4)}, "must end with the number of .* q, 5, got 4"),
     (varlen, {"cu_seqlens_k": table(0, 2, 7)}, "must end with the number of .* k, 6, got 7"),
@@ -802,15 +804,51 @@ def test_good_arguments_come_back_in_the_form_that_launchers_need():
     assert checks.check_softmax_scale(0, 64) == 0  # and not the default
     assert checks.check_softmax_scale(np.float64(2), 64).dtype == np.float32
     assert checks.check_causal(np.True_) is True
-    constants, slopes = checks.check_mask(
-        ones(1, 1, 2, 4), True, [np.int64(3), 5], np.float32(2), None
-    )
-    assert constants == (True, (3, -1), 2.0, False) and isinstance(slopes, np.float32)
-    assert [type(x) for x in constants] == [bool, tuple, float, bool]
+    mask, slopes = checks.check_mask(ones(1, 1, 2, 4), True, [np.int64(3), 5], np.float32(2), None)
+    assert mask == (True, (3, -1), 2.0, False) and isinstance(slopes, np.float32)
+    assert [type(x) for x in mask] == [bool, tuple, float, bool]
+    assert (mask.causal, mask.window_size, mask.softcap, mask.alibi) == mask
     assert checks.check_block_sizes("flash_attn_v2", 64, None, None) == (16, 16)
     assert checks.check_block_sizes("flash_attn_v2", 64, np.int64(4), None) == (4, 16)
     attention(block_m=1, block_n=128, softmax_scale=-1, causal=np.False_)
     attention(q=ones(2, 0, 4, 8))
+
+
+def test_a_call_has_the_sizes_results_and_scale_of_its_arguments():
+    q, k, slopes = ones(2, 5, 4, 16), ones(2, 6, 2, 16), ones(4)
+    call = checks.forward_call(q, k, k, True, (3, 3), 0.0, slopes, 0.5)
+    assert (call.batch, call.seqlen_q, call.num_heads, call.head_dim) == q.shape
+    assert (call.batch, call.seqlen_k, call.num_kv_heads, call.head_dim) == k.shape
+    assert call.group_size == 2 and call.dtype == "float32"
+    assert call.mask == checks.Mask(True, (3, -1), 0.0, True) and call.slopes is slopes
+    assert call.softmax_scale == 0.5 and call.scale_log2 == np.float32(0.5 * np.log2(np.e))
+    assert call.out.shape == q.shape and call.lse.shape == (2, 4, 5)
+    assert call.arguments == (q, k, k, call.out, call.lse, call.softmax_scale, slopes)
+    out, lse = call.results_without_keys()
+    assert (out == 0).all() and (lse == -np.inf).all() and lse.shape == call.lse.shape
+
+
+@pytest.mark.parametrize(
+    "changed, float32, message",
+    [
+        ({"dtype": np.float32}, False, "q, k, v must be float16 or bfloat16 for f, got float32"),
+        ({}, True, "q must be float32, got float16"),
+        ({"head_dim": 12}, False, "q must have a head_dim that is a multiple of 8 up to 256 for f"),
+        ({"first": 1}, False, "q must begin at a multiple of 16 bytes"),
+        ({"softmax_scale": -1}, False, "softmax_scale must be positive"),
+    ],
+)
+def test_a_call_on_tensor_cores_has_their_requirements(monkeypatch, changed, float32, message):
+    monkeypatch.setattr(arrays, "gpu_available", lambda: True)
+    monkeypatch.setattr(arrays, "compute_capability", lambda x: (9, 0))
+    given = {"dtype": HALF, "head_dim": 16, "first": 0, "softmax_scale": None} | changed
+    memory = np.zeros(4096, given["dtype"])
+    first = -memory.ctypes.data % 16 // memory.itemsize + given["first"]
+    size = 10 * given["head_dim"]
+    x = CupyArray(memory[first : first + size].reshape(1, 5, 2, given["head_dim"]))
+    on = checks.TensorCores("f", checks.HOPPER, float32=float32)
+    with pytest.raises((TypeError, ValueError), match=message):
+        checks.forward_call(x, x, x, softmax_scale=given["softmax_scale"], on=on)
 
 
 @pytest.mark.parametrize("name", sorted(set(fa_numba.__all__) - {"backend", "PagePool"}))
@@ -822,14 +860,14 @@ def test_an_unknown_argument_is_named(name):
 @pytest.mark.parametrize(
     "function, name, hint",
     [
-        ("flash_attn", "is_causal", "it is called causal here. Causal ends with the last query"),
+        ("flash_attn", "is_causal", "it is called causal here. Causal aligns the last query"),
         ("flash_attn_v2", "scale", "it is called softmax_scale here$"),
         ("flash_attn", "sm_scale", "it is called softmax_scale here$"),
-        ("flash_attn", "attn_mask", "say it by causal, window_size, softcap and alibi_slopes"),
+        ("flash_attn", "attn_mask", "use causal, window_size, softcap and alibi_slopes"),
         ("flash_attn", "dropout_p", "flash_attn_v1, flash_attn_v2, .* have dropout"),
         ("flash_attn_grad", "softmax_lse", "it is called lse here$"),
         ("flash_attn_varlen", "max_seqlen_q", "it follows from cu_seqlens_q$"),
-        ("flash_decode", "cache_seqlens", "it is called seq_lens here. The new token is counted"),
+        ("flash_decode", "cache_seqlens", "it is called seq_lens here. It counts the new token"),
         ("paged_attn_decode", "page_table", "it is called block_table here$"),
         ("which", "sliding_window", r"it is called window_size here. \(left, right\)"),
         ("naive_attn", "sofcap", r"did you mean softcap\?"),

@@ -1,24 +1,24 @@
-"""Arguments by the names that other libraries give them: an error says what ours is called."""
+"""Arguments by the names of other libraries: an error says the name that an argument has here."""
 
 import difflib
 import functools
 import inspect
 
 NOT_NEEDED = "it follows from the shapes of the arrays"
-# What PyTorch, flash-attention, FlashInfer, vLLM and JAX call an argument: our name for it, or None
-# where there is none, and what else there is to know.
+# Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM and JAX. For each: our name, or
+# None if we lack the argument, and a sentence of explanation.
 OTHER_NAMES = {
     "is_causal": (
         "causal",
-        "causal ends with the last query and the last key, PyTorch's is_causal begins with the "
-        "first ones: they are the same where seqlen_q is seqlen_k",
+        "causal aligns the last query with the last key, PyTorch's is_causal the first query with "
+        "the first key: they agree if seqlen_q is seqlen_k",
     ),
     "scale": ("softmax_scale", ""),
     "sm_scale": ("softmax_scale", ""),
-    "attn_mask": (None, "say it by causal, window_size, softcap and alibi_slopes"),
+    "attn_mask": (None, "use causal, window_size, softcap and alibi_slopes"),
     "key_padding_mask": (None, "flash_attn_varlen takes sequences of any lengths"),
-    "attention_mask": (None, "say it by causal, window_size, softcap and alibi_slopes"),
-    "bias": (None, "alibi_slopes is the one bias that there is"),
+    "attention_mask": (None, "use causal, window_size, softcap and alibi_slopes"),
+    "bias": (None, "alibi_slopes is the only bias"),
     "dropout_p": (
         None,
         "flash_attn_v1, flash_attn_v2, flash_attn_v2_unsigned and flash_attn_bwd have dropout",
@@ -38,9 +38,9 @@ OTHER_NAMES = {
     "return_lse": (None, "lse is always returned"),
     "return_attn_probs": (None, "the probabilities are never stored; lse is returned"),
     "return_softmax_lse": (None, "lse is always returned"),
-    "cache_seqlens": ("seq_lens", "the new token is counted"),
-    "seqused_k": ("seq_lens", "the new token is counted"),
-    "context_lens": ("seq_lens", "the new token is counted"),
+    "cache_seqlens": ("seq_lens", "it counts the new token"),
+    "seqused_k": ("seq_lens", "it counts the new token"),
+    "context_lens": ("seq_lens", "it counts the new token"),
     "page_table": ("block_table", ""),
     "block_tables": ("block_table", ""),
     "key_cache": ("k_cache", ""),
@@ -52,7 +52,7 @@ OTHER_NAMES = {
 
 
 def refuses_other_names(function):
-    """Decorate a function: an argument that it has not got is an error with the name it has here.
+    """Decorate a function: an unknown argument is an error that says the name it has here.
 
     Put it under ``@arrays.replayed``, so that a replayed call does not pay for it.
     """

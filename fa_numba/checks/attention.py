@@ -165,7 +165,7 @@ def _require_starts(name, starts, x_name, num_tokens):
         raise ValueError(f"{name}[0] must be 0, where the first sequence begins, got {starts[0]}")
     for b in np.flatnonzero(starts[1:] < starts[:-1])[:1]:
         raise ValueError(
-            f"{name} must nowhere fall, got {name}[{b}] = {starts[b]} and "
+            f"{name} must not decrease, got {name}[{b}] = {starts[b]} and "
             f"{name}[{b + 1}] = {starts[b + 1]}"
         )
     if starts[-1] != num_tokens:

@@ -220,9 +220,9 @@ def check_write(k, v, k_cache, v_cache, slot_mapping):
         for i in np.flatnonzero((slots < -1) | (slots >= num_slots))[:1]:
             raise ValueError(
                 f"slot_mapping[{i}] must be a slot from 0 to {num_slots - 1}, or -1 for a token "
-                f"that is not to be written, got {slots[i]}"
+                f"that is skipped, got {slots[i]}"
             )
-        require_no_repeats("slot_mapping", slots)
+        require_no_repeats("slot_mapping", slots, "slot")
 
 
 def check_copy(k_cache, v_cache, src, dst):
@@ -328,7 +328,7 @@ def _require_page_numbers(src, dst):
         require_axes(name, x, ("num_copies",))
     require_same_shape("dst", dst, "src", src)
     if dst.library == "numpy":
-        require_no_repeats("dst", dst.array)
+        require_no_repeats("dst", dst.array, "page")
 
 
 def _require_pages_of(cache_name, cache, **named):
@@ -386,7 +386,9 @@ def check_pools(pool, host_pool):
 def check_request(request, running, waiting):
     """Raise unless a scheduler has this request."""
     if request not in running and request not in waiting:
-        raise ValueError(f"request must be one that runs or waits here, got {request!r:.60}")
+        raise ValueError(
+            f"request must be running or waiting in this scheduler, got {request!r:.60}"
+        )
 
 
 def check_seq(seq, sequences):
@@ -418,7 +420,7 @@ def check_beams(seqs, parents, sequences) -> tuple:
     for seq in seqs:
         check_seq(seq, sequences)
         if seqs.count(seq) > 1:
-            raise ValueError(f"seqs must name no sequence twice, got {seqs}")
+            raise ValueError(f"seqs must not name a sequence twice, got {seqs}")
     try:
         indices = [operator.index(parent) for parent in parents]
     except TypeError:

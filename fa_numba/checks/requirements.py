@@ -181,11 +181,11 @@ def require_lengths(seq_lens, limit_name, limit):
         )
 
 
-def require_no_repeats(name, x):
-    """Raise if a NumPy array names an index twice; −1 stands for none, and may come often."""
+def require_no_repeats(name, x, kind):
+    """Raise if a NumPy array of indices, of slots or pages, names one twice; −1 names none."""
     indices, counts = np.unique(x[x >= 0], return_counts=True)
     for index in indices[counts > 1][:1]:
         i, j = np.flatnonzero(x == index)[:2]
         raise ValueError(
-            f"{name} must name no place twice, got {name}[{i}] = {name}[{j}] = {index}"
+            f"{name} must not name a {kind} twice, got {name}[{i}] = {name}[{j}] = {index}"
         )

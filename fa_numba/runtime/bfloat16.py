@@ -1,15 +1,15 @@
-"""float32(x) of a bfloat16, and the store of a float32 to one, in a few instructions.
+"""Converts bfloat16 to float32, and float32 to bfloat16, in a few instructions.
 
 A bfloat16 is the upper half of a float32: its bits and 16 zeros are the same number. Numba's own
-conversions call C++ functions, which keep the number in local memory and are linked where there is
-a GPU. Those defined here take their place once this module is imported. They give the same numbers,
-on every GPU. float16 needs nothing of this: each of its conversions is one instruction.
+conversions call C++ functions, which keep the number in local memory and are linked on a machine
+with a GPU. Importing this module replaces them by conversions with the same results on every GPU.
+float16 needs none of this: each of its conversions is one instruction.
 """
 
 try:
     from llvmlite import ir
     from numba import float32
-    from numba.cuda import bf16  # noqa: F401   Numba's conversions: the last ones defined count
+    from numba.cuda import bf16  # noqa: F401   Numba's conversions, first: the last definition counts
     from numba.cuda.extending import lower_cast
     from numba.cuda.types import bfloat16
 except ImportError:  # no numba-cuda, or its simulator: nothing is compiled
@@ -19,13 +19,13 @@ else:
 
     @lower_cast(bfloat16, float32)
     def widen(context, builder, fromty, toty, value):
-        """Exact: what comes below is 0."""
+        """Widen exactly: the lower bits are 0."""
         bits = builder.shl(builder.zext(value, BITS), BITS(16))
         return builder.bitcast(bits, ir.FloatType())
 
     @lower_cast(float32, bfloat16)
     def narrow(context, builder, fromty, toty, value):
-        """Round to the nearest, to the even one of two; a NaN could round to infinity."""
+        """Round to nearest, ties to even. A NaN is handled apart: it could round to infinity."""
         bits = builder.bitcast(value, BITS)
         is_odd = builder.and_(builder.lshr(bits, BITS(16)), BITS(1))
         bits = builder.add(bits, builder.add(is_odd, BITS(0x7FFF)))

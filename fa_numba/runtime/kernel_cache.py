@@ -1,13 +1,13 @@
 """Compiled kernels on disk, so that a new process need not compile them again.
 
-Numba has a cache of its own, but its key holds the device functions that a kernel closes over as
-they are pickled, which is another string in every process: such a kernel would miss always, and
-leave a file behind each time. Here the key holds what those functions say: the whole source of
-this package, the name of the kernel, and the constants that it and the functions it uses close
-over. Only kernels of this package are kept, because only their source is known to be in the key.
+Numba's own disk cache keys on the pickled device functions of a kernel, whose bytes differ in every
+process: such a kernel never hits, and leaves a file behind each time. The key here is the meaning
+of those functions: the whole source of this package, the name of the kernel, and the constants that
+the kernel and its functions close over. Only kernels of this package are kept, because only their
+source is in the key.
 
-Files lie in $FA_NUMBA_CACHE, by default ~/.cache/fa_numba; set it to nothing to keep none. What has
-not been used for two months is removed.
+The files are in $FA_NUMBA_CACHE, by default ~/.cache/fa_numba; set it to the empty string to keep
+none. A file that has not been used for two months is removed.
 """
 
 import contextlib
@@ -24,27 +24,28 @@ from pathlib import Path
 import numpy as np
 
 PACKAGE = Path(__file__).parents[1]  # fa_numba
-KEPT_DAYS = 60  # without being used
+KEPT_DAYS = 60  # since a file was last used
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class UnknownValueError(Exception):
-    """A kernel closes over something whose meaning its text does not hold."""
+    """A kernel closes over an object whose meaning cannot be written as text."""
 
 
-def folder():
-    """Where the files are, or None where none are kept."""
+def folder() -> Path | None:
+    """Return the folder of the files, or None if none are kept."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fa_numba")
     chosen = os.environ.get("FA_NUMBA_CACHE", default)
     return Path(chosen) if str(chosen) else None
 
 
 def load(kernel, signature, compute_capability):
-    """What `save` was given for this kernel, these types and this GPU, or None.
+    """Return what was saved for this kernel, these types and this GPU, or None.
 
     Returns
     -------
-    (entry, cubin) : name of the kernel in its machine code, and the code
+    (entry, cubin) : (str, bytes)
+        The name of the kernel in its machine code, and that code.
     """
     path = _path(kernel, signature, compute_capability)
     try:
@@ -52,28 +53,28 @@ def load(kernel, signature, compute_capability):
     except OSError:
         return None
     digest, rest = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-    if not rest or hashlib.sha256(rest).digest() != digest:  # cut short, or something else
+    if not rest or hashlib.sha256(rest).digest() != digest:  # cut short, or another file
         return None
     entry, _, cubin = rest.partition(b"\n")
     with contextlib.suppress(OSError):
-        os.utime(path)  # in use
+        os.utime(path)  # used now
     return entry.decode(), cubin
 
 
 def save(kernel, signature, compute_capability, entry, cubin):
-    """Keep machine code; where that cannot be done, do nothing."""
+    """Save machine code; do nothing if that is not possible."""
     path = _path(kernel, signature, compute_capability)
     if path is None:
         return
     rest = entry.encode() + b"\n" + cubin
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and moved into place: another process sees all of it, or nothing.
+        # Written under another name, then moved: another process sees all of it, or nothing.
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(hashlib.sha256(rest).digest() + rest)
         os.replace(file.name, path)
         unused_since = time.time() - KEPT_DAYS * 24 * 3600
-        for old in path.parent.glob("*.cubin"):  # of another version of this package
+        for old in path.parent.glob("*.cubin"):  # mostly of older versions of this package
             if old.stat().st_mtime < unused_since:
                 old.unlink()
 
@@ -90,16 +91,16 @@ def _path(kernel, signature, compute_capability):
     return where / f"{function.__name__}-{digest[:32]}.cubin"
 
 
-def meaning(value):
-    """Text that is the same in every process for the same value, and another for another.
+def meaning(value) -> str:
+    """Return a text that is equal for equal values, in every process, and else different.
 
-    Of a function this is its name and what it closes over; its code is in `source_digest`.
+    For a function it holds the name and the values closed over; its code is in `source_digest`.
     """
-    if hasattr(value, "_defn"):  # an intrinsic; it may have a py_func for the CPU engine too
+    if hasattr(value, "_defn"):  # an intrinsic, which may have a py_func for the CPU engine
         return f"intrinsic({meaning(value._defn)})"
     if hasattr(value, "py_func"):  # a kernel or a device function
         options = dict(value.targetoptions)
-        if options.get("link"):  # code of other files
+        if options.get("link"):  # its code is in other files
             raise UnknownValueError(value)
         return f"jit({meaning(value.py_func)}, {meaning(tuple(sorted(options.items())))})"
     if isinstance(value, types.FunctionType):
@@ -122,7 +123,7 @@ def meaning(value):
 
 @functools.cache
 def source_digest():
-    """Digest of every source file of this package."""
+    """Digest of all source files of this package."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")

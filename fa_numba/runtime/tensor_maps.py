@@ -1,4 +1,4 @@
-"""Tensor maps of arrays, kept in the memory of their GPU for the next call."""
+"""Tensor maps: descriptors of arrays for TMA, kept in the memory of their GPU for later calls."""
 
 import ctypes
 import functools
@@ -10,18 +10,19 @@ from fa_numba.ptx.layouts import PANEL_COLS
 from fa_numba.runtime import arrays, launching, replay
 
 MAP_BYTES = 128
-MAX_LAYOUTS, MAX_MAPS = 256, 256  # that are kept, and maps of each; 512 bytes for a map
+MAX_LAYOUTS = 256  # kept
+MAX_MAPS = 256  # kept for each layout, in two generations; 512 bytes for a map
 
-_captured = {}  # maps that CUDA graphs may read as long as this process lives
+_captured = {}  # maps that CUDA graphs may read until this process ends
 
 
 class Maps:
-    """The tensor maps of all arrays that differ in nothing but their address.
+    """The tensor maps of arrays that differ only by their address.
 
     Parameters
     ----------
     device : int
-        The GPU they are on.
+        Index of their GPU.
     shape, strides, box_rows, dtype, l2_bytes
         As for `encode_tensor_map`.
     """
@@ -30,21 +31,21 @@ class Maps:
         self.device, self.layout = device, layout
         self.known, self.older = {}, {}
 
-    def at(self, address, capturing):
-        """Address in global memory of the map of an array at `address`.
+    def at(self, address: int, capturing: bool) -> int:
+        """Return the address in global memory of the map of an array at `address`.
 
-        `capturing`: a CUDA graph is being captured, and may be replayed at any time from now on.
+        With `capturing`, a CUDA graph is being captured, and may be replayed at any time later.
         """
         found = self.known.get(address)
         if found is None:
             found = self.older.get(address) or self._make(address)
-            if len(self.known) >= MAX_MAPS:  # what was used of late, for this call too, stays
+            if len(self.known) >= MAX_MAPS:  # keeps recently used maps, so this call's too
                 self.known, self.older = {}, self.known
-            found = self.known.setdefault(address, found)  # another thread's, if that was first
-        where, array = found
+            found = self.known.setdefault(address, found)  # or that of a thread that was faster
+        map_address, array = found
         if capturing:
-            _captured[where] = array
-        return where
+            _captured[map_address] = array
+        return map_address
 
     def _make(self, address):
         encode = functools.partial(encode_tensor_map, address, *self.layout)
@@ -55,18 +56,18 @@ class Maps:
 _maps = functools.lru_cache(MAX_LAYOUTS)(Maps)
 
 
-def tensor_map(x, box_rows, l2_bytes=256):
-    """The tensor map of an array, as a kernel takes it.
+def tensor_map(x, box_rows: int, l2_bytes: int = 256) -> np.uint64:
+    """Return the address of an array's tensor map, the argument that a kernel takes.
 
-    The first call for an address copies the map to the GPU and waits for that, so that every
-    stream may use it, also while a CUDA graph is captured.
+    The first call for an address copies the map to the GPU and waits for that. So every stream may
+    use the map, also while a CUDA graph is captured.
 
     Parameters
     ----------
     x : GPU array of shape (batch, seqlen, heads, head_dim), float16 or bfloat16
-        A packed batch, (num_tokens, heads, head_dim), is taken as one of a single sequence.
+        A packed batch, (num_tokens, heads, head_dim), counts as a batch of one sequence.
     box_rows : int
-        Rows that a copy takes.
+        Rows of one copy.
     l2_bytes : int, default=256
         As for `encode_tensor_map`.
 
@@ -77,33 +78,33 @@ def tensor_map(x, box_rows, l2_bytes=256):
     """
     if 0 in x.shape:
         return np.uint64(0)  # nothing is ever copied from it
-    shape, (address, strides) = tuple(x.shape), arrays.address_and_strides(x)
+    facts = arrays.facts(x)
+    shape, strides = facts.shape, facts.strides
     if len(shape) == 3:
         shape, strides = (1, *shape), (0, *strides)
-    device = arrays.device_of(x)
-    device = cuda.get_current_device().id if device is None else device
-    maps = _maps(device, shape, strides, box_rows, arrays.dtype_name(x), l2_bytes)
-    found = np.uint64(maps.at(address, arrays.is_capturing(x)))
+    device = cuda.get_current_device().id if facts.device is None else facts.device
+    maps = _maps(device, shape, strides, box_rows, facts.dtype, l2_bytes)
+    found = np.uint64(maps.at(facts.address, arrays.is_capturing(x)))
     if recording := replay.current():
         recording.note_computation(found, x, maps.at)
     return found
 
 
 def encode_tensor_map(address, shape, strides, box_rows, dtype, l2_bytes=256):
-    """A tensor map of a (batch, seqlen, heads, head_dim) array of 16-bit floats.
+    """Encode the tensor map of a (batch, seqlen, heads, head_dim) array of 16-bit floats.
 
     Parameters
     ----------
     address : int
-        Of its first element; a multiple of 16.
+        Address of its first element; a multiple of 16.
     shape : (batch, seqlen, heads, head_dim)
     strides : (int, int, int, int)
         In bytes; the last axis is contiguous, the others' strides are multiples of 16.
     box_rows : int
-        A copy takes so many rows, and 64 columns, of one head of one batch.
+        Rows of one copy, which takes 64 columns of them, of one head of one batch entry.
     dtype : "float16" or "bfloat16"
     l2_bytes : 64, 128 or 256, default=256
-        What L2 fetches from HBM around what a copy asks for.
+        Size of the pieces that L2 fetches from HBM for a copy.
 
     Returns
     -------
@@ -112,7 +113,7 @@ def encode_tensor_map(address, shape, strides, box_rows, dtype, l2_bytes=256):
     Raises
     ------
     RuntimeError
-        The driver refused, for shape or strides that a map cannot describe; it names both.
+        The driver refused shape or strides, which the message holds.
     """
     from cuda.bindings import driver
 
