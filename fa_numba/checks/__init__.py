@@ -9,7 +9,7 @@ attention       arrays of attention, forward, backward, decoding and linear, and
 hardware        arrays against a GPU: its instructions, 16-byte copies, shared memory, registers
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
 call            a whole forward call, checked, with its results allocated
-requirements    the single requirements out of which the checks of arrays are made
+requirements    single requirements on arrays, which the checks combine
 argument_names  an argument by the name that another library gives it
 """
 

@@ -38,7 +38,7 @@ class TensorCores:
     supported : AMPERE or HOPPER
         Compute capabilities that have the kernel's instructions.
     float32 : bool, default=False
-        The kernel takes float32, in place of float16 and bfloat16.
+        The kernel takes float32; by default float16 and bfloat16.
     max_head_dim : int, default=256
     """
 
@@ -313,7 +313,7 @@ def _require_16_bits(named, name):
 
 
 def _require_16_bit_rows(named, name, supported, max_head_dim, instead):
-    """Raise unless dtype, rows and GPU of these arrays, of which q is the first, fit the kernel."""
+    """Raise unless dtype, rows and GPU of these arrays, "q" among them, fit the kernel."""
     _require_16_bits(named, name)
     _require_rows(named, name, supported, max_head_dim, instead, 8)
 

@@ -1,4 +1,4 @@
-"""Requirements on arrays, out of which the checks are made: each raises, naming the argument.
+"""Single requirements on arrays, which the checks combine. Each raises, and names the argument.
 
 Every function takes `Facts` (fa_numba.runtime.arrays), so that an array is read once in a call.
 """

@@ -13,7 +13,7 @@ MAX_TOP_K = 32  # candidates that a thread keeps in registers
 MAX_CHUNK_SIZE = 16  # tokens of linear attention that a thread block works on
 MAX_SPLITS = 2**16  # the partial results of every split are kept until they are combined
 MAX_WINDOW = 2**40  # beyond any key; added to a position it still fits an int64
-NO_SLOPES = np.float32(0)  # a scalar in the slopes' place, which kernels do not read
+NO_SLOPES = np.float32(0)  # a scalar for the parameter alibi_slopes; kernels do not read it
 
 
 class Mask(NamedTuple):

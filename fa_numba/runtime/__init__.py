@@ -11,8 +11,8 @@ numpy_names    a NumPy name that numba-cuda still asks for
 
 The caches of a call
 --------------------
-flash_attn_v2(q, k, v) on a GPU passes these caches, from the outermost inwards. A hit in one skips
-all that follow it down to the driver, except that a replay launches by its own graph:
+flash_attn_v2(q, k, v) on a GPU asks these caches in order. A hit in 1 skips 2 to 5, a hit in 3
+skips 4 and 5, a hit in 4 skips 5:
 
 1. replays            replay.replayed, one dict for each function. Key: layouts and options. A hit
                       allocates and launches as recorded, and runs nothing else of the function.
@@ -25,7 +25,7 @@ all that follow it down to the driver, except that a replay launches by its own 
 5. disk               kernel_cache, ~/.cache/fa_numba. Key: source of the package, constants, types,
                       GPU, versions. Value: machine code. A miss compiles with Numba, in seconds.
 6. CUDA graphs        graphs.Launches, for each replay and stream. After eight repetitions a replay
-                      launches a graph in place of its kernels.
+                      launches one graph instead of its kernels.
 
 Beside them, tensor_maps._maps keeps the tensor maps of each address, and dispatch.flash_attn is
 itself replayed, so that the choice of a kernel is made once for each key of its own.
@@ -43,7 +43,7 @@ kernel_cache   .py_func, .targetoptions and the closures of kernels; ._defn of a
 bfloat16       numba.cuda.bf16, whose conversions it overrides by lower_cast
 numpy_names    numpy.row_stack, which numba-cuda asks for
 arrays         as_cuda_array, external_stream and gpus, which are public
-Outside of this room: ptx/statement.py (intrinsics and their LLVM), on_cuda_cores/packets.py,
-simt/hook.py and simt/names.py (the engine takes the dispatcher's place), analysis/ (machine code,
-probes and lint of compiled kernels).
+Outside of this room: ptx/ and on_cuda_cores/packets.py (intrinsics), simt/hook.py, names.py and
+signatures.py (the engine replaces the dispatcher), analysis/ (machine code, probes and lint of
+compiled kernels), workbook/grading (recognises kernels).
 """

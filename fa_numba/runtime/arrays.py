@@ -1,8 +1,8 @@
-"""The array decides where a kernel runs, and what kind of array the result is.
+"""The array decides where a kernel runs; the result is an array of the same library.
 
-NumPy arrays run on the CPU engine. CuPy arrays, PyTorch tensors and Numba device arrays run on the
-GPU they are on, on that library's current stream, with nothing copied. This is the only module
-that knows one library from another.
+Kernels run on the CPU engine for NumPy arrays. For CuPy arrays, PyTorch tensors and Numba device
+arrays they run on the arrays' GPU, on that library's current stream, and nothing is copied. This is
+the only module that distinguishes the libraries.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ def backend() -> Backend:
         device = cuda.get_current_device()
         name = device.name.decode() if isinstance(device.name, bytes) else device.name
         major, minor = device.compute_capability[:2]
-    except Exception as error:  # a half-broken CUDA raises kinds of its own
+    except Exception as error:  # a half-broken CUDA raises errors of many types
         return Backend(None, f"CUDA does not start ({type(error).__name__}: {error})")
     return Backend(f"{name}, sm_{major}{minor}", "the CUDA driver reports it")
 
@@ -143,9 +143,9 @@ class Facts:
 
 
 def facts(x) -> Facts:
-    """The facts of an array; `x` itself if it is a `Facts` already.
+    """Read the facts of an array; return `x` itself if it is a `Facts` already.
 
-    So a check may call another one with what it has read.
+    So a check can pass the facts that it has read to another check.
     """
     if type(x) is Facts:
         return x

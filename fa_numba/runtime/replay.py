@@ -12,8 +12,8 @@ Next time with arrays of the same layouts, and the same options, we do those ste
 On a GPU a function of this package depends on its arrays only by their layouts, by whether they
 begin at a multiple of 16 bytes, and, for a tensor map, by their addresses. Its first call with some
 layouts and options (`what_decides`) is recorded (`Recording`): its allocations, the numbers that
-it computes from addresses, its launches. A later call of which all of that is the same repeats the
-steps with its own arrays (`_make_replay`).
+it computes from addresses, its launches. A later call with the same layouts and options repeats
+these steps with its own arrays (`_make_replay`).
 """
 
 import functools
@@ -28,7 +28,7 @@ import numpy as np
 from fa_numba.runtime import graphs, launching
 
 MAX_REPLAYS = 1024  # of one function
-NOT_RECORDED = object()  # in place of the replay of a call that has not been made before
+NOT_RECORDED = object()  # the replay of a call that has not been made before
 PLAIN_TYPES = (bool, int, float, type(None))
 
 
@@ -91,9 +91,9 @@ def replayed(function, library_of_type):
 
 
 def what_decides(layout, args, options):
-    """Return the arrays of a call, and a key of all that decides what the call does.
+    """Return the arrays of a call, and a key: all layouts and options, which decide its steps.
 
-    Raise an error if that is unknown: for an option that is neither plain nor an array.
+    Raise an error for an option that is neither plain nor an array.
     """
     arrays, key = args, (type(args[0]), *map(layout, args))
     for name, value in options.items():
@@ -111,8 +111,8 @@ def what_decides(layout, args, options):
 def distinct(args, options, view):
     """Return the arguments of a call with a view in place of an array that comes again.
 
-    A recording tells arrays apart by identity. What it records for different objects is also right
-    for one array in several arguments, because it keeps only where each address goes.
+    A recording tells arrays apart by identity. A recording of different objects is also right for
+    one array in several arguments, because it holds only where each address goes.
     """
     seen = set()
 
@@ -242,7 +242,7 @@ def _make_replay(recording, results_of):
     ----------
     recording : Recording
     results_of : callable
-        Picks what the call returns from its arrays.
+        Picks the results of the call from its arrays.
     """
     library, allocations = recording.library, recording.allocations
     num_arrays = len(recording.arrays)

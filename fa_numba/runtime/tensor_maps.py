@@ -10,8 +10,8 @@ from fa_numba.ptx.layouts import PANEL_COLS
 from fa_numba.runtime import arrays, launching, replay
 
 MAP_BYTES = 128
-MAX_LAYOUTS = 256  # kept
-MAX_MAPS = 256  # kept for each layout, in two generations; 512 bytes for a map
+MAX_LAYOUTS = 256  # whose maps are kept
+MAX_MAPS = 256  # of one layout, in each of two generations; a map takes 512 bytes
 
 _captured = {}  # maps that CUDA graphs may read until this process ends
 
