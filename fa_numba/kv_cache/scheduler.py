@@ -179,7 +179,7 @@ class Scheduler:
             )
 
     def _has_room(self, request):
-        # Each running request may need a page in the next step: a new one must not be preempted then.
+        # Each running request may need a page in the next step: keep one free for each.
         needed = self.pool.pages_needed(request.tokens)
         return needed + len(self.running) <= self.pool.num_free
 
