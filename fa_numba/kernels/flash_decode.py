@@ -280,7 +280,7 @@ def flash_decode(
     )
     num_m_tiles = ceil_div(num_rows, block_m)
     if num_splits == 0:
-        num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
+        num_n_tiles = most_key_tiles(max_len, seqlen_q, mask.window_size, block_n)
         thread_blocks = num_m_tiles * num_kv_heads * batch
         num_splits = choose_num_splits(thread_blocks, num_n_tiles, arrays.num_sms(q))
     out = arrays.empty(q, q.shape, q.dtype)

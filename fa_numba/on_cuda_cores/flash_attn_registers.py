@@ -219,16 +219,11 @@ def flash_attn_registers(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_qkv(q, k, v)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    block_m, block_n = checks.check_forward_tiles(q, head_dim, block_m, block_n)
-    kernel = make_flash_attn_registers(head_dim, block_m, block_n, *mask)
-    tiling = forward_tiling(head_dim, block_m, block_n)
-    grid = (num_heads, ceil_div(seqlen_q, block_m), batch)
-    arguments = (q, k, v, out, lse, softmax_scale, slopes)
-    arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
-    return out, lse
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale)
+    block_m, block_n = checks.check_forward_tiles(q, call.head_dim, block_m, block_n)
+    kernel = make_flash_attn_registers(call.head_dim, block_m, block_n, *call.mask)
+    tiling = forward_tiling(call.head_dim, block_m, block_n)
+    grid, threads = (call.num_heads, ceil_div(call.seqlen_q, block_m), call.batch), tiling.threads
+    arrays.launch(kernel, grid, (threads,), *call.arguments, shared_bytes=tiling.shared_bytes)
+    return call.out, call.lse

@@ -179,16 +179,11 @@ def flash_attn_v2_unsigned(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_qkv(q, k, v)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
-    block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    kernel = make_flash_attn_v2_unsigned(head_dim, block_m, block_n, *mask, dropout_p)
-    grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
-    arguments = (q, k, v, out, lse, softmax_scale, slopes, seed)
-    arrays.launch(kernel, grid, (block_n, block_m), *arguments)
-    return out, lse
+    block_m, block_n = checks.check_block_sizes("flash_attn_v2", call.head_dim, block_m, block_n)
+    kernel = make_flash_attn_v2_unsigned(call.head_dim, block_m, block_n, *call.mask, dropout_p)
+    grid = (ceil_div(call.seqlen_q, block_m), call.num_heads, call.batch)
+    arrays.launch(kernel, grid, (block_n, block_m), *call.arguments, seed)
+    return call.out, call.lse
