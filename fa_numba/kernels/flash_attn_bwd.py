@@ -112,8 +112,8 @@ def make_dkdv(
         delta_rows = cuda.shared.array(BLOCK_M, float32)
         dk_acc = cuda.local.array(NUM_COLS, float32)
         dv_acc = cuda.local.array(NUM_COLS, float32)
-        dsq = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dk
-        pdo = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dv
+        dsq = cuda.local.array(NUM_COLS, float32)  # dSᵀ Q of one tile
+        pdo = cuda.local.array(NUM_COLS, float32)  # Pᵀ dout of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         n_start = cuda.blockIdx.x * BLOCK_N
@@ -231,7 +231,7 @@ def make_dq(
         lse_rows = cuda.shared.array(BLOCK_M, float32)
         delta_rows = cuda.shared.array(BLOCK_M, float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of dq
-        dsk = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        dsk = cuda.local.array(NUM_COLS, float32)  # dS K of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         m_start = cuda.blockIdx.x * BLOCK_M

@@ -87,7 +87,7 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
 
             m_new = max(m_i, s)  # m <- max(m, s)
             shift = float32(0.0) if m_new == NEG_INF else m_new  # -inf - -inf is NaN
-            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            alpha = math.exp(m_i - shift)  # rescales the sums under the old maximum
             p = math.exp(s - shift)
             m_i = m_new
             l_i = alpha * l_i + p  # l <- alpha l + e^(s - m)

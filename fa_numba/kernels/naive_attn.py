@@ -159,7 +159,7 @@ def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out
-        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        pv = cuda.local.array(NUM_COLS, float32)  # P V of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         head, b = cuda.blockIdx.y, cuda.blockIdx.z

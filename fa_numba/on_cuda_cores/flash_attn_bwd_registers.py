@@ -93,7 +93,7 @@ def make_flash_attn_bwd_registers(
         dp = cuda.local.array((ROWS, COLS), float32)
         dk_acc = cuda.local.array((ROWS, OUT_COLS), float32)
         dv_acc = cuda.local.array((ROWS, OUT_COLS), float32)
-        part = cuda.local.array((ROWS, OUT_COLS), float32)  # what one tile adds to a gradient
+        part = cuda.local.array((ROWS, OUT_COLS), float32)  # the sum of one tile
         lse_j = cuda.local.array(COLS, float32)
         delta_j = cuda.local.array(COLS, float32)
 
@@ -231,7 +231,7 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
         s = cuda.local.array((ROWS, COLS), float32)
         dp = cuda.local.array((ROWS, COLS), float32)
         acc = cuda.local.array((ROWS, OUT_COLS), float32)
-        part = cuda.local.array((ROWS, OUT_COLS), float32)  # what one tile adds to it
+        part = cuda.local.array((ROWS, OUT_COLS), float32)  # the sum of one tile
         lse_i = cuda.local.array(ROWS, float32)
         delta_i = cuda.local.array(ROWS, float32)
 

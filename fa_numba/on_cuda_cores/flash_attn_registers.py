@@ -82,7 +82,7 @@ def make_flash_attn_registers(
         tiles = cuda.shared.array(0, float32)
         s = cuda.local.array((ROWS, COLS), float32)
         acc = cuda.local.array((ROWS, OUT_COLS), float32)  # rows of out, not yet divided by l_i
-        pv = cuda.local.array((ROWS, OUT_COLS), float32)  # what one tile adds to them
+        pv = cuda.local.array((ROWS, OUT_COLS), float32)  # P V of one tile
         m_i = cuda.local.array(ROWS, float32)
         l_i = cuda.local.array(ROWS, float32)  # the sum over this thread's columns only
 
@@ -145,7 +145,7 @@ def make_flash_attn_registers(
                     m_new = max(m_new, s[i, j])
                 m_new = row_max(m_new)
                 shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
-                alpha = math.exp2((m_i[i] - shift) * to_base_2)  # rescales what was summed before
+                alpha = math.exp2((m_i[i] - shift) * to_base_2)  # rescales the sums under the old maximum
                 m_i[i] = m_new
                 l_ij = ZERO
                 for j in range(COLS):
