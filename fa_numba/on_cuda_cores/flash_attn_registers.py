@@ -145,7 +145,7 @@ def make_flash_attn_registers(
                     m_new = max(m_new, s[i, j])
                 m_new = row_max(m_new)
                 shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
-                alpha = math.exp2((m_i[i] - shift) * to_base_2)  # rescales the sums under the old maximum
+                alpha = math.exp2((m_i[i] - shift) * to_base_2)  # rescales the earlier sums
                 m_i[i] = m_new
                 l_ij = ZERO
                 for j in range(COLS):
