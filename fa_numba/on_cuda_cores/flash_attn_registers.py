@@ -2,7 +2,7 @@
 
 flash_attn_v2_unsigned   one score per thread: two loads from shared memory for each FMA
 flash_attn_registers     8 rows of scores and of out per thread: one load for 4 FMAs   <- this file
-flash_attn_tf32x3        the same tiles on tensor cores, in three products of TF32
+flash_attn_tf32x3        on tensor cores: three products of TF32 for each one of float32
 
 The algorithm is that of flash_attn_v2. Changed since flash_attn_v2_unsigned:
 
@@ -101,12 +101,12 @@ def make_flash_attn_registers(
         # Without a score_mod s is q·k, and e^(scale (s - m)) = 2^(scale · log2(e) (s - m)) applies
         # the scale. Q is multiplied by the sign of the scale (by 0 if the scale is 0), so that the
         # largest s has the largest score.
-        sign = ONE if softmax_scale > ZERO else -ONE if softmax_scale < ZERO else ZERO
+        q_sign = ONE if softmax_scale > ZERO else -ONE if softmax_scale < ZERO else ZERO
         scale = abs(softmax_scale) if softmax_scale != ZERO else ONE
         score_per_s = ONE if MODIFIED else scale  # a score is s · score_per_s
         to_base_2 = score_per_s * LOG2_E
 
-        load_q(tiles, Q_TILE, q, b, m_start, head, seqlen_q, sign)
+        load_q(tiles, Q_TILE, q, b, m_start, head, seqlen_q, q_sign)
         for i in range(ROWS):
             m_i[i] = NEG_INF
             l_i[i] = ZERO
