@@ -358,11 +358,11 @@ TABLES = {
                 "paged_attn_decode": (
                     "test_{}::test_where_the_pages_are_does_not_change_a_bit "
                     "test_{}::test_sequences_may_share_pages "
-                    "test_{}::test_what_lies_past_the_last_page_is_not_followed"
+                    "test_{}::test_the_block_table_is_not_read_past_the_last_page"
                 ),
                 "paged_kv_lookup": (
                     "test_{}::test_pages_may_be_shared "
-                    "test_{}::test_what_lies_past_the_last_page_is_ignored"
+                    "test_{}::test_the_block_table_is_not_read_past_the_last_page"
                 ),
                 "copy_pages": "test_{}::test_one_page_to_many",
                 "reshape_and_cache": "test_{}::test_tokens_without_a_slot_are_not_looked_at",
@@ -493,7 +493,7 @@ TABLES = {
                 "PagePool": "test_page_pool::test_ten_thousand_random_steps "
                 "test_page_pool::TestMachine",
                 "ContiguousCache": "test_contiguous_cache::"
-                "test_tokens_lie_in_their_order_and_nothing_else_is_written",
+                "test_tokens_are_in_order_and_nothing_else_is_written",
                 "RollingCache": "test_rolling_cache::"
                 "test_any_appends_keep_the_same_tokens_and_positions",
                 "Scheduler": "test_scheduler::test_who_waits_can_be_finished_too",
@@ -513,7 +513,7 @@ TABLES = {
             },
             "parallel sampling, beam search": {
                 "PagePool": "test_page_pool::test_parallel_samples_share_the_prompt "
-                "test_page_pool::test_beam_search_keeps_what_the_beams_share",
+                "test_page_pool::test_beam_search_keeps_shared_pages",
                 "Scheduler ContiguousCache RollingCache": NONE,
             },
             "preemption, by swapping or recomputing": {
@@ -523,16 +523,16 @@ TABLES = {
             },
             "running out changes nothing": {
                 "PagePool": "test_page_pool::test_running_out_says_how_many_pages_are_missing",
-                "Scheduler": "test_scheduler::test_what_can_never_fit_is_refused",
+                "Scheduler": "test_scheduler::test_a_request_that_can_never_fit_is_refused",
                 "ContiguousCache": "test_contiguous_cache::"
                 "test_running_out_of_room_changes_nothing",
                 "RollingCache": NONE,
             },
             "chunked prefill": {
                 "ContiguousCache": "test_contiguous_cache::"
-                "test_a_prompt_in_chunks_is_the_prompt_as_a_whole",
+                "test_a_prompt_in_parts_equals_the_whole_prompt",
                 "PagePool": "test_paged_attn_decode::"
-                "test_a_prompt_in_chunks_is_the_prompt_as_a_whole",
+                "test_a_prompt_in_parts_equals_the_whole_prompt",
                 "Scheduler": NONE,
                 "RollingCache": "test_rolling_cache::"
                 "test_any_appends_keep_the_same_tokens_and_positions",

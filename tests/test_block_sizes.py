@@ -1,4 +1,4 @@
-"""analysis.block_sizes: the optimum by brute force; the honest count against the compiler's."""
+"""tiling.block_sizes: the optimum by brute force; shared memory as the compiler counts it."""
 
 import numpy as np
 import pytest
@@ -77,9 +77,7 @@ def test_more_memory_and_threads_give_larger_tiles():
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 @pytest.mark.parametrize("block_m, block_n, head_dim", [(8, 4, 12), (4, 8, 7)])
 @pytest.mark.parametrize("kernel_name", KERNELS)
-def test_shared_memory_is_what_the_compiler_takes(
-    kernel_name, block_m, block_n, head_dim, monkeypatch
-):
+def test_shared_memory_matches_the_compiler(kernel_name, block_m, block_n, head_dim, monkeypatch):
     launches = []
     monkeypatch.setattr(
         arrays, "launch", lambda kernel, grid, block, *a: launches.append((kernel, a))

@@ -35,8 +35,8 @@ from fa_numba.tiling.linear_attn import FEATURE_MAPS
 
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 
-STATIC_SHARED_BYTES = 48 * 1024  # what a thread block gets on every GPU without asking for more
-CACHE = ("reshape_and_cache", "copy_pages", "swap_pages")  # change theirs in place
+STATIC_SHARED_BYTES = 48 * 1024  # the limit of static shared memory, on every GPU
+CACHE = ("reshape_and_cache", "copy_pages", "swap_pages")  # change their arguments in place
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
@@ -109,7 +109,7 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
         return function(q, lse, k, lse)
     if name == "flash_attn_bwd_registers":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
-        with simt.options(device="H100"):  # of which a thread block gets the largest tiles
+        with simt.options(device="H100"):  # its thread blocks may have the largest tiles
             function(q, q, k, v, out, lse, causal=causal)
             return function(q, q, k, v, out, lse, causal=causal, deterministic=True)
     if name == "flash_attn_bwd":

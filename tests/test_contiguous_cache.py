@@ -1,4 +1,4 @@
-"""ContiguousCache: what is appended is read back by attention, in chunks of any size."""
+"""ContiguousCache: attention reads back all appended tokens, in parts of any size."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def make_cache(*shape):
     return cache
 
 
-def test_tokens_lie_in_their_order_and_nothing_else_is_written(rng):
+def test_tokens_are_in_order_and_nothing_else_is_written(rng):
     cache = make_cache(3, 10, 2, 8)
     k, v = (random(rng, 3, 4, 2, 8) for _ in range(2))
     cache.append(k, v, [4, 0, 2])
@@ -32,14 +32,14 @@ def test_tokens_lie_in_their_order_and_nothing_else_is_written(rng):
             assert np.isnan(got[b, len(order) :]).all()
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 7, 16, 40])
-def test_a_prompt_in_chunks_is_the_prompt_as_a_whole(rng, chunk):
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 40])
+def test_a_prompt_in_parts_equals_the_whole_prompt(rng, size):
     q, k, v = make_qkv(rng, 2, 40, 40, 4, 2, 8)
     options = {"causal": True, "block_m": 8, "block_n": 8, "num_splits": 1}
     cache = make_cache(2, 41, 2, 8)
     outs, lses = [], []
-    for start in range(0, 40, chunk):
-        rows = slice(start, start + chunk)
+    for start in range(0, 40, size):
+        rows = slice(start, start + size)
         cache.append(k[:, rows], v[:, rows])
         out, lse = flash_decode(q[:, rows], cache.k_cache, cache.v_cache, cache.seq_lens, **options)
         outs.append(out)
@@ -75,7 +75,7 @@ def test_running_out_of_room_changes_nothing(rng):
     after = cache.k_cache, cache.v_cache, cache.lengths, cache.seq_lens
     for x, y in zip(before, after, strict=True):
         np.testing.assert_array_equal(x, y, strict=True)
-    cache.append(k, v, [2, 3])  # to the last place
+    cache.append(k, v, [2, 3])  # to the last slot
 
 
 @pytest.mark.parametrize("batch, seqlen_new", [(0, 3), (2, 0)])

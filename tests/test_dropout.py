@@ -1,4 +1,4 @@
-"""Dropout: the random bits behind it, and what flash_attn_v1, v2 and bwd make of them."""
+"""Dropout: its random bits, and their use in flash_attn_v1, v2 and bwd."""
 
 import functools
 import inspect
@@ -152,14 +152,14 @@ BIG = 2, 4, 256, 512  # 2²⁰ entries
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.3, 0.5, 0.9])
-def test_the_share_of_what_is_dropped_is_p(p):
+def test_a_fraction_p_is_dropped(p):
     dropped = ~reference.dropout_mask(1, p, *BIG)
     for one in (dropped, *(dropped[..., word::4] for word in range(4)), *dropped, *dropped[0]):
         deviation = np.sqrt(one.size * p * (1 - p))
         assert abs(one.sum() - one.size * p) <= 4 * deviation
 
 
-OTHER_PLACES = {
+NEIGHBOURS = {
     "next_key": np.s_[:, :, :, 1:],
     "next_four_keys": np.s_[:, :, :, 4:],
     "next_query": np.s_[:, :, 1:],
@@ -168,21 +168,21 @@ OTHER_PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", OTHER_PLACES.values(), ids=OTHER_PLACES)
+@pytest.mark.parametrize("neighbour", NEIGHBOURS.values(), ids=NEIGHBOURS)
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_neighbours_know_nothing_of_each_other(p, place):
-    check_independent(reference.dropout_mask(2, p, *BIG), place, p)
+def test_neighbours_are_independent(p, neighbour):
+    check_independent(reference.dropout_mask(2, p, *BIG), neighbour, p)
 
 
 @pytest.mark.parametrize("other", [3, 2**32 + 2, 2**63 + 2])
-def test_seeds_know_nothing_of_each_other(other):
+def test_seeds_are_independent(other):
     both = np.stack([reference.dropout_mask(seed, 0.3, *BIG) for seed in (2, other)])
     check_independent(both, np.s_[1:], 0.3)
 
 
-def check_independent(mask, place, p):
-    """Both of two entries are dropped as often as two that are drawn one by one."""
-    there = mask[place]
+def check_independent(mask, neighbour, p):
+    """Two neighbours are both dropped as often as two independent entries."""
+    there = mask[neighbour]
     here = mask[tuple(slice(0, size) for size in there.shape)]
     both = p * p
     deviation = np.sqrt(there.size * both * (1 - both))
@@ -461,4 +461,4 @@ def test_no_dropout_costs_no_instruction(tmp_path, name):
         ]
         assert codes[0].registers == codes[1].registers
         one, other = ([re.sub("`.*", "", str(i)) for i in c.instructions] for c in codes)
-        assert one == other  # but for the kernels' names
+        assert one == other  # except the kernels' names

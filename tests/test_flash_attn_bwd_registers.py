@@ -86,7 +86,7 @@ def test_there_are_tiles_for_every_head_dim_and_gpu(head_dim, kib):
         (8, {"deterministic": 1}, "deterministic must be True or False, got 1"),
     ],
 )
-def test_what_cannot_run_is_refused(rng, head_dim, options, message):
+def test_tiles_that_do_not_fit_are_refused(rng, head_dim, options, message):
     q, k, v = make_qkv(rng, 1, 3, 3, 1, 1, head_dim)
     with pytest.raises((TypeError, ValueError), match=message):
         flash_attn_bwd_registers(q, q, k, v, q, np.zeros((1, 1, 3), np.float32), **options)

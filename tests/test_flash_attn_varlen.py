@@ -41,20 +41,20 @@ def starts(lengths):
 
 
 def make_packed(rng, lengths, num_heads=2, num_kv_heads=1, head_dim=6):
-    """Normally distributed q, k, v, and where their sequences begin."""
+    """Normally distributed q, k, v, and the starts of their sequences."""
     cu = [starts(side) for side in lengths]
     q, k, v = make_qkv(rng, 1, *(c[-1] for c in cu), num_heads, num_kv_heads, head_dim)
     return q[0], k[0], v[0], *cu
 
 
 def check(q, k, v, *cu, **options):
-    """Hold flash_attn_varlen to the definition; its arguments may not change."""
+    """Compare flash_attn_varlen with the definition; its arguments must not change."""
     packed = (q, k, v, *cu)
     before = [x.copy() for x in packed]
-    what, tiles = split_options(options)
-    out, lse = flash_attn_varlen(*packed, **what, **tiles)
-    want = reference.varlen_attention(*packed, **what)
-    plain = reference.varlen_attention(*packed, **what, dtype=np.float32)
+    mask, tiles = split_options(options)
+    out, lse = flash_attn_varlen(*packed, **mask, **tiles)
+    want = reference.varlen_attention(*packed, **mask)
+    plain = reference.varlen_attention(*packed, **mask, dtype=np.float32)
     assert_close(out, want[0], plain[0], name="out")
     assert_close(lse, want[1], plain[1], name="lse")
     for x, y in zip(packed, before, strict=True):
@@ -169,7 +169,7 @@ def test_the_same_bits_from_run_to_run(rng):
         np.testing.assert_array_equal(x, y, strict=True)
 
 
-def test_no_padding_is_read_and_at_most_one_tile_of_a_sequence_is_nobodys(rng):
+def test_no_padding_is_read_and_at_most_one_tile_per_sequence_is_unused(rng):
     lengths = [1, 40, 3, 0, 9]
     packed = make_packed(rng, (lengths, lengths), 1, 1, 4)
     with simt.tracing() as traces:

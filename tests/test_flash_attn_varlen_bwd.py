@@ -27,20 +27,20 @@ pytestmark = pytest.mark.usefixtures("checked")
 
 
 def gradients(dout, q, k, v, *cu, **options):
-    """dq, dk, dv, with what the forward pass gives."""
-    what, _ = split_options(options)
-    out, lse = flash_attn_varlen(q, k, v, *cu, **what)
+    """dq, dk, dv, from the results of the forward pass."""
+    mask, _ = split_options(options)
+    out, lse = flash_attn_varlen(q, k, v, *cu, **mask)
     return flash_attn_varlen_bwd(dout, q, k, v, out, lse, *cu, **options)
 
 
 def check(rng, *packed, **options):
-    """Hold flash_attn_varlen_bwd to the definition; its arguments may not change."""
+    """Compare flash_attn_varlen_bwd with the definition; its arguments must not change."""
     dout = random(rng, *packed[0].shape)
     before = [x.copy() for x in (dout, *packed)]
     got = gradients(dout, *packed, **options)
-    what, _ = split_options(options)
-    want = reference.varlen_attention_bwd(dout, *packed, **what)
-    plain = reference.varlen_attention_bwd(dout, *packed, **what, dtype=np.float32)
+    mask, _ = split_options(options)
+    want = reference.varlen_attention_bwd(dout, *packed, **mask)
+    plain = reference.varlen_attention_bwd(dout, *packed, **mask, dtype=np.float32)
     for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
         assert_close(*x, factor=3, name=name)
     for x, y in zip((dout, *packed), before, strict=True):

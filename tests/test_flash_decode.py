@@ -33,7 +33,7 @@ def on_full_caches(q, k, v, **options):
 
 
 def check_decode(q, k_cache, v_cache, seq_lens, **options):
-    """Hold flash_decode to the definition; what is past the end of a sequence becomes NaN."""
+    """Compare flash_decode with the definition; slots past the end of a sequence become NaN."""
     seq_lens = np.array(seq_lens, np.int32)
     for b, seq_len in enumerate(seq_lens):
         k_cache[b, seq_len:] = v_cache[b, seq_len:] = np.nan
@@ -151,7 +151,7 @@ def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
         assert traces[0].arrays[cache].loads == 64 * 16  # each number once, however many heads
 
 
-def test_causal_rows_do_not_load_what_none_of_them_sees(rng):
+def test_causal_rows_load_no_tile_that_none_of_them_sees(rng):
     q, k, v = make_qkv(rng, 1, 64, 64, 1, 1, 4)
     options = {"num_splits": 2, "block_m": 8, "block_n": 8}
     loads = []
@@ -197,7 +197,7 @@ def test_a_window_of_one_key_gives_its_value(rng):
 
 @each_mask
 def test_more_queries_than_a_window_has_keys_for(rng, causal):
-    """Queries 0 to 5 stand before the first key: with nothing to their right, they see none."""
+    """Queries 0 to 5 are before the first key: without a right side they see no key."""
     q, k, v = make_qkv(rng, 1, 9, 8, 4, 2, 4)
     options = {"causal": causal, "window_size": (4, 0), "num_splits": 2, "block_m": 4, "block_n": 4}
     out, lse = check_decode(q, k, v, [3], **options)
@@ -272,7 +272,7 @@ def test_each_tile_of_queries_loads_a_window_of_its_own(rng, num_splits):
         assert traces[0].arrays[cache].loads == (1 + 7 * 2) * 8 * 4
 
 
-def test_the_splits_share_what_a_window_leaves(rng):
+def test_the_splits_share_the_tiles_of_a_window(rng):
     """A window of 8 tiles far into the cache: each of 4 splits attends to 2 of them."""
     q, k, v = make_qkv(rng, 1, 1, 256, 1, 1, 4)
     out_partial, lse_partial = np.empty((4, *q.shape), np.float32), np.empty((4, 1, 1, 1), "f4")

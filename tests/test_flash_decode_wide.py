@@ -45,7 +45,7 @@ def on_full_caches(q, k, v, **options):
 
 
 def check_decode(q, k_cache, v_cache, seq_lens, **options):
-    """Hold flash_decode_wide to the definition; what is past the end becomes NaN."""
+    """Compare flash_decode_wide with the definition; slots past the end become NaN."""
     seq_lens = np.array(seq_lens, np.int32)
     for b, seq_len in enumerate(seq_lens):
         k_cache[b, seq_len:] = v_cache[b, seq_len:] = np.nan

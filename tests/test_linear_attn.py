@@ -144,7 +144,7 @@ def test_a_state_is_seen_by_every_query(rng, form):
 def test_no_feature_in_common_gives_zero(rng, form):
     q, k, v = (np.abs(x) for x in make_qkv(rng, 1, 20, 20, 1, 1, 8))
     q[..., 4:] *= -1
-    k[..., :4] *= -1  # relu: what q has, k has not
+    k[..., :4] *= -1  # relu: no feature of q is a feature of k
     q[:, 7] = np.abs(q[:, 7])
     out, _ = check_linear(q, k, v, feature_map="relu", **form)
     assert (out[:, np.arange(20) != 7] == 0).all() and (out[:, 7] != 0).all()

@@ -160,7 +160,7 @@ def test_the_same_asked_for_in_two_ways(rng, one, other):
 
 
 def test_rows_that_a_window_leaves_without_keys(rng):
-    """Queries 0 to 8 stand before the first key, and see none from further than 2."""
+    """Queries 0 to 8 are before the first key and see only keys at a distance up to 2."""
     q, k, v = make_qkv(rng, 1, 20, 11, 1, 1, 4)
     mask = {"window_size": (1, 2)}
     for kernel in FORWARD:
@@ -183,7 +183,7 @@ def test_keys_that_no_query_sees_have_no_gradient(rng):
         assert (x[:, :22] == 0).all() and (x[:, 22:] != 0).all()
 
 
-# --- tiles that nobody sees -------------------------------------------------------------------
+# --- tiles that no query sees -----------------------------------------------------------------
 
 
 def loads(function, *args, **options):
@@ -209,10 +209,10 @@ def test_tiles_at_both_ends_of_a_window_are_skipped(rng):
 
 
 @pytest.mark.parametrize("mask", [{}, {"alibi_slopes": np.ones(1, np.float32), "softcap": 3.0}])
-def test_nan_in_tiles_that_nobody_sees_is_not_looked_at(rng, mask):
+def test_nan_in_tiles_that_no_query_sees_is_not_read(rng, mask):
     q, k, v = make_qkv(rng, 1, 8, 64, 1, 1, 4)
     mask = mask | {"window_size": (16, 0), "block_m": 8, "block_n": 8}
-    k[:, :40] = v[:, :40] = np.nan  # query 0 stands at key 56
+    k[:, :40] = v[:, :40] = np.nan  # query 0 is at key 56
     for kernel in (flash_attn_v1, flash_attn_v2):
         out, lse = kernel(q, k, v, **mask)
         assert np.isfinite(out).all() and np.isfinite(lse).all()
@@ -261,7 +261,7 @@ def test_bounds_are_those_of_the_mask(seqlen_q, seqlen_k, window, causal):
             assert [j for j in range(seqlen + 3) if sees(position, j, seqlen)] == want
 
 
-def test_nothing_asked_for_leaves_a_score_as_it_is():
+def test_without_options_a_score_is_unchanged():
     score, score_bwd = masks.make_score(0.0, False), masks.make_score_bwd(0.0)
     x = object()
     assert score.py_func(x, None, None) is x and score_bwd.py_func(x, None) is x
@@ -295,8 +295,8 @@ WRITTEN_OUT_DECODE = WRITTEN_OUT | {
         (paged_attn_decode, WRITTEN_OUT_DECODE),
     ],
 )
-def test_what_is_not_asked_for_costs_nothing(tmp_path, function, written_out, causal):
-    """The kernel is compiled as if its causal mask were written out and nothing else were there."""
+def test_options_that_are_off_cost_nothing(tmp_path, function, written_out, causal):
+    """The kernel compiles as if its source had only a causal mask, written out."""
     module = inspect.getmodule(function)
     source = inspect.getsource(module)
     for call, plain in written_out.items():
@@ -318,7 +318,7 @@ def test_what_is_not_asked_for_costs_nothing(tmp_path, function, written_out, ca
 
 
 def launched(function, mask):
-    """(kernel, arguments) of what a function launches on small arrays."""
+    """(kernel, arguments) of each launch of a function on small arrays."""
     q, k, v = (np.ones((1, 3, 2, 64), np.float32) for _ in range(3))
     lse, starts = np.ones((1, 2, 3), np.float32), np.array([0, 3], np.int32)
     mask = mask_options(mask, 2)

@@ -81,7 +81,7 @@ def test_rows_of_more_threads(rng, shape):
 
 @pytest.mark.parametrize("some", [0, 1, LONGEST_HELD_ROW + 2])
 def test_one_finite_number_in_a_long_row(some):
-    """So that whole warps and turns have no number larger than −inf."""
+    """Whole warps, and whole iterations, have no number larger than −inf."""
     x = np.full((2, LONGEST_HELD_ROW + 4), -np.inf, np.float32)
     x[0, some] = x[1, 7] = 3
     for part in (x, x[:, :LONGEST_HELD_ROW], x[1:, :1000]):

@@ -1,4 +1,4 @@
-"""PagePool: by example, and against a model that knows no pages but what they hold."""
+"""PagePool: by example, and against a model without pages."""
 
 import copy
 import random
@@ -15,9 +15,9 @@ from fa_numba.kv_cache import OutOfPagesError, beams, samples
 
 
 class Cache:
-    """What copy_pages and reshape_and_cache make of the pool's orders, in a list of slots.
+    """A list of slots that applies the writes of a pool, as copy_pages and reshape_and_cache do.
 
-    A token's keys depend on it and on all tokens before it: so that is what its slot holds.
+    A slot holds its token and all tokens before it, because these decide the token's keys.
     """
 
     def __init__(self, pool):
@@ -39,7 +39,7 @@ class Cache:
             self.slots[slot] = prefix
 
     def read(self, seq):
-        """What an attention kernel would find for a sequence."""
+        """The slots that an attention kernel would read for a sequence."""
         size, pages = self.pool.page_size, self.pool.block_table([seq])[0]
         return [
             self.slots[pages[t // size] * size + t % size] for t in range(self.pool.length(seq))
@@ -51,7 +51,7 @@ def prefixes_of(tokens, start=0):
 
 
 def state(pool):
-    """Everything that a pool remembers, the order of its free pages too."""
+    """The whole state of a pool, including the order of its free pages."""
     return copy.deepcopy(vars(pool))
 
 
@@ -204,15 +204,15 @@ def test_ten_thousand_random_steps(num_pages, page_size, share):
     both = Against(num_pages, page_size, share)
     while both.steps < 900:
         seqs = list(both.model)
-        what = rng.choices(["allocate", "append", "fork", "free"], [3, 10, 2, 2])[0]
-        if what == "allocate" or not seqs:
+        action = rng.choices(["allocate", "append", "fork", "free"], [3, 10, 2, 2])[0]
+        if action == "allocate" or not seqs:
             both.allocate([rng.randrange(2) for _ in range(rng.randrange(3 * page_size))])
-        elif what == "append":
+        elif action == "append":
             chosen = rng.sample(seqs, rng.randrange(len(seqs) + 1))
             lengths = rng.choices([1, 1, 1, 0, 2, page_size + 1], k=len(chosen))
             new = zip(chosen, lengths, strict=True)
             both.append({seq: [rng.randrange(2) for _ in range(n)] for seq, n in new})
-        elif what == "fork":
+        elif action == "fork":
             both.fork(rng.choice(seqs))
         else:
             both.free(rng.choice(seqs))
@@ -356,7 +356,7 @@ def test_parallel_samples_share_the_prompt():
     assert len(writes.src) == 2 and pool.num_free == 15  # 5 pages, and not 9
 
 
-def test_beam_search_keeps_what_the_beams_share():
+def test_beam_search_keeps_shared_pages():
     rng = random.Random(0)
     pool = PagePool(60, 2)
     both = Against(60, 2, True)

@@ -44,7 +44,7 @@ def make_case(rng, seqlen_q, num_heads, num_kv_heads, head_dim, *, page_size=5, 
 
 
 def check(arrays, **options):
-    """Hold paged_attn_decode to the definition, and the inputs to what they were."""
+    """Compare paged_attn_decode with the definition; its inputs must not change."""
     before = [x.copy() for x in arrays]
     out, lse = paged_attn_decode(*arrays, **options)
     for x, y in zip(arrays, before, strict=True):
@@ -127,7 +127,7 @@ def test_sequences_may_share_pages(rng):
 
 
 @pytest.mark.parametrize("poison", [-1, -(2**31), 2**31 - 1])
-def test_what_lies_past_the_last_page_is_not_followed(rng, poison):
+def test_the_block_table_is_not_read_past_the_last_page(rng, poison):
     arrays = make_case(rng, 1, 2, 1, 8, page_size=4, seq_lens=[12, 3, 0])
     block_table = arrays[3]
     block_table[block_table == -1] = poison
@@ -270,14 +270,14 @@ def test_zero_splits_are_chosen_by_the_room_in_the_block_table():
 
 
 @pytest.mark.parametrize("num_splits", [1, 3])
-@pytest.mark.parametrize("chunk", [1, 2, 7, 16, 40])
-def test_a_prompt_in_chunks_is_the_prompt_as_a_whole(rng, chunk, num_splits):
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 40])
+def test_a_prompt_in_parts_equals_the_whole_prompt(rng, size, num_splits):
     q, *cache, _ = make_case(rng, 40, 4, 2, 8, seq_lens=[40])
     options = {"causal": True, "block_m": 8, "block_n": 8}
     outs, lses = [], []
-    for start in range(0, 40, chunk):
-        end = min(start + chunk, 40)
-        seq_lens = np.array([end], np.int32)  # the cache has the tokens up to the chunk's last
+    for start in range(0, 40, size):
+        end = min(start + size, 40)
+        seq_lens = np.array([end], np.int32)  # the cache has the tokens up to the last of the part
         part = q[:, start:end]
         out, lse = paged_attn_decode(part, *cache, seq_lens, num_splits=num_splits, **options)
         outs.append(out)
@@ -295,7 +295,7 @@ def test_a_prompt_in_chunks_is_the_prompt_as_a_whole(rng, chunk, num_splits):
 
 
 def keys_of(tokens, num_kv_heads, head_dim):
-    """What a model would make of tokens: the key and value of one depend on all before it."""
+    """Keys and values of a model: those of a token depend on all tokens before it."""
     kv = np.empty((2, len(tokens), num_kv_heads, head_dim), np.float32)
     for t in range(len(tokens)):
         rng = np.random.default_rng(tokens[: t + 1])

@@ -35,7 +35,7 @@ def test_pages_may_be_shared(rng):
     check_lookup(paged_kv_lookup, k_cache, v_cache, block_table, seq_lens)
 
 
-def test_what_lies_past_the_last_page_is_ignored(rng):
+def test_the_block_table_is_not_read_past_the_last_page(rng):
     k_cache, v_cache, block_table, seq_lens = make_paged_cache(rng, [12, 3], 4, 1, 8)
     block_table[1, 1:] = 2**31 - 1
     check_lookup(paged_kv_lookup, k_cache, v_cache, block_table, seq_lens)

@@ -1,4 +1,4 @@
-"""RollingCache: the last tokens and the first, whatever is appended, and attention to them."""
+"""RollingCache: the last tokens and the first ones after any appends, and attention to them."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_any_appends_keep_the_same_tokens_and_positions(rng, window, num_sinks):
                 order = cache.positions[b]
                 assert cache.seq_lens[b] == len(want) == (order >= 0).sum()
                 assert sorted(order[order >= 0]) == list(range(len(want)))
-                assert (order[: len(want)] >= 0).all()  # the empty places are the last
+                assert (order[: len(want)] >= 0).all()  # the empty slots are the last
                 np.testing.assert_array_equal(
                     cache.k_cache[b, : len(want), 1, 2], np.array(want)[order[: len(want)]]
                 )
@@ -92,7 +92,7 @@ def test_a_window_that_nothing_leaves_is_a_contiguous_cache(rng):
 
 
 def rotated(x, positions):
-    """RoPE: each pair of numbers turned by an angle that grows with the position."""
+    """RoPE: each pair of numbers rotated by an angle that grows with the position."""
     half = x.shape[-1] // 2
     angle = positions[..., None] * 0.5 ** np.arange(half)
     cos, sin = np.cos(angle)[:, :, None], np.sin(angle)[:, :, None]
@@ -101,7 +101,7 @@ def rotated(x, positions):
 
 
 def test_positions_are_counted_inside_the_cache(rng):
-    """Keys are kept as they come, and turned by where they stand among those that are left."""
+    """Keys are stored unrotated, and rotated by their positions among the kept tokens."""
     q, k, v = make_qkv(rng, 1, 1, 30, 2, 1, 8)
     cache = make_cache(1, 6, 1, 8, 2)
     cache.append(k, v)
@@ -111,7 +111,7 @@ def test_positions_are_counted_inside_the_cache(rng):
     dense = rotated(k[:, left], np.arange(8)[None])
     want = reference.attention(q, dense, v[:, left])
     plain = reference.attention(q, dense, v[:, left], dtype=np.float32)
-    turned = rotated(cache.k_cache, cache.positions)
-    out, lse = flash_decode(q, turned, cache.v_cache, cache.seq_lens)
+    k_rotated = rotated(cache.k_cache, cache.positions)
+    out, lse = flash_decode(q, k_rotated, cache.v_cache, cache.seq_lens)
     assert_close(out, want[0], plain[0], name="out")
     assert_close(lse, want[1], plain[1], name="lse")

@@ -149,7 +149,7 @@ def test_a_swapped_request_that_is_finished_leaves_no_pages_on_the_host():
     assert server.scheduler.host_pool.num_free == 4
 
 
-def test_what_can_never_fit_is_refused():
+def test_a_request_that_can_never_fit_is_refused():
     scheduler = Scheduler(PagePool(2, 4))
     with pytest.raises(OutOfPagesError, match="9 tokens need 3 pages, and the whole pool has 2"):
         scheduler.submit(range(9))

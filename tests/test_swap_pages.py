@@ -1,4 +1,4 @@
-"""swap_pages on the CPU engine, whose device arrays stand for those of a GPU."""
+"""swap_pages on the CPU engine, with its device arrays in place of GPU arrays."""
 
 import numpy as np
 import pytest

@@ -38,10 +38,10 @@ def test_warm_up_is_not_counted():
 def test_first_fit_joins_neighbours():
     memory = _FirstFit(10)
     assert [memory.take(size) for size in (3, 4, 3, 1)] == [0, 3, 7, None]
-    memory.give_back(0, 3)
-    memory.give_back(7, 3)
-    assert memory.take(4) is None  # 6 slots are free, and nobody fits: external fragmentation
-    memory.give_back(3, 4)
+    memory.free(0, 3)
+    memory.free(7, 3)
+    assert memory.take(4) is None  # 6 slots are free, but not in one piece: external fragmentation
+    memory.free(3, 4)
     assert memory.take(10) == 0
 
 

@@ -71,6 +71,15 @@ def make_delta(ROWS):
     return delta_kernel
 
 
+def delta_of(dout, out):
+    """Launch the first kernel; returns delta of shape (batch, num_heads, seqlen_q), float32."""
+    batch, seqlen_q, num_heads, _ = out.shape
+    delta = arrays.empty(out, (batch, num_heads, seqlen_q))
+    grid = (ceil_div(seqlen_q, ROWS), num_heads, batch)
+    arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)
+    return delta
+
+
 @functools.cache
 def make_dkdv(
     HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0
@@ -112,8 +121,8 @@ def make_dkdv(
         delta_rows = cuda.shared.array(BLOCK_M, float32)
         dk_acc = cuda.local.array(NUM_COLS, float32)
         dv_acc = cuda.local.array(NUM_COLS, float32)
-        dsq = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dk
-        pdo = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dv
+        dsq = cuda.local.array(NUM_COLS, float32)  # dSᵀ Q of one tile
+        pdo = cuda.local.array(NUM_COLS, float32)  # Pᵀ dout of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         n_start = cuda.blockIdx.x * BLOCK_N
@@ -231,7 +240,7 @@ def make_dq(
         lse_rows = cuda.shared.array(BLOCK_M, float32)
         delta_rows = cuda.shared.array(BLOCK_M, float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of dq
-        dsk = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        dsk = cuda.local.array(NUM_COLS, float32)  # dS K of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         m_start = cuda.blockIdx.x * BLOCK_M
@@ -352,11 +361,8 @@ def flash_attn_bwd(
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
-    delta = arrays.empty(q, (batch, num_heads, seqlen_q))
+    delta = delta_of(dout, out)
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
-
-    grid = (ceil_div(seqlen_q, ROWS), num_heads, batch)
-    arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)
 
     kernel = make_dkdv(head_dim, block_m, block_n, *mask, dropout_p)
     grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)

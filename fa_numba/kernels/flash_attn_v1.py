@@ -154,8 +154,8 @@ def make_flash_attn_v1(
 
                 m_new = max(m_i, m_ij)  # the maximum of both                           line 11
                 shift = float32(0.0) if m_new == NEG_INF else m_new
-                alpha = math.exp(m_i - shift)  # for what was summed under m_i
-                beta = math.exp(m_ij - shift)  # for what was summed under m_ij
+                alpha = math.exp(m_i - shift)  # for sums under m_i
+                beta = math.exp(m_ij - shift)  # for sums under m_ij
                 l_new = l_i * alpha + l_ij * beta
                 divisor = float32(1.0) if l_new == float32(0.0) else l_new  # no key seen yet
                 if row < seqlen_q:

@@ -11,7 +11,8 @@ one for every head, and out is divided by l_i once, after the last tile.
 Dropout is decided tile by tile (`dropout`). A dropped entry is stored as −p (P is never negative,
 so the sign is free): the row sum uses |p|, the product with V only the positive entries.
 
-solutions/ex06b_flash_attn_v2.py is this kernel without masks and dropout: read it first.
+Exercise ex06b (solutions/ex06b_flash_attn_v2.py) is this kernel without masks and dropout. The next
+step is on_cuda_cores/flash_attn_v2_unsigned.py.
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.
 """
@@ -64,7 +65,7 @@ def make_flash_attn_v2(
         s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
-        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        pv = cuda.local.array(NUM_COLS, float32)  # P V of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         m_start = cuda.blockIdx.x * BLOCK_M
@@ -105,7 +106,7 @@ def make_flash_attn_v2(
             for c in range(BLOCK_N):
                 m_new = max(m_new, s_tile[ty, c])
             shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
-            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            alpha = math.exp(m_i - shift)  # rescales the sums under the old maximum
             p = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)                      line 9
             p_tile[ty, tx] = p if keeps(seed, b, head, m, n) else -p  # minus: dropped
             m_i = m_new

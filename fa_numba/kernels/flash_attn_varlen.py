@@ -66,7 +66,7 @@ def make_flash_attn_varlen(
         s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
-        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        pv = cuda.local.array(NUM_COLS, float32)  # P V of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         tile, head = cuda.blockIdx.x, cuda.blockIdx.y
@@ -112,7 +112,7 @@ def make_flash_attn_varlen(
             for c in range(BLOCK_N):
                 m_new = max(m_new, s_tile[ty, c])
             shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
-            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            alpha = math.exp(m_i - shift)  # rescales the sums under the old maximum
             p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)         line 9
             m_i = m_new
             cuda.syncthreads()  # p_tile is complete: each thread reads its whole row

@@ -111,8 +111,8 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
         delta_rows = cuda.shared.array(BLOCK_M, float32)
         dk_acc = cuda.local.array(NUM_COLS, float32)
         dv_acc = cuda.local.array(NUM_COLS, float32)
-        dsq = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dk
-        pdo = cuda.local.array(NUM_COLS, float32)  # what one tile adds to dv
+        dsq = cuda.local.array(NUM_COLS, float32)  # dSᵀ Q of one tile
+        pdo = cuda.local.array(NUM_COLS, float32)  # Pᵀ dout of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         tile, kv_head = cuda.blockIdx.x, cuda.blockIdx.y
@@ -231,7 +231,7 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
         lse_rows = cuda.shared.array(BLOCK_M, float32)
         delta_rows = cuda.shared.array(BLOCK_M, float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of dq
-        dsk = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        dsk = cuda.local.array(NUM_COLS, float32)  # dS K of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         tile, head = cuda.blockIdx.x, cuda.blockIdx.y

@@ -87,7 +87,7 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
 
             m_new = max(m_i, s)  # m <- max(m, s)
             shift = float32(0.0) if m_new == NEG_INF else m_new  # -inf - -inf is NaN
-            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            alpha = math.exp(m_i - shift)  # rescales the sums under the old maximum
             p = math.exp(s - shift)
             m_i = m_new
             l_i = alpha * l_i + p  # l <- alpha l + e^(s - m)
@@ -189,31 +189,27 @@ def lazy_softmax_attn(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_qkv(q, k, v)
+    call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale)
     batch, seqlen_q, num_heads, head_dim = q.shape
-    seqlen_k = k.shape[1]
-    causal = checks.check_causal(causal)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    seqlen_k = call.seqlen_k
     query_chunk_size = checks.check_chunk_size("query_chunk_size", query_chunk_size, seqlen_q)
     if key_chunk_size is None:
         key_chunk_size = max(1, math.ceil(math.sqrt(seqlen_k)))
     key_chunk_size = checks.check_chunk_size("key_chunk_size", key_chunk_size, seqlen_k)
     num_chunks = max(1, ceil_div(seqlen_k, key_chunk_size))
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     acc_partial = arrays.empty(q, (num_chunks, batch, query_chunk_size, num_heads, head_dim))
     l_partial, m_partial = (
         arrays.empty(q, (num_chunks, batch, num_heads, query_chunk_size)) for _ in range(2)
     )
 
-    summarize = make_summarize_chunk(head_dim, causal)
+    summarize = make_summarize_chunk(head_dim, call.mask.causal)
     merge = make_merge_chunks(head_dim)
     partial, size = (acc_partial, l_partial, m_partial), np.int32(key_chunk_size)
     for first in range(0, seqlen_q, query_chunk_size):  # the next chunk uses the same memory
         first_m = np.int32(first)
         grid = (query_chunk_size * num_chunks, num_heads, batch)
-        sizes = (first_m, size, softmax_scale)
+        sizes = (first_m, size, call.softmax_scale)
         arrays.launch(summarize, grid, (WARP_SIZE,), q, k, v, *partial, *sizes)
         grid = (query_chunk_size, num_heads, batch)
-        arrays.launch(merge, grid, (WARP_SIZE,), *partial, out, lse, first_m)
-    return out, lse
+        arrays.launch(merge, grid, (WARP_SIZE,), *partial, call.out, call.lse, first_m)
+    return call.out, call.lse

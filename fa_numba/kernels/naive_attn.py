@@ -159,7 +159,7 @@ def make_weighted_values(HEAD_DIM, BLOCK_M, BLOCK_N):
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out
-        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        pv = cuda.local.array(NUM_COLS, float32)  # P V of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         head, b = cuda.blockIdx.y, cuda.blockIdx.z
@@ -244,23 +244,19 @@ def naive_attn(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_qkv(q, k, v)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    seqlen_k = k.shape[1]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    block_m, block_n = checks.check_block_sizes("naive_attn", head_dim, block_m, block_n)
-    s, p = (arrays.empty(q, (batch, num_heads, seqlen_q, seqlen_k)) for _ in range(2))
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    num_m_tiles, num_n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, block_n)
-    threads = (block_n, block_m)
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale)
+    block_m, block_n = checks.check_block_sizes("naive_attn", call.head_dim, block_m, block_n)
+    heads, threads = (call.num_heads, call.batch), (block_n, block_m)
+    shape = (call.batch, call.num_heads, call.seqlen_q, call.seqlen_k)
+    s, p = (arrays.empty(q, shape) for _ in range(2))
+    num_m_tiles, num_n_tiles = ceil_div(call.seqlen_q, block_m), ceil_div(call.seqlen_k, block_n)
 
-    kernel = make_scores(head_dim, block_m, block_n, *mask)
-    grid = (num_m_tiles * num_n_tiles, num_heads, batch)
-    arrays.launch(kernel, grid, threads, q, k, s, softmax_scale, slopes)
-    kernel = make_probabilities(THREADS)
-    arrays.launch(kernel, (seqlen_q, num_heads, batch), (THREADS,), s, p, lse)
-    kernel = make_weighted_values(head_dim, block_m, block_n)
-    arrays.launch(kernel, (num_m_tiles, num_heads, batch), threads, p, v, out)
-    return out, lse
+    scores = make_scores(call.head_dim, block_m, block_n, *call.mask)
+    grid = (num_m_tiles * num_n_tiles, *heads)
+    arrays.launch(scores, grid, threads, q, k, s, call.softmax_scale, call.slopes)
+    probabilities = make_probabilities(THREADS)
+    arrays.launch(probabilities, (call.seqlen_q, *heads), (THREADS,), s, p, call.lse)
+    weighted_values = make_weighted_values(call.head_dim, block_m, block_n)
+    arrays.launch(weighted_values, (num_m_tiles, *heads), threads, p, v, call.out)
+    return call.out, call.lse

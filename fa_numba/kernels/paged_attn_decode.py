@@ -75,7 +75,7 @@ def make_paged_attn_decode(
         s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
-        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        pv = cuda.local.array(NUM_COLS, float32)  # P V of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         num_splits = lse_partial.shape[0]
@@ -133,7 +133,7 @@ def make_paged_attn_decode(
             for c in range(BLOCK_N):
                 m_new = max(m_new, s_tile[ty, c])
             shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
-            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            alpha = math.exp(m_i - shift)  # rescales the sums under the old maximum
             p_tile[ty, tx] = math.exp(s_tile[ty, tx] - shift)  # P = exp(S - m_i)         line 9
             m_i = m_new
             cuda.syncthreads()  # p_tile is complete: each thread reads its whole row
@@ -248,7 +248,7 @@ def paged_attn_decode(
     num_m_tiles = ceil_div(num_rows, block_m)
     if num_splits == 0:
         max_len = block_table.shape[1] * page_size
-        num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
+        num_n_tiles = most_key_tiles(max_len, seqlen_q, mask.window_size, block_n)
         thread_blocks = num_m_tiles * num_kv_heads * batch
         num_splits = choose_num_splits(thread_blocks, num_n_tiles, arrays.num_sms(q))
     out = arrays.empty(q, q.shape, q.dtype)

@@ -1,7 +1,15 @@
-"""The paged KV cache: who owns which page, and the kernels that move keys and values.
+"""KV caches: owners of pages, schedules, and the kernels that move keys and values.
 
-`PagePool` decides on the CPU, in plain Python, and never sees a key. What it decides are a few page
-numbers, which the kernels follow. `ContiguousCache` and `RollingCache` are caches without pages.
+caches without pages  contiguous_cache, rolling_cache
+owners of pages       page_pool (block table, references, copy-on-write), sampling (forks)
+requests              scheduler (who runs, who is preempted), waste (memory use on a trace)
+kernels               reshape_and_cache (write new tokens), copy_pages, swap_pages (to host memory),
+                      paged_kv_lookup (pages to dense keys and values)
+several GPUs          head_shard (which heads a device keeps)
+
+`PagePool` runs on the CPU, in plain Python, and never sees a key. It returns page numbers, and the
+kernels follow them. The attention kernels over these caches are in `kernels`, `on_cuda_cores` and
+`tensor_core`.
 """
 
 from fa_numba.kv_cache.contiguous_cache import ContiguousCache

@@ -1,8 +1,8 @@
 """Copy pages of the cache, many in one launch.
 
-Copy-on-write asks for a few pages in each step, anywhere in the cache. One launch for each would
-cost more than the copying: the page numbers go to the GPU as two arrays, and each thread block
-looks up its own.
+Copy-on-write copies a few pages in each step, anywhere in the cache. One launch per page would cost
+more than the copies. So the page numbers go to the GPU as two arrays, and each thread block looks
+up its own.
 
 Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 5.1, "fused block copy".
 """
@@ -12,7 +12,7 @@ from numba import cuda
 from fa_numba import checks
 from fa_numba.runtime import arrays
 
-THREADS_X, THREADS_Y = 32, 8  # a warp copies a row of head_dim numbers; eight rows at a time
+THREADS_X, THREADS_Y = 32, 8  # a warp copies a row of head_dim numbers; eight warps
 
 
 @cuda.jit
@@ -23,8 +23,8 @@ def copy_pages_kernel(k_src, v_src, k_dst, v_dst, src, dst):
               THREADS_Y-th row (one token, one head), columns tx, tx + THREADS_X, ...
     shared    none
     private   page_src, page_dst
-    HBM       each page of K and of V once, from its place to its new one; src, dst once per
-              thread, a warp at a time
+    HBM       each copied page of K and of V read once and written once; src, dst once per thread,
+              a warp at a time
     paper     PagedAttention, section 5.1
     budget    64 registers, 0 bytes shared (THREADS_X=32, THREADS_Y=8)
     """
@@ -45,8 +45,8 @@ def copy_pages(k_cache, v_cache, src, dst):
     Parameters
     ----------
     k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
-        float32, float16 or bfloat16. Any strides with a contiguous last axis. Changed in the pages
-        of dst, and nowhere else.
+        float32, float16 or bfloat16. Any strides with a contiguous last axis. Only the pages of dst
+        are changed.
     src, dst : arrays of shape (num_copies,), int32
 
     Raises
@@ -56,9 +56,9 @@ def copy_pages(k_cache, v_cache, src, dst):
 
     Notes
     -----
-    A page may be copied to many, but no page may be twice in dst, or both in src and in dst: the
-    thread blocks run in any order. This is checked where src and dst are NumPy arrays. On a GPU
-    that would mean waiting for it, so it is not.
+    A page may be copied to many pages. But no page may be twice in dst, or both in src and in dst,
+    because the thread blocks run in any order. This is checked if src and dst are NumPy arrays.
+    Arrays on a GPU are not checked, because that would wait for the GPU.
     """
     checks.check_copy(k_cache, v_cache, src, dst)
     launch_copies(k_cache, v_cache, k_cache, v_cache, src, dst)

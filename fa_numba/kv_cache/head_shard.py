@@ -1,9 +1,9 @@
-"""One pool, heads on several devices: which heads each of them keeps.
+"""Tensor parallelism with one page pool: the heads that each device keeps.
 
-Devices that split a model by heads (Megatron-LM's tensor parallelism) work on the same tokens, so a
-token needs the same slot on each of them. One `PagePool` therefore plans for all: its page numbers,
-slots and block tables are sent to every device, and each follows them in caches of its own, which
-hold its K/V heads alone. Keys and values never travel.
+Devices that split a model by heads (Megatron-LM's tensor parallelism) process the same tokens, so a
+token needs the same slot on each device. One `PagePool` therefore plans for all devices: they all
+get its page numbers, slots and block tables, and each device applies them to its own caches, which
+hold only its K/V heads. Keys and values are never sent between devices.
 
 Papers: Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053; Kwon et al. 2023, PagedAttention,
 arXiv:2309.06180, section 4.6.
@@ -15,7 +15,7 @@ from fa_numba import checks
 def head_shard(num_heads, num_kv_heads, num_shards, shard):
     """The query heads and the K/V heads of one of `num_shards` devices.
 
-    With more devices than K/V heads, as many neighbours as must hold the same K/V head.
+    With more devices than K/V heads, neighbouring devices hold the same K/V head.
 
     Parameters
     ----------
@@ -23,14 +23,15 @@ def head_shard(num_heads, num_kv_heads, num_shards, shard):
         num_heads is a multiple of num_kv_heads.
     num_shards : int
         A divisor of num_heads, and a divisor or a multiple of num_kv_heads, so that every device
-        has as many heads.
+        has the same number of heads.
     shard : int
         0 to num_shards − 1.
 
     Returns
     -------
     heads, kv_heads : slices
-        ``q[:, :, heads]``, ``k[:, :, kv_heads]``: attention of these is ``out[:, :, heads]``.
+        Attention of ``q[:, :, heads]`` over ``k[:, :, kv_heads]`` and ``v[:, :, kv_heads]`` is
+        ``out[:, :, heads]``.
 
     Raises
     ------

@@ -1,19 +1,20 @@
-"""The pages of a KV cache, and which sequence owns which.
+"""The pages of a KV cache, and the sequences that own them.
 
-A pool is to a KV cache what an operating system is to memory. A sequence gets a page when its last
-one is full, any page that is free; its row of the block table says which. A page may be in many
-rows, and is free again when it is in none: it counts its references.
+A pool manages a KV cache as an operating system manages memory. A sequence gets a new page when its
+last one is full; any free page will do, and the sequence's row of the block table records it. A
+page may be in many rows. Its references are counted, and with none left it is free again.
 
-share      a full page is never written again, so that sequences which begin with the same tokens
-           can have the same pages. Two pages are equal when the hash of all tokens up to the end
-           of the page is; a page keeps its hash when it becomes free, until somebody else gets it.
-fork       a copy of a sequence has the same pages, the part-filled last one too.
-write      into the part-filled last page, and that only by a sequence that has it for itself: one
-           that shares it gets a copy first, copy-on-write. The last to be left with it needs none.
+share      A full page is never written again, so sequences that begin with the same tokens can
+           share pages. Two pages are equal if the hashes of all tokens up to their ends are equal.
+           A free page keeps its hash until it is given to another sequence.
+fork       A copy of a sequence has the same pages, including the partly filled last one.
+write      Only the partly filled last page is written, and only by a sequence that does not share
+           it. A sequence that shares it gets a copy first (copy-on-write); the last one of those
+           that shared the page keeps it.
 
-The pool sees tokens and no keys. It says what is to be copied and written where, and the caller
-runs `copy_pages` and `reshape_and_cache`, in every layer of the model: the layers have caches of
-their own, and one block table.
+The pool sees tokens and no keys. It returns the copies and the slots to write, and the caller runs
+`copy_pages` and `reshape_and_cache` in every layer of the model: each layer has its own caches, and
+all layers share one block table.
 
 Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, sections 4.2 to 4.4.
 """
@@ -30,19 +31,19 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 
 class OutOfPagesError(RuntimeError):
-    """Fewer pages are free than are needed. Nothing has been changed."""
+    """Fewer pages are free than needed. Nothing has been changed."""
 
 
 class Writes(NamedTuple):
-    """What to do to the caches, in this order, before the pool frees anything.
+    """Changes of the caches: apply them in this order, before the pool frees anything.
 
     Attributes
     ----------
     src, dst : int32 arrays of shape (num_copies,)
         For `copy_pages`. No page is in both, and none is twice in dst.
     slot_mapping : int32 array of shape (num_tokens,)
-        For `reshape_and_cache`: the place of each new token, sequence after sequence. −1 for one
-        whose keys and values are in a shared page already.
+        For `reshape_and_cache`: the slot of each new token, sequence after sequence. −1 for a token
+        whose keys and values are already in a shared page.
     """
 
     src: np.ndarray
@@ -57,18 +58,17 @@ class _Sequence:
 
 
 class PagePool:
-    """Pages to give out, and the block table.
+    """The pages of a cache, and the block table.
 
     Parameters
     ----------
     num_pages, page_size : int
     share_prefixes : bool, default=True
-        Find the full pages of a prompt among those that hold the same tokens, with the same tokens
-        before them.
+        Reuse full pages for a prompt if they hold the same tokens, after the same earlier tokens.
 
     Notes
     -----
-    A sequence is a number that the pool gives it, never given again.
+    A sequence is a number that the pool chooses; no number is used twice.
 
     Examples
     --------
@@ -90,14 +90,14 @@ class PagePool:
         self._sequences = {}
         self._next_number = 0
         self._references = [0] * self.num_pages
-        # First in, first out: what became free last keeps its keys and values longest.
+        # First in, first out: the page that became free last keeps its keys and values longest.
         self._free = OrderedDict.fromkeys(range(self.num_pages))
         self._hash = [None] * self.num_pages  # of all tokens up to the end of a full page
         self._page_with = {}  # by hash
 
     @property
     def num_free(self):
-        """Pages that no sequence has."""
+        """Number of free pages."""
         return len(self._free)
 
     @property
@@ -118,16 +118,16 @@ class PagePool:
         return len(self._find(seq).tokens)
 
     def references(self, page):
-        """How many sequences have a page."""
+        """Number of sequences that have a page."""
         return self._references[checks.check_page(page, self.num_pages)]
 
     def pages_needed(self, tokens):
-        """How many of the free pages `allocate` would take for these tokens."""
+        """Number of free pages that `allocate` would take for these tokens."""
         tokens = checks.check_tokens(tokens)
         return self._pages_to_take(tokens, self._pages_that_hold(self._hashes(tokens)))
 
     def allocate(self, tokens):
-        """Take in a new sequence.
+        """Add a new sequence.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class PagePool:
         -------
         seq : int
         writes : Writes
-            Nothing to copy; a place for each token, −1 in the pages that are shared.
+            No copies; a slot for each token, −1 for tokens in shared pages.
 
         Raises
         ------
@@ -163,12 +163,12 @@ class PagePool:
         return seq, _writes([], slots)
 
     def append(self, tokens):
-        """Give sequences their next tokens: those of all, or of none.
+        """Append tokens to sequences: to all of them, or to none.
 
         Parameters
         ----------
         tokens : dict of int to sequence of int
-            The new tokens of each sequence: one where it decodes; a chunk of a prompt; none.
+            The new tokens of each sequence: one in decoding, a part of a prompt, or none.
 
         Returns
         -------
@@ -214,7 +214,7 @@ class PagePool:
         return self._add(list(sequence.tokens), list(sequence.pages))
 
     def free(self, seq):
-        """Let a sequence go, and those of its pages that no other has.
+        """Remove a sequence, and free those of its pages that no other sequence has.
 
         Parameters
         ----------
@@ -222,13 +222,13 @@ class PagePool:
         """
         pages = self._find(seq).pages
         del self._sequences[seq]
-        for page in reversed(pages):  # a beginning is worth more than an end: it is taken last
+        for page in reversed(pages):  # first pages are reused most, so they are taken last
             self._references[page] -= 1
             if self._references[page] == 0:
                 self._free[page] = None
 
     def block_table(self, seqs):
-        """The pages of sequences, as the kernels take them.
+        """The pages of sequences, in the form of the kernels' argument.
 
         Parameters
         ----------
@@ -246,7 +246,7 @@ class PagePool:
         return table
 
     def seq_lens(self, seqs):
-        """The lengths of sequences, as the kernels take them: an int32 array."""
+        """The lengths of sequences as an int32 array, the kernels' argument."""
         return np.array([self.length(seq) for seq in checks.check_seqs(seqs)], np.int32)
 
     def _find(self, seq):
@@ -267,7 +267,7 @@ class PagePool:
             )
 
     def _pages_to_take(self, tokens, shared):
-        """Free pages that a new sequence takes: those that it shares and that are free, too."""
+        """Free pages that a new sequence takes, including shared pages that are free."""
         fresh = ceil_div(len(tokens), self.page_size) - len(shared)
         return fresh + sum(page in self._free for page in shared)
 
@@ -279,7 +279,7 @@ class PagePool:
             needed += ceil_div(length + len(new), self.page_size) - len(pages)
             if new and length % self.page_size:
                 writers[pages[-1]] += 1
-        # Every writer of a shared page takes a copy, but for the one that is left alone with it.
+        # Every writer of a shared page takes a copy, except the last one that has it.
         return needed + sum(min(n, self._references[page] - 1) for page, n in writers.items())
 
     def _take(self):
@@ -298,7 +298,7 @@ class PagePool:
     def _hashes(self, tokens, start=0, before=b""):
         """The hash of each page that `tokens` fill, from page `start`; `before` is the one before.
 
-        It covers all tokens from the first: the keys of a token depend on all that come before it.
+        A hash covers all tokens from the first: the keys of a token depend on all earlier tokens.
         """
         if not self.share_prefixes:
             return []
@@ -322,7 +322,7 @@ class PagePool:
         self._page_with.setdefault(digest, page)
 
     def _remember_filled(self, sequence, start):
-        """Hash the pages of a sequence that became full after its first `start` tokens."""
+        """Hash the pages of a sequence that were filled after its first `start` tokens."""
         first = start // self.page_size
         before = self._hash[sequence.pages[first - 1]] if first else b""
         hashes = self._hashes(sequence.tokens, first, before)

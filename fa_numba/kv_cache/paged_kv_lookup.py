@@ -1,10 +1,10 @@
-"""Paged KV lookup: from pages scattered over the cache to dense keys and values.
+"""Paged KV lookup: copies the pages of each sequence to dense keys and values.
 
-A KV cache grows by a token at a time, for many sequences at once. PagedAttention cuts it into pages
-of page_size tokens and gives each sequence a row of block_table, as an operating system gives
-a process a page table: token t of sequence b is in page block_table[b, t // page_size], at
-offset t % page_size. This kernel only follows the table; a fused attention kernel does the same
-where it loads its tiles.
+A KV cache grows one token at a time, for many sequences at once. PagedAttention cuts it into pages
+of page_size tokens and gives each sequence a row of block_table, as an operating system gives a
+process a page table: token t of sequence b is in page block_table[b, t // page_size], at offset
+t % page_size. This kernel only follows the table; a fused attention kernel follows it when it loads
+its tiles.
 
 Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, sections 4.1 and 4.2.
 """
@@ -16,7 +16,7 @@ from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
-THREADS_X, THREADS_Y = 32, 8  # a warp reads a row of head_dim numbers; eight rows at a time
+THREADS_X, THREADS_Y = 32, 8  # a warp reads a row of head_dim numbers; eight warps
 
 
 @cuda.jit
@@ -37,7 +37,7 @@ def paged_kv_lookup_kernel(k_cache, v_cache, block_table, seq_lens, k, v):
     i, b = cuda.blockIdx.x, cuda.blockIdx.y  # the i-th page of sequence b
     first_t = i * page_size
     seq_len = seq_lens[b]
-    page = block_table[b, i] if first_t < seq_len else 0  # past the end no page is read
+    page = block_table[b, i] if first_t < seq_len else 0  # no page is read past the end
 
     for row in range(ty, page_size * num_kv_heads, cuda.blockDim.y):
         offset, head = row // num_kv_heads, row % num_kv_heads
@@ -62,12 +62,12 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
         last page of a sequence.
     seq_lens : array of shape (batch,), int32
     max_len : int, default=max(seq_lens)
-        Length of the result. On a GPU the default reads seq_lens back, which waits for the GPU.
+        Length of the result. On a GPU the default copies seq_lens back, which waits for the GPU.
 
     Returns
     -------
     k, v : arrays of shape (batch, max_len, num_kv_heads, head_dim)
-        Of the dtype and library of k_cache; 0 past the end of a sequence.
+        Dtype and library as in k_cache; 0 past the end of a sequence.
 
     Raises
     ------
@@ -76,9 +76,9 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
 
     Notes
     -----
-    The contents of block_table and seq_lens are checked where they are NumPy arrays. On a GPU that
-    would mean waiting for it, so they are not: a page or a length out of range reads memory that
-    is not the cache's. With the default max_len the lengths have been read, and are checked.
+    The contents of block_table and seq_lens are checked if they are NumPy arrays. Arrays on a GPU
+    are not checked, because that would wait for the GPU: a page or a length out of range reads
+    memory outside the cache. With the default max_len the lengths are read back, and checked.
     """
     max_len = checks.check_paged(k_cache, v_cache, block_table, seq_lens, max_len)
     batch = seq_lens.shape[0]

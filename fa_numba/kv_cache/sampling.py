@@ -1,7 +1,8 @@
-"""Several answers to one prompt: what forks and reference counts are good for.
+"""Several answers to one prompt, with forks and reference counts.
 
-Parallel sampling and beam search differ only in when sequences fork. Neither knows of pages: full
-ones are shared by all that have them, the part-filled last one is copied by whoever writes first.
+Parallel sampling and beam search differ only in the moment at which sequences fork. Neither knows
+about pages: forks share full pages, and the first fork that writes to the partly filled last page
+copies it.
 
 Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.4.
 """
@@ -36,10 +37,10 @@ def beams(pool, seqs, parents):
     ----------
     pool : PagePool
     seqs : sequence of int
-        The beams so far; none of them is left.
+        The beams so far; all of them are freed.
     parents : sequence of int
-        For each new beam, the index in `seqs` of the one that it continues. A good beam has many
-        children, and a bad one has none: its pages are free, but for those that others share.
+        For each new beam, the index in `seqs` of the beam that it continues. A good beam has many
+        children. A bad beam has none: those of its pages that no other beam shares become free.
 
     Returns
     -------

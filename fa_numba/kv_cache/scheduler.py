@@ -1,15 +1,15 @@
-"""Which sequences run, and which gives way where the pages run out: first come, first served.
+"""First come, first served: which sequences run, and which is preempted when the pages run out.
 
-Nobody knows how long an answer will get, so that a pool which promises nothing will one day be
-empty in the middle of a step. Then the sequence that came last is preempted, whole: its next token
-needs all of its keys, and half of them are good for nothing. It comes back before all that came
-after it, by one of two ways:
+The length of an answer is unknown in advance, so a pool that reserves nothing will run out of pages
+in the middle of a step. Then the sequence that came last is preempted as a whole: its next token
+needs all of its keys, so keeping half of them is useless. It comes back before all sequences that
+came after it, in one of two ways:
 
-recomputation   its pages are freed, and its tokens so far are a prompt when it comes back
-swapping        its pages are copied to host memory, and copied back
+recomputation   its pages are freed; when it comes back, all its tokens so far are its prompt
+swapping        its pages are copied to host memory, and back
 
-Recomputation costs operations and swapping costs time on the bus: the one is cheaper for short
-sequences, and the other where the bus is fast and the pages are large.
+Recomputation costs arithmetic, swapping costs time on the bus. Recomputation is cheaper for short
+sequences, swapping if the bus is fast and the pages are large.
 
 Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.5.
 """
@@ -32,11 +32,11 @@ class Request:
     Attributes
     ----------
     tokens : list of int
-        The prompt, and the answer so far: append to it what the model writes.
+        The prompt and the answer so far; append each new token of the model.
     seq : int or None
-        Its sequence in the pool, while it runs.
+        Its sequence in the pool while it runs.
     seq_on_host : int or None
-        Its sequence in the pool of the host, while it is swapped out.
+        Its sequence in the host's pool while it is swapped out.
     """
 
     tokens: list
@@ -45,7 +45,7 @@ class Request:
 
 
 class Plan(NamedTuple):
-    """One step: what to do to the caches, in this order, and what to run the model on.
+    """One step: changes of the caches, to apply in this order, and the requests to run.
 
     Attributes
     ----------
@@ -56,12 +56,12 @@ class Plan(NamedTuple):
     writes : Writes
         For `copy_pages`, then for `reshape_and_cache`.
     requests : list of Request
-        Those that run in this step, in order of arrival.
+        The requests that run in this step, in order of arrival.
     num_new : list of int
-        How many tokens of each are new to the cache: the last ones. Their places are in
-        writes.slot_mapping, request after request.
+        Number of tokens of each request that are new to the cache: its last ones. Their slots are
+        in writes.slot_mapping, request after request.
     preempted : list of Request
-        Those that had to give way in this step.
+        The requests that were preempted in this step.
     """
 
     swap_out: tuple
@@ -78,17 +78,17 @@ class Scheduler:
     Parameters
     ----------
     pool : PagePool
-        For the scheduler alone: it counts on getting all pages, if need be, for its oldest request.
+        Used by this scheduler only: its oldest request may need all pages.
     host_pool : PagePool, default=None
-        Pages of a cache in host memory, to swap to. Without it, and when it is full, preempted
-        requests are recomputed.
+        Pages of a cache in host memory, to swap to. Preempted requests are recomputed without it,
+        and when it is full.
 
     Attributes
     ----------
     running : list of Request
         Oldest first.
     waiting : deque of Request
-        Oldest first; all of them came after those that run.
+        Oldest first; all of them came after the running requests.
     """
 
     def __init__(self, pool, host_pool=None):
@@ -97,7 +97,7 @@ class Scheduler:
         self.running, self.waiting = [], deque()
 
     def submit(self, tokens):
-        """Take in a request.
+        """Add a request.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class Scheduler:
         Raises
         ------
         OutOfPagesError
-            The prompt alone is longer than the whole pool. Nothing has been changed.
+            The prompt is longer than the whole pool. Nothing has been changed.
         """
         request = Request(checks.check_tokens(tokens))
         self._require_room_when_alone(request)
@@ -118,7 +118,7 @@ class Scheduler:
         return request
 
     def finish(self, request):
-        """Let a request go, whether it runs or waits, and its pages."""
+        """Remove a running or waiting request and free its pages."""
         checks.check_request(request, self.running, self.waiting)
         if request in self.running:
             self.running.remove(request)
@@ -131,12 +131,12 @@ class Scheduler:
             request.seq_on_host = None
 
     def step(self):
-        """Find places for the new tokens of all that run, and let in who fits.
+        """Find slots for the new tokens of all running requests; admit waiting ones that fit.
 
         Returns
         -------
         Plan
-            To be carried out before the next call.
+            Apply it before the next call.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class Scheduler:
                 preempted.append(self.running.pop())
                 swaps_out += self._preempt(preempted[-1])
         num_new = [len(tokens) for tokens in new.values()]
-        # Whoever was just preempted is first in the queue, and does not fit: so nobody else enters.
+        # A request that was just preempted is first in the queue and does not fit, so none enters.
         while self.waiting and self._has_room(self.waiting[0]):
             request = self.waiting.popleft()
             swap_in, writes = self._admit(request)
@@ -179,12 +179,12 @@ class Scheduler:
             )
 
     def _has_room(self, request):
-        # Each that runs may need a page in the next step: let nobody in who would go at once.
+        # Each running request may need a page in the next step: keep one free for each.
         needed = self.pool.pages_needed(request.tokens)
         return needed + len(self.running) <= self.pool.num_free
 
     def _preempt(self, request):
-        """Take a request's pages; returns the (src, dst) to be copied to the host."""
+        """Free a request's pages; returns the (src, dst) to copy to the host."""
         self.waiting.appendleft(request)
         moves = []
         try:
@@ -197,9 +197,9 @@ class Scheduler:
         return moves
 
     def _admit(self, request):
-        """Give a request its pages; returns the (src, dst) to be copied from the host, and Writes.
+        """Give a request its pages; returns the (src, dst) to copy from the host, and Writes.
 
-        There is room: in the pages that it needs for all of its tokens.
+        The pool has room for all its tokens.
         """
         if request.seq_on_host is None:
             request.seq, writes = self.pool.allocate(request.tokens)
@@ -211,9 +211,9 @@ class Scheduler:
 
 
 def _copy_sequence(source, seq, target):
-    """Allocate in `target` what `seq` is in `source`; the (src, dst) that target does not share."""
+    """Allocate a copy of `seq` in `target`; returns it, and (src, dst) of its unshared pages."""
     copy, writes = target.allocate(source.tokens(seq))
-    first_slots = writes.slot_mapping[:: target.page_size]  # of each page; −1: it is there already
+    first_slots = writes.slot_mapping[:: target.page_size]  # of each page; −1: already there
     pages = zip(source.pages(seq), target.pages(copy), first_slots, strict=True)
     return copy, [(src, dst) for src, dst, slot in pages if slot >= 0]
 

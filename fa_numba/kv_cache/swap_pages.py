@@ -1,8 +1,8 @@
-"""Swap pages between the cache of a GPU and one in host memory.
+"""Swap pages between the cache of a GPU and a cache in host memory.
 
-The pages of a sequence lie anywhere, and a transfer over the bus is worth its start only if it is
-long. So the kernel of copy_pages gathers the pages of a sequence on the GPU, one transfer takes
-them across, and they are scattered on the other side; the way back is the same way.
+The pages of a sequence are anywhere in the cache, and only long transfers use the bus well. So the
+kernel of copy_pages gathers the pages of a sequence on the GPU, one transfer moves them, and they
+are scattered on the other side. The way back is the same.
 
 Paper: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.5.
 """
@@ -22,11 +22,10 @@ def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
     k_src, v_src : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
         The pages to read: float32, float16 or bfloat16. Any strides with a contiguous last axis.
     k_dst, v_dst : arrays of shape (other_num_pages, page_size, num_kv_heads, head_dim)
-        Of the same dtype. Changed in the pages of dst, and nowhere else. NumPy arrays where k_src
-        is on a GPU: swap out; on a GPU where k_src is a NumPy array: swap in. Two pairs of one
-        library are copied by the kernel alone.
+        Same dtype. Only the pages of dst are changed. Swap out: k_src is on a GPU and k_dst is a
+        NumPy array. Swap in: the reverse. Two pairs of one library are copied by the kernel only.
     src, dst : NumPy arrays of shape (num_pages_swapped,), int32
-        As the page pools give them. No page may be twice in dst.
+        As the page pools return them. No page may be twice in dst.
 
     Raises
     ------
@@ -35,8 +34,7 @@ def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
 
     Notes
     -----
-    This is the one function that copies between host and GPU: its name says so. Swapping out waits
-    for the GPU.
+    This is the only function that copies between host and GPU. Swapping out waits for the GPU.
     """
     checks.check_swap(k_src, v_src, k_dst, v_dst, src, dst)
     if len(src) == 0:

@@ -1,12 +1,12 @@
-"""What the KV memory of a server holds: contiguous arrays against pages, on a trace of requests.
+"""Use of a server's KV memory on a trace of requests: contiguous arrays against pages.
 
-A queue of requests never ends. In each step every running request gets one more token; those that
-are finished leave, and the next ones enter while there is room. Contiguous arrays need all of their
-room when the request enters, and nobody knows then how long the answer will get. Memory is counted
-in slots: room for the keys and values of one token.
+The queue of requests never ends. In each step every running request gets one more token; finished
+requests leave, and the next ones enter while there is room. A contiguous array needs its full size
+when the request enters, when the length of the answer is still unknown. Memory is counted in slots:
+a slot holds the keys and values of one token.
 
-Source: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, sections 1 and 3, whose words for the
-waste these are; 60 to 80 % is their figure for contiguous allocation.
+Source: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, sections 1 and 3, which name these kinds
+of waste and give 60 to 80 % for contiguous allocation.
 """
 
 import math
@@ -22,18 +22,18 @@ KINDS = ("tokens", "reserved, used later", "given out, never used", "free, but n
 
 @dataclass(frozen=True)
 class Usage:
-    """What the memory held, on average over the steps.
+    """Contents of the memory, averaged over the steps.
 
     Attributes
     ----------
     shares : dict of str to float
-        Share of the memory by kind: tokens; room of a request that it will use, but not yet; room
-        that it will never use (internal fragmentation); room that nobody has, because the next in
-        the queue does not fit (external fragmentation).
+        Share of the memory by kind: tokens; slots that a request will use later; slots that it will
+        never use (internal fragmentation); free slots, where the next request does not fit
+        (external fragmentation).
     at_a_time : float
-        Requests running.
+        Requests that run at a time.
     preemptions, recomputed : int
-        How often a request had to give way, and how many tokens were computed again for it.
+        Number of preemptions, and of tokens that were recomputed after them.
     """
 
     shares: dict
@@ -43,7 +43,7 @@ class Usage:
 
     @property
     def waste(self):
-        """Share of the memory that holds no token."""
+        """Share of the memory without tokens."""
         return 1 - self.shares["tokens"]
 
 
@@ -54,9 +54,9 @@ def random_trace(number, *, mean_prompt=160, mean_answer=340, max_len=2048, seed
     ----------
     number : int
     mean_prompt, mean_answer : float, default=160, 340
-        Before the long ones are cut.
+        Means before long ones are cut.
     max_len : int, default=2048
-        Half of it for the prompt, half for the answer.
+        A prompt has at most half of it, an answer too.
     seed : int, default=0
 
     Returns
@@ -72,7 +72,7 @@ def random_trace(number, *, mean_prompt=160, mean_answer=340, max_len=2048, seed
 
 
 def reservations(max_len):
-    """What contiguous allocation may set aside for a request.
+    """Numbers of slots that contiguous allocation may reserve for a request.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ def reservations(max_len):
     Returns
     -------
     dict of str to function of (prompt, final)
-        The greatest length: always safe. A power of two: somebody guesses the length of the answer,
-        so far. An oracle: somebody knows it.
+        The maximum: always safe. A power of two: the length of the answer, rounded up. An oracle:
+        the true length.
     """
     return {
         "the maximum": lambda prompt, final: max_len,
@@ -92,7 +92,7 @@ def reservations(max_len):
 
 
 def serve_contiguous(trace, num_slots, reserve, *, steps=2000, warm_up=500):
-    """Serve from memory that is given out in one piece per request, first fit.
+    """Serve from memory that is allocated in one piece per request, first fit.
 
     Parameters
     ----------
@@ -100,9 +100,9 @@ def serve_contiguous(trace, num_slots, reserve, *, steps=2000, warm_up=500):
         As from `random_trace`, long enough for all steps.
     num_slots : int
     reserve : function of (prompt, final)
-        Slots to set aside, one of `reservations`.
+        Slots to reserve, one of `reservations`.
     steps, warm_up : int, default=2000, 500
-        Steps in all, and steps at the beginning that are not counted.
+        All steps, and the first steps that are not counted.
 
     Returns
     -------
@@ -120,13 +120,13 @@ def serve_contiguous(trace, num_slots, reserve, *, steps=2000, warm_up=500):
         if step >= warm_up:
             meter.read([(length, final, size) for length, final, _, size in running])
         for _, _, start, size in (r for r in running if r[0] >= r[1]):
-            memory.give_back(start, size)
+            memory.free(start, size)
         running = [r for r in running if r[0] < r[1]]
     return meter.usage()
 
 
 def serve_paged(trace, num_slots, page_size, *, steps=2000, warm_up=500):
-    """Serve from a `PagePool`; who is preempted is recomputed.
+    """Serve from a `PagePool`; preempted requests are recomputed.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def serve_paged(trace, num_slots, page_size, *, steps=2000, warm_up=500):
     -------
     Usage
     """
-    # What the tokens are is not in the trace: all are 0, and none may be shared.
+    # The trace has no tokens: all are 0, and none may be shared.
     pool = PagePool(num_slots // page_size, page_size, share_prefixes=False)
     scheduler, meter = Scheduler(pool), _Meter(num_slots)
     queue, finals = iter(trace), {}
@@ -163,10 +163,10 @@ def serve_paged(trace, num_slots, page_size, *, steps=2000, warm_up=500):
 
 
 class _FirstFit:
-    """Memory given out in one piece: from the first gap that is large enough."""
+    """Memory allocated in one piece, from the first gap that is large enough."""
 
     def __init__(self, num_slots):
-        self.gaps = [(0, num_slots)]  # (start, room), none of them neighbours
+        self.gaps = [(0, num_slots)]  # (start, room); no two are adjacent
 
     def take(self, size):
         for i, (start, room) in enumerate(self.gaps):
@@ -175,7 +175,7 @@ class _FirstFit:
                 return start
         return None
 
-    def give_back(self, start, size):
+    def free(self, start, size):
         joined = []
         for first, room in sorted([*self.gaps, (start, size)]):
             if joined and sum(joined[-1]) == first:
@@ -186,7 +186,7 @@ class _FirstFit:
 
 
 class _Meter:
-    """Sums up what the memory holds, step by step."""
+    """Sums the contents of the memory over the steps."""
 
     def __init__(self, num_slots):
         self.num_slots = num_slots
@@ -194,7 +194,7 @@ class _Meter:
         self.running = self.steps = 0
 
     def read(self, requests):
-        """`requests`: (length now, final length, slots that it holds) of each that runs."""
+        """`requests`: (current length, final length, slots) of each running request."""
         tokens = sum(length for length, _, _ in requests)
         later = sum(min(final, held) - length for length, final, held in requests)
         held = sum(held for _, _, held in requests)

@@ -123,8 +123,7 @@ class Problem(NamedTuple):
         0 without pages.
     max_len : int
         Keys in the longest possible sequence.
-    mask : tuple
-        Constants of a kernel: CAUSAL, WINDOW, SOFTCAP, ALIBI.
+    mask : Mask
     slopes : array, or a scalar that kernels do not use
     softmax_scale : float32
     num_splits : int
@@ -138,7 +137,7 @@ class Problem(NamedTuple):
     seq_lens: Any
     page_size: int
     max_len: int
-    mask: tuple
+    mask: checks.Mask
     slopes: Any
     softmax_scale: np.float32
     num_splits: int
@@ -154,7 +153,8 @@ class Problem(NamedTuple):
 
     def num_n_tiles(self, block_n):
         """The largest number of tiles of block_n keys that a tile of rows can see."""
-        return most_key_tiles(self.max_len, self.q.shape[1], self.mask[1], block_n)
+        window_size = self.mask.window_size
+        return most_key_tiles(self.max_len, self.q.shape[1], window_size, block_n)
 
 
 def check_problem(

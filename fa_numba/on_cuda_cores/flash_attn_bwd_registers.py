@@ -21,7 +21,8 @@ from numba import cuda, float32, uint64
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import LOG2_E, ONE, ZERO
-from fa_numba.kernels import flash_attn_bwd, masks
+from fa_numba.kernels import masks
+from fa_numba.kernels.flash_attn_bwd import delta_of
 from fa_numba.on_cuda_cores import register_tiles
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
@@ -93,7 +94,7 @@ def make_flash_attn_bwd_registers(
         dp = cuda.local.array((ROWS, COLS), float32)
         dk_acc = cuda.local.array((ROWS, OUT_COLS), float32)
         dv_acc = cuda.local.array((ROWS, OUT_COLS), float32)
-        part = cuda.local.array((ROWS, OUT_COLS), float32)  # what one tile adds to a gradient
+        part = cuda.local.array((ROWS, OUT_COLS), float32)  # the sum of one tile
         lse_j = cuda.local.array(COLS, float32)
         delta_j = cuda.local.array(COLS, float32)
 
@@ -231,7 +232,7 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
         s = cuda.local.array((ROWS, COLS), float32)
         dp = cuda.local.array((ROWS, COLS), float32)
         acc = cuda.local.array((ROWS, OUT_COLS), float32)
-        part = cuda.local.array((ROWS, OUT_COLS), float32)  # what one tile adds to it
+        part = cuda.local.array((ROWS, OUT_COLS), float32)  # the sum of one tile
         lse_i = cuda.local.array(ROWS, float32)
         delta_i = cuda.local.array(ROWS, float32)
 
@@ -353,14 +354,9 @@ def flash_attn_bwd_registers(
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)
     tile_size = checks.check_backward_tiles(q, head_dim, tile_size)
-    delta = arrays.empty(q, (batch, num_heads, seqlen_q))
-
-    # Thread blocks add to dq in float32, whatever the dtype of q.
+    # Thread blocks add to dq in float32, for every dtype of q.
     dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
-    rows = flash_attn_bwd.ROWS
-    grid = (ceil_div(seqlen_q, rows), num_heads, batch)
-    block = (flash_attn_bwd.WARP_SIZE, rows)
-    arrays.launch(flash_attn_bwd.make_delta(rows), grid, block, dout, out, delta)
+    delta = delta_of(dout, out)
 
     tiling = backward_tiling(head_dim, tile_size)
     dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))

@@ -2,7 +2,7 @@
 
 flash_attn_v2_unsigned   one score per thread: two loads from shared memory for each FMA
 flash_attn_registers     8 rows of scores and of out per thread: one load for 4 FMAs   <- this file
-flash_attn_tf32x3        the same tiles on tensor cores, in three products of TF32
+flash_attn_tf32x3        on tensor cores: three products of TF32 for each one of float32
 
 The algorithm is that of flash_attn_v2. Changed since flash_attn_v2_unsigned:
 
@@ -82,7 +82,7 @@ def make_flash_attn_registers(
         tiles = cuda.shared.array(0, float32)
         s = cuda.local.array((ROWS, COLS), float32)
         acc = cuda.local.array((ROWS, OUT_COLS), float32)  # rows of out, not yet divided by l_i
-        pv = cuda.local.array((ROWS, OUT_COLS), float32)  # what one tile adds to them
+        pv = cuda.local.array((ROWS, OUT_COLS), float32)  # P V of one tile
         m_i = cuda.local.array(ROWS, float32)
         l_i = cuda.local.array(ROWS, float32)  # the sum over this thread's columns only
 
@@ -101,12 +101,12 @@ def make_flash_attn_registers(
         # Without a score_mod s is q·k, and e^(scale (s - m)) = 2^(scale · log2(e) (s - m)) applies
         # the scale. Q is multiplied by the sign of the scale (by 0 if the scale is 0), so that the
         # largest s has the largest score.
-        sign = ONE if softmax_scale > ZERO else -ONE if softmax_scale < ZERO else ZERO
+        q_sign = ONE if softmax_scale > ZERO else -ONE if softmax_scale < ZERO else ZERO
         scale = abs(softmax_scale) if softmax_scale != ZERO else ONE
         score_per_s = ONE if MODIFIED else scale  # a score is s · score_per_s
         to_base_2 = score_per_s * LOG2_E
 
-        load_q(tiles, Q_TILE, q, b, m_start, head, seqlen_q, sign)
+        load_q(tiles, Q_TILE, q, b, m_start, head, seqlen_q, q_sign)
         for i in range(ROWS):
             m_i[i] = NEG_INF
             l_i[i] = ZERO
@@ -145,7 +145,7 @@ def make_flash_attn_registers(
                     m_new = max(m_new, s[i, j])
                 m_new = row_max(m_new)
                 shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
-                alpha = math.exp2((m_i[i] - shift) * to_base_2)  # rescales what was summed before
+                alpha = math.exp2((m_i[i] - shift) * to_base_2)  # rescales the earlier sums
                 m_i[i] = m_new
                 l_ij = ZERO
                 for j in range(COLS):
@@ -219,16 +219,11 @@ def flash_attn_registers(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_qkv(q, k, v)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    block_m, block_n = checks.check_forward_tiles(q, head_dim, block_m, block_n)
-    kernel = make_flash_attn_registers(head_dim, block_m, block_n, *mask)
-    tiling = forward_tiling(head_dim, block_m, block_n)
-    grid = (num_heads, ceil_div(seqlen_q, block_m), batch)
-    arguments = (q, k, v, out, lse, softmax_scale, slopes)
-    arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
-    return out, lse
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale)
+    block_m, block_n = checks.check_forward_tiles(q, call.head_dim, block_m, block_n)
+    kernel = make_flash_attn_registers(call.head_dim, block_m, block_n, *call.mask)
+    tiling = forward_tiling(call.head_dim, block_m, block_n)
+    grid, threads = (call.num_heads, ceil_div(call.seqlen_q, block_m), call.batch), tiling.threads
+    arrays.launch(kernel, grid, (threads,), *call.arguments, shared_bytes=tiling.shared_bytes)
+    return call.out, call.lse

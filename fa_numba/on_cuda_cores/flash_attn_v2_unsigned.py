@@ -10,7 +10,7 @@ that the indices of two loads differ by a constant, so that the compiler can nei
 address for a row nor merge four loads into one. u64(...) around a whole index states that it is not
 negative. Nothing else differs from flash_attn_v2: compare the two files.
 
-measured   ×1.7 at head_dim 64, ×1.8 at 128 (H200, n = 8192; benchmarks/results/ladder.json)
+measured   ×1.7 at head_dim 64, ×1.8 at 128 (H200, n = 8192, full; benchmarks/results/ladder.json)
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.
 """
@@ -64,7 +64,7 @@ def make_flash_attn_v2_unsigned(
         s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
-        pv = cuda.local.array(NUM_COLS, float32)  # what one tile adds to it
+        pv = cuda.local.array(NUM_COLS, float32)  # P V of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         m_start = cuda.blockIdx.x * BLOCK_M
@@ -115,7 +115,7 @@ def make_flash_attn_v2_unsigned(
             for c in range(BLOCK_N):
                 m_new = max(m_new, s_tile[u64(ty), u64(c)])
             shift = float32(0.0) if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
-            alpha = math.exp(m_i - shift)  # rescales what was summed under the old maximum
+            alpha = math.exp(m_i - shift)  # rescales the sums under the old maximum
             p = math.exp(s_tile[u64(ty), u64(tx)] - shift)  # P = exp(S - m_i)            line 9
             p_tile[u64(ty), u64(tx)] = p if keeps(seed, b, head, m, n) else -p  # minus: dropped
             m_i = m_new
@@ -179,16 +179,11 @@ def flash_attn_v2_unsigned(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_qkv(q, k, v)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
-    block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    kernel = make_flash_attn_v2_unsigned(head_dim, block_m, block_n, *mask, dropout_p)
-    grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
-    arguments = (q, k, v, out, lse, softmax_scale, slopes, seed)
-    arrays.launch(kernel, grid, (block_n, block_m), *arguments)
-    return out, lse
+    block_m, block_n = checks.check_block_sizes("flash_attn_v2", call.head_dim, block_m, block_n)
+    kernel = make_flash_attn_v2_unsigned(call.head_dim, block_m, block_n, *call.mask, dropout_p)
+    grid = (ceil_div(call.seqlen_q, block_m), call.num_heads, call.batch)
+    arrays.launch(kernel, grid, (block_n, block_m), *call.arguments, seed)
+    return call.out, call.lse

@@ -273,7 +273,7 @@ def make_flash_decode_wide(
                     for u in range(KEYS):
                         m_new = max(m_new, s[u, r])
                     shift = ZERO if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
-                    alpha = exp2(m_i[r] - shift)  # rescales what was summed before
+                    alpha = exp2(m_i[r] - shift)  # rescales the sums under the old maximum
                     m_i[r] = m_new
                     l_i[r] *= alpha
                     for i in range(COLS):

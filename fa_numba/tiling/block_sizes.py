@@ -104,7 +104,7 @@ def accumulators(kernel_name, head_dim, block_m, block_n):
         return row
     if kernel_name == "flash_attn_bwd":  # block_m threads share a row of dk and dv
         row = max(row, 2 * ceil_div(head_dim, block_m))
-    return 2 * row  # the sum, and what one tile adds to it
+    return 2 * row  # the running sum, and the sum of one tile
 
 
 @functools.cache
