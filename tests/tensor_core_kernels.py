@@ -304,17 +304,17 @@ def make_bias(BLOCK_N):
         alibi.write_ramp(ramp, RAMP_BYTES, i, 128)
         cuda.syncthreads()
         pieces = alibi.slope_pieces(slope[0], i & 31)
-        for behind in range(2):
+        for after in range(2):
             for j in range(LENGTH):
                 s[j] = d[LENGTH * i + j]
-            alibi.tilt(a, offset, pieces, slope[0], 0, 0, behind == 1)
+            alibi.set_slope_columns(a, offset, pieces, slope[0], 0, 0, after == 1)
             wgmma.wgmma_fence()
             b = wgmma.descriptor(alibi.RAMP_BITS, ramp)
             wgmma.wgmma_bf16_registers(BLOCK_N, 16, s, a, b)
             wgmma.wgmma_commit()
             wgmma.wgmma_wait_with(0, s, LENGTH, a, 4)
             for j in range(LENGTH):
-                d[128 * LENGTH * (behind + 1) + LENGTH * i + j] = s[j]
+                d[128 * LENGTH * (after + 1) + LENGTH * i + j] = s[j]
 
     return bias_kernel
 

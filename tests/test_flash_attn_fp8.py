@@ -87,7 +87,7 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, dtype, causal, turns",
+    "head_dim, dtype, causal, ordered",
     [
         (128, "float16", False, True),
         (128, "float16", True, True),
@@ -95,8 +95,8 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
         (128, "float16", True, False),
     ],
 )
-def test_kernel_stays_in_registers(head_dim, dtype, causal, turns):
-    kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, causal, dtype, turns)
+def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):
+    kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, causal, dtype, ordered)
     args = (*3 * [tiles], *3 * [scales], types.uint64, scales)
     code = compile_kernel(kernel, (*args, *3 * [types.int32], types.float32), cc=HOPPER)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
@@ -114,7 +114,7 @@ def test_shared_memory_fits():
 
 @needs_compiler
 def test_nothing_waits_for_single_exponentials():
-    """In a turn the special function unit is kept at work: no score is rounded between two."""
+    """A warp computes its exponentials in a row: no score is rounded between two."""
     kernel = flash_attn_fp8.make_flash_attn_fp8(128, False, "float16", True)
     args = (*3 * [tiles], *3 * [scales], types.uint64, scales, *3 * [types.int32], types.float32)
     code = compile_kernel(kernel, args, cc=HOPPER)

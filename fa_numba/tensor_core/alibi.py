@@ -1,28 +1,37 @@
-"""ALiBi by tensor cores: one more step of Q Kᵀ, in place of a multiply-add for each score.
+"""ALiBi on the tensor cores: one more step of Q Kᵀ replaces a multiply-add for each score.
 
-Where all keys of a tile lie to one side of a row, what ALiBi adds to its scores is a straight line.
-With slope' = slope · log2 e / scale, which counts as s does, and toward = slope' for keys before
-the row's own position, −slope' for those behind it,
+If all keys of a tile lie on one side of a row's position, ALiBi adds a linear function of the key
+to the row's scores. Let slope' = slope · log2 e / scale, in units of s = q·k, and toward = slope'
+for keys before the row's position, −slope' for keys after it:
 
     −slope' |position − key| = toward · (n_start − position) + toward · j         key = n_start + j
 
-The first part is one number for a row and a tile, the `offset` of `fragments`. The second is the
-same for all rows: a column times a row, so that 16 more columns of Q and K do it, in which Q has
+The first term is one number for a row and a tile, the `offset` of `fragments`. The second term is
+the same for all rows: the product of a column and a row. So Q and K get 16 more columns:
 
-    high  middle  low  0 … 0         in each of its 64 rows,          high + middle + low = slope'
-    j     j       j    anything      for key j of the tile: K         (`write_ramp`)
+    high  middle  low  0 … 0         Q, in each of its 64 rows        high + middle + low = slope'
+    j     j       j    anything      K, for key j of the tile         the ramp (`write_ramp`)
 
-Where toward is −slope', the signs of Q's columns are flipped.
+If toward is −slope', Q's columns change their sign.
 
-These are bfloat16, whatever Q and K are: it has the range of float32, three times its 8 bits are
-the 24 of one, and whole numbers up to 256 are exact. Those of Q stay in registers (`tilt`), for
-which a lane keeps one (`slope_pieces`). Those of K, the ramp, each thread block writes once into
-shared memory, as rows of the sum, unswizzled: a descriptor then says how far 8 columns are from the
-next 8, and 8 rows of them follow each other. Of the 8 that are read three are there, and behind
-them those of the next columns, which meet zeros:
+These columns are bfloat16, whatever the dtype of Q and K: bfloat16 has the range of float32, three
+of its 8-bit significands hold the 24 bits of a float32, and integers up to 256 are exact. Q's
+columns are in registers (`set_slope_columns`); a lane keeps one register of them
+(`slope_pieces`). Each thread block writes K's columns, the ramp, once into shared memory, with a
+row for each term of the sum, unswizzled. The descriptor gives the distance from 8 columns to the
+next 8; their 8 rows follow each other. wgmma reads 8 rows, and only three are stored: the other
+five are rows of the next columns, which zeros of Q multiply.
 
     chunk of 16 bytes     0      1      2      3       4       5       6
     column                0–7    0–7    0–7    8–15    8–15    8–15    16–23   ...
+
+Where keys lie on both sides of a row, and after a softcap, `fragments.make_score_mod` adds ALiBi
+with multiply-adds.
+
+With a steep slope most keys hardly count. So, without a window to the left, a kernel processes the
+tile of keys at the queries' own position first: it holds the largest scores, and the maximum seldom
+rises in later tiles. A warp that finds all of a tile's P negligible skips its exponentials
+(`lazy_rescaling.make_softmax_steps`).
 
 PTX ISA: "Shared memory matrix layout" of wgmma. Paper: Press et al. 2022, Train short, test long,
 arXiv:2108.12409.
@@ -37,32 +46,40 @@ from fa_numba.tensor_core.fragments import fragment_function
 
 PIECES = 3
 CHUNK = 16  # bytes: 8 columns of a row
-# Of the descriptor: from 8 columns to the next; no swizzle. The leading offset is 0: rows 8 to 15
-# of the sum are the first eight read once more, which meet zeros.
+# The descriptor's stride, from 8 columns to the next; no swizzle. The leading offset is 0: rows 8
+# to 15 of the sum are the first eight again, and zeros of Q multiply them.
 RAMP_BITS = PIECES * CHUNK >> 4 << 32
-SIGNS = 0x80008000  # of the two numbers in a register
+SIGNS = 0x80008000  # sign bits of the two numbers in a register
 
 
-def tilted_and_one_sided(CAUSAL, WINDOW, SOFTCAP, ALIBI):
-    """Is ALiBi added so, as no softcap follows? Is no key behind a row's own position seen?"""
+def alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI):
+    """Two compile-time flags.
+
+    Returns
+    -------
+    ON_TENSOR_CORES : bool
+        ALiBi is added by the tensor cores; not with softcap, which comes before ALiBi.
+    ONE_SIDED : bool
+        No row sees a key after its own position.
+    """
     return ALIBI and SOFTCAP == 0, CAUSAL or WINDOW[1] == 0
 
 
 def ramp_bytes(BLOCK_N):
-    """Shared memory of the ramp for tiles of BLOCK_N keys; the last 8 columns have 8 rows, too."""
+    """Shared memory of the ramp for tiles of BLOCK_N keys; wgmma reads 8 rows at the end, too."""
     return ((BLOCK_N // 8 - 1) * PIECES + 8) * CHUNK
 
 
 @cuda.jit(device=True, forceinline=True)
 def write_ramp(ramp, num_bytes, thread, num_threads):
-    """Write a ramp, thread by thread; a barrier stands between this and the products.
+    """Write the ramp, all threads together; a barrier must follow before wgmma reads it.
 
     Parameters
     ----------
     ramp : uint32
         Address in shared memory, a multiple of 16.
     num_bytes, thread, num_threads : int32
-        From `ramp_bytes`; the thread's number, and how many there are.
+        Bytes from `ramp_bytes`; the thread's index; the number of threads.
     """
     word = thread
     while word < num_bytes // 4:
@@ -74,39 +91,40 @@ def write_ramp(ramp, num_bytes, thread, num_threads):
 
 @fragment_function()
 def slope_pieces(slope, lane):
-    """The register in which this lane has two of the columns of Q: high, middle; low, 0; 0, 0.
+    """This lane's register of Q's columns: (high, middle), (low, 0) or (0, 0).
 
-    Of slope, which is slope' of the module's head.
+    The argument slope is the slope' of this module's docstring.
     """
     part = cuda.local.array(2, float32)
     unpack_bf16x2(part, pack_bf16x2(slope, slope))
-    rest = slope - part[0]
-    unpack_bf16x2(part, pack_bf16x2(rest, rest))
+    remainder = slope - part[0]
+    unpack_bf16x2(part, pack_bf16x2(remainder, remainder))
     column = lane & 3
     if column == 0:
-        return pack_bf16x2(slope, rest)
-    return pack_bf16x2(rest - part[0], float32(0)) if column == 1 else uint32(0)
+        return pack_bf16x2(slope, remainder)
+    return pack_bf16x2(remainder - part[0], float32(0)) if column == 1 else uint32(0)
 
 
 @fragment_function()
-def tilt(a, offset, pieces, slope, n_start, position, behind):
-    """The columns of Q for a tile whose first key is n_start, and the offsets of a lane's rows.
+def set_slope_columns(a, offset, pieces, slope, n_start, position, after):
+    """Set Q's columns for a tile of keys, and the offsets of a lane's rows.
 
     Parameters
     ----------
     a : local array of 4 uint32
         Receives the columns, for a product with A in registers.
     offset : local array of 2 float32
+        Receives the offsets.
     pieces, slope : uint32, float32
         `slope_pieces` of slope', and slope'.
     n_start, position : int32
-        The tile's first key, and where the lane's first row stands among the keys (`masks`).
-    behind : bool
-        Are the keys behind all rows' positions, and not before?
+        The tile's first key; the position of the lane's first row among the keys (`masks`).
+    after : bool
+        True if the keys come after all rows' positions, False if they come before.
     """
-    toward = -slope if behind else slope
+    toward = -slope if after else slope
     ahead = float32(n_start - position)
     for h in range(2):
-        a[h] = pieces ^ uint32(SIGNS) if behind else pieces
+        a[h] = pieces ^ uint32(SIGNS) if after else pieces
         a[2 + h] = uint32(0)
         offset[h] = toward * (ahead - float32(8 * h))

@@ -1,51 +1,53 @@
-"""flash_attn_persistent on 8-bit floats: Q, K, V and P in e4m3, twice the products per cycle.
+"""FlashAttention-3 forward in FP8: Q, K, V and P in e4m3, twice the products per cycle.
 
 flash_attn_wgmma       four warps multiply tiles in shared memory; TMA fetches the next
 flash_attn_ws          a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
-flash_attn_persistent  the next queries are on their way before these are done
-flash_attn_fp8         8 bits to an element, a scale for each tile               <- this file
+flash_attn_persistent  the next queries are in flight before these are done
+flash_attn_fp8         8 bits per element, a scale for each tile                 <- this file
 
-`quantize_fp8` rounds Q, K and V before. A tile of each has one scale, so that an outlier costs
-precision in its own tile alone, and it lies in memory byte for byte as wgmma reads it: one bulk
-copy brings it. Against flash_attn_persistent
+`quantize_fp8` rounds Q, K and V before. Each tile has one scale, so an outlier costs precision in
+its own tile alone. The tile lies in memory byte for byte as wgmma reads it: one bulk copy brings
+it. Differences to flash_attn_persistent:
 
-- the scale of K enters the softmax scale of its tile. out is held over V's scale of the newest
-  tile, brought from one to the next where the newest is added;
+- The scale of K enters the softmax scale of its tile. out is divided by the scale of the newest
+  tile of V, and converted from one scale to the next when that tile is added.
 - P is multiplied by 2⁶, to use the range of e4m3. The shift of the exponent is part of the one
-  multiply-add that each score needs anyway;
-- wgmma holds D in pairs of columns, but wants an A of 8 bits in fours. A sum over keys does not
-  mind their order, so V was written with its keys as P holds them: P is packed in place;
-- of sums of e4m3 products the tensor cores keep about 14 bits and cut off the rest, always towards
-  0: too little for sums over thousands of keys. So P V of a tile is a sum of its own, added to out
-  in float32; from V's scale to the next it is one multiply-add;
-- V has a column of ones more, and so P V has the sum of P: no additions for it, and what rounding
-  and cutting off take from out, they take from the sum that it is divided by, too.
+  multiply-add that each score needs anyway.
+- wgmma returns D in pairs of columns, and takes an 8-bit A in groups of four. A sum over keys may
+  run in any order, so V is stored with its keys in the order of P's registers: P is packed in
+  place.
+- The tensor cores keep about 14 bits of a sum of e4m3 products and truncate the rest towards 0:
+  too few bits for sums over thousands of keys. So P V of each tile is a separate sum, added to out
+  in float32; the conversion from V's scale to the next makes it one multiply-add.
+- V has an additional column of ones, so P V contains the row sums of P. They cost no additions, and
+  rounding and truncation reduce them as they reduce out, which is divided by them.
 
-None of three warpgroups overlaps with itself, so that S and P V of a tile can have the same
-registers. Their warps take turns for the exponentials: each has the special function unit to itself
-while the others multiply and round.
+Each of three consumer warpgroups runs S, softmax and P V strictly in order, so S and P V can share
+registers; a named barrier lets one warp at a time use the exp unit, while the others multiply and
+round.
 
-A row's maximum may lag behind, as in `lazy_softmax`, but by LAZY powers of 2 alone: what P is held
-larger by, its small values lack in bits.
+The softmax rescales lazily, as in `lazy_rescaling`, but m_i stays below the row's maximum by at
+most LAZY powers of 2: a larger P leaves fewer bits for the small values.
 
 On an H200, head_dim 128, n = 4096: 1032 (913) TFLOP/s where flash_attn_persistent had 706 (650), at
 n = 512 764 (477) and 543 (352); causal in brackets. Rounding Q, K and V takes 0.09 ms for 16384
-tokens of 16 heads, 88 % of a copy's bandwidth (benchmarks/NOTES.md): with it sequences from 2048,
-causal from 4096 on are quicker than in float16. benchmarks/results/fp8.json.
+tokens of 16 heads, 88 % of a copy's bandwidth (benchmarks/NOTES.md): including it, sequences from 2048,
+causal from 4096 on are faster than in float16. benchmarks/results/fp8.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3; for the sums of 14 bits
 DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 3.3.2.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint8, uint32, uint64
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP
 from fa_numba.kernels import masks
-from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import (
     named_barrier_arrive,
     named_barrier_sync,
@@ -58,10 +60,9 @@ from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
-    mbarrier_init,
     phase,
 )
-from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load
 from fa_numba.ptx.wgmma import (
@@ -87,57 +88,138 @@ from fa_numba.tensor_core.fragments import (
 )
 from fa_numba.tensor_core.lazy_rescaling import make_largest
 from fa_numba.tensor_core.quantize_fp8 import SUM_ROWS, width_of
-from fa_numba.tensor_core.tile_scheduler import divided, m_tile_of
+from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
+from fa_numba.tensor_core.tile_scheduler import (
+    BATCH,
+    HEAD,
+    M_START,
+    MORE,
+    WORK_LENGTH,
+    make_for_each_tile,
+)
 from fa_numba.tiling.persistent_tiling import choose_num_slices
 
 NO_WINDOW = (-1, -1)
-Q_ROWS = 64  # of a consumer: a tile of Q, which has a scale
+Q_ROWS = 64  # of a consumer: one tile of Q, with one scale
 STAGES = 2  # of K, and of V
-SLOTS = 2  # of Q: the next queries are there before these are done
+SLOTS = 2  # of Q: the next queries arrive before these are done
 CONSUMERS, BLOCK_N = 3, 128  # warpgroups that compute; keys in a tile
 REGISTERS = 32, 160  # of a producer's thread, and of a consumer's
-# P is held as 2^6 P, at most 2^8.75 where a row's maximum lags behind; 448, the largest number of
-# e4m3, is 2^8.8. The shift is whole, so that a row's largest P is 1 and exact where nothing lags.
+# P is stored as 2^6 P, at most 2^8.75 if m_i is LAZY below the row's maximum; 448, the largest
+# number of e4m3, is 2^8.8. P_SHIFT is an integer, so that a largest P of 1 is exact.
 P_SHIFT, LAZY = np.float32(6), np.float32(2.75)
-# m_i before the first key; m_i has its scores' factor in it, scales and log2 e. A masked score is
-# below it for any factor from LEAST_FACTOR on: fragments.MASKED · LEAST_FACTOR < NOTHING.
+# m_i before the first key; m_i includes the factor of its scores, scales and log2 e. A masked score
+# is below it for any factor of at least LEAST_FACTOR: fragments.MASKED · LEAST_FACTOR < NOTHING.
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
+OWN, NEXT = range(2)  # named barriers of a warp: its own, and that of the warp after it
 
-MAX_HEAD_DIM = 128  # beyond, registers do not hold it all
+MAX_HEAD_DIM = 128  # more does not fit into registers
 
 
-def takes_turns(seqlen_k, causal):
-    """Whether the warpgroups take turns for the exponentials.
+class SoftmaxFunctions(NamedTuple):
+    """Device functions of `make_softmax`."""
 
-    With few keys under a causal mask one is often at its last tile, and the others would wait.
+    raise_maximum: Any
+    exponentiate: Any
+    pack_p: Any
+    add_tile: Any
+
+
+class Registers(NamedTuple):
+    """Local arrays of a consumer's thread."""
+
+    s: Any
+    p: Any
+    acc: Any
+    part: Any
+    m_i: Any
+
+
+class KVRings(NamedTuple):
+    """Addresses in shared memory: the first tile of K and of V, and their barriers "full"."""
+
+    k_tile: Any
+    k_full: Any
+    v_tile: Any
+    v_full: Any
+
+
+class Scales(NamedTuple):
+    """A consumer's factor of S; arrays in shared memory with a number for each stage."""
+
+    factor: Any
+    k_scales: Any
+    v_ratios: Any
+
+
+class QLoads(NamedTuple):
+    """What the producer's thread for Q needs."""
+
+    q: Any
+    q_scale: Any
+    v_scale: Any
+    scale: Any
+    work: Any
+    factors: Any
+    base: Any
+    seqlen_q: Any
+    seqlen_k: Any
+
+
+class KVLoads(NamedTuple):
+    """What the producer's thread for K, or for V, needs."""
+
+    tiles: Any
+    scales: Any
+    of_stages: Any
+    kv_tile: Any
+    kv_full: Any
+    seqlen_q: Any
+    seqlen_k: Any
+
+
+def orders_exponentials(seqlen_k, causal):
+    """Whether one warp at a time uses the exp unit.
+
+    With few keys under a causal mask a warp is often at its last tile, and the others would wait.
     """
     return not causal or seqlen_k > 1024
 
 
+def shared_plan(HEAD_DIM):
+    """Dynamic shared memory of a thread block: a `SharedPlan`."""
+    plan = SharedPlan()
+    plan.Q = plan.tiles(SLOTS * CONSUMERS, Q_ROWS * HEAD_DIM)
+    plan.OUT = plan.tiles(CONSUMERS, 2 * Q_ROWS * HEAD_DIM)  # 2 bytes per element
+    plan.K = plan.tiles(STAGES, BLOCK_N * HEAD_DIM)
+    plan.V = plan.tiles(STAGES, BLOCK_N * (HEAD_DIM + SUM_ROWS))
+    plan.Q_RING, plan.K_RING, plan.V_RING = map(plan.ring, (SLOTS, STAGES, STAGES))
+    return plan
+
+
 def shared_bytes(HEAD_DIM):
     """Dynamic shared memory that a thread block asks for."""
-    queries = (SLOTS + 2) * 64 * CONSUMERS * HEAD_DIM  # out has 2 bytes to an element
-    keys = STAGES * BLOCK_N * (2 * HEAD_DIM + SUM_ROWS)
-    return queries + keys + mbarrier.BYTES * (2 * SLOTS + 4 * STAGES) + wgmma.GROUP_BYTES
+    return shared_plan(HEAD_DIM).bytes
 
 
 @functools.cache
 def make_softmax(HEAD_DIM):
-    """Functions for scores of a tile, as `fragments.make_fragment_functions` has them.
+    """Functions for the scores of a tile, in the layout of `fragments`.
 
     Returns
     -------
-    raise_maximum(s, m_i, acc, factor)
-        Where a score is far above m_i, which has the factor in it, m_i rises, and out and the sum
-        of P are brought to it.
-    exponentiate(s, m_i, factor)
-        s becomes 2^6 P = 2^(factor s − m_i + 6).
-    pack_p(s, p)
-        P in e4m3, as A of the next product: p of shape (BLOCK_N / 32, 4).
-    add_tile(acc, part, v_ratio)
-        acc becomes acc + part. out is held over V's scale of the newest tile: v_ratio is the one
-        before over it. The column of sums of P has no scale.
+    SoftmaxFunctions
+        raise_maximum(s, m_i, acc, factor)
+            Raises m_i, which includes the factor, if a score is far above it; then rescales out
+            and the sum of P.
+        exponentiate(s, m_i, factor)
+            Replaces s by 2^6 P = 2^(factor s − m_i + 6).
+        pack_p(s, p)
+            Packs P in e4m3 as A of the next product: p of shape (BLOCK_N / 32, 4).
+        add_tile(acc, part, v_ratio)
+            Adds part to acc. out is divided by the scale of the newest tile of V; v_ratio is the
+            older scale over the newer. The column of sums of P has no scale.
     """
     S8, P32, OUT8 = BLOCK_N // 8, BLOCK_N // 32, HEAD_DIM // 8
     largest, largest_bits = make_largest(BLOCK_N)
@@ -145,12 +227,12 @@ def make_softmax(HEAD_DIM):
     @fragment_function()
     def raise_maximum(s, m_i, acc, factor):
         top = cuda.local.array(2, float32)
-        stays, known = True, True
+        unchanged, known = True, True
         for h in range(2):
             top[h] = largest_bits(s, h)
             known = known and top[h] >= float32(0)
-            stays = stays and max(top[h], float32(0)) * factor <= m_i[h] + LAZY
-        if not cuda.all_sync(FULL_WARP, stays):
+            unchanged = unchanged and max(top[h], float32(0)) * factor <= m_i[h] + LAZY
+        if not cuda.all_sync(FULL_WARP, unchanged):
             if not cuda.all_sync(FULL_WARP, known):
                 for h in range(2):
                     top[h] = largest(s, h)
@@ -188,33 +270,42 @@ def make_softmax(HEAD_DIM):
             for r in range(4):
                 acc[j, r] = v_ratio * acc[j, r] + part[j, r]
 
-    return raise_maximum, exponentiate, pack_p, add_tile
+    return SoftmaxFunctions(raise_maximum, exponentiate, pack_p, add_tile)
 
 
 @functools.cache
-def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
-    """The kernel for these compile-time constants; `shared_bytes` of shared memory.
+def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
+    """The kernel for these compile-time constants; `shared_plan` is its shared memory.
 
-    128 threads for each of CONSUMERS and for the producer. HEAD_DIM is 64 or 128, DTYPE, of out,
-    "float16" or "bfloat16". TURNS: see `takes_turns`.
+    128 threads for each of CONSUMERS and for the producer. HEAD_DIM is 64 or 128; DTYPE, "float16"
+    or "bfloat16", is that of out. With ORDERED one warp at a time uses the exp unit
+    (`orders_exponentials`).
     """
-    BLOCK_M = 64 * CONSUMERS
+    BLOCK_M = Q_ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
-    Q_BYTES = 64 * HEAD_DIM  # of one consumer
+    Q_BYTES = Q_ROWS * HEAD_DIM  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
     V_ROWS = HEAD_DIM + SUM_ROWS
     K_BYTES, V_BYTES = BLOCK_N * HEAD_DIM, BLOCK_N * V_ROWS
     QK_WIDTH, V_WIDTH = width_of(HEAD_DIM), width_of(BLOCK_N)
-    QK, V = narrow_descriptor_bits(QK_WIDTH), narrow_descriptor_bits(V_WIDTH)
+    QK_BITS, V_BITS = narrow_descriptor_bits(QK_WIDTH), narrow_descriptor_bits(V_WIDTH)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 8, V_ROWS // 2  # registers
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 32, 4), (V_ROWS // 8, 4)
+    plan = shared_plan(HEAD_DIM)
+    Q, OUT, K, V = plan.Q, plan.OUT, plan.K, plan.V
+    Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
+    shared_base = plan.shared_base
     BARRIER = mbarrier.BYTES
-    EMPTY = STAGES * BARRIER  # from the barrier "full" of a stage of K or V to its "empty"
-    NEVER = 4 * CONSUMERS + 1  # a named barrier at which nobody waits; those before are the turns'
+    EMPTY = (
+        K_RING.empty - K_RING.full
+    )  # from the barrier "full" of a stage of K or V to its "empty"
+    NEVER = 4 * CONSUMERS + 1  # a named barrier at which no warp waits; ORDERED uses those before
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS
     pack = forward.pack_of(DTYPE)
-    clear, _, _, _, _ = make_fragment_functions(BLOCK_N, V_ROWS, pack)
-    raise_maximum, exponentiate, pack_p, add_tile = make_softmax(HEAD_DIM)
+    clear = make_fragment_functions(BLOCK_N, V_ROWS, pack).clear
+    softmax = make_softmax(HEAD_DIM)
+    raise_maximum, exponentiate = softmax.raise_maximum, softmax.exponentiate
+    pack_p, add_tile = softmax.pack_p, softmax.add_tile
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, NO_WINDOW)
     _, end_key, _ = masks.make_bounds(CAUSAL, NO_WINDOW)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
@@ -222,157 +313,226 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
 
     @cuda.jit(device=True, forceinline=True)
     def num_tiles_of(last_row, seqlen_q, seqlen_k):
-        """Tiles of keys that some row up to this one sees; one if there is none, all masked."""
+        """Tiles of keys that rows up to this one see; if there is none, one to mask as a whole."""
         n_end = end_key(last_row + seqlen_k - seqlen_q, seqlen_k)
         return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True)
     def first_tile(scales, b, head):
-        """Of a head, counted from the array's first: in 32 bits, for the producers' registers."""
+        """Index of a head's first tile in the whole array: in 32 bits, to save registers."""
         return int32((b * int32(scales.shape[1]) + head) * int32(scales.shape[2]))
 
-    def make_producer(feed):
-        """What a thread does that fetches: `feed` for each tile of queries of its thread block."""
-
-        @cuda.jit(device=True, forceinline=True)
-        def produce(seqlen_q, seqlen_k, num_heads, batch, group_size, num_shares, ring):
-            num_m_tiles = int32((seqlen_q + BLOCK_M - 1) // BLOCK_M)
-            num_units = int32(num_shares * num_heads * batch)  # shares of all heads
-            count = uint32(0)  # passed so far: the place in the ring
-            # units of the rounds before; this one's place in the round, to and fro
-            dealt, place = int32(0), int32(cuda.blockIdx.x)
-            while dealt + place < num_units:
-                rest, share = divided(dealt + place, num_shares)
-                b, head = divided(rest, num_heads)
-                kv_head, _ = divided(head, group_size)
-                dealt = int32(dealt + cuda.gridDim.x)
-                place = int32(cuda.gridDim.x - 1 - place)
-                step = int32(0)
-                m_tile = m_tile_of(step, share, num_shares, num_m_tiles)
-                while m_tile >= 0:
-                    m_start = int32(m_tile * BLOCK_M)
-                    num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-                    count = feed(count, m_start, num_tiles, b, head, kv_head, ring)
-                    step = int32(step + 1)
-                    m_tile = m_tile_of(step, share, num_shares, num_m_tiles)
-            return count
-
-        return produce
-
-    @make_producer
     @cuda.jit(device=True, forceinline=True)
-    def produce_q(count, m_start, num_tiles, b, head, kv_head, ring):
-        """Once there is room, say which queries are next, and start their copy."""
-        q, q_scale, v_scale, scale, work, factors, q_tile, q_full, q_empty = ring
+    def load_q(count, m_start, head, b, kv_head, to):
+        """Wait for a free slot, write to it which queries are next, and start their copy."""
         slot = count % SLOTS
-        full = q_full + slot * BARRIER
-        wait(q_empty + slot * BARRIER, phase(count, SLOTS) ^ 1)
-        work[slot, 0] = m_start
-        work[slot, 1] = head
-        work[slot, 2] = b
-        work[slot, 3] = 1
-        factors[slot, CONSUMERS] = v_scale[0, 0, first_tile(v_scale, b, kv_head) + num_tiles - 1]
-        first = int32(first_tile(q_scale, b, head) + m_start // Q_ROWS)
+        full = to.base + Q_RING.full + slot * BARRIER
+        wait(to.base + Q_RING.empty + slot * BARRIER, phase(count, SLOTS) ^ 1)
+        to.work[slot, M_START] = m_start
+        to.work[slot, HEAD] = head
+        to.work[slot, BATCH] = b
+        to.work[slot, MORE] = 1
+        num_tiles = num_tiles_of(m_start + BLOCK_M - 1, to.seqlen_q, to.seqlen_k)
+        last_tile = first_tile(to.v_scale, b, kv_head) + num_tiles - 1
+        to.factors[slot, CONSUMERS] = to.v_scale[0, 0, last_tile]
+        first = int32(first_tile(to.q_scale, b, head) + m_start // Q_ROWS)
         for w in range(CONSUMERS):
-            factors[slot, w] = q_scale[0, 0, first + w] * scale
+            to.factors[slot, w] = to.q_scale[0, 0, first + w] * to.scale
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-        q_rows = global_address(q) + uint64(uint32(first)) * uint64(Q_BYTES)
-        bulk_load(q_tile + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
+        q_rows = global_address(to.q) + uint64(uint32(first)) * uint64(Q_BYTES)
+        bulk_load(to.base + Q.start + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
         return uint32(count + 1)
 
-    def make_kv_producer(NUM_BYTES, OF_V):
-        """For tiles of K and their scales; or of V, and the scale of the one before over theirs."""
+    load_each_q = make_for_each_tile(BLOCK_M, load_q)
 
-        @make_producer
+    def make_load_kv(NUM_BYTES, OF_V):
+        """Load the tiles of K, or of V, that a tile of queries sees.
+
+        A stage gets the scale of its tile of K; of V the scale of the tile before over its own.
+        """
+
         @cuda.jit(device=True, forceinline=True)
-        def produce_kv(count, m_start, num_tiles, b, head, kv_head, ring):
-            tiles, scales, given, kv_tile, kv_full = ring
+        def load_kv(count, m_start, head, b, kv_head, to):
             before = float32(1)
-            n_tile = first_tile(scales, b, kv_head)
-            end = int32(n_tile + num_tiles)
-            source = global_address(tiles) + uint64(uint32(n_tile)) * uint64(NUM_BYTES)
+            n_tile = first_tile(to.scales, b, kv_head)
+            end = int32(n_tile + num_tiles_of(m_start + BLOCK_M - 1, to.seqlen_q, to.seqlen_k))
+            source = global_address(to.tiles) + uint64(uint32(n_tile)) * uint64(NUM_BYTES)
             while n_tile < end:
                 stage, was_empty = count % STAGES, phase(count, STAGES) ^ 1
-                full = kv_full + stage * BARRIER
-                this = scales[0, 0, n_tile]
+                full = to.kv_full + stage * BARRIER
+                this = to.scales[0, 0, n_tile]
                 ratio = before / this
                 wait(full + EMPTY, was_empty)
-                given[stage] = ratio if OF_V else this
+                to.of_stages[stage] = ratio if OF_V else this
                 mbarrier_arrive_expect_tx(full, NUM_BYTES)
-                bulk_load(kv_tile + stage * NUM_BYTES, source, NUM_BYTES, full)
+                bulk_load(to.kv_tile + stage * NUM_BYTES, source, NUM_BYTES, full)
                 before = this
                 source += uint64(NUM_BYTES)
                 count = uint32(count + 1)
                 n_tile = int32(n_tile + 1)
             return count
 
-        return produce_kv
+        return load_kv
 
-    produce_k, produce_v = make_kv_producer(K_BYTES, False), make_kv_producer(V_BYTES, True)
-
-    @cuda.jit(device=True, forceinline=True)
-    def begin_turn(turn):
-        """Wait until it is this warp's turn. `turn`: its named barrier, and the next one's."""
-        if TURNS:
-            named_barrier_sync(turn[0], 64)
+    load_each_k = make_for_each_tile(BLOCK_M, make_load_kv(K_BYTES, False))
+    load_each_v = make_for_each_tile(BLOCK_M, make_load_kv(V_BYTES, True))
 
     @cuda.jit(device=True, forceinline=True)
-    def pass_turn(turn):
-        if TURNS:
-            named_barrier_arrive(turn[1], 64)
+    def take_exp_unit(order):
+        """Wait until the warp before has computed its exponentials. order: own barrier, the next's."""
+        if ORDERED:
+            named_barrier_sync(order[OWN], 64)
 
-    def make_turn(EDGE):
-        """The step to the next tile of keys, where there may be something to mask, or not.
+    @cuda.jit(device=True, forceinline=True)
+    def pass_exp_unit(order):
+        """Let the next warp compute its exponentials."""
+        if ORDERED:
+            named_barrier_arrive(order[NEXT], 64)
 
-        Two functions and not a branch in one: around a branch ptxas can move little.
+    def make_iteration(EDGE):
+        """S, softmax and P V of a tile of keys; with EDGE there may be something to mask.
+
+        Two functions instead of a branch in one: ptxas moves few instructions across a branch.
         """
 
         @cuda.jit(device=True, forceinline=True, fastmath=True)
-        def take(registers, rings, given, tile, q, n_start, position, seqlen_k, group, turn, lane):
+        def iteration(
+            registers, rings, scales, tile, q_desc, n_start, position, seqlen_k, order, lane
+        ):
             s, p, acc, part, m_i = registers
             k_tile, k_full, v_tile, v_full = rings
-            factors, k_scales, v_ratios = given
             stage, parity = tile % STAGES, phase(tile, STAGES)
-            k = descriptor(QK, uint32(k_tile + stage * K_BYTES))
+            k_desc = descriptor(QK_BITS, uint32(k_tile + stage * K_BYTES))
             wait(k_full + stage * BARRIER, parity)
             wgmma_fence()
-            wgmma_e4m3(BLOCK_N, HEAD_DIM, QK_WIDTH, s, q, k)  # S = Q Kᵀ
+            wgmma_e4m3(BLOCK_N, HEAD_DIM, QK_WIDTH, s, q_desc, k_desc)  # S = Q Kᵀ
             wgmma_commit()
-            factor = max(factors[group] * k_scales[stage], LEAST_FACTOR)
+            factor = max(scales.factor * scales.k_scales[stage], LEAST_FACTOR)
             wgmma_wait(0, s, S_LENGTH)
             if lane == 0:
                 mbarrier_arrive(k_full + EMPTY + stage * BARRIER)
             if EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane)
             raise_maximum(s, m_i, acc, factor)
-            begin_turn(turn)
+            take_exp_unit(order)
             exponentiate(s, m_i, factor)
-            # Never so. ptxas would round two exponentials as soon as they are there, and a warp
-            # that waits for every two leaves half of the special function unit's time unused. Over
-            # a branch that asks for the last one it moves nothing.
-            if TURNS and s[BLOCK_N // 8 - 1, 3] < float32(0):
+            # Never true. ptxas would round each two exponentials at once, and a warp that waits
+            # for every two leaves half of the exp unit's time unused. Across a branch that reads
+            # the last exponential it moves nothing.
+            if ORDERED and s[BLOCK_N // 8 - 1, 3] < float32(0):
                 named_barrier_arrive(NEVER, 32)
-            pass_turn(turn)
+            pass_exp_unit(order)
             pack_p(s, p)
 
-            v = descriptor(V, uint32(v_tile + stage * V_BYTES))
+            v_desc = descriptor(V_BITS, uint32(v_tile + stage * V_BYTES))
             wait(v_full + stage * BARRIER, parity)
             wgmma_fence()
-            wgmma_e4m3_registers(V_ROWS, BLOCK_N, V_WIDTH, part, p, v)
+            wgmma_e4m3_registers(V_ROWS, BLOCK_N, V_WIDTH, part, p, v_desc)
             wgmma_commit()
-            v_ratio = v_ratios[stage]
+            v_ratio = scales.v_ratios[stage]
             wgmma_wait_with(0, part, OUT_LENGTH, p, P_LENGTH)
             if lane == 0:
                 mbarrier_arrive(v_full + EMPTY + stage * BARRIER)
             add_tile(acc, part, v_ratio)  # out <- out + P V
 
-        return take
+        return iteration
 
-    take_inner, take_edge = make_turn(False), make_turn(True)
+    inner_iteration, edge_iteration = make_iteration(False), make_iteration(True)
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def consume(tid, work, factors, k_scales, v_ratios, base, out_map, lse, seqlen_k):
+        """The role of a consumer warpgroup: attention for its part of each query tile."""
+        s = cuda.local.array(S_SHAPE, float32)
+        p = cuda.local.array(P_SHAPE, uint32)
+        acc = cuda.local.array(OUT_SHAPE, float32)
+        part = cuda.local.array(OUT_SHAPE, float32)
+        m_i = cuda.local.array(2, float32)
+        l_i = cuda.local.array(2, float32)
+        inverse = cuda.local.array(2, float32)
+        q_tile, q_full, q_empty = base + Q.start, base + Q_RING.full, base + Q_RING.empty
+        k_full, v_full = base + K_RING.full, base + V_RING.full
+        seqlen_q = int32(lse.shape[2])
+        lane = tid & 31
+        # Which of a tile's rows are the warpgroup's, and the warp's. Shuffles tell ptxas that they
+        # are the same for a whole warp: values that depend on them are then kept once for a warp.
+        group = int32(cuda.shfl_sync(FULL_WARP, tid >> 7, 0) - 1)
+        warp = int32(cuda.shfl_sync(FULL_WARP, tid >> 5 & 3, 0))  # of the warpgroup
+        warp_row = int32(warp * 16)  # in the warpgroup's rows
+        out_rows = uint32(base + OUT.start + 2 * group * Q_BYTES + warp_row * ROW_BYTES)
+        registers = Registers(s, p, acc, part, m_i)
+        rings = KVRings(base + K.start, k_full, base + V.start, v_full)
+        is_last = group == CONSUMERS - 1
+        next_group = int32(0 if is_last else group + 1)
+        order = uint32(1 + 4 * group + warp), uint32(1 + 4 * next_group + warp)
+        if is_last:
+            pass_exp_unit(order)  # the first warpgroup begins
+
+        queries, tile = int32(0), uint32(0)  # tiles of queries, and of keys, so far
+        while True:
+            slot = int32(queries % SLOTS)
+            wait(q_full + slot * BARRIER, phase(queries, SLOTS))
+            if work[slot, MORE] == 0:
+                break
+            m_start = work[slot, M_START]
+            m = int32(m_start + group * Q_ROWS)  # the warpgroup's first row
+            q_rows = uint32(q_tile + slot * SLOT_BYTES + group * Q_BYTES)
+            q_desc = descriptor(QK_BITS, q_rows)
+            clear(acc, m_i, l_i)
+            for h in range(2):
+                m_i[h] = NOTHING
+
+            scales = Scales(factors[slot, group], k_scales, v_ratios)
+            num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
+            own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k) if m < seqlen_q else int32(0)
+            whole = int32(max(end_key(m + seqlen_k - seqlen_q, seqlen_k), 0) // BLOCK_N)
+            inner_end, end = uint32(tile + min(whole, own)), uint32(tile + own)
+            all_end = uint32(tile + num_tiles)
+            while tile != inner_end:
+                # Inner iterations read neither n_start nor position.
+                inner_iteration(registers, rings, scales, tile, q_desc, 0, 0, seqlen_k, order, lane)
+                tile = uint32(tile + 1)
+            while tile != end:
+                # Read again, here and below: registers are scarce.
+                position = int32(work[slot, M_START] + group * Q_ROWS + seqlen_k - seqlen_q)
+                position = int32(position + warp_row + (lane >> 2))
+                n_start = int32((own - int32(end - tile)) * BLOCK_N)
+                where = n_start, position, seqlen_k
+                edge_iteration(registers, rings, scales, tile, q_desc, *where, order, lane)
+                tile = uint32(tile + 1)
+
+            m_start, head, b = work[slot, M_START], work[slot, HEAD], work[slot, BATCH]
+            m_warp = int32(m_start + group * Q_ROWS + warp_row)
+            v_scale = factors[slot, CONSUMERS]
+            while tile != all_end:  # other warpgroups see them: release them unread
+                stage, parity = tile % STAGES, phase(tile, STAGES)
+                wait(k_full + stage * BARRIER, parity)
+                if lane == 0:
+                    mbarrier_arrive(k_full + EMPTY + stage * BARRIER)
+                take_exp_unit(order)
+                pass_exp_unit(order)
+                wait(v_full + stage * BARRIER, parity)
+                v_scale *= v_ratios[stage]  # from the scale of the last tile to its own last one's
+                cuda.syncwarp()  # v_ratios is read: safe to overwrite
+                if lane == 0:
+                    mbarrier_arrive(v_full + EMPTY + stage * BARRIER)
+                tile = uint32(tile + 1)
+            cuda.syncwarp()  # work and factors are read: safe to overwrite
+            if lane == 0:
+                mbarrier_arrive(q_empty + slot * BARRIER)
+            for h in range(2):
+                l_i[h] = acc[HEAD_DIM // 8, 2 * h]  # in a quad's first lane; 0 in the others
+                m_i[h] -= P_SHIFT  # l_i is a sum of 2^6 P
+            finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, float32(1))
+            for h in range(2):
+                inverse[h] *= v_scale
+            store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+            queries = int32(queries + 1)
+        if lane == 0:
+            tma_store_wait_read(0)  # shared memory must outlive the last copy
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_fp8_kernel(
-        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, num_shares, scale
+        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, num_slices, scale
     ):
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
@@ -381,148 +541,52 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, TURNS):
 
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM), k_tile (STAGES, BLOCK_N, HEAD_DIM),
-                  v_tile (STAGES, V_ROWS, BLOCK_N), in blocks of columns, swizzled; out_tile
-                  (CONSUMERS, 64, HEAD_DIM) in 16 bits, also so; work (SLOTS, 4): which queries Q
-                  are, factors; k_scales, v_ratios; barriers: full and empty for each slot of Q,
-                  each stage of K, and of V
+                  v_tile (STAGES, V_ROWS, BLOCK_N), in panels, swizzled; out_tile (CONSUMERS, 64,
+                  HEAD_DIM) in 16 bits, also so; work (SLOTS, 4): which queries Q are; factors;
+                  k_scales, v_ratios; barriers: full and empty for each slot of Q, each stage of K,
+                  and of V
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 32, 4), acc and part (V_ROWS / 8, 4); m_i, l_i,
                   inverse for two rows
-        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
-                  of them sees
+        HBM       Q, out, lse once; K and V once per tile of queries, except for tiles that none of
+                  them sees
         paper     FlashAttention-3, Algorithm 2 and section 3.3
         budget    128 registers at the start, REGISTERS after; one thread block per SM
         """
-        work = cuda.shared.array((SLOTS, 4), int32)  # first row, head, batch, 1; or 0: no more
+        work = cuda.shared.array((SLOTS, WORK_LENGTH), int32)  # indices: M_START to MORE
         factors = cuda.shared.array((SLOTS, 4), float32)  # of each consumer's Q; of the last V
         k_scales = cuda.shared.array(STAGES, float32)
         v_ratios = cuda.shared.array(STAGES, float32)  # scale of the tile before over this one's
-        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
-        out_tile = q_tile + SLOTS * SLOT_BYTES
-        k_tile = out_tile + 2 * SLOT_BYTES
-        v_tile = k_tile + STAGES * K_BYTES
-        q_full = v_tile + STAGES * V_BYTES
-        q_empty = q_full + SLOTS * BARRIER
-        k_full = q_empty + SLOTS * BARRIER
-        k_empty = k_full + STAGES * BARRIER
-        v_full = k_empty + STAGES * BARRIER
-        v_empty = v_full + STAGES * BARRIER
-
+        base = shared_base()
         tid = cuda.threadIdx.x
-        warpgroup = tid >> 7
-        num_heads, seqlen_q = int32(lse.shape[1]), int32(lse.shape[2])
-
         if tid == 0:
-            for slot in range(SLOTS):
-                mbarrier_init(q_full + slot * BARRIER, 1)
-                mbarrier_init(q_empty + slot * BARRIER, 4 * CONSUMERS)  # a lane of each warp
-            for stage in range(STAGES):
-                mbarrier_init(k_full + stage * BARRIER, 1)
-                mbarrier_init(v_full + stage * BARRIER, 1)
-                mbarrier_init(k_empty + stage * BARRIER, 4 * CONSUMERS)
-                mbarrier_init(v_empty + stage * BARRIER, 4 * CONSUMERS)
+            init_rings(base, (Q_RING,), 4 * CONSUMERS)  # one lane of each warp
+            init_rings(base, (K_RING, V_RING), 4 * CONSUMERS)
             fence_mbarrier_init()
         cuda.syncthreads()  # the barriers are made: safe to wait on
 
-        if warpgroup == 0:
+        if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
-            shape = seqlen_q, seqlen_k, num_heads, int32(lse.shape[0]), group_size, num_shares
-            if tid == 0:  # a thread for Q, one for K, one for V
-                q_ring = q, q_scale, v_scale, scale, work, factors, q_tile, q_full, q_empty
-                queries = produce_q(*shape, q_ring)
+            shape, seqlen_q, count = lse.shape, int32(lse.shape[2]), uint32(0)
+            if tid == 0:  # one thread for Q, one for K, one for V
+                q_loads = QLoads(
+                    q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k
+                )
+                queries = load_each_q(count, shape, group_size, num_slices, q_loads)
                 slot = queries % SLOTS
-                wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
-                work[slot, 3] = 0
-                mbarrier_arrive(q_full + slot * BARRIER)
+                wait(base + Q_RING.empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                work[slot, MORE] = 0
+                mbarrier_arrive(base + Q_RING.full + slot * BARRIER)
             elif tid == 32:
-                produce_k(*shape, (k, k_scale, k_scales, k_tile, k_full))
+                ring = base + K.start, base + K_RING.full
+                k_loads = KVLoads(k, k_scale, k_scales, *ring, seqlen_q, seqlen_k)
+                load_each_k(count, shape, group_size, num_slices, k_loads)
             elif tid == 64:
-                produce_v(*shape, (v, v_scale, v_ratios, v_tile, v_full))
+                ring = base + V.start, base + V_RING.full
+                v_loads = KVLoads(v, v_scale, v_ratios, *ring, seqlen_q, seqlen_k)
+                load_each_v(count, shape, group_size, num_slices, v_loads)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            s = cuda.local.array(S_SHAPE, float32)
-            p = cuda.local.array(P_SHAPE, uint32)
-            acc = cuda.local.array(OUT_SHAPE, float32)
-            part = cuda.local.array(OUT_SHAPE, float32)
-            m_i = cuda.local.array(2, float32)
-            l_i = cuda.local.array(2, float32)
-            inverse = cuda.local.array(2, float32)
-            lane = tid & 31
-            # Which of a tile's rows are the warpgroup's, and the warp's. By shuffles, so that ptxas
-            # knows it as the same for a whole warp: what follows from it is kept once for a warp.
-            group = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-            warp = int32(cuda.shfl_sync(FULL_WARP, tid >> 5 & 3, 0))  # of the warpgroup
-            warp_row = int32(warp * 16)  # in the warpgroup's rows
-            out_rows = uint32(out_tile + 2 * group * Q_BYTES + warp_row * ROW_BYTES)
-            registers = s, p, acc, part, m_i
-            rings = k_tile, k_full, v_tile, v_full
-            is_last = group == CONSUMERS - 1
-            next_group = int32(0 if is_last else group + 1)
-            turn = uint32(1 + 4 * group + warp), uint32(1 + 4 * next_group + warp)
-            if is_last:
-                pass_turn(turn)  # the first warpgroup begins
-
-            queries, tile = int32(0), uint32(0)  # passed so far; their places in the rings
-            while True:
-                slot = int32(queries % SLOTS)
-                wait(q_full + slot * BARRIER, phase(queries, SLOTS))
-                if work[slot, 3] == 0:
-                    break
-                m_start = work[slot, 0]
-                m = int32(m_start + group * Q_ROWS)  # the warpgroup's first row
-                q_rows = descriptor(QK, uint32(q_tile + slot * SLOT_BYTES + group * Q_BYTES))
-                clear(acc, m_i, l_i)
-                for h in range(2):
-                    m_i[h] = NOTHING
-
-                given = factors[slot], k_scales, v_ratios
-                num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-                own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k) if m < seqlen_q else int32(0)
-                whole = int32(max(end_key(m + seqlen_k - seqlen_q, seqlen_k), 0) // BLOCK_N)
-                inner_end, end = uint32(tile + min(whole, own)), uint32(tile + own)
-                all_end = uint32(tile + num_tiles)
-                while tile != inner_end:
-                    # Inner turns look at neither n_start nor position.
-                    step = tile, q_rows, 0, 0, seqlen_k, group, turn, lane
-                    take_inner(registers, rings, given, *step)
-                    tile = uint32(tile + 1)
-                while tile != end:
-                    # Read again, here and below: registers are scarce.
-                    position = int32(work[slot, 0] + group * Q_ROWS + seqlen_k - seqlen_q)
-                    position = int32(position + warp_row + (lane >> 2))
-                    n_start = int32((own - int32(end - tile)) * BLOCK_N)
-                    step = tile, q_rows, n_start, position, seqlen_k, group, turn, lane
-                    take_edge(registers, rings, given, *step)
-                    tile = uint32(tile + 1)
-
-                m_start, head, b = work[slot, 0], work[slot, 1], work[slot, 2]
-                m_warp = int32(m_start + group * Q_ROWS + warp_row)
-                of_v = factors[slot, CONSUMERS]
-                while tile != all_end:  # that others see: given back as they come
-                    stage, parity = tile % STAGES, phase(tile, STAGES)
-                    wait(k_full + stage * BARRIER, parity)
-                    if lane == 0:
-                        mbarrier_arrive(k_full + EMPTY + stage * BARRIER)
-                    begin_turn(turn)
-                    pass_turn(turn)
-                    wait(v_full + stage * BARRIER, parity)
-                    of_v *= v_ratios[stage]  # from the last tile of all to the last of its own
-                    cuda.syncwarp()  # v_ratios is read: safe to overwrite
-                    if lane == 0:
-                        mbarrier_arrive(v_full + EMPTY + stage * BARRIER)
-                    tile = uint32(tile + 1)
-                cuda.syncwarp()  # work and factors are read: safe to overwrite
-                if lane == 0:
-                    mbarrier_arrive(q_empty + slot * BARRIER)
-                for h in range(2):
-                    l_i[h] = acc[HEAD_DIM // 8, 2 * h]  # of a quad's first lane; elsewhere 0
-                    m_i[h] -= P_SHIFT  # l_i is a sum of 2^6 P
-                finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, float32(1))
-                for h in range(2):
-                    inverse[h] *= of_v
-                store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
-                queries = int32(queries + 1)
-            if lane == 0:
-                tma_store_wait_read(0)  # shared memory lives as long as the thread block
+            consume(tid, work, factors, k_scales, v_ratios, base, out_map, lse, seqlen_k)
 
     return flash_attn_fp8_kernel
 
@@ -568,7 +632,7 @@ def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
 
 
 def quantize(q, k, v, hadamard=True, least=3 * (quantize_fp8.LEAST,)):
-    """Q, K and V in the tiles that `attend` takes; K and V may be kept for other queries.
+    """Quantise Q, K and V into the tiles that `attend` takes; K and V may serve other queries.
 
     Returns
     -------
@@ -579,12 +643,12 @@ def quantize(q, k, v, hadamard=True, least=3 * (quantize_fp8.LEAST,)):
 
 
 def attend(q8, k8, v8, out, lse, causal, scale):
-    """Launch the kernel on what `quantize` returned.
+    """Launch the kernel on the results of `quantize`.
 
     Parameters
     ----------
     q8, k8, v8 : Quantized
-    out : array of the shape that Q had, float16 or bfloat16
+    out : array of the shape of q, float16 or bfloat16
     lse : array of shape (batch, num_heads, seqlen_q), float32
     causal : bool
     scale : float32
@@ -592,14 +656,14 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     """
     batch, seqlen_q, num_heads, head_dim = q8.shape
     _, seqlen_k, num_kv_heads, _ = k8.shape
-    turns = takes_turns(seqlen_k, causal)
-    kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), turns)
+    ordered = orders_exponentials(seqlen_k, causal)
+    kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), ordered)
     cut = seqlen_q, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
     num_sms = arrays.num_sms(out)
-    num_shares = choose_num_slices(batch * num_heads, num_sms, *cut)
-    grid = (min(num_shares * batch * num_heads, num_sms),)
+    num_slices = choose_num_slices(batch * num_heads, num_sms, *cut)
+    grid = (min(num_slices * batch * num_heads, num_sms),)
     tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
-    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_shares)
+    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_slices)
     out_map, size = tensor_map(out, 16), shared_bytes(head_dim)
     arguments = *tiles, *scales, out_map, lse, *sizes, scale
     arrays.launch(kernel, grid, (128 * (CONSUMERS + 1),), *arguments, shared_bytes=size)

@@ -1,22 +1,23 @@
-"""flash_attn_persistent over a packed batch: sequences of any lengths, end to end, no padding.
+"""Persistent FlashAttention-3 forward over a packed batch: sequences of any lengths, no padding.
 
 flash_attn_persistent         (batch, seqlen, ...)  each sequence as long as the longest
 flash_attn_persistent_varlen  (num_tokens, ...)     each as long as it is             <- this file
 
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
-tokens cu_seqlens[b] to cu_seqlens[b + 1]. The tiles, the products and the softmax are those of the
-neighbour (`turns`). Three things are new.
+tokens cu_seqlens[b] to cu_seqlens[b + 1]. Tiles, products and softmax are those of
+flash_attn_persistent (`mainloop`). Three things are new.
 
-- Tiles are of unequal work, and only the GPU knows the lengths. Each thread block sorts the
-  sequences, those with the most keys first; then it takes tile after tile in that order from a
-  counter, so that short ones fill up what the long ones leave. A warp of its own claims a tile and
-  finds out what it is while the one before is being loaded.
-- TMA knows where the batch ends, not where a sequence does: the last tile of K and V of a sequence
-  brings rows of the next one. Their scores are masked, but P = 0 times a NaN in V would be NaN; so
-  the consumers overwrite those rows of V with 0. Those of Q too: a warp of the softmax decides
-  by a vote of its rows when to rescale, and no other sequence may change even the last bit.
-- out must not be stored past a sequence's end: a warp whose rows are not all of the sequence stores
-  them one by one instead of by TMA.
+- A dynamic tile scheduler. Tiles differ in work, and only the GPU knows the lengths. Each thread
+  block sorts the sequences by their number of keys, the longest first. Then it takes tile after
+  tile in this order from a counter in global memory: short sequences fill the gaps that long ones
+  leave. A scheduler warp claims the next tile while the one before is being loaded.
+- Zero-padding of the last tiles. TMA knows where the batch ends, not where a sequence ends: the
+  last tile of K and V holds rows of the next sequence. Their scores are masked, but P = 0 times a
+  NaN in V would be NaN. So the consumers overwrite those rows of V with 0. They overwrite those of
+  Q too: a warp votes over its rows when to rescale, and no other sequence may change even the last
+  bit of a result.
+- Stores that end with the sequence. A warp whose rows belong to two sequences stores its own rows
+  one by one instead of by TMA.
 
 On an H200, 8 sequences of 2048 take 658 (584) TFLOP/s at head_dim 128 and 530 (445) at 64, the
 padded batch of them 685 (587) and 525 (444); 8 of 561 to 3500 tokens take 646 (595) and 522 (465).
@@ -26,9 +27,10 @@ Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint8, uint16, uint32, uint64
+from numba import cuda, float32, int32, uint16, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LOG2_E
@@ -39,12 +41,11 @@ from fa_numba.ptx.barriers import (
     setmaxnreg_dec,
     setmaxnreg_inc,
 )
-from fa_numba.ptx.layouts import ROW_BYTES
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
-    mbarrier_init,
     phase,
 )
 from fa_numba.ptx.statement import shared_address
@@ -52,117 +53,150 @@ from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
 from fa_numba.ptx.wgmma import descriptor, descriptor_bits
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
-from fa_numba.tensor_core import flash_attn_persistent, forward
-from fa_numba.tensor_core.alibi import (
-    RAMP_BITS,
-    ramp_bytes,
-    slope_pieces,
-    tilted_and_one_sided,
-    write_ramp,
-)
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
-    make_bend_tile,
     make_fragment_functions,
+    make_score_mod,
     make_store_row,
     make_store_tile,
 )
-from fa_numba.tensor_core.mainloop import make_ring, make_tiles_of, make_turns
+from fa_numba.tensor_core.mainloop import (
+    KVRings,
+    Registers,
+    make_mainloop,
+    make_ring,
+    make_tiles_of,
+    shared_plan,
+)
+from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS, persistent_tiling
 
-# Sequences of a batch; where there are more, they stay in their order. For 512 there would be no
+# Sequences of a batch that are sorted; a longer batch keeps its order. For 512 there would be no
 # shared memory left at head_dim 128 with ALiBi.
 MAX_SORTED = 500
 SECTION_BYTES = 24 << 20  # of K and V that are read at a time: two fifths of an H200's L2
 REGISTERS = {2: (56, 224), 3: (32, 160)}  # as in flash_attn_persistent; the producer has more to do
+# A slot of `work` says which queries Q is: the tile's first row in its sequence, and the head; the
+# sequence's first query, its numbers of queries and keys; 1, or 0 for no more. The claim says in
+# addition where the sequence's keys begin, and the head of K and V.
+M_START, HEAD, Q_START, SEQLEN_Q, SEQLEN_K, MORE, K_START, KV_HEAD = range(8)
+WORK_LENGTH, CLAIM_LENGTH = 6, 8
+
+
+class Batch(NamedTuple):
+    """What says where the sequences are: arrays in global memory, and the order of sequences."""
+
+    cu_seqlens_q: Any
+    cu_seqlens_k: Any
+    order: Any
+    counter: Any
+    num_heads: Any
+    group_size: Any
+
+
+class Tile(NamedTuple):
+    """A tile of queries and its sequence."""
+
+    m_start: Any
+    head: Any
+    q_start: Any
+    seqlen_q: Any
+    seqlen_k: Any
 
 
 def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
-    """flash_attn_persistent's for sequences of the average length, but for `packed` and softcap."""
+    """The `PersistentTiling` for sequences of the average length."""
     tiling = persistent_tiling(head_dim, num_tokens_k // batch, causal, packed=True)
     if softcap and tiling.consumers == 3:
         return tiling._replace(block_n=96)  # 128 do not leave the registers for a tanh
     return tiling
 
 
-def shared_bytes(HEAD_DIM, CONSUMERS, BLOCK_N, STAGES, SLOTS, ALIBI=False):
-    """Dynamic shared memory of a thread block: flash_attn_persistent's, and claim's barriers."""
-    tiling = CONSUMERS, BLOCK_N, STAGES, SLOTS
-    return flash_attn_persistent.shared_bytes(HEAD_DIM, *tiling, ALIBI) + 2 * mbarrier.BYTES
+def shared_bytes(HEAD_DIM, TILING, ALIBI=False):
+    """Dynamic shared memory of a thread block."""
+    return shared_plan(HEAD_DIM, TILING, ALIBI, PACKED=True).bytes
 
 
 @cuda.jit(device=True, forceinline=True)
 def sort_sequences(cu_seqlens_k, batch, order, thread, num_threads):
-    """The numbers of the sequences, those with the most keys first; thread by thread."""
+    """Write the indices of the sequences to order, those with the most keys first."""
     for b in range(thread, batch, num_threads):
         num_keys = cu_seqlens_k[b + 1] - cu_seqlens_k[b]
-        place, start = 0, cu_seqlens_k[0]
+        rank, start = 0, cu_seqlens_k[0]
         for other in range(batch):  # how many come before it?
             end = cu_seqlens_k[other + 1]
             longer = end - start - num_keys
             if longer > 0 or (longer == 0 and other < b):
-                place += 1
+                rank += 1
             start = end
-        order[place] = b
+        order[rank] = b
 
 
 @cuda.jit(device=True, forceinline=True)
 def head_and_tile(unit, num_m_tiles, num_heads, section):
-    """Head and tile of queries of a sequence's unit: the last tiles of all heads come first.
+    """Head and query tile of a sequence's unit: the last tiles of all heads come first.
 
-    But of `section` heads at a time, so that K and V of those stay in L2.
+    The order is that for `section` heads at a time, so that their K and V stay in L2.
     """
     unit, num_m_tiles, section = uint32(unit), uint32(num_m_tiles), uint32(section)
     first_head = uint32(unit // uint32(section * num_m_tiles) * section)  # divisions of 32 bits
-    rest = uint32(unit - first_head * num_m_tiles)
+    remainder = uint32(unit - first_head * num_m_tiles)
     heads = uint32(min(section, uint32(num_heads - first_head)))
-    rank = uint32(rest // heads)
-    return int32(first_head + rest - rank * heads), int32(num_m_tiles - 1 - rank)
+    rank = uint32(remainder // heads)
+    return int32(first_head + remainder - rank * heads), int32(num_m_tiles - 1 - rank)
 
 
 @functools.cache
 def make_flash_attn_persistent_varlen(
     HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
-    """The kernel for these compile-time constants; `shared_bytes` of shared memory.
+    """The kernel for these compile-time constants; `mainloop.shared_plan` is its shared memory.
 
     128 threads for each of TILING's consumers (`PersistentTiling`) and for the producer. HEAD_DIM
     is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
-    not looked at, and may be any scalar.
+    not read, and may be any scalar.
     """
     CONSUMERS, BLOCK_N, STAGES, SLOTS, _ = TILING
     BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_PANELS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
+    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)  # of 64 columns, as TMA and wgmma have a tile
     Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # of one consumer
     SLOT_BYTES = CONSUMERS * Q_BYTES
     KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     SECTION_KEYS = SECTION_BYTES // (4 * HEAD_DIM)  # of all heads of a section
     ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
+    WORK_SHAPE = SLOTS, WORK_LENGTH
+    plan = shared_plan(HEAD_DIM, TILING, ALIBI, PACKED=True)
+    Q, OUT, K, V, RAMP = plan.Q, plan.OUT, plan.K, plan.V, plan.RAMP
+    Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
+    CLAIM_RING, shared_base = plan.CLAIM_RING, plan.shared_base
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     OUT_IN_Q = SLOTS == 1
-    # From the last tile of keys to the first: without a mask that in which the keys end, the one
-    # with something to mask, then comes before the loop, and of the two turns, with a mask and
-    # without, ptxas has only the latter to place in registers. With ALiBi so, too, under a causal
-    # mask: the nearest keys, whose scores are the largest, come first, and far ones fade.
+    # Tiles of keys from the last to the first. Without a mask the last tile is the only one to
+    # mask: it then comes before the loop, and of the two kinds of iteration ptxas has only the
+    # unmasked one to fit into registers. With ALiBi so, too, under a causal mask: the nearest
+    # keys, with the largest scores, come first, and far ones are negligible.
     BACKWARD = WINDOW == (-1, -1) and (ALIBI or not CAUSAL)
     STEP = -BLOCK_N if BACKWARD else BLOCK_N
     LEFT = WINDOW[0] >= 0
     MASKED = CAUSAL or WINDOW != (-1, -1)  # after the first tile, too
-    TILTED, ONE_SIDED = tilted_and_one_sided(CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    ON_TENSOR_CORES, _ = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI)
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     pack = forward.pack_of(DTYPE)
-    clear, *_ = make_fragment_functions(BLOCK_N, COLS, pack)
-    unit_of, _ = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    clear = make_fragment_functions(BLOCK_N, COLS, pack).clear
+    unit_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).unit_of
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
-    after, fetch, pass_over = make_ring(HEAD_DIM, TILING)
-    first_turn, inner_turn, edge_turn, whole_tiles, add_last, finish_product = make_turns(
-        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI
-    )
+    after, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
+    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, CHECKED=MASKED)
+    mod_values, first_iteration, iterate = loop.mod_values, loop.first_iteration, loop.iterate
+    whole_tiles, add_last_product = loop.whole_tiles, loop.add_last_product
+    finish_product = loop.finish_product
     load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     store_row = make_store_row(HEAD_DIM, pack)
@@ -170,9 +204,10 @@ def make_flash_attn_persistent_varlen(
 
     @cuda.jit(device=True, forceinline=True)
     def own_tiles(m_start, part, seqlen_q, seqlen_k):
-        """The tiles that the part-th ROWS rows of a thread block see, range(first, end).
+        """Tiles of keys that the part-th ROWS rows of a thread block see.
 
-        And how many of the thread block's come before and after them. A part without a row has one.
+        Returns (first, end, before, after). They are range(first, end); `before` and `after` count
+        the thread block's other tiles, in the order of processing. A part without a row has one.
         """
         all_first, all_end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
         m = int32(m_start + part * ROWS)
@@ -187,56 +222,29 @@ def make_flash_attn_persistent_varlen(
 
     @cuda.jit(device=True, forceinline=True)
     def tile_at(step, first, end):
-        """The tile of keys that is the step-th to be looked at."""
+        """The step-th tile of keys in the order of processing."""
         return int32(end - 1 - step) if BACKWARD else int32(first + step)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def attend(registers, rings, stage, parity, q, tiles, position, seqlen_k, bend, lane):
-        """Turn by turn through these tiles; P V of the last, whose place it returns, is left."""
-        _, _, _, _, wg_position = bend
+    def attend(registers, rings, stage, parity, q_desc, tiles, position, seqlen_k, mod, lane):
+        """Process these tiles of keys, except P V of the last; return its stage and parity."""
         first, end = tiles
         n_start = int32(tile_at(0, first, end) * BLOCK_N)
         n_last = int32(tile_at(end - first - 1, first, end) * BLOCK_N)
-        first_whole, last_whole = whole_tiles(wg_position, seqlen_k)
-        tile = stage, parity, q, n_start, position, seqlen_k
-        first_turn(registers, rings, *tile, bend, lane)
+        whole = whole_tiles(mod.wg_position, seqlen_k)
+        tile = stage, parity, q_desc, n_start
+        first_iteration(registers, rings, *tile, position, seqlen_k, mod, lane)
         while n_start != n_last:
             n_start = int32(n_start + STEP)
-            tile = stage, parity, q, n_start, position, seqlen_k
-            edge = MASKED and (n_start < first_whole or n_start > last_whole)
-            if TILTED and not ONE_SIDED:  # keys to both sides of some row
-                after_first = n_start + BLOCK_N - 1 > wg_position
-                edge = edge or (after_first and n_start < wg_position + ROWS - 1)
-            if edge:
-                stage, parity = edge_turn(registers, rings, *tile, bend, lane)
-            else:
-                stage, parity = inner_turn(registers, rings, *tile, bend, lane)
+            tile = stage, parity, q_desc, n_start
+            stage, parity = iterate(registers, rings, *tile, whole, position, seqlen_k, mod, lane)
         return stage, parity
 
     @cuda.jit(device=True, forceinline=True)
-    def load_queries(
-        queries, m_start, head, q_start, seqlen_q, seqlen_k, work, q_map, q_tile, q_full, q_empty
-    ):
-        """Once there is room, say which queries are next, and start their copy."""
-        slot = queries % SLOTS
-        full = q_full + slot * BARRIER
-        wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
-        work[slot, 0] = m_start
-        work[slot, 1] = head
-        work[slot, 2] = q_start
-        work[slot, 3] = seqlen_q
-        work[slot, 4] = seqlen_k
-        work[slot, 5] = 1
-        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-        for w in range(CONSUMERS):
-            q_rows = q_tile + slot * SLOT_BYTES + w * Q_BYTES
-            load_tile(q_rows, ROWS, q_map, q_start + m_start + ROWS * w, head, 0, full)
-
-    @cuda.jit(device=True, forceinline=True)
     def clear_rows(memory, tile, num_rows, first_row, tid):
-        """Overwrite a tile's rows from this one on with 0, which are another sequence's.
+        """Zero a tile's rows from first_row on, which belong to another sequence.
 
-        Each warpgroup does it for itself: it may overwrite 0 of V that another reads.
+        Each warpgroup does it for itself: it may zero rows of V again that another one reads.
         """
         first = 8 * (tid & 127)
         start = tile - shared_address(memory) + first
@@ -249,12 +257,195 @@ def make_flash_attn_persistent_varlen(
         named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply
 
     @cuda.jit(device=True, forceinline=True)
-    def clear_keys(memory, seqlen_k, end, v_tile, v_full, stage, parity, tid):
-        """In V of tile end − 1, which has this place, overwrite rows past the sequence's end."""
+    def clear_keys(memory, seqlen_k, end, base, stage, parity, tid):
+        """In V of tile end − 1, which has this stage, zero the rows past the sequence's end."""
         num_keys = int32(seqlen_k - (end - 1) * BLOCK_N)
         if num_keys < BLOCK_N:
-            wait(v_full + stage * BARRIER, parity)
-            clear_rows(memory, uint32(v_tile + stage * KV_BYTES), BLOCK_N, num_keys, tid)
+            wait(base + V_RING.full + stage * BARRIER, parity)
+            v_tile = base + V.start + stage * KV_BYTES
+            clear_rows(memory, uint32(v_tile), BLOCK_N, num_keys, tid)
+
+    @cuda.jit(device=True, forceinline=True)
+    def schedule(claim, base, batch):
+        """The role of the scheduler's thread: claim query tiles, and find out which they are."""
+        claim_full, claim_empty = base + CLAIM_RING.full, base + CLAIM_RING.empty
+        num_sequences = batch.cu_seqlens_q.shape[0] - 1
+        claimed = int32(cuda.blockIdx.x)
+        # unit: counted from the first one of the sequence that is at `index` in the order
+        unit, index, claims = claimed, int32(0), 0
+        while index < num_sequences:
+            b = int32(batch.order[index]) if num_sequences <= MAX_SORTED else index
+            q_start, k_start = batch.cu_seqlens_q[b], batch.cu_seqlens_k[b]
+            seqlen_q = batch.cu_seqlens_q[b + 1] - q_start
+            seqlen_k = batch.cu_seqlens_k[b + 1] - k_start
+            num_m_tiles = int32((seqlen_q + BLOCK_M - 1) // BLOCK_M)
+            if unit >= num_m_tiles * batch.num_heads:  # it belongs to a later sequence
+                unit = int32(unit - num_m_tiles * batch.num_heads)
+                index = int32(index + 1)
+                continue
+            kv_heads = max(uint32(SECTION_KEYS) // uint32(max(seqlen_k, 1)), uint32(2))
+            section = min(int32(kv_heads * uint32(batch.group_size)), batch.num_heads)
+            head, m_tile = head_and_tile(unit, num_m_tiles, batch.num_heads, section)
+            claim[M_START] = m_tile * BLOCK_M
+            claim[HEAD] = head
+            claim[Q_START] = q_start
+            claim[SEQLEN_Q] = seqlen_q
+            claim[SEQLEN_K] = seqlen_k
+            claim[MORE] = 1
+            claim[K_START] = k_start
+            claim[KV_HEAD] = uint32(head) // uint32(batch.group_size)
+            mbarrier_arrive(claim_full)
+            wait(claim_empty, claims & 1)
+            claims += 1
+            before = claimed
+            claimed = int32(cuda.gridDim.x + cuda.atomic.add(batch.counter, 0, 1))
+            unit = int32(unit + claimed - before)
+        claim[MORE] = 0
+        mbarrier_arrive(claim_full)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_queries(queries, tile, work, q_map, base):
+        """Wait for a free slot, write to it which queries are next, and start their copy."""
+        slot = queries % SLOTS
+        full = base + Q_RING.full + slot * BARRIER
+        wait(base + Q_RING.empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+        work[slot, M_START] = tile.m_start
+        work[slot, HEAD] = tile.head
+        work[slot, Q_START] = tile.q_start
+        work[slot, SEQLEN_Q] = tile.seqlen_q
+        work[slot, SEQLEN_K] = tile.seqlen_k
+        work[slot, MORE] = 1
+        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
+        for w in range(CONSUMERS):
+            q_rows = base + Q.start + slot * SLOT_BYTES + w * Q_BYTES
+            row = tile.q_start + tile.m_start + ROWS * w
+            load_tile(q_rows, ROWS, q_map, row, tile.head, 0, full)
+
+    @cuda.jit(device=True, forceinline=True)
+    def produce(tid, work, claim, base, q_map, k_map, v_map):
+        """The role of a loading thread: 0 loads Q, 32 loads K, 64 loads V."""
+        claim_full, claim_empty = base + CLAIM_RING.full, base + CLAIM_RING.empty
+        of_k = tid == 32
+        kv_map = k_map if of_k else v_map
+        kv_tile = base + K.start if of_k else base + V.start
+        kv_full = base + K_RING.full if of_k else base + V_RING.full
+        queries = int32(0)  # query tiles so far
+        stage, was_empty = int32(0), int32(1)  # of the next tile of K or V
+        while True:
+            wait(claim_full, queries & int32(1))
+            if claim[MORE] == 0:
+                break
+            m_start, head, q_start = claim[M_START], claim[HEAD], claim[Q_START]
+            seqlen_q, seqlen_k = claim[SEQLEN_Q], claim[SEQLEN_K]
+            k_start, kv_head = claim[K_START], claim[KV_HEAD]
+            if tid == 0:
+                mbarrier_arrive(claim_empty)
+                tile = Tile(m_start, head, q_start, seqlen_q, seqlen_k)
+                load_queries(queries, tile, work, q_map, base)
+            else:
+                first, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                step = int32(0)
+                while step < end - first:
+                    # Released with the last tile: the thread block that is done first claims next,
+                    # and the work comes out even.
+                    if step == end - first - 1:
+                        mbarrier_arrive(claim_empty)
+                    row = int32(k_start + tile_at(step, first, end) * BLOCK_N)
+                    load_kv(kv_map, row, kv_head, 0, kv_tile, kv_full, stage, was_empty)
+                    stage, was_empty = after(stage, was_empty)
+                    step = int32(step + 1)
+            queries = int32(queries + 1)
+        if tid == 0:
+            slot = queries % SLOTS
+            wait(base + Q_RING.empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+            work[slot, MORE] = 0
+            mbarrier_arrive(base + Q_RING.full + slot * BARRIER)
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes):
+        """The role of a consumer warpgroup: attention for its part of each query tile."""
+        s = cuda.local.array(S_SHAPE, float32)
+        p = cuda.local.array(P_SHAPE, uint32)
+        acc = cuda.local.array(OUT_SHAPE, float32)
+        m_i = cuda.local.array(2, float32)
+        l_i = cuda.local.array(2, float32)
+        alpha = cuda.local.array(2, float32)
+        inverse = cuda.local.array(2, float32)
+        offset = cuda.local.array(2, float32)
+        q_tile, q_full, q_empty = base + Q.start, base + Q_RING.full, base + Q_RING.empty
+        k_full, v_full, v_empty = base + K_RING.full, base + V_RING.full, base + V_RING.empty
+        ramp = uint32(base + RAMP.start)
+        warpgroup, lane = tid >> 7, tid & 31
+        warp_row = int32((tid >> 5 & 3) * 16)  # in the warpgroup's rows
+        # By a shuffle, so that ptxas knows it as the same for a whole warp.
+        part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
+        out_rows = uint32(base + OUT.start + part * Q_BYTES + warp_row * ROW_BYTES)
+
+        unit = unit_of(scale)  # factor of a score in the exponent
+        registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
+        rings = KVRings(base + K.start, k_full, base + V.start, v_full)
+        queries = int32(0)  # query tiles so far
+        stage, parity = int32(0), int32(0)  # of the next tile of K and V
+        while True:
+            slot = int32(queries % SLOTS)
+            wait(q_full + slot * BARRIER, phase(queries, SLOTS))
+            if work[slot, MORE] == 0:
+                break
+            m_start = work[slot, M_START]
+            seqlen_q, seqlen_k = work[slot, SEQLEN_Q], work[slot, SEQLEN_K]
+            m = int32(m_start + part * ROWS)  # the warpgroup's first row
+            wg_position = int32(m + seqlen_k - seqlen_q)
+            position = int32(wg_position + warp_row + (lane >> 2))
+            mod = mod_values(alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane)
+            q_rows = uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES)
+            q_desc = descriptor(ROW_MAJOR, q_rows)
+            clear(acc, m_i, l_i)
+            if seqlen_q - m < ROWS:  # rows of another sequence must not count in a warp's votes
+                clear_rows(memory, q_rows, ROWS, seqlen_q - m, tid)
+
+            first, end, before, _ = own_tiles(m_start, part, seqlen_q, seqlen_k)
+            stage, parity = skip_tiles(before, stage, parity, k_full, v_full, lane)
+            if BACKWARD:
+                clear_keys(memory, seqlen_k, end, base, stage, parity, tid)
+            tiles = first, end
+            stage, parity = attend(
+                registers, rings, stage, parity, q_desc, tiles, position, seqlen_k, mod, lane
+            )
+
+            # Read again: the loop needs the registers.
+            m_start, head, q_start = work[slot, M_START], work[slot, HEAD], work[slot, Q_START]
+            seqlen_q, seqlen_k = work[slot, SEQLEN_Q], work[slot, SEQLEN_K]
+            cuda.syncwarp()  # all lanes have read work: safe to overwrite
+            if lane == 0 and not OUT_IN_Q:
+                mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
+            _, end, _, remaining = own_tiles(m_start, part, seqlen_q, seqlen_k)
+            if not BACKWARD:
+                clear_keys(memory, seqlen_k, end, base, stage, parity, tid)
+            add_last_product(registers, rings, stage, parity)
+            m = int32(m_start + part * ROWS + warp_row)
+            lse_rows = lse[:, :, q_start : q_start + seqlen_q]
+            finish_rows(m_i, l_i, inverse, lse_rows, 0, head, m, lane, unit)
+            finish_product(acc, p, v_empty + stage * BARRIER, lane)
+            stage, parity = after(stage, parity)
+            if OUT_IN_Q:
+                named_barrier_sync(warpgroup, 128)  # its warps have read Q: safe to overwrite
+            # A vote, so that ptxas knows that a warp takes one branch. Else it keeps addresses in
+            # the loop above for each thread, and copies them to the warp before each product.
+            if cuda.all_sync(FULL_WARP, m + 16 <= seqlen_q):
+                row, end_row = q_start + m, q_start + seqlen_q
+                store_tile(acc, inverse, out_rows, out_map, row, end_row, head, 0, lane)
+            else:  # the next rows are another sequence's
+                for h in range(2):
+                    row = m + (lane >> 2) + 8 * h
+                    if row < seqlen_q:
+                        store_row(acc, h, inverse[h], out[q_start + row, head], lane)
+            if lane == 0 and OUT_IN_Q:
+                tma_store_wait_read(0)
+                mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
+            stage, parity = skip_tiles(remaining, stage, parity, k_full, v_full, lane)
+            queries = int32(queries + 1)
+        if lane == 0:
+            tma_store_wait_read(0)  # shared memory must outlive the last copy
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_varlen_kernel(
@@ -269,217 +460,47 @@ def make_flash_attn_persistent_varlen(
 
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
-                  is q_tile where that has one slot;
+                  is q_tile if that has one slot;
                   k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in panels of 64 columns, swizzled;
                   work (SLOTS, 6): which queries Q are; claim (8): which are next; order
                   (MAX_SORTED,); barriers: full and empty for each slot of Q, each stage of K, and
                   of V, and for claim; with ALIBI a ramp (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
                   inverse, offset for two rows
-        HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, but for the
+        HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, except for
                   tiles that none of them sees; cu_seqlens
         paper     FlashAttention-3, Algorithm 2
         budget    168 registers at the start with 2 consumers, 128 with 3; then REGISTERS. One
                   thread block per SM
         """
-        # first row in the sequence, head; the sequence's first query, how many queries and keys it
-        # has; 1, or 0: no more
-        work = cuda.shared.array((SLOTS, 6), int32)
-        claim = cuda.shared.array(8, int32)  # as work; then the first key, and the head of K and V
+        work = cuda.shared.array(WORK_SHAPE, int32)  # indices: M_START to MORE
+        claim = cuda.shared.array(CLAIM_LENGTH, int32)  # indices: M_START to KV_HEAD
         order = cuda.shared.array(MAX_SORTED, uint16)
         memory = cuda.shared.array(0, uint64)  # all dynamic memory, as numbers of 8 bytes
-        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
-        out_tile = q_tile if OUT_IN_Q else q_tile + SLOTS * SLOT_BYTES
-        k_tile = out_tile + SLOT_BYTES
-        v_tile = k_tile + STAGES * KV_BYTES
-        q_full = v_tile + STAGES * KV_BYTES
-        q_empty = q_full + SLOTS * BARRIER
-        k_full = q_empty + SLOTS * BARRIER
-        k_empty = k_full + STAGES * BARRIER
-        v_full = k_empty + STAGES * BARRIER
-        v_empty = v_full + STAGES * BARRIER
-        claim_full = v_empty + STAGES * BARRIER
-        claim_empty = claim_full + BARRIER
-        ramp = uint32(claim_empty + BARRIER)
-
+        base = shared_base()
         tid = cuda.threadIdx.x
-        warpgroup = tid >> 7
-        num_heads = lse.shape[1]
-
         if tid == 0:
-            for slot in range(SLOTS):
-                mbarrier_init(q_full + slot * BARRIER, 1)
-                mbarrier_init(q_empty + slot * BARRIER, 4 * CONSUMERS)  # a lane of each warp
-            for stage in range(STAGES):
-                mbarrier_init(k_full + stage * BARRIER, 1)
-                mbarrier_init(v_full + stage * BARRIER, 1)
-                mbarrier_init(k_empty + stage * BARRIER, 4 * CONSUMERS)
-                mbarrier_init(v_empty + stage * BARRIER, 4 * CONSUMERS)
-            mbarrier_init(claim_full, 1)
-            mbarrier_init(claim_empty, 3)
+            init_rings(base, (Q_RING,), 4 * CONSUMERS)  # one lane of each warp
+            init_rings(base, (K_RING, V_RING), 4 * CONSUMERS)
+            init_rings(base, (CLAIM_RING,), 3)  # the threads that load Q, K and V
             fence_mbarrier_init()
-        if TILTED:
-            write_ramp(ramp, RAMP_BYTES, int32(tid), THREADS)
-        batch = cu_seqlens_q.shape[0] - 1
-        if batch <= MAX_SORTED:
-            sort_sequences(cu_seqlens_k, batch, order, tid, THREADS)
-        cuda.syncthreads()  # the barriers are made: safe to wait on
+        if ON_TENSOR_CORES:
+            write_ramp(uint32(base + RAMP.start), RAMP_BYTES, int32(tid), THREADS)
+        num_sequences = cu_seqlens_q.shape[0] - 1
+        if num_sequences <= MAX_SORTED:
+            sort_sequences(cu_seqlens_k, num_sequences, order, tid, THREADS)
+        cuda.syncthreads()  # the barriers are made, the order is written: safe to use
 
-        if warpgroup == 0:
+        if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
-            if tid == 96:  # claims queries, and finds out which they are
-                claimed = int32(cuda.blockIdx.x)
-                # unit: counted from the first one of this sequence, which has a place in `order`
-                unit, place, claims = claimed, int32(0), 0
-                while place < batch:
-                    b = int32(order[place]) if batch <= MAX_SORTED else place
-                    q_start, k_start = cu_seqlens_q[b], cu_seqlens_k[b]
-                    seqlen_q, seqlen_k = (
-                        cu_seqlens_q[b + 1] - q_start,
-                        cu_seqlens_k[b + 1] - k_start,
-                    )
-                    num_m_tiles = int32((seqlen_q + BLOCK_M - 1) // BLOCK_M)
-                    if unit >= num_m_tiles * num_heads:  # they are of a later sequence
-                        unit = int32(unit - num_m_tiles * num_heads)
-                        place = int32(place + 1)
-                        continue
-                    kv_heads = max(uint32(SECTION_KEYS) // uint32(max(seqlen_k, 1)), uint32(2))
-                    section = min(int32(kv_heads * uint32(group_size)), num_heads)
-                    head, m_tile = head_and_tile(unit, num_m_tiles, num_heads, section)
-                    claim[0] = m_tile * BLOCK_M
-                    claim[1] = head
-                    claim[2] = q_start
-                    claim[3] = seqlen_q
-                    claim[4] = seqlen_k
-                    claim[5] = 1
-                    claim[6] = k_start
-                    claim[7] = uint32(head) // uint32(group_size)
-                    mbarrier_arrive(claim_full)
-                    wait(claim_empty, claims & 1)
-                    claims += 1
-                    before = claimed
-                    claimed = int32(cuda.gridDim.x + cuda.atomic.add(counter, 0, 1))
-                    unit = int32(unit + claimed - before)
-                claim[5] = 0
-                mbarrier_arrive(claim_full)
-            if tid in (0, 32, 64):  # load them: a thread for Q, one for K, one for V
-                kv_map = k_map if tid == 32 else v_map
-                kv_tile = k_tile if tid == 32 else v_tile
-                kv_full = k_full if tid == 32 else v_full
-                queries = int32(0)  # passed so far
-                stage, was_empty = int32(0), int32(1)  # the next tile's place in the ring
-                while True:
-                    wait(claim_full, queries & int32(1))
-                    if claim[5] == 0:
-                        break
-                    m_start, head, q_start = claim[0], claim[1], claim[2]
-                    seqlen_q, seqlen_k, k_start, kv_head = claim[3], claim[4], claim[6], claim[7]
-                    if tid == 0:
-                        mbarrier_arrive(claim_empty)
-                        load_queries(
-                            queries, m_start, head, q_start, seqlen_q, seqlen_k, work, q_map,
-                            q_tile, q_full, q_empty,
-                        )  # fmt: skip
-                    else:
-                        first, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-                        step = int32(0)
-                        while step < end - first:
-                            # Not at once: who is done first claims next, and work comes out even.
-                            if step == end - first - 1:
-                                mbarrier_arrive(claim_empty)
-                            row = int32(k_start + tile_at(step, first, end) * BLOCK_N)
-                            to = kv_tile, kv_full, stage, was_empty
-                            fetch(kv_map, row, 0, kv_head, 0, *to)
-                            stage, was_empty = after(stage, was_empty)
-                            step = int32(step + 1)
-                    queries = int32(queries + 1)
-                if tid == 0:
-                    slot = queries % SLOTS
-                    wait(q_empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
-                    work[slot, 5] = 0
-                    mbarrier_arrive(q_full + slot * BARRIER)
+            if tid == 96:
+                sequences = cu_seqlens_q, cu_seqlens_k, order, counter
+                schedule(claim, base, Batch(*sequences, lse.shape[1], group_size))
+            if tid in (0, 32, 64):
+                produce(tid, work, claim, base, q_map, k_map, v_map)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            s = cuda.local.array(S_SHAPE, float32)
-            p = cuda.local.array(P_SHAPE, uint32)
-            acc = cuda.local.array(OUT_SHAPE, float32)
-            m_i = cuda.local.array(2, float32)
-            l_i = cuda.local.array(2, float32)
-            alpha = cuda.local.array(2, float32)
-            inverse = cuda.local.array(2, float32)
-            offset = cuda.local.array(2, float32)
-            lane = tid & 31
-            warp_row = int32((tid >> 5 & 3) * 16)  # in the warpgroup's rows
-            # By a shuffle, so that ptxas knows it as the same for a whole warp.
-            part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-            out_rows = uint32(out_tile + part * Q_BYTES + warp_row * ROW_BYTES)
-
-            unit = unit_of(scale)  # what one of s is worth
-            registers = s, p, acc, m_i, l_i, alpha, offset
-            rings = k_tile, k_full, v_tile, v_full
-            queries = int32(0)  # passed so far
-            stage, parity = int32(0), int32(0)  # the next tile's place in the rings
-            while True:
-                slot = int32(queries % SLOTS)
-                wait(q_full + slot * BARRIER, phase(queries, SLOTS))
-                if work[slot, 5] == 0:
-                    break
-                m_start, seqlen_q, seqlen_k = work[slot, 0], work[slot, 3], work[slot, 4]
-                m = int32(m_start + part * ROWS)  # the warpgroup's first row
-                wg_position = int32(m + seqlen_k - seqlen_q)
-                position = int32(wg_position + warp_row + (lane >> 2))
-                slope = alibi_slopes[work[slot, 1]] if ALIBI else float32(0)
-                pieces = slope_pieces(slope * (LOG2_E / scale), lane) if TILTED else uint32(0)
-                bend = slope, scale, pieces, descriptor(RAMP_BITS, ramp), wg_position
-                q_rows = uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES)
-                q = descriptor(ROW_MAJOR, q_rows)
-                clear(acc, m_i, l_i)
-                if seqlen_q - m < ROWS:  # what other rows are must not show in a warp's votes
-                    clear_rows(memory, q_rows, ROWS, seqlen_q - m, tid)
-
-                first, end, before, _ = own_tiles(m_start, part, seqlen_q, seqlen_k)
-                stage, parity = pass_over(before, stage, parity, k_full, v_full, lane)
-                if BACKWARD:
-                    clear_keys(memory, seqlen_k, end, v_tile, v_full, stage, parity, tid)
-                tiles = first, end
-                stage, parity = attend(
-                    registers, rings, stage, parity, q, tiles, position, seqlen_k, bend, lane
-                )
-
-                # Read once more, which leaves the loop its registers.
-                m_start, head, q_start = work[slot, 0], work[slot, 1], work[slot, 2]
-                seqlen_q, seqlen_k = work[slot, 3], work[slot, 4]
-                cuda.syncwarp()  # all lanes have read work: safe to overwrite
-                if lane == 0 and not OUT_IN_Q:
-                    mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-                _, end, _, rest = own_tiles(m_start, part, seqlen_q, seqlen_k)
-                if not BACKWARD:
-                    clear_keys(memory, seqlen_k, end, v_tile, v_full, stage, parity, tid)
-                add_last(registers, rings, stage, parity)
-                m = int32(m_start + part * ROWS + warp_row)
-                lse_rows = lse[:, :, q_start : q_start + seqlen_q]
-                finish_rows(m_i, l_i, inverse, lse_rows, 0, head, m, lane, unit)
-                finish_product(acc, p, v_empty + stage * BARRIER, lane)
-                stage, parity = after(stage, parity)
-                if OUT_IN_Q:
-                    named_barrier_sync(warpgroup, 128)  # its warps have read Q: safe to overwrite
-                # A vote, so that ptxas knows that a warp stays together. Else it keeps addresses in
-                # the loop above for each thread, and copies them to the warp before each product.
-                if cuda.all_sync(FULL_WARP, m + 16 <= seqlen_q):
-                    row, end_row = q_start + m, q_start + seqlen_q
-                    store_tile(acc, inverse, out_rows, out_map, row, end_row, head, 0, lane)
-                else:  # the next rows are another sequence's
-                    for h in range(2):
-                        row = m + (lane >> 2) + 8 * h
-                        if row < seqlen_q:
-                            store_row(acc, h, inverse[h], out[q_start + row, head], lane)
-                if lane == 0 and OUT_IN_Q:
-                    tma_store_wait_read(0)
-                    mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
-                stage, parity = pass_over(rest, stage, parity, k_full, v_full, lane)
-                queries = int32(queries + 1)
-            if lane == 0:
-                tma_store_wait_read(0)  # shared memory lives as long as the thread block
+            consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes)
 
     return flash_attn_persistent_varlen_kernel
 
@@ -503,13 +524,13 @@ def flash_attn_persistent_varlen(
     Parameters
     ----------
     q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
-        The queries of all sequences, end to end.
+        Queries of all sequences, end to end.
     k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
-        Their keys and values. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides
-        that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to
-        256.
+        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA).
+        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
+        of 8, up to 256.
     cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
-        Where the sequences begin, and last where they end: as for `flash_attn_varlen`.
+        First tokens of the sequences, and the end of the last, as for `flash_attn_varlen`.
     causal, window_size, softcap, alibi_slopes
         As for `flash_attn_varlen`.
     softmax_scale : float, default=1/√head_dim
@@ -531,9 +552,8 @@ def flash_attn_persistent_varlen(
 
     Notes
     -----
-    The contents of cu_seqlens_q and cu_seqlens_k are not checked, as that would mean waiting for
-    the GPU: numbers that are none of the above read memory that is not the batch's, or leave rows
-    of out unwritten.
+    The contents of cu_seqlens_q and cu_seqlens_k are not checked: that would mean to wait for the
+    GPU. Wrong contents read memory outside of the batch, or leave rows of out unwritten.
     """
     checks.check_varlen_tensor_core(
         q,
@@ -581,6 +601,6 @@ def flash_attn_persistent_varlen(
         group_size,
         scale,
         slopes,
-        shared_bytes=shared_bytes(head_dim, *tiling[:4], ALIBI=mask[3]),
+        shared_bytes=shared_bytes(head_dim, tiling, ALIBI=mask[3]),
     )
     return out, lse

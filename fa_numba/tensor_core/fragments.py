@@ -1,17 +1,18 @@
-"""Softmax on scores that lie in registers, as a tensor core leaves them.
+"""Softmax, masks and stores of scores and out in registers, in the layout of a tensor core.
 
-Scores and out are local arrays of shape (columns / 8, 4). Of each 8 columns a thread holds two
-neighbours, in two rows, h = 0 and 1, eight apart:
+Scores and out are local arrays of shape (columns / 8, 4), the accumulator fragments of mma and
+wgmma. Of each 8 columns a thread holds two neighbours, in two rows, h = 0 and 1, eight apart:
 
     x[j, 2 h + c]    row lane // 4 + 8 h, column 8 j + 2 (lane % 4) + c
 
-so a row belongs to the four lanes of a quad, and a row's maximum needs two shuffles. mma and wgmma
-agree on this, so the functions serve both. All loops have constant bounds: unrolled, the arrays are
-registers. Lines are those of Algorithm 1 of FlashAttention-2, arXiv:2307.08691.
+So four lanes, a quad, hold a row, and a row's maximum needs two shuffles. mma and wgmma share this
+layout, so the functions serve both. All loops have constant bounds: once they are unrolled, the
+arrays are registers. Line numbers are those of FlashAttention-2, Algorithm 1, arXiv:2307.08691.
 """
 
 import functools
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
@@ -25,7 +26,8 @@ from fa_numba.ptx.ldmatrix import stmatrix_x4
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_store_4d, tma_store_commit, tma_store_wait_read
 
-# A score far below any real one. Not −inf: under fastmath the compiler may assume there is none.
+# A score far below any real one. −inf is no choice: under fastmath the compiler assumes that there
+# is none.
 MASKED = np.float32(-2e30)
 NO_KEY = np.float32(-1e30)  # m_i before the first key: 2^(MASKED − NO_KEY) is 0
 SMALL = np.float32(0.4)
@@ -33,6 +35,30 @@ SMALL = np.float32(0.4)
 TANH = tuple(map(np.float32, (0.99999375, -0.33262579, 0.12127787)))
 
 fragment_function = functools.partial(cuda.jit, device=True, forceinline=True, fastmath=True)
+
+
+class FragmentFunctions(NamedTuple):
+    """Device functions of `make_fragment_functions`."""
+
+    clear: Any
+    mask: Any
+    online_softmax: Any
+    rescale: Any
+    pack_p: Any
+
+
+class ScoreMod(NamedTuple):
+    """Device functions of `make_score_mod`."""
+
+    unit_of: Any
+    modify_scores: Any
+
+
+class TileStores(NamedTuple):
+    """Device functions of `make_store_tile`."""
+
+    finish_rows: Any
+    store_tile: Any
 
 
 @fragment_function()
@@ -51,20 +77,22 @@ def over_quad_sum(x):
 
 @functools.cache
 def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
-    """The functions for scores of BLOCK_N columns, and an out of OUT_COLS.
+    """Functions for scores of BLOCK_N columns, and an out of OUT_COLS.
 
     Returns
     -------
-    clear(acc, m_i, l_i)
-        Nothing seen yet.
-    mask(s, h, num_seen, lane)
-        Row h sees the first `num_seen` columns, the rest become MASKED.
-    online_softmax(s, m_i, l_i, alpha, scale)
-        s becomes P = 2^(scale s − scale m_i), and m_i, l_i take it in; `alpha` is what brings old
-        sums to the new m_i. l_i is this lane's part of the sum.
-    rescale(acc, alpha)
-    pack_p(s, p)
-        P in 16 bits, as A of the next product: p of shape (BLOCK_N / 16, 4).
+    FragmentFunctions
+        clear(acc, m_i, l_i)
+            Sets the state before the first key.
+        mask(s, h, num_seen, lane)
+            Row h sees the first `num_seen` columns; sets the others to MASKED.
+        online_softmax(s, m_i, l_i, alpha, scale)
+            Replaces s by P = 2^(scale s − scale m_i), and updates m_i and l_i. The factor `alpha`
+            rescales older sums to the new m_i. l_i is this lane's part of the sum.
+        rescale(acc, alpha)
+            Multiplies row h of acc by alpha[h].
+        pack_p(s, p)
+            Packs P in 16 bits as A of the next product: p of shape (BLOCK_N / 16, 4).
     """
     S8, OUT8, P16 = BLOCK_N // 8, OUT_COLS // 8, BLOCK_N // 16
 
@@ -117,16 +145,16 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
                 for h in range(2):
                     p[k, 2 * j + h] = pack(s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1])
 
-    return clear, mask, online_softmax, rescale, pack_p
+    return FragmentFunctions(clear, mask, online_softmax, rescale, pack_p)
 
 
 @functools.cache
 def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
-    """mask_tile(s, n_start, position, seqlen_k, lane): what a row does not see becomes MASKED.
+    """mask_tile(s, n_start, position, seqlen_k, lane): set the scores of unseen keys to MASKED.
 
-    Of a warp's 16 rows of scores, whose first column is key n_start; `position` is where this
-    lane's first row stands among the keys (`masks`). A tile that all of the warp's rows see whole
-    is left as it is, for two comparisons. Bounds are int32: in 64 bits a comparison is two.
+    s is a warp's 16 rows of scores, whose first column is key n_start; `position` is the position
+    of this lane's first row among the keys (`masks`). A tile that all rows of the warp see whole
+    costs two comparisons. Bounds are int32: a 64-bit comparison takes two instructions.
     """
     S8 = BLOCK_N // 8
     LEFT = WINDOW[0] >= 0
@@ -134,7 +162,7 @@ def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
 
     @fragment_function()
     def mask_tile(s, n_start, position, seqlen_k, lane):
-        first_row = position - (lane >> 2)  # of the warp
+        first_row = position - (lane >> 2)  # the warp's
         n_end = n_start + BLOCK_N
         if n_end > end_key(first_row, seqlen_k):
             for h in range(2):
@@ -155,20 +183,22 @@ def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
-    """What becomes of the scores of a tile before they are masked: softcap, then ALiBi.
+def make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
+    """score_mod: softcap and ALiBi change the scores of a tile before they are masked.
 
-    Products on tensor cores leave s = q·k, and the scale goes into the powers of 2: a score is
-    s · scale, with scale = softmax_scale · log2 e. What is bent needs another one.
+    The tensor cores give s = q·k; scale = softmax_scale · log2 e is applied inside exp2. Softcap
+    and ALiBi change s first, and then a different factor, `unit`, applies.
 
     Returns
     -------
-    unit_of(scale)
-        What one of s is worth in powers of 2, after `bend_tile`: the `scale` for the softmax.
-    bend_tile(s, offset, n_start, position, slope, scale, lane)
-        Of a warp's 16 rows of scores, whose first column is key n_start; `position` is where this
-        lane's first row stands among the keys (`masks`), `slope` ALiBi's of the head. Then the
-        score is (s + offset[h]) · unit in this lane's row h; without ALIBI offset is not written.
+    ScoreMod
+        unit_of(scale)
+            The factor of a modified score in the exponent of 2: the `scale` for the softmax.
+        modify_scores(s, offset, n_start, position, slope, scale, lane)
+            Modifies a warp's 16 rows of scores, whose first column is key n_start. `position` is
+            the position of this lane's first row among the keys (`masks`), `slope` the head's
+            ALiBi slope. Afterwards the score in this lane's row h is (s + offset[h]) · unit;
+            without ALIBI offset is not written.
     """
     S8 = BLOCK_N // 8
     CAPPED, UNIT = SOFTCAP > 0, np.float32(SOFTCAP * LOG2_E)
@@ -181,18 +211,18 @@ def make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
         return UNIT if CAPPED else scale
 
     @fragment_function()
-    def bend_tile(s, offset, n_start, position, slope, scale, lane):
+    def modify_scores(s, offset, n_start, position, slope, scale, lane):
         if CAPPED:
             cap_tile(s, scale / UNIT)
         if ALIBI:
             slope *= LOG2_E / unit_of(scale)
             first = position - (lane >> 2) - n_start  # distance of the warp's first row
-            if ONE_SIDED or first >= BLOCK_N - 1 or first + 15 <= 0:  # all keys are to one side
+            if ONE_SIDED or first >= BLOCK_N - 1 or first + 15 <= 0:  # all keys on one side
                 toward = slope if ONE_SIDED or first > 0 else -slope
                 for h in range(2):
                     offset[h] = -toward * float32(position + 8 * h - n_start - 2 * (lane & 3))
                     for j in range(S8):
-                        for c in range(2):  # fma: products apart would be kept in registers
+                        for c in range(2):  # fma: separate products would stay in registers
                             x = s[j, 2 * h + c]
                             s[j, 2 * h + c] = cuda.fma(toward, float32(8 * j + c), x)
             else:
@@ -203,16 +233,16 @@ def make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
                         for c in range(2):
                             s[j, 2 * h + c] -= slope * abs(distance - float32(8 * j + c))
 
-    return unit_of, bend_tile
+    return ScoreMod(unit_of, modify_scores)
 
 
 @functools.cache
 def make_cap_tile(BLOCK_N):
     """cap_tile(s, scale): s <- tanh(scale s).
 
-    The special function unit is busy with the exponentials, and a tanh by it is two more, so that a
-    warp whose scores are all small (|scale s| <= SMALL) takes a polynomial, 6e-6 of a score off;
-    the others 1 − 2 / (e^(2 x) + 1).
+    A tanh takes two instructions of the special function unit, which already computes the
+    exponentials. So a warp whose scores are all small (|scale s| <= SMALL) evaluates a polynomial,
+    with a relative error of 6e-6; other warps compute 1 − 2 / (e^(2 x) + 1).
     """
     S8 = BLOCK_N // 8
 
@@ -241,7 +271,7 @@ def make_cap_tile(BLOCK_N):
 
 @functools.cache
 def make_store_row(HEAD_DIM, pack):
-    """store_row(acc, h, inverse, row, lane): acc's row h, times `inverse`, to a row in HBM.
+    """store_row(acc, h, inverse, row, lane): store acc's row h, times `inverse`, to a row in HBM.
 
     A quad stores 16 bytes, 8 columns of a row, at a time; HEAD_DIM is a multiple of 8.
     """
@@ -258,7 +288,7 @@ def make_store_row(HEAD_DIM, pack):
 
 @functools.cache
 def make_store_rows(HEAD_DIM, pack):
-    """store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale): rows m and m + 8 of the result.
+    """store_rows(acc, m_i, l_i, out, lse, b, m, head, lane, scale): store rows m and m + 8.
 
     HEAD_DIM is a multiple of 8.
     """
@@ -280,15 +310,16 @@ def make_store_rows(HEAD_DIM, pack):
 
 @functools.cache
 def make_store_tile(HEAD_DIM, pack):
-    """Functions that store the 16 rows of a warp, from row m on, in two parts.
+    """Functions that store a warp's 16 rows, from row m on, in two steps.
 
     Returns
     -------
-    finish_rows(m_i, l_i, inverse, lse, b, head, m, lane, scale)
-        Stores lse; `inverse` is what acc must be multiplied with.
-    store_tile(acc, inverse, rows, out_map, m, seqlen_q, head, b, lane)
-        Stores out by TMA, through shared memory at `rows`, the warp's part of a tile of 64 rows.
-        The copy is on its way when the function returns.
+    TileStores
+        finish_rows(m_i, l_i, inverse, lse, b, head, m, lane, scale)
+            Stores lse; sets `inverse` to 1 / l_i, by which acc must be multiplied.
+        store_tile(acc, inverse, rows, out_map, m, seqlen_q, head, b, lane)
+            Stores out by TMA, through shared memory at `rows`, the warp's part of a tile of 64
+            rows. The copy is in flight when the function returns.
     """
     COLS16, PANELS = (HEAD_DIM + 15) // 16, (HEAD_DIM + 63) // 64
     PANEL_BYTES = 64 * ROW_BYTES
@@ -307,8 +338,8 @@ def make_store_tile(HEAD_DIM, pack):
         fragment = cuda.local.array(4, uint32)
         if lane == 0:
             tma_store_wait_read(0)
-        cuda.syncwarp()  # what was stored last is read: safe to overwrite
-        # Lanes 0 to 15 name the left, 16 to 31 the right 8 of 16 columns: the order of A.
+        cuda.syncwarp()  # TMA has read the last rows: safe to overwrite
+        # Lanes 0 to 15 address the left, 16 to 31 the right 8 of 16 columns: the order of A.
         lane_row = rows + (lane & 15) * ROW_BYTES
         for j in range(COLS16):  # out <- out / l_i                                     line 12
             for i in range(2):
@@ -326,7 +357,7 @@ def make_store_tile(HEAD_DIM, pack):
                     tma_store_4d(out_map, PANEL_COLS * panel, m, head, b, source)
             tma_store_commit()
 
-    return finish_rows, store_tile
+    return TileStores(finish_rows, store_tile)
 
 
 @fragment_function()

@@ -1,23 +1,24 @@
-"""From tile to tile of keys: rings of K and V, and a warpgroup's turns.
-
-flash_attn_persistent is made of these functions, and so is flash_attn_persistent_varlen.
+"""Main loop of the persistent kernels: rings of K and V, and a consumer's iterations over them.
 
 A thread block's queries see a range of tiles of keys. K and V come in rings of TILING.stages tiles
-(TILING is a `PersistentTiling`), each with two barriers, "full" and "empty": a tile's place is its
-stage, and the parity of the phase in which that is filled. A turn is a warpgroup's step from one
-tile to the next: S of the next while out takes in P V of this one, then the softmax.
+(TILING is a `PersistentTiling`), each with two barriers, "full" and "empty" (`mbarrier`). A tile is
+found by its stage and by the parity of the phase in which the stage is filled.
+
+One iteration of a consumer warpgroup: start Q Kᵀ of the next key tile, accumulate P V of this one,
+then softmax the new scores.
 
 Arrays are those of `fragments`.
 """
 
 import functools
+from typing import Any, NamedTuple
 
-from numba import cuda, int32, uint32
+from numba import cuda, float32, int32, uint32
 
 from fa_numba.constants import LOG2_E
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier
-from fa_numba.ptx.layouts import ROW_BYTES
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx
 from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.tma import make_load_tile
@@ -31,22 +32,100 @@ from fa_numba.ptx.wgmma import (
     wgmma_wait_with,
 )
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.alibi import tilt, tilted_and_one_sided
-from fa_numba.tensor_core.fragments import make_bend_tile, make_fragment_functions, make_mask_tile
-from fa_numba.tensor_core.lazy_rescaling import make_lazy_softmax_parts
+from fa_numba.tensor_core.alibi import (
+    RAMP_BITS,
+    alibi_flags,
+    ramp_bytes,
+    set_slope_columns,
+    slope_pieces,
+)
+from fa_numba.tensor_core.fragments import make_fragment_functions, make_mask_tile, make_score_mod
+from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
+from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
 
 
+class KVRings(NamedTuple):
+    """Addresses in shared memory: the first tile of K and of V, and their barriers "full"."""
+
+    k_tile: Any
+    k_full: Any
+    v_tile: Any
+    v_full: Any
+
+
+class Registers(NamedTuple):
+    """Local arrays of a consumer's thread: scores, P, out; for two rows the softmax's state."""
+
+    s: Any
+    p: Any
+    acc: Any
+    m_i: Any
+    l_i: Any
+    alpha: Any
+    offset: Any
+
+
+class ModValues(NamedTuple):
+    """What a score_mod needs: see `fragments.make_score_mod` and `alibi`.
+
+    pieces is `slope_pieces` of slope', ramp the ramp's descriptor, wg_position the position of the
+    warpgroup's first row among the keys.
+    """
+
+    slope: Any
+    scale: Any
+    pieces: Any
+    ramp: Any
+    wg_position: Any
+
+
+class RingFunctions(NamedTuple):
+    """Device functions of `make_ring`."""
+
+    after: Any
+    load_kv: Any
+    skip_tiles: Any
+
+
+class Mainloop(NamedTuple):
+    """Device functions of `make_mainloop`."""
+
+    mod_values: Any
+    first_iteration: Any
+    iterate: Any
+    whole_tiles: Any
+    add_last_product: Any
+    finish_product: Any
+
+
+def shared_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False):
+    """Dynamic shared memory of a persistent kernel's thread block: a `SharedPlan`.
+
+    Its regions are tiles Q, OUT, K, V; Q_RING, K_RING, V_RING; for packed batches CLAIM_RING; and
+    RAMP for ALiBi.
+    """
+    row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
+    slot_bytes, kv_bytes = TILING.consumers * ROWS * row_bytes, TILING.block_n * row_bytes
+    plan = SharedPlan()
+    plan.Q = plan.tiles(TILING.slots, slot_bytes)
+    plan.OUT = plan.tiles(1, slot_bytes) if TILING.slots > 1 else plan.Q  # one slot: out reuses it
+    plan.K, plan.V = plan.tiles(TILING.stages, kv_bytes), plan.tiles(TILING.stages, kv_bytes)
+    plan.Q_RING = plan.ring(TILING.slots)
+    plan.K_RING, plan.V_RING = plan.ring(TILING.stages), plan.ring(TILING.stages)
+    if PACKED:
+        plan.CLAIM_RING = plan.ring(1)
+    plan.RAMP = plan.region(ramp_bytes(TILING.block_n) if ALIBI else 0)
+    return plan
+
+
 @functools.cache
 def make_tiles_of(BLOCK_N, CAUSAL, WINDOW):
-    """The function that says which tiles of keys there are to look at.
+    """tiles_of(m, num_rows, seqlen_q, seqlen_k): (first, end) of the tiles of keys to process.
 
-    Returns
-    -------
-    tiles_of(m, num_rows, seqlen_q, seqlen_k)
-        first, end: those that some of these rows, from row m on, sees are range(first, end). Where
-        there is none, one is left to be masked as a whole.
+    Some row of num_rows rows, from row m on, sees a key of each tile of range(first, end). If no
+    row sees a key, the range has one tile, which is masked as a whole.
     """
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
 
@@ -62,20 +141,23 @@ def make_tiles_of(BLOCK_N, CAUSAL, WINDOW):
 
 @functools.cache
 def make_ring(HEAD_DIM, TILING):
-    """What is done with the rings of K and V.
+    """Functions for the rings of K and V.
 
     Returns
     -------
-    after(stage, parity)
-        The next stage of a ring, and the parity of its phase.
-    fetch(kv_map, row, tile, head, b, kv_tile, kv_full, stage, was_empty)
-        Once there is room, start to copy the tile-th tile of K, or of V, from this row on.
-        was_empty: parity of the phase of "empty" that must have ended, 1 the first time round.
-    pass_over(count, stage, parity, k_full, v_full, lane)
-        Give back so many tiles of K and V as they come; the place of the tile after them.
+    RingFunctions
+        after(stage, parity)
+            Returns the next stage of a ring, and the parity of its phase.
+        load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, was_empty)
+            Waits until the stage is free, then starts the copy of a tile of K, or of V, from row
+            n_start on. was_empty is the parity of the phase of "empty" that must have ended: 1 in
+            the first round.
+        skip_tiles(count, stage, parity, k_full, v_full, lane)
+            Waits for `count` tiles of K and V and releases each unread. Returns stage and parity of
+            the tile after them.
     """
     BLOCK_N, STAGES = TILING.block_n, TILING.stages
-    NUM_PANELS = ceil_div(HEAD_DIM, 64)
+    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)
     KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER  # from a stage's barrier "full" to its "empty"
@@ -89,15 +171,15 @@ def make_ring(HEAD_DIM, TILING):
         return int32(stage + 1), parity
 
     @cuda.jit(device=True, forceinline=True)
-    def fetch(kv_map, row, tile, head, b, kv_tile, kv_full, stage, was_empty):
+    def load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, was_empty):
         full = kv_full + stage * BARRIER
         rows = kv_tile + stage * KV_BYTES
         wait(full + EMPTY, was_empty)
         mbarrier_arrive_expect_tx(full, KV_BYTES)
-        load_tile(rows, BLOCK_N, kv_map, row + tile * BLOCK_N, head, b, full)
+        load_tile(rows, BLOCK_N, kv_map, n_start, head, b, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def pass_over(count, stage, parity, k_full, v_full, lane):
+    def skip_tiles(count, stage, parity, k_full, v_full, lane):
         while count > 0:
             for full in (k_full, v_full):
                 wait(full + stage * BARRIER, parity)
@@ -107,53 +189,67 @@ def make_ring(HEAD_DIM, TILING):
             count = int32(count - 1)
         return stage, parity
 
-    return after, fetch, pass_over
+    return RingFunctions(after, load_kv, skip_tiles)
 
 
 @functools.cache
-def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
-    """What a warpgroup does with tiles of K and V.
+def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, CHECKED):
+    """A consumer warpgroup's iterations over tiles of K and V.
 
-    `registers` are s, p, acc, m_i, l_i, alpha and offset; `rings` the addresses k_tile, k_full,
-    v_tile and v_full; `bend` is slope, scale (`make_bend_tile`), pieces (`slope_pieces` of slope'),
-    the descriptor of the ramp (`alibi`), and where the warpgroup's first row stands among the keys.
-    The descriptor q names the warpgroup's rows of Q; position is where this lane's first row stands
-    (`masks`).
+    CHECKED says that a tile after the first may hold a key that some row does not see.
+
+    The functions take `registers`, `rings` and `mod` (`Registers`, `KVRings`, `ModValues`); stage
+    and parity of a tile; q_desc, the descriptor of the warpgroup's rows of Q; n_start, a tile's
+    first key; position, that of this lane's first row among the keys (`masks`).
 
     Returns
     -------
-    first_turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane)
-        S, and the softmax, of the first tile, which has this place and begins with key n_start.
-    inner_turn, edge_turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend,
-                          lane)
-        The same of the tile from key n_start on, and P V of the one before, which has this place.
-        Returns the tile's own. Inner ones mask nothing, and have keys to one side of the rows.
-    whole_tiles(wg_position, seqlen_k)
-        first, last: of a warpgroup whose first row stands there, all rows see a tile whole if
-        first <= n_start <= last.
-    add_last(registers, rings, stage, parity)
-        Start to add P V of the last tile, which has this place.
-    finish_product(acc, p, v_empty, lane)
-        Wait until P V is added to acc; tell v_empty, a barrier, that V may be overwritten.
+    Mainloop
+        mod_values(alibi_slopes, head, scale, ramp, wg_position, lane)
+            Returns the `ModValues` of a head; ramp is an address.
+        first_iteration(registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, mod,
+                        lane)
+            Computes S of the first tile, which has this stage, and its softmax.
+        iterate(registers, rings, stage, parity, q_desc, n_start, whole, position, seqlen_k, mod,
+                lane)
+            Computes S of the tile from key n_start on, and its softmax; accumulates P V of the tile
+            before, which has this stage. Returns stage and parity of its own tile. `whole` comes
+            from whole_tiles.
+        whole_tiles(wg_position, seqlen_k)
+            Returns (first, last): all rows of the warpgroup whose first row is at wg_position see a
+            tile whole if first <= n_start <= last.
+        add_last_product(registers, rings, stage, parity)
+            Starts P V of the last tile, which has this stage.
+        finish_product(acc, p, v_empty, lane)
+            Waits until P V is added to acc, then releases the stage of V by its barrier v_empty.
     """
     BLOCK_N, STAGES, OVERLAP = TILING.block_n, TILING.stages, TILING.overlap
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    KV_BYTES = ceil_div(HEAD_DIM, 64) * BLOCK_N * ROW_BYTES
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
+    KV_BYTES = ceil_div(HEAD_DIM, PANEL_COLS) * BLOCK_N * ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # K: its rows lie along the sum
     COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term of the sum
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER
-    TILTED, ONE_SIDED = tilted_and_one_sided(CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    ON_TENSOR_CORES, ONE_SIDED = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI)
     LEFT = WINDOW[0] >= 0
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
-    _, _, _, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
-    raise_maximum, exponentiate = make_lazy_softmax_parts(BLOCK_N, SOFTCAP, ALIBI)
+    fragment_functions = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
+    rescale, pack_p = fragment_functions.rescale, fragment_functions.pack_p
+    raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
-    _, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
-    after, _, _ = make_ring(HEAD_DIM, TILING)
+    after = make_ring(HEAD_DIM, TILING).after
     wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def mod_values(alibi_slopes, head, scale, ramp, wg_position, lane):
+        slope = alibi_slopes[head] if ALIBI else float32(0)
+        pieces = uint32(0)
+        if ON_TENSOR_CORES:
+            pieces = slope_pieces(slope * (LOG2_E / scale), lane)
+        return ModValues(slope, scale, pieces, descriptor(RAMP_BITS, ramp), wg_position)
 
     @cuda.jit(device=True, forceinline=True)
     def finish_product(acc, p, v_empty, lane):
@@ -162,72 +258,76 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             mbarrier_arrive(v_empty)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def first_turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
+    def first_iteration(
+        registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, mod, lane
+    ):
         s, p, _, m_i, l_i, alpha, offset = registers
-        k_tile, k_full, _, _ = rings
-        slope, scale, pieces, ramp, _ = bend
-        k = descriptor(ROW_MAJOR, uint32(k_tile + stage * KV_BYTES))
-        wait(k_full + stage * BARRIER, parity)
-        if TILTED and ONE_SIDED:
+        k_desc = descriptor(ROW_MAJOR, uint32(rings.k_tile + stage * KV_BYTES))
+        wait(rings.k_full + stage * BARRIER, parity)
+        if ON_TENSOR_CORES and ONE_SIDED:
             a = cuda.local.array(4, uint32)
-            tilt(a, offset, pieces, slope * (LOG2_E / scale), n_start, position, False)
+            set_slope_columns(
+                a, offset, mod.pieces, mod.slope * (LOG2_E / mod.scale), n_start, position, False
+            )
         wgmma_fence()
-        multiply(BLOCK_N, COLS, s, q, k)
-        if TILTED and ONE_SIDED:
-            wgmma_bf16_registers(BLOCK_N, 16, s, a, ramp)
+        multiply(BLOCK_N, COLS, s, q_desc, k_desc)
+        if ON_TENSOR_CORES and ONE_SIDED:
+            wgmma_bf16_registers(BLOCK_N, 16, s, a, mod.ramp)
         wgmma_commit()
         wgmma_wait(0, s, S_LENGTH)
         if lane == 0:
-            mbarrier_arrive(k_full + EMPTY + stage * BARRIER)
-        if ALIBI and not (TILTED and ONE_SIDED):
-            bend_tile(s, offset, n_start, position, slope, scale, lane)
+            mbarrier_arrive(rings.k_full + EMPTY + stage * BARRIER)
+        if ALIBI and not (ON_TENSOR_CORES and ONE_SIDED):
+            modify_scores(s, offset, n_start, position, mod.slope, mod.scale, lane)
         mask_tile(s, n_start, position, seqlen_k, lane)
-        _, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-        exponentiate(s, offset, m_i, l_i, small, scale)
+        _, small = raise_maximum(s, offset, m_i, l_i, alpha, mod.scale)
+        exponentiate(s, offset, m_i, l_i, small, mod.scale)
         pack_p(s, p)
 
-    def make_turn(EDGE):
-        """The step from a tile of keys to the next, where there may be something to mask, or not.
+    def make_iteration(EDGE):
+        """An iteration; with EDGE there may be a key to mask, or keys on both sides of a row.
 
-        Two functions and not a branch in one: around a branch ptxas can move little.
+        Two functions instead of a branch in one: ptxas moves few instructions across a branch.
         """
-        TILT = TILTED and (ONE_SIDED or not EDGE)  # at other edges keys are to both sides: no line
+        BY_RAMP = ON_TENSOR_CORES and (ONE_SIDED or not EDGE)  # else keys may be on both sides
 
         @cuda.jit(device=True, forceinline=True, fastmath=True)
-        def turn(registers, rings, stage, parity, q, n_start, position, seqlen_k, bend, lane):
+        def iteration(
+            registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, mod, lane
+        ):
             s, p, acc, m_i, l_i, alpha, offset = registers
             k_tile, k_full, v_tile, v_full = rings
-            slope, scale, pieces, ramp, wg_position = bend
-            if EDGE and (
-                LEFT or ALIBI
-            ):  # else all turns would keep what follows from it (`opaque`)
+            if EDGE and (LEFT or ALIBI):
+                # Else the compiler would compute values that depend on it before the loop, and
+                # keep them in registers through all iterations (`opaque`).
                 position = int32(opaque(position))
             next_stage, next_parity = after(stage, parity)
-            k = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
-            v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
+            k_desc = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
+            v_desc = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
             wait(k_full + next_stage * BARRIER, next_parity)
             wait(v_full + stage * BARRIER, parity)
-            if TILT:
+            if BY_RAMP:
                 a = cuda.local.array(4, uint32)
-                behind = not ONE_SIDED and n_start > wg_position
-                tilt(a, offset, pieces, slope * (LOG2_E / scale), n_start, position, behind)
+                keys_after = not ONE_SIDED and n_start > mod.wg_position
+                slope = mod.slope * (LOG2_E / mod.scale)
+                set_slope_columns(a, offset, mod.pieces, slope, n_start, position, keys_after)
             wgmma_fence()
-            multiply(BLOCK_N, COLS, s, q, k)  # S = Q Kᵀ of the next tile
-            if TILT:
-                wgmma_bf16_registers(BLOCK_N, 16, s, a, ramp)
+            multiply(BLOCK_N, COLS, s, q_desc, k_desc)  # S = Q Kᵀ of the next tile
+            if BY_RAMP:
+                wgmma_bf16_registers(BLOCK_N, 16, s, a, mod.ramp)
             wgmma_commit()
-            multiply_registers(COLS, BLOCK_N, acc, p, v)  # out <- out + P V of this one
+            multiply_registers(COLS, BLOCK_N, acc, p, v_desc)  # out <- out + P V of this one
             wgmma_commit()
 
             wgmma_wait(1, s, S_LENGTH)
             if lane == 0:
                 mbarrier_arrive(k_full + EMPTY + next_stage * BARRIER)
-            if ALIBI and not TILT:
-                bend_tile(s, offset, n_start, position, slope, scale, lane)
+            if ALIBI and not BY_RAMP:
+                modify_scores(s, offset, n_start, position, mod.slope, mod.scale, lane)
             if EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane)
-            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
-            if ALIBI and small:  # all of P is below 2^−FADED: as good as 0 (`lazy_softmax`)
+            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, mod.scale)
+            if ALIBI and small:  # all of P is negligible: below 2^−NEGLIGIBLE (`lazy_rescaling`)
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
                 for j in range(BLOCK_N // 16):
                     for r in range(4):
@@ -235,10 +335,10 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                 return next_stage, next_parity
             if not OVERLAP:
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-            exponentiate(s, offset, m_i, l_i, small, scale)  # while P V runs, if OVERLAP
+            exponentiate(s, offset, m_i, l_i, small, mod.scale)  # while P V runs, if OVERLAP
             if OVERLAP:
                 # This wait could come later. Its loop keeps the compiler from moving the next one
-                # up, before the softmax, which would then not be beside P V.
+                # up, before the softmax, which would then not overlap with P V.
                 wait(v_full + next_stage * BARRIER, next_parity)
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
             pack_p(s, p)
@@ -246,23 +346,37 @@ def make_turns(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                 rescale(acc, alpha)  # out <- alpha out
             return next_stage, next_parity
 
-        return turn
+        return iteration
 
-    inner_turn, edge_turn = make_turn(False), make_turn(True)
+    inner_iteration, edge_iteration = make_iteration(False), make_iteration(True)
 
     @cuda.jit(device=True, forceinline=True)
     def whole_tiles(wg_position, seqlen_k):
         first_whole = int32(first_key(wg_position + ROWS - 1))
         return first_whole, int32(end_key(wg_position, seqlen_k) - BLOCK_N)
 
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def iterate(
+        registers, rings, stage, parity, q_desc, n_start, whole, position, seqlen_k, mod, lane
+    ):
+        first_whole, last_whole = whole
+        tile = stage, parity, q_desc, n_start, position, seqlen_k
+        edge = CHECKED and (n_start < first_whole or n_start > last_whole)
+        if ON_TENSOR_CORES and not ONE_SIDED:  # keys on both sides of some row
+            after_first = n_start + BLOCK_N - 1 > mod.wg_position
+            edge = edge or (after_first and n_start < mod.wg_position + ROWS - 1)
+        if edge:
+            return edge_iteration(registers, rings, *tile, mod, lane)
+        return inner_iteration(registers, rings, *tile, mod, lane)
+
     @cuda.jit(device=True, forceinline=True)
-    def add_last(registers, rings, stage, parity):
-        _, p, acc, _, _, _, _ = registers
-        _, _, v_tile, v_full = rings
-        v = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
-        wait(v_full + stage * BARRIER, parity)
+    def add_last_product(registers, rings, stage, parity):
+        v_desc = descriptor(COL_MAJOR, uint32(rings.v_tile + stage * KV_BYTES))
+        wait(rings.v_full + stage * BARRIER, parity)
         wgmma_fence()
-        multiply_registers(COLS, BLOCK_N, acc, p, v)
+        multiply_registers(COLS, BLOCK_N, registers.acc, registers.p, v_desc)
         wgmma_commit()
 
-    return first_turn, inner_turn, edge_turn, whole_tiles, add_last, finish_product
+    return Mainloop(
+        mod_values, first_iteration, iterate, whole_tiles, add_last_product, finish_product
+    )

@@ -1,20 +1,61 @@
-"""Which tiles of queries a thread block has that stays: `persistent_tiling`, on the GPU."""
+"""Tile scheduler of the persistent kernels: which tiles of queries a thread block works on.
+
+`tiling.persistent_tiling` divides each head into work slices and assigns them in snake order; here
+a thread block finds its own. The threads that load then tell the consumers, through slots of shared
+memory, which tile of queries each slot of Q holds.
+"""
 
 from numba import cuda, int32, uint32
 
+# What a slot of `work` says: first row of the tile of queries, head, batch; 1, or 0 for no more.
+M_START, HEAD, BATCH, MORE = range(4)
+WORK_LENGTH = 4
+
 
 @cuda.jit(device=True, forceinline=True)
-def m_tile_of(step, share, num_shares, num_m_tiles):
-    """The step-th tile of queries of a share of a head, as `slice_of` has it; or below 0."""
-    place = num_shares - 1 - share if step & 1 else share
-    return int32(num_m_tiles - 1 - step * num_shares - place)
+def m_tile_of(step, work_slice, num_slices, num_m_tiles):
+    """The step-th tile of queries of a head's work slice; below 0 after the last one."""
+    index = num_slices - 1 - work_slice if step & 1 else work_slice
+    return int32(num_m_tiles - 1 - step * num_slices - index)
 
 
 @cuda.jit(device=True, forceinline=True)
 def divided(a, b):
-    """Quotient and rest of numbers from 0 on: in 32 bits, which is far quicker than in 64.
+    """Quotient and remainder of integers from 0 on, in 32 bits: far faster than in 64.
 
-    With `decode_problem.divide`, which has the rest by %, kernels here are longer.
+    Unlike `decode_problem.divide`, computes the remainder as a − q·b: fewer instructions here.
     """
     quotient = uint32(uint32(a) // uint32(b))
     return int32(quotient), int32(uint32(a) - quotient * uint32(b))
+
+
+def make_for_each_tile(BLOCK_M, visit):
+    """for_each_tile(state, lse_shape, group_size, num_slices, arguments): returns the last state.
+
+    Calls ``visit(state, m_start, head, b, kv_head, arguments)``, a device function that returns the
+    next state, for each tile of queries of this thread block; num_slices is the number of work
+    slices of a head.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def for_each_tile(state, lse_shape, group_size, num_slices, arguments):
+        batch, num_heads, seqlen_q = lse_shape
+        num_m_tiles = int32((int32(seqlen_q) + BLOCK_M - 1) // BLOCK_M)
+        num_units = int32(num_slices * num_heads * batch)  # work slices of all heads
+        # Slices assigned in earlier rounds; this thread block's index in the round (snake order).
+        assigned, index = int32(0), int32(cuda.blockIdx.x)
+        while assigned + index < num_units:
+            head_index, work_slice = divided(assigned + index, num_slices)
+            b, head = divided(head_index, num_heads)
+            kv_head, _ = divided(head, group_size)
+            assigned = int32(assigned + cuda.gridDim.x)
+            index = int32(cuda.gridDim.x - 1 - index)
+            step = int32(0)
+            m_tile = m_tile_of(step, work_slice, num_slices, num_m_tiles)
+            while m_tile >= 0:
+                state = visit(state, int32(m_tile * BLOCK_M), head, b, kv_head, arguments)
+                step = int32(step + 1)
+                m_tile = m_tile_of(step, work_slice, num_slices, num_m_tiles)
+        return state
+
+    return for_each_tile
