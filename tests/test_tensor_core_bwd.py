@@ -13,15 +13,18 @@ from tensor_core_bwd_kernels import KERNELS
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.tensor_core.backward import make_convert_dq, make_prepare_rows
+from fa_numba.tensor_core.dq_parts import fastest_order
 from fa_numba.tensor_core.flash_attn_bwd_mma import (
     flash_attn_bwd_mma,
     make_dq_mma,
     make_flash_attn_bwd_mma,
 )
 from fa_numba.tensor_core.flash_attn_bwd_persistent import (
+    PART_LENGTH,
+    SLOT_LENGTH,
+    SLOTS,
     flash_attn_bwd_persistent,
     make_flash_attn_bwd_persistent,
-    parts_of,
     shared_bytes,
 )
 
@@ -86,57 +89,57 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, parts, mask, spilled_by_products",
+    "head_dim, order, mask, spilled_by_products",
     [
         (64, "added", (True,), 0),
-        (64, "turns", (True,), 4),
+        (64, "by arrival", (True,), 4),
         (64, "added", (False, (100, 50)), 0),
         (64, "added", (False, (-1, -1), 30.0, True), 80),  # caps' derivatives: 32 registers more
-        (96, "turns", (True,), 4),
+        (96, "by arrival", (True,), 4),
         (128, "ordered", (True, (100, -1), 30.0, True), 16),
-        (128, "turns", (False,), 4),
+        (128, "by arrival", (False,), 4),
         (128, "added", (True,), 0),
     ],
 )
-def test_persistent_kernels_stay_in_registers(head_dim, parts, mask, spilled_by_products):
+def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_products):
     x = types.Array(types.float16, 4, "C")
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     causal, *rest = mask
-    counters = types.int32 if parts == "added" else types.Array(types.int32, 1, "C")
+    counters = types.int32 if order == "added" else types.Array(types.int32, 1, "C")
     slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
     args = (*6 * (types.uint64,), rows, rows, dq_sum, x, *3 * (types.int32,), *2 * (types.float32,))
-    kernel = make_flash_attn_bwd_persistent(head_dim, parts, causal, "float16", *rest)
+    kernel = make_flash_attn_bwd_persistent(head_dim, order, causal, "float16", *rest)
     code = compile_kernel(kernel, (*args, slopes, counters), cc=HOPPER)
     opcodes = [i.opcode.split(".")[0] for i in code.instructions]
     first = opcodes.index("HGMMA")
     last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
     products = opcodes[first:last]
     assert products.count("STL") + products.count("LDL") <= spilled_by_products
-    # Of the producer and of the warp that asks for turns, which have 24 registers.
-    assert code.spill_bytes <= (0 if parts == "added" and not spilled_by_products else 320)
+    # The producer and the warp that counts parts have 24 registers.
+    assert code.spill_bytes <= (0 if order == "added" and not spilled_by_products else 320)
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
 
 
 @pytest.mark.parametrize(
-    "head_dim, seqlen, heads, mask, parts",
+    "head_dim, seqlen, heads, mask, order",
     [
-        (128, 512, 512, (True, (-1, -1)), "turns"),
+        (128, 512, 512, (True, (-1, -1)), "by arrival"),
         (128, 2048, 128, (True, (-1, -1)), "added"),
         (64, 2048, 256, (False, (-1, -1)), "added"),
-        (64, 8192, 64, (True, (-1, -1)), "turns"),
-        (128, 8192, 64, (True, (1000, -1)), "turns"),
+        (64, 8192, 64, (True, (-1, -1)), "by arrival"),
+        (128, 8192, 64, (True, (1000, -1)), "by arrival"),
         (128, 8192, 64, (False, (1000, -1)), "added"),
         (128, 512, 8, (True, (-1, -1)), "added"),  # the last tiles would end one by one
     ],
 )
-def test_parts_of_dq_come_in_turn_where_there_are_few(head_dim, seqlen, heads, mask, parts):
-    assert parts_of(head_dim, seqlen // 128, heads, 132, mask) == parts
+def test_few_parts_of_dq_are_summed_by_arrival(head_dim, seqlen, heads, mask, order):
+    assert fastest_order(head_dim, seqlen // 128, heads, 132, mask) == order
 
 
 def test_a_thread_block_of_persistent_fits_an_sm():
-    static = 64  # bytes of `work` and `turn`
+    static = 4 * (SLOTS * SLOT_LENGTH + PART_LENGTH)
     assert max(shared_bytes(64), shared_bytes(128)) + static <= 227 * 1024
 
 

@@ -25,6 +25,7 @@ import tensor_core_bwd_kernels as kernels  # noqa: E402
 from fa_numba import reference  # noqa: E402
 from fa_numba.ptx import layouts  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_persistent as persistent  # noqa: E402
+from fa_numba.tensor_core.dq_parts import BY_ARRIVAL  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -33,9 +34,9 @@ flash_attn_bwd_persistent = persistent.flash_attn_bwd_persistent
 needs_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 
 
-def persistent_in_turns(*args, **options):
+def persistent_by_arrival(*args, **options):
     """As flash_attn_bwd_persistent where there are many heads and few keys."""
-    with patch.object(persistent, "parts_of", lambda *_: persistent.TURNS):
+    with patch.object(persistent, "fastest_order", lambda *_: BY_ARRIVAL):
         return flash_attn_bwd_persistent.__wrapped__(*args, **options)
 
 
@@ -43,7 +44,7 @@ each_function = pytest.mark.parametrize(
     "backward",
     [
         pytest.param(flash_attn_bwd_persistent, marks=needs_hopper, id="persistent"),
-        pytest.param(persistent_in_turns, marks=needs_hopper, id="persistent_in_turns"),
+        pytest.param(persistent_by_arrival, marks=needs_hopper, id="persistent_by_arrival"),
         pytest.param(flash_attn_bwd_mma, id="mma"),
     ],
 )
@@ -219,7 +220,7 @@ def slopes_of(num_heads):
 
 
 @needs_hopper
-@pytest.mark.parametrize("backward", [flash_attn_bwd_persistent, persistent_in_turns])
+@pytest.mark.parametrize("backward", [flash_attn_bwd_persistent, persistent_by_arrival])
 @pytest.mark.parametrize("mask, dtype, case", MASKED, ids=name_of_mask)
 def test_masks_of_persistent_small(mask, dtype, case, backward):
     args, want, plain = make_masked_case(case, dtype, tuple(mask.items()))

@@ -14,21 +14,16 @@ from fa_numba import checks
 from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E
 from fa_numba.ptx import vectors, wgmma
-from fa_numba.ptx.convert import exp2, store_global_b32
-from fa_numba.ptx.layouts import ROW_BYTES
-from fa_numba.ptx.ldmatrix import stmatrix_x4
 from fa_numba.ptx.statement import global_address
-from fa_numba.ptx.vectors import load_global_x4, load_shared_x2, store_global_x4
+from fa_numba.ptx.vectors import load_global_x4, store_global_x4
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.fragments import MASKED, fragment_function
+from fa_numba.tensor_core.dq_parts import DQ_BYTES
+from fa_numba.tensor_core.gradient_fragments import BLOCK_N
 from fa_numba.tiling.block_sizes import ceil_div
 
-BLOCK_N = 128  # keys of a thread block
 # What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
 NOTHING = np.float32(1e30)
-CAPPED_MASKED = np.float32(-1e15)  # for MASKED where a score's square must be a float32
-DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ
 TOKENS_AT_ONCE = 32768  # queries whose heads are worked on together: what they need is in L2 then
 
 
@@ -48,89 +43,6 @@ def wgmma_products_of(DTYPE):
     if DTYPE == "bfloat16":
         return wgmma.wgmma_rows_bf16, wgmma.wgmma_columns_bf16, registers
     return wgmma.wgmma_rows_f16, wgmma.wgmma_columns_f16, registers
-
-
-@functools.cache
-def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
-    """What becomes of Sᵀ and dPᵀ, whose columns are BLOCK_M queries.
-
-    Of each 8 columns a thread holds two, 8 j + 2 (lane % 4) and the next, in two rows, eight apart.
-
-    Returns
-    -------
-    mask(s, h, first_seen, lane)
-        In row h the queries before `first_seen` do not see the key.
-    exponentiate(s, lse_rows, scale, lane)
-        s becomes P = 2^(scale s − lse), lse to the base 2.
-    differentiate(s, dp, delta_rows, p, ds, lane)
-        dS = P ∘ (dP − delta); P and dS in 16 bits, as A of the next products. With CAPPED p is
-        there already, and s holds P times the derivative of a capped score.
-    store_ds(ds, rows, lane)
-        A warp's 16 rows of dSᵀ to shared memory, as stmatrix and the swizzle have it.
-    """
-    M8, M16 = BLOCK_M // 8, BLOCK_M // 16
-    PANEL_BYTES = BLOCK_N * ROW_BYTES  # of 64 queries
-    HIDDEN = CAPPED_MASKED if CAPPED else MASKED
-
-    @fragment_function()
-    def mask(s, h, first_seen, lane):
-        first = first_seen - 2 * (lane & 3)  # counted from this lane's first column
-        for j in range(M8):
-            for c in range(2):
-                if 8 * j + c < first:
-                    s[j, 2 * h + c] = HIDDEN
-
-    @fragment_function()
-    def exponentiate(s, lse_rows, scale, lane):
-        lse = cuda.local.array(2, float32)
-        for j in range(M8):
-            load_shared_x2(lse, lse_rows + (lane & 3) * 8 + 32 * j)
-            for h in range(2):
-                for c in range(2):
-                    s[j, 2 * h + c] = exp2(s[j, 2 * h + c] * scale - lse[c])
-
-    @fragment_function()
-    def differentiate(s, dp, delta_rows, p, ds, lane):
-        delta = cuda.local.array(2, float32)
-        for k in range(M16):
-            for j in range(2):
-                load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)
-                for h in range(2):
-                    p0, p1 = s[2 * k + j, 2 * h], s[2 * k + j, 2 * h + 1]
-                    dp0, dp1 = dp[2 * k + j, 2 * h], dp[2 * k + j, 2 * h + 1]
-                    if not CAPPED:
-                        p[k, 2 * j + h] = pack(p0, p1)
-                    ds[k, 2 * j + h] = pack(p0 * (dp0 - delta[0]), p1 * (dp1 - delta[1]))
-
-    @fragment_function()
-    def store_ds(ds, rows, lane):
-        lane_row = rows + (lane & 15) * ROW_BYTES
-        for k in range(M16):
-            chunk = ((2 * k & 7) + (lane >> 4)) ^ (lane & 7)
-            stmatrix_x4(lane_row + k // 4 * PANEL_BYTES + (chunk << 4), ds[k])
-
-    return mask, exponentiate, differentiate, store_ds
-
-
-@functools.cache
-def make_store_gradient(HEAD_DIM, COLS, pack):
-    """store_gradient(acc, x, b, row, head, first_col, lane, scale): rows `row` and `row` + 8 of x.
-
-    acc, of COLS columns, becomes the columns of x from first_col on, times scale.
-    """
-
-    @fragment_function()
-    def store_gradient(acc, x, b, row, head, first_col, lane, scale):
-        for h in range(2):
-            r = row + 8 * h
-            if r < x.shape[1]:
-                address = global_address(x[b, r, head]) + uint64(2 * first_col + 4 * (lane & 3))
-                for j in range(COLS // 8):
-                    if first_col + 8 * j < HEAD_DIM:
-                        two = pack(acc[j, 2 * h] * scale, acc[j, 2 * h + 1] * scale)
-                        store_global_b32(address + uint64(16 * j), two)
-
-    return store_gradient
 
 
 @functools.cache

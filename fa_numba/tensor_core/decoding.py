@@ -1,13 +1,18 @@
-"""What the decoding kernels on tensor cores share: a split's keys, its softmax, the warps' merge.
+"""Shared parts of the decoding kernels on tensor cores: keys of a split, softmax, products, merge.
 
 A thread block has a tile of ROWS rows of one K/V head: a row is a query of a query head, and the
-heads of a group are neighbours. Its warps take turns in the keys of a split, 16 keys at a time, and
-each has a softmax of its own: what they have is merged at the end. Lines are those of Algorithm 1
-of FlashAttention-2, arXiv:2307.08691.
+heads of a group are neighbours. Its warps share the keys of a split: a warp's iteration takes 16
+keys, and the next one the 16 keys after those of all warps. Each warp has its own softmax
+statistics, and its own out; they are merged at the end. Lines are those of Algorithm 1 of
+FlashAttention-2, arXiv:2307.08691.
+
+A persistent kernel loops over work units: a tile of rows in one split of a sequence.
 """
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from numba import cuda, uint32, uint64
 
@@ -25,11 +30,36 @@ from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.num_splits import choose_even_splits
 
-KEYS = 16  # of a warp's turn
+KEYS = 16  # of a warp's iteration
+
+# Elements of `ahead`, the iteration for which a warp loads next.
+UNIT, BATCH, KV_HEAD = 0, 1, 2  # its work unit, and the sequence and head of that
+N, N_END = 3, 4  # its first key, and the end of the unit's keys
+AHEAD_LENGTH = 5
+
+
+class Sizes(NamedTuple):
+    """Sizes of a decoding problem, on the GPU."""
+
+    seqlen_q: int
+    group_size: int
+    num_m_tiles: int
+    num_kv_heads: int
+    num_splits: int
+    num_units: int
+
+
+class Unit(NamedTuple):
+    """A work unit: a tile of rows in one split of a sequence."""
+
+    b: int
+    split: int
+    kv_head: int
+    m_tile: int
 
 
 def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
-    """`check_problem`, for the tensor-core kernel `name` and on its GPU."""
+    """`check_problem`, for the tensor-core kernel `name` and its GPU."""
     problem = check_problem(q, k_cache, v_cache, *rest)
     checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
     checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
@@ -37,27 +67,28 @@ def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
 
 
 def splits_and_grid(problem, rows, warps):
-    """num_splits, and the grid: at most a thread block for each SM, each with as many chunks.
+    """num_splits and grid of a persistent kernel: at most a thread block for each SM.
 
-    A chunk is a tile of so many rows in a split; some thread blocks may have one less.
+    All thread blocks have the same number of work units, or one fewer.
     """
     num_sms = arrays.num_sms(problem.q)
     num_tiles = problem.num_tiles(rows) * problem.q.shape[0]
     num_splits = problem.num_splits or choose_even_splits(
         num_tiles, problem.num_n_tiles(KEYS * warps), num_sms
     )
-    chunks = num_tiles * num_splits
-    return num_splits, (ceil_div(chunks, max(1, ceil_div(chunks, num_sms))),)
+    num_units = num_tiles * num_splits
+    return num_splits, (ceil_div(num_units, max(1, ceil_div(num_units, num_sms))),)
 
 
 @functools.cache
 def make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW):
     """keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size): first and end.
 
-    The tiles of BLOCK_N keys from the first with a key that a row sees, shared out evenly. With
-    more splits than tiles some get none: their state is that of no keys, (0, -inf).
+    The splits divide the tiles of BLOCK_N keys evenly, from the first tile with a key that a row
+    sees. With more splits than tiles some splits get no keys, and the state (0, -inf).
     """
-    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    first_key, end_key = bounds.first_key, bounds.end_key
 
     @cuda.jit(device=True, forceinline=True)
     def keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size):
@@ -75,73 +106,77 @@ def make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW):
 
 @cuda.jit(device=True, forceinline=True)
 def warp_of(tid):
-    """The warp's number, as lane 0 has it: so the compiler knows that all lanes have the same.
+    """Index of the warp, as lane 0 has it: the compiler then knows that all lanes agree.
 
-    Where it does not, each syncwarp and shuffle waits for all loads that are on their way.
+    Otherwise each syncwarp and each shuffle waits for all loads in flight.
     """
     return cuda.shfl_sync(FULL_WARP, tid >> 5, 0)
 
 
 @cuda.jit(device=True, forceinline=True)
-def place_of(chunk, sizes):
-    """Which part of the work `chunk` is: b, split, kv_head, m_tile. `sizes`: see `make_begin_part`.
+def unit_of(index, sizes):
+    """The work unit of this index.
 
-    Heads are neighbours: what is read at the same time lies side by side.
+    Neighbouring units are heads of one sequence: keys that are read at the same time are
+    neighbours in memory.
     """
-    _, _, num_m_tiles, num_kv_heads, num_splits, _ = sizes
-    rest, m_tile = divide(chunk, num_m_tiles)
-    rest, kv_head = divide(rest, num_kv_heads)
-    b, split = divide(rest, num_splits)
-    return b, split, kv_head, m_tile
+    index, m_tile = divide(index, sizes.num_m_tiles)
+    index, kv_head = divide(index, sizes.num_kv_heads)
+    b, split = divide(index, sizes.num_splits)
+    return Unit(b, split, kv_head, m_tile)
 
 
 @functools.cache
-def make_begin_part(ROWS, WARPS, CAUSAL, WINDOW):
-    """begin_part(ahead, warp, seq_lens, sizes): go to the first turn of chunk ahead[0] of the work.
+def make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW):
+    """begin_unit(ahead, warp, seq_lens, sizes): go to the first iteration of unit ahead[UNIT].
 
-    `ahead` says which turn a warp asks for next: chunk, b, kv_head, n, n_end. A thread block that
-    stays takes every gridDim.x-th chunk; before its first ``n = n_end = 0`` of one that would come
-    before that. `sizes` are seqlen_q, group_size, num_m_tiles, num_kv_heads, num_splits,
-    num_chunks.
+    A thread block takes every gridDim.x-th unit. It starts with ``ahead[N] = ahead[N_END] = 0`` in
+    the unit before its first one.
     """
     keys_of_split = make_keys_of_split(ROWS, KEYS * WARPS, CAUSAL, WINDOW)
 
     @cuda.jit(device=True, forceinline=True)
-    def begin_part(ahead, warp, seq_lens, sizes):
-        seqlen_q, group_size, _, _, num_splits, _ = sizes
-        b, split, kv_head, m_tile = place_of(ahead[0], sizes)
-        n_first, n_end = keys_of_split(split, num_splits, m_tile, seqlen_q, seq_lens[b], group_size)
-        ahead[1], ahead[2] = b, kv_head
-        ahead[3], ahead[4] = n_first + KEYS * warp, n_end
+    def begin_unit(ahead, warp, seq_lens, sizes):
+        unit = unit_of(ahead[UNIT], sizes)
+        n_first, n_end = keys_of_split(
+            unit.split,
+            sizes.num_splits,
+            unit.m_tile,
+            sizes.seqlen_q,
+            seq_lens[unit.b],
+            sizes.group_size,
+        )
+        ahead[BATCH], ahead[KV_HEAD] = unit.b, unit.kv_head
+        ahead[N], ahead[N_END] = n_first + KEYS * warp, n_end
 
-    return begin_part
+    return begin_unit
 
 
 @functools.cache
-def make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
-    """turn_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane).
+def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
+    """online_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane).
 
-    S of the keys from n on, not yet scaled, becomes P, packed as the operand of the next product.
-    A row of S belongs to a quad of lanes, and `position` is its place among the keys.
+    s, the unscaled scores of the 16 keys from n on, becomes P, packed as the operand of the next
+    product. A row of S belongs to a quad of lanes; `position` is its index among the keys.
 
     Returns
     -------
     m_i, l_i, alpha : float32
-        The new statistics; l_i of this lane's keys alone.
+        The new statistics; l_i is the sum over this lane's keys alone.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
     pack = forward.pack_of(DTYPE)
-    BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
+    MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: a score is not just scale · q·k
 
     @cuda.jit(device=True, forceinline=True)
-    def turn_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane):
-        to_base_2 = LOG2_E if BENT else softmax_scale * LOG2_E
+    def online_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane):
+        to_base_2 = LOG2_E if MODIFIED else softmax_scale * LOG2_E
         whole = n >= first_key(position) and n + KEYS <= end_key(position, seqlen_k)
         for t in range(2):
             for c in range(2):
                 key = n + 8 * t + 2 * (lane & 3) + c
-                if BENT:
+                if MODIFIED:
                     s[t, c] = score(s[t, c] * softmax_scale, position - key, slope)
                 s[t, c] *= to_base_2
                 if not whole and not sees(position, key, seqlen_k):
@@ -157,24 +192,33 @@ def make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
             p[t] = pack(x, y)
         return m_new, l_i, alpha
 
-    return turn_softmax
+    return online_softmax
 
 
-@functools.cache
-def make_products(HEAD_DIM, DTYPE, at):
-    """The products of a warp's turn, with 16 keys in shared memory.
+class Products(NamedTuple):
+    """The products of a warp's iteration, with 16 keys in shared memory.
 
-    ``at(tile, chunk, j)`` is the address of this lane's row of columns 16 j on, or eight later, for
-    ldmatrix; tile and chunk are the lane's own, and no concern of these functions.
-
-    Returns
-    -------
+    Attributes
+    ----------
     load_queries(q_reg, q, b, m, head, is_query, lane)
-        Q of this lane's row as an operand; 0 where there is no such query.
+        Load Q of this lane's row as an operand; 0 for a row that is no query.
     scores(s, q_reg, k, tile, chunk)
         S = Q Kᵀ, with the queries as rows.
     add_weighted(acc, v, p, alpha, tile, chunk, lane)
         out <- alpha out + P V, transposed: a lane has columns of two queries.
+    """
+
+    load_queries: Callable
+    scores: Callable
+    add_weighted: Callable
+
+
+@functools.cache
+def make_products(HEAD_DIM, DTYPE, at):
+    """`Products` for a layout of the keys.
+
+    ``at(tile, chunk, j)`` is the address of this lane's row for ldmatrix: the 16 columns from 16 j
+    on, in the first or second half. tile and chunk are the lane's own, and are only passed on.
     """
     mma = forward.mma_of(DTYPE)
     STEPS = ceil_div(HEAD_DIM, 16)
@@ -186,7 +230,7 @@ def make_products(HEAD_DIM, DTYPE, at):
             source = global_address(q[b, m, head]) + uint64(4 * (lane & 3))
         for j in range(STEPS):
             for i in range(4):
-                q_reg[j, i] = uint32(0)  # rows 8 to 15, registers 1 and 3, stay 0
+                q_reg[j, i] = uint32(0)  # rows 8 to 15, registers 1 and 3, are always 0
             for i in range(2):
                 if is_query and 16 * j + 8 * i < HEAD_DIM:
                     q_reg[j, 2 * i] = load_global_b32(source + uint64(32 * j + 16 * i))
@@ -200,7 +244,7 @@ def make_products(HEAD_DIM, DTYPE, at):
             ldmatrix_x4(k, at(tile, chunk, j))
             for t in range(2):
                 if 16 * j + 8 >= HEAD_DIM:
-                    k[t, 1] = uint32(0)  # past the key's end: 0 · NaN is NaN
+                    k[t, 1] = uint32(0)  # past the end of the key: 0 · NaN is NaN
                 mma(s[t], q_reg[j], k[t])
 
     @cuda.jit(device=True, forceinline=True)
@@ -215,30 +259,43 @@ def make_products(HEAD_DIM, DTYPE, at):
             acc[j, 3] *= alpha_1
             mma(acc[j], v, p)
 
-    return load_queries, scores, add_weighted
+    return Products(load_queries, scores, add_weighted)
+
+
+class States(NamedTuple):
+    """Shared memory for the states of all warps: out, not yet divided by l_i, m_i and l_i."""
+
+    parts: Any  # (WARPS, ROWS, HEAD_DIM)
+    m_parts: Any  # (WARPS, ROWS)
+    l_parts: Any
+
+
+class Merge(NamedTuple):
+    """Functions that merge the states of a thread block's warps.
+
+    Attributes
+    ----------
+    store_rows(parts, acc, tid)
+        Store a warp's rows of out, in the layout of `Products.add_weighted`.
+    store_state(states, m_i, l_i, tid)
+        Store its statistics; a barrier must follow.
+    merge(states, out_partial, lse_partial, unit, group_size, seqlen_q, tid)
+        Store the partial result of a `Unit`.
+    """
+
+    store_rows: Callable
+    store_state: Callable
+    merge: Callable
 
 
 @functools.cache
 def make_merge(HEAD_DIM, ROWS, WARPS):
-    """What the warps of a thread block have of a split becomes its result.
-
-    Each leaves its rows of out, not yet divided, in parts (WARPS, ROWS, HEAD_DIM); what they have
-    in shared memory are the states, ``parts, m_parts, l_parts``.
-
-    Returns
-    -------
-    leave_rows(parts, acc, tid)
-        A warp's rows, as `make_products` sums them.
-    leave_state(states, m_i, l_i, tid)
-        Its statistics; a barrier must follow.
-    merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid)
-        `place` is that of `place_of`.
-    """
+    """`Merge` for these compile-time constants."""
     THREADS = 32 * WARPS
     STEPS = ceil_div(HEAD_DIM, 16)
 
     @cuda.jit(device=True, forceinline=True)
-    def leave_rows(parts, acc, tid):
+    def store_rows(parts, acc, tid):
         lane, warp = tid & 31, tid >> 5
         for j in range(STEPS):
             for i in range(4):
@@ -247,18 +304,17 @@ def make_merge(HEAD_DIM, ROWS, WARPS):
                     parts[uint64(warp), uint64(r), uint64(d)] = acc[j, i]
 
     @cuda.jit(device=True, forceinline=True)
-    def leave_state(states, m_i, l_i, tid):
-        _, m_parts, l_parts = states
+    def store_state(states, m_i, l_i, tid):
         lane, warp = tid & 31, tid >> 5
         l_i = over_quad_sum(l_i)
         if lane & 3 == 0 and lane >> 2 < ROWS:
-            m_parts[warp, lane >> 2] = m_i
-            l_parts[warp, lane >> 2] = l_i
+            states.m_parts[warp, lane >> 2] = m_i
+            states.l_parts[warp, lane >> 2] = l_i
 
     @cuda.jit(device=True, forceinline=True)
-    def merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid):
+    def merge(states, out_partial, lse_partial, unit, group_size, seqlen_q, tid):
         parts, m_parts, l_parts = states
-        b, split, kv_head, m_tile = place
+        b, split, kv_head, m_tile = unit
         for item in range(tid, ROWS * HEAD_DIM, THREADS):
             r, d = divide(item, HEAD_DIM)
             m, head = divide(m_tile * ROWS + r, group_size)
@@ -277,4 +333,4 @@ def make_merge(HEAD_DIM, ROWS, WARPS):
                 if d == 0:  # lse, -inf: no key                                           line 13
                     lse_partial[split, b, head, m] = (m_all + math.log2(l_all)) * LN2
 
-    return leave_rows, leave_state, merge
+    return Merge(store_rows, store_state, merge)

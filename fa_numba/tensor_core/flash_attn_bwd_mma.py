@@ -43,17 +43,19 @@ from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward, forward
 from fa_numba.tensor_core.backward import (
-    BLOCK_N,
-    DQ_BYTES,
     NOTHING,
-    make_gradient_functions,
-    make_store_gradient,
     padded,
     tile_and_head,
     tile_rows,
 )
+from fa_numba.tensor_core.dq_parts import DQ_BYTES
 from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import make_fragment_functions
+from fa_numba.tensor_core.gradient_fragments import (
+    BLOCK_N,
+    make_gradient_functions,
+    make_store_gradient,
+)
 from fa_numba.tiling.block_sizes import ceil_div
 
 THREADS = 256

@@ -1,26 +1,26 @@
-"""Flash-Decoding at the speed of memory: 16-bit caches, contiguous or paged, on mma.sync.
+"""Flash-Decoding at the speed of memory: 16-bit caches, contiguous or paged, with mma.sync.
 
 flash_decode, paged_attn_decode   tiles of K and V go through shared memory; a thread per score
 flash_decode_mma                  K and V go from HBM to the registers that multiply them  <- this
 flash_decode_gather               Hopper: cp.async keeps a ring of keys full for each warp
 
-Decoding reads each key once and does next to nothing with it, so all that counts is that enough
-bytes are on their way: 4.8 TB/s times some 700 ns for a load, a guess, are 25 KB for each of an
-H200's 132 SMs. Here each lane loads 16 bytes at a time, a warp 4 KB of V while it multiplies K, and
-4 KB of the next K while it multiplies V.
+Decoding reads each key once and computes little with it, so its speed depends on the number of
+bytes in flight: 4.8 TB/s times about 700 ns for a load, an estimate, are 25 KB for each of an
+H200's 132 SMs. Here each lane loads 16 bytes at a time. A warp has 4 KB of V in flight while it
+multiplies K, and 4 KB of the next K while it multiplies V.
 
-No shared memory, because the operands of a product may name their columns as they like. A lane of
-mma's B wants elements 2 i, 2 i + 1, 2 i + 8, 2 i + 9 of a key for one product; it has 8 neighbours
-of that key instead, and Q the same 8 in their place: a dot product has no order. For P V, V is the
-operand A, transposed: a lane wants two rows of it, eight apart, for pairs of keys; it has 8
-neighbours of each of four keys, and takes two at a time for those rows. What comes out are the
-columns of out in another order, known to the lane that holds them.
+No shared memory is needed, because the operands of a product may order their columns in any way. A
+lane of mma's B holds elements 2 i, 2 i + 1, 2 i + 8, 2 i + 9 of a key for one product. Here it
+holds 8 neighbours of that key, and Q has the same 8 in those registers: a dot product has no order.
+For P V, V is the operand A, transposed: a lane holds two rows of it, eight apart, for pairs of
+keys. It has 8 neighbours of each of four keys, and uses two at a time as those rows. So the columns
+of out are in another order, which the lane that holds them knows.
 
-A row of S belongs to a quad of lanes as in `flash_attn_mma`, and P lies as the next product wants
-it. The rows are the queries of the heads of a group: 8 to a tile, of the 16 that mma has room for.
+A row of S belongs to a quad of lanes as in `flash_attn_mma`, and P is already in the layout of the
+next product. The rows are the queries of the heads of a group: 8 in a tile, of the 16 rows of mma.
 
 On an H200 it reads float16 caches of 32 heads of 128 at 4.1 to 4.4 TB/s, in shuffled pages of 1 at
-4.0 to 4.2, 95 to 97 % of the quickest kernel without pages (benchmarks/results/decode_fast.json).
+4.0 to 4.2, 95 to 97 % of the fastest kernel without pages (benchmarks/results/decode_fast.json).
 
 Source: as for flash_decode.
 """
@@ -37,10 +37,12 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
     KEYS,
+    States,
+    Unit,
     check_on_tensor_cores,
     make_keys_of_split,
     make_merge,
-    make_turn_softmax,
+    make_online_softmax,
     warp_of,
 )
 from fa_numba.tiling.block_sizes import ceil_div
@@ -64,7 +66,8 @@ def make_flash_decode_mma(
     """The first kernel, attention split by split: launch it with 32 · WARPS threads.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". PAGE_SIZE is 0 for a contiguous
-    cache; then block_table, as alibi_slopes without ALIBI, is not looked at and may be any scalar.
+    cache. block_table is unused for a contiguous cache, alibi_slopes without ALIBI: each may then
+    be any scalar.
     """
     mma = forward.mma_of(DTYPE)
     PAGED = PAGE_SIZE > 0
@@ -77,8 +80,9 @@ def make_flash_decode_mma(
     V_SHAPE = (V_STEPS, 4, 4)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
-    turn_softmax = make_turn_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    _, leave_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
+    online_softmax = make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    merging = make_merge(HEAD_DIM, ROWS, WARPS)
+    store_state, merge = merging.store_state, merging.merge
 
     @cuda.jit(device=True, forceinline=True)
     def page_of(block_table, b, n):
@@ -86,7 +90,7 @@ def make_flash_decode_mma(
 
     @cuda.jit(device=True, forceinline=True)
     def row_of(cache, pages, n_start, r, last):
-        """Where key n_start + r is, in bytes; of the last key where there are not so many."""
+        """Offset of key n_start + r in bytes; that of the last key if there are not so many."""
         n = min(n_start + r, last)
         if PAGED:
             page = cuda.shfl_sync(FULL_WARP, pages, r)
@@ -95,7 +99,7 @@ def make_flash_decode_mma(
 
     @cuda.jit(device=True, forceinline=True)
     def load_k(k_reg, k_cache, source, pages, n_start, last, lane):
-        """Keys lane // 4 and, eight on, the other: 8 neighbours of every 32."""
+        """Keys lane // 4 and lane // 4 + 8: of every 32 columns 8 neighbours."""
         for t in range(2):
             row = row_of(k_cache, pages, n_start, 8 * t + (lane >> 2), last)
             for j in range(K_STEPS):
@@ -108,12 +112,12 @@ def make_flash_decode_mma(
 
     @cuda.jit(device=True, forceinline=True)
     def load_v(v_reg, v_cache, source, pages, n_start, last, lane):
-        """Keys 2 i, 2 i + 1, and eight on, where i = lane % 4: 8 neighbours of every 64."""
+        """Keys 2 i, 2 i + 1, 2 i + 8, 2 i + 9, i = lane % 4: of every 64 columns 8 neighbours."""
         for i in range(4):
             r = 2 * (lane & 3) + (i & 1) + 8 * (i >> 1)
             row = row_of(v_cache, pages, n_start, r, last)
             for j in range(V_STEPS):
-                # Columns past the end are read from the beginning instead, and never stored.
+                # A column past the end is read from the beginning instead, and never stored.
                 inside = V_WHOLE or 64 * j + 8 * (lane >> 2) < HEAD_DIM
                 col = 128 * j + 16 * (lane >> 2) if inside else 0
                 load_global_b128(v_reg[j, i], source + uint64(row + col))
@@ -130,14 +134,14 @@ def make_flash_decode_mma(
         softmax_scale,
         alibi_slopes,
     ):
-        """A thread block owns 8 rows of a K/V head; its warps take turns in the keys of one split.
+        """A thread block owns 8 rows of a K/V head; its warps share the keys of one split.
 
         A row is a query of a query head; the heads of a group are neighbours.
 
         grid      (num_m_tiles · num_kv_heads · num_splits, batch); 32 · WARPS threads
-        shared    what the warps have at the end: acc (WARPS, 8, HEAD_DIM), m_i, l_i (WARPS, 8)
+        shared    states of the warps at the end: acc (WARPS, 8, HEAD_DIM), m_i, l_i (WARPS, 8)
         private   Q, K and V as operands; s (2, 4), p (2,), acc (HEAD_DIM / 16, 4), m_i, l_i
-        HBM       K and V once per tile of rows, but for the tiles that none of them sees; Q,
+        HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; block_table once per key
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
@@ -147,7 +151,7 @@ def make_flash_decode_mma(
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
-        states = parts, m_parts, l_parts
+        states = States(parts, m_parts, l_parts)
         q_reg = cuda.local.array(Q_SHAPE, uint32)
         k_reg = cuda.local.array(K_SHAPE, uint32)
         v_reg = cuda.local.array(V_SHAPE, uint32)
@@ -168,11 +172,11 @@ def make_flash_decode_mma(
         row = m_tile * ROWS + (lane >> 2)  # of this lane's scores
         m, head = divide(row, group_size)
         head += kv_head * group_size
-        position = m + seqlen_k - seqlen_q  # its place among the keys: the last query's is the last
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         slope = alibi_slopes[head] if ALIBI and m < seqlen_q else ZERO
 
         n_first, n_end = keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size)
-        last = n_end - 1  # what is read instead of keys that are not there
+        last = n_end - 1  # read instead of keys past the end
 
         b_first = 0 if PAGED else b
         k_source = global_address(k_cache[b_first, 0, kv_head]) + uint64(16 * (lane & 3))
@@ -185,7 +189,7 @@ def make_flash_decode_mma(
                 load_global_b128(
                     a, global_address(q[b, m, head]) + uint64(64 * j + 16 * (lane & 3))
                 )
-                for i in range(2):  # rows 8 to 15, registers 1 and 3, stay 0
+                for i in range(2):  # rows 8 to 15, registers 1 and 3, are always 0
                     q_reg[j, i, 0] = a[2 * i]
                     q_reg[j, i, 2] = a[2 * i + 1]
         for j in range(V_STEPS):
@@ -196,7 +200,8 @@ def make_flash_decode_mma(
         l_i = ZERO  # of this lane's keys alone
 
         n_start = n_first + KEYS * warp
-        pages, next_pages = 0, 0  # lane r has that of this turn's key r: asked for two turns before
+        # Lane r has the page of key r: loaded two iterations before it is used.
+        pages, next_pages = 0, 0
         if n_start < n_end:
             pages = page_of(block_table, b, min(n_start + (lane & 15), last))
             next_pages = page_of(block_table, b, min(n_start + BLOCK_N + (lane & 15), last))
@@ -215,7 +220,7 @@ def make_flash_decode_mma(
                         mma(s[t], q_reg[j, i], k_reg[t, j, i])
             load_k(k_reg, k_cache, k_source, next_pages, n_next, last, lane)
 
-            m_i, l_i, alpha = turn_softmax(
+            m_i, l_i, alpha = online_softmax(
                 s, p, m_i, l_i, n_start, position, seqlen_k, slope, softmax_scale, lane
             )
 
@@ -243,10 +248,10 @@ def make_flash_decode_mma(
                         parts[uint64(warp), uint64(2 * (lane & 3) + (r & 1)), uint64(d)] = acc[
                             j, t, r
                         ]
-        leave_state(states, m_i, l_i, tid)
-        cuda.syncthreads()  # what every warp has is there: safe to merge
-        place = b, split, kv_head, m_tile
-        merge(states, out_partial, lse_partial, place, group_size, seqlen_q, tid)
+        store_state(states, m_i, l_i, tid)
+        cuda.syncthreads()  # the states of all warps are there: safe to merge
+        unit = Unit(b, split, kv_head, m_tile)
+        merge(states, out_partial, lse_partial, unit, group_size, seqlen_q, tid)
 
     return flash_decode_mma_kernel
 
@@ -266,7 +271,7 @@ def flash_decode_mma(
     softmax_scale=None,
     num_splits=0,
 ):
-    """Flash-Decoding of a contiguous or paged KV cache of 16 bits, by mma.sync.
+    """Flash-Decoding of a contiguous or paged 16-bit KV cache, with mma.sync.
 
     Parameters
     ----------
@@ -296,7 +301,7 @@ def flash_decode_mma(
     arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
     problem = check_on_tensor_cores("flash_decode_mma", forward.AMPERE, *arguments)
     batch, _, _, head_dim = q.shape
-    # Two are enough, and want fewer splits; three are quicker where there is one row: measured.
+    # Measured: three are faster with one row; otherwise two are enough, with fewer splits.
     blocks_per_sm = 3 if head_dim <= 128 and problem.num_rows == 1 else 2
     options = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm}
     kernel = make_flash_decode_mma(
