@@ -41,8 +41,8 @@ def asked_anew():
 @pytest.fixture
 def places(monkeypatch):
     """Says where the tools are: {name: [path, ...]}; the others stay where they are."""
-    real, said = cuda_tools._places, {}
-    monkeypatch.setattr(cuda_tools, "_places", lambda name: said.get(name) or real(name))
+    real, said = cuda_tools._paths, {}
+    monkeypatch.setattr(cuda_tools, "_paths", lambda name: said.get(name) or real(name))
 
     def say(**paths):
         said.update(paths)
@@ -53,7 +53,7 @@ def places(monkeypatch):
 @pytest.fixture
 def nothing(monkeypatch):
     """Hides every program."""
-    monkeypatch.setattr(cuda_tools, "_places", lambda name: [])
+    monkeypatch.setattr(cuda_tools, "_paths", lambda name: [])
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_tool_that_fits_is_used_although_an_older_one_is_found_first(places, o
 @needs_nvdisasm
 def test_installed_tools_come_before_those_on_the_path(tmp_path, monkeypatch, old_ptxas):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    found = cuda_tools._places("ptxas")
+    found = cuda_tools._paths("ptxas")
     assert found[-1] == old_ptxas and len(found) > 1
     assert cuda_tools.ptxas().path != old_ptxas
 

@@ -324,8 +324,8 @@ def test_wants_words(exercise):
         exercise.first(1)
 
 
-def test_second(exercise):
-    '''second: itself'''
+@pytest.mark.parametrize("behaviour", ["second: itself"])  # no docstring: named by the parameter
+def test_second(exercise, behaviour):
     assert exercise.second(2) == 2, f"must be 2, got {exercise.second(2)}"
 
 

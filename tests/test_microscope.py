@@ -11,7 +11,7 @@ import fa_numba
 from fa_numba import simt
 from fa_numba.analysis import cuda_tools
 from fa_numba.microscope import command
-from fa_numba.microscope.report import Report, Reports
+from fa_numba.microscope.report import LaunchReport, LaunchReports
 from fa_numba.simt.devices import chip
 from fa_numba.workbook import cli
 
@@ -203,25 +203,25 @@ ERRORS = {
     "broken.py:kernel": "broken.py does not import: ZeroDivisionError: division by zero",
     "mine.py:nothing": "mine.py has no 'nothing'; its kernels are transpose, forgets, column",
     "helper.py:nothing": "helper.py has no 'nothing'; it has no kernels either",
-    "mine.py:TILE": "mine.py:TILE is no kernel and no function but of type int",
-    "mine.py:column x=f4[32,1]": "column(x, y) is a kernel: say --grid",
-    "mine.py:column --grid 1": "column(x, y) is a kernel: say --block",
+    "mine.py:TILE": "mine.py:TILE must be a kernel or a function, got int",
+    "mine.py:column x=f4[32,1]": "column(x, y) is a kernel: it needs --grid",
+    "mine.py:column --grid 1": "column(x, y) is a kernel: it needs --block",
     "mine.py:column --grid 1 --block 32 x=f4[32,1]": "column(x, y) needs y",
     "mine.py:column --grid 1 --block 32 z=1": "column(x, y) has no argument 'z'",
-    "mine.py:column --grid 1,b --block 32": "--grid must be one to three whole numbers",
-    "mine.py:column --grid 1 --block 1,1,1,1": "--block must be one to three whole numbers",
+    "mine.py:column --grid 1,b --block 32": "--grid must be one to three ints",
+    "mine.py:column --grid 1 --block 1,1,1,1": "--block must be one to three ints",
     "mine.py:column --grid 1 --block 2048 x=f4[32,1] y=f4[32]": "its x must be from 1 to 1024",
     "mine.py:column --grid 0 --block 32 x=f4[32,1] y=f4[32]": "the grid is (0,)",
     "mine.py:column --grid 1 --block 32 x=f4[32,1] y=f4[31]": "out of bounds for axis 0 of 'y'",
     "mine.py:column --shared -1": "--shared must not be negative, got -1",
     "mine.py:column --device X9": "--device: no GPU 'X9' in the table; it has T4, V100",
-    "mine.py:column x=q7[3]": "x: no dtype 'q7'",
-    "mine.py:column x=f4[3]:full": "filled by :random, :zeros, :ones, :arange; got :full",
+    "mine.py:column x=q7[3]": "must be one of f4, f8, f2, i4, i8, u1, bool, c8; got 'q7'",
+    "mine.py:column x=f4[3]:full": "fill must be one of :random, :zeros, :ones, :arange; got :full",
     "mine.py:column x=many": "x=many: must be an array such as f4[1024,64]",
     "mine.py:column x=1 x=2": "x is given twice",
-    "mine.py:column x=1:q7": "x: no dtype 'q7'",
+    "mine.py:column x=1:q7": "must be one of f4, f8, f2, i4, i8, u1, bool, c8; got 'q7'",
     "mine.py:column x=@none.npy": "x=@none.npy: cannot be read",
-    "mine.py:column x=@two.npz": "must hold one array (.npy), holds several",
+    "mine.py:column x=@two.npz": "the file must hold one array (.npy), got several",
     "mine.py:column nonsense": "an argument is NAME=VALUE, got 'nonsense'",
     "mine.py:ready z=3": "mine.py:ready() has no argument 'z'",
     "mine.py:launches": "missing a required argument: 'n'",
@@ -324,7 +324,7 @@ def test_a_plain_function_is_reported_all_the_same():
     def store(x):
         x[cuda.threadIdx.x] = 1
 
-    one = Report(simt.trace(store, 1, 32, np.zeros(32, np.float32)))
+    one = LaunchReport(simt.trace(store, 1, 32, np.zeros(32, np.float32)))
     assert "not known: the kernel has no @cuda.jit" in one.text()
 
 
@@ -357,7 +357,7 @@ def test_a_launch_without_arrays_in_global_memory_has_a_report(folder, tmp_path)
         tile = cuda.shared.array(32, float32)
         tile[cuda.threadIdx.x] = n
 
-    reports = Reports.of([simt.trace(idle, 1, 32, 3)])
+    reports = LaunchReports.of([simt.trace(idle, 1, 32, 3)])
     assert "0 bytes before any cache" in repr(reports)
     assert len(reports.write_figures(tmp_path / "few")) >= 1
 

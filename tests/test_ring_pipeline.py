@@ -59,7 +59,10 @@ def test_time_is_that_of_the_slower():
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        ({"producer": {"wait": False}}, "race: tile 2 is copied to stage 0, to which tile 0"),
+        (
+            {"producer": {"wait": False}},
+            "race: tile 2 is copied to stage 0, to which a copy of tile 0",
+        ),
         ({"consumer": {"wait": False}}, "race: consumer 1 reads tile 0 in stage 0, where tile 0"),
         ({"consumer": {"early": True}}, "race: tile 2 is copied over tile 0 in stage 0"),
         (

@@ -15,11 +15,11 @@ def test_equal_thread_blocks_run_in_waves(number, waves):
     assert makespan([3] * number, 8) == 3 * waves
 
 
-def test_no_place_has_two_at_a_time():
+def test_no_slot_has_two_at_a_time():
     durations = [1 + n * n % 7 for n in range(50)]
     busy = set()
-    for (place, start), duration in zip(schedule(durations, 6), durations, strict=True):
-        times = {(place, t) for t in range(start, start + duration)}
+    for (slot, start), duration in zip(schedule(durations, 6), durations, strict=True):
+        times = {(slot, t) for t in range(start, start + duration)}
         assert not times & busy
         busy |= times
     assert len(busy) == sum(durations)

@@ -1,4 +1,4 @@
-"""Why Numba cannot compile a kernel, in a sentence that names the line and what to write."""
+"""Numba's compile errors as a sentence that names the line, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import linecache
 import re
 import textwrap
 
-PLACE = re.compile(r'File "([^"]*)", line (\d+):|\bat (\S+) \((\d+)\)')
+LOCATION = re.compile(r'File "([^"]*)", line (\d+):|\bat (\S+) \((\d+)\)')
 CALLED = r"(np\.\w+|the shape of cuda\.(?:shared|local)\.array|\w+(?= cannot be called))"
 ARRAY_MAKERS = {"zeros", "ones", "empty", "full", "arange", "zeros_like", "empty_like", "array"}
 ALLOCATES = "memory cannot be allocated in a kernel. Write to an array that is an argument, use "
@@ -29,13 +29,13 @@ def explain_compile_error(error: BaseException, kernel) -> NotForGpuError:
             break
     else:
         reason = f"Numba cannot compile {name}: {_first_reason(text)}"
-    line, source = _place(text, kernel, reason)
+    line, source = _location(text, kernel, reason)
     if called := re.search(r"= *(\w+)\(", source):
         reason = reason.replace("a device function returned", f"{called[1]} returned")
     return NotForGpuError(reason + (f"\n  line {line}: {source}" if line else ""))
 
 
-# What Numba says, and what a learner can do. {0} is a group of the pattern.
+# Patterns of Numba's messages, and the advice to a learner. {0} is a group of the pattern.
 REASONS = [
     (
         r"'function' object has no attribute 'targetoptions'",
@@ -57,8 +57,8 @@ REASONS = [
     (r"Unknown attribute '(\w+)' of type (\w+)", "a {1} has no .{0} in a kernel"),
     (r"failed to unpack none", "a device function returned nothing: is a return missing?"),
     (r"wrong tuple length.*expected (\d+), got (\d+)", "a device function returned {1} values, and "
-     "{0} are wanted"),
-    (r"Cannot unify (\S+) and (\S+) for '(\w+)", "{2} is {0} in one place and {1} in another: a "
+     "{0} are expected"),
+    (r"Cannot unify (\S+) and (\S+) for '(\w+)", "{2} is {0} on one line and {1} on another: a "
      "variable has one type in a kernel"),
     (r"set_try_status|try_status", "try and except do not work in a kernel"),
     (r"Untyped global name '(\w+)'", "{0} cannot be used in a kernel: it is neither a number nor a "
@@ -74,12 +74,12 @@ def _first_reason(text):
     return lines[0][:300] if lines else "no reason given"
 
 
-def _place(text, kernel, reason):
-    """(line, source), as Numba names it; else that of what the reason speaks of; or (0, "")."""
+def _location(text, kernel, reason):
+    """(line, source) that Numba names, else of the call that the reason names, else (0, "")."""
     function = getattr(kernel, "py_func", kernel)
     file = function.__code__.co_filename
-    places = [(a or b, int(m or n)) for a, m, b, n in PLACE.findall(text)]
-    numbers = [n for path, n in places if _same(path, file)] or _lines_like(function, reason)
+    named = [(a or b, int(m or n)) for a, m, b, n in LOCATION.findall(text)]
+    numbers = [n for path, n in named if _same(path, file)] or _lines_like(function, reason)
     if not numbers:
         return 0, ""
     return numbers[-1], linecache.getline(file, numbers[-1]).strip()
@@ -90,7 +90,7 @@ def _same(path, file):
 
 
 def _lines_like(function, reason):
-    """Where a function named in the reason is called, or a value returned."""
+    """Lines that call the function of the reason, or return a value."""
     try:
         lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))

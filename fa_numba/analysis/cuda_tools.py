@@ -1,9 +1,9 @@
-"""NVVM, ptxas and nvdisasm: where they are, and whether they fit each other.
+"""NVVM, ptxas and nvdisasm: where they are, and whether they work together.
 
-Three questions, for three needs: `compiler_available` (kernels to PTX), `assembler_available` (on
-to machine code) and `disassembler_available` (on to a listing of instructions). Each is answered
-by a trial on a kernel of one instruction, since a tool that is there may still be too old: ptxas
-refuses the PTX of a newer NVVM.
+There are three steps: kernels to PTX (`compiler_available`), to machine code
+(`assembler_available`) and to a listing of instructions (`disassembler_available`). Each function
+tries its step on a kernel of one instruction, since an installed tool may be too old: ptxas refuses
+the PTX of a newer NVVM.
 
 Tools that pip or conda installed come first, those of a CUDA toolkit next, those on the PATH last.
 """
@@ -34,11 +34,11 @@ _PTX = """\
 .address_size 64
 .visible .entry trial() {{ ret; }}
 """
-LISTING = ("--print-code", "--print-line-info-inline")  # what `sass.parse` reads
+LISTING = ("--print-code", "--print-line-info-inline")  # the format that `sass.parse` reads
 
 
 class CompilerMissingError(RuntimeError):
-    """A tool is not installed, or does not fit; the message says which, and how to get it."""
+    """A tool is not installed or too old; the message says which, and how to install it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Tool:
     ----------
     name, path : str
     release : str
-        Of the CUDA toolkit that it belongs to, "13.5".
+        Version of its CUDA toolkit, such as "13.5".
     """
 
     name: str
@@ -58,17 +58,17 @@ class Tool:
 
 
 def compiler_available():
-    """True where NVVM and NVRTC compile kernels to PTX. Machine code needs ptxas as well."""
+    """Whether NVVM and NVRTC compile kernels to PTX. Machine code needs ptxas as well."""
     return _answers(ptx_version)
 
 
 def assembler_available():
-    """True where kernels compile to machine code: `compiler_available`, and a ptxas that fits."""
+    """Whether kernels compile to machine code: `compiler_available`, and a ptxas new enough."""
     return _answers(ptxas)
 
 
 def disassembler_available():
-    """True where machine code can be listed too: `assembler_available`, and nvdisasm."""
+    """Whether machine code can also be listed: `assembler_available`, and nvdisasm."""
     return _answers(nvdisasm)
 
 
@@ -112,7 +112,7 @@ def ptxas():
     Raises
     ------
     CompilerMissingError
-        There is none, or none that is new enough.
+        None is installed, or none is new enough.
     """
     version = ptx_version()
     with tempfile.TemporaryDirectory() as folder:
@@ -130,12 +130,12 @@ def ptxas():
 
 @functools.cache
 def nvdisasm():
-    """The `Tool` that lists the instructions of what `ptxas` makes.
+    """The `Tool` that lists the instructions of machine code.
 
     Raises
     ------
     CompilerMissingError
-        There is none, or none that reads this machine code.
+        None is installed, or none reads this machine code.
     """
     assembler = ptxas()
     with tempfile.TemporaryDirectory() as folder:
@@ -146,9 +146,9 @@ def nvdisasm():
 
 
 def _first_that_fits(name, refusal):
-    """The first tool of that name whose trial gives no reason against it."""
+    """The first tool of that name that passes its trial."""
     reasons = []
-    for path in _places(name):
+    for path in _paths(name):
         if reason := refusal(path):
             reasons.append(f"{name} {_release(path)} ({path}) {reason}. Newer: {_install()}")
         else:
@@ -158,13 +158,13 @@ def _first_that_fits(name, refusal):
     )
 
 
-def _places(name):
+def _paths(name):
     """Paths of a tool, the pinned ones first."""
     found = []
     with suppress(ImportError):
         from cuda.pathfinder import find_nvidia_binary_utility
 
-        # ptxas and nvdisasm lie beside nvcc, which every release of cuda-pathfinder knows.
+        # ptxas and nvdisasm are beside nvcc, which every release of cuda-pathfinder finds.
         for utility in (name, "nvcc", "nvdisasm"):
             with suppress(RuntimeError, LookupError, ValueError, _unsupported()):
                 if path := find_nvidia_binary_utility(utility):
@@ -175,14 +175,14 @@ def _places(name):
 
 
 def _unsupported():
-    """What cuda-pathfinder raises for a tool that it does not know."""
+    """The exception of cuda-pathfinder for a tool that it does not know."""
     from cuda import pathfinder
 
     return getattr(pathfinder, "UnsupportedBinaryError", LookupError)
 
 
 def _release(path):
-    """ "13.5" of a tool that belongs to CUDA 13.5, "of unknown version" where it does not say."""
+    """The toolkit's version, such as "13.5", or "of unknown version"."""
     with suppress(OSError, subprocess.SubprocessError):
         run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60)
         if match := re.search(r"release (\d+\.\d+)", run.stdout):
@@ -191,7 +191,7 @@ def _release(path):
 
 
 def _run(*command):
-    """Why a command fails, in one line; "" where it does not."""
+    """The reason why a command fails, in one line; "" if it succeeds."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
@@ -203,7 +203,7 @@ def _run(*command):
 
 
 def _install():
-    """The command that installs what is missing."""
+    """The command that installs the missing tools."""
     extra = "compiler"
     with suppress(metadata.PackageNotFoundError):
         if metadata.version("cuda-bindings").startswith("12."):

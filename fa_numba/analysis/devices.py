@@ -1,7 +1,7 @@
-"""What GPUs have and can do: a table of twelve, and the GPU in this machine.
+"""Memory, limits and peaks of GPUs: a table of twelve, and the GPU in this machine.
 
-Two tables make a `Device`. `_LIMITS` is what a compute capability decides; `_PRODUCTS` is what the
-card's maker chose. Peaks are peaks: dense, at the boost clock, and no kernel reaches them.
+Two tables make a `Device`: `_LIMITS` by compute capability, and `_PRODUCTS` by card. Peaks are for
+dense operands at the boost clock; no kernel reaches them.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ GB = 10**9
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU. What is not known of it is None.
+    """One GPU. Unknown values are None.
 
     Attributes
     ----------
     name, memory : str
     compute_capability : (int, int)
     num_sms : int
-        Streaming multiprocessors; a thread block lives on one of them.
+        Streaming multiprocessors. A thread block runs on one of them.
     clock : float
         Boost clock in Hz.
     memory_bytes, memory_bandwidth : float
@@ -34,10 +34,10 @@ class Device:
     l2_bytes, l1_bytes : int
         L2 of the GPU; L1 cache and shared memory together, per SM.
     shared_bytes_per_sm, shared_bytes_per_block : int
-        How much of `l1_bytes` may be shared memory, and how much one thread block may ask for. A
-        kernel that does not ask gets `shared_bytes_default`.
+        Largest part of `l1_bytes` that can be shared memory, and the most that one thread block can
+        request. Without a request the limit is `shared_bytes_default`.
     shared_bytes_reserved : int
-        What CUDA itself takes from each thread block's share.
+        Shared memory that CUDA itself takes in each thread block.
     threads_per_sm, blocks_per_sm : int
         Most threads, and most thread blocks, that an SM keeps at a time.
     float32 : float
@@ -46,7 +46,7 @@ class Device:
         Peak FLOP/s of the tensor cores, dense, sums kept in float32. None: no such instruction.
         TF32 is float32 with the 10 fraction bits of float16.
     source : str
-        Where the numbers come from; "unverified" marks those that we did not look up.
+        Origin of the numbers; "unverified" marks those that no source confirms.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Device:
     float8_tensor: float | None
     source: str
 
-    # The same on every GPU since Volta (compute capability 7.0).
+    # Equal on every GPU since Volta (compute capability 7.0).
     warp_size = 32
     sub_partitions = 4  # of an SM; each has a warp scheduler and a quarter of the registers
     threads_per_block = 1024
@@ -231,8 +231,8 @@ def device(name=None):
     ----------
     name : str or Device, default=None
         A name from `DEVICES` or as drivers spell it; a `Device` is returned as it is. None is the
-        GPU that Numba uses, asked itself (bandwidth and peaks, which it cannot tell, come from the
-        table if it has this very card, else they are None); where there is none, the T4.
+        GPU that Numba uses, by its driver; bandwidth and peaks, which drivers do not report, come
+        from the table if it has that card, else they are None. Without a GPU, None is the T4.
 
     Returns
     -------
@@ -241,7 +241,7 @@ def device(name=None):
     Raises
     ------
     ValueError
-        A name that the table does not have; the message lists those it has.
+        A name that is not in the table; the message lists the table's names.
     """
     if isinstance(name, Device):
         return name

@@ -1,8 +1,8 @@
-"""Attention in 8-bit floats, in NumPy: what rounding to e4m3 costs, and what scales can save.
+"""Attention in 8-bit floats, in NumPy: the error of rounding to e4m3, and how scales reduce it.
 
-e4m3 has a sign, four bits of exponent and three of mantissa: sixteen values between 1 and 4, the
-largest 448, the smallest above 0 2^-9. So numbers are divided by a scale before they are rounded,
-chosen so that the largest becomes 448.
+e4m3 has a sign, four bits of exponent and three of mantissa: sixteen values between 1 and 4. The
+largest is 448, the smallest positive one 2^-9. So numbers are divided by a scale before they are
+rounded, such that the largest becomes 448.
 """
 
 import numpy as np
@@ -31,13 +31,13 @@ def round_e4m3(x):
 
 
 def quantise(x, block_rows=None):
-    """What becomes of x when it is scaled, rounded to e4m3 and scaled back.
+    """x, scaled, rounded to e4m3 and scaled back.
 
     Parameters
     ----------
     x : array of shape (rows, head_dim)
     block_rows : int, default=None
-        So many rows share a scale. None: all of them, one scale for the tensor.
+        Rows that share a scale. None: one scale for the whole tensor.
 
     Returns
     -------

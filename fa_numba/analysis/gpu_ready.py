@@ -1,4 +1,4 @@
-"""Would a kernel that runs on the CPU engine compile for a GPU, and stay in float32?"""
+"""Checks that a kernel compiles for a GPU, and computes in float32."""
 
 from fa_numba.analysis.compile_errors import explain_compile_error
 from fa_numba.analysis.lint import float64_sources
@@ -12,18 +12,17 @@ from fa_numba.analysis.machine_code import (
 
 
 def gpu_ready(kernel, args, *, to_machine_code=False):
-    """Raise where a kernel that runs on the CPU engine would not compile for a GPU.
+    """Raise if a kernel that runs on the CPU engine would not compile for a GPU.
 
-    Does nothing where the compiler is not installed: the check is then left to a machine that
-    has it.
+    Does nothing if the compiler is not installed: a machine that has it makes the check.
 
     Parameters
     ----------
     kernel : function decorated with ``@cuda.jit``
     args : sequence
-        What the kernel is launched with.
+        Arguments of a launch.
     to_machine_code : bool, default=False
-        Go on to machine code for every one of `TARGETS`, without spills or local memory.
+        Also compile to machine code for each of `TARGETS`: without spills or local memory.
 
     Raises
     ------
@@ -45,8 +44,8 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
         where = _where_float64_comes_from(kernel, args)
         raise AssertionError(
             f"{kernel.py_func.__name__} computes in float64:{where}\n"
-            "A bare literal such as 0.0 is float64 to Numba, and what it meets becomes float64: "
-            "write float32(0.0). On a GPU float64 is up to 64 times slower"
+            "A bare literal such as 0.0 is float64 to Numba, and so is every result computed with "
+            "it: write float32(0.0). On a GPU float64 is up to 64 times slower"
         )
     for ptx, cc in zip(ptxes, targets, strict=True) if to_machine_code else ():
         code = assemble(kernel, ptx, cc)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Work:
-    """What a computation costs.
+    """The cost of a computation.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ def kv_cache_bytes(
 
     Examples
     --------
-    GPT-3 at 4096 tokens, with the head of K and V for each query head that it has, and with one:
+    GPT-3 at 4096 tokens, with a K/V head for each query head, as it is, and with a single one:
 
     >>> kv_cache_bytes(4096, 96, 96, 128)
     19327352832
@@ -48,12 +48,12 @@ def kv_cache_bytes(
 def kv_cache_tokens(
     memory_bytes, num_layers, num_kv_heads, head_dim, *, dtype_bytes=2, page_size=1
 ):
-    """Tokens, of all sequences together, for which there is room.
+    """Tokens of all sequences together that fit in memory.
 
     Parameters
     ----------
     memory_bytes : int
-        What the weights and activations leave over.
+        Memory that weights and activations do not use.
     num_layers, num_kv_heads, head_dim, dtype_bytes, page_size
         As for `kv_cache_bytes`.
 

@@ -1,8 +1,8 @@
-"""What costs a kernel speed without anyone having written it, by line, and how to mend it.
+"""Hidden costs of a kernel, by line, and how to avoid them.
 
-Each rule needs two witnesses. The types that Numba inferred say where a fault may come from; the
-code that the compilers made says whether it is there, because much is optimised away. No rule
-guesses from the source text.
+Each rule needs two facts. The types that Numba inferred tell where a cost may come from. The
+compilers' code tells whether it is there, since much is optimised away. No rule guesses from the
+source text.
 """
 
 import functools
@@ -41,10 +41,10 @@ class Finding:
     source : str
         Text of that line.
     cost : str
-        What the machine does because of it.
+        The work that it causes.
     mend : str
     file : str
-        Of the kernel, or of a device function that it calls.
+        File of the kernel, or of a device function that it calls.
     """
 
     kind: str
@@ -68,9 +68,9 @@ class Findings(list):
     Attributes
     ----------
     code : MachineCode
-        Of the kernel that was looked at.
+        Machine code of the kernel.
     gain : str
-        What the negative indices cost the kernel as a whole; "" where there are none.
+        The cost of all negative indices together; "" if there are none.
     """
 
     def __init__(self, findings, code, gain=""):
@@ -103,13 +103,13 @@ class Findings(list):
 
 
 def lint(kernel, args, *, device=None):
-    """What costs this kernel speed without being asked for. Needs no GPU.
+    """The hidden costs of a kernel. Needs no GPU.
 
     Parameters
     ----------
     kernel : function decorated with ``@cuda.jit``
     args : sequence of arrays, scalars or Numba types, or a signature
-        What the kernel would be launched with; the faults depend on the types.
+        Arguments of a launch; the findings depend on their types.
     device : str, Device or tuple, default=None
         As for `machine_code`.
 
@@ -123,7 +123,7 @@ def lint(kernel, args, *, device=None):
     CompilerMissingError
         NVVM, NVRTC, ptxas or nvdisasm is not installed.
     numba.core.errors.TypingError
-        The kernel uses what Numba cannot compile.
+        Numba cannot compile the kernel.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def float64_sources(kernel, args, *, cc=(8, 0)):
 
 
 class _Lines:
-    """What is known of a kernel without ptxas: its types, and its PTX by line."""
+    """A kernel before ptxas: its types, and its PTX by line."""
 
     def __init__(self, ptx, functions):
         self.functions = functions
@@ -209,7 +209,7 @@ class _Function:
             for statement in block.body
             if not isinstance(statement, numba_ir.Del)
         ]
-        self.definitions = {}  # variable -> what it is assigned, each time
+        self.definitions = {}  # variable -> all its assigned values
         for s in self.statements:
             if isinstance(s, numba_ir.Assign):
                 self.definitions.setdefault(s.target.name, []).append(s.value)
@@ -221,7 +221,7 @@ class _Function:
         return Path(statement.loc.filename).name, statement.loc.line
 
     def name_of(self, variable):
-        """What a called or named thing is called: "sqrt", "float32"."""
+        """The name of a function or type: "sqrt", "float32"."""
         for value in self.definitions.get(variable.name, ()):
             if isinstance(value, (numba_ir.Global, numba_ir.FreeVar)):
                 return value.name
@@ -248,7 +248,7 @@ class _Function:
         return value.op not in ("getitem", "static_getitem", "getattr")
 
     def _only_from(self, accepted):
-        """Variables of which every definition is accepted and made of such variables alone."""
+        """Variables whose definitions are all accepted and use only such variables."""
         good = set(self.definitions)
         changed = True
         while changed:
@@ -291,13 +291,13 @@ def _ptx_by_line(ptx, path_of):
     """Instructions of the PTX by (file name, line), the innermost in a file of the kernel's."""
     files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', ptx))
     lines, chain = {}, []
-    place = re.compile(r"\.loc\s+(\d+)\s+(\d+)|inlined_at\s+(\d+)\s+(\d+)")
+    location = re.compile(r"\.loc\s+(\d+)\s+(\d+)|inlined_at\s+(\d+)\s+(\d+)")
     previous_was_place = False
     for text in map(str.strip, ptx.splitlines()):
         if text.startswith(".loc"):
-            # A call inlined in a call stands as a run of places, the innermost last.
+            # An inlined call in an inlined call is a list of locations, the innermost last.
             chain = chain if previous_was_place else []
-            for file, line, at_file, at_line in reversed(place.findall(text)):
+            for file, line, at_file, at_line in reversed(location.findall(text)):
                 name = Path(files.get(file or at_file, "")).name
                 chain.append((name, int(line or at_line)))
             previous_was_place = True
@@ -345,7 +345,7 @@ def _negative_indices(case):
 
 
 def _gain(code, bare):
-    """What the kernel would be without the tests for negative indices."""
+    """The kernel without tests for negative indices."""
     wider = [
         f"{label} {code.counts[label]} → {bare.counts[label]}"
         for label in ("LDS.64", "LDS.128", "LDG.64", "LDG.128", "STS.64", "STS.128")
@@ -388,7 +388,7 @@ def _signed_parts(function, index):
 
 
 def _expression(function, variable):
-    """A variable's name as the source has it; the name of what a temporary was copied from."""
+    """A variable's name in the source; for a temporary, the name of its origin."""
     name = variable.name
     if name.startswith("$"):
         for value in function.definitions.get(name, ()):
@@ -547,7 +547,7 @@ _SIGNS = {
 def _computed(function, s):
     value = s.value
     kinds = [function.types[v.name] for v in _operands(value)]
-    # A literal's type is Literal[int](2); what it is computed as says more.
+    # A literal's type is Literal[int](2); the type that it is computed in says more.
     names = [str(getattr(kind, "literal_type", kind)) for kind in kinds]
     if value.op == "call":
         name = function.name_of(value.func)
@@ -577,7 +577,7 @@ def _divisions(case):
                 yield case.finding(
                     "division",
                     where,
-                    "range divides to count its turns, as its step is known only at run time; "
+                    "range divides to count its iterations, as its step is known only at run time; "
                     + _division_cost(case, wide=True),
                     "make the step a constant, or count yourself: while i < stop: ...; i += step",
                 )
@@ -616,7 +616,7 @@ def _division_cost(case, wide):
             f"64-bit division is a routine of {max(steps)} instructions, some 20 where both "
             "numbers happen to fit 32 bits"
         )
-    return "integer division is some 20 instructions, there is none in hardware"
+    return "the hardware has no integer division: it is some 20 instructions"
 
 
 def _is_range_with_step(function, value):
@@ -642,7 +642,7 @@ def _divisor(function, value):
 # --- Local memory and spills --------------------------------------------------------------------
 
 _LOCAL = r"(ld|st)\.local\b"
-_LATENCY = "local memory lies in HBM, hundreds of cycles away unless a cache has it"
+_LATENCY = "local memory is in HBM, hundreds of cycles away unless a cache has it"
 
 
 def _local_memory(case):
@@ -673,7 +673,7 @@ def _local_memory(case):
                         "local memory",
                         where,
                         f"{shown} is known only at run time, and registers have no address: the "
-                        f"array lies in local memory ({case.code.local_bytes} bytes per thread); "
+                        f"array is in local memory ({case.code.local_bytes} bytes per thread); "
                         + _LATENCY,
                         "index it by constants and by loops over constant ranges, which are "
                         "unrolled, or put it in shared memory",
@@ -684,7 +684,7 @@ def _local_memory(case):
                 "local memory",
                 definition,
                 f"a loop over {array.name.split('.')[0]} is not unrolled, so that the array "
-                f"({case.code.local_bytes} bytes per thread) lies in local memory; {_LATENCY}",
+                f"({case.code.local_bytes} bytes per thread) is in local memory; {_LATENCY}",
                 "loop over a constant range of fewer than about 190 elements in all: a smaller "
                 "array, or a smaller tile per thread",
             )

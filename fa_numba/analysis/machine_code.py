@@ -52,12 +52,12 @@ __all__ = [
     "source_line",
 ]
 
-TARGETS = ((7, 5), (8, 0), (9, 0, "a"))  # T4, A100, H100/H200: the generations that we promise
+TARGETS = ((7, 5), (8, 0), (9, 0, "a"))  # T4, A100, H100/H200: the supported generations
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What the compilers made of a kernel. Prints as its source beside what each line became.
+    """A compiled kernel. Prints as its source, beside the instructions of each line.
 
     Attributes
     ----------
@@ -66,11 +66,11 @@ class MachineCode:
     cc : tuple
         Compute capability, (major, minor) or (major, minor, "a").
     registers : int
-        Per thread.
+        Registers per thread.
     spill_bytes : int
-        Bytes of register spill stores and loads in the code; 0 is what one wants.
+        Bytes of register spill stores and loads in the code; 0 is best.
     local_bytes : int
-        Stack frame per thread, in local memory, which lives in HBM.
+        Stack frame per thread, in local memory, which is in HBM.
     shared_bytes : int
         Static shared memory per thread block.
     float64_instructions : int
@@ -80,8 +80,8 @@ class MachineCode:
     cubin : bytes
         The machine code as a GPU loads it.
     report : str
-        What ptxas said; "C75" is in it where wgmma cannot run beside other work, or registers not
-        be handed over.
+        Output of ptxas. It contains "C75" if wgmma cannot overlap with other work, or if warps
+        cannot exchange registers (setmaxnreg).
     """
 
     name: str
@@ -130,7 +130,7 @@ class MachineCode:
     def lines(self):
         """For each source line that became instructions, a Counter of their labels.
 
-        The line None has what the compiler added of its own, such as division.
+        The line None has code that the compiler added, such as division.
         """
         lines = {}
         for instruction in self.instructions:
@@ -166,7 +166,7 @@ class MachineCode:
         rows = [
             (n, text, by_line.get(n, Counter())) for n, text in zip(own, self.source, strict=True)
         ]
-        # Device functions of the same file, and what has no line at all.
+        # Device functions of the same file, and instructions without a line.
         numbers = sorted(n for n in by_line if isinstance(n, int) and n not in own)
         others = sorted(n for n in by_line if isinstance(n, str))
         lines = {n: source_line(self.file, n) for n in numbers}
@@ -271,7 +271,7 @@ def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):
     CompilerMissingError
         NVVM or NVRTC is not installed.
     numba.core.errors.TypingError
-        The kernel uses what Numba cannot compile; the message shows the line.
+        Numba cannot compile the kernel; the message shows the line.
     """
     (ptx,), _ = _compile(kernel, args, (cc,), lineinfo)
     return ptx
@@ -284,7 +284,7 @@ def compile_ptx_for(kernel, args, targets=TARGETS):
 
 
 def compile_with_lines(kernel, args, *, cc=(8, 0)):
-    """PTX with line numbers, and what Numba inferred: the types of every variable.
+    """PTX with line numbers, and the types that Numba inferred for every variable.
 
     Returns
     -------
@@ -335,10 +335,10 @@ def _answer_for(cc):
 
 @contextlib.contextmanager
 def _compile_anew():
-    """Inside, device functions are compiled anew, with line numbers; after, as if never compiled.
+    """Inside, device functions are compiled again, with line numbers; afterwards all is restored.
 
-    A device function is compiled once and kept. What was kept has no line numbers, and what is
-    compiled here must not serve a launch.
+    Numba compiles a device function once and keeps the result, without line numbers. The results
+    from here have line numbers, and must not be used by a launch.
     """
     from numba.cuda import compiler, debuginfo, dispatcher
     from numba.cuda.descriptor import cuda_target
@@ -362,7 +362,7 @@ def _compile_anew():
         mock.patch.object(dispatcher, "compile_cuda", compile_and_note),
         mock.patch.object(compiler, "compile_cuda", compile_and_note),
         mock.patch.object(target, "cached_internal_func", {}),
-        # Lines only: what Numba writes of variables, libNVVM refuses for some kernels.
+        # Lines only: for some kernels libNVVM refuses Numba's debug data of variables.
         mock.patch.object(debuginfo.CUDADIBuilder, "mark_variable", lambda *_, **__: None),
         mock.patch.object(debuginfo.CUDADIBuilder, "update_variable", lambda *_, **__: None),
         warnings.catch_warnings(),
@@ -375,7 +375,7 @@ def _compile_anew():
             for function, overloads in kept.items():
                 function.overloads = overloads
             for result in results:
-                with contextlib.suppress(KeyError):  # the kernel itself, and what failed
+                with contextlib.suppress(KeyError):  # the kernel itself, and functions that failed
                     target.remove_user_function(result.entry_point)
 
 
@@ -386,7 +386,7 @@ def compile_kernel(kernel, args, *, cc=(8, 0)):
     ----------
     kernel : function decorated with ``@cuda.jit``
     args : sequence of arrays, scalars or Numba types
-        What the kernel would be launched with.
+        Arguments of a launch.
     cc : tuple, default=(8, 0)
 
     Returns
@@ -398,7 +398,7 @@ def compile_kernel(kernel, args, *, cc=(8, 0)):
     CompilerMissingError
         NVVM, NVRTC or ptxas is not installed, or ptxas is too old for NVVM.
     numba.core.errors.TypingError
-        The kernel uses what Numba cannot compile.
+        Numba cannot compile the kernel.
     """
     (code,) = compile_for(kernel, args, (cc,))
     return code
@@ -429,7 +429,7 @@ def machine_code(kernel, args, *, device=None):
     ----------
     kernel : function decorated with ``@cuda.jit``
     args : sequence of arrays, scalars or Numba types, or a signature
-        What the kernel would be launched with; see `signature_of`.
+        Arguments of a launch; see `signature_of`.
     device : str, Device or tuple, default=None
         A GPU's name, as for `devices.device` (None is the GPU in this machine, else the T4), or a
         compute capability such as (8, 0).
@@ -443,7 +443,7 @@ def machine_code(kernel, args, *, device=None):
     CompilerMissingError
         NVVM, NVRTC, ptxas or (on reading the instructions) nvdisasm is not installed.
     numba.core.errors.TypingError
-        The kernel uses what Numba cannot compile.
+        Numba cannot compile the kernel.
 
     Examples
     --------
@@ -456,9 +456,9 @@ def machine_code(kernel, args, *, device=None):
 
 
 def compute_capability(device=None):
-    """What to compile for: of a GPU by name, or a compute capability as it is.
+    """The compute capability of a GPU by name; a tuple is returned as it is.
 
-    From Hopper on with the suffix "a", which tensor-core instructions such as wgmma need.
+    From Hopper on it has the suffix "a", which tensor-core instructions such as wgmma need.
     """
     if isinstance(device, tuple):
         return device
@@ -504,7 +504,7 @@ def _arch(cc):
 
 
 def _ptxas(ptx, cc):
-    """What ptxas says of the code, and the code."""
+    """The output of ptxas, and the machine code."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)

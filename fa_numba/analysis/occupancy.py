@@ -1,13 +1,13 @@
-"""How many thread blocks live on an SM at a time, and what keeps out the next one.
+"""How many thread blocks an SM keeps at a time, and which resource keeps out the next one.
 
-While one warp waits for memory another computes, so an SM wants many warps. All that it keeps are
-dealt out when a thread block starts, and a thread block starts only when everything is there:
+While one warp waits for memory another computes, so an SM needs many warps. An SM allocates all of
+a thread block's resources when the thread block starts, and starts it only if all are free:
 
-threads        a warp is whole: 33 threads take the slots of 64
-registers      each quarter of the SM has a quarter of the registers and whole warps, given out in
-               units of 256 registers a warp (8 a thread)
-shared memory  in units of 128 bytes, and CUDA takes 1 KiB of every thread block for itself
-               (256 bytes and none before compute capability 8.0)
+threads        whole warps: 33 threads take the slots of 64
+registers      each quarter of the SM has a quarter of the registers, for whole warps; a warp gets
+               them in units of 256 (8 a thread)
+shared memory  in units of 128 bytes; CUDA takes 1 KiB of every thread block for itself
+               (before compute capability 8.0: units of 256 bytes, and nothing for CUDA)
 thread blocks  a fixed number of slots
 
 These are the rules of CUDA's own `cuOccupancyMaxActiveBlocksPerMultiprocessor`.
@@ -22,16 +22,16 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @dataclass(frozen=True)
 class Occupancy:
-    """What of a kernel fits on one SM.
+    """How much of a kernel fits on one SM.
 
     Attributes
     ----------
     device : Device
     threads, registers, shared_bytes : int
-        Of the kernel: threads per thread block, registers per thread, bytes per thread block.
+        Threads per thread block, registers per thread, bytes per thread block.
     limits : dict of str to int
-        Thread blocks per SM that each resource allows, if the others were endless. A resource that
-        the kernel does not use is not there. 0: not even one thread block can start.
+        Thread blocks per SM that each resource would allow alone. A resource that the kernel does
+        not use is left out. 0: not even one thread block can start.
     """
 
     device: Device
@@ -47,7 +47,7 @@ class Occupancy:
 
     @property
     def limiters(self):
-        """The resources, one or more, that allow no more than that."""
+        """The resources, one or more, whose limit is `blocks_per_sm`."""
         return tuple(name for name, limit in self.limits.items() if limit == self.blocks_per_sm)
 
     @property
@@ -57,7 +57,7 @@ class Occupancy:
 
     @property
     def fraction(self):
-        """Of the warps that an SM could keep: what the word occupancy means."""
+        """The occupancy: the share of the warps that an SM could keep."""
         return self.warps_per_sm * self.device.warp_size / self.device.threads_per_sm
 
     def __str__(self):
@@ -76,11 +76,11 @@ def occupancy(threads, registers, shared_bytes=0, *, device=None):
     Parameters
     ----------
     threads : int
-        Per thread block.
+        Threads per thread block.
     registers : int
-        Per thread, as the compiler reports them.
+        Registers per thread, as the compiler reports them.
     shared_bytes : int, default=0
-        Per thread block, static and dynamic. More than 48 KiB must be dynamic and asked for.
+        Shared memory per thread block, static and dynamic. More than 48 KiB must be dynamic.
     device : str or Device, default=None
         As for `devices.device`: None is the GPU in this machine.
 
@@ -91,7 +91,8 @@ def occupancy(threads, registers, shared_bytes=0, *, device=None):
     Raises
     ------
     ValueError
-        Numbers that no kernel has. One that is merely too large for the GPU gives 0 thread blocks.
+        Numbers that no kernel has. A kernel that is only too large for the GPU gives 0 thread
+        blocks.
 
     Examples
     --------

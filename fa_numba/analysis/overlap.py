@@ -1,7 +1,8 @@
-"""Products and softmax of attention on an SM, as a time table: who keeps the tensor cores busy?
+"""A timetable of attention's products and softmax on an SM: how busy are the tensor cores?
 
-A model of two units. The tensor cores do the two products of a tile, one unit of time each, in the
-order in which they were started; another unit does its exponentials. All else takes no time.
+The model has two units. The tensor cores compute the two products of a tile, one unit of time each,
+in the order in which they were started; another unit computes its exponentials. All else takes no
+time.
 """
 
 from typing import NamedTuple
@@ -21,16 +22,16 @@ class Operation(NamedTuple):
 
 
 def overlap(num_tiles, exp_time, *, warpgroups=1, ahead=False):
-    """When each product and each softmax takes place.
+    """The start and end of each product and each softmax.
 
     Parameters
     ----------
     num_tiles : int
-        Of keys, for each warpgroup.
+        Tiles of keys of each warpgroup.
     exp_time : float
-        Of a tile's softmax; a product takes 1.
+        Duration of a tile's softmax; a product takes 1.
     warpgroups : int, default=1
-        They share both units; each is as early as it can.
+        Warpgroups that share both units; each operation starts as early as possible.
     ahead : bool, default=False
         A warpgroup starts S of the next tile before O += P V of this one, and does the next tile's
         softmax while P V runs. Otherwise it waits for each before it goes on to the next.
@@ -60,7 +61,7 @@ def overlap(num_tiles, exp_time, *, warpgroups=1, ahead=False):
             for (unit, w), queue in queues.items()
             if queue and all(need in end for need in needs[queue[0]] if need[1] >= 0)
         }
-        # The first that can begin; of those that wait for a unit, the one that has waited longest.
+        # The earliest that can start; among several, the one that has waited longest.
         start, _, w, unit = min(
             (max(free[unit], since), since, w, unit) for (unit, w), since in ready.items()
         )
@@ -71,6 +72,6 @@ def overlap(num_tiles, exp_time, *, warpgroups=1, ahead=False):
 
 
 def tensor_share(operations):
-    """Part of the time in which the tensor cores work."""
+    """The share of the time in which the tensor cores work."""
     busy = sum(o.end - o.start for o in operations if o.unit == TENSOR)
     return busy / max(o.end for o in operations)

@@ -2,9 +2,9 @@
 
 Numba tests every signed index for being negative, and corrects every signed division, because
 Python wants it so. The compiler drops a test where it can prove the number not negative. To see
-which tests stay, a probe is hung on the value that only the corrected case uses: a move in inline
-PTX without side effects, carrying its number in a comment. Where the case cannot happen the move
-is dead and disappears; where the PTX still has it, the test is still there.
+which tests remain, a probe is attached to the value that only the corrected case uses: a move in
+inline PTX without side effects, with a number in a comment. If the case cannot happen, the move is
+dead code and disappears; if the PTX still has the move, it still has the test.
 """
 
 import re
@@ -44,7 +44,7 @@ def surviving_tests(kernel, args, cc):
         return fix_index(context, builder, idxty, idx, size)
 
     def divmod_probed(context, builder, ty, x, y):
-        # What Numba's own does, less a test for overflow that a constant divisor never needs.
+        # As Numba's own, without a test for overflow that a constant divisor never needs.
         quotient, remainder = builder.sdiv(x, y), builder.srem(x, y)
         zero, one = y.type(0), y.type(1)
         wrong = builder.and_(
@@ -66,8 +66,8 @@ def surviving_tests(kernel, args, cc):
 def surviving_divisions(kernel, args, cc):
     """Lines whose integer quotients or remainders are computed and used, as (file name, line).
 
-    The PTX alone would not tell: the compiler forgets the line of a 64-bit division when it adds
-    a 32-bit one beside it.
+    The PTX alone is not enough: the compiler drops the line of a 64-bit division when it adds a
+    32-bit one beside it.
     """
     from numba.cuda.cpython import numbers
 
@@ -98,7 +98,7 @@ class _Probes:
             f"mov.b{value.type.width} $0, $1; // probe {kind} {len(self.lines) - 1}",
             f"={register},{register}",
             [value],
-            False,  # no side effect: dropped with what used it
+            False,  # no side effect: it disappears with its last use
         )
 
     def found(self, ptx, kind):
@@ -106,7 +106,7 @@ class _Probes:
 
 
 def compile_without_index_tests(kernel, args, cc):
-    """PTX of the kernel as it would be if no index could be negative: what the tests cost."""
+    """PTX of the kernel without tests for negative indices, to see their cost."""
     from numba.cuda.np import arrayobj
 
     def untested(context, builder, idxty, idx, size):

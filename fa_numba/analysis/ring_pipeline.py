@@ -1,15 +1,14 @@
 """A ring of tiles between a producer and its consumers, step by step, with its mbarriers.
 
-The producer starts copies, which take their time; consumers read what has arrived. Each is a list
-of steps:
+The producer starts copies; consumers read tiles that have arrived. A program is a list of steps:
 
     ("wait", "full" or "empty", stage, parity)   until the phase of this parity has ended
     ("load", stage, tile)                        start a copy; its end ends a phase of "full"
-    ("read", stage, tile)                        takes its time; the tile must be there
-    ("arrive", stage)                            at "empty", which wants as many as there are
-                                                 consumers
+    ("read", stage, tile)                        read a tile, which must have arrived
+    ("arrive", stage)                            at "empty", whose phase ends after one arrival of
+                                                 each consumer
 
-Whoever leaves out a wait is told what it would have read or overwritten.
+If a program leaves out a wait, the result names the tile that is read too early or overwritten.
 """
 
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ class Barrier:
     """An mbarrier: its phases end one after the other, each after `count` arrivals."""
 
     count: int
-    phase: int = 0  # the one that goes on
+    phase: int = 0  # the present one
     arrived: int = 0
 
     def arrive(self):
@@ -30,9 +29,9 @@ class Barrier:
             self.phase, self.arrived = self.phase + 1, 0
 
     def ended(self, parity):
-        """What mbarrier_try_wait says: the last phase that ended had this parity.
+        """Whether the last phase that ended had this parity, as mbarrier_try_wait tells.
 
-        On a new barrier that is so for parity 1, as if a phase −1 had come before.
+        On a new barrier this is true for parity 1, as if a phase −1 had ended.
         """
         return (self.phase - 1) % 2 == parity
 
@@ -49,7 +48,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Ring:
-    """What happened. `problem` is a sentence, "" where all went well."""
+    """The copies and reads. `problem` is a sentence, or "" if there is none."""
 
     spans: list
     problem: str
@@ -60,12 +59,12 @@ class Ring:
 
 
 def usual_times(who, tile):
-    """Of a copy and of a read."""
+    """Time of a copy and of a read."""
     return 5 if who == 0 else 3
 
 
 def run_ring(producer, consumers, num_stages, *, times=usual_times):
-    """Let a producer and its consumers take their steps, as early as each can.
+    """Run a producer and its consumers, each step as early as possible.
 
     Parameters
     ----------
@@ -73,13 +72,13 @@ def run_ring(producer, consumers, num_stages, *, times=usual_times):
     consumers : sequence of such sequences
     num_stages : int
     times : function of (who, tile)
-        How long a copy (who = 0) or a read of consumer who = 1, 2, ... takes.
+        Duration of a copy (who = 0) or of a read by consumer who = 1, 2, ...
 
     Returns
     -------
     Ring
-        It ends at the first problem: a tile read that is not there, a tile overwritten that
-        somebody has still to read, or nobody who can go on.
+        It ends at the first problem: a read of a tile that has not arrived, a copy over a tile
+        that a consumer still has to read, or a deadlock.
     """
     barriers = {
         "full": [Barrier(1) for _ in range(num_stages)],
@@ -87,9 +86,9 @@ def run_ring(producer, consumers, num_stages, *, times=usual_times):
     }
     programs = [list(producer), *map(list, consumers)]
     at = [0] * len(programs)  # the next step of each
-    reads = [None] * len(programs)  # that go on
+    reads = [None] * len(programs)  # in progress
     copies, spans, holds = [], [], {}
-    unread = {stage: set() for stage in range(num_stages)}  # who has still to read the tile
+    unread = {stage: set() for stage in range(num_stages)}  # consumers still to read the tile
     clock = 0
     while True:
         for copy in [copy for copy in copies if copy.end <= clock]:
@@ -105,23 +104,23 @@ def run_ring(producer, consumers, num_stages, *, times=usual_times):
             if reads[who] or at[who] == len(programs[who]):
                 who += 1
                 continue
-            kind, *rest = programs[who][at[who]]
+            kind, *details = programs[who][at[who]]
             if kind == "wait":
-                barrier, stage, parity = rest
+                barrier, stage, parity = details
                 if not barriers[barrier][stage].ended(parity):
                     who += 1
                     continue
             elif kind == "arrive":
-                barriers["empty"][rest[0]].arrive()
+                barriers["empty"][details[0]].arrive()
             else:
-                stage, tile = rest
+                stage, tile = details
                 span = Span(who, stage, tile, clock, clock + times(who, tile))
-                under_way = next((copy.tile for copy in copies if copy.stage == stage), None)
+                in_flight = next((copy.tile for copy in copies if copy.stage == stage), None)
                 if kind == "load":
-                    problem = _overwrites(span, holds, unread, under_way)
+                    problem = _overwrites(span, holds, unread, in_flight)
                     copies.append(span)
                 else:
-                    problem = _not_there(span, holds, under_way)
+                    problem = _not_there(span, holds, in_flight)
                     reads[who] = span
                 if problem:
                     return Ring(spans, problem)
@@ -136,11 +135,11 @@ def run_ring(producer, consumers, num_stages, *, times=usual_times):
         clock = min(ends)
 
 
-def _overwrites(span, holds, unread, under_way):
-    if under_way is not None:
+def _overwrites(span, holds, unread, in_flight):
+    if in_flight is not None:
         return (
-            f"race: tile {span.tile} is copied to stage {span.stage}, to which tile {under_way} "
-            "is still on its way"
+            f"race: tile {span.tile} is copied to stage {span.stage}, to which a copy of tile "
+            f"{in_flight} is still in flight"
         )
     waiting = sorted(unread[span.stage])
     if span.stage in holds and waiting:
@@ -151,13 +150,13 @@ def _overwrites(span, holds, unread, under_way):
     return ""
 
 
-def _not_there(span, holds, under_way):
+def _not_there(span, holds, in_flight):
     if holds.get(span.stage) == span.tile:
         return ""
-    if under_way is not None:
-        there = f"tile {under_way} is still on its way"
+    if in_flight is not None:
+        there = f"tile {in_flight} is still in flight"
     else:
-        there = f"tile {holds[span.stage]} lies" if span.stage in holds else "nothing lies yet"
+        there = f"tile {holds[span.stage]} is" if span.stage in holds else "there is no tile yet"
     return f"race: consumer {span.who} reads tile {span.tile} in stage {span.stage}, where {there}"
 
 

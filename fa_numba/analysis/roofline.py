@@ -17,7 +17,7 @@ from fa_numba.analysis.devices import Device
 
 @dataclass(frozen=True)
 class Point:
-    """Where one launch stands under a roofline.
+    """The point of one launch under a roofline.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class Point:
     intensity : float
         FLOP per byte.
     attainable : float
-        FLOP/s at most.
+        Most FLOP/s.
     seconds : float
         The least time.
     bound : str
@@ -53,7 +53,7 @@ class Roofline:
     Raises
     ------
     ValueError
-        An unknown GPU, or one of which the bandwidth or this peak is not known.
+        An unknown GPU, or one whose bandwidth or peak is not known.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class Roofline:
     def __post_init__(self):
         gpu = devices.device(self.device)
         object.__setattr__(self, "device", gpu)
-        gpu.peak(self.dtype)  # refuses what it does not know
+        gpu.peak(self.dtype)  # raises if it is not known
         if gpu.memory_bandwidth is None:
             raise ValueError(f"the memory bandwidth of {gpu.name} is not known")
 
@@ -81,7 +81,7 @@ class Roofline:
 
     @property
     def bandwidth(self):
-        """Bytes per second of HBM: how steep the roof is."""
+        """Bytes per second of HBM: the slope of the roof."""
         return self.device.memory_bandwidth
 
     @property
@@ -98,14 +98,14 @@ class Roofline:
         return max(flops / self.peak, num_bytes / self.bandwidth)
 
     def bound(self, intensity):
-        """What holds up a kernel of this arithmetic intensity: "memory" or "compute"."""
+        """Whether memory or arithmetic limits a kernel of this intensity: "memory" or "compute"."""
         return "memory" if intensity < self.ridge else "compute"
 
     def place(self, trace):
-        """Return the `Point` of what a launch computed and moved, as `simt.trace` counted them.
+        """The `Point` of a launch, from the FLOPs and bytes that `simt.trace` counted.
 
-        All its FLOPs are taken to run at this peak, whatever their type; `trace.flops.by_dtype`
-        tells them apart.
+        All FLOPs are assumed to run at this peak, whatever their type; `trace.flops.by_dtype` has
+        them by type.
         """
         moved = trace.load_bytes + trace.store_bytes
         return Point(

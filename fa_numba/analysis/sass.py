@@ -1,4 +1,4 @@
-"""Reading machine code: what nvdisasm prints, as instructions with a kind and a source line.
+"""Parses nvdisasm's listing of machine code: instructions with a kind and a source line.
 
 A GPU's machine code (SASS) differs from one generation to the next and NVIDIA lists only its
 mnemonics, so an instruction is sorted here by its mnemonic alone.
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-# Kinds in the order of the table's columns. What no pattern knows is integer arithmetic,
+# Kinds in the order of the table's columns. Other instructions are integer arithmetic,
 # addresses, moves: "integer".
 KINDS = {
     "float32": r"FFMA|FADD|FMUL|FMNMX|FSETP|FSEL|FSET|FCHK|FSWZADD",
@@ -49,9 +49,9 @@ class Instruction:
     opcode : str
         With its modifiers, as "LDG.E.128.CONSTANT".
     operands, predicate : str
-        The predicate register that decides whether it runs, "" for always.
+        The predicate register that decides whether it runs; "" if it always runs.
     line : int or None
-        In the kernel's source file; None for what the compiler added of its own.
+        Line of the kernel's source file; None for code that the compiler added.
     helper : str or None
         The compiler's routine that it is part of, as "div_s64": 64-bit integer division.
     """
@@ -79,10 +79,10 @@ class Instruction:
 
     @property
     def label(self):
-        """The name to count it under: the mnemonic and what matters of its modifiers.
+        """The name to count it under: the mnemonic and its important modifiers.
 
         Widths in bits for loads and stores ("LDS.128"), the function of a MUFU ("MUFU.EX2"), the
-        shape of a tensor-core instruction, what a CALL calls ("CALL div_s64").
+        shape of a tensor-core instruction, the target of a CALL ("CALL div_s64").
         """
         mnemonic, *modifiers = self.opcode.split(".")
         if _MOVES.match(mnemonic):
@@ -106,8 +106,8 @@ def parse(listing, file):
     ----------
     listing : str
     file : str
-        The kernel's source file. What comes from a device function in another file counts for the
-        line that calls it.
+        The kernel's source file. Code of a device function in another file counts for the line that
+        calls it.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def parse(listing, file):
         elif match := _INSTRUCTION.match(text):
             predicate, opcode, operands = match.groups()
             if opcode == "BRA" and operands == f"`({last_label})" and not predicate:
-                opcode = "NOP"  # a branch to itself stands behind the last EXIT
+                opcode = "NOP"  # padding: a branch to itself after the last EXIT
             found.append(Instruction(opcode, operands, predicate or "", line, helper))
             last_label = None
     _drop_padding(found)

@@ -1,47 +1,47 @@
-"""Where and when do thread blocks run, if each takes as long as is said?
+"""When each thread block of a grid runs, and in which slot, given how long each takes.
 
-A GPU has so many places for thread blocks, its SMs times those that an SM keeps at a time. It deals
-the thread blocks of a grid out in order: to a place each, and then to the place that is first free.
-What is left over for the last wave leaves the other places empty.
+A GPU has a number of slots for thread blocks: its SMs times the thread blocks that an SM keeps at a
+time. It starts the thread blocks in the order of the grid: one in each slot, and each next one in
+the slot that becomes free first. The last wave may be too short to fill all slots.
 """
 
 import heapq
 
 
-def schedule(durations, places):
-    """The place and the beginning of each thread block.
+def schedule(durations, num_slots):
+    """The slot and the start of each thread block.
 
     Parameters
     ----------
     durations : sequence of float
-        Of the thread blocks, in the order of the grid; one of 0 takes a place for no time.
-    places : int
+        Durations of the thread blocks, in the order of the grid.
+    num_slots : int
 
     Returns
     -------
     list of (int, float)
-        Of places that become free together the first is taken.
+        Slot and start. If several slots become free together, the first is used.
     """
-    free_at = [(0, place) for place in range(places)]  # a heap: sorted as it stands
+    free_at = [(0, slot) for slot in range(num_slots)]  # sorted, so it is a heap
     begun = []
     for duration in durations:
-        start, place = free_at[0]
-        heapq.heapreplace(free_at, (start + duration, place))
-        begun.append((place, start))
+        start, slot = free_at[0]
+        heapq.heapreplace(free_at, (start + duration, slot))
+        begun.append((slot, start))
     return begun
 
 
-def makespan(durations, places):
-    """When the last thread block is done.
+def makespan(durations, num_slots):
+    """The time at which the last thread block ends.
 
     Parameters
     ----------
     durations : sequence of float
-    places : int
+    num_slots : int
 
     Returns
     -------
     float
     """
-    begun = schedule(durations, places)
+    begun = schedule(durations, num_slots)
     return max((s + d for (_, s), d in zip(begun, durations, strict=True)), default=0)

@@ -545,7 +545,7 @@ def thread_blocks_on_the_sms():
             for kv_head in range(2)
             for tiles in split_into(num_splits, 20)
         ]
-    return split_schedule(grids, places=8)
+    return split_schedule(grids, num_slots=8)
 
 
 def the_saw_of_splits(num_n_tiles=128, kv_heads=8, blocks_per_sm=2):

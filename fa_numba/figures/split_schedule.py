@@ -1,4 +1,4 @@
-"""Thread blocks on the SMs of a GPU: who runs where and when, without splits and with."""
+"""Thread blocks on the SMs of a GPU: who runs where and when, with splits and without."""
 
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -8,15 +8,15 @@ from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on
 
 
 @on_paper
-def split_schedule(grids, places):
-    """One panel for each grid, a line for each place, a bar for each thread block.
+def split_schedule(grids, num_slots):
+    """One panel for each grid, a line for each slot, a bar for each thread block.
 
     Parameters
     ----------
     grids : dict of str to list of (str, float)
-        By title: the thread blocks in the order of the grid, each with whose keys it reads, and how
-        long it takes.
-    places : int
+        By title: the thread blocks in the order of the grid. Each has the owner of its keys, and a
+        duration.
+    num_slots : int
         Thread blocks that run at a time.
 
     Returns
@@ -25,21 +25,25 @@ def split_schedule(grids, places):
     """
     owners = list(dict.fromkeys(owner for grid in grids.values() for owner, _ in grid))
     colour = {owner: COLOURS[i % len(COLOURS)] for i, owner in enumerate(owners)}
-    figure = Drawing(8.4, (0.2 * places + 0.55) * len(grids) + 0.9)
+    figure = Drawing(8.4, (0.2 * num_slots + 0.55) * len(grids) + 0.9)
     panels = figure.subplots(len(grids), sharex=True, squeeze=False)[:, 0]
     lines = []
     for ax, (title, grid) in zip(panels, grids.items(), strict=True):
         durations = [duration for _, duration in grid]
-        begun = schedule(durations, places)
+        begun = schedule(durations, num_slots)
         end = max(start + d for (_, start), d in zip(begun, durations, strict=True))
-        busy = sum(durations) / (places * end)
+        busy = sum(durations) / (num_slots * end)
         lines.append(f"{title}: {len(grid)} thread blocks, done at {end:g}, {busy:.0%} busy")
-        ax.add_patch(Rectangle((0, -0.5), end, places, facecolor=LIGHT, edgecolor="none"))
-        for (owner, duration), (place, start) in zip(grid, begun, strict=True):
-            ax.add_patch(Rectangle((start, place - 0.4), duration, 0.8, facecolor=colour[owner],
+        ax.add_patch(Rectangle((0, -0.5), end, num_slots, facecolor=LIGHT, edgecolor="none"))
+        for (owner, duration), (slot, start) in zip(grid, begun, strict=True):
+            ax.add_patch(Rectangle((start, slot - 0.4), duration, 0.8, facecolor=colour[owner],
                                    edgecolor=PAPER, linewidth=0.8))  # fmt: skip
         ax.set_title(lines[-1], loc="left", fontsize=10, color=INK)
-        ax.set(ylim=(places - 0.4, -0.6), yticks=[0, places - 1], yticklabels=["0", places - 1])
+        ax.set(
+            ylim=(num_slots - 0.4, -0.6),
+            yticks=[0, num_slots - 1],
+            yticklabels=["0", num_slots - 1],
+        )
         ax.set_ylabel("SM", fontsize=9, color=INK, rotation=0, labelpad=8, va="center")
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0, labelsize=8.5, colors=INK)

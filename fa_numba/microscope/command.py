@@ -1,4 +1,4 @@
-"""``fa-numba trace``: a kernel named on the command line, under the report.
+"""``fa-numba trace``: the report on a kernel that the command line names.
 
 fa-numba trace my.py:kernel --grid 4,2 --block 32,8 x=f4[1024,64] y=f4[1024,64]:zeros n=1024
 fa-numba trace fa_numba:flash_attn_v2 q=f4[1,256,2,64] k=f4[1,256,2,64] v=f4[1,256,2,64]
@@ -24,7 +24,7 @@ from fa_numba.simt.hook import kernel_class
 EPILOG = """\
 TARGET is a file or a module, a colon, and the name of
   a kernel               with --grid and --block
-  a factory of kernels   that is called with the arguments it knows; the others go to the kernel
+  a factory of kernels   it gets the arguments that it has; the kernel gets the others
   a function             that launches kernels on NumPy arrays, such as fa_numba:flash_attn_v2,
                          or that returns (kernel, grid, block, arguments)
 
@@ -35,7 +35,7 @@ An argument is NAME=VALUE:
   n=1024  causal=True    numbers as Python has them: an int is int64, a float is float64
   scale=0.125:f4         a number of this dtype
 
-Quote what a shell would read as a pattern: 'x=f4[1024,64]'.
+Use quotes if the shell expands patterns: 'x=f4[1024,64]'.
 """
 
 FILLS = {
@@ -48,7 +48,7 @@ CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 class BadRequest(ValueError):
-    """What the command line asks for cannot be done; the message names what is wrong."""
+    """The command line is wrong; the message names the option or argument."""
 
 
 def add_options(parser):
@@ -67,7 +67,7 @@ def add_options(parser):
 
 
 def add_report_options(parser):
-    """Declare what the command and the cell magic have in common."""
+    """Declare the options that the command and the cell magic have in common."""
     parser.add_argument(
         "--device",
         default=report.DEVICE,
@@ -77,7 +77,7 @@ def add_report_options(parser):
 
 
 def main(options) -> int:
-    """Print the report; 1 where it found races or uninitialised reads."""
+    """Print the report; return 1 if it has races or uninitialised reads."""
     reports = trace(
         options.target,
         options.arguments,
@@ -97,8 +97,8 @@ def main(options) -> int:
 
 def trace(
     target, arguments=(), *, grid=None, block=None, shared_bytes=0, device="H100", seed=0
-) -> report.Reports:
-    """Trace what a command line names.
+) -> report.LaunchReports:
+    """Trace the target of a command line.
 
     Parameters
     ----------
@@ -115,9 +115,9 @@ def trace(
     Raises
     ------
     BadRequest
-        Naming what is wrong.
+        The message names the option or argument that is wrong.
     KernelError
-        What the kernel itself did wrong, apart from races and uninitialised reads.
+        An error of the kernel itself, apart from races and uninitialised reads.
     """
     try:
         gpu = analysis.device(device)
@@ -144,11 +144,11 @@ def trace(
                 f"{target} launched no kernel on NumPy arrays, and returned none: a function "
                 "returns (kernel, grid, block, arguments), or launches kernels itself"
             )
-    return report.Reports.of(traces, device=gpu)
+    return report.LaunchReports.of(traces, device=gpu)
 
 
 def engine_device(gpu) -> str:
-    """A device of the engine that gives a thread block as much shared memory."""
+    """A device of the engine with as much shared memory per thread block."""
     alike = (
         name
         for name, chip in CHIPS.items()
@@ -189,7 +189,7 @@ def load_file(path):
         raise BadRequest(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent.resolve()))  # what it imports may lie beside it
+    sys.path.insert(0, str(path.parent.resolve()))  # it may import files of its folder
     try:
         return _executed(path, lambda: spec.loader.exec_module(module) or module)
     finally:
@@ -212,14 +212,12 @@ def _executed(where, run):
 
 
 def call(target, function, values):
-    """Call a function with the arguments it knows; return its result and the others.
+    """Call a function with the arguments that it has; return its result and the others.
 
-    The others are for a kernel that it returns; where it returns none, there must be none.
+    The others are for the kernel that it returns; without a kernel there must be no others.
     """
     if not callable(function):
-        raise BadRequest(
-            f"{target} is no kernel and no function but of type {type(function).__name__}"
-        )
+        raise BadRequest(f"{target} must be a kernel or a function, got {type(function).__name__}")
     signature = inspect.signature(function)
     known = {name: value for name, value in values.items() if name in signature.parameters}
     others = {name: value for name, value in values.items() if name not in known}
@@ -256,15 +254,17 @@ def trace_kernel(kernel, grid, block, values, shared_bytes):
     name = kernel.py_func.__name__
     parameters = list(inspect.signature(kernel.py_func).parameters)
     shown = f"{name}({', '.join(parameters)})"
-    for what, dims in (("--grid", grid), ("--block", block)):
+    for option, dims in (("--grid", grid), ("--block", block)):
         if dims is None:
-            raise BadRequest(f"{shown} is a kernel: say {what}, as in {what} 32,8")
+            raise BadRequest(f"{shown} is a kernel: it needs {option}, such as {option} 32,8")
     for argument in values:
         if argument not in parameters:
             raise BadRequest(f"{shown} has no argument {argument!r}")
     for parameter in parameters:
         if parameter not in values:
-            raise BadRequest(f"{shown} needs {parameter}: say {parameter}=f4[1024], or =1024")
+            raise BadRequest(
+                f"{shown} needs {parameter}, such as {parameter}=f4[1024] or {parameter}=1024"
+            )
     arguments = (values[parameter] for parameter in parameters)
     return simt.trace(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
 
@@ -275,7 +275,7 @@ def parse_dims(option, text):
         return None
     parts = text.strip("() ").split(",")
     if not (len(parts) <= 3 and all(re.fullmatch(r"\s*\d+\s*", part) for part in parts)):
-        raise BadRequest(f"{option} must be one to three whole numbers, as 32,8; got {text!r}")
+        raise BadRequest(f"{option} must be one to three ints, such as 32,8; got {text!r}")
     return tuple(int(part) for part in parts)
 
 
@@ -293,7 +293,7 @@ def parse_arguments(arguments, rng):
 
 
 def parse_value(name, text, rng):
-    """The value that an argument's text stands for."""
+    """The value of an argument's text."""
     if text.startswith("@"):
         return _array_of_file(name, text[1:])
     array = re.fullmatch(r"(\w+)\[([\d,\s]*)\](?::(\w+))?", text)
@@ -319,7 +319,7 @@ def _array_of_file(name, path):
     except (OSError, ValueError) as error:
         raise BadRequest(f"{name}=@{path}: cannot be read: {error}") from None
     if not isinstance(loaded, np.ndarray):
-        raise BadRequest(f"{name}=@{path}: must hold one array (.npy), holds several")
+        raise BadRequest(f"{name}=@{path}: the file must hold one array (.npy), got several")
     return loaded
 
 
@@ -329,7 +329,7 @@ def _array(name, dtype, shape, fill, rng):
     if fill is None or fill == "random":
         return _random(shape, dtype, rng)
     if fill not in FILLS:
-        raise BadRequest(f"{name}: an array is filled by :{', :'.join(FILLS)}; got :{fill}")
+        raise BadRequest(f"{name}: the fill must be one of :{', :'.join(FILLS)}; got :{fill}")
     return FILLS[fill](shape, dtype)
 
 
@@ -349,5 +349,7 @@ def _dtype(name, text):
     except TypeError:
         dtype = None
     if dtype is None or dtype.kind not in "biufc" or not text:
-        raise BadRequest(f"{name}: no dtype {text!r}; there are f4, f8, f2, i4, i8, u1, bool, c8")
+        raise BadRequest(
+            f"{name}: the dtype must be one of f4, f8, f2, i4, i8, u1, bool, c8; got {text!r}"
+        )
     return dtype

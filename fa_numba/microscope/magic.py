@@ -1,4 +1,4 @@
-"""``%%trace``: every launch of a notebook's cell under the report.
+"""``%%trace``: the reports on all launches of a notebook's cell.
 
 %load_ext fa_numba.workbook
 """
@@ -28,7 +28,7 @@ def _parser():
 
 
 def trace(line, cell):
-    """Run the cell, then show what each launch in it did.
+    """Run the cell, then show the report on each of its launches.
 
     ``%%trace --device T4 --draw`` compiles and computes for another GPU, and shows drawings.
     Kernels run on the CPU engine, with or without a GPU.
@@ -41,11 +41,11 @@ def trace(line, cell):
     except ValueError as error:
         raise UsageError(f"%%trace: {error}") from None
     with command.launches_on_the_engine(), simt.tracing() as traces:
-        get_ipython().run_cell(f"# %%trace\n{cell}")  # that line counts, where a line is named
+        get_ipython().run_cell(f"# %%trace\n{cell}")  # the magic's line counts in line numbers
     if not traces:
         print("%%trace: this cell launched no kernel to its end on NumPy arrays")
         return
-    reports = report.Reports.of(traces, device=gpu)
+    reports = report.LaunchReports.of(traces, device=gpu)
     display(reports)
     if options.draw:
         for one in reports:

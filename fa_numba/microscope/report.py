@@ -1,7 +1,7 @@
-"""The microscope: everything that can be said of a launch, on one page, on any machine.
+"""The microscope: everything about a launch, on one page, on any machine.
 
-`fa-numba trace` and the cell magic `%%trace` make their reports here: what the CPU engine counted,
-what the compilers made of the kernel, and what both mean on a GPU that need not be there.
+`fa-numba trace` and the cell magic `%%trace` make their reports here: the CPU engine's counts, the
+compilers' machine code, and what they mean on a GPU, which need not be in this machine.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ def _shown(cell) -> str:
 
 
 @dataclass(repr=False)
-class Report:
-    """What one launch did, and what it would cost on a GPU. Shows itself as text and as HTML.
+class LaunchReport:
+    """One launch: its counts, and its cost on a GPU. Shown as text and as HTML.
 
     Parameters
     ----------
     trace : Trace
     device : str or Device, default="H100"
-        The GPU whose compiler, occupancy and roofline are asked.
+        The GPU for machine code, occupancy and roofline.
     times : int, default=1
-        How many equal launches this one stands for.
+        Number of equal launches that the report is about.
     """
 
     trace: Trace
@@ -84,11 +84,11 @@ class Report:
     def __post_init__(self):
         self.device = analysis.device(self.device)
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ facts
 
     @cached_property
     def _compiled(self):
-        """(Findings, None), or (None, why there are none)."""
+        """(Findings, None), or (None, the reason why there are none)."""
         kernel = self.trace.launched.kernel
         if not hasattr(kernel, "py_func"):
             return None, "the kernel has no @cuda.jit"
@@ -104,23 +104,23 @@ class Report:
 
     @property
     def findings(self):
-        """What the lint says, or None where the compilers are not installed."""
+        """The lint's findings, or None if the compilers are not installed."""
         return self._compiled[0]
 
     @property
     def code(self):
-        """The `MachineCode`, or None where the compilers are not installed."""
+        """The `MachineCode`, or None if the compilers are not installed."""
         return None if self.findings is None else self.findings.code
 
     @property
     def threads(self) -> int:
-        """Per thread block."""
+        """Threads per thread block."""
         x, y, z = self.trace.block
         return x * y * z
 
     @cached_property
     def occupancy(self):
-        """The `Occupancy`; without a compiler, that of a kernel with very few registers."""
+        """The `Occupancy`; without a compiler, that of a kernel with one register."""
         shared, registers = self.trace.shared_bytes, 1
         if self.code is not None:
             registers = max(self.code.registers, 1)
@@ -129,7 +129,7 @@ class Report:
 
     @property
     def num_bytes(self) -> int:
-        """Loaded from and stored to global memory, as the threads ask for it."""
+        """Bytes that the threads load from and store to global memory."""
         return self.trace.load_bytes + self.trace.store_bytes
 
     @property
@@ -138,9 +138,9 @@ class Report:
         return self.trace.flops.total
 
     def wasteful(self) -> list[LineTraffic]:
-        """Lines with bank conflicts, or that use little of the sectors they move: worst first."""
+        """Lines with bank conflicts, or that use little of their sectors: worst first."""
 
-        def extra(line):  # bytes moved for nothing, wavefronts as the 128 bytes they could carry
+        def extra(line):  # bytes moved in vain; a wavefront counts as 128 bytes
             if line.kind == "shared":
                 return 128 * line.conflicts
             return (32 * line.cost - line.bytes) * (used(line) < WASTEFUL)
@@ -197,7 +197,7 @@ class Report:
             return f"{self.code.registers} registers; no instructions: {error}"
 
     def _lint_text(self) -> str:
-        """The findings by kind, one of each kind in full: they repeat themselves."""
+        """The findings by kind, the first of each kind in full."""
         kinds: dict[str, list] = {}
         for finding in self.findings:
             kinds.setdefault(finding.kind, []).append(finding)
@@ -239,7 +239,7 @@ class Report:
     # ------------------------------------------------------------------ as pictures
 
     def figures(self) -> Iterator[tuple[str, object]]:
-        """Yield (name, Drawing): what of the report can be drawn."""
+        """Yield (name, Drawing) for all parts of the report that can be drawn."""
         from fa_numba.figures.addresses import addresses
         from fa_numba.figures.banks import banks
         from fa_numba.figures.kernel_roofline import kernel_roofline
@@ -253,11 +253,11 @@ class Report:
         lines = [x for x in trace.lines if x.kind == "global" and x.addresses]
         if lines:
             worst = sorted(lines, key=used)[:4]
-            yield "addresses", addresses({_place(x): x for x in sorted(worst, key=_order)})
+            yield "addresses", addresses({_named(x): x for x in sorted(worst, key=_order)})
         lines = [x for x in trace.lines if x.kind == "shared" and x.addresses]
         if lines:
             worst = sorted(lines, key=lambda x: -x.conflicts / x.requests)[:2]
-            words = {_place(x): ([a // 4 for a in x.addresses], None) for x in worst}
+            words = {_named(x): ([a // 4 for a in x.addresses], None) for x in worst}
             yield "banks", banks(words)
         if self.code is not None:
             yield "occupancy", occupancy_by_block({trace.kernel: self.occupancy})
@@ -272,7 +272,7 @@ class Report:
 
 
 def used(line: LineTraffic) -> float:
-    """Share of the bytes moved for a line of the source that its threads asked for."""
+    """The share of the bytes moved for a source line that its threads asked for."""
     return line.bytes / (32 * line.cost) if line.cost else 1.0
 
 
@@ -283,7 +283,7 @@ def _waste(line: LineTraffic) -> str:
     return f"{each:.3g} sector{'s' * (each != 1)} a request, {used(line):.0%} of their bytes used"
 
 
-def _place(line: LineTraffic) -> str:
+def _named(line: LineTraffic) -> str:
     return f"line {line.line}: {line.action} {line.array}"
 
 
@@ -299,18 +299,18 @@ def _seconds(seconds: float) -> str:
 
 
 @dataclass(repr=False)
-class Reports:
-    """The reports of all launches made somewhere, equal ones together."""
+class LaunchReports:
+    """The reports of several launches, equal launches together."""
 
-    reports: list[Report] = field(default_factory=list)
+    reports: list[LaunchReport] = field(default_factory=list)
 
     @classmethod
-    def of(cls, traces: list[Trace], *, device: str | Device = DEVICE) -> Reports:
-        """One report for each trace; launches of one kernel that did the same share theirs."""
+    def of(cls, traces: list[Trace], *, device: str | Device = DEVICE) -> LaunchReports:
+        """One report for each trace; equal launches of one kernel share a report."""
         alike: dict[tuple, list[Trace]] = {}
         for trace in traces:
             alike.setdefault((_key(trace), trace.summary()), []).append(trace)
-        return cls([Report(group[0], device, len(group)) for group in alike.values()])
+        return cls([LaunchReport(group[0], device, len(group)) for group in alike.values()])
 
     def __iter__(self):
         return iter(self.reports)
@@ -343,7 +343,7 @@ class Reports:
 
 
 def _key(trace: Trace):
-    """Launches that compile to the same code."""
+    """A key that is equal for launches of the same machine code."""
     launched = trace.launched
     try:
         return id(launched.kernel), str(signature_of([host_value(a) for a in launched.arguments]))

@@ -40,7 +40,10 @@ DTYPES |= {"inc": COUNTERS, "dec": COUNTERS}
 
 
 class Atomics:
-    """cuda.atomic.* of the machine."""
+    """cuda.atomic.* of the machine.
+
+    Uses of a machine's other parts: `view` of Memory.
+    """
 
     def atomic(self, operation, site, keep, *arguments, **keywords):
         """Run an atomic; `keep` tells whether the statement uses the old value."""

@@ -11,6 +11,8 @@ A *mask* says which threads execute: ALL, NOBODY, or a boolean lane value. Masks
 by identity: `mask is home` is how an assignment knows that it may overwrite (see scopes.py).
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from .dtypes import BOOL, TypedInts, as_bool, as_index, cast, select, stretch
@@ -114,6 +116,27 @@ class Frame:
         self.has_value = False
 
 
+@dataclass(slots=True)
+class Branch:
+    """One running `if`.
+
+    Attributes
+    ----------
+    outer : mask
+        The threads that came to the `if`.
+    otherwise : mask
+        Those for which the test does not hold.
+    left : mask
+        Those that came to the end of the `if` part; known when the `else` part begins.
+    has_else : bool
+    """
+
+    outer: object
+    otherwise: object
+    left: object = ALL
+    has_else: bool = False
+
+
 class Loop:
     """One running loop."""
 
@@ -126,7 +149,10 @@ class Loop:
 
 
 class Lanes:
-    """Masks, control flow and the operators whose meaning differs from NumPy's."""
+    """Masks, control flow and the operators whose meaning differs from NumPy's.
+
+    Uses of a machine's other parts: `load` of Memory; `progress` of Machine.
+    """
 
     def start_lanes(self, grid, block, first_block, num_blocks):
         """Place a batch of blocks on the lanes."""
@@ -174,23 +200,23 @@ class Lanes:
 
     def if_(self, test):
         yes, no = self.split(test)
-        self.branches.append([self.mask, no, ALL, False])
+        self.branches.append(Branch(self.mask, no))
         self.mask = yes
         return yes is not NOBODY
 
     def else_(self):
         branch = self.branches[-1]
-        branch[2:] = self.mask, True  # who is left of the `if` part
-        self.mask = branch[1]
+        branch.left, branch.has_else = self.mask, True
+        self.mask = branch.otherwise
         return self.mask is not NOBODY
 
     def endif(self):
-        self.mask = self.branches.pop()[0]
+        self.mask = self.branches.pop().outer
 
     def endif_after_exit(self):
         """Threads that returned, broke or continued inside do not come back here."""
-        _, no, then, has_else = self.branches.pop()
-        self.mask = union(then if has_else else no, self.mask)
+        branch = self.branches.pop()
+        self.mask = union(branch.left if branch.has_else else branch.otherwise, self.mask)
 
     def alive(self):
         return self.mask is not NOBODY

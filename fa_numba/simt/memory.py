@@ -27,7 +27,11 @@ MOST_KNOWN = 64  # index arrays remembered; each keeps its memory alive
 
 
 class Memory:
-    """Loads, stores and allocation; the machine's memory system."""
+    """Loads, stores and allocation; the machine's memory system.
+
+    Uses of a machine's other parts: `culprit`, `full`, `mask`, `num_blocks` and `shape` of Lanes;
+    `globals`, `options` and `watch` of Machine.
+    """
 
     def start_memory(self, dynamic_bytes):
         self.allocations = {}  # Site -> SharedArray: one per call in the source

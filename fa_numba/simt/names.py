@@ -46,7 +46,11 @@ PLACEHOLDERS = {name: Placeholder() for name in INTRINSICS}
 
 
 class Names(Intrinsics):
-    """Resolution of a kernel's global names; part of the machine."""
+    """Resolution of a kernel's global names; part of the machine.
+
+    Uses of a machine's other parts: `call_function` and `frames` of Lanes; `global_array` and
+    `watch` of Machine.
+    """
 
     own_operations = ()  # of a machine for some launches: more names that its code calls
 

@@ -385,7 +385,10 @@ def one_or_tuple(parts):
 
 
 class Serial:
-    """What a machine of one thread does in its own way; comes before the machine's other parts."""
+    """What a machine of one thread does in its own way; comes before the machine's other parts.
+
+    Uses of a machine's other parts: `loop_bound` of Lanes; `globals` and `progress` of Machine.
+    """
 
     own_operations = ("count_turns", "defined", "while_turns", "widened")
 

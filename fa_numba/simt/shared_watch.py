@@ -170,7 +170,7 @@ class SharedWatch:
             footprint.times += count
             if self.checks:
                 for clashes, members in histories.follow(blocks, footprint):
-                    found += [Lanes.of_cohort(c, footprint, members, self) for c in clashes]
+                    found += [ClashLanes.of_cohort(c, footprint, members, self) for c in clashes]
         return found
 
     def judge(self, lanes, stale=None, unchanged=False):
@@ -297,10 +297,10 @@ class SharedWatch:
         place = self.findings.place(site, action)
         footprint = Footprint(action, array, elements[active], threads[active], place, site)
         clashes = histories.crowd.apply(footprint)
-        return [Lanes.of_crowd(c, footprint, nt, nb) for c in clashes]
+        return [ClashLanes.of_crowd(c, footprint, nt, nb) for c in clashes]
 
 
-class Lanes:
+class ClashLanes:
     """The lanes of a clash, one entry each: element, thread, block of the batch, and with what."""
 
     def __init__(self, clash, footprint, elements, threads, blocks, earlier, earlier_threads):
@@ -328,4 +328,4 @@ class Lanes:
 
     def where(self, chosen):
         parts = self.elements, self.threads, self.blocks, self.earlier, self.earlier_threads
-        return Lanes(self.clash, self.footprint, *(p[chosen] for p in parts))
+        return ClashLanes(self.clash, self.footprint, *(p[chosen] for p in parts))

@@ -19,7 +19,12 @@ FULL_MASK = np.int64(0xFFFFFFFF)
 
 
 class Warps:
-    """Barriers and warp intrinsics of the machine."""
+    """Barriers and warp intrinsics of the machine.
+
+    Uses of a machine's other parts: `active`, `block_coordinates`, `exited`, `full`, `grid`,
+    `mask`, `num_blocks`, `num_threads`, `shape`, `thread_coordinates` and `thread_number` of Lanes;
+    `field_sites` of Memory; `options` and `watch` of Machine.
+    """
 
     def start_warps(self):
         self.padding = -self.num_threads % WARP

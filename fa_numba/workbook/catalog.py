@@ -131,8 +131,8 @@ def find(name: str, root: Path | None = None) -> list[Exercise]:
     close = difflib.get_close_matches(wanted, choices, n=4, cutoff=0.6)
     close += difflib.get_close_matches(wanted.removeprefix("ex"), choices, n=4, cutoff=0.6)
     names = sorted({choices[key] for key in close})
-    hint = "did you mean " + ", ".join(names) if names else "see `fa-numba status` for the list"
-    raise UnknownExercise(f"no exercise called {name!r}: {hint}?".replace("list?", "list"))
+    hint = f"did you mean {', '.join(names)}?" if names else "see `fa-numba status` for the list"
+    raise UnknownExercise(f"no exercise called {name!r}: {hint}")
 
 
 def find_one(name: str, root: Path | None = None) -> Exercise:

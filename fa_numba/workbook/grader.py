@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
-from fa_numba.workbook.report import Check, Graded, Report
+from fa_numba.workbook.report import Check, Graded, Report, as_text
 from fa_numba.workbook.statement import Statement
 
 
@@ -35,11 +34,7 @@ class Note:
         return self.markdown
 
     def __repr__(self) -> str:
-        from rich.console import Console
-
-        buffer = io.StringIO()
-        Console(file=buffer, width=100, color_system=None, force_jupyter=False).print(self)
-        return buffer.getvalue().rstrip()
+        return as_text(self).rstrip()
 
     def __rich__(self):
         from rich.console import Group
@@ -211,11 +206,7 @@ class Status:
         return sum(state == "passed" for _, _, state, _ in self.rows)
 
     def __repr__(self) -> str:
-        from rich.console import Console
-
-        buffer = io.StringIO()
-        Console(file=buffer, width=100, color_system=None, force_jupyter=False).print(self)
-        return buffer.getvalue().rstrip()
+        return as_text(self).rstrip()
 
     def __rich__(self):
         from rich.table import Table

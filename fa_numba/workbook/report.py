@@ -21,6 +21,21 @@ HTML_COLOURS = {
 }
 
 
+def as_text(shown, *, width: int = 100, colour: bool = False) -> str:
+    """What rich prints of an object, as text."""
+    from rich.console import Console
+
+    buffer = io.StringIO()
+    Console(
+        file=buffer,
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        force_jupyter=False,  # or a notebook shows it here, and once more as HTML
+    ).print(shown)
+    return buffer.getvalue()
+
+
 def behaviour_of(name: str) -> str:
     """The name of a check without its case, `[...]`."""
     return name.split(" [")[0]
@@ -201,19 +216,7 @@ class Report:
 
     def text(self, *, width: int = 100, colour: bool = False) -> str:
         """The report as text, with terminal colours where asked."""
-        from rich.console import Console
-
-        buffer = io.StringIO()
-        system = "standard" if colour else None
-        console = Console(
-            file=buffer,
-            width=width,
-            force_terminal=colour,
-            color_system=system,
-            force_jupyter=False,  # or a notebook shows it here, and once more as HTML
-        )
-        console.print(self)
-        return buffer.getvalue()
+        return as_text(self, width=width, colour=colour)
 
     def _lines(self, brief: bool) -> Iterator[tuple[str, str]]:
         for g in self.graded:

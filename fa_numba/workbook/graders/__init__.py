@@ -1,10 +1,10 @@
-"""What the graders of several exercises share: cases, comparisons, and messages on known mistakes.
+"""Cases, comparisons and messages that the graders of several exercises share.
 
 `grading` runs an answer in a process of its own; these files say what is expected of it.
 
-attention    cases, gradients, traffic and races of attention kernels
-mistakes     which known mistake explains a wrong attention output
-softmax      rows of scores, and known mistakes with them
-linear       linear attention
-meter        expected memory traffic, array by array
+- attention: heads of attention, comparison with float64, guards around outputs
+- softmax: rows of scores, and comparison with float64
+- linear: heads of linear attention
+- mistakes: which known mistake explains a wrong attention output
+- meter: expected HBM traffic, memory on the chip, and races, by the engine's meter
 """
