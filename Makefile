@@ -1,4 +1,4 @@
-# make learn · make test · make grade · make tour · make bench · make sanitize
+# make learn · make test · make lint · make grade · make tour · make bench · make sanitize
 # make newest · make constraints · make handout
 # Everything lies in .venv/, in the versions of constraints/; a second call installs nothing.
 PYTHON ?= python3
@@ -9,15 +9,19 @@ BIN    := $(VENV)/bin
 INSTALL := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$(PYTHON)),$(PYTHON)) \
 	install.py --venv $(VENV)
 
-.PHONY: learn test grade tour bench sanitize newest handout constraints lessons dev clean
+.PHONY: learn test lint grade tour bench sanitize newest handout constraints lessons dev clean
 .DEFAULT_GOAL := learn
 
 learn: lessons
 	@$(BIN)/fa-numba doctor
 	@$(BIN)/fa-numba learn
 
-test: dev
+test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: dev
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 
 # Exit status 0 whatever is passed: that is for `fa-numba check` to say. pytest's 1 is "some failed".
 grade: lessons
@@ -29,11 +33,10 @@ tour: lessons
 bench: dev
 	$(BIN)/python -m benchmarks
 
-# On a GPU: the small cases under each tool of compute-sanitizer. initcheck does not see what TMA
-# stores, and takes it for never written: kernels that store by TMA are left to the other three.
+# On a GPU: the small cases under each tool of compute-sanitizer. initcheck does not see stores by TMA,
+# and reports their arrays as never written; so kernels that store by TMA run under the other three.
 # racecheck does not know that a lane arrives at an mbarrier for its warp, or after a named barrier for
-# all, nor that what is loaded beyond a tile's end is not used: FP8, the backward passes for Hopper and
-# float32 with register tiles are left to the others (NOTES: "What compute-sanitizer says").
+# all threads; so FP8 and the backward passes for Hopper run under the others (docs/notes/sanitizer.md).
 sanitize: dev
 	for tool in "memcheck --report-api-errors no" racecheck "synccheck --num-cuda-barriers 65536" initcheck; do \
 	  case $$tool in initcheck) files="tests/test_gpu.py tests/test_flash_decode_wide_gpu.py" ;; \

@@ -6,9 +6,6 @@ kernel's docstring names, no more registers and shared memory than it states.
 
 import functools
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -264,20 +261,3 @@ def test_the_largest_register_tiles_fit(head_dim):
     check(code)
     loads = {label for label in code.counts if label.startswith("LDS")}
     assert loads == {"LDS.128"}  # four neighbours are one load, everywhere
-
-
-def test_every_solution_compiles_to_machine_code():
-    root = Path(__file__).parents[1]
-    options = [
-        "--impl=solutions",
-        "--machine-code",
-        "-k",
-        "compiles",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ]
-    command = [sys.executable, "-m", "pytest", "exercises", *options]
-    graded = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    assert graded.returncode == 0, graded.stdout
-    assert int(re.search(r"(\d+) passed", graded.stdout)[1]) >= 14  # every kernel exercise

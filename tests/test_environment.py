@@ -1,5 +1,7 @@
 """What is installed: conda and pip ask for the same; kernels compile with every NumPy allowed."""
 
+import ast
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from fa_numba.analysis.cuda_tools import compiler_available
 
@@ -46,6 +49,50 @@ def test_environment_equals_pyproject():
     plain = [line for line in listed if isinstance(line, str) and line != "pip"]
     assert parsed(plain) == wanted
     assert {"pip": ["--no-deps --editable ."]} in listed
+
+
+def test_what_the_tests_import_is_declared():
+    """In the dependencies, `lessons` or `dev`, or in what Numba and the compilers bring."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["lessons"], *extras["dev"]]
+    declared = {canonicalize_name(Requirement(line).name) for line in lines}
+    declared |= {"fa-numba", "llvmlite"}
+    on_a_gpu = {"cuda", "cupy", "torch", "triton"}  # their tests are skipped without one
+    ours = {"benchmarks", "exercises", "fa_numba", "solutions", "tests"}
+    ours |= {path.stem for folder in ("tests", "exercises") for path in ROOT.glob(f"{folder}/*")}
+    distributions = importlib.metadata.packages_distributions()
+    missing = set()
+    for path in [*ROOT.glob("tests/*.py"), *ROOT.glob("exercises/*.py"), *ROOT.glob("docs/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            for module in {name.partition(".")[0] for name in names}:
+                if module in ours | on_a_gpu or module in sys.stdlib_module_names:
+                    continue
+                brought = {canonicalize_name(name) for name in distributions.get(module, ())}
+                if not brought & declared:
+                    missing.add(f"{path.name}: {module}")
+    assert not missing
+
+
+def test_every_dependency_is_pinned():
+    """`make test` installs the versions of constraints/."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for cuda, extra in (("12", "cuda12"), ("13", "cuda13")):
+        text = (ROOT / "constraints" / f"cuda{cuda}.txt").read_text()
+        pins = {}
+        for line in text.splitlines():
+            pin = Requirement(line)
+            pins.setdefault(canonicalize_name(pin.name), []).append(pin)
+        for line in [*extras["lessons"], *extras["dev"], *extras[extra]]:
+            wanted = Requirement(line)
+            for pin in pins[canonicalize_name(wanted.name)]:
+                (version,) = (specifier.version for specifier in pin.specifier)
+                assert wanted.specifier.contains(version), f"{line}, but {pin}"
 
 
 def test_cuda_extras_agree_on_cupy():

@@ -94,7 +94,9 @@ def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
 
 
 @FOURTH
-def test_solutions_pass(fourth):
+def test_solutions_pass(fourth, monkeypatch):
+    """And where there is a compiler, every kernel compiles to machine code for every target."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--machine-code")  # of the graders' session
     exercises = EXERCISES[fourth::4]
     report = grade_all(exercises, impl="solutions").graded
     assert len(report) == len(exercises)
@@ -104,6 +106,7 @@ def test_solutions_pass(fourth):
         assert not slow, f"checks over 5 s: {slow}"
         names = {c.name for c in graded.checks}
         assert len(names) == len(graded.checks), f"{graded.exercise.name}: two share a name"
+    assert sum("compile" in c.name for graded in report for c in graded.checks) >= 4
 
 
 @pytest.fixture(scope="module")

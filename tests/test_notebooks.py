@@ -16,7 +16,7 @@ import nbformat
 import pytest
 
 from fa_numba import workbook
-from fa_numba.workbook import compiled, notebooks
+from fa_numba.workbook import catalog, compiled, notebooks
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
@@ -99,8 +99,11 @@ def function_named(name, source):
     return ast.unparse(tree)
 
 
-def run(path, env, monkeypatch, tmp_path, *, graded=True):
-    """Execute a lesson in a kernel with these variables; returns it with its outputs."""
+def run(path, env, monkeypatch, tmp_path, *, grades):
+    """Execute a lesson in a kernel with these variables; returns it with its outputs.
+
+    Of the cells that grade an exercise the first `grades` run; each takes a process of its own.
+    """
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # a clean kernel: no profile of the user's
@@ -112,8 +115,8 @@ def run(path, env, monkeypatch, tmp_path, *, graded=True):
     (spec / "kernel.json").write_text(json.dumps(kernel), encoding="utf-8")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
-    if not graded:
-        notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith("grade(")]
+    graded = [cell for cell in notebook.cells if cell.source.startswith("grade(")]
+    notebook.cells = [cell for cell in notebook.cells if cell not in graded[grades:]]
     client = nbclient.NotebookClient(
         notebook,
         timeout=120,
@@ -150,12 +153,38 @@ def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
     if LEARN_PYTHON is None:
         env = learner.environment(tmp_path / "site", learner.not_for_learners())
     made = tmp_path / "made.json"
-    notebook = run(path, env | {compiled.RECORD_TO: str(made)}, monkeypatch, tmp_path)
+    notebook = run(path, env | {compiled.RECORD_TO: str(made)}, monkeypatch, tmp_path, grades=1)
     said = printed(notebook)
     if compiled.calls(path) and "Recorded, not compiled here" not in said:
         check_record(json.loads(made.read_text(encoding="utf-8")))
     for line in [*said.splitlines(), *messages(notebook)]:
         assert len(line) <= 100, f"too long for a page, which would cut it in mid-word: {line}"
+
+
+GRADE_ALL = """
+import sys
+from fa_numba.workbook import catalog, grader
+names = sys.argv[1:]
+report = grader.grade_all([e for e in catalog.all_exercises() if e.short in names])
+print(*(graded.exercise.short for graded in report.graded if graded.checks))
+"""
+
+
+def test_every_exercise_is_graded_in_its_lesson(tmp_path):
+    """What each lesson's cells ask for, but all at once, in what `make learn` installs."""
+    asked = []
+    for path in NOTEBOOKS:
+        cells = [c.source for c in nbformat.read(path, 4).cells if c.source.startswith("grade(")]
+        names = [re.fullmatch(r'grade\("(\w+)"\)', cell)[1] for cell in cells]
+        assert all(name.startswith(f"ex{path.name[:2]}") for name in names), path.name
+        asked += names
+    assert sorted(asked) == [e.short for e in catalog.all_exercises(ROOT)]
+    env = dict(os.environ)
+    if LEARN_PYTHON is None:
+        env |= learner.environment(tmp_path, learner.not_for_learners())
+    command = [LEARN_PYTHON or sys.executable, "-c", GRADE_ALL, *asked]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == sorted(asked), done.stderr
 
 
 def check_record(made):
@@ -172,7 +201,7 @@ def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
     env = learner.environment(tmp_path / "site", learner.not_for_learners(), learner.COMPILERS)
     env |= {"PATH": learner.path_without_tools()}
     monkeypatch.setattr(sys.modules[__name__], "LEARN_PYTHON", None)
-    notebook = run(path, env, monkeypatch, tmp_path, graded=False)  # stubs need no compiler
+    notebook = run(path, env, monkeypatch, tmp_path, grades=0)  # stubs need no compiler
     calls = 0
     for cell in notebook.cells:
         if cell.cell_type != "code" or "compiled(" not in cell.source:

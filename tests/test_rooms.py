@@ -4,6 +4,7 @@ docs/architecture.md draws the floors.
 """
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,11 @@ def test_no_circle():
 def test_no_name_is_taken_for_numba_cuda():
     """numba-cuda's import hook takes every module for its own whose name contains "numba.cuda"."""
     assert not [name for name in FILES if name[0].startswith("cuda")]
+
+
+def test_the_picture_in_the_docs_has_these_floors():
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^ +floor +(\d+) │ (\w+(?: · \w+)*)", text, re.MULTILINE)
+    assert [(int(n), tuple(rooms.split(" · "))) for n, rooms in drawn] == [
+        (n, rooms) for n, rooms in reversed(list(enumerate(FLOORS)))
+    ]
