@@ -232,6 +232,21 @@ def test_a_torch_tensor_in_cpu_memory_is_refused_and_told_what_to_do():
         fa_numba.flash_attn_v2(x, x, x)
 
 
+def test_a_sparse_tensor_is_refused_and_told_what_to_do():
+    class Sparse(TorchTensor):
+        __module__ = "torch"
+        layout = "torch.sparse_coo"
+
+        def stride(self, axis=None):
+            raise RuntimeError("Sparse CUDA tensors do not have strides")
+
+    x = np.ones((1, 2, 1, 4), np.float32)
+    with pytest.raises(
+        TypeError, match=r"k must be a dense tensor, got one of layout torch.sparse"
+    ):
+        fa_numba.flash_attn_v2(TorchTensor(x), Sparse(x), TorchTensor(x))
+
+
 def test_arrays_on_two_gpus_are_refused():
     x = np.ones((1, 2, 1, 4), np.float32)
     with pytest.raises(ValueError, match="must be on one GPU, got q: 0, k: 1, v: 1"):

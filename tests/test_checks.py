@@ -887,10 +887,11 @@ def test_dropout_is_an_option_where_there_is_dropout():
 def test_heads_before_tokens_are_warned_of():
     """(batch, heads, seqlen, head_dim), as PyTorch has it, where the heads happen to divide."""
     q = ones(1, 8, 130, 4)
-    with pytest.warns(
-        UserWarning, match=r"k has 130 heads and 8 keys: .*k.transpose\(0, 2, 1, 3\)"
-    ):
-        fa_numba.flash_attn_v2(q, q, q)
+    message = r"k has 130 heads and 8 keys: .*k.transpose\(0, 2, 1, 3\)"
+    for function in (fa_numba.flash_attn_v2, fa_numba.naive_attn, checks.check_qkv):
+        with pytest.warns(UserWarning, match=message) as caught:
+            function(q, q, q)
+        assert caught[0].filename == __file__
     fa_numba.flash_attn_v2(*(x.transpose(0, 2, 1, 3) for x in (q, q, q)))
     fa_numba.flash_attn_v2(ones(1, 2, 128, 4), *(ones(1, 2, 128, 4),) * 2)  # MHA of a large model
 

@@ -167,15 +167,29 @@ def test_a_second_call_has_new_results_and_the_same_launches(gpu):
 def test_another_layout_or_option_is_another_call(gpu, changed):
     function = decorated(gpu)
     arguments = {"x": cupy_array(2, 3), "y": cupy_array(5)}
-    function(**arguments)  # all by name: never replayed
     for _ in range(2):
         function(*arguments.values())
-    assert gpu.calls == 2
+    assert gpu.calls == 1
     arguments |= changed
     x, y = arguments.pop("x"), arguments.pop("y")
     for _ in range(2):
         function(x, y, **arguments)
+    assert gpu.calls == 2
+
+
+def test_arguments_by_name_are_replayed_too(gpu):
+    function = decorated(gpu)
+    for turn in range(3):
+        x, y = cupy_array(2, 3), cupy_array(5)
+        made, _ = function(scale=2.5, x=x, y=y)
+        assert gpu.calls == 1 and len(gpu.launches["first"]) == turn + 1
+        values, _ = gpu.launches["first"][-1]
+        assert values == [*(a.data.ptr for a in (x, y, made)), 2.5]
+    function(scale=2.5, x=cupy_array(2, 4), y=y)
+    function(x, y=y, scale=2.5)
     assert gpu.calls == 3
+    with pytest.raises(TypeError):
+        function()
 
 
 def test_what_is_not_told_by_its_steps_is_called_again(gpu):
@@ -240,12 +254,18 @@ def test_what_comes_back_often_is_a_graph_of_each_stream(gpu, monkeypatch):
 
 def test_without_graphs_there_are_launches(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
-    error = launching.driver.CUresult.CUDA_ERROR_NOT_SUPPORTED
-    monkeypatch.setattr(launching.driver, "cuGraphInstantiate", lambda *args: (error, None), False)
+    error, tries = launching.driver.CUresult.CUDA_ERROR_NOT_SUPPORTED, []
+
+    def refuse(*args):
+        tries.append(args)
+        return error, None
+
+    monkeypatch.setattr(launching.driver, "cuGraphInstantiate", refuse, False)
     function = decorated(gpu)
     for turn in range(1, 5):
         function(cupy_array(2, 3), cupy_array(5))
         assert gpu.calls == 1 and len(gpu.launches["first"]) == turn and gpu.by_graph == 0
+    assert len(tries) == 1
 
 
 def test_where_another_gpu_is_current_nothing_is_replayed(gpu, monkeypatch):

@@ -3,12 +3,15 @@
 Every function takes `Facts` (fa_numba.runtime.arrays), so that an array is read once in a call.
 """
 
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 
 from fa_numba.runtime import arrays
 
+PACKAGE = Path(__file__).parents[1]
 FLOATS = ("float32", "float16", "bfloat16")  # dtypes of q, k, v, and of arrays like them
 MAX_HEAD_DIM = 256
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid: one for each head and batch entry
@@ -32,6 +35,11 @@ def require_one_library(**named):
     for name, x in named.items():
         if x.library is None:
             raise TypeError(_not_an_array(name, x.array))
+        if x.strides is None:
+            raise TypeError(
+                f"{name} must be a dense tensor, got one of layout {x.array.layout}: "
+                f"{name}.to_dense()"
+            )
         if isinstance(x.array, np.ma.MaskedArray):
             raise TypeError(
                 f"{name} must be a plain NumPy array, got numpy.ma.MaskedArray: kernels ignore its "
@@ -166,8 +174,16 @@ def warn_of_heads_before_tokens(name, k):
             f"{name} has {num_kv_heads} heads and {seqlen_k} keys: is it (batch, num_kv_heads, "
             "seqlen_k, head_dim)? The axes here are (batch, seqlen_k, num_kv_heads, head_dim); "
             f"{name}.transpose(0, 2, 1, 3), in PyTorch {name}.transpose(1, 2), has them",
-            stacklevel=3,
+            stacklevel=_level_of_caller(),
         )
+
+
+def _level_of_caller():
+    """The stacklevel of a warning from here that names the line which called this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 # Contents: read only from NumPy arrays, because reading a GPU array waits for the GPU

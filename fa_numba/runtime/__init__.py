@@ -30,8 +30,8 @@ skips 4 and 5, a hit in 4 skips 5:
 Beside them, tensor_maps._maps keeps the tensor maps of each address, and dispatch.flash_attn is
 itself replayed, so that the choice of a kernel is made once for each key of its own.
 
-On the CPU engine only the factories' cache matters. An array of Numba's own, and a call with all
-arguments by name, is never replayed: such a call begins at 2.
+On the CPU engine only the factories' cache matters. A call with Numba's own device arrays is never
+replayed: it begins at 2.
 
 Where numba-cuda's internals are used
 -------------------------------------

@@ -103,7 +103,7 @@ class Facts:
         Name of its dtype, the same in every library: "float32".
     shape : tuple of int
     strides : tuple of int
-        In bytes.
+        In bytes. None for a sparse tensor, which has none.
     itemsize : int
     """
 
@@ -154,11 +154,13 @@ def facts(x) -> Facts:
         return Facts(x, None, None, None, (), (), 0)
     if library == "torch":
         itemsize = x.element_size()
-        strides = [n * itemsize for n in x.stride()]
+        try:
+            strides = tuple([n * itemsize for n in x.stride()])
+        except RuntimeError:
+            strides = None
     else:
-        itemsize, strides = x.dtype.itemsize, x.strides
-    layout = tuple(x.shape), tuple(strides), itemsize
-    return Facts(x, library, device_of(x), dtype_name(x), *layout)
+        itemsize, strides = x.dtype.itemsize, tuple(x.strides)
+    return Facts(x, library, device_of(x), dtype_name(x), tuple(x.shape), strides, itemsize)
 
 
 def library_of(x) -> str | None:

@@ -60,12 +60,9 @@ class Launches:
                 if not plan.enqueue(stream):
                     return False
             self.repeats += 1
-            if (
-                self.repeats > REPEATS_BEFORE_GRAPH
-                and not capturing
-                and len(self.graphs) < MAX_STREAMS
-            ):
-                self.graphs[stream] = _make_graph(self.plans, stream)
+            often = self.repeats > REPEATS_BEFORE_GRAPH and not capturing
+            if often and stream not in self.graphs and len(self.graphs) < MAX_STREAMS:
+                self.graphs[stream] = _make_graph(self.plans, stream)  # None is not tried again
         return True
 
 

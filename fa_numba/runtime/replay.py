@@ -59,9 +59,13 @@ def replayed(function, library_of_type):
     """
     replays = {}
 
+    def library_by_name(options):
+        libraries = map(library_of_type, map(type, options.values()))
+        return next(filter(None, libraries), None)
+
     @functools.wraps(function)
     def call(*args, **options):
-        library = library_of_type(type(args[0])) if args else None
+        library = library_of_type(type(args[0])) if args else library_by_name(options)
         if library is None or _local.recording or not launching.enabled:
             return function(*args, **options)
         try:
@@ -95,7 +99,7 @@ def what_decides(layout, args, options):
 
     Raise an error for an option that is neither plain nor an array.
     """
-    arrays, key = args, (type(args[0]), *map(layout, args))
+    arrays, key = args, (args and type(args[0]), *map(layout, args))
     for name, value in options.items():
         kind = type(value)
         if kind in PLAIN_TYPES:
