@@ -260,7 +260,7 @@ def flash_attn(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
-):
+) -> tuple:
     """Attention by the fastest kernel for these arrays and options: see `which`.
 
     Parameters
@@ -303,7 +303,7 @@ def flash_attn_grad(
     alibi_slopes=None,
     softmax_scale=None,
     deterministic=False,
-):
+) -> tuple:
     """Gradients of attention by the fastest kernel for these arrays and options.
 
     Parameters
@@ -347,7 +347,7 @@ def which(
     softmax_scale=None,
     backward=False,
     deterministic=False,
-):
+) -> Choice:
     """Say which kernel `flash_attn` runs for these arguments, and why.
 
     Parameters

@@ -116,7 +116,7 @@ class Facts:
     itemsize: int
 
     @property
-    def address(self):
+    def address(self) -> int:
         """Address of the first element.
 
         A `replayed` function may depend on it modulo 16 only: reading it here notes that.
@@ -136,7 +136,7 @@ class Facts:
         return address
 
     @property
-    def last_axis_contiguous(self):
+    def last_axis_contiguous(self) -> bool:
         """Whether neighbours along the last axis are neighbours in memory."""
         shape = self.shape
         return shape[-1] <= 1 or 0 in shape or self.strides[-1] == self.itemsize
@@ -272,7 +272,7 @@ def is_capturing(x) -> bool:
 # New arrays, views and copies
 
 
-def empty(like, shape, dtype=np.float32):
+def empty(like, shape: tuple, dtype=np.float32):
     """Make an uninitialised, contiguous array of the library and on the device of `like`.
 
     Parameters
@@ -306,7 +306,7 @@ def _empty(like, shape, dtype):
     return np.empty(shape, dtype)
 
 
-def full(like, shape, value, dtype=np.float32):
+def full(like, shape: tuple, value: float, dtype=np.float32):
     """Make an array as `empty` does, with every element set to `value`."""
     made = _kept_if_captured(_full(like, shape, value, dtype))
     if recording := replay.current():
@@ -334,7 +334,7 @@ def _full(like, shape, value, dtype):
     return np.full(shape, value, dtype)
 
 
-def from_numpy(like, x):
+def from_numpy(like, x: np.ndarray):
     """Copy a NumPy array to the library and device of `like`; return it as it is for NumPy."""
     if dtype_name(x) == "bfloat16" and library_of(like) != "numpy":
         return _seen_as(from_numpy(like, x.view(np.int16)), "bfloat16")
@@ -349,7 +349,7 @@ def from_numpy(like, x):
     return x
 
 
-def to_numpy(x):
+def to_numpy(x) -> np.ndarray:
     """Copy an array to host memory; for a GPU array this waits for the GPU."""
     if dtype_name(x) == "bfloat16" and library_of(x) != "numpy":
         return to_numpy(_seen_as(x, "int16")).view("bfloat16")
@@ -406,7 +406,7 @@ def _torch_dtype(dtype):
 # Launches
 
 
-def launch(kernel, grid, block, *args, shared_bytes=0):
+def launch(kernel, grid: tuple, block: tuple, *args, shared_bytes: int = 0) -> None:
     """Run a kernel where its arrays are; do nothing for a grid without thread blocks.
 
     Parameters
@@ -462,7 +462,7 @@ def _enqueue(kernel, grid, block, args, shared_bytes, first):
     return bool(plan)
 
 
-def replayed(function):
+def replayed(function: Callable) -> Callable:
     """Decorate a function that on a GPU only allocates and launches.
 
     Its steps must follow from the layouts of its arrays, which come first, and from its options.

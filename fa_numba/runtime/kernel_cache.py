@@ -39,7 +39,7 @@ def folder() -> Path | None:
     return Path(chosen) if str(chosen) else None
 
 
-def load(kernel, signature, compute_capability):
+def load(kernel, signature: str, compute_capability: tuple) -> tuple | None:
     """Return what was saved for this kernel, these types and this GPU, or None.
 
     Returns
@@ -61,7 +61,7 @@ def load(kernel, signature, compute_capability):
     return entry.decode(), cubin
 
 
-def save(kernel, signature, compute_capability, entry, cubin):
+def save(kernel, signature: str, compute_capability: tuple, entry: str, cubin: bytes) -> None:
     """Save machine code; do nothing if that is not possible."""
     path = _path(kernel, signature, compute_capability)
     if path is None:

@@ -283,7 +283,7 @@ def _allow_shared_bytes(function, shared_bytes, device):
 # Copies and streams
 
 
-def copy_at_once(make, device):
+def copy_at_once(make, device: int):
     """Copy a NumPy array to a GPU and wait for that, also while a stream is being captured.
 
     `make` returns the array. It is called in the GPU's context, which a new thread may lack.

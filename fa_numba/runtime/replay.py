@@ -48,7 +48,7 @@ def current():
     return _local.recording
 
 
-def replayed(function, library_of_type):
+def replayed(function: Callable, library_of_type: Callable) -> Callable:
     """Return the function with its calls recorded and replayed: see `arrays.replayed`.
 
     Parameters
@@ -94,7 +94,7 @@ def replayed(function, library_of_type):
     return call
 
 
-def what_decides(layout, args, options):
+def what_decides(layout: Callable, args: tuple, options: dict) -> tuple:
     """Return the arrays of a call, and a key: all layouts and options, which decide its steps.
 
     Raise an error for an option that is neither plain nor an array.
@@ -193,7 +193,7 @@ class Recording:
     def __exit__(self, *error):
         _local.recording = None
 
-    def index_of(self, x):
+    def index_of(self, x) -> int | None:
         """Return the index of an array; None, and no longer complete, for an unknown one."""
         for known, index in (*zip(self.arrays, itertools.count()), *self.views):
             if known is x:

@@ -90,7 +90,9 @@ def tensor_map(x, box_rows: int, l2_bytes: int = 256) -> np.uint64:
     return found
 
 
-def encode_tensor_map(address, shape, strides, box_rows, dtype, l2_bytes=256):
+def encode_tensor_map(
+    address: int, shape: tuple, strides: tuple, box_rows: int, dtype: str, l2_bytes: int = 256
+) -> np.ndarray:
     """Encode the tensor map of a (batch, seqlen, heads, head_dim) array of 16-bit floats.
 
     Parameters
