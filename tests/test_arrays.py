@@ -1,4 +1,4 @@
-"""arrays: the array decides where a kernel runs. What needs a GPU is in test_gpu."""
+"""arrays: the array decides where a kernel runs. Tests that need a GPU are in test_gpu."""
 
 import sys
 import types
@@ -28,7 +28,7 @@ def add_one(x, y):
 
 
 class RecordingKernel:
-    """Takes the place of a compiled kernel; keeps what it is launched with."""
+    """Replaces a compiled kernel; records how it is launched."""
 
     def __getitem__(self, configuration):
         self.configuration = configuration
@@ -36,7 +36,7 @@ class RecordingKernel:
 
 
 class NumbaView(tuple):
-    """What Numba makes of an array interface."""
+    """Numba's view of an array interface."""
 
     def view(self, dtype):
         return NumbaView((*self, dtype))
@@ -216,7 +216,7 @@ def test_bfloat16_tensors_need_ml_dtypes(log, monkeypatch):
         fa_numba.flash_attn_v2(x, x, x)
 
 
-def test_mixed_libraries_are_refused_and_told_what_to_do():
+def test_mixed_libraries_are_refused_with_the_cure():
     x = np.ones((1, 2, 1, 4), np.float32)
     for other, hint in ((CupyArray, "cupy.asarray(x)"), (TorchTensor, "torch.as_tensor(x,")):
         with pytest.raises(TypeError) as raised:
@@ -226,13 +226,13 @@ def test_mixed_libraries_are_refused_and_told_what_to_do():
         assert "k: NumPy array" in message and hint in message
 
 
-def test_a_torch_tensor_in_cpu_memory_is_refused_and_told_what_to_do():
+def test_a_torch_tensor_in_cpu_memory_is_refused_with_the_cure():
     x = TorchCpuTensor(np.ones((1, 2, 1, 4), np.float32))
     with pytest.raises(TypeError, match=r"q\.cuda\(\) runs on the GPU, q\.numpy\(\) on the CPU"):
         fa_numba.flash_attn_v2(x, x, x)
 
 
-def test_a_sparse_tensor_is_refused_and_told_what_to_do():
+def test_a_sparse_tensor_is_refused_with_the_cure():
     class Sparse(TorchTensor):
         __module__ = "torch"
         layout = "torch.sparse_coo"
@@ -301,7 +301,7 @@ def test_backend_says_where_and_why(monkeypatch):
 
 
 @pytest.mark.parametrize("shape, step", [((1, 2, 1, 5), 1), ((2, 1, 4), 1), ((1, 2, 1, 8), 2)])
-def test_what_passed_a_check_once_does_not_let_others_pass(shape, step):
+def test_a_passed_check_does_not_let_other_arguments_pass(shape, step):
     changed = np.ones(shape, np.float32)[..., ::step]
     x = np.ones((1, 2, 1, 4), np.float32)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The kernel that the table calls quickest is taken, of those that can; which says so."""
+"""Of the kernels that can run, the fastest in the table is chosen; which says so."""
 
 import json
 

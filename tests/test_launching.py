@@ -1,4 +1,4 @@
-"""launching and kernel_cache without a GPU: what the driver would be given, and what is kept."""
+"""launching and kernel_cache without a GPU: the arguments of the driver, and the files."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ def scale(x, y, factor):
 
 
 class FakeGpu:
-    """Takes the place of the driver and of Numba's list of GPUs; keeps what it is given."""
+    """Replaces the driver and Numba's list of GPUs; records their arguments."""
 
     def __init__(self):
         self.launches, self.error, self.shared = [], SUCCESS, []
@@ -77,7 +77,7 @@ def launch(arguments, values, shared_bytes=0):
 
 
 def parameters(where, layout):
-    """What the driver would read: each parameter where its pointer says."""
+    """Read the parameters as the driver would, by their pointers."""
     kinds = re.findall(r"(\d*)(\D)", layout)
     kinds = [kind for count, kind in kinds for _ in range(int(count or 1))]
     pointers = (ctypes.c_void_p * len(kinds)).from_address(where)
@@ -169,7 +169,7 @@ def test_more_than_48_kib_is_asked_for_once(gpu):
     assert gpu.shared == [(100_000, 99, 0)]
 
 
-def test_what_the_driver_refuses_is_an_error_that_says_what(gpu):
+def test_a_refusal_of_the_driver_is_an_error_with_the_launch(gpu):
     gpu.error = gpu.CUresult.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(RuntimeError, match=r"grid \(4, 1, 1\).*CUDA_ERROR_INVALID_VALUE"):
         launch([np.float32], [1.0])
@@ -178,7 +178,7 @@ def test_what_the_driver_refuses_is_an_error_that_says_what(gpu):
 
 
 @pytest.mark.parametrize("error", [AttributeError, NotImplementedError, launching.UnexpectedError])
-def test_where_numba_is_another_inside_nothing_is_done(gpu, monkeypatch, error):
+def test_nothing_is_launched_if_numbas_internals_differ(gpu, monkeypatch, error):
     def other(kernel, signature, device):
         raise error
 
@@ -206,7 +206,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_cache_gives_back_what_it_was_given(folder):
+def test_the_cache_returns_what_was_saved(folder):
     kernel = make_flash_attn_v2(64, 16, 16, False)
     assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
     kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code\nand more")
@@ -230,7 +230,7 @@ def test_a_damaged_file_is_not_used(folder):
         assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
 
 
-def test_what_is_not_used_any_more_is_removed(folder):
+def test_files_unused_for_two_months_are_removed(folder):
     kernels = [make_flash_attn_v2(64, 16, 16, causal) for causal in (False, True)]
     for name, days in (("old", 61), ("new", 59)):
         (folder / f"{name}.cubin").write_bytes(b"")
@@ -263,7 +263,7 @@ def test_the_key_is_the_same_in_every_process(folder):
     assert told.stdout.strip() == str(kernel_cache._path(kernel, "signature", (9, 0)))
 
 
-def test_only_what_is_understood_is_kept(folder, monkeypatch):
+def test_only_kernels_of_known_meaning_are_kept(folder, monkeypatch):
     things = [object()]
 
     @cuda.jit

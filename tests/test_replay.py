@@ -1,4 +1,4 @@
-"""arrays.replayed: the second call allocates and launches what the first one did."""
+"""arrays.replayed: the second call repeats the allocations and launches of the first."""
 
 import ctypes
 import gc
@@ -15,7 +15,7 @@ from fa_numba.runtime import arrays, graphs, launching
 
 
 class Plan(launching.Plan):
-    """Is found by the address of its pointers, and tells what lies there."""
+    """A plan that is found by the address of its pointers, and reads the parameters there."""
 
     def __init__(self, gpu, kernel, *launch):
         self.kernel, self.gpu = kernel, gpu
@@ -32,7 +32,7 @@ class Plan(launching.Plan):
 
 
 class FakeDriver:
-    """Keeps, by kernel, the values and streams of launches, those of CUDA graphs too."""
+    """Records the values and streams of launches by kernel, also of those in CUDA graphs."""
 
     def __init__(self, gpu):
         self.gpu, self.CUresult = gpu, launching.driver.CUresult
@@ -94,7 +94,7 @@ class FakeDriver:
 def gpu(monkeypatch, request):
     """Fake CuPy and a fake driver; `gpu.calls` counts the real calls.
 
-    Replays make launches each time, or but once, and after that launch a CUDA graph of them.
+    Replays make launches each time; or once, and then launch a CUDA graph of them.
     """
     gpu = types.SimpleNamespace(launches={}, plans={}, calls=0, error=0, context=99)
     gpu.graphs = gpu.by_graph = 0
@@ -192,7 +192,7 @@ def test_arguments_by_name_are_replayed_too(gpu):
         function()
 
 
-def test_what_is_not_told_by_its_steps_is_called_again(gpu):
+def test_an_incomplete_recording_is_not_replayed(gpu):
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)
     for turn in range(3):
@@ -210,7 +210,7 @@ def test_options_that_cannot_be_compared_are_no_obstacle(gpu):
         assert gpu.calls == before + 2
 
 
-def test_without_the_short_way_nothing_is_replayed(gpu, monkeypatch):
+def test_nothing_is_replayed_while_launching_is_off(gpu, monkeypatch):
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)
     function(x, y)
@@ -219,7 +219,7 @@ def test_without_the_short_way_nothing_is_replayed(gpu, monkeypatch):
     assert gpu.calls == 2
 
 
-def test_a_replay_is_launched_on_the_stream_of_now(gpu, monkeypatch):
+def test_a_replay_is_launched_on_the_current_stream(gpu, monkeypatch):
     function = decorated(gpu)
     for turn, stream in enumerate((11, 0, 5, 11)):
         now = types.SimpleNamespace(ptr=stream)
@@ -229,7 +229,7 @@ def test_a_replay_is_launched_on_the_stream_of_now(gpu, monkeypatch):
         assert [where or 0 for _, where in gpu.launches["first"]][turn] == stream
 
 
-def test_what_comes_back_often_is_a_graph_of_each_stream(gpu, monkeypatch):
+def test_frequent_replays_launch_a_graph_for_each_stream(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 2)
     monkeypatch.setattr(graphs, "MAX_STREAMS", 2)
     function = decorated(gpu)
@@ -268,7 +268,7 @@ def test_without_graphs_there_are_launches(gpu, monkeypatch):
     assert len(tries) == 1
 
 
-def test_where_another_gpu_is_current_nothing_is_replayed(gpu, monkeypatch):
+def test_nothing_is_replayed_while_another_gpu_is_current(gpu, monkeypatch):
     @arrays.replayed
     def function(x):
         gpu.calls += 1
@@ -289,7 +289,7 @@ def test_arrays_on_another_gpu_are_another_call(gpu):
         assert gpu.calls == calls
 
 
-def test_choosing_a_kernel_is_part_of_what_is_replayed(gpu, monkeypatch):
+def test_a_replay_does_not_choose_the_kernel_again(gpu, monkeypatch):
     chosen = []
     choose = dispatch._choose
     monkeypatch.setattr(dispatch, "_choose", lambda *args: chosen.append(1) or choose(*args))
@@ -301,7 +301,7 @@ def test_choosing_a_kernel_is_part_of_what_is_replayed(gpu, monkeypatch):
         assert {a.data.ptr for a in (q, k, v, out, lse)} <= set(launches[-1][0])
 
 
-def test_what_is_allocated_during_a_capture_is_kept(gpu, monkeypatch):
+def test_arrays_allocated_during_a_capture_are_kept(gpu, monkeypatch):
     monkeypatch.setattr(arrays, "_captured", kept := [])
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)
@@ -335,7 +335,7 @@ def test_the_same_array_twice_is_replayed_too(gpu, first):
         assert values[:2] == [a.data.ptr for a in arguments]
 
 
-def test_where_alignment_was_looked_at_another_one_is_called_again(gpu):
+def test_another_alignment_is_another_call_if_alignment_was_noted(gpu):
     numbers = np.zeros(64, np.float16)
     first = (-numbers.ctypes.data % 16) // 2
 
@@ -352,7 +352,7 @@ def test_where_alignment_was_looked_at_another_one_is_called_again(gpu):
     assert len(gpu.launches["aligned"]) == 4 and len(gpu.launches["other"]) == 2
 
 
-def test_what_is_computed_from_an_address_is_computed_again(gpu):
+def test_numbers_computed_from_addresses_are_computed_again(gpu):
     seen = []
 
     def compute(address, capturing):
@@ -380,7 +380,7 @@ def test_what_is_computed_from_an_address_is_computed_again(gpu):
         seen.clear()
 
 
-def test_a_thread_without_a_context_is_helped_by_a_call(gpu):
+def test_a_thread_without_a_context_calls_the_function(gpu):
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)
     for calls in (2, 3):

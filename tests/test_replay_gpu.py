@@ -337,7 +337,7 @@ def test_other_strides_are_other_calls(library, replays, by_numba):
     assert len(replays) == 5
 
 
-def test_what_must_be_aligned_is_looked_at_every_time(by_numba):
+def test_alignment_is_checked_in_every_call(by_numba):
     function, make, options = CASES["decode-wide"]
     host = make(np.random.default_rng(6))
     want = function(*to_gpu("cupy", host), **options)

@@ -1,4 +1,4 @@
-"""tensor_maps: which maps are made, kept, and made again when a recorded call comes back."""
+"""tensor_maps: which maps are made and kept, and which maps a replay looks up."""
 
 import functools
 import sys
@@ -13,7 +13,7 @@ from fa_numba.runtime import arrays, launching, replay, tensor_maps
 
 @pytest.fixture
 def made(monkeypatch):
-    """The arguments of each map that was encoded, by the address that it was copied to."""
+    """Arguments of each encoded map, by the address that the map was copied to."""
     made = {}
 
     def copy_at_once(make, device):
