@@ -61,7 +61,7 @@ class Choice:
 
 
 class Inputs(NamedTuple):
-    """The arrays of a forward call."""
+    """The arrays of a forward call, or their facts."""
 
     q: object
     k: object
@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
 
 
 class GradientInputs(NamedTuple):
-    """The arrays of a backward call."""
+    """The arrays of a backward call, or their facts."""
 
     dout: object
     q: object
@@ -282,9 +282,9 @@ def flash_attn(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    options, inputs = _checked(q, k, v, *mask, softmax_scale), Inputs(q, k, v)
-    return CANDIDATES[_choose(inputs, options).kernel](*inputs, **options)
+    inputs = Inputs(*map(arrays.facts, (q, k, v)))
+    options = _checked(*inputs, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    return CANDIDATES[_choose(inputs, options).kernel](q, k, v, **options)
 
 
 @arrays.replayed
@@ -327,11 +327,11 @@ def flash_attn_grad(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_bwd(dout, q, k, v, out, lse)
+    inputs = GradientInputs(*map(arrays.facts, (dout, q, k, v, out, lse)))
+    checks.check_bwd(*inputs)
     mask = causal, window_size, softcap, alibi_slopes
-    options = _checked(q, k, v, *mask, softmax_scale, deterministic)
-    inputs = GradientInputs(dout, q, k, v, out, lse)
-    return GRADIENTS[_choose(inputs, options).kernel](*inputs, **options)
+    options = _checked(inputs.q, inputs.k, inputs.v, *mask, softmax_scale, deterministic)
+    return GRADIENTS[_choose(inputs, options).kernel](dout, q, k, v, out, lse, **options)
 
 
 @refuses_other_names
@@ -371,6 +371,7 @@ def which(
         As `flash_attn` does.
     """
     backward = checks.check_flag("backward", backward)
+    q, k, v = map(arrays.facts, (q, k, v))
     mask = causal, window_size, softcap, alibi_slopes
     options = _checked(q, k, v, *mask, softmax_scale, deterministic, backward)
     if backward:  # q stands in for dout and out; no candidate examines lse
@@ -407,8 +408,7 @@ def _checked(
 
 
 def _choose(inputs: Inputs | GradientInputs, options: dict) -> Choice:
-    """Choose among the candidates for these inputs."""
-    inputs = type(inputs)(*map(arrays.facts, inputs))
+    """Choose among the candidates for these inputs, which are facts of arrays."""
     backward = isinstance(inputs, GradientInputs)
     candidates, part = (GRADIENTS, "gradients") if backward else (CANDIDATES, "rows")
     on_gpu = inputs.q.library != "numpy" and arrays.gpu_available()
@@ -447,7 +447,7 @@ def _table():
 
 
 def most_like(rows, able, q, k, bounded, deterministic=False):
-    """Return the measured problem nearest to this one, of those where an able kernel was timed."""
+    """Return the measured problem nearest to that of q and k, where an able kernel was timed."""
     batch, seqlen_q, num_heads, head_dim = q.shape
     dtype = "float32" if arrays.facts(q).dtype == "float32" else "float16"  # bfloat16 is as fast
 
