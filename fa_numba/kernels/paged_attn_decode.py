@@ -223,11 +223,6 @@ def paged_attn_decode(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of block_table and seq_lens are checked if they are NumPy arrays. Arrays on a GPU
