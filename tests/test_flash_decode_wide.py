@@ -1,5 +1,7 @@
 """flash_decode_wide on the CPU engine, by single numbers; wide loads and mma as machine code."""
 
+import re
+
 import numpy as np
 import pytest
 from cases import (
@@ -19,7 +21,12 @@ from cases import (
 
 from fa_numba import flash_decode, reference, simt
 from fa_numba.analysis import Problem, traffic
-from fa_numba.analysis.machine_code import TARGETS, compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import (
+    TARGETS,
+    compile_for,
+    compile_kernel,
+    disassembler_available,
+)
 from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
 from fa_numba.on_cuda_cores.flash_decode_wide import (
     flash_decode_wide,
@@ -245,6 +252,25 @@ def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.shared_bytes <= 48 * 1024
     assert (code.counts["LDG.128"] > 0) == bool(wide)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kernel", ["flash_decode_wide", "combine_wide"])
+def test_within_the_stated_budget(kernel):
+    if kernel == "combine_wide":
+        kernel, x = make_combine_wide(128, 8), np.zeros((8, 1, 4, 1, 128), np.float32)
+        lse = np.zeros((8, 1, 1, 4), np.float32)
+        args = x, lse, x[0], lse[0]
+    else:
+        tiling = decode_tiling(4, 128, "float32")
+        options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
+        kernel = make_flash_decode_wide(128, 4, "float32", 0, True, **options)
+        args = arguments(128, "float32", False)
+    stated = re.search(r"budget +(\d+) registers, (\d+) bytes", kernel.py_func.__doc__)
+    registers, shared_bytes = map(int, stated.groups())
+    for code in compile_for(kernel, args, TARGETS):
+        assert code.registers <= registers and code.shared_bytes <= shared_bytes
+        assert code.spill_bytes == code.local_bytes == 0
 
 
 @needs_compiler

@@ -39,7 +39,6 @@ IDIOMS = re.compile(
     r"to and fro|(on|under) (its|their|the) way|copy engine|comes? to lie|dealt|bent)\b",
     re.IGNORECASE,
 )
-STANDARD = "Naming the argument, what it must be, and what it got"
 
 
 def name_of(path):
@@ -56,7 +55,7 @@ def prose_of(path):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             if text := ast.get_docstring(node, clean=False):
                 first = node.body[0].lineno
-                yield from enumerate(text.replace(STANDARD, "").splitlines(), first)
+                yield from enumerate(text.splitlines(), first)
 
 
 @pytest.mark.parametrize("name", LADDER)

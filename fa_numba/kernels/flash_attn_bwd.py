@@ -348,11 +348,6 @@ def flash_attn_bwd(
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_bwd(dout, q, k, v, out, lse)
     batch, seqlen_q, num_heads, head_dim = q.shape

@@ -227,11 +227,6 @@ def flash_attn_v1(
     l, m : arrays of shape (batch, num_heads, seqlen_q), float32
         Each row's sum of e^(score − m), and its largest score m; 0 and −inf in a row that sees no
         key. The lse of `flash_attn_v2` is m + log(l).
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_qkv(q, k, v)
     batch, seqlen_q, num_heads, head_dim = q.shape

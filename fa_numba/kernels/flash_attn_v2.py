@@ -191,11 +191,6 @@ def flash_attn_v2(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     mask = causal, window_size, softcap, alibi_slopes
     call = checks.forward_call(q, k, v, *mask, softmax_scale)

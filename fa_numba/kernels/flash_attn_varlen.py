@@ -194,11 +194,6 @@ def flash_attn_varlen(
     lse : array of shape (num_heads, num_tokens_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of cu_seqlens_q and cu_seqlens_k are checked if they are NumPy arrays. Arrays on a

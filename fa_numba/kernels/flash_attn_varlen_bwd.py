@@ -340,11 +340,6 @@ def flash_attn_varlen_bwd(
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of cu_seqlens_q and cu_seqlens_k are checked if they are NumPy arrays, as in

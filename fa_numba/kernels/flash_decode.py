@@ -203,6 +203,34 @@ def make_combine(HEAD_DIM):
     return combine_kernel
 
 
+def choose_splits(q, num_kv_heads, max_len, window_size, block_m, block_n):
+    """The number of splits that fills the GPU, for sequences of up to max_len keys."""
+    batch, seqlen_q, num_heads, _ = q.shape
+    num_m_tiles = ceil_div(seqlen_q * (num_heads // num_kv_heads), block_m)
+    num_n_tiles = most_key_tiles(max_len, seqlen_q, window_size, block_n)
+    return choose_num_splits(num_m_tiles * num_kv_heads * batch, num_n_tiles, arrays.num_sms(q))
+
+
+def launch_splits(kernel, q, caches, block_m, block_n, num_splits, softmax_scale, slopes):
+    """Launch the first kernel on every split, then the second; returns out and lse.
+
+    caches are k_cache, v_cache and the kernel's other arguments up to out_partial.
+    """
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    num_kv_heads = caches[0].shape[2]
+    out = arrays.empty(q, q.shape, q.dtype)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    partial = [arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse)]
+
+    num_m_tiles = ceil_div(seqlen_q * (num_heads // num_kv_heads), block_m)
+    grid = (num_m_tiles * num_splits, num_kv_heads, batch)
+    arguments = (q, *caches, *partial, softmax_scale, slopes)
+    arrays.launch(kernel, grid, (block_n, block_m), *arguments)
+    grid = (seqlen_q, num_heads, batch)
+    arrays.launch(make_combine(head_dim), grid, (WARP_SIZE,), *partial, out, lse)
+    return out, lse
+
+
 @arrays.replayed
 @refuses_other_names
 def flash_decode(
@@ -258,41 +286,23 @@ def flash_decode(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of seq_lens are checked if it is a NumPy array. An array on a GPU is not checked,
     because that would wait for the GPU: a length out of range reads memory outside the cache.
     """
     checks.check_decode(q, k_cache, v_cache, seq_lens)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    max_len, num_kv_heads = k_cache.shape[1:3]
+    max_len, num_kv_heads, head_dim = k_cache.shape[1:]
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     num_splits = checks.check_num_splits(num_splits)
-    num_rows = seqlen_q * (num_heads // num_kv_heads)
+    num_rows = q.shape[1] * (q.shape[2] // num_kv_heads)
     block_m, block_n = checks.check_block_sizes(
         "flash_decode", head_dim, block_m, block_n, num_rows=num_rows
     )
-    num_m_tiles = ceil_div(num_rows, block_m)
+    tiles = block_m, block_n
     if num_splits == 0:
-        num_n_tiles = most_key_tiles(max_len, seqlen_q, mask.window_size, block_n)
-        thread_blocks = num_m_tiles * num_kv_heads * batch
-        num_splits = choose_num_splits(thread_blocks, num_n_tiles, arrays.num_sms(q))
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    out_partial = arrays.empty(q, (num_splits, *out.shape))
-    lse_partial = arrays.empty(q, (num_splits, *lse.shape))
-
-    kernel = make_flash_decode(head_dim, block_m, block_n, *mask)
-    grid = (num_m_tiles * num_splits, num_kv_heads, batch)
-    args = (q, k_cache, v_cache, seq_lens, out_partial, lse_partial, softmax_scale, slopes)
-    arrays.launch(kernel, grid, (block_n, block_m), *args)
-    kernel = make_combine(head_dim)
-    grid = (seqlen_q, num_heads, batch)
-    arrays.launch(kernel, grid, (WARP_SIZE,), out_partial, lse_partial, out, lse)
-    return out, lse
+        num_splits = choose_splits(q, num_kv_heads, max_len, mask.window_size, *tiles)
+    kernel = make_flash_decode(head_dim, *tiles, *mask)
+    caches = k_cache, v_cache, seq_lens
+    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, slopes)

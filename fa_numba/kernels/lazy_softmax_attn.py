@@ -183,11 +183,6 @@ def lazy_softmax_attn(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale)
     batch, seqlen_q, num_heads, head_dim = q.shape

@@ -232,11 +232,6 @@ def linear_attn(
     state : array of shape (batch, num_kv_heads, feature_dim, head_dim + 1), float32
         U = Σ φ(k) vᵀ of all tokens so far, with Z = Σ φ(k) as its last column. Its size does not
         depend on the number of tokens.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_qkv(q, k, v)
     batch, seqlen_q, num_heads, head_dim = q.shape

@@ -75,11 +75,6 @@ def merge_states(out_a, lse_a, out_b, lse_b):
         0 where both parts are empty.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         −inf where both parts are empty.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_states(out_a, lse_a, out_b, lse_b)
     batch, seqlen_q, num_heads, _ = out_a.shape

@@ -68,11 +68,6 @@ def naive_softmax(x):
     -------
     array of the shape, dtype and library of x
         NaN throughout a row whose sum of e^x exceeds float32; use `safe_softmax`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_rows(x)
     y = arrays.empty(x, x.shape, x.dtype)

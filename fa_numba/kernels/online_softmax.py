@@ -94,11 +94,6 @@ def online_softmax(x):
     -------
     array of the shape, dtype and library of x
         NaN for a row of −inf only.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_rows(x)
     y = arrays.empty(x, x.shape, x.dtype)

@@ -20,10 +20,9 @@ from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF
 from fa_numba.kernels import masks
-from fa_numba.kernels.flash_decode import WARP_SIZE, make_combine
+from fa_numba.kernels.flash_decode import choose_splits, launch_splits
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 
 
 @functools.cache
@@ -224,11 +223,6 @@ def paged_attn_decode(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of block_table and seq_lens are checked if they are NumPy arrays. Arrays on a GPU
@@ -236,32 +230,18 @@ def paged_attn_decode(
     memory outside the cache.
     """
     checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    _, page_size, num_kv_heads, _ = k_cache.shape
+    page_size, num_kv_heads, head_dim = k_cache.shape[1:]
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     num_splits = checks.check_num_splits(num_splits)
-    num_rows = seqlen_q * (num_heads // num_kv_heads)
+    num_rows = q.shape[1] * (q.shape[2] // num_kv_heads)
     block_m, block_n = checks.check_block_sizes(
         "flash_decode", head_dim, block_m, block_n, num_rows=num_rows
     )
-    num_m_tiles = ceil_div(num_rows, block_m)
+    tiles = block_m, block_n
     if num_splits == 0:
         max_len = block_table.shape[1] * page_size
-        num_n_tiles = most_key_tiles(max_len, seqlen_q, mask.window_size, block_n)
-        thread_blocks = num_m_tiles * num_kv_heads * batch
-        num_splits = choose_num_splits(thread_blocks, num_n_tiles, arrays.num_sms(q))
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    out_partial = arrays.empty(q, (num_splits, *out.shape))
-    lse_partial = arrays.empty(q, (num_splits, *lse.shape))
-
-    kernel = make_paged_attn_decode(head_dim, block_m, block_n, page_size, *mask)
-    grid = (num_m_tiles * num_splits, num_kv_heads, batch)
-    caches = (k_cache, v_cache, block_table, seq_lens)
-    args = (q, *caches, out_partial, lse_partial, softmax_scale, slopes)
-    arrays.launch(kernel, grid, (block_n, block_m), *args)
-    kernel = make_combine(head_dim)
-    grid = (seqlen_q, num_heads, batch)
-    arrays.launch(kernel, grid, (WARP_SIZE,), out_partial, lse_partial, out, lse)
-    return out, lse
+        num_splits = choose_splits(q, num_kv_heads, max_len, mask.window_size, *tiles)
+    kernel = make_paged_attn_decode(head_dim, *tiles, page_size, *mask)
+    caches = k_cache, v_cache, block_table, seq_lens
+    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, slopes)

@@ -147,11 +147,6 @@ def softmax_topk(x, k):
     columns : array of shape (num_rows, k), int32
         For equal x the smaller column comes first. A NaN ranks as −inf, so that these are always k
         different columns of x.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_rows(x)
     num_rows, num_cols = x.shape

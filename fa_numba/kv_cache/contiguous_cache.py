@@ -55,8 +55,7 @@ class ContiguousCache:
         Raises
         ------
         TypeError, ValueError
-            Naming the argument, what it must be, and what it got; also if there is no room. Nothing
-            has been changed then.
+            Also if the cache has no room for all of the tokens. The cache is then unchanged.
         """
         num_new = checks.check_append(k, v, self.k_cache, num_new)
         lengths = self._grown(num_new)

@@ -49,11 +49,6 @@ def copy_pages(k_cache, v_cache, src, dst):
         are changed.
     src, dst : arrays of shape (num_copies,), int32
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     A page may be copied to many pages. But no page may be twice in dst, or both in src and in dst,

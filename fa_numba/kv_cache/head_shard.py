@@ -32,11 +32,6 @@ def head_shard(num_heads, num_kv_heads, num_shards, shard):
     heads, kv_heads : slices
         Attention of ``q[:, :, heads]`` over ``k[:, :, kv_heads]`` and ``v[:, :, kv_heads]`` is
         ``out[:, :, heads]``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_head_shard(num_heads, num_kv_heads, num_shards, shard)
     heads = num_heads // num_shards

@@ -69,11 +69,6 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
     k, v : arrays of shape (batch, max_len, num_kv_heads, head_dim)
         Dtype and library as in k_cache; 0 past the end of a sequence.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of block_table and seq_lens are checked if they are NumPy arrays. Arrays on a GPU

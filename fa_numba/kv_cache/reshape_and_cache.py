@@ -55,11 +55,6 @@ def reshape_and_cache(k, v, k_cache, v_cache, slot_mapping):
     slot_mapping : array of shape (num_tokens,), int32
         Token i goes to page slot // page_size, at offset slot % page_size. −1: it is not written.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     No slot may be given twice, because the thread blocks run in any order. The contents of

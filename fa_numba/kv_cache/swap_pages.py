@@ -27,11 +27,6 @@ def swap_pages(k_src, v_src, k_dst, v_dst, src, dst):
     src, dst : NumPy arrays of shape (num_pages_swapped,), int32
         As the page pools return them. No page may be twice in dst.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     This is the only function that copies between host and GPU. Swapping out waits for the GPU.

@@ -63,7 +63,7 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
                   lses (IN_FLIGHT,) of the splits that are in flight
         HBM       out_partial, out, lse once; lse_partial in every warp, and again per split
         paper     Online normalizer calculation for softmax, section 3.1
-        budget    48 registers, 4096 bytes shared (HEAD_DIM=128)
+        budget    56 registers, 4096 bytes shared (HEAD_DIM=128, COMBINE_WARPS=8)
         """
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         x = cuda.local.array(NUM_COLS, float32)

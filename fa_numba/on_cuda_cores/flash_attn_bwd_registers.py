@@ -341,11 +341,6 @@ def flash_attn_bwd_registers(
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         As `flash_attn_bwd` returns them.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_bwd(dout, q, k, v, out, lse)
     batch, seqlen_q, num_heads, head_dim = q.shape

@@ -173,11 +173,6 @@ def flash_attn_v2_unsigned(
     -------
     out, lse : arrays
         As `flash_attn_v2` returns them.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     mask = causal, window_size, softcap, alibi_slopes
     call = checks.forward_call(q, k, v, *mask, softmax_scale)

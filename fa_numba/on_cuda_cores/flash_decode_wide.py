@@ -165,7 +165,7 @@ def make_flash_decode_wide(
                   out_partial, lse_partial once per split; block_table per key in each of its lanes
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
-        budget    168 registers, 33792 bytes shared (HEAD_DIM=128)
+        budget    168 registers, 16640 bytes shared (HEAD_DIM=128, ROWS=4)
         """
         parts = cuda.shared.array(PARTS_SHAPE, float32)
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
@@ -361,11 +361,6 @@ def flash_decode_wide(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     mask = causal, window_size, softcap, alibi_slopes
     problem = check_problem(

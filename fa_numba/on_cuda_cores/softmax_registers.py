@@ -239,11 +239,6 @@ def softmax_registers(x):
     -------
     array of the shape, dtype and library of x
         NaN for a row of −inf only.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_rows(x)
     num_rows, num_cols = x.shape
