@@ -282,8 +282,8 @@ def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
 
 
 # Flags follow the operands of an instruction: add to d or overwrite it; the signs of A and B; for
-# 16-bit A and B, a row for each term of the sum (1) or rows along it (0). A in registers has no such
-# flag.
+# 16-bit A and B, a row for each term of the sum (1) or rows along it (0). A in registers has no
+# such flag.
 
 
 def _shared_shared(kind, n, k, d):

@@ -65,7 +65,7 @@ device_slot_key = cuda.jit(device=True, forceinline=True)(slot_key)
 
 
 def width_of(columns):
-    """Of the blocks of a tile with so many columns: the widest that it is whole ones of."""
+    """The widest panel of which a tile with this many columns has a whole number."""
     return next(width for width in wgmma.SWIZZLES if columns % width == 0)
 
 
