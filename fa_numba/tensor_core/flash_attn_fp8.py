@@ -45,6 +45,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
+from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier
@@ -78,7 +79,6 @@ from fa_numba.ptx.wgmma import (
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward, quantize_fp8
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
     fragment_function,
     make_fragment_functions,
@@ -99,6 +99,8 @@ from fa_numba.tensor_core.tile_scheduler import (
 )
 from fa_numba.tiling.persistent_tiling import choose_num_slices
 
+MAX_HEAD_DIM = 128  # more does not fit into registers
+REQUIREMENTS = TensorCores("flash_attn_fp8", HOPPER, max_head_dim=MAX_HEAD_DIM)
 NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: one tile of Q, with one scale
 STAGES = 2  # of K, and of V
@@ -113,8 +115,6 @@ P_SHIFT, LAZY = np.float32(6), np.float32(2.75)
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
 OWN, NEXT = range(2)  # named barriers of a warp: its own, and that of the warp after it
-
-MAX_HEAD_DIM = 128  # more does not fit into registers
 
 
 class SoftmaxFunctions(NamedTuple):
@@ -622,13 +622,13 @@ def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
         On a GPU that has no wgmma.
     """
     hadamard = checks.check_flag("hadamard", hadamard)
-    out, lse, causal, scale = forward.prepare(
-        "flash_attn_fp8", q, k, v, causal, softmax_scale, HOPPER, MAX_HEAD_DIM
-    )
+    call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)
     checks.check_fp8(q)
-    if k.shape[1] > 0 and q.shape[1] > 0:  # else out is 0, lse is −inf already
-        attend(*quantize(q, k, v, hadamard), out, lse, causal, scale)
-    return out, lse
+    if 0 in (call.seqlen_q, call.seqlen_k):
+        return call.results_without_keys()
+    quantized = quantize(q, k, v, hadamard)
+    attend(*quantized, call.out, call.lse, call.mask.causal, call.scale_log2)
+    return call.out, call.lse
 
 
 def quantize(q, k, v, hadamard=True, least=3 * (quantize_fp8.LEAST,)):

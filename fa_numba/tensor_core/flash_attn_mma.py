@@ -26,6 +26,7 @@ import functools
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
+from fa_numba.checks import AMPERE, TensorCores
 from fa_numba.kernels import masks
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
@@ -34,7 +35,6 @@ from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_shared_x4, store_global_x4, store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import (
     log_sum_exp,
     make_fragment_functions,
@@ -46,6 +46,7 @@ from fa_numba.tensor_core.lazy_rescaling import make_lazy_rescaling
 from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 
+REQUIREMENTS = TensorCores("flash_attn_mma", AMPERE)
 WARPS = 4
 THREADS = 32 * WARPS
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple of 8: one swizzle
@@ -341,21 +342,18 @@ def flash_attn_mma(
     RuntimeError
         On a GPU before Ampere.
     """
-    out, lse, causal, scale = forward.prepare(
-        "flash_attn_mma", q, k, v, causal, softmax_scale, AMPERE
-    )
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    if k.shape[1] == 0:  # out is 0, lse is −inf already
-        return out, lse
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    causal, *rest = mask
-    _, softcap, alibi = rest
-    m_tiles, block_n = tile_sizes(
-        head_dim, modified=softcap > 0 or alibi, shared_memory=arrays.shared_bytes_per_block(q)
-    )
-    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, arrays.dtype_name(q), *rest)
-    grid = (ceil_div(seqlen_q, 16 * WARPS * m_tiles), num_heads, batch)
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
+    if call.seqlen_k == 0:
+        return call.results_without_keys()
+    mask, head_dim = call.mask, call.head_dim
+    limit = arrays.shared_bytes_per_block(q)
+    modified = mask.softcap > 0 or mask.alibi
+    m_tiles, block_n = tile_sizes(head_dim, modified=modified, shared_memory=limit)
+    score_mod = mask.window_size, mask.softcap, mask.alibi
+    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, mask.causal, call.dtype, *score_mod)
+    grid = (ceil_div(call.seqlen_q, 16 * WARPS * m_tiles), call.num_heads, call.batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
-    arguments = q, k, v, out, lse, scale, slopes
+    arguments = q, k, v, call.out, call.lse, call.scale_log2, call.slopes
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
-    return out, lse
+    return call.out, call.lse

@@ -22,6 +22,7 @@ import math
 from numba import cuda, float32, uint32
 
 from fa_numba import checks
+from fa_numba.checks import AMPERE, TensorCores
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.kernels import masks
 from fa_numba.ptx.convert import exp2
@@ -31,12 +32,12 @@ from fa_numba.ptx.tf32 import HALF
 from fa_numba.ptx.vectors import store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import tf32_tiles
-from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
 from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
 
+REQUIREMENTS = TensorCores("flash_attn_tf32x3", AMPERE, float32=True)
 WARPS, THREADS = 4, 128
 
 
@@ -260,17 +261,11 @@ def flash_attn_tf32x3(
     RuntimeError
         On a GPU before Ampere.
     """
-    checks.check_tensor_core_float32(q, k, v, name="flash_attn_tf32x3", supported=AMPERE)
-    checks.check_aligned(q=q, k=k, v=v)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
-    out = arrays.empty(q, q.shape)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    m_tiles, block_n, panels_at_once = tile_sizes(head_dim)
-    kernel = make_flash_attn_tf32x3(head_dim, m_tiles, block_n, panels_at_once, *mask)
-    grid = (num_heads, ceil_div(seqlen_q, 16 * WARPS * m_tiles), batch)
-    arguments = (q, k, v, out, lse, softmax_scale, slopes)
-    size = shared_bytes(head_dim, m_tiles, block_n)
-    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
-    return out, lse
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
+    m_tiles, block_n, panels_at_once = tile_sizes(call.head_dim)
+    kernel = make_flash_attn_tf32x3(call.head_dim, m_tiles, block_n, panels_at_once, *call.mask)
+    grid = (call.num_heads, ceil_div(call.seqlen_q, 16 * WARPS * m_tiles), call.batch)
+    size = shared_bytes(call.head_dim, m_tiles, block_n)
+    arrays.launch(kernel, grid, (THREADS,), *call.arguments, shared_bytes=size)
+    return call.out, call.lse

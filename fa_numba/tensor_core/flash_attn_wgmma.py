@@ -29,6 +29,8 @@ import functools
 import numpy as np
 from numba import cuda, float32, uint32
 
+from fa_numba import checks
+from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
@@ -45,11 +47,11 @@ from fa_numba.ptx.wgmma import (
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
 from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 
+REQUIREMENTS = TensorCores("flash_attn_wgmma", HOPPER)
 BLOCK_M = 128  # 64 query rows for each warpgroup
 THREADS = 256  # two warpgroups
 STAGES = 2  # of K and of V: one is multiplied, the other receives the next tile
@@ -224,18 +226,15 @@ def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None):
     RuntimeError
         On a GPU that has no wgmma.
     """
-    out, lse, causal, scale = forward.prepare(
-        "flash_attn_wgmma", q, k, v, causal, softmax_scale, HOPPER
-    )
-    if k.shape[1] == 0:  # out is 0, lse is −inf already
-        return out, lse
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    _, seqlen_k, num_kv_heads, _ = k.shape
+    call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)
+    if call.seqlen_k == 0:
+        return call.results_without_keys()
     block_n = 64
-    kernel = make_flash_attn_wgmma(head_dim, block_n, causal, arrays.dtype_name(q))
-    grid = (ceil_div(seqlen_q, BLOCK_M), num_heads, batch)
+    kernel = make_flash_attn_wgmma(call.head_dim, block_n, call.mask.causal, call.dtype)
+    grid = (ceil_div(call.seqlen_q, BLOCK_M), call.num_heads, call.batch)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n)
-    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
-    size = shared_plan(head_dim, block_n).bytes
-    arrays.launch(kernel, grid, (THREADS,), *maps, out, lse, *sizes, scale, shared_bytes=size)
-    return out, lse
+    sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
+    arguments = *maps, call.out, call.lse, *sizes, call.scale_log2
+    size = shared_plan(call.head_dim, block_n).bytes
+    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+    return call.out, call.lse

@@ -26,6 +26,8 @@ import functools
 import numpy as np
 from numba import cuda, float32, uint32
 
+from fa_numba import checks
+from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
@@ -48,11 +50,11 @@ from fa_numba.ptx.wgmma import (
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
 from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
 from fa_numba.tiling.block_sizes import ceil_div
 
+REQUIREMENTS = TensorCores("flash_attn_ws", HOPPER)
 STAGES = 2  # of K, and of V
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread, multiples of 8. An SM
 # has 65536; the warpgroups take 128 · (24 + 2 · 240) or 128 · (32 + 3 · 160) of them.
@@ -284,19 +286,15 @@ def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
     RuntimeError
         On a GPU that has no wgmma.
     """
-    out, lse, causal, scale = forward.prepare(
-        "flash_attn_ws", q, k, v, causal, softmax_scale, HOPPER
-    )
-    if k.shape[1] == 0:  # out is 0, lse is −inf already
-        return out, lse
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    _, seqlen_k, num_kv_heads, _ = k.shape
-    consumers, block_n = tile_sizes(head_dim)
-    kernel = make_flash_attn_ws(head_dim, consumers, block_n, causal, arrays.dtype_name(q))
-    grid = (ceil_div(seqlen_q, 64 * consumers), num_heads, batch)
+    call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)
+    if call.seqlen_k == 0:
+        return call.results_without_keys()
+    consumers, block_n = tile_sizes(call.head_dim)
+    kernel = make_flash_attn_ws(call.head_dim, consumers, block_n, call.mask.causal, call.dtype)
+    grid = (ceil_div(call.seqlen_q, 64 * consumers), call.num_heads, call.batch)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n)
-    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
-    size = shared_plan(head_dim, consumers, block_n).bytes
-    threads = (128 * (consumers + 1),)
-    arrays.launch(kernel, grid, threads, *maps, out, lse, *sizes, scale, shared_bytes=size)
-    return out, lse
+    sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
+    arguments = *maps, call.out, call.lse, *sizes, call.scale_log2
+    size = shared_plan(call.head_dim, consumers, block_n).bytes
+    arrays.launch(kernel, grid, (128 * (consumers + 1),), *arguments, shared_bytes=size)
+    return call.out, call.lse
