@@ -1,4 +1,4 @@
-"""flash_attn_mma where there is no GPU: machine code for its options, tiles for smaller GPUs."""
+"""flash_attn_mma without a GPU: machine code for its options, tiles for smaller GPUs."""
 
 import re
 

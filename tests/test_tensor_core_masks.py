@@ -1,4 +1,4 @@
-"""What masks, softcap and ALiBi do to scores in registers, on the CPU engine."""
+"""Masks, softcap and ALiBi on scores in registers, on the CPU engine."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_scores_of_a_warp(rng, causal, window):
 
 @pytest.mark.parametrize("block_n", [80, 112, 128])
 def test_a_product_of_bfloat16_is_alibis_line(rng, block_n):
-    """What `write_ramp` and `slope_pieces` do, and wgmma with it, in NumPy."""
+    """The work of `write_ramp`, `slope_pieces` and wgmma, in NumPy."""
     word = np.arange(alibi.ramp_bytes(block_n) // 4)
     chunk, pair = np.divmod(word, alibi.CHUNK // 4)
     column = 8 * (chunk // alibi.PIECES) + 2 * pair
@@ -81,22 +81,22 @@ def test_a_product_of_bfloat16_is_alibis_line(rng, block_n):
 
     slopes = rng.standard_normal(1000) * 10.0 ** rng.uniform(-20, 20, 1000)
     slopes = slopes.astype(np.float32)
-    rest, pieces = slopes, np.zeros((1000, 16))
+    remainder, pieces = slopes, np.zeros((1000, 16))
     for i in range(alibi.PIECES):
-        pieces[:, i] = rest.astype(ml_dtypes.bfloat16)
-        rest = rest - pieces[:, i].astype(np.float32)
-    assert (rest == 0).all()
+        pieces[:, i] = remainder.astype(ml_dtypes.bfloat16)
+        remainder = remainder - pieces[:, i].astype(np.float32)
+    assert (remainder == 0).all()
     want = slopes.astype(np.float64)[:, None] * np.arange(block_n)
     np.testing.assert_array_equal(pieces @ ramp, want)
 
 
-def test_the_polynomial_is_tanh_where_it_is_taken():
+def test_the_polynomial_is_tanh_in_its_range():
     x = np.linspace(-fragments.SMALL, fragments.SMALL, 1000)
     t0, t1, t2 = map(float, fragments.TANH)
     polynomial = x * (t0 + x**2 * (t1 + x**2 * t2))
     assert (abs(polynomial - np.tanh(x)) <= 7e-6 * abs(x)).all()
 
-    # Farther below a maximum of 0 or more, at the least softcap for which it is taken.
+    # Farther below a maximum of 0 or more, at the least softcap for which it is used.
     x = np.linspace(-30, 0, 10000)
     polynomial = x * (t0 + x**2 * (t1 + x**2 * t2))
     cap = lazy_rescaling.LEAST_CAP
@@ -119,10 +119,10 @@ def max3_bits(x, y, z):
     [
         (0.0, 0.0, 1.0, 0.0, 300),
         (0.0, 0.0, 30.0, 0.0, 300),  # the maximum rises by more than there is room for
-        (0.0, 0.0, 1.0, -7.0, 2),  # below 0; rows that see three keys, and tiles of which none
+        (0.0, 0.0, 1.0, -7.0, 2),  # below 0; rows that see three keys, and tiles without a seen key
         (30.0, 0.0, 1.0, 0.0, 300),
         (50.0, 0.0, 4.0, 0.0, 300),
-        (30.0, 0.0, 30.0, 0.0, 300),  # beyond what the polynomial takes
+        (30.0, 0.0, 30.0, 0.0, 300),  # beyond the range of the polynomial
         (30.0, 0.0, 1.0, -7.0, 2),
         (10.0, 0.0, 3.0, -1.0, 300),
         (1.5, 0.0, 4.0, 0.0, 300),

@@ -23,7 +23,7 @@ array = {n: types.Array(types.float32, n, "A") for n in (3, 4)}
 
 
 def split(x):
-    """What split_tf32 computes; mma takes the first 11 bits of `small`."""
+    """split_tf32 in NumPy; mma reads the first 11 bits of `small`."""
     big = (x.view(np.uint32) + np.uint32(HALF) & np.uint32(0xFFFFE000)).view(np.float32)
     small = x - big
     return big, small, (small.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)

@@ -1,8 +1,8 @@
 """Counters in global memory: tickets and flags by which concurrent thread blocks find their order.
 
 An addition releases and a load acquires: if one thread block reads the sum of another's addition,
-it sees all that the other one wrote before. That includes writes of the other threads of the block,
-if a barrier of the thread block comes between them and the addition.
+it sees all that the other one wrote before. That includes writes of other threads of the thread
+block, if a barrier of the thread block comes between them and the addition.
 
 PTX ISA: "Memory consistency model"; "Parallel synchronization and communication instructions: atom,
 red".

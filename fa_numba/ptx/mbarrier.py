@@ -48,7 +48,7 @@ MAX_TRIES = 1 << 16  # of the bounded wait: far beyond any copy
 def mbarrier_init(typingctx, barrier, count):
     """Make the 8 bytes at `barrier` a barrier in phase 0, whose phases need `count` arrivals.
 
-    One thread does this; `fence_mbarrier_init` and a barrier of the block must follow.
+    One thread does this; `fence_mbarrier_init` and a barrier of the thread block must follow.
 
     Parameters
     ----------

@@ -154,7 +154,7 @@ class Scales(NamedTuple):
 
 
 class QLoads(NamedTuple):
-    """What the producer's thread for Q needs."""
+    """Arguments of the producer's thread for Q."""
 
     q: Any
     q_scale: Any
@@ -168,7 +168,7 @@ class QLoads(NamedTuple):
 
 
 class KVLoads(NamedTuple):
-    """What the producer's thread for K, or for V, needs."""
+    """Arguments of the producer's thread for K, or for V."""
 
     tiles: Any
     scales: Any

@@ -85,7 +85,7 @@ REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
 class Loads(NamedTuple):
-    """What a producer's thread needs: Q's thread has of_q, the others load K or V."""
+    """Arguments of a producer's thread; of_q is True for Q's thread, the others load K or V."""
 
     of_q: Any
     q_map: Any

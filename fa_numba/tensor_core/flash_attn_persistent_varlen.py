@@ -87,7 +87,7 @@ WORK_LENGTH, CLAIM_LENGTH = 6, 8
 
 
 class Batch(NamedTuple):
-    """What says where the sequences are: arrays in global memory, and the order of sequences."""
+    """The sequences of a packed batch: arrays in global memory, and the order of processing."""
 
     cu_seqlens_q: Any
     cu_seqlens_k: Any

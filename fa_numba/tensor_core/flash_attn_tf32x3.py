@@ -193,7 +193,7 @@ def make_flash_attn_tf32x3(
                         m_new = max(m_new, max(s[i, j, 2 * h], s[i, j, 2 * h + 1]))
                     m_new = over_quad_max(m_new)
                     shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
-                    alpha = exp2((m_i[i, h] - shift) * to_base_2)  # rescales what was summed
+                    alpha = exp2((m_i[i, h] - shift) * to_base_2)  # rescales older sums
                     m_i[i, h] = m_new
                     l_ij = ZERO
                     for j in range(S8):

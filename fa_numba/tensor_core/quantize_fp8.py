@@ -245,7 +245,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
         if of_v:
             least = v_least
         end = uint32(per_head * num_heads * q_scales.shape[0])
-        this, blocks = uint32(cuda.blockIdx.y), uint32(cuda.gridDim.y)
+        this, num_blocks = uint32(cuda.blockIdx.y), uint32(cuda.gridDim.y)
         matrix_of(b_matrix, lane)
 
         if tid == 0:
@@ -253,7 +253,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
                 mbarrier_init(full + stage * mbarrier.BYTES, 1)
             fence_mbarrier_init()
             for stage in range(STAGES):
-                unit = uint32(this + stage * blocks)
+                unit = uint32(this + stage * num_blocks)
                 if unit < end:
                     tile, head, b = tile_of(unit, num_heads, per_head)
                     barrier = full + stage * mbarrier.BYTES
@@ -262,7 +262,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
                     load_tile(x_tile, BLOCK_N, x_map, tile * BLOCK_N, head, b, barrier)
         cuda.syncthreads()  # the barriers are made: safe to wait on
         step = uint32(0)
-        for unit in range(this, end, blocks):
+        for unit in range(this, end, num_blocks):
             stage, phase = step % STAGES, step // STAGES & 1
             x_tile, barrier = x_tiles + stage * X_BYTES, full + stage * mbarrier.BYTES
             wait(barrier, phase)
@@ -278,7 +278,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
             if lane == 0:
                 of_warps[step & 1, warp] = largest
             cuda.syncthreads()  # the tile is read: safe to overwrite; the maxima: safe to read
-            next_unit = uint32(unit + STAGES * blocks)
+            next_unit = uint32(unit + STAGES * num_blocks)
             if tid == 0 and next_unit < end:
                 tile, head, b = tile_of(next_unit, num_heads, per_head)
                 mbarrier_arrive_expect_tx(barrier, X_BYTES)
