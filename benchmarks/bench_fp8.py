@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.bench_tensor_core import definition, of_head
 from benchmarks.timing import save, time_ms
+from fa_numba.constants import LOG2_E
 from fa_numba.runtime import arrays
-from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.flash_attn_fp8 import attend, flash_attn_fp8, quantize
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 
@@ -77,7 +77,7 @@ def functions(q, k, v, causal):
         yield name, lambda function=function: function(q, k, v, causal=causal)
     q8, k8, v8 = quantize(q, k, v)
     out, lse = arrays.empty(q, q.shape, q.dtype), arrays.empty(q, (q.shape[0], *q.shape[2:0:-1]))
-    scale = np.float32(forward.LOG2_E / q.shape[3] ** 0.5)
+    scale = np.float32(LOG2_E / q.shape[3] ** 0.5)
     yield "flash_attn_fp8", lambda: attend(q8, k8, v8, out, lse, causal, scale)
     yield "quantisation", lambda: quantize(q, k, v)
     source, copy = cupy.empty((2, 9 * TOKENS * WIDTH // 2), np.uint8)
@@ -133,7 +133,7 @@ def in_e4m3(q, k, v, *, hadamard, blocks):
         least = [float(x8.scales.max()) * 448 * norm for x8 in (q8, k8)] + [float(v.abs().max())]
         made = quantize(q, k, v, hadamard, least)
     out, lse = arrays.empty(q, q.shape, q.dtype), arrays.empty(q, (q.shape[0], *q.shape[2:0:-1]))
-    attend(*made, out, lse, False, np.float32(forward.LOG2_E / q.shape[3] ** 0.5))
+    attend(*made, out, lse, False, np.float32(LOG2_E / q.shape[3] ** 0.5))
     return out
 
 

@@ -1,4 +1,4 @@
-"""One small kernel for each instruction of fa_numba.tensor_core: compiled here, run on a GPU."""
+"""One small kernel for each instruction of fa_numba.ptx: compiled here, run on a GPU."""
 
 import functools
 
@@ -141,7 +141,7 @@ def max3_bits_kernel(x, y):
 
 @cuda.jit
 def mbarrier_kernel(y):
-    """Two phases of a barrier for 64 threads; y: what try_wait says before, between and after."""
+    """Two phases of a barrier for 64 threads; y: results of try_wait before, between and after."""
     barrier = shared_address(cuda.shared.array(1, uint64))
     data = cuda.shared.array(64, uint32)
     i = cuda.threadIdx.x
@@ -179,7 +179,7 @@ def make_tma(ROWS, BLOCKS):
 
     @cuda.jit
     def tma_kernel(tensor_map, row, head, b, y):
-        """y: the bytes of a tile as they lie in shared memory."""
+        """y: the bytes of a tile in their order in shared memory."""
         tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
         barrier = shared_address(cuda.shared.array(1, uint64))
         i = cuda.threadIdx.x
@@ -200,7 +200,7 @@ def make_tma(ROWS, BLOCKS):
 
 @cuda.jit
 def tma_store_kernel(x, tensor_map, row, head, b):
-    """x: 16 rows of 128 bytes as they lie in shared memory, stored to columns 64 on."""
+    """x: 16 rows of 128 bytes in their order in shared memory, stored from column 64 on."""
     bytes_of = cuda.shared.array(0, uint8)
     tile = (shared_address(bytes_of) + 1023) & 0xFFFFFC00
     start = tile - shared_address(bytes_of)
@@ -241,10 +241,10 @@ def _wgmma_of(N, K, DTYPE, WIDTH):
 
 @functools.cache
 def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
-    """Of 16 bits, or "e4m3", in blocks of WIDTH bytes."""
+    """A product of 16-bit numbers, or of "e4m3" in panels of WIDTH bytes."""
     shared, ROW_MAJOR, registers, COL_MAJOR = _wgmma_of(N, K, DTYPE, WIDTH)
     SIZE = 1 if DTYPE == "e4m3" else 2
-    B_SHAPE = (K, N) if REGISTERS and SIZE == 2 else (N, K)  # rows, and columns in whole blocks
+    B_SHAPE = (K, N) if REGISTERS and SIZE == 2 else (N, K)  # rows, and columns in whole panels
     A_BYTES, B_BYTES = (
         rows * -(-cols * SIZE // WIDTH) * WIDTH for rows, cols in ((64, K), B_SHAPE)
     )
@@ -345,7 +345,7 @@ def setmaxnreg_kernel(y):
         y[i] = 2
 
 
-# name: kernel, types of its arguments, target, what the machine code must hold
+# name: kernel, types of its arguments, target, an opcode that the machine code must contain
 KERNELS = {
     "mma f16": (make_mma("float16"), (u32, u32, f32), AMPERE, "HMMA.16816.F32"),
     "mma bf16": (make_mma("bfloat16"), (u32, u32, f32), AMPERE, "HMMA.16816.F32.BF16"),

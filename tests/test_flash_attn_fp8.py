@@ -1,4 +1,4 @@
-"""FP8 where there is no GPU: slots against wgmma's layouts, kernels as machine code."""
+"""FP8 without a GPU: slots against wgmma's layouts, machine code of the kernels."""
 
 import itertools
 import re
@@ -30,13 +30,13 @@ def test_descriptor_of_a_narrow_tile(width, swizzle):
 
 
 @pytest.mark.parametrize("width", wgmma.SWIZZLES)
-def test_each_byte_of_a_tile_has_a_place_of_its_own(width):
+def test_each_byte_of_a_tile_has_an_offset_of_its_own(width):
     row, col = np.mgrid[:16, :128]
-    places = wgmma.byte_offset(row, col, 16, width)
-    np.testing.assert_array_equal(np.sort(places.ravel()), np.arange(16 * 128))
-    assert (places[:, 1:16] == places[:, :1] + np.arange(1, 16)).all()  # chunks stay whole
+    offsets = wgmma.byte_offset(row, col, 16, width)
+    np.testing.assert_array_equal(np.sort(offsets.ravel()), np.arange(16 * 128))
+    assert (offsets[:, 1:16] == offsets[:, :1] + np.arange(1, 16)).all()  # chunks stay whole
     for col in range(0, 128, 16):
-        assert layouts.wavefronts(places[:8, col], layouts.CHUNK_BYTES) == 1
+        assert layouts.wavefronts(offsets[:8, col], layouts.CHUNK_BYTES) == 1
 
 
 def test_bytes_lie_as_16_bits_do():
@@ -45,14 +45,14 @@ def test_bytes_lie_as_16_bits_do():
     np.testing.assert_array_equal(wgmma.byte_offset(row, col, 16, 128), halves)
 
 
-def test_p_lies_as_the_next_product_wants_it():
+def test_p_has_the_layout_of_the_next_operand():
     """Byte by byte: a lane's four in a register are the slots that wgmma reads there."""
     _, key = layouts.wgmma_d(32)  # of [thread, register]
     for thread in range(128):
         for half_of_32 in range(2):
             for byte in range(4):
                 slot = 16 * half_of_32 + 4 * (thread % 4) + byte
-                held = 4 * (2 * half_of_32 + byte // 2) + byte % 2  # what pack_p puts there
+                held = 4 * (2 * half_of_32 + byte // 2) + byte % 2  # packed there by pack_p
                 assert key[thread, held] == 16 * half_of_32 + quantize_fp8.slot_key(slot % 16)
 
 

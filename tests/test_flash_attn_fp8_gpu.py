@@ -43,7 +43,7 @@ def as_tile(x, width):
 
 
 def from_tiles(tiles, scales, num_rows, width):
-    """What (batch, heads, num_tiles, bytes) stand for, as (..., num_tiles, rows, cols)."""
+    """Values of tiles (batch, heads, num_tiles, bytes), as (..., num_tiles, rows, cols)."""
     tiles = tiles.get()
     row, col = np.mgrid[:num_rows, : tiles.shape[3] // num_rows]
     x = tiles[..., wgmma.byte_offset(row, col, num_rows, width)].view(E4M3).astype(np.float64)
@@ -78,7 +78,7 @@ def test_wgmma(rng, n, k, width):
     "n, k, width", [(8, 32, 32), (64, 64, 64), (128, 128, 128), (128, 192, 64), (64, 224, 32)]
 )
 def test_wgmma_with_registers(rng, n, k, width):
-    """A lies as a product's result does, its columns in slots."""
+    """A has the layout of a product's result, its columns in slots."""
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((64, k), (n, k)))
     d = np.zeros(128 * n // 2, np.float32)
     held = a[layouts.wgmma_d(k)].reshape(128, k // 32, 2, 2, 2, 2)  # thread, 32s, 16s, 8s, h, c
@@ -101,7 +101,7 @@ def assert_rounded(got, want, scale):
     [(128, 200, 333, "float16"), (64, 128, 128, "float16"), (128, 300, 1, "bfloat16")],
 )
 def test_quantize(rng, head_dim, seqlen_q, seqlen_k, dtype, hadamard):
-    """The tiles against what was rounded; 4 query heads, of K and V 2."""
+    """The tiles against NumPy's rounding; 4 query heads, 2 heads of K and V."""
     q_rows, block_n, multiple = 64, 128, 3
     q, k, v = (
         rng.standard_normal((2, n, heads, head_dim)).astype(DTYPES[dtype])

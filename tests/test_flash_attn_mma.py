@@ -1,4 +1,4 @@
-"""flash_attn_mma where there is no GPU: machine code for its options, tiles for smaller GPUs."""
+"""flash_attn_mma without a GPU: machine code for its options, tiles for smaller GPUs."""
 
 import re
 
@@ -35,7 +35,7 @@ TARGETS = (8, 0), (9, 0, "a")
     ],
 )
 def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi):
-    m_tiles, block_n = tile_sizes(head_dim, bent=softcap > 0 or alibi)
+    m_tiles, block_n = tile_sizes(head_dim, modified=softcap > 0 or alibi)
     kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, dtype, window, softcap, alibi)
     x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
@@ -49,11 +49,11 @@ def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi):
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 192, 256])
-@pytest.mark.parametrize("bent", [False, True])
-def test_tiles_fit_smaller_gpus(head_dim, bent):
-    largest = tile_sizes(head_dim, bent=bent)
+@pytest.mark.parametrize("modified", [False, True])
+def test_tiles_fit_smaller_gpus(head_dim, modified):
+    largest = tile_sizes(head_dim, modified=modified)
     for shared_memory in (A100, RTX):
-        sizes = tile_sizes(head_dim, bent=bent, shared_memory=shared_memory)
+        sizes = tile_sizes(head_dim, modified=modified, shared_memory=shared_memory)
         size = shared_bytes(head_dim, *sizes)
         assert size <= shared_memory
         two_fit = 2 * (size + RESERVED_BYTES) <= shared_memory + RESERVED_BYTES

@@ -20,7 +20,7 @@ from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma  # noqa: E402
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("step", [0.01, 0.1, 1.0, -0.1])
 def test_scores_that_rise_along_the_keys(rng, step, head_dim):
-    """A maximum that rises a little in each tile, or much: m_i stays below it, or is raised."""
+    """The maximum rises a little in each tile, or a lot: m_i stays below it, or is raised."""
     n = 700
     q, k, v = (rng.standard_normal((1, n, 2, head_dim)).astype(np.float16) for _ in range(3))
     q[..., 0] = 1

@@ -1,4 +1,4 @@
-"""Rows filled up with zeros, for a head_dim that the copy engine does not take."""
+"""Zero-padded rows, for a head_dim that TMA does not take."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from fa_numba.tensor_core.flash_attn_padded import (
 
 
 @pytest.mark.parametrize("num_cols", [1, 7, 8, 16])
-def test_columns_are_kept_and_the_rest_is_zero(rng, num_cols):
+def test_columns_are_kept_and_the_others_are_zero(rng, num_cols):
     x = rng.standard_normal((2, 5, 3, 7)).astype(np.float16)
     padded = np.concatenate([x, np.zeros((2, 5, 3, 9), np.float16)], axis=3)
     np.testing.assert_array_equal(copy_columns(x, num_cols), padded[..., :num_cols])

@@ -1,4 +1,4 @@
-"""Tensor cores where there is no GPU: layouts against matrix products, kernels as machine code."""
+"""Tensor cores without a GPU: layouts against matrix products, machine code of the kernels."""
 
 import re
 
@@ -52,7 +52,7 @@ def test_each_element_of_a_fragment_is_held_once():
         assert (held == 1).all()
 
 
-def test_a_product_lies_as_the_next_one_wants_its_operand():
+def test_a_product_has_the_layout_of_the_next_operand():
     row_d, col_d = layouts.wgmma_d(32)
     row_a, col_a = layouts.wgmma_a(32)
     for k in range(2):  # 16 columns of A are two neighbouring parts, of 8 columns, of D
@@ -75,10 +75,10 @@ def test_swizzled_rows_have_no_bank_conflict(chunk):
     assert layouts.wavefronts(one_row, layouts.CHUNK_BYTES) == 1  # as TMA and cp.async write it
 
 
-def test_each_element_of_a_tile_has_a_place_of_its_own():
+def test_each_element_of_a_tile_has_an_offset_of_its_own():
     row, col = np.mgrid[:16, :128]
-    places = np.sort(layouts.tile_offset(row, col, 16).ravel())
-    np.testing.assert_array_equal(places, np.arange(0, 16 * 128 * 2, 2))
+    offsets = np.sort(layouts.tile_offset(row, col, 16).ravel())
+    np.testing.assert_array_equal(offsets, np.arange(0, 16 * 128 * 2, 2))
 
 
 def test_columns_of_a_tile_begin_where_wgmma_reads_them():
@@ -103,7 +103,7 @@ PERSISTENT = MAP, MAP, MAP, MAP, float32_3d, *3 * (types.int32,), types.float32
 
 
 def compiled(name, head_dim, dtype, causal):
-    """Machine code of a kernel, which takes no more registers than it states."""
+    """Machine code of a kernel, whose registers stay within its docstring's budget."""
     if name == "mma":
         sizes = flash_attn_mma.tile_sizes(head_dim)
         kernel = flash_attn_mma.make_flash_attn_mma(head_dim, *sizes, causal, dtype)
@@ -126,7 +126,7 @@ def compiled(name, head_dim, dtype, causal):
 
 
 def exponentials_beside_p_v(code):
-    """Most MUFU.EX2 from a wait for all products but the newest, P V, to the wait for that."""
+    """Most MUFU.EX2 between a wait for all products except P V, the newest, and that for P V."""
     most, count = 0, None
     for i in code.instructions:
         if i.opcode.startswith("WARPGROUP.DEPBAR"):
@@ -138,7 +138,7 @@ def exponentials_beside_p_v(code):
 
 
 def selects_beside_p_v(code):
-    """FSEL from each wait for all products but the newest to the wait for that."""
+    """FSEL between each wait for all products except the newest and the wait for the newest."""
     counts, inside = [], False
     for i in code.instructions:
         if i.opcode.startswith("WARPGROUP.DEPBAR"):
@@ -150,7 +150,7 @@ def selects_beside_p_v(code):
 
 
 def moves_before_products(code):
-    """Most R2UR from a wait on an mbarrier to a wait for all products but the newest."""
+    """Most R2UR between a wait on an mbarrier and a wait for all products except the newest."""
     most = count = 0
     for i in code.instructions:
         if i.opcode.startswith("SYNCS.PHASECHK"):
@@ -239,9 +239,9 @@ def stated_registers(kernel):
     return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
-def as_registers(x, places):
+def as_registers(x, where):
     """The elements of a 16-bit matrix as registers, two in each."""
-    bits = x.view(np.uint16)[places[0], places[1]].astype(np.uint32)
+    bits = x.view(np.uint16)[where[0], where[1]].astype(np.uint32)
     return bits[..., 0] | bits[..., 1] << 16
 
 

@@ -48,9 +48,9 @@ def integers(rng, shape, dtype):
     return rng.integers(-4, 5, shape).astype(dtype)
 
 
-def as_registers(x, places):
+def as_registers(x, where):
     """The elements of a 16-bit matrix as registers, two in each."""
-    bits = x.view(np.uint16)[places[0], places[1]].astype(np.uint32)
+    bits = x.view(np.uint16)[where[0], where[1]].astype(np.uint32)
     return bits[..., 0] | bits[..., 1] << 16
 
 
@@ -167,7 +167,7 @@ def test_tma_small(rng, dtype, head_dim, row):
         y,
         shared_bytes=8192,
     )
-    want = np.zeros((16, 128), x.dtype)  # zeros where the box lies outside
+    want = np.zeros((16, 128), x.dtype)  # zero-padded outside of the box
     inside = [r for r in range(16) if 0 <= row + r < 40]
     want[inside, :head_dim] = x[1, 2, [row + r for r in inside]]
     np.testing.assert_array_equal(y, as_tile(want))

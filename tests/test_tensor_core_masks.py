@@ -1,4 +1,4 @@
-"""What masks, softcap and ALiBi do to scores in registers, on the CPU engine."""
+"""Masks, softcap and ALiBi on scores in registers, on the CPU engine."""
 
 import math
 
@@ -28,12 +28,12 @@ LOG2_E = np.float32(np.log2(np.e))
     ],
 )
 def test_scores_of_a_warp(rng, causal, window):
-    _, bend_tile = fragments.make_bend_tile(BLOCK_N, causal, window, 0.0, True)
+    modify_scores = fragments.make_score_mod(BLOCK_N, causal, window, 0.0, True).modify_scores
     mask_tile = fragments.make_mask_tile(BLOCK_N, causal, window)
     SHAPE = (BLOCK_N // 8, 4)
 
     @cuda.jit
-    def kernel(scores, n_start, first_position, seqlen_k, slope, scale, bent):
+    def kernel(scores, n_start, first_position, seqlen_k, slope, scale, modified):
         s, offset = cuda.local.array(SHAPE, float32), cuda.local.array(2, float32)
         lane = cuda.threadIdx.x
         row, col, position = lane // 4, 2 * (lane % 4), first_position + lane // 4
@@ -41,32 +41,32 @@ def test_scores_of_a_warp(rng, causal, window):
             for h in range(2):
                 for c in range(2):
                     s[j, 2 * h + c] = scores[row + 8 * h, 8 * j + col + c]
-        bend_tile(s, offset, n_start, position, slope, scale, lane)
+        modify_scores(s, offset, n_start, position, slope, scale, lane)
         mask_tile(s, n_start, position, seqlen_k, lane)
         for j in range(BLOCK_N // 8):
             for h in range(2):
                 for c in range(2):
-                    bent[row + 8 * h, 8 * j + col + c] = s[j, 2 * h + c] + offset[h]
+                    modified[row + 8 * h, 8 * j + col + c] = s[j, 2 * h + c] + offset[h]
 
     softmax_scale, slope = np.float32(0.125), np.float32(0.3)
     left, right = window[0], 0 if causal else window[1]
     for n_start, seqlen_k in ((0, 100), (64, 100), (64, 1000)):
         for first_position in (-40, -15, 0, 40, 48, 49, 63, 64, 112, 127, 128, 240):
             scores = rng.standard_normal((16, BLOCK_N)).astype(np.float32)
-            bent = np.zeros_like(scores)
+            modified = np.zeros_like(scores)
             numbers = n_start, first_position, seqlen_k, slope, softmax_scale * LOG2_E
-            kernel[1, 32](scores, *numbers, bent)
+            kernel[1, 32](scores, *numbers, modified)
             distance = first_position + np.arange(16)[:, None] - n_start - np.arange(BLOCK_N)
-            seen = np.broadcast_to(n_start + np.arange(BLOCK_N) < seqlen_k, bent.shape)
+            seen = np.broadcast_to(n_start + np.arange(BLOCK_N) < seqlen_k, modified.shape)
             seen = seen & ((left < 0) | (distance <= left)) & ((right < 0) | (-distance <= right))
             want = scores - slope / softmax_scale * abs(distance)
-            np.testing.assert_allclose(bent[seen], want[seen], rtol=1e-5, atol=1e-3)
-            assert (bent[~seen] < fragments.NO_KEY).all()
+            np.testing.assert_allclose(modified[seen], want[seen], rtol=1e-5, atol=1e-3)
+            assert (modified[~seen] < fragments.NO_KEY).all()
 
 
 @pytest.mark.parametrize("block_n", [80, 112, 128])
 def test_a_product_of_bfloat16_is_alibis_line(rng, block_n):
-    """What `write_ramp` and `slope_pieces` do, and wgmma with it, in NumPy."""
+    """The work of `write_ramp`, `slope_pieces` and wgmma, in NumPy."""
     word = np.arange(alibi.ramp_bytes(block_n) // 4)
     chunk, pair = np.divmod(word, alibi.CHUNK // 4)
     column = 8 * (chunk // alibi.PIECES) + 2 * pair
@@ -81,22 +81,22 @@ def test_a_product_of_bfloat16_is_alibis_line(rng, block_n):
 
     slopes = rng.standard_normal(1000) * 10.0 ** rng.uniform(-20, 20, 1000)
     slopes = slopes.astype(np.float32)
-    rest, pieces = slopes, np.zeros((1000, 16))
+    remainder, pieces = slopes, np.zeros((1000, 16))
     for i in range(alibi.PIECES):
-        pieces[:, i] = rest.astype(ml_dtypes.bfloat16)
-        rest = rest - pieces[:, i].astype(np.float32)
-    assert (rest == 0).all()
+        pieces[:, i] = remainder.astype(ml_dtypes.bfloat16)
+        remainder = remainder - pieces[:, i].astype(np.float32)
+    assert (remainder == 0).all()
     want = slopes.astype(np.float64)[:, None] * np.arange(block_n)
     np.testing.assert_array_equal(pieces @ ramp, want)
 
 
-def test_the_polynomial_is_tanh_where_it_is_taken():
+def test_the_polynomial_is_tanh_in_its_range():
     x = np.linspace(-fragments.SMALL, fragments.SMALL, 1000)
     t0, t1, t2 = map(float, fragments.TANH)
     polynomial = x * (t0 + x**2 * (t1 + x**2 * t2))
     assert (abs(polynomial - np.tanh(x)) <= 7e-6 * abs(x)).all()
 
-    # Farther below a maximum of 0 or more, at the least softcap for which it is taken.
+    # Farther below a maximum of 0 or more, at the least softcap for which it is used.
     x = np.linspace(-30, 0, 10000)
     polynomial = x * (t0 + x**2 * (t1 + x**2 * t2))
     cap = lazy_rescaling.LEAST_CAP
@@ -119,34 +119,34 @@ def max3_bits(x, y, z):
     [
         (0.0, 0.0, 1.0, 0.0, 300),
         (0.0, 0.0, 30.0, 0.0, 300),  # the maximum rises by more than there is room for
-        (0.0, 0.0, 1.0, -7.0, 2),  # below 0; rows that see three keys, and tiles of which none
+        (0.0, 0.0, 1.0, -7.0, 2),  # below 0; rows that see three keys, and tiles without a seen key
         (30.0, 0.0, 1.0, 0.0, 300),
         (50.0, 0.0, 4.0, 0.0, 300),
-        (30.0, 0.0, 30.0, 0.0, 300),  # beyond what the polynomial takes
+        (30.0, 0.0, 30.0, 0.0, 300),  # beyond the range of the polynomial
         (30.0, 0.0, 1.0, -7.0, 2),
         (10.0, 0.0, 3.0, -1.0, 300),
         (1.5, 0.0, 4.0, 0.0, 300),
         (0.0, 0.3, 1.0, 0.0, 300),
         (0.0, 9.0, 1.0, 0.0, 300),
         (0.0, -0.2, 1.0, 0.0, 300),
-        (0.0, -0.5, 1.0, 0.0, 300),  # the last tile has faded
+        (0.0, -0.5, 1.0, 0.0, 300),  # the last tile is negligible
         (20.0, 0.8, 1.0, 0.0, 200),
     ],
 )
-def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, first_position):
+def test_softmax_steps(rng, monkeypatch, softcap, slope, spread, mean, first_position):
     monkeypatch.setattr(lazy_rescaling, "exp2", exp2)
     monkeypatch.setattr(lazy_rescaling, "max3_bits", max3_bits)
     monkeypatch.setattr(fragments, "exp2", exp2)
     TILES, SHAPE, ALIBI = 3, (BLOCK_N // 8, 4), slope != 0
     NO_KEY = fragments.NO_KEY
-    parts = lazy_rescaling.make_lazy_softmax_parts.__wrapped__(BLOCK_N, softcap, ALIBI)
-    raise_maximum, exponentiate = parts
-    bent = fragments.make_bend_tile.__wrapped__(BLOCK_N, True, (-1, -1), softcap, ALIBI)
-    unit_of, bend_tile = bent
+    steps = lazy_rescaling.make_softmax_steps.__wrapped__(BLOCK_N, softcap, ALIBI)
+    raise_maximum, exponentiate = steps
+    score_mod = fragments.make_score_mod.__wrapped__(BLOCK_N, True, (-1, -1), softcap, ALIBI)
+    unit_of, modify_scores = score_mod.unit_of, score_mod.modify_scores
     mask_tile = fragments.make_mask_tile(BLOCK_N, True, (-1, -1))
 
     @cuda.jit
-    def kernel(scores, first_position, seqlen_k, slope, scale, p, m, l, num_faded):
+    def kernel(scores, first_position, seqlen_k, slope, scale, p, m, l, num_negligible):
         s, offset = cuda.local.array(SHAPE, float32), cuda.local.array(2, float32)
         m_i, l_i = cuda.local.array(2, float32), cuda.local.array(2, float32)
         alpha = cuda.local.array(2, float32)
@@ -161,11 +161,11 @@ def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, firs
                     for c in range(2):
                         s[j, 2 * h + c] = scores[row + 8 * h, n_start + 8 * j + col + c]
             if ALIBI:
-                bend_tile(s, offset, n_start, position, slope, scale, lane)
+                modify_scores(s, offset, n_start, position, slope, scale, lane)
             mask_tile(s, n_start, position, seqlen_k, lane)
             risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
             if ALIBI and small:
-                num_faded[lane] += 1
+                num_negligible[lane] += 1
                 for j in range(BLOCK_N // 8):
                     for r in range(4):
                         s[j, r] = float32(0)
@@ -188,10 +188,10 @@ def test_lazy_softmax_parts(rng, monkeypatch, softcap, slope, spread, mean, firs
     scores = rng.normal(mean, spread, (16, BLOCK_N * TILES)) / softmax_scale
     scores = scores.astype(np.float32)
     p, m, l = (np.zeros(shape, np.float32) for shape in (scores.shape, 16, (16, 4)))
-    num_faded = np.zeros(32, np.int32)
+    num_negligible = np.zeros(32, np.int32)
     numbers = first_position, seqlen_k, np.float32(slope), softmax_scale * LOG2_E
-    kernel[1, 32](scores, *numbers, p, m, l, num_faded)
-    assert ((num_faded > 0) == (slope == -0.5)).all()
+    kernel[1, 32](scores, *numbers, p, m, l, num_negligible)
+    assert ((num_negligible > 0) == (slope == -0.5)).all()
     n = np.arange(BLOCK_N * TILES)
     distance = first_position + np.arange(16)[:, None] - n
     want = scores * float(softmax_scale)

@@ -30,7 +30,7 @@ MASKS = {
     "window-right": {"window_size": (-1, 37)},
     "window-long": {"window_size": (1030, 2)},
     "diagonal": {"window_size": (0, 0)},
-    "softcap": {"softcap": 1.5},  # many scores are beyond what the polynomial takes
+    "softcap": {"softcap": 1.5},  # many scores are beyond the range of the polynomial
     "softcap-of-small-scores": {"softcap": 30.0},
     "alibi": {"alibi": True},
     "causal-alibi": {"causal": True, "alibi": True},

@@ -1,4 +1,4 @@
-"""flash_attn_persistent_varlen where there is no GPU: who computes what, and its machine code."""
+"""flash_attn_persistent_varlen without a GPU: its tile scheduler, and its machine code."""
 
 import re
 
@@ -76,22 +76,22 @@ def test_sequences_with_the_most_keys_come_first(lengths):
 @pytest.mark.parametrize("num_m_tiles, num_heads, section", [(1, 1, 1), (5, 8, 3), (7, 4, 4)])
 def test_each_tile_of_each_head_is_one_unit(num_m_tiles, num_heads, section):
     num_units, head_and_tile = num_m_tiles * num_heads, varlen.head_and_tile
-    places = np.full((num_units, 2), -1, np.int32)
+    tiles = np.full((num_units, 2), -1, np.int32)
 
     @cuda.jit
-    def kernel(places):
+    def kernel(tiles):
         unit = cuda.threadIdx.x
         head, m_tile = head_and_tile(unit, num_m_tiles, num_heads, section)
-        places[unit, 0], places[unit, 1] = head, m_tile
+        tiles[unit, 0], tiles[unit, 1] = head, m_tile
 
-    kernel[1, num_units](places)
+    kernel[1, num_units](tiles)
     want = [
         (head, m_tile)
         for first in range(0, num_heads, section)
         for m_tile in reversed(range(num_m_tiles))
         for head in range(first, min(first + section, num_heads))
     ]
-    assert places.tolist() == list(map(list, want))
+    assert tiles.tolist() == list(map(list, want))
 
 
 X, STARTS = np.ones((5, 4, 64), np.float16), np.array([0, 2, 5], np.int32)

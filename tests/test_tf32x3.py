@@ -9,6 +9,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba import checks
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.checks import hardware
 from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import flash_attn_bwd_tf32x3 as backward
@@ -22,7 +23,7 @@ array = {n: types.Array(types.float32, n, "A") for n in (3, 4)}
 
 
 def split(x):
-    """What split_tf32 computes; mma takes the first 11 bits of `small`."""
+    """split_tf32 in NumPy; mma reads the first 11 bits of `small`."""
     big = (x.view(np.uint32) + np.uint32(HALF) & np.uint32(0xFFFFE000)).view(np.float32)
     small = x - big
     return big, small, (small.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
@@ -109,10 +110,9 @@ X = np.zeros((1, 4, 2, 64), np.float32)
 
 
 def pretend(monkeypatch, cc):
-    """That NumPy arrays lie on a GPU of this compute capability."""
-    monkeypatch.setattr(checks, "_on_a_gpu", lambda *args: None)
+    """Pretend that NumPy arrays are in the memory of a GPU of this compute capability."""
+    monkeypatch.setattr(hardware, "_require_gpu_arrays", lambda *args: None)
     monkeypatch.setattr(arrays, "compute_capability", lambda x: cc)
-    monkeypatch.setattr(arrays, "address_and_strides", lambda x: (x.ctypes.data, x.strides))
 
 
 @pytest.mark.parametrize(

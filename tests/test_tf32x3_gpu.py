@@ -90,7 +90,7 @@ def assert_right(names, got, want, plain, times):
 
 @pytest.fixture
 def poisoned(monkeypatch):
-    """What is allocated holds NaN: a number that is not written shows."""
+    """Fill allocated arrays with NaN, so that a number that is not written shows."""
     monkeypatch.setattr(
         arrays, "empty", lambda like, shape, dtype=np.float32: arrays.full(like, shape, np.nan)
     )

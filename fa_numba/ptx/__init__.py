@@ -1,18 +1,19 @@
-"""PTX instructions as Python functions, one function for each; nothing here knows of attention.
+"""PTX instructions as Python functions, one function for each; no file here knows attention.
 
 statement            makes a Numba intrinsic of one PTX statement; the other files use it
-mma, ldmatrix        tensor cores of a warp, and loads of their operands (sm_80)
+mma, ldmatrix        tensor cores of a warp (sm_80); loads and stores of their operands
 wgmma                tensor cores of a warpgroup: four warps, operands in shared memory (sm_90a)
-tf32                 float32 as two TF32 numbers, and their products by mma
-cp_async             copies from global to shared memory, 16 bytes each (sm_80)
+tf32                 float32 as two TF32 numbers, and their products by mma (sm_80)
+cp_async             asynchronous copies from global to shared memory, 4 or 16 bytes each (sm_80)
 tma                  copies of whole tiles by the tensor memory accelerator (sm_90)
 mbarrier             barriers in shared memory that count arrivals and bytes (sm_90)
-barriers             named barriers, fences, registers handed from warp to warp
-counters             tickets and flags in global memory
-vectors              loads, stores and atomic additions of several numbers; halves of registers
-convert              2^x, the maximum of three, float32 to 16 and 8 bits
+barriers             named barriers (bar), the fence before TMA and wgmma, setmaxnreg
+counters             tickets and flags in global memory (atom, red.release, ld.acquire)
+vectors              loads and stores of 4, 8 and 16 bytes, atomic additions (red), bulk copies of
+                     rows, zeros; halves of registers as float32 or apart (prmt)
+convert              float32 to 16 and 8 bits (cvt); 2^x (ex2), the maximum of three; a 4-byte store
 layouts              in NumPy: which lane holds which element, swizzles, descriptors
 
-A kernel with new instructions is run first with FA_NUMBA_BOUNDED_WAITS=1, so that a mistake cannot
+Run a kernel with new instructions with FA_NUMBA_BOUNDED_WAITS=1 first, so that a mistake cannot
 hang the GPU.
 """

@@ -1,4 +1,4 @@
-"""Named barriers, the fence to the copy engine, and registers that change hands.
+"""Named barriers, the fence before TMA and wgmma, and registers that move between warpgroups.
 
 PTX ISA: "Parallel synchronization and communication instructions: bar", "membar/fence";
 "Miscellaneous instructions: setmaxnreg".
@@ -12,9 +12,9 @@ from fa_numba.ptx.statement import literal, statement
 
 @intrinsic
 def named_barrier_sync(typingctx, barrier, num_threads):
-    """Wait at barrier 1 to 15 until `num_threads` threads have come to it, or have only arrived.
+    """Wait at barrier 1 to 15 until `num_threads` threads have arrived, with a wait or without.
 
-    Barrier 0 is `cuda.syncthreads`. All threads of a warp come together.
+    Barrier 0 is `cuda.syncthreads`. All threads of a warp execute this together.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def named_barrier_sync(typingctx, barrier, num_threads):
 
 @intrinsic
 def named_barrier_arrive(typingctx, barrier, num_threads):
-    """Arrive at barrier 1 to 15 and go on; see `named_barrier_sync`."""
+    """Arrive at barrier 1 to 15 without waiting; see `named_barrier_sync`."""
     return statement(
         "barrier.cta.arrive <barrier>, <num_threads>;",
         barrier=types.uint32,
@@ -41,17 +41,17 @@ def named_barrier_arrive(typingctx, barrier, num_threads):
 
 @intrinsic
 def fence_async_proxy(typingctx):
-    """Let wgmma and the copy engine see what this thread stored in shared memory.
+    """Make this thread's stores to shared memory visible to wgmma and TMA.
 
-    Both read shared memory by another path than ordinary stores; a barrier alone does not order
-    the two. Each thread that stored calls this before the barrier.
+    Both access shared memory through the async proxy; a barrier alone does not order them after
+    ordinary stores. Each thread that stored calls this before the barrier.
     """
     return statement("fence.proxy.async.shared::cta;")
 
 
 @intrinsic
 def setmaxnreg_dec(typingctx, count):
-    """Keep only `count` registers per thread and give the rest back. All threads of a warpgroup.
+    """Keep `count` registers per thread and release the others; all threads of a warpgroup.
 
     The kernel must have launch bounds, or ptxas ignores this (its warning C7508). sm_90a.
 
@@ -65,7 +65,7 @@ def setmaxnreg_dec(typingctx, count):
 
 @intrinsic
 def setmaxnreg_inc(typingctx, count):
-    """Wait until `count` registers per thread can be had, and have them; see `setmaxnreg_dec`."""
+    """Wait until `count` registers per thread are free, and take them; see `setmaxnreg_dec`."""
     return _setmaxnreg("inc", count)
 
 

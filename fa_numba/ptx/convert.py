@@ -1,6 +1,11 @@
-"""Conversions and stores of fragments, and the two special functions of a softmax.
+"""From scores to packed results: 2^x, the maximum of three, rounding to 16 and 8 bits, a store.
 
-PTX ISA: "Data movement and conversion instructions: cvt, st"; "Floating-point instructions: ex2".
+exp2, max3_bits       the functions of a softmax: one instruction each
+pack_*                two or four float32 rounded into one register, an operand of the next product
+store_global_b32      a packed register to global memory
+
+PTX ISA: "Data movement and conversion instructions: cvt, st"; "Floating-point instructions: ex2";
+"Integer arithmetic instructions: max".
 """
 
 from numba.cuda import types
@@ -11,13 +16,13 @@ from fa_numba.ptx.statement import statement
 
 @intrinsic
 def pack_f16x2(typingctx, low, high):
-    """Round two float32 to float16 and put them into one register, `low` in the low half."""
+    """Round two float32 to float16 and pack them into one register, `low` in the low half."""
     return _pack("f16x2")
 
 
 @intrinsic
 def pack_bf16x2(typingctx, low, high):
-    """Round two float32 to bfloat16 and put them into one register, `low` in the low half."""
+    """Round two float32 to bfloat16 and pack them into one register, `low` in the low half."""
     return _pack("bf16x2")
 
 
@@ -33,7 +38,10 @@ def _pack(kind):
 
 @intrinsic
 def pack_e4m3x4(typingctx, x0, x1, x2, x3):
-    """Round four float32 to e4m3, beyond ±448 to ±448, into one register, x0 in the low byte."""
+    """Round four float32 to e4m3 and pack them into one register, x0 in the low byte.
+
+    Numbers beyond ±448 become ±448.
+    """
     text = (
         "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, <x1>, <x0>; "
         "cvt.rn.satfinite.e4m3x2.f32 high, <x3>, <x2>; mov.b32 <result>, {low, high}; }"
@@ -44,7 +52,7 @@ def pack_e4m3x4(typingctx, x0, x1, x2, x3):
 
 @intrinsic
 def exp2(typingctx, x):
-    """2^x by the special function unit: one instruction, about 2 units in the last place off."""
+    """2^x by the special function unit: one instruction, an error of about 2 ulp."""
     return statement(
         "ex2.approx.ftz.f32 <result>, <x>;", result=types.float32, pure=True, x=types.float32
     )
@@ -52,9 +60,10 @@ def exp2(typingctx, x):
 
 @intrinsic
 def max3_bits(typingctx, x, y, z):
-    """Largest of three float32 by one instruction, which takes them for integers.
+    """The largest of three float32, by one integer instruction.
 
-    They are in the same order, but for those below 0: of these the one farthest from 0 is largest.
+    Compares the bit patterns as int32: correct unless all three are negative; then it returns the
+    smallest.
     """
     text = (
         "{ .reg .s32 a, b, c; mov.b32 a, <x>; mov.b32 b, <y>; mov.b32 c, <z>; "

@@ -1,8 +1,8 @@
-"""Counters in global memory, by which thread blocks that run at the same time find their turn.
+"""Counters in global memory: tickets and flags by which concurrent thread blocks find their order.
 
-What a thread block did before it adds to a counter, another one sees that has read the sum: the
-addition releases, the load acquires. That includes what its other threads did, if a barrier of the
-block stands between.
+An addition releases and a load acquires: if one thread block reads the sum of another's addition,
+it sees all that the other one wrote before. That includes writes of other threads of the thread
+block, if a barrier of the thread block comes between them and the addition.
 
 PTX ISA: "Memory consistency model"; "Parallel synchronization and communication instructions: atom,
 red".
@@ -16,7 +16,7 @@ from fa_numba.ptx.statement import statement
 
 @intrinsic
 def counter_take(typingctx, address, x):
-    """Add to a counter and get what it was before: no two thread blocks get the same.
+    """Add to a counter and return its old value: no two thread blocks get the same.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def counter_take(typingctx, address, x):
 
 @intrinsic
 def counter_release(typingctx, address, x):
-    """Add to a counter, after all that this thread block did before; see `counter_take`."""
+    """Add to a counter, after all earlier writes (release); see `counter_take`."""
     return statement(
         "red.release.gpu.global.add.u32 [<address>], <x>;", address=types.uint64, x=types.uint32
     )
@@ -46,7 +46,7 @@ def counter_release(typingctx, address, x):
 
 @intrinsic
 def counter_acquire(typingctx, address):
-    """A counter's value, before all that this thread does after."""
+    """Read a counter, before all later reads of this thread (acquire)."""
     return statement(
         "ld.acquire.gpu.global.u32 <result>, [<address>];",
         result=types.uint32,

@@ -1,8 +1,8 @@
-"""cp.async: copies from global to shared memory that go on while the thread computes (sm_80 on).
+"""cp.async: copies from global to shared memory that run while the thread computes (from sm_80).
 
-A thread starts copies, closes them into a group, and later waits until no more than so many of its
-groups, the newest, are still on their way. A thread waits for its own copies alone: those of others
-are there after a barrier (`cuda.syncthreads`) that all reach after their waits.
+A thread starts copies, commits them as a group, and later waits until at most a given number of its
+newest groups are in flight. A thread waits for its own copies only: those of other threads have
+arrived after a barrier (`cuda.syncthreads`) that all threads reach after their waits.
 
     thread     cp_async_16 ...  cp_async_commit()  | computes |  cp_async_wait(0)  syncthreads
     memory                      the group is copied ---------->
@@ -18,17 +18,17 @@ from fa_numba.ptx.statement import literal, statement
 
 @intrinsic
 def cp_async_16(typingctx, destination, source, num_bytes):
-    """Start to copy 16 bytes, of which only the first `num_bytes` are read, the rest being 0.
+    """Start a copy of 16 bytes: the first `num_bytes` are read, the others are zeros.
 
-    In the PTX `cg` is by way of L2 and past L1: a thread block reads a tile once. `L2::128B` lets
-    L2 fetch the whole 128 bytes, of which neighbouring threads copy the rest.
+    In the PTX `cg` caches in L2 and bypasses L1: a thread block reads a tile once. `L2::128B` lets
+    L2 fetch all 128 bytes, whose other parts neighbouring threads copy.
 
     Parameters
     ----------
     destination : uint32
         Address in shared memory, a multiple of 16.
     source : uint64
-        Address in global memory, a multiple of 16; not looked at where num_bytes is 0.
+        Address in global memory, a multiple of 16; not read if num_bytes is 0.
     num_bytes : uint32
         0 to 16.
     """
@@ -42,16 +42,16 @@ def cp_async_16(typingctx, destination, source, num_bytes):
 
 @intrinsic
 def cp_async_4(typingctx, destination, source, num_bytes):
-    """Start to copy 4 bytes, or to write 0 where num_bytes is 0.
+    """Start a copy of 4 bytes; if num_bytes is 0, write 0 instead.
 
-    In the PTX `ca` is by way of L1 too: `cg` takes 16 bytes and no fewer.
+    In the PTX `ca` caches in L1, too: `cg` takes exactly 16 bytes.
 
     Parameters
     ----------
     destination : uint32
         Address in shared memory, a multiple of 4.
     source : uint64
-        Address in global memory, a multiple of 4; not looked at where num_bytes is 0.
+        Address in global memory, a multiple of 4; not read if num_bytes is 0.
     num_bytes : uint32
         0 or 4.
     """
@@ -65,13 +65,13 @@ def cp_async_4(typingctx, destination, source, num_bytes):
 
 @intrinsic
 def cp_async_commit(typingctx):
-    """Close the copies that this thread started since the last call into a group."""
+    """Commit the copies that this thread started since the last call as a group."""
     return statement("cp.async.commit_group;")
 
 
 @intrinsic
 def cp_async_wait(typingctx, pending):
-    """Wait until at most the newest `pending` groups of this thread are on their way.
+    """Wait until at most the newest `pending` groups of this thread are in flight.
 
     Parameters
     ----------

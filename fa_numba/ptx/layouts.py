@@ -1,4 +1,4 @@
-"""Which lane holds which element, and where a tile's elements lie in shared memory, in NumPy.
+"""Layouts, in NumPy: which lane holds which element, where a tile's elements are in shared memory.
 
 The functions are models of the instructions, for tests and lessons; kernels need the constants
 alone. The first functions return two integer arrays: row and column of what a lane, or a thread of
@@ -9,7 +9,7 @@ a warpgroup, holds in each register. `matrix[tuple(mma_a())]` is then all that 3
 import numpy as np
 
 WARP = 32
-CHUNK_BYTES = 16  # what ldmatrix reads and cp.async writes at once
+CHUNK_BYTES = 16  # read by ldmatrix and written by cp.async at once
 CHUNKS = 8  # in a row of 128 bytes
 ROW_BYTES = CHUNKS * CHUNK_BYTES  # of a panel, in which TMA and wgmma swizzle
 PANEL_COLS = ROW_BYTES // 2  # 16-bit elements of a row; a tile is made of such panels
@@ -66,7 +66,7 @@ def wgmma_a(k):
 
 
 def ldmatrix(*, trans=False):
-    """What ldmatrix gives a lane of each of its 8×8 matrices: `row, col` of [lane, half].
+    """Elements of an 8×8 matrix in a lane's register after ldmatrix: `row, col` of [lane, half].
 
     Of shape (32, 2).
     """
@@ -76,20 +76,20 @@ def ldmatrix(*, trans=False):
 
 
 def swizzle(row, chunk):
-    """Where chunk `chunk` of 16 bytes goes within its row of 128 bytes: a place 0 to 7.
+    """Index, 0 to 7, at which chunk `chunk` of 16 bytes is stored in its row of 128 bytes.
 
-    Eight rows, the same chunk of each, then lie in different sixteenths of 128 bytes: in all 32
-    banks, each once. Unswizzled they would lie in the same four. TMA and wgmma have this as the
+    The same chunk of eight rows is then in eight different groups of four banks: all 32 banks, each
+    once. Unswizzled, all eight would be in the same four banks. TMA and wgmma call this the
     128-byte swizzle: bits 4–6 of an address, exclusive or its bits 7–9.
     """
     return chunk ^ (row % CHUNKS)
 
 
 def tile_offset(row, col, num_rows, *, swizzled=True):
-    """Byte at which element [row, col] of 16 bits lies in a tile of `num_rows` rows.
+    """Byte offset of element [row, col] of 16 bits in a tile of `num_rows` rows.
 
-    The tile is made of panels of 64 columns, each with all its rows, of 128 bytes, one after the
-    other.
+    The tile consists of panels of 64 columns, one after the other; a panel has all rows, 128 bytes
+    each.
     """
     panel, byte = col // 64, 2 * (col % 64)
     chunk = byte // CHUNK_BYTES
@@ -99,17 +99,17 @@ def tile_offset(row, col, num_rows, *, swizzled=True):
 
 
 def wavefronts(addresses, num_bytes):
-    """Turns that shared memory needs for accesses of `num_bytes` at these byte addresses.
+    """Wavefronts of shared memory for accesses of `num_bytes` at these byte addresses.
 
-    32 banks give 4 bytes each in a turn. A warp's 16-byte accesses go 8 lanes at a time, so
-    pass those of 8 lanes.
+    In a wavefront each of 32 banks serves 4 bytes. A warp's 16-byte accesses are served 8 lanes at
+    a time, so pass those of 8 lanes.
     """
     words = np.unique(np.add.outer(np.asarray(addresses) // 4, np.arange(num_bytes // 4)))
     return int(np.bincount(words % BANKS).max())
 
 
 def descriptor_fields(descriptor):
-    """What a wgmma descriptor says, in bytes: address, leading and stride offset; and swizzle."""
+    """Fields of a wgmma descriptor: address, leading and stride offset in bytes; swizzle."""
     field = 16 * ((descriptor >> np.array([0, 16, 32])) & 0x3FFF)
     address, leading, stride = map(int, field)
     return {

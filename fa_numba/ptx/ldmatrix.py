@@ -2,9 +2,10 @@
 
 ldmatrix (from sm_75 on) loads them from shared memory, stmatrix (from sm_90 on) stores them there.
 
-Lane i gives the address of one row of 16 bytes, 8 elements: lanes 0 to 7 the rows of the first
-matrix, lanes 8 to 15 those of the second, and so on. Whose address it was has nothing to do with
-who receives the row. Register j of each lane receives two elements of matrix j, by lane number:
+Lane i provides the address of one row of 16 bytes, 8 elements: lanes 0 to 7 the rows of the first
+matrix, lanes 8 to 15 those of the second, and so on. The lane that provides a row's address is not
+the one that receives the row. Register j of each lane receives two elements of matrix j, by lane
+number:
 
               plain                       transposed
     row 0      0  0  1  1  2  2  3  3      0  4  8 12 16 20 24 28
@@ -13,15 +14,15 @@ who receives the row. Register j of each lane receives two elements of matrix j,
     ...
     row 7     28 28 29 29 30 30 31 31      3  7 11 15 19 23 27 31
 
-    plain         the layout of mma's A, and of its B where the shared tile holds B's columns as
-                  rows: Q Kᵀ, where column n of Kᵀ is row n of K
-    transposed    B where the tile holds B's rows: P V
+    plain         the layout of mma's A, and of its B if the rows of the shared tile are B's
+                  columns: Q Kᵀ, where column n of Kᵀ is row n of K
+    transposed    B if the rows of the tile are B's rows: P V
 
-So four matrices are the four quarters of an A, or the B of two products. Which matrix is which
-quarter is decided by the addresses alone.
+So four matrices are the four quarters of an A, or the B of two products. The addresses alone decide
+which matrix is which quarter.
 
-Eight rows of 16 bytes are 128 bytes, each of the 32 banks once, if no two of the eight rows begin
-in the same bank: `layouts.swizzle` sees to that.
+Eight rows of 16 bytes, 128 bytes, use each of the 32 banks once if no two of the rows begin in the
+same bank: `layouts.swizzle` ensures that.
 
 PTX ISA: "Warp-level matrix load instruction: ldmatrix", "... store instruction: stmatrix".
 """
@@ -41,14 +42,14 @@ def ldmatrix_x4(typingctx, fragment, address):
     fragment : local array of 4 uint32
         Receives this lane's two elements of each matrix.
     address : uint32
-        In shared memory, of the row that this lane stands for; a multiple of 16.
+        Address in shared memory of the row that this lane provides; a multiple of 16.
     """
     return _ldmatrix("", fragment)
 
 
 @intrinsic
 def ldmatrix_x4_trans(typingctx, fragment, address):
-    """Load four 8×8 matrices, each transposed on the way.
+    """Load four 8×8 matrices, each transposed.
 
     Parameters are those of `ldmatrix_x4`.
     """
@@ -57,12 +58,12 @@ def ldmatrix_x4_trans(typingctx, fragment, address):
 
 @intrinsic
 def stmatrix_x4(typingctx, address, fragment):
-    """Store four 8×8 matrices, as `ldmatrix_x4` loads them.
+    """Store four 8×8 matrices, in the layout in which `ldmatrix_x4` loads them.
 
     Parameters
     ----------
     address : uint32
-        In shared memory, of the row that this lane stands for; a multiple of 16.
+        Address in shared memory of the row that this lane provides; a multiple of 16.
     fragment : local array of 4 uint32
     """
     return statement(

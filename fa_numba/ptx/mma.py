@@ -2,7 +2,7 @@
 
 D = A B + D with A (16, 16) and B (16, 8) in float16 or bfloat16, D (16, 8) in float32. "m16n8k16"
 are A's rows, B's columns and the terms of each sum; they are not the m and n of queries and keys.
-No lane has a matrix: each of the 32 holds a few elements, its fragment. With g = lane // 4 and
+Each of the 32 lanes holds a few elements of each matrix, its fragment. With g = lane // 4 and
 c = 2 (lane % 4) these are
 
     A, 4 registers of 2 elements            B, 2 registers of 2          D, 4 float32
@@ -10,8 +10,8 @@ c = 2 (lane % 4) these are
     row g    a0            a2               rows c, c+1    b0            row g    d0      d1
     row g+8  a1            a3               rows c+8, c+9  b1            row g+8  d2      d3
 
-Two neighbours in a row of A, or in a column of B, share a register, the first in its low half. By
-lane number, who holds what:
+Two neighbours in a row of A, or in a column of B, share a register, the first in its low half. The
+lane that holds each element:
 
     A, left half: a0; below a1    B, upper half: b0        D: d0, d1; below d2, d3
     row 0    0  0  1  1  2  2  3  3    0  4  8 12 16 20 24 28    0  0  1  1  2  2  3  3
@@ -21,14 +21,14 @@ lane number, who holds what:
     row 7   28 28 29 29 30 30 31 31    3  7 11 15 19 23 27 31   28 28 29 29 30 30 31 31
     row 8    0  0  1  1  2  2  3  3    as row 0, in b1           0  0  1  1  2  2  3  3
 
-A's right half, a2 and a3, is as its left one. And D is as A's left half, so what one product gives
-can be the next one's A. `layouts.mma_a`, `mma_b`, `mma_d` say the same in NumPy, and
+A's right half, a2 and a3, has the layout of its left half. D has it, too: the result of one product
+can be the A of the next. `layouts.mma_a`, `mma_b`, `mma_d` say the same in NumPy, and
 `fa_numba.figures.fragments` draws it.
 
 The PTX is `mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, d`. sync: the lanes wait for
-each other. aligned: all 32 execute this one instruction, so it must not stand in a branch that only
-some take. row.col: A goes by rows, B by columns, as drawn; m16n8k16 has nothing else. Then the
-types of D, A, B, and of what is added.
+each other. aligned: all 32 lanes execute this one instruction, so it must not be in a branch that
+only some take. row.col: A is stored by rows, B by columns, as drawn; m16n8k16 has no other form.
+Then follow the types of D, A, B, and of the addend.
 
 PTX ISA: "Matrix fragments for mma.m16n8k16 with floating point type".
 """

@@ -2,23 +2,23 @@
 
 Numba has no inline PTX, but an intrinsic may emit any LLVM instruction, and LLVM has inline
 assembly. Every instruction of this library is an intrinsic that returns `statement(...)`; only this
-module touches LLVM. For example `ldmatrix_x4(fragment, address)` returns
+module touches LLVM. For example, `ldmatrix_x4(fragment, address)` returns
 
     statement("ldmatrix.sync.aligned.m8n8.x4.shared.b16 <fragment>, [<address>];",
               fragment=written(fragment, 4), address=types.uint32)
 
-of which LLVM gets a text and its constraints, one for each operand, the results first:
+and LLVM gets a text and its constraints, one for each operand, the results first:
 
     ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];
     =r,=r,=r,=r,r,~{memory}
 
-"=r" is a 32-bit register that is written, "r" one that is read (f: float, l: 64 bits). A number
-instead, as in mma's accumulator, is an input in the same register as that result. "~{memory}" says
-that memory may change, so that no load or store is moved across.
+"=r" is a 32-bit register that is written, "r" one that is read (f: float, l: 64 bits). A number, as
+for mma's accumulator, is an input in the same register as the result of this number. "~{memory}"
+says that memory may change, so that no load or store is moved across.
 
-A fragment is a local array to Numba: its elements are loaded before the statement and stored after
-it. Where all its indices are constants once loops are unrolled, LLVM keeps it in registers and
-nothing of these loads and stores remains; one index that is not sends the array to local memory.
+Numba sees a fragment as a local array: its elements are loaded before the statement and stored
+after it. If all its indices are constants once loops are unrolled, LLVM keeps it in registers and
+removes these loads and stores; a single other index sends the array to local memory.
 """
 
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ from numba.cuda.extending import intrinsic
 SHARED = 3  # LLVM's number of the address space of shared memory
 GLOBAL = 1
 
-# What the register allocator must provide: a 32-bit, a 64-bit, a float register.
+# LLVM's letters for a 32-bit, a 64-bit and a float register.
 CONSTRAINTS = {types.uint32: "r", types.uint64: "l", types.float32: "f"}
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """The first `length` elements of a local array: registers that an instruction takes at once.
+    """The first `length` elements of a local array: registers of one operand.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class Fragment:
     read, written : bool
         Both for an accumulator; such an operand is tied: in and out are the same registers.
     parts : int, default=0
-        Registers that one instruction takes, where the statement has several: their text then
-        names <a0>, <a1>, ..., each of so many of operand a's registers. 0: <a> alone, all of them.
+        Registers of one instruction, if the statement has several instructions. The text then names
+        <a0>, <a1>, ..., groups of `parts` registers of operand a. 0: <a> alone, all registers.
     """
 
     array: types.Array
@@ -73,12 +73,12 @@ def tied(array, length):
 
 
 def literal(argument):
-    """Value of a compile-time constant: a number in the source, or one that a closure holds.
+    """Value of a compile-time constant: a number in the source, or in a closure.
 
     Raises
     ------
     RequireLiteralValue
-        The argument is none: it is known only when the kernel runs.
+        The argument is known only when the kernel runs.
     """
     if not isinstance(argument, types.Literal):  # Numba then tries the literal type
         raise errors.RequireLiteralValue(f"must be a compile-time constant, got {argument}")
@@ -86,7 +86,7 @@ def literal(argument):
 
 
 def statement(text, *, result=None, pure=False, **operands):
-    """What an intrinsic returns: its signature, and the code that emits one PTX statement.
+    """Return an intrinsic's signature, and the code that emits one PTX statement.
 
     Parameters
     ----------
@@ -94,23 +94,61 @@ def statement(text, *, result=None, pure=False, **operands):
         PTX, with each operand's name in angle brackets: ``"bar.sync <barrier>, <threads>;"``.
         A fragment becomes the list of its registers, ``{$0, $1, $2, $3}``.
     result : numba type, default=None
-        Type of the function's result, in the text ``<result>``.
+        Type of the function's result, ``<result>`` in the text.
     pure : bool, default=False
-        The statement computes its result from its operands and does nothing else, so the compiler
-        may move it or drop it. All others stay where they are, and no memory access moves past.
+        The statement only computes its result from its operands, so the compiler may move or drop
+        it. A statement that is not pure is never moved, and no memory access moves across it.
     **operands
-        The intrinsic's parameters in their order: a scalar's type, to which the argument is cast, a
-        `Fragment`, or a literal's type, which the text holds already.
+        The intrinsic's parameters in their order: a scalar's type, to which the argument is cast; a
+        `Fragment`; or a literal's type, whose value is part of the text already.
 
     Returns
     -------
     signature, codegen
-        As Numba wants them of an intrinsic: the types, and what emits the LLVM code.
+        The types, and the function that emits LLVM code, as Numba's intrinsics return them.
 
     Raises
     ------
     KeyError
-        An operand is none of uint32, uint64, float32 (`CONSTRAINTS`), nor a fragment of these.
+        An operand is not uint32, uint64, float32 (`CONSTRAINTS`), or a fragment of these.
+    """
+    outputs, inputs, ties, names = _place_operands(result, operands)
+    for name, registers in names.items():
+        text = text.replace(f"<{name}>", registers)
+    constraints = [f"={CONSTRAINTS[t]}" for t in outputs]
+    constraints += [CONSTRAINTS[t] for t in inputs] + [str(i) for i in ties]
+    if not pure:
+        constraints.append("~{memory}")
+
+    def codegen(context, builder, signature, args):
+        pointers, values = _load_operands(context, builder, operands, args)
+        returned = [context.get_value_type(t) for t in outputs]
+        function = ir.FunctionType(_return_type(returned), [v.type for v in values])
+        assembly = ir.InlineAsm(function, text, ",".join(constraints), side_effect=not pure)
+        got = builder.call(assembly, values)
+        if len(returned) > 1:
+            results = [builder.extract_value(got, i) for i in range(len(returned))]
+        else:
+            results = [got] if returned else []
+        value = results.pop(0) if result is not None else context.get_dummy_value()
+        for pointer, element in zip(pointers, results, strict=True):
+            builder.store(element, pointer)
+        return value
+
+    arguments = [x.array if isinstance(x, Fragment) else x for x in operands.values()]
+    return (types.void if result is None else result)(*arguments), codegen
+
+
+def _place_operands(result, operands):
+    """Number the registers of a statement: the results first, then the inputs.
+
+    Returns
+    -------
+    outputs, inputs : lists of numba types
+    ties : list of int
+        Numbers of the outputs that are inputs, too.
+    names : dict
+        Registers of each name in the text.
     """
     outputs, inputs, ties, names = [], [], [], {}
     if result is not None:
@@ -134,47 +172,30 @@ def statement(text, *, result=None, pure=False, **operands):
         elif not isinstance(operand, types.Literal):
             inputs.append(operand)
             names[name] = f"${position}"
-    for name, registers in names.items():
-        text = text.replace(f"<{name}>", registers)
-    constraints = [f"={CONSTRAINTS[t]}" for t in outputs]
-    constraints += [CONSTRAINTS[t] for t in inputs] + [str(i) for i in ties]
-    if not pure:
-        constraints.append("~{memory}")
+    return outputs, inputs, ties, names
 
-    def codegen(context, builder, signature, args):
-        out_pointers, plain, tied_values = [], [], []
-        for operand, arg in zip(operands.values(), args, strict=True):
-            if isinstance(operand, Fragment):
-                pointers = _element_pointers(context, builder, operand, arg)
-                if operand.written:
-                    out_pointers += pointers
-                if operand.read:
-                    values = [builder.load(p) for p in pointers]
-                    (tied_values if operand.written else plain).extend(values)
-            elif not isinstance(operand, types.Literal):
-                plain.append(arg)
-        values = plain + tied_values
-        returned = [context.get_value_type(t) for t in outputs]
-        if not returned:
-            kind = ir.VoidType()
-        elif len(returned) == 1:
-            kind = returned[0]
-        else:
-            kind = ir.LiteralStructType(returned)
-        function = ir.FunctionType(kind, [v.type for v in values])
-        assembly = ir.InlineAsm(function, text, ",".join(constraints), side_effect=not pure)
-        got = builder.call(assembly, values)
-        if len(returned) > 1:
-            results = [builder.extract_value(got, i) for i in range(len(returned))]
-        else:
-            results = [got]
-        value = results.pop(0) if result is not None else context.get_dummy_value()
-        for pointer, element in zip(out_pointers, results if returned else [], strict=True):
-            builder.store(element, pointer)
-        return value
 
-    arguments = [x.array if isinstance(x, Fragment) else x for x in operands.values()]
-    return (types.void if result is None else result)(*arguments), codegen
+def _load_operands(context, builder, operands, args):
+    """Emit the loads of fragments; return pointers to written elements, and values to pass."""
+    out_pointers, plain, tied_values = [], [], []
+    for operand, arg in zip(operands.values(), args, strict=True):
+        if isinstance(operand, Fragment):
+            pointers = _element_pointers(context, builder, operand, arg)
+            if operand.written:
+                out_pointers += pointers
+            if operand.read:
+                values = [builder.load(p) for p in pointers]
+                (tied_values if operand.written else plain).extend(values)
+        elif not isinstance(operand, types.Literal):
+            plain.append(arg)
+    return out_pointers, plain + tied_values
+
+
+def _return_type(returned):
+    """LLVM's type of several results: nothing, the one type, or a struct."""
+    if not returned:
+        return ir.VoidType()
+    return returned[0] if len(returned) == 1 else ir.LiteralStructType(returned)
 
 
 def _registers(first, length):
@@ -211,15 +232,15 @@ def shared_address(typingctx, array):
 
 @intrinsic
 def global_address(typingctx, array):
-    """64-bit address of the first element of an array, or of a part of one, in global memory."""
+    """64-bit address of the first element of an array or of a view of it, in global memory."""
     return _address(GLOBAL, types.uint64)(array)
 
 
 @intrinsic
 def opaque(typingctx, x):
-    """x, as a number of which the compiler knows nothing: one move.
+    """x, as a number that the compiler knows nothing about: one move.
 
-    What follows from a number that a loop does not change, the compiler works out before the loop
-    and keeps in registers. Where there are too few, it is told that the number is another.
+    The compiler computes values that depend on a loop-invariant number before the loop, and keeps
+    them in registers. If there are too few, `opaque` inside the loop hides that it is invariant.
     """
     return statement("mov.b32 <result>, <x>;", result=types.uint32, x=types.uint32)

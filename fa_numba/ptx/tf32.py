@@ -4,8 +4,8 @@ TF32 has float32's exponent and 11 of its 24 significant bits. A float32 is almo
 
     x = big + small + rest,   |small| <= 2⁻¹¹ |x|,   |rest| <= 2⁻²² |x|
 
-so a b = big big + big small + small big, but for some 2⁻²² of it: 3xTF32. Infinities have no such
-parts: they become NaN.
+so a b = big big + big small + small big with a relative error of some 2⁻²²: 3xTF32. Infinities have
+no such parts: they become NaN.
 
 mma.m16n8k8: D = A B + D with A (16, 8) and B (8, 8) in TF32, D (16, 8) in float32. A lane holds
 
@@ -15,10 +15,10 @@ mma.m16n8k8: D = A B + D with A (16, 8) and B (8, 8) in TF32, D (16, 8) in float
     row g+8 a1      a3            row k+4 b1               row g+8 d2     d3
 
 where g = lane // 4 is the row of A and D, and the column of B; k = lane % 4; n = 2 (lane % 4).
-ldmatrix, to which four bytes are two elements, gives each lane one of these: it reads A and B where
-their rows lie along the sum, four registers at once.
+For ldmatrix four bytes are two elements; it loads one such register for each lane. So it loads A
+and B, four registers at once, if their rows lie along the sum.
 
-What a tensor core adds it does not round but cuts off, so a long sum on it drifts towards 0.
+A tensor core truncates its sums instead of rounding them, so a long sum drifts towards 0.
 
 PTX ISA: "Matrix fragments for mma.m16n8k8". Paper: Ootomo and Yokota 2022, Recovering single
 precision accuracy from Tensor Cores, arXiv:2203.03341.
@@ -29,12 +29,12 @@ from numba.cuda.extending import intrinsic
 
 from fa_numba.ptx.statement import literal, read, statement, tied, written
 
-HALF = 1 << 12  # of the last bit of a TF32, as bits of a float32: added, it rounds to nearest
+HALF = 1 << 12  # half of the last bit of a TF32, in bits of a float32: added, it rounds to nearest
 
 
 @intrinsic
 def split_tf32(typingctx, big, small, x, half, length):
-    """big, the nearest TF32 of each x, and small = x − big, of which mma takes the first bits.
+    """Split each x: big is the nearest TF32, small = x − big; mma reads the first bits of small.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def split_tf32(typingctx, big, small, x, half, length):
         Receive the parts.
     x : local array of `length` float32, or uint32 that hold the same bits
     half : uint32
-        HALF, or what `unknown_half` loads.
+        HALF, or the result of `unknown_half`.
     length : int, a compile-time constant
     """
     n = literal(length)
@@ -62,14 +62,14 @@ def split_tf32(typingctx, big, small, x, half, length):
 
 @intrinsic
 def unknown_half(typingctx, address):
-    """HALF from shared memory: what was split with another one, the compiler splits again.
+    """Load HALF from shared memory so that the compiler cannot reuse an earlier split.
 
-    Else it would keep both parts of all that is split twice, in registers that are not there.
+    Keeping both parts of an earlier split in registers would spill.
 
     Parameters
     ----------
     address : uint32
-        Where HALF lies; the compiler must take it that each load may find something else.
+        Address of HALF. The load is volatile: the compiler must assume that each may differ.
     """
     return statement(
         "ld.volatile.shared.b32 <result>, [<address>];", result=types.uint32, address=types.uint32
@@ -78,14 +78,14 @@ def unknown_half(typingctx, address):
 
 @intrinsic
 def mma_m16n8k8_tf32x3(typingctx, d, a_big, a_small, b0_big, b1_big, b0_small, b1_small):
-    """d += a b for one 16×8×8 product of float32: three of TF32, what is small added first.
+    """d += a b for one 16×8×8 product of float32: three of TF32, the smallest terms first.
 
     Parameters
     ----------
     d : local array of 4 float32
     a_big, a_small : local arrays of 4 uint32
     b0_big, b1_big, b0_small, b1_small : uint32
-        As `split_tf32` gives them; each lane's part. All 32 lanes of the warp must take part.
+        Parts from `split_tf32`, each lane's elements. All 32 lanes of the warp must take part.
     """
     big, small = "{<b0_big>, <b1_big>}", "{<b0_small>, <b1_small>}"
     pairs = f"<a_small>, {big}", f"<a_big>, {small}", f"<a_big>, {big}"

@@ -1,23 +1,23 @@
 """The tensor memory accelerator: one thread starts the copy of a whole tile (sm_90).
 
-A tensor map describes an array in global memory and the box that a copy takes from it; it is made
-on the host, once for each array. A copy names the map and where the box begins, and reports the
-bytes that have come to an mbarrier. What of the box lies outside the array is filled with 0: tiles
-need no bounds check. The strides are the array's own, so that no layout needs a copy.
+A tensor map describes an array in global memory and the box that a copy takes from it; the host
+makes it once for each array (`runtime.tensor_maps`). A copy names the map and the box's first
+element, and reports its bytes to an mbarrier. Elements of the box outside the array are
+zero-padded: tiles need no bounds check. The strides are the array's own, so no layout needs a copy.
 
 The box is written to shared memory in rows of 128 bytes, 64 elements of 16 bits, with the 16-byte
 chunks of row r permuted by `layouts.swizzle`: the order in which wgmma reads them without bank
-conflicts. So a tile is as many boxes as it has panels of 64 columns, here of head_dim 128:
+conflicts. So a tile is one box for each panel of 64 columns, here with head_dim 128:
 
     global: rows of one head         shared: two boxes, one after the other
     row   cols 0–63   64–127         tile           rows 0, 1, ... of cols 0–63, 128 bytes each
     row+1 cols 0–63   64–127         tile + bytes   rows 0, 1, ... of cols 64–127
     ...                              bytes = rows of the box · 128
 
-Shared memory is named in 32 bits, the map and global memory in 64. In the PTX `4d` and `tile` are a
-box of four axes; `shared::cluster` is where it goes: shared memory of a cluster of thread blocks,
-which a single one is by itself; `mbarrier::complete_tx::bytes` is how its end is told, for a store
-`bulk_group`: groups to wait for, as those of cp.async.
+Addresses in shared memory have 32 bits, those of the map and of global memory 64. In the PTX `4d`
+and `tile` are a box of four axes; `shared::cluster` is the destination: shared memory of a cluster
+of thread blocks, here a cluster of one. A load reports its end to an mbarrier
+(`mbarrier::complete_tx::bytes`), a store through groups (`bulk_group`), as cp.async does.
 
 PTX ISA: "Data movement and conversion instructions: cp.async.bulk.tensor"; CUDA driver API:
 cuTensorMapEncodeTiled.
@@ -35,7 +35,7 @@ from fa_numba.ptx.statement import literal, statement
 
 @intrinsic
 def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barrier):
-    """Start to copy the box that begins at [batch, head, row, col] of the map's array.
+    """Start a copy of the box that begins at [batch, head, row, col] of the map's array.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barri
     col, row, head, batch : int32
         Coordinates, the contiguous axis first; they may lie outside of the array.
     barrier : uint32
-        The mbarrier to which the bytes are delivered: all of the box, the zeros outside included.
+        The mbarrier that counts the bytes: all of the box, zero-padding included.
     """
     coordinate = types.uint32
     return statement(
@@ -64,13 +64,14 @@ def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barri
 
 @intrinsic
 def tma_store_4d(typingctx, tensor_map, col, row, head, batch, source):
-    """Start to copy a box to [batch, head, row, col]; what lies beyond the array is left out.
+    """Start a copy of a box to [batch, head, row, col]; elements beyond the array are not stored.
 
     Unlike a load, it must not begin before the array: with a negative row an H200 stopped.
 
-    The copy engine reads shared memory by a path of its own: threads that wrote to the box call
-    `barriers.fence_async_proxy`, and meet at a barrier, before one of them starts this. Parameters
-    are those of `tma_load_4d`; `source` is an address in shared memory, a multiple of 1024.
+    TMA reads shared memory through the async proxy: threads that wrote to the box call
+    `barriers.fence_async_proxy`, and meet at a barrier, before one of them starts this copy.
+    Parameters are those of `tma_load_4d`; `source` is an address in shared memory, a multiple of
+    1024.
     """
     coordinate = types.uint32
     return statement(
@@ -87,16 +88,16 @@ def tma_store_4d(typingctx, tensor_map, col, row, head, batch, source):
 
 @intrinsic
 def tma_store_commit(typingctx):
-    """Close the stores that this thread started since the last call into a group."""
+    """Commit the stores that this thread started since the last call as a group."""
     return statement("cp.async.bulk.commit_group;")
 
 
 @intrinsic
 def tma_store_wait_read(typingctx, pending):
-    """Wait until at most the newest `pending` groups of this thread have still to be read.
+    """Wait until TMA has read all groups of this thread except at most the newest `pending`.
 
-    What has been read may be overwritten in shared memory. It need not have reached global memory:
-    that is certain when the kernel has ended.
+    Shared memory that has been read may be overwritten. The data may not have reached global memory
+    yet: that is certain only at the kernel's end.
 
     Parameters
     ----------
@@ -107,11 +108,11 @@ def tma_store_wait_read(typingctx, pending):
 
 @functools.cache
 def make_load_tile(NUM_PANELS):
-    """load_tile(tile, num_rows, tensor_map, row, head, b, full): all columns of a tile of a head.
+    """load_tile(tile, num_rows, tensor_map, row, head, b, full): load all columns of a tile.
 
-    Starts one copy for each of its NUM_PANELS panels of 64 columns, `num_rows` rows from `row` on;
-    they come to lie one after the other from address `tile` on. One thread calls this, after it has
-    announced NUM_PANELS · num_rows · ROW_BYTES bytes to barrier `full`.
+    Starts one copy for each of its NUM_PANELS panels of 64 columns, `num_rows` rows from `row` on,
+    to address `tile` and after it. One thread calls this, after it has announced NUM_PANELS ·
+    num_rows · ROW_BYTES bytes to barrier `full`.
     """
 
     @cuda.jit(device=True, forceinline=True)

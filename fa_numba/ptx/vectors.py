@@ -1,7 +1,19 @@
-"""Several numbers at once: 16 bytes of global memory, pairs in shared memory, bulk copies of rows.
+"""Loads and stores of 4 to 16 bytes, atomic additions, bulk copies of rows, halves of registers.
 
-PTX ISA: "Data movement and conversion instructions: ld, cp.async.bulk"; "Parallel synchronization
-and communication instructions: red".
+load_global_*, store_global_*     global memory: 4 or 16 bytes; relaxed, beside atomic additions
+atomic_add, atomic_add_x4         red: add one or four float32 to global memory
+load_shared_*, store_shared_*     shared memory: 4, 8 or 16 bytes, or 16 bytes of zeros
+bulk_load                         cp.async.bulk: a row of any length to shared memory, by TMA
+unpack_*, low_halves, high_halves   16-bit halves of registers as float32, or rearranged (prmt)
+
+A warp's load of 16 bytes by each lane puts 512 bytes in flight with one instruction.
+load_global_b128 and load_global_b32 read through the path of read-only data, so no thread may write
+to these addresses while the kernel runs. They give no cache hint: data that is read once need not
+stay in L1, but L1::no_allocate marks it as the first to be evicted from L2, too. When L2 held data
+written before, an H200 then read fewer bytes per second (benchmarks/NOTES.md).
+
+PTX ISA: "Data movement and conversion instructions: ld, ld.global.nc, st, prmt, cp.async.bulk";
+"Parallel synchronization and communication instructions: red".
 """
 
 from numba.cuda import types
@@ -39,7 +51,7 @@ def store_global_x4(typingctx, address, x):
 
 @intrinsic
 def load_global_x4_relaxed(typingctx, x, address):
-    """Load 16 bytes from where atomic additions are made, L2, never from an SM's own cache.
+    """Load 16 bytes from L2, where atomic additions are performed, never from an SM's L1.
 
     Parameters are those of `load_global_x4`.
     """
@@ -50,7 +62,7 @@ def load_global_x4_relaxed(typingctx, x, address):
 
 @intrinsic
 def store_global_x4_relaxed(typingctx, address, x):
-    """Store four float32 where atomic additions follow; parameters are those of `atomic_add_x4`."""
+    """Store four float32 before atomic additions to them; parameters as for `atomic_add_x4`."""
     return statement(
         "st.relaxed.gpu.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4)
     )
@@ -58,7 +70,7 @@ def store_global_x4_relaxed(typingctx, address, x):
 
 @intrinsic
 def atomic_add_x4(typingctx, address, x):
-    """Add four neighbouring float32 to memory, each atomically, and go on (sm_90).
+    """Add four neighbouring float32 to memory, each atomically, without waiting (sm_90).
 
     Parameters
     ----------
@@ -117,7 +129,7 @@ def load_shared_b32(typingctx, address):
 
 @intrinsic
 def bulk_load(typingctx, destination, source, num_bytes, barrier):
-    """Start to copy neighbouring bytes to shared memory, by the copy engine (sm_90).
+    """Start a copy of neighbouring bytes to shared memory, by TMA (sm_90).
 
     Parameters
     ----------
@@ -128,7 +140,7 @@ def bulk_load(typingctx, destination, source, num_bytes, barrier):
     num_bytes : uint32
         A multiple of 16.
     barrier : uint32
-        The mbarrier to which the bytes are delivered.
+        The mbarrier that counts the bytes.
     """
     return statement(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -170,7 +182,7 @@ def _unpack(text, x):
 
 @intrinsic
 def atomic_add(typingctx, address, x):
-    """Add a float32 to memory, atomically, and go on.
+    """Add a float32 to memory, atomically, without waiting.
 
     Parameters
     ----------
@@ -234,13 +246,13 @@ def load_global_b32(typingctx, address):
 
 @intrinsic
 def low_halves(typingctx, x, y):
-    """The low 16 bits of x, and in the upper half those of y."""
+    """The low 16 bits of x in the low half, those of y in the high half."""
     return _halves("0x5410")
 
 
 @intrinsic
 def high_halves(typingctx, x, y):
-    """The high 16 bits of x, and in the upper half those of y."""
+    """The high 16 bits of x in the low half, those of y in the high half."""
     return _halves("0x7632")
 
 

@@ -1,24 +1,24 @@
 """wgmma: a warpgroup, four warps, multiplies matrices that lie in shared memory (sm_90a).
 
 One instruction is D += A B with A (64, 16), B (16, n), D (64, n) in float32, n a multiple of 8 up
-to 256. B is read from shared memory; A from shared memory or from registers. The tensor cores work
-on while the threads do something else:
+to 256. B is read from shared memory; A from shared memory or from registers. Products are
+asynchronous: the threads can work while the tensor cores multiply:
 
-    wgmma_fence()                    what d, A's registers and the tiles hold now is what is read
-    wgmma_f16(n, k, d, a, b)         starts a product; more may follow, on the same d too
-    wgmma_commit()                   closes what was started into a group
+    wgmma_fence()                    orders earlier writes to d, A's registers and tiles before it
+    wgmma_f16(n, k, d, a, b)         starts a product; more may follow, also on the same d
+    wgmma_commit()                   commits the started products as a group
     ...                              any work on other registers
-    wgmma_wait(0, d, n // 2)         until then d, and A's registers, must not be touched
+    wgmma_wait(0, d, n // 2)         d and A's registers must not be touched before it
 
-wgmma_wait(1, ...) lets the newest group go on: that is how the softmax of one tile overlaps with
-the product of another. Each product here is of k columns of A, k / 16 instructions in a row: in a
-loop of single ones ptxas waits for each. The fence stands directly before the first: with a loop
+wgmma_wait(1, ...) lets the newest group continue: so the softmax of one tile overlaps with the
+product of another. Each product here is of k columns of A, k / 16 instructions in a row: in a loop
+of single ones ptxas waits for each. The fence must come directly before the first: with a loop
 between, such as a wait on an mbarrier, ptxas serialises them (its warning C7519).
 
-Where the elements of D are: warp w of the warpgroup has rows 16 w to 16 w + 15, and in them, with
-g = lane // 4 and c = 2 (lane % 4), for each 8 columns n = 0, 8, 16, ... four floats, from d[n // 2]
-on. The layout is that of mma's D (drawn by lane number in `mma`), and A in registers has that of
-mma's A, so a product's result can be the next one's A:
+Layout of D: warp w of the warpgroup has rows 16 w to 16 w + 15. With g = lane // 4 and
+c = 2 (lane % 4), a lane has four floats in each 8 columns n = 0, 8, 16, ..., from d[n // 2] on. The
+layout is that of mma's D (drawn by lane number in `mma`), and A in registers has that of mma's A,
+so a product's result can be the next one's A:
 
                cols 0–7                   cols 8–15
                col c    col c+1           col 8+c   col 8+c+1
@@ -26,12 +26,17 @@ mma's A, so a product's result can be the next one's A:
     row g+8    d2       d3                d6        d7           are warp 1's, and so on
 
 An element of a product is a sum: D[i, j] = sum over t of A[i, t] B[t, j]. In Q Kᵀ t goes over
-head_dim, so the rows of a tile of Q or K in shared memory lie along the sum; in P V it goes over
-the keys, and a tile of V has a row for each t. wgmma reads 16-bit numbers either way ("K-major" and
-"MN-major" in NVIDIA's texts; here the functions are two), so nothing is ever transposed.
+head_dim: the rows of a tile of Q or K in shared memory lie along the sum ("K-major" in NVIDIA's
+texts). In P V t goes over the keys: a tile of V has a row for each term of the sum ("MN-major").
+wgmma reads 16-bit numbers either way, so no tile is ever transposed. There is a function for each:
 
-A matrix in shared memory is made of panels of 64 columns (128 bytes) with all its rows one after
-the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). A descriptor of 64 bits says where:
+    wgmma_*                d = A Bᵀ    rows of both along the sum; A is a tile of 64 rows
+    wgmma_*_registers      d += A B    A in registers; B with a row for each term
+    wgmma_rows_*           d = A Bᵀ    as wgmma_*, A is 64 rows of a larger tile      (backward)
+    wgmma_columns_*        d = Aᵀ B    both with a row for each term of the sum       (backward)
+
+A matrix in shared memory consists of panels of 64 columns (128 bytes), each with all rows, one
+after the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). Its descriptor has 64 bits:
 
     bits  0–13   address / 16
     bits 16–29   leading byte offset / 16: for a row for each term of the sum (V), from one panel
@@ -39,20 +44,20 @@ the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). A descriptor of 
     bits 32–45   stride byte offset / 16: from 8 rows to the next 8
     bits 62–63   1: swizzled in rows of 128 bytes
 
-For the next 16 terms of the sum the address moves on: by 32 bytes along Q's and K's rows, by 16
-rows of V. The swizzle takes bits of the address, so it is right there too, if the tile began at a
-multiple of 1024, the 8 rows over which it repeats.
+For the next 16 terms of the sum the address advances: by 32 bytes along Q's and K's rows, by 16
+rows of V. The swizzle is computed from address bits, so it stays correct if the tile begins at a
+multiple of 1024, the 8 rows over which the swizzle repeats.
 
 With 8-bit floats, e4m3, an instruction takes 32 columns of A instead of 16, and the rows of both
-matrices must lie along the sum. Panels of their tiles may be narrower, so that a tile of any
-multiple of 32 columns is whole panels: rows of `width` = 128, 64 or 32 bytes, with 1, 2 or 3 in
-bits 62–63 and 8 rows as the stride (`byte_offset`). A in registers is
+matrices must lie along the sum. Panels may be narrower, so that a tile with any multiple of 32
+columns has whole panels: rows of `width` = 128, 64 or 32 bytes, with 1, 2 or 3 in bits 62–63 and 8
+rows as the stride (`byte_offset`). A in registers is
 
               4 c' ... 4 c'+3    16+4 c' ... 16+4 c'+3      with c' = lane % 4
     row g     a0                 a2
     row g+8   a1                 a3
 
-which is not where a product's result lies: its columns must be counted anew
+which differs from the layout of a product's result: the keys must be renumbered
 (`quantize_fp8.slot_key`).
 
 PTX ISA: "Asynchronous warpgroup level matrix instructions".
@@ -66,7 +71,7 @@ from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.statement import Fragment, literal, statement, tied, written
 
 GROUP_BYTES = 8 * ROW_BYTES  # the rows over which the swizzle repeats
-SWIZZLES = {128: 1, 64: 2, 32: 3}  # width of a row in a panel: what a descriptor says
+SWIZZLES = {128: 1, 64: 2, 32: 3}  # bits 62–63 of a descriptor, by the width of a panel's row
 
 
 def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
@@ -75,10 +80,10 @@ def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
     Parameters
     ----------
     leading_bytes : int, default=16
-        From one panel of 64 columns to the next, where there is a row for each term of the sum;
-        any number for rows along the sum.
+        Distance from one panel of 64 columns to the next, for a row for each term of the sum; any
+        number for rows along the sum.
     stride_bytes : int, default=1024
-        From 8 rows to the next 8.
+        Distance from 8 rows to the next 8.
 
     Returns
     -------
@@ -88,19 +93,19 @@ def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
 
 
 def narrow_descriptor_bits(width):
-    """The same for rows along the sum, in panels of `width` bytes."""
+    """`descriptor_bits` for rows along the sum, in panels of `width` bytes."""
     return (SWIZZLES[width] << 62) | (8 * width >> 4 << 32) | (1 << 16)
 
 
 def column_bytes(col, num_rows):
-    """Where column `col` begins in a matrix of `num_rows` rows."""
+    """Byte offset of column `col` in a matrix of `num_rows` rows."""
     return col // 64 * num_rows * ROW_BYTES + col % 64 * 2
 
 
 def byte_offset(row, col, num_rows, width):
-    """Where element [row, col], of 8 bits, lies in a tile of panels of `width` columns.
+    """Byte offset of element [row, col], of 8 bits, in a tile with panels of `width` columns.
 
-    Chunks of 16 bytes are swizzled among those of their row: what `layouts.swizzle` is for 128.
+    Chunks of 16 bytes are swizzled within their row: `layouts.swizzle`, for any width.
     """
     chunk = col % width // 16 ^ row * width // 128 % (width // 16)
     return (col // width * num_rows + row) * width + chunk * 16 + col % 16
@@ -115,7 +120,7 @@ def descriptor(bits, address):
     bits : uint64
         From `descriptor_bits`, `narrow_descriptor_bits`, or `alibi.RAMP_BITS`.
     address : uint32
-        A multiple of 1024; of 16 where nothing is swizzled.
+        A multiple of 1024; of 16 if the matrix is not swizzled.
     """
     return uint64(bits) | uint64(address >> 4)
 
@@ -124,27 +129,27 @@ def descriptor(bits, address):
 def wgmma_fence(typingctx):
     """Order the warpgroup's accesses to registers and shared memory before the products.
 
-    The products read registers by a path of their own. All 128 threads call this before the first
-    product, and again when they have written d or A's registers.
+    Products access registers asynchronously. All 128 threads call this before the first product,
+    and again after they have written d or A's registers.
     """
     return statement("wgmma.fence.sync.aligned;")
 
 
 @intrinsic
 def wgmma_commit(typingctx):
-    """Close the products that were started since the last call into a group."""
+    """Commit the products that were started since the last call as a group."""
     return statement("wgmma.commit_group.sync.aligned;")
 
 
 @intrinsic
 def wgmma_wait(typingctx, pending, d, length):
-    """Wait until at most the newest `pending` groups go on; then `d` may be read.
+    """Wait until at most the newest `pending` groups are in flight; then `d` may be read.
 
     Parameters
     ----------
     pending, length : int, compile-time constants
     d : local array of `length` float32
-        The result that is waited for. It is tied, so that the compiler reads it only after.
+        The awaited result. It is a tied operand, so that the compiler reads it only afterwards.
     """
     return statement(
         f"wgmma.wait_group.sync.aligned {literal(pending)};",
@@ -156,7 +161,7 @@ def wgmma_wait(typingctx, pending, d, length):
 
 @intrinsic
 def wgmma_wait_with(typingctx, pending, d, length, a, a_length):
-    """As `wgmma_wait`, for a product with A in registers: `a` may be written again, too."""
+    """As `wgmma_wait`, for a product with A in registers: then `a` may be overwritten, too."""
     return statement(
         f"wgmma.wait_group.sync.aligned {literal(pending)};",
         pending=pending,
@@ -176,7 +181,7 @@ def wgmma_f16(typingctx, n, k, d, a, b):
     n, k : int, compile-time constants
         Multiples of 8 and of 16.
     d : local array of n // 2 float32
-        What it held is lost.
+        Overwritten.
     a, b : uint64
         Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
     """
@@ -198,7 +203,7 @@ def wgmma_f16_registers(typingctx, n, k, d, a, b):
     n, k : int, compile-time constants
     d : local array of n // 2 float32
     a : local array of k // 4 uint32
-        For each 16 columns 4 registers as for `mma.mma_m16n8k16_f16`; each warp has 16 rows.
+        4 registers for each 16 columns, as for `mma.mma_m16n8k16_f16`; each warp has 16 rows.
     b : uint64
         Descriptor of B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
     """
@@ -218,9 +223,9 @@ def wgmma_e4m3(typingctx, n, k, width, d, a, b):
     Parameters
     ----------
     n, k, width : int, compile-time constants
-        Multiples of 8 and of 32; of a panel of A, and of B.
+        n is a multiple of 8, k of 32; width is that of a panel of A and of B.
     d : local array of n // 2 float32
-        What it held is lost.
+        Overwritten.
     a, b : uint64
         Descriptors of A (64, k) and B (n, k), made with ``narrow_descriptor_bits(width)``.
     """
@@ -245,16 +250,16 @@ def wgmma_e4m3(typingctx, n, k, width, d, a, b):
 
 @intrinsic
 def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
-    """d = A Bᵀ, e4m3, A in registers, B in shared memory with its rows along the sum, too.
+    """d = A Bᵀ, e4m3, A in registers, B in shared memory; the rows of both along the sum.
 
     Parameters
     ----------
     n, k, width : int, compile-time constants
         As in `wgmma_e4m3`.
     d : local array of n // 2 float32
-        What it held is lost.
+        Overwritten.
     a : local array of k // 8 uint32
-        For each 32 columns 4 registers of 4 e4m3.
+        4 registers of 4 e4m3 for each 32 columns.
     b : uint64
         Descriptor of B (n, k), made with ``narrow_descriptor_bits(width)``.
     """
@@ -276,9 +281,9 @@ def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
     )
 
 
-# After the operands of an instruction stand: whether it adds to d or overwrites it, the signs of A
-# and of B, and with 16 bits whether A and B have a row for each term of the sum (1) or rows along
-# it (0); A in registers has no such choice.
+# Flags follow the operands of an instruction: add to d or overwrite it; the signs of A and B; for
+# 16-bit A and B, a row for each term of the sum (1) or rows along it (0). A in registers has no
+# such flag.
 
 
 def _shared_shared(kind, n, k, d):
@@ -330,7 +335,7 @@ def wgmma_rows_f16(typingctx, n, k, a_rows, d, a, b):
     n, k, a_rows : int, compile-time constants
         A is 64 of the `a_rows` rows of a tile.
     d : local array of n // 2 float32
-        What it held is lost.
+        Overwritten.
     a, b : uint64
         Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
     """
@@ -351,7 +356,7 @@ def wgmma_columns_f16(typingctx, n, k, d, a, b):
     ----------
     n, k : int, compile-time constants
     d : local array of n // 2 float32
-        What it held is lost.
+        Overwritten.
     a, b : uint64
         Descriptors of A (k, 64) and B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
     """
@@ -366,9 +371,9 @@ def wgmma_columns_bf16(typingctx, n, k, d, a, b):
 
 @intrinsic
 def hold(typingctx, x, length):
-    """No instruction: what follows a wait, and reads x, is not moved before it.
+    """No instruction: keeps the compiler from moving a read of x before an earlier wait.
 
-    `wgmma_wait` does this for one array; this is for the others that the wait was for.
+    `wgmma_wait` does this for one array; `hold` is for other results of the same wait.
 
     Parameters
     ----------

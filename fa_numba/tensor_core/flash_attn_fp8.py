@@ -31,8 +31,8 @@ most LAZY powers of 2: a larger P leaves fewer bits for the small values.
 
 On an H200, head_dim 128, n = 4096: 1032 (913) TFLOP/s where flash_attn_persistent had 706 (650), at
 n = 512 764 (477) and 543 (352); causal in brackets. Rounding Q, K and V takes 0.09 ms for 16384
-tokens of 16 heads, 88 % of a copy's bandwidth (benchmarks/NOTES.md): including it, sequences from 2048,
-causal from 4096 on are faster than in float16. benchmarks/results/fp8.json.
+tokens of 16 heads, 88 % of a copy's bandwidth (benchmarks/NOTES.md): including it,
+sequences from 2048, causal from 4096 on are faster than in float16. benchmarks/results/fp8.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3; for the sums of 14 bits
 DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 3.3.2.
@@ -45,6 +45,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
+from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier
@@ -78,7 +79,6 @@ from fa_numba.ptx.wgmma import (
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward, quantize_fp8
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
     fragment_function,
     make_fragment_functions,
@@ -99,6 +99,8 @@ from fa_numba.tensor_core.tile_scheduler import (
 )
 from fa_numba.tiling.persistent_tiling import choose_num_slices
 
+MAX_HEAD_DIM = 128  # more does not fit into registers
+REQUIREMENTS = TensorCores("flash_attn_fp8", HOPPER, max_head_dim=MAX_HEAD_DIM)
 NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: one tile of Q, with one scale
 STAGES = 2  # of K, and of V
@@ -113,8 +115,6 @@ P_SHIFT, LAZY = np.float32(6), np.float32(2.75)
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
 OWN, NEXT = range(2)  # named barriers of a warp: its own, and that of the warp after it
-
-MAX_HEAD_DIM = 128  # more does not fit into registers
 
 
 class SoftmaxFunctions(NamedTuple):
@@ -154,7 +154,7 @@ class Scales(NamedTuple):
 
 
 class QLoads(NamedTuple):
-    """What the producer's thread for Q needs."""
+    """Arguments of the producer's thread for Q."""
 
     q: Any
     q_scale: Any
@@ -168,7 +168,7 @@ class QLoads(NamedTuple):
 
 
 class KVLoads(NamedTuple):
-    """What the producer's thread for K, or for V, needs."""
+    """Arguments of the producer's thread for K, or for V."""
 
     tiles: Any
     scales: Any
@@ -379,7 +379,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
 
     @cuda.jit(device=True, forceinline=True)
     def take_exp_unit(order):
-        """Wait until the warp before has computed its exponentials. order: own barrier, the next's."""
+        """Wait until the warp before has computed its exponentials; `order` has two barriers."""
         if ORDERED:
             named_barrier_sync(order[OWN], 64)
 
@@ -622,13 +622,13 @@ def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
         On a GPU that has no wgmma.
     """
     hadamard = checks.check_flag("hadamard", hadamard)
-    out, lse, causal, scale = forward.prepare(
-        "flash_attn_fp8", q, k, v, causal, softmax_scale, HOPPER, MAX_HEAD_DIM
-    )
+    call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)
     checks.check_fp8(q)
-    if k.shape[1] > 0 and q.shape[1] > 0:  # else out is 0, lse is −inf already
-        attend(*quantize(q, k, v, hadamard), out, lse, causal, scale)
-    return out, lse
+    if 0 in (call.seqlen_q, call.seqlen_k):
+        return call.results_without_keys()
+    quantized = quantize(q, k, v, hadamard)
+    attend(*quantized, call.out, call.lse, call.mask.causal, call.scale_log2)
+    return call.out, call.lse
 
 
 def quantize(q, k, v, hadamard=True, least=3 * (quantize_fp8.LEAST,)):

@@ -1,18 +1,18 @@
-"""FlashAttention-2 on tensor cores: mma.sync, for every GPU since Ampere.
+"""FlashAttention-2 forward on tensor cores: mma.sync, for every GPU since Ampere.
 
 flash_attn_v2      float32 multiply-adds, one thread for each score
 flash_attn_mma     a warp multiplies tiles in registers; cp.async fetches the next    <- this file
 flash_attn_wgmma   four warps multiply tiles in shared memory; TMA fetches the next
 flash_attn_ws      a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
 
-Each of four warps owns 32 query rows: what it loads of K and V into registers serves two products,
-of 16 rows each; beyond head_dim 128 there are registers for one. A row belongs to the four lanes of
-a quad, no longer to a whole thread block: softmax needs shuffles and no barrier. P never leaves the
-registers, since a product's result lies as the next one wants its operand. Copies to shared memory
-go on while the warps compute: V arrives during Q Kᵀ, the next K during softmax and P V.
+Each of four warps owns 32 query rows: a fragment of K or V in registers serves two products of 16
+rows each; beyond head_dim 128 there are registers for one. Four lanes, a quad, hold a row, instead
+of a whole thread block: softmax needs shuffles and no barrier. P never leaves the registers, since
+a product's result has the layout of the next one's operand. Copies to shared memory are in flight
+while the warps compute: V arrives during Q Kᵀ, the next K during softmax and P V.
 
-Whatever else a warp does between two products counts. So most tiles do without what an online
-softmax does for a new maximum (`lazy_softmax`), which leaves registers for larger tiles too.
+Every instruction between two products costs time. So most tiles omit the work of an online softmax
+for a new maximum (`lazy_rescaling`), which also leaves registers for larger tiles.
 
 On an H200 at n = 8192 it reached about 410 (350) TFLOP/s at head_dim 128 and 360 (340) at 64, where
 PyTorch's FlashAttention-2 had 340 (320) and 300 (290) in the same run; float16, causal in brackets;
@@ -23,50 +23,52 @@ Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1 and section 3.
 
 import functools
 
-from numba import cuda, float32, int32, uint8, uint32, uint64
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
+from fa_numba.checks import AMPERE, TensorCores
 from fa_numba.kernels import masks
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
-from fa_numba.ptx.layouts import ROW_BYTES
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
-from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_shared_x4, store_global_x4, store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import (
     log_sum_exp,
-    make_bend_tile,
     make_fragment_functions,
     make_mask_tile,
+    make_score_mod,
     over_quad_sum,
 )
-from fa_numba.tensor_core.lazy_rescaling import make_lazy_softmax
+from fa_numba.tensor_core.lazy_rescaling import make_lazy_rescaling
+from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 
+REQUIREMENTS = TensorCores("flash_attn_mma", AMPERE)
 WARPS = 4
 THREADS = 32 * WARPS
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple of 8: one swizzle
-RESERVED_BYTES = 1024  # of shared memory, for each thread block, by the system
+RESERVED_BYTES = 1024  # of shared memory, which the system reserves for each thread block
 
 
-def tile_sizes(head_dim, *, bent=False, shared_memory=None):
-    """(M_TILES, BLOCK_N), as large as leaves everything in registers.
+def tile_sizes(head_dim, *, modified=False, shared_memory=None):
+    """(M_TILES, BLOCK_N), the largest for which everything fits into registers.
 
     A warp owns M_TILES times 16 query rows, the thread block 4 times as many.
 
     Parameters
     ----------
     head_dim : int
-    bent : bool, default=False
-        Whether softcap or ALiBi takes registers too.
+    modified : bool, default=False
+        Whether a score_mod, softcap or ALiBi, needs registers too.
     shared_memory : int, default=None
-        Bytes that a thread block may ask for. Where two do not find room side by side, the tiles of
-        K and V are smaller. None: they find it.
+        Bytes that a thread block may ask for. If two thread blocks do not fit side by side, the
+        tiles of K and V are smaller. None: they fit.
     """
     m_tiles, block_n = (2, 128) if head_dim <= 64 else (2, 64) if head_dim <= 128 else (1, 64)
-    if bent:
+    if modified:
         block_n //= 2
     two = 2 * (shared_bytes(head_dim, m_tiles, block_n) + RESERVED_BYTES)
     if shared_memory is not None and two > shared_memory + RESERVED_BYTES:
@@ -74,36 +76,45 @@ def tile_sizes(head_dim, *, bent=False, shared_memory=None):
     return m_tiles, block_n
 
 
+def shared_plan(HEAD_DIM, M_TILES, BLOCK_N):
+    """Shared memory of a thread block: a `SharedPlan`. Tiles begin at a whole row."""
+    row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
+    plan = SharedPlan(align=ROW_BYTES)
+    plan.Q = plan.tiles(1, 16 * WARPS * M_TILES * row_bytes)
+    plan.K, plan.V = plan.tiles(1, BLOCK_N * row_bytes), plan.tiles(1, BLOCK_N * row_bytes)
+    return plan
+
+
 def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    rows = (16 * WARPS * M_TILES + 2 * BLOCK_N) * ceil_div(HEAD_DIM, 64)
-    return (rows + 1) * ROW_BYTES  # one more, for the first to begin at a multiple of its length
+    return shared_plan(HEAD_DIM, M_TILES, BLOCK_N).bytes
 
 
 @functools.cache
 def make_flash_attn_mma(
     HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
-    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+    """The kernel for these compile-time constants: THREADS threads, `shared_plan` of memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument
-    alibi_slopes is not looked at, and may be any scalar.
+    alibi_slopes is not read, and may be any scalar.
     """
     BLOCK_M = 16 * WARPS * M_TILES
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
     D16, N16 = COLS // 16, BLOCK_N // 16
-    NUM_PANELS = ceil_div(HEAD_DIM, 64)
-    WHOLE_PANELS = HEAD_DIM % 64 == 0
+    NUM_PANELS, WHOLE_PANELS = ceil_div(HEAD_DIM, PANEL_COLS), HEAD_DIM % PANEL_COLS == 0
     Q_PANEL, KV_PANEL = BLOCK_M * ROW_BYTES, BLOCK_N * ROW_BYTES  # bytes of 64 columns
-    Q_BYTES, KV_BYTES = NUM_PANELS * Q_PANEL, NUM_PANELS * KV_PANEL
+    plan = shared_plan(HEAD_DIM, M_TILES, BLOCK_N)
+    Q, K, V, shared_base = plan.Q, plan.K, plan.V, plan.shared_base
     # A lane's registers, as `mma` draws them: 4 floats of each product, 2 numbers of P in one.
     S_SHAPE, P_SHAPE = (M_TILES, BLOCK_N // 8, 4), (M_TILES, N16, 4)
     OUT_SHAPE = (M_TILES, COLS // 8, 4)
     mma, pack = forward.mma_of(DTYPE), forward.pack_of(DTYPE)
-    clear, _, _, _, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
-    lazy_softmax = make_lazy_softmax(M_TILES, BLOCK_N, COLS, ALIBI)
+    fragments = make_fragment_functions(BLOCK_N, COLS, pack)
+    clear, pack_p = fragments.clear, fragments.pack_p
+    lazy_softmax = make_lazy_rescaling(M_TILES, BLOCK_N, COLS, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
-    unit_of, bend_tile = make_bend_tile(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    unit_of, modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
 
     @cuda.jit(device=True, forceinline=True)
@@ -123,11 +134,11 @@ def make_flash_attn_mma(
     def multiply_q_k(s, q_row, k_row):
         """S = Q Kᵀ. The addresses are this lane's for the first 16 columns of Q's and K's rows.
 
-        Chunk c of row r lies at place c ^ (r % 8). A lane's first chunk is 0 or 1, and 16 columns
-        on it is c + 2 = c ^ 2, at the first one's place ^ 2: an exclusive or of 32 bytes, since
+        Chunk c of row r lies at index c ^ (r % 8). A lane's first chunk is 0 or 1; 16 columns
+        later it is c + 2 = c ^ 2, at the first one's index ^ 2: an exclusive or of 32 bytes, since
         tiles begin at a whole row. After four such steps, 64 columns, the next panel follows.
         """
-        a = cuda.local.array((2, M_TILES, 4), uint32)  # in turns, so that loads may run ahead
+        a = cuda.local.array((2, M_TILES, 4), uint32)  # double-buffered: loads may run ahead
         b = cuda.local.array((2, 2, 2), uint32)
         for i in range(M_TILES):
             for j in range(BLOCK_N // 8):
@@ -158,8 +169,8 @@ def make_flash_attn_mma(
 
     @cuda.jit(device=True, forceinline=True)
     def finish_rows(acc, m_i, l_i, lse, b, head, m, rows, lane, scale):
-        """lse, and out to the warp's rows of q_tile, `rows`; m is the first one's number."""
-        g = lane >> 2  # the row of each 8 that this lane has a part of
+        """Store lse, and out to the warp's rows of q_tile, `rows`; m is the first row's index."""
+        g = lane >> 2  # this lane's row of each 8
         for i in range(M_TILES):
             for h in range(2):
                 l = over_quad_sum(l_i[i, h])
@@ -174,7 +185,7 @@ def make_flash_attn_mma(
 
     @cuda.jit(device=True, forceinline=True)
     def store_rows(rows, out, b, m, head, lane):
-        """The warp's rows of out from `rows`: eight lanes store 128 bytes of a row."""
+        """Store the warp's rows of out from `rows`: eight lanes store 128 bytes of a row."""
         x = cuda.local.array(4, float32)  # eight numbers of 16 bits
         chunk = lane & 7
         for i in range(4 * M_TILES):
@@ -198,15 +209,13 @@ def make_flash_attn_mma(
                   in panels of 64 columns, swizzled
         private   s (M_TILES, BLOCK_N / 8, 4), p (M_TILES, BLOCK_N / 16, 4), acc (M_TILES,
                   HEAD_DIM / 8, 4), fragments of Q, K and V; m_i, l_i for 2 · M_TILES rows
-        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
-                  of them sees
+        HBM       Q, out, lse once; K and V once per tile of queries, except for tiles that none of
+                  them sees
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, two thread blocks per SM
         """
-        # Shared memory as large as the launch says, divided by hand, from a whole row on.
-        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 127) & 0xFFFFFF80
-        k_tile = q_tile + Q_BYTES
-        v_tile = k_tile + KV_BYTES
+        base = shared_base()
+        q_tile, k_tile, v_tile = base + Q.start, base + K.start, base + V.start
 
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -220,16 +229,17 @@ def make_flash_attn_mma(
         head, b = cuda.blockIdx.y, cuda.blockIdx.z
         kv_head = head // (q.shape[2] // k.shape[2])
         seqlen_q, seqlen_k = int32(q.shape[1]), int32(k.shape[1])
-        # The last rows see the most keys under a causal mask: begun first, they do not end last.
+        # The last rows see the most keys under a causal mask: they begin first, so as not to end
+        # last.
         m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * BLOCK_M
-        first_position = m_start + seqlen_k - seqlen_q  # where the first row stands among the keys
-        position = first_position + warp_row + (lane >> 2)  # this lane's first row; then 8, ... on
+        first_position = m_start + seqlen_k - seqlen_q  # of the first row, in the keys
+        position = first_position + warp_row + (lane >> 2)  # of this lane's first row; next + 8
         n_begin = first_key(first_position) // BLOCK_N * BLOCK_N
         n_end = end_key(first_position + BLOCK_M - 1, seqlen_k)
-        unit = unit_of(scale)  # what one of s is worth
+        unit = unit_of(scale)  # factor of a score in the exponent
         slope = alibi_slopes[head] if ALIBI else float32(0)
 
-        # What this thread copies: one chunk of 16 bytes in every 16th row of each panel.
+        # This thread copies one chunk of 16 bytes in every 16th row of each panel.
         row, chunk = tid >> 3, tid & 7
         to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
         m, n = m_start + row, n_begin + row
@@ -237,14 +247,14 @@ def make_flash_attn_mma(
         k_source = global_address(k[b, 0, kv_head]) + uint64(n * k.strides[1] + 16 * chunk)
         v_source = global_address(v[b, 0, kv_head]) + uint64(n * v.strides[1] + 16 * chunk)
 
-        # What this lane addresses for ldmatrix: a row of Q, K and V, and of their first 16 columns
-        # one of two chunks. Of Q and V lanes 0–15 name the rows of the left chunk, 16–31 those of
-        # the right one: the order of A, and of B twice. Of K lanes 0–7 name the left and 8–15 the
-        # right chunk of 8 keys, the other lanes those of the next 8: b0, b1 of two products.
-        # An exclusive or goes on to the next 16 columns (`multiply_q_k`).
+        # For ldmatrix this lane addresses a row of Q, K and V, in one of the first two chunks of 16
+        # bytes. In Q and V lanes 0–15 address the rows of the left chunk, 16–31 those of the right
+        # one: the order of A, and of B twice. In K lanes 0–7 address the left and 8–15 the right
+        # chunk of 8 keys, the other lanes those of the next 8: b0, b1 of two products.
+        # An exclusive or leads to the next 16 columns (`multiply_q_k`).
         q_rows = q_tile + warp_row * ROW_BYTES
-        place = (lane & 15) * ROW_BYTES + (((lane >> 4) ^ (lane & 7)) << 4)
-        q_row, v_row = q_rows + place, v_tile + place
+        lane_offset = (lane & 15) * ROW_BYTES + (((lane >> 4) ^ (lane & 7)) << 4)
+        q_row, v_row = q_rows + lane_offset, v_tile + lane_offset
         k_row = k_tile + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
         k_row = uint32(k_row + ((((lane >> 3) & 1) ^ (lane & 7)) << 4))
 
@@ -273,7 +283,7 @@ def make_flash_attn_mma(
             cp_async_commit()
 
             for i in range(M_TILES):
-                bend_tile(s[i], offset[i], n_start, position + 16 * i, slope, scale, lane)
+                modify_scores(s[i], offset[i], n_start, position + 16 * i, slope, scale, lane)
                 mask_tile(s[i], n_start, position + 16 * i, seqlen_k, lane)
             lazy_softmax(s, offset, m_i, l_i, acc, unit)  # P = exp(S - m_i)         line 9
             for i in range(M_TILES):
@@ -281,11 +291,11 @@ def make_flash_attn_mma(
             multiply_p_v(acc, p, v_row)  # out <- out + P V                         line 10
 
         m = m_start + warp_row
-        if n_begin >= n_end:  # no key is seen: nobody has waited for Q, in whose place out comes
+        if n_begin >= n_end:  # no key is seen, so nobody has waited for Q, which out overwrites
             cp_async_wait(0)
             cuda.syncthreads()
         finish_rows(acc, m_i, l_i, lse, b, head, m, q_rows, lane, unit)
-        cuda.syncwarp()  # the warp's rows are written, of which it alone has read Q
+        cuda.syncwarp()  # the warp's rows of out are written: safe to read; no other warp uses them
         store_rows(q_rows, out, b, m, head, lane)
 
     return flash_attn_mma_kernel
@@ -332,21 +342,18 @@ def flash_attn_mma(
     RuntimeError
         On a GPU before Ampere.
     """
-    out, lse, causal, scale = forward.prepare(
-        "flash_attn_mma", q, k, v, causal, softmax_scale, AMPERE
-    )
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    if k.shape[1] == 0:  # out is 0, lse is −inf already
-        return out, lse
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    causal, *rest = mask
-    _, softcap, alibi = rest
-    m_tiles, block_n = tile_sizes(
-        head_dim, bent=softcap > 0 or alibi, shared_memory=arrays.shared_bytes_per_block(q)
-    )
-    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, arrays.dtype_name(q), *rest)
-    grid = (ceil_div(seqlen_q, 16 * WARPS * m_tiles), num_heads, batch)
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
+    if call.seqlen_k == 0:
+        return call.results_without_keys()
+    mask, head_dim = call.mask, call.head_dim
+    limit = arrays.shared_bytes_per_block(q)
+    modified = mask.softcap > 0 or mask.alibi
+    m_tiles, block_n = tile_sizes(head_dim, modified=modified, shared_memory=limit)
+    score_mod = mask.window_size, mask.softcap, mask.alibi
+    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, mask.causal, call.dtype, *score_mod)
+    grid = (ceil_div(call.seqlen_q, 16 * WARPS * m_tiles), call.num_heads, call.batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
-    arguments = q, k, v, out, lse, scale, slopes
+    arguments = q, k, v, call.out, call.lse, call.scale_log2, call.slopes
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
-    return out, lse
+    return call.out, call.lse

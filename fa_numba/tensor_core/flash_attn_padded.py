@@ -1,12 +1,12 @@
-"""flash_attn_persistent for any head_dim, by copies whose rows are filled up with zeros.
+"""flash_attn_persistent for any head_dim and any strides, by zero-padded copies of Q, K and V.
 
-The copy engine takes rows that begin and end at multiples of 16 bytes: a head_dim that is a
-multiple of 8. Columns of zeros change neither a score nor the columns of out before them, so any
-other head_dim is computed in the next one: Q, K and V are copied into rows with room, and of out
-the columns that were asked for are copied back. Each element is read and written once more, which
-is little beside the work that attention does with it; the longer the sequence, the less.
+TMA takes rows that begin and end at multiples of 16 bytes: a head_dim that is a multiple of 8.
+Columns of zeros change neither a score nor the other columns of out. So Q, K and V are copied into
+rows of the next multiple of 8 columns, and the columns of out that belong to head_dim are copied
+back. Each element is read and written once more: little beside the work of attention, and the
+less, the longer the sequence.
 
-A view whose strides are no multiples of 16 bytes is taken in the same way.
+Views whose strides are no multiples of 16 bytes are copied in the same way.
 """
 
 import functools
@@ -21,11 +21,11 @@ from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tiling.block_sizes import ceil_div
 
 CHUNK = 8  # elements in 16 bytes
-THREADS = 256  # about
+THREADS = 256  # of a thread block, at most
 
 
 def heads_at_once(num_cols):
-    """Heads of a token that a thread block copies at a time, a thread for each column."""
+    """Heads of a token that a thread block copies at a time, with one thread for each column."""
     return max(1, THREADS // num_cols)
 
 
@@ -36,7 +36,7 @@ def make_copy_columns(COLS, NEW_COLS):
 
     @cuda.jit
     def copy_columns_kernel(x, y):
-        """What both have of a row's columns is copied, the rest of y becomes 0.
+        """Copies the columns that both have; further columns of y become 0.
 
         grid      (seqlen, batch); NEW_COLS × HEADS threads walk the heads of a token
         HBM       x and y once
@@ -52,7 +52,7 @@ def make_copy_columns(COLS, NEW_COLS):
 
 
 def copy_columns(x, num_cols):
-    """A copy of x with so many columns: those of x, as far as they go, then zeros.
+    """A copy of x with num_cols columns: the first ones of x, zero-padded.
 
     Parameters
     ----------

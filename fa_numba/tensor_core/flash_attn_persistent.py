@@ -36,6 +36,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from fa_numba import checks
+from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
@@ -52,7 +53,6 @@ from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
     make_fragment_functions,
     make_score_mod,
@@ -78,13 +78,14 @@ from fa_numba.tensor_core.tile_scheduler import (
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS, choose_num_slices, persistent_tiling
 
+REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER)
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread. An SM has 65536, and
 # each warpgroup 128 threads: 128 · (40 + 2 · 232), 128 · (32 + 3 · 160).
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
 class Loads(NamedTuple):
-    """What a producer's thread needs: Q's thread has of_q, the others load K or V."""
+    """Arguments of a producer's thread; of_q is True for Q's thread, the others load K or V."""
 
     of_q: Any
     q_map: Any
@@ -385,25 +386,23 @@ def flash_attn_persistent(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    out, lse, causal, scale = forward.prepare(
-        "flash_attn_persistent", q, k, v, causal, softmax_scale, HOPPER
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
+    if 0 in (call.seqlen_q, call.seqlen_k):
+        return call.results_without_keys()
+    mask = call.mask
+    tiling = persistent_tiling(call.head_dim, call.seqlen_k, mask.causal)
+    kernel = make_flash_attn_persistent(
+        call.head_dim, tiling, mask.causal, call.dtype, mask.window_size, mask.softcap, mask.alibi
     )
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    if 0 in (q.shape[1], k.shape[1]):  # out is 0, lse is −inf already
-        return out, lse
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    _, seqlen_k, num_kv_heads, _ = k.shape
-    causal, *rest = mask
-    tiling = persistent_tiling(head_dim, seqlen_k, causal)
-    kernel = make_flash_attn_persistent(head_dim, tiling, causal, arrays.dtype_name(q), *rest)
-    consumers, block_n, *_ = tiling
-    num_sms = arrays.num_sms(q)
-    cut = seqlen_q, seqlen_k, ROWS * consumers, block_n, *mask[:2], consumers
-    num_slices = choose_num_slices(batch * num_heads, num_sms, *cut)
-    grid = (min(num_slices * batch * num_heads, num_sms),)
-    maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
-    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_slices)
-    size = shared_plan(head_dim, tiling, ALIBI=mask[3]).bytes
-    threads = (128 * (consumers + 1),)
-    arrays.launch(kernel, grid, threads, *maps, lse, *sizes, scale, slopes, shared_bytes=size)
-    return out, lse
+    consumers, block_n = tiling.consumers, tiling.block_n
+    num_sms, num_heads = arrays.num_sms(q), call.batch * call.num_heads
+    tiles = ROWS * consumers, block_n, mask.causal, mask.window_size, consumers
+    num_slices = choose_num_slices(num_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
+    grid = (min(num_slices * num_heads, num_sms),)
+    boxes = (q, 64), (k, block_n), (v, block_n), (call.out, 16)
+    sizes = np.int32(call.seqlen_k), np.int32(call.group_size), np.int32(num_slices)
+    arguments = *(tensor_map(*box) for box in boxes), call.lse, *sizes, call.scale_log2, call.slopes
+    size = shared_plan(call.head_dim, tiling, ALIBI=mask.alibi).bytes
+    arrays.launch(kernel, grid, (128 * (consumers + 1),), *arguments, shared_bytes=size)
+    return call.out, call.lse

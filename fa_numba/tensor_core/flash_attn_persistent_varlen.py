@@ -87,7 +87,7 @@ WORK_LENGTH, CLAIM_LENGTH = 6, 8
 
 
 class Batch(NamedTuple):
-    """What says where the sequences are: arrays in global memory, and the order of sequences."""
+    """The sequences of a packed batch: arrays in global memory, and the order of processing."""
 
     cu_seqlens_q: Any
     cu_seqlens_k: Any
@@ -577,15 +577,14 @@ def flash_attn_persistent_varlen(
     if num_tokens_q == 0:
         return out, lse
     batch = cu_seqlens_q.shape[0] - 1
-    causal, *rest = mask
-    tiling = tiling_of(head_dim, num_tokens_k, batch, causal, mask[2])
-    consumers, block_n, *_ = tiling
-    block_m = 64 * consumers
+    tiling = tiling_of(head_dim, num_tokens_k, batch, mask.causal, mask.softcap)
+    consumers, block_n = tiling.consumers, tiling.block_n
+    block_m = ROWS * consumers
     sequences = cu_seqlens_q, cu_seqlens_k, arrays.full(q, (1,), 0, np.int32)
-    kernel = make_flash_attn_persistent_varlen(
-        head_dim, tiling, causal, arrays.dtype_name(q), *rest
-    )
-    # A sequence has at most one tile of queries that is not full.
+    score_mod = mask.window_size, mask.softcap, mask.alibi
+    dtype = arrays.dtype_name(q)
+    kernel = make_flash_attn_persistent_varlen(head_dim, tiling, mask.causal, dtype, *score_mod)
+    # A sequence has at most one query tile that is not full.
     most_units = (num_tokens_q // block_m + batch) * num_heads
     grid = (min(most_units, arrays.num_sms(q)),)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
@@ -601,6 +600,6 @@ def flash_attn_persistent_varlen(
         group_size,
         scale,
         slopes,
-        shared_bytes=shared_bytes(head_dim, tiling, ALIBI=mask[3]),
+        shared_bytes=shared_bytes(head_dim, tiling, ALIBI=mask.alibi),
     )
     return out, lse

@@ -1,16 +1,16 @@
-"""FlashAttention-2 in float32 on tensor cores: three TF32 products for each one of float32.
+"""FlashAttention-2 forward in float32 on tensor cores: three TF32 products for each of float32.
 
-flash_attn_registers     float32 multiply-adds, a tile of scores in the registers of each thread
-flash_attn_tf32x3   mma.sync of TF32, each operand in two parts                       <- this file
-flash_attn_mma      the same shape in 16 bits: one product, half the bytes
+flash_attn_registers   float32 multiply-adds, a tile of scores in the registers of each thread
+flash_attn_tf32x3      mma.sync of TF32, each operand in two parts                    <- this file
+flash_attn_mma         the same shape in 16 bits: one product, half the bytes
 
-A warp owns the rows of a softmax, and P never leaves its registers; `tf32_tiles` says how it
-multiplies. Copies to shared memory go on while the warps compute: V arrives during Q Kᵀ, the next K
-during softmax and P V.
+A warp owns the rows of a softmax, and P never leaves its registers; `tf32_tiles` explains the
+products. Copies to shared memory are in flight while the warps compute: V arrives during Q Kᵀ, the
+next K during softmax and P V.
 
-measured   1.8 and 1.3 of PyTorch's memory-efficient attention at head_dim 64 and 128, which
-           multiplies so too; the error of out is 0.6 to 1.05 of a plain float32 computation's at
-           n = 8192, 1.1 to 1.35 at n = 512 (H200; benchmarks/results/ladder.json)
+measured   1.8 and 1.3 times the speed of PyTorch's memory-efficient attention at head_dim 64 and
+           128, which uses 3xTF32, too; the error of out is 0.6 to 1.05 of a plain float32
+           computation's at n = 8192, 1.1 to 1.35 at n = 512 (H200; benchmarks/results/ladder.json)
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Ootomo and Yokota 2022,
 arXiv:2203.03341.
@@ -19,31 +19,32 @@ arXiv:2203.03341.
 import functools
 import math
 
-from numba import cuda, float32, uint8, uint32
+from numba import cuda, float32, uint32
 
 from fa_numba import checks
+from fa_numba.checks import AMPERE, TensorCores
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.kernels import masks
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.cp_async import cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import ROW_BYTES
-from fa_numba.ptx.statement import shared_address
 from fa_numba.ptx.tf32 import HALF
 from fa_numba.ptx.vectors import store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import tf32_tiles
-from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
+from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
 
+REQUIREMENTS = TensorCores("flash_attn_tf32x3", AMPERE, float32=True)
 WARPS, THREADS = 4, 128
 
 
 def tile_sizes(head_dim):
-    """(M_TILES, BLOCK_N, PANELS_AT_ONCE), as large as leaves everything in registers.
+    """(M_TILES, BLOCK_N, PANELS_AT_ONCE), the largest for which everything fits into registers.
 
-    A warp owns M_TILES times 16 query rows; P is split once for so many panels of 32 columns.
+    A warp owns M_TILES times 16 query rows; it splits P once for PANELS_AT_ONCE panels.
     """
     panels = num_panels(head_dim)
     if panels <= 2:
@@ -51,9 +52,19 @@ def tile_sizes(head_dim):
     return 1, 64 if panels <= 4 else 32, 1 if panels % 2 else 2
 
 
+def shared_plan(HEAD_DIM, M_TILES, BLOCK_N):
+    """Shared memory of a thread block: a `SharedPlan`."""
+    row_bytes = num_panels(HEAD_DIM) * ROW_BYTES
+    plan = SharedPlan(align=16)
+    plan.Q = plan.tiles(1, 16 * WARPS * M_TILES * row_bytes)
+    plan.K, plan.V = plan.tiles(1, BLOCK_N * row_bytes), plan.tiles(1, BLOCK_N * row_bytes)
+    plan.HALF_AT = plan.region(16)  # the number HALF (`tf32`)
+    return plan
+
+
 def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    return (16 * WARPS * M_TILES + 2 * BLOCK_N) * num_panels(HEAD_DIM) * ROW_BYTES + 16
+    return shared_plan(HEAD_DIM, M_TILES, BLOCK_N).bytes
 
 
 @functools.cache
@@ -67,16 +78,17 @@ def make_flash_attn_tf32x3(
     SOFTCAP=0.0,
     ALIBI=False,
 ):
-    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+    """The kernel for these compile-time constants: THREADS threads, `shared_plan` of memory.
 
-    HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes is not looked at: any scalar.
+    HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes is not read: any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
-    BENT = SOFTCAP > 0 or ALIBI  # scores are more than scale · q·k
+    MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: scores are not just scale · q·k
     WARP_ROWS = 16 * M_TILES
     BLOCK_M = WARPS * WARP_ROWS
-    Q_BYTES, KV_BYTES = (num_panels(HEAD_DIM) * rows * ROW_BYTES for rows in (BLOCK_M, BLOCK_N))
+    plan = shared_plan(HEAD_DIM, M_TILES, BLOCK_N)
+    Q, K, V, HALF_AT, shared_base = plan.Q, plan.K, plan.V, plan.HALF_AT, plan.shared_base
     S8, OUT8 = BLOCK_N // 8, 4 * num_panels(HEAD_DIM)
     S_SHAPE, ACC_SHAPE, ROWS_SHAPE = (M_TILES, S8, 4), (M_TILES, OUT8, 4), (M_TILES, 2)
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
@@ -93,15 +105,14 @@ def make_flash_attn_tf32x3(
                   columns, swizzled
         private   s (M_TILES, BLOCK_N / 8, 4), acc (M_TILES, HEAD_DIM / 8, 4), fragments of Q, K, P
                   and V in two parts; m_i, l_i for 2 · M_TILES rows
-        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
-                  of them sees; with ALIBI alibi_slopes in every thread
+        HBM       Q, out, lse once; K and V once per tile of queries, except for tiles that none of
+                  them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, two thread blocks per SM; one where HEAD_DIM > 224
         """
-        q_tile = shared_address(cuda.shared.array(0, uint8))
-        k_tile = q_tile + Q_BYTES
-        v_tile = k_tile + KV_BYTES
-        half_at = v_tile + KV_BYTES
+        base = shared_base()
+        q_tile, k_tile, v_tile = base + Q.start, base + K.start, base + V.start
+        half_at = base + HALF_AT.start
 
         s = cuda.local.array(S_SHAPE, float32)
         acc = cuda.local.array(ACC_SHAPE, float32)
@@ -114,17 +125,17 @@ def make_flash_attn_tf32x3(
         kv_head = head // (q.shape[2] // k.shape[2])
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         # The last rows see the most keys under a causal mask. Those of all heads begin first, so
-        # that none of them is what the GPU waits for in the end.
+        # that the GPU waits for none of them in the end.
         m_start = (cuda.gridDim.y - 1 - cuda.blockIdx.y) * BLOCK_M
-        m = m_start + warp_row + (lane >> 2)  # this lane's first row; the others 8, 16, ... on
+        m = m_start + warp_row + (lane >> 2)  # this lane's first row; the next is m + 8
         first_position = m_start + seqlen_k - seqlen_q  # of the tile's rows, among the keys
         last_position = first_position + BLOCK_M - 1
         position = m + seqlen_k - seqlen_q
         n_first = first_key(first_position) // BLOCK_N * BLOCK_N
         n_end = end_key(last_position, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else ZERO
-        # S stays q·k where it can: the scale is in e^(scale (s - m)) = 2^(scale log2(e) (s - m)).
-        unit = ONE if BENT else softmax_scale  # what one of s is worth
+        # Without a score_mod S stays q·k: e^(scale (s - m)) = 2^(scale log2(e) (s - m)).
+        unit = ONE if MODIFIED else softmax_scale  # factor of s in the exponent of e
         to_base_2 = unit * LOG2_E
 
         store_shared_b32(half_at, uint32(HALF))
@@ -155,7 +166,7 @@ def make_flash_attn_tf32x3(
             cp_async_commit()
 
             n_lane = n_start + 2 * (lane & 3)  # this lane's first key
-            if BENT:
+            if MODIFIED:
                 for i in range(M_TILES):
                     for j in range(S8):
                         for h in range(2):
@@ -182,7 +193,7 @@ def make_flash_attn_tf32x3(
                         m_new = max(m_new, max(s[i, j, 2 * h], s[i, j, 2 * h + 1]))
                     m_new = over_quad_max(m_new)
                     shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
-                    alpha = exp2((m_i[i, h] - shift) * to_base_2)  # rescales what was summed
+                    alpha = exp2((m_i[i, h] - shift) * to_base_2)  # rescales older sums
                     m_i[i, h] = m_new
                     l_ij = ZERO
                     for j in range(S8):
@@ -196,7 +207,7 @@ def make_flash_attn_tf32x3(
                             acc[i, j, 2 * h + c] *= alpha
 
             add_pv(acc, s, v_tile, half_at, lane)  # out <- alpha out + P V             line 10
-            cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite next turn
+            cuda.syncthreads()  # everyone is done with v_tile: the next iteration may overwrite it
 
         for i in range(M_TILES):
             for h in range(2):
@@ -223,7 +234,7 @@ def flash_attn_tf32x3(
     alibi_slopes=None,
     softmax_scale=None,
 ):
-    """FlashAttention-2, forward, in float32 on tensor cores of GPUs since Ampere: 3xTF32.
+    """FlashAttention-2, forward, in float32 by 3xTF32 on tensor cores of GPUs since Ampere.
 
     Parameters
     ----------
@@ -250,17 +261,11 @@ def flash_attn_tf32x3(
     RuntimeError
         On a GPU before Ampere.
     """
-    checks.check_tensor_core_float32(q, k, v, name="flash_attn_tf32x3", supported=AMPERE)
-    checks.check_aligned(q=q, k=k, v=v)
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
-    out = arrays.empty(q, q.shape)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    m_tiles, block_n, panels_at_once = tile_sizes(head_dim)
-    kernel = make_flash_attn_tf32x3(head_dim, m_tiles, block_n, panels_at_once, *mask)
-    grid = (num_heads, ceil_div(seqlen_q, 16 * WARPS * m_tiles), batch)
-    arguments = (q, k, v, out, lse, softmax_scale, slopes)
-    size = shared_bytes(head_dim, m_tiles, block_n)
-    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
-    return out, lse
+    mask = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
+    m_tiles, block_n, panels_at_once = tile_sizes(call.head_dim)
+    kernel = make_flash_attn_tf32x3(call.head_dim, m_tiles, block_n, panels_at_once, *call.mask)
+    grid = (call.num_heads, ceil_div(call.seqlen_q, 16 * WARPS * m_tiles), call.batch)
+    size = shared_bytes(call.head_dim, m_tiles, block_n)
+    arrays.launch(kernel, grid, (THREADS,), *call.arguments, shared_bytes=size)
+    return call.out, call.lse

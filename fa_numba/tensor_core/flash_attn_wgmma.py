@@ -1,4 +1,4 @@
-"""FlashAttention-2 on Hopper's tensor cores: wgmma, fed by the copy engine.
+"""FlashAttention-2 forward on Hopper's tensor cores: wgmma, with tiles loaded by TMA.
 
 flash_attn_v2      float32 multiply-adds, one thread for each score
 flash_attn_mma     a warp multiplies tiles in registers; cp.async fetches the next
@@ -6,15 +6,16 @@ flash_attn_wgmma   four warps multiply tiles in shared memory; TMA fetches the n
 flash_attn_ws      a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
 
 Two warpgroups own 64 query rows each and walk the tiles of K and V together. One thread starts the
-copy of the next tile, the tensor cores read this one where the copy put it: no thread touches an
-element of Q, K or V. Scores, P and out stay in registers, where P as the product left it is the
-next product's operand. Two thread blocks share an SM, so that one multiplies while the other is at
-its softmax.
+copy of the next tile, while the tensor cores read this one from shared memory: no thread touches an
+element of Q, K or V. Scores, P and out are in registers; P, the result of a product, already has
+the layout of the next product's operand. Two thread blocks share an SM, so that one multiplies
+while the other computes its softmax.
 
 To read it: lesson 11 up to its step 3; then, as they come up, `tma` (the copy), `mbarrier` (when it
-is done), `wgmma` (the products, and which register holds what) and `fragments` (the softmax, the
-same mathematics as in flash_attn_v2). What one thread did for one row there, a warpgroup does for
-64: a row's scores lie with the four lanes of a quad, and each lane has parts of two rows.
+is done), `wgmma` (the products, and which register holds which element), `shared_plan` (the layout
+of shared memory) and `fragments` (the softmax, the same mathematics as in flash_attn_v2). There one
+thread computed one row; here a warpgroup computes 64: the four lanes of a quad hold a row's scores,
+and each lane has parts of two rows.
 
 On an H200 at n = 4096 it took head_dim 128 from about 410 (340) to 580 (500) TFLOP/s, and 64 from
 350 (330) to 440 (380); float16, causal in brackets; benchmarks/results/tensor_core.json.
@@ -26,13 +27,14 @@ FlashAttention-3, arXiv:2407.08608, section 3.
 import functools
 
 import numpy as np
-from numba import cuda, float32, uint8, uint32
+from numba import cuda, float32, uint32
 
+from fa_numba import checks
+from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.kernels import masks
-from fa_numba.ptx import mbarrier, wgmma
-from fa_numba.ptx.layouts import ROW_BYTES
+from fa_numba.ptx import mbarrier
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_init
-from fa_numba.ptx.statement import shared_address
 from fa_numba.ptx.tma import make_load_tile
 from fa_numba.ptx.wgmma import (
     descriptor,
@@ -45,42 +47,51 @@ from fa_numba.ptx.wgmma import (
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_rows
+from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 
+REQUIREMENTS = TensorCores("flash_attn_wgmma", HOPPER)
 BLOCK_M = 128  # 64 query rows for each warpgroup
 THREADS = 256  # two warpgroups
-STAGES = 2  # places for a tile of K and of V: one is multiplied, into the other the next one comes
+STAGES = 2  # of K and of V: one is multiplied, the other receives the next tile
 
 
-def shared_bytes(HEAD_DIM, BLOCK_N):
-    """Shared memory that a thread block asks for."""
-    row = ceil_div(HEAD_DIM, 64) * ROW_BYTES
-    # After the tiles the barriers; GROUP_BYTES to begin at a multiple of them.
-    return (BLOCK_M + 2 * STAGES * BLOCK_N) * row + 8 * (1 + STAGES) + wgmma.GROUP_BYTES
+def shared_plan(HEAD_DIM, BLOCK_N):
+    """Shared memory of a thread block: a `SharedPlan`."""
+    row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
+    plan = SharedPlan()
+    plan.Q = plan.tiles(2, BLOCK_M // 2 * row_bytes)  # one for each warpgroup
+    plan.K, plan.V = (plan.tiles(STAGES, BLOCK_N * row_bytes) for _ in range(2))
+    plan.Q_FULL, plan.KV_FULL = plan.barriers(1), plan.barriers(STAGES)
+    return plan
 
 
 @functools.cache
 def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
-    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+    """The kernel for these compile-time constants: THREADS threads, `shared_plan` of memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16".
     """
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on hold 0
-    NUM_PANELS = ceil_div(HEAD_DIM, 64)  # of 64 columns, as TMA and wgmma have a tile
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
+    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)  # of 64 columns, as TMA and wgmma have a tile
     BLOCKS_PER_SM = 2 if COLS <= 128 else 1  # acc takes COLS / 2 registers of a thread's 128 or 255
     Q_BYTES = NUM_PANELS * 64 * ROW_BYTES  # of one warpgroup's rows
     KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
     COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term, a key
-    # A thread's registers: 64 rows shared by 128 threads; P has two numbers in each.
+    plan = shared_plan(HEAD_DIM, BLOCK_N)
+    Q, K, V, Q_FULL, KV_FULL = plan.Q, plan.K, plan.V, plan.Q_FULL, plan.KV_FULL
+    shared_base = plan.shared_base
+    # A thread's registers: 128 threads share 64 rows; each register of P has two numbers.
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     pack = forward.pack_of(DTYPE)
     # S = Q Kᵀ, both in shared memory; out + P V, with P in registers.
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
-    clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(BLOCK_N, COLS, pack)
+    fragments = make_fragment_functions(BLOCK_N, COLS, pack)
+    clear, mask, online_softmax = fragments.clear, fragments.mask, fragments.online_softmax
+    rescale, pack_p = fragments.rescale, fragments.pack_p
     _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
     store_rows = make_store_rows(HEAD_DIM, pack)
     load_tile = make_load_tile(NUM_PANELS)
@@ -98,18 +109,14 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
                   of 64 columns, swizzled; a barrier for Q and one for each stage
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha
                   for two rows
-        HBM       Q, out, lse once; K and V once per tile of queries, but for the tiles that none
-                  of them sees
+        HBM       Q, out, lse once; K and V once per tile of queries, except for tiles that none of
+                  them sees
         paper     FlashAttention-2, Algorithm 1
         budget    128 registers, two thread blocks per SM; 255 and one where HEAD_DIM > 128
         """
-        # Shared memory as large as the launch says, divided by hand. Tiles begin at a multiple of
-        # 1024 bytes, 8 rows, over which the swizzle repeats.
-        q_tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
-        k_tile = q_tile + 2 * Q_BYTES
-        v_tile = k_tile + STAGES * KV_BYTES
-        q_full = v_tile + STAGES * KV_BYTES
-        kv_full = q_full + mbarrier.BYTES  # STAGES of them
+        base = shared_base()
+        q_tile, k_tile, v_tile = base + Q.start, base + K.start, base + V.start
+        q_full, kv_full = base + Q_FULL.start, base + KV_FULL.start  # STAGES barriers for K and V
 
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -123,10 +130,11 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
         head, b = cuda.blockIdx.y, cuda.blockIdx.z
         kv_head = head // group_size
         seqlen_q = out.shape[1]
-        # The last rows see the most keys under a causal mask: begun first, they do not end last.
+        # The last rows see the most keys under a causal mask: they begin first, so as not to end
+        # last.
         m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * BLOCK_M
         m = m_start + (tid >> 5) * 16 + (lane >> 2)  # this lane's first row; the second is m + 8
-        position = m + seqlen_k - seqlen_q  # where row m stands among the keys (`masks`)
+        position = m + seqlen_k - seqlen_q  # of row m among the keys (`masks`)
         warp_position = position - (lane >> 2)  # the warp's first row, which sees the fewest keys
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         num_tiles = (max(n_end, 0) + BLOCK_N - 1) // BLOCK_N
@@ -145,33 +153,33 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
                 mbarrier_arrive_expect_tx(kv_full, 2 * KV_BYTES)
                 load_tile(k_tile, BLOCK_N, k_map, 0, kv_head, b, kv_full)
                 load_tile(v_tile, BLOCK_N, v_map, 0, kv_head, b, kv_full)
-        clear(acc, m_i, l_i)  # while Q is on its way
-        q = descriptor(ROW_MAJOR, q_tile + (tid >> 7) * Q_BYTES)
+        clear(acc, m_i, l_i)  # while Q is in flight
+        q_desc = descriptor(ROW_MAJOR, q_tile + (tid >> 7) * Q_BYTES)
         wait(q_full, 0)
 
         for n_tile in range(num_tiles):
             n_start = n_tile * BLOCK_N
             stage = n_tile & 1
-            # The other stage is free since the barrier that ended the last turn: the next tile goes
-            # there while this one is multiplied.
+            # The other stage is free since the barrier that ended the last iteration: the next tile
+            # is copied there while this one is multiplied.
             if tid == 0 and n_tile + 1 < num_tiles:
                 full = kv_full + (stage ^ 1) * mbarrier.BYTES
                 offset = (stage ^ 1) * KV_BYTES
                 mbarrier_arrive_expect_tx(full, 2 * KV_BYTES)
                 load_tile(k_tile + offset, BLOCK_N, k_map, n_start + BLOCK_N, kv_head, b, full)
                 load_tile(v_tile + offset, BLOCK_N, v_map, n_start + BLOCK_N, kv_head, b, full)
-            k = descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES)
-            v = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
-            # This stage's phases end with tiles 0 or 1, 2 or 3, ...: every second one, in turns of
-            # parity 0 and 1.
+            k_desc = descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES)
+            v_desc = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
+            # A stage is filled by every second tile: tiles 0 or 1 end its phase 0, 2 or 3 its phase
+            # 1, and so on. The parity of these phases alternates.
             wait(kv_full + stage * mbarrier.BYTES, (n_tile >> 1) & 1)
 
             wgmma_fence()  # S = Q Kᵀ                                                   line 8
-            multiply(BLOCK_N, COLS, s, q, k)
+            multiply(BLOCK_N, COLS, s, q_desc, k_desc)
             wgmma_commit()
-            wgmma_wait(0, s, S_LENGTH)  # s is named so that nothing that reads it moves up
+            wgmma_wait(0, s, S_LENGTH)  # names s, so that no read of s moves before it
 
-            if n_start + BLOCK_N > end_key(warp_position, seqlen_k):  # a key that a row misses
+            if n_start + BLOCK_N > end_key(warp_position, seqlen_k):  # a row does not see a key
                 for h in range(2):
                     mask(s, h, end_key(position + 8 * h, seqlen_k) - n_start, lane)
             online_softmax(s, m_i, l_i, alpha, scale)  # P = exp(S - m_i)               line 9
@@ -179,7 +187,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
             pack_p(s, p)
 
             wgmma_fence()  # out <- alpha out + P V                                    line 10
-            multiply_registers(COLS, BLOCK_N, acc, p, v)
+            multiply_registers(COLS, BLOCK_N, acc, p, v_desc)
             wgmma_commit()
             wgmma_wait_with(0, acc, OUT_LENGTH, p, P_LENGTH)
             cuda.syncthreads()  # both warpgroups are done with this stage: safe to overwrite
@@ -218,18 +226,15 @@ def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None):
     RuntimeError
         On a GPU that has no wgmma.
     """
-    out, lse, causal, scale = forward.prepare(
-        "flash_attn_wgmma", q, k, v, causal, softmax_scale, HOPPER
-    )
-    if k.shape[1] == 0:  # out is 0, lse is −inf already
-        return out, lse
-    batch, seqlen_q, num_heads, head_dim = q.shape
-    _, seqlen_k, num_kv_heads, _ = k.shape
+    call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)
+    if call.seqlen_k == 0:
+        return call.results_without_keys()
     block_n = 64
-    kernel = make_flash_attn_wgmma(head_dim, block_n, causal, arrays.dtype_name(q))
-    grid = (ceil_div(seqlen_q, BLOCK_M), num_heads, batch)
+    kernel = make_flash_attn_wgmma(call.head_dim, block_n, call.mask.causal, call.dtype)
+    grid = (ceil_div(call.seqlen_q, BLOCK_M), call.num_heads, call.batch)
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n)
-    sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads)
-    size = shared_bytes(head_dim, block_n)
-    arrays.launch(kernel, grid, (THREADS,), *maps, out, lse, *sizes, scale, shared_bytes=size)
-    return out, lse
+    sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
+    arguments = *maps, call.out, call.lse, *sizes, call.scale_log2
+    size = shared_plan(call.head_dim, block_n).bytes
+    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+    return call.out, call.lse

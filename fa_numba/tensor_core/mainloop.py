@@ -68,7 +68,7 @@ class Registers(NamedTuple):
 
 
 class ModValues(NamedTuple):
-    """What a score_mod needs: see `fragments.make_score_mod` and `alibi`.
+    """Values of a score_mod: see `fragments.make_score_mod` and `alibi`.
 
     pieces is `slope_pieces` of slope', ramp the ramp's descriptor, wg_position the position of the
     warpgroup's first row among the keys.

@@ -1,31 +1,32 @@
-"""Q, K and V in e4m3: a scale for each tile, outliers spread over a row, wgmma's order in memory.
+"""Quantises Q, K and V to e4m3: a scale for each tile, a Hadamard rotation, wgmma's memory layout.
 
 A tile of `rows` tokens of a head is divided by its scale, largest absolute value / 448, and
-rounded. It is kept byte for byte as wgmma takes it from shared memory (`wgmma.byte_offset`), its
+rounded. It is stored byte for byte as wgmma reads it from shared memory (`wgmma.byte_offset`), its
 rows along the sum:
 
     Q, K   the sum is over head_dim:  rows of head_dim bytes
     V      the sum is over the keys:  transposed, head_dim rows of `rows` bytes, and one of ones
 
-In Q and K an outlier would leave few bits to all others. With `hadamard` both are multiplied by the
-same orthogonal matrix, random signs and a Hadamard matrix: Q Kᵀ stays as it is, and an outlier
-becomes head_dim small numbers. The Hadamard matrix of 2n columns is [[H, H], [H, −H]] of that for
-n. The tensor cores multiply by that of 16, each chunk of a row by itself, and leave the same place
-of all chunks to one lane, which takes what is left in sums and differences: nothing goes from lane
-to lane.
+In Q and K an outlier would leave few bits for all other numbers. With `hadamard` both are
+multiplied by the same orthogonal matrix, random signs times a Hadamard matrix: Q Kᵀ does not
+change, and an outlier becomes head_dim small numbers. The Hadamard matrix of 2n columns is
+[[H, H], [H, −H]], with H that of n columns. The tensor cores multiply each chunk of 16 columns by
+the matrix of 16. One lane then has the same column of all chunks, and computes the remaining sums
+and differences (a butterfly): no data moves between lanes.
 
-What the columns of Q and K are called does not matter to Q Kᵀ: they are kept in the order in which
-the lanes have them (`rotation`). The 16 keys of a chunk of V are in the order in which a product's
-result has its columns in a lane's registers (`slot_key`), so that P is an operand as it lies.
+Q Kᵀ does not depend on the order of the columns: Q and K keep them in the lanes' order
+(`rotation`). The 16 keys of a chunk of V are in the order of a product's result in a lane's
+registers (`slot_key`), so P is an operand without a permutation.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.3.
 """
 
 import functools
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, uint8, uint32, uint64
+from numba import cuda, float32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP
 from fa_numba.ptx import mbarrier, wgmma
@@ -39,23 +40,24 @@ from fa_numba.ptx.vectors import load_shared_b32, store_global_x4, unpack_bf16x2
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 
 E4M3_MAX = np.float32(448)
-LEAST = np.float32(2.0**-20)  # of a tile's largest: a tile of zeros has a scale, too
-CHUNK = 16  # bytes along the sum; and columns of a row that the tensor cores multiply at once
+LEAST = np.float32(2.0**-20)  # lower bound of a tile's largest: a tile of zeros has a scale, too
+CHUNK = 16  # bytes along the sum; columns of a row that the tensor cores multiply at once
 ROWS = 16  # of Q or K, of a warp
-STAGES = 3  # of rows that are on their way to a thread block
+STAGES = 3  # tiles in flight or in use
 BLOCKS_PER_SM = 2
-SUM_ROWS = 8  # beyond head_dim in a tile of V: a row of ones, and 0, for N is a multiple of 8
-ONES = np.uint32(0x38383838)  # four times 1
-# Random: bit i turns the sign of column i of every chunk; of chunk i.
+SUM_ROWS = 8  # after head_dim rows of V: one of ones, and zeros, as N is a multiple of 8
+ONES = np.uint32(0x38383838)  # four times 1 in e4m3
+# Random: bit i flips the sign of column i of every chunk; of chunk i.
 COLUMN_SIGNS, CHUNK_SIGNS = 0b0110_1001_1101_0010, 0b0110_0101_1000_1101
 
 
 def slot_key(slot):
-    """Key, of the 16 of a chunk, that slot `slot` of V holds."""
-    lane, i, c = slot >> 2, slot >> 1 & 1, slot & 1  # lane of a quad; 8 columns on; one column on
+    """Key, 0 to 15 in a chunk, that slot `slot` of V holds."""
+    lane, i, c = slot >> 2, slot >> 1 & 1, slot & 1  # lane of a quad; which 8 columns; which of 2
     return 8 * i + 2 * lane + c
 
 
@@ -63,16 +65,23 @@ device_slot_key = cuda.jit(device=True, forceinline=True)(slot_key)
 
 
 def width_of(columns):
-    """Of the blocks of a tile with so many columns: the widest that it is whole ones of."""
+    """The widest panel of which a tile with this many columns has a whole number."""
     return next(width for width in wgmma.SWIZZLES if columns % width == 0)
 
 
 byte_offset = cuda.jit(device=True, forceinline=True)(wgmma.byte_offset)
 
 
+def shared_plan(HEAD_DIM, BLOCK_N):
+    """Dynamic shared memory of a thread block: a `SharedPlan`."""
+    plan = SharedPlan()
+    plan.X = plan.tiles(STAGES, 2 * HEAD_DIM * BLOCK_N)
+    return plan
+
+
 def shared_bytes(HEAD_DIM, BLOCK_N):
     """Dynamic shared memory that a thread block asks for."""
-    return STAGES * 2 * HEAD_DIM * BLOCK_N + wgmma.GROUP_BYTES
+    return shared_plan(HEAD_DIM, BLOCK_N).bytes
 
 
 def threads_of(BLOCK_N):
@@ -80,9 +89,16 @@ def threads_of(BLOCK_N):
     return BLOCK_N // ROWS * 32
 
 
+class Rotation(NamedTuple):
+    """Device functions of `make_rotate`."""
+
+    matrix_of: Any
+    rotate: Any
+
+
 @functools.cache
 def _make_butterfly(STEP, LENGTH):
-    """butterfly(x): sums and differences of elements that are STEP apart."""
+    """butterfly(x): sums and differences of elements at a distance of STEP."""
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def butterfly(x):
@@ -96,15 +112,16 @@ def _make_butterfly(STEP, LENGTH):
 
 @functools.cache
 def make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE):
-    """Functions that multiply rows of Q and K by `rotation`, but for its factor.
+    """Functions that multiply rows of Q and K by `rotation`, without its factor 1 / √head_dim.
 
     Returns
     -------
-    matrix_of(b, lane)
-        What a chunk is multiplied by, as B of two products: b of shape (2, 2).
-    rotate(y, b, x_tile, row, lane)
-        For a warp's rows, from `row` on: y[8 j + 4 t + 2 h + c] is, of chunk j, column
-        8 t + 2 (lane % 4) + c in row lane // 4 + 8 h.
+    Rotation
+        matrix_of(b, lane)
+            Sets b, of shape (2, 2), to the matrix of a chunk, as B of two products.
+        rotate(y, b, x_tile, row, lane)
+            Rotates a warp's rows, from `row` on: y[8 j + 4 t + 2 h + c] is column
+            8 t + 2 (lane % 4) + c of chunk j, in row lane // 4 + 8 h.
     """
     CHUNKS, PANEL_BYTES = HEAD_DIM // CHUNK, BLOCK_N * ROW_BYTES
     ONE = 0x3F80 if DTYPE == "bfloat16" else 0x3C00
@@ -122,8 +139,8 @@ def make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE):
                     k, n = uint32(8 * i + 2 * (lane & 3) + c), uint32(8 * t + (lane >> 2))
                     element = uint32(ONE) if HADAMARD or k == n else uint32(0)
                     if HADAMARD:
-                        turned = uint32(cuda.popc(k & n)) ^ uint32(COLUMN_SIGNS) >> k
-                        element |= (turned & uint32(1)) << uint32(15)
+                        flipped = uint32(cuda.popc(k & n)) ^ uint32(COLUMN_SIGNS) >> k
+                        element |= (flipped & uint32(1)) << uint32(15)
                     b[t, i] |= element << uint32(16 * c)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
@@ -143,31 +160,33 @@ def make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE):
                     d_fragment[i] = float32(0)
                 multiply(d_fragment, a_fragment, b_fragment)
                 for i in range(4):
-                    turned = HADAMARD and CHUNK_SIGNS >> j & 1
-                    y[8 * j + 4 * t + i] = -d_fragment[i] if turned else d_fragment[i]
-        if HADAMARD:  # of whole chunks
+                    flipped = HADAMARD and CHUNK_SIGNS >> j & 1
+                    y[8 * j + 4 * t + i] = -d_fragment[i] if flipped else d_fragment[i]
+        if HADAMARD:  # across chunks
             butterfly_8(y)
             butterfly_16(y)
             if CHUNKS > 4:
                 butterfly_32(y)
 
-    return matrix_of, rotate
+    return Rotation(matrix_of, rotate)
 
 
 @functools.cache
 def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
-    """The kernel for Q, K and V; `threads_of` threads, `shared_bytes` of shared memory.
+    """The kernel for Q, K and V; `threads_of` threads, `shared_plan` of shared memory.
 
-    HEAD_DIM is 64 or 128, BLOCK_N 128. Tiles of Q that make up BLOCK_N rows lie one after the other
-    as one tile of K does.
+    HEAD_DIM is 64 or 128, BLOCK_N 128. The tiles of Q for BLOCK_N rows are stored one after the
+    other, like one tile of K.
     """
     THREADS = threads_of(BLOCK_N)
     WARPS, Q_WARPS, Q_TILES = THREADS // 32, Q_ROWS // ROWS, BLOCK_N // Q_ROWS
-    VALUES, PANELS = HEAD_DIM // 2, HEAD_DIM // 64  # numbers of a thread; of 64 columns
+    VALUES, PANELS = HEAD_DIM // 2, HEAD_DIM // 64  # numbers of a thread; panels of 64 columns
     V_ROWS = HEAD_DIM + SUM_ROWS
     QK_WIDTH, V_WIDTH = width_of(HEAD_DIM), width_of(BLOCK_N)
     X_BYTES, PANEL_BYTES = 2 * HEAD_DIM * BLOCK_N, BLOCK_N * ROW_BYTES
     NORM = np.float32(HEAD_DIM**-0.5 if HADAMARD else 1)
+    plan = shared_plan(HEAD_DIM, BLOCK_N)
+    X, shared_base = plan.X, plan.shared_base
     unpack = unpack_bf16x2 if DTYPE == "bfloat16" else unpack_f16x2
     load_tile = make_load_tile(PANELS)
     matrix_of, rotate = make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE)
@@ -175,7 +194,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
 
     @cuda.jit(device=True, forceinline=True)
     def read_columns(y, x_tile, chunk, pair):
-        """Two neighbouring columns of 16 keys in each panel of 64."""
+        """Read two neighbouring columns of 16 keys in each panel."""
         two = cuda.local.array(2, float32)
         for panel in range(PANELS):
             column = x_tile + panel * PANEL_BYTES + (pair & 3) * 4
@@ -187,22 +206,22 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
                     y[32 * panel + 16 * c + slot] = two[c]
 
     @cuda.jit(device=True, forceinline=True)
-    def place_of(unit, num_heads, per_head):
-        """Which rows, head and batch: units beside each other are neighbours in memory."""
-        rest = unit // num_heads
-        return uint32(rest % per_head), uint32(unit % num_heads), uint32(rest // per_head)
+    def tile_of(unit, num_heads, per_head):
+        """Tile, head and batch of a unit: units next to each other are neighbours in memory."""
+        row_unit = unit // num_heads
+        return uint32(row_unit % per_head), uint32(unit % num_heads), uint32(row_unit // per_head)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, BLOCKS_PER_SM))
     def quantize_kernel(
         q_map, k_map, v_map, q_tiles, k_tiles, v_tiles, q_scales, k_scales, v_scales,
         q_least, k_least, v_least,
     ):  # fmt: skip
-        """A thread block takes BLOCK_N rows of a head, and then the next; TMA is ahead of it.
+        """A persistent thread block loops over tiles of BLOCK_N rows; TMA loads the next ones.
 
-        grid      (3, blocks): some for Q, some for K, some for V
+        grid      (3, thread blocks): x = 0 for Q, 1 for K, 2 for V
         shared    x_tile (STAGES, BLOCK_N, HEAD_DIM) in 16 bits, as TMA writes it; of_warps: their
                   largest numbers; a barrier for each stage
-        private   y: of Q and K as `rotate` leaves it, of V 16 keys of PANELS pairs of columns
+        private   y: Q and K in the layout of `rotate`, V as 16 keys of PANELS pairs of columns
         HBM       Q, K, V once, their tiles once
         """
         y = cuda.local.array(VALUES, float32)
@@ -210,10 +229,10 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
         words = cuda.local.array(4, uint32)
         of_warps = cuda.shared.array((2, WARPS), float32)
         full = shared_address(cuda.shared.array(STAGES, uint64))
-        x_tiles = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        x_tiles = shared_base() + X.start
         tid = uint32(cuda.threadIdx.x)
         warp, lane = tid >> 5, tid & 31
-        # Of V: neighbouring lanes have two chunks of a row of its tile, which are 32 bytes.
+        # For V, neighbouring lanes have two chunks of a row of its tile: 32 bytes.
         chunk, pair = (tid >> 6) * 2 + (tid & 1), (tid >> 1) & 31
         of_q, of_v = cuda.blockIdx.x == 0, cuda.blockIdx.x == 2
         x_map, least = q_map if of_q else v_map if of_v else k_map, k_least
@@ -226,7 +245,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
         if of_v:
             least = v_least
         end = uint32(per_head * num_heads * q_scales.shape[0])
-        this, blocks = uint32(cuda.blockIdx.y), uint32(cuda.gridDim.y)
+        this, num_blocks = uint32(cuda.blockIdx.y), uint32(cuda.gridDim.y)
         matrix_of(b_matrix, lane)
 
         if tid == 0:
@@ -234,16 +253,16 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
                 mbarrier_init(full + stage * mbarrier.BYTES, 1)
             fence_mbarrier_init()
             for stage in range(STAGES):
-                unit = uint32(this + stage * blocks)
+                unit = uint32(this + stage * num_blocks)
                 if unit < end:
-                    tile, head, b = place_of(unit, num_heads, per_head)
+                    tile, head, b = tile_of(unit, num_heads, per_head)
                     barrier = full + stage * mbarrier.BYTES
                     mbarrier_arrive_expect_tx(barrier, X_BYTES)
                     x_tile = x_tiles + stage * X_BYTES
                     load_tile(x_tile, BLOCK_N, x_map, tile * BLOCK_N, head, b, barrier)
         cuda.syncthreads()  # the barriers are made: safe to wait on
         step = uint32(0)
-        for unit in range(this, end, blocks):
+        for unit in range(this, end, num_blocks):
             stage, phase = step % STAGES, step // STAGES & 1
             x_tile, barrier = x_tiles + stage * X_BYTES, full + stage * mbarrier.BYTES
             wait(barrier, phase)
@@ -259,9 +278,9 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
             if lane == 0:
                 of_warps[step & 1, warp] = largest
             cuda.syncthreads()  # the tile is read: safe to overwrite; the maxima: safe to read
-            next_unit = uint32(unit + STAGES * blocks)
+            next_unit = uint32(unit + STAGES * num_blocks)
             if tid == 0 and next_unit < end:
-                tile, head, b = place_of(next_unit, num_heads, per_head)
+                tile, head, b = tile_of(next_unit, num_heads, per_head)
                 mbarrier_arrive_expect_tx(barrier, X_BYTES)
                 load_tile(x_tile, BLOCK_N, x_map, tile * BLOCK_N, head, b, barrier)
             for other in range(WARPS):
@@ -271,7 +290,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
             largest = max(largest, least)
             inverse = E4M3_MAX / largest
 
-            tile, head, b = place_of(uint32(unit), num_heads, per_head)
+            tile, head, b = tile_of(uint32(unit), num_heads, per_head)
             if of_v:
                 address = global_address(v_tiles[b, head, tile])
                 if tid == 0:
@@ -330,9 +349,9 @@ class Quantized:
     tiles : array of shape (batch, num_heads, num_tiles, bytes of a tile), uint8
     scales : array of shape (batch, num_heads, num_tiles), float32
     shape : (batch, seqlen, num_heads, head_dim)
-        Of what was quantised.
+        Shape of the original array.
     rows : int
-        Tokens of a tile.
+        Tokens in a tile.
     """
 
     tiles: object
@@ -342,22 +361,22 @@ class Quantized:
 
 
 def quantize(q, k, v, q_rows, block_n, *, hadamard=True, multiple=1, least=(LEAST, LEAST, LEAST)):
-    """Q, K and V in e4m3, V transposed.
+    """Quantise Q, K and V to e4m3; V is transposed.
 
     Parameters
     ----------
     q, k, v : GPU arrays of shape (batch, seqlen, num_heads, head_dim), float16 or bfloat16
         head_dim is 64 or 128.
     q_rows, block_n : int
-        Of a tile of Q, and of one of K or V; a tile has a scale.
+        Rows in a tile of Q, and in a tile of K or V; each tile has one scale.
     hadamard : bool, default=True
         Multiply each row of Q and K by `rotation` first.
     multiple : int, default=1
-        The number of tiles of Q is a multiple of it; those that no row reaches are 0.
+        The number of tiles of Q is rounded up to a multiple of it; tiles without a row are 0.
     least : three floats, default=2⁻²⁰ each
-        Of Q, K and V: a tile gets the scale that is right for this where all its numbers are
-        smaller. The largest of all tiles makes one scale of all scales. With `hadamard`, of Q and K
-        √head_dim times the rows.
+        Lower bounds, for Q, K and V, of the largest number from which a tile's scale is computed.
+        The largest number of all tiles makes all scales equal. With `hadamard`, those of Q and K
+        are compared with √head_dim times the rotated rows.
 
     Returns
     -------
@@ -386,7 +405,7 @@ def quantize(q, k, v, q_rows, block_n, *, hadamard=True, multiple=1, least=(LEAS
 
 
 def _room(x, rows, columns, multiple=1):
-    """A `Quantized` for x, nothing in it yet."""
+    """An uninitialised `Quantized` for x."""
     batch, seqlen, num_heads, _ = x.shape
     num_tiles = ceil_div(ceil_div(seqlen, rows), multiple) * multiple
     tiles = arrays.empty(x, (batch, num_heads, num_tiles, rows * columns), np.uint8)
@@ -395,7 +414,7 @@ def _room(x, rows, columns, multiple=1):
 
 
 def rotation(head_dim, hadamard=True):
-    """What `quantize` multiplies rows of Q and K by, in the order in which it keeps the columns.
+    """The matrix by which `quantize` multiplies rows of Q and K, its columns in the kernel's order.
 
     Returns
     -------

@@ -1,18 +1,18 @@
 """Tiles of float32 in shared memory, multiplied by warps as three products of TF32.
 
-A tile is made of panels of 32 columns, each with all its rows, of 128 bytes, one after the other;
-the chunks of 16 bytes are swizzled as `layouts.swizzle` says. Nothing in it is split yet: a warp
-splits what it loads. Since a sum may run in any order, no tile has to be transposed:
+A tile consists of panels of 32 columns, one after the other; a panel has all rows, 128 bytes each,
+with its chunks of 16 bytes swizzled (`layouts.swizzle`). Shared memory holds plain float32: a warp
+splits each number after loading it. A sum may run in any order, so no tile is ever transposed:
 
     A Bᵀ   ldmatrix reads the rows of both
-    P B    P lies in registers as a product left it, so a lane has columns 2 k and 2 k + 1 of it,
-           k = lane % 4: those two it takes for its k and k + 4. Of these two rows of B it loads
-           four neighbours at once, each the column of another product. So in what comes of it,
+    P B    P is in registers, as the result of a product: a lane has its columns 2 k and 2 k + 1,
+           k = lane % 4, and uses them as its terms k and k + 4. Of the two rows of B it loads four
+           neighbours at once, which belong to four products. So in the result
            x[i, 4 panel + j, 2 h + c] is column 32 panel + 8 (lane % 4) + 4 c + j.
 
 Matrices in registers are local arrays (M_TILES, columns / 8, 4) as in `fragments`, 16 rows each.
-A tensor core cuts off what it adds. So every sum on it is a short one, from 0, and is then added to
-the rest by a rounded addition.
+A tensor core truncates its sums. So every sum on it is short and begins at 0; a rounded addition
+then adds it to the total.
 """
 
 import functools
@@ -30,15 +30,15 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 
 def num_panels(head_dim):
-    """Panels of a tile; their columns from head_dim on hold 0."""
+    """Panels of a tile, zero-padded from head_dim on."""
     return ceil_div(head_dim, 32)
 
 
 @functools.cache
 def make_copy_tile(HEAD_DIM, THREADS):
-    """copy_tile(tile, num_rows, x, b, first, head), to be committed.
+    """copy_tile(tile, num_rows, x, b, first, head): start a copy of a head's rows from `first` on.
 
-    Starts to copy rows from `first` on of a head; 0 takes the place of those beyond x's end.
+    Rows beyond x's end are zero-padded. The caller commits the copies.
     """
     NUM_PANELS, WHOLE_PANELS = num_panels(HEAD_DIM), HEAD_DIM % 32 == 0
     ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple of 8: one swizzle
@@ -62,7 +62,7 @@ def make_copy_tile(HEAD_DIM, THREADS):
 
 @cuda.jit(device=True, forceinline=True)
 def chunk_address(rows, num_rows, chunk, lane_chunk):
-    """Of chunk `chunk` in rows, or of one after it where lane_chunk, swizzled, says so."""
+    """Address of chunk `chunk` in rows, or of a later one if the swizzled lane_chunk says so."""
     return rows + (chunk >> 3) * num_rows * ROW_BYTES + (((chunk & 7) ^ lane_chunk) << 4)
 
 
@@ -70,7 +70,7 @@ def chunk_address(rows, num_rows, chunk, lane_chunk):
 def make_multiply_rows(HEAD_DIM, M_TILES, A_ROWS, B_ROWS):
     """multiply_rows(s, a, b, lane): S = A Bᵀ.
 
-    A: rows of a tile of A_ROWS, the first of them at address a. B: all rows of a tile of B_ROWS.
+    A is rows of a tile of A_ROWS, the first at address a; B all rows of a tile of B_ROWS.
     """
     DEPTH16, B8 = 2 * num_panels(HEAD_DIM), B_ROWS // 8
     A_SHAPE = (M_TILES, 2, 4)
@@ -120,7 +120,7 @@ def make_multiply_rows(HEAD_DIM, M_TILES, A_ROWS, B_ROWS):
 
 @cuda.jit(device=True, forceinline=True)
 def two_rows(panel, lane):
-    """Where this lane's two rows of a panel begin: those that it takes for k and k + 4."""
+    """Addresses of this lane's two rows of a panel, its terms k and k + 4."""
     row, column = 2 * (lane & 3), lane >> 2
     even = panel + row * ROW_BYTES + ((column ^ row) << 4)
     odd = panel + (row + 1) * ROW_BYTES + ((column ^ (row + 1)) << 4)
@@ -131,9 +131,9 @@ def two_rows(panel, lane):
 def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE):
     """add_product(x, p, b, half_at, lane): X += P B, P in registers, B a tile of B_ROWS rows.
 
-    B begins at address b. ROWS_AT_ONCE of its rows are summed on the tensor core. P is split once
-    for PANELS_AT_ONCE panels of B, which divide their number; half_at is the address of HALF in
-    shared memory.
+    B begins at address b. The tensor core sums over ROWS_AT_ONCE of its rows. P is split once for
+    PANELS_AT_ONCE panels of B, a divisor of their number; half_at is the address of HALF in shared
+    memory.
     """
     NUM_PANELS, PART8, STEPS = num_panels(HEAD_DIM), 4 * PANELS_AT_ONCE, ROWS_AT_ONCE // 8
     P_SHAPE, PART_SHAPE = (M_TILES, 4), (M_TILES, PART8, 4)
@@ -151,7 +151,7 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE):
         part = cuda.local.array(PART_SHAPE, float32)
         even, odd = two_rows(b, lane)
         for first in range(0, NUM_PANELS, PANELS_AT_ONCE):
-            cuda.syncwarp()  # nothing is loaded ahead of its turn: there are no registers for it
+            cuda.syncwarp()  # keeps loads from moving up: there are no registers for them
             half = unknown_half(half_at) if AGAIN else uint32(HALF)
             for k_first in range(0, B_ROWS // 8, STEPS):
                 for i in range(M_TILES):
@@ -194,7 +194,7 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE):
 def make_store_row(HEAD_DIM):
     """store_row(x, i, h, y, b, m, head, lane, factor): y[b, m, head] = factor · row h of x[i].
 
-    x is as `make_add_product` leaves it; 32 bytes of a panel from each lane.
+    x has the layout of `make_add_product`; each lane stores 32 bytes of a panel.
     """
     NUM_PANELS, WHOLE_PANELS = num_panels(HEAD_DIM), HEAD_DIM % 32 == 0
 
