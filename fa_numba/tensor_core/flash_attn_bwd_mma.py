@@ -1,22 +1,25 @@
-"""FlashAttention's backward pass by mma.sync, for GPUs since Ampere. Run on an H200 so far.
+"""FlashAttention's backward pass with mma.sync, for GPUs since Ampere. Run on an H200 so far.
 
 flash_attn_bwd_registers    a thread computes tiles in registers; S and dP once
 flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches  <- this file
 flash_attn_bwd_persistent   a warpgroup multiplies tiles in shared memory; TMA fetches
 
-A thread block owns 128 keys, each pair of its eight warps 32 of them, and the tiles of queries pass
-by. Shared memory is what limits a kernel of this size: what a warp loads of Q and dout should serve
-many rows. So a pair shares its 32 keys, and halves everything else. Of Sᵀ and dPᵀ, whose rows are
-keys, each warp computes half of the columns, the queries; of dK and dV half of the columns, over
-all queries: over its own with Pᵀ and dSᵀ in registers, as the products Pᵀ dout and dSᵀ Q want their
-A, over the other's by way of shared memory. dQ = dS K sums over the keys of all warps: each warp
-computes 32 × 32 of it and adds that to HBM in float32, atomically, in the order in which the
-registers hold it; with deterministic=True dQ has a kernel of its own.
+A thread block owns 128 keys, each pair of its eight warps 32 of them, and walks the tiles of
+queries. The bandwidth of shared memory limits a kernel of this size, so a fragment of Q or dout
+should serve many rows. That is why a pair of warps shares its 32 keys and divides everything else:
 
-ldmatrix reads a tile by rows or, transposing each 8×8 piece, by columns. Q and dout are read both
+    Sᵀ, dPᵀ    rows are keys; each warp computes half of the columns, the queries
+    dK, dV     each warp computes half of the columns, over all queries: over its own queries with
+               Pᵀ and dSᵀ in registers, in the layout of A in the products Pᵀ dout and dSᵀ Q; over
+               the other warp's queries with Pᵀ and dSᵀ from shared memory
+    dQ         dQ = dS K sums over the keys of all warps: each warp computes 32 × 32 of it and adds
+               that to HBM in float32, atomically, in the order of the registers; with
+               deterministic=True dQ has its own kernel
+
+ldmatrix reads a tile by rows or, transposing each 8×8 matrix, by columns. Q and dout are read both
 ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
 
-A head_dim below 64, or between 64 and 128, is padded to that with zeros.
+A head_dim below 64, or between 64 and 128, is zero-padded to that.
 
 On an H200 it was 1.01 to 1.06 times as fast as PyTorch's FlashAttention-2 at n = 512, and 1.04 to
 1.13 times beyond: float16, head_dim 64 and 128, full and causal;
@@ -26,9 +29,11 @@ Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
-from numba import cuda, float32, uint8, uint32, uint64
+from numba import cuda, float32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import LOG2_E
@@ -38,7 +43,7 @@ from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
-from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward, forward
@@ -56,32 +61,77 @@ from fa_numba.tensor_core.gradient_fragments import (
     make_gradient_functions,
     make_store_gradient,
 )
+from fa_numba.tensor_core.shared_plan import Region, SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 
 THREADS = 256
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple of 8: one swizzle
-DQ_BLOCK_M, DQ_BLOCK_N = 128, 64  # where dQ has a kernel of its own
-RED_X4 = (9, 0)  # from here on four numbers can be added by one instruction
-STAGES = 2  # tiles of Q, and of dout: one is multiplied, the next one is on its way
+DQ_BLOCK_M, DQ_BLOCK_N = 128, 64  # of the kernel for dQ alone
+RED_X4 = (9, 0)  # since this compute capability one instruction adds four numbers
+STAGES = 2  # tiles of Q, and of dout: one is multiplied while the next one is in flight
 
 
-def dq_shared_bytes(HEAD_DIM):
-    """Shared memory that a thread block asks for, where dQ has a kernel of its own."""
-    return 2 * padded(HEAD_DIM) * (2 * DQ_BLOCK_M + 2 * STAGES * DQ_BLOCK_N)
+class Layout(NamedTuple):
+    """Regions of shared memory. `p` and `ds` are Pᵀ and dSᵀ: rows are keys, columns queries."""
+
+    k: Region
+    v: Region
+    q: Region
+    dout: Region
+    ds: Region
+    p: Region
+    lse: Region
+    delta: Region
+
+
+@functools.cache
+def make_plan(HEAD_DIM):
+    """The `SharedPlan` of a thread block, and its `Layout`.
+
+    Tiles begin at a whole row: an exclusive or then leads to the next 16 columns.
+    """
+    BLOCK_M, ROW = tile_rows(HEAD_DIM), 2 * padded(HEAD_DIM)
+    plan = SharedPlan(align=ROW_BYTES)
+    layout = Layout(
+        k=plan.tiles(1, BLOCK_N * ROW),
+        v=plan.tiles(1, BLOCK_N * ROW),
+        q=plan.tiles(STAGES, BLOCK_M * ROW),
+        dout=plan.tiles(STAGES, BLOCK_M * ROW),
+        ds=plan.tiles(1, 2 * BLOCK_M * BLOCK_N),
+        p=plan.tiles(1, 2 * BLOCK_M * BLOCK_N),
+        lse=plan.region(STAGES * 4 * BLOCK_M),
+        delta=plan.region(STAGES * 4 * BLOCK_M),
+    )
+    return plan, layout
 
 
 def shared_bytes(HEAD_DIM):
-    """Shared memory that a thread block asks for."""
-    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
-    tiles = 2 * (2 * BLOCK_N * COLS + 2 * STAGES * BLOCK_M * COLS + 2 * BLOCK_M * BLOCK_N)
-    return tiles + 2 * STAGES * BLOCK_M * 4 + ROW_BYTES  # for tiles to begin at a whole row
+    """Dynamic shared memory of a thread block."""
+    plan, _ = make_plan(HEAD_DIM)
+    return plan.bytes
+
+
+@functools.cache
+def make_dq_plan(HEAD_DIM):
+    """The `SharedPlan` of the kernel for dQ alone, and the regions of Q, dout, K and V."""
+    ROW = 2 * padded(HEAD_DIM)
+    plan = SharedPlan(align=16)
+    q, dout = plan.tiles(1, DQ_BLOCK_M * ROW), plan.tiles(1, DQ_BLOCK_M * ROW)
+    k, v = plan.tiles(STAGES, DQ_BLOCK_N * ROW), plan.tiles(STAGES, DQ_BLOCK_N * ROW)
+    return plan, (q, dout, k, v)
+
+
+def dq_shared_bytes(HEAD_DIM):
+    """Dynamic shared memory of a thread block of the kernel for dQ alone."""
+    plan, _ = make_dq_plan(HEAD_DIM)
+    return plan.bytes
 
 
 @functools.cache
 def make_copy_tile(HEAD_DIM):
-    """copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk), to be committed.
+    """copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk): start to copy a tile.
 
-    Starts to copy this thread's part of a tile: a chunk of every 32nd row from `row` on.
+    This thread's part of it: a chunk of every 32nd row from `row` on. The caller commits.
     """
     NUM_PANELS, WHOLE_PANELS = padded(HEAD_DIM) // 64, HEAD_DIM % 64 == 0
 
@@ -99,24 +149,31 @@ def make_copy_tile(HEAD_DIM):
     return copy_tile
 
 
-@functools.cache
-def make_products(COLS, BLOCK_M, DTYPE):
+class Products(NamedTuple):
     """The products of a warp with matrices in shared memory, as ldmatrix reads them.
 
-    Returns
-    -------
+    Attributes
+    ----------
     multiply_rows(d, a_rows, b_rows, lane)
-        d = A Bᵀ, both with their rows along the sum of COLS: A 16 rows of a tile of BLOCK_N, B the
-        BLOCK_M rows of a tile of as many.
+        d = A Bᵀ, both with their rows along the sum of COLS: A 16 rows of a tile of BLOCK_N, B all
+        BLOCK_M rows of a tile.
     multiply_registers(d, a, b_rows, lane)
-        d += A B, A (16, BLOCK_M) in registers, B (BLOCK_M, COLS) with its rows those of the sum.
+        d += A B, A (16, BLOCK_M) in registers, B (BLOCK_M, COLS) with a row for each term.
     """
+
+    multiply_rows: Callable
+    multiply_registers: Callable
+
+
+@functools.cache
+def make_products(COLS, BLOCK_M, DTYPE):
+    """`Products` for these compile-time constants."""
     M16, D16 = BLOCK_M // 16, COLS // 16
     mma = forward.mma_of(DTYPE)
 
     @cuda.jit(device=True, forceinline=True)
     def chunk_address(rows, num_rows, chunk, lane_chunk):
-        """Of chunk `chunk`, an even number, or the one after it where lane_chunk says so."""
+        """Address of chunk `chunk`, an even number, or of the next one, by lane_chunk."""
         return rows + (chunk >> 3) * num_rows * ROW_BYTES + (((chunk & 7) ^ lane_chunk) << 4)
 
     @cuda.jit(device=True, forceinline=True)
@@ -149,43 +206,52 @@ def make_products(COLS, BLOCK_M, DTYPE):
                 mma(d[2 * j], a[k], b[0])
                 mma(d[2 * j + 1], a[k], b[1])
 
-    return multiply_rows, multiply_registers
+    return Products(multiply_rows, multiply_registers)
 
 
-@functools.cache
-def make_pair_products(COLS, BLOCK_M, DTYPE):
+class PairProducts(NamedTuple):
     """The products of a warp that shares 32 keys with another: 32 rows of tiles of BLOCK_N.
 
     Addresses of rows are those of a tile's first panel of 64 columns.
 
-    Returns
-    -------
+    Attributes
+    ----------
     multiply_rows(d, a_rows, b_rows, lane)
         d = A Bᵀ, both with their rows along the sum of COLS: A 32 rows of a tile of BLOCK_N, B half
         of the rows of a tile of BLOCK_M.
     multiply_registers(d, a, b_rows, b_chunk, lane)
-        d += A B, A (32, BLOCK_M / 2) in registers; B as many rows of a tile of BLOCK_M, and half of
-        its columns, from chunk b_chunk on.
+        d += A B, A (32, BLOCK_M / 2) in registers; B BLOCK_M / 2 rows of a tile of BLOCK_M, and
+        half of its columns, from chunk b_chunk on.
     multiply_shared(d, a_rows, a_chunk, b_rows, b_chunk, lane)
         The same with A in a tile of BLOCK_N rows, from chunk a_chunk on.
     multiply_columns(d, a_columns, a_chunk, b_columns, b_chunk, lane)
-        d = Aᵀ B over BLOCK_N rows: of each 32 columns of a panel of 64, from a chunk on.
+        d = Aᵀ B over BLOCK_N rows: 32 of the 64 columns of a panel each, from a chunk on.
     """
+
+    multiply_rows: Callable
+    multiply_registers: Callable
+    multiply_shared: Callable
+    multiply_columns: Callable
+
+
+@functools.cache
+def make_pair_products(COLS, BLOCK_M, DTYPE):
+    """`PairProducts` for these compile-time constants."""
     M16, D16, HALF_D16 = BLOCK_M // 32, COLS // 16, COLS // 32
     A_PANEL, B_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES
     mma = forward.mma_of(DTYPE)
 
     @cuda.jit(device=True, forceinline=True)
-    def place(rows, panel_bytes, chunk, lane):
-        """Where this lane's row of 16 has the chunk, or, for the last 16 lanes, the next one."""
+    def address_of(rows, panel_bytes, chunk, lane):
+        """Address of a chunk in this lane's row of 16; lanes from 16 on have the next chunk."""
         swizzled = ((chunk & 7) + (lane >> 4)) ^ (lane & 7)
         return rows + (chunk >> 3) * panel_bytes + (lane & 15) * ROW_BYTES + (swizzled << 4)
 
     @cuda.jit(device=True, forceinline=True)
     def multiply_rows(d, a_rows, b_rows, lane):
-        a = cuda.local.array((2, 2, 4), uint32)  # in turns, so that loads may run ahead
+        a = cuda.local.array((2, 2, 4), uint32)  # alternating, so that loads may run ahead
         b = cuda.local.array((2, 2, 2), uint32)
-        a_row = place(a_rows, A_PANEL, 0, lane)
+        a_row = address_of(a_rows, A_PANEL, 0, lane)
         b_row = b_rows + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
         b_row += (((lane >> 3) & 1) ^ (lane & 7)) << 4
         for i in range(2):
@@ -206,7 +272,7 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
     @cuda.jit(device=True, forceinline=True)
     def multiply_registers(d, a, b_rows, b_chunk, lane):
         b = cuda.local.array((2, 2, 2), uint32)
-        b_row = place(b_rows, B_PANEL, b_chunk, lane)
+        b_row = address_of(b_rows, B_PANEL, b_chunk, lane)
         for k in range(M16):
             for j in range(HALF_D16):
                 ldmatrix_x4_trans(b[j & 1], (b_row ^ (j << 5)) + k * 16 * ROW_BYTES)
@@ -218,8 +284,8 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
     def multiply_shared(d, a_rows, a_chunk, b_rows, b_chunk, lane):
         a = cuda.local.array((2, 2, 4), uint32)
         b = cuda.local.array((2, 2, 2), uint32)
-        a_row = place(a_rows, A_PANEL, a_chunk, lane)
-        b_row = place(b_rows, B_PANEL, b_chunk, lane)
+        a_row = address_of(a_rows, A_PANEL, a_chunk, lane)
+        b_row = address_of(b_rows, B_PANEL, b_chunk, lane)
         for k in range(M16):
             for i in range(2):
                 ldmatrix_x4(a[k & 1, i], (a_row ^ (k << 5)) + i * 16 * ROW_BYTES)
@@ -235,7 +301,7 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
         b = cuda.local.array((2, 2, 2), uint32)
         a_row = a_columns + ((lane & 7) + ((lane >> 4) << 3)) * ROW_BYTES
         a_row += ((a_chunk + ((lane >> 3) & 1)) ^ (lane & 7)) << 4
-        b_row = place(b_columns, 0, b_chunk, lane)
+        b_row = address_of(b_columns, 0, b_chunk, lane)
         for i in range(2):
             for j in range(4):
                 for r in range(4):
@@ -249,21 +315,21 @@ def make_pair_products(COLS, BLOCK_M, DTYPE):
                     mma(d[i, 2 * j], a[k & 1, i], b[j & 1, 0])
                     mma(d[i, 2 * j + 1], a[k & 1, i], b[j & 1, 1])
 
-    return multiply_rows, multiply_registers, multiply_shared, multiply_columns
+    return PairProducts(multiply_rows, multiply_registers, multiply_shared, multiply_columns)
 
 
 @functools.cache
 def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
-    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ, dK and dV alone,
-    and dq_sum is not looked at. With RED_X4 dQ is added four numbers at a time.
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ it computes dK and dV
+    alone, and dq_sum may be any scalar. With RED_X4 an instruction adds four numbers of dQ.
     """
+    plan, AT = make_plan(HEAD_DIM)
+    shared_base = plan.shared_base
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
-    NUM_PANELS = COLS // 64
-    KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
-    KV_BYTES, Q_BYTES = NUM_PANELS * KV_PANEL, NUM_PANELS * Q_PANEL
-    P_BYTES = BLOCK_M // 64 * KV_PANEL  # Pᵀ, and dSᵀ: their rows are keys, their columns queries
+    KV_PANEL = BLOCK_N * ROW_BYTES  # bytes of 64 columns
+    Q_BYTES = AT.q.bytes // STAGES
     LSE_BYTES = BLOCK_M * 4  # of lse, and of delta
     DQ_ROWS = BLOCK_M // 32  # warps that share columns of dQ: each has 32 rows of it, 32 columns
     LANE_STEP, DQ_STEP = (16, 512) if RED_X4 else (4, 128)  # bytes of dq_sum
@@ -272,9 +338,11 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
     OUT_SHAPE, DQ_SHAPE = (2, D_HALF // 8, 4), (2, 4, 4)
     pack = forward.pack_of(DTYPE)
     by_rows, by_registers, by_shared, by_columns = make_pair_products(COLS, BLOCK_M, DTYPE)
-    mask, exponentiate, differentiate, _ = make_gradient_functions(M_HALF, pack)
+    gradients = make_gradient_functions(M_HALF, pack)
+    mask, exponentiate = gradients.mask, gradients.exponentiate
+    differentiate = gradients.differentiate
     store_gradient = make_store_gradient(HEAD_DIM, D_HALF, pack)
-    first_query, _, _ = masks.make_bounds_of_keys(CAUSAL, (-1, -1))
+    first_query = masks.make_bounds_of_keys(CAUSAL, (-1, -1)).first_query
     copy_tile = make_copy_tile(HEAD_DIM)
 
     @cuda.jit(device=True, forceinline=True)
@@ -297,23 +365,18 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
         grid      `backward.grid_of_keys`; 256 threads, two warps have 32 keys
         shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM);
                   ds_tile, p_tile (BLOCK_N, BLOCK_M), keys by queries; in panels of 64 columns,
-                  swizzled;
-                  lse_rows, delta_rows (STAGES, BLOCK_M)
+                  swizzled; lse_rows, delta_rows (STAGES, BLOCK_M)
         private   s, dp (2, BLOCK_M / 16, 4), p, ds (2, BLOCK_M / 32, 4); dk_acc, dv_acc
                   (2, HEAD_DIM / 16, 4); dq (2, 4, 4), fragments
-        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys; to dQ as often
+        HBM       K, V, dK, dV once; Q, dout, lse, delta, dQ's sums once per tile of keys
         paper     FlashAttention-2, Algorithm 2
         budget    255 registers, at most 40 bytes spilled; one thread block per SM
         """
-        # Tiles begin at a whole row: an exclusive or goes on to the next 16 columns.
-        k_tile = (shared_address(cuda.shared.array(0, uint8)) + 127) & 0xFFFFFF80
-        v_tile = k_tile + KV_BYTES
-        q_tile = v_tile + KV_BYTES
-        dout_tile = q_tile + STAGES * Q_BYTES
-        ds_tile = dout_tile + STAGES * Q_BYTES
-        p_tile = ds_tile + P_BYTES
-        lse_rows = p_tile + P_BYTES
-        delta_rows = lse_rows + STAGES * LSE_BYTES
+        base = shared_base()
+        k_tile, v_tile = base + AT.k.start, base + AT.v.start
+        q_tile, dout_tile = base + AT.q.start, base + AT.dout.start
+        ds_tile, p_tile = base + AT.ds.start, base + AT.p.start
+        lse_rows, delta_rows = base + AT.lse.start, base + AT.delta.start
 
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
@@ -331,10 +394,10 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
             return
         n_start = n_tile * BLOCK_N
         group_size = q.shape[2] // k.shape[2]
-        shift = seqlen_q - seqlen_k  # from a key's number to its place among the queries
+        shift = seqlen_q - seqlen_k  # from a key's index to its index among the queries
         first_tile = first_query(n_start + shift) // BLOCK_M
         num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
-        half = warp >> 2  # which of the pair
+        half = warp >> 2  # 0 or 1: this warp's index in its pair
         n_warp = n_start + 32 * (warp & 3)
         n = n_warp + (lane >> 2)  # this lane's first key; the others 8, 16, 24 on
         warp_rows = 32 * (warp & 3) * ROW_BYTES
@@ -349,7 +412,7 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
         dq_offset = ((dq_row >> 1) + (dq_col >> 1)) * DQ_BYTES
         dq_offset += 8192 * (dq_col & 1) + 2 * DQ_STEP * (dq_row & 1) + lane * LANE_STEP
 
-        # What this thread copies: one chunk of 16 bytes in every 32nd row of each panel.
+        # This thread's copies: one chunk of 16 bytes in every 32nd row of each panel.
         row, chunk = tid >> 3, tid & 7
         to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
         key_row = n_start + row
@@ -363,14 +426,14 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
                     dk_acc[i, j, r] = float32(0)
                     dv_acc[i, j, r] = float32(0)
 
-        # One turn more than tiles: it only copies the first one.
+        # One iteration more than tiles: it only copies the first one.
         head, m_tile, stage = kv_head * group_size, first_tile, 0
         next_head, next_tile = head, first_tile
-        num_turns = group_size * max(num_m_tiles - first_tile, 0)
-        for turn in range(num_turns + 1):
+        num_tiles = group_size * max(num_m_tiles - first_tile, 0)
+        for i_tile in range(num_tiles + 1):
             cp_async_wait(0)
             cuda.syncthreads()  # this stage is complete; all are done with the other, Pᵀ, dSᵀ
-            if turn < num_turns:
+            if i_tile < num_tiles:
                 m, next_stage = next_tile * BLOCK_M + row, stage ^ 1
                 tile = q_tile + next_stage * Q_BYTES + to
                 source = global_address(q[b, 0, next_head])
@@ -384,7 +447,7 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
                     cp_async_16(lse_rows + to_row, global_address(lse_2[b, next_head]) + at, 16)
                     cp_async_16(delta_rows + to_row, global_address(delta[b, next_head]) + at, 16)
                 cp_async_commit()
-            if turn > 0:
+            if i_tile > 0:
                 m_start = m_tile * BLOCK_M + half * M_HALF
                 q_rows, dout_rows = q_tile + stage * Q_BYTES, dout_tile + stage * Q_BYTES
                 of_rows = stage * LSE_BYTES + half * M_HALF * 4
@@ -438,19 +501,21 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
 
 @functools.cache
 def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
-    """dQ alone, in which no two thread blocks add to the same number: THREADS threads.
+    """The kernel for dQ alone: no two thread blocks add to the same number. THREADS threads.
 
     `dq_shared_bytes` of shared memory; HEAD_DIM and DTYPE as for `make_flash_attn_bwd_mma`.
     """
+    plan, (Q, DOUT, K, V) = make_dq_plan(HEAD_DIM)
+    shared_base = plan.shared_base
     COLS = padded(HEAD_DIM)
-    Q_BYTES, KV_BYTES = 2 * COLS * DQ_BLOCK_M, 2 * COLS * DQ_BLOCK_N
+    KV_BYTES = K.bytes // STAGES
     S_SHAPE, DS_SHAPE = (DQ_BLOCK_N // 8, 4), (DQ_BLOCK_N // 16, 4)
     OUT_SHAPE = (COLS // 8, 4)
     pack = forward.pack_of(DTYPE)
     by_rows, by_registers = make_products(COLS, DQ_BLOCK_N, DTYPE)
     _, mask, _, _, _ = make_fragment_functions(DQ_BLOCK_N, COLS, pack)
     store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
-    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    end_key = masks.make_bounds(CAUSAL, (-1, -1)).end_key
     copy_tile = make_copy_tile(HEAD_DIM)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
@@ -466,10 +531,9 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
         budget    255 registers, one thread block per SM
         """
-        q_tile = shared_address(cuda.shared.array(0, uint8))
-        dout_tile = q_tile + Q_BYTES
-        k_tile = dout_tile + Q_BYTES
-        v_tile = k_tile + STAGES * KV_BYTES
+        base = shared_base()
+        q_tile, dout_tile = base + Q.start, base + DOUT.start
+        k_tile, v_tile = base + K.start, base + V.start
 
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
@@ -490,7 +554,7 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
         n_end = end_key(m_start + DQ_BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         warp_rows = 16 * warp * ROW_BYTES
 
-        # What this thread copies: one chunk of 16 bytes in every 32nd row of each panel.
+        # This thread's copies: one chunk of 16 bytes in every 32nd row of each panel.
         row, chunk = tid >> 3, tid & 7
         to = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
         m_row = m_start + row
@@ -507,7 +571,7 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
             lse_i[h] = lse_2[b, head, m + 8 * h] if inside else NOTHING
             delta_i[h] = delta[b, head, m + 8 * h] if inside else float32(0)
 
-        # One turn more than tiles: it only copies the first one.
+        # One iteration more than tiles: it only copies the first one.
         for n_start in range(-DQ_BLOCK_N, n_end, DQ_BLOCK_N):
             stage = (n_start // DQ_BLOCK_N) & 1
             cp_async_wait(0)
@@ -543,7 +607,7 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
 def flash_attn_bwd_mma(
     dout, q, k, v, out, lse, *, causal=False, softmax_scale=None, deterministic=False
 ):
-    """FlashAttention, backward, by mma.sync: float16 and bfloat16 on GPUs since Ampere.
+    """FlashAttention, backward, with mma.sync: float16 and bfloat16 on GPUs since Ampere.
 
     Parameters
     ----------
@@ -560,7 +624,7 @@ def flash_attn_bwd_mma(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     RuntimeError
-        On a GPU before Ampere, or with too little shared memory for these tiles.
+        On a GPU before Ampere, or with too little shared memory for the tiles.
     """
     name, inputs = "flash_attn_bwd_mma", (dout, q, k, v, out, lse)
     scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic, AMPERE)

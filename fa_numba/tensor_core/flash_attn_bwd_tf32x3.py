@@ -1,25 +1,25 @@
 """FlashAttention's backward pass in float32 on tensor cores: three TF32 products for each one.
 
-flash_attn_bwd_registers     a thread computes tiles in registers; S and dP once
-flash_attn_bwd_tf32x3   mma.sync of TF32, each operand in two parts                   <- this file
-flash_attn_bwd_mma      the same shape in 16 bits: one product, half the bytes
+flash_attn_bwd_registers   a thread computes tiles in registers; S and dP once
+flash_attn_bwd_tf32x3      mma.sync of TF32, each operand in two parts                <- this file
+flash_attn_bwd_mma         the same structure in 16 bits: one product, half the bytes
 
-A thread block owns BLOCK_N keys, each warp 16 of them, and the tiles of queries pass by. For each
-tile a warp computes Sᵀ and dPᵀ with its keys as the rows, so that what comes of them, Pᵀ and dSᵀ,
-lies in its registers as the products Pᵀ dout and dSᵀ Q want their A. dQ = dS K sums over the keys
-of all warps: dS goes through shared memory, and each warp computes a part of dQ and adds it to HBM,
-atomically, in any order; with deterministic=True dQ has a kernel of its own. `tf32_tiles` says how
-a warp multiplies.
+A thread block owns BLOCK_N keys, each warp 16 of them, and walks the tiles of queries. For each
+tile a warp computes Sᵀ and dPᵀ with its keys as the rows, so Pᵀ and dSᵀ are in registers in the
+layout of A in the products Pᵀ dout and dSᵀ Q. dQ = dS K sums over the keys of all warps: dS goes
+through shared memory, and each warp computes a part of dQ and adds it to HBM, atomically, in any
+order. With deterministic=True dQ has its own kernel. `tf32_tiles` explains how a warp multiplies.
 
-measured   1.52 and 1.39 of PyTorch's memory-efficient backward at head_dim 64 and 128, which
-           multiplies so too (H200, n = 8192; benchmarks/results/ladder.json)
+measured   1.52 and 1.39 times the speed of PyTorch's memory-efficient backward at head_dim 64 and
+           128, which uses three TF32 products, too (H200, n = 8192; benchmarks/results/ladder.json)
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Ootomo and Yokota 2022, arXiv:2203.03341.
 """
 
 import functools
+from typing import NamedTuple
 
-from numba import cuda, float32, uint8, uint32, uint64
+from numba import cuda, float32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE, ZERO
@@ -28,44 +28,87 @@ from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.cp_async import cp_async_4, cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4
-from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
 from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, load_shared_x4, store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward, tf32_tiles
 from fa_numba.tensor_core.forward import AMPERE
+from fa_numba.tensor_core.shared_plan import LEAST_ALIGN, Region, SharedPlan
 from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
 
-WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys, or where dQ has its kernel 16 queries
-STAGES = 2  # tiles that pass by, of each kind: one is multiplied, the next one is on its way
-SUMMED_ROWS = 32  # on the tensor core, which cuts off: with 64 dV was too far off
-RED_X4 = (9, 0)  # from here on four numbers can be added by one instruction
+WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys; in the kernel for dQ, 16 queries
+STAGES = 2  # tiles of each kind in the loop: one is multiplied while the next one is in flight
+SUMMED_ROWS = 32  # on the tensor core, which truncates: with 64 dV was too far off
+RED_X4 = (9, 0)  # since this compute capability one instruction adds four numbers
+
+
+class Layout(NamedTuple):
+    """Regions of shared memory; `half` has the number HALF, which the compiler must not know."""
+
+    k: Region
+    v: Region
+    q: Region
+    dout: Region
+    ds: Region
+    lse: Region
+    delta: Region
+    half: Region
 
 
 def tile_rows(head_dim):
-    """Rows of the tiles that pass by."""
+    """Rows of the tiles in the loop: queries, or in the kernel for dQ keys."""
     return 64 if head_dim <= 64 else 32
 
 
+@functools.cache
+def make_plan(HEAD_DIM):
+    """The `SharedPlan` of a thread block, its `Layout`, and the numbers in a row of dS."""
+    BLOCK_M, ROW = tile_rows(HEAD_DIM), num_panels(HEAD_DIM) * ROW_BYTES
+    DS_ROW = BLOCK_N + 4  # longer than a row needs to be: no bank conflicts
+    plan = SharedPlan(align=LEAST_ALIGN)
+    layout = Layout(
+        k=plan.tiles(1, BLOCK_N * ROW),
+        v=plan.tiles(1, BLOCK_N * ROW),
+        q=plan.tiles(STAGES, BLOCK_M * ROW),
+        dout=plan.tiles(STAGES, BLOCK_M * ROW),
+        ds=plan.region(4 * BLOCK_M * DS_ROW),
+        lse=plan.region(STAGES * 4 * BLOCK_M),
+        delta=plan.region(STAGES * 4 * BLOCK_M),
+        half=plan.region(LEAST_ALIGN),
+    )
+    return plan, layout, DS_ROW
+
+
 def shared_bytes(HEAD_DIM):
-    """Shared memory that a thread block asks for."""
-    BLOCK_M = tile_rows(HEAD_DIM)
-    tiles = 2 * num_panels(HEAD_DIM) * ROW_BYTES * (BLOCK_N + STAGES * BLOCK_M)
-    return tiles + 4 * BLOCK_M * (BLOCK_N + 4) + 4 * 2 * STAGES * BLOCK_M + 16
+    """Dynamic shared memory of a thread block."""
+    plan, _, _ = make_plan(HEAD_DIM)
+    return plan.bytes
+
+
+@functools.cache
+def make_dq_plan(HEAD_DIM):
+    """The same for the kernel for dQ alone: its plan, and the regions of Q, dout, K, V and HALF."""
+    ROW = num_panels(HEAD_DIM) * ROW_BYTES
+    Q_BYTES, KV_BYTES = BLOCK_N * ROW, tile_rows(HEAD_DIM) * ROW
+    plan = SharedPlan(align=LEAST_ALIGN)
+    q, dout = plan.tiles(1, Q_BYTES), plan.tiles(1, Q_BYTES)
+    k, v = plan.tiles(STAGES, KV_BYTES), plan.tiles(STAGES, KV_BYTES)
+    return plan, (q, dout, k, v, plan.region(LEAST_ALIGN))
 
 
 def dq_shared_bytes(HEAD_DIM):
-    """The same, where dQ has a kernel of its own."""
-    rows = BLOCK_N + STAGES * tile_rows(HEAD_DIM)
-    return 2 * num_panels(HEAD_DIM) * ROW_BYTES * rows + 16
+    """Dynamic shared memory of a thread block of the kernel for dQ alone."""
+    plan, _ = make_dq_plan(HEAD_DIM)
+    return plan.bytes
 
 
 @functools.cache
 def make_multiply_ds(DS_ROW):
     """multiply_ds(dq, ds, k, lane): dq = dS K, of 16 rows of dS and one panel of K's columns.
 
-    In dS, rows of DS_ROW numbers, the keys 8 k, 8 k + 2, ... come before 8 k + 1, 8 k + 3, ....
+    A row of dS has DS_ROW numbers; of each 8 keys it has those of even index first.
     """
     PART_SHAPE = (4, 4)
 
@@ -117,25 +160,20 @@ def make_multiply_ds(DS_ROW):
 def make_flash_attn_bwd_tf32x3(
     HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True, RED_X4=True
 ):
-    """dK, dV and, with ADD_DQ, dQ: THREADS threads, `shared_bytes` of memory.
+    """The kernel for dK, dV and, with ADD_DQ, dQ: THREADS threads, `shared_bytes` of memory.
 
-    HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes is not looked at: any scalar. With
-    RED_X4 dQ is added four numbers at a time.
+    HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes may be any scalar. With RED_X4 an
+    instruction adds four numbers of dQ.
     """
+    plan, AT, DS_ROW = make_plan(HEAD_DIM)
+    shared_base = plan.shared_base
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
-    BLOCK_M, NUM_PANELS, WHOLE_PANELS = (
-        tile_rows(HEAD_DIM),
-        num_panels(HEAD_DIM),
-        HEAD_DIM % 32 == 0,
-    )
-    KV_BYTES, Q_BYTES = (NUM_PANELS * rows * ROW_BYTES for rows in (BLOCK_N, BLOCK_M))
-    DS_ROW = BLOCK_N + 4  # longer than it need be: no bank conflicts
-    DS_START = (2 * KV_BYTES + 2 * STAGES * Q_BYTES) // 4  # in numbers
-    LSE_START = DS_START + BLOCK_M * DS_ROW
-    DELTA_START = LSE_START + STAGES * BLOCK_M
-    LSE_BYTE, DELTA_BYTES = 4 * LSE_START, 4 * STAGES * BLOCK_M
-    HALF_BYTE = LSE_BYTE + 2 * DELTA_BYTES
+    BLOCK_M = tile_rows(HEAD_DIM)
+    NUM_PANELS, WHOLE_PANELS = num_panels(HEAD_DIM), HEAD_DIM % 32 == 0
+    Q_BYTES = AT.q.bytes // STAGES
+    # Indices of numbers in shared memory.
+    DS_START, LSE_START, DELTA_START = (x.start // 4 for x in (AT.ds, AT.lse, AT.delta))
     M8, OUT8 = BLOCK_M // 8, 4 * NUM_PANELS
     S_SHAPE, OUT_SHAPE, DQ_SHAPE = (1, M8, 4), (1, OUT8, 4), (4, 4)
     PARTS = BLOCK_M // 16 * NUM_PANELS  # of dQ: 16 rows, 32 columns
@@ -149,7 +187,7 @@ def make_flash_attn_bwd_tf32x3(
 
     @cuda.jit(device=True, forceinline=True)
     def copy_number(destination, x, b, head, m):
-        """Start to copy x[b, head, m]; 0 takes its place beyond x's end."""
+        """Start to copy x[b, head, m]; 0 past the end of x."""
         source = global_address(x[b, head]) + uint64(m * x.strides[2])
         cp_async_4(destination, source, 4 if m < x.shape[2] else 0)
 
@@ -178,23 +216,21 @@ def make_flash_attn_bwd_tf32x3(
         grid      (num_n_tiles, num_kv_heads, batch); 256 threads, a warp has 16 keys
         shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (STAGES, BLOCK_M, HEAD_DIM),
                   in panels of 32 columns, swizzled; ds_tile (BLOCK_M, BLOCK_N), of each 8 keys
-                  those of even numbers first; lse_rows, delta_rows (STAGES, BLOCK_M)
+                  those of even index first; lse_rows, delta_rows (STAGES, BLOCK_M)
         private   s, dp (BLOCK_M / 8, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4), dq_part (4, 4),
                   fragments in two parts
-        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, but for the tiles
-                  that see none of them; to dQ as often, atomically; with ALIBI alibi_slopes in
-                  every thread, for each tile
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, except the tiles
+                  that see none of them; dQ as often, atomically; with ALIBI alibi_slopes in every
+                  thread, for each tile
         paper     FlashAttention-2, Algorithm 2
-        budget    255 registers, and up to 72 bytes of local memory, 256 with softcap, or with ALiBi
-                  and a mask, where HEAD_DIM <= 64; one thread block per SM
+        budget    255 registers, and up to 72 bytes of local memory; up to 256 bytes with softcap,
+                  or with ALiBi and a mask, for HEAD_DIM <= 64; one thread block per SM
         """
         floats = cuda.shared.array(0, float32)
-        k_tile = shared_address(cuda.shared.array(0, uint8))
-        v_tile = k_tile + KV_BYTES
-        q_tile = v_tile + KV_BYTES
-        dout_tile = q_tile + STAGES * Q_BYTES
-        ds_tile = k_tile + 4 * DS_START
-        half_at = k_tile + HALF_BYTE
+        base = shared_base()
+        k_tile, v_tile = base + AT.k.start, base + AT.v.start
+        q_tile, dout_tile = base + AT.q.start, base + AT.dout.start
+        ds_tile, half_at = base + AT.ds.start, base + AT.half.start
 
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
@@ -214,7 +250,7 @@ def make_flash_attn_bwd_tf32x3(
         end_tile = (end_query(last_position, seqlen_q) + BLOCK_M - 1) // BLOCK_M
         n = n_start + 16 * warp + (lane >> 2)  # this lane's keys: n and n + 8
         warp_rows = 16 * warp * ROW_BYTES
-        place = DS_START + 16 * warp + (lane >> 3) + (lane & 4)  # of key n in a row of ds_tile
+        ds_index = DS_START + 16 * warp + (lane >> 3) + (lane & 4)  # of key n in a row of ds_tile
 
         store_shared_b32(half_at, uint32(HALF))
         copy_tile(k_tile, BLOCK_N, k, b, n_start, kv_head)
@@ -224,24 +260,24 @@ def make_flash_attn_bwd_tf32x3(
                 dk_acc[0, j, r] = ZERO
                 dv_acc[0, j, r] = ZERO
 
-        # One turn more than tiles: it only copies the first one.
+        # One iteration more than tiles: it only copies the first one.
         head, m_tile, stage = kv_head * group_size, first_tile, 0
         next_head, next_tile = head, first_tile
-        num_turns = group_size * max(end_tile - first_tile, 0)
-        for turn in range(num_turns + 1):
+        num_tiles = group_size * max(end_tile - first_tile, 0)
+        for i_tile in range(num_tiles + 1):
             cp_async_wait(0)
             cuda.syncthreads()  # this stage is complete; everyone is done with the other and dS
             next_stage = stage ^ 1
-            if turn < num_turns:
+            if i_tile < num_tiles:
                 m = next_tile * BLOCK_M
                 copy_tile(q_tile + next_stage * Q_BYTES, BLOCK_M, q, b, m, next_head)
                 copy_tile(dout_tile + next_stage * Q_BYTES, BLOCK_M, dout, b, m, next_head)
                 if tid < BLOCK_M:
-                    row = LSE_BYTE + 4 * (next_stage * BLOCK_M + tid)
-                    copy_number(k_tile + row, lse, b, next_head, m + tid)
-                    copy_number(k_tile + row + DELTA_BYTES, delta, b, next_head, m + tid)
+                    row = 4 * (next_stage * BLOCK_M + tid)
+                    copy_number(base + AT.lse.start + row, lse, b, next_head, m + tid)
+                    copy_number(base + AT.delta.start + row, delta, b, next_head, m + tid)
                 cp_async_commit()
-            if turn > 0:
+            if i_tile > 0:
                 slope = alibi_slopes[head] if ALIBI else ZERO
                 m_start = m_tile * BLOCK_M
                 q_rows, dout_rows = q_tile + stage * Q_BYTES, dout_tile + stage * Q_BYTES
@@ -261,8 +297,8 @@ def make_flash_attn_bwd_tf32x3(
                         for h in range(2):
                             position = n + 8 * h - seqlen_k + seqlen_q
                             scaled = s[0, j, 2 * h + c] * softmax_scale
-                            bent = score(scaled, position - m, slope)
-                            p = exp2((bent - lse_j) * LOG2_E)  # P = exp(S - lse)       line 11
+                            modified = score(scaled, position - m, slope)
+                            p = exp2((modified - lse_j) * LOG2_E)  # P = exp(S - lse)       line 11
                             if not whole:
                                 seen = sees(position, m, seqlen_q) and n + 8 * h < seqlen_k
                                 p = p if seen else ZERO
@@ -270,7 +306,7 @@ def make_flash_attn_bwd_tf32x3(
                             s[0, j, 2 * h + c] = p
                             dp[0, j, 2 * h + c] = ds
                             if ADD_DQ:
-                                floats[uint64(place + column * DS_ROW + 8 * h)] = ds
+                                floats[uint64(ds_index + column * DS_ROW + 8 * h)] = ds
                 add_product(dv_acc, s, dout_rows, half_at, lane)  # dV += Pᵀ dout      line 12
                 add_product(dk_acc, dp, q_rows, half_at, lane)  # dK += dSᵀ Q          line 16
                 if ADD_DQ:
@@ -299,20 +335,22 @@ def make_flash_attn_bwd_tf32x3(
 
 
 def panels_at_once(head_dim):
-    """Blocks of out for which P is split once: what leaves everything in registers."""
+    """Panels of out for which P is split once: as many as leave everything in registers."""
     return num_panels(head_dim) if head_dim <= 64 else 1
 
 
 @functools.cache
 def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
-    """dQ alone, in which no two thread blocks add to the same number: THREADS threads.
+    """The kernel for dQ alone: no two thread blocks add to the same number. THREADS threads.
 
-    `dq_shared_bytes` of shared memory; the rest as for `make_flash_attn_bwd_tf32x3`.
+    `dq_shared_bytes` of shared memory; constants as for `make_flash_attn_bwd_tf32x3`.
     """
+    plan, (Q, DOUT, K, V, HALF_REGION) = make_dq_plan(HEAD_DIM)
+    shared_base = plan.shared_base
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     DQ_BLOCK_M, DQ_BLOCK_N = BLOCK_N, tile_rows(HEAD_DIM)
-    Q_BYTES, KV_BYTES = (num_panels(HEAD_DIM) * n * ROW_BYTES for n in (DQ_BLOCK_M, DQ_BLOCK_N))
+    KV_BYTES = K.bytes // STAGES
     N8, OUT8 = DQ_BLOCK_N // 8, 4 * num_panels(HEAD_DIM)
     S_SHAPE, OUT_SHAPE = (1, N8, 4), (1, OUT8, 4)
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
@@ -331,16 +369,15 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
                   in panels of 32 columns, swizzled
         private   s, dp (DQ_BLOCK_N / 8, 4), acc (HEAD_DIM / 8, 4), fragments in two parts; lse and
                   delta of two rows
-        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, but for the tiles
+        HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, except the tiles
                   that none of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
         budget    255 registers, one thread block per SM
         """
-        q_tile = shared_address(cuda.shared.array(0, uint8))
-        dout_tile = q_tile + Q_BYTES
-        k_tile = dout_tile + Q_BYTES
-        v_tile = k_tile + STAGES * KV_BYTES
-        half_at = v_tile + STAGES * KV_BYTES
+        base = shared_base()
+        q_tile, dout_tile = base + Q.start, base + DOUT.start
+        k_tile, v_tile = base + K.start, base + V.start
+        half_at = base + HALF_REGION.start
 
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
@@ -374,7 +411,7 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
             lse_i[h] = lse[b, head, m + 8 * h] if inside else ZERO
             delta_i[h] = delta[b, head, m + 8 * h] if inside else ZERO
 
-        # One turn more than tiles: it only copies the first one.
+        # One iteration more than tiles: it only copies the first one.
         stage = 0
         for n_start in range(n_first - DQ_BLOCK_N, n_end, DQ_BLOCK_N):
             cp_async_wait(0)
@@ -399,8 +436,8 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
                         for h in range(2):
                             position = m + 8 * h + seqlen_k - seqlen_q
                             scaled = s[0, j, 2 * h + c] * softmax_scale
-                            bent = score(scaled, position - n, slope)
-                            p = exp2((bent - lse_i[h]) * LOG2_E)  # P = exp(S - lse)    line 13
+                            modified = score(scaled, position - n, slope)
+                            p = exp2((modified - lse_i[h]) * LOG2_E)  # P = exp(S - lse)    line 13
                             if not whole:
                                 seen = sees(position, n, seqlen_k) and m + 8 * h < seqlen_q
                                 p = p if seen else ZERO
@@ -432,18 +469,18 @@ def flash_attn_bwd_tf32x3(
     softmax_scale=None,
     deterministic=False,
 ):
-    """FlashAttention, backward, in float32 on tensor cores of GPUs since Ampere: 3xTF32.
+    """FlashAttention, backward, in float32 on tensor cores, by 3xTF32: GPUs since Ampere.
 
     Parameters
     ----------
     dout, q, k, v, out, lse : GPU arrays, float32
         As for `flash_attn_bwd`; out and lse of any forward pass with the same options. dout, q, k
-        and v as `flash_attn_tf32x3` takes them, but for a head_dim up to 128.
+        and v as `flash_attn_tf32x3` takes them, with a head_dim up to 128.
     causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_attn_tf32x3`.
     deterministic : bool, default=False
-        The same bits in every run. By default that is so for dk and dv, while dq is summed in any
-        order.
+        The same bits in every run. By default dk and dv have the same bits, and dq is summed in
+        any order.
 
     Returns
     -------
@@ -455,7 +492,7 @@ def flash_attn_bwd_tf32x3(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     RuntimeError
-        On a GPU before Ampere, or with too little shared memory for these tiles.
+        On a GPU before Ampere, or with too little shared memory for the tiles.
     """
     name, inputs = "flash_attn_bwd_tf32x3", (dout, q, k, v, out, lse)
     check = checks.check_bwd_tensor_core_float32
