@@ -8,14 +8,14 @@ from fa_numba.figures.memory_shares import memory_shares
 from fa_numba.figures.tiled_product import tiled_product
 
 
-def test_tiled_product_counts_each_turn():
+def test_tiled_product_counts_each_iteration():
     turn_a, turn_b, mine = np.full((4, 6), -1), np.full((6, 8), -1), np.zeros((4, 8), bool)
     for turn in range(3):
         turn_a[2:4, 2 * turn : 2 * turn + 2] = turn
         turn_b[2 * turn : 2 * turn + 2, :2] = turn
     mine[2:4, :2] = True
     text = tiled_product(turn_a, turn_b, mine).describe()
-    assert "3 turns, 4 elements of c" in text
+    assert "3 iterations, 4 elements of c" in text
     assert text.count("4 of a, 4 of b") == 3
 
 

@@ -10,7 +10,7 @@ from fa_numba.figures.sheet import sheet
 
 
 def main(folder="figures"):
-    """Write the files; return their folder. What cannot be drawn here is left out, and named."""
+    """Write the files; return their folder. Print the drawings that this machine cannot make."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     left_out = {}

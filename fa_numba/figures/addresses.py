@@ -44,7 +44,7 @@ def addresses(requests):
     for ax in panels[len(requests) :]:
         ax.axis("off")
     figure.legend(
-        handles=[Patch(facecolor=BLUE, label="what the lane asks for"),
+        handles=[Patch(facecolor=BLUE, label="bytes that the lane asks for"),
                  Patch(facecolor=_tint(ORANGE), label="sectors moved for it")],
         loc="outside lower center", ncols=2, frameon=False, fontsize=9,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""FLOPs per byte of attention against sequence length, beside what a GPU needs to keep busy."""
+"""FLOPs per byte of attention against sequence length, beside the ridge of a GPU."""
 
 from fa_numba.figures.style import (
     BLUE,

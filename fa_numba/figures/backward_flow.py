@@ -1,4 +1,4 @@
-"""What the backward pass computes from what, and where each matrix lives."""
+"""The matrices of the backward pass: from which each is computed, and in which memory it is."""
 
 from matplotlib.patches import FancyBboxPatch, Patch
 
@@ -15,7 +15,7 @@ def backward_flow(seqlen_q, seqlen_k, head_dim, block_m, block_n):
     Parameters
     ----------
     seqlen_q, seqlen_k, head_dim : int
-        What is kept in HBM.
+        The matrices in HBM.
     block_m, block_n : int
         The tile of S, P, dP and dS that exists at a time.
 

@@ -17,7 +17,7 @@ def bit_fields(words, fields):
     words : dict of str to int
         By title.
     fields : dict of str to (int, int, function of an int)
-        By name: first and last bit, and what the number in them says, as a string.
+        By name: first and last bit, and the meaning of their number, as a string.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Masks of tiles, and what each of them costs."""
+"""Masks of tiles, and the HBM traffic of each."""
 
 import numpy as np
 from matplotlib.patches import Rectangle

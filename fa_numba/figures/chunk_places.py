@@ -1,4 +1,4 @@
-"""Rows of 128 bytes in shared memory: where their chunks of 16 bytes lie, and who meets."""
+"""Rows of 128 bytes in shared memory: the positions of their 16-byte chunks, and bank conflicts."""
 
 import numpy as np
 from matplotlib.patches import Rectangle
@@ -30,9 +30,9 @@ def chunk_places(layouts, chunk):
     for ax, (title, places) in zip(panels, layouts.items(), strict=True):
         read = places[:8, chunk]
         words = np.add.outer(read // 4, np.arange(CHUNK // 4))
-        turns = int(np.bincount(words.ravel() % BANKS).max())
+        wavefronts = int(np.bincount(words.ravel() % BANKS).max())
         banks = len(np.unique(words % BANKS))
-        colour = GREEN if turns == 1 else RED
+        colour = GREEN if wavefronts == 1 else RED
         for (row, number), byte in np.ndenumerate(places):
             y, x = divmod(int(byte), ROW_BYTES)
             x /= CHUNK
@@ -43,7 +43,8 @@ def chunk_places(layouts, chunk):
             ax.text(x, y, f"{row}.{number}", ha="center", va="center", fontsize=7.5,
                     color=PAPER if is_read else INK, weight="bold" if is_read else "normal"
                     )  # fmt: skip
-        said = f"chunk {chunk} of 8 rows: {banks} banks, {turns} turn{'s' if turns > 1 else ''}"
+        plural = "s" if wavefronts > 1 else ""
+        said = f"chunk {chunk} of 8 rows: {banks} banks, {wavefronts} wavefront{plural}"
         lines.append(f"{title}: {said}")
         ax.set(xlim=(-0.6, 7.6), ylim=(rows - 0.4, -0.6))
         ax.set_xticks(range(8), [f"{4 * i}–{4 * i + 3}" for i in range(8)])

@@ -11,7 +11,7 @@ SECTOR = 8  # floats in 32 bytes
 
 @on_paper
 def coalescing(requests):
-    """One panel for each request: the matrix as it lies in memory, sector by sector.
+    """One panel for each request: the matrix in memory order, sector by sector.
 
     Parameters
     ----------

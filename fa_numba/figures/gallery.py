@@ -63,7 +63,7 @@ DEVICE = "H100"
 
 
 class NotDrawnError(RuntimeError):
-    """An example needs what this machine does not have; the message says what."""
+    """An example needs a tool that this machine does not have; the message names it."""
 
 
 def draw(left_out=None):
@@ -126,7 +126,7 @@ def make_transpose(ROW, with_barrier):
 
 @cuda.jit
 def forgets_the_barrier(x, y):
-    """A transpose of one tile, in which nobody waits."""
+    """A transpose of one tile, without a barrier."""
     tile = cuda.shared.array((TILE, TILE + 1), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     tile[ty, tx] = x[ty, tx]
@@ -152,7 +152,7 @@ def tree_levels(x, levels):
 
 @cuda.jit
 def tiled_loads(turn_a, turn_b, mine):
-    """Thread block (3, 1) of a tiled product notes what it would load."""
+    """Thread block (3, 1) of a tiled product notes its loads."""
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     row, col = cuda.blockIdx.y * 8 + ty, cuda.blockIdx.x * 8 + tx
     if cuda.blockIdx.x == 3 and cuda.blockIdx.y == 1:
@@ -181,7 +181,7 @@ def walks(seqlen_q, seqlen_k, block_m, block_n, *, causal=False):
 def row_after_each_tile(tile=4, num_tiles=6, d=8):
     """m, l and acc of one query after each tile: FlashAttention-1 on more and more keys.
 
-    It keeps m, l and out in HBM, so that what it returns is what it held.
+    It keeps m, l and out in HBM, so their values after each tile can be read.
     """
     q, k, v = np.ones((1, 1, 1, 1), np.float32), *_random(2, 1, tile * num_tiles, 1, d, seed=6)
     scores = k[0, :, 0, 0] + np.repeat(np.float32([0.0, 1.5, 0.3, 2.6, 1.0, 2.0]), tile)
@@ -438,7 +438,7 @@ def masks_of_tiles_and_their_cost():
     return block_sparse(masks, formula, meter)
 
 
-def masks_that_nobody_stores():
+def masks_that_are_not_stored():
     options, units = {"dropout_p": 0.3, "seed": 7}, np.eye(32, dtype=np.float32)[None, :, None]
     drawn = {}
     for name, block_m, block_n in (("flash_attn_v1", 4, 16), ("flash_attn_v2", 8, 8)):
@@ -761,7 +761,7 @@ EXAMPLES = (
     weights_through_the_tiles,
     bytes_by_formula_and_meter,
     masks_of_tiles_and_their_cost,
-    masks_that_nobody_stores,
+    masks_that_are_not_stored,
     mask_and_skipped_tiles,
     what_the_backward_pass_computes,
     growth_of_the_cache,

@@ -1,4 +1,4 @@
-"""The roofline with kernels on it: what each can reach at most, from its FLOPs and its bytes."""
+"""The roofline with kernels on it: the most that each can reach, from its FLOPs and its bytes."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawin
 
 @on_paper
 def kernel_roofline(work, device="H100"):
-    """Each kernel stands where its arithmetic intensity meets the roof of float32.
+    """Each kernel is drawn where its arithmetic intensity meets the roof of float32.
 
     Parameters
     ----------
     work : dict of str to (flops, bytes)
-        By name: what was counted.
+        By name: the counts.
     device : str or Device, default="H100"
 
     Returns
@@ -44,7 +44,7 @@ def kernel_roofline(work, device="H100"):
     ax.text(roof.ridge * 1.15, roof.peak * 1.5, "bound by arithmetic", fontsize=9, color=GREY)
     ax.set_xlabel("arithmetic intensity, FLOP per byte of HBM traffic", fontsize=9, color=INK)
     ax.set_ylabel(f"FLOP/s that the {roof.device.name} allows", fontsize=9, color=INK)
-    floor = bottom * 2.2  # the numbers stand in a row below the roof
+    floor = bottom * 2.2  # the numbers are in a row below the roof
     for name, place, n in zip(names, _apart([points[n] for n in names], low, high),
                               range(1, len(names) + 1), strict=True):  # fmt: skip
         y = roof.attainable(points[name])

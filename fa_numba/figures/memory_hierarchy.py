@@ -25,7 +25,7 @@ def _size(number, unit):
 
 @on_paper
 def memory_hierarchy(name="A100-40GB"):
-    """What each level of a GPU's memory holds, who sees it, and what it moves per second.
+    """The size of each level of a GPU's memory, who can access it, and its bytes per second.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the KV memory of a server holds, as shares of the whole."""
+"""The use of a server's KV memory, as shares of the whole."""
 
 from fa_numba.figures.style import (
     BLUE,
@@ -23,7 +23,7 @@ def memory_shares(shares, *, notes=None, title=""):
     Parameters
     ----------
     shares : dict of str to dict of str to float
-        By name: what the memory holds, in the order to be drawn. Each sums to 1; all have the same
+        By name: the shares, in the order of drawing. Each sums to 1; all have the same
         keys.
     notes : dict of str to str, optional
         A word behind the bar of that name.

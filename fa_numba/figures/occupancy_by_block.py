@@ -12,12 +12,12 @@ from fa_numba.figures.style import (
 
 @on_paper
 def occupancy_by_block(kernels):
-    """One line per kernel; its own thread block is marked, with what keeps out one more.
+    """One line per kernel; its own thread block is marked, with the resource that limits it.
 
     Parameters
     ----------
     kernels : dict of str to Occupancy
-        By name. Registers and shared memory stay as they are while the thread block varies.
+        By name. Registers and shared memory are constant while the thread block varies.
 
     Returns
     -------

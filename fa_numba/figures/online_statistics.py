@@ -12,7 +12,7 @@ def online_statistics(scores, m, l, alpha):
     Parameters
     ----------
     scores, m, l, alpha : arrays of shape (num_cols,)
-        The row, and what a kernel held after each score.
+        The row, and a kernel's values after each score.
 
     Returns
     -------

@@ -44,7 +44,7 @@ def overflow(scores, *, formats=FORMATS):
     Parameters
     ----------
     scores : array
-        What is to be exponentiated; drawn as a histogram, before and after the maximum of each
+        The arguments of exp; drawn as a histogram, before and after the maximum of each
         row is subtracted.
     formats : dict of str to FloatFormat, optional
 

@@ -1,4 +1,4 @@
-"""A block table and its pool of pages: which sequence's tokens lie where."""
+"""A block table and its pool of pages: the pages of each sequence."""
 
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle

@@ -1,4 +1,4 @@
-"""A race as it bites: two threads, two lines, and the order that no barrier forbids."""
+"""A race: two threads, two lines, and the order that no barrier forbids."""
 
 import inspect
 import textwrap
@@ -8,7 +8,7 @@ from matplotlib.patches import FancyArrowPatch
 from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, RED, Drawing, on_paper
 
 DARK_ORANGE = "#9c4221"  # for letters on grey
-MOST_LINES = 24  # between the two; of more, the middle is left out
+MOST_LINES = 24  # between the two; the middle of a longer range is left out
 VERBS = {"RAW": ("writes", "reads"), "WAR": ("reads", "writes"), "WAW": ("writes", "writes")}
 
 
@@ -33,10 +33,10 @@ def race_diagram(race, kernel):
     early, late = race.lines
     slow, fast = (_name(thread) for thread in race.threads)
     first, second = VERBS[race.kind]
-    turn = ", next turn" if late < early else ""  # it runs later, so the loop came round
+    when = ", next iteration" if late < early else ""  # it runs later, in the loop's next iteration
     shown = _shown(code, early, late)
     events = [
-        (1, late, f"{second} {race.array}{turn}", BLUE),  # the fast thread is there first
+        (1, late, f"{second} {race.array}{when}", BLUE),  # the fast thread is there first
         (0, early, f"{first} {race.array}", ORANGE),
     ]
     lines = textwrap.dedent("\n".join(code.get(n, "") for n in shown)).splitlines()

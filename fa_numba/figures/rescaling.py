@@ -24,7 +24,7 @@ def rescaling(histories, m):
     Parameters
     ----------
     histories : dict of str to array of shape (num_tiles, num_tiles)
-        By title: row t holds what the kernel keeps after tile t, one column per tile of keys.
+        By title: row t is the kernel's value after tile t, one column per tile of keys.
     m : array of shape (num_tiles,)
         The row's running maximum after each tile.
 

@@ -1,4 +1,4 @@
-"""A rolling cache step by step: which token lies where, and where the next one goes."""
+"""A rolling cache, step by step: the token in each slot, and the slot of the next one."""
 
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
@@ -17,38 +17,38 @@ from fa_numba.figures.style import (
 
 @on_paper
 def ring_cache(tokens, pointers, num_sinks):
-    """A row for each step, a column for each place of the cache.
+    """A row for each step, a column for each slot of the cache.
 
     Parameters
     ----------
-    tokens : integer array of shape (steps, places)
-        Which token lies in each place after each step; −1 where none has been written.
+    tokens : integer array of shape (steps, num_slots)
+        The token in each slot after each step; −1 for an empty slot.
     pointers : integer array of shape (steps,)
-        The place of the next token.
+        The slot of the next token.
     num_sinks : int
-        The first places, which keep their tokens.
+        The first slots, which keep their tokens.
 
     Returns
     -------
     Drawing
     """
-    steps, places = tokens.shape
+    steps, num_slots = tokens.shape
     lines = []
-    figure = Drawing(0.5 * places + 4.4, 0.31 * steps + 0.75)
+    figure = Drawing(0.5 * num_slots + 4.4, 0.31 * steps + 0.75)
     ax = figure.subplots()
     for step in range(steps):
         newest, words = tokens[step].max(), []
-        for place in range(places):
-            token, next_one = int(tokens[step, place]), place == pointers[step]
-            colour = PURPLE if place < num_sinks else BLUE
+        for slot in range(num_slots):
+            token, next_one = int(tokens[step, slot]), slot == pointers[step]
+            colour = PURPLE if slot < num_sinks else BLUE
             share = 0 if token < 0 else 0.75 if token == newest else 0.25
-            ax.add_patch(Rectangle((place, step), 1, 1, facecolor=_tint(colour, share),
+            ax.add_patch(Rectangle((slot, step), 1, 1, facecolor=_tint(colour, share),
                                    edgecolor=LIGHT, linewidth=1))  # fmt: skip
             if next_one:
-                ax.add_patch(Rectangle((place + 0.06, step + 0.06), 0.88, 0.88, facecolor="none",
+                ax.add_patch(Rectangle((slot + 0.06, step + 0.06), 0.88, 0.88, facecolor="none",
                                        edgecolor=ORANGE, linewidth=2, zorder=3))  # fmt: skip
             if token >= 0:
-                ax.text(place + 0.5, step + 0.5, str(token), ha="center", va="center",
+                ax.text(slot + 0.5, step + 0.5, str(token), ha="center", va="center",
                         fontsize=9, color=PAPER if share > 0.5 else INK)  # fmt: skip
             word = "·" if token < 0 else str(token)
             words.append(f"[{word}]" if next_one else f" {word} ")
@@ -56,10 +56,10 @@ def ring_cache(tokens, pointers, num_sinks):
         lines.append(f"after token {newest:>2}: {row}")
         ax.text(-0.2, step + 0.5, f"after token {newest}", ha="right", va="center", fontsize=9,
                 color=INK)  # fmt: skip
-    for place in range(places):
-        name = f"sink {place}" if place < num_sinks else str(place)
-        ax.text(place + 0.5, -0.15, name, ha="center", va="bottom", fontsize=8, color=INK)
-    handles = [Patch(facecolor=_tint(PURPLE, 0.25), label="stays: a sink")] if num_sinks else []
+    for slot in range(num_slots):
+        name = f"sink {slot}" if slot < num_sinks else str(slot)
+        ax.text(slot + 0.5, -0.15, name, ha="center", va="bottom", fontsize=8, color=INK)
+    handles = [Patch(facecolor=_tint(PURPLE, 0.25), label="kept: a sink")] if num_sinks else []
     handles += [
         Patch(facecolor=_tint(BLUE, 0.25), label="in the ring"),
         Patch(facecolor=_tint(BLUE, 0.75), label="the newest"),
@@ -67,7 +67,7 @@ def ring_cache(tokens, pointers, num_sinks):
     ]
     ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9,
               frameon=False)  # fmt: skip
-    ax.set(xlim=(-2.4, places + 0.05), ylim=(steps + 0.05, -0.75))
+    ax.set(xlim=(-2.4, num_slots + 0.05), ylim=(steps + 0.05, -0.75))
     ax.axis("off")
     figure.text = "\n".join([*lines, "[ ] is where the next token goes"])
     return figure

@@ -1,4 +1,4 @@
-"""The roofline: what a GPU can do at each arithmetic intensity, and where some work stands."""
+"""The roofline: the peak of a GPU at each arithmetic intensity, with some workloads on it."""
 
 import numpy as np
 

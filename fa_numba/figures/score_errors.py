@@ -1,4 +1,4 @@
-"""How wrong quantised scores are, against how large they are."""
+"""The error of quantised scores, by the size of the score."""
 
 import numpy as np
 
@@ -14,9 +14,9 @@ def score_errors(scores, quantised, *, bins=32):
     Parameters
     ----------
     scores : array
-        As they are.
+        The exact scores.
     quantised : dict of str to array of the shape of scores
-        By name: what became of them.
+        By name: the same scores after rounding.
     bins : int, default=32
         By size; those with few scores are left out.
 

@@ -1,4 +1,4 @@
-"""What the threads of a launch asked for, and what memory moved for it, array by array."""
+"""The bytes that a launch's threads asked for and those that memory moved, array by array."""
 
 from fa_numba.figures.style import BLUE, INK, ORANGE, Drawing, on_paper, plain
 

@@ -10,7 +10,7 @@ def softmax_passes(traces, *, x="x", y="y"):
     Parameters
     ----------
     traces : dict of str to Trace
-        What to write beside the drawing -> trace of a softmax kernel's launch.
+        Label -> trace of a softmax kernel's launch.
     x, y : str, optional
         Names of the kernels' parameters.
 

@@ -7,7 +7,7 @@ from fa_numba.figures.style import COLOURS, INK, Drawing, on_paper, plain
 
 @on_paper
 def split_times(times, chosen=None, *, title=""):
-    """A curve for each GPU, or whatever the names stand for.
+    """A curve for each name, such as a GPU.
 
     Parameters
     ----------

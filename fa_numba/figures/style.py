@@ -1,4 +1,4 @@
-"""What all drawings share: colours that stay apart in print, and a figure that shows itself."""
+"""Shared by all drawings: colours that differ in print, and a figure that shows itself."""
 
 import functools
 import io
@@ -14,7 +14,7 @@ COLOURS = BLUE, ORANGE, GREEN, PURPLE, RED  # of thread blocks, sequences, kerne
 def on_paper(function):
     """Let a function draw in these colours, whatever style its user has chosen for plots.
 
-    "dark_background", for one, would write in white on what is a light ground here.
+    "dark_background", for example, would write in white on this light background.
     """
 
     @functools.wraps(function)
@@ -37,7 +37,7 @@ class Drawing(Figure):
         self.text = text
 
     def describe(self):
-        """What the drawing shows, in words."""
+        """The content of the drawing, in words."""
         return self.text
 
     draw = on_paper(Figure.draw)  # some ticks are made only now

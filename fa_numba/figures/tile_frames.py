@@ -1,4 +1,4 @@
-"""FlashAttention as a film: which tile of the scores is computed when, and what is on the chip."""
+"""FlashAttention in frames: each tile of scores at its time, and the tiles on the chip."""
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -15,25 +15,25 @@ from fa_numba.figures.style import (
 
 
 def recorded_walk(accesses, num_m_tiles, num_n_tiles, *, block_m, block_n, head_dim):
-    """Which tile each thread block visits in which turn, from what a kernel really did.
+    """The iteration and the thread block that visit each tile, from a kernel's record.
 
-    A visit is a store of scores to s_tile; the tiles are those of which q and k were loaded last.
+    A visit is a store of scores to s_tile. Its tiles are those of the last loads of q and k.
 
     Parameters
     ----------
     accesses : list of Access
-        Of a kernel with the names of ours, for one head, from `simt.record`.
+        Record of one head by `simt.record`; the kernel must use our names of arrays.
     num_m_tiles, num_n_tiles, block_m, block_n, head_dim : int
 
     Returns
     -------
-    turn, owner : integer arrays of shape (num_m_tiles, num_n_tiles)
-        −1 where no thread block came by.
+    iteration, owner : integer arrays of shape (num_m_tiles, num_n_tiles)
+        −1 for a tile that no thread block visits.
     """
-    turn, owner = np.full((2, num_m_tiles, num_n_tiles), -1)
-    tile = {"q": {}, "k": {}}  # array -> thread block -> the tile that it holds
+    iteration, owner = np.full((2, num_m_tiles, num_n_tiles), -1)
+    tile = {"q": {}, "k": {}}  # array -> thread block -> its tile
     rows = {"q": block_m, "k": block_n}
-    turns = {}
+    iterations = {}
     for access in accesses:
         for column in np.flatnonzero(access.active.any(axis=0)):
             block = int(access.blocks[column])
@@ -43,21 +43,21 @@ def recorded_walk(accesses, num_m_tiles, num_n_tiles, *, block_m, block_n, head_
                 tile[access.array][block] = row // rows[access.array]
             elif access.array == "s_tile" and access.action == "store":
                 here = tile["q"][block], tile["k"][block]
-                turn[here], owner[here] = turns.get(block, 0), block
-                turns[block] = turns.get(block, 0) + 1
-    return turn, owner
+                iteration[here], owner[here] = iterations.get(block, 0), block
+                iterations[block] = iterations.get(block, 0) + 1
+    return iteration, owner
 
 
 @on_paper
-def tile_frames(walks, turns):
-    """A row of frames for each kernel, a column for each turn.
+def tile_frames(walks, iterations):
+    """A row of frames for each kernel, a column for each iteration.
 
     Parameters
     ----------
-    walks : dict of str to (turn, owner)
+    walks : dict of str to (iteration, owner)
         By title, as from `recorded_walk`.
-    turns : list of int
-        Which turns to show.
+    iterations : list of int
+        The iterations to show.
 
     Returns
     -------
@@ -65,21 +65,21 @@ def tile_frames(walks, turns):
     """
     num_m_tiles, num_n_tiles = np.shape(next(iter(walks.values()))[0])
     side = 1.62
-    figure = Drawing(side * len(turns) + 0.9,
+    figure = Drawing(side * len(iterations) + 0.9,
                      (side * num_m_tiles / num_n_tiles + 0.42) * len(walks) + 0.75)  # fmt: skip
-    panels = figure.subplots(len(walks), len(turns), squeeze=False)
+    panels = figure.subplots(len(walks), len(iterations), squeeze=False)
     lines = []
-    for row, (title, (turn, owner)) in zip(panels, walks.items(), strict=True):
-        lines.append(f"{title}: {1 + turn.max()} turns of {len(np.unique(owner[owner >= 0]))} "
-                     "thread blocks")  # fmt: skip
+    for row, (title, (iteration, owner)) in zip(panels, walks.items(), strict=True):
+        blocks = len(np.unique(owner[owner >= 0]))
+        lines.append(f"{title}: {1 + iteration.max()} iterations of {blocks} thread blocks")
         row[0].set_ylabel(f"{title}\n← Q tiles", fontsize=9, color=INK)
-        for ax, now in zip(row, turns, strict=True):
-            done = int(((turn >= 0) & (turn < now)).sum())
-            current = [f"({m}, {n})" for m, n in np.argwhere(turn == now)]
+        for ax, now in zip(row, iterations, strict=True):
+            done = int(((iteration >= 0) & (iteration < now)).sum())
+            current = [f"({m}, {n})" for m, n in np.argwhere(iteration == now)]
             doing = f"computes {' '.join(current)}" if current else "finished"
-            lines.append(f"  turn {now}: {done} tiles done, {doing}")
-            _draw(ax, turn, owner, now)
-            state = f"turn {now}" if current else f"turn {now}: finished"
+            lines.append(f"  iteration {now}: {done} tiles done, {doing}")
+            _draw(ax, iteration, owner, now)
+            state = f"iteration {now}" if current else f"iteration {now}: finished"
             ax.set_title(state, fontsize=9, color=INK)
         row[0].set_xlabel("K, V tiles →", fontsize=9, color=INK)
     figure.legend(
@@ -93,19 +93,19 @@ def tile_frames(walks, turns):
     return figure
 
 
-def _draw(ax, turn, owner, now):
-    num_m_tiles, num_n_tiles = turn.shape
-    for (m, n), t in np.ndenumerate(turn):
+def _draw(ax, iteration, owner, now):
+    num_m_tiles, num_n_tiles = iteration.shape
+    for (m, n), t in np.ndenumerate(iteration):
         colour = COLOURS[owner[m, n] % len(COLOURS)]
         face = LIGHT if t < 0 else colour if t == now else _tint(colour) if t < now else "none"
         ax.add_patch(Rectangle((n, m), 0.92, 0.92, facecolor=face, linewidth=0.9,
                                edgecolor=LIGHT if t < 0 else colour))  # fmt: skip
-    for m in range(num_m_tiles):  # what is loaded, along the edges
-        here = np.flatnonzero(turn[m] == now)
+    for m in range(num_m_tiles):  # the loaded tiles, along the edges
+        here = np.flatnonzero(iteration[m] == now)
         colour = COLOURS[owner[m, here[0]] % len(COLOURS)] if len(here) else LIGHT
         ax.add_patch(Rectangle((-0.55, m), 0.35, 0.92, facecolor=colour))
     for n in range(num_n_tiles):
-        here = np.flatnonzero(turn[:, n] == now)
+        here = np.flatnonzero(iteration[:, n] == now)
         for i, m in enumerate(here):
             wide = 0.92 / len(here)
             ax.add_patch(Rectangle((n + i * wide, -0.55), wide, 0.35,

@@ -39,9 +39,9 @@ def tile_statistics(m, l, acc):
     top.margins(y=0.15)
 
     held = np.concatenate([[0], l[:-1] * alpha[1:]])
-    middle.bar(tiles, held, color=GREEN, width=0.7, label="alpha × l, what was there, rescaled")
+    middle.bar(tiles, held, color=GREEN, width=0.7, label="alpha × l, the sum so far, rescaled")
     middle.bar(tiles, l - held, bottom=held, color=ORANGE, width=0.7,
-               label="rowsum(P), what the tile adds")  # fmt: skip
+               label="rowsum(P), added by the tile")  # fmt: skip
     middle.legend(**above, ncols=2)
     plain(middle, grid="y").set_ylabel("l", fontsize=9, color=INK)
     middle.margins(y=0.1)

@@ -17,13 +17,13 @@ from fa_numba.figures.style import (
 
 @on_paper
 def tile_walk(walks):
-    """One panel for each kernel: a number in each tile says in which turn it is visited.
+    """One panel for each kernel; the number in a tile is the iteration that visits it.
 
     Parameters
     ----------
-    walks : dict of str to (turn, owner)
+    walks : dict of str to (iteration, owner)
         By title: two integer arrays of shape (num_m_tiles, num_n_tiles), as a kernel recorded
-        them. The turn counts from 0 within its thread block, −1 where no thread block came by;
+        them. Iterations count from 0 in each thread block, with −1 for a tile that none visits;
         the owner is the thread block.
 
     Returns
@@ -35,31 +35,33 @@ def tile_walk(walks):
     width = max(2.4, 0.62 * num_n_tiles + 0.6)
     figure = Drawing(width * len(walks) + 0.4, 0.62 * num_m_tiles + 1.0, text=text)
     panels = figure.subplots(1, len(walks), squeeze=False)[0]
-    for ax, (title, (turn, owner)) in zip(panels, walks.items(), strict=True):
-        _draw(ax, np.asarray(turn), np.asarray(owner))
+    for ax, (title, (iteration, owner)) in zip(panels, walks.items(), strict=True):
+        _draw(ax, np.asarray(iteration), np.asarray(owner))
         ax.set_title(title, fontsize=10.5, color=INK)
         ax.set_xlabel("K, V tiles →", fontsize=9, color=INK)
     panels[0].set_ylabel("← Q tiles", fontsize=9, color=INK)
     return figure
 
 
-def _draw(ax, turn, owner):
-    for (m_tile, n_tile), t in np.ndenumerate(turn):
+def _draw(ax, iteration, owner):
+    for (m_tile, n_tile), t in np.ndenumerate(iteration):
         colour = COLOURS[owner[m_tile, n_tile] % len(COLOURS)] if t >= 0 else GREY
         face = _tint(colour) if t >= 0 else PAPER
         ax.add_patch(Rectangle((n_tile - 0.46, m_tile - 0.46), 0.92, 0.92, facecolor=face,
                                edgecolor=colour if t >= 0 else LIGHT, linewidth=1.1))  # fmt: skip
-    for block in np.unique(owner[turn >= 0]):
-        mine = np.argwhere((owner == block) & (turn >= 0))
-        path = mine[np.argsort([turn[tuple(tile)] for tile in mine])]
+    for block in np.unique(owner[iteration >= 0]):
+        mine = np.argwhere((owner == block) & (iteration >= 0))
+        path = mine[np.argsort([iteration[tuple(tile)] for tile in mine])]
         colour = COLOURS[block % len(COLOURS)]
         ax.plot(path[:, 1], path[:, 0], color=colour, linewidth=1.2, alpha=0.55, zorder=2)
-    for (m_tile, n_tile), t in np.ndenumerate(turn):
+    for (m_tile, n_tile), t in np.ndenumerate(iteration):
         if t >= 0:
             ax.text(n_tile, m_tile, str(t), ha="center", va="center", fontsize=10, color=INK,
                     zorder=3, bbox={"boxstyle": "circle,pad=0.18", "facecolor": PAPER,
                                     "edgecolor": "none"})  # fmt: skip
-    ax.set(xlim=(-0.6, turn.shape[1] - 0.4), ylim=(turn.shape[0] - 0.4, -0.6), aspect="equal")
+    ax.set(
+        xlim=(-0.6, iteration.shape[1] - 0.4), ylim=(iteration.shape[0] - 0.4, -0.6), aspect="equal"
+    )
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
 
@@ -68,10 +70,10 @@ def _tint(colour):
     return tuple(1 - 0.22 * (1 - channel) for channel in to_rgb(colour))
 
 
-def _as_text(turn, owner):
-    """A row of tiles a line, each as turn/thread block; a dot where nobody came by."""
+def _as_text(iteration, owner):
+    """A line for each row of tiles, each as iteration/thread block; a dot for no visit."""
     cells = [[f"{t}/{b}" if t >= 0 else "·" for t, b in zip(ts, bs, strict=True)]
-             for ts, bs in zip(turn, owner, strict=True)]  # fmt: skip
+             for ts, bs in zip(iteration, owner, strict=True)]  # fmt: skip
     width = max(len(cell) for row in cells for cell in row)
     rows = ["  ".join(cell.rjust(width) for cell in row) for row in cells]
-    return "\n".join(["(turn/thread block)", *rows])
+    return "\n".join(["(iteration/thread block)", *rows])

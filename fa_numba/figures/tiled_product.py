@@ -1,4 +1,4 @@
-"""What one thread block of a tiled matrix product reads, and in which turn."""
+"""The elements that a thread block of a tiled matrix product reads, by iteration."""
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -21,14 +21,13 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 @on_paper
-def tiled_product(turn_a, turn_b, mine):
+def tiled_product(iteration_a, iteration_b, mine):
     """b above, a to the left, c in the corner: each element of c is where a row meets a column.
 
     Parameters
     ----------
-    turn_a, turn_b : integer arrays of shape (M, K) and (K, N)
-        The turn in which the thread block loaded the element, as it wrote it down; −1 where it
-        never did.
+    iteration_a, iteration_b : integer arrays of shape (M, K) and (K, N)
+        The iteration in which the thread block loaded the element; −1 if it did not.
     mine : boolean array of shape (M, N)
         The elements of c that the thread block computes.
 
@@ -36,36 +35,38 @@ def tiled_product(turn_a, turn_b, mine):
     -------
     Drawing
     """
-    (M, K), (_, N) = turn_a.shape, turn_b.shape
+    (M, K), (_, N) = iteration_a.shape, iteration_b.shape
     gap = 3
     side = 0.105
     figure = Drawing(side * (K + gap + N) + 1.2, side * (K + gap + M) + 0.5)
     ax = figure.subplots()
-    _draw(ax, "a", turn_a, 0, K + gap)
-    _draw(ax, "b", turn_b, K + gap, 0)
+    _draw(ax, "a", iteration_a, 0, K + gap)
+    _draw(ax, "b", iteration_b, K + gap, 0)
     _draw(ax, "c", np.where(mine, 0, -1), K + gap, K + gap, colour=GREY)
-    ax.text(K / 2, K / 2, "the number is the turn,\nthe same for both tiles", ha="center",
+    ax.text(K / 2, K / 2, "the number is the iteration,\nthe same for both tiles", ha="center",
             va="center", fontsize=10, color=GREY)  # fmt: skip
     ax.set(xlim=(-3, K + gap + N + 0.5), ylim=(K + gap + M + 0.5, -3), aspect="equal")
     ax.axis("off")
-    turns = int(max(turn_a.max(), turn_b.max())) + 1
-    lines = [f"one thread block, {turns} turns, {mine.sum()} elements of c"]
-    for t in range(turns):
-        lines.append(f"turn {t}: {(turn_a == t).sum()} of a, {(turn_b == t).sum()} of b")
+    iterations = int(max(iteration_a.max(), iteration_b.max())) + 1
+    lines = [f"one thread block, {iterations} iterations, {mine.sum()} elements of c"]
+    for t in range(iterations):
+        lines.append(
+            f"iteration {t}: {(iteration_a == t).sum()} of a, {(iteration_b == t).sum()} of b"
+        )
     figure.text = "\n".join(lines)
     return figure
 
 
-def _draw(ax, name, turn, x, y, colour=None):
-    rows, cols = turn.shape
+def _draw(ax, name, iteration, x, y, colour=None):
+    rows, cols = iteration.shape
     ax.add_patch(Rectangle((x, y), cols, rows, facecolor=PAPER, edgecolor=GREY, linewidth=1))
     for n in range(1, cols):
         ax.plot([x + n, x + n], [y, y + rows], color=LIGHT, linewidth=0.4)
     for m in range(1, rows):
         ax.plot([x, x + cols], [y + m, y + m], color=LIGHT, linewidth=0.4)
     ax.text(x + cols / 2, y - 1.2, f"{name}, {rows} × {cols}", ha="center", fontsize=9.5, color=INK)
-    for t in range(int(turn.max()) + 1):
-        where = np.argwhere(turn == t)
+    for t in range(int(iteration.max()) + 1):
+        where = np.argwhere(iteration == t)
         shade = colour or COLOURS[t % len(COLOURS)]
         tint = tuple(1 - 0.45 * (1 - channel) for channel in to_rgb(shade))
         for m, n in where:

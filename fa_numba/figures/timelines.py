@@ -1,4 +1,4 @@
-"""What happens where and when: rows of bars along time, one panel for each way of doing it."""
+"""Operations of several units along time: rows of bars, one panel for each schedule."""
 
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -8,15 +8,15 @@ from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on
 
 @on_paper
 def timelines(panels, *, unit="time"):
-    """One panel for each title, a row for each place, a bar for each thing that happens there.
+    """One panel for each title, a row for each unit, a bar for each of its operations.
 
     Parameters
     ----------
     panels : dict of str to list of (str, str, str, float, float)
-        By title, what happens: its place, the words on its bar, its kind (of which there are five
-        at most, a colour each), beginning and end. In a place one thing happens at a time.
+        By title, the operations: unit, words on the bar, kind (five at most, a colour each), start
+        and end. A unit does one operation at a time.
     unit : str, default="time"
-        Below the axis.
+        Label below the axis.
 
     Returns
     -------
@@ -24,26 +24,26 @@ def timelines(panels, *, unit="time"):
     """
     kinds = list(dict.fromkeys(bar[2] for bars in panels.values() for bar in bars))
     colour = dict(zip(kinds, COLOURS, strict=False))
-    all_places = [list(dict.fromkeys(bar[0] for bar in bars)) for bars in panels.values()]
-    ratios = [len(places) for places in all_places]
+    all_units = [list(dict.fromkeys(bar[0] for bar in bars)) for bars in panels.values()]
+    ratios = [len(units) for units in all_units]
     figure = Drawing(9, 0.36 * sum(ratios) + 0.42 * len(panels) + 0.75)
     axes = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
     lines = []
-    for ax, (title, bars), places in zip(axes, panels.items(), all_places, strict=True):
+    for ax, (title, bars), units in zip(axes, panels.items(), all_units, strict=True):
         finish = max(bar[4] for bar in bars)
-        busy = {p: sum(b[4] - b[3] for b in bars if b[0] == p) / finish for p in places}
-        shares = ", ".join(f"{place} {share:.0%}" for place, share in busy.items())
+        busy = {p: sum(b[4] - b[3] for b in bars if b[0] == p) / finish for p in units}
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in busy.items())
         lines.append(f"{title}: done at {finish:g}; busy: {shares}")
-        for place, words, kind, start, end in bars:
-            y = places.index(place)
+        for name, words, kind, start, end in bars:
+            y = units.index(name)
             ax.add_patch(Rectangle((start, y - 0.42), end - start, 0.84, facecolor=colour[kind],
                                    edgecolor=PAPER, linewidth=0.8))  # fmt: skip
             ax.text((start + end) / 2, y, words, ha="center", va="center", fontsize=7.5,
                     color=PAPER)  # fmt: skip
-        for y in range(len(places)):
+        for y in range(len(units)):
             ax.add_patch(Rectangle((0, y - 0.42), finish, 0.84, facecolor=LIGHT, zorder=0))
-        ax.set(ylim=(len(places) - 0.5, -0.5), yticks=range(len(places)))
-        ax.set_yticklabels([f"{p}  {busy[p]:.0%}" for p in places])
+        ax.set(ylim=(len(units) - 0.5, -0.5), yticks=range(len(units)))
+        ax.set_yticklabels([f"{p}  {busy[p]:.0%}" for p in units])
         ax.set_title(f"{title}: done at {finish:g}", loc="left", fontsize=10, color=INK)
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0, labelsize=8.5, colors=INK)

@@ -7,7 +7,7 @@ from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, Drawing, on_paper
 
 @on_paper
 def tree_reduction(levels):
-    """The array after each level; arrows show which thread added what.
+    """The array after each level; arrows show the additions of each thread.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ def two_orders(seqlen, feature_dim, head_dim):
     lines = []
     figure = Drawing(9, 5.2)
     for ax, (order, (terms, flops)) in zip(figure.subplots(2, 1), orders.items(), strict=True):
-        name, rows, cols, _ = terms[4]  # what stands in between
+        name, rows, cols, _ = terms[4]  # the product in between
         said = f"{order}: {name} has {rows} × {cols} = {rows * cols:,} elements; {flops:,} FLOPs"
         lines.append(said)
         x = 0.0

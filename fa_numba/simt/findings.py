@@ -102,7 +102,7 @@ class Race:
         if self.kind == "WAR":
             return (
                 "Write after read: a cuda.syncthreads() between the two lets every load finish "
-                "before the store (in a loop, the store may be in the next turn)."
+                "before the store (in a loop, the store may be in the next iteration)."
             )
         return (
             "Write after write: a cuda.syncthreads() between the two says which store comes last."

@@ -17,7 +17,7 @@ def __getattr__(name):  # on demand, so that `python -m fa_numba.workbook.stubs`
 
 
 def load_ipython_extension(ipython):
-    """What `%load_ext fa_numba.workbook` calls."""
+    """The hook of `%load_ext fa_numba.workbook`."""
     from fa_numba.microscope import magic
 
     magic.register(ipython)

@@ -1,4 +1,4 @@
-"""Where the exercises are and what each one is called."""
+"""The files and the names of the exercises."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Exercise:
 
 
 def bundled(root: Path, name: str | None = None) -> dict:
-    """What a handout has in place of solutions: {name: stub, hints, debrief}, or one of them."""
+    """A handout's substitute for solutions: {name: {stub, hints, debrief}}, or that of one name."""
     try:
         bundle = json.loads((Path(root) / BUNDLE).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``fa-numba grade FOLDER...``: many students' folders, graded as each student's own would be.
+"""``fa-numba grade FOLDER...``: grades the folders of many students.
 
 Every folder is graded by a pytest process of its own, with this checkout's graders and the limits
 that a student has: whatever a file does, the other files and the other students are graded. Results
@@ -30,7 +30,7 @@ START_SECONDS = 120  # for a judge, beside the time that answers may take
 
 
 class Refused(ValueError):
-    """The command line asks for what cannot be done; the message names what is wrong."""
+    """The command line is wrong; the message names the option or folder."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Mark:
     passed, total : int
         Checks.
     sha256 : str
-        Of the file, to tell later which one was graded.
+        Checksum of the graded file.
     checks : list of Check
     """
 
@@ -88,21 +88,21 @@ def files_of(folder: Path, exercises: list[Exercise]) -> Path:
     Parameters
     ----------
     folder : path
-        What was handed in.
+        The folder that a student handed in.
     exercises : list of Exercise
         Those to grade.
     """
     wanted = {e.stub.name for e in exercises}
 
-    def holds(place):
-        return any((place / name).is_file() for name in wanted)
+    def holds(path):
+        return any((path / name).is_file() for name in wanted)
 
     if holds(folder):
         return folder
     inside = [p for p in sorted(folder.iterdir()) if p.is_dir()]
-    for place in (folder / "exercises", *(p / "exercises" for p in inside if len(inside) == 1)):
-        if holds(place):  # the second: as a zip file unpacks
-            return place
+    for path in (folder / "exercises", *(p / "exercises" for p in inside if len(inside) == 1)):
+        if holds(path):  # the second: as a zip file unpacks
+            return path
     if any(holds(p) or holds(p / "exercises") for p in inside):
         raise Refused(f"{folder} holds folders of students: fa-numba grade {folder}/*")
     return folder  # nothing handed in: every file is missing
@@ -114,7 +114,7 @@ def read_points(path: Path | None, exercises: list[Exercise]) -> dict[str, float
     Parameters
     ----------
     path : path or None
-        A CSV file of "exercise,points" lines, where ex05 stands for each exercise of the lesson.
+        A CSV file of "exercise,points" lines, where ex05 means each exercise of the lesson.
         Exercises that it does not name are not graded. None: 1 point each.
     exercises : list of Exercise
         Those that may be graded.
@@ -166,12 +166,12 @@ def grade_student(folder, exercises, points, *, whole=False, judges=None) -> Stu
     """
     judges = judges or Judges()
     begin, folder = time.monotonic(), Path(folder)
-    place = files_of(folder, exercises).resolve()
-    there = [e for e in exercises if (place / e.stub.name).is_file()]
-    results = _judged(there, place, judges)
+    files = files_of(folder, exercises).resolve()
+    there = [e for e in exercises if (files / e.stub.name).is_file()]
+    results = _judged(there, files, judges)
     for exercise in there:  # one file has ended the judge: the others are graded without it
         if exercise.name not in results:
-            results |= _judged([exercise], place, judges)
+            results |= _judged([exercise], files, judges)
     marks = []
     for exercise in exercises:
         of = points[exercise.name]
@@ -189,7 +189,7 @@ def grade_student(folder, exercises, points, *, whole=False, judges=None) -> Stu
                 of,
                 passed,
                 total,
-                hashlib.sha256((place / exercise.stub.name).read_bytes()).hexdigest(),
+                hashlib.sha256((files / exercise.stub.name).read_bytes()).hexdigest(),
                 graded.checks,
             )
         )
@@ -230,7 +230,7 @@ class Judges:
                 process.kill()  # its answering processes end with it
 
 
-def _judged(exercises, place, judges) -> dict[str, list[Check]]:
+def _judged(exercises, folder, judges) -> dict[str, list[Check]]:
     """{name: checks} by a pytest process; without those that it could not finish."""
     if not exercises or judges.stopped:
         return {}
@@ -239,12 +239,12 @@ def _judged(exercises, place, judges) -> dict[str, list[Check]]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "grade.json")
         command = [sys.executable, "-m", "pytest", *(str(e.grader) for e in exercises)]
-        command += [f"--impl={place}", f"--grade-json={answer}", "-p", "no:cacheprovider"]
+        command += [f"--impl={folder}", f"--grade-json={answer}", "-p", "no:cacheprovider"]
         command += ["--ends-with-parent", "-q"]
         judges.run(command, exercises[0].root, limit)
         try:
             data = json.loads(answer.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # it was stopped, or ended by what an answer did
+        except (OSError, ValueError):  # it was stopped, or an answer ended it
             return {}
     return {d["name"]: [Check(**check) for check in d["checks"]] for d in data}
 
@@ -269,7 +269,7 @@ def grade_folders(folders, exercises, points, *, jobs=1, whole=False, said=print
         nonlocal done
         try:
             student = grade_student(folder, exercises, points, whole=whole, judges=judges)
-        except Exception as error:  # whatever one folder does, the others are graded
+        except Exception as error:  # an error in one folder must not stop the others
             marks = [Mark(e.name, "not graded", 0.0, points[e.name]) for e in exercises]
             student = Student(Path(folder).name, str(folder), marks, 0.0)
             said(f"{folder}: not graded: {type(error).__name__}: {error}")
@@ -295,7 +295,7 @@ def _line(student):
     return f"{student.name}: {', '.join(words)} ({student.seconds:.0f} s)"
 
 
-# --- what is written
+# --- output files
 
 
 def write_csv(path: Path, students: list[Student]) -> None:
@@ -340,7 +340,7 @@ def _version():
 
 
 def write_reports(folder: Path, students: list[Student], exercises: list[Exercise]) -> None:
-    """A text file for each student: what `fa-numba check` would print."""
+    """A text file for each student, as `fa-numba check` would print it."""
     folder.mkdir(parents=True, exist_ok=True)
     by_name = {e.name: e for e in exercises}
     for number, s in enumerate(students, 1):
@@ -370,7 +370,7 @@ def table(students: list[Student]):
 
 
 def add_options(parser):
-    """Declare what `fa-numba grade` knows of folders."""
+    """Declare the options of `fa-numba grade` for folders."""
     group = parser.add_argument_group("folders of students (see docs/instructors.md)")
     group.add_argument("--jobs", type=int, default=1, metavar="N", help="students at a time")
     group.add_argument(
@@ -406,7 +406,7 @@ def main(options) -> int:
     exercises = [e for e in exercises if e.name in points]
     folders = [Path(name) for name in options.name]
     for folder in folders:
-        files_of(folder, exercises)  # says what is wrong before anything is graded
+        files_of(folder, exercises)  # raises before anything is graded
     targets = [options.csv or Path("grades.csv"), options.json or Path("grades.json")]
     for target in targets:
         if not target.absolute().parent.is_dir():

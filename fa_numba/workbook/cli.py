@@ -27,11 +27,11 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     add("learn", "the lessons in JupyterLab, as copies to work in")
-    add("doctor", "what is installed, which backend runs kernels, and why")
-    add("status", "what you have passed").add_argument(
+    add("doctor", "the installed tools, the backend that runs kernels, and the reason")
+    add("status", "the exercises that you have passed").add_argument(
         "--run", action="store_true", help="grade everything you have started first"
     )
-    add("show", "what an exercise asks for", nargs=None)
+    add("show", "the statement of an exercise", nargs=None)
     for name, help in (
         ("check", "grade exercises or lessons; without a name, all"),
         ("grade", "the same as check; or, for a class, folders of students' files"),
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
     )
-    add("debrief", "what an exercise was about, once yours passes", nargs=None).add_argument(
+    add("debrief", "the point of an exercise, once yours passes", nargs=None).add_argument(
         "--force", action="store_true", help="show it before that"
     )
     add("solution", "our solution, once yours passes", nargs=None).add_argument(
@@ -64,7 +64,7 @@ class Missing(Exception):
 
 
 def _need(command, *packages):
-    """Say in a line what to install, where an import would end in a traceback."""
+    """Raise `Missing`, which names the package to install, before an import fails."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise Missing(
@@ -93,7 +93,7 @@ def _add_trace(commands):
     command = commands.add_parser(
         "trace",
         help="a kernel under the microscope: traffic, races, occupancy, machine code",
-        description="What a kernel does, counted on the CPU, and what it would cost on a GPU.",
+        description="A kernel's work, counted on the CPU, and its cost on a GPU.",
         epilog=trace_command.EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

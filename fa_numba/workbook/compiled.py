@@ -1,6 +1,6 @@
-"""What the compilers make of a lesson's kernels: made here where they are, else as recorded.
+"""Compiler output for a lesson's kernels: made here if the compilers are here, else recorded.
 
-`compiled` is what the lessons call. ``python -m fa_numba.workbook.compiled`` runs the lessons that
+The lessons call `compiled`. ``python -m fa_numba.workbook.compiled`` runs the lessons that
 call it, on a machine with NVVM, ptxas and nvdisasm, and writes `notebooks/compiled.json`.
 """
 
@@ -21,13 +21,13 @@ from fa_numba.workbook.catalog import find_root
 from fa_numba.workbook.recorded import say
 
 COMMAND = "python -m fa_numba.workbook.compiled"
-RECORD_TO = "FA_NUMBA_RECORD_COMPILED"  # a file: `compiled` adds what it makes
+RECORD_TO = "FA_NUMBA_RECORD_COMPILED"  # a file: `compiled` adds its results
 TOOLS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
 CALL = re.compile(r"\bcompiled\(")
 
 
 def compiled(name, make):
-    """What `make` returns; where it lacks a compiler or a disassembler, what was recorded of it.
+    """The result of `make`; without a compiler or a disassembler, the recorded result.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ def compiled(name, make):
 
     Returns
     -------
-    What `make` returned, here or on the machine of the record. One line is printed in the second
-    case: it says why, and with which tools the record was made.
+    The result of `make`, here or on the machine of the record. In the second case one line is
+    printed: the reason, and the tools of the record.
     """
     try:
         made = _as_json(make())
-    except RuntimeError as error:  # a tool is missing, or too old for what NVVM writes
+    except RuntimeError as error:  # a tool is missing, or too old for NVVM's PTX
         reason = str(error).strip().splitlines()[0]
         made, tools = _recorded(name, reason)
         say(f"Recorded, not compiled here ({reason}).", f"Made by {tools}.")
@@ -105,7 +105,7 @@ def _run(path):
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)
-    # What is graded is not what is compiled.
+    # Graded cells are not compiled cells.
     notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith("grade(")]
     resources = {"metadata": {"path": str(path.parent)}}
     nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()

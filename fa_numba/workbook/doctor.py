@@ -1,4 +1,4 @@
-"""``fa-numba doctor``: what is installed, which backend runs, and why."""
+"""``fa-numba doctor``: the installed tools, the backend that runs kernels, and the reason."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _gpu() -> str:
 
 
 def rows() -> list[tuple[str, str]]:
-    """(what, finding) for everything that decides where kernels run."""
+    """(subject, finding) for everything that decides where kernels run."""
 
     def probe(function, *args):
         try:
@@ -93,8 +93,8 @@ def main() -> int:
     try:
         from rich.console import Console
     except ImportError:  # doctor is for installs in which something is missing
-        for what, finding in rows():
-            print(f"{what:<11}{finding}")
+        for subject, finding in rows():
+            print(f"{subject:<11}{finding}")
         print(f"\n{arrays.backend()}")
         return 0
     from rich.panel import Panel
@@ -103,8 +103,8 @@ def main() -> int:
 
     console = Console()
     table = Table.grid(padding=(0, 2))
-    for what, finding in rows():
-        table.add_row(Text(what, style="bold"), Text(finding, overflow="fold"))
+    for subject, finding in rows():
+        table.add_row(Text(subject, style="bold"), Text(finding, overflow="fold"))
     console.print(table)
     console.print(
         Panel(

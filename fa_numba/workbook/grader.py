@@ -1,4 +1,4 @@
-"""What a learner calls, in a notebook or through the `fa-numba` command."""
+"""A learner's functions, for a notebook and for the `fa-numba` command."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _prose(text: str) -> str:
 
 
 def show(name: str) -> Note:
-    """What an exercise asks for, and where its file is."""
+    """The statement of an exercise, and a link to its file."""
     notes = []
     for exercise in find(name):
         statement = ast.get_docstring(ast.parse(exercise.text)).split("\n", 1)[-1].strip()
@@ -145,7 +145,7 @@ def solution(name: str, *, force: bool = False) -> Note:
     """Our solution of an exercise, once yours passes; `force` shows it earlier."""
     exercise = find_one(name)
     if not exercise.solution.exists():
-        return Note("This copy of the workbook has no solutions: ask whoever gave it to you.")
+        return Note("This copy of the workbook has no solutions: ask your teacher.")
     if not (force or progress.is_passed(exercise)):
         return Note(
             f"`{exercise.short}` has not passed, as your file is now. `hint('{exercise.short}')` "
@@ -159,12 +159,12 @@ def solution(name: str, *, force: bool = False) -> Note:
 
 
 def debrief(name: str, *, force: bool = False) -> Note:
-    """What an exercise was about, once yours passes; `force` shows it earlier."""
+    """The point of an exercise, once yours passes; `force` shows it earlier."""
     exercise = find_one(name)
     if not (force or progress.is_passed(exercise)):
         return Note(
-            f"`{exercise.short}` has not passed, as your file is now. Its debrief tells what it "
-            f"was about: `debrief('{exercise.short}', force=True)`, on the command line `fa-numba "
+            f"`{exercise.short}` has not passed, as your file is now. Its debrief tells its "
+            f"point: `debrief('{exercise.short}', force=True)`, on the command line `fa-numba "
             f"debrief {exercise.short} --force`, shows it all the same."
         )
     return Note(_heading(exercise) + _prose(stubs.read(exercise).debrief))
@@ -179,7 +179,7 @@ def reset(name: str, *, yes: bool = False) -> Note:
         question = f"Reset exercises/{exercise.stub.name}? Your file is kept as a backup. [y/N] "
         try:
             answer = input(question)
-        except EOFError:  # nobody there to answer: a script, a closed terminal
+        except EOFError:  # no answer: a script, a closed terminal
             print()
             return Note("No answer: nothing was changed. `--yes` (`yes=True`) does not ask.")
         if answer.strip().lower() not in ("y", "yes"):

@@ -1,12 +1,12 @@
 """``fa-numba handout``: a copy of the workbook for a class, without solutions.
 
-Everything else works in it. What the workbook otherwise reads from `solutions/` lies there in
-`exercises/.workbook.json`: the untouched stubs, the first hints, the debriefs. The copy has no git
-history, where the solutions would still be.
+Everything else works in it. In place of `solutions/`, the workbook reads the untouched stubs, the
+first hints and the debriefs from `exercises/.workbook.json`. The copy has no git history, which
+would contain the solutions.
 
-A *line of an answer* is one of 30 characters or more that stands between ``### BEGIN SOLUTION`` and
-``### END SOLUTION`` and is given nowhere: in no stub, lesson or grader, and in no kernel of the
-package. No file of the handout holds such a line; a file that does is left out, and named.
+A *line of an answer* has 30 characters or more, is between ``### BEGIN SOLUTION`` and
+``### END SOLUTION``, and occurs in no stub, lesson or grader, and in no kernel of the package.
+No file of the handout holds such a line; a file that does is left out, and named.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Refused(ValueError):
 
 @dataclass
 class Handout:
-    """What was made.
+    """A handout.
 
     Attributes
     ----------
@@ -198,7 +198,7 @@ def add_options(parser):
 
 
 def main(options) -> int:
-    """Make the handout and say what is in it."""
+    """Make the handout and print its contents."""
     try:
         made = make(Path(options.folder), tiers=options.hints)
     except (Refused, OSError) as error:

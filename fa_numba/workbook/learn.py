@@ -30,7 +30,7 @@ def command(root, *, as_root: bool) -> list[str]:
         "-m",
         "jupyterlab",
         f"--ServerApp.root_dir={root}",
-        # In place of a file's name: the printed address opens the lesson as well.
+        # Instead of a file's name: the printed address opens the lesson as well.
         f"--LabApp.default_url=/lab/tree/{lessons.FOLDER}/{FIRST}",
         "--log-level=WARN",  # the address is printed at a higher level
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
@@ -44,7 +44,7 @@ def ask_nothing_about_news(prefix):
     Parameters
     ----------
     prefix : path
-        The environment. What its settings say already stays.
+        The environment. Its present settings are kept.
     """
     path = Path(prefix, "share", "jupyter", "lab", "settings", "overrides.json")
     with contextlib.suppress(OSError, ValueError):  # somebody else's environment: it asks

@@ -1,14 +1,14 @@
 """The learner's own copies of the lessons: ``python -m fa_numba.workbook.lessons``.
 
-A lesson that runs is saved with its outputs. So nobody works in `notebooks/`, which belongs to the
-repository: the folder `lessons/` beside it, which git ignores, holds copies. For each lesson:
+A lesson that runs is saved with its outputs. So learners work on copies in the folder `lessons/`,
+which git ignores, and not in `notebooks/`, which belongs to the repository. For each lesson:
 
-not there yet        it is copied
-not changed          it follows the original; outputs alone are no change
-changed by you       it stays, as long as the original is the one that it was copied from
-changed by both      the new original takes its place; yours goes to `lessons/backup/`
+no copy yet          the original is copied
+not changed          the copy follows the original; outputs alone are no change
+changed by you       the copy is kept, as long as the original has not changed
+both changed         the original is copied again; your copy goes to `lessons/backup/`
 
-`lessons/.originals/` keeps what each copy was made from, which tells these cases apart.
+`lessons/.originals/` keeps the original of each copy, to tell these cases apart.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def update(root: Path | None = None) -> list[str]:
 
 
 def _cells(path: Path):
-    """Kind and text of each cell: what a learner can change, outputs left out.
+    """Kind and text of each cell, which a learner can change; without outputs.
 
     None for a file that is not there, or is no notebook.
     """

@@ -1,7 +1,7 @@
 """Do the checks catch wrong answers? ``python -m fa_numba.workbook.mutants [--barriers] [NAMES]``.
 
-Each solution is broken in one place at a time, and its grader must notice. `--barriers` deletes
-each ``cuda.syncthreads()`` and ``cuda.syncwarp()`` in turn; that part runs with the tests. Without
+Each mutant is a solution with one change, which its grader must notice. `--barriers` deletes
+one ``cuda.syncthreads()`` or ``cuda.syncwarp()`` at a time; that part runs with the tests. Without
 it come the general mutants: comparisons flipped, off by one, operands swapped, a factor or a
 statement dropped. A survivor is either a hole in the grader or a change that makes no difference;
 the list is for a human to read.
@@ -46,7 +46,7 @@ OTHER_NAME = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maxi
 
 @dataclass
 class Mutant:
-    """One change of a solution, and what the grader said about it."""
+    """One change of a solution, and the grader's report on it."""
 
     line: int
     change: str
@@ -64,7 +64,7 @@ def _is_barrier(node) -> bool:
 
 
 def _changes(node) -> Iterator[tuple[str, ast.AST]]:
-    """What else could stand in place of `node`."""
+    """Yield (description, replacement of `node`)."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in FLIP:
         yield "comparison", _with(node, ops=[FLIP[type(node.ops[0])](), *node.ops[1:]])
     if isinstance(node, ast.BoolOp):
@@ -100,7 +100,7 @@ def _changes(node) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
         last = ast.BinOp(node.args[min(1, len(node.args) - 1)], ast.Sub(), ast.Constant(1))
         args = [last] if len(node.args) == 1 else [node.args[0], last, *node.args[2:]]
-        yield "one turn fewer", _with(node, args=args)
+        yield "one iteration fewer", _with(node, args=args)
     if _is_barrier(node):
         yield "barrier deleted", ast.Pass()
 
@@ -132,13 +132,13 @@ def mutants(exercise: Exercise, *, barriers: bool = False) -> list[Mutant]:
     original = ast.unparse(ast.parse(text))
     for index, node in enumerate(ast.walk(ast.parse(text))):
         line = getattr(node, "lineno", 0)
-        for turn, (change, _) in enumerate(_changes(node)):
+        for number, (change, _) in enumerate(_changes(node)):
             is_barrier = change == "barrier deleted"
             if is_barrier != barriers or not (barriers or line in regions):
                 continue
             tree = ast.parse(text)  # a fresh tree for each: nodes are replaced in place
             old = next(n for i, n in enumerate(ast.walk(tree)) if i == index)
-            new = list(_changes(old))[turn][1]
+            new = list(_changes(old))[number][1]
             source = ast.unparse(ast.fix_missing_locations(_Replace(old, new).visit(tree)))
             if source != original:
                 found.append(Mutant(line, change, source))
@@ -146,13 +146,13 @@ def mutants(exercise: Exercise, *, barriers: bool = False) -> list[Mutant]:
 
 
 def judge(exercise: Exercise, source: str, *, every_check: bool = False) -> tuple[bool, str]:
-    """Grade a text in the place of an exercise's file.
+    """Grade a text as an exercise's file.
 
     Parameters
     ----------
     exercise : Exercise
     source : str
-        What the file would hold.
+        The content of the file.
     every_check : bool, default=False
         Go on after the first check that fails.
 
@@ -201,7 +201,7 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", help="exercises or lessons; all when none is named")
-    parser.add_argument("--barriers", action="store_true", help="delete each barrier in turn")
+    parser.add_argument("--barriers", action="store_true", help="delete one barrier at a time")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="try every N-th mutant")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the mutants to FILE")
     options = parser.parse_args(argv)

@@ -4,7 +4,7 @@ nbformat 4.5, no outputs, no execution counts, cell ids made from the cell's tex
 plain python3 kernel. A notebook in this form has readable diffs and no trace of who ran it.
 
 A lesson, a file whose name begins with its number, has one cell more after its first: the set-up
-for Google Colab. It stands here and nowhere else, is written into each lesson, and is folded away.
+for Google Colab. Its only source is here; it is written into each lesson, and is folded.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def is_lesson(path: Path) -> bool:
 
 
 def _with_colab(cells):
-    """The cells, with that for Colab in its place: behind the title."""
+    """The cells, with the cell for Colab after the title."""
     others = [cell for cell in cells if COLAB not in cell.metadata.get("tags", [])]
     colab = nbformat.v4.new_code_cell(COLAB_CELL, metadata={"tags": [COLAB]})
     return [*others[:1], colab, *others[1:]]

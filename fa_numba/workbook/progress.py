@@ -1,4 +1,4 @@
-"""What has been passed and which hints were read: ``.progress.json`` beside ``exercises/``.
+"""Passed exercises and hints that were read: ``.progress.json`` beside ``exercises/``.
 
 A result counts only while the exercise and its grader are the files that were checked: it is kept
 under the checksum of both.
@@ -28,7 +28,7 @@ def _load(root: Path) -> dict:
 
 
 def _update(root: Path, changes: dict[str, dict]) -> None:
-    """Write a whole new file and put it in the old one's place, so that no reader sees half."""
+    """Write a new file and rename it over the old one, so that no reader sees half a file."""
     data = _load(root)
     for name, values in changes.items():
         data.setdefault(name, {}).update(values)
@@ -50,7 +50,7 @@ def _checksum(exercise: Exercise) -> str:
 
 
 def record(graded) -> str:
-    """Keep the results of whole exercises; return why it could not be done, or nothing."""
+    """Keep the results of whole exercises; return the reason if that fails, else ""."""
     changes = {
         g.exercise.name: {
             "files": _checksum(g.exercise),
@@ -68,7 +68,7 @@ def record(graded) -> str:
 
 
 def why_not_kept(graded) -> str:
-    """What to say where the results of whole exercises are not there after grading, or nothing."""
+    """The message if results of whole exercises are missing after grading, else ""."""
     kept = [result(g.exercise) is not None for g in graded if g.exercise.stub.is_file()]
     return "" if all(kept) else NOT_KEPT.format(file=FILE, root=graded[0].exercise.root)
 

@@ -1,8 +1,8 @@
-"""What ``exercises/conftest.py`` adds to pytest: the `exercise` fixture and a report by behaviour.
+"""The pytest plugin of ``exercises/conftest.py``: the `exercise` fixture, a report by behaviour.
 
 A grader is a file of plain pytest functions. This plugin has the learner's file imported in a
-process of its own, names each check by its docstring, says "not started" for what still raises the
-stub's own NotImplementedError, and shortens every failure to what the learner can act on.
+process of its own, names each check by its docstring, reports "not started" if a function still
+raises the stub's NotImplementedError, and shortens each failure to facts that help the learner.
 
 pytest itself is the judge: it never imports the learner's file (see `grading`).
 """
@@ -51,12 +51,12 @@ def pytest_addoption(parser):
     group.addoption(
         "--impl",
         default="exercises",
-        help="what to grade: exercises (yours), solutions, or a folder with files of those names",
+        help="the files to grade: exercises (yours), solutions, or a folder with such files",
     )
     group.addoption(
         "--gpu",
         action="store_true",
-        help="launch on the GPU what the checks run; traces stay on the CPU engine",
+        help="run the checks' kernels on the GPU; traces use the CPU engine",
     )
     group.addoption(
         "--machine-code",

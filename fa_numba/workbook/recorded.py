@@ -1,4 +1,4 @@
-"""Tables for the lessons, and what a real GPU said when somebody asked it."""
+"""Tables for the lessons, and benchmark results of a real GPU."""
 
 import json
 import textwrap
@@ -45,7 +45,7 @@ def say(*sentences):
 
 
 def recorded(question, *, keep=None, across=None, cells=None, by=(), folder=None):
-    """What `benchmarks/results/<question>.json` holds, or how to fill it.
+    """The results in `benchmarks/results/<question>.json`, or the command that makes them.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def recorded(question, *, keep=None, across=None, cells=None, by=(), folder=None
         Whether to show it.
     across, cells, by : str, str, sequence of str, optional
         One row for each combination of `by`, one column for each value of `across`, holding
-        `cells`: side by side is what is to be compared.
+        `cells`: the values to compare are side by side.
     folder : path, optional
         Where to look instead.
 

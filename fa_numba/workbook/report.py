@@ -22,7 +22,7 @@ HTML_COLOURS = {
 
 
 def as_text(shown, *, width: int = 100, colour: bool = False) -> str:
-    """What rich prints of an object, as text."""
+    """An object as rich prints it."""
     from rich.console import Console
 
     buffer = io.StringIO()
@@ -54,7 +54,7 @@ class Check:
         Why it failed.
     seconds : float
     output : str
-        What the learner's file printed during the check.
+        Output of the learner's file during the check.
     """
 
     name: str
@@ -111,8 +111,8 @@ class Graded:
     def first_failure(self) -> Check | None:
         """The failure to read first: the first that is not about compiling for a GPU.
 
-        Checks go from the plain case to the hard ones. What a compiler says of a kernel that gives
-        wrong answers is mostly the same mistake in its own words.
+        Checks go from the plain case to the hard ones. A compiler's error about a kernel with wrong
+        results is mostly the same mistake in other words.
         """
         failed = [c for c in self.checks if c.outcome == "failed"]
         return min(failed, key=_says_little, default=None)
@@ -135,7 +135,7 @@ class Graded:
 
     @property
     def output(self) -> str:
-        """What the file printed, in the first failure or else in the first check that printed."""
+        """Output of the file in the first failure, else in the first check that printed."""
         first = self.first_failure
         if first is not None and first.output:
             return first.output
@@ -173,7 +173,7 @@ def _first_lines(text: str) -> list[str]:
 
 @dataclass(repr=False)
 class Report:
-    """What `grade` returns: falsy until every check of every exercise passes.
+    """The result of `grade`: falsy until every check of every exercise passes.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ class Report:
     verbose : bool
         Every failure in full, and every check by name.
     note : str
-        What else there is to say, such as why progress was not kept.
+        A further message, such as why progress was not kept.
     """
 
     graded: list[Graded] = field(default_factory=list)
@@ -276,7 +276,7 @@ class Report:
                 yield f"        | {line}", "dim"
 
     def _after(self, g: Graded) -> Iterator[str]:
-        """What to do next."""
+        """Advice on the next step."""
         if not self.learner:
             return
         short = g.exercise.short

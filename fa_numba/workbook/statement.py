@@ -1,7 +1,7 @@
-"""What an exercise asks for, in a terminal that is narrower than the file it is written in.
+"""An exercise's statement, in a terminal that is narrower than the statement's file.
 
-A statement is up to 100 columns wide and uses columns: a word, some spaces, what there is to say of
-it. Where it does not fit, each such item is wrapped by itself, under its own column.
+A statement is up to 100 characters wide and has columns: a word, some spaces, its explanation. In a
+narrow terminal each item is wrapped by itself, under its own column.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 import textwrap
 
 FULL = 90  # a line that ends here or later goes on in the next one
-NARROWEST = 32  # columns that are left to the text of an item
-COLUMN = re.compile(r" {2,}(?=\S)")  # what stands between two columns
+NARROWEST = 32  # least width for the text of an item
+COLUMN = re.compile(r" {2,}(?=\S)")  # the space between two columns
 
 
 class Statement:
-    """Prints as it is where it fits, and wrapped where it does not."""
+    """A text that is wrapped if it does not fit."""
 
     def __init__(self, text: str):
         self.text = text

@@ -1,13 +1,13 @@
 """The exercises, generated: ``python -m fa_numba.workbook.stubs [--write | --check]``.
 
-A file of ``solutions/`` is the only source. What stands between ``### BEGIN SOLUTION`` and
+A file of ``solutions/`` is the only source. The text between ``### BEGIN SOLUTION`` and
 ``### END SOLUTION`` becomes one ``raise NotImplementedError``; every other line that starts with
 ``###`` (hints, debrief) is dropped. The last line of a stub carries a checksum of the lines above
 it, which tells three cases apart without asking git:
 
 pristine   the checksum fits and the text is what the solution generates today
 stale      the checksum fits, but the solution has moved on: drift, and `--check` fails
-changed    the checksum does not fit: somebody's work, never overwritten without ``--force``
+changed    the checksum does not fit: a learner's work, never overwritten without ``--force``
 
 A learner's own work is therefore no drift, committed or not. `--check --strict` counts it as drift,
 for the repository itself.
@@ -37,7 +37,7 @@ class SolutionError(ValueError):
 
 @dataclass
 class Parsed:
-    """What a solution file holds: the learner's stub, and what is told only when asked."""
+    """The parts of a solution file: the learner's stub, hints and debrief."""
 
     stub: str
     hints: dict[int, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def parse(text: str, name: str) -> Parsed:
 
 
 def read(exercise: Exercise) -> Parsed:
-    """The parsed solution of one exercise; of a handout, what it has in its place."""
+    """The parsed solution of one exercise, or a handout's substitute for it."""
     if not exercise.solution.exists():
         told = bundled(exercise.root, exercise.name)
         hints = {int(tier): text for tier, text in told["hints"].items()}

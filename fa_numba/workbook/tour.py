@@ -1,4 +1,4 @@
-"""``fa-numba tour``: the first lessons' kernels on real text, on whatever backend there is.
+"""``fa-numba tour``: the first lessons' kernels on real text, on a GPU or the CPU engine.
 
 The text is the source of a module of this Python's own standard library. Each byte is embedded by
 a fixed, seeded projection, so that queries, keys and values have the repetitions and the skew of
@@ -62,7 +62,7 @@ def embed(text, num_heads, *, seed):
 
 
 def paged(k, v, *, seed=0):
-    """Cut k and v into shuffled pages; what no sequence owns is NaN.
+    """Cut k and v into shuffled pages; slots that no sequence owns are NaN.
 
     Returns
     -------
@@ -197,7 +197,7 @@ def main():
 
 
 def pictures(text, formula, meter):
-    """Yield (file, what it shows, Drawing)."""
+    """Yield (file, caption, Drawing)."""
     drawing = hbm_bytes(formula, meter, title="Bytes through HBM")
     yield "hbm_bytes.png", "bytes through HBM by kernel, formula beside meter", drawing
 

@@ -1,4 +1,4 @@
-"""What the graders of attention share: one head's data, the answer, errors that teach."""
+"""Shared by the graders of attention: heads with their answers, and comparisons that explain."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from fa_numba import reference
 
-UNWRITTEN = np.float32(-777.0)  # what an output holds before the launch
+UNWRITTEN = np.float32(-777.0)  # the value of outputs before the launch
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def random_head(seqlen_q, seqlen_k, head_dim, *, seed=0, **options):
 def scored_head(scores_of_keys, head_dim=8, *, seqlen_q=12, **options):
     """A head where every query gives key n the score `scores_of_keys[n]`, exactly in float32.
 
-    Query m multiplies them by 1 or -1 in turn, so that every ascent is also a descent.
+    Even queries multiply them by 1, odd ones by -1, so that every ascent is also a descent.
     """
     head = random_head(seqlen_q, len(scores_of_keys), head_dim, softmax_scale=1.0, **options)
     head.q[:], head.k[:] = 0, 0
@@ -99,7 +99,7 @@ def ordered_scores(seqlen_k=40):
 def low_scores(lowest, seqlen_k=37, **options):
     """Scores near `lowest` for every query, such as -2e30: none is masked, and none small.
 
-    A finite number in place of -inf, for a key that does not exist or for the running maximum, is
+    A finite number instead of -inf, for a key that does not exist or for the running maximum, is
     then larger than a score. Not every tile is full, as 37 is prime.
     """
     scores = lowest * (1 + np.arange(seqlen_k) % 3 / 4)
@@ -123,7 +123,7 @@ def steep_scores(**options):
 def large_scores(seqlen_k=40):
     """Scores up to 1e4 and down to -1e4: exp of one is inf or 0 in float32.
 
-    All numbers are whole: what a gradient then cancels to 0, float32 cancels to 0 as well.
+    All numbers are whole: a gradient that is 0 in exact arithmetic is then 0 in float32 too.
     """
     rng = np.random.default_rng(1)
     head = scored_head(rng.permutation(np.linspace(-1e4, 1e4, seqlen_k).round()))
@@ -132,7 +132,7 @@ def large_scores(seqlen_k=40):
 
 
 def negative_scores(size, seqlen_q=13, seqlen_k=21, *, causal=False):
-    """A head whose scores are all about -`size`: below whatever finite number stands for -inf.
+    """A head whose scores are all about -`size`: below any finite number that replaces -inf.
 
     seqlen_k is no multiple of any tile. Up to 1e5 keys differ in score; beyond, float32 has no
     such numbers and all scores are equal.
@@ -146,7 +146,7 @@ def negative_scores(size, seqlen_q=13, seqlen_k=21, *, causal=False):
 def weightless_value(seqlen_q=13, seqlen_k=21, *, causal=False):
     """A head where key 2 has the weight e^-120, which is 0 in float32, and the value 3e38.
 
-    Whoever holds exponents above -88 or so adds a share of that value.
+    A kernel that limits exponents to -88 or so adds a share of that value.
     """
     head = scored_head(np.where(np.arange(seqlen_k) == 2, -120, 0), seqlen_q=seqlen_q,
                        causal=causal)  # fmt: skip
@@ -246,9 +246,9 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2, mistak
     got, want, plain : arrays of one shape
         The kernel's, the float64 and the plain float32 result; 1-D or 2-D.
     tile : int
-        Rows per tile, to say where the first wrong row lies.
+        Rows per tile, to name the tile of the first wrong row.
     rows : str
-        What a row is.
+        The name of a row, such as "query".
     factor : float
         Error allowed, as a multiple of plain float32's.
     mistakes : iterable of (str, dict)
@@ -292,15 +292,15 @@ def _known_cause(name, got, want, tolerance, mistakes):
 
 
 def _likely_cause(got, want, bad_rows, tile):
-    """One sentence on the pattern of what is wrong."""
+    """One sentence on the pattern of the errors."""
     num_rows, row = len(got), int(bad_rows[0])
     if (got[row] == UNWRITTEN).any():
         columns = np.flatnonzero(got[row] == UNWRITTEN)
         return f"Columns {columns[0]} to {columns[-1]} of the row belong to no thread."
     if np.isnan(got[row]).any():
         return (
-            "NaN comes from -inf - (-inf), 0 * inf or 0 / 0, and it is what a shared or local "
-            "array holds before it is first written."
+            "NaN comes from -inf - (-inf), 0 * inf or 0 / 0; shared and local arrays are NaN "
+            "before they are first written."
         )
     if np.isposinf(got[row]).any():
         return (
@@ -324,7 +324,7 @@ def _likely_cause(got, want, bad_rows, tile):
         factor, spread = ratio.mean(), np.ptp(ratio)
     if len(ratio) > 1 and spread <= 1e-3 * abs(factor):
         return (
-            f"The whole row is {factor:.6g} times what it must be: a factor such as 1/l, "
+            f"The whole row is {factor:.6g} times the right value: a factor such as 1/l, "
             "alpha or softmax_scale is wrong, or a key too many, or too few, is counted in l."
         )
     if (bad_rows % tile == bad_rows[0] % tile).all() and len(bad_rows) > 1 and tile > 1:

@@ -1,4 +1,4 @@
-"""What the graders of linear attention share: one head's features, the answer, usual mistakes."""
+"""Shared by the graders of linear attention: heads, their answers, usual mistakes."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,7 +71,7 @@ def random_linear_head(seqlen, feature_dim, head_dim, *, seed=0, before=False):
 
 
 def mistakes(head, chunk=None):
-    """Usual mistakes and what they come out as, for `expect_close`."""
+    """Usual mistakes and their results, for `expect_close`."""
     yield (
         "out is not divided by the sum of its weights, column HEAD_DIM of the same product.",
         {"out": head.mistaken(divide=False)["out"]},

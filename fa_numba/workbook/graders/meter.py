@@ -1,4 +1,4 @@
-"""What graders ask of the engine's meter, of any kernel: HBM traffic, memory on the chip, races.
+"""Checks by the engine's meter, for any kernel: HBM traffic, memory on the chip, races.
 
 A trace names a kernel's arrays as the statement does, whatever the learner calls them: the judge
 renames them (`grading.launches`).
@@ -20,7 +20,7 @@ def expect_chip_memory(trace, *, shared=0, local=0, allowed):
     shared, local : int, default=0
         Bytes of shared memory of a thread block, and of local arrays of a thread, that are allowed.
     allowed : str
-        What the statement allows, in words.
+        The statement's allowance, in words.
     """
     for kind, owner, got, most in (
         ("shared memory", "thread block", trace.shared_bytes, shared),
@@ -91,4 +91,4 @@ def _traffic_cause(trace, kind, got, elements):
             return f"That is once per threadIdx.{axis}: {one[kind]}."
     if kind == "stores":
         return "Is an element stored more than once, or by more than one thread?"
-    return "Is a tile loaded again that is on the chip already, or one that nobody needs?"
+    return "Is a tile loaded again that is on the chip already, or a tile that is not needed?"

@@ -1,7 +1,7 @@
-"""What the usual mistakes come out as.
+"""The results of usual mistakes.
 
-A wrong answer says little; a wrong answer that equals what a missing alpha gives says where to
-look. Each function yields pairs (sentence, {name of the output: what the mistake makes of it}), in
+A wrong answer says little; a wrong answer that equals the result of a missing alpha says where to
+look. Each function yields pairs (sentence, {name of the output: its value by the mistake}), in
 float64, for the graders of attention to compare with.
 """
 
@@ -15,7 +15,7 @@ def forward_mistakes(head, BLOCK_M, BLOCK_N):
     s, v = head.scores, head.v.astype(np.float64)
     right = _walk(s, v, BLOCK_N)
     yield "out is not divided by l.", {"out": right["acc"]}
-    yield "l and m have changed places.", {"l": right["m"], "m": right["l"]}
+    yield "l and m are exchanged.", {"l": right["m"], "m": right["l"]}
     yield "The log is missing: lse = m + log(l).", {"lse": right["m"] + right["l"]}
     yield "The maximum is missing: lse = m + log(l).", {"lse": right["log_l"]}
     base_2 = right["m"] + right["log_l"] / math.log(2)
@@ -77,7 +77,7 @@ def delta_mistakes(dout, out):
     column = np.arange(out.shape[1])
     lane = column % 32
     for sentence, part in (
-        ("This is what lane 0 has summed: the 32 lanes must add up, by shuffles.", lane == 0),
+        ("This is the sum of lane 0 alone: the 32 lanes must add up, by shuffles.", lane == 0),
         ("Lanes 16 to 31 are missing: the first distance is 16.", lane < 16),
         ("Lane 1, 3, 5, ... are missing: the last distance is 1.", lane % 2 == 0),
         (

@@ -1,10 +1,10 @@
-"""What the graders of row-wise softmax share: answer, tolerance, the first wrong element."""
+"""Shared by the graders of row-wise softmax: answer, tolerance, the first wrong element."""
 
 import numpy as np
 
 from fa_numba import simt
 
-FILLER = np.float32(-77.0)  # what y holds before the launch: no probability
+FILLER = np.float32(-77.0)  # the value of y before the launch: no probability
 
 
 def softmax64(x, dtype=np.float64):
@@ -26,8 +26,8 @@ def run(launch, kernel, grid, block, x):
 def check_rows(x, y):
     """Raise AssertionError naming the first wrong row and column, and the likely cause.
 
-    The error allowed against float64 is twice that of the same formula in plain float32, and what
-    another order of the sum may add; a share too small for that to say anything must be right to
+    The error allowed against float64 is twice that of the same formula in plain float32, plus the
+    effect of another order of the sum; a share too small for that to say anything must be right to
     three digits.
     """
     want = softmax64(x)
@@ -47,7 +47,7 @@ def check_rows(x, y):
 
 
 def _likely_cause(x, y, want):
-    """One sentence on what this row looks like."""
+    """One sentence on the pattern of this row."""
     if (y == FILLER).any():
         missing = np.flatnonzero(y == FILLER)
         return f"Columns {missing[0]} to {missing[-1]} of the row are not covered by any thread."
@@ -136,7 +136,7 @@ LOWEST = np.finfo(np.float32).min
 
 
 def low_scores():
-    """Rows far below 0: a finite number in place of -inf, such as -1e9, is no longer below them."""
+    """Rows far below 0: a finite number instead of -inf, such as -1e9, is no longer below them."""
     x = np.random.default_rng(2).normal(size=(8, 150)).astype(np.float32)
     x[0] -= 2e4
     x[1] -= 2e6
@@ -241,8 +241,8 @@ def check_unchanged(x, after):
     """Fail where the kernel changed x."""
     changed = np.argwhere(~(x == after))
     assert not len(changed), (
-        f"x is an input, and x[{changed[0][0]}, {changed[0][1]}] was changed: what a thread "
-        "computes belongs in its registers, or where the statement says so"
+        f"x is an input, and x[{changed[0][0]}, {changed[0][1]}] was changed: a thread's "
+        "results belong in its registers, or where the statement says so"
     )
 
 
@@ -263,12 +263,12 @@ def check_traffic(trace, size, reads, why):
 def check_coalesced(trace, nbytes, reads):
     """Fail where warps touch more sectors than `reads` passes over x and one over y need."""
     x, y = trace.arrays["x"], trace.arrays["y"]
-    for what, sectors, passes in (
+    for action, sectors, passes in (
         ("reading x", x.load_sectors, reads),
         ("writing y", y.store_sectors, 1),
     ):
         needed = passes * nbytes // 32
         assert sectors <= needed, (
-            f"{what} {passes} times is {needed} sectors of 32 bytes, but the warps asked for "
+            f"{action} {passes} times is {needed} sectors of 32 bytes, but the warps asked for "
             f"{sectors}: thread tid takes columns tid, tid + NUM_THREADS, ..., all threads at once"
         )

@@ -2,11 +2,11 @@
 
 The *judge* is the pytest process: it has the checks, the expected values, the report and the
 progress file, and never runs a line of the learner's file. The *answering process* imports that
-file, runs its functions and kernels for the judge, and sends back plain data. docs/grading.md says
-what this prevents and what it does not.
+file, runs its functions and kernels for the judge, and sends back plain data. docs/grading.md lists
+the attacks that this prevents, and those that it does not.
 
 Judge: `answer` (the process and its limits), `proxies`, `judge_codec`, `launches`,
 `explain`, `files`.
-Answering process: `forkserver` (makes it), `answering` (its loop), `guard` (what it may not do).
+Answering process: `forkserver` (makes it), `answering` (its loop), `guard` (its restrictions).
 Both: `wire` (values as JSON and buffers), `failures` (errors as plain data), `lifetime`.
 """

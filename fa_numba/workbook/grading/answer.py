@@ -1,4 +1,4 @@
-"""The judge's end of an answer: its process, what it may take, and what has become of it."""
+"""The judge's side of an answer: its process, its limits, and how it ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fa_numba.workbook.grading.limits import GRACE, Limits
 from fa_numba.workbook.grading.wire import Channel, Closed, Codec, WireError
 
 START_SECONDS = 60
-MOST_OUTPUT = 20_000  # bytes of what it prints in one check
+MOST_OUTPUT = 20_000  # bytes of output in one check
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 SIGNALS = {
     "SIGSEGV": "it crashed (segmentation fault): too deep a recursion, or a wild pointer",
@@ -69,7 +69,7 @@ class Meter:
         if self.before is None:
             self.waited += passed
             self.used = self.waited
-        elif cpu is not None:  # else it has just ended, and what was read last holds
+        elif cpu is not None:  # else it has just ended: keep the last reading
             new = 0.0 if self.last_cpu is None else cpu - self.last_cpu
             # Asleep, or one of too many: a process that never gets on must end some day, too.
             self.waited += passed if state != "R" and new < 0.2 * passed else passed / 50
@@ -125,7 +125,7 @@ class Answer:
         reference=None,
     ):  # fmt: skip
         self.path, self.limits = Path(path).absolute(), limits or Limits()
-        if gpu:  # what a GPU compiles and copies is not the learner's time
+        if gpu:  # compilation and copies for a GPU are not the learner's time
             self.slower = 6
         else:
             self.slower = 1
@@ -139,7 +139,7 @@ class Answer:
             "memory": None if gpu else int(self.limits.memory_gib * 2**30),
         }
         self.process = self.channel = None
-        self.generation = 0  # of the process: what an earlier one has made is gone
+        self.generation = 0  # of the process: objects of an earlier one are gone
         self.meter = None
         self.spent_before = 0.0  # in the checks before this one
         self.callbacks = []  # functions of the grader's that the answer may call
@@ -220,7 +220,7 @@ class Answer:
 
     @property
     def slow(self):
-        """What to say of a check that was right and took too long, or nothing."""
+        """The message about a check that was right and took too long, else ""."""
         if self.spent <= self.limit:
             return ""
         return f"slow: took {self.spent:.1f} s, the limit is {_seconds(self.limit)}"
@@ -251,7 +251,7 @@ class Answer:
         except (WireError, LookupError, ValueError, TypeError, RecursionError) as error:
             if getattr(error, "from_answer", False):
                 raise
-            self._end(f"{self.path.name} has sent what is no answer")
+            self._end(f"{self.path.name} has sent a message that is no answer")
 
     def _take(self, reply, buffers, writing, args):
         writing.buffers = buffers
@@ -291,7 +291,7 @@ class Answer:
         except Closed:
             self._ends_itself()
         except WireError as error:
-            self._end(f"{self.path.name} has sent what is no answer: {error}")
+            self._end(f"{self.path.name} has sent a message that is no answer: {error}")
         finally:
             meter.end_request()
 
@@ -348,7 +348,7 @@ class Answer:
         return ""
 
     def _lines_of_dump(self):
-        """Lines of the learner's file in what faulthandler has written, the innermost first."""
+        """Lines of the learner's file in faulthandler's output, the innermost first."""
         size = os.fstat(self.dump.fileno()).st_size
         text = os.pread(self.dump.fileno(), min(size, 1 << 16), 0).decode(errors="replace")
         found = []
@@ -358,7 +358,7 @@ class Answer:
                 found.append(f"line {line}: {source}" if source else f"line {line}")
         return found
 
-    # --- what the statement calls things
+    # --- the statement's names
 
     def parameters(self, kernel, number):
         """The statement's names of the parameters of a kernel that has so many, or None.
@@ -380,10 +380,10 @@ class Answer:
         names = {own for own in names if len(own) == number}
         return list(*names) if len(names) == 1 else None
 
-    # --- what it printed
+    # --- output
 
     def take_output(self):
-        """What the answer has printed since the last call, at most some kilobytes."""
+        """Output of the answer since the last call, at most some kilobytes."""
         if self.process is None:
             said, self.said_last = getattr(self, "said_last", ""), ""
             return said

@@ -1,4 +1,4 @@
-"""The answering process: imports the learner's file and does what the judge asks.
+"""The answering process: imports the learner's file and serves the judge's requests.
 
 Requests come one at a time over a socket: get an attribute, call a function, launch a kernel. The
 reply is plain data, or an error as plain data. Functions, kernels, classes and other objects stay
@@ -38,11 +38,11 @@ from fa_numba.workbook.grading.wire import Channel, Closed, ReceivingWindows, Wi
 MOST_REPEATED = 512  # items of an iterator that go at once
 SPECIAL = "__getitem__", "__setitem__", "__delitem__", "__len__", "__repr__", "__str__"
 SHARED = builtins, math, np, cuda, simt  # modules that a file uses, and may not change
-GRADERS_KERNEL = "the grader's kernel"  # stands for a file name in errors
+GRADERS_KERNEL = "the grader's kernel"  # in place of a file name in errors
 
 
 class Objects:
-    """What the judge has numbers for."""
+    """Objects that the judge knows by number."""
 
     def __init__(self):
         self.by_number, self.numbers = {}, {}
@@ -290,7 +290,7 @@ class Worker:
 
 
 def run_on_gpu(kernel, grid, block, *args, shared_bytes=0, checked=True):
-    """What `simt.run` does, on the GPU: Numba copies the NumPy arrays there and back."""
+    """`simt.run` on the GPU: Numba copies the NumPy arrays there and back."""
     copies = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in args]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Numba's advice about copies and small grids

@@ -1,4 +1,4 @@
-"""What a learner is told of a failed check: the message, and the lines of the file it is about."""
+"""The message to a learner about a failed check, with the lines of the file that it is about."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_UNPACKING = re.compile(r"cannot unpack|not enough values to unpack|too many v
 
 
 def explain(error: BaseException, path: Path, *, never_written: bool = False) -> str:
-    """What a learner can act on: the message, and the lines of `path` that it is about."""
+    """The message, and the lines of `path` that it is about."""
     if syntax := getattr(error, "answer_syntax", None):
         message, line, source = syntax
         return f"{path.name} does not import: {message}\n  line {line}: {source}"
@@ -54,7 +54,7 @@ def _class_name(text):
 
 
 def _pytests_own(text, error):
-    """Say in plain words what `pytest.raises(..., match=...)` found."""
+    """The failure of `pytest.raises(..., match=...)` in plain words."""
     if found := PYTEST_NOT_MATCHED.search(text):
         kind = _wanted(error) or "the error"
         return f"the message of {kind} must have {found['want']} in it, got {found['got']}"
@@ -62,7 +62,7 @@ def _pytests_own(text, error):
 
 
 def _wanted(error):
-    """What the grader's `with pytest.raises(...)` around the failing line asks for, or None."""
+    """The exception that the grader's `with pytest.raises(...)` expects, or None."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if Path(frame.filename).name.startswith("test_ex"):
             tree = ast.parse(Path(frame.filename).read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ def is_not_written(error: BaseException, path: Path) -> bool:
 
 
 def left_over(error: BaseException, text: str, stub: str) -> str:
-    """What to say of a function that is written, with the stub's `raise` left in it; or nothing."""
+    """The message about a written function with the stub's `raise` left in it, else ""."""
     name = str(error).partition(": ")[2].strip()
     try:
         mine, given = (_function(ast.parse(source), name) for source in (text, stub))

@@ -27,7 +27,7 @@ KNOWN_NAMES = {kind: name for name, kind in reversed(KNOWN.items())}
 
 
 class AnswerError(Exception):
-    """The answer did what no check can go on from: it ended its process, hung, or was skipped."""
+    """The check cannot go on: the answer ended its process, hung, or was skipped."""
 
 
 def clipped(text: str, longest: int = LONGEST) -> str:

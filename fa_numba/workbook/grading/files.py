@@ -1,4 +1,4 @@
-"""Reading the learner's file: whatever lies there, the answer is a text or one clear sentence."""
+"""Reads the learner's file: the result is a text, or an error of one clear sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answering process may not do: files, processes, memory, size of its output.
+"""Restrictions of an answering process: files, processes, memory, size of its output.
 
 This stops accidents and plain attempts, with a clear error. It is no sandbox: docs/grading.md
 says what stays possible.
@@ -26,11 +26,11 @@ NO_GRADER = "fa_numba.workbook", "solutions"
 
 
 class Refused(PermissionError):
-    """The answer asks for what it may not have."""
+    """The answer uses something that is not allowed."""
 
 
 def limit_resources(memory_bytes: int | None) -> None:
-    """No core dump, no endless file, and no more memory than this on top of what there is."""
+    """No core dump, no endless file, and no more than this much additional memory."""
     try:
         import resource
     except ImportError:  # Windows
@@ -52,7 +52,7 @@ def install(root: str, folder: str, answer: str, forbidden: tuple[str, ...]):
     root : str
         The workbook. Its solutions, graders and progress are not for the answer.
     folder : str
-        The only place where files may be written.
+        The only folder where files may be written.
     answer : str
         The learner's file, which may be read wherever it is.
     forbidden : tuple of str

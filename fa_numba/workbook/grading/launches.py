@@ -1,6 +1,6 @@
 """Launches and compilation asked for by a check: those of an answer's kernels happen over there.
 
-`install` puts functions in the place of `simt.run`, `simt.trace`, `simt.tracing` and `gpu_ready`
+`install` replaces `simt.run`, `simt.trace`, `simt.tracing` and `gpu_ready`
 before any grader is imported. A kernel that does not belong to an answer takes the old way. A
 grader's own kernel that calls functions of the answer goes over as source text, with the values
 of the names that it uses, and nothing else of the grader.
@@ -31,7 +31,7 @@ _gpu_ready = None
 
 
 def is_kernel(value):
-    """Whether this is what @cuda.jit makes."""
+    """Whether a value is a result of @cuda.jit."""
     return hasattr(value, "py_func") and hasattr(value, "targetoptions")
 
 
@@ -116,7 +116,7 @@ def encode_function(codec, function):
     return ["code", code, function.__name__, values, defaults]
 
 
-# --- what checks call
+# --- called by checks
 
 
 def _options():
@@ -129,7 +129,7 @@ def _launch(answer, do, kernel, grid, block, args, **keywords):
     floats = [x for x in args if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
     before = [x.copy() for x in floats]
     answer.request(do, kernel, args=(grid, block, *args), kwargs=keywords, options=_options())
-    # Graders fill outputs with NaN: what is still the same NaN was never written. One that comes
+    # Graders fill outputs with NaN: an element with the same NaN was never written. One that comes
     # out of a computation has its sign bit set.
     nans = [np.isnan(x) for x in floats]
     same = [
@@ -215,7 +215,7 @@ def _rename(trace, answer, kernel):
 
 
 def install(*, to_machine_code=False):
-    """Put the judge's functions in the place of the engine's; before any grader is imported."""
+    """Replace the engine's functions by the judge's, before any grader is imported."""
     global _gpu_ready
     module = importlib.import_module("fa_numba.analysis.gpu_ready")
     if _gpu_ready is None:
@@ -227,6 +227,6 @@ def install(*, to_machine_code=False):
 
 
 def uninstall():
-    """Give the engine its own functions back."""
+    """Restore the engine's functions."""
     simt.run, simt.trace, simt.tracing = _run, _trace, engine_tracing
     importlib.import_module("fa_numba.analysis.gpu_ready").gpu_ready = _gpu_ready

@@ -16,7 +16,7 @@ CONSTANTS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer may take.
+    """Limits of an answer.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class Limits:
     seconds_in_all : float
         Of all checks of an exercise together.
     memory_gib : float
-        On top of what Python, NumPy and Numba take.
+        Memory in addition to that of Python, NumPy and Numba.
     restarts : int
         How often an answer is imported anew after it has hung or crashed.
     """
@@ -37,7 +37,7 @@ class Limits:
 
 
 def limits_of(grader: Path) -> Limits:
-    """The limits of an exercise: those of `Limits`, or what its grader states."""
+    """The limits of an exercise: those of `Limits`, or its grader's own."""
     stated = {}
     for node in ast.parse(grader.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

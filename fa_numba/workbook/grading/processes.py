@@ -151,7 +151,7 @@ def start(sock, output, dump, options):
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Processor time that a process has used; None where nobody can tell."""
+    """Processor time that a process has used; None if it is not known."""
     used, _ = cpu_and_state(pid)
     return used
 

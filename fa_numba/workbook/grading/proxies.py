@@ -1,4 +1,4 @@
-"""What a check sees of an answer: plain values, and stand-ins for what stays in its process."""
+"""A check's view of an answer: plain values, and proxies for objects in its process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Proxy:
 
 
 class Module(Proxy):
-    """The learner's module: what the fixture `exercise` is."""
+    """The learner's module, the value of the fixture `exercise`."""
 
 
 class Function(Proxy):

@@ -47,9 +47,9 @@ def expect_constant_shapes(function) -> None:
 
 
 def _varying(tree):
-    """The names of a function that hold what it is given, or computes from that."""
+    """The names of a function's arguments, and of values computed from them."""
     varying = {a.arg for a in tree.args.args}
-    for _ in range(3):  # a name may be made of one that stands below it
+    for _ in range(3):  # a name may depend on one that is defined below it
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign | ast.AugAssign | ast.For | ast.AnnAssign):
                 value = node.iter if isinstance(node, ast.For) else node.value

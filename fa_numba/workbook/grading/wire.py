@@ -1,12 +1,12 @@
 """Values between the judge and the answering process, as JSON and raw buffers.
 
-Nothing is pickled: what comes back from an answer must not be able to run code in the judge. A
+Nothing is pickled: a message from an answer must not be able to run code in the judge. A
 number, a text, None and a bool stand for themselves in the JSON; everything else is a list whose
 first item is a tag. Values of other types are whatever the two subclasses of `Codec` make of them.
 
 An array that the judge sends is a *window* of memory and a view into it. The other side rebuilds
 the view at the same offset within a 32-byte sector, two views of one memory overlap there as they
-do here, and what has changed after the call is copied back. That is how kernels write outputs.
+do here, and changes are copied back after the call. That is how kernels write outputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLAIN = {type(None), bool, int, float, str}
 
 
 class WireError(Exception):
-    """What came over the wire is no message, or a value cannot be sent."""
+    """A received message is malformed, or a value cannot be sent."""
 
 
 class Closed(Exception):
@@ -138,7 +138,7 @@ def dtype_of(name):
 
 
 class Window:
-    """A stretch of memory that arrays of one call lie in."""
+    """A range of memory with arrays of one call."""
 
     def __init__(self, root):
         self.root = root
@@ -298,7 +298,7 @@ class SendingWindows(Codec):
         return data
 
     def finish(self):
-        """Complete the views; return the windows' place in the buffers."""
+        """Complete the views; return the windows' positions in the buffers."""
         for data, window, array in self.placed:
             data += [array.__array_interface__["data"][0] - window.low, array.flags.writeable]
         return [self.add(window.memory().tobytes()) for window in self.windows.values()]
@@ -313,7 +313,7 @@ class SendingWindows(Codec):
 
 
 class ReceivingWindows(Codec):
-    """The answering side: rebuilds the windows, and finds out what has changed."""
+    """The answering side: rebuilds the windows, and finds the changes."""
 
     def __init__(self, buffers, windows):
         super().__init__()
@@ -334,7 +334,7 @@ class ReceivingWindows(Codec):
         return array
 
     def changed(self):
-        """(window, bytes) of what the call has written."""
+        """(window, bytes) of the call's stores."""
         for number, (before, memory) in enumerate(zip(self.before, self.memory, strict=True)):
             after = memory.tobytes()
             if after != before:
