@@ -1,4 +1,4 @@
-"""How fast are the lesson kernels on a GPU, step by step, and where are the libraries?"""
+"""How fast are the lesson kernels on a GPU, step by step, beside the libraries?"""
 
 import itertools
 

@@ -48,7 +48,7 @@ def main():
     }
     rows = []
     for name, (function, expected) in tried.items():
-        y.fill(np.nan)  # so that no kernel passes with what the one before it wrote
+        y.fill(np.nan)  # so that no kernel passes with the numbers of the one before it
         ms = time_ms(function)
         assert bool((y == expected).all()), name
         moved = (3 if name == "vector_add" else 2) * x.nbytes

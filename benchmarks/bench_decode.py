@@ -1,4 +1,4 @@
-"""How near to the memory's speed is decoding, by how many splits, and what do pages cost it?"""
+"""How close is decoding to the speed of memory, by number of splits, and what do pages cost?"""
 
 import cupy
 import numpy as np

@@ -1,8 +1,8 @@
 """How near to the copy's speed do the fast decoding kernels read the cache, beside the libraries?
 
 Before anything is timed, all of a kernel's output is compared with float64 at that size. A call in
-a CUDA graph of `CALLS` calls is timed too: what its launches cost is not in it, nor what it takes
-to clear L2 before; each call reads far more than L2 holds.
+a CUDA graph of `CALLS` calls is timed too. That time holds neither the launches nor the clearing of
+L2, which is not needed: each call reads far more than L2 holds.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def measure(dtype, batch, seqlen, num_heads, num_kv_heads):
 
 
 def compare(rows):
-    """Add what share each row has of the quickest library, and pages of ours without pages."""
+    """Add each row's share of the fastest library, and the share of pages over no pages."""
     libraries = [row for row in rows if row["kernel"].startswith("SDPA")]
     ours = [row for row in rows if row not in libraries and row["page_size"] is None]
     for row in rows:

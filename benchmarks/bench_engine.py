@@ -3,7 +3,7 @@
     python -m benchmarks engine                 about three minutes; saves the table
     python -m benchmarks.bench_engine --full    every size in Numba's simulator: long; prints it
 
-Milliseconds of processor time per launch, the least of several: what other programs do does not
+Milliseconds of processor time per launch, the least of several, so that other programs do not
 count. Columns:
 
 simulator     NUMBA_ENABLE_CUDASIM=1: a thread of the operating system per CUDA thread
@@ -151,7 +151,7 @@ def run(rows, *, full=False, repeats=4):
     full : bool, default=False
         Also run the simulator and the greenlets on the rows marked "full".
     repeats : int, default=4
-        Launches per cell of our engine, at least, of which the fastest counts.
+        Least number of launches per cell of our engine; the fastest counts.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def milliseconds(function, *args):
 def engine_ms(call, repeats):
     """Processor time of a call with each set of checks, by column.
 
-    The columns take turns, for some seconds: the machine may be slow for a while.
+    The columns alternate for some seconds, because the machine may be slow for a while.
     """
     best = dict.fromkeys(ENGINE, math.inf)
     start = time.process_time()
@@ -241,5 +241,5 @@ def main(full=False):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="also run what takes minutes")
+    parser.add_argument("--full", action="store_true", help="also run the cells that take minutes")
     main(parser.parse_args().full)

@@ -1,7 +1,7 @@
 """Which kernel is fastest for which problem, forward and backward? Writes fa_numba/fastest.json.
 
 `fa_numba.flash_attn` and `flash_attn_grad` look there for the problem most like their own. On a GPU
-the GPU's part is measured, else the CPU engine's; the other part stays as it was.
+the GPU's part is measured, else the CPU engine's; the other part is kept.
 """
 
 import datetime

@@ -60,7 +60,7 @@ def times(head_dim, seqlen, causal):
 
 
 def functions(q, k, v, causal):
-    """Yield (name, call without arguments); what is right is compared with float64 before."""
+    """Yield (name, call without arguments), each compared with float64 first."""
     import cupy
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention

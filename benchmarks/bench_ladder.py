@@ -1,4 +1,4 @@
-"""How fast is each step of the ladder in float32, forward and backward, and where is PyTorch?
+"""How fast is each step of the ladder in float32, forward and backward, beside PyTorch?
 
 Before a step is timed, its result of one head is compared with float64 at that size, and its error
 with that of plain float32 code: matrix products that keep S and P.

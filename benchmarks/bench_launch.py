@@ -1,4 +1,4 @@
-"""How long does a call take that only enqueues, and how long the first one of a process?"""
+"""How long does a call take until it has enqueued, and how long the first call of a process?"""
 
 import functools
 import os

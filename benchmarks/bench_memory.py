@@ -1,8 +1,8 @@
 """How much memory does a call need beyond its inputs and results?
 
-What the CuPy memory pool has handed out at most during a call, less the results: bytes for each
-row of scores (batch · num_heads · seqlen). A constant there is memory of O(N); standard attention
-keeps S and P, which grows with N.
+The most bytes that CuPy's memory pool has handed out during a call, less the results, for each row
+of scores (batch · num_heads · seqlen). A constant means memory of O(N). Standard attention keeps S
+and P, so there it grows with N.
 """
 
 import cupy
@@ -66,7 +66,7 @@ def main():
 
 
 def measure(function, seqlen, *args):
-    function(*args)  # what is kept between calls is there
+    function(*args)  # allocates what is kept between calls
     with Peak() as peak:
         results = function(*args)
     extra = peak.peak - sum(x.nbytes for x in results)

@@ -3,12 +3,12 @@
 `python -m benchmarks microscope` needs a GPU and Nsight Compute's `ncu`. It launches `CASES` under
 it, counts the same launches on the CPU engine, and writes
 
-    microscope.csv    what ncu printed
+    microscope.csv    the output of ncu
     microscope.json   the counters that matter of every launch, and the comparison
     docs/microscope.md, between its markers, the tables
 
 `python -m benchmarks.bench_microscope --compare` needs neither: it compares the engine as it is now
-with the counters in microscope.json. `--csv FILE` does so with what ncu printed. Where the GPU
+with the counters in microscope.json. `--csv FILE` does so with the output of ncu. Where the GPU
 executes other accesses than the source states, `microscope_reasons` says why.
 """
 
@@ -40,7 +40,7 @@ from fa_numba.simt import counters as meter
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "microscope.md"
 SECTOR = meter.SECTOR
-PIECE = 64  # bytes: what DRAM delivers at least, two sectors
+PIECE = 64  # bytes: the least that DRAM delivers, two sectors
 
 L1 = "l1tex__"
 LSU = "_pipe_lsu_mem_global_op_"
@@ -98,7 +98,7 @@ OTHERS = (
 )
 CORE = (*(names[-1] for names in COMPARED.values()), *CACHES.values(), *FLOPS.values())
 REGISTERS = "launch__registers_per_thread"
-# What the record keeps, and what ncu is asked for.
+# The counters that the record keeps and that ncu is asked for.
 KEPT = tuple(
     dict.fromkeys((*(n for names in COMPARED.values() for n in names), *CORE, REGISTERS, XU))
 )
@@ -222,11 +222,11 @@ def explain(output):
     return f"ncu measured nothing; it said\n{tail}"
 
 
-# ---------------------------------------------------------------- what ncu prints
+# ---------------------------------------------------------------- the output of ncu
 
 
 def parse_csv(text):
-    """Return what ncu's CSV says of each launch, in their order.
+    """Return the counters of each launch in ncu's CSV, in their order.
 
     Both layouts: one row per launch with a column per metric and a first row of units, as of
     `--page raw`, and one row per metric.
@@ -239,7 +239,7 @@ def parse_csv(text):
     lines = [line for line in text.splitlines() if not line.startswith("==")]
     first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if first is None:
-        raise ValueError("there is no CSV in what ncu printed")
+        raise ValueError("the output of ncu has no CSV")
     head, *rows = csv.reader(line for line in lines[first:] if line.startswith('"'))
     rows = [dict(zip(head, row, strict=True)) for row in rows if len(row) == len(head)]
     launches = {}
@@ -287,8 +287,8 @@ def model():
     Returns
     -------
     list of dict
-        case, kernel, grid, block; counters by the names of COMPARED; compiled: the same after what
-        the compilers do, and reason, "" where they leave the accesses as they are; caches: bytes
+        case, kernel, grid, block; counters by the names of COMPARED; compiled: the same after the
+        compilers' changes, and reason, "" where they leave the accesses as they are; caches: bytes
         that L2 and DRAM must deliver at least.
     """
     launches = []
@@ -331,7 +331,7 @@ def touched():
     """Note which pieces of global memory each launch touches.
 
     Yields a list: per launch, the sectors that are loaded, by block and in all, the sectors stored,
-    and the pieces of DRAM that hold what is loaded.
+    and the pieces of DRAM that hold the loaded data.
     """
     launches = []
 
@@ -659,7 +659,7 @@ def every_column(rows):
 
 
 def cache_summary(rows):
-    """How well two simple models explain what was measured."""
+    """How well two simple models explain the measurements."""
     left = [row["left over"] for row in rows if row["left over"] is not None]
     l1 = [(row["L2 to L1"], row["each once per block"]) for row in rows if row["L2 to L1"]]
     equal, less = sum(a == b for a, b in l1), sum(a < b for a, b in l1)
@@ -697,7 +697,7 @@ def as_json(record):
 
 
 def report(record, folder):
-    """Write microscope.json and the page; print what differs."""
+    """Write microscope.json and the page; print the differences."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "microscope.json").write_text(as_json(record), "utf-8")
     write_page(record)
@@ -730,7 +730,7 @@ def measure(folder):
 
 
 def compare_again(folder, printed=None):
-    """Compare the engine as it is now with microscope.json, or with what ncu printed."""
+    """Compare the engine as it is now with microscope.json, or with the output of ncu."""
     path = folder / "microscope.json"
     before = json.loads(path.read_text("utf-8")) if path.exists() else {}
     about = {

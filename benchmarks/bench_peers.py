@@ -1,7 +1,6 @@
-"""Where do compilers of attention get to, beside a library's kernel, ours and a plain product?
+"""How fast are compiled attention kernels beside a library's, ours and a plain product?
 
-FlexAttention is compiled for each size, so there are fewer of them than in bench_tensor_core, whose
-kernels are in libraries or written here.
+FlexAttention is compiled for each size, so there are fewer sizes than in bench_tensor_core.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What do single threads cost that work through arrays one element after the other?
+"""How fast are single threads that work through arrays one element after the other?
 
     python -m benchmarks serial     a few minutes
 
@@ -37,7 +37,7 @@ print(json.dumps(bench_serial.simulator_cells()))
 
 
 def least_ms(launches):
-    """Processor time of each launch, the least of several that take turns."""
+    """Processor time of each launch, the least of several that alternate."""
     best = dict.fromkeys(launches, math.inf)
     start = time.process_time()
     rounds = 0

@@ -1,10 +1,9 @@
 """Kernels for checking the CPU engine's microscope against a GPU's own counters.
 
-Each of the small ones asks one question of the model: what does this pattern of addresses cost? It
-loads once and stores once, so that the compiler has nothing to merge, hoist or drop. Those at the
-end show what the microscope cannot see: each comes with a twin in which the compiler has nothing
-to do. `CASES` lists them with their arguments, and after them the kernels of the lessons at small
-sizes.
+Each small kernel asks one question of the model: what does this pattern of addresses cost? It
+loads once and stores once, so that the compiler has nothing to merge, hoist or drop. The last
+ones show the microscope's limits: each comes with a twin in which the compiler has nothing to do.
+`CASES` lists them with their arguments, and after them the kernels of the lessons at small sizes.
 """
 
 import functools
@@ -26,7 +25,7 @@ TILE = 32
 
 @dataclass(frozen=True)
 class Case:
-    """Something to launch, and on what.
+    """A kernel, and the arguments of its launch.
 
     Attributes
     ----------
@@ -344,7 +343,7 @@ def make_four_neighbours(APART, GROUP=1):
         t, i = uint64(cuda.threadIdx.x), uint64(cuda.grid(1))
         for part in range(4):
             tile[uint64(part * THREADS + t)] = x[uint64(part * SIZE + i)]
-        cuda.syncthreads()  # what will be read is complete: safe to read
+        cuda.syncthreads()  # all writes are complete: safe to read
         first = uint64(APART) * (t // uint64(GROUP) % uint64(THREADS // 2))
         one, two, three = first + uint64(1), first + uint64(2), first + uint64(3)
         y[i] = (tile[first] + tile[one]) + (tile[two] + tile[three])
@@ -354,7 +353,7 @@ def make_four_neighbours(APART, GROUP=1):
 
 @cuda.jit
 def rows(x, y):
-    """A thread block per row, whose length is no multiple of it: some threads take a turn more."""
+    """A thread block per row; some threads have one iteration more than others."""
     row = cuda.blockIdx.x
     for col in range(cuda.threadIdx.x, x.shape[1], THREADS):
         y[row, col] = x[row, col] * float32(2.0)
@@ -362,14 +361,14 @@ def rows(x, y):
 
 @cuda.jit
 def rows_in_fours(x, y):
-    """The same as NVVM rewrites it: turns in excess of a multiple of four, then four at a time."""
+    """The same as NVVM rewrites it: single iterations first, then four at a time."""
     row, t = cuda.blockIdx.x, cuda.threadIdx.x
-    turns = (x.shape[1] - t + THREADS - 1) // THREADS
+    iterations = (x.shape[1] - t + THREADS - 1) // THREADS
     col = t
-    for _ in range(turns % 4):
+    for _ in range(iterations % 4):
         y[row, col] = x[row, col] * float32(2.0)
         col += THREADS
-    for _ in range(turns // 4):
+    for _ in range(iterations // 4):
         a, b = x[row, col], x[row, col + THREADS]
         c, d = x[row, col + 2 * THREADS], x[row, col + 3 * THREADS]
         y[row, col] = a * float32(2.0)

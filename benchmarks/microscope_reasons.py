@@ -1,4 +1,4 @@
-"""Where a GPU executes other accesses than a kernel's source states: why, and what that comes to.
+"""Where a GPU executes other accesses than a kernel's source states: the reasons and the counts.
 
 The engine does what the source says; the compilers may do it with fewer or other instructions.
 Each reason here was read in the machine code, and carries a `change` that turns the engine's
@@ -74,7 +74,7 @@ def leave_early(warps, wide, narrow):
 
 
 def in_fours(*, loads=1):
-    """A loop over columns is unrolled: a warp's threads with 3 turns left part from those with 4.
+    """A loop over columns is unrolled: threads with 3 iterations diverge from those with 4.
 
     Counted by running it unrolled: `microscope_kernels.rows_in_fours`.
     """
@@ -90,7 +90,7 @@ def in_fours(*, loads=1):
 
 @functools.cache
 def one_pass():
-    """What loading and storing all columns of all rows comes to, in fours: requests, sectors."""
+    """Requests and sectors of loading and storing all columns of all rows, in fours."""
     (x,) = kernels.row_numbers()
     arrays = simt.trace(kernels.rows_in_fours, len(x), kernels.THREADS, x, np.zeros_like(x)).arrays
     x, y = arrays["x"], arrays["y"]
@@ -116,7 +116,7 @@ def all_of(*changes):
 
 
 WIDE = "neighbouring 4-byte loads become one of 16 bytes (LDS.128)"
-UNROLLED = "the loop is unrolled by 4: threads with 3 turns run apart from those with 4"
+UNROLLED = "the loop is unrolled by 4: threads with 3 iterations run apart from those with 4"
 TILES = Reason(
     f"{WIDE}: rows of q_tile and of s_tile",
     all_of(by_sixteen_bytes("q_tile"), by_sixteen_bytes("s_tile")),

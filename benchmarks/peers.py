@@ -2,14 +2,14 @@
 
 import functools
 
-PRODUCT = "product 8192³"  # of square matrices: what the tensor cores give at most
+PRODUCT = "product 8192³"  # of square matrices: the most that the tensor cores give
 
 
 def peers(q, k, v, causal):
-    """By name: a function that gives the call, which has no arguments and returns out.
+    """For each name a function that makes the call; the call has no arguments and returns out.
 
-    Where a peer is not installed or cannot run, one of the two raises what it raises. A call
-    compiles when it is first made.
+    Where a peer is not installed or cannot run, its error passes through. A call compiles when it
+    is first made.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Pictures of what was measured: benchmarks/results/ drawn to docs/plots/.
+"""Plots of benchmarks/results/, written to docs/plots/.
 
-Run it as `python -m benchmarks.plots`; `python -m benchmarks` does so after it has measured. What
-has not been measured is not drawn.
+Run it as `python -m benchmarks.plots`; `python -m benchmarks` does so after it has measured. Only
+measured rows are drawn.
 """
 
 import json
@@ -144,7 +144,7 @@ def _order(kernel):
     return (kernel in BEST, kernel in STEPS, kernel)
 
 
-LADDER = (  # the question that asked, the name there, what the step brought
+LADDER = (  # the question, the name there, the gain of the step
     ("ladder", "naive_attn", "S and P in HBM"),
     ("ladder", "flash_attn_v1", "tiles, online softmax"),
     ("ladder", "flash_attn_v2", "a loop over keys inside"),
@@ -371,7 +371,7 @@ PICTURES = {
 
 
 def write(folder=PLOTS, suffix="svg"):
-    """Draw what has been measured."""
+    """Draw the measured rows."""
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "fa-numba"}):  # the same picture, the same file
         for name, draw in PICTURES.items():

@@ -3,10 +3,10 @@
     python -m benchmarks.racecheck_ring
     compute-sanitizer --tool racecheck python -m benchmarks.racecheck_ring named --rows 8
 
-racecheck reports flash_attn_bwd_persistent: the producer's bulk copy of
-lse and delta rows writes where consumers have read. This is their ring and nothing else: a producer
+racecheck reports flash_attn_bwd_persistent: the producer's bulk copy of lse and delta rows writes
+where consumers have read. This is that ring and nothing else: a producer
 copies rows of 64 numbers to one of two stages and the copy reports to the mbarrier "full"; 8 warps
-read the row, and then let the producer have the stage again by the mbarrier "empty". Here every
+read the row, and then release the stage to the producer by the mbarrier "empty". Here every
 lane but the first of its warp sleeps before it reads. The forms differ in how a warp says that it
 has read:
 

@@ -1,4 +1,4 @@
-"""How every benchmark here measures, and how it writes down what it found."""
+"""How every benchmark here measures, and how it saves its results."""
 
 import datetime
 import importlib.metadata

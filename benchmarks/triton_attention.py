@@ -28,7 +28,7 @@ def add_tiles(
     acc, l_i, m_i, q, k_rows, v_rows, k_stride, v_stride, scale, m, seqlen_k, shift, first, last,
     BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """The keys from first to last, added to what is known of the rows of q."""
+    """Add the keys from first to last to the running state of the rows of q."""
     for n_start in range(first, last, BLOCK_N):
         n_start = tl.multiple_of(n_start, BLOCK_N)
         n = n_start + tl.arange(0, BLOCK_N)

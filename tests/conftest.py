@@ -1,11 +1,24 @@
 """Fixtures of the tests."""
 
 import gc
+import re
 
 import numpy as np
 import pytest
 
 from fa_numba import simt
+
+
+# Tests of ten seconds and more. They begin first, so that no worker waits at the end for one.
+LONG = re.compile(
+    r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_(runs|every_exercise)"
+    r"|test_classroom\.py::test_(students|a_hanging)|test_features\.py::test_the_page"
+    r"|test_(handout|hostile_answers|tour)\.py"
+)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not LONG.search(item.nodeid))
 
 
 def pytest_collection_finish():
