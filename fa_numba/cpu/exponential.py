@@ -13,7 +13,6 @@ import numpy as np
 from numba import njit
 
 from fa_numba.cpu.vectors import (
-    absolute,
     broadcast,
     exponent_bits,
     maximum,
@@ -23,7 +22,7 @@ from fa_numba.cpu.vectors import (
 )
 
 ROUNDER = np.float32(1.5 * 2**23 + 127)
-SMALLEST, LARGEST = np.float32(-126), np.float32(128)
+SMALLEST = np.float32(-126)
 # (2^f − 1) / f for |f| ≤ ½, the constant term first.
 C0, C1, C2, C3, C4, C5 = (
     np.float32(c)
@@ -48,8 +47,8 @@ def _split(x):
 
 @njit(forceinline=True)
 def exp2(x):
-    """2^x: 0 below −126, ∞ above 128, NaN of NaN."""
-    power, fraction = _split(minimum(broadcast(LARGEST), x))
+    """2^x for x up to 128: 0 below −126, ∞ at 128, NaN of NaN."""
+    power, fraction = _split(x)
     y = multiply_add(power, fraction, power)
     return where_less(x, broadcast(SMALLEST), broadcast(ZERO), y)
 

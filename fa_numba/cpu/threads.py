@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 
+from fa_numba.cpu import disk_cache
+
 _of_this_thread = threading.local()
 
 
@@ -39,6 +41,9 @@ def run(worker, num_tasks, workspace_size, *args):
     workspace_size : int
         Numbers in the float32 array that each thread has for itself.
     """
+    if not num_tasks:
+        return
+    disk_cache.keep(worker)
     counter = np.zeros(1, np.int64)
 
     def work():

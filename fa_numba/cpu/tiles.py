@@ -29,10 +29,9 @@ from fa_numba.cpu.vectors import (
     load,
     rank_one_update,
     store,
-    zeros,
 )
 
-BLOCK_M = 64  # queries
+BLOCK_M = 128  # queries
 BLOCK_N = 64  # keys
 MAX_HEAD_DIM = 256
 ROW = MAX_HEAD_DIM + 16  # numbers from one row of a tile to the next
@@ -93,11 +92,37 @@ def pack(address, row_bytes, num_rows, rows, kind, head_dim, width, tile, start)
 
 
 @njit
-def unpack(tile, start, num_rows, kind, head_dim, address, row_bytes):
-    """Round the rows of a tile to a dtype and write them where `pack` would read them."""
+def pack_keys(x, b, head, n, num_keys, first, table, page_size, kind, head_dim, width, w, start):
+    """Keys n to n + num_keys − 1 of a sequence, or their values, to a tile.
+
+    `x` is the address of the array and its strides in bytes, of batch, token and head; of a paged
+    cache those of page, token and head.
+    """
+    address, batch_bytes, row_bytes, head_bytes = x
+    rows = round_up(num_keys, ROWS)
+    address += head * head_bytes
+    if page_size == 0:
+        address += b * batch_bytes + (first + n) * row_bytes
+        pack(address, row_bytes, num_keys, rows, kind, head_dim, width, w, start)
+        return
+    done = 0
+    while done < num_keys:
+        slot = (n + done) % page_size
+        page = np.int64(table[b, (n + done) // page_size])
+        part = min(page_size - slot, num_keys - done)
+        padded = part if done + part < num_keys else rows - done
+        source = address + page * batch_bytes + slot * row_bytes
+        to = start + done * ROW
+        pack(source, row_bytes, part, padded, kind, head_dim, width, w, to)
+        done += part
+
+
+@njit
+def unpack(tile, start, row, num_rows, kind, head_dim, address, row_bytes):
+    """Round rows that are `row` numbers apart to a dtype, and write them to an address."""
     whole = head_dim // LANES * LANES
     for r in range(num_rows):
-        source, to = start + r * ROW, address + r * row_bytes
+        source, to = start + r * row, address + r * row_bytes
         if kind == FLOAT32:
             for d in range(0, whole, LANES):
                 vectors.write_float32(to + 4 * d, load(tile, source + d))
@@ -125,13 +150,12 @@ def transpose(x, x_start, x_row, rows, columns, y, y_start, y_row):
 
 
 @njit(forceinline=True)
-def product(a, a_start, a_row, a_step, b, b_start, b_step, depth):
-    """ROWS x WIDTH numbers of A B, in registers.
+def product(acc, a, a_start, a_row, a_step, b, b_start, b_step, depth):
+    """Add ROWS x WIDTH numbers of A B to accumulators, in registers.
 
     Number (i, k) of A is a[a_start + i · a_row + k · a_step]; row k of B begins at
     b[b_start + k · b_step].
     """
-    acc = zeros()
     for k in range(depth):
         acc = rank_one_update(acc, a, a_start + k * a_step, a_row, b, b_start + k * b_step)
     return acc

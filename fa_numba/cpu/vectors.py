@@ -280,7 +280,20 @@ def multiply_add(typingctx, x, y, z):
 
 
 @intrinsic
+def multiply_subtract(typingctx, x, y, z):
+    """x y − z, rounded once."""
+
+    def emit(context, builder, signature, args):
+        x, y, z = args
+        return _call(builder, "fma", x, y, builder.fneg(z))
+
+    return vector(vector, vector, vector), emit
+
+
+@intrinsic
 def absolute(typingctx, x):
+    """|x|."""
+
     def emit(context, builder, signature, args):
         return _call(builder, "fabs", args[0])
 
@@ -337,9 +350,7 @@ def rank_one_update(typingctx, acc, a, a_index, a_row, b, b_index):
         a_type, b_type = signature.args[1], signature.args[4]
         a_pointer = _element(context, builder, a_type, a, a_index)
         b_pointer = _element(context, builder, b_type, b, b_index)
-        row = [
-            _load(builder, builder.gep(b_pointer, [_I64(j * LANES)])) for j in range(COLUMNS)
-        ]
+        row = [_load(builder, builder.gep(b_pointer, [_I64(j * LANES)])) for j in range(COLUMNS)]
         sums = []
         for i in range(ROWS):
             pointer = builder.gep(a_pointer, [builder.mul(a_row, _I64(i))])
