@@ -356,17 +356,22 @@ def _backward(dout, q, k, v, out, lse, sequences, left, right, scale, softcap, s
     # A tile may have rows beyond the last key.
     keys_before = np.concatenate([[0], np.cumsum(sequences[:, 3] + BLOCK_N)])
     width = ceil_div(head_dim, WIDTH) * WIDTH
-    size = int(keys_before[-1]) * num_kv_heads * num_parts * width
-    sums = [np.empty(size, np.float32) for _ in range(2)]
+    size, workspace = 0, backward.WORKSPACE
+    if num_parts > 1:
+        size = int(keys_before[-1]) * num_kv_heads * num_parts * width
+    elif pairs:
+        workspace += 2 * (int(sequences[:, 3].max()) + BLOCK_N) * width
+    parts = [np.empty(size, np.float32) for _ in range(2)]
     threads.run(
-        backward.backward, pairs * num_parts, backward.WORKSPACE,
+        backward.backward, pairs * num_parts, workspace,
         *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
         num_heads // num_kv_heads, num_kv_heads, head_dim, np.array(lse, order="C").reshape(-1),
-        _lse_strides(lse), left, right, scale, softcap, slopes, *sums,
+        _lse_strides(lse), left, right, scale, softcap, slopes, _layout(dk), _layout(dv), *parts,
     )  # fmt: skip
-    for x, x_sums in ((dk, sums[0]), (dv, sums[1])):
-        threads.run(
-            backward.add_parts, pairs, 0, x_sums, _layout(x), kind, sequences, keys_before,
-            num_parts, num_kv_heads, head_dim,
-        )  # fmt: skip
+    if num_parts > 1:
+        for x, x_parts in zip((dk, dv), parts, strict=True):
+            threads.run(
+                backward.add_parts, pairs, 0, x_parts, _layout(x), kind, sequences, keys_before,
+                num_parts, num_kv_heads, head_dim,
+            )  # fmt: skip
     return dq, dk, dv

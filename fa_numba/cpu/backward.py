@@ -12,17 +12,17 @@ queries. It walks over tiles of BLOCK_M queries, and for each over the tiles of 
         dV += Pᵀ dO, dK += dSᵀ Q        of the head, float32, in memory
 
 No two threads add to the same numbers, so the sums have one order: the same bits in every run with
-as many threads. dK and dV of the parts are added afterwards. Memory: 2 · num_parts float32 copies
-of K, and num_parts is 1 where there are heads enough for all threads.
+as many threads. num_parts is 1 where there are heads enough for all threads; dK and dV of a head
+then lie in a thread's workspace. Those of parts are added afterwards. Memory: O(N).
 """
 
 import numpy as np
 from numba import njit
 
 from fa_numba.cpu import tiles
-from fa_numba.cpu.exponential import ZERO, exp2
+from fa_numba.cpu.exponential import LOG2_E, ZERO, exp2
 from fa_numba.cpu.scores import multiply, scores
-from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, ROW, WIDTH, product
+from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, NEG_INF, ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
     COLUMNS,
     LANES,
@@ -47,10 +47,10 @@ PANEL = DELTA + WIDTH
 Q = BLOCK_M // WIDTH * PANEL
 DO, DQ, K = (Q + i * BLOCK_M * ROW for i in (1, 2, 3))
 V = K + BLOCK_N * ROW
-WORKSPACE = V + BLOCK_N * ROW + 16
+END = V + BLOCK_N * ROW
+WORKSPACE = END + 16
 
-LOG2_E = 1.4426950408889634
-LARGEST = np.float32(128)
+LARGEST = np.float32(127)  # of a lse that is not that of the scores
 
 
 @njit
@@ -83,19 +83,22 @@ def begin(w, base, q, dout, out, num_queries, kind, head_dim, lse, lse_start):
                 store(w, r + d, broadcast(ZERO))
         for i in range(WIDTH):
             # ∞ for a row that saw no key, and for one past the end: e^(s − ∞) = 0.
-            x = lse[lse_start + m + i] if i < rows else -np.inf
-            w[panel + LSE + i] = np.inf if x == -np.inf else x * LOG2_E
+            x = lse[lse_start + m + i] if i < rows else NEG_INF
+            w[panel + LSE + i] = -NEG_INF if x == NEG_INF else x
 
 
 @njit
 def probabilities(w, pt, lse, rows, factor):
-    """P = 2^(factor · S − lse) in the place of S."""
+    """P = e^(factor · S − lse) in the place of S.
+
+    lse is taken away before the factor of 2^x: the terms nearly cancel where P is large.
+    """
     c, lse0, lse1 = broadcast(factor), load(w, lse), load(w, lse + LANES)
     for n in range(pt, pt + rows * WIDTH, WIDTH):
-        x0 = minimum(broadcast(LARGEST), multiply_subtract(load(w, n), c, lse0))
-        x1 = minimum(broadcast(LARGEST), multiply_subtract(load(w, n + LANES), c, lse1))
-        store(w, n, exp2(x0))
-        store(w, n + LANES, exp2(x1))
+        x0 = multiply_subtract(load(w, n), c, lse0) * broadcast(LOG2_E)
+        x1 = multiply_subtract(load(w, n + LANES), c, lse1) * broadcast(LOG2_E)
+        store(w, n, exp2(minimum(broadcast(LARGEST), x0)))
+        store(w, n + LANES, exp2(minimum(broadcast(LARGEST), x1)))
 
 
 @njit
@@ -142,24 +145,25 @@ def add_key_gradients(w, base, st, other, sums, start, row, first, stop, rows, h
 @njit(nogil=True)
 def backward(
     counter, num_tasks, workspace, dout, q, k, v, out, dq, kind, sequences, keys_before, num_parts,
-    group, num_kv_heads, head_dim, lse, lse_of, left, right, scale, softcap, slopes, dk_sums,
-    dv_sums,
+    group, num_kv_heads, head_dim, lse, lse_of, left, right, scale, softcap, slopes, dk, dv,
+    dk_parts, dv_parts,
 ):  # fmt: skip
     """Take tasks until none is left; see `forward.forward` for what is not said here.
 
     Parameters
     ----------
     keys_before : int64 array of shape (batch + 1,)
-        Rows of dk_sums and dv_sums for the sequences before, for one head.
+        Rows of dk and dv, and of tiles past their ends, of the sequences before, for one head.
     num_parts : int
         Tasks that share a key head.
-    dk_sums, dv_sums : flat float32 arrays
-        Rows of head_dim, rounded up to WIDTH; for each sequence num_kv_heads times num_parts times
-        its rows.
+    dk_parts, dv_parts : flat float32 arrays
+        Where num_parts > 1, for `add_parts`: rows of head_dim, rounded up to WIDTH; for each
+        sequence num_kv_heads times num_parts times its rows.
     """
     w = workspace
     base = tiles.aligned(w)
     width = tiles.round_up(head_dim, WIDTH)
+    dk_sums, dv_sums = (w, w) if num_parts == 1 else (dk_parts, dv_parts)
     while True:
         task = fetch_add(counter, 1)
         if task >= num_tasks:
@@ -168,10 +172,13 @@ def backward(
         b, kv_head = pair // num_kv_heads, pair % num_kv_heads
         first_q, seqlen_q, first_k, seqlen_k = sequences[b]
         num_rows = keys_before[b + 1] - keys_before[b]
-        sums = keys_before[b] * num_kv_heads + kv_head * num_rows
-        sums = (sums * num_parts + part * num_rows) * width
-        for i in range(sums, sums + num_rows * width):
-            dk_sums[i] = dv_sums[i] = ZERO
+        if num_parts == 1:  # nobody else adds to them: they lie in the thread's workspace
+            dk_at, dv_at = base + END, base + END + num_rows * width
+        else:
+            dk_at = keys_before[b] * num_kv_heads + kv_head * num_rows
+            dk_at = dv_at = (dk_at * num_parts + part * num_rows) * width
+        for i in range(num_rows * width):
+            dk_sums[dk_at + i] = dv_sums[dv_at + i] = ZERO
 
         num_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
         for one in range(part, num_tiles * group, num_parts):
@@ -210,12 +217,20 @@ def backward(
                     )
                     to = base + DQ + i * WIDTH * ROW
                     add_query_gradients(w, base, panel + DST, to, rows, head_dim)
-                at, end = sums + n * width, last + 1
-                add_key_gradients(w, base, PT, DO, dv_sums, at, width, first, end, rows, head_dim)
-                add_key_gradients(w, base, DST, Q, dk_sums, at, width, first, end, rows, head_dim)
+                to, end = n * width, last + 1
+                add_key_gradients(
+                    w, base, PT, DO, dv_sums, dv_at + to, width, first, end, rows, head_dim
+                )
+                add_key_gradients(
+                    w, base, DST, Q, dk_sums, dk_at + to, width, first, end, rows, head_dim
+                )
                 n += num_keys
             address = dq[0] + b * dq[1] + row * dq[2] + head * dq[3]
             tiles.unpack(w, base + DQ, ROW, num_queries, kind, head_dim, address, dq[2])
+        if num_parts == 1:
+            for x, sums, at in ((dk, dk_sums, dk_at), (dv, dv_sums, dv_at)):
+                address = x[0] + b * x[1] + first_k * x[2] + kv_head * x[3]
+                tiles.unpack(sums, at, width, seqlen_k, kind, head_dim, address, x[2])
 
 
 @njit(nogil=True)

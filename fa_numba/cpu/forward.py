@@ -13,8 +13,8 @@ so that the maximum and the sum of a row of S are taken lane by lane, and never 
         Oᵀ = α Oᵀ + Vᵀ Pᵀ               d x 64
     O = (Oᵀ / l)ᵀ, lse = m + log l
 
-Scores are in units of log 2, as 2^x is cheaper than e^x. All options are branches at run time, once
-per tile: one compilation serves all of them and all dtypes.
+The maximum is in units of log 2, as 2^x is cheaper than e^x. All options are branches at run time,
+once per tile: one compilation serves all of them and all dtypes.
 """
 
 import math
@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 
 from fa_numba.cpu import tiles
-from fa_numba.cpu.exponential import ONE, ZERO, exp2
+from fa_numba.cpu.exponential import LOG2_E, ONE, ZERO, exp2
 from fa_numba.cpu.scores import scores
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, NEG_INF, ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
@@ -107,7 +107,7 @@ def attend(w, base, panel, n, num_keys, head_dim, ahead, left, right, mod):
     factor = scores(
         w, base + K + n * ROW, panel + QT, st, num_keys, head_dim, ahead, left, right, mod, -1
     )
-    softmax(w, st, panel + M_I, panel + L_I, base + ALPHA, rows, factor)
+    softmax(w, st, panel + M_I, panel + L_I, base + ALPHA, rows, np.float32(factor * LOG2_E))
     accumulate(w, base + V + n * ROW, st, base + ALPHA, panel + OT, rows, head_dim)
 
 

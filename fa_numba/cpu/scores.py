@@ -1,15 +1,15 @@
 """Scores of a tile: Sᵀ = K Qᵀ, then scale, softcap, ALiBi and mask, as the options ask.
 
 S is transposed: the queries of a panel lie along vectors, WIDTH of them, and the keys along rows.
-Where no option asks for more than the scale, it is left to whoever takes 2^x of the scores, where
-it costs nothing. Only tiles that some query does not see whole are masked.
+Where no option asks for more than a positive scale, it is left to the caller, who multiplies the
+scores by a factor anyway. Only tiles that some query does not see whole are masked.
 """
 
 import numpy as np
 from numba import njit
 
 from fa_numba.cpu import tiles, vectors
-from fa_numba.cpu.exponential import LOG2_E, ONE, ZERO, tanh
+from fa_numba.cpu.exponential import ONE, ZERO, tanh
 from fa_numba.cpu.tiles import NEG_INF, ROW, WIDTH, product
 from fa_numba.cpu.vectors import COLUMNS, LANES, ROWS, absolute, broadcast, load, store, zeros
 
@@ -34,18 +34,17 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at):
     Returns
     -------
     float32
-        The factor, greater than 0, that brings what was written to units of log 2.
+        The factor, greater than 0, that what was written is still to be multiplied by.
     """
     rows = tiles.round_up(num_keys, ROWS)
     scale, softcap, slope = mod
-    factor = np.float32(scale * LOG2_E)
     multiply(w, k, qt, st, rows, head_dim)
     if softcap or slope or scale <= ZERO:
         modify(w, st, rows, ahead, scale, softcap, slope, slope_at)
-        factor = ONE
+        scale = ONE
     if num_keys < rows or ahead + num_keys - 1 > right or ahead - (WIDTH - 1) < -left:
         mask(w, st, num_keys, rows, ahead, left, right)
-    return factor
+    return scale
 
 
 @njit
@@ -60,7 +59,7 @@ def multiply(w, k, qt, st, rows, head_dim):
 
 @njit
 def modify(w, st, rows, ahead, scale, softcap, slope, slope_at):
-    """Scale, softcap and ALiBi, to scores in units of log 2."""
+    """Scale, softcap and ALiBi."""
     cap, per_cap = np.float32(softcap), np.float32(scale / softcap) if softcap else ZERO
     for n in range(rows):
         for m in range(0, WIDTH, LANES):
@@ -75,7 +74,7 @@ def modify(w, st, rows, ahead, scale, softcap, slope, slope_at):
             if slope:
                 distance = broadcast(np.float32(ahead + n - m)) - vectors.lane_numbers()
                 s = s - absolute(distance) * broadcast(slope)
-            store(w, st + n * WIDTH + m, s * broadcast(LOG2_E))
+            store(w, st + n * WIDTH + m, s)
 
 
 @njit

@@ -18,12 +18,14 @@ import numpy as np
 
 from fa_numba.cpu import disk_cache
 
+MAX_KEPT = 2**22  # numbers of a workspace that a thread keeps: 16 MB
+
 _of_this_thread = threading.local()
 
 
 @functools.cache
 def _pool():
-    return ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS, "fa_numba")
+    return ThreadPoolExecutor(max(numba.config.NUMBA_NUM_THREADS - 1, 1), "fa_numba")
 
 
 if hasattr(os, "register_at_fork"):  # a child has the pool, but none of its threads
@@ -58,8 +60,10 @@ def run(worker, num_tasks, workspace_size, *args):
 
 
 def _workspace(size):
-    """A float32 array of at least `size` numbers, kept: pages of new memory cost time."""
+    """A float32 array of at least `size` numbers; kept, unless large: new pages cost time."""
     kept = getattr(_of_this_thread, "workspace", None)
     if kept is None or kept.size < size:
-        kept = _of_this_thread.workspace = np.empty(size, np.float32)
+        kept = np.empty(size, np.float32)
+        if size <= MAX_KEPT:
+            _of_this_thread.workspace = kept
     return kept
