@@ -17,7 +17,7 @@ FLOORS = (  # from the ground up; a room imports from rooms below it
     ("ptx", "tiling"),
     ("runtime",),
     ("checks", "analysis"),
-    ("kernels",),
+    ("kernels", "cpu"),
     ("kv_cache", "on_cuda_cores"),
     ("tensor_core",),
     ("dispatch",),

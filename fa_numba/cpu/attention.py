@@ -1,0 +1,377 @@
+"""The jobs on NumPy arrays: checks, then the threads, then the results.
+
+Every forward job is one compiled function, `forward.forward`: a packed batch is sequences that
+begin elsewhere, a cache is keys of which the first seq_lens[b] count, and pages are looked up while
+a tile is filled. Keys, values and results are never copied whole.
+"""
+
+import numba
+import numpy as np
+
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.cpu import backward, forward, threads
+from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
+from fa_numba.cpu.vectors import KINDS
+from fa_numba.tiling.block_sizes import ceil_div
+
+NO_LIMIT = checks.MAX_WINDOW
+NO_SLOPES = np.empty(0, np.float32)
+NO_TABLE, NO_PAGES = np.empty((0, 0), np.int32), 0
+TASKS_PER_THREAD = 4  # at least, for threads that begin late or are interrupted
+
+
+@refuses_other_names
+def flash_attn(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """Attention of NumPy arrays, compiled for the CPU.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_v2`.
+
+    Returns
+    -------
+    out : array of the shape and dtype of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_qkv(q, k, v)
+    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    batch, seqlen_q, num_heads, _ = q.shape
+    sequences = np.tile(np.array([0, seqlen_q, 0, k.shape[1]]), (batch, 1))
+    lse = np.empty((batch, num_heads, seqlen_q), np.float32)
+    return _forward(q, k, v, sequences, lse, *options)
+
+
+@refuses_other_names
+def flash_attn_grad(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    deterministic=False,
+):
+    """Gradients of attention of NumPy arrays, compiled for the CPU.
+
+    Parameters
+    ----------
+    dout : array of the shape and dtype of q
+        Gradient of the loss by `out`.
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As they were given to `flash_attn`.
+    out, lse : arrays
+        What it returned, or any other forward kernel here for the same arguments.
+    deterministic : bool, default=False
+        Nothing changes: with as many threads the bits are the same in every run.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes and dtype of q, k, v
+        0 for a row that sees no key and for a key that no row sees.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_bwd(dout, q, k, v, out, lse)
+    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    checks.check_flag("deterministic", deterministic)
+    batch, seqlen_q = q.shape[:2]
+    sequences = np.tile(np.array([0, seqlen_q, 0, k.shape[1]]), (batch, 1))
+    return _backward(dout, q, k, v, out, lse, sequences, *options)
+
+
+@refuses_other_names
+def flash_attn_varlen(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """Attention of a packed batch of NumPy arrays, compiled for the CPU.
+
+    Parameters
+    ----------
+    q : array of shape (num_tokens_q, num_heads, head_dim), float32, float16 or bfloat16
+    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+    cu_seqlens_q, cu_seqlens_k : int32 arrays of shape (batch + 1,)
+        Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn`, within each sequence.
+
+    Returns
+    -------
+    out : array of the shape and dtype of q
+    lse : array of shape (num_heads, num_tokens_q), float32
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    sequences = _packed(cu_seqlens_q, cu_seqlens_k)
+    lse = np.empty((q.shape[1], q.shape[0]), np.float32)
+    out, lse = _forward(*(x[None] for x in (q, k, v)), sequences, lse[None], *options)
+    return out[0], lse[0]
+
+
+@refuses_other_names
+def flash_attn_varlen_grad(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    deterministic=False,
+):
+    """Gradients of `flash_attn_varlen`.
+
+    Parameters
+    ----------
+    dout : array of the shape and dtype of q
+        Gradient of the loss by `out`.
+    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As they were given to `flash_attn_varlen`.
+    out, lse : arrays
+        What it returned.
+    deterministic : bool, default=False
+        Nothing changes: with as many threads the bits are the same in every run.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes and dtype of q, k, v
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    checks.check_flag("deterministic", deterministic)
+    sequences = _packed(cu_seqlens_q, cu_seqlens_k)
+    arrays = (x[None] for x in (dout, q, k, v, out, lse))
+    return tuple(x[0] for x in _backward(*arrays, sequences, *options))
+
+
+@refuses_other_names
+def flash_decode(
+    q,
+    k_cache,
+    v_cache,
+    seq_lens,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """Attention of a few new queries to a contiguous cache in NumPy arrays, compiled for the CPU.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim), dtype of q
+    seq_lens : int32 array of shape (batch,)
+        Keys of each sequence, the new ones included.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn`.
+
+    Returns
+    -------
+    out : array of the shape and dtype of q
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_decode(q, k_cache, v_cache, seq_lens)
+    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    return _forward(q, k_cache, v_cache, *_cached(q, seq_lens), *options)
+
+
+@refuses_other_names
+def paged_attn_decode(
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    seq_lens,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """Attention of a few new queries to a paged cache in NumPy arrays, compiled for the CPU.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), dtype of q
+    block_table : int32 array of shape (batch, max_pages)
+        Page of token t of sequence b: block_table[b, t // page_size]; −1 where there is none.
+    seq_lens : int32 array of shape (batch,)
+        Keys of each sequence, the new ones included.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn`.
+
+    Returns
+    -------
+    out : array of the shape and dtype of q
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    pages = np.array(block_table, order="C"), k_cache.shape[1]
+    return _forward(q, k_cache, v_cache, *_cached(q, seq_lens), *options, pages)
+
+
+def _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale):
+    """left, right, scale, softcap, slopes: what the compiled functions take."""
+    (causal, (left, right), softcap, alibi), slopes = checks.check_mask(
+        q, causal, window_size, softcap, alibi_slopes
+    )
+    scale = checks.check_softmax_scale(softmax_scale, q.shape[-1])
+    left = NO_LIMIT if left < 0 else left
+    right = 0 if causal else NO_LIMIT if right < 0 else right
+    slopes = np.array(slopes) if alibi else NO_SLOPES  # contiguous and writable, as compiled for
+    return left, right, scale, np.float32(softcap), slopes
+
+
+def _packed(cu_seqlens_q, cu_seqlens_k):
+    """First query, number of queries, first key, number of keys, of each sequence."""
+    bounds = [np.asarray(cu, np.int64) for cu in (cu_seqlens_q, cu_seqlens_k)]
+    return np.stack([part for cu in bounds for part in (cu[:-1], np.diff(cu))], axis=1)
+
+
+def _cached(q, seq_lens):
+    """The sequences of a cache, and where their lse goes."""
+    batch, seqlen_q, num_heads, _ = q.shape
+    sequences = np.zeros((batch, 4), np.int64)
+    sequences[:, 1], sequences[:, 3] = seqlen_q, seq_lens
+    return sequences, np.empty((batch, num_heads, seqlen_q), np.float32)
+
+
+def _layout(x):
+    """Address of an array, and its strides in bytes but for the last."""
+    return (x.__array_interface__["data"][0], _batch_stride(x), *x.strides[1:3])
+
+
+def _batch_stride(x):
+    """0 for a batch of one, which may be a packed one: its sequences are told apart by rows."""
+    return 0 if x.shape[0] == 1 else x.strides[0]
+
+
+def _lse_strides(lse):
+    """How many numbers apart sequences, heads and queries are."""
+    _, num_heads, seqlen_q = lse.shape
+    return 0 if lse.shape[0] == 1 else num_heads * seqlen_q, seqlen_q, 1
+
+
+def _forward(q, k, v, sequences, lse, left, right, scale, softcap, slopes, pages=None):
+    _, _, num_heads, head_dim = q.shape
+    table, page_size = pages or (NO_TABLE, NO_PAGES)
+    out = np.empty(q.shape, q.dtype)
+    # Smaller tiles where there would be too few for all threads: keys are then copied more often.
+    wanted = TASKS_PER_THREAD * numba.get_num_threads()
+    per_task = int(sequences[:, 1].sum()) * num_heads // wanted
+    block_m = min(max(ceil_div(per_task, WIDTH), 1) * WIDTH, BLOCK_M)
+    tasks_before = np.concatenate([[0], np.cumsum(-(-sequences[:, 1] // block_m))])
+    threads.run(
+        forward.forward, int(tasks_before[-1]) * num_heads, forward.WORKSPACE,
+        *map(_layout, (q, k, v, out)), KINDS[str(q.dtype)], block_m, sequences, tasks_before,
+        table, page_size, num_heads, num_heads // k.shape[2], head_dim, lse.reshape(-1),
+        _lse_strides(lse), left, right, scale, softcap, slopes,
+    )  # fmt: skip
+    return out, lse
+
+
+def _backward(dout, q, k, v, out, lse, sequences, left, right, scale, softcap, slopes):
+    _, _, num_heads, head_dim = q.shape
+    num_kv_heads, kind = k.shape[2], KINDS[str(q.dtype)]
+    dq, dk, dv = (np.empty(x.shape, x.dtype) for x in (q, k, v))
+    pairs, most_tiles = len(sequences) * num_kv_heads, 1
+    if pairs:
+        most_tiles = ceil_div(int(sequences[:, 1].max()), BLOCK_M) * num_heads // num_kv_heads
+    num_threads = numba.get_num_threads()
+    balanced = pairs % num_threads == 0 or pairs >= TASKS_PER_THREAD * num_threads
+    wanted = 1 if balanced else ceil_div(TASKS_PER_THREAD * num_threads, pairs)
+    num_parts = max(min(wanted, most_tiles), 1)
+    # A tile may have rows beyond the last key.
+    keys_before = np.concatenate([[0], np.cumsum(sequences[:, 3] + BLOCK_N)])
+    width = ceil_div(head_dim, WIDTH) * WIDTH
+    size, workspace = 0, backward.WORKSPACE
+    if num_parts > 1:
+        size = int(keys_before[-1]) * num_kv_heads * num_parts * width
+    elif pairs:
+        workspace += 2 * (int(sequences[:, 3].max()) + BLOCK_N) * width
+    parts = [np.empty(size, np.float32) for _ in range(2)]
+    threads.run(
+        backward.backward, pairs * num_parts, workspace,
+        *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
+        num_heads // num_kv_heads, num_kv_heads, head_dim, np.array(lse, order="C").reshape(-1),
+        _lse_strides(lse), left, right, scale, softcap, slopes, _layout(dk), _layout(dv), *parts,
+    )  # fmt: skip
+    if num_parts > 1:
+        for x, x_parts in zip((dk, dv), parts, strict=True):
+            threads.run(
+                backward.add_parts, pairs, 0, x_parts, _layout(x), kind, sequences, keys_before,
+                num_parts, num_kv_heads, head_dim,
+            )  # fmt: skip
+    return dq, dk, dv

@@ -1,0 +1,257 @@
+"""Gradients of attention on a CPU, from lse, without P in memory.
+
+A task is a head of K and V, with all query heads that share it, or every num_parts-th tile of their
+queries. It walks over tiles of BLOCK_M queries, and for each over the tiles of keys that they see:
+
+    Q, dO (128 x d), and Qᵀ, dOᵀ by panels of WIDTH queries; δ = rowsum(dO ∘ O)
+    for each tile of 64 keys:
+        for each panel:
+            Sᵀ = K Qᵀ,  Pᵀ = e^(Sᵀ − lse)
+            dPᵀ = V dOᵀ, dSᵀ = Pᵀ ∘ (dPᵀ − δ) · softcap's derivative · softmax_scale
+            dQ += dS K                  the tile's own, in cache
+        dV += Pᵀ dO, dK += dSᵀ Q        of the head, float32, in memory
+
+No two threads add to the same numbers, so the sums have one order: the same bits in every run with
+as many threads. num_parts is 1 where there are heads enough for all threads; dK and dV of a head
+then lie in a thread's workspace. Those of parts are added afterwards. Memory: O(N).
+"""
+
+import numpy as np
+from numba import njit
+
+from fa_numba.cpu import tiles
+from fa_numba.cpu.exponential import LOG2_E, ZERO, exp2
+from fa_numba.cpu.scores import multiply, scores
+from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, NEG_INF, ROW, WIDTH, product
+from fa_numba.cpu.vectors import (
+    COLUMNS,
+    LANES,
+    ROWS,
+    broadcast,
+    fetch_add,
+    load,
+    minimum,
+    multiply_add,
+    multiply_subtract,
+    store,
+    zeros,
+)
+
+# Where things are in a thread's workspace. Of each panel:
+QT = 0  # head_dim rows of WIDTH
+DOT = QT + MAX_HEAD_DIM * WIDTH
+PT, DST, SLOPE = (DOT + MAX_HEAD_DIM * WIDTH + i * BLOCK_N * WIDTH for i in range(3))
+LSE, DELTA = (SLOPE + BLOCK_N * WIDTH + i * WIDTH for i in range(2))
+PANEL = DELTA + WIDTH
+# Of the task, rows of ROW:
+Q = BLOCK_M // WIDTH * PANEL
+DO, DQ, K = (Q + i * BLOCK_M * ROW for i in (1, 2, 3))
+V = K + BLOCK_N * ROW
+END = V + BLOCK_N * ROW
+WORKSPACE = END + 16
+
+LARGEST = np.float32(127)  # of a lse that is not that of the scores
+
+
+@njit
+def begin(w, base, q, dout, out, num_queries, kind, head_dim, lse, lse_start):
+    """What a tile of queries brings: Q, dO, Qᵀ, dOᵀ, lse and δ; and dQ = 0.
+
+    q, dout and out are (address, row_bytes).
+    """
+    width = tiles.round_up(head_dim, WIDTH)
+    for m in range(0, num_queries, WIDTH):
+        panel, rows = base + m // WIDTH * PANEL, min(num_queries - m, WIDTH)
+        at = m * ROW
+        for x, to, transposed in (
+            (out, base + DQ + at, panel + QT),  # for δ alone
+            (dout, base + DO + at, panel + DOT),
+        ):
+            source = x[0] + m * x[1]
+            tiles.pack(source, x[1], rows, WIDTH, kind, head_dim, width, w, to)
+            tiles.transpose(w, to, ROW, WIDTH, width, w, transposed, WIDTH)
+        for i in range(0, WIDTH, LANES):
+            delta = broadcast(ZERO)
+            for d in range(i, i + head_dim * WIDTH, WIDTH):
+                delta = multiply_add(load(w, panel + QT + d), load(w, panel + DOT + d), delta)
+            store(w, panel + DELTA + i, delta)
+        to = base + Q + at
+        tiles.pack(q[0] + m * q[1], q[1], rows, WIDTH, kind, head_dim, width, w, to)
+        tiles.transpose(w, to, ROW, WIDTH, width, w, panel + QT, WIDTH)
+        for r in range(base + DQ + at, base + DQ + at + WIDTH * ROW, ROW):
+            for d in range(0, width, LANES):
+                store(w, r + d, broadcast(ZERO))
+        for i in range(WIDTH):
+            # ∞ for a row that saw no key, and for one past the end: e^(s − ∞) = 0.
+            x = lse[lse_start + m + i] if i < rows else NEG_INF
+            w[panel + LSE + i] = -NEG_INF if x == NEG_INF else x
+
+
+@njit
+def probabilities(w, pt, lse, rows, factor):
+    """P = e^(factor · S − lse) in the place of S.
+
+    lse is taken away before the factor of 2^x: the terms nearly cancel where P is large.
+    """
+    c, lse0, lse1 = broadcast(factor), load(w, lse), load(w, lse + LANES)
+    for n in range(pt, pt + rows * WIDTH, WIDTH):
+        x0 = multiply_subtract(load(w, n), c, lse0) * broadcast(LOG2_E)
+        x1 = multiply_subtract(load(w, n + LANES), c, lse1) * broadcast(LOG2_E)
+        store(w, n, exp2(minimum(broadcast(LARGEST), x0)))
+        store(w, n + LANES, exp2(minimum(broadcast(LARGEST), x1)))
+
+
+@njit
+def score_gradients(w, pt, dst, delta, slope_at, rows, scale):
+    """dS = P ∘ (dP − δ) · scale, times softcap's derivative, in the place of dP."""
+    c = broadcast(scale)
+    for m in range(0, WIDTH, LANES):
+        row_delta = load(w, delta + m)
+        for i in range(m, m + rows * WIDTH, WIDTH):
+            ds = load(w, pt + i) * (load(w, dst + i) - row_delta) * c
+            if slope_at >= 0:
+                ds = ds * load(w, slope_at + i)
+            store(w, dst + i, ds)
+
+
+@njit
+def add_query_gradients(w, base, dst, dq, rows, head_dim):
+    """dQ += dS K, for the queries of a panel."""
+    for d in range(0, head_dim, WIDTH):
+        for m in range(0, WIDTH, ROWS):
+            acc = product(zeros(), w, dst + m, 1, WIDTH, w, base + K + d, ROW, rows)
+            for i in range(ROWS):
+                for j in range(COLUMNS):
+                    at = dq + (m + i) * ROW + d + j * LANES
+                    store(w, at, load(w, at) + acc[i * COLUMNS + j])
+
+
+@njit
+def add_key_gradients(w, base, st, other, sums, start, row, first, stop, rows, head_dim):
+    """dV += Pᵀ dO, or dK += dSᵀ Q: `st` is PT or DST, `other` DO or Q."""
+    for d in range(0, head_dim, WIDTH):
+        for n in range(0, rows, ROWS):
+            acc = zeros()
+            for panel in range(first, stop):
+                a = base + panel * PANEL + st + n * WIDTH
+                b = base + other + panel * WIDTH * ROW + d
+                acc = product(acc, w, a, WIDTH, 1, w, b, ROW, WIDTH)
+            for i in range(ROWS):
+                for j in range(COLUMNS):
+                    at = start + (n + i) * row + d + j * LANES
+                    store(sums, at, load(sums, at) + acc[i * COLUMNS + j])
+
+
+@njit(nogil=True)
+def backward(
+    counter, num_tasks, workspace, dout, q, k, v, out, dq, kind, sequences, keys_before, num_parts,
+    group, num_kv_heads, head_dim, lse, lse_of, left, right, scale, softcap, slopes, dk, dv,
+    dk_parts, dv_parts,
+):  # fmt: skip
+    """Take tasks until none is left; see `forward.forward` for what is not said here.
+
+    Parameters
+    ----------
+    keys_before : int64 array of shape (batch + 1,)
+        Rows of dk and dv, and of tiles past their ends, of the sequences before, for one head.
+    num_parts : int
+        Tasks that share a key head.
+    dk_parts, dv_parts : flat float32 arrays
+        Where num_parts > 1, for `add_parts`: rows of head_dim, rounded up to WIDTH; for each
+        sequence num_kv_heads times num_parts times its rows.
+    """
+    w = workspace
+    base = tiles.aligned(w)
+    width = tiles.round_up(head_dim, WIDTH)
+    dk_sums, dv_sums = (w, w) if num_parts == 1 else (dk_parts, dv_parts)
+    while True:
+        task = fetch_add(counter, 1)
+        if task >= num_tasks:
+            return
+        part, pair = task % num_parts, task // num_parts
+        b, kv_head = pair // num_kv_heads, pair % num_kv_heads
+        first_q, seqlen_q, first_k, seqlen_k = sequences[b]
+        num_rows = keys_before[b + 1] - keys_before[b]
+        if num_parts == 1:  # nobody else adds to them: they lie in the thread's workspace
+            dk_at, dv_at = base + END, base + END + num_rows * width
+        else:
+            dk_at = keys_before[b] * num_kv_heads + kv_head * num_rows
+            dk_at = dv_at = (dk_at * num_parts + part * num_rows) * width
+        for i in range(num_rows * width):
+            dk_sums[dk_at + i] = dv_sums[dv_at + i] = ZERO
+
+        num_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
+        for one in range(part, num_tiles * group, num_parts):
+            head, m = kv_head * group + one // num_tiles, one % num_tiles * BLOCK_M
+            row, num_queries = first_q + m, min(BLOCK_M, seqlen_q - m)
+            mod = scale, softcap, slopes[head] if slopes.size else ZERO
+            q_rows = q[0] + b * q[1] + row * q[2] + head * q[3], q[2]
+            dout_rows = dout[0] + b * dout[1] + row * dout[2] + head * dout[3], dout[2]
+            out_rows = out[0] + b * out[1] + row * out[2] + head * out[3], out[2]
+            lse_start = b * lse_of[0] + head * lse_of[1] + row * lse_of[2]
+            begin(w, base, q_rows, dout_rows, out_rows, num_queries, kind, head_dim, lse, lse_start)
+            position = m + seqlen_k - seqlen_q
+            n = max(0, position - left)
+            stop = min(seqlen_k, position + num_queries - 1 + right + 1)
+            while n < stop:
+                num_keys = min(BLOCK_N, stop - n)
+                rows = tiles.round_up(num_keys, ROWS)
+                for x, to in ((k, base + K), (v, base + V)):
+                    source = x[0] + b * x[1] + (first_k + n) * x[2] + kv_head * x[3]
+                    tiles.pack(source, x[2], num_keys, rows, kind, head_dim, width, w, to)
+                # Panels of which some query sees some key of the tile.
+                ahead = n - position
+                first = max(0, ahead - right) // WIDTH
+                last = min(num_queries - 1, ahead + num_keys - 1 + left) // WIDTH
+                for i in range(first, last + 1):
+                    panel = base + i * PANEL
+                    slope_at = panel + SLOPE if softcap else -1
+                    factor = scores(
+                        w, base + K, panel + QT, panel + PT, num_keys, head_dim,
+                        ahead - i * WIDTH, left, right, mod, slope_at,
+                    )  # fmt: skip
+                    probabilities(w, panel + PT, panel + LSE, rows, factor)
+                    multiply(w, base + V, panel + DOT, panel + DST, rows, head_dim)
+                    score_gradients(
+                        w, panel + PT, panel + DST, panel + DELTA, slope_at, rows, scale
+                    )
+                    to = base + DQ + i * WIDTH * ROW
+                    add_query_gradients(w, base, panel + DST, to, rows, head_dim)
+                to, end = n * width, last + 1
+                add_key_gradients(
+                    w, base, PT, DO, dv_sums, dv_at + to, width, first, end, rows, head_dim
+                )
+                add_key_gradients(
+                    w, base, DST, Q, dk_sums, dk_at + to, width, first, end, rows, head_dim
+                )
+                n += num_keys
+            address = dq[0] + b * dq[1] + row * dq[2] + head * dq[3]
+            tiles.unpack(w, base + DQ, ROW, num_queries, kind, head_dim, address, dq[2])
+        if num_parts == 1:
+            for x, sums, at in ((dk, dk_sums, dk_at), (dv, dv_sums, dv_at)):
+                address = x[0] + b * x[1] + first_k * x[2] + kv_head * x[3]
+                tiles.unpack(sums, at, width, seqlen_k, kind, head_dim, address, x[2])
+
+
+@njit(nogil=True)
+def add_parts(
+    counter, num_tasks, workspace, sums, x, kind, sequences, keys_before, num_parts, num_kv_heads,
+    head_dim,
+):  # fmt: skip
+    """Add the parts of dk or dv, and round them to its dtype; a task is a head of a sequence."""
+    width = tiles.round_up(head_dim, WIDTH)
+    while True:
+        task = fetch_add(counter, 1)
+        if task >= num_tasks:
+            return
+        b, head = task // num_kv_heads, task % num_kv_heads
+        _, _, first_k, seqlen_k = sequences[b]
+        num_rows = keys_before[b + 1] - keys_before[b]
+        start = (keys_before[b] * num_kv_heads + head * num_rows) * num_parts * width
+        size = num_rows * width
+        for part in range(1, num_parts):
+            for i in range(0, size, LANES):
+                both = load(sums, start + i) + load(sums, start + part * size + i)
+                store(sums, start + i, both)
+        address = x[0] + b * x[1] + first_k * x[2] + head * x[3]
+        tiles.unpack(sums, start, width, seqlen_k, kind, head_dim, address, x[2])

@@ -1,0 +1,55 @@
+"""Compiled functions on disk, beside the GPU's, so that a new process does not compile them again.
+
+Numba keeps such files itself, and asks the file of a function whether its source has changed; but
+most of the source of a function here is in other files. So this cache asks the whole package, as
+`runtime.kernel_cache` does, and lies in the same folder: $FA_NUMBA_CACHE/cpu, by default
+~/.cache/fa_numba/cpu. Where nothing can be written, nothing is kept.
+"""
+
+import contextlib
+import functools
+
+from numba.core import caching
+
+from fa_numba.runtime import kernel_cache
+
+
+class _Locator(caching._CacheLocator):
+    def __init__(self, py_func):
+        self._lineno = py_func.__code__.co_firstlineno
+
+    def get_cache_path(self):
+        return str(kernel_cache.folder() / "cpu")
+
+    def get_source_stamp(self):
+        return kernel_cache.source_digest()
+
+    def get_disambiguator(self):
+        return str(self._lineno)
+
+    @classmethod
+    def from_function(cls, py_func, py_file):
+        return cls(py_func)
+
+
+class _Format(caching.CompileResultCacheImpl):
+    _locator_classes = (_Locator,)
+
+
+class _Files(caching.FunctionCache):
+    _impl_class = _Format
+
+    def load_overload(self, signature, target_context):
+        with contextlib.suppress(OSError, EOFError):
+            return super().load_overload(signature, target_context)
+
+    def save_overload(self, signature, data):
+        with contextlib.suppress(OSError):
+            super().save_overload(signature, data)
+
+
+@functools.cache
+def keep(function):
+    """Let a compiled function be loaded from disk, and saved there."""
+    if kernel_cache.folder() is not None:
+        function._cache = _Files(function.py_func)

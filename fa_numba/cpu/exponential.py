@@ -1,0 +1,63 @@
+"""2^x and tanh x of vectors: no table, no branch, every lane by the same instructions.
+
+2^x = 2^n · 2^f, with n the nearest integer to x and |f| ≤ ½. Adding 1.5 · 2²³ to a float32 rounds
+it to an integer, because its last bit is then worth 1; adding 127 too makes the lowest bits those
+of the exponent of 2^n, which a shift brings to their place. 2^f − 1 is f times a polynomial of
+degree 5, off by 3e-9 of 2^f at most. So 2^x is 13 instructions for LANES numbers,
+right to 1.03 units in the last place (measured; `tests/test_cpu.py` allows 1.1).
+
+Below 2^-126, where float32 begins to lose digits, the result is 0.
+"""
+
+import numpy as np
+from numba import njit
+
+from fa_numba.cpu.vectors import (
+    broadcast,
+    exponent_bits,
+    maximum,
+    minimum,
+    multiply_add,
+    where_less,
+)
+
+ROUNDER = np.float32(1.5 * 2**23 + 127)
+SMALLEST = np.float32(-126)
+# (2^f − 1) / f for |f| ≤ ½, the constant term first.
+C0, C1, C2, C3, C4, C5 = (
+    np.float32(c)
+    for c in (0.69314718, 0.240226475, 0.0555036226, 0.00961852631, 0.00133901615, 0.000153211545)
+)
+LOG2_E = np.float32(1.4426950408889634)
+ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+
+
+@njit(forceinline=True)
+def _split(x):
+    """2^n and 2^f − 1, for x from −126 to 127."""
+    shifted = x + broadcast(ROUNDER)
+    f = x - (shifted - broadcast(ROUNDER))
+    p = multiply_add(broadcast(C5), f, broadcast(C4))
+    p = multiply_add(p, f, broadcast(C3))
+    p = multiply_add(p, f, broadcast(C2))
+    p = multiply_add(p, f, broadcast(C1))
+    p = multiply_add(p, f, broadcast(C0))
+    return exponent_bits(shifted), p * f
+
+
+@njit(forceinline=True)
+def exp2(x):
+    """2^x for x up to 127: 0 below −126, NaN of NaN."""
+    power, fraction = _split(x)
+    y = multiply_add(power, fraction, power)
+    return where_less(x, broadcast(SMALLEST), broadcast(ZERO), y)
+
+
+@njit(forceinline=True)
+def tanh(x):
+    """(e^2x − 1) / (e^2x + 1); nothing cancels near 0, because 2^f − 1 comes without its 1."""
+    # Beyond 10 it is 1 in float32.
+    t = maximum(broadcast(np.float32(-10)), minimum(broadcast(np.float32(10)), x))
+    power, fraction = _split(t * broadcast(TWO * LOG2_E))
+    above_one = multiply_add(power, fraction, power - broadcast(ONE))
+    return above_one / (above_one + broadcast(TWO))

@@ -1,0 +1,92 @@
+"""Scores of a tile: Sᵀ = K Qᵀ, then scale, softcap, ALiBi and mask, as the options ask.
+
+S is transposed: the queries of a panel lie along vectors, WIDTH of them, and the keys along rows.
+Where no option asks for more than a positive scale, it is left to the caller, who multiplies the
+scores by a factor anyway. Only tiles that some query does not see whole are masked.
+"""
+
+import numpy as np
+from numba import njit
+
+from fa_numba.cpu import tiles, vectors
+from fa_numba.cpu.exponential import ONE, ZERO, tanh
+from fa_numba.cpu.tiles import NEG_INF, ROW, WIDTH, product
+from fa_numba.cpu.vectors import COLUMNS, LANES, ROWS, absolute, broadcast, load, store, zeros
+
+
+@njit
+def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at):
+    """Sᵀ = K Qᵀ of a tile of keys and a panel of queries, with all that the options ask for.
+
+    Parameters
+    ----------
+    w : float32 array
+        The workspace; k, qt and st say where in it the tiles begin.
+    num_keys, head_dim : int
+    ahead : int
+        How far key 0 of the tile lies beyond the position of query 0 of the panel.
+    left, right : int
+        Query m sees the keys n with −left <= ahead + n − m <= right.
+    mod : (softmax_scale, softcap, slope of ALiBi)
+    slope_at : int
+        Where softcap's derivative of each score is written; −1: nowhere.
+
+    Returns
+    -------
+    float32
+        The factor, greater than 0, that what was written is still to be multiplied by.
+    """
+    rows = tiles.round_up(num_keys, ROWS)
+    scale, softcap, slope = mod
+    multiply(w, k, qt, st, rows, head_dim)
+    if softcap or slope or scale <= ZERO:
+        modify(w, st, rows, ahead, scale, softcap, slope, slope_at)
+        scale = ONE
+    if num_keys < rows or ahead + num_keys - 1 > right or ahead - (WIDTH - 1) < -left:
+        mask(w, st, num_keys, rows, ahead, left, right)
+    return scale
+
+
+@njit
+def multiply(w, k, qt, st, rows, head_dim):
+    """Sᵀ = K Qᵀ, or dPᵀ = V dOᵀ."""
+    for n in range(0, rows, ROWS):
+        acc = product(zeros(), w, k + n * ROW, ROW, 1, w, qt, WIDTH, head_dim)
+        for i in range(ROWS):
+            for j in range(COLUMNS):
+                store(w, st + (n + i) * WIDTH + j * LANES, acc[i * COLUMNS + j])
+
+
+@njit
+def modify(w, st, rows, ahead, scale, softcap, slope, slope_at):
+    """Scale, softcap and ALiBi."""
+    cap, per_cap = np.float32(softcap), np.float32(scale / softcap) if softcap else ZERO
+    for n in range(rows):
+        for m in range(0, WIDTH, LANES):
+            s = load(w, st + n * WIDTH + m)
+            if softcap:
+                t = tanh(s * broadcast(per_cap))
+                s = t * broadcast(cap)
+                if slope_at >= 0:
+                    store(w, slope_at + n * WIDTH + m, broadcast(ONE) - t * t)
+            else:
+                s = s * broadcast(scale)
+            if slope:
+                distance = broadcast(np.float32(ahead + n - m)) - vectors.lane_numbers()
+                s = s - absolute(distance) * broadcast(slope)
+            store(w, st + n * WIDTH + m, s)
+
+
+@njit
+def mask(w, st, num_keys, rows, ahead, left, right):
+    """−∞ for keys that a query does not see, and for those past the end.
+
+    Key n is seen by the queries from ahead + n − right to ahead + n + left.
+    """
+    for n in range(rows):
+        first = min(max(ahead + n - right, 0), WIDTH) if n < num_keys else WIDTH
+        stop = max(min(ahead + n + left + 1, WIDTH), first)
+        for m in range(first):
+            w[st + n * WIDTH + m] = NEG_INF
+        for m in range(stop, WIDTH):
+            w[st + n * WIDTH + m] = NEG_INF

@@ -1,0 +1,403 @@
+"""A CPU's vector registers in Numba: a type that holds LANES float32, and its operations.
+
+A compiler makes vector code of a scalar loop where it can prove that it may. Here nothing is left
+to such a proof. A value of the type `vector` lies in one register, `acc` in a tuple of registers,
+and each function below is one instruction, or as many as it says.
+
+LANES is 16 with AVX-512, 8 with AVX, else 4. A machine with 32 vector registers keeps
+8 x 2 of them as a tile of accumulators, one with 16 keeps 4 x 2. Two vectors of B and one number
+of A feed two multiply-adds, so 8 x 2 takes 10 loads for 16 of them, and the loads are hidden.
+"""
+
+import operator
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+_FEATURES = {name for name, has in binding.get_host_cpu_features().items() if has}
+_X86 = binding.get_process_triple().startswith(("x86_64", "i686"))
+LANES = 16 if "avx512f" in _FEATURES else 8 if "avx" in _FEATURES else 4
+ROWS = 8 if LANES == 16 or not _X86 else 4  # of a tile of accumulators
+COLUMNS = 2  # vectors in a row of it
+
+_FLOAT, _HALF = ir.FloatType(), ir.HalfType()
+_I16, _I32, _I64 = (ir.IntType(bits) for bits in (16, 32, 64))
+_LLVM = ir.VectorType(_FLOAT, LANES)
+_BITS = ir.VectorType(_I32, LANES)
+
+
+class Vector(types.Type):
+    """Numba's type of LANES float32 in one register."""
+
+    def __init__(self):
+        super().__init__(name=f"float32x{LANES}")
+
+
+vector = Vector()
+accumulators = types.UniTuple(vector, ROWS * COLUMNS)
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager, numba_type):
+        super().__init__(manager, numba_type, _LLVM)
+
+
+def _constant(llvm_type, value):
+    return ir.Constant(llvm_type, [value] * LANES)
+
+
+def _splat(builder, scalar):
+    vector_type = ir.VectorType(scalar.type, LANES)
+    one = builder.insert_element(ir.Constant(vector_type, ir.Undefined), scalar, _I32(0))
+    zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
+    return builder.shuffle_vector(one, ir.Constant(vector_type, ir.Undefined), zeros)
+
+
+def _call(builder, name, *operands):
+    """An LLVM intrinsic, on operands of one type."""
+    kind = operands[0].type
+    suffix = f"v{LANES}f32" if isinstance(kind, ir.VectorType) else "f32"
+    function_type = ir.FunctionType(kind, [kind] * len(operands))
+    function = cgutils.get_or_insert_function(
+        builder.module, function_type, f"llvm.{name}.{suffix}"
+    )
+    return builder.call(function, operands)
+
+
+def _element(context, builder, array_type, array, index):
+    """Address of element `index` of a flat array."""
+    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+def _load(builder, pointer, llvm_type=_LLVM, align=4):
+    return builder.load(builder.bitcast(pointer, llvm_type.as_pointer()), align=align)
+
+
+def _index(typ):
+    return isinstance(typ, types.Integer)
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+@intrinsic
+def load(typingctx, array, index):
+    """Elements index to index + LANES − 1 of a flat float32 array."""
+
+    def emit(context, builder, signature, args):
+        index = context.cast(builder, args[1], signature.args[1], types.intp)
+        return _load(builder, _element(context, builder, signature.args[0], args[0], index))
+
+    return vector(array, index), emit
+
+
+@intrinsic
+def store(typingctx, array, index, value):
+    """Write a vector to elements index to index + LANES − 1."""
+
+    def emit(context, builder, signature, args):
+        index = context.cast(builder, args[1], signature.args[1], types.intp)
+        pointer = _element(context, builder, signature.args[0], args[0], index)
+        builder.store(args[2], builder.bitcast(pointer, _LLVM.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), emit
+
+
+def _widen(builder, bits, kind):
+    """float32 of 16 bits, one or a vector of them, that are a float16 or a bfloat16."""
+    many = isinstance(bits.type, ir.VectorType)
+
+    def shaped(scalar):
+        return ir.VectorType(scalar, LANES) if many else scalar
+
+    if kind == "float16":
+        return builder.fpext(builder.bitcast(bits, shaped(_HALF)), shaped(_FLOAT))
+    shift = _constant(_BITS, 16) if many else _I32(16)
+    wide = builder.shl(builder.zext(bits, shaped(_I32)), shift)
+    return builder.bitcast(wide, shaped(_FLOAT))
+
+
+def _narrow(builder, x, kind):
+    """The 16 bits of the nearest float16 or bfloat16, of two the even one; one or a vector."""
+    many = isinstance(x.type, ir.VectorType)
+
+    def shaped(scalar):
+        return ir.VectorType(scalar, LANES) if many else scalar
+
+    def constant(value):
+        return _constant(_BITS, value) if many else _I32(value)
+
+    if kind == "float16":
+        return builder.bitcast(builder.fptrunc(x, shaped(_HALF)), shaped(_I16))
+    bits = builder.bitcast(x, shaped(_I32))
+    is_odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
+    rounded = builder.add(bits, builder.add(is_odd, constant(0x7FFF)))
+    is_nan = builder.fcmp_unordered("uno", x, x)  # it could round to infinity
+    rounded = builder.select(is_nan, constant(0x7FC00000), rounded)
+    return builder.trunc(builder.lshr(rounded, constant(16)), shaped(_I16))
+
+
+def _reader(kind, many):
+    """An intrinsic that reads one number or LANES of them from an address."""
+
+    @intrinsic
+    def read(typingctx, address):
+        def emit(context, builder, signature, args):
+            stored = _FLOAT if kind == "float32" else _I16
+            align = 4 if kind == "float32" else 2
+            stored = ir.VectorType(stored, LANES) if many else stored
+            value = _load(builder, builder.inttoptr(args[0], _I64.as_pointer()), stored, align)
+            return value if kind == "float32" else _widen(builder, value, kind)
+
+        return (vector if many else types.float32)(types.int64), emit
+
+    return read
+
+
+def _writer(kind, many):
+    """An intrinsic that rounds one float32 or LANES of them and writes them to an address."""
+
+    @intrinsic
+    def write(typingctx, address, value):
+        def emit(context, builder, signature, args):
+            address, value = args
+            value = value if kind == "float32" else _narrow(builder, value, kind)
+            pointer = builder.inttoptr(address, value.type.as_pointer())
+            builder.store(value, pointer, align=4 if kind == "float32" else 2)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, vector if many else types.float32), emit
+
+    return write
+
+
+read_float32, read_float16, read_bfloat16 = (
+    _reader(kind, many=True) for kind in ("float32", "float16", "bfloat16")
+)
+read_one_float32, read_one_float16, read_one_bfloat16 = (
+    _reader(kind, many=False) for kind in ("float32", "float16", "bfloat16")
+)
+write_float32, write_float16, write_bfloat16 = (
+    _writer(kind, many=True) for kind in ("float32", "float16", "bfloat16")
+)
+write_one_float32, write_one_float16, write_one_bfloat16 = (
+    _writer(kind, many=False) for kind in ("float32", "float16", "bfloat16")
+)
+
+
+@intrinsic
+def address_of(typingctx, array):
+    """Address of the first element."""
+
+    def emit(context, builder, signature, args):
+        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, _I64)
+
+    return types.int64(array), emit
+
+
+@intrinsic
+def fetch_add(typingctx, counter, amount):
+    """Add to the only element of an int64 array, as one step for all threads; what it was."""
+
+    def emit(context, builder, signature, args):
+        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        return builder.atomic_rmw("add", data, args[1], "monotonic")
+
+    return types.int64(counter, types.int64), emit
+
+
+# --- arithmetic ------------------------------------------------------------------------------
+
+
+@intrinsic
+def broadcast(typingctx, x):
+    """The same number in every lane."""
+
+    def emit(context, builder, signature, args):
+        return _splat(builder, args[0])
+
+    return vector(types.float32), emit
+
+
+@intrinsic
+def lane_numbers(typingctx):
+    """0, 1, 2, … LANES − 1."""
+
+    def emit(context, builder, signature, args):
+        return ir.Constant(_LLVM, [float(lane) for lane in range(LANES)])
+
+    return vector(), emit
+
+
+def _of_two(build):
+    @intrinsic
+    def operation(typingctx, x, y):
+        def emit(context, builder, signature, args):
+            return build(builder, *args)
+
+        return vector(vector, vector), emit
+
+    return operation
+
+
+_add = _of_two(lambda builder, x, y: builder.fadd(x, y))
+_subtract = _of_two(lambda builder, x, y: builder.fsub(x, y))
+_multiply = _of_two(lambda builder, x, y: builder.fmul(x, y))
+_divide = _of_two(lambda builder, x, y: builder.fdiv(x, y))
+# x where x > y, else y: one instruction. y where x is NaN, and NaN where y is.
+maximum = _of_two(lambda builder, x, y: builder.select(builder.fcmp_ordered(">", x, y), x, y))
+minimum = _of_two(lambda builder, x, y: builder.select(builder.fcmp_ordered("<", x, y), x, y))
+
+
+def _operator(operation, intrinsic_operation):
+    @overload(operation, inline="always")
+    def of_vectors(x, y):
+        if isinstance(x, Vector) and isinstance(y, Vector):
+            return lambda x, y: intrinsic_operation(x, y)
+
+
+_operator(operator.add, _add)
+_operator(operator.sub, _subtract)
+_operator(operator.mul, _multiply)
+_operator(operator.truediv, _divide)
+
+
+@intrinsic
+def multiply_add(typingctx, x, y, z):
+    """x y + z, rounded once."""
+
+    def emit(context, builder, signature, args):
+        return _call(builder, "fma", *args)
+
+    return vector(vector, vector, vector), emit
+
+
+@intrinsic
+def multiply_subtract(typingctx, x, y, z):
+    """x y − z, rounded once."""
+
+    def emit(context, builder, signature, args):
+        x, y, z = args
+        return _call(builder, "fma", x, y, builder.fneg(z))
+
+    return vector(vector, vector, vector), emit
+
+
+@intrinsic
+def absolute(typingctx, x):
+    """|x|."""
+
+    def emit(context, builder, signature, args):
+        return _call(builder, "fabs", args[0])
+
+    return vector(vector), emit
+
+
+@intrinsic
+def where_less(typingctx, x, y, yes, no):
+    """`yes` in the lanes where x < y, else `no`; a NaN is not less."""
+
+    def emit(context, builder, signature, args):
+        x, y, yes, no = args
+        return builder.select(builder.fcmp_ordered("<", x, y), yes, no)
+
+    return vector(vector, vector, vector, vector), emit
+
+
+@intrinsic
+def exponent_bits(typingctx, x):
+    """A float32 whose exponent and sign are the lowest nine bits of x, and its mantissa 0."""
+
+    def emit(context, builder, signature, args):
+        bits = builder.bitcast(args[0], _BITS)
+        return builder.bitcast(builder.shl(bits, _constant(_BITS, 23)), _LLVM)
+
+    return vector(vector), emit
+
+
+# --- tiles of registers ----------------------------------------------------------------------
+
+
+@intrinsic
+def zeros(typingctx):
+    """Accumulators: ROWS rows of COLUMNS vectors of 0."""
+
+    def emit(context, builder, signature, args):
+        return context.make_tuple(
+            builder, signature.return_type, [_constant(_LLVM, 0.0)] * (ROWS * COLUMNS)
+        )
+
+    return accumulators(), emit
+
+
+@intrinsic
+def rank_one_update(typingctx, acc, a, a_index, a_row, b, b_index):
+    """Add a column of A times a row of B to the accumulators.
+
+    The column is a[a_index + i · a_row] for i < ROWS, the row begins at b[b_index]: ROWS + COLUMNS
+    loads and ROWS · COLUMNS multiply-adds.
+    """
+
+    def emit(context, builder, signature, args):
+        acc, a, a_index, a_row, b, b_index = args
+        a_type, b_type = signature.args[1], signature.args[4]
+        a_pointer = _element(context, builder, a_type, a, a_index)
+        b_pointer = _element(context, builder, b_type, b, b_index)
+        row = [_load(builder, builder.gep(b_pointer, [_I64(j * LANES)])) for j in range(COLUMNS)]
+        sums = []
+        for i in range(ROWS):
+            pointer = builder.gep(a_pointer, [builder.mul(a_row, _I64(i))])
+            x = _splat(builder, builder.load(pointer))
+            for j in range(COLUMNS):
+                total = builder.extract_value(acc, i * COLUMNS + j)
+                sums.append(_call(builder, "fma", x, row[j], total))
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    index = types.int64
+    return accumulators(accumulators, a, index, index, b, index), emit
+
+
+@intrinsic
+def transpose(typingctx, x, x_index, x_row, y, y_index, y_row):
+    """Write LANES x LANES numbers of x to y, rows as columns.
+
+    Row i begins at x[x_index + i · x_row]. In each of log₂ LANES rounds, rows i and i + LANES / 2
+    are shuffled like two halves of a pack of cards, to rows 2i and 2i + 1.
+    """
+
+    def emit(context, builder, signature, args):
+        x, x_index, x_row, y, y_index, y_row = args
+        x_pointer = _element(context, builder, signature.args[0], x, x_index)
+        y_pointer = _element(context, builder, signature.args[3], y, y_index)
+        rows = [
+            _load(builder, builder.gep(x_pointer, [builder.mul(x_row, _I64(i))]))
+            for i in range(LANES)
+        ]
+        half = LANES // 2
+        pack = [i // 2 + (i % 2) * LANES for i in range(2 * LANES)]
+        low, high = (ir.Constant(_BITS, part) for part in (pack[:LANES], pack[LANES:]))
+        for _ in range(LANES.bit_length() - 1):
+            rows = [
+                builder.shuffle_vector(rows[i], rows[i + half], part)
+                for i in range(half)
+                for part in (low, high)
+            ]
+        for i, row in enumerate(rows):
+            pointer = builder.gep(y_pointer, [builder.mul(y_row, _I64(i))])
+            builder.store(row, builder.bitcast(pointer, _LLVM.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    index = types.int64
+    return types.void(x, index, index, y, index, index), emit
+
+
+FLOAT32, FLOAT16, BFLOAT16 = range(3)  # the kind of number at an address
+KINDS = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
+BYTES = np.array([4, 2, 2])

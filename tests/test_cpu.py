@@ -1,0 +1,409 @@
+"""The jobs compiled for the CPU, held to the definition by the cases of every kernel."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numba
+import numpy as np
+import pytest
+from cases import (
+    MASKS,
+    assert_close,
+    assert_same,
+    check_backward,
+    check_forward,
+    each_mask,
+    each_option,
+    each_shape,
+    each_value,
+    make_paged_cache,
+    make_qkv,
+    mask_options,
+    random,
+    strided,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fa_numba import cpu, reference
+from fa_numba.cpu import exponential, threads, vectors
+from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
+
+DTYPES = ["float32", "float16", "bfloat16"]
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+# Sizes on both sides of the edges of tiles, with tails; a window has an edge in most of the tiles.
+LARGE = {
+    "whole_tiles": (1, BLOCK_M, 2 * BLOCK_N, 2, 1, 64),
+    "tile_plus_one": (1, BLOCK_M + 1, BLOCK_N + 1, 1, 1, 33),
+    "tile_minus_one": (2, BLOCK_M - 1, 2 * BLOCK_N - 1, 4, 2, 31),
+    "many_tiles": (1, 2 * BLOCK_M + WIDTH + 3, 5 * BLOCK_N + 7, 3, 1, 48),
+    "many_queries": (1, 3 * BLOCK_M + 5, BLOCK_N - 9, 2, 2, 16),
+}
+LARGE_MASKS = MASKS | {
+    "none": {},
+    "causal": {"causal": True},
+    "window_of_tiles": {"window_size": (70, 33)},
+    "far_window": {"window_size": (200, -1), "causal": True},
+}
+each_large_shape = pytest.mark.parametrize("shape", LARGE.values(), ids=LARGE)
+each_large_mask = pytest.mark.parametrize("mask", LARGE_MASKS.values(), ids=LARGE_MASKS)
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """New arrays, and what an earlier call left in the workspaces, are NaN."""
+    empty = np.empty
+
+    def full_of_nan(shape, dtype=float):
+        made = empty(shape, dtype)
+        if made.dtype.kind not in "iub":
+            made.fill(np.nan)
+        return made
+
+    monkeypatch.setattr(np, "empty", full_of_nan)
+    for workspace in WORKSPACES:
+        workspace.fill(np.nan)
+
+
+WORKSPACES = []
+_make_workspace = threads._workspace
+
+
+def _noted(size):
+    made = _make_workspace(size)
+    if not any(made is known for known in WORKSPACES):
+        WORKSPACES.append(made)
+    return made
+
+
+threads._workspace = _noted
+
+
+@each_shape
+@each_mask
+def test_forward(rng, shape, causal):
+    check_forward(cpu.flash_attn, *make_qkv(rng, *shape.sizes), causal=causal)
+
+
+@each_shape
+@each_mask
+def test_gradients(rng, shape, causal):
+    q, k, v = make_qkv(rng, *shape.sizes)
+    dout = random(rng, *q.shape)
+    check_backward(cpu.flash_attn, cpu.flash_attn_grad, dout, q, k, v, causal=causal)
+
+
+@each_large_shape
+@each_large_mask
+def test_large(rng, shape, mask):
+    q, k, v = make_qkv(rng, *shape)
+    options = mask_options(mask, shape[3])
+    check_forward(cpu.flash_attn, q, k, v, **options)
+    check_backward(cpu.flash_attn, cpu.flash_attn_grad, random(rng, *q.shape), q, k, v, **options)
+
+
+@each_value
+@each_mask
+def test_values(rng, values, causal):
+    check_forward(cpu.flash_attn, *values(rng), causal=causal)
+
+
+@each_dtype
+@each_option
+def test_dtypes(rng, dtype, mask):
+    q, k, v = (x.astype(dtype) for x in make_qkv(rng, 2, 70, 75, 4, 2, 35))
+    dout, options = random(rng, *q.shape).astype(dtype), mask_options(mask, 4)
+    out, lse = cpu.flash_attn(q, k, v, **options)
+    want, lse_want = reference.attention(q, k, v, **options)
+    plain, _ = reference.attention(q, k, v, **options, dtype=q.dtype.type)
+    assert_close(out, want, plain)
+    assert lse.dtype == np.float32
+    np.testing.assert_allclose(lse, lse_want, rtol=1e-5, atol=1e-5)
+    check_backward(cpu.flash_attn, cpu.flash_attn_grad, dout, q, k, v, **options)
+
+
+@each_dtype
+def test_strides(rng, dtype):
+    """Views with gaps, of NaN: the same bits as from arrays without."""
+    arrays = [x.astype(dtype) for x in make_qkv(rng, 2, 40, 70, 4, 2, 20)]
+    dout = random(rng, *arrays[0].shape).astype(dtype)
+    out, lse = cpu.flash_attn(*arrays, causal=True)
+    views = [strided(x) for x in arrays]
+    for x, y in zip(cpu.flash_attn(*views, causal=True), (out, lse), strict=True):
+        assert_same(x, y)
+    got = cpu.flash_attn_grad(strided(dout), *views, strided(out), lse, causal=True)
+    want = cpu.flash_attn_grad(dout, *arrays, out, lse, causal=True)
+    for x, y in zip(got, want, strict=True):
+        assert_same(x, y)
+
+
+def test_read_only(rng):
+    """Nothing is written but results; and no second compilation for such arrays."""
+    arrays = make_qkv(rng, 1, 20, 20, 2, 2, 8)
+    slopes = np.array([0.5, 0.25], np.float32)
+    want = cpu.flash_attn(*arrays, alibi_slopes=slopes)
+    for x in (*arrays, slopes):
+        x.flags.writeable = False
+    got = cpu.flash_attn(*arrays, alibi_slopes=slopes)
+    for x, y in zip(got, want, strict=True):
+        assert_same(x, y)
+    cpu.flash_attn_grad(arrays[0], *arrays, *got, alibi_slopes=slopes)
+    from fa_numba.cpu.backward import backward
+    from fa_numba.cpu.forward import forward
+
+    assert len(forward.signatures) == len(backward.signatures) == 1
+
+
+@pytest.mark.parametrize("head_dim", [1, 2, 15, 16, 17, 63, 65, 127, 129, 255, 256])
+def test_head_dims(rng, head_dim):
+    q, k, v = make_qkv(rng, 1, 35, 70, 2, 1, head_dim)
+    check_forward(cpu.flash_attn, q, k, v, causal=True)
+    dout = random(rng, *q.shape)
+    check_backward(cpu.flash_attn, cpu.flash_attn_grad, dout, q, k, v, causal=True)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3, 2.0])
+def test_scales(rng, scale):
+    q, k, v = make_qkv(rng, 1, 35, 70, 2, 1, 16)
+    options = {"softmax_scale": scale, "causal": True}
+    check_forward(cpu.flash_attn, q, k, v, **options)
+    check_backward(cpu.flash_attn, cpu.flash_attn_grad, random(rng, *q.shape), q, k, v, **options)
+
+
+def test_a_score_of_minus_infinity_weighs_nothing(rng):
+    q, k, v = make_qkv(rng, 1, 3, 11, 1, 1, 1)
+    q[...] = 1
+    k[0, :5] = k[0, 7] = -np.inf
+    check_forward(cpu.flash_attn, q, k, v)
+    k[...] = -np.inf
+    check_forward(cpu.flash_attn, q, k, v)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_not_a_number(rng, value):
+    """A query, a key or a value that is none spoils the rows that it spoils by definition."""
+    for which in range(3):
+        arrays = make_qkv(rng, 1, 40, 70, 1, 1, 8)
+        arrays[which][0, 33, 0, 3] = value
+        out, lse = cpu.flash_attn(*arrays)
+        want, lse_want = reference.attention(*arrays)
+        for x, y in ((out, want), (lse, lse_want)):
+            np.testing.assert_array_equal(np.isnan(x), np.isnan(y))
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_differences(rng):
+    """Along a random direction, the loss changes as the gradients say."""
+    arrays = make_qkv(rng, 1, 40, 70, 2, 1, 16)
+    options = {"causal": True, "softcap": 3.0}
+    dout = random(rng, *arrays[0].shape)
+    gradients = cpu.flash_attn_grad(dout, *arrays, *cpu.flash_attn(*arrays, **options), **options)
+    for i, gradient in enumerate(gradients):
+        step = 1e-2 * random(rng, *gradient.shape)
+
+        def loss(sign, i=i, step=step):
+            moved = [x + sign * step if i == j else x for j, x in enumerate(arrays)]
+            return float((dout * cpu.flash_attn(*moved, **options)[0]).sum(dtype=np.float64))
+
+        change = float((gradient * step).sum(dtype=np.float64))
+        assert (loss(1) - loss(-1)) / 2 == pytest.approx(change, rel=1e-2, abs=1e-4)
+
+
+drawn = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+problems = st.tuples(
+    st.integers(0, 2),  # batch
+    st.integers(0, 150),  # seqlen_q
+    st.integers(0, 150),  # seqlen_k
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),  # num_heads, num_kv_heads
+    st.integers(1, 40),  # head_dim
+)
+masks = st.sampled_from(list(LARGE_MASKS.values()))
+
+
+@drawn
+@given(problems, masks)
+def test_any(problem, mask):
+    batch, seqlen_q, seqlen_k, heads, head_dim = problem
+    rng = np.random.default_rng(0)
+    q, k, v = make_qkv(rng, batch, seqlen_q, seqlen_k, *heads, head_dim)
+    options = mask_options(mask, heads[0])
+    check_forward(cpu.flash_attn, q, k, v, **options)
+    check_backward(cpu.flash_attn, cpu.flash_attn_grad, random(rng, *q.shape), q, k, v, **options)
+
+
+lengths = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), max_size=5)
+
+
+@drawn
+@given(lengths, problems, masks)
+def test_packed(lengths, problem, mask):
+    *_, heads, head_dim = problem
+    rng = np.random.default_rng(0)
+    cu_seqlens = np.cumsum([(0, 0), *lengths], axis=0, dtype=np.int32).T
+    cu_seqlens = [np.ascontiguousarray(cu) for cu in cu_seqlens]
+    q, dout = (random(rng, cu_seqlens[0][-1], heads[0], head_dim) for _ in range(2))
+    k, v = (random(rng, cu_seqlens[1][-1], heads[1], head_dim) for _ in range(2))
+    options = mask_options(mask, heads[0])
+    host = (q, k, v, *cu_seqlens)
+    out, lse = cpu.flash_attn_varlen(*host, **options)
+    grads = cpu.flash_attn_varlen_grad(dout, *host[:3], out, lse, *cu_seqlens, **options)
+    want = reference.varlen_attention(*host, **options)
+    plain = reference.varlen_attention(*host, **options, dtype=np.float32)
+    for x, x_ref, x_f32 in zip((out, lse), want, plain, strict=True):
+        assert_close(x, x_ref, x_f32)
+    want = reference.varlen_attention_bwd(dout, *host, **options)
+    plain = reference.varlen_attention_bwd(dout, *host, **options, dtype=np.float32)
+    for x, x_ref, x_f32 in zip(grads, want, plain, strict=True):
+        assert_close(x, x_ref, x_f32, factor=3)
+
+
+@each_option
+@pytest.mark.parametrize("seqlen_q", [1, 5, 40])
+@pytest.mark.parametrize("page_size", [1, 7, 16, 100])
+def test_decode(rng, seqlen_q, page_size, mask):
+    """From pages and from a contiguous cache; what is past a sequence's end is NaN."""
+    options = mask_options(mask, 6)
+    q = random(rng, 3, seqlen_q, 6, 20)
+    cache = make_paged_cache(rng, [150, 0, 77], page_size, 2, 20)
+    seq_lens = cache[-1]
+    k, v = reference.paged_kv_lookup(*cache)
+    for b, seq_len in enumerate(seq_lens):
+        k[b, seq_len:] = v[b, seq_len:] = np.nan
+    want = reference.cached_attention(q, k, v, seq_lens, **options)
+    plain = reference.cached_attention(q, k, v, seq_lens, **options, dtype=np.float32)
+    paged = cpu.paged_attn_decode(q, *cache, **options)
+    for got in (paged, cpu.flash_decode(q, k, v, seq_lens, **options)):
+        for x, x_ref, x_f32 in zip(got, want, plain, strict=True):
+            assert_close(x, x_ref, x_f32)
+
+
+def test_wrong_arguments(rng):
+    q, k, v = make_qkv(rng, 1, 3, 3, 2, 2, 4)
+    with pytest.raises(TypeError, match="k must be float32, float16 or bfloat16, got float64"):
+        cpu.flash_attn(q, k.astype(np.float64), v)
+    with pytest.raises(TypeError, match="causal"):
+        cpu.flash_attn(q, k, v, is_causal=True)
+    with pytest.raises(ValueError, match="lse must have shape"):
+        cpu.flash_attn_grad(q, q, k, v, q, np.zeros((1, 3, 2), np.float32))
+
+
+# --- 2^x and tanh ----------------------------------------------------------------------------
+
+
+@numba.njit
+def _each(x, y, hyperbolic):
+    for i in range(0, x.size, vectors.LANES):
+        x_i = vectors.load(x, i)
+        vectors.store(y, i, exponential.tanh(x_i) if hyperbolic else exponential.exp2(x_i))
+
+
+def _units_in_the_last_place(got, want):
+    return np.abs(got - want) / np.spacing(np.abs(want).astype(np.float32)).astype(np.float64)
+
+
+def test_exp2():
+    x = np.linspace(-126, 127, 2**20, dtype=np.float32)
+    y = np.zeros_like(x)
+    _each(x, y, False)
+    assert _units_in_the_last_place(y, np.exp2(x.astype(np.float64))).max() <= 1.1
+
+    x = np.zeros(16, np.float32)
+    x[:6] = -np.inf, -126.5, -1e30, 127, np.nan, 1
+    _each(x, y, False)
+    np.testing.assert_array_equal(y[:7], [0, 0, 0, 2.0**127, np.nan, 2, 1])
+
+
+def test_tanh():
+    x = np.float32(10) ** np.linspace(-30, 1.2, 2**16, dtype=np.float32)
+    x = np.concatenate([x, -x])
+    y = np.zeros_like(x)
+    _each(x, y, True)
+    assert _units_in_the_last_place(y, np.tanh(x.astype(np.float64))).max() <= 3
+
+
+# --- threads and files -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_no_more_threads_than_asked_for(rng, monkeypatch, limit):
+    if limit > numba.config.NUMBA_NUM_THREADS:
+        pytest.skip("this machine has one core")
+    ids, call = set(), threads._workspace
+    monkeypatch.setattr(
+        threads, "_workspace", lambda size: ids.add(threading.get_ident()) or call(size)
+    )
+    arrays = make_qkv(rng, 4, 70, 70, 4, 4, 16)
+    before = numba.get_num_threads()
+    numba.set_num_threads(limit)
+    try:
+        check_forward(cpu.flash_attn, *arrays)
+        out, lse = cpu.flash_attn(*arrays)
+        cpu.flash_attn_grad(out, *arrays, out, lse)
+    finally:
+        numba.set_num_threads(before)
+    assert 1 <= len(ids) <= limit
+
+
+def test_one_head_for_all_threads(rng):
+    """Parts of dk and dv are added afterwards; the same bits in every run."""
+    arrays = make_qkv(rng, 1, 5 * BLOCK_M, 100, 1, 1, 16)
+    dout = random(rng, *arrays[0].shape)
+    check_backward(cpu.flash_attn, cpu.flash_attn_grad, dout, *arrays, causal=True)
+    forward = cpu.flash_attn(*arrays)
+    first, second = (cpu.flash_attn_grad(dout, *arrays, *forward) for _ in range(2))
+    for x, y in zip(first, second, strict=True):
+        assert_same(x, y)
+
+
+def test_calls_from_many_threads(rng):
+    arrays = make_qkv(rng, 1, 200, 200, 4, 4, 16)
+    want, got = cpu.flash_attn(*arrays), [None] * 4
+
+    def call(i):
+        got[i] = cpu.flash_attn(*arrays)
+
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    for result in got:
+        for x, y in zip(result, want, strict=True):
+            assert_same(x, y)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_after_a_fork(rng):
+    arrays = make_qkv(rng, 4, 100, 100, 4, 4, 16)
+    want, _ = cpu.flash_attn(*arrays)
+    child = os.fork()
+    if child == 0:
+        out, _ = cpu.flash_attn(*arrays)
+        os._exit(0 if np.array_equal(out, want) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+KEPT = """
+from fa_numba.cpu import disk_cache, tiles
+disk_cache.keep(tiles.round_up)
+assert tiles.round_up(5, 4) == 8
+print(sum(tiles.round_up.stats.cache_hits.values()))
+"""
+
+
+def test_files(tmp_path):
+    """A second process compiles nothing; where no file can be written, all works without."""
+
+    def hits(folder):
+        environment = os.environ | {"FA_NUMBA_CACHE": str(folder)}
+        command = [sys.executable, "-c", KEPT]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    assert [hits(tmp_path) for _ in range(2)] == [0, 1]
+    assert list((tmp_path / "cpu").iterdir())
+    (tmp_path / "file").touch()
+    assert hits(tmp_path / "file" / "folder") == 0
