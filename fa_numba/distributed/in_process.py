@@ -1,8 +1,8 @@
 """Ranks in one process, in lock step: to learn from, and to test with.
 
-Each rank is a thread, but one rank runs at a time: the one that has the baton. It runs until it must
-wait for another rank, and passes the baton on. So a run is the same every time, a debugger may stop
-in it, and prints come in order. Messages are copies, as on a wire.
+Each rank is a thread, but one rank runs at a time: the one that has the baton. It runs until it
+must wait for another rank, and passes the baton on. So a run is the same every time, a debugger may
+stop in it, and prints come in order. Messages are copies, as on a wire.
 
 `order` says who gets the baton of those who could go on. None: the next in line. A number seeds a
 random choice at every wait, so that arrays arrive in another order; no result may depend on it.

@@ -2,7 +2,7 @@
 
 Any function ``attn(q, k, v, *, causal, window_size, softcap, softmax_scale)`` that returns out and
 the natural-log lse will do: `flash_attn_v2`, `flash_attn_registers`, another library's. Without one
-the arrays decide: `flash_attn` and `flash_attn_grad` take the fastest kernel that there is for them.
+the arrays decide: `flash_attn` and `flash_attn_grad` take the fastest kernel for them.
 `numpy_attn` and `numpy_attn_grad` are plain NumPy, for long sequences on a CPU.
 
 Partial results must be float32. A kernel's out has the dtype of its q, so q, k and v of 16 bits

@@ -6,8 +6,8 @@ of the sum of e^score that out was divided by. Other keys give (out_b, lse_b). O
     out <- out − σ(lse_b − lse) · (out − out_b)        σ(x) = 1 / (1 + e^(−x))
     lse <- lse − log σ(lse − lse_b)
 
-No exponential overflows, however far apart the two lse are; lse + log(1 + e^(lse_b − lse)), the same
-on paper, does. And no number is divided that may be 0. The state of no keys is (0, −inf).
+No exponential overflows, however far apart the two lse are; lse + log(1 + e^(lse_b − lse)), the
+same on paper, does. The state of no keys is (0, −inf).
 
 States are float32, whatever q, k and v are. A ring that keeps them in 16 bits rounds them at every
 step, and its error grows with the number of ranks. The lse of the state that is changed is float64:

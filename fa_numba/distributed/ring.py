@@ -64,7 +64,7 @@ def ring_attn(
     seqlen : int, default=world_size times the tokens of q
         Length of the whole sequence: to be given where ranks hold different numbers of tokens.
     cu_seqlens : sequence of int, default=None
-        For a packed batch: sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1 of the whole.
+        For a packed batch: sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1.
     causal : bool, default=False
     window_size : (left, right), default=(-1, -1)
         Right in every layout. The ring ends after the last step in which a rank sees a key.
@@ -166,7 +166,7 @@ def ring_attn_grad(
     )  # fmt: skip
     attn_grad = local_attn_grad(attn_grad)
     dq = np.zeros_like(q, np.float32)
-    kv = np.stack([k, v])
+    kv, arriving_dkv = np.stack([k, v]), None
     for t in range(plan.num_steps):
         comm.record.begin_step()
         arriving_kv = plan.start_next_kv(kv, t)
@@ -180,7 +180,7 @@ def ring_attn_grad(
             for total, x in zip((dq[:, m], dkv[0][:, n], dkv[1][:, n]), gradients, strict=True):
                 total += x
             comm.record.step.pairs += part.pairs
-        if t > 0:
+        if arriving_dkv:
             dkv += arriving_dkv.wait()  # what the ranks before this one have summed
         arriving_dkv = plan.start_next_kv(dkv, t)
         kv = arriving_kv.wait() if arriving_kv else kv

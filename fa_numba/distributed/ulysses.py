@@ -79,22 +79,21 @@ def ulysses_attn(
 
     def to_heads(x, slices):
         """This rank's heads of x, of all tokens in their order."""
-        mine = slices[comm.rank]
-        num_mine = mine.stop - mine.start
-        shapes = [(x.shape[0], len(tokens[r]), num_mine, x.shape[3]) for r in ranks]
-        pieces = comm.all_to_all([x[:, :, slices[r]] for r in ranks], shapes)
-        all_tokens = np.empty_like(x, shape=(x.shape[0], whole.count(0), num_mine, x.shape[3]))
+        batch, _, _, head_dim = x.shape
+        mine = _size(slices[comm.rank])
+        shapes = [(batch, len(rows), mine, head_dim) for rows in tokens]
+        pieces = comm.all_to_all([x[:, :, of_rank] for of_rank in slices], shapes)
+        all_tokens = np.empty_like(x, shape=(batch, whole.count(0), mine, head_dim))
         for rows, piece in zip(tokens, pieces, strict=True):
             all_tokens[:, rows] = piece
         return all_tokens
 
     def to_tokens(x, axis):
-        """All heads of x, of this rank's tokens; `axis` is that of the heads, the other is 3 − it."""
-        rows = [(slice(None),) * (3 - axis) + (tokens[r],) for r in ranks]
-        shapes = [list(x.shape) for _ in ranks]
-        for r in ranks:
-            shapes[r][3 - axis], shapes[r][axis] = len(tokens[comm.rank]), _size(heads[r][0])
-        return np.concatenate(comm.all_to_all([x[rows[r]] for r in ranks], shapes), axis=axis)
+        """All heads of x, of this rank's tokens, with heads along `axis` and tokens along 3 − axis."""
+        pieces = [x[(slice(None),) * (3 - axis) + (rows,)] for rows in tokens]
+        shape = pieces[comm.rank].shape
+        shapes = [(*shape[:axis], _size(of_q), *shape[axis + 1 :]) for of_q, _ in heads]
+        return np.concatenate(comm.all_to_all(pieces, shapes), axis=axis)
 
     comm.record.begin_step()
     q_heads = to_heads(q, [of_q for of_q, _ in heads])
