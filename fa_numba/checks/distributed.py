@@ -122,8 +122,26 @@ def check_ring_grad(dout, q, k, v, out, lse, packed):
 def check_tree(q, k, v):
     """Raise unless these are one query per sequence, and one rank's keys and values."""
     checks.check_qkv(q, k, v)
-    if q.shape[1] != 1:
-        raise ValueError(f"q must have one query, that of the last token, got {q.shape[1]}")
+    check_one_query(q)
+
+
+def check_one_query(q):
+    """Raise unless q is one query per sequence."""
+    if len(q.shape) != 4 or q.shape[1] != 1:
+        raise ValueError(
+            "q must have shape (batch, 1, num_heads, head_dim), the query of the last token, "
+            f"got {tuple(q.shape)}"
+        )
+
+
+def check_cache_heads(k_cache, kv_heads, rank):
+    """Raise unless a rank's cache has the K/V heads that head_shard gives it."""
+    expected = kv_heads.stop - kv_heads.start
+    if k_cache.shape[2] != expected:
+        raise ValueError(
+            f"k_cache must have {expected} K/V heads on rank {rank}, those that head_shard gives "
+            f"it, got {k_cache.shape[2]}"
+        )
 
 
 def check_scores(q, causal, window_size, softcap, softmax_scale):

@@ -11,8 +11,8 @@ ranks tell each other that something is wrong:
     a rank raises an error     it tells all: they raise RankLostError, which names it
     a rank stalls              who has waited `timeout` seconds tells all and asks them; ranks that
                                wait too, answer; the rank that does not answer is the lost one
-    a process is killed        mpiexec ends the others at once, and its exit status is not 0; with
-                               -disable-auto-cleanup they find out as for a stalled rank
+    a process is killed        who exchanges with it hears of it from MPI, or finds out as for a
+                               stalled rank, and tells all; or mpiexec ends all before
 
 After an error the `with` block prints it, lets the others print theirs, and aborts: a process that
 left as usual would wait in MPI_Finalize for those that never come.
@@ -33,7 +33,7 @@ from fa_numba.distributed.communicator import Communicator, RankLostError
 
 GRACE = 1.0  # seconds for the answers of others, once somebody has asked
 NAP = 20e-6  # seconds between two looks: ranks may be more than cores
-LOST, WAITS = "is lost", "waits"
+LOST, WAITS = "lost", "waits"  # kinds of notices
 
 
 @contextlib.contextmanager
@@ -63,7 +63,10 @@ def communicator(timeout=300.0):
         comm.finish()
     except BaseException as error:
         traceback.print_exc()
-        comm.tell_all(LOST, f"{type(error).__name__}: {error}")
+        if isinstance(error, RankLostError):
+            comm.tell_all(LOST, error.rank, str(error))
+        else:
+            comm.tell_all(LOST, comm.rank, _lost(comm.rank, error))
         sys.stderr.flush()
         time.sleep(2 * GRACE)  # others may wait up to GRACE for answers, and then print
         MPI.COMM_WORLD.Abort(1)
@@ -77,9 +80,8 @@ class _MPI(Communicator):
         self._mpi, self._timeout = MPI, timeout
         self._data = MPI.COMM_WORLD.Dup()
         self._control = MPI.COMM_WORLD.Dup()
-        self._notices = {}  # rank: (LOST or WAITS, why or the ranks it waits for)
+        self._notices = {}  # by sender: (LOST, the lost rank, why), or (WAITS, None, None)
         self._told = []  # sends of notices, kept until they are done
-        self._has_told = False
 
     def _start_exchange(self, outgoing, shapes, like):
         arrays = {source: np.empty(shape, like.dtype) for source, shape in shapes.items()}
@@ -100,26 +102,33 @@ class _MPI(Communicator):
     def _wait(self, requests):
         """Until all are done: requests of (rank, MPI request)."""
         start = time.monotonic()
-        while requests := [(rank, request) for rank, request in requests if not request.Test()]:
+        while requests := [x for x in requests if not self._done(*x)]:
             waited = time.monotonic() - start
-            ranks = sorted({rank for rank, _ in requests})
             self._read_notices()
-            if self._timeout is not None and waited > self._timeout:
-                self.tell_all(WAITS, ranks)
-            if self._notices:
-                self._give_up(ranks, waited)
+            too_long = self._timeout is not None and waited > self._timeout
+            if too_long or self._notices:
+                self._give_up(sorted({rank for rank, _ in requests}), waited)
             time.sleep(NAP)
 
+    def _done(self, rank, request):
+        try:
+            return request.Test()
+        except self._mpi.Exception as error:  # its process is gone
+            raise RankLostError(_lost(rank, error), rank) from error
+
     def _give_up(self, ranks, waited):
-        """Tell all for whom this rank waits, hear the same of them, and say who is lost."""
-        self.tell_all(WAITS, ranks)
+        """Tell all that this rank waits, hear who else does, and raise an error that says it."""
+        self.tell_all(WAITS)
         end = time.monotonic() + GRACE
         others = self.world_size - 1
-        while time.monotonic() < end and not self._dead() and len(self._notices) < others:
-            self._read_notices()
+        while True:
+            for kind, lost, why in self._notices.values():
+                if kind == LOST:
+                    raise RankLostError(why, lost)
+            if time.monotonic() > end or len(self._notices) == others:
+                break
             time.sleep(NAP)
-        for rank, why in self._dead().items():
-            raise RankLostError(f"rank {rank} is lost: {why}", rank)
+            self._read_notices()
         silent = [r for r in range(self.world_size) if r not in self._notices and r != self.rank]
         names = ", ".join(f"rank {r}" for r in ranks)
         waits = f"rank {self.rank} has waited {waited:.1f} s for {names}"
@@ -129,32 +138,26 @@ class _MPI(Communicator):
         lost = ", ".join(f"rank {r}" for r in silent)
         raise RankLostError(f"{lost} {verb} lost: no answer within {GRACE:g} s; {waits}", silent[0])
 
-    def _dead(self):
-        return {
-            r: why
-            for r, (what, why) in self._notices.items()
-            if what == LOST and not why.startswith(RankLostError.__name__)
-        }
-
     def _read_notices(self):
         status = self._mpi.Status()
         while self._control.Iprobe(status=status):
             source = status.Get_source()
-            notice = self._control.recv(source=source)
-            if source not in self._dead():  # what it died of is not to be forgotten
-                self._notices[source] = notice
+            self._notices[source] = self._control.recv(source=source)
 
-    def tell_all(self, what, why):
-        """Send a notice to all others, but the same kind once only."""
-        if self._has_told == what:
-            return
-        self._has_told = what
+    def tell_all(self, kind, lost=None, why=None):
+        """Send a notice to all others."""
         for rank in range(self.world_size):
             if rank != self.rank:
-                self._told.append(self._control.isend((what, why), dest=rank))
+                self._told.append(self._control.isend((kind, lost, why), dest=rank))
 
     def finish(self):
         """Wait for all others at the end, with the same limit: MPI_Finalize has none."""
         others = [r for r in range(self.world_size) if r != self.rank]
         goodbye = np.zeros(1, np.uint8)
         self._start_exchange(dict.fromkeys(others, goodbye), dict.fromkeys(others, (1,)), goodbye)()
+
+
+def _lost(rank, error):
+    """The sentence about a lost rank: of a long message the first line."""
+    message = (str(error).splitlines() or [""])[0]
+    return f"rank {rank} is lost: {type(error).__name__}: {message}"

@@ -89,7 +89,7 @@ def ulysses_attn(
         return all_tokens
 
     def to_tokens(x, axis):
-        """All heads of x, of this rank's tokens, with heads along `axis` and tokens along 3 − axis."""
+        """All heads of x, of this rank's tokens; heads are along `axis`, tokens along 3 − axis."""
         pieces = [x[(slice(None),) * (3 - axis) + (rows,)] for rows in tokens]
         shape = pieces[comm.rank].shape
         shapes = [(*shape[:axis], _size(of_q), *shape[axis + 1 :]) for of_q, _ in heads]
