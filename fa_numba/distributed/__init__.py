@@ -25,6 +25,12 @@ from fa_numba.distributed.communicator import Communicator, RankLostError
 from fa_numba.distributed.in_process import Run, run_ranks
 from fa_numba.distributed.layouts import LAYOUTS, shard, unshard
 from fa_numba.distributed.local_attn import numpy_attn, numpy_attn_grad
+from fa_numba.distributed.paged import (
+    context_parallel_decode,
+    head_parallel_decode,
+    local_seq_lens,
+    local_slots,
+)
 from fa_numba.distributed.ring import ring_attn, ring_attn_grad
 from fa_numba.distributed.tree import tree_decode
 from fa_numba.distributed.ulysses import ulysses_attn
@@ -34,6 +40,10 @@ __all__ = [
     "Communicator",
     "RankLostError",
     "Run",
+    "context_parallel_decode",
+    "head_parallel_decode",
+    "local_seq_lens",
+    "local_slots",
     "numpy_attn",
     "numpy_attn_grad",
     "ring_attn",

@@ -114,7 +114,8 @@ class _MPI(Communicator):
         try:
             return request.Test()
         except self._mpi.Exception as error:  # its process is gone
-            raise RankLostError(_lost(rank, error), rank) from error
+            why, _, _ = str(error).partition(",")
+            raise RankLostError(f"rank {rank} is lost: MPI reports {why!r}", rank) from error
 
     def _give_up(self, ranks, waited):
         """Tell all that this rank waits, hear who else does, and raise an error that says it."""

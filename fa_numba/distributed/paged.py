@@ -15,7 +15,7 @@ rank r stores tokens r · page_size to (r + 1) · page_size − 1, in a page of 
     page of rank 1                                 4 5 6 7
 
 So page numbers, block tables and copies of pages are the same on every rank; slots and lengths
-become the rank's own by `local_slots` and `local_seq_lens`, and a token of another rank has slot −1.
+become the rank's own by `local_slots` and `local_seq_lens`; a token of another rank has slot −1.
 Every rank attends with all heads to its own tokens, and the states are merged as in `tree_decode`.
 
 Papers: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.6 (by heads); Shyam et al.

@@ -2,7 +2,7 @@
 
 Bytes and pairs are exact: what the communicator counts is held to them, to the byte. Times are a
 prediction, from the rate of a kernel and the rate of a link, and nothing else: a kernel that is as
-fast on small parts as on large ones, a link that nobody else uses, no launch overhead but `latency`.
+fast on small parts as on large ones, a link that nobody else uses, no overhead beyond `latency`.
 
 A ring is in lock step, since a rank needs the keys of its neighbour. So a step takes as long as
 the rank with the most pairs in it, or as the link, if that takes longer:
@@ -10,8 +10,8 @@ the rank with the most pairs in it, or as the link, if that takes longer:
     step = max(largest pairs · 4 · head_dim · num_heads / FLOP/s, bytes / (bytes/s) + latency)
 
 and efficiency is the time of one device, divided by the number of ranks and by the time they take.
-With a causal mask the contiguous layout cannot exceed W / (2W − 1): in every step but the first some
-rank has a full block, twice the pairs of the average rank.
+With a causal mask the contiguous layout cannot exceed W / (2W − 1): in every step but the first
+some rank has a full block, and the others wait for it.
 """
 
 from dataclasses import dataclass
