@@ -455,17 +455,19 @@ def test_what_is_sent_may_be_overwritten_afterwards():
     assert [x.tolist() for x in run.results] == [[1] * 4, [0] * 4]
 
 
-def faulty(comm, *shards, fault, **options):
-    """A ring whose rank 2 dies or stalls in its second step."""
+def faulty(comm, *shards, fault, fault_at, **options):
+    """A ring whose rank 2 dies or stalls at a call of its attention; at call 0 before the ring."""
     calls = 0
 
     def attn(*args, **kwargs):
         nonlocal calls
         calls += 1
-        if comm.rank == 2 and calls > 1:
+        if comm.rank == 2 and calls == fault_at:
             fault()
         return numpy_attn(*args, **kwargs)
 
+    if comm.rank == 2 and fault_at == 0:
+        fault()
     return ring_attn(comm, *shards, attn=attn, **options)
 
 
@@ -485,16 +487,21 @@ def die():
     ids=["dies", "stalls"],
 )
 @pytest.mark.parametrize("order", [None, 1])
-def test_a_lost_rank_is_an_error_on_the_others(rng, fault, message, order):
+@pytest.mark.parametrize("fault_at", [0, 1, 4])
+def test_a_lost_rank_is_an_error_on_the_others(rng, fault, message, order, fault_at):
     shards = [shard(x, "zigzag", 4) for x in make_qkv(rng, 1, 32, 32, 1, 1, 4)]
     start = time.monotonic()
     with pytest.raises(RankLostError) as raised:
-        run_ranks(faulty, 4, *shards, order=order, timeout=0.3, fault=fault, causal=True)
+        run_ranks(faulty, 4, *shards, order=order, timeout=0.3, fault=fault, fault_at=fault_at)
     assert time.monotonic() - start < 2
     assert str(raised.value) == message and raised.value.rank == 2
-    for rank in (0, 1, 3):
-        error = raised.value.errors[rank]
-        assert isinstance(error, RankLostError) and str(error) == message and error.rank == 2
+    errors = [raised.value.errors[rank] for rank in (3, 0, 1)]  # as far as they are after rank 2
+    assert all(isinstance(x, RankLostError | None) for x in errors)
+    for error in filter(None, errors):
+        assert str(error) == message and error.rank == 2
+    # What rank 2 had sent may be all that the farthest ranks needed; the next one needs it longest.
+    assert errors[0]
+    assert fault_at or all(errors)
 
 
 def test_ranks_that_all_wait_are_an_error():
@@ -605,6 +612,44 @@ def test_bad_inputs(rng):
         ValueError, "num_shards must divide num_heads, got 4 for 2 heads",
         lambda: _cause(run_ranks, ulysses_attn, 4, [q] * 4, [k] * 4, [v] * 4),
     )  # fmt: skip
+
+
+def test_more_bad_inputs(rng):
+    q, k, v = make_qkv(rng, 1, 8, 8, 2, 2, 4)
+    check_error(
+        TypeError,
+        "comm must be a Communicator, got ndarray: run_ranks gives each rank one, and so does "
+        "fa_numba.distributed.mpi.communicator()",
+        lambda: ring_attn(q, q, k, v),
+    )
+    check_error(
+        ValueError,
+        "seqlen must be None where cu_seqlens is given, got 8",
+        lambda: run_one(ring_attn, q[0], k[0], v[0], cu_seqlens=[0, 8], seqlen=8),
+    )
+    check_error(
+        ValueError,
+        "q must have shape (batch, 1, num_heads, head_dim), the query of the last token, got "
+        "(1, 8, 2, 4)",
+        lambda: run_one(tree_decode, q, k, v),
+    )
+    check_error(
+        ValueError, "timeout must be positive, got 0", lambda: run_ranks(ring_attn, 1, timeout=0)
+    )
+    check_error(ValueError, "world_size must be at least 1, got 0", lambda: run_ranks(ring_attn, 0))
+    check_error(
+        ValueError,
+        "flops must be positive, got -1",
+        lambda: predict_ring(Problem(8, 2, 1, 1, 1), flops=-1, bytes_per_second=1),
+    )
+
+
+def run_one(function, *args, **options):
+    """The error of a rank that is alone."""
+    try:
+        run_ranks(function, 1, *([x] for x in args), **options)
+    except RankLostError as error:
+        raise error.__cause__ from None
 
 
 def _cause(function, *args):

@@ -81,10 +81,12 @@ def check_tokens(name, length, expected, where):
         raise ValueError(f"{name} must have {expected} tokens ({where}), got {length}")
 
 
-def check_seqlen(seqlen, length, world_size):
+def check_seqlen(seqlen, length, world_size, cu_seqlens=None):
     """The length of the whole sequence as an int; None is equal parts on all ranks."""
     if seqlen is None:
         return length * world_size
+    if cu_seqlens is not None:
+        raise ValueError(f"seqlen must be None where cu_seqlens is given, got {seqlen!r}")
     return _integer("seqlen", seqlen, 0)
 
 
@@ -175,6 +177,15 @@ def check_no_alibi(alibi_slopes):
             "alibi_slopes must be None for a ring: a kernel measures distances from the bottom "
             "right corner of the keys that it has, and the keys of other ranks are farther away. "
             "ulysses_attn and tree_decode take alibi_slopes"
+        )
+
+
+def check_communicator(comm):
+    """Raise unless this can be a Communicator."""
+    if not hasattr(comm, "start_exchange"):
+        raise TypeError(
+            f"comm must be a Communicator, got {type(comm).__name__}: run_ranks gives each rank "
+            "one, and so does fa_numba.distributed.mpi.communicator()"
         )
 
 

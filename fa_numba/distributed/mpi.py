@@ -48,12 +48,12 @@ def communicator(timeout=300.0):
     Raises
     ------
     ImportError
-        mpi4py is missing.
+        mpi4py is missing, or the MPI library that it loads.
     """
     timeout = checks.check_timeout(timeout)
     try:
         from mpi4py import MPI
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # no mpi4py; no MPI library
         raise ImportError(
             "fa_numba.distributed.mpi needs mpi4py and an MPI library: pip install fa-numba[mpi]"
         ) from error

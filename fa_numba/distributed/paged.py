@@ -65,6 +65,7 @@ def head_parallel_decode(
     RankLostError
         Another rank has died or stalled.
     """
+    checks.check_communicator(comm)
     shards = [
         head_shard(q.shape[2], num_kv_heads, comm.world_size, rank)
         for rank in range(comm.world_size)
@@ -112,6 +113,7 @@ def context_parallel_decode(
     RankLostError
         Another rank has died or stalled.
     """
+    checks.check_communicator(comm)
     checks.check_one_query(q)
     lengths = local_seq_lens(seq_lens, k_cache.shape[1], comm.world_size, comm.rank)
     arrays = (as_float32(x) for x in (q, k_cache, v_cache))

@@ -90,6 +90,7 @@ def ring_attn(
     RankLostError
         Another rank has died or stalled.
     """
+    checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
     plan = _Plan(
@@ -158,6 +159,7 @@ def ring_attn_grad(
     RankLostError
         Another rank has died or stalled.
     """
+    checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
     plan = _Plan(
@@ -200,7 +202,7 @@ class _Plan:
         self.left, self.right, self.scores = checks.check_scores(
             q, causal, window_size, softcap, softmax_scale
         )
-        seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size)
+        seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
         self.comm = comm
         self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
         checks.check_rank_tokens(q, self.layout, comm.rank)

@@ -68,6 +68,7 @@ def tree_decode(
     RankLostError
         Another rank has died or stalled.
     """
+    checks.check_communicator(comm)
     checks.check_tree(q, k, v)
     left, _, scores = checks.check_scores(q, True, window_size, softcap, softmax_scale)
     checks.check_slopes(q, alibi_slopes)

@@ -65,10 +65,11 @@ def ulysses_attn(
     RankLostError
         Another rank has died or stalled.
     """
+    checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
     left, right, scores = checks.check_scores(q, causal, window_size, softcap, softmax_scale)
-    seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size)
+    seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
     layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
     checks.check_rank_tokens(q, layout, comm.rank)
     checks.check_slopes(q, alibi_slopes)
