@@ -27,6 +27,7 @@ from fa_numba.distributed.merge import empty_state, merge_into
 from fa_numba.distributed.parts import num_steps, part_of
 from fa_numba.distributed.prediction import (
     Problem,
+    largest_pairs,
     pairs_per_rank,
     pairs_per_step,
     predict_ring,
@@ -159,19 +160,34 @@ def test_rounded_partials_are_not_flat(rng):
     assert theirs > 100 * ours
 
 
+def like_a_kernel(function):
+    """The function with results in the dtype of its q, but lse: as kernels have them."""
+
+    def call(*args, **options):
+        dtype = args[0].dtype
+        results = function(*args, **options)
+        return tuple(x.astype(dtype) if len(x.shape) == 4 else x for x in results)
+
+    return call
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sixteen_bits(rng, dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(dtype) for x in make_qkv(rng, 1, 40, 40, 4, 2, 8))
     dout = random(rng, *q.shape).astype(dtype)
-    run, out, lse = ring(4, q, k, v, layout="zigzag", causal=True)
+    options = {"layout": "zigzag", "causal": True, "attn": like_a_kernel(numpy_attn)}
+    run, out, lse = ring(4, q, k, v, **options)
     want = reference.attention(q, k, v, causal=True)
     plain = reference.attention(q, k, v, causal=True, dtype=q.dtype)
     check(("out", "lse"), (out, lse), want, plain)
-    np.testing.assert_array_equal(out, ring(1, q, k, v, layout="zigzag", causal=True)[1])
+    np.testing.assert_array_equal(out, ring(1, q, k, v, **options)[1])
     assert run.bytes_sent.sum() == 3 * 2 * k.nbytes  # 16 bits on the wire
-    run, gradients = ring_grad(4, dout, q, k, v, out, lse, layout="zigzag", causal=True)
+    options["attn"] = like_a_kernel(numpy_attn_grad)
+    run, gradients = ring_grad(4, dout, q, k, v, out, lse, **options)
+    _, of_one = ring_grad(1, dout, q, k, v, out, lse, **options)
+    same([gradients], [of_one])
     want = reference.attention_bwd(dout, q, k, v, causal=True)
     plain = reference.attention_bwd(dout, q, k, v, causal=True, dtype=q.dtype)
     check(("dq", "dk", "dv"), gradients, want, plain)
@@ -541,6 +557,15 @@ def test_prediction():
     assert late.link[0] == pytest.approx(sent / 4e8) and late.link[-1] == 0
     assert late.hidden < 0.1 and "prediction" in str(late)
     assert late.seconds == pytest.approx(7 * sent / 4e8 + late.compute[-1])
+
+
+@each_layout
+@each_world
+@pytest.mark.parametrize("causal", [False, True])
+def test_largest_pairs_are_those_of_the_steps(layout, world_size, causal):
+    problem = Problem(world_size * 12, world_size, 1, 1, 1, layout, causal)
+    largest = pairs_per_step(problem).max(axis=0)
+    np.testing.assert_array_equal(largest_pairs(problem), largest)
 
 
 def check_error(error, message, call):

@@ -52,11 +52,11 @@ def merge_into(out, lse, out_b, lse_b):
         0 where the lse is −inf.
     lse, lse_b : arrays of shape (batch, num_heads, seqlen_q), float64 and float32
     """
-    # Where both are empty −inf − −inf would be NaN; equal lse differ by 0, these too.
-    difference = np.subtract(lse_b, lse, where=lse != lse_b, out=np.zeros_like(lse))
+    with np.errstate(invalid="ignore"):  # -inf - -inf is NaN: where both are empty they are equal
+        difference = np.where(lse == lse_b, 0, lse_b - lse)
     out -= per_row(sigmoid(difference).astype(np.float32)) * (out - out_b)
     # lse − log σ(lse − lse_b), from the larger one, so that −inf is never taken from −inf.
-    np.subtract(np.maximum(lse, lse_b), log_sigmoid(abs(difference)), out=lse)
+    lse[...] = np.maximum(lse, lse_b) - log_sigmoid(abs(difference))
 
 
 def merge_over_ranks(comm, out, lse):

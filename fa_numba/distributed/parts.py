@@ -26,8 +26,6 @@ So no kernel has to know a position.
 import functools
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class Part:
@@ -84,8 +82,8 @@ def part_of(queries, keys, left, right):
     corner = seqlen_k - seqlen_q  # a kernel puts query i at position i + corner
     after = hi + m_start - n_start - corner  # keys after that position that it sees
     before = corner - lo - m_start + n_start
-    positions = np.arange(seqlen_q) + corner
-    first, last = np.maximum(positions - before, 0), np.minimum(positions + after, seqlen_k - 1)
+    pairs = _sum_of_ends(seqlen_q, corner + after + 1, seqlen_k)
+    pairs -= _sum_of_ends(seqlen_q, corner - before, seqlen_k)
     before = -1 if before >= seqlen_k - 1 else before
     after = -1 if after >= seqlen_q - 1 else after
     return Part(
@@ -93,8 +91,15 @@ def part_of(queries, keys, left, right):
         slice(keys.offset + n_start, keys.offset + n_end),
         after == 0,
         (before, -1 if after == 0 else after),
-        int((last - first + 1).sum()),
+        pairs,
     )
+
+
+def _sum_of_ends(num_rows, end, most):
+    """The sum of end + i over the rows i, each no less than 0 and no more than `most`."""
+    first = min(max(-end, 0), num_rows)  # the first row with more than 0
+    last = min(max(most - end, first), num_rows)  # the first row with `most`
+    return (last - first) * (2 * end + first + last - 1) // 2 + (num_rows - last) * most
 
 
 @functools.lru_cache(4096)

@@ -208,10 +208,35 @@ def predict_ring(problem, *, flops, bytes_per_second, latency=0.0, backward=Fals
     seconds_per_pair = per_pair * problem.batch * problem.num_heads * problem.head_dim / flops
     sent = ring_bytes(problem, backward).max(axis=0)
     link = sent / bytes_per_second + latency * (sent > 0)
-    pairs = pairs_per_step(problem)
-    return Prediction(
-        pairs.max(axis=0) * seconds_per_pair, link, float(pairs.sum() * seconds_per_pair)
-    )
+    seqlen = problem.seqlen
+    pairs = seqlen * (seqlen + 1) / 2 if problem.causal else seqlen**2
+    return Prediction(largest_pairs(problem) * seconds_per_pair, link, pairs * seconds_per_pair)
+
+
+def largest_pairs(problem):
+    """Pairs of the rank that has the most of them in each step of a ring.
+
+    With c tokens per rank, a multiple of 2; else rounded up:
+
+        causal        first step             every other step
+        contiguous    c (c + 1) / 2          c²
+        striped       c (c + 1) / 2          c (c + 1) / 2
+        zigzag        c (c + 1) / 2          c² / 2
+
+    Parameters
+    ----------
+    problem : Problem
+
+    Returns
+    -------
+    float64 array of shape (world_size,)
+    """
+    c = -(-problem.seqlen // problem.world_size)
+    diagonal = c * (c + 1) / 2
+    other = {"contiguous": c**2, "striped": diagonal, "zigzag": c**2 / 2}[problem.layout]
+    if not problem.causal:
+        diagonal = other = c**2
+    return np.array([diagonal] + [other] * (problem.world_size - 1), np.float64)
 
 
 def pairs_per_step(problem):
