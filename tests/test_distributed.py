@@ -144,20 +144,18 @@ def test_error_is_flat_in_ranks(rng, layout):
         assert max(of_many) <= 1.25 * of_one, errors
 
 
-def test_rounded_partials_are_not_flat(rng):
-    """The test above can fail: 16-bit partial results, as public rings have them, do fail it."""
+def test_a_state_of_16_bits_is_not_flat(rng, monkeypatch):
+    """The test above can fail: with 16 bits between steps the error does grow with the ranks."""
 
-    def rounded(*args, **options):
-        out, lse = numpy_attn(*args, **options)
-        return out.astype(np.float16).astype(np.float32), lse
+    def merge_rounded(out, lse, *partial):
+        merge_into(out, lse, *partial)
+        out[...] = out.astype(np.float16)
 
+    monkeypatch.setattr("fa_numba.distributed.ring.merge_into", merge_rounded)
     q, k, v = make_qkv(rng, 1, 256, 256, 2, 2, 16)
     want, _ = reference.attention(q, k, v)
-    ours, theirs = (
-        rms(ring(8, q, k, v, layout="zigzag", attn=attn)[1] - want)
-        for attn in (numpy_attn, rounded)
-    )
-    assert theirs > 100 * ours
+    of_one, of_8 = (rms(ring(n, q, k, v, layout="zigzag")[1] - want) for n in (1, 8))
+    assert of_8 > 1.5 * of_one
 
 
 def like_a_kernel(function):
@@ -171,6 +169,11 @@ def like_a_kernel(function):
     return call
 
 
+def nearly_same_bits(x, y):
+    """Two roundings of float32 results that agree: few are so close to a tie that they differ."""
+    assert np.mean(x != y) < 0.01
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sixteen_bits(rng, dtype):
     if dtype == "bfloat16":
@@ -182,12 +185,13 @@ def test_sixteen_bits(rng, dtype):
     want = reference.attention(q, k, v, causal=True)
     plain = reference.attention(q, k, v, causal=True, dtype=q.dtype)
     check(("out", "lse"), (out, lse), want, plain)
-    np.testing.assert_array_equal(out, ring(1, q, k, v, **options)[1])
+    nearly_same_bits(out, ring(1, q, k, v, **options)[1])
     assert run.bytes_sent.sum() == 3 * 2 * k.nbytes  # 16 bits on the wire
     options["attn"] = like_a_kernel(numpy_attn_grad)
     run, gradients = ring_grad(4, dout, q, k, v, out, lse, **options)
     _, of_one = ring_grad(1, dout, q, k, v, out, lse, **options)
-    same([gradients], [of_one])
+    for x, y in zip(gradients, of_one, strict=True):
+        nearly_same_bits(x, y)
     want = reference.attention_bwd(dout, q, k, v, causal=True)
     plain = reference.attention_bwd(dout, q, k, v, causal=True, dtype=q.dtype)
     check(("dq", "dk", "dv"), gradients, want, plain)
