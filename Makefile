@@ -62,7 +62,7 @@ constraints: dev
 	for cuda in "12 cuda12" "13 cuda13 --extra compiler"; do set -- $$cuda; \
 	  file=constraints/cuda$$1.txt; shift; extras="$$*"; \
 	  echo "setuptools>=77" | $(BIN)/python -m uv pip compile pyproject.toml - --universal \
-	    --python-version 3.11 --extra lessons --extra dev --extra $$extras --upgrade --quiet \
+	    --python-version 3.11 --extra lessons --extra dev --extra mpi --extra $$extras --upgrade --quiet \
 	    --no-header --no-annotate --no-emit-index-url --output-file $$file || exit 1; \
 	done
 

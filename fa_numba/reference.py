@@ -311,6 +311,7 @@ def attention_bwd(
     softmax_scale=None,
     dropout_p=0.0,
     seed=0,
+    state=None,
     dtype=np.float64,
 ):
     """Gradients of sum(dout ∘ out) with respect to q, k and v.
@@ -323,6 +324,9 @@ def attention_bwd(
     dout : array of shape (batch, seqlen_q, num_heads, head_dim)
     q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, dtype
         As for `attention`.
+    state : (out, lse), default=those of `attention`
+        Where k and v are some of the keys and values, those of attention to all of them. Then dq
+        is the part that these keys give.
 
     Returns
     -------
@@ -336,7 +340,9 @@ def attention_bwd(
         "alibi_slopes": alibi_slopes,
         "softmax_scale": softmax_scale,
     }
-    out, lse = attention(q, k, v, **options, dropout_p=dropout_p, seed=seed, dtype=dtype)
+    if state is None:
+        state = attention(q, k, v, **options, dropout_p=dropout_p, seed=seed, dtype=dtype)
+    out, lse = state
     dout, q, k, v, out = (_heads_first(x, _computed_in(dtype)) for x in (dout, q, k, v, out))
     s, slope = _scores(q, k, **options)
     p = _rounded(np.exp(s - _finite(lse)[..., None]), dtype)

@@ -71,7 +71,7 @@ def test_the_second_call_installs_nothing(install):
     assert len(install.asked) == 2 and ".[lessons,compiler]" in first[-1]
     second = install.call("lessons")
     assert second == []
-    assert ".[lessons,dev,compiler]" in install.call("dev")[-1]
+    assert ".[lessons,dev,mpi,compiler]" in install.call("dev")[-1]
     assert install.call("lessons") == [] == install.call("dev")
 
 

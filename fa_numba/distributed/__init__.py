@@ -1,0 +1,56 @@
+"""Attention over several devices.
+
+communicator    the verbs by which ranks talk, and the errors when one is lost
+in_process      ranks as threads in lock step, on NumPy arrays: to learn from and to test with
+mpi             ranks as processes, by mpi4py
+layouts         which rank holds which tokens: contiguous, striped, zigzag; shard, unshard
+parts           what a rank's queries see of the keys that are here: the kernels' own options
+local_attn      attention of one part on the rank's own device
+merge           partial results merged, over steps and over ranks
+ring            queries stay, keys travel: ring_attn, ring_attn_grad
+ulysses         tokens exchanged for heads: ulysses_attn
+tree            one query, keys on all ranks: tree_decode
+paged           the paged cache over several devices: by heads, or by pages
+prediction      bytes, pairs and times, by formula
+
+A program is one function that every rank calls with its communicator first:
+
+    q, k, v = (shard(x, "zigzag", 4) for x in (q, k, v))
+    run = run_ranks(ring_attn, 4, q, k, v, causal=True)
+    out = unshard([out for out, lse in run.results], "zigzag")
+    run.bytes_sent, run.pairs         # of each rank, in each step
+"""
+
+from fa_numba.distributed.communicator import Communicator, RankLostError
+from fa_numba.distributed.in_process import Run, run_ranks
+from fa_numba.distributed.layouts import LAYOUTS, shard, unshard
+from fa_numba.distributed.local_attn import numpy_attn, numpy_attn_grad
+from fa_numba.distributed.paged import (
+    context_parallel_decode,
+    head_parallel_decode,
+    local_seq_lens,
+    local_slots,
+)
+from fa_numba.distributed.ring import ring_attn, ring_attn_grad
+from fa_numba.distributed.tree import tree_decode
+from fa_numba.distributed.ulysses import ulysses_attn
+
+__all__ = [
+    "LAYOUTS",
+    "Communicator",
+    "RankLostError",
+    "Run",
+    "context_parallel_decode",
+    "head_parallel_decode",
+    "local_seq_lens",
+    "local_slots",
+    "numpy_attn",
+    "numpy_attn_grad",
+    "ring_attn",
+    "ring_attn_grad",
+    "run_ranks",
+    "shard",
+    "tree_decode",
+    "ulysses_attn",
+    "unshard",
+]

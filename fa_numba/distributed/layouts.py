@@ -1,0 +1,172 @@
+"""Which rank holds which tokens of a sequence: contiguous, striped, zigzag.
+
+Eight tokens on two ranks:
+
+layout      rank 0      rank 1
+contiguous  0 1 2 3     4 5 6 7     a part of the sequence each
+striped     0 2 4 6     1 3 5 7     every world_size-th token
+zigzag      0 1 6 7     2 3 4 5     2 · world_size chunks; rank r holds chunk r from either end
+
+With a causal mask query m sees m + 1 keys. So the last rank of the contiguous layout sees almost
+2 · world_size − 1 times as many pairs as the first, and the others wait for it. A striped rank
+differs from its neighbour by one key per query, a zigzag rank by none.
+
+In a packed batch each sequence is laid out by itself, whatever its length: a rank holds its part of
+the first sequence, then its part of the second. Lengths need not be multiples of anything; parts
+of a sequence differ in length by one token at most, and may be empty.
+
+Papers: Liu et al. 2023, Ring Attention, arXiv:2310.01889 (contiguous); Brandon et al. 2023, Striped
+Attention, arXiv:2311.09431. Zigzag comes from no paper: Zhu Zilin's ring-flash-attention (2024) and
+Llama 3, arXiv:2407.21783, section 3.3.2, use it. DistFlashAttn, arXiv:2310.03294, balances the
+contiguous layout otherwise: ranks that are done help those that are not.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fa_numba.checks import distributed as checks
+from fa_numba.distributed.communicator import even_cuts
+
+LAYOUTS = checks.LAYOUTS
+
+
+class Span(NamedTuple):
+    """Tokens of one sequence that a rank holds side by side.
+
+    Attributes
+    ----------
+    sequence : int
+        Number of the sequence in its batch.
+    start, step : int
+        Their positions in the sequence are start, start + step, start + 2 · step, ...
+    count : int
+        How many they are; at least 1.
+    offset : int
+        Row of the first of them in the rank's own arrays.
+    """
+
+    sequence: int
+    start: int
+    step: int
+    count: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout of a packed batch over ranks.
+
+    Attributes
+    ----------
+    name : "contiguous", "striped" or "zigzag"
+    cu_seqlens : tuple of int
+        Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1; (0, seqlen) for one sequence.
+    world_size : int
+    """
+
+    name: str
+    cu_seqlens: tuple
+    world_size: int
+
+    @functools.cache  # noqa: B019  a layout is a value; there are few of them
+    def spans(self, rank):
+        """The spans of a rank, in the order of its rows: a tuple of Span."""
+        spans, offset = [], 0
+        for sequence, (begin, end) in enumerate(
+            zip(self.cu_seqlens, self.cu_seqlens[1:], strict=False)
+        ):
+            for start, step, count in self._of_one_sequence(end - begin, rank):
+                if count:
+                    spans.append(Span(sequence, start, step, count, offset))
+                    offset += count
+        return tuple(spans)
+
+    def _of_one_sequence(self, seqlen, rank):
+        """(start, step, count) of each span of a rank in a sequence of seqlen tokens."""
+        if self.name == "striped":
+            return [(rank, self.world_size, len(range(rank, seqlen, self.world_size)))]
+        if self.name == "contiguous":
+            chunks = [even_cuts(seqlen, self.world_size)[rank]]
+        else:
+            cuts = even_cuts(seqlen, 2 * self.world_size)
+            chunks = [cuts[rank], cuts[-1 - rank]]
+        return [(start, 1, end - start) for start, end in chunks]
+
+    def count(self, rank):
+        """How many tokens a rank holds."""
+        return sum(span.count for span in self.spans(rank))
+
+    def tokens(self, rank):
+        """The tokens of a rank, as indices into the packed batch: an int64 array."""
+        parts = [
+            self.cu_seqlens[span.sequence] + span.start + span.step * np.arange(span.count)
+            for span in self.spans(rank)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def make_layout(name, seqlen, world_size, cu_seqlens=None):
+    """The Layout of one sequence, or of a packed batch where cu_seqlens is given."""
+    checks.check_layout(name)
+    world_size = checks.check_world_size(world_size)
+    starts = (0, seqlen) if cu_seqlens is None else checks.check_cu_seqlens(cu_seqlens)
+    return Layout(name, starts, world_size)
+
+
+def shard(x, layout, world_size, *, axis=1, cu_seqlens=None):
+    """Cut an array into the parts of the ranks.
+
+    Parameters
+    ----------
+    x : array
+    layout : "contiguous", "striped" or "zigzag"
+    world_size : int
+    axis : int, default=1
+        Axis of the tokens: 1 of (batch, seqlen, heads, head_dim), 0 of packed tokens, 2 of lse.
+    cu_seqlens : sequence of int, default=None
+        For a packed batch: sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1.
+
+    Returns
+    -------
+    list of world_size arrays
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    whole = make_layout(layout, checks.check_axis(x, axis), world_size, cu_seqlens)
+    checks.check_tokens("x", x.shape[axis], whole.cu_seqlens[-1], "cu_seqlens[-1]")
+    before = (slice(None),) * (axis % len(x.shape))
+    return [x[(*before, whole.tokens(rank))] for rank in range(world_size)]
+
+
+def unshard(shards, layout, *, axis=1, cu_seqlens=None):
+    """Put the parts of the ranks together again: `shard` backwards.
+
+    Parameters
+    ----------
+    shards : sequence of arrays, one per rank
+    layout, axis, cu_seqlens
+        As for `shard`.
+
+    Returns
+    -------
+    array
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    shards = list(shards)
+    lengths = [checks.check_axis(x, axis, "shards") for x in shards]
+    whole = make_layout(layout, sum(lengths), len(shards), cu_seqlens)
+    for rank, length in enumerate(lengths):
+        checks.check_tokens(f"shards[{rank}]", length, whole.count(rank), f"rank {rank}, {layout}")
+    order = np.concatenate([whole.tokens(rank) for rank in range(len(shards))])
+    before = (slice(None),) * (axis % len(shards[0].shape))
+    return np.concatenate(shards, axis=axis)[(*before, np.argsort(order))]

@@ -1,0 +1,164 @@
+"""Ranks as processes, on one machine or many: MPI, through mpi4py.
+
+    # program.py                                          $ mpiexec -n 4 python program.py
+    from fa_numba.distributed import mpi, ring_attn
+    with mpi.communicator(timeout=10) as comm:
+        out, lse = ring_attn(comm, q, k, v, causal=True)
+
+MPI itself waits for ever. Here a rank that waits looks at its watch, and at a second line on which
+ranks tell each other that something is wrong:
+
+    a rank raises an error     it tells all: they raise RankLostError, which names it
+    a rank stalls              who has waited `timeout` seconds tells all and asks them; ranks that
+                               wait too, answer; the rank that does not answer is the lost one
+    a process is killed        who exchanges with it hears of it from MPI, or finds out as for a
+                               stalled rank, and tells all; or mpiexec ends all before
+
+After an error the `with` block prints it, lets the others print theirs, and aborts: a process that
+left as usual would wait in MPI_Finalize for those that never come.
+
+NumPy arrays of any dtype travel as bytes. `mpiexec` comes with the wheel mpich:
+``pip install fa-numba[mpi]``.
+"""
+
+import contextlib
+import sys
+import time
+import traceback
+
+import numpy as np
+
+from fa_numba.checks import distributed as checks
+from fa_numba.distributed.communicator import Communicator, RankLostError
+
+GRACE = 1.0  # seconds for the answers of others, once somebody has asked
+NAP = 20e-6  # seconds between two looks: ranks may be more than cores
+LOST, WAITS = "lost", "waits"  # kinds of notices
+
+
+@contextlib.contextmanager
+def communicator(timeout=300.0):
+    """The communicator of this process, for a `with` block that holds all of the program.
+
+    Parameters
+    ----------
+    timeout : float, default=300.0
+        Seconds that a rank waits for another before it asks what is wrong; None is no limit.
+
+    Raises
+    ------
+    ImportError
+        mpi4py is missing, or the MPI library that it loads.
+    """
+    timeout = checks.check_timeout(timeout)
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # no mpi4py; no MPI library
+        raise ImportError(
+            "fa_numba.distributed.mpi needs mpi4py and an MPI library: pip install fa-numba[mpi]"
+        ) from error
+    comm = _MPI(MPI, timeout)
+    try:
+        yield comm
+        comm.finish()
+    except BaseException as error:
+        traceback.print_exc()
+        if isinstance(error, RankLostError):
+            comm.tell_all(LOST, error.rank, str(error))
+        else:
+            comm.tell_all(LOST, comm.rank, _lost(comm.rank, error))
+        sys.stderr.flush()
+        time.sleep(2 * GRACE)  # others may wait up to GRACE for answers, and then print
+        MPI.COMM_WORLD.Abort(1)
+
+
+class _MPI(Communicator):
+    """The lines of one process."""
+
+    def __init__(self, MPI, timeout):
+        super().__init__(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+        self._mpi, self._timeout = MPI, timeout
+        self._data = MPI.COMM_WORLD.Dup()
+        self._control = MPI.COMM_WORLD.Dup()
+        self._notices = {}  # by sender: (LOST, the lost rank, why), or (WAITS, None, None)
+        self._told = []  # sends of notices, kept until they are done
+
+    def _start_exchange(self, outgoing, shapes, like):
+        arrays = {source: np.empty(shape, like.dtype) for source, shape in shapes.items()}
+        receives = {s: self._data.Irecv(self._bytes(x), source=s) for s, x in arrays.items()}
+        sends = {d: self._data.Isend(self._bytes(x), dest=d) for d, x in outgoing.items()}
+        kept = list(outgoing.values())  # until they are sent
+
+        def wait():
+            self._wait([*receives.items(), *sends.items()])
+            kept.clear()
+            return arrays
+
+        return wait
+
+    def _bytes(self, x):
+        return [x.reshape(-1).view(np.uint8), self._mpi.BYTE]
+
+    def _wait(self, requests):
+        """Until all are done: requests of (rank, MPI request)."""
+        start = time.monotonic()
+        while requests := [x for x in requests if not self._done(*x)]:
+            waited = time.monotonic() - start
+            self._read_notices()
+            too_long = self._timeout is not None and waited > self._timeout
+            if too_long or self._notices:
+                self._give_up(sorted({rank for rank, _ in requests}), waited)
+            time.sleep(NAP)
+
+    def _done(self, rank, request):
+        try:
+            return request.Test()
+        except self._mpi.Exception as error:  # its process is gone
+            why, _, _ = str(error).partition(",")
+            raise RankLostError(f"rank {rank} is lost: MPI reports {why!r}", rank) from error
+
+    def _give_up(self, ranks, waited):
+        """Tell all that this rank waits, hear who else does, and raise an error that says it."""
+        self.tell_all(WAITS)
+        end = time.monotonic() + GRACE
+        others = self.world_size - 1
+        while True:
+            for kind, lost, why in self._notices.values():
+                if kind == LOST:
+                    raise RankLostError(why, lost)
+            if time.monotonic() > end or len(self._notices) == others:
+                break
+            time.sleep(NAP)
+            self._read_notices()
+        silent = [r for r in range(self.world_size) if r not in self._notices and r != self.rank]
+        names = ", ".join(f"rank {r}" for r in ranks)
+        waits = f"rank {self.rank} has waited {waited:.1f} s for {names}"
+        if not silent:
+            raise RankLostError(f"no rank can go on: {waits}, and all others wait too")
+        verb = "is" if len(silent) == 1 else "are"
+        lost = ", ".join(f"rank {r}" for r in silent)
+        raise RankLostError(f"{lost} {verb} lost: no answer within {GRACE:g} s; {waits}", silent[0])
+
+    def _read_notices(self):
+        status = self._mpi.Status()
+        while self._control.Iprobe(status=status):
+            source = status.Get_source()
+            self._notices[source] = self._control.recv(source=source)
+
+    def tell_all(self, kind, lost=None, why=None):
+        """Send a notice to all others."""
+        for rank in range(self.world_size):
+            if rank != self.rank:
+                self._told.append(self._control.isend((kind, lost, why), dest=rank))
+
+    def finish(self):
+        """Wait for all others at the end, with the same limit: MPI_Finalize has none."""
+        others = [r for r in range(self.world_size) if r != self.rank]
+        goodbye = np.zeros(1, np.uint8)
+        self._start_exchange(dict.fromkeys(others, goodbye), dict.fromkeys(others, (1,)), goodbye)()
+
+
+def _lost(rank, error):
+    """The sentence about a lost rank: of a long message the first line."""
+    message = (str(error).splitlines() or [""])[0]
+    return f"rank {rank} is lost: {type(error).__name__}: {message}"

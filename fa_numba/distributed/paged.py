@@ -1,0 +1,165 @@
+"""The paged KV cache over several devices: split by heads, or by tokens.
+
+Both ways one `PagePool` plans for all ranks. Its page numbers, slots and block tables go to every
+rank, and each follows them in caches of its own. Keys and values never travel.
+
+By heads (tensor parallelism): a rank has its K/V heads of every token, by `head_shard`. The plan is
+followed as it is. Each rank decodes its own heads, and an all_gather puts them together.
+
+By tokens (decode context parallelism), where there are more ranks than K/V heads or a sequence is
+too long for one device: the pool plans pages of world_size · page_size tokens. Of every such page
+rank r stores tokens r · page_size to (r + 1) · page_size − 1, in a page of its own of page_size:
+
+    one page of the plan, on 2 ranks     0 1 2 3 | 4 5 6 7
+    page of rank 0                       0 1 2 3
+    page of rank 1                                 4 5 6 7
+
+So page numbers, block tables and copies of pages are the same on every rank; slots and lengths
+become the rank's own by `local_slots` and `local_seq_lens`; a token of another rank has slot −1.
+Every rank attends with all heads to its own tokens, and the states are merged as in `tree_decode`.
+
+Papers: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.6 (by heads); Shyam et al.
+2024, Tree Attention, arXiv:2408.04093 (the merge). vLLM and SGLang call the second way decode
+context parallelism.
+"""
+
+import numpy as np
+
+from fa_numba.checks import distributed as checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.distributed.local_attn import as_float32
+from fa_numba.distributed.merge import merge_over_ranks
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
+from fa_numba.kv_cache.head_shard import head_shard
+
+
+@refuses_other_names
+def head_parallel_decode(
+    comm, q, k_cache, v_cache, block_table, seq_lens, *, num_kv_heads, **options
+):
+    """Attention of new tokens to a paged cache whose heads are split; every rank calls it.
+
+    Parameters
+    ----------
+    comm : Communicator
+    q : array of shape (batch, seqlen_q, num_heads, head_dim)
+        All heads, the same on all ranks.
+    k_cache, v_cache : arrays of shape (num_pages, page_size, its K/V heads, head_dim)
+        The heads that `head_shard` gives this rank.
+    block_table, seq_lens : arrays
+        Those of the plan.
+    num_kv_heads : int
+        Of the model, on all ranks together.
+    **options
+        Those of `paged_attn_decode`.
+
+    Returns
+    -------
+    out, lse : arrays
+        As from `paged_attn_decode`, of all heads, on every rank.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RankLostError
+        Another rank has died or stalled.
+    """
+    checks.check_communicator(comm)
+    shards = [
+        head_shard(q.shape[2], num_kv_heads, comm.world_size, rank)
+        for rank in range(comm.world_size)
+    ]
+    heads, kv_heads = shards[comm.rank]
+    checks.check_cache_heads(k_cache, kv_heads, comm.rank)
+    if options.get("alibi_slopes") is not None:
+        options["alibi_slopes"] = options["alibi_slopes"][heads]
+    mine = q[:, :, heads]
+    out, lse = paged_attn_decode(mine, k_cache, v_cache, block_table, seq_lens, **options)
+    return (
+        np.concatenate(comm.all_gather(out), axis=2),
+        np.concatenate(comm.all_gather(lse), axis=1),
+    )
+
+
+@refuses_other_names
+def context_parallel_decode(
+    comm, q, k_cache, v_cache, block_table, seq_lens, *, softcap=0.0, softmax_scale=None
+):
+    """Attention of the last token to a paged cache whose tokens are split; every rank calls it.
+
+    Parameters
+    ----------
+    comm : Communicator
+    q : array of shape (batch, 1, num_heads, head_dim)
+        The same on all ranks.
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
+        This rank's tokens, written by `local_slots`.
+    block_table, seq_lens : arrays
+        Those of the plan, whose pages have world_size · page_size tokens.
+    softcap : float, default=0.0
+    softmax_scale : float, default=1/√head_dim
+
+    Returns
+    -------
+    out : array of the shape and dtype of q
+    lse : array of shape (batch, num_heads, 1), float32
+        The same bits on every rank.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RankLostError
+        Another rank has died or stalled.
+    """
+    checks.check_communicator(comm)
+    checks.check_one_query(q)
+    lengths = local_seq_lens(seq_lens, k_cache.shape[1], comm.world_size, comm.rank)
+    arrays = (as_float32(x) for x in (q, k_cache, v_cache))
+    options = {"softcap": softcap, "softmax_scale": softmax_scale}
+    out, lse = paged_attn_decode(*arrays, block_table, lengths, **options)
+    out, lse = merge_over_ranks(comm, out, lse)
+    return out.astype(q.dtype), lse
+
+
+def local_slots(slot_mapping, page_size, world_size, rank):
+    """The slots of a rank's cache for tokens whose slots are those of the plan.
+
+    Parameters
+    ----------
+    slot_mapping : int array of shape (num_tokens,)
+        From a pool whose pages have world_size · page_size tokens; −1 is not written.
+    page_size : int
+        Of the rank's own cache.
+    world_size, rank : int
+
+    Returns
+    -------
+    int32 array of shape (num_tokens,)
+        −1 for a token of another rank.
+    """
+    slots = np.asarray(slot_mapping)
+    page, offset = np.divmod(slots, world_size * page_size)
+    owner, offset = np.divmod(offset, page_size)
+    mine = (owner == rank) & (slots >= 0)
+    return np.where(mine, page * page_size + offset, -1).astype(np.int32)
+
+
+def local_seq_lens(seq_lens, page_size, world_size, rank):
+    """How many tokens of each sequence a rank holds.
+
+    Parameters
+    ----------
+    seq_lens : int array of shape (batch,)
+        Those of the plan.
+    page_size : int
+        Of the rank's own cache.
+    world_size, rank : int
+
+    Returns
+    -------
+    int32 array of shape (batch,)
+    """
+    full, tail = np.divmod(np.asarray(seq_lens), world_size * page_size)
+    return (full * page_size + np.clip(tail - rank * page_size, 0, page_size)).astype(np.int32)

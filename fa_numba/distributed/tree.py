@@ -1,0 +1,98 @@
+"""Tree attention for decoding: one query, keys on all ranks, one sum over ranks.
+
+Here the query is small and the keys are many, so they stay where they are. Each rank attends to its
+own keys; then the states of the ranks are merged by two all_reduce, a maximum and a sum, of
+head_dim + 2 numbers per head. A ring would move every key instead; and an all_reduce takes
+log2(world_size) rounds in a tree, where a ring takes world_size − 1.
+
+The paper says tree, and leaves the tree to the library's all_reduce; so do we.
+
+Paper: Shyam et al. 2024, Tree Attention, arXiv:2408.04093, Algorithm 3.
+"""
+
+import numpy as np
+
+from fa_numba.checks import distributed as checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.distributed.layouts import Span, make_layout
+from fa_numba.distributed.local_attn import local_attn
+from fa_numba.distributed.merge import empty_state, merge_into, merge_over_ranks
+from fa_numba.distributed.parts import part_of
+
+
+@refuses_other_names
+def tree_decode(
+    comm,
+    q,
+    k,
+    v,
+    *,
+    layout="contiguous",
+    seqlen=None,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    attn=None,
+):
+    """Attention of the last token to the keys of all ranks; every rank calls it.
+
+    Parameters
+    ----------
+    comm : Communicator
+    q : array of shape (batch, 1, num_heads, head_dim), float32, float16 or bfloat16
+        The same on all ranks: the query of the last token, whose key is among the keys.
+    k, v : arrays of shape (batch, its tokens, num_kv_heads, head_dim), dtype of q
+        What `shard` gives this rank.
+    layout : "contiguous", "striped" or "zigzag", default="contiguous"
+    seqlen : int, default=world_size times the tokens of k
+        Length of the whole sequence: to be given where ranks hold different numbers of tokens.
+    window_size : (left, right), default=(-1, -1)
+        The query sees the last left + 1 keys; there is nothing on its right.
+    softcap : float, default=0.0
+    alibi_slopes : array of shape (num_heads,), float32, default=None
+    softmax_scale : float, default=1/√head_dim
+    attn : callable, default=flash_attn
+        Attention on one device: see `fa_numba.distributed.local_attn`.
+
+    Returns
+    -------
+    out : array of the shape and dtype of q
+    lse : array of shape (batch, num_heads, 1), float32
+        The same bits on every rank.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RankLostError
+        Another rank has died or stalled.
+    """
+    checks.check_communicator(comm)
+    checks.check_tree(q, k, v)
+    left, _, scores = checks.check_scores(q, True, window_size, softcap, softmax_scale)
+    checks.check_slopes(q, alibi_slopes)
+    seqlen = checks.check_seqlen(seqlen, k.shape[1], comm.world_size)
+    layout = make_layout(layout, seqlen, comm.world_size)
+    checks.check_rank_tokens(k, layout, comm.rank, "k")
+    attn = local_attn(attn)
+    out, lse = empty_state(q)
+    query = Span(0, seqlen - 1, 1, 1, 0)
+
+    comm.record.begin_step()
+    for keys in layout.spans(comm.rank):
+        part = part_of(query, keys, left, 0)
+        if part is None:
+            continue
+        n, farther = part.keys, 0.0
+        if alibi_slopes is not None:
+            # A kernel takes the last key that it has for the query's own, and keys for neighbours.
+            # Then a key's distance is step times what it counts, and the same for all keys more.
+            scores["alibi_slopes"] = alibi_slopes * np.float32(keys.step)
+            last = keys.start + keys.step * (n.stop - 1 - keys.offset)
+            farther = alibi_slopes[:, None] * np.float32(query.start - last)
+        out_part, lse_part = attn(q, k[:, n], v[:, n], **scores)
+        merge_into(out, lse, out_part, lse_part - farther)
+        comm.record.step.pairs += part.pairs
+    out, lse = merge_over_ranks(comm, out, lse.astype(np.float32))
+    return out.astype(q.dtype), lse

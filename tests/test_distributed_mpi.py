@@ -1,0 +1,81 @@
+"""fa_numba.distributed on processes: the bits of ranks in one process, and an end to every wait."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mpi_program
+import numpy as np
+import pytest
+
+from fa_numba.distributed import ring_attn, run_ranks
+
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+ROOT = Path(__file__).parents[1]
+
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or MPIEXEC is None,
+    reason="mpi4py or mpiexec is missing: pip install fa-numba[mpi]",
+)
+
+
+def mpiexec(world_size, *args):
+    """Run the program under mpiexec: exit status, what it wrote, seconds."""
+    program = [sys.executable, str(ROOT / "tests" / "mpi_program.py"), *map(str, args)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    start = time.monotonic()
+    run = subprocess.run(
+        [MPIEXEC, "-n", str(world_size), *program],
+        capture_output=True, text=True, timeout=120, env=environment,
+    )  # fmt: skip
+    return run.returncode, run.stdout + run.stderr, time.monotonic() - start
+
+
+@needs_mpi
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_processes_give_the_bits_of_threads(tmp_path, world_size):
+    path = tmp_path / "results.npz"
+    status, output, _ = mpiexec(world_size, path)
+    assert status == 0, output
+    got, wanted = np.load(path), set()
+    for name, function, shards, options in mpi_program.calls(*mpi_program.inputs(), world_size):
+        function = mpi_program.ring_and_gradients if function is ring_attn else function
+        run = run_ranks(function, world_size, *shards, **options)
+        for rank, result in enumerate(run.results):
+            for i, x in enumerate(result):
+                key = f"{name}_{i}_{rank}"
+                np.testing.assert_array_equal(got[key], x, key, strict=True)
+                wanted.add(key)
+    assert set(got) == wanted
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    "fault, why", [("raise", "ValueError: out of luck"), ("stall", "no answer within 1 s")]
+)
+def test_a_lost_rank_is_an_error_on_the_others(tmp_path, fault, why):
+    status, output, seconds = mpiexec(4, tmp_path / "results.npz", fault)
+    assert status != 0
+    assert output.count(f"RankLostError: rank 1 is lost: {why}") == 3, output
+    assert seconds < mpi_program.LIMIT + 20  # start and end of Python included
+    assert not (tmp_path / "results.npz").exists()
+
+
+@needs_mpi
+def test_a_killed_process_ends_the_program(tmp_path):
+    status, output, seconds = mpiexec(4, tmp_path / "results.npz", "kill")
+    assert status != 0 and seconds < mpi_program.LIMIT + 20, output
+    assert not (tmp_path / "results.npz").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is not None, reason="mpi4py is installed")
+def test_without_mpi4py():
+    from fa_numba.distributed import mpi
+
+    with pytest.raises(ImportError, match=r"needs mpi4py .*pip install fa-numba\[mpi\]"):
+        with mpi.communicator():
+            raise AssertionError("no communicator without mpi4py")
