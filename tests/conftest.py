@@ -8,7 +8,6 @@ import pytest
 
 from fa_numba import simt
 
-
 # Tests of ten seconds and more. They begin first, so that no worker waits at the end for one.
 LONG = re.compile(
     r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_(runs|every_exercise)"
