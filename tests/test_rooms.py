@@ -103,6 +103,14 @@ def test_no_circle():
         walk(name)
 
 
+def test_no_launcher_imports_analysis():
+    """A call needs no prediction: the choosers of tile sizes and splits are in `tiling`."""
+    readers = {"analysis", "figures", "microscope", "workbook"}
+    for name, imports in IMPORTS.items():
+        if name[0] not in readers:
+            assert "analysis" not in {other[0] for other in imports}, ".".join(name)
+
+
 def test_no_name_is_taken_for_numba_cuda():
     """numba-cuda's import hook takes every module for its own whose name contains "numba.cuda"."""
     assert not [name for name in FILES if name[0].startswith("cuda")]
