@@ -187,6 +187,7 @@ def orders_exponentials(seqlen_k, causal):
     return not causal or seqlen_k > 1024
 
 
+@functools.cache
 def make_plan(HEAD_DIM):
     """Dynamic shared memory of a thread block: a `SharedPlan`."""
     plan = SharedPlan()

@@ -76,6 +76,7 @@ def tile_sizes(head_dim, *, modified=False, shared_memory=None):
     return m_tiles, block_n
 
 
+@functools.cache
 def make_plan(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory of a thread block: a `SharedPlan`. Tiles begin at a whole row."""
     row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES

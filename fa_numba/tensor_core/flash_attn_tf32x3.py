@@ -52,6 +52,7 @@ def tile_sizes(head_dim):
     return 1, 64 if panels <= 4 else 32, 1 if panels % 2 else 2
 
 
+@functools.cache
 def make_plan(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory of a thread block: a `SharedPlan`."""
     row_bytes = num_panels(HEAD_DIM) * ROW_BYTES

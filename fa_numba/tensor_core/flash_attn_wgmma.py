@@ -57,6 +57,7 @@ THREADS = 256  # two warpgroups
 STAGES = 2  # of K and of V: one is multiplied, the other receives the next tile
 
 
+@functools.cache
 def make_plan(HEAD_DIM, BLOCK_N):
     """Shared memory of a thread block: a `SharedPlan`."""
     row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES

@@ -72,6 +72,7 @@ def tile_sizes(head_dim):
     return 2, 128 if head_dim <= 128 else 96 if head_dim <= 192 else 80
 
 
+@functools.cache
 def make_plan(HEAD_DIM, CONSUMERS, BLOCK_N):
     """Shared memory of a thread block: a `SharedPlan`."""
     row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES

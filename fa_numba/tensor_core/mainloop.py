@@ -100,6 +100,7 @@ class Mainloop(NamedTuple):
     finish_product: Any
 
 
+@functools.cache
 def make_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False):
     """Dynamic shared memory of a persistent kernel's thread block: a `SharedPlan`.
 

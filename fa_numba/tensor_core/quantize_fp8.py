@@ -72,6 +72,7 @@ def width_of(columns):
 byte_offset = cuda.jit(device=True, forceinline=True)(wgmma.byte_offset)
 
 
+@functools.cache
 def make_plan(HEAD_DIM, BLOCK_N):
     """Dynamic shared memory of a thread block: a `SharedPlan`."""
     plan = SharedPlan()
