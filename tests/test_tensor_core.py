@@ -21,7 +21,7 @@ from fa_numba.tensor_core import (
     flash_attn_wgmma,
     flash_attn_ws,
 )
-from fa_numba.tensor_core.mainloop import shared_plan
+from fa_numba.tensor_core.mainloop import make_plan
 from fa_numba.tiling.persistent_tiling import persistent_tiling
 
 needs_compiler = pytest.mark.skipif(
@@ -212,7 +212,7 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
     assert code.registers <= stated_registers(kernel)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report
-    size = shared_plan(head_dim, tiling, ALIBI=alibi).bytes
+    size = make_plan(head_dim, tiling, ALIBI=alibi).bytes
     assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block
     if not softcap:
         assert exponentials_beside_p_v(code) >= tiling.block_n // 2

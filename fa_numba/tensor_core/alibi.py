@@ -37,6 +37,8 @@ PTX ISA: "Shared memory matrix layout" of wgmma. Paper: Press et al. 2022, Train
 arXiv:2108.12409.
 """
 
+from typing import NamedTuple
+
 from numba import cuda, float32, uint32
 
 from fa_numba.ptx.barriers import fence_async_proxy
@@ -52,17 +54,24 @@ RAMP_BITS = PIECES * CHUNK >> 4 << 32
 SIGNS = 0x80008000  # sign bits of the two numbers in a register
 
 
-def alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI):
-    """Two compile-time flags.
+class AlibiFlags(NamedTuple):
+    """Compile-time flags.
 
-    Returns
-    -------
-    ON_TENSOR_CORES : bool
-        ALiBi is added by the tensor cores; not with softcap, which comes before ALiBi.
-    ONE_SIDED : bool
+    Attributes
+    ----------
+    on_tensor_cores : bool
+        The tensor cores add ALiBi; not with softcap, which comes before ALiBi.
+    one_sided : bool
         No row sees a key after its own position.
     """
-    return ALIBI and SOFTCAP == 0, CAUSAL or WINDOW[1] == 0
+
+    on_tensor_cores: bool
+    one_sided: bool
+
+
+def alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI):
+    """The `AlibiFlags` of these options."""
+    return AlibiFlags(ALIBI and SOFTCAP == 0, CAUSAL or WINDOW[1] == 0)
 
 
 def ramp_bytes(BLOCK_N):

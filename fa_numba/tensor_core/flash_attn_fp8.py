@@ -187,7 +187,8 @@ def orders_exponentials(seqlen_k, causal):
     return not causal or seqlen_k > 1024
 
 
-def shared_plan(HEAD_DIM):
+@functools.cache
+def make_plan(HEAD_DIM):
     """Dynamic shared memory of a thread block: a `SharedPlan`."""
     plan = SharedPlan()
     plan.Q = plan.tiles(SLOTS * CONSUMERS, Q_ROWS * HEAD_DIM)
@@ -200,7 +201,7 @@ def shared_plan(HEAD_DIM):
 
 def shared_bytes(HEAD_DIM):
     """Dynamic shared memory that a thread block asks for."""
-    return shared_plan(HEAD_DIM).bytes
+    return make_plan(HEAD_DIM).bytes
 
 
 @functools.cache
@@ -275,7 +276,7 @@ def make_softmax(HEAD_DIM):
 
 @functools.cache
 def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
-    """The kernel for these compile-time constants; `shared_plan` is its shared memory.
+    """The kernel for these compile-time constants; `make_plan` lays out its shared memory.
 
     128 threads for each of CONSUMERS and for the producer. HEAD_DIM is 64 or 128; DTYPE, "float16"
     or "bfloat16", is that of out. With ORDERED one warp at a time uses the exp unit
@@ -291,7 +292,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
     QK_BITS, V_BITS = narrow_descriptor_bits(QK_WIDTH), narrow_descriptor_bits(V_WIDTH)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 8, V_ROWS // 2  # registers
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 32, 4), (V_ROWS // 8, 4)
-    plan = shared_plan(HEAD_DIM)
+    plan = make_plan(HEAD_DIM)
     Q, OUT, K, V = plan.Q, plan.OUT, plan.K, plan.V
     Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
     shared_base = plan.shared_base
@@ -307,7 +308,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
     raise_maximum, exponentiate = softmax.raise_maximum, softmax.exponentiate
     pack_p, add_tile = softmax.pack_p, softmax.add_tile
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, NO_WINDOW)
-    _, end_key, _ = masks.make_bounds(CAUSAL, NO_WINDOW)
+    end_key = masks.make_bounds(CAUSAL, NO_WINDOW).end_key
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
 

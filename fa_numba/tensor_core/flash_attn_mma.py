@@ -76,7 +76,8 @@ def tile_sizes(head_dim, *, modified=False, shared_memory=None):
     return m_tiles, block_n
 
 
-def shared_plan(HEAD_DIM, M_TILES, BLOCK_N):
+@functools.cache
+def make_plan(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory of a thread block: a `SharedPlan`. Tiles begin at a whole row."""
     row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
     plan = SharedPlan(align=ROW_BYTES)
@@ -87,14 +88,14 @@ def shared_plan(HEAD_DIM, M_TILES, BLOCK_N):
 
 def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    return shared_plan(HEAD_DIM, M_TILES, BLOCK_N).bytes
+    return make_plan(HEAD_DIM, M_TILES, BLOCK_N).bytes
 
 
 @functools.cache
 def make_flash_attn_mma(
     HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
-    """The kernel for these compile-time constants: THREADS threads, `shared_plan` of memory.
+    """The kernel for these compile-time constants: THREADS threads, `make_plan` of shared memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument
     alibi_slopes is not read, and may be any scalar.
@@ -104,7 +105,7 @@ def make_flash_attn_mma(
     D16, N16 = COLS // 16, BLOCK_N // 16
     NUM_PANELS, WHOLE_PANELS = ceil_div(HEAD_DIM, PANEL_COLS), HEAD_DIM % PANEL_COLS == 0
     Q_PANEL, KV_PANEL = BLOCK_M * ROW_BYTES, BLOCK_N * ROW_BYTES  # bytes of 64 columns
-    plan = shared_plan(HEAD_DIM, M_TILES, BLOCK_N)
+    plan = make_plan(HEAD_DIM, M_TILES, BLOCK_N)
     Q, K, V, shared_base = plan.Q, plan.K, plan.V, plan.shared_base
     # A lane's registers, as `mma` draws them: 4 floats of each product, 2 numbers of P in one.
     S_SHAPE, P_SHAPE = (M_TILES, BLOCK_N // 8, 4), (M_TILES, N16, 4)
@@ -115,7 +116,8 @@ def make_flash_attn_mma(
     lazy_softmax = make_lazy_rescaling(M_TILES, BLOCK_N, COLS, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     unit_of, modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    first_key, end_key = bounds.first_key, bounds.end_key
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk):

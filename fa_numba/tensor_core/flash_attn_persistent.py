@@ -62,9 +62,9 @@ from fa_numba.tensor_core.mainloop import (
     KVRings,
     Registers,
     make_mainloop,
+    make_plan,
     make_ring,
     make_tiles_of,
-    shared_plan,
 )
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import (
@@ -102,13 +102,14 @@ class Loads(NamedTuple):
 def make_flash_attn_persistent(
     HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
-    """The kernel for these compile-time constants; `mainloop.shared_plan` is its shared memory.
+    """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for each of TILING's consumers (`PersistentTiling`) and for the producer. HEAD_DIM
     is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
     not read, and may be any scalar.
     """
-    CONSUMERS, BLOCK_N, STAGES, SLOTS, _ = TILING
+    CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
+    SLOTS = TILING.slots
     BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
@@ -118,13 +119,13 @@ def make_flash_attn_persistent(
     ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     WORK_SHAPE = SLOTS, WORK_LENGTH
-    plan = shared_plan(HEAD_DIM, TILING, ALIBI)
+    plan = make_plan(HEAD_DIM, TILING, ALIBI)
     Q, OUT, K, V, RAMP = plan.Q, plan.OUT, plan.K, plan.V, plan.RAMP
     Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
     shared_base = plan.shared_base
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
-    ON_TENSOR_CORES, _ = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    ON_TENSOR_CORES = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).on_tensor_cores
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1
     LEFT = WINDOW[0] >= 0
@@ -403,6 +404,6 @@ def flash_attn_persistent(
     boxes = (q, 64), (k, block_n), (v, block_n), (call.out, 16)
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size), np.int32(num_slices)
     arguments = *(tensor_map(*box) for box in boxes), call.lse, *sizes, call.scale_log2, call.slopes
-    size = shared_plan(call.head_dim, tiling, ALIBI=mask.alibi).bytes
+    size = make_plan(call.head_dim, tiling, ALIBI=mask.alibi).bytes
     arrays.launch(kernel, grid, (128 * (consumers + 1),), *arguments, shared_bytes=size)
     return call.out, call.lse

@@ -66,9 +66,9 @@ from fa_numba.tensor_core.mainloop import (
     KVRings,
     Registers,
     make_mainloop,
+    make_plan,
     make_ring,
     make_tiles_of,
-    shared_plan,
 )
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tiling.block_sizes import ceil_div
@@ -117,7 +117,7 @@ def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
 
 def shared_bytes(HEAD_DIM, TILING, ALIBI=False):
     """Dynamic shared memory of a thread block."""
-    return shared_plan(HEAD_DIM, TILING, ALIBI, PACKED=True).bytes
+    return make_plan(HEAD_DIM, TILING, ALIBI, PACKED=True).bytes
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -153,13 +153,14 @@ def head_and_tile(unit, num_m_tiles, num_heads, section):
 def make_flash_attn_persistent_varlen(
     HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
 ):
-    """The kernel for these compile-time constants; `mainloop.shared_plan` is its shared memory.
+    """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for each of TILING's consumers (`PersistentTiling`) and for the producer. HEAD_DIM
     is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
     not read, and may be any scalar.
     """
-    CONSUMERS, BLOCK_N, STAGES, SLOTS, _ = TILING
+    CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
+    SLOTS = TILING.slots
     BLOCK_M = ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
@@ -171,7 +172,7 @@ def make_flash_attn_persistent_varlen(
     ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     WORK_SHAPE = SLOTS, WORK_LENGTH
-    plan = shared_plan(HEAD_DIM, TILING, ALIBI, PACKED=True)
+    plan = make_plan(HEAD_DIM, TILING, ALIBI, PACKED=True)
     Q, OUT, K, V, RAMP = plan.Q, plan.OUT, plan.K, plan.V, plan.RAMP
     Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
     CLAIM_RING, shared_base = plan.CLAIM_RING, plan.shared_base
@@ -186,7 +187,7 @@ def make_flash_attn_persistent_varlen(
     STEP = -BLOCK_N if BACKWARD else BLOCK_N
     LEFT = WINDOW[0] >= 0
     MASKED = CAUSAL or WINDOW != (-1, -1)  # after the first tile, too
-    ON_TENSOR_CORES, _ = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    ON_TENSOR_CORES = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).on_tensor_cores
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     pack = forward.pack_of(DTYPE)
     clear = make_fragment_functions(BLOCK_N, COLS, pack).clear

@@ -52,7 +52,8 @@ def tile_sizes(head_dim):
     return 1, 64 if panels <= 4 else 32, 1 if panels % 2 else 2
 
 
-def shared_plan(HEAD_DIM, M_TILES, BLOCK_N):
+@functools.cache
+def make_plan(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory of a thread block: a `SharedPlan`."""
     row_bytes = num_panels(HEAD_DIM) * ROW_BYTES
     plan = SharedPlan(align=16)
@@ -64,7 +65,7 @@ def shared_plan(HEAD_DIM, M_TILES, BLOCK_N):
 
 def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
     """Shared memory that a thread block asks for."""
-    return shared_plan(HEAD_DIM, M_TILES, BLOCK_N).bytes
+    return make_plan(HEAD_DIM, M_TILES, BLOCK_N).bytes
 
 
 @functools.cache
@@ -78,7 +79,7 @@ def make_flash_attn_tf32x3(
     SOFTCAP=0.0,
     ALIBI=False,
 ):
-    """The kernel for these compile-time constants: THREADS threads, `shared_plan` of memory.
+    """The kernel for these compile-time constants: THREADS threads, `make_plan` of shared memory.
 
     HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes is not read: any scalar.
     """
@@ -87,7 +88,7 @@ def make_flash_attn_tf32x3(
     MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: scores are not just scale · q·k
     WARP_ROWS = 16 * M_TILES
     BLOCK_M = WARPS * WARP_ROWS
-    plan = shared_plan(HEAD_DIM, M_TILES, BLOCK_N)
+    plan = make_plan(HEAD_DIM, M_TILES, BLOCK_N)
     Q, K, V, HALF_AT, shared_base = plan.Q, plan.K, plan.V, plan.HALF_AT, plan.shared_base
     S8, OUT8 = BLOCK_N // 8, 4 * num_panels(HEAD_DIM)
     S_SHAPE, ACC_SHAPE, ROWS_SHAPE = (M_TILES, S8, 4), (M_TILES, OUT8, 4), (M_TILES, 2)

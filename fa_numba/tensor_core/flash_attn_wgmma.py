@@ -57,7 +57,8 @@ THREADS = 256  # two warpgroups
 STAGES = 2  # of K and of V: one is multiplied, the other receives the next tile
 
 
-def shared_plan(HEAD_DIM, BLOCK_N):
+@functools.cache
+def make_plan(HEAD_DIM, BLOCK_N):
     """Shared memory of a thread block: a `SharedPlan`."""
     row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
     plan = SharedPlan()
@@ -69,7 +70,7 @@ def shared_plan(HEAD_DIM, BLOCK_N):
 
 @functools.cache
 def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
-    """The kernel for these compile-time constants: THREADS threads, `shared_plan` of memory.
+    """The kernel for these compile-time constants: THREADS threads, `make_plan` of shared memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16".
     """
@@ -80,7 +81,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     ROW_MAJOR = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
     COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term, a key
-    plan = shared_plan(HEAD_DIM, BLOCK_N)
+    plan = make_plan(HEAD_DIM, BLOCK_N)
     Q, K, V, Q_FULL, KV_FULL = plan.Q, plan.K, plan.V, plan.Q_FULL, plan.KV_FULL
     shared_base = plan.shared_base
     # A thread's registers: 128 threads share 64 rows; each register of P has two numbers.
@@ -92,7 +93,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     fragments = make_fragment_functions(BLOCK_N, COLS, pack)
     clear, mask, online_softmax = fragments.clear, fragments.mask, fragments.online_softmax
     rescale, pack_p = fragments.rescale, fragments.pack_p
-    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    end_key = masks.make_bounds(CAUSAL, (-1, -1)).end_key
     store_rows = make_store_rows(HEAD_DIM, pack)
     load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
@@ -235,6 +236,6 @@ def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None):
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n)
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
     arguments = *maps, call.out, call.lse, *sizes, call.scale_log2
-    size = shared_plan(call.head_dim, block_n).bytes
+    size = make_plan(call.head_dim, block_n).bytes
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return call.out, call.lse

@@ -72,7 +72,8 @@ def tile_sizes(head_dim):
     return 2, 128 if head_dim <= 128 else 96 if head_dim <= 192 else 80
 
 
-def shared_plan(HEAD_DIM, CONSUMERS, BLOCK_N):
+@functools.cache
+def make_plan(HEAD_DIM, CONSUMERS, BLOCK_N):
     """Shared memory of a thread block: a `SharedPlan`."""
     row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
     plan = SharedPlan()
@@ -85,7 +86,7 @@ def shared_plan(HEAD_DIM, CONSUMERS, BLOCK_N):
 
 @functools.cache
 def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
-    """The kernel for these compile-time constants; `shared_plan` is its shared memory.
+    """The kernel for these compile-time constants; `make_plan` lays out its shared memory.
 
     128 threads for each of CONSUMERS and for the producer. HEAD_DIM is a multiple of 8, DTYPE
     "float16" or "bfloat16".
@@ -101,7 +102,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     # A consumer thread's registers: 128 threads share 64 rows; each register of P has two numbers.
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
-    plan = shared_plan(HEAD_DIM, CONSUMERS, BLOCK_N)
+    plan = make_plan(HEAD_DIM, CONSUMERS, BLOCK_N)
     Q, K, V, Q_FULL = plan.Q, plan.K, plan.V, plan.Q_FULL
     K_RING, V_RING, shared_base = plan.K_RING, plan.V_RING, plan.shared_base
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
@@ -111,7 +112,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     fragments = make_fragment_functions(BLOCK_N, COLS, pack)
     clear, mask, online_softmax = fragments.clear, fragments.mask, fragments.online_softmax
     rescale, pack_p = fragments.rescale, fragments.pack_p
-    _, end_key, _ = masks.make_bounds(CAUSAL, (-1, -1))
+    end_key = masks.make_bounds(CAUSAL, (-1, -1)).end_key
     store_rows = make_store_rows(HEAD_DIM, pack)
     load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
@@ -192,7 +193,8 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
             l_i = cuda.local.array(2, float32)
             alpha = cuda.local.array(2, float32)
             lane = tid & 31
-            m = m_start + ((tid >> 5) - 4) * 16 + (lane >> 2)  # this lane's rows: m and m + 8
+            # This lane's rows are m and m + 8; warps 0 to 3 are the producer's.
+            m = m_start + ((tid >> 5) - 4) * 16 + (lane >> 2)
             position = m + seqlen_k - seqlen_q
             q_desc = descriptor(ROW_MAJOR, q_tile + (warpgroup - 1) * Q_BYTES)
             clear(acc, m_i, l_i)
@@ -295,6 +297,6 @@ def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
     maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n)
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
     arguments = *maps, call.out, call.lse, *sizes, call.scale_log2
-    size = shared_plan(call.head_dim, consumers, block_n).bytes
+    size = make_plan(call.head_dim, consumers, block_n).bytes
     arrays.launch(kernel, grid, (128 * (consumers + 1),), *arguments, shared_bytes=size)
     return call.out, call.lse

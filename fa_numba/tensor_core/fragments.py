@@ -158,7 +158,8 @@ def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
     """
     S8 = BLOCK_N // 8
     LEFT = WINDOW[0] >= 0
-    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    first_key, end_key = bounds.first_key, bounds.end_key
 
     @fragment_function()
     def mask_tile(s, n_start, position, seqlen_k, lane):

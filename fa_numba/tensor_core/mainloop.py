@@ -100,7 +100,8 @@ class Mainloop(NamedTuple):
     finish_product: Any
 
 
-def shared_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False):
+@functools.cache
+def make_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False):
     """Dynamic shared memory of a persistent kernel's thread block: a `SharedPlan`.
 
     Its regions are tiles Q, OUT, K, V; Q_RING, K_RING, V_RING; for packed batches CLAIM_RING; and
@@ -127,7 +128,8 @@ def make_tiles_of(BLOCK_N, CAUSAL, WINDOW):
     Some row of num_rows rows, from row m on, sees a key of each tile of range(first, end). If no
     row sees a key, the range has one tile, which is masked as a whole.
     """
-    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    first_key, end_key = bounds.first_key, bounds.end_key
 
     @cuda.jit(device=True, forceinline=True)
     def tiles_of(m, num_rows, seqlen_q, seqlen_k):
@@ -239,7 +241,8 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, CHECK
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
-    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    first_key, end_key = bounds.first_key, bounds.end_key
     after = make_ring(HEAD_DIM, TILING).after
     wait = mbarrier.wait_function()
 

@@ -72,7 +72,8 @@ def width_of(columns):
 byte_offset = cuda.jit(device=True, forceinline=True)(wgmma.byte_offset)
 
 
-def shared_plan(HEAD_DIM, BLOCK_N):
+@functools.cache
+def make_plan(HEAD_DIM, BLOCK_N):
     """Dynamic shared memory of a thread block: a `SharedPlan`."""
     plan = SharedPlan()
     plan.X = plan.tiles(STAGES, 2 * HEAD_DIM * BLOCK_N)
@@ -81,7 +82,7 @@ def shared_plan(HEAD_DIM, BLOCK_N):
 
 def shared_bytes(HEAD_DIM, BLOCK_N):
     """Dynamic shared memory that a thread block asks for."""
-    return shared_plan(HEAD_DIM, BLOCK_N).bytes
+    return make_plan(HEAD_DIM, BLOCK_N).bytes
 
 
 def threads_of(BLOCK_N):
@@ -173,7 +174,7 @@ def make_rotate(HEAD_DIM, BLOCK_N, HADAMARD, DTYPE):
 
 @functools.cache
 def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
-    """The kernel for Q, K and V; `threads_of` threads, `shared_plan` of shared memory.
+    """The kernel for Q, K and V; `threads_of` threads, `make_plan` of shared memory.
 
     HEAD_DIM is 64 or 128, BLOCK_N 128. The tiles of Q for BLOCK_N rows are stored one after the
     other, like one tile of K.
@@ -185,7 +186,7 @@ def make_quantize(HEAD_DIM, Q_ROWS, BLOCK_N, HADAMARD, DTYPE):
     QK_WIDTH, V_WIDTH = width_of(HEAD_DIM), width_of(BLOCK_N)
     X_BYTES, PANEL_BYTES = 2 * HEAD_DIM * BLOCK_N, BLOCK_N * ROW_BYTES
     NORM = np.float32(HEAD_DIM**-0.5 if HADAMARD else 1)
-    plan = shared_plan(HEAD_DIM, BLOCK_N)
+    plan = make_plan(HEAD_DIM, BLOCK_N)
     X, shared_base = plan.X, plan.shared_base
     unpack = unpack_bf16x2 if DTYPE == "bfloat16" else unpack_f16x2
     load_tile = make_load_tile(PANELS)
