@@ -113,7 +113,7 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 consumer threads
 BARRIER = mbarrier.BYTES
 
-# Elements of a row of `slots`, which says to the consumers what a slot of K holds.
+# Elements of a row of `slots`: the tile of keys in a slot of K.
 N_TILE = 0  # tile of keys; −1: no more
 KV_HEAD = 1
 BATCH = 2
@@ -236,11 +236,11 @@ class Registers(NamedTuple):
 
 
 @functools.cache
-def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block, and its `Layout`."""
+def shared_plan(HEAD_DIM):
+    """The `SharedPlan` of a thread block, with a `Layout`."""
     BLOCK_M, ROW = tile_rows(HEAD_DIM), 2 * padded(HEAD_DIM)
     plan = SharedPlan()
-    layout = Layout(
+    plan.layout = Layout(
         k=plan.tiles(SLOTS, BLOCK_N * ROW),
         v=plan.tiles(1, BLOCK_N * ROW),
         dv=plan.tiles(1, BLOCK_N * ROW),
@@ -257,13 +257,12 @@ def make_plan(HEAD_DIM):
         ready=plan.barriers(1),
         written=plan.barriers(1),
     )
-    return plan, layout
+    return plan
 
 
 def shared_bytes(head_dim):
     """Dynamic shared memory of a thread block."""
-    plan, _ = make_plan(head_dim)
-    return plan.bytes
+    return shared_plan(head_dim).bytes
 
 
 @functools.cache
@@ -273,7 +272,8 @@ def make_query_tiles(BLOCK_M, CAUSAL, WINDOW):
     Of the BLOCK_N keys from `position` on, an index among the queries.
     """
     M_SHIFT = BLOCK_M.bit_length() - 1
-    first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    bounds = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    first_query, end_query = bounds.first_query, bounds.end_query
 
     @cuda.jit(device=True, forceinline=True)
     def query_tiles(position, seqlen_q):
@@ -283,8 +283,8 @@ def make_query_tiles(BLOCK_M, CAUSAL, WINDOW):
     return query_tiles
 
 
-# Numba computes in 64 bits wherever a number stands in the source. Registers are short here, so
-# that what lives long is cut to 32.
+# Numba computes in 64 bits with every number in the source. Registers are short here, so variables
+# that live long are cut to 32.
 
 
 @functools.cache
@@ -294,7 +294,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
     A step is a tile of keys of a head. A thread block takes every gridDim.x-th step, or as many as
     it asks for; in pairs, every gridDim.x-th pair.
     """
-    BLOCK_M, (_, AT) = tile_rows(HEAD_DIM), make_plan(HEAD_DIM)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
@@ -396,7 +396,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
 
 
 class TileFunctions(NamedTuple):
-    """What a consumer does with a tile of queries.
+    """Functions of a consumer for a tile of queries.
 
     Attributes
     ----------
@@ -417,7 +417,7 @@ class TileFunctions(NamedTuple):
 @functools.cache
 def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     """`TileFunctions` for these compile-time constants."""
-    BLOCK_M, (_, AT) = tile_rows(HEAD_DIM), make_plan(HEAD_DIM)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
     KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
@@ -512,7 +512,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 @functools.cache
 def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     """consume(base, slots, part, maps, outputs, sizes): compute tile after tile, 256 threads."""
-    BLOCK_M, (_, AT) = tile_rows(HEAD_DIM), make_plan(HEAD_DIM)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
@@ -628,7 +628,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
 
-            wait(base + AT.v_ring.full, slot)  # also where no query sees these keys
+            wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
             kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]
             if COUNTED:
                 clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes)
@@ -659,11 +659,11 @@ def make_flash_attn_bwd_persistent(
     With ADDED dq_sum is 0 at first, and counters may be any scalar; otherwise all counters are 0 at
     first. Without ALIBI alibi_slopes may be any scalar.
     """
-    (plan, AT), BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
+    plan, BLOCK_M = shared_plan(HEAD_DIM), tile_rows(HEAD_DIM)
+    AT, shared_base = plan.layout, plan.shared_base
     M_SHIFT = BLOCK_M.bit_length() - 1
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
-    shared_base = plan.shared_base
     produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW)
     consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
     count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
@@ -704,7 +704,7 @@ def make_flash_attn_bwd_persistent(
         paper     FlashAttention-2, Algorithm 2
         budget    168 registers at the start, CONSUMER_REGISTERS after; one thread block per SM
         """
-        slots = cuda.shared.array(SLOTS_SHAPE, int32)  # what the slots of K hold
+        slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
         part = cuda.shared.array(PART_LENGTH, int32)  # the part of dQ that comes next
         base = uint32(shared_base())
         tid = cuda.threadIdx.x
@@ -770,15 +770,15 @@ def flash_attn_bwd_persistent(
         of 8, up to 128.
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
-        out and lse are what any of the forward kernels returned for q, k, v and the same options.
+        out and lse are the results of any forward kernel for q, k, v and the same options.
     causal : bool, default=False
     window_size, softcap, alibi_slopes
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
     deterministic : bool, default=False
-        The same bits in every run. By default that is so for dk and dv, while dq is summed in any
-        order.
+        The same bits in every run. By default dk and dv have the same bits, and dq is summed in
+        any order.
 
     Returns
     -------
@@ -791,7 +791,7 @@ def flash_attn_bwd_persistent(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     RuntimeError
-        On a GPU that has no wgmma.
+        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse
     scale, deterministic = backward.check(
