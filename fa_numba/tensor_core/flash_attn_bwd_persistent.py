@@ -218,9 +218,18 @@ class Keys(NamedTuple):
     further on.
     """
 
+    slot: int
     rows: int
     columns: int
     position: int
+
+
+class Queries(NamedTuple):
+    """A tile of Q and dout in a stage, filled in the phase of `parity`; its first query."""
+
+    stage: int
+    parity: int
+    m_start: int
 
 
 class Registers(NamedTuple):
@@ -404,7 +413,7 @@ class TileFunctions(NamedTuple):
         The thread's `Thread`.
     keys_of(base, slot, first, thread)
         `Keys` of a slot; `first` is the index of its first key among the queries.
-    multiply(x, base, stage, parity, slot, keys, thread, m_start, seqlen_q, scale, slope)
+    multiply(x, base, keys, queries, thread, seqlen_q, scale, slope)
         The products of a tile of queries. When it returns, those that sum dV, dQ and dK are in
         flight, in this order.
     """
@@ -446,30 +455,32 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         warp_row = int32(((tid >> 5) - 4) * 16)
         v_tile, ds_tile = uint32(base + AT.v.start), uint32(base + AT.ds.start)
         return Thread(
-            lane,
-            tid == 128,
-            warp_row,
-            half,
-            descriptor(BY_ROWS, v_tile + half * HALF_BYTES),
-            descriptor(KV_BY_COLUMNS, ds_tile + half * DS_HALF),
-            uint32(ds_tile + warp_row * ROW_BYTES),
-            int32((0 if BY_COLS else 64 * half) + (warp_row & 63) + (lane >> 2)),
-            int32(64 * half if BY_COLS else 0),
-            uint64(half * DQ_BYTES + (tid & 127) * 16),
-            unit_of(scale),
+            lane=lane,
+            is_first=tid == 128,
+            warp_row=warp_row,
+            half=half,
+            v_rows=descriptor(BY_ROWS, v_tile + half * HALF_BYTES),
+            ds_columns=descriptor(KV_BY_COLUMNS, ds_tile + half * DS_HALF),
+            ds_rows=uint32(ds_tile + warp_row * ROW_BYTES),
+            dq_row=int32((0 if BY_COLS else 64 * half) + (warp_row & 63) + (lane >> 2)),
+            dq_col=int32(64 * half if BY_COLS else 0),
+            dq_offset=uint64(half * DQ_BYTES + (tid & 127) * 16),
+            unit=unit_of(scale),
         )
 
     @fragment_function()
     def keys_of(base, slot, first, thread):
         k = uint32(base + AT.k.start + slot * KV_BYTES)
         return Keys(
-            descriptor(BY_ROWS, k + thread.half * HALF_BYTES),
-            descriptor(KV_BY_COLUMNS, k + thread.half * K_HALF),
-            int32(first + thread.warp_row + (thread.lane >> 2)),
+            slot=slot,
+            rows=descriptor(BY_ROWS, k + thread.half * HALF_BYTES),
+            columns=descriptor(KV_BY_COLUMNS, k + thread.half * K_HALF),
+            position=int32(first + thread.warp_row + (thread.lane >> 2)),
         )
 
     @fragment_function()
-    def multiply(x, base, stage, parity, slot, keys, thread, m_start, seqlen_q, scale, slope):
+    def multiply(x, base, keys, queries, thread, seqlen_q, scale, slope):
+        stage, parity, m_start = queries
         lane, barrier = thread.lane, uint32(stage * BARRIER)
         # Starts cut to 32 bits first: the compiler then leaves other offsets to the loads.
         lse_rows, delta_rows = uint32(base + AT.lse.start), uint32(base + AT.delta.start)
@@ -480,7 +491,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         wgmma_fence()
         by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
         wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
-        wait(base + AT.v_ring.full, slot)
+        wait(base + AT.v_ring.full, keys.slot)
         wait(base + AT.dout_ring.full + barrier, parity)
         by_rows(BLOCK_M, COLS, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
         wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
@@ -603,10 +614,8 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                         dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
                         name_part(part, dq_tile, m_tile, n_tile, sizes.shift, sizes.seqlen_k)
                         mbarrier_arrive(base + AT.asked.start)
-                    multiply(
-                        x, base, stage, parity, slot, keys, thread, m_start, sizes.seqlen_q,
-                        scale, slope,
-                    )  # fmt: skip
+                    queries = Queries(stage, parity, m_start)
+                    multiply(x, base, keys, queries, thread, sizes.seqlen_q, scale, slope)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
@@ -710,14 +719,14 @@ def make_flash_attn_bwd_persistent(
         tid = cuda.threadIdx.x
         seqlen_q = int32(dq.shape[1])
         sizes = Sizes(
-            int32(dq.shape[0]),
-            num_kv_heads,
-            group_size,
-            seqlen_q,
-            seqlen_k,
-            int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
-            int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
-            int32(seqlen_q - seqlen_k),
+            batch=int32(dq.shape[0]),
+            num_kv_heads=num_kv_heads,
+            group_size=group_size,
+            seqlen_q=seqlen_q,
+            seqlen_k=seqlen_k,
+            num_m_tiles=int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
+            num_n_tiles=int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
+            shift=int32(seqlen_q - seqlen_k),
         )
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
         if tid == 0:
