@@ -619,8 +619,6 @@ def flash_attn_bwd_mma(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU before Ampere, or with too little shared memory for the tiles.
     """

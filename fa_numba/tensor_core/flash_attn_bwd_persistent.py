@@ -797,8 +797,6 @@ def flash_attn_bwd_persistent(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU without wgmma.
     """
@@ -807,7 +805,6 @@ def flash_attn_bwd_persistent(
         "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
     )
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    causal, *rest = mask
     batch, _, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
@@ -819,17 +816,19 @@ def flash_attn_bwd_persistent(
 
     if order == ADDED:
         counters = np.int32(0)
-        units = heads * ceil_div(n_tiles, 2 if paired(*mask[:2]) else 1)
+        units = heads * ceil_div(n_tiles, 2 if paired(mask.causal, mask.window_size) else 1)
     else:
         dq_sum = backward.empty_sums(q)
         counters = arrays.full(q, (1 + math.prod(dq_sum.shape[:3]),), 0, np.int32)
         units = heads * n_tiles
-    maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
-    maps += tensor_map(dout, block_m), tensor_map(dk, 16), tensor_map(dv, 16)
+    boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m), (dk, 16), (dv, 16)
+    maps = (tensor_map(*box) for box in boxes)
     sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads)
     scales = np.float32(scale * LOG2_E), scale
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
-    kernel = make_flash_attn_bwd_persistent(head_dim, order, causal, dtype, *rest)
+    kernel = make_flash_attn_bwd_persistent(
+        head_dim, order, mask.causal, dtype, mask.window_size, mask.softcap, mask.alibi
+    )
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if order == ADDED:

@@ -489,8 +489,6 @@ def flash_attn_bwd_tf32x3(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU before Ampere, or with too little shared memory for the tiles.
     """

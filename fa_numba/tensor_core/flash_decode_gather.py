@@ -333,8 +333,6 @@ def flash_decode_gather(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU other than Hopper.
     """
