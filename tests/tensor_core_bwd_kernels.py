@@ -32,7 +32,7 @@ def copy_tiles(a, b):
 
 @functools.cache
 def make_wgmma_rows(N, K, A_ROWS, HALF, DTYPE):
-    multiply, _, _ = wgmma_products_of(DTYPE)
+    multiply = wgmma_products_of(DTYPE).by_rows
     LENGTH, BITS = N // 2, wgmma.descriptor_bits()
     START = HALF * 64 * wgmma.ROW_BYTES
 
@@ -54,7 +54,7 @@ def make_wgmma_rows(N, K, A_ROWS, HALF, DTYPE):
 
 @functools.cache
 def make_wgmma_columns(N, K, DTYPE):
-    _, multiply, _ = wgmma_products_of(DTYPE)
+    multiply = wgmma_products_of(DTYPE).by_columns
     LENGTH, BITS = N // 2, wgmma.descriptor_bits(K * wgmma.ROW_BYTES)
 
     @cuda.jit

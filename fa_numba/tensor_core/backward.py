@@ -1,11 +1,12 @@
-"""What the backward kernels share: the checks and buffers of a call, the kernels before and after.
+"""Shared parts of the backward kernels: checks and buffers of a call, kernels before and after.
 
-Before, `prepare_rows` computes delta; after, `convert_dq` rounds what was added up of dQ. Between
-the products each kernel does the same to the scores in its registers, and in the end stores dK and
-dV in the same way.
+The kernel before, `prepare_rows`, computes delta. The kernel after, `convert_dq`, rounds the sums
+of dQ.
 """
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda, float32, int64, uint32, uint64
@@ -22,34 +23,43 @@ from fa_numba.tensor_core.dq_parts import DQ_BYTES
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N
 from fa_numba.tiling.block_sizes import ceil_div
 
-# What a row without keys, or beyond the last, has for an lse: e^(s − lse) is 0 for any score s.
+# The lse of a row without keys, or past the last row: e^(s − lse) is 0 for any score s.
 NOTHING = np.float32(1e30)
-TOKENS_AT_ONCE = 32768  # queries whose heads are worked on together: what they need is in L2 then
+TOKENS_AT_ONCE = 32768  # queries whose heads run at the same time: their Q and dout fit in L2
 
 
 def padded(head_dim):
-    """Columns of a tile: those from head_dim on hold 0."""
+    """Columns of a tile, zero-padded from head_dim on."""
     return 64 if head_dim <= 64 else 128
 
 
 def tile_rows(head_dim):
-    """Queries of a tile: a warpgroup's half of dQ is 64 × 64, of its rows or of its columns."""
+    """Queries of a tile: half of its dQ, a warpgroup's, is 64 × 64."""
     return 128 if head_dim <= 64 else 64
 
 
+class WgmmaProducts(NamedTuple):
+    """The products of a warpgroup: d = A Bᵀ, d = Aᵀ B, and d += A B with A in registers."""
+
+    by_rows: Callable
+    by_columns: Callable
+    by_registers: Callable
+
+
 def wgmma_products_of(DTYPE):
-    """The products of a warpgroup: A Bᵀ, Aᵀ B, and d += A B with A in registers."""
-    _, registers = forward.wgmma_of(DTYPE)
+    """`WgmmaProducts` of a dtype."""
     if DTYPE == "bfloat16":
-        return wgmma.wgmma_rows_bf16, wgmma.wgmma_columns_bf16, registers
-    return wgmma.wgmma_rows_f16, wgmma.wgmma_columns_f16, registers
+        return WgmmaProducts(
+            wgmma.wgmma_rows_bf16, wgmma.wgmma_columns_bf16, wgmma.wgmma_bf16_registers
+        )
+    return WgmmaProducts(wgmma.wgmma_rows_f16, wgmma.wgmma_columns_f16, wgmma.wgmma_f16_registers)
 
 
 @functools.cache
 def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
-    """delta, and lse to the base 2; 256 threads, 8 or 16 of them for a row.
+    """The kernel for delta and lse to the base 2: 256 threads, 8 or 16 of them for a row.
 
-    With CLEAR_DQ dQ's sums become 0; without, dq_sum is not looked at, and may be any scalar.
+    With CLEAR_DQ it sets dQ's sums to 0; otherwise dq_sum may be any scalar.
     """
     LANES = padded(HEAD_DIM) // 8  # each loads 16 bytes of the row
     ROWS = 256 // LANES
@@ -57,11 +67,11 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
 
     @cuda.jit(fastmath=True)
     def prepare_rows(dout, out, lse, lse_2, delta, dq_sum):
-        """delta = rowsum(dout ∘ out), and what e^(S − lse) = 2^(S log2 e − lse_2) needs.
+        """delta = rowsum(dout ∘ out), and lse_2, so that e^(S − lse) = 2^(S log2 e − lse_2).
 
         grid      (⌈padded rows / ROWS⌉, num_heads, batch); 256 threads
         private   8 numbers of dout and of out
-        HBM       dout, out, lse, lse_2, delta once; so many rows of dq_sum
+        HBM       dout, out, lse, lse_2, delta once; with CLEAR_DQ dq_sum once
         paper     FlashAttention-2, Algorithm 2, line 4
         budget    40 registers
         """
@@ -107,11 +117,11 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
 
 @functools.cache
 def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
-    """dQ from the order of the registers and float32 to its own; 256 threads.
+    """The kernel that converts dQ's sums to its dtype and order: 256 threads.
 
-    dq_sum holds tiles of queries in blocks of 64 × 64, a block as the accumulators of 128 threads:
-    the j-th 8 columns are 512 numbers, of which thread t added x[4 t] to x[4 t + 3] at once, or
-    with QUADS=False x[t], x[t + 128], ..., one beside those of its neighbours.
+    dq_sum has tiles of queries in squares of 64 × 64, each in the layout of the accumulators of 128
+    threads: the j-th 8 columns are 512 numbers, and thread t added x[4 t] to x[4 t + 3] at once, or
+    with QUADS=False x[t], x[t + 128], ..., each beside those of its neighbours.
     """
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     # Bytes that the four lanes of a row have; from one lane to the next, or to the next register.
@@ -121,7 +131,7 @@ def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
 
     @cuda.jit(fastmath=True)
     def convert_dq(dq_sum, dq, softmax_scale):
-        """A thread rounds 8 columns of two rows at a time, what four lanes have added.
+        """A thread rounds 8 columns of two rows at a time: the sums of four lanes.
 
         grid      (num_m_tiles, num_heads, batch); 256 threads, 128 for a block of 64 × 64
         private   x (4, 4), two (4,)
@@ -155,10 +165,10 @@ def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
 
 @cuda.jit(device=True, forceinline=True)
 def tile_and_head(num_tiles, num_kv_heads):
-    """What this thread block of `grid_of_keys` works on: (tile of keys, head of K and V, batch).
+    """The work of this thread block of `grid_of_keys`: (tile of keys, head of K and V, batch).
 
-    The first tiles of all heads at work come first. Under a causal mask they are seen by the most
-    queries: the longest blocks begin first, and the shortest ones end together.
+    The first tiles of all heads that run at the same time come first. Under a causal mask the most
+    queries see them: the longest thread blocks begin first, and the shortest ones end together.
     """
     at_once = uint32(cuda.gridDim.x) // uint32(num_tiles)
     of_all = uint32(cuda.blockIdx.y) * at_once + uint32(cuda.blockIdx.x) % at_once
@@ -188,13 +198,13 @@ def check(
 
 
 def prepare(dout, q, k, v, out, lse, add_dq=True):
-    """Allocate the gradients, and compute what a row needs beside Q and dout.
+    """Allocate the gradients, and compute lse_2 and delta.
 
     Returns
     -------
     gradients : dq, dk, dv
     rows : lse_2, delta
-        Up to the end of the last tile, so that copies find them.
+        Up to the end of the last tile, for copies of whole tiles.
     dq_sum : array, or with add_dq=False a scalar
         0.
     """
@@ -210,7 +220,7 @@ def prepare(dout, q, k, v, out, lse, add_dq=True):
 
 
 def empty_sums(q):
-    """Of dQ in float32, in the order of the registers: numbers of a tile come last."""
+    """An array for dQ's sums in float32, in the order of the registers: a tile is the last axis."""
     batch, seqlen_q, num_heads, head_dim = q.shape
     block_m = tile_rows(head_dim)
     m_tiles = ceil_div(seqlen_q, block_m)
@@ -218,14 +228,14 @@ def empty_sums(q):
 
 
 def convert(dq_sum, dq, softmax_scale, quads=True):
-    """dQ from its sums; `quads` as QUADS of `make_convert_dq`."""
+    """Launch `convert_dq`, which computes dq from its sums; `quads` is QUADS."""
     batch, num_heads, m_tiles, _ = dq_sum.shape
     kernel = make_convert_dq(dq.shape[3], arrays.dtype_name(dq), quads)
     arrays.launch(kernel, (m_tiles, num_heads, batch), (256,), dq_sum, dq, softmax_scale)
 
 
 def grid_of_keys(q, k):
-    """Thread blocks, of which each owns BLOCK_N keys of a head; see `tile_and_head`."""
+    """The grid: a thread block owns BLOCK_N keys of a head; see `tile_and_head`."""
     batch, seqlen_k, num_kv_heads, _ = k.shape
     heads, tokens = batch * num_kv_heads, q.shape[1] * (q.shape[2] // num_kv_heads)
     at_once = max(1, min(heads, TOKENS_AT_ONCE // max(1, tokens)))

@@ -184,7 +184,7 @@ def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
         m_new = max(max(s[0, 0], s[0, 1]), max(s[1, 0], s[1, 1]))
         m_new = max(m_i, over_quad_max(m_new))  # m_i <- max(m_i, rowmax(S))              line 9
         shift = ZERO if m_new == NEG_INF else m_new  # no key yet: -inf - -inf is NaN
-        alpha = exp2(m_i - shift)  # rescales what was summed under the old maximum
+        alpha = exp2(m_i - shift)  # rescales sums under the old maximum
         l_i *= alpha
         for t in range(2):
             x, y = exp2(s[t, 0] - shift), exp2(s[t, 1] - shift)  # P = exp(S - m_i)       line 9

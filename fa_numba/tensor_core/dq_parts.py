@@ -35,7 +35,7 @@ from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N, make_store_gradient
 
 ADDED, BY_ARRIVAL, ORDERED = "added", "by arrival", "ordered"
-# By arrival where a query sees so many keys or fewer, and an SM has so many tiles of keys or more.
+# By arrival if a query sees at most so many keys, and an SM has at least so many tiles of keys.
 ARRIVAL_KEYS, ARRIVAL_TILES = 1024, 15
 DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ
 STEP_BYTES = 128 * 16  # 16 bytes for each of its threads: eight columns
@@ -118,7 +118,8 @@ def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW):
     """`DqFunctions` for ORDER, BY_ARRIVAL or ORDERED; with ADDED a kernel needs none of them."""
     DQ_SHAPE = (8, 4)
     store_dq = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
-    first_key, end_key, _ = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    first_key, end_key = bounds.first_key, bounds.end_key
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)

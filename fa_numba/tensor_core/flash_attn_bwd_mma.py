@@ -61,7 +61,7 @@ from fa_numba.tensor_core.gradient_fragments import (
     make_gradient_functions,
     make_store_gradient,
 )
-from fa_numba.tensor_core.shared_plan import Region, SharedPlan
+from fa_numba.tensor_core.shared_plan import LEAST_ALIGN, Region, SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 
 THREADS = 256
@@ -85,14 +85,14 @@ class Layout(NamedTuple):
 
 
 @functools.cache
-def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block, and its `Layout`.
+def shared_plan(HEAD_DIM):
+    """The `SharedPlan` of a thread block, with a `Layout`.
 
     Tiles begin at a whole row: an exclusive or then leads to the next 16 columns.
     """
     BLOCK_M, ROW = tile_rows(HEAD_DIM), 2 * padded(HEAD_DIM)
     plan = SharedPlan(align=ROW_BYTES)
-    layout = Layout(
+    plan.layout = Layout(
         k=plan.tiles(1, BLOCK_N * ROW),
         v=plan.tiles(1, BLOCK_N * ROW),
         q=plan.tiles(STAGES, BLOCK_M * ROW),
@@ -102,29 +102,27 @@ def make_plan(HEAD_DIM):
         lse=plan.region(STAGES * 4 * BLOCK_M),
         delta=plan.region(STAGES * 4 * BLOCK_M),
     )
-    return plan, layout
+    return plan
 
 
 def shared_bytes(HEAD_DIM):
     """Dynamic shared memory of a thread block."""
-    plan, _ = make_plan(HEAD_DIM)
-    return plan.bytes
+    return shared_plan(HEAD_DIM).bytes
 
 
 @functools.cache
-def make_dq_plan(HEAD_DIM):
-    """The `SharedPlan` of the kernel for dQ alone, and the regions of Q, dout, K and V."""
+def dq_shared_plan(HEAD_DIM):
+    """The `SharedPlan` of the kernel for dQ alone."""
     ROW = 2 * padded(HEAD_DIM)
-    plan = SharedPlan(align=16)
-    q, dout = plan.tiles(1, DQ_BLOCK_M * ROW), plan.tiles(1, DQ_BLOCK_M * ROW)
-    k, v = plan.tiles(STAGES, DQ_BLOCK_N * ROW), plan.tiles(STAGES, DQ_BLOCK_N * ROW)
-    return plan, (q, dout, k, v)
+    plan = SharedPlan(align=LEAST_ALIGN)
+    plan.Q, plan.DOUT = plan.tiles(1, DQ_BLOCK_M * ROW), plan.tiles(1, DQ_BLOCK_M * ROW)
+    plan.K, plan.V = plan.tiles(STAGES, DQ_BLOCK_N * ROW), plan.tiles(STAGES, DQ_BLOCK_N * ROW)
+    return plan
 
 
 def dq_shared_bytes(HEAD_DIM):
     """Dynamic shared memory of a thread block of the kernel for dQ alone."""
-    plan, _ = make_dq_plan(HEAD_DIM)
-    return plan.bytes
+    return dq_shared_plan(HEAD_DIM).bytes
 
 
 @functools.cache
@@ -325,13 +323,13 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ it computes dK and dV
     alone, and dq_sum may be any scalar. With RED_X4 an instruction adds four numbers of dQ.
     """
-    plan, AT = make_plan(HEAD_DIM)
-    shared_base = plan.shared_base
+    plan = shared_plan(HEAD_DIM)
+    AT, shared_base = plan.layout, plan.shared_base
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     KV_PANEL = BLOCK_N * ROW_BYTES  # bytes of 64 columns
     Q_BYTES = AT.q.bytes // STAGES
     LSE_BYTES = BLOCK_M * 4  # of lse, and of delta
-    DQ_ROWS = BLOCK_M // 32  # warps that share columns of dQ: each has 32 rows of it, 32 columns
+    DQ_ROWS = BLOCK_M // 32  # warps with the same columns of dQ: each has 32 rows and 32 columns
     LANE_STEP, DQ_STEP = (16, 512) if RED_X4 else (4, 128)  # bytes of dq_sum
     M_HALF, D_HALF = BLOCK_M // 2, COLS // 2  # a warp's queries of Sᵀ, its columns of dK and dV
     S_SHAPE, P_SHAPE = (2, M_HALF // 8, 4), (2, M_HALF // 16, 4)
@@ -505,15 +503,15 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
 
     `dq_shared_bytes` of shared memory; HEAD_DIM and DTYPE as for `make_flash_attn_bwd_mma`.
     """
-    plan, (Q, DOUT, K, V) = make_dq_plan(HEAD_DIM)
-    shared_base = plan.shared_base
+    plan = dq_shared_plan(HEAD_DIM)
+    Q, DOUT, K, V, shared_base = plan.Q, plan.DOUT, plan.K, plan.V, plan.shared_base
     COLS = padded(HEAD_DIM)
     KV_BYTES = K.bytes // STAGES
     S_SHAPE, DS_SHAPE = (DQ_BLOCK_N // 8, 4), (DQ_BLOCK_N // 16, 4)
     OUT_SHAPE = (COLS // 8, 4)
     pack = forward.pack_of(DTYPE)
     by_rows, by_registers = make_products(COLS, DQ_BLOCK_N, DTYPE)
-    _, mask, _, _, _ = make_fragment_functions(DQ_BLOCK_N, COLS, pack)
+    mask = make_fragment_functions(DQ_BLOCK_N, COLS, pack).mask
     store_gradient = make_store_gradient(HEAD_DIM, COLS, pack)
     end_key = masks.make_bounds(CAUSAL, (-1, -1)).end_key
     copy_tile = make_copy_tile(HEAD_DIM)
@@ -621,8 +619,6 @@ def flash_attn_bwd_mma(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU before Ampere, or with too little shared memory for the tiles.
     """

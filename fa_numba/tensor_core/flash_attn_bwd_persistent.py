@@ -113,7 +113,7 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 consumer threads
 BARRIER = mbarrier.BYTES
 
-# Elements of a row of `slots`, which says to the consumers what a slot of K holds.
+# Elements of a row of `slots`: the tile of keys in a slot of K.
 N_TILE = 0  # tile of keys; −1: no more
 KV_HEAD = 1
 BATCH = 2
@@ -218,9 +218,18 @@ class Keys(NamedTuple):
     further on.
     """
 
+    slot: int
     rows: int
     columns: int
     position: int
+
+
+class Queries(NamedTuple):
+    """A tile of Q and dout in a stage, filled in the phase of `parity`; its first query."""
+
+    stage: int
+    parity: int
+    m_start: int
 
 
 class Registers(NamedTuple):
@@ -236,11 +245,11 @@ class Registers(NamedTuple):
 
 
 @functools.cache
-def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block, and its `Layout`."""
+def shared_plan(HEAD_DIM):
+    """The `SharedPlan` of a thread block, with a `Layout`."""
     BLOCK_M, ROW = tile_rows(HEAD_DIM), 2 * padded(HEAD_DIM)
     plan = SharedPlan()
-    layout = Layout(
+    plan.layout = Layout(
         k=plan.tiles(SLOTS, BLOCK_N * ROW),
         v=plan.tiles(1, BLOCK_N * ROW),
         dv=plan.tiles(1, BLOCK_N * ROW),
@@ -257,13 +266,12 @@ def make_plan(HEAD_DIM):
         ready=plan.barriers(1),
         written=plan.barriers(1),
     )
-    return plan, layout
+    return plan
 
 
 def shared_bytes(head_dim):
     """Dynamic shared memory of a thread block."""
-    plan, _ = make_plan(head_dim)
-    return plan.bytes
+    return shared_plan(head_dim).bytes
 
 
 @functools.cache
@@ -273,7 +281,8 @@ def make_query_tiles(BLOCK_M, CAUSAL, WINDOW):
     Of the BLOCK_N keys from `position` on, an index among the queries.
     """
     M_SHIFT = BLOCK_M.bit_length() - 1
-    first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    bounds = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    first_query, end_query = bounds.first_query, bounds.end_query
 
     @cuda.jit(device=True, forceinline=True)
     def query_tiles(position, seqlen_q):
@@ -283,8 +292,8 @@ def make_query_tiles(BLOCK_M, CAUSAL, WINDOW):
     return query_tiles
 
 
-# Numba computes in 64 bits wherever a number stands in the source. Registers are short here, so
-# that what lives long is cut to 32.
+# Numba computes in 64 bits with every number in the source. Registers are short here, so variables
+# that live long are cut to 32.
 
 
 @functools.cache
@@ -294,7 +303,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
     A step is a tile of keys of a head. A thread block takes every gridDim.x-th step, or as many as
     it asks for; in pairs, every gridDim.x-th pair.
     """
-    BLOCK_M, (_, AT) = tile_rows(HEAD_DIM), make_plan(HEAD_DIM)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
@@ -396,7 +405,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
 
 
 class TileFunctions(NamedTuple):
-    """What a consumer does with a tile of queries.
+    """Functions of a consumer for a tile of queries.
 
     Attributes
     ----------
@@ -404,7 +413,7 @@ class TileFunctions(NamedTuple):
         The thread's `Thread`.
     keys_of(base, slot, first, thread)
         `Keys` of a slot; `first` is the index of its first key among the queries.
-    multiply(x, base, stage, parity, slot, keys, thread, m_start, seqlen_q, scale, slope)
+    multiply(x, base, keys, queries, thread, seqlen_q, scale, slope)
         The products of a tile of queries. When it returns, those that sum dV, dQ and dK are in
         flight, in this order.
     """
@@ -417,7 +426,7 @@ class TileFunctions(NamedTuple):
 @functools.cache
 def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     """`TileFunctions` for these compile-time constants."""
-    BLOCK_M, (_, AT) = tile_rows(HEAD_DIM), make_plan(HEAD_DIM)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
     KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
@@ -446,30 +455,32 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         warp_row = int32(((tid >> 5) - 4) * 16)
         v_tile, ds_tile = uint32(base + AT.v.start), uint32(base + AT.ds.start)
         return Thread(
-            lane,
-            tid == 128,
-            warp_row,
-            half,
-            descriptor(BY_ROWS, v_tile + half * HALF_BYTES),
-            descriptor(KV_BY_COLUMNS, ds_tile + half * DS_HALF),
-            uint32(ds_tile + warp_row * ROW_BYTES),
-            int32((0 if BY_COLS else 64 * half) + (warp_row & 63) + (lane >> 2)),
-            int32(64 * half if BY_COLS else 0),
-            uint64(half * DQ_BYTES + (tid & 127) * 16),
-            unit_of(scale),
+            lane=lane,
+            is_first=tid == 128,
+            warp_row=warp_row,
+            half=half,
+            v_rows=descriptor(BY_ROWS, v_tile + half * HALF_BYTES),
+            ds_columns=descriptor(KV_BY_COLUMNS, ds_tile + half * DS_HALF),
+            ds_rows=uint32(ds_tile + warp_row * ROW_BYTES),
+            dq_row=int32((0 if BY_COLS else 64 * half) + (warp_row & 63) + (lane >> 2)),
+            dq_col=int32(64 * half if BY_COLS else 0),
+            dq_offset=uint64(half * DQ_BYTES + (tid & 127) * 16),
+            unit=unit_of(scale),
         )
 
     @fragment_function()
     def keys_of(base, slot, first, thread):
         k = uint32(base + AT.k.start + slot * KV_BYTES)
         return Keys(
-            descriptor(BY_ROWS, k + thread.half * HALF_BYTES),
-            descriptor(KV_BY_COLUMNS, k + thread.half * K_HALF),
-            int32(first + thread.warp_row + (thread.lane >> 2)),
+            slot=slot,
+            rows=descriptor(BY_ROWS, k + thread.half * HALF_BYTES),
+            columns=descriptor(KV_BY_COLUMNS, k + thread.half * K_HALF),
+            position=int32(first + thread.warp_row + (thread.lane >> 2)),
         )
 
     @fragment_function()
-    def multiply(x, base, stage, parity, slot, keys, thread, m_start, seqlen_q, scale, slope):
+    def multiply(x, base, keys, queries, thread, seqlen_q, scale, slope):
+        stage, parity, m_start = queries
         lane, barrier = thread.lane, uint32(stage * BARRIER)
         # Starts cut to 32 bits first: the compiler then leaves other offsets to the loads.
         lse_rows, delta_rows = uint32(base + AT.lse.start), uint32(base + AT.delta.start)
@@ -480,7 +491,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         wgmma_fence()
         by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
         wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
-        wait(base + AT.v_ring.full, slot)
+        wait(base + AT.v_ring.full, keys.slot)
         wait(base + AT.dout_ring.full + barrier, parity)
         by_rows(BLOCK_M, COLS, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
         wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
@@ -512,7 +523,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 @functools.cache
 def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     """consume(base, slots, part, maps, outputs, sizes): compute tile after tile, 256 threads."""
-    BLOCK_M, (_, AT) = tile_rows(HEAD_DIM), make_plan(HEAD_DIM)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
@@ -603,10 +614,8 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                         dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
                         name_part(part, dq_tile, m_tile, n_tile, sizes.shift, sizes.seqlen_k)
                         mbarrier_arrive(base + AT.asked.start)
-                    multiply(
-                        x, base, stage, parity, slot, keys, thread, m_start, sizes.seqlen_q,
-                        scale, slope,
-                    )  # fmt: skip
+                    queries = Queries(stage, parity, m_start)
+                    multiply(x, base, keys, queries, thread, sizes.seqlen_q, scale, slope)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
@@ -628,7 +637,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
 
-            wait(base + AT.v_ring.full, slot)  # also where no query sees these keys
+            wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
             kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]
             if COUNTED:
                 clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes)
@@ -659,11 +668,11 @@ def make_flash_attn_bwd_persistent(
     With ADDED dq_sum is 0 at first, and counters may be any scalar; otherwise all counters are 0 at
     first. Without ALIBI alibi_slopes may be any scalar.
     """
-    (plan, AT), BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
+    plan, BLOCK_M = shared_plan(HEAD_DIM), tile_rows(HEAD_DIM)
+    AT, shared_base = plan.layout, plan.shared_base
     M_SHIFT = BLOCK_M.bit_length() - 1
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
-    shared_base = plan.shared_base
     produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW)
     consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
     count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
@@ -704,20 +713,20 @@ def make_flash_attn_bwd_persistent(
         paper     FlashAttention-2, Algorithm 2
         budget    168 registers at the start, CONSUMER_REGISTERS after; one thread block per SM
         """
-        slots = cuda.shared.array(SLOTS_SHAPE, int32)  # what the slots of K hold
+        slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
         part = cuda.shared.array(PART_LENGTH, int32)  # the part of dQ that comes next
         base = uint32(shared_base())
         tid = cuda.threadIdx.x
         seqlen_q = int32(dq.shape[1])
         sizes = Sizes(
-            int32(dq.shape[0]),
-            num_kv_heads,
-            group_size,
-            seqlen_q,
-            seqlen_k,
-            int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
-            int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
-            int32(seqlen_q - seqlen_k),
+            batch=int32(dq.shape[0]),
+            num_kv_heads=num_kv_heads,
+            group_size=group_size,
+            seqlen_q=seqlen_q,
+            seqlen_k=seqlen_k,
+            num_m_tiles=int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
+            num_n_tiles=int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
+            shift=int32(seqlen_q - seqlen_k),
         )
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
         if tid == 0:
@@ -770,15 +779,15 @@ def flash_attn_bwd_persistent(
         of 8, up to 128.
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
-        out and lse are what any of the forward kernels returned for q, k, v and the same options.
+        out and lse are the results of any forward kernel for q, k, v and the same options.
     causal : bool, default=False
     window_size, softcap, alibi_slopes
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
     deterministic : bool, default=False
-        The same bits in every run. By default that is so for dk and dv, while dq is summed in any
-        order.
+        The same bits in every run. By default dk and dv have the same bits, and dq is summed in
+        any order.
 
     Returns
     -------
@@ -788,17 +797,14 @@ def flash_attn_bwd_persistent(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
-        On a GPU that has no wgmma.
+        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse
     scale, deterministic = backward.check(
         "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
     )
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    causal, *rest = mask
     batch, _, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
@@ -810,17 +816,19 @@ def flash_attn_bwd_persistent(
 
     if order == ADDED:
         counters = np.int32(0)
-        units = heads * ceil_div(n_tiles, 2 if paired(*mask[:2]) else 1)
+        units = heads * ceil_div(n_tiles, 2 if paired(mask.causal, mask.window_size) else 1)
     else:
         dq_sum = backward.empty_sums(q)
         counters = arrays.full(q, (1 + math.prod(dq_sum.shape[:3]),), 0, np.int32)
         units = heads * n_tiles
-    maps = tensor_map(q, block_m), tensor_map(k, BLOCK_N), tensor_map(v, BLOCK_N)
-    maps += tensor_map(dout, block_m), tensor_map(dk, 16), tensor_map(dv, 16)
+    boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m), (dk, 16), (dv, 16)
+    maps = (tensor_map(*box) for box in boxes)
     sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads)
     scales = np.float32(scale * LOG2_E), scale
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
-    kernel = make_flash_attn_bwd_persistent(head_dim, order, causal, dtype, *rest)
+    kernel = make_flash_attn_bwd_persistent(
+        head_dim, order, mask.causal, dtype, mask.window_size, mask.softcap, mask.alibi
+    )
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if order == ADDED:

@@ -39,6 +39,7 @@ from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
 
 WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys; in the kernel for dQ, 16 queries
+DS_ROW = BLOCK_N + 4  # numbers in a row of dS: more than it needs, so no bank conflicts
 STAGES = 2  # tiles of each kind in the loop: one is multiplied while the next one is in flight
 SUMMED_ROWS = 32  # on the tensor core, which truncates: with 64 dV was too far off
 RED_X4 = (9, 0)  # since this compute capability one instruction adds four numbers
@@ -63,12 +64,11 @@ def tile_rows(head_dim):
 
 
 @functools.cache
-def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block, its `Layout`, and the numbers in a row of dS."""
+def shared_plan(HEAD_DIM):
+    """The `SharedPlan` of a thread block, with a `Layout`."""
     BLOCK_M, ROW = tile_rows(HEAD_DIM), num_panels(HEAD_DIM) * ROW_BYTES
-    DS_ROW = BLOCK_N + 4  # longer than a row needs to be: no bank conflicts
     plan = SharedPlan(align=LEAST_ALIGN)
-    layout = Layout(
+    plan.layout = Layout(
         k=plan.tiles(1, BLOCK_N * ROW),
         v=plan.tiles(1, BLOCK_N * ROW),
         q=plan.tiles(STAGES, BLOCK_M * ROW),
@@ -78,34 +78,33 @@ def make_plan(HEAD_DIM):
         delta=plan.region(STAGES * 4 * BLOCK_M),
         half=plan.region(LEAST_ALIGN),
     )
-    return plan, layout, DS_ROW
+    return plan
 
 
 def shared_bytes(HEAD_DIM):
     """Dynamic shared memory of a thread block."""
-    plan, _, _ = make_plan(HEAD_DIM)
-    return plan.bytes
+    return shared_plan(HEAD_DIM).bytes
 
 
 @functools.cache
-def make_dq_plan(HEAD_DIM):
-    """The same for the kernel for dQ alone: its plan, and the regions of Q, dout, K, V and HALF."""
+def dq_shared_plan(HEAD_DIM):
+    """The `SharedPlan` of the kernel for dQ alone; HALF as in `Layout`."""
     ROW = num_panels(HEAD_DIM) * ROW_BYTES
     Q_BYTES, KV_BYTES = BLOCK_N * ROW, tile_rows(HEAD_DIM) * ROW
     plan = SharedPlan(align=LEAST_ALIGN)
-    q, dout = plan.tiles(1, Q_BYTES), plan.tiles(1, Q_BYTES)
-    k, v = plan.tiles(STAGES, KV_BYTES), plan.tiles(STAGES, KV_BYTES)
-    return plan, (q, dout, k, v, plan.region(LEAST_ALIGN))
+    plan.Q, plan.DOUT = plan.tiles(1, Q_BYTES), plan.tiles(1, Q_BYTES)
+    plan.K, plan.V = plan.tiles(STAGES, KV_BYTES), plan.tiles(STAGES, KV_BYTES)
+    plan.HALF = plan.region(LEAST_ALIGN)
+    return plan
 
 
 def dq_shared_bytes(HEAD_DIM):
     """Dynamic shared memory of a thread block of the kernel for dQ alone."""
-    plan, _ = make_dq_plan(HEAD_DIM)
-    return plan.bytes
+    return dq_shared_plan(HEAD_DIM).bytes
 
 
 @functools.cache
-def make_multiply_ds(DS_ROW):
+def make_multiply_ds():
     """multiply_ds(dq, ds, k, lane): dq = dS K, of 16 rows of dS and one panel of K's columns.
 
     A row of dS has DS_ROW numbers; of each 8 keys it has those of even index first.
@@ -165,8 +164,8 @@ def make_flash_attn_bwd_tf32x3(
     HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes may be any scalar. With RED_X4 an
     instruction adds four numbers of dQ.
     """
-    plan, AT, DS_ROW = make_plan(HEAD_DIM)
-    shared_base = plan.shared_base
+    plan = shared_plan(HEAD_DIM)
+    AT, shared_base = plan.layout, plan.shared_base
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     BLOCK_M = tile_rows(HEAD_DIM)
@@ -182,7 +181,7 @@ def make_flash_attn_bwd_tf32x3(
     add_product = tf32_tiles.make_add_product(
         HEAD_DIM, 1, BLOCK_M, SUMMED_ROWS, panels_at_once(HEAD_DIM)
     )
-    multiply_ds = make_multiply_ds(DS_ROW)
+    multiply_ds = make_multiply_ds()
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
     @cuda.jit(device=True, forceinline=True)
@@ -345,7 +344,8 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
 
     `dq_shared_bytes` of shared memory; constants as for `make_flash_attn_bwd_tf32x3`.
     """
-    plan, (Q, DOUT, K, V, HALF_REGION) = make_dq_plan(HEAD_DIM)
+    plan = dq_shared_plan(HEAD_DIM)
+    Q, DOUT, K, V, HALF_REGION = plan.Q, plan.DOUT, plan.K, plan.V, plan.HALF
     shared_base = plan.shared_base
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
@@ -489,8 +489,6 @@ def flash_attn_bwd_tf32x3(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU before Ampere, or with too little shared memory for the tiles.
     """
@@ -502,14 +500,9 @@ def flash_attn_bwd_tf32x3(
     seqlen_k, num_kv_heads = k.shape[1:3]
     size, block = shared_bytes(head_dim), (THREADS,)
     checks.check_shared_bytes(name, q, size)
-    delta = arrays.empty(q, (batch, num_heads, seqlen_q))
+    delta = flash_attn_bwd.delta_of(dout, out)
     dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
     dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
-
-    rows = flash_attn_bwd.ROWS
-    grid = ceil_div(seqlen_q, rows), num_heads, batch
-    kernel = flash_attn_bwd.make_delta(rows)
-    arrays.launch(kernel, grid, (flash_attn_bwd.WARP_SIZE, rows), dout, out, delta)
 
     args = dout, q, k, v, lse, delta, dq, dk, dv, scale, slopes
     red_x4 = arrays.compute_capability(q) >= RED_X4

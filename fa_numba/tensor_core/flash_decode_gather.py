@@ -5,8 +5,8 @@ flash_decode_wide    a few lanes per key, loads of 16 bytes, no barrier
 flash_decode_mma     K and V go from HBM to the registers that multiply them
 flash_decode_gather  cp.async keeps up to 192 KiB in flight to an SM; any page size  <- this file
 
-Decoding waits for memory alone, so what counts is bytes in flight. A register that a load will fill
-is taken until the load ends, and a thread block that begins has no bytes in flight. So
+Decoding waits for memory alone, so bytes in flight decide its speed. A register that a load
+will fill is taken until the load ends, and a thread block that begins has no bytes in flight. So
 
 - each warp has a ring of STAGES tiles in shared memory, each 16 keys of K and V. As soon as it has
   read one it starts the copies of the tile STAGES iterations ahead, and waits for no other warp;
@@ -69,22 +69,22 @@ RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns:
 PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of 16 keys
 CHUNK_BYTES = 16  # of a lane's copy
 
-# Elements of `location`, which says where in a cache a lane's key is.
+# Elements of `location`, that of a lane's key in a cache.
 PAGE, OFFSET = 0, 1
 
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
     """Dynamic shared memory of a thread block."""
-    plan, _ = make_plan(HEAD_DIM, WARPS, STAGES)
-    return plan.bytes
+    return shared_plan(HEAD_DIM, WARPS, STAGES).bytes
 
 
 @functools.cache
-def make_plan(HEAD_DIM, WARPS, STAGES):
-    """The `SharedPlan` of a thread block, and the region of its rings."""
+def shared_plan(HEAD_DIM, WARPS, STAGES):
+    """The `SharedPlan` of a thread block: a ring for each warp."""
     plan = SharedPlan(align=ROW_BYTES)
     stage_bytes = 2 * ceil_div(HEAD_DIM, PANEL_COLS) * PANEL_BYTES  # K, then V
-    return plan, plan.tiles(WARPS * STAGES, stage_bytes)
+    plan.RINGS = plan.tiles(WARPS * STAGES, stage_bytes)
+    return plan
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -119,9 +119,9 @@ def make_flash_decode_gather(
     LANES = 1 << (PIECES - 1).bit_length()  # that copy a row
     ROWS_AT_ONCE = 32 // LANES
     COPIES = 2 * KEYS // ROWS_AT_ONCE  # of a lane, in an iteration
-    plan, RINGS_REGION = make_plan(HEAD_DIM, WARPS, STAGES)
-    shared_base = plan.shared_base
-    STAGE_BYTES = RINGS_REGION.bytes // (WARPS * STAGES)
+    plan = shared_plan(HEAD_DIM, WARPS, STAGES)
+    ALL_RINGS, shared_base = plan.RINGS, plan.shared_base
+    STAGE_BYTES = ALL_RINGS.bytes // (WARPS * STAGES)
     K_BYTES = STAGE_BYTES // 2
     PENDING = STAGES - 1  # stages that may be in flight while one is read
     FRAGMENTS, ADDRESSES_SHAPE = (STEPS, 4), (WARPS, 32)
@@ -228,7 +228,7 @@ def make_flash_decode_gather(
 
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, warp_of(tid)
-        ring = shared_base() + RINGS_REGION.start + warp * STAGES * STAGE_BYTES
+        ring = shared_base() + ALL_RINGS.start + warp * STAGES * STAGE_BYTES
         addresses = all_addresses[uint64(warp)]
 
         batch, seqlen_q, num_heads, _ = q.shape
@@ -333,8 +333,6 @@ def flash_decode_gather(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU other than Hopper.
     """

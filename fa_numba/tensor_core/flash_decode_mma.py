@@ -292,8 +292,6 @@ def flash_decode_mma(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU before Ampere.
     """

@@ -129,7 +129,8 @@ def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
     CAPPED, HIDDEN = (True, CAPPED_MASKED) if SOFTCAP > 0 else (False, MASKED)
     left, right = WINDOW
     LEFT, ONE_SIDED = left >= 0, CAUSAL or right == 0
-    first_query, end_query, _ = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    bounds = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    first_query, end_query = bounds.first_query, bounds.end_query
     mask = make_gradient_functions(BLOCK_M, pack, CAPPED).mask
     cap_tile = make_cap_tile(BLOCK_M)
 
