@@ -36,7 +36,7 @@ def install(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "pip", lambda venv, what, arguments: module.asked.append(arguments))
     monkeypatch.setattr(module, "accelerator", lambda: "compiler")
     # A virtual environment takes ten seconds to make: a folder stands for it.
-    mine = "%d.%d" % sys.version_info[:2]
+    mine = "{}.{}".format(*sys.version_info[:2])
     monkeypatch.setattr(module, "create", os.mkdir)
     monkeypatch.setattr(module, "version_of", lambda venv: mine if os.path.isdir(venv) else None)
 
@@ -113,7 +113,7 @@ def test_another_python_makes_the_environment_anew(install, capsys):
 def test_an_environment_is_made_and_its_version_read(tmp_path):
     module = load(ROOT)
     module.create(str(tmp_path / "a venv"))
-    assert module.version_of(str(tmp_path / "a venv")) == "%d.%d" % sys.version_info[:2]
+    assert module.version_of(str(tmp_path / "a venv")) == "{}.{}".format(*sys.version_info[:2])
     assert module.version_of(str(tmp_path / "none")) is None
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 pytest.importorskip("matplotlib")
-from benchmarks import plots  # noqa: E402
+from benchmarks import plots
 
 
 @pytest.fixture

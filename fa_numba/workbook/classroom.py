@@ -18,7 +18,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -315,7 +315,7 @@ def write_csv(path: Path, students: list[Student]) -> None:
 def write_json(path: Path, students: list[Student]) -> None:
     """Every check of every exercise, with its message and the checksum of the graded file."""
     data = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "fa_numba": _version(),
         "students": [
             {

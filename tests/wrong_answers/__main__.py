@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
 
     import pytest  # noqa: F401  imported before the fork, once for all answers
 
-    import fa_numba.analysis.machine_code  # noqa: F401
+    import fa_numba.analysis.machine_code
     import fa_numba.simt  # noqa: F401
 
     every, rows, known = [], {}, {}
