@@ -93,10 +93,8 @@ def ring_attn(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
-    plan = _Plan(
-        comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes,
-        softmax_scale,
-    )  # fmt: skip
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
     attn = local_attn(attn)
     out, lse = empty_state(q)
     kv = np.stack([k, v])  # they travel together, in their own dtype
@@ -162,10 +160,8 @@ def ring_attn_grad(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
-    plan = _Plan(
-        comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes,
-        softmax_scale,
-    )  # fmt: skip
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
     attn_grad = local_attn_grad(attn_grad)
     dq = np.zeros_like(q, np.float32)
     kv, arriving_dkv = np.stack([k, v]), None
@@ -195,13 +191,11 @@ class _Plan:
     """Who has whose keys in which step, and what of them this rank sees."""
 
     def __init__(
-        self, comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes,
-        softmax_scale,
-    ):  # fmt: skip
-        checks.check_no_alibi(alibi_slopes)
-        self.left, self.right, self.scores = checks.check_scores(
-            q, causal, window_size, softcap, softmax_scale
-        )
+        self, comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, slopes, scale
+    ):
+        checks.check_no_alibi(slopes)
+        scores = checks.check_scores(q, causal, window_size, softcap, scale)
+        self.left, self.right, self.scores = scores
         seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
         self.comm = comm
         self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
