@@ -7,7 +7,7 @@ they carry head_dim + 2 numbers per head. A ring would send every key. It would 
 
 The paper's tree is that of the library's all_reduce. This file calls `comm.all_reduce`.
 
-Paper: Shyam et al. 2024, Tree Attention, arXiv:2408.04093, Algorithm 3.
+Paper: Shyam et al. 2024, Tree Attention, arXiv:2408.04093.
 """
 
 import numpy as np
