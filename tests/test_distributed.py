@@ -348,6 +348,30 @@ def test_packed_batches_of_any_lengths(rng, world_size, layout, mask):
         )
 
 
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(
+    st.lists(st.integers(0, 13), min_size=1, max_size=4),
+    st.sampled_from(LAYOUTS),
+    st.integers(1, 6),
+    st.booleans(),
+    st.tuples(*[st.sampled_from([-1, 0, 1, 3, 20])] * 2),
+    st.integers(0, 2**32),
+)
+def test_any_packed_batch(seqlens, layout, world_size, causal, window_size, seed):
+    rng, where = np.random.default_rng(seed), np.cumsum([0, *seqlens])
+    q, k, v = (x[0] for x in make_qkv(rng, 1, where[-1], where[-1], 2, 1, 4))
+    mask = {"causal": causal, "window_size": window_size}
+    shards = [shard(x, layout, world_size, axis=0, cu_seqlens=where) for x in (q, k, v)]
+    options = {"layout": layout, "cu_seqlens": where, "attn": numpy_attn} | mask
+    run = run_ranks(ring_attn, world_size, *shards, **options, order=seed)
+    outs, lses = zip(*run.results, strict=True)
+    out = unshard(outs, layout, axis=0, cu_seqlens=where)
+    lse = unshard(lses, layout, axis=1, cu_seqlens=where)
+    want = reference.varlen_attention(q, k, v, where, where, **mask)
+    np.testing.assert_allclose(out, want[0], atol=2e-6)
+    np.testing.assert_allclose(lse, want[1], atol=2e-6)
+
+
 @each_layout
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_ulysses_is_one_device_bit_for_bit(rng, world_size, layout):
@@ -501,7 +525,7 @@ def die():
         (die, "rank 2 is lost: ValueError: out of luck"),
         (
             lambda: time.sleep(3),
-            "rank 2 is lost: it has not waited for any other rank for 0.3 s",
+            "rank 2 is lost: it has not waited for any other rank for 0.7 s",
         ),
     ],
     ids=["dies", "stalls"],
@@ -512,7 +536,7 @@ def test_a_lost_rank_is_an_error_on_the_others(rng, fault, message, order, fault
     shards = [shard(x, "zigzag", 4) for x in make_qkv(rng, 1, 32, 32, 1, 1, 4)]
     start = time.monotonic()
     with pytest.raises(RankLostError) as raised:
-        run_ranks(faulty, 4, *shards, order=order, timeout=0.3, fault=fault, fault_at=fault_at)
+        run_ranks(faulty, 4, *shards, order=order, timeout=0.7, fault=fault, fault_at=fault_at)
     assert time.monotonic() - start < 2
     assert str(raised.value) == message and raised.value.rank == 2
     errors = [raised.value.errors[rank] for rank in (3, 0, 1)]  # as far as they are after rank 2

@@ -17,10 +17,12 @@ from fa_numba.distributed import ring_attn, run_ranks
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 ROOT = Path(__file__).parents[1]
 
-needs_mpi = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or MPIEXEC is None,
-    reason="mpi4py or mpiexec is missing: pip install fa-numba[mpi]",
-)
+missing = importlib.util.find_spec("mpi4py") is None or MPIEXEC is None
+why_not = "mpi4py or mpiexec is missing: pip install fa-numba[mpi]"
+
+
+def needs_mpi(test):
+    return pytest.mark.mpi(pytest.mark.skipif(missing, reason=why_not)(test))
 
 
 def mpiexec(world_size, *args):
@@ -45,8 +47,9 @@ def test_processes_give_the_bits_of_threads(tmp_path, world_size):
     for name, function, shards, options in mpi_program.calls(*mpi_program.inputs(), world_size):
         function = mpi_program.ring_and_gradients if function is ring_attn else function
         run = run_ranks(function, world_size, *shards, **options)
+        counts = np.stack([run.bytes_sent, run.messages, run.pairs], axis=-1)
         for rank, result in enumerate(run.results):
-            for i, x in enumerate(result):
+            for i, x in enumerate((*result, counts[rank])):
                 key = f"{name}_{i}_{rank}"
                 np.testing.assert_array_equal(got[key], x, key, strict=True)
                 wanted.add(key)

@@ -1,23 +1,22 @@
-"""A communicator: the few verbs by which ranks talk, whatever carries the bytes.
+"""A communicator: five operations by which ranks exchange arrays, independent of the transport.
 
-A program for many GPUs is one function, and every rank calls it with its own part of the data and
-its own communicator. `comm.rank` says which rank it is, `comm.world_size` how many there are.
+A program for many GPUs is one function. Every rank calls it with its own part of the data and its
+own communicator. `comm.rank` is the number of the rank, `comm.world_size` the number of ranks.
 
-verb            a rank gives                    a rank receives
+operation       a rank gives                    a rank receives
 send_recv       an array for one other rank     the array of one other rank
 all_to_all      an array for every rank         an array from every rank
 all_gather      an array                        the arrays of all ranks
 reduce_scatter  an array for every rank         the sum, or the maximum, of the arrays for it
 all_reduce      an array                        the sum, or the maximum, of the arrays of all
 
-An engine supplies one method, `_start_exchange`: it starts to send arrays to some ranks and to
-receive arrays from some. That is the group of sends and receives of NCCL and of MPI. All five verbs
-are built on it. Sums and maxima are taken in the order of the ranks, never in the order of arrival:
-the same bits in every run, and on every rank.
+An engine implements one method, `_start_exchange`. It starts to send arrays to some ranks and to
+receive arrays from some ranks, as a group of sends and receives does in NCCL and in MPI. All five
+operations use it. Sums and maxima are computed in the order of the ranks, never in the order of
+arrival. So every run and every rank has the same bits.
 
-An exchange is started and later awaited. Between the two a rank computes, and an engine that can
-moves the bytes meanwhile. Where the bytes lie until then, and on which stream they move, is the
-affair of the engine.
+A rank starts an exchange, computes, and then waits for the exchange. An engine may move the bytes
+while the rank computes. The engine also chooses the buffers and the stream.
 """
 
 import abc
@@ -30,7 +29,7 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum}
 
 
 class RankLostError(RuntimeError):
-    """A rank has died or stalled: this rank will never receive what it waits for.
+    """A rank has died or stalled, so this rank cannot go on.
 
     Attributes
     ----------
@@ -45,16 +44,16 @@ class RankLostError(RuntimeError):
 
 @dataclass
 class Step:
-    """What one rank did in one step.
+    """Counts of one rank in one step.
 
     Attributes
     ----------
     bytes_sent : int
-        Bytes that left this rank; what it hands to itself is not counted.
+        Bytes sent to other ranks.
     messages : int
-        How many arrays these bytes were.
+        Number of arrays sent to other ranks.
     pairs : int
-        Pairs of a query and a key that it sees, for one head of one batch entry.
+        Pairs (query, key) that the mask allows, for one head and one batch entry.
     """
 
     bytes_sent: int = 0
@@ -64,7 +63,7 @@ class Step:
 
 @dataclass
 class Record:
-    """The steps of one rank: `begin_step` opens the next one, and counts go to the open one."""
+    """The steps of one rank. `begin_step` opens a step; counts are added to the open step."""
 
     steps: list = field(default_factory=list)
 
@@ -88,7 +87,7 @@ class Arrival:
 
 
 class Communicator(abc.ABC):
-    """One rank's end of the lines to all others.
+    """The connection of one rank to all others.
 
     Attributes
     ----------
@@ -110,11 +109,11 @@ class Communicator(abc.ABC):
         Parameters
         ----------
         outgoing : dict of int to array
-            Contiguous, none of them empty, none for this rank. The caller leaves them alone until
-            the exchange has been awaited.
+            Contiguous, not empty, and for other ranks only. The caller does not change them before
+            the exchange is complete.
         shapes : dict of int to tuple
         like : array
-            What arrives has its dtype and its library.
+            The received arrays have its dtype and its library.
 
         Returns
         -------
@@ -125,17 +124,17 @@ class Communicator(abc.ABC):
     def start_exchange(self, outgoing, shapes, like):
         """Start to send an array to each of some ranks, and to receive one from each of some.
 
-        Both sides know every shape beforehand; an empty array is not sent. Two ranks that exchange
-        arrays repeatedly receive them in the order in which they were sent.
+        Both sides know every shape beforehand. An empty array is not sent. Arrays from one rank
+        arrive in the order in which that rank sent them.
 
         Parameters
         ----------
         outgoing : dict of int to array
             By rank of destination.
         shapes : dict of int to tuple of int
-            By rank of source: the shape of what it sends.
+            By rank of source: the shape of its array.
         like : array
-            What arrives has its dtype and its library.
+            The received arrays have its dtype and its library.
 
         Returns
         -------
@@ -162,7 +161,7 @@ class Communicator(abc.ABC):
         x : array
         destination, source : int
         shape : tuple of int, default=x.shape
-            Of what arrives.
+            Shape of the received array.
 
         Returns
         -------
@@ -201,7 +200,7 @@ class Communicator(abc.ABC):
         ----------
         x : array
         shapes : sequence of world_size tuples of int, default=x.shape of each
-            Where the ranks' arrays are not of one shape.
+            Needed if the ranks' arrays differ in shape.
 
         Returns
         -------
@@ -211,7 +210,7 @@ class Communicator(abc.ABC):
         return self.all_to_all([x] * self.world_size, shapes)
 
     def reduce_scatter(self, pieces, op="sum"):
-        """The sum, or the maximum, of what all ranks give for this one, in the order of the ranks.
+        """The sum, or the maximum, of the pieces for this rank, in the order of the ranks.
 
         Parameters
         ----------
@@ -233,12 +232,13 @@ class Communicator(abc.ABC):
         """The sum, or the maximum, of the arrays of all ranks: the same bits on every rank.
 
         Each rank reduces one part of the array and sends the result to all. So a rank sends
-        2 (world_size − 1) / world_size times the array, and not world_size − 1 times.
+        2 (world_size − 1) / world_size times the array. To send the whole array to every rank would
+        cost world_size − 1 times the array.
 
         Parameters
         ----------
         x : array
-            Of one shape on all ranks.
+            It has the same shape on all ranks.
         op : "sum" or "max", default="sum"
 
         Returns
@@ -253,7 +253,7 @@ class Communicator(abc.ABC):
         return np.concatenate(gathered).reshape(x.shape)
 
     def cuts(self, size):
-        """Where `size` numbers are cut into world_size parts that differ by one at most."""
+        """(start, end) of each of world_size parts of range(size): see `even_cuts`."""
         return even_cuts(size, self.world_size)
 
 

@@ -1,15 +1,15 @@
 """Ranks in one process, in lock step: to learn from, and to test with.
 
-Each rank is a thread, but one rank runs at a time: the one that has the baton. It runs until it
-must wait for another rank, and passes the baton on. So a run is the same every time, a debugger may
-stop in it, and prints come in order. Messages are copies, as on a wire.
+Each rank is a thread, but only one rank runs at a time: the rank that has the baton. It runs until
+it must wait for another rank, and then passes the baton on. So every run is the same, a debugger
+can stop in it, and printed lines come in order. Messages are copies, as on a wire.
 
-`order` says who gets the baton of those who could go on. None: the next in line. A number seeds a
-random choice at every wait, so that arrays arrive in another order; no result may depend on it.
+`order` chooses the next rank among those that can go on. None is round robin. An integer seeds a
+random choice at every wait. Then arrays arrive in another order, and no result may depend on that.
 
-A rank that raises an error is lost. The others go on until they wait for it, and then raise
-RankLostError, which names it. So do all when a rank keeps the baton for longer than `timeout`
-seconds, and when all wait for each other.
+A rank that raises an error is lost. The other ranks run until they must wait for it; then they
+raise RankLostError, which names the lost rank. All ranks raise it if one rank keeps the baton for
+longer than `timeout` seconds, or if all ranks wait for each other.
 """
 
 import contextvars
@@ -26,14 +26,14 @@ from fa_numba.distributed.communicator import Communicator, RankLostError
 
 @dataclass
 class Run:
-    """What came of a program that ran on every rank.
+    """Results and counts of a program that ran on every rank.
 
     Attributes
     ----------
     results : list
-        By rank: what the program returned.
+        Return value of each rank.
     bytes_sent, messages, pairs : int64 arrays of shape (world_size, num_steps)
-        What each rank did in each step: see `Step`.
+        Counts of each rank in each step: see `Step`.
     """
 
     results: list
@@ -50,12 +50,13 @@ def run_ranks(program, world_size, *shards, order=None, timeout=300.0, **options
     program : callable
         Every rank calls ``program(comm, *its own shards, **options)``.
     world_size : int
-    *shards : sequences of world_size objects
-        What `shard` returns, say: rank r gets element r of each.
+    *shards : lists of world_size objects
+        For example the lists that `shard` returns. Rank r gets element r of each list.
     order : int, default=None
-        Seed of the order in which ranks go on; None is round robin.
+        Seed of the order in which ranks run; None is round robin.
     timeout : float, default=300.0
-        Seconds that a rank may run without waiting for another; None is no limit, for a debugger.
+        Longest time in seconds that a rank runs without waiting for another. None is no limit: use
+        it with a debugger.
     **options
         The same for every rank.
 
@@ -66,8 +67,8 @@ def run_ranks(program, world_size, *shards, order=None, timeout=300.0, **options
     Raises
     ------
     RankLostError
-        A rank raised an error, which is this error's cause, or stalled. The attribute `errors`
-        holds, by rank, what each of them raised.
+        A rank raised an error or stalled. An error of a rank is the cause of this error. The
+        attribute `errors` lists the error of each rank, or None.
     """
     world_size = checks.check_world_size(world_size)
     checks.check_shards(shards, world_size)
@@ -89,7 +90,7 @@ def run_ranks(program, world_size, *shards, order=None, timeout=300.0, **options
 
 
 class _InProcess(Communicator):
-    """The lines of one rank: letter boxes in memory."""
+    """The connection of one rank: queues in memory."""
 
     def __init__(self, world, rank):
         super().__init__(rank, world.world_size)
@@ -101,7 +102,7 @@ class _InProcess(Communicator):
 
 
 class _World:
-    """The baton, the letter boxes, and who is lost. All is guarded by one lock, in `changed`."""
+    """The baton, the queues, and the lost rank. One lock, that of `changed`, guards all of it."""
 
     def __init__(self, world_size, order, timeout):
         self.world_size, self.timeout = world_size, timeout
@@ -109,11 +110,11 @@ class _World:
         self.changed = threading.Condition()
         self.baton = None  # the rank that runs
         self.since = None  # when it got the baton
-        self.boxes = defaultdict(deque)  # (source, destination): arrays, oldest first
-        self.waits_for = {}  # rank: the sources without which it cannot go on
+        self.queues = defaultdict(deque)  # (source, destination): arrays, oldest first
+        self.waits_for = {}  # rank: the sources that it waits for
         self.done = set()
-        self.lost = None  # (rank, why): the first to be lost
-        self.broken = False  # nobody can go on
+        self.lost = None  # (rank, why) of the first lost rank
+        self.broken = False  # True: no rank can go on
         self.results, self.errors = [None] * world_size, [None] * world_size
 
     def run(self, call):
@@ -128,7 +129,7 @@ class _World:
             try:
                 while len(self.done) < self.world_size and not self.broken:
                     self._watch()
-            except BaseException:  # Ctrl-C: let no thread wait for ever
+            except BaseException:  # Ctrl-C: no thread may wait for ever
                 self._break()
                 raise
             stalled = self.baton if self.broken else None
@@ -142,15 +143,15 @@ class _World:
     def post(self, rank, outgoing):
         with self.changed:
             for destination, x in outgoing.items():
-                self.boxes[rank, destination].append(x.copy())
+                self.queues[rank, destination].append(x.copy())
 
     def fetch(self, rank, shapes, like):
-        """Wait until an array of each source is in its box, and take them out."""
+        """Wait until there is an array of each source, and take these arrays."""
         with self.changed:
             self.waits_for[rank] = set(shapes)
             self._pass_baton()
             self._take_baton(rank)
-            arrived = {source: self.boxes[source, rank].popleft() for source in shapes}
+            arrived = {source: self.queues[source, rank].popleft() for source in shapes}
         for source, x in arrived.items():
             if x.shape != tuple(shapes[source]) or x.dtype != like.dtype:
                 raise ValueError(
@@ -182,7 +183,7 @@ class _World:
         self.waits_for.pop(rank, None)
 
     def _pass_baton(self):
-        """Give the baton to a rank that can go on; where there is none, all is over."""
+        """Give the baton to a rank that can go on. If no rank can, break off."""
         last = -1 if self.baton is None else self.baton
         in_line = [(last + 1 + i) % self.world_size for i in range(self.world_size)]
         able = [r for r in in_line if r not in self.done and not self._missing(r)]
@@ -194,11 +195,11 @@ class _World:
             self._break()
 
     def _missing(self, rank):
-        """The ranks from which a rank still needs an array."""
-        return sorted(s for s in self.waits_for.get(rank, ()) if not self.boxes[s, rank])
+        """The ranks that a rank waits for."""
+        return sorted(s for s in self.waits_for.get(rank, ()) if not self.queues[s, rank])
 
     def _watch(self):
-        """Wait for a change; break off where a rank has had the baton for too long."""
+        """Wait for a change. Break off if a rank has had the baton for too long."""
         if self.timeout is None:
             self.changed.wait()
             return

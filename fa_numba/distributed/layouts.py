@@ -7,18 +7,19 @@ contiguous  0 1 2 3     4 5 6 7     a part of the sequence each
 striped     0 2 4 6     1 3 5 7     every world_size-th token
 zigzag      0 1 6 7     2 3 4 5     2 · world_size chunks; rank r holds chunk r from either end
 
-With a causal mask query m sees m + 1 keys. So the last rank of the contiguous layout sees almost
-2 · world_size − 1 times as many pairs as the first, and the others wait for it. A striped rank
-differs from its neighbour by one key per query, a zigzag rank by none.
+With a causal mask query m sees m + 1 keys. So the last rank of the contiguous layout has almost 2 ·
+world_size − 1 times as many pairs as the first rank, and the other ranks wait for it. Neighbours in
+the striped layout differ by one key per query. All ranks of the zigzag layout have equally many
+pairs.
 
-In a packed batch each sequence is laid out by itself, whatever its length: a rank holds its part of
-the first sequence, then its part of the second. Lengths need not be multiples of anything; parts
-of a sequence differ in length by one token at most, and may be empty.
+In a packed batch each sequence has a layout of its own: a rank holds its part of the first
+sequence, then its part of the second, and so on. Any length is allowed. The parts of a sequence
+differ by one token at most, and a part may be empty.
 
 Papers: Liu et al. 2023, Ring Attention, arXiv:2310.01889 (contiguous); Brandon et al. 2023, Striped
-Attention, arXiv:2311.09431. Zigzag comes from no paper: Zhu Zilin's ring-flash-attention (2024) and
-Llama 3, arXiv:2407.21783, section 3.3.2, use it. DistFlashAttn, arXiv:2310.03294, balances the
-contiguous layout otherwise: ranks that are done help those that are not.
+Attention, arXiv:2311.09431 (striped). Zigzag was published as code, Zhu Zilin's
+ring-flash-attention (2024); Llama 3, arXiv:2407.21783, section 3.3.2, uses it. DistFlashAttn,
+arXiv:2310.03294, balances the contiguous layout in another way: idle ranks compute for busy ranks.
 """
 
 import functools
@@ -34,18 +35,18 @@ LAYOUTS = checks.LAYOUTS
 
 
 class Span(NamedTuple):
-    """Tokens of one sequence that a rank holds side by side.
+    """Consecutive rows of a rank: evenly spaced tokens of one sequence.
 
     Attributes
     ----------
     sequence : int
         Number of the sequence in its batch.
     start, step : int
-        Their positions in the sequence are start, start + step, start + 2 · step, ...
+        The tokens have positions start, start + step, start + 2 · step, ... in their sequence.
     count : int
-        How many they are; at least 1.
+        Number of tokens; at least 1.
     offset : int
-        Row of the first of them in the rank's own arrays.
+        Row of the first token in the rank's own arrays.
     """
 
     sequence: int
@@ -71,7 +72,7 @@ class Layout:
     cu_seqlens: tuple
     world_size: int
 
-    @functools.cache  # noqa: B019  a layout is a value; there are few of them
+    @functools.cache  # noqa: B019  layouts are few and small
     def spans(self, rank):
         """The spans of a rank, in the order of its rows: a tuple of Span."""
         spans, offset = [], 0
@@ -96,7 +97,7 @@ class Layout:
         return [(start, 1, end - start) for start, end in chunks]
 
     def count(self, rank):
-        """How many tokens a rank holds."""
+        """Number of tokens of a rank."""
         return sum(span.count for span in self.spans(rank))
 
     def tokens(self, rank):
@@ -145,7 +146,7 @@ def shard(x, layout, world_size, *, axis=1, cu_seqlens=None):
 
 
 def unshard(shards, layout, *, axis=1, cu_seqlens=None):
-    """Put the parts of the ranks together again: `shard` backwards.
+    """Join the parts of the ranks: the inverse of `shard`.
 
     Parameters
     ----------

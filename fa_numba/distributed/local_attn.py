@@ -1,13 +1,14 @@
-"""Attention of one part of one step, on the rank's own device: which function, in which precision.
+"""Attention of one part of one step, on the rank's own device: its function and its precision.
 
-Any function ``attn(q, k, v, *, causal, window_size, softcap, softmax_scale)`` that returns out and
-the natural-log lse will do: `flash_attn_v2`, `flash_attn_registers`, another library's. Without one
-the arrays decide: `flash_attn` and `flash_attn_grad` take the fastest kernel for them.
-`numpy_attn` and `numpy_attn_grad` are plain NumPy, for long sequences on a CPU.
+The function may be any ``attn(q, k, v, *, causal, window_size, softcap, softmax_scale)`` that
+returns out and the natural-log lse: `flash_attn_v2`, `flash_attn_registers`, one of another
+library. The default is `flash_attn`, and `flash_attn_grad` for gradients: they take the fastest
+kernel for the arrays. `numpy_attn` and `numpy_attn_grad` are plain NumPy, for long sequences on a
+CPU.
 
-Partial results must be float32. A kernel's out has the dtype of its q, so q, k and v of 16 bits
-become float32 just before the kernel; on the wire they have 16 bits. On a GPU that would keep the
-tensor cores out: there the kernels need an output in float32 for inputs of 16 bits.
+Partial results must be float32. A kernel's out has the dtype of its q. So q, k and v of 16 bits are
+converted to float32 just before the kernel; they travel in 16 bits. On a GPU this would exclude the
+tensor cores: there the kernels need an option for a float32 output from 16-bit inputs.
 """
 
 import numpy as np
@@ -22,20 +23,20 @@ def numpy_attn(q, k, v, **options):
 
 
 def numpy_attn_grad(dout, q, k, v, out, lse, **options):
-    """The part of dq, and dk, dv, that these keys give, in float32 by NumPy.
+    """The contribution of these keys to dq, and their dk and dv, in float32 by NumPy.
 
-    out and lse are those of attention to all keys, of which k and v are a part.
+    out and lse are the results of attention to all keys; k and v are some of these keys.
     """
     return reference.attention_bwd(dout, q, k, v, state=(out, lse), dtype=np.float32, **options)
 
 
 def local_attn(attn=None):
-    """The function, or the default; its q, k, v become float32."""
+    """The function, or the default, with arguments converted to float32."""
     return _in_float32(dispatch.flash_attn if attn is None else attn)
 
 
 def local_attn_grad(attn_grad=None):
-    """The function of the backward pass, or the default; its arrays become float32."""
+    """The function for gradients, or the default, with arguments converted to float32."""
     return _in_float32(dispatch.flash_attn_grad if attn_grad is None else attn_grad)
 
 
@@ -47,5 +48,5 @@ def _in_float32(function):
 
 
 def as_float32(x):
-    """The array in float32; itself where it is float32 already."""
+    """The array in float32; no copy if it is float32 already."""
     return x if arrays.dtype_name(x) == "float32" else x.astype(np.float32)

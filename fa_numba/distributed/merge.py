@@ -1,20 +1,21 @@
-"""Partial results of attention, merged: over steps on one rank, over ranks in one exchange.
+"""Merging of partial results: over steps on one rank, and over ranks in one exchange.
 
-A rank that has seen some keys keeps (out, lse): attention to these keys, and the natural logarithm
-of the sum of e^score that out was divided by. Other keys give (out_b, lse_b). Over both:
+A state is a pair (out, lse): attention to some keys, and the natural logarithm of the sum of
+e^score over these keys. Other keys have the state (out_b, lse_b). The state of all these keys is:
 
     out <- out − σ(lse_b − lse) · (out − out_b)        σ(x) = 1 / (1 + e^(−x))
     lse <- lse − log σ(lse − lse_b)
 
-No exponential overflows, however far apart the two lse are; lse + log(1 + e^(lse_b − lse)), the
-same on paper, does. The state of no keys is (0, −inf).
+No exponential overflows, for any two lse. The form lse + log(1 + e^(lse_b − lse)) is equal on paper
+and overflows. The state of no keys is (0, −inf).
 
-States are float32, whatever q, k and v are. A ring that keeps them in 16 bits rounds them in every
-step, and its error grows with the number of ranks: measured in float16, seqlen 512, from 2.0e-5 on
-one rank to 5.9e-5 on 16, and here from 2.8e-8 to 1.5e-8. The lse of the state that is changed is
-float64, one number per row: in float32 the errors of many steps would add up in it.
+States are float32 for every dtype of q, k and v. A ring that keeps states in 16 bits rounds them in
+every step, and its error grows with the number of ranks. Measured with float16 states and seqlen
+512, root mean square error of out: 2.0e-5 on one rank, 5.9e-5 on 16. Measured with this file:
+2.8e-8 on one rank, 1.5e-8 on 16. The lse of the running state is float64, one number per row; in
+float32 the rounding errors of many steps would add up.
 
-`merge_states` is the kernel for two states. Here one of them is changed in place, as a ring does.
+`merge_states` is the kernel for two states. `merge_into` changes one of them in place.
 
 Paper: Milakov & Gimelshein 2018, Online normalizer calculation for softmax, arXiv:1805.02867,
 section 3.1; in this form Zhu Zilin, ring-flash-attention.
@@ -24,7 +25,7 @@ import numpy as np
 
 
 def empty_state(like):
-    """The state of no keys, to be changed by `merge_into`.
+    """The state of no keys, for `merge_into` to change.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ def empty_state(like):
 
 
 def merge_into(out, lse, out_b, lse_b):
-    """Let (out, lse) become the state over the keys of both; change it in place.
+    """Merge the state (out_b, lse_b) into the state (out, lse), in place.
 
     Parameters
     ----------
@@ -61,10 +62,10 @@ def merge_into(out, lse, out_b, lse_b):
 
 
 def merge_over_ranks(comm, out, lse):
-    """The state over the keys of all ranks, on every rank the same bits.
+    """The state of the keys of all ranks: the same bits on every rank.
 
-    Each rank has attention to its own keys, of the same queries. With m the largest lse of a row
-    and w = e^(lse − m) of each rank, out is Σ w out / Σ w, and lse is m + log Σ w.
+    Each rank gives the state of its own keys, for the same queries. Let m be the largest lse of a
+    row, and w = e^(lse − m) on each rank. Then out is Σ w out / Σ w, and lse is m + log Σ w.
 
     Parameters
     ----------

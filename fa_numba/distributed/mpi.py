@@ -5,19 +5,19 @@
     with mpi.communicator(timeout=10) as comm:
         out, lse = ring_attn(comm, q, k, v, causal=True)
 
-MPI itself waits for ever. Here a rank that waits looks at its watch, and at a second line on which
-ranks tell each other that something is wrong:
+MPI itself waits for ever. Here a waiting rank watches the time, and a second MPI communicator on
+which ranks send notices of failure:
 
-    a rank raises an error     it tells all: they raise RankLostError, which names it
-    a rank stalls              who has waited `timeout` seconds tells all and asks them; ranks that
-                               wait too, answer; the rank that does not answer is the lost one
-    a process is killed        who exchanges with it hears of it from MPI, or finds out as for a
-                               stalled rank, and tells all; or mpiexec ends all before
+    a rank raises an error     It notifies all ranks. They raise RankLostError, which names it.
+    a rank stalls              A rank that has waited `timeout` seconds notifies all ranks. Every
+                               waiting rank answers. The rank without an answer is lost.
+    a process is killed        MPI reports it to a rank that exchanges arrays with it, or it is
+                               found like a stalled rank. Often mpiexec ends all ranks before.
 
-After an error the `with` block prints it, lets the others print theirs, and aborts: a process that
-left as usual would wait in MPI_Finalize for those that never come.
+After an error the `with` block prints it, gives the other ranks time to print theirs, and aborts. A
+normal exit would wait in MPI_Finalize for the lost rank.
 
-NumPy arrays of any dtype travel as bytes. `mpiexec` comes with the wheel mpich:
+NumPy arrays of any dtype are sent as bytes. `mpiexec` is part of the wheel mpich:
 ``pip install fa-numba[mpi]``.
 """
 
@@ -31,8 +31,8 @@ import numpy as np
 from fa_numba.checks import distributed as checks
 from fa_numba.distributed.communicator import Communicator, RankLostError
 
-GRACE = 1.0  # seconds for the answers of others, once somebody has asked
-NAP = 20e-6  # seconds between two looks: ranks may be more than cores
+GRACE = 1.0  # seconds that a rank has to answer a notice
+NAP = 20e-6  # seconds between two tests of requests; there may be more ranks than cores
 LOST, WAITS = "lost", "waits"  # kinds of notices
 
 
@@ -43,7 +43,7 @@ def communicator(timeout=300.0):
     Parameters
     ----------
     timeout : float, default=300.0
-        Seconds that a rank waits for another before it asks what is wrong; None is no limit.
+        Longest time in seconds that a rank waits for another. None is no limit.
 
     Raises
     ------
@@ -68,12 +68,12 @@ def communicator(timeout=300.0):
         else:
             comm.tell_all(LOST, comm.rank, _lost(comm.rank, error))
         sys.stderr.flush()
-        time.sleep(2 * GRACE)  # others may wait up to GRACE for answers, and then print
+        time.sleep(2 * GRACE)  # other ranks may wait for answers, and then print
         MPI.COMM_WORLD.Abort(1)
 
 
 class _MPI(Communicator):
-    """The lines of one process."""
+    """The connection of one process."""
 
     def __init__(self, MPI, timeout):
         super().__init__(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
@@ -81,13 +81,13 @@ class _MPI(Communicator):
         self._data = MPI.COMM_WORLD.Dup()
         self._control = MPI.COMM_WORLD.Dup()
         self._notices = {}  # by sender: (LOST, the lost rank, why), or (WAITS, None, None)
-        self._told = []  # sends of notices, kept until they are done
+        self._told = []  # requests of notices; kept, because a request must outlive its message
 
     def _start_exchange(self, outgoing, shapes, like):
         arrays = {source: np.empty(shape, like.dtype) for source, shape in shapes.items()}
         receives = {s: self._data.Irecv(self._bytes(x), source=s) for s, x in arrays.items()}
         sends = {d: self._data.Isend(self._bytes(x), dest=d) for d, x in outgoing.items()}
-        kept = list(outgoing.values())  # until they are sent
+        kept = list(outgoing.values())  # alive until they are sent
 
         def wait():
             self._wait([*receives.items(), *sends.items()])
@@ -100,7 +100,7 @@ class _MPI(Communicator):
         return [x.reshape(-1).view(np.uint8), self._mpi.BYTE]
 
     def _wait(self, requests):
-        """Until all are done: requests of (rank, MPI request)."""
+        """Wait until all of (rank, MPI request) are complete."""
         start = time.monotonic()
         while requests := [x for x in requests if not self._done(*x)]:
             waited = time.monotonic() - start
@@ -118,7 +118,7 @@ class _MPI(Communicator):
             raise RankLostError(f"rank {rank} is lost: MPI reports {why!r}", rank) from error
 
     def _give_up(self, ranks, waited):
-        """Tell all that this rank waits, hear who else does, and raise an error that says it."""
+        """Notify all ranks, collect their notices, and raise the error that names the lost rank."""
         self.tell_all(WAITS)
         end = time.monotonic() + GRACE
         others = self.world_size - 1
@@ -159,6 +159,6 @@ class _MPI(Communicator):
 
 
 def _lost(rank, error):
-    """The sentence about a lost rank: of a long message the first line."""
+    """The message about a lost rank, with the first line of its error."""
     message = (str(error).splitlines() or [""])[0]
     return f"rank {rank} is lost: {type(error).__name__}: {message}"

@@ -1,22 +1,23 @@
 """The paged KV cache over several devices: split by heads, or by tokens.
 
-Both ways one `PagePool` plans for all ranks. Its page numbers, slots and block tables go to every
-rank, and each follows them in caches of its own. Keys and values never travel.
+One `PagePool` plans for all ranks. Every rank gets its page numbers, slots and block tables, and
+has caches of its own. Keys and values are never sent.
 
-By heads (tensor parallelism): a rank has its K/V heads of every token, by `head_shard`. The plan is
-followed as it is. Each rank decodes its own heads, and an all_gather puts them together.
+By heads (tensor parallelism): a rank stores its own K/V heads, those of `head_shard`, of every
+token. It uses the plan unchanged. Each rank decodes its own heads, and an all_gather joins them.
 
-By tokens (decode context parallelism), where there are more ranks than K/V heads or a sequence is
-too long for one device: the pool plans pages of world_size · page_size tokens. Of every such page
-rank r stores tokens r · page_size to (r + 1) · page_size − 1, in a page of its own of page_size:
+By tokens (decode context parallelism): for more ranks than K/V heads, or for a sequence that is too
+long for one device. The pool plans pages of world_size · page_size tokens. Of every such page rank
+r stores tokens r · page_size to (r + 1) · page_size − 1, in its own page of page_size tokens:
 
     one page of the plan, on 2 ranks     0 1 2 3 | 4 5 6 7
     page of rank 0                       0 1 2 3
     page of rank 1                                 4 5 6 7
 
-So page numbers, block tables and copies of pages are the same on every rank; slots and lengths
-become the rank's own by `local_slots` and `local_seq_lens`; a token of another rank has slot −1.
-Every rank attends with all heads to its own tokens, and the states are merged as in `tree_decode`.
+Page numbers, block tables and page copies are the same on every rank. `local_slots` and
+`local_seq_lens` compute the rank's own slots and lengths; a token of another rank has slot −1.
+Every rank computes attention of all heads to its own tokens. The results are merged as in
+`tree_decode`.
 
 Papers: Kwon et al. 2023, PagedAttention, arXiv:2309.06180, section 4.6 (by heads); Shyam et al.
 2024, Tree Attention, arXiv:2408.04093 (the merge). vLLM and SGLang call the second way decode
@@ -94,7 +95,7 @@ def context_parallel_decode(
     q : array of shape (batch, 1, num_heads, head_dim)
         The same on all ranks.
     k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
-        This rank's tokens, written by `local_slots`.
+        This rank's tokens, written with the slots of `local_slots`.
     block_table, seq_lens : arrays
         Those of the plan, whose pages have world_size · page_size tokens.
     softcap : float, default=0.0
@@ -147,7 +148,7 @@ def local_slots(slot_mapping, page_size, world_size, rank):
 
 
 def local_seq_lens(seq_lens, page_size, world_size, rank):
-    """How many tokens of each sequence a rank holds.
+    """Number of tokens of each sequence that a rank holds.
 
     Parameters
     ----------

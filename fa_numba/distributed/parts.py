@@ -1,26 +1,27 @@
-"""Of one step of a ring: which of a rank's queries see which of the keys that are here now.
+"""The mask of one step of a ring, expressed by the causal and window_size options of a kernel.
 
 Queries and keys are spans of one sequence, with positions a, a + s, a + 2s, ... and
-b, b + s, b + 2s, ... Query i sees key j where their distance is in the window:
+b, b + s, b + 2s, ... Query i sees key j if their distance is in the window:
 
     −right <= (a + i s) − (b + j s) <= left        causal is right = 0
 
-so that j − i lies between two bounds that do not depend on i and j:
+So j − i lies between two bounds that depend on neither i nor j:
 
     lo = ⌈(a − b − left) / s⌉ <= j − i <= ⌊(a − b + right) / s⌋ = hi
 
-That is a band, and the kernels' causal and window_size options cut out bands, measured from the
-bottom right corner. Rows above the band, columns beyond it, and what else nobody sees are cut off
-first; then the corner is never outside the band, and no option would have to be negative. Three
-cases are all that a causal mask leaves of contiguous and zigzag chunks, and two of stripes:
+This is a band. The causal and window_size options of a kernel keep a band too, measured from the
+bottom right corner. First all rows and columns outside the band are removed at the edges. Then the
+corner is inside the band, so both sides of window_size are at least 0. With a causal mask there are
+these cases:
 
-    a after b     every query sees every key      full
-    a = b         the diagonal                    causal
-    a before b    no query sees a key             None: the step is idle
-    stripes       a >= b: causal; a < b: the diagonal itself is hidden too, which leaves
-                  queries 1, 2, ... and keys 0, 1, ...: causal again
+    chunks     a > b    every query sees every key               full
+               a = b    the diagonal                             causal
+               a < b    no query sees a key                      None: the rank is idle
+    stripes    a >= b   the diagonal                             causal
+               a < b    below the diagonal: queries 1, 2, ...    causal
+                        and keys 0, 1, ...
 
-So no kernel has to know a position.
+So a kernel needs no positions.
 """
 
 import functools
@@ -29,17 +30,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Part:
-    """An attention problem whose mask the kernels' options describe.
+    """An attention problem whose mask the options of a kernel describe.
 
     Attributes
     ----------
     queries, keys : slice
-        Rows of the rank's queries, and of the keys that are here.
+        Rows of the rank's queries, and of the keys of this step.
     causal : bool
     window_size : (left, right)
         −1 is no limit.
     pairs : int
-        How many (query, key) it has, without those that the mask hides.
+        Number of pairs (query, key) that the mask allows.
     """
 
     queries: slice
@@ -55,7 +56,7 @@ class Part:
 
 
 def part_of(queries, keys, left, right):
-    """The part of a span of queries and a span of keys that is not hidden.
+    """The part of a span of queries and a span of keys that the mask allows.
 
     Parameters
     ----------
@@ -71,8 +72,8 @@ def part_of(queries, keys, left, right):
     distance, step = queries.start - keys.start, keys.step
     hi = keys.count if right < 0 else (distance + right) // step
     lo = -queries.count if left < 0 else -((left - distance) // step)
-    m_start = max(0, -hi)  # queries before it see no key
-    n_start = max(0, m_start + lo)  # keys before it are seen by none
+    m_start = max(0, -hi)  # earlier queries see no key
+    n_start = max(0, m_start + lo)  # no query sees an earlier key
     m_end = min(queries.count, keys.count - lo)
     n_end = min(keys.count, m_end + hi)
     if lo > hi or m_start >= m_end or n_start >= n_end:
@@ -80,7 +81,7 @@ def part_of(queries, keys, left, right):
 
     seqlen_q, seqlen_k = m_end - m_start, n_end - n_start
     corner = seqlen_k - seqlen_q  # a kernel puts query i at position i + corner
-    after = hi + m_start - n_start - corner  # keys after that position that it sees
+    after = hi + m_start - n_start - corner  # number of later keys that it sees
     before = corner - lo - m_start + n_start
     pairs = _sum_of_ends(seqlen_q, corner + after + 1, seqlen_k)
     pairs -= _sum_of_ends(seqlen_q, corner - before, seqlen_k)
@@ -116,9 +117,9 @@ def parts_of(layout, rank, owner, left, right):
 
 @functools.lru_cache(1024)
 def num_steps(layout, left, right):
-    """After how many steps of a ring no rank will see a key any more: at most world_size.
+    """Number of steps of a ring until no rank sees another key: at most world_size.
 
-    A window over contiguous tokens ends after few: only near neighbours hold keys in it.
+    It is small for a sliding window over contiguous tokens: only near neighbours hold its keys.
     """
     world_size = layout.world_size
     for t in range(world_size - 1, 0, -1):

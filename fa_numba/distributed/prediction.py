@@ -1,17 +1,18 @@
 """Bytes, pairs and times of attention over ranks, by formula.
 
-Bytes and pairs are exact: what the communicator counts is held to them, to the byte. Times are a
-prediction, from the rate of a kernel and the rate of a link, and nothing else: a kernel that is as
-fast on small parts as on large ones, a link that nobody else uses, no overhead beyond `latency`.
+Bytes and pairs are exact: they equal the counts of the communicator, to the byte. Times are a
+prediction. They follow from the rate of a kernel and the rate of a link. The model assumes that a
+kernel is equally fast on small and large parts, that no other traffic uses the link, and that
+`latency` is the only overhead.
 
-A ring is in lock step, since a rank needs the keys of its neighbour. So a step takes as long as
-the rank with the most pairs in it, or as the link, if that takes longer:
+The ranks of a ring are in lock step, because each needs the keys of its neighbour. So the time of a
+step is that of the rank with the most pairs, or that of the link if the link is slower:
 
     step = max(largest pairs · 4 · head_dim · num_heads / FLOP/s, bytes / (bytes/s) + latency)
 
-and efficiency is the time of one device, divided by the number of ranks and by the time they take.
-With a causal mask the contiguous layout cannot exceed W / (2W − 1): in every step but the first
-some rank has a full block, and the others wait for it.
+Efficiency is the time of one device divided by the time of W ranks and by W. With a causal mask the
+contiguous layout reaches W / (2W − 1) at most: in every step after the first some rank has a full
+block, and the other ranks wait for it.
 """
 
 from dataclasses import dataclass
@@ -51,13 +52,13 @@ class Problem:
     batch: int = 1
 
     def tokens(self):
-        """How many tokens each rank holds: an int64 array of shape (world_size,)."""
+        """Number of tokens of each rank: an int64 array of shape (world_size,)."""
         layout = make_layout(self.layout, self.seqlen, self.world_size)
         return np.array([layout.count(rank) for rank in range(self.world_size)])
 
 
 def pairs_per_rank(problem):
-    """Pairs of a query and a key that it sees, by rank: summed over the positions it holds.
+    """Pairs (query, key) of each rank: the sum over its positions.
 
     Parameters
     ----------
@@ -76,8 +77,8 @@ def pairs_per_rank(problem):
 def ring_bytes(problem, backward=False):
     """Bytes that each rank sends in each step of `ring_attn`, or of `ring_attn_grad`.
 
-    Without a window. Forward: K and V of the keys that are here, in all steps but the last.
-    Backward: these again, and dK and dV of them in float32, in the last step too: home.
+    There is no window. Forward: K and V, in every step before the last. Backward: K and V in these
+    steps, and dK and dV in float32 in every step; in the last step they are sent to their owner.
 
     Parameters
     ----------
@@ -102,8 +103,8 @@ def ring_bytes(problem, backward=False):
 def ulysses_bytes(problem):
     """Bytes that each rank sends in the two exchanges of `ulysses_attn`.
 
-    First q, k and v of its own tokens, the heads of others; then out and lse of its own heads, the
-    tokens of others.
+    First exchange: q, k and v of its own tokens, with the heads of other ranks. Second exchange:
+    out and lse of its own heads, with the tokens of other ranks.
 
     Parameters
     ----------
@@ -123,10 +124,10 @@ def ulysses_bytes(problem):
 
 
 def tree_bytes(problem):
-    """Bytes that each rank sends in `tree_decode`: whatever seqlen is.
+    """Bytes that each rank sends in `tree_decode`. They do not depend on seqlen.
 
-    Two all_reduce in float32, of a maximum per head, and of head_dim + 1 sums per head. In each a
-    rank sends the parts of others, and its own part to all others.
+    There are two all_reduce in float32: one maximum per head, and head_dim + 1 sums per head. In
+    each a rank sends the parts of other ranks, and then its own reduced part to all others.
 
     Parameters
     ----------
@@ -146,14 +147,14 @@ def tree_bytes(problem):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a ring should take: a prediction, not a measurement.
+    """The predicted time of a ring. It is not a measurement.
 
     Attributes
     ----------
     compute, link : arrays of shape (world_size,)
-        Seconds of each step: of the rank with the most pairs, and of the link.
+        Seconds of each step for the rank with the most pairs, and for the link.
     single : float
-        Seconds of one device for all of it.
+        Seconds of one device for the whole problem.
     """
 
     compute: np.ndarray
@@ -167,12 +168,12 @@ class Prediction:
 
     @property
     def efficiency(self):
-        """Share of the rate of one device that each rank reaches."""
+        """Rate per rank divided by the rate of one device."""
         return self.single / (len(self.compute) * self.seconds)
 
     @property
     def hidden(self):
-        """Share of the communication that computing hides; 1 where there is none."""
+        """Fraction of the communication time that computation hides; 1 without communication."""
         total = float(self.link.sum())
         return float(np.minimum(self.compute, self.link).sum()) / total if total else 1.0
 
@@ -214,9 +215,9 @@ def predict_ring(problem, *, flops, bytes_per_second, latency=0.0, backward=Fals
 
 
 def largest_pairs(problem):
-    """Pairs of the rank that has the most of them in each step of a ring.
+    """Pairs of the rank that has the most pairs, in each step of a ring.
 
-    With c tokens per rank, a multiple of 2; else rounded up:
+    The formulas hold for c tokens per rank and even c; other c are rounded up or approximate:
 
         causal        first step             every other step
         contiguous    c (c + 1) / 2          c²

@@ -1,24 +1,25 @@
-"""Ring attention: queries stay, keys and values travel from rank to rank.
+"""Ring attention: each rank keeps its queries, and passes keys and values on to the next rank.
 
-Every rank holds a part of q, k and v. In step t rank r has the keys and values of rank r − t, and
-attends with its own queries to them; meanwhile they go on to rank r + 1, and those of rank
-r − t − 1 arrive. After world_size steps every query has met every key.
+Every rank holds a part of q, k and v. In step t rank r has the keys and values of rank r − t. It
+computes attention of its own queries to them. Meanwhile it sends them to rank r + 1, and receives
+those of rank r − t − 1. After world_size steps every query has met every key.
 
-    step    rank 0   rank 1   rank 2   rank 3       on 4 ranks: whose keys are where
+    step    rank 0   rank 1   rank 2   rank 3       owner of the keys, on 4 ranks
     0       0        1        2        3
     1       3        0        1        2
     2       2        3        0        1
     3       1        2        3        0
 
-The results of the steps are merged as those of tiles are on one GPU (`merge_into`); they, and
-gradients on the wire, are float32. So the error is that of one device, for any number of ranks.
+The results of the steps are merged like those of tiles on one GPU (`merge_into`). Partial results
+and travelling gradients are float32. So the error is that of one device, for any number of ranks.
 
-Backward: the same ring once more. In each step P is recomputed from this step's keys and the lse
-over all keys, and dK and dV of the keys travel one step behind them: a rank adds its part to what
-the ranks before it have summed. After the last step they go home.
+The backward pass is a second ring. In each step P is recomputed from the keys of this step and the
+lse over all keys. dK and dV follow their keys, one step later: each rank adds its own contribution
+to the sum of the ranks before it. After the last step they are sent to their owner.
 
-Rings that reuse keys kept from the forward pass get the gradients wrong without any error: when
-that pass ends, the keys that are here are those of its last step, not the rank's own.
+A common bug is to keep the keys of the forward pass for the backward pass. When the forward pass
+ends, a rank has the keys of its last step and not its own. The gradients are then wrong, and no
+error says so.
 
 Papers: Liu et al. 2023, Ring Attention, arXiv:2310.01889, Algorithm 1; Brandon et al. 2023, Striped
 Attention, arXiv:2311.09431.
@@ -58,19 +59,19 @@ def ring_attn(
     comm : Communicator
     q : array of shape (batch, its tokens, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, its tokens, num_kv_heads, head_dim), dtype of q
-        What `shard` gives this rank; num_heads is a multiple of num_kv_heads. Without batch where
-        cu_seqlens is given.
+        This rank's element of `shard`; num_heads is a multiple of num_kv_heads. With cu_seqlens
+        there is no batch axis.
     layout : "contiguous", "striped" or "zigzag", default="zigzag"
     seqlen : int, default=world_size times the tokens of q
-        Length of the whole sequence: to be given where ranks hold different numbers of tokens.
+        Length of the whole sequence. Needed if ranks hold different numbers of tokens.
     cu_seqlens : sequence of int, default=None
         For a packed batch: sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1.
     causal : bool, default=False
     window_size : (left, right), default=(-1, -1)
-        Right in every layout. The ring ends after the last step in which a rank sees a key.
+        Allowed in every layout. The ring ends after the last step in which a rank sees a key.
     softcap : float, default=0.0
     alibi_slopes : None
-        Refused, with the reason.
+        A ring refuses ALiBi; the error gives the reason.
     softmax_scale : float, default=1/√head_dim
     attn : callable, default=flash_attn
         Attention on one device: see `fa_numba.distributed.local_attn`.
@@ -80,8 +81,8 @@ def ring_attn(
     out : array of the shape and dtype of q
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, its tokens), float32
-        Natural log of the row's sum of e^score over the keys of all ranks. Without batch where
-        cu_seqlens is given.
+        Natural log of the row's sum of e^score over the keys of all ranks. With cu_seqlens there
+        is no batch axis.
 
     Raises
     ------
@@ -93,10 +94,8 @@ def ring_attn(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
-    plan = _Plan(
-        comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes,
-        softmax_scale,
-    )  # fmt: skip
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
     attn = local_attn(attn)
     out, lse = empty_state(q)
     kv = np.stack([k, v])  # they travel together, in their own dtype
@@ -109,7 +108,7 @@ def ring_attn(
             merge_into(out[:, m], lse[:, :, m], *partial)
             comm.record.step.pairs += part.pairs
         kv = arriving.wait() if arriving else kv
-    out, lse = out.astype(q.dtype), lse.astype(np.float32)  # only now
+    out, lse = out.astype(q.dtype), lse.astype(np.float32)  # not before the last step
     return (out[0], lse[0]) if packed else (out, lse)
 
 
@@ -143,7 +142,7 @@ def ring_attn_grad(
     q, k, v, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes, softmax_scale
         As they were given to `ring_attn`.
     out, lse : arrays
-        What it returned on this rank.
+        Results of `ring_attn` on this rank.
     attn_grad : callable, default=flash_attn_grad
         Its backward pass on one device: see `fa_numba.distributed.local_attn`.
 
@@ -162,10 +161,8 @@ def ring_attn_grad(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
-    plan = _Plan(
-        comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes,
-        softmax_scale,
-    )  # fmt: skip
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
     attn_grad = local_attn_grad(attn_grad)
     dq = np.zeros_like(q, np.float32)
     kv, arriving_dkv = np.stack([k, v]), None
@@ -183,7 +180,7 @@ def ring_attn_grad(
                 total += x
             comm.record.step.pairs += part.pairs
         if arriving_dkv:
-            dkv += arriving_dkv.wait()  # what the ranks before this one have summed
+            dkv += arriving_dkv.wait()  # the sum of the ranks before this one
         arriving_dkv = plan.start_next_kv(dkv, t)
         kv = arriving_kv.wait() if arriving_kv else kv
     dk, dv = plan.send_home(dkv)
@@ -192,16 +189,14 @@ def ring_attn_grad(
 
 
 class _Plan:
-    """Who has whose keys in which step, and what of them this rank sees."""
+    """The owner of the keys in each step, and the parts that this rank sees of them."""
 
     def __init__(
-        self, comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes,
-        softmax_scale,
-    ):  # fmt: skip
-        checks.check_no_alibi(alibi_slopes)
-        self.left, self.right, self.scores = checks.check_scores(
-            q, causal, window_size, softcap, softmax_scale
-        )
+        self, comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, slopes, scale
+    ):
+        checks.check_no_alibi(slopes)
+        scores = checks.check_scores(q, causal, window_size, softcap, scale)
+        self.left, self.right, self.scores = scores
         seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
         self.comm = comm
         self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
@@ -216,9 +211,9 @@ class _Plan:
         return parts_of(self.layout, self.comm.rank, self.owner(t), self.left, self.right)
 
     def start_next_kv(self, kv, t):
-        """Start to pass on a pair of arrays for the keys of step t; None after the last step.
+        """Start to send a pair of arrays for the keys of step t to the next rank.
 
-        What arrives is the pair for the keys of step t + 1.
+        The pair for the keys of step t + 1 arrives. After the last step: None.
         """
         if t + 1 == self.num_steps:
             return None

@@ -1,13 +1,13 @@
 """Tree attention for decoding: one query, keys on all ranks, one sum over ranks.
 
-Here the query is small and the keys are many, so they stay where they are. Each rank attends to its
-own keys; then the states of the ranks are merged by two all_reduce, a maximum and a sum, of
-head_dim + 2 numbers per head. A ring would move every key instead; and an all_reduce takes
-log2(world_size) rounds in a tree, where a ring takes world_size − 1.
+In decoding the query is small and the keys are many, so no key is sent. Each rank computes
+attention to its own keys. Two all_reduce, a maximum and a sum, then merge the results of the ranks:
+they carry head_dim + 2 numbers per head. A ring would send every key. It would also take world_size
+− 1 rounds; an all_reduce over a tree takes log2(world_size).
 
-The paper says tree, and leaves the tree to the library's all_reduce; so do we.
+The paper's tree is that of the library's all_reduce. This file calls `comm.all_reduce`.
 
-Paper: Shyam et al. 2024, Tree Attention, arXiv:2408.04093, Algorithm 3.
+Paper: Shyam et al. 2024, Tree Attention, arXiv:2408.04093.
 """
 
 import numpy as np
@@ -43,10 +43,10 @@ def tree_decode(
     q : array of shape (batch, 1, num_heads, head_dim), float32, float16 or bfloat16
         The same on all ranks: the query of the last token, whose key is among the keys.
     k, v : arrays of shape (batch, its tokens, num_kv_heads, head_dim), dtype of q
-        What `shard` gives this rank.
+        This rank's element of `shard`.
     layout : "contiguous", "striped" or "zigzag", default="contiguous"
     seqlen : int, default=world_size times the tokens of k
-        Length of the whole sequence: to be given where ranks hold different numbers of tokens.
+        Length of the whole sequence. Needed if ranks hold different numbers of tokens.
     window_size : (left, right), default=(-1, -1)
         The query sees the last left + 1 keys; there is nothing on its right.
     softcap : float, default=0.0
@@ -86,8 +86,8 @@ def tree_decode(
             continue
         n, farther = part.keys, 0.0
         if alibi_slopes is not None:
-            # A kernel takes the last key that it has for the query's own, and keys for neighbours.
-            # Then a key's distance is step times what it counts, and the same for all keys more.
+            # For a kernel the query is at the last key, and keys have a distance of 1. The true
+            # distance is `step` times that, and a constant more: that of the last key.
             scores["alibi_slopes"] = alibi_slopes * np.float32(keys.step)
             last = keys.start + keys.step * (n.stop - 1 - keys.offset)
             farther = alibi_slopes[:, None] * np.float32(query.start - last)

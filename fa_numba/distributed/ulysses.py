@@ -1,13 +1,12 @@
 """Ulysses: exchange tokens for heads, attend on one device, exchange back.
 
-Before: every rank has some tokens, with all heads. One all-to-all later it has all tokens, with
-some heads, and attention is what it is on one device: any mask, any option, ALiBi too. A second
-all-to-all brings the results back.
+At first every rank has some tokens with all heads. After an all-to-all it has all tokens with some
+heads. Attention is then the same as on one device, with any mask and any option, ALiBi included. A
+second all-to-all sends the results to the owners of the tokens.
 
-A rank sends (world_size − 1) / world_size of its q, k, v and out, whatever world_size is: less than
-a ring, which sends k and v world_size − 1 times. But heads set the limit: no more ranks than query
-heads, and with more ranks than K/V heads each K/V head is sent to several. And nothing is computed
-while the arrays travel.
+A rank sends (world_size − 1) / world_size of its q, k, v and out. A ring sends k and v
+world_size − 1 times, which is more. But there cannot be more ranks than query heads, and with more
+ranks than K/V heads each K/V head is sent to several ranks. No rank computes during the exchanges.
 
 Paper: Jacobs et al. 2023, DeepSpeed Ulysses, arXiv:2309.14509, section 3.
 """
@@ -49,9 +48,9 @@ def ulysses_attn(
     q, k, v, seqlen, cu_seqlens, causal, window_size, softcap, softmax_scale, attn
         As for `ring_attn`.
     layout : "contiguous", "striped" or "zigzag", default="contiguous"
-        All are equally fast here: every rank gets all tokens.
+        The layout of the arguments and results. It does not change the work of a rank.
     alibi_slopes : array of shape (num_heads,), float32, default=None
-        Of all heads.
+        Slopes of all heads.
 
     Returns
     -------
