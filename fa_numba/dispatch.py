@@ -6,7 +6,7 @@ the row of the measured problem most like this one; nothing is timed in a call. 
 benchmarks fastest`` measures some hundred problems, and writes that file.
 
 On a GPU that nobody has measured, the times of the measured one decide, with one exception: see
-`TF32_PAYS_OFF`.
+`TF32_PAYS_OFF`. `runtime.arrays` decides whether a call runs on a GPU or on the CPU engine.
 """
 
 import functools

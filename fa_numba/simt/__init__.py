@@ -29,8 +29,8 @@ Running a kernel
 Watching it
 
 - watch: hears every access, counts it and looks for races
-- shared_watch: races in shared memory, and values that a missing barrier would leave stale
-- global_watch: races in global memory
+- shared_races: races in shared memory, and values that a missing barrier would leave stale
+- global_races: races in global memory
 - histories: shared memory's accesses, once for all blocks that behave alike
 - shadow: who touched each element last
 - fences: the order between blocks that a fence and an atomic make

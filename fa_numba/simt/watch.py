@@ -11,10 +11,10 @@ import math
 from .counters import Counters, Requests
 from .findings import Findings
 from .flops import FlopMeter
-from .global_watch import GlobalWatch
+from .global_races import GlobalWatch
 from .histories import ATOMIC, LOAD, STORE
 from .lanes import ALL
-from .shared_watch import SharedWatch
+from .shared_races import SharedWatch
 
 
 class Watch:
