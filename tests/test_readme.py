@@ -62,6 +62,19 @@ def test_links_lead_somewhere():
     assert links > 50 and not missing, missing
 
 
+def test_files_that_the_code_names_are_there():
+    """Headers and comments say where a number was measured, and which page explains it."""
+    missing, found = [], 0
+    for folder in ("fa_numba", "benchmarks", "tests", "docs", "exercises", "solutions"):
+        for path in ROOT.joinpath(folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for name in re.findall(r"(?<![\w/])(?:docs|benchmarks)/[\w/]+\.(?:md|json|py)\b", text):
+                found += 1
+                if not (ROOT / name).exists() and path.name != "test_handout.py":
+                    missing.append(f"{path.relative_to(ROOT)}: {name}")
+    assert found > 50 and not missing, missing
+
+
 def test_the_index_has_every_page():
     index = (ROOT / "docs/README.md").read_text()
     for path in sorted(ROOT.glob("docs/*.md")):

@@ -10,7 +10,7 @@ A warp's load of 16 bytes by each lane puts 512 bytes in flight with one instruc
 load_global_b128 and load_global_b32 read through the path of read-only data, so no thread may write
 to these addresses while the kernel runs. They give no cache hint: data that is read once need not
 stay in L1, but L1::no_allocate marks it as the first to be evicted from L2, too. When L2 held data
-written before, an H200 then read fewer bytes per second (benchmarks/NOTES.md).
+written before, an H200 then read fewer bytes per second (docs/notes/decoding.md).
 
 PTX ISA: "Data movement and conversion instructions: ld, ld.global.nc, st, prmt, cp.async.bulk";
 "Parallel synchronization and communication instructions: red".

@@ -20,7 +20,7 @@ softmax rescales lazily (`lazy_rescaling`). Tiles that no row sees are not loade
 skips tiles that none of its own rows sees.
 
 Without a mask only the last key tile needs masking. For 64 < head_dim ≤ 128 it is processed first,
-so the main loop has no masking; for other sizes this gained nothing (benchmarks/NOTES.md).
+so the main loop has no masking; for other sizes this gained nothing (docs/notes/forward.md).
 
 On an H200 at n = 4096 head_dim 128 takes 705 (648) TFLOP/s and 64 takes 540 (473); cuDNN 652 (554)
 and 486 (436) beside it. At n = 512 head_dim 128 has 541 (352) to cuDNN's 515 (332), 64 has 414
@@ -130,7 +130,7 @@ def make_flash_attn_persistent(
     OUT_IN_Q = SLOTS == 1
     LEFT = WINDOW[0] >= 0
     # Without a mask only the last key tile needs masking: it comes first, and the loop masks none.
-    # Measured to gain for these head_dims alone: benchmarks/NOTES.md.
+    # Measured to gain for these head_dims alone: docs/notes/forward.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
     REORDERED = LAST_FIRST or (ALIBI and not LEFT)  # with a window to the left no key is far
     pack = forward.pack_of(DTYPE)

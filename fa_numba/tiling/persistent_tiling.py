@@ -15,7 +15,7 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 ROWS = 64  # queries of a warpgroup
 # The prologue and the epilogue of a tile of queries take as long as this many tiles of keys
-# (measured: benchmarks/NOTES.md).
+# (measured: docs/notes/forward.md).
 FIXED_TILES = 1.5
 MAX_TILES = 1 << 16  # tiles of queries in a call: in larger calls slices are not compared
 
@@ -46,7 +46,7 @@ class PersistentTiling(NamedTuple):
 
 
 def persistent_tiling(head_dim, seqlen_k, causal, packed=False):
-    """The fastest tiles on an H200, of those in benchmarks/NOTES.md.
+    """The fastest tiles on an H200, of those in docs/notes/forward.md.
 
     Up to head_dim 64 the registers suffice for three warpgroups, which fill each other's gaps.
 
