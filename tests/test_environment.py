@@ -95,6 +95,13 @@ def test_every_dependency_is_pinned():
                 assert wanted.specifier.contains(version), f"{line}, but {pin}"
 
 
+def test_files_of_the_package_that_are_no_python_are_there():
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    names = tool["setuptools"]["package-data"]["fa_numba"]
+    assert "py.typed" in names
+    assert all((ROOT / "fa_numba" / name).is_file() for name in names)
+
+
 def test_cuda_extras_agree_on_cupy():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
