@@ -100,7 +100,7 @@ def make_pack(DTYPE):
     @cuda.jit
     def pack_kernel(low, high, y):
         i = cuda.threadIdx.x
-        convert.store_global_b32(global_address(y) + uint64(4 * i), pack(low[i], high[i]))
+        vectors.store_global_b32(global_address(y) + uint64(4 * i), pack(low[i], high[i]))
 
     return pack_kernel
 

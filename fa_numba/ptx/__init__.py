@@ -11,7 +11,7 @@ barriers             named barriers (bar), the fence before TMA and wgmma, setma
 counters             tickets and flags in global memory (atom, red.release, ld.acquire)
 vectors              loads and stores of 4, 8 and 16 bytes, atomic additions (red), bulk copies of
                      rows, zeros; halves of registers as float32 or apart (prmt)
-convert              float32 to 16 and 8 bits (cvt); 2^x (ex2), the maximum of three; a 4-byte store
+convert              float32 to 16 and 8 bits (cvt); 2^x (ex2), the maximum of three
 layouts              in NumPy: which lane holds which element, swizzles, descriptors
 
 Run a kernel with new instructions with FA_NUMBA_BOUNDED_WAITS=1 first, so that a mistake cannot

@@ -1,10 +1,9 @@
-"""From scores to packed results: 2^x, the maximum of three, rounding to 16 and 8 bits, a store.
+"""From scores to packed results: 2^x, the maximum of three, rounding to 16 and 8 bits.
 
-exp2, max3_bits       the functions of a softmax: one instruction each
-pack_*                two or four float32 rounded into one register, an operand of the next product
-store_global_b32      a packed register to global memory
+exp2, max3_bits   the functions of a softmax: one instruction each
+pack_*            two or four float32 rounded into one register, an operand of the next product
 
-PTX ISA: "Data movement and conversion instructions: cvt, st"; "Floating-point instructions: ex2";
+PTX ISA: "Data movement and conversion instructions: cvt"; "Floating-point instructions: ex2";
 "Integer arithmetic instructions: max".
 """
 
@@ -71,16 +70,3 @@ def max3_bits(typingctx, x, y, z):
     )
     f = types.float32
     return statement(text, result=f, pure=True, x=f, y=f, z=f)
-
-
-@intrinsic
-def store_global_b32(typingctx, address, x):
-    """Store 4 bytes.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 4.
-    x : uint32
-    """
-    return statement("st.global.b32 [<address>], <x>;", address=types.uint64, x=types.uint32)

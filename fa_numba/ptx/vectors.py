@@ -50,6 +50,19 @@ def store_global_x4(typingctx, address, x):
 
 
 @intrinsic
+def store_global_b32(typingctx, address, x):
+    """Store 4 bytes.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 4.
+    x : uint32
+    """
+    return statement("st.global.b32 [<address>], <x>;", address=types.uint64, x=types.uint32)
+
+
+@intrinsic
 def load_global_x4_relaxed(typingctx, x, address):
     """Load 16 bytes from L2, where atomic additions are performed, never from an SM's L1.
 

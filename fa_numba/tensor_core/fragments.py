@@ -20,11 +20,12 @@ from numba import cuda, float32, int32, uint32, uint64
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF
 from fa_numba.kernels import masks
 from fa_numba.ptx.barriers import fence_async_proxy
-from fa_numba.ptx.convert import exp2, store_global_b32
+from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_store_4d, tma_store_commit, tma_store_wait_read
+from fa_numba.ptx.vectors import store_global_b32
 
 # A score far below any real one. −inf is no choice: under fastmath the compiler assumes that there
 # is none.

@@ -15,12 +15,12 @@ from numba import cuda, float32, uint32, uint64
 from fa_numba.constants import LOG2_E, ONE
 from fa_numba.kernels import masks
 from fa_numba.ptx.barriers import fence_async_proxy
-from fa_numba.ptx.convert import exp2, store_global_b32
+from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_store_4d, tma_store_commit
-from fa_numba.ptx.vectors import load_shared_x2
+from fa_numba.ptx.vectors import load_shared_x2, store_global_b32
 from fa_numba.tensor_core.fragments import MASKED, fragment_function, make_cap_tile
 
 BLOCK_N = 128  # keys of a tile
