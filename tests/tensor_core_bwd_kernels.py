@@ -122,7 +122,7 @@ def bits_of(x):
 
 @cuda.jit
 def counters_kernel(counters, ticket_of, seen):
-    """Each thread block takes a ticket; the last one waits for all, and sees what they stored."""
+    """Each thread block takes a ticket; the last one waits for all, and reads their stores."""
     first = global_address(counters)
     ticket = counter_take(first, 1)
     ticket_of[cuda.blockIdx.x] = ticket
@@ -134,7 +134,7 @@ def counters_kernel(counters, ticket_of, seen):
             seen[i] = ticket_of[i]
 
 
-# name: (kernel, types of its arguments, target, what its machine code must contain)
+# name: (kernel, types of its arguments, target, an instruction of its machine code)
 KERNELS = {
     "wgmma of rows": (make_wgmma_rows(64, 128, 128, 1, "float16"), (u8, u8, f32), HOPPER, "HGMMA"),
     "wgmma of columns": (make_wgmma_columns(64, 128, "bfloat16"), (u8, u8, f32), HOPPER, "HGMMA"),

@@ -143,7 +143,7 @@ def test_16_bits_are_read_as_they_are(rng, dtype):
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("page_size", [0, 5])
 def test_hbm_traffic(rng, num_heads, num_kv_heads, num_splits, page_size):
-    """The cache is read once, but for a turn of K more: the last that a warp asks for."""
+    """The cache is read once, and one more tile of K: a warp loads one iteration ahead."""
     lengths, sizes = [300, 0, 41], (2, num_heads, num_kv_heads, 24)
     q = random(rng, 3, *sizes[:2], 24)
     if page_size:

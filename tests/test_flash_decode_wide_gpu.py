@@ -147,7 +147,7 @@ def test_masks(decode, dtype, case, mask):
 
 @pytest.mark.parametrize("offset", [1, 4])
 def test_rows_that_do_not_lie_at_16_bytes_small(offset):
-    """flash_decode_wide reads them by single numbers; flash_decode_mma says what it needs."""
+    """flash_decode_wide reads single numbers; flash_decode_mma names its requirement."""
     q, k, v, seq_lens = inputs = make_case(SMALL[3], "float16")
     lengths = cupy.asarray(seq_lens)
     on_gpu = []

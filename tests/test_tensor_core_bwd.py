@@ -1,4 +1,4 @@
-"""The backward on tensor cores where there is no GPU: machine code, and what is refused."""
+"""The backward pass on tensor cores, without a GPU: machine code and refusals."""
 
 import re
 
@@ -67,7 +67,7 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     scales = 2 * (types.float32,)
     for kernel, args, spilled in (
-        # A few addresses, none of them in the products.
+        # A few addresses are spilled, but none in the products.
         (
             make_flash_attn_bwd_mma(head_dim, causal, dtype, True, False),
             (*4 * (x,), rows, rows, dq_sum, x, x, *scales),
@@ -94,7 +94,7 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
         (64, "added", (True,), 0),
         (64, "by arrival", (True,), 4),
         (64, "added", (False, (100, 50)), 0),
-        (64, "added", (False, (-1, -1), 30.0, True), 80),  # caps' derivatives: 32 registers more
+        (64, "added", (False, (-1, -1), 30.0, True), 80),  # a cap's derivatives take 32 registers
         (96, "by arrival", (True,), 4),
         (128, "ordered", (True, (100, -1), 30.0, True), 16),
         (128, "by arrival", (False,), 4),

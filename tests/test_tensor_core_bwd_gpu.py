@@ -1,4 +1,4 @@
-"""The backward on tensor cores, its instructions first, on a real GPU: `pytest -m gpu`.
+"""The backward pass on tensor cores, its instructions first, on a real GPU: `pytest -m gpu`.
 
 `-k small` keeps the cases that are small enough for compute-sanitizer.
 """
@@ -161,7 +161,7 @@ def make_masked_case(case, dtype, mask):
     k, v = (rng.standard_normal((batch, seqlen_k, num_kv_heads, head_dim)) for _ in range(2))
     dout, q, k, v = (x.astype(kind) for x in (dout, q, k, v))
     if "softcap" in options:
-        q *= kind(8)  # scores that a cap bends
+        q *= kind(8)  # scores that a cap changes
     out, lse = reference.attention(q, k, v, **options, dtype=kind)
     want = reference.attention_bwd(dout, q, k, v, **options)
     plain = reference.attention_bwd(dout, q, k, v, **options, dtype=kind)

@@ -139,18 +139,15 @@ def check_varlen_tensor_core(q, k, v, cu_seqlens_q, cu_seqlens_k, *, name, suppo
     check_aligned(**named)
 
 
-def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, tensor_maps=False):
+def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
     """Raise unless the decoding kernel `name` can run on these arrays and their GPU.
 
-    `check_decode` or `check_paged_decode` has let them pass before. With `tensor_maps` the kernel
-    copies the caches by TMA.
+    `check_decode` or `check_paged_decode` has let them pass before.
     """
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
     _require_gpu_arrays("q, k_cache, v_cache", q, name, "flash_decode")
     named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
     _require_16_bit_rows(named, name, supported, MAX_HEAD_DIM, "flash_decode")
-    if tensor_maps:
-        _require_no_negative_strides(name, k_cache=k_cache, v_cache=v_cache)
 
 
 # Tensor cores, backward

@@ -16,6 +16,8 @@ alibi          ALiBi by tensor cores
 mainloop       rings of K and V, and the iterations of a consumer warpgroup over them
 tile_scheduler which tiles of queries a persistent thread block works on
 tf32_tiles     tiles of float32, multiplied by 3xTF32
+gradient_fragments   backward: scores and gradients in registers; their stores
+dq_parts       three ways to sum the parts of dQ that tiles of keys compute
 forward, backward, decoding   what the forward, backward and decoding kernels share
 
 Run a new kernel with FA_NUMBA_BOUNDED_WAITS=1 first, so that a mistake cannot hang the GPU.

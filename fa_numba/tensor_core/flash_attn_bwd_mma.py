@@ -85,7 +85,7 @@ class Layout(NamedTuple):
 
 
 @functools.cache
-def shared_plan(HEAD_DIM):
+def make_plan(HEAD_DIM):
     """The `SharedPlan` of a thread block, with a `Layout`.
 
     Tiles begin at a whole row: an exclusive or then leads to the next 16 columns.
@@ -107,11 +107,11 @@ def shared_plan(HEAD_DIM):
 
 def shared_bytes(HEAD_DIM):
     """Dynamic shared memory of a thread block."""
-    return shared_plan(HEAD_DIM).bytes
+    return make_plan(HEAD_DIM).bytes
 
 
 @functools.cache
-def dq_shared_plan(HEAD_DIM):
+def make_dq_plan(HEAD_DIM):
     """The `SharedPlan` of the kernel for dQ alone."""
     ROW = 2 * padded(HEAD_DIM)
     plan = SharedPlan(align=LEAST_ALIGN)
@@ -122,7 +122,7 @@ def dq_shared_plan(HEAD_DIM):
 
 def dq_shared_bytes(HEAD_DIM):
     """Dynamic shared memory of a thread block of the kernel for dQ alone."""
-    return dq_shared_plan(HEAD_DIM).bytes
+    return make_dq_plan(HEAD_DIM).bytes
 
 
 @functools.cache
@@ -323,7 +323,7 @@ def make_flash_attn_bwd_mma(HEAD_DIM, CAUSAL, DTYPE, ADD_DQ=True, RED_X4=True):
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ADD_DQ it computes dK and dV
     alone, and dq_sum may be any scalar. With RED_X4 an instruction adds four numbers of dQ.
     """
-    plan = shared_plan(HEAD_DIM)
+    plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     KV_PANEL = BLOCK_N * ROW_BYTES  # bytes of 64 columns
@@ -503,7 +503,7 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE):
 
     `dq_shared_bytes` of shared memory; HEAD_DIM and DTYPE as for `make_flash_attn_bwd_mma`.
     """
-    plan = dq_shared_plan(HEAD_DIM)
+    plan = make_dq_plan(HEAD_DIM)
     Q, DOUT, K, V, shared_base = plan.Q, plan.DOUT, plan.K, plan.V, plan.shared_base
     COLS = padded(HEAD_DIM)
     KV_BYTES = K.bytes // STAGES

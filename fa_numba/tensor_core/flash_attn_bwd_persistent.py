@@ -245,7 +245,7 @@ class Registers(NamedTuple):
 
 
 @functools.cache
-def shared_plan(HEAD_DIM):
+def make_plan(HEAD_DIM):
     """The `SharedPlan` of a thread block, with a `Layout`."""
     BLOCK_M, ROW = tile_rows(HEAD_DIM), 2 * padded(HEAD_DIM)
     plan = SharedPlan()
@@ -271,7 +271,7 @@ def shared_plan(HEAD_DIM):
 
 def shared_bytes(head_dim):
     """Dynamic shared memory of a thread block."""
-    return shared_plan(head_dim).bytes
+    return make_plan(head_dim).bytes
 
 
 @functools.cache
@@ -303,7 +303,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
     A step is a tile of keys of a head. A thread block takes every gridDim.x-th step, or as many as
     it asks for; in pairs, every gridDim.x-th pair.
     """
-    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
@@ -426,7 +426,7 @@ class TileFunctions(NamedTuple):
 @functools.cache
 def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     """`TileFunctions` for these compile-time constants."""
-    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
     KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
@@ -523,7 +523,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 @functools.cache
 def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     """consume(base, slots, part, maps, outputs, sizes): compute tile after tile, 256 threads."""
-    BLOCK_M, AT = tile_rows(HEAD_DIM), shared_plan(HEAD_DIM).layout
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
@@ -668,7 +668,7 @@ def make_flash_attn_bwd_persistent(
     With ADDED dq_sum is 0 at first, and counters may be any scalar; otherwise all counters are 0 at
     first. Without ALIBI alibi_slopes may be any scalar.
     """
-    plan, BLOCK_M = shared_plan(HEAD_DIM), tile_rows(HEAD_DIM)
+    plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     M_SHIFT = BLOCK_M.bit_length() - 1
     COUNTED = ORDER != ADDED

@@ -64,7 +64,7 @@ def tile_rows(head_dim):
 
 
 @functools.cache
-def shared_plan(HEAD_DIM):
+def make_plan(HEAD_DIM):
     """The `SharedPlan` of a thread block, with a `Layout`."""
     BLOCK_M, ROW = tile_rows(HEAD_DIM), num_panels(HEAD_DIM) * ROW_BYTES
     plan = SharedPlan(align=LEAST_ALIGN)
@@ -83,11 +83,11 @@ def shared_plan(HEAD_DIM):
 
 def shared_bytes(HEAD_DIM):
     """Dynamic shared memory of a thread block."""
-    return shared_plan(HEAD_DIM).bytes
+    return make_plan(HEAD_DIM).bytes
 
 
 @functools.cache
-def dq_shared_plan(HEAD_DIM):
+def make_dq_plan(HEAD_DIM):
     """The `SharedPlan` of the kernel for dQ alone; HALF as in `Layout`."""
     ROW = num_panels(HEAD_DIM) * ROW_BYTES
     Q_BYTES, KV_BYTES = BLOCK_N * ROW, tile_rows(HEAD_DIM) * ROW
@@ -100,7 +100,7 @@ def dq_shared_plan(HEAD_DIM):
 
 def dq_shared_bytes(HEAD_DIM):
     """Dynamic shared memory of a thread block of the kernel for dQ alone."""
-    return dq_shared_plan(HEAD_DIM).bytes
+    return make_dq_plan(HEAD_DIM).bytes
 
 
 @functools.cache
@@ -164,7 +164,7 @@ def make_flash_attn_bwd_tf32x3(
     HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes may be any scalar. With RED_X4 an
     instruction adds four numbers of dQ.
     """
-    plan = shared_plan(HEAD_DIM)
+    plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
@@ -344,7 +344,7 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
 
     `dq_shared_bytes` of shared memory; constants as for `make_flash_attn_bwd_tf32x3`.
     """
-    plan = dq_shared_plan(HEAD_DIM)
+    plan = make_dq_plan(HEAD_DIM)
     Q, DOUT, K, V, HALF_REGION = plan.Q, plan.DOUT, plan.K, plan.V, plan.HALF
     shared_base = plan.shared_base
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)

@@ -75,11 +75,11 @@ PAGE, OFFSET = 0, 1
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
     """Dynamic shared memory of a thread block."""
-    return shared_plan(HEAD_DIM, WARPS, STAGES).bytes
+    return make_plan(HEAD_DIM, WARPS, STAGES).bytes
 
 
 @functools.cache
-def shared_plan(HEAD_DIM, WARPS, STAGES):
+def make_plan(HEAD_DIM, WARPS, STAGES):
     """The `SharedPlan` of a thread block: a ring for each warp."""
     plan = SharedPlan(align=ROW_BYTES)
     stage_bytes = 2 * ceil_div(HEAD_DIM, PANEL_COLS) * PANEL_BYTES  # K, then V
@@ -119,7 +119,7 @@ def make_flash_decode_gather(
     LANES = 1 << (PIECES - 1).bit_length()  # that copy a row
     ROWS_AT_ONCE = 32 // LANES
     COPIES = 2 * KEYS // ROWS_AT_ONCE  # of a lane, in an iteration
-    plan = shared_plan(HEAD_DIM, WARPS, STAGES)
+    plan = make_plan(HEAD_DIM, WARPS, STAGES)
     ALL_RINGS, shared_base = plan.RINGS, plan.shared_base
     STAGE_BYTES = ALL_RINGS.bytes // (WARPS * STAGES)
     K_BYTES = STAGE_BYTES // 2
