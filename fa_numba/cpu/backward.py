@@ -177,8 +177,9 @@ def backward(
         else:
             dk_at = keys_before[b] * num_kv_heads + kv_head * num_rows
             dk_at = dv_at = (dk_at * num_parts + part * num_rows) * width
-        for i in range(num_rows * width):
-            dk_sums[dk_at + i] = dv_sums[dv_at + i] = ZERO
+        for i in range(0, num_rows * width, LANES):
+            store(dk_sums, dk_at + i, broadcast(ZERO))
+            store(dv_sums, dv_at + i, broadcast(ZERO))
 
         num_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
         for one in range(part, num_tiles * group, num_parts):
