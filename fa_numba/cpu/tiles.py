@@ -18,6 +18,7 @@ that the rows do not fall into the same few sets of the cache.
 import numpy as np
 from numba import njit
 
+from fa_numba.constants import ZERO
 from fa_numba.cpu import vectors
 from fa_numba.cpu.vectors import (
     COLUMNS,
@@ -36,7 +37,6 @@ MAX_HEAD_DIM = 256
 ROW = MAX_HEAD_DIM + 16  # numbers from one row of a tile to the next
 WIDTH = COLUMNS * LANES  # numbers in a row of accumulators
 CACHE_LINE = 64  # bytes
-ZERO, NEG_INF = np.float32(0), np.float32(-np.inf)
 
 
 @njit(forceinline=True)
