@@ -15,7 +15,7 @@ from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
 from fa_numba.cpu.vectors import KINDS
 from fa_numba.tiling.block_sizes import ceil_div
 
-NO_LIMIT = checks.MAX_WINDOW
+NO_LIMIT = 2**40  # keys; a position and this are still an int64
 NO_SLOPES = np.empty(0, np.float32)
 NO_TABLE, NO_PAGES = np.empty((0, 0), np.int32), 0
 TASKS_PER_THREAD = 4  # at least, for threads that begin late or are interrupted
@@ -284,9 +284,8 @@ def paged_attn_decode(
 
 def _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale):
     """left, right, scale, softcap, slopes: what the compiled functions take."""
-    (causal, (left, right), softcap, alibi), slopes = checks.check_mask(
-        q, causal, window_size, softcap, alibi_slopes
-    )
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    causal, (left, right), softcap, alibi = mask
     scale = checks.check_softmax_scale(softmax_scale, q.shape[-1])
     left = NO_LIMIT if left < 0 else left
     right = 0 if causal else NO_LIMIT if right < 0 else right

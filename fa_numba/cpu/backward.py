@@ -19,10 +19,11 @@ then lie in a thread's workspace. Those of parts are added afterwards. Memory: O
 import numpy as np
 from numba import njit
 
+from fa_numba.constants import LOG2_E, NEG_INF, ZERO
 from fa_numba.cpu import tiles
-from fa_numba.cpu.exponential import LOG2_E, ZERO, exp2
+from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.scores import multiply, scores
-from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, NEG_INF, ROW, WIDTH, product
+from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
     COLUMNS,
     LANES,
@@ -177,8 +178,9 @@ def backward(
         else:
             dk_at = keys_before[b] * num_kv_heads + kv_head * num_rows
             dk_at = dv_at = (dk_at * num_parts + part * num_rows) * width
-        for i in range(num_rows * width):
-            dk_sums[dk_at + i] = dv_sums[dv_at + i] = ZERO
+        for i in range(0, num_rows * width, LANES):
+            store(dk_sums, dk_at + i, broadcast(ZERO))
+            store(dv_sums, dv_at + i, broadcast(ZERO))
 
         num_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
         for one in range(part, num_tiles * group, num_parts):

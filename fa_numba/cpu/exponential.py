@@ -12,6 +12,7 @@ Below 2^-126, where float32 begins to lose digits, the result is 0.
 import numpy as np
 from numba import njit
 
+from fa_numba.constants import LOG2_E, ONE, ZERO
 from fa_numba.cpu.vectors import (
     broadcast,
     exponent_bits,
@@ -28,8 +29,7 @@ C0, C1, C2, C3, C4, C5 = (
     np.float32(c)
     for c in (0.69314718, 0.240226475, 0.0555036226, 0.00961852631, 0.00133901615, 0.000153211545)
 )
-LOG2_E = np.float32(1.4426950408889634)
-ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+TWO = np.float32(2)
 
 
 @njit(forceinline=True)

@@ -22,10 +22,11 @@ import math
 import numpy as np
 from numba import njit
 
+from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.cpu import tiles
-from fa_numba.cpu.exponential import LOG2_E, ONE, ZERO, exp2
+from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.scores import scores
-from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, NEG_INF, ROW, WIDTH, product
+from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
     COLUMNS,
     LANES,

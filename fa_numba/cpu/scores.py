@@ -8,9 +8,10 @@ scores by a factor anyway. Only tiles that some query does not see whole are mas
 import numpy as np
 from numba import njit
 
+from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.cpu import tiles, vectors
-from fa_numba.cpu.exponential import ONE, ZERO, tanh
-from fa_numba.cpu.tiles import NEG_INF, ROW, WIDTH, product
+from fa_numba.cpu.exponential import tanh
+from fa_numba.cpu.tiles import ROW, WIDTH, product
 from fa_numba.cpu.vectors import COLUMNS, LANES, ROWS, absolute, broadcast, load, store, zeros
 
 

@@ -18,9 +18,9 @@ that the rows do not fall into the same few sets of the cache.
 import numpy as np
 from numba import njit
 
+from fa_numba.constants import ZERO
 from fa_numba.cpu import vectors
 from fa_numba.cpu.vectors import (
-    BFLOAT16,
     COLUMNS,
     FLOAT16,
     FLOAT32,
@@ -37,7 +37,6 @@ MAX_HEAD_DIM = 256
 ROW = MAX_HEAD_DIM + 16  # numbers from one row of a tile to the next
 WIDTH = COLUMNS * LANES  # numbers in a row of accumulators
 CACHE_LINE = 64  # bytes
-ZERO, NEG_INF = np.float32(0), np.float32(-np.inf)
 
 
 @njit(forceinline=True)
@@ -72,23 +71,31 @@ def pack(address, row_bytes, num_rows, rows, kind, head_dim, width, tile, start)
         if kind == FLOAT32:
             for d in range(0, whole, LANES):
                 store(tile, to + d, vectors.read_float32(source + 4 * d))
-            for d in range(whole, head_dim):
-                tile[to + d] = vectors.read_one_float32(source + 4 * d)
         elif kind == FLOAT16:
             for d in range(0, whole, LANES):
                 store(tile, to + d, vectors.read_float16(source + 2 * d))
-            for d in range(whole, head_dim):
-                tile[to + d] = vectors.read_one_float16(source + 2 * d)
-        elif kind == BFLOAT16:
+        else:
             for d in range(0, whole, LANES):
                 store(tile, to + d, vectors.read_bfloat16(source + 2 * d))
-            for d in range(whole, head_dim):
-                tile[to + d] = vectors.read_one_bfloat16(source + 2 * d)
-        for d in range(head_dim, width):
-            tile[to + d] = ZERO
+        if whole < width:
+            pack_tail(source, kind, whole, head_dim, width, tile, to)
     for r in range(num_rows, rows):
         for d in range(width):
             tile[start + r * ROW + d] = ZERO
+
+
+@njit
+def pack_tail(source, kind, whole, head_dim, width, tile, to):
+    """What follows the last whole vector of a row, and zeros."""
+    for d in range(whole, head_dim):
+        if kind == FLOAT32:
+            tile[to + d] = vectors.read_one_float32(source + 4 * d)
+        elif kind == FLOAT16:
+            tile[to + d] = vectors.read_one_float16(source + 2 * d)
+        else:
+            tile[to + d] = vectors.read_one_bfloat16(source + 2 * d)
+    for d in range(head_dim, width):
+        tile[to + d] = ZERO
 
 
 @njit
@@ -133,7 +140,7 @@ def unpack(tile, start, row, num_rows, kind, head_dim, address, row_bytes):
                 vectors.write_float16(to + 2 * d, load(tile, source + d))
             for d in range(whole, head_dim):
                 vectors.write_one_float16(to + 2 * d, tile[source + d])
-        elif kind == BFLOAT16:
+        else:
             for d in range(0, whole, LANES):
                 vectors.write_bfloat16(to + 2 * d, load(tile, source + d))
             for d in range(whole, head_dim):
