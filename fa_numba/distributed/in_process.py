@@ -13,9 +13,10 @@ longer than `timeout` seconds, or if all ranks wait for each other.
 """
 
 import contextvars
+import itertools
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,19 +91,19 @@ def run_ranks(program, world_size, *shards, order=None, timeout=300.0, **options
 
 
 class _InProcess(Communicator):
-    """The connection of one rank: queues in memory."""
+    """The connection of one rank: messages in memory."""
 
     def __init__(self, world, rank):
         super().__init__(rank, world.world_size)
         self._world = world
 
     def _start_exchange(self, outgoing, shapes, like):
-        self._world.post(self.rank, outgoing)
-        return lambda: self._world.fetch(self.rank, shapes, like)
+        messages = self._world.post(self.rank, outgoing, shapes)
+        return lambda: self._world.fetch(self.rank, messages, shapes, like)
 
 
 class _World:
-    """The baton, the queues, and the lost rank. One lock, that of `changed`, guards all of it."""
+    """The baton, the messages, and the lost rank. One lock, that of `changed`, guards all of it."""
 
     def __init__(self, world_size, order, timeout):
         self.world_size, self.timeout = world_size, timeout
@@ -110,8 +111,11 @@ class _World:
         self.changed = threading.Condition()
         self.baton = None  # the rank that runs
         self.since = None  # when it got the baton
-        self.queues = defaultdict(deque)  # (source, destination): arrays, oldest first
-        self.waits_for = {}  # rank: the sources that it waits for
+        # A message is (source, destination, n): the n-th from the one to the other.
+        self.sent = defaultdict(itertools.count)  # (source, destination): the next n to send
+        self.expected = defaultdict(itertools.count)  # the next n to receive
+        self.mail = {}  # message: its array
+        self.waits_for = {}  # rank: the messages that it waits for
         self.done = set()
         self.lost = None  # (rank, why) of the first lost rank
         self.broken = False  # True: no rank can go on
@@ -140,18 +144,22 @@ class _World:
             self._raise()
         return self.results
 
-    def post(self, rank, outgoing):
+    def post(self, rank, outgoing, sources):
+        """Send copies of arrays, and return the message that is to come from each source."""
         with self.changed:
             for destination, x in outgoing.items():
-                self.queues[rank, destination].append(x.copy())
+                pair = rank, destination
+                self.mail[*pair, next(self.sent[pair])] = x.copy()
+            pairs = [(source, rank) for source in sources]
+            return [(*pair, next(self.expected[pair])) for pair in pairs]
 
-    def fetch(self, rank, shapes, like):
-        """Wait until there is an array of each source, and take these arrays."""
+    def fetch(self, rank, messages, shapes, like):
+        """Wait until these messages are there, and take their arrays."""
         with self.changed:
-            self.waits_for[rank] = set(shapes)
+            self.waits_for[rank] = messages
             self._pass_baton()
             self._take_baton(rank)
-            arrived = {source: self.queues[source, rank].popleft() for source in shapes}
+            arrived = {message[0]: self.mail.pop(message) for message in messages}
         for source, x in arrived.items():
             if x.shape != tuple(shapes[source]) or x.dtype != like.dtype:
                 raise ValueError(
@@ -196,7 +204,7 @@ class _World:
 
     def _missing(self, rank):
         """The ranks that a rank waits for."""
-        return sorted(s for s in self.waits_for.get(rank, ()) if not self.queues[s, rank])
+        return sorted(x[0] for x in self.waits_for.get(rank, ()) if x not in self.mail)
 
     def _watch(self):
         """Wait for a change. Break off if a rank has had the baton for too long."""
