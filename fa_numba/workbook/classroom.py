@@ -236,8 +236,8 @@ def _judged(exercises, folder, judges) -> dict[str, list[Check]]:
         return {}
     # The grader's own limits end an answer long before, on a machine that is not overloaded.
     limit = START_SECONDS + sum(6 * limits_of(e.grader).seconds_in_all for e in exercises)
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder, "grade.json")
+    with tempfile.TemporaryDirectory() as scratch:
+        answer = Path(scratch, "grade.json")
         command = [sys.executable, "-m", "pytest", *(str(e.grader) for e in exercises)]
         command += [f"--impl={folder}", f"--grade-json={answer}", "-p", "no:cacheprovider"]
         command += ["--ends-with-parent", "-q"]
