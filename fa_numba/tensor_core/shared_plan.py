@@ -141,11 +141,14 @@ def make_shared_base(ALIGN):
     MASK = (1 << 32) - ALIGN
 
     @cuda.jit(device=True, forceinline=True)
-    def shared_base():
-        address = shared_address(cuda.shared.array(0, uint8))
-        return (address + (ALIGN - 1)) & MASK if ALIGN > LEAST_ALIGN else address
+    def first_byte():
+        return shared_address(cuda.shared.array(0, uint8))
 
-    return shared_base
+    @cuda.jit(device=True, forceinline=True)
+    def shared_base():
+        return (first_byte() + (ALIGN - 1)) & MASK
+
+    return shared_base if ALIGN > LEAST_ALIGN else first_byte
 
 
 @cuda.jit(device=True, forceinline=True)
