@@ -71,7 +71,7 @@ def test_special_numbers(conversions, x, want):
 
 @pytest.mark.skipif(launching.driver is None, reason="needs numba-cuda")
 def test_a_tensor_is_launched_on_by_its_name():
-    description = arrays._in_bytes(((2, 3), (3, 1), "torch.bfloat16"))
+    description = arrays._normalize_layout(((2, 3), (3, 1), "torch.bfloat16"))
     assert description == ((2, 3), (6, 2), np.dtype(ml_dtypes.bfloat16))
     assert launching._type(description) == types.Array(cuda.types.bfloat16, 2, "C")
 

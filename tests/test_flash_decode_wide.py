@@ -1,5 +1,6 @@
 """flash_decode_wide on the CPU engine, by single numbers; wide loads and mma as machine code."""
 
+import inspect
 import re
 
 import numpy as np
@@ -237,6 +238,17 @@ def arguments(head_dim, dtype, paged):
     return x, x, x, table, np.zeros(1, np.int32), out_partial, lse_partial, *scalars
 
 
+@pytest.mark.parametrize("num_rows", [1, 2, 4, 8])
+@pytest.mark.parametrize("head_dim", [1, 8, 17, 59, 64, 96, 128, 200, 256])
+def test_the_kernel_has_the_tiles_of_its_tiling(head_dim, num_rows):
+    tiling = decode_tiling(num_rows, head_dim)
+    options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
+    kernel = make_flash_decode_wide(head_dim, tiling.rows, "", 0, False, **options)
+    constants = inspect.getclosurevars(kernel.py_func).nonlocals
+    assert constants["BLOCK_N"] == tiling.block_n and constants["LANES"] == tiling.lanes
+    assert head_dim <= tiling.lanes * tiling.cols < 2 * max(head_dim, tiling.cols)
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     "head_dim, rows, dtype",
@@ -244,14 +256,14 @@ def arguments(head_dim, dtype, paged):
 )
 def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
     pytest.importorskip("ml_dtypes")
-    wide = dtype if head_dim % 8 == 0 else ""
-    tiling = decode_tiling(rows, head_dim, wide)
+    vector_dtype = dtype if head_dim % 8 == 0 else ""
+    tiling = decode_tiling(rows, head_dim)
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
-    kernel = make_flash_decode_wide(head_dim, rows, wide, 16, True, **options)
+    kernel = make_flash_decode_wide(head_dim, rows, vector_dtype, 16, True, **options)
     code = compile_kernel(kernel, arguments(head_dim, dtype, True), cc=TARGETS[0])
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.shared_bytes <= 48 * 1024
-    assert (code.counts["LDG.128"] > 0) == bool(wide)
+    assert (code.counts["LDG.128"] > 0) == bool(vector_dtype)
 
 
 @needs_compiler
@@ -262,7 +274,7 @@ def test_within_the_stated_budget(kernel):
         lse = np.zeros((8, 1, 1, 4), np.float32)
         args = x, lse, x[0], lse[0]
     else:
-        tiling = decode_tiling(4, 128, "float32")
+        tiling = decode_tiling(4, 128)
         options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
         kernel = make_flash_decode_wide(128, 4, "float32", 0, True, **options)
         args = arguments(128, "float32", False)

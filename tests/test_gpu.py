@@ -669,7 +669,8 @@ def test_both_ways_of_launching_give_the_same_bits_small(monkeypatch, name, libr
     q, k, v, _ = make_case((1, 40, 50, 4, 2, 64, True))
     x = [to_library(library, x) for x in (q, k, v)]
     short = getattr(fa_numba, name)(*x, causal=True)
-    assert any(plan for key, plan in launching._plans.items() if name in key[0].py_func.__name__)
+    prepared = launching._prepared.items()
+    assert any(launch for key, launch in prepared if name in key[0].py_func.__name__)
     monkeypatch.setattr(launching, "enabled", False)
     by_dispatcher = getattr(fa_numba, name)(*x, causal=True)
     for one, other in zip(short, by_dispatcher, strict=True):

@@ -62,17 +62,17 @@ class FakeGpu:
 def gpu(monkeypatch):
     gpu = FakeGpu()
     monkeypatch.setattr(launching, "driver", gpu)
-    monkeypatch.setattr(launching, "_plans", {})
+    monkeypatch.setattr(launching, "_prepared", {})
     monkeypatch.setattr(launching, "_has_gpu", lambda: True)
-    monkeypatch.setattr(launching, "_kernel", lambda kernel, signature, device: 99)
+    monkeypatch.setattr(launching, "_load", lambda dispatcher, signature, device: 99)
     monkeypatch.setattr(cuda, "gpus", gpu)
-    monkeypatch.setattr(launching, "stream_at", lambda address: address)
+    monkeypatch.setattr(launching, "cu_stream", lambda handle: handle)
     return gpu
 
 
 def launch(arguments, values, shared_bytes=0):
     return launching.launch(
-        scale, (4,), (32, 2), shared_bytes, 0, 7, arguments, values, arrays._in_bytes
+        scale, (4,), (32, 2), shared_bytes, 0, 7, arguments, values, arrays._normalize_layout
     )
 
 
@@ -98,9 +98,9 @@ def test_arrays_and_scalars_become_the_parameters_of_a_kernel(gpu):
             *(0, 0, 5, 4, 4096, 5, 8),
             0.5,
         ]
-    assert len(launching._plans) == 1
+    assert len(launching._prepared) == 1
     launch([x, ((6,), (4,), F4), np.float32], [1, 2, 3.0])
-    assert len(launching._plans) == 2
+    assert len(launching._prepared) == 2
 
 
 def test_scalars_have_the_size_of_their_type(gpu):
@@ -110,22 +110,22 @@ def test_scalars_have_the_size_of_their_type(gpu):
     assert values == [-3, 2**64 - 1, 0.1, True, -5, 2.5, -7]
 
 
-def test_a_copy_of_a_plan_has_parameters_of_its_own(gpu):
+def test_a_copy_of_a_launch_has_its_own_parameters(gpu):
     x = ((2,), (4,), F4)
-    plan = launch([x, np.float32, np.int32], [1 << 40, 0.5, 3])
-    twin = plan.copy([1 << 41, 1.5, 4], {})
-    assert twin.launch([1 << 41, 1.5, 4], 7) and plan.launch([1 << 40, 0.5, 3], 7)
+    prepared = launch([x, np.float32, np.int32], [1 << 40, 0.5, 3])
+    twin = prepared.copy([1 << 41, 1.5, 4], {})
+    assert twin.launch([1 << 41, 1.5, 4], 7) and prepared.launch([1 << 40, 0.5, 3], 7)
     (_, *before), (_, *after) = gpu.launches[-2:]
     assert before[:2] == after[:2]
     want = [[0, 0, 2, 4, 1 << 41, 2, 4, 1.5, 4], [0, 0, 2, 4, 1 << 40, 2, 4, 0.5, 3]]
     assert [parameters(where, "7qfi") for *_, where in gpu.launches[-2:]] == want
 
 
-def test_parameters_of_a_copy_may_lie_elsewhere(gpu):
+def test_the_caller_may_keep_parameters_of_a_copy(gpu):
     x = ((2,), (4,), F4)
-    plan = launch([x, np.float32, x], [1 << 40, 0.5, 1 << 41])
+    prepared = launch([x, np.float32, x], [1 << 40, 0.5, 1 << 41])
     row = (ctypes.c_uint64 * 3)()
-    twin = plan.copy([0, 0.5, 0], {0: ctypes.addressof(row) + 16, 2: ctypes.addressof(row)})
+    twin = prepared.copy([0, 0.5, 0], {0: ctypes.addressof(row) + 16, 2: ctypes.addressof(row)})
     for row[0], row[2] in ((7, 8), (9, 10)):
         assert twin.enqueue(7)
         want = [0, 0, 2, 4, row[2], 2, 4, 0.5, 0, 0, 2, 4, row[0], 2, 4]
@@ -133,7 +133,7 @@ def test_parameters_of_a_copy_may_lie_elsewhere(gpu):
 
 
 def test_strides_of_pytorch_are_in_elements():
-    assert arrays._in_bytes(((2, 3), (3, 1), "torch.float16")) == (
+    assert arrays._normalize_layout(((2, 3), (3, 1), "torch.float16")) == (
         (2, 3),
         (6, 2),
         np.dtype(np.float16),
@@ -174,27 +174,32 @@ def test_a_refusal_of_the_driver_is_an_error_with_the_launch(gpu):
     with pytest.raises(RuntimeError, match=r"grid \(4, 1, 1\).*CUDA_ERROR_INVALID_VALUE"):
         launch([np.float32], [1.0])
     gpu.error = gpu.CUresult.CUDA_ERROR_INVALID_CONTEXT  # a new thread
-    assert not launch([np.float32], [1.0])
+    assert launch([np.float32], [1.0]) is None
 
 
-@pytest.mark.parametrize("error", [AttributeError, NotImplementedError, launching.UnexpectedError])
+@pytest.mark.parametrize(
+    "error", [AttributeError, TypeError, NotImplementedError, launching.NeedsDispatcherError]
+)
 def test_nothing_is_launched_if_numbas_internals_differ(gpu, monkeypatch, error):
-    def other(kernel, signature, device):
+    tries = []
+
+    def other(dispatcher, signature, device):
+        tries.append(dispatcher)
         raise error
 
-    monkeypatch.setattr(launching, "_kernel", other)
-    assert not launch([np.float32], [1.0]) and not launch([np.float32], [1.0])
-    assert not gpu.launches
+    monkeypatch.setattr(launching, "_load", other)
+    assert launch([np.float32], [1.0]) is None and launch([np.float32], [1.0]) is None
+    assert not gpu.launches and tries == [scale]  # not tried again
 
 
 def test_a_scalar_without_a_c_type_is_left_to_the_dispatcher(gpu):
     assert not launch([np.float16], [1.0])
 
 
-def test_plans_do_not_pile_up(gpu):
-    for n in range(launching.MAX_PLANS + 3):
+def test_prepared_launches_do_not_pile_up(gpu):
+    for n in range(launching.MAX_PREPARED + 3):
         launch([((n,), (4,), F4)], [0])
-    assert len(launching._plans) == 3
+    assert len(launching._prepared) == 3
 
 
 SIGNATURE = (float32, int32)

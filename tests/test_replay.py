@@ -14,19 +14,19 @@ from fa_numba import dispatch
 from fa_numba.runtime import arrays, graphs, launching
 
 
-class Plan(launching.Plan):
-    """A plan that is found by the address of its pointers, and reads the parameters there."""
+class Prepared(launching.PreparedLaunch):
+    """A launch that is found by the address of its pointers, and reads the parameters there."""
 
     def __init__(self, gpu, kernel, *launch):
         self.kernel, self.gpu = kernel, gpu
         super().__init__(7, *launch)
 
-    def _make_parameters(self, elsewhere):
-        super()._make_parameters(elsewhere)
-        self.gpu.plans[self.pointers_at] = self
+    def _make_parameters(self, parameter_addresses):
+        super()._make_parameters(parameter_addresses)
+        self.gpu.prepared[self.pointers_at] = self
 
     def values(self):
-        kinds = [(pack_into.__self__, place) for pack_into, place in self.variable]
+        kinds = [(pack_into.__self__, place) for pack_into, place in self.writers]
         found = ((kind, ctypes.string_at(self.pointers[place], kind.size)) for kind, place in kinds)
         return [kind.unpack(content)[0] for kind, content in found]
 
@@ -46,8 +46,8 @@ class FakeDriver:
         *sizes, stream, where, extra = sizes_stream_where_extra
         assert (function, extra, len(sizes)) == (7, 0, 7)
         if not self.gpu.error:
-            plan = self.gpu.plans[where]
-            self.launched(plan.kernel, plan.values(), stream)
+            prepared = self.gpu.prepared[where]
+            self.launched(prepared.kernel, prepared.values(), stream)
         return (self.gpu.error,)
 
     def cuCtxGetCurrent(self):
@@ -61,17 +61,17 @@ class FakeDriver:
 
     def cuGraphAddKernelNode(self, graph, after, num_after, params):
         assert [*after] == [*graph][-1:] and params.func == 7
-        graph[len(graph)] = self.gpu.plans[params.kernelParams]
+        graph[len(graph)] = self.gpu.prepared[params.kernelParams]
         return 0, len(graph) - 1
 
     def cuGraphInstantiate(self, graph, flags):
         self.gpu.graphs += 1
-        return 0, {node: (plan.kernel, plan.values()) for node, plan in graph.items()}
+        return 0, {node: (launch.kernel, launch.values()) for node, launch in graph.items()}
 
     def cuGraphExecKernelNodeSetParams(self, launched, node, params):
         assert self.gpu.context
-        plan = self.gpu.plans[params.kernelParams]
-        launched[node] = plan.kernel, plan.values()
+        prepared = self.gpu.prepared[params.kernelParams]
+        launched[node] = prepared.kernel, prepared.values()
         return (self.gpu.error,)
 
     def cuGraphLaunch(self, launched, stream):
@@ -96,25 +96,25 @@ def gpu(monkeypatch, request):
 
     Replays make launches each time; or once, and then launch a CUDA graph of them.
     """
-    gpu = types.SimpleNamespace(launches={}, plans={}, calls=0, error=0, context=99)
+    gpu = types.SimpleNamespace(launches={}, prepared={}, calls=0, error=0, context=99)
     gpu.graphs = gpu.by_graph = 0
 
-    def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, in_bytes):
-        arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
-        plan = Plan(gpu, kernel, grid, block, shared_bytes, arguments)
-        plan.launch(values, stream)
-        return plan
+    def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, normalize):
+        arguments = [normalize(x) if isinstance(x, tuple) else x for x in arguments]
+        prepared = Prepared(gpu, kernel, grid, block, shared_bytes, arguments)
+        prepared.launch(values, stream)
+        return prepared
 
     gpu.cupy = cupy = fake_cupy([("enter device", 0)])
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     driver = FakeDriver(gpu)
     for module in (launching, graphs):
         monkeypatch.setattr(module, "driver", driver)
-        monkeypatch.setattr(module, "stream_at", lambda address: address)
+        monkeypatch.setattr(module, "cu_stream", lambda handle: handle)
     repeats = 0 if request.param == "graphs" else 1000
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", repeats)
     monkeypatch.setattr(launching, "enabled", True)
-    monkeypatch.setattr(launching, "takes", lambda kernel: True)
+    monkeypatch.setattr(launching, "can_try", lambda kernel: True)
     monkeypatch.setattr(launching, "launch", launch)
     yield gpu
     for function in vars(fa_numba).values():

@@ -16,7 +16,7 @@ def made(monkeypatch):
     """Arguments of each encoded map, by the address that the map was copied to."""
     made = {}
 
-    def copy_at_once(make, device):
+    def copy_and_wait(make, device):
         where = 1000 * (len(made) + 1)
         made[where] = (device, *make())
         return types.SimpleNamespace(device_ctypes_pointer=types.SimpleNamespace(value=where))
@@ -25,7 +25,7 @@ def made(monkeypatch):
     cupy.cuda.runtime.streamIsCapturing = lambda stream: 0
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(tensor_maps, "encode_tensor_map", lambda *arguments: arguments)
-    monkeypatch.setattr(launching, "copy_at_once", copy_at_once)
+    monkeypatch.setattr(launching, "copy_and_wait", copy_and_wait)
     monkeypatch.setattr(tensor_maps, "_captured", {})
     monkeypatch.setattr(tensor_maps, "_maps", functools.cache(tensor_maps.Maps))
     return made
@@ -69,10 +69,10 @@ def test_maps_do_not_pile_up_but_those_of_graphs_stay(made, monkeypatch):
 def test_a_recorded_call_asks_for_the_maps_of_its_own_arrays(made, monkeypatch):
     given = []
 
-    def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, in_bytes):
+    def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, normalize):
         given.append(values)
-        arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
-        return launching.Plan(7, grid, block, shared_bytes, arguments)
+        arguments = [normalize(x) if isinstance(x, tuple) else x for x in arguments]
+        return launching.PreparedLaunch(7, grid, block, shared_bytes, arguments)
 
     @arrays.replayed
     def function(q, k):
@@ -83,9 +83,9 @@ def test_a_recorded_call_asks_for_the_maps_of_its_own_arrays(made, monkeypatch):
 
     driver = types.SimpleNamespace(cuLaunchKernel=lambda *at: (0,))
     monkeypatch.setattr(launching, "driver", driver)
-    monkeypatch.setattr(launching, "stream_at", lambda address: address)
+    monkeypatch.setattr(launching, "cu_stream", lambda handle: handle)
     monkeypatch.setattr(launching, "enabled", True)
-    monkeypatch.setattr(launching, "takes", lambda kernel: True)
+    monkeypatch.setattr(launching, "can_try", lambda kernel: True)
     monkeypatch.setattr(launching, "launch", launch)
     kept = []
     for _ in range(3):

@@ -1,8 +1,8 @@
-"""The host side of all fast decoders: checked arguments, number of splits, two launches.
+"""Host code and second kernel of flash_decode_wide, flash_decode_mma and flash_decode_gather.
 
-`check_problem` turns the arguments of a call into a `Problem`, from which a decoder chooses its
-kernel. `launch` runs that kernel on every split of the keys; then `combine_wide_kernel` merges the
-partial results.
+`check_problem` checks the arguments of a call and makes a `Problem` of them, from which a decoder
+chooses its kernel. `launch` runs that kernel on every split of the keys; then `combine_wide_kernel`
+merges the partial results.
 """
 
 import functools
@@ -13,13 +13,13 @@ import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from fa_numba import checks
-from fa_numba.constants import FULL_WARP, NEG_INF, ZERO
+from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE, ZERO
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.decode_tiling import IN_FLIGHT, WARP_SIZE, combine_warps
+from fa_numba.tiling.decode_tiling import IN_FLIGHT, combine_warps
 from fa_numba.tiling.num_splits import choose_quickest_splits, most_key_tiles
 
-NO_TABLE = np.int32(0)  # stands in for block_table if the cache has no pages
+NO_TABLE = np.int32(0)  # passed for block_table if the cache is contiguous: kernels ignore it
 
 
 @cuda.jit(device=True)
@@ -30,8 +30,8 @@ def divide(n, size):
 
 @functools.cache
 def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
-    """The second kernel, the ⊕ of many partial results: launch it with COMBINE_WARPS warps."""
-    NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a thread owns
+    """Merges the partial results of all splits (⊕): launch it with COMBINE_WARPS warps."""
+    NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a lane holds
     PARTS_SHAPE = (COMBINE_WARPS, HEAD_DIM)
     VALUES_SHAPE = (IN_FLIGHT, NUM_COLS)
 
@@ -52,10 +52,10 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
 
     @cuda.jit
     def combine_wide_kernel(out_partial, lse_partial, out, lse):
-        """A thread block owns a row of out; its warps share the splits.
+        """A thread block computes a query row of out; its warps divide the splits.
 
-        `combine` walks the splits one after the other and waits for memory at each. Here the loads
-        of partial results are in flight while the lanes, one per split, compute the weights.
+        `combine` reads one split after the other and waits for memory at each. Here the loads of
+        partial results are in flight while the lanes, one per split, compute the weights.
 
         grid      (seqlen_q, num_heads, batch); threads (32 · COMBINE_WARPS,)
         shared    parts (COMBINE_WARPS, HEAD_DIM)
@@ -80,7 +80,7 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
             m_i = max(m_i, lse_partial[split, b, head, m])
         for step in range(5):
             m_i = max(m_i, cuda.shfl_xor_sync(FULL_WARP, m_i, 1 << step))
-        shift = ZERO if m_i == NEG_INF else m_i  # no key at all: -inf - -inf is NaN
+        shift = ZERO if m_i == NEG_INF else m_i  # the row saw no key: -inf - -inf is NaN
         for split in range(lane, num_splits, WARP_SIZE):
             l_i += math.exp(lse_partial[split, b, head, m] - shift)
         for step in range(5):
@@ -118,11 +118,11 @@ class Problem(NamedTuple):
     Attributes
     ----------
     q, k_cache, v_cache, block_table, seq_lens : arrays
-        Without pages block_table is a scalar that kernels do not use.
+        For a contiguous cache block_table is a scalar that kernels do not use.
     page_size : int
-        0 without pages.
+        0 for a contiguous cache.
     max_len : int
-        Keys in the longest possible sequence.
+        Keys that the cache can hold per sequence.
     mask : Mask
     slopes : array, or a scalar that kernels do not use
     softmax_scale : float32
@@ -144,15 +144,15 @@ class Problem(NamedTuple):
 
     @property
     def num_rows(self):
-        """Queries of a K/V head: all query heads of its group."""
+        """Query rows per K/V head: seqlen_q queries of each head of its GQA group."""
         return self.q.shape[1] * (self.q.shape[2] // self.k_cache.shape[2])
 
     def num_tiles(self, rows):
-        """Tiles of `rows` rows, over all K/V heads of a sequence."""
+        """Tiles of `rows` query rows, over all K/V heads of a sequence."""
         return ceil_div(self.num_rows, rows) * self.k_cache.shape[2]
 
     def num_n_tiles(self, block_n):
-        """The largest number of tiles of block_n keys that a tile of rows can see."""
+        """The largest number of tiles of block_n keys that a tile of query rows can see."""
         window_size = self.mask.window_size
         return most_key_tiles(self.max_len, self.q.shape[1], window_size, block_n)
 
@@ -185,7 +185,7 @@ def check_problem(
 
 
 def choose_splits(problem, rows, block_n, blocks_per_sm):
-    """The number of splits for a GPU whose SMs hold blocks_per_sm thread blocks each."""
+    """The number of splits for a GPU on which an SM runs blocks_per_sm thread blocks at a time."""
     q = problem.q
     num_sms = arrays.num_sms(q)
     blocks = problem.num_tiles(rows) * q.shape[0]
@@ -195,18 +195,18 @@ def choose_splits(problem, rows, block_n, blocks_per_sm):
 def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes=0):
     """Launch both kernels and return out and lse.
 
-    With one split there is nothing to combine: the first kernel writes out and lse.
+    With one split the first kernel writes out and lse, and the second is not launched.
 
     Parameters
     ----------
     problem : Problem
-    kernel : kernel
-        The first kernel.
+    kernel : function decorated with ``@cuda.jit``
+        The first kernel: attention over one split per thread block.
     grid, threads, shared_bytes
-        Its launch configuration.
+        Launch configuration of the first kernel.
     num_splits : int
     caches : tuple, default=the problem's
-        Its arguments instead of k_cache and v_cache.
+        Passed to the first kernel as k_cache and v_cache.
     """
     q = problem.q
     batch, seqlen_q, num_heads, head_dim = q.shape

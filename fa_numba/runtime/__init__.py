@@ -18,9 +18,9 @@ skips 4 and 5, a hit in 4 skips 5:
                       allocates and launches as recorded, and runs nothing else of the function.
 2. factories          functools.cache on each make_...(head_dim, ..., *mask). Key: the kernel's
                       compile-time constants. Value: the kernel, not compiled yet.
-3. plans              launching._plans. Key: kernel, grid, block, shared memory, layouts of the
-                      arrays. Value: the loaded kernel and its parameters.
-4. loaded kernels     launching._kernel. Key: kernel, types of the arguments, GPU. Value: machine
+3. prepared launches  launching._prepared. Key: kernel, grid, block, shared memory, GPU, layouts
+                      of the arrays. Value: the loaded kernel and its parameters.
+4. loaded kernels     launching._load. Key: kernel, types of the arguments, GPU. Value: machine
                       code loaded by the driver.
 5. disk               kernel_cache, ~/.cache/fa_numba. Key: source of the package, constants, types,
                       GPU, versions. Value: machine code. A miss compiles with Numba, in seconds.

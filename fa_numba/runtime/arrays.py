@@ -441,7 +441,7 @@ def launch(kernel, grid: tuple, block: tuple, *args, shared_bytes: int = 0) -> N
 
 def _enqueue(kernel, grid, block, args, shared_bytes, first):
     """Launch without Numba's dispatcher; return False if that cannot be done."""
-    if not launching.takes(kernel):
+    if not launching.can_try(kernel):
         return False
     device, current, stream = _devices_and_stream(first)
     if device != current:
@@ -454,12 +454,14 @@ def _enqueue(kernel, grid, block, args, shared_bytes, first):
             argument, value = _description_and_address(x)
         arguments.append(argument)
         values.append(value)
-    plan = launching.launch(
-        kernel, grid, block, shared_bytes, device, stream, arguments, values, _in_bytes
+    prepared = launching.launch(
+        kernel, grid, block, shared_bytes, device, stream, arguments, values, _normalize_layout
     )
-    if plan and (recording := replay.current()):
-        recording.note_launch(plan, args, values)
-    return bool(plan)
+    if prepared is None:
+        return False
+    if recording := replay.current():
+        recording.note_launch(prepared, args, values)
+    return True
 
 
 def replayed(function: Callable) -> Callable:
@@ -487,13 +489,13 @@ class Library:
     view : callable
         ``view(x)`` is another object for the same memory and layout.
     current_device_and_stream : callable
-        ``current_device_and_stream()()`` returns the index of the current device, and the address
-        of its current stream.
+        ``current_device_and_stream()()`` returns the index of the current device, and the handle
+        of its current stream as an int.
     empty, full : callable
         ``empty(like, shape, dtype)()`` and ``full(like, shape, value, dtype)()`` allocate on the
         device of `like`, which must be current.
     is_capturing : callable
-        ``is_capturing(address of a stream)``
+        ``is_capturing(handle of a stream)``
     keep_captured : callable
         ``keep_captured(arrays)`` keeps arrays alive that were allocated during a capture.
     """
@@ -517,12 +519,12 @@ def _device_and_stream_of_cupy():
 def _device_and_stream_of_torch():
     torch = sys.modules["torch"]
 
-    def address(device):
+    def stream_handle(device):
         return torch.cuda.current_stream(device).cuda_stream
 
     # These two are quicker: they do not test whether CUDA is initialised, nor make a Stream.
     device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-    stream = getattr(torch._C, "_cuda_getCurrentRawStream", address)
+    stream = getattr(torch._C, "_cuda_getCurrentRawStream", stream_handle)
     return lambda: (current := device(), stream(current))
 
 
@@ -570,7 +572,7 @@ _LIBRARIES = {
         current_device_and_stream=_device_and_stream_of_cupy,
         empty=_empty_of_cupy,
         full=_full_of_cupy,
-        is_capturing=lambda at: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(at)),
+        is_capturing=lambda s: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(s)),
         keep_captured=lambda made: _captured.extend(made),
     ),
     "torch": Library(
@@ -580,7 +582,7 @@ _LIBRARIES = {
         current_device_and_stream=_device_and_stream_of_torch,
         empty=_empty_of_torch,
         full=_full_of_torch,
-        is_capturing=lambda at: sys.modules["torch"].cuda.is_current_stream_capturing(),
+        is_capturing=lambda s: sys.modules["torch"].cuda.is_current_stream_capturing(),
         keep_captured=lambda made: None,  # PyTorch keeps them itself
     ),
 }
@@ -593,7 +595,7 @@ def _library(kind):
 
 
 def _devices_and_stream(x):
-    """An array's device, the current device, and the address of its library's current stream."""
+    """An array's device, the current device, and the handle of its library's current stream."""
     if library := _library(type(x)):
         return device_of(x), *library.current_device_and_stream()()
     device = cuda.get_current_device().id
@@ -601,14 +603,14 @@ def _devices_and_stream(x):
 
 
 def _description_and_address(x):
-    """Shape, strides and dtype of an array as its library has them, and its address."""
+    """(Shape, strides in the library's units, dtype) of an array, and its address."""
     if library := _library(type(x)):
         return library.layout(x)[:3], library.address(x)
     return (x.shape, x.strides, x.dtype), x.device_ctypes_pointer.value or 0
 
 
-def _in_bytes(description):
-    """Convert such a description to shape, strides in bytes and NumPy's dtype."""
+def _normalize_layout(description):
+    """Convert (shape, strides in the library's units, dtype) to strides in bytes, NumPy's dtype."""
     shape, strides, dtype = description
     if not isinstance(dtype, np.dtype):  # PyTorch's, with strides in elements
         dtype = np.dtype(str(dtype).removeprefix("torch."))

@@ -13,7 +13,7 @@ import struct
 import threading
 import weakref
 
-from fa_numba.runtime.launching import driver, relaxed_capture, stream_at, value_of
+from fa_numba.runtime.launching import cu_stream, driver, relaxed_capture, value_of
 
 REPEATS_BEFORE_GRAPH = 8
 MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
@@ -23,12 +23,12 @@ class Launches:
     """Launches in a fixed order, repeated with other addresses.
 
     The words of a repetition, addresses of arrays and numbers computed from them, are written into
-    one row of memory; the parameters of all launches point into that row.
+    one row of memory. The driver reads these parameters of all launches there.
 
     Parameters
     ----------
     num_words : int
-    recorded : list of (Plan, values, words)
+    recorded : list of (PreparedLaunch, values, words)
         `words` maps the index of an argument to the index of its word; the other arguments keep
         their `values`.
     """
@@ -38,9 +38,9 @@ class Launches:
         self.row = (ctypes.c_uint64 * num_words)()
         self.write = functools.partial(struct.Struct(f"{num_words}Q").pack_into, self.row, 0)
         first = ctypes.addressof(self.row)
-        self.plans = [
-            plan.copy(values, {i: first + 8 * word for i, word in words.items()})
-            for plan, values, words in recorded
+        self.prepared = [
+            prepared.copy(values, {i: first + 8 * word for i, word in words.items()})
+            for prepared, values, words in recorded
         ]
         self.graphs, self.repeats = {}, 0
 
@@ -57,13 +57,13 @@ class Launches:
                 graph.enqueue()
                 return True
             self.write(*words)
-            for plan in self.plans:
-                if not plan.enqueue(stream):
+            for prepared in self.prepared:
+                if not prepared.enqueue(stream):
                     return False
             self.repeats += 1
             often = self.repeats > REPEATS_BEFORE_GRAPH and not capturing
             if often and stream not in self.graphs and len(self.graphs) < MAX_STREAMS:
-                self.graphs[stream] = _make_graph(self.plans, stream)  # None is not tried again
+                self.graphs[stream] = _make_graph(self.prepared, stream)  # None: do not try again
         return True
 
 
@@ -72,17 +72,18 @@ class Graph:
 
     Parameters
     ----------
-    plans : list of Plan
+    launches : list of PreparedLaunch
+        The graph keeps them alive, and with them their parameters.
     stream : int
-        Address of the only stream that it is launched on: on two, its launches would wait for each
+        Handle of the only stream that it is launched on: on two, its launches would wait for each
         other.
     """
 
-    def __init__(self, plans, stream):
-        self.plans, self.stream = plans, stream_at(stream)
+    def __init__(self, launches, stream):
+        self.launches, self.stream = launches, cu_stream(stream)
         graph, after, nodes = value_of(driver.cuGraphCreate(0)), [], []
-        for plan in plans:
-            params = _node_params(plan)
+        for prepared in launches:
+            params = _node_params(prepared)
             node = value_of(driver.cuGraphAddKernelNode(graph, after, len(after), params))
             nodes.append((node, params))
             after = [node]
@@ -91,7 +92,7 @@ class Graph:
         weakref.finalize(self, _destroy, graph, self.launched).atexit = False
 
     def update(self, words):
-        """Take over the parameters as they are now, computed from these words."""
+        """Copy the current parameters, computed from these words, into the graph."""
         self.words = None
         for node, params in self.nodes:
             value_of(driver.cuGraphExecKernelNodeSetParams(self.launched, node, params))
@@ -102,25 +103,25 @@ class Graph:
         (error,) = driver.cuGraphLaunch(self.launched, self.stream)
         if error:
             raise RuntimeError(
-                f"the GPU refused a CUDA graph of {len(self.nodes)} launches: {error.name}"
+                f"cuGraphLaunch failed for a CUDA graph of {len(self.nodes)} launches: {error.name}"
             )
 
 
-def _node_params(plan):
+def _node_params(prepared):
     """Describe a launch as a node of a CUDA graph."""
     params = driver.CUDA_KERNEL_NODE_PARAMS()
-    params.func = plan.function
-    params.gridDimX, params.gridDimY, params.gridDimZ = plan.grid
-    params.blockDimX, params.blockDimY, params.blockDimZ = plan.block
-    params.sharedMemBytes, params.kernelParams = plan.shared_bytes, plan.pointers_at
+    params.func = prepared.function
+    params.gridDimX, params.gridDimY, params.gridDimZ = prepared.grid
+    params.blockDimX, params.blockDimY, params.blockDimZ = prepared.block
+    params.sharedMemBytes, params.kernelParams = prepared.shared_bytes, prepared.pointers_at
     return params
 
 
-def _make_graph(plans, stream):
+def _make_graph(launches, stream):
     """Return a graph of these launches, or None if the driver cannot make one."""
     try:
         with relaxed_capture():
-            return Graph(plans, stream)
+            return Graph(launches, stream)
     except (RuntimeError, AttributeError, TypeError):
         return None
 
@@ -132,6 +133,6 @@ def _destroy(graph, launched):
 
 
 def _current_context():
-    """Address of this thread's context, or 0: without one, a call with a graph ends the process."""
+    """Handle of this thread's context, or 0: without one, a call with a graph ends the process."""
     _, context = driver.cuCtxGetCurrent()
     return int(context)

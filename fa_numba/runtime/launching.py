@@ -1,16 +1,21 @@
-"""Launches a compiled kernel by the CUDA driver, in microseconds instead of a hundred.
+"""Launches a compiled kernel through the driver API: a few µs; Numba's dispatcher takes about 100.
 
-Numba's dispatcher examines every argument of every launch anew: it reads the array interface,
+Numba's dispatcher examines every argument of every launch again: it reads the array interface,
 infers a type, finds the code compiled for it, and unpacks the array again. This module does that
-once for each combination of shapes, and keeps the result (`Plan`). A later launch writes the
-addresses of its arrays into the plan's parameters, and calls the driver. Numba still compiles the
-kernel, once for each combination of types; its machine code is kept on disk (`kernel_cache`).
+once for each kernel, grid, block, shared memory, GPU, and list of shapes, strides and dtypes, and
+keeps the result (`PreparedLaunch`). A later launch writes the addresses of its arrays into the
+kept parameters, and calls the driver. Numba still compiles the kernel, once for each combination
+of types; its machine code is kept on disk (`kernel_cache`).
 
-A kernel takes an array as 5 + 2·ndim parameters: two zeros, its size, its itemsize, its address,
-its shape, and its strides in bytes. It takes a scalar as one parameter.
+numba-cuda 0.30, the version that pyproject.toml requires, passes an array as 5 + 2·ndim
+parameters: meminfo and parent (both 0 in a launch), size, itemsize, address, shape, and strides in
+bytes. It passes a scalar as one parameter.
 
-Where numba-cuda's internals differ from the ones that this module expects, `launch` returns False,
-and the dispatcher does the work. fa_numba/runtime/__init__.py lists where they are used.
+If numba-cuda's internals differ from the ones that this module expects, `launch` launches nothing,
+and the caller uses the dispatcher. fa_numba/runtime/__init__.py lists where internals are used.
+
+The caller keeps the arrays alive until the kernel has run. The driver copies all parameters during
+its call, so a `PreparedLaunch` may write the next ones as soon as the call returns.
 """
 
 import contextlib
@@ -33,22 +38,23 @@ try:
     from cuda.bindings import driver
     from numba.cuda.np.numpy_support import from_dtype  # isort: skip   plain Numba lacks it
     from numba.cuda.dispatcher import CUDADispatcher
-except ImportError:  # no numba-cuda, or its simulator
+except ImportError:  # numba-cuda is not installed, or NUMBA_ENABLE_CUDASIM is set
     driver = None
 
-MAX_PLANS = 1024  # combinations of shapes that are kept
+MAX_PREPARED = 1024  # prepared launches kept; when full, all are dropped
+UINT64 = "Q"  # the struct module's format
 
 enabled = driver is not None  # False leaves every launch to Numba's dispatcher
 
-_plans = {}
+_prepared = {}  # a PreparedLaunch, or None for a launch that only the dispatcher can make
 _lock = threading.Lock()
 
 
-class UnexpectedError(Exception):
-    """numba-cuda's internals differ from the ones that this module expects."""
+class NeedsDispatcherError(Exception):
+    """This module cannot launch the kernel; Numba's dispatcher has to."""
 
 
-class Plan:
+class PreparedLaunch:
     """A launch without the addresses of its arrays and the values of its scalars.
 
     Parameters
@@ -61,61 +67,77 @@ class Plan:
 
     Attributes
     ----------
-    constants : list of int
-        All parameters, 0 where a launch writes its own.
-    variable : list of (callable, int)
-        For each argument: a function that packs its value, and the index of its parameter.
+    launch_config : tuple of int
+        Grid, block and shared_bytes, in the order of cuLaunchKernel.
+    initial_parameters : list of int
+        All parameters; 0 for those that each launch writes.
+    writers : list of (callable, int)
+        For each argument: the function that packs its value, and the index of its parameter.
+    parameters, pointers : ctypes array
+        8 bytes for each parameter, and their addresses. They live as long as this object.
     pointers_at : int
-        Address of the array of pointers to the parameters, which the driver takes.
+        Address of `pointers`, an argument of cuLaunchKernel.
     """
 
     def __init__(self, function, grid, block, shared_bytes, arguments):
         self.function = function
-        self.grid, self.block, self.shared_bytes = _three(grid), _three(block), shared_bytes
-        self.sizes = (*self.grid, *self.block, shared_bytes)
-        self.constants, self.variable = [], []
+        self.grid, self.block, self.shared_bytes = _pad_to_3(grid), _pad_to_3(block), shared_bytes
+        self.launch_config = (*self.grid, *self.block, shared_bytes)
+        self.initial_parameters, self.writers = [], []
         for argument in arguments:
             if isinstance(argument, tuple):
                 shape, strides, dtype = argument
-                self.constants += 0, 0, math.prod(shape), dtype.itemsize
-                self._add_variable("Q")
-                self.constants += *shape, *strides
+                meminfo = parent = 0
+                self.initial_parameters += meminfo, parent, math.prod(shape), dtype.itemsize
+                self._add_writer(UINT64)
+                self.initial_parameters += *shape, *strides
             else:
-                self._add_variable(_ctype(argument)._type_)
+                self._add_writer(_ctype(argument)._type_)
         self._make_parameters({})
 
-    def _add_variable(self, kind):
-        self.variable.append((struct.Struct(kind).pack_into, len(self.constants)))
-        self.constants.append(0)
+    def _add_writer(self, struct_format):
+        pack_into = struct.Struct(struct_format).pack_into
+        self.writers.append((pack_into, len(self.initial_parameters)))
+        self.initial_parameters.append(0)
 
-    def _make_parameters(self, elsewhere):
+    def _make_parameters(self, parameter_addresses):
         """Allocate 8 bytes for each parameter, and a pointer to each for the driver.
 
-        `elsewhere` maps the index of an argument to an address that the pointer takes instead.
+        Parameters
+        ----------
+        parameter_addresses : dict of int to int
+            Index of an argument → address of memory that the caller fills; the driver reads the
+            parameter there. The caller keeps that memory alive.
         """
         self.lock = threading.Lock()  # two threads must not write the parameters at once
-        length = len(self.constants)
-        self.parameters = (ctypes.c_int64 * length)(*self.constants)
+        length = len(self.initial_parameters)
+        self.parameters = (ctypes.c_int64 * length)(*self.initial_parameters)
         first = ctypes.addressof(self.parameters)
         self.pointers = (ctypes.c_void_p * length)(*range(first, first + 8 * length, 8))
-        for i, address in elsewhere.items():
-            _, parameter = self.variable[i]
+        for i, address in parameter_addresses.items():
+            _, parameter = self.writers[i]
             self.pointers[parameter] = address
         self.pointers_at = ctypes.addressof(self.pointers)
 
-    def copy(self, values, elsewhere):
-        """Return a plan of the same launch with parameters of its own, set to `values`.
+    def copy(self, values, parameter_addresses):
+        """Return the same launch with its own parameters, set to `values`.
 
-        `elsewhere` maps the index of an argument to the address where its parameter is kept.
+        Parameters
+        ----------
+        values : list of int and float
+            As for `write`.
+        parameter_addresses : dict of int to int
+            Index of an argument → address of memory that the caller fills; the driver reads the
+            parameter there. The caller keeps that memory alive.
         """
-        plan = copy.copy(self)
-        plan._make_parameters(elsewhere)
-        plan.write(values)
-        return plan
+        prepared = copy.copy(self)  # shares all attributes; the next line replaces those written to
+        prepared._make_parameters(parameter_addresses)
+        prepared.write(values)
+        return prepared
 
     def write(self, values):
-        """Set the address of each array and the number of each scalar."""
-        for (pack_into, parameter), value in zip(self.variable, values, strict=True):
+        """Set the address of each array and the value of each scalar."""
+        for (pack_into, parameter), value in zip(self.writers, values, strict=True):
             pack_into(self.parameters, 8 * parameter, value)
 
     def launch(self, values, stream: int) -> bool:
@@ -126,71 +148,88 @@ class Plan:
 
     def enqueue(self, stream: int) -> bool:
         """Enqueue with the parameters as they are; return False without a CUDA context."""
-        stream = stream_at(stream)
-        (error,) = driver.cuLaunchKernel(self.function, *self.sizes, stream, self.pointers_at, 0)
+        stream = cu_stream(stream)
+        (error,) = driver.cuLaunchKernel(
+            self.function, *self.launch_config, stream, self.pointers_at, 0
+        )
         if not error:
             return True
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
             return False  # in a new thread: Numba's dispatcher makes a context current
         raise RuntimeError(
-            f"the GPU refused a launch with grid {self.grid}, block {self.block}, "
+            f"cuLaunchKernel failed for grid {self.grid}, block {self.block}, "
             f"{self.shared_bytes} bytes of dynamic shared memory: {error.name}"
         )
 
 
-def takes(kernel) -> bool:
-    """Return whether `launch` may be able to launch this: a kernel of Numba's, on a GPU."""
+def can_try(kernel) -> bool:
+    """Return True if `kernel` is a Numba-CUDA dispatcher and a GPU is present."""
     return enabled and isinstance(kernel, CUDADispatcher) and _has_gpu()
 
 
-def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, in_bytes):
+def launch(
+    dispatcher, grid, block, shared_bytes, device, stream, arguments, values, normalize_layout
+):
     """Enqueue a kernel. Compile it for these arguments if that was not done before.
 
     Parameters
     ----------
-    kernel : function decorated with ``@cuda.jit``
+    dispatcher : function decorated with ``@cuda.jit``
     grid, block : tuple of int
     shared_bytes : int
         Dynamic shared memory of a thread block; may exceed 48 KiB.
     device : int
         Index of the current GPU.
     stream : int
-        Address of one of its streams.
+        Handle of one of its streams (cudaStream_t) as an int.
     arguments : list
-        Descriptions that decide a launch: the type of a scalar, a tuple for an array.
+        For an array (shape, strides in the library's units, the library's dtype), for a scalar its
+        type.
     values : list of int and float
-        Addresses of the arrays, and the scalars.
-    in_bytes : callable
-        Converts such a tuple to (shape, strides in bytes, NumPy dtype).
+        Addresses of the arrays, and values of the scalars.
+    normalize_layout : callable
+        Converts an array's tuple to (shape, strides in bytes, NumPy dtype).
 
     Returns
     -------
-    Plan, or False
-        False if nothing was launched, and Numba's dispatcher has to do it.
+    PreparedLaunch or None
+        None if nothing was launched, and the caller must use the dispatcher: this module cannot
+        launch the kernel, or this thread has no CUDA context.
     """
-    key = (kernel, grid, block, shared_bytes, device, *arguments)
-    plan = _plans.get(key)
-    if plan is None:
-        arguments = [in_bytes(x) if isinstance(x, tuple) else x for x in arguments]
-        plan = _make_plan(key, kernel, grid, block, shared_bytes, device, arguments)
-    return plan if plan and plan.launch(values, stream) else False
+    key = (dispatcher, grid, block, shared_bytes, device, *arguments)
+    try:
+        prepared = _prepared[key]
+    except KeyError:
+        arguments = [normalize_layout(x) if isinstance(x, tuple) else x for x in arguments]
+        prepared = _prepare(key, dispatcher, grid, block, shared_bytes, device, arguments)
+    if prepared is None or not prepared.launch(values, stream):
+        return None
+    return prepared
 
 
-def _make_plan(key, kernel, grid, block, shared_bytes, device, arguments):
-    """Make and keep the plan for these arguments, or False if there cannot be one."""
+def _prepare(key, dispatcher, grid, block, shared_bytes, device, arguments):
+    """Prepare a launch and keep it. Keep None if only the dispatcher can make the launch.
+
+    None stays right until the process ends: it follows from the kernel's options, its types, and
+    the versions of numba-cuda and cuda.bindings, which do not change. It is also kept if loading
+    fails, for example without free memory; the dispatcher then launches, slower, the same kernel.
+    """
     with _lock, cuda.gpus[device]:
         try:
-            loaded = _kernel(kernel, tuple(map(_type, arguments)), device)
-            _allow_shared_bytes(int(loaded), shared_bytes, device)
-            # A launch of the CUkernel itself would look up its CUfunction: half a microsecond.
-            function = value_of(driver.cuKernelGetFunction(loaded))
-            plan = Plan(function, grid, block, shared_bytes, arguments)
-        except (UnexpectedError, AttributeError, TypeError, NotImplementedError):
-            plan = False
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[key] = plan
-    return plan
+            cukernel = _load(dispatcher, tuple(map(_type, arguments)), device)
+            _set_shared_limit(int(cukernel), shared_bytes, device)
+            # Launching the CUkernel costs 0.5 µs more: the driver looks up the CUfunction.
+            function = value_of(driver.cuKernelGetFunction(cukernel))
+            prepared = PreparedLaunch(function, grid, block, shared_bytes, arguments)
+        # AttributeError, TypeError: a version of numba-cuda or cuda.bindings lacks a name used
+        # here, or its functions take other arguments. NotImplementedError: Numba or ctypes lacks
+        # a type; ctypes lacks float16.
+        except (NeedsDispatcherError, AttributeError, TypeError, NotImplementedError):
+            prepared = None
+        if len(_prepared) >= MAX_PREPARED:
+            _prepared.clear()
+        _prepared[key] = prepared
+    return prepared
 
 
 # Types: what Numba's dispatcher would infer
@@ -205,7 +244,10 @@ def _type(argument):
 
 
 def _layout(shape, strides, itemsize):
-    """Numba's layout of an array: "C", "F" or "A"; never contiguous with a stride of 0."""
+    """Numba's layout of an array: "C", "F" or "A".
+
+    An array without elements is "C". An array with a 0 stride is "A"; Numba says so too.
+    """
     if 0 in shape:
         return "C"
     axes = list(zip(shape, strides, strict=True))
@@ -223,7 +265,7 @@ def _ctype(scalar_type):
     return np.ctypeslib.as_ctypes_type(np.dtype(scalar_type))
 
 
-def _three(sizes):
+def _pad_to_3(sizes):
     return (*sizes, 1, 1)[:3]
 
 
@@ -231,65 +273,76 @@ def _three(sizes):
 
 
 @functools.cache
-def _kernel(kernel, signature, device):
-    """Load a kernel on a GPU: from disk, or compiled by Numba."""
-    if kernel.targetoptions.get("debug") or kernel.extensions:  # these need the dispatcher
-        raise UnexpectedError
+def _load(dispatcher, signature, device):
+    """Return the CUkernel of a dispatcher for a signature: from disk, or compiled by Numba.
+
+    The library that holds it is never unloaded, so it is valid until the process ends.
+    """
+    if dispatcher.targetoptions.get("debug") or dispatcher.extensions:
+        # The dispatcher reads a debug kernel's errors, and lets extensions convert arguments.
+        raise NeedsDispatcherError
     compute_capability = tuple(cuda.get_current_device().compute_capability)
-    found = kernel_cache.load(kernel, str(signature), compute_capability)
+    found = kernel_cache.load(dispatcher, str(signature), compute_capability)
     if found is None:
-        found = _compile(kernel, signature)
-        kernel_cache.save(kernel, str(signature), compute_capability, *found)
+        found = _compile(dispatcher, signature)
+        kernel_cache.save(dispatcher, str(signature), compute_capability, *found)
     entry, cubin = found
     error, library = driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
     if error:
-        raise UnexpectedError(error.name)
+        raise NeedsDispatcherError(error.name)
     return value_of(driver.cuLibraryGetKernel(library, entry.encode()))
 
 
-def _compile(kernel, signature):
+def _compile(dispatcher, signature):
     """Return the entry name and machine code of a kernel, from Numba."""
     define_conversions()
-    compiled = kernel.compile(signature)
+    compiled = dispatcher.compile(signature)
     if compiled.cooperative or compiled.launch_config_sensitive:
-        raise UnexpectedError
+        raise NeedsDispatcherError
     library = compiled._codelibrary
     return library._entry_name, bytes(library.get_cubin().code)
 
 
 def define_conversions():
-    """Give kernels that are compiled from now on the conversions of `bfloat16`.
+    """Register the bfloat16 conversions with Numba. Call it before compiling.
 
     Importing them takes a tenth of a second. A process that finds its kernels on disk saves it.
     """
     importlib.import_module("fa_numba.runtime.bfloat16")
 
 
-def allow_shared_bytes(kernel, args, shared_bytes):
-    """Allow a kernel that Numba's dispatcher launches more than 48 KiB of shared memory."""
+def allow_shared_bytes(dispatcher, args, shared_bytes):
+    """Raise the dynamic shared memory limit of a kernel launched by Numba's dispatcher."""
     if shared_bytes > STATIC_SHARED_BYTES:
-        compiled = kernel.compile(tuple(map(kernel.typeof_pyval, args)))
-        function, device = compiled._codelibrary.get_cufunc(), cuda.get_current_device().id
-        _allow_shared_bytes(int(function.handle), shared_bytes, device)
+        compiled = dispatcher.compile(tuple(map(dispatcher.typeof_pyval, args)))
+        cukernel, device = compiled._codelibrary.get_cufunc().handle, cuda.get_current_device().id
+        _set_shared_limit(int(cukernel), shared_bytes, device)
 
 
-def _allow_shared_bytes(function, shared_bytes, device):
+def _set_shared_limit(cukernel, shared_bytes, device):
+    """Let a kernel have more than 48 KiB of dynamic shared memory.
+
+    Parameters
+    ----------
+    cukernel : int
+        Handle of a CUkernel. That of a CUfunction is not valid: cuKernelSetAttribute sets it.
+    """
     if shared_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        kernel, device = driver.CUkernel(function), driver.CUdevice(device)
+        kernel, device = driver.CUkernel(cukernel), driver.CUdevice(device)
         value_of(driver.cuKernelSetAttribute(attribute, shared_bytes, kernel, device))
 
 
 # Copies and streams
 
 
-def copy_at_once(make, device: int):
+def copy_and_wait(make, device: int):
     """Copy a NumPy array to a GPU and wait for that, also while a stream is being captured.
 
     `make` returns the array. It is called in the GPU's context, which a new thread may lack.
 
     A copy enqueued on a captured stream would run only when the graph is launched. And during a
-    capture the driver refuses to allocate or to wait, unless the thread says that it means to.
+    capture the driver refuses to allocate or to wait, unless the thread's capture mode is RELAXED.
     """
     with cuda.gpus[device], relaxed_capture():
         stream = _own_stream(device)
@@ -300,7 +353,7 @@ def copy_at_once(make, device: int):
 
 @contextlib.contextmanager
 def relaxed_capture():
-    """Let this thread make calls that the driver forbids during another thread's capture."""
+    """Set this thread's capture mode to RELAXED: it may allocate and wait during any capture."""
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     before = value_of(driver.cuThreadExchangeStreamCaptureMode(relaxed))
     try:
@@ -311,25 +364,28 @@ def relaxed_capture():
 
 @functools.cache
 def _own_stream(device):
-    """A stream of the current GPU, neither captured nor ordered by the default stream."""
+    """A stream of GPU `device`, neither captured nor ordered by the default stream.
+
+    The driver makes it on the current GPU: make `device` current before the first call.
+    """
     flag = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
     return cuda.external_stream(int(value_of(driver.cuStreamCreate(flag))))
 
 
 @functools.cache
-def stream_at(address: int):
-    """The driver's object of the stream at an address."""
-    return driver.CUstream(address)
+def cu_stream(handle: int):
+    """The driver's object of a stream."""
+    return driver.CUstream(handle)
 
 
 # The driver
 
 
 def value_of(result):
-    """Return the value of a result of the driver; raise its error, by name, if it is one."""
+    """Return the value of a driver call's result, or raise RuntimeError with the error name."""
     error, *values = result
     if error:
-        raise RuntimeError(f"the CUDA driver refused: {error.name}")
+        raise RuntimeError(f"a call of the CUDA driver failed: {error.name}")
     return values[0] if values else None
 
 

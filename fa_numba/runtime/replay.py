@@ -4,7 +4,7 @@ The first call of flash_attn_v2(q, k, v), once its arguments are checked, comes 
 
     out = empty(...)
     lse = empty(...)
-    launch(plan, [q, k, v, out, lse])
+    launch(prepared, [q, k, v, out, lse])
     return out, lse
 
 Next time with arrays of the same layouts, and the same options, we do those steps and nothing else.
@@ -149,7 +149,7 @@ class Computed(NamedTuple):
 class Launched(NamedTuple):
     """A launch. Both lists hold pairs: index of an argument, index of its array or number."""
 
-    plan: launching.Plan
+    prepared: launching.PreparedLaunch
     values: list
     arrays: list
     numbers: list
@@ -220,7 +220,7 @@ class Recording:
         """Note that `number` came from ``compute(address of x, is a graph being captured)``."""
         self.computations.append(Computed(number, self.index_of(x), compute))
 
-    def note_launch(self, plan, arguments, values):
+    def note_launch(self, prepared, arguments, values):
         """Note a launch with arrays and scalars as `arguments`; `values` are their bits."""
         arrays, numbers = [], []
         for i, x in enumerate(arguments):
@@ -229,7 +229,7 @@ class Recording:
             else:
                 computed = enumerate(self.computations)
                 numbers += [(i, index) for index, step in computed if step.number is x]
-        self.launches.append(Launched(plan, values, arrays, numbers))
+        self.launches.append(Launched(prepared, values, arrays, numbers))
 
     def replay(self, result):
         """Return a function that repeats the call, which returned `result`; or False."""
@@ -259,7 +259,7 @@ def _make_replay(recording, results_of):
         num_arrays + len(computations),
         [
             (
-                step.plan,
+                step.prepared,
                 step.values,
                 dict(step.arrays) | {i: num_arrays + index for i, index in step.numbers},
             )
@@ -268,7 +268,7 @@ def _make_replay(recording, results_of):
     )
 
     def replay(given):
-        """Repeat the call with these arrays; raise RefusedError if it has to be made anew."""
+        """Repeat the call with these arrays; raise RefusedError if that is impossible."""
         device, stream = current_device_and_stream()
         if device != recorded_on:
             raise RefusedError

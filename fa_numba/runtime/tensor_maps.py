@@ -49,7 +49,7 @@ class Maps:
 
     def _make(self, address):
         encode = functools.partial(encode_tensor_map, address, *self.layout)
-        array = launching.copy_at_once(encode, self.device)
+        array = launching.copy_and_wait(encode, self.device)
         return array.device_ctypes_pointer.value, array
 
 

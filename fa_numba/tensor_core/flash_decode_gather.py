@@ -1,7 +1,7 @@
 """Flash-Decoding from a cache of any page size: each warp gathers its keys by cp.async.
 
 flash_decode         tiles of K and V go through shared memory; a thread per score
-flash_decode_wide    a few lanes per key, loads of 16 bytes, no barrier
+flash_decode_wide    a few lanes per key, 16-byte loads, no barrier in the loop
 flash_decode_mma     K and V go from HBM to the registers that multiply them
 flash_decode_gather  cp.async keeps up to 192 KiB in flight to an SM; any page size  <- this file
 

@@ -1,7 +1,7 @@
 """Rows, lanes and keys of `flash_decode_wide`: how it divides its work among threads.
 
-A group of lanes owns the columns of a key. A warp has as many groups as fit, and each group loads
-`keys` keys at a time. Four warps share the keys of a split, tile by tile.
+A lane group holds the columns of a key. A warp has as many lane groups as fit, and each loads
+`keys` keys at a time. Four warps divide the keys of a split, tile by tile.
 """
 
 from typing import NamedTuple
@@ -21,15 +21,15 @@ class DecodeTiling(NamedTuple):
     Attributes
     ----------
     rows : int
-        Queries of one K/V head that a thread block owns.
+        Query rows of one K/V head that a thread block computes.
     cols : int
-        Columns of K, V, Q and out that a lane owns.
+        Columns of K, V, Q and out that a lane holds.
     keys : int
-        Keys that a group of lanes loads at a time.
+        Keys that a lane group loads at a time.
     blocks_per_sm : int
         Thread blocks whose registers must fit in an SM.
     lanes : int
-        Lanes of a group.
+        Lanes per key: a lane group.
     """
 
     rows: int
@@ -54,8 +54,8 @@ def tile_rows(num_rows):
     return min(MAX_ROWS, 1 << (max(1, num_rows) - 1).bit_length())
 
 
-def decode_tiling(num_rows, head_dim, wide):
-    """The tiling for num_rows queries of each K/V head; with many rows a lane owns few columns."""
+def decode_tiling(num_rows, head_dim):
+    """The tiling for num_rows query rows per K/V head; with many rows a lane holds few columns."""
     rows = tile_rows(num_rows)
     if rows == 1:
         cols, keys, blocks_per_sm = 16, 2, 3

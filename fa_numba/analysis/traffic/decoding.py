@@ -106,7 +106,7 @@ def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):
     problem.refuse("flash_decode_wide", "causal", "window_size", "alibi", "block_m", "block_n")
     seq_lens = _lengths(problem, seq_lens)
     num_rows, head_dim = problem.seqlen_q * problem.group_size, problem.head_dim
-    tiling = decode_tiling(num_rows, head_dim, "")
+    tiling = decode_tiling(num_rows, head_dim)
     tiles = ceil_div(num_rows, tiling.rows) * problem.num_kv_heads
     iterations = warps = 0  # of the thread blocks of one tile
     for seq_len, split in itertools.product(seq_lens, range(num_splits)):
