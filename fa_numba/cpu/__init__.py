@@ -9,6 +9,18 @@ exponential.py   2^x and tanh
 vectors.py       a vector register as a type of Numba
 threads.py       threads that take tasks until none is left
 disk_cache.py    compiled functions on disk
+
+Measured, processor time of one core of an Emerald Rapids Xeon with AVX-512, float32, GFLOP/s; NumPy
+is two products by BLAS and a softmax, and BLAS alone reaches 156:
+
+    batch x n x heads, head_dim     forward, causal (NumPy)     gradients, causal (NumPy)
+    12 x 64 x 4, 64                     43,  27 ( 16, 14)            50,  28 (19, 13)
+    1 x 1024 x 2, 64                   109,  93 ( 47, 22)           122, 105 (28, 13)
+    1 x 4096 x 1, 64                   121, 118 ( 40, 19)           121, 123 (40, 20)
+    1 x 4096 x 1, 128                  130, 128 ( 67, 32)           125, 124 (64, 32)
+
+Not fast yet: one query, which fills one lane of WIDTH. 4096 keys of 8 heads take 4.7 ms of one
+core, NumPy's matrix-vector products 1.5 ms.
 """
 
 from fa_numba.cpu.attention import (
