@@ -10,13 +10,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.timing import RESULTS
+from benchmarks.timing import GONE, RESULTS
 
 ROOT = Path(__file__).parents[1]
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
 YARDSTICKS = "full", "causal", "padded", "padded, causal"  # masks are compared with these: 1
-# Kernels that the package no longer has: rows of older results leave them out.
-GONE = "flash_decode_tma", "flash_attn_bwd_wgmma"
 # The README's failing check: the solution of this exercise without its line about this.
 WRONG, MISSING = "ex01b_safe_softmax_kernel.py", "# everyone has read the maximum"
 # Rows of the README's table: a title, the results, and the record that each cell shows.
