@@ -142,7 +142,7 @@ def test_softmax_steps(rng, monkeypatch, softcap, slope, spread, mean, first_pos
     steps = lazy_rescaling.make_softmax_steps.__wrapped__(BLOCK_N, softcap, ALIBI)
     raise_maximum, exponentiate = steps
     score_mod = fragments.make_score_mod.__wrapped__(BLOCK_N, True, (-1, -1), softcap, ALIBI)
-    unit_of, modify_scores = score_mod.unit_of, score_mod.modify_scores
+    exponent_scale_of, modify_scores = score_mod.exponent_scale_of, score_mod.modify_scores
     mask_tile = fragments.make_mask_tile(BLOCK_N, True, (-1, -1))
 
     @cuda.jit
@@ -180,7 +180,7 @@ def test_softmax_steps(rng, monkeypatch, softcap, slope, spread, mean, first_pos
                                 p[row + 8 * h, n] *= alpha[h]
                         p[row + 8 * h, n_start + 8 * j + col + c] = s[j, 2 * h + c]
         for h in range(2):
-            m[row + 8 * h] = m_i[h] * unit_of(scale)
+            m[row + 8 * h] = m_i[h] * exponent_scale_of(scale)
             l[row + 8 * h, lane % 4] = l_i[h]
 
     softmax_scale, seqlen_k = np.float32(0.125), BLOCK_N * TILES - 30

@@ -12,6 +12,8 @@ the same for all rows: the product of a column and a row. So Q and K get 16 more
     high  middle  low  0 … 0         Q, in each of its 64 rows        high + middle + low = slope'
     j     j       j    anything      K, for key j of the tile         the ramp (`write_ramp`)
 
+The ramp is the key columns 0, 1, 2, … that wgmma multiplies by the ALiBi slope.
+
 If toward is −slope', Q's columns change their sign.
 
 These columns are bfloat16, whatever the dtype of Q and K: bfloat16 has the range of float32, three
@@ -28,10 +30,9 @@ five are rows of the next columns, which zeros of Q multiply.
 Where keys lie on both sides of a row, and after a softcap, `fragments.make_score_mod` adds ALiBi
 with multiply-adds.
 
-With a steep slope most keys hardly count. So, without a window to the left, a kernel processes the
-tile of keys at the queries' own position first: it holds the largest scores, and the maximum seldom
-rises in later tiles. A warp that finds all of a tile's P negligible skips its exponentials
-(`lazy_rescaling.make_softmax_steps`).
+With a steep slope most keys hardly count. So, without a left window, a kernel starts at the
+diagonal tile, which has the largest scores: the maximum seldom rises in later tiles. A warp that
+finds all of a tile's P negligible skips its exponentials (`lazy_rescaling.make_softmax_steps`).
 
 PTX ISA: "Shared memory matrix layout" of wgmma. Paper: Press et al. 2022, Train short, test long,
 arXiv:2108.12409.
@@ -59,13 +60,13 @@ class AlibiFlags(NamedTuple):
 
     Attributes
     ----------
-    on_tensor_cores : bool
-        The tensor cores add ALiBi; not with softcap, which comes before ALiBi.
+    by_wgmma : bool
+        wgmma adds ALiBi; not with softcap, which comes before ALiBi.
     one_sided : bool
         No row sees a key after its own position.
     """
 
-    on_tensor_cores: bool
+    by_wgmma: bool
     one_sided: bool
 
 

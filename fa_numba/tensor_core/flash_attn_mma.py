@@ -115,7 +115,7 @@ def make_flash_attn_mma(
     clear, pack_p = fragments.clear, fragments.pack_p
     lazy_softmax = make_lazy_rescaling(M_TILES, BLOCK_N, COLS, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
-    unit_of, modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    exponent_scale_of, modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     bounds = masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
 
@@ -238,7 +238,7 @@ def make_flash_attn_mma(
         position = first_position + warp_row + (lane >> 2)  # of this lane's first row; next + 8
         n_begin = first_key(first_position) // BLOCK_N * BLOCK_N
         n_end = end_key(first_position + BLOCK_M - 1, seqlen_k)
-        unit = unit_of(scale)  # factor of a score in the exponent
+        exponent_scale = exponent_scale_of(scale)  # P = exp2((s − m_i) · exponent_scale)
         slope = alibi_slopes[head] if ALIBI else float32(0)
 
         # This thread copies one chunk of 16 bytes in every 16th row of each panel.
@@ -287,7 +287,8 @@ def make_flash_attn_mma(
             for i in range(M_TILES):
                 modify_scores(s[i], offset[i], n_start, position + 16 * i, slope, scale, lane)
                 mask_tile(s[i], n_start, position + 16 * i, seqlen_k, lane)
-            lazy_softmax(s, offset, m_i, l_i, acc, unit)  # P = exp(S - m_i)         line 9
+            # P = exp(S - m_i)                                                       line 9
+            lazy_softmax(s, offset, m_i, l_i, acc, exponent_scale)
             for i in range(M_TILES):
                 pack_p(s[i], p[i])
             multiply_p_v(acc, p, v_row)  # out <- out + P V                         line 10
@@ -296,7 +297,7 @@ def make_flash_attn_mma(
         if n_begin >= n_end:  # no key is seen, so nobody has waited for Q, which out overwrites
             cp_async_wait(0)
             cuda.syncthreads()
-        finish_rows(acc, m_i, l_i, lse, b, head, m, q_rows, lane, unit)
+        finish_rows(acc, m_i, l_i, lse, b, head, m, q_rows, lane, exponent_scale)
         cuda.syncwarp()  # the warp's rows of out are written: safe to read; no other warp uses them
         store_rows(q_rows, out, b, m, head, lane)
 

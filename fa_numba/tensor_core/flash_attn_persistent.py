@@ -2,29 +2,37 @@
 
 flash_attn_mma         a warp multiplies tiles in registers; cp.async fetches the next
 flash_attn_wgmma       four warps multiply tiles in shared memory; TMA fetches the next
-flash_attn_ws          a warp of its own fetches; the next tile's Q Kᵀ beside this one's P V
-flash_attn_persistent  the next queries are in flight before these are done          <- this file
+flash_attn_ws          a producer warp loads; Q Kᵀ of the next key tile overlaps P V of this one
+flash_attn_persistent  the next query tile is loaded while this one is computed      <- this file
 
 In flash_attn_ws every query tile begins with a thread block's start and a wait for Q and K, and
-ends with stores for which the next thread block waits. With few keys that takes much of the time.
-Here
+ends with stores. The next thread block cannot start until these stores finish. With few keys that
+takes much of the time. This kernel differs:
 
-- one thread block per SM loops over many query tiles. Three producer threads, for Q, K and V, load
-  the next tiles while the consumers still compute; none of them waits for another's buffers;
-- out goes through shared memory and TMA, like Q, while the next query tile begins;
-- a static tile scheduler assigns work slices in snake order, so that every thread block has about
+- One thread block per SM loops over many query tiles. Three producer threads, for Q, K and V, load
+  tiles ahead of the consumers; none of the three waits for another's buffers.
+- The next Q tile is loaded while the current one is computed (head_dim ≤ 128). Out is written to
+  shared memory and stored by TMA. For head_dim > 128 out reuses Q's memory, so the next Q load
+  waits for that store.
+- A static tile scheduler divides each head into work slices (groups of query tiles) and assigns
+  them to the thread blocks in alternating order, 0 … n−1, n−1 … 0. So every thread block has about
   the same work under a causal mask (`tiling.persistent_tiling`, `tile_scheduler`).
 
-`mainloop` holds the iterations over tiles of keys; flash_attn_persistent_varlen shares it. The
-softmax rescales lazily (`lazy_rescaling`). Tiles that no row sees are not loaded, and a warpgroup
-skips tiles that none of its own rows sees.
+`mainloop` holds the iterations over key tiles; flash_attn_persistent_varlen shares it. The softmax
+rescales lazily (`lazy_rescaling`). A key tile that no query of the thread block attends to is not
+loaded; one tile always is. A warpgroup skips the key tiles that none of its own rows attends to.
 
-Without a mask only the last key tile needs masking. For 64 < head_dim ≤ 128 it is processed first,
-so the main loop has no masking; for other sizes this gained nothing (docs/notes/forward.md).
+Without causal, window and ALiBi only the last key tile needs masking. For 64 < head_dim ≤ 128 (two
+consumers) it is processed first, so the main loop has no masking; for other sizes this gained
+nothing (docs/notes/forward.md).
 
-On an H200 at n = 4096 head_dim 128 takes 705 (648) TFLOP/s and 64 takes 540 (473); cuDNN 652 (554)
-and 486 (436) beside it. At n = 512 head_dim 128 has 541 (352) to cuDNN's 515 (332), 64 has 414
-(268) to 391 (260); float16, causal in brackets; benchmarks/results/tensor_core.json.
+TFLOP/s on an H200, float16, full / causal (benchmarks/results/tensor_core.json):
+
+    head_dim     n   this kernel       cuDNN
+         128  4096     705 / 648   652 / 554
+          64  4096     540 / 473   486 / 436
+         128   512     541 / 352   515 / 332
+          64   512     414 / 268   391 / 260
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 """
@@ -76,18 +84,33 @@ from fa_numba.tensor_core.tile_scheduler import (
     make_for_each_tile,
 )
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.persistent_tiling import ROWS, choose_num_slices, persistent_tiling
+from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS, choose_num_slices, persistent_tiling
 
 REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER)
-# For 2 and 3 consumers: registers of a producer's and of a consumer's thread. An SM has 65536, and
-# each warpgroup 128 threads: 128 · (40 + 2 · 232), 128 · (32 + 3 · 160).
+# Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
+# all threads must not exceed 65536: 128 · (40 + 2 · 232) = 64512, 128 · (32 + 3 · 160) = 65536.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
-class Loads(NamedTuple):
-    """Arguments of a producer's thread; of_q is True for Q's thread, the others load K or V."""
+class ProducerArgs(NamedTuple):
+    """Arguments of a producer thread.
 
-    of_q: Any
+    Attributes
+    ----------
+    loads_q : bool
+        True for Q's thread; the others load K or V.
+    q_map, kv_map : uint64
+        Tensor maps (addresses) of Q, and of K or V.
+    kv_tile, kv_full : int
+        Shared memory addresses: the first tile of K or V, and its barrier "full".
+    work : shared array of shape (SLOTS, WORK_LENGTH)
+        The query tile in each slot of Q.
+    base : int
+        Shared memory address of the plan's regions.
+    seqlen_q, seqlen_k : int
+    """
+
+    loads_q: Any
     q_map: Any
     kv_map: Any
     kv_tile: Any
@@ -104,19 +127,20 @@ def make_flash_attn_persistent(
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
-    128 threads for each of TILING's consumers (`PersistentTiling`) and for the producer. HEAD_DIM
-    is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
-    not read, and may be any scalar.
+    128 threads for the producer warpgroup and for each consumer warpgroup of TILING
+    (`PersistentTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI
+    the argument alibi_slopes is not read, and may be any scalar.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
     BLOCK_M = ROWS * CONSUMERS
-    THREADS = 128 * (CONSUMERS + 1)
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
-    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # of one consumer
+    THREADS = TILING.num_threads
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # a multiple of 16, as wgmma needs; extra columns are 0
+    # 128-byte-swizzled panels of 64 columns, as TMA and wgmma require.
+    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)
+    Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # rows of Q of one consumer warpgroup
     SLOT_BYTES = CONSUMERS * Q_BYTES
-    ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
+    K_MAJOR_DESC = descriptor_bits()  # Q: head_dim, the reduction dimension, is contiguous
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     WORK_SHAPE = SLOTS, WORK_LENGTH
     plan = make_plan(HEAD_DIM, TILING, ALIBI)
@@ -125,96 +149,110 @@ def make_flash_attn_persistent(
     shared_base = plan.shared_base
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
-    ON_TENSOR_CORES = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).on_tensor_cores
+    ALIBI_BY_WGMMA = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).by_wgmma
     RAMP_BYTES = ramp_bytes(BLOCK_N)
-    OUT_IN_Q = SLOTS == 1
+    OUT_IN_Q = SLOTS == 1  # out has no memory of its own: it overwrites Q
     LEFT = WINDOW[0] >= 0
-    # Without a mask only the last key tile needs masking: it comes first, and the loop masks none.
-    # Measured to gain for these head_dims alone: docs/notes/forward.md.
+    # Without causal, window and ALiBi only the last key tile needs masking. It is processed first,
+    # so the loop has no masking. Measured to gain for these head_dims alone: docs/notes/forward.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
-    REORDERED = LAST_FIRST or (ALIBI and not LEFT)  # with a window to the left no key is far
+    # ALiBi: start at the diagonal tile, which has the largest scores. Not with a left window: it
+    # already drops the distant keys, and the reordering needs a range that begins at tile 0.
+    REORDERED = LAST_FIRST or (ALIBI and not LEFT)
     pack = forward.pack_of(DTYPE)
     clear = make_fragment_functions(BLOCK_N, COLS, pack).clear
-    unit_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).unit_of
+    exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
-    after, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
+    next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
     loop = make_mainloop(
-        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, CHECKED=not LAST_FIRST
+        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP=not LAST_FIRST
     )
-    mod_values, first_iteration, iterate = loop.mod_values, loop.first_iteration, loop.iterate
-    whole_tiles, add_last_product = loop.whole_tiles, loop.add_last_product
-    finish_product = loop.finish_product
+    score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
+    first_iteration, iterate = loop.first_iteration, loop.iterate
+    add_last_product, finish_product = loop.add_last_product, loop.finish_product
     load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def first_of(m_start, end, seqlen_q, seqlen_k):
-        """The first of `end` key tiles to process: at these rows' position, or the last."""
+    def first_tile_of(m_start, end, seqlen_q, seqlen_k):
+        """Index of the key tile to process first, if REORDERED.
+
+        The last one if LAST_FIRST, else the tile on the diagonal of row m_start. The producer's
+        `end` is the thread block's, a consumer's is its warpgroup's, and yet both find the same
+        tile: with LAST_FIRST the two ends are equal, and otherwise each warpgroup's range includes
+        the diagonal tile of m_start, as its rows do not come before m_start.
+        """
         if LAST_FIRST:
             return int32(end - 1)
         return max(min(int32((m_start + seqlen_k - seqlen_q) // BLOCK_N), int32(end - 1)), int32(0))
 
     @cuda.jit(device=True, forceinline=True)
-    def load_queries(queries, m_start, head, b, to):
-        """Wait for a free slot, write to it which queries are next, and start their copy."""
-        slot = queries % SLOTS
-        full = to.base + Q_RING.full + slot * BARRIER
-        wait(to.base + Q_RING.empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
-        to.work[slot, M_START] = m_start
-        to.work[slot, HEAD] = head
-        to.work[slot, BATCH] = b
-        to.work[slot, MORE] = 1
+    def load_q_tile(num_q_tiles_done, m_start, head, b, args):
+        """Wait for a free slot, describe the query tile in work[slot], and start its TMA load."""
+        slot = num_q_tiles_done % SLOTS
+        full = args.base + Q_RING.full + slot * BARRIER
+        wait(args.base + Q_RING.empty + slot * BARRIER, phase(num_q_tiles_done, SLOTS) ^ 1)
+        args.work[slot, M_START] = m_start
+        args.work[slot, HEAD] = head
+        args.work[slot, BATCH] = b
+        args.work[slot, MORE] = 1
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
         for w in range(CONSUMERS):
-            q_rows = to.base + Q.start + slot * SLOT_BYTES + w * Q_BYTES
-            load_tile(q_rows, ROWS, to.q_map, m_start + ROWS * w, head, b, full)
+            q_rows = args.base + Q.start + slot * SLOT_BYTES + w * Q_BYTES
+            load_tile(q_rows, ROWS, args.q_map, m_start + ROWS * w, head, b, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load(state, m_start, head, b, kv_head, to):
-        """Load a tile of queries; or all tiles of K, or of V, that they see.
+    def load(state, m_start, head, b, kv_head, args):
+        """Q's thread loads one query tile; K's and V's threads load the key tiles for it.
 
-        The state is the number of query tiles so far, and the next stage of K's or V's ring.
+        The state is the number of query tiles done, and the next stage of K's or V's ring with the
+        parity of the phase of "empty" to wait for.
         """
-        queries, stage, was_empty = state
-        if to.of_q:
-            load_queries(queries, m_start, head, b, to)
-            queries = int32(queries + 1)
+        num_q_tiles_done, stage, empty_parity = state
+        if args.loads_q:
+            load_q_tile(num_q_tiles_done, m_start, head, b, args)
+            num_q_tiles_done = int32(num_q_tiles_done + 1)
         else:
-            step, end = tiles_of(m_start, BLOCK_M, to.seqlen_q, to.seqlen_k)
-            begin = first_of(m_start, end, to.seqlen_q, to.seqlen_k)
-            while step < end:
-                tile = step  # if REORDERED `begin`, 0, 1, and so on
-                if REORDERED and step <= begin:
-                    tile = begin if step == 0 else int32(step - 1)
+            i, end = tiles_of(m_start, BLOCK_M, args.seqlen_q, args.seqlen_k)
+            first_tile = first_tile_of(m_start, end, args.seqlen_q, args.seqlen_k)
+            while i < end:
+                tile = i  # if REORDERED: first_tile, then 0, 1, … without first_tile
+                if REORDERED and i <= first_tile:
+                    tile = first_tile if i == 0 else int32(i - 1)
                 n_start = tile * BLOCK_N
-                load_kv(to.kv_map, n_start, kv_head, b, to.kv_tile, to.kv_full, stage, was_empty)
-                stage, was_empty = after(stage, was_empty)
-                step = int32(step + 1)
-        return queries, stage, was_empty
+                load_kv(
+                    args.kv_map, n_start, kv_head, b,
+                    args.kv_tile, args.kv_full, stage, empty_parity,
+                )  # fmt: skip
+                stage, empty_parity = next_stage(stage, empty_parity)
+                i = int32(i + 1)
+        return num_q_tiles_done, stage, empty_parity
 
     load_each = make_for_each_tile(BLOCK_M, load)
 
     @cuda.jit(device=True, forceinline=True)
     def produce(tid, work, base, q_map, k_map, v_map, shape, seqlen_k, group_size, num_slices):
-        """The role of a loading thread: 0 loads Q, 32 loads K, 64 loads V."""
-        of_k = tid == 32
-        kv_map = k_map if of_k else v_map
-        kv_tile = base + K.start if of_k else base + V.start
-        kv_full = base + K_RING.full if of_k else base + V_RING.full
-        to = Loads(tid == 0, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k)
-        # On a new barrier the phase of parity 1 has ended: the stages are free.
+        """The role of a producer thread: thread 0 loads Q, 32 loads K, 64 loads V."""
+        loads_k = tid == 32
+        kv_map = k_map if loads_k else v_map
+        kv_tile = base + K.start if loads_k else base + V.start
+        kv_full = base + K_RING.full if loads_k else base + V_RING.full
+        args = ProducerArgs(
+            tid == 0, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k
+        )
+        # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
         state = int32(0), int32(0), int32(1)
-        queries, _, _ = load_each(state, shape, group_size, num_slices, to)
-        if tid == 0:
-            slot = queries % SLOTS
-            wait(base + Q_RING.empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+        num_q_tiles_done, _, _ = load_each(state, shape, group_size, num_slices, args)
+        if tid == 0:  # tell the consumers that there are no more query tiles
+            slot = num_q_tiles_done % SLOTS
+            wait(base + Q_RING.empty + slot * BARRIER, phase(num_q_tiles_done, SLOTS) ^ 1)
             work[slot, MORE] = 0
-            mbarrier_arrive(base + Q_RING.full + slot * BARRIER)
+            mbarrier_arrive(base + Q_RING.full + slot * BARRIER)  # expects no TMA bytes
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes):
-        """The role of a consumer warpgroup: attention for its part of each query tile."""
+        """The role of a consumer warpgroup: attention for its ROWS rows of each query tile."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
         acc = cuda.local.array(OUT_SHAPE, float32)
@@ -228,53 +266,62 @@ def make_flash_attn_persistent(
         ramp = uint32(base + RAMP.start)
         seqlen_q = lse.shape[2]
         warpgroup, lane = tid >> 7, tid & 31
-        warp_row = int32((tid >> 5 & 3) * 16)  # in the warpgroup's rows
-        # Which ROWS rows of a query tile are the warpgroup's. A shuffle tells ptxas that it is the
-        # same for a whole warp: values that depend on it are then kept once for a warp.
-        part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-        out_rows = uint32(base + OUT.start + part * Q_BYTES + warp_row * ROW_BYTES)
+        warp_row = int32((tid >> 5 & 3) * WARP_ROWS)  # first of this warp's rows in the warpgroup's
+        # Index of this warpgroup's ROWS rows in a query tile. The shuffle makes it warp-uniform, so
+        # ptxas can use uniform registers.
+        wg_index = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
+        out_rows = uint32(base + OUT.start + wg_index * Q_BYTES + warp_row * ROW_BYTES)
 
-        unit = unit_of(scale)  # factor of a score in the exponent
+        exponent_scale = exponent_scale_of(scale)  # P = exp2((s − m_i) · exponent_scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
-        queries = int32(0)  # query tiles so far
-        stage, parity = int32(0), int32(0)  # of the next tile of K and V
+        num_q_tiles_done = int32(0)
+        # Between query tiles: of the next tile of K and V. In the loop over key tiles: of the tile
+        # whose S is computed but whose P V is not.
+        stage, parity = int32(0), int32(0)
         while True:
-            slot = int32(queries % SLOTS)
-            wait(q_full + slot * BARRIER, phase(queries, SLOTS))
+            slot = int32(num_q_tiles_done % SLOTS)
+            wait(q_full + slot * BARRIER, phase(num_q_tiles_done, SLOTS))
             if work[slot, MORE] == 0:
                 break
             m_start = work[slot, M_START]
-            m = int32(m_start + part * ROWS)  # the warpgroup's first row
+            m = int32(m_start + wg_index * ROWS)  # the warpgroup's first row
             wg_position = int32(m + seqlen_k - seqlen_q)
             position = int32(wg_position + warp_row + (lane >> 2))
-            mod = mod_values(alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane)
-            q_desc = descriptor(ROW_MAJOR, uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES))
+            score_mod_args = score_mod_args_of(
+                alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane
+            )
+            q_desc = descriptor(
+                K_MAJOR_DESC, uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
+            )
             clear(acc, m_i, l_i)
 
             n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
-            n_start = int32(n_tile * BLOCK_N)
-            # A part without a row processes one tile, and skips the others.
-            n_end = int32(n_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
-            first_start = int32(first_of(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
-            whole = whole_tiles(wg_position, seqlen_k)
-            if LEFT:
+            step_start = int32(n_tile * BLOCK_N)
+            # A warpgroup whose rows are all past seqlen_q processes one tile and skips the others.
+            step_end = int32(step_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
+            first_start = int32(first_tile_of(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
+            unmasked_range = unmasked_range_of(wg_position, seqlen_k)
+            if LEFT:  # release the key tiles before this warpgroup's window
                 first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
                 stage, parity = skip_tiles(n_tile - first, stage, parity, k_full, v_full, lane)
 
-            n = first_start if REORDERED else n_start
-            tile = stage, parity, q_desc, n
-            first_iteration(registers, rings, *tile, position, seqlen_k, mod, lane)
-            n_start = int32(n_start + BLOCK_N)
-            while n_start < n_end:
-                n = n_start
-                if REORDERED and n_start <= first_start:  # one tile later: `first_start` came first
-                    n = int32(n_start - BLOCK_N)
-                tile = stage, parity, q_desc, n
+            n_start = first_start if REORDERED else step_start
+            first_iteration(
+                registers, rings, stage, parity, q_desc, n_start,
+                position, seqlen_k, score_mod_args, lane,
+            )  # fmt: skip
+            step_start = int32(step_start + BLOCK_N)
+            while step_start < step_end:
+                n_start = step_start
+                # first_start was processed first, so up to it step i processes tile i − 1.
+                if REORDERED and step_start <= first_start:
+                    n_start = int32(step_start - BLOCK_N)
                 stage, parity = iterate(
-                    registers, rings, *tile, whole, position, seqlen_k, mod, lane
-                )
-                n_start = int32(n_start + BLOCK_N)
+                    registers, rings, stage, parity, q_desc, n_start,
+                    unmasked_range, position, seqlen_k, score_mod_args, lane,
+                )  # fmt: skip
+                step_start = int32(step_start + BLOCK_N)
 
             add_last_product(registers, rings, stage, parity)
             # Read again, while P V runs: the loop needs the registers.
@@ -282,20 +329,24 @@ def make_flash_attn_persistent(
             cuda.syncwarp()  # all lanes have read work: safe to overwrite
             if lane == 0 and not OUT_IN_Q:
                 mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-            m_warp = int32(m_start + part * ROWS + warp_row)
-            finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, unit)
+            m_warp = int32(m_start + wg_index * ROWS + warp_row)
+            finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, exponent_scale)
             finish_product(acc, p, v_empty + stage * BARRIER, lane)
-            stage, parity = after(stage, parity)
+            stage, parity = next_stage(stage, parity)
             if OUT_IN_Q:
-                named_barrier_sync(warpgroup, 128)  # its warps have read Q: safe to overwrite
+                # Barrier 1, 2 or 3 (0 is syncthreads): the warpgroup's 4 warps have read Q, so that
+                # out may overwrite it.
+                named_barrier_sync(warpgroup, 128)
             store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
             if lane == 0 and OUT_IN_Q:
+                # The next Q overwrites out: TMA must have read it before the slot is released.
                 tma_store_wait_read(0)
-                mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
+                mbarrier_arrive(q_empty + slot * BARRIER)
             _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-            remaining = int32(end - n_start // BLOCK_N)
+            # Release the key tiles after this warpgroup's last.
+            remaining = int32(end - step_start // BLOCK_N)
             stage, parity = skip_tiles(remaining, stage, parity, k_full, v_full, lane)
-            queries = int32(queries + 1)
+            num_q_tiles_done = int32(num_q_tiles_done + 1)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory must outlive the last copy
 
@@ -303,22 +354,22 @@ def make_flash_attn_persistent(
     def flash_attn_persistent_kernel(
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes
     ):
-        """A thread block works through tiles of queries, each with its tiles of K and V.
+        """A thread block loops over query tiles, and for each over the tiles of K and V.
 
-        The maps are addresses (`tensor_maps`), with boxes of 64 rows of q, BLOCK_N of k and v, 16
-        of out. A head has num_slices work slices (`persistent_tiling`). scale is softmax_scale ·
-        log2 e.
+        The maps are addresses (`tensor_maps`), with boxes of ROWS rows of q, BLOCK_N of k and v,
+        and 16 of out. A head has num_slices work slices (`persistent_tiling`). scale is
+        softmax_scale · log2 e.
 
-        grid      (at most one per SM,); warpgroup 0 loads, the others compute
-        shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
-                  is q_tile if that has one slot;
-                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in panels of 64 columns, swizzled;
-                  work (SLOTS, 4): which queries Q are; barriers: full and empty for each slot of
-                  Q, each stage of K, and of V; with ALIBI a ramp (`alibi`)
+        grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
+        shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM), which is Q
+                  itself if SLOTS is 1; K, V (STAGES, BLOCK_N, HEAD_DIM); all in swizzled panels of
+                  64 columns. work (SLOTS, 4): the query tile in each slot of Q. Q_RING, K_RING,
+                  V_RING: barriers "full" and "empty" of each slot or stage. With ALIBI the RAMP:
+                  the key columns 0, 1, 2, … that wgmma multiplies by the ALiBi slope (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
                   inverse, offset for two rows
-        HBM       Q, out, lse once; K and V once per tile of queries, except for tiles that none of
-                  them sees
+        HBM       reads Q once, writes out and lse once; reads K and V once per query tile, except
+                  the key tiles that none of its queries attends to
         paper     FlashAttention-3, Algorithm 2
         budget    168 registers at the start with 2 consumers, 128 with 3; then REGISTERS. One
                   thread block per SM
@@ -327,16 +378,17 @@ def make_flash_attn_persistent(
         base = shared_base()
         tid = cuda.threadIdx.x
         if tid == 0:
-            init_rings(base, (Q_RING,), 4 * CONSUMERS)  # one lane of each warp
+            # Arrivals that complete a phase of "empty": one lane of each consumer warp.
+            init_rings(base, (Q_RING,), 4 * CONSUMERS)
             init_rings(base, (K_RING, V_RING), 4 * CONSUMERS)
             fence_mbarrier_init()
-        if ON_TENSOR_CORES:
+        if ALIBI_BY_WGMMA:
             write_ramp(uint32(base + RAMP.start), RAMP_BYTES, int32(tid), THREADS)
-        cuda.syncthreads()  # the barriers are made: safe to wait on
+        cuda.syncthreads()  # the barriers are initialized: safe to wait on
 
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
-            if tid in (0, 32, 64):
+            if tid in (0, 32, 64):  # one thread in each of three warps
                 maps = q_map, k_map, v_map
                 produce(tid, work, base, *maps, lse.shape, seqlen_k, group_size, num_slices)
         else:
@@ -387,23 +439,29 @@ def flash_attn_persistent(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
+    score_options = causal, window_size, softcap, alibi_slopes
+    call = checks.forward_call(q, k, v, *score_options, softmax_scale, on=REQUIREMENTS)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
-    mask = call.mask
-    tiling = persistent_tiling(call.head_dim, call.seqlen_k, mask.causal)
+    options = call.mask
+    tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal)
     kernel = make_flash_attn_persistent(
-        call.head_dim, tiling, mask.causal, call.dtype, mask.window_size, mask.softcap, mask.alibi
+        call.head_dim,
+        tiling,
+        options.causal,
+        call.dtype,
+        options.window_size,
+        options.softcap,
+        options.alibi,
     )
     consumers, block_n = tiling.consumers, tiling.block_n
-    num_sms, num_heads = arrays.num_sms(q), call.batch * call.num_heads
-    tiles = ROWS * consumers, block_n, mask.causal, mask.window_size, consumers
-    num_slices = choose_num_slices(num_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
-    grid = (min(num_slices * num_heads, num_sms),)
-    boxes = (q, 64), (k, block_n), (v, block_n), (call.out, 16)
+    num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
+    tiles = ROWS * consumers, block_n, options.causal, options.window_size, consumers
+    num_slices = choose_num_slices(batch_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
+    grid = (min(num_slices * batch_heads, num_sms),)
+    boxes = (q, ROWS), (k, block_n), (v, block_n), (call.out, WARP_ROWS)
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size), np.int32(num_slices)
     arguments = *(tensor_map(*box) for box in boxes), call.lse, *sizes, call.scale_log2, call.slopes
-    size = make_plan(call.head_dim, tiling, ALIBI=mask.alibi).bytes
-    arrays.launch(kernel, grid, (128 * (consumers + 1),), *arguments, shared_bytes=size)
+    size = make_plan(call.head_dim, tiling, ALIBI=options.alibi).bytes
+    arrays.launch(kernel, grid, (tiling.num_threads,), *arguments, shared_bytes=size)
     return call.out, call.lse

@@ -7,10 +7,11 @@ The tokens of all sequences lie in one row, and cu_seqlens says where each begin
 tokens cu_seqlens[b] to cu_seqlens[b + 1]. Tiles, products and softmax are those of
 flash_attn_persistent (`mainloop`). Three things are new.
 
-- A dynamic tile scheduler. Tiles differ in work, and only the GPU knows the lengths. Each thread
-  block sorts the sequences by their number of keys, the longest first. Then it takes tile after
-  tile in this order from a counter in global memory: short sequences fill the gaps that long ones
-  leave. A scheduler warp claims the next tile while the one before is being loaded.
+- A dynamic tile scheduler. Query tiles differ in work, and only the GPU knows the lengths. Each
+  thread block sorts the sequences by their number of keys, the longest first. Then it claims one
+  query tile after the other in this order from a counter in global memory: short sequences fill
+  the gaps that long ones leave. A scheduler thread claims the next query tile while the producer
+  threads load the current one.
 - Zero-padding of the last tiles. TMA knows where the batch ends, not where a sequence ends: the
   last tile of K and V holds rows of the next sequence. Their scores are masked, but P = 0 times a
   NaN in V would be NaN. So the consumers overwrite those rows of V with 0. They overwrite those of
@@ -72,16 +73,18 @@ from fa_numba.tensor_core.mainloop import (
 )
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.persistent_tiling import ROWS, persistent_tiling
+from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS, persistent_tiling
 
 # Sequences of a batch that are sorted; a longer batch keeps its order. For 512 there would be no
 # shared memory left at head_dim 128 with ALiBi.
 MAX_SORTED = 500
 SECTION_BYTES = 24 << 20  # of K and V that are read at a time: two fifths of an H200's L2
-REGISTERS = {2: (56, 224), 3: (32, 160)}  # as in flash_attn_persistent; the producer has more to do
-# A slot of `work` says which queries Q is: the tile's first row in its sequence, and the head; the
-# sequence's first query, its numbers of queries and keys; 1, or 0 for no more. The claim says in
-# addition where the sequence's keys begin, and the head of K and V.
+# Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}, as in
+# flash_attn_persistent. With two consumers the producer gets more, for it also schedules.
+REGISTERS = {2: (56, 224), 3: (32, 160)}
+# A slot of `work` describes a query tile: its first row in its sequence, and its head; the
+# sequence's first query, its numbers of queries and keys; 1, or 0 if there are no more query tiles.
+# `claim` also has the sequence's first key, and the head of K and V.
 M_START, HEAD, Q_START, SEQLEN_Q, SEQLEN_K, MORE, K_START, KV_HEAD = range(8)
 WORK_LENGTH, CLAIM_LENGTH = 6, 8
 
@@ -98,7 +101,7 @@ class Batch(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A tile of queries and its sequence."""
+    """A query tile and its sequence."""
 
     m_start: Any
     head: Any
@@ -137,7 +140,7 @@ def sort_sequences(cu_seqlens_k, batch, order, thread, num_threads):
 
 @cuda.jit(device=True, forceinline=True)
 def head_and_tile(unit, num_m_tiles, num_heads, section):
-    """Head and query tile of a sequence's unit: the last tiles of all heads come first.
+    """Head and query tile of a sequence's unit: the last query tiles of all heads come first.
 
     The order is that for `section` heads at a time, so that their K and V stay in L2.
     """
@@ -155,21 +158,22 @@ def make_flash_attn_persistent_varlen(
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
-    128 threads for each of TILING's consumers (`PersistentTiling`) and for the producer. HEAD_DIM
-    is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument alibi_slopes is
-    not read, and may be any scalar.
+    128 threads for the producer warpgroup and for each consumer warpgroup of TILING
+    (`PersistentTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI
+    the argument alibi_slopes is not read, and may be any scalar.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
     BLOCK_M = ROWS * CONSUMERS
-    THREADS = 128 * (CONSUMERS + 1)
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
-    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)  # of 64 columns, as TMA and wgmma have a tile
-    Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # of one consumer
+    THREADS = TILING.num_threads
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # a multiple of 16, as wgmma needs; extra columns are 0
+    # 128-byte-swizzled panels of 64 columns, as TMA and wgmma require.
+    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)
+    Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # rows of Q of one consumer warpgroup
     SLOT_BYTES = CONSUMERS * Q_BYTES
     KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
     SECTION_KEYS = SECTION_BYTES // (4 * HEAD_DIM)  # of all heads of a section
-    ROW_MAJOR = descriptor_bits()  # Q: its rows lie along the sum
+    K_MAJOR_DESC = descriptor_bits()  # Q: head_dim, the reduction dimension, is contiguous
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
     WORK_SHAPE = SLOTS, WORK_LENGTH
     plan = make_plan(HEAD_DIM, TILING, ALIBI, PACKED=True)
@@ -178,67 +182,76 @@ def make_flash_attn_persistent_varlen(
     CLAIM_RING, shared_base = plan.CLAIM_RING, plan.shared_base
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
-    OUT_IN_Q = SLOTS == 1
-    # Tiles of keys from the last to the first. Without a mask the last tile is the only one to
-    # mask: it then comes before the loop, and of the two kinds of iteration ptxas has only the
-    # unmasked one to fit into registers. With ALiBi so, too, under a causal mask: the nearest
-    # keys, with the largest scores, come first, and far ones are negligible.
+    OUT_IN_Q = SLOTS == 1  # out has no memory of its own: it overwrites Q
+    # Process the key tiles from the last to the first. Without causal and window only the last tile
+    # needs masking. It then comes before the loop, and ptxas must fit only one of the two kinds of
+    # iteration into registers, the unmasked one. With ALiBi also under a causal mask: the nearest
+    # keys, which have the largest scores, come first, and the distant ones are negligible.
     BACKWARD = WINDOW == (-1, -1) and (ALIBI or not CAUSAL)
     STEP = -BLOCK_N if BACKWARD else BLOCK_N
     LEFT = WINDOW[0] >= 0
-    MASKED = CAUSAL or WINDOW != (-1, -1)  # after the first tile, too
-    ON_TENSOR_CORES = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).on_tensor_cores
+    MASK_IN_LOOP = CAUSAL or WINDOW != (-1, -1)  # after the first tile, too
+    ALIBI_BY_WGMMA = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).by_wgmma
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     pack = forward.pack_of(DTYPE)
     clear = make_fragment_functions(BLOCK_N, COLS, pack).clear
-    unit_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).unit_of
+    exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
-    after, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
-    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, CHECKED=MASKED)
-    mod_values, first_iteration, iterate = loop.mod_values, loop.first_iteration, loop.iterate
-    whole_tiles, add_last_product = loop.whole_tiles, loop.add_last_product
-    finish_product = loop.finish_product
+    next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
+    loop = make_mainloop(
+        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP=MASK_IN_LOOP
+    )
+    score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
+    first_iteration, iterate = loop.first_iteration, loop.iterate
+    add_last_product, finish_product = loop.add_last_product, loop.finish_product
     load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     store_row = make_store_row(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def own_tiles(m_start, part, seqlen_q, seqlen_k):
-        """Tiles of keys that the part-th ROWS rows of a thread block see.
+    def own_tiles(m_start, wg_index, seqlen_q, seqlen_k):
+        """Key tiles that the wg_index-th ROWS rows of a thread block attend to.
 
-        Returns (first, end, before, after). They are range(first, end); `before` and `after` count
-        the thread block's other tiles, in the order of processing. A part without a row has one.
+        Returns (first, end, num_before, num_after). They are range(first, end); num_before and
+        num_after count the thread block's other key tiles, in the order of processing. A warpgroup
+        whose rows are all past seqlen_q gets one tile.
         """
         all_first, all_end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-        m = int32(m_start + part * ROWS)
+        m = int32(m_start + wg_index * ROWS)
         first, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
         if BACKWARD:
             first = int32(end - 1) if m >= seqlen_q else first
-            before = int32(all_end - end) if CAUSAL else int32(0)
-            return first, end, before, int32(first - all_first)
+            num_before = int32(all_end - end) if CAUSAL else int32(0)
+            return first, end, num_before, int32(first - all_first)
         end = int32(first + 1) if m >= seqlen_q else end
-        before = int32(first - all_first) if LEFT else int32(0)
-        return first, end, before, int32(all_end - end)
+        num_before = int32(first - all_first) if LEFT else int32(0)
+        return first, end, num_before, int32(all_end - end)
 
     @cuda.jit(device=True, forceinline=True)
-    def tile_at(step, first, end):
-        """The step-th tile of keys in the order of processing."""
-        return int32(end - 1 - step) if BACKWARD else int32(first + step)
+    def tile_at(i, first, end):
+        """Index of the i-th key tile in the order of processing."""
+        return int32(end - 1 - i) if BACKWARD else int32(first + i)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def attend(registers, rings, stage, parity, q_desc, tiles, position, seqlen_k, mod, lane):
-        """Process these tiles of keys, except P V of the last; return its stage and parity."""
+    def attend(
+        registers, rings, stage, parity, q_desc, tiles, position, seqlen_k, score_mod_args, lane
+    ):
+        """Process these key tiles, except P V of the last; return its stage and parity."""
         first, end = tiles
         n_start = int32(tile_at(0, first, end) * BLOCK_N)
         n_last = int32(tile_at(end - first - 1, first, end) * BLOCK_N)
-        whole = whole_tiles(mod.wg_position, seqlen_k)
-        tile = stage, parity, q_desc, n_start
-        first_iteration(registers, rings, *tile, position, seqlen_k, mod, lane)
+        unmasked_range = unmasked_range_of(score_mod_args.wg_position, seqlen_k)
+        first_iteration(
+            registers, rings, stage, parity, q_desc, n_start,
+            position, seqlen_k, score_mod_args, lane,
+        )  # fmt: skip
         while n_start != n_last:
             n_start = int32(n_start + STEP)
-            tile = stage, parity, q_desc, n_start
-            stage, parity = iterate(registers, rings, *tile, whole, position, seqlen_k, mod, lane)
+            stage, parity = iterate(
+                registers, rings, stage, parity, q_desc, n_start,
+                unmasked_range, position, seqlen_k, score_mod_args, lane,
+            )  # fmt: skip
         return stage, parity
 
     @cuda.jit(device=True, forceinline=True)
@@ -268,7 +281,7 @@ def make_flash_attn_persistent_varlen(
 
     @cuda.jit(device=True, forceinline=True)
     def schedule(claim, base, batch):
-        """The role of the scheduler's thread: claim query tiles, and find out which they are."""
+        """The role of the scheduler thread: claim query tiles, and describe each in `claim`."""
         claim_full, claim_empty = base + CLAIM_RING.full, base + CLAIM_RING.empty
         num_sequences = batch.cu_seqlens_q.shape[0] - 1
         claimed = int32(cuda.blockIdx.x)
@@ -305,11 +318,11 @@ def make_flash_attn_persistent_varlen(
         mbarrier_arrive(claim_full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_queries(queries, tile, work, q_map, base):
-        """Wait for a free slot, write to it which queries are next, and start their copy."""
-        slot = queries % SLOTS
+    def load_q_tile(num_q_tiles_done, tile, work, q_map, base):
+        """Wait for a free slot, describe the query tile in work[slot], and start its TMA load."""
+        slot = num_q_tiles_done % SLOTS
         full = base + Q_RING.full + slot * BARRIER
-        wait(base + Q_RING.empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+        wait(base + Q_RING.empty + slot * BARRIER, phase(num_q_tiles_done, SLOTS) ^ 1)
         work[slot, M_START] = tile.m_start
         work[slot, HEAD] = tile.head
         work[slot, Q_START] = tile.q_start
@@ -324,16 +337,17 @@ def make_flash_attn_persistent_varlen(
 
     @cuda.jit(device=True, forceinline=True)
     def produce(tid, work, claim, base, q_map, k_map, v_map):
-        """The role of a loading thread: 0 loads Q, 32 loads K, 64 loads V."""
+        """The role of a producer thread: thread 0 loads Q, 32 loads K, 64 loads V."""
         claim_full, claim_empty = base + CLAIM_RING.full, base + CLAIM_RING.empty
-        of_k = tid == 32
-        kv_map = k_map if of_k else v_map
-        kv_tile = base + K.start if of_k else base + V.start
-        kv_full = base + K_RING.full if of_k else base + V_RING.full
-        queries = int32(0)  # query tiles so far
-        stage, was_empty = int32(0), int32(1)  # of the next tile of K or V
+        loads_k = tid == 32
+        kv_map = k_map if loads_k else v_map
+        kv_tile = base + K.start if loads_k else base + V.start
+        kv_full = base + K_RING.full if loads_k else base + V_RING.full
+        num_q_tiles_done = int32(0)
+        # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
+        stage, empty_parity = int32(0), int32(1)  # of the next tile of K or V
         while True:
-            wait(claim_full, queries & int32(1))
+            wait(claim_full, num_q_tiles_done & int32(1))
             if claim[MORE] == 0:
                 break
             m_start, head, q_start = claim[M_START], claim[HEAD], claim[Q_START]
@@ -342,29 +356,29 @@ def make_flash_attn_persistent_varlen(
             if tid == 0:
                 mbarrier_arrive(claim_empty)
                 tile = Tile(m_start, head, q_start, seqlen_q, seqlen_k)
-                load_queries(queries, tile, work, q_map, base)
+                load_q_tile(num_q_tiles_done, tile, work, q_map, base)
             else:
                 first, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
-                step = int32(0)
-                while step < end - first:
-                    # Released with the last tile: the thread block that is done first claims next,
-                    # and the work comes out even.
-                    if step == end - first - 1:
+                i = int32(0)
+                while i < end - first:
+                    # Release the claim only at the last key tile: the thread block that finishes
+                    # first then claims next, so all have about the same work.
+                    if i == end - first - 1:
                         mbarrier_arrive(claim_empty)
-                    row = int32(k_start + tile_at(step, first, end) * BLOCK_N)
-                    load_kv(kv_map, row, kv_head, 0, kv_tile, kv_full, stage, was_empty)
-                    stage, was_empty = after(stage, was_empty)
-                    step = int32(step + 1)
-            queries = int32(queries + 1)
-        if tid == 0:
-            slot = queries % SLOTS
-            wait(base + Q_RING.empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                    row = int32(k_start + tile_at(i, first, end) * BLOCK_N)
+                    load_kv(kv_map, row, kv_head, 0, kv_tile, kv_full, stage, empty_parity)
+                    stage, empty_parity = next_stage(stage, empty_parity)
+                    i = int32(i + 1)
+            num_q_tiles_done = int32(num_q_tiles_done + 1)
+        if tid == 0:  # tell the consumers that there are no more query tiles
+            slot = num_q_tiles_done % SLOTS
+            wait(base + Q_RING.empty + slot * BARRIER, phase(num_q_tiles_done, SLOTS) ^ 1)
             work[slot, MORE] = 0
-            mbarrier_arrive(base + Q_RING.full + slot * BARRIER)
+            mbarrier_arrive(base + Q_RING.full + slot * BARRIER)  # expects no TMA bytes
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes):
-        """The role of a consumer warpgroup: attention for its part of each query tile."""
+        """The role of a consumer warpgroup: attention for its ROWS rows of each query tile."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
         acc = cuda.local.array(OUT_SHAPE, float32)
@@ -377,41 +391,48 @@ def make_flash_attn_persistent_varlen(
         k_full, v_full, v_empty = base + K_RING.full, base + V_RING.full, base + V_RING.empty
         ramp = uint32(base + RAMP.start)
         warpgroup, lane = tid >> 7, tid & 31
-        warp_row = int32((tid >> 5 & 3) * 16)  # in the warpgroup's rows
-        # By a shuffle, so that ptxas knows it as the same for a whole warp.
-        part = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-        out_rows = uint32(base + OUT.start + part * Q_BYTES + warp_row * ROW_BYTES)
+        warp_row = int32((tid >> 5 & 3) * WARP_ROWS)  # first of this warp's rows in the warpgroup's
+        # Index of this warpgroup's ROWS rows in a query tile. The shuffle makes it warp-uniform, so
+        # ptxas can use uniform registers.
+        wg_index = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
+        out_rows = uint32(base + OUT.start + wg_index * Q_BYTES + warp_row * ROW_BYTES)
 
-        unit = unit_of(scale)  # factor of a score in the exponent
+        exponent_scale = exponent_scale_of(scale)  # P = exp2((s − m_i) · exponent_scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
-        queries = int32(0)  # query tiles so far
-        stage, parity = int32(0), int32(0)  # of the next tile of K and V
+        num_q_tiles_done = int32(0)
+        # Between query tiles: of the next tile of K and V. In the loop over key tiles: of the tile
+        # whose S is computed but whose P V is not.
+        stage, parity = int32(0), int32(0)
         while True:
-            slot = int32(queries % SLOTS)
-            wait(q_full + slot * BARRIER, phase(queries, SLOTS))
+            slot = int32(num_q_tiles_done % SLOTS)
+            wait(q_full + slot * BARRIER, phase(num_q_tiles_done, SLOTS))
             if work[slot, MORE] == 0:
                 break
             m_start = work[slot, M_START]
             seqlen_q, seqlen_k = work[slot, SEQLEN_Q], work[slot, SEQLEN_K]
-            m = int32(m_start + part * ROWS)  # the warpgroup's first row
+            m = int32(m_start + wg_index * ROWS)  # the warpgroup's first row
             wg_position = int32(m + seqlen_k - seqlen_q)
             position = int32(wg_position + warp_row + (lane >> 2))
-            mod = mod_values(alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane)
-            q_rows = uint32(q_tile + slot * SLOT_BYTES + part * Q_BYTES)
-            q_desc = descriptor(ROW_MAJOR, q_rows)
+            score_mod_args = score_mod_args_of(
+                alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane
+            )
+            q_rows = uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
+            q_desc = descriptor(K_MAJOR_DESC, q_rows)
             clear(acc, m_i, l_i)
             if seqlen_q - m < ROWS:  # rows of another sequence must not count in a warp's votes
                 clear_rows(memory, q_rows, ROWS, seqlen_q - m, tid)
 
-            first, end, before, _ = own_tiles(m_start, part, seqlen_q, seqlen_k)
-            stage, parity = skip_tiles(before, stage, parity, k_full, v_full, lane)
+            first, end, num_before, _ = own_tiles(m_start, wg_index, seqlen_q, seqlen_k)
+            # Release the key tiles before this warpgroup's first.
+            stage, parity = skip_tiles(num_before, stage, parity, k_full, v_full, lane)
             if BACKWARD:
                 clear_keys(memory, seqlen_k, end, base, stage, parity, tid)
             tiles = first, end
             stage, parity = attend(
-                registers, rings, stage, parity, q_desc, tiles, position, seqlen_k, mod, lane
-            )
+                registers, rings, stage, parity, q_desc, tiles,
+                position, seqlen_k, score_mod_args, lane,
+            )  # fmt: skip
 
             # Read again: the loop needs the registers.
             m_start, head, q_start = work[slot, M_START], work[slot, HEAD], work[slot, Q_START]
@@ -419,20 +440,22 @@ def make_flash_attn_persistent_varlen(
             cuda.syncwarp()  # all lanes have read work: safe to overwrite
             if lane == 0 and not OUT_IN_Q:
                 mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-            _, end, _, remaining = own_tiles(m_start, part, seqlen_q, seqlen_k)
+            _, end, _, remaining = own_tiles(m_start, wg_index, seqlen_q, seqlen_k)
             if not BACKWARD:
                 clear_keys(memory, seqlen_k, end, base, stage, parity, tid)
             add_last_product(registers, rings, stage, parity)
-            m = int32(m_start + part * ROWS + warp_row)
+            m = int32(m_start + wg_index * ROWS + warp_row)
             lse_rows = lse[:, :, q_start : q_start + seqlen_q]
-            finish_rows(m_i, l_i, inverse, lse_rows, 0, head, m, lane, unit)
+            finish_rows(m_i, l_i, inverse, lse_rows, 0, head, m, lane, exponent_scale)
             finish_product(acc, p, v_empty + stage * BARRIER, lane)
-            stage, parity = after(stage, parity)
+            stage, parity = next_stage(stage, parity)
             if OUT_IN_Q:
-                named_barrier_sync(warpgroup, 128)  # its warps have read Q: safe to overwrite
+                # Barrier 1, 2 or 3 (0 is syncthreads): the warpgroup's 4 warps have read Q, so that
+                # out may overwrite it.
+                named_barrier_sync(warpgroup, 128)
             # A vote, so that ptxas knows that a warp takes one branch. Else it keeps addresses in
             # the loop above for each thread, and copies them to the warp before each product.
-            if cuda.all_sync(FULL_WARP, m + 16 <= seqlen_q):
+            if cuda.all_sync(FULL_WARP, m + WARP_ROWS <= seqlen_q):
                 row, end_row = q_start + m, q_start + seqlen_q
                 store_tile(acc, inverse, out_rows, out_map, row, end_row, head, 0, lane)
             else:  # the next rows are another sequence's
@@ -441,10 +464,12 @@ def make_flash_attn_persistent_varlen(
                     if row < seqlen_q:
                         store_row(acc, h, inverse[h], out[q_start + row, head], lane)
             if lane == 0 and OUT_IN_Q:
+                # The next Q overwrites out: TMA must have read it before the slot is released.
                 tma_store_wait_read(0)
-                mbarrier_arrive(q_empty + slot * BARRIER)  # work is read, and out copied
+                mbarrier_arrive(q_empty + slot * BARRIER)
+            # Release the key tiles after this warpgroup's last.
             stage, parity = skip_tiles(remaining, stage, parity, k_full, v_full, lane)
-            queries = int32(queries + 1)
+            num_q_tiles_done = int32(num_q_tiles_done + 1)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory must outlive the last copy
 
@@ -453,23 +478,23 @@ def make_flash_attn_persistent_varlen(
         q_map, k_map, v_map, out_map, out, lse, cu_seqlens_q, cu_seqlens_k, counter, group_size,
         scale, alibi_slopes,
     ):  # fmt: skip
-        """A thread block works through tiles of queries, each with its tiles of K and V.
+        """A thread block loops over query tiles, and for each over the tiles of K and V.
 
-        The maps are addresses (`tensor_maps`), with boxes of 64 rows of q, BLOCK_N of k and v, 16
-        of out; lse is (1, num_heads, num_tokens_q), counter one int32, 0 at the start. scale is
-        softmax_scale · log2 e.
+        The maps are addresses (`tensor_maps`), with boxes of ROWS rows of q, BLOCK_N of k and v,
+        and 16 of out; lse is (1, num_heads, num_tokens_q), counter one int32, 0 at the start. scale
+        is softmax_scale · log2 e.
 
-        grid      (at most one per SM,); warpgroup 0 loads, the others compute
-        shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM); out_tile (CONSUMERS, 64, HEAD_DIM), which
-                  is q_tile if that has one slot;
-                  k_tile, v_tile (STAGES, BLOCK_N, HEAD_DIM), in panels of 64 columns, swizzled;
-                  work (SLOTS, 6): which queries Q are; claim (8): which are next; order
-                  (MAX_SORTED,); barriers: full and empty for each slot of Q, each stage of K, and
-                  of V, and for claim; with ALIBI a ramp (`alibi`)
+        grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
+        shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM), which is Q
+                  itself if SLOTS is 1; K, V (STAGES, BLOCK_N, HEAD_DIM); all in swizzled panels of
+                  64 columns. work (SLOTS, 6): the query tile in each slot of Q; claim (8): the next
+                  query tile; order (MAX_SORTED,). Q_RING, K_RING, V_RING, CLAIM_RING: barriers
+                  "full" and "empty" of each slot or stage, and of claim. With ALIBI the RAMP: the
+                  key columns 0, 1, 2, … that wgmma multiplies by the ALiBi slope (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
                   inverse, offset for two rows
-        HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, except for
-                  tiles that none of them sees; cu_seqlens
+        HBM       reads Q once, writes out and lse once; reads K and V of a sequence once per query
+                  tile, except the key tiles that none of its queries attends to; reads cu_seqlens
         paper     FlashAttention-3, Algorithm 2
         budget    168 registers at the start with 2 consumers, 128 with 3; then REGISTERS. One
                   thread block per SM
@@ -481,20 +506,21 @@ def make_flash_attn_persistent_varlen(
         base = shared_base()
         tid = cuda.threadIdx.x
         if tid == 0:
-            init_rings(base, (Q_RING,), 4 * CONSUMERS)  # one lane of each warp
+            # Arrivals that complete a phase of "empty": one lane of each consumer warp.
+            init_rings(base, (Q_RING,), 4 * CONSUMERS)
             init_rings(base, (K_RING, V_RING), 4 * CONSUMERS)
-            init_rings(base, (CLAIM_RING,), 3)  # the threads that load Q, K and V
+            init_rings(base, (CLAIM_RING,), 3)  # the producer threads of Q, K and V
             fence_mbarrier_init()
-        if ON_TENSOR_CORES:
+        if ALIBI_BY_WGMMA:
             write_ramp(uint32(base + RAMP.start), RAMP_BYTES, int32(tid), THREADS)
         num_sequences = cu_seqlens_q.shape[0] - 1
         if num_sequences <= MAX_SORTED:
             sort_sequences(cu_seqlens_k, num_sequences, order, tid, THREADS)
-        cuda.syncthreads()  # the barriers are made, the order is written: safe to use
+        cuda.syncthreads()  # barriers are initialized, the order is written: safe to use
 
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
-            if tid == 96:
+            if tid == 96:  # one thread in each of four warps
                 sequences = cu_seqlens_q, cu_seqlens_k, order, counter
                 schedule(claim, base, Batch(*sequences, lse.shape[1], group_size))
             if tid in (0, 32, 64):
@@ -588,13 +614,13 @@ def flash_attn_persistent_varlen(
     # A sequence has at most one query tile that is not full.
     most_units = (num_tokens_q // block_m + batch) * num_heads
     grid = (min(most_units, arrays.num_sms(q)),)
-    maps = tensor_map(q, 64), tensor_map(k, block_n), tensor_map(v, block_n), tensor_map(out, 16)
+    boxes = (q, ROWS), (k, block_n), (v, block_n), (out, WARP_ROWS)
     group_size = np.int32(num_heads // num_kv_heads)
     arrays.launch(
         kernel,
         grid,
-        (128 * (consumers + 1),),
-        *maps,
+        (tiling.num_threads,),
+        *(tensor_map(*box) for box in boxes),
         out,
         arrays.with_axis(lse),
         *sequences,

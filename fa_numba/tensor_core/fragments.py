@@ -51,7 +51,7 @@ class FragmentFunctions(NamedTuple):
 class ScoreMod(NamedTuple):
     """Device functions of `make_score_mod`."""
 
-    unit_of: Any
+    exponent_scale_of: Any
     modify_scores: Any
 
 
@@ -189,17 +189,18 @@ def make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
     """score_mod: softcap and ALiBi change the scores of a tile before they are masked.
 
     The tensor cores give s = q·k; scale = softmax_scale · log2 e is applied inside exp2. Softcap
-    and ALiBi change s first, and then a different factor, `unit`, applies.
+    and ALiBi change s first, and then a different factor, exponent_scale, applies.
 
     Returns
     -------
     ScoreMod
-        unit_of(scale)
-            The factor of a modified score in the exponent of 2: the `scale` for the softmax.
+        exponent_scale_of(scale)
+            Returns the scale of the softmax after score_mod: P = exp2((s − m_i) · exponent_scale).
         modify_scores(s, offset, n_start, position, slope, scale, lane)
             Modifies a warp's 16 rows of scores, whose first column is key n_start. `position` is
             the position of this lane's first row among the keys (`masks`), `slope` the head's
-            ALiBi slope. Afterwards the score in this lane's row h is (s + offset[h]) · unit;
+            ALiBi slope. Afterwards the score in this lane's row h is (s + offset[h]) ·
+            exponent_scale;
             without ALIBI offset is not written.
     """
     S8 = BLOCK_N // 8
@@ -209,7 +210,7 @@ def make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
     cap_tile = make_cap_tile(BLOCK_N)
 
     @fragment_function()
-    def unit_of(scale):
+    def exponent_scale_of(scale):
         return UNIT if CAPPED else scale
 
     @fragment_function()
@@ -217,7 +218,7 @@ def make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
         if CAPPED:
             cap_tile(s, scale / UNIT)
         if ALIBI:
-            slope *= LOG2_E / unit_of(scale)
+            slope *= LOG2_E / exponent_scale_of(scale)
             first = position - (lane >> 2) - n_start  # distance of the warp's first row
             if ONE_SIDED or first >= BLOCK_N - 1 or first + 15 <= 0:  # all keys on one side
                 toward = slope if ONE_SIDED or first > 0 else -slope
@@ -235,7 +236,7 @@ def make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
                         for c in range(2):
                             s[j, 2 * h + c] -= slope * abs(distance - float32(8 * j + c))
 
-    return ScoreMod(unit_of, modify_scores)
+    return ScoreMod(exponent_scale_of, modify_scores)
 
 
 @functools.cache

@@ -156,7 +156,7 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     largest, largest_bits = make_largest(BLOCK_N)
 
     @fragment_function()
-    def unit_of(scale):
+    def exponent_scale_of(scale):
         return UNIT if CAPPED else scale
 
     @fragment_function()
@@ -173,11 +173,11 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
         for h in range(2):
             top[h] = largest_bits(s, h)
             known = known and top[h] >= float32(0)
-            limit = (m_i[h] - offset[h] if ALIBI else m_i[h]) + LAZY / unit_of(scale)
+            limit = (m_i[h] - offset[h] if ALIBI else m_i[h]) + LAZY / exponent_scale_of(scale)
             if CAP_HERE and POLYNOMIAL:
                 limit = min(limit, SMALL) if m_i[h] >= float32(0) else MASKED
             if ALIBI:
-                most = limit - (LAZY + NEGLIGIBLE) / unit_of(scale)
+                most = limit - (LAZY + NEGLIGIBLE) / exponent_scale_of(scale)
                 negligible = negligible and at_most(top[h], most)
             # tanh x is at most x
             unchanged = unchanged and max(top[h], float32(0)) * to_angle <= limit
@@ -194,7 +194,7 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
                 x = float32(1) - float32(2) * below_one(x, scale) if x > NO_KEY else NO_KEY
             m_new = max(m_i[h], x)
             small = small and m_new >= float32(0)
-            alpha[h] = exp2((m_i[h] - m_new) * unit_of(scale))
+            alpha[h] = exp2((m_i[h] - m_new) * exponent_scale_of(scale))
             m_i[h] = m_new
             l_i[h] *= alpha[h]
         if CAP_HERE and POLYNOMIAL:
@@ -238,9 +238,9 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     def exponentiate(s, offset, m_i, l_i, small, scale):
         shift = cuda.local.array(2, float32)
         for h in range(2):
-            shift[h] = (m_i[h] - offset[h] if ALIBI else m_i[h]) * unit_of(scale)
+            shift[h] = (m_i[h] - offset[h] if ALIBI else m_i[h]) * exponent_scale_of(scale)
         if not CAP_HERE:
-            straight(s, l_i, shift, (unit_of(scale),))
+            straight(s, l_i, shift, (exponent_scale_of(scale),))
         elif small:
             square = (scale / UNIT) * (scale / UNIT)
             factors = TANH[0] * scale, TANH[1] * scale * square, TANH[2] * scale * square * square

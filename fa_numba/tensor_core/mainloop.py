@@ -1,11 +1,12 @@
 """Main loop of the persistent kernels: rings of K and V, and a consumer's iterations over them.
 
-A thread block's queries see a range of tiles of keys. K and V come in rings of TILING.stages tiles
-(TILING is a `PersistentTiling`), each with two barriers, "full" and "empty" (`mbarrier`). A tile is
-found by its stage and by the parity of the phase in which the stage is filled.
+The queries of a thread block attend to a range of key tiles. Each of K and V has a ring of
+TILING.stages tiles (TILING is a `PersistentTiling`). Each stage has two barriers (`mbarrier`):
+"full" needs the arrival of the producer thread and the tile's bytes, "empty" needs one arrival of
+each consumer warp. A tile's stage and the parity of the phase that fills it identify the tile.
 
-One iteration of a consumer warpgroup: start Q Kᵀ of the next key tile, accumulate P V of this one,
-then softmax the new scores.
+One iteration of a consumer warpgroup starts Q Kᵀ of a new key tile, accumulates P V of the key tile
+before it, and computes the softmax of the new scores.
 
 Arrays are those of `fragments`.
 """
@@ -47,7 +48,7 @@ from fa_numba.tiling.persistent_tiling import ROWS
 
 
 class KVRings(NamedTuple):
-    """Addresses in shared memory: the first tile of K and of V, and their barriers "full"."""
+    """Shared memory addresses: the first tile and the first barrier "full" of K and of V."""
 
     k_tile: Any
     k_full: Any
@@ -56,7 +57,7 @@ class KVRings(NamedTuple):
 
 
 class Registers(NamedTuple):
-    """Local arrays of a consumer's thread: scores, P, out; for two rows the softmax's state."""
+    """Local arrays of a consumer thread: scores, P, out; the softmax's state for two rows."""
 
     s: Any
     p: Any
@@ -67,11 +68,19 @@ class Registers(NamedTuple):
     offset: Any
 
 
-class ModValues(NamedTuple):
-    """Values of a score_mod: see `fragments.make_score_mod` and `alibi`.
+class ScoreModArgs(NamedTuple):
+    """Arguments of the score_mod (`fragments.make_score_mod`, `alibi`).
 
-    pieces is `slope_pieces` of slope', ramp the ramp's descriptor, wg_position the position of the
-    warpgroup's first row among the keys.
+    Attributes
+    ----------
+    slope, scale : float32
+        The head's ALiBi slope, and softmax_scale · log2 e.
+    pieces : uint32
+        `slope_pieces` of slope'.
+    ramp : uint64
+        wgmma descriptor of the ramp.
+    wg_position : int32
+        Position among the keys of the warpgroup's first row.
     """
 
     slope: Any
@@ -84,7 +93,7 @@ class ModValues(NamedTuple):
 class RingFunctions(NamedTuple):
     """Device functions of `make_ring`."""
 
-    after: Any
+    next_stage: Any
     load_kv: Any
     skip_tiles: Any
 
@@ -92,10 +101,10 @@ class RingFunctions(NamedTuple):
 class Mainloop(NamedTuple):
     """Device functions of `make_mainloop`."""
 
-    mod_values: Any
+    score_mod_args_of: Any
     first_iteration: Any
     iterate: Any
-    whole_tiles: Any
+    unmasked_range_of: Any
     add_last_product: Any
     finish_product: Any
 
@@ -104,8 +113,9 @@ class Mainloop(NamedTuple):
 def make_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False):
     """Dynamic shared memory of a persistent kernel's thread block: a `SharedPlan`.
 
-    Its regions are tiles Q, OUT, K, V; Q_RING, K_RING, V_RING; for packed batches CLAIM_RING; and
-    RAMP for ALiBi.
+    Its regions are the tiles Q, OUT, K, V; the barriers Q_RING, K_RING, V_RING, and for packed
+    batches CLAIM_RING; and with ALIBI the RAMP: the key columns 0, 1, 2, … that wgmma multiplies by
+    the ALiBi slope (`alibi`).
     """
     row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
     slot_bytes, kv_bytes = TILING.consumers * ROWS * row_bytes, TILING.block_n * row_bytes
@@ -123,10 +133,10 @@ def make_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False):
 
 @functools.cache
 def make_tiles_of(BLOCK_N, CAUSAL, WINDOW):
-    """tiles_of(m, num_rows, seqlen_q, seqlen_k): (first, end) of the tiles of keys to process.
+    """tiles_of(m, num_rows, seqlen_q, seqlen_k): (first, end) of the key tiles to process.
 
-    Some row of num_rows rows, from row m on, sees a key of each tile of range(first, end). If no
-    row sees a key, the range has one tile, which is masked as a whole.
+    They are range(first, end): the key tiles that at least one of the rows m to m + num_rows − 1
+    attends to. If no row attends to a key, the range has one tile, and all of it is masked.
     """
     bounds = masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
@@ -148,12 +158,12 @@ def make_ring(HEAD_DIM, TILING):
     Returns
     -------
     RingFunctions
-        after(stage, parity)
-            Returns the next stage of a ring, and the parity of its phase.
-        load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, was_empty)
-            Waits until the stage is free, then starts the copy of a tile of K, or of V, from row
-            n_start on. was_empty is the parity of the phase of "empty" that must have ended: 1 in
-            the first round.
+        next_stage(stage, parity)
+            Returns stage and parity of a ring's next tile.
+        load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity)
+            Waits until the stage is free, then starts the TMA copy of a tile of K, or of V, from
+            row n_start on. empty_parity is the parity of the phase of "empty" that must have ended:
+            1 in the first round.
         skip_tiles(count, stage, parity, k_full, v_full, lane)
             Waits for `count` tiles of K and V and releases each unread. Returns stage and parity of
             the tile after them.
@@ -167,16 +177,16 @@ def make_ring(HEAD_DIM, TILING):
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def after(stage, parity):
+    def next_stage(stage, parity):
         if stage == STAGES - 1:
             return int32(0), int32(parity ^ 1)
         return int32(stage + 1), parity
 
     @cuda.jit(device=True, forceinline=True)
-    def load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, was_empty):
+    def load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity):
         full = kv_full + stage * BARRIER
         rows = kv_tile + stage * KV_BYTES
-        wait(full + EMPTY, was_empty)
+        wait(full + EMPTY, empty_parity)
         mbarrier_arrive_expect_tx(full, KV_BYTES)
         load_tile(rows, BLOCK_N, kv_map, n_start, head, b, full)
 
@@ -187,53 +197,55 @@ def make_ring(HEAD_DIM, TILING):
                 wait(full + stage * BARRIER, parity)
                 if lane == 0:
                     mbarrier_arrive(full + EMPTY + stage * BARRIER)
-            stage, parity = after(stage, parity)
+            stage, parity = next_stage(stage, parity)
             count = int32(count - 1)
         return stage, parity
 
-    return RingFunctions(after, load_kv, skip_tiles)
+    return RingFunctions(next_stage, load_kv, skip_tiles)
 
 
 @functools.cache
-def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, CHECKED):
+def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP):
     """A consumer warpgroup's iterations over tiles of K and V.
 
-    CHECKED says that a tile after the first may hold a key that some row does not see.
+    With MASK_IN_LOOP a tile after the first may need masking.
 
-    The functions take `registers`, `rings` and `mod` (`Registers`, `KVRings`, `ModValues`); stage
-    and parity of a tile; q_desc, the descriptor of the warpgroup's rows of Q; n_start, a tile's
-    first key; position, that of this lane's first row among the keys (`masks`).
+    Parameters of the functions: registers, rings and score_mod_args (`Registers`, `KVRings`,
+    `ScoreModArgs`); stage and parity of a tile; q_desc, the descriptor of the warpgroup's rows of
+    Q; n_start, a tile's first key; position, the position among the keys of this lane's first row
+    (`masks`).
 
     Returns
     -------
     Mainloop
-        mod_values(alibi_slopes, head, scale, ramp, wg_position, lane)
-            Returns the `ModValues` of a head; ramp is an address.
-        first_iteration(registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, mod,
-                        lane)
-            Computes S of the first tile, which has this stage, and its softmax.
-        iterate(registers, rings, stage, parity, q_desc, n_start, whole, position, seqlen_k, mod,
-                lane)
-            Computes S of the tile from key n_start on, and its softmax; accumulates P V of the tile
-            before, which has this stage. Returns stage and parity of its own tile. `whole` comes
-            from whole_tiles.
-        whole_tiles(wg_position, seqlen_k)
-            Returns (first, last): all rows of the warpgroup whose first row is at wg_position see a
-            tile whole if first <= n_start <= last.
+        score_mod_args_of(alibi_slopes, head, scale, ramp, wg_position, lane)
+            Returns the `ScoreModArgs` of a head; ramp is an address.
+        first_iteration(registers, rings, stage, parity, q_desc, n_start, position, seqlen_k,
+                        score_mod_args, lane)
+            Computes S and its softmax for the first tile. stage and parity are that tile's.
+        iterate(registers, rings, stage, parity, q_desc, n_start, unmasked_range, position,
+                seqlen_k, score_mod_args, lane)
+            Computes S and its softmax for the new tile, from key n_start on, and accumulates P V of
+            the tile before it. stage and parity are the earlier tile's; returns the new tile's.
+        unmasked_range_of(wg_position, seqlen_k)
+            Returns (first, last). A tile needs no mask if first <= n_start <= last: all rows of the
+            warpgroup whose first row is at wg_position attend to all of its keys.
         add_last_product(registers, rings, stage, parity)
-            Starts P V of the last tile, which has this stage.
+            Starts P V of the last tile. stage and parity are that tile's.
         finish_product(acc, p, v_empty, lane)
             Waits until P V is added to acc, then releases the stage of V by its barrier v_empty.
     """
     BLOCK_N, STAGES, OVERLAP = TILING.block_n, TILING.stages, TILING.overlap
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # a multiple of 16, as wgmma needs; extra columns are 0
     KV_BYTES = ceil_div(HEAD_DIM, PANEL_COLS) * BLOCK_N * ROW_BYTES
-    ROW_MAJOR = descriptor_bits()  # K: its rows lie along the sum
-    COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term of the sum
+    # K is K-major: head_dim, the reduction dimension of Q Kᵀ, is contiguous. V is MN-major: the
+    # keys are the reduction dimension of P V, and head_dim is contiguous.
+    K_MAJOR_DESC = descriptor_bits()
+    MN_MAJOR_DESC = descriptor_bits(BLOCK_N * ROW_BYTES)
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER
-    ON_TENSOR_CORES, ONE_SIDED = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    ALIBI_BY_WGMMA, ONE_SIDED = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI)
     LEFT = WINDOW[0] >= 0
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     fragment_functions = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
@@ -243,16 +255,16 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, CHECK
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
     bounds = masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
-    after = make_ring(HEAD_DIM, TILING).after
+    next_stage = make_ring(HEAD_DIM, TILING).next_stage
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def mod_values(alibi_slopes, head, scale, ramp, wg_position, lane):
+    def score_mod_args_of(alibi_slopes, head, scale, ramp, wg_position, lane):
         slope = alibi_slopes[head] if ALIBI else float32(0)
         pieces = uint32(0)
-        if ON_TENSOR_CORES:
+        if ALIBI_BY_WGMMA:
             pieces = slope_pieces(slope * (LOG2_E / scale), lane)
-        return ModValues(slope, scale, pieces, descriptor(RAMP_BITS, ramp), wg_position)
+        return ScoreModArgs(slope, scale, pieces, descriptor(RAMP_BITS, ramp), wg_position)
 
     @cuda.jit(device=True, forceinline=True)
     def finish_product(acc, p, v_empty, lane):
@@ -262,124 +274,134 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, CHECK
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def first_iteration(
-        registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, mod, lane
+        registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, score_mod_args, lane
     ):
         s, p, _, m_i, l_i, alpha, offset = registers
-        k_desc = descriptor(ROW_MAJOR, uint32(rings.k_tile + stage * KV_BYTES))
+        k_desc = descriptor(K_MAJOR_DESC, uint32(rings.k_tile + stage * KV_BYTES))
         wait(rings.k_full + stage * BARRIER, parity)
-        if ON_TENSOR_CORES and ONE_SIDED:
+        if ALIBI_BY_WGMMA and ONE_SIDED:
             a = cuda.local.array(4, uint32)
-            set_slope_columns(
-                a, offset, mod.pieces, mod.slope * (LOG2_E / mod.scale), n_start, position, False
-            )
+            slope = score_mod_args.slope * (LOG2_E / score_mod_args.scale)
+            pieces = score_mod_args.pieces
+            set_slope_columns(a, offset, pieces, slope, n_start, position, False)
         wgmma_fence()
         multiply(BLOCK_N, COLS, s, q_desc, k_desc)
-        if ON_TENSOR_CORES and ONE_SIDED:
-            wgmma_bf16_registers(BLOCK_N, 16, s, a, mod.ramp)
+        if ALIBI_BY_WGMMA and ONE_SIDED:
+            wgmma_bf16_registers(BLOCK_N, 16, s, a, score_mod_args.ramp)
         wgmma_commit()
         wgmma_wait(0, s, S_LENGTH)
         if lane == 0:
             mbarrier_arrive(rings.k_full + EMPTY + stage * BARRIER)
-        if ALIBI and not (ON_TENSOR_CORES and ONE_SIDED):
-            modify_scores(s, offset, n_start, position, mod.slope, mod.scale, lane)
+        if ALIBI and not (ALIBI_BY_WGMMA and ONE_SIDED):
+            slope, scale = score_mod_args.slope, score_mod_args.scale
+            modify_scores(s, offset, n_start, position, slope, scale, lane)
         mask_tile(s, n_start, position, seqlen_k, lane)
-        _, small = raise_maximum(s, offset, m_i, l_i, alpha, mod.scale)
-        exponentiate(s, offset, m_i, l_i, small, mod.scale)
+        _, small = raise_maximum(s, offset, m_i, l_i, alpha, score_mod_args.scale)
+        exponentiate(s, offset, m_i, l_i, small, score_mod_args.scale)
         pack_p(s, p)
 
     def make_iteration(EDGE):
-        """An iteration; with EDGE there may be a key to mask, or keys on both sides of a row.
+        """An iteration; with EDGE the tile may need a mask, or have keys on both sides of a row.
 
         Two functions instead of a branch in one: ptxas moves few instructions across a branch.
         """
-        BY_RAMP = ON_TENSOR_CORES and (ONE_SIDED or not EDGE)  # else keys may be on both sides
+        BY_RAMP = ALIBI_BY_WGMMA and (ONE_SIDED or not EDGE)  # else keys may be on both sides
 
         @cuda.jit(device=True, forceinline=True, fastmath=True)
         def iteration(
-            registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, mod, lane
-        ):
+            registers, rings, stage, parity, q_desc, n_start,
+            position, seqlen_k, score_mod_args, lane,
+        ):  # fmt: skip
             s, p, acc, m_i, l_i, alpha, offset = registers
+            scale = score_mod_args.scale
             k_tile, k_full, v_tile, v_full = rings
             if EDGE and (LEFT or ALIBI):
                 # Else the compiler would compute values that depend on it before the loop, and
                 # keep them in registers through all iterations (`opaque`).
                 position = int32(opaque(position))
-            next_stage, next_parity = after(stage, parity)
-            k_desc = descriptor(ROW_MAJOR, uint32(k_tile + next_stage * KV_BYTES))
-            v_desc = descriptor(COL_MAJOR, uint32(v_tile + stage * KV_BYTES))
-            wait(k_full + next_stage * BARRIER, next_parity)
+            new_stage, new_parity = next_stage(stage, parity)
+            k_desc = descriptor(K_MAJOR_DESC, uint32(k_tile + new_stage * KV_BYTES))
+            v_desc = descriptor(MN_MAJOR_DESC, uint32(v_tile + stage * KV_BYTES))
+            wait(k_full + new_stage * BARRIER, new_parity)
             wait(v_full + stage * BARRIER, parity)
             if BY_RAMP:
                 a = cuda.local.array(4, uint32)
-                keys_after = not ONE_SIDED and n_start > mod.wg_position
-                slope = mod.slope * (LOG2_E / mod.scale)
-                set_slope_columns(a, offset, mod.pieces, slope, n_start, position, keys_after)
+                keys_after = not ONE_SIDED and n_start > score_mod_args.wg_position
+                slope = score_mod_args.slope * (LOG2_E / scale)
+                pieces = score_mod_args.pieces
+                set_slope_columns(a, offset, pieces, slope, n_start, position, keys_after)
             wgmma_fence()
-            multiply(BLOCK_N, COLS, s, q_desc, k_desc)  # S = Q Kᵀ of the next tile
+            multiply(BLOCK_N, COLS, s, q_desc, k_desc)  # S = Q Kᵀ of the new tile
             if BY_RAMP:
-                wgmma_bf16_registers(BLOCK_N, 16, s, a, mod.ramp)
+                wgmma_bf16_registers(BLOCK_N, 16, s, a, score_mod_args.ramp)
             wgmma_commit()
-            multiply_registers(COLS, BLOCK_N, acc, p, v_desc)  # out <- out + P V of this one
+            multiply_registers(COLS, BLOCK_N, acc, p, v_desc)  # out <- out + P V of the tile before
             wgmma_commit()
 
             wgmma_wait(1, s, S_LENGTH)
             if lane == 0:
-                mbarrier_arrive(k_full + EMPTY + next_stage * BARRIER)
+                mbarrier_arrive(k_full + EMPTY + new_stage * BARRIER)
             if ALIBI and not BY_RAMP:
-                modify_scores(s, offset, n_start, position, mod.slope, mod.scale, lane)
+                modify_scores(s, offset, n_start, position, score_mod_args.slope, scale, lane)
             if EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane)
-            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, mod.scale)
+            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
             if ALIBI and small:  # all of P is negligible: below 2^−NEGLIGIBLE (`lazy_rescaling`)
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
                 for j in range(BLOCK_N // 16):
                     for r in range(4):
                         p[j, r] = uint32(0)
-                return next_stage, next_parity
+                return new_stage, new_parity
             if not OVERLAP:
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-            exponentiate(s, offset, m_i, l_i, small, mod.scale)  # while P V runs, if OVERLAP
+            exponentiate(s, offset, m_i, l_i, small, scale)  # while P V runs, if OVERLAP
             if OVERLAP:
                 # This wait could come later. Its loop keeps the compiler from moving the next one
                 # up, before the softmax, which would then not overlap with P V.
-                wait(v_full + next_stage * BARRIER, next_parity)
+                wait(v_full + new_stage * BARRIER, new_parity)
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
             pack_p(s, p)
             if risen:
                 rescale(acc, alpha)  # out <- alpha out
-            return next_stage, next_parity
+            return new_stage, new_parity
 
         return iteration
 
     inner_iteration, edge_iteration = make_iteration(False), make_iteration(True)
 
     @cuda.jit(device=True, forceinline=True)
-    def whole_tiles(wg_position, seqlen_k):
-        first_whole = int32(first_key(wg_position + ROWS - 1))
-        return first_whole, int32(end_key(wg_position, seqlen_k) - BLOCK_N)
+    def unmasked_range_of(wg_position, seqlen_k):
+        first_unmasked = int32(first_key(wg_position + ROWS - 1))
+        return first_unmasked, int32(end_key(wg_position, seqlen_k) - BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def iterate(
-        registers, rings, stage, parity, q_desc, n_start, whole, position, seqlen_k, mod, lane
-    ):
-        first_whole, last_whole = whole
+        registers, rings, stage, parity, q_desc, n_start,
+        unmasked_range, position, seqlen_k, score_mod_args, lane,
+    ):  # fmt: skip
+        first_unmasked, last_unmasked = unmasked_range
         tile = stage, parity, q_desc, n_start, position, seqlen_k
-        edge = CHECKED and (n_start < first_whole or n_start > last_whole)
-        if ON_TENSOR_CORES and not ONE_SIDED:  # keys on both sides of some row
-            after_first = n_start + BLOCK_N - 1 > mod.wg_position
-            edge = edge or (after_first and n_start < mod.wg_position + ROWS - 1)
+        edge = MASK_IN_LOOP and (n_start < first_unmasked or n_start > last_unmasked)
+        if ALIBI_BY_WGMMA and not ONE_SIDED:  # keys on both sides of some row
+            after_first = n_start + BLOCK_N - 1 > score_mod_args.wg_position
+            edge = edge or (after_first and n_start < score_mod_args.wg_position + ROWS - 1)
         if edge:
-            return edge_iteration(registers, rings, *tile, mod, lane)
-        return inner_iteration(registers, rings, *tile, mod, lane)
+            return edge_iteration(registers, rings, *tile, score_mod_args, lane)
+        return inner_iteration(registers, rings, *tile, score_mod_args, lane)
 
     @cuda.jit(device=True, forceinline=True)
     def add_last_product(registers, rings, stage, parity):
-        v_desc = descriptor(COL_MAJOR, uint32(rings.v_tile + stage * KV_BYTES))
+        v_desc = descriptor(MN_MAJOR_DESC, uint32(rings.v_tile + stage * KV_BYTES))
         wait(rings.v_full + stage * BARRIER, parity)
         wgmma_fence()
         multiply_registers(COLS, BLOCK_N, registers.acc, registers.p, v_desc)
         wgmma_commit()
 
     return Mainloop(
-        mod_values, first_iteration, iterate, whole_tiles, add_last_product, finish_product
+        score_mod_args_of,
+        first_iteration,
+        iterate,
+        unmasked_range_of,
+        add_last_product,
+        finish_product,
     )

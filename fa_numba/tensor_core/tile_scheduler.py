@@ -1,20 +1,21 @@
-"""Tile scheduler of the persistent kernels: which tiles of queries a thread block works on.
+"""Tile scheduler of the persistent kernels: assigns query tiles to a thread block.
 
-`tiling.persistent_tiling` divides each head into work slices and assigns them in snake order; here
-a thread block finds its own. The threads that load then tell the consumers, through slots of shared
-memory, which tile of queries each slot of Q holds.
+`tiling.persistent_tiling` divides each head into work slices (groups of query tiles), which are
+assigned in snake order (0 … n−1, n−1 … 0); here a thread block computes its own. Each producer
+thread does so for itself. Q's thread then describes the query tile in each slot of Q to the
+consumers, in `work` in shared memory.
 """
 
 from numba import cuda, int32, uint32
 
-# What a slot of `work` says: first row of the tile of queries, head, batch; 1, or 0 for no more.
+# A slot of `work` describes a query tile: its first row, head, batch; 1, or 0 if there are no more.
 M_START, HEAD, BATCH, MORE = range(4)
 WORK_LENGTH = 4
 
 
 @cuda.jit(device=True, forceinline=True)
 def m_tile_of(step, work_slice, num_slices, num_m_tiles):
-    """The step-th tile of queries of a head's work slice; below 0 after the last one."""
+    """Index of the step-th query tile of a head's work slice; negative after the last one."""
     index = num_slices - 1 - work_slice if step & 1 else work_slice
     return int32(num_m_tiles - 1 - step * num_slices - index)
 
@@ -30,15 +31,15 @@ def divided(a, b):
 
 
 def make_for_each_tile(BLOCK_M, visit):
-    """for_each_tile(state, lse_shape, group_size, num_slices, arguments): returns the last state.
+    """for_each_tile(state, lse_shape, group_size, num_slices, args): returns the last state.
 
-    Calls ``visit(state, m_start, head, b, kv_head, arguments)``, a device function that returns the
-    next state, for each tile of queries of this thread block; num_slices is the number of work
-    slices of a head.
+    Calls ``visit(state, m_start, head, b, kv_head, args)``, a device function that returns the next
+    state, for each query tile of this thread block; num_slices is the number of work slices of a
+    head.
     """
 
     @cuda.jit(device=True, forceinline=True)
-    def for_each_tile(state, lse_shape, group_size, num_slices, arguments):
+    def for_each_tile(state, lse_shape, group_size, num_slices, args):
         batch, num_heads, seqlen_q = lse_shape
         num_m_tiles = int32((int32(seqlen_q) + BLOCK_M - 1) // BLOCK_M)
         num_units = int32(num_slices * num_heads * batch)  # work slices of all heads
@@ -53,7 +54,7 @@ def make_for_each_tile(BLOCK_M, visit):
             step = int32(0)
             m_tile = m_tile_of(step, work_slice, num_slices, num_m_tiles)
             while m_tile >= 0:
-                state = visit(state, int32(m_tile * BLOCK_M), head, b, kv_head, arguments)
+                state = visit(state, int32(m_tile * BLOCK_M), head, b, kv_head, args)
                 step = int32(step + 1)
                 m_tile = m_tile_of(step, work_slice, num_slices, num_m_tiles)
         return state

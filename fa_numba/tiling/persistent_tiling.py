@@ -14,6 +14,7 @@ import numpy as np
 from fa_numba.tiling.block_sizes import ceil_div
 
 ROWS = 64  # queries of a warpgroup
+WARP_ROWS = 16  # queries of a warp
 # The prologue and the epilogue of a tile of queries take as long as this many tiles of keys
 # (measured: docs/notes/forward.md).
 FIXED_TILES = 1.5
@@ -43,6 +44,11 @@ class PersistentTiling(NamedTuple):
     stages: int = 2
     slots: int = 2
     overlap: bool = True
+
+    @property
+    def num_threads(self):
+        """Threads of a thread block: the producer warpgroup and the consumer warpgroups."""
+        return 128 * (1 + self.consumers)
 
 
 def persistent_tiling(head_dim, seqlen_k, causal, packed=False):
