@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -182,6 +183,15 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(command, "main", stop)
     assert cli.main(["trace", "x.py:y"]) == 130
     assert capsys.readouterr().err == "fa-numba: stopped\n"
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from numba import cuda\n\n\n@cuda.jit\ndef kernel(x):\n    x[0] = 1\n")
+    trace = f"-m fa_numba.workbook.cli trace {file}:kernel --grid 1 --block 1 x=f4[4]"
+    command_line = f"set -o pipefail; {sys.executable} {trace} | head -0"
+    done = subprocess.run(["bash", "-c", command_line], capture_output=True, text=True)
+    assert done.returncode == 141 and not done.stderr
 
 
 def test_learn_starts_jupyterlab_on_lesson_00(tmp_path, monkeypatch, capsys):

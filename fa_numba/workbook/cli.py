@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 
 
@@ -181,7 +182,12 @@ def main(argv: list[str] | None = None) -> int:
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        return _run(options)
+        status = _run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader has enough: `fa-numba trace ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush
+        return 141  # as of a program that SIGPIPE ended
     except expected as error:
         print(f"fa-numba: {error}", file=sys.stderr)
         return 2
