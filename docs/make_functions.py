@@ -52,8 +52,8 @@ so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
   position of each entry, and never stored.
 - `lse` is the natural log of the sum of each row's e^score, (batch, num_heads, seqlen_q),
   float32. A row that sees no key gives 0 and −inf.
-- A bad argument raises a TypeError or ValueError that names it, says what it must be, and what it
-  got.
+- A bad argument raises a TypeError or ValueError. The message names the argument, the rule and the
+  value that it got.
 - Compiled kernels are kept in `~/.cache/fa_numba`; `FA_NUMBA_CACHE` names another folder, or
   nothing for none.
 - A call can be captured in a CUDA graph, by `stream.begin_capture()` of CuPy or
@@ -84,7 +84,7 @@ def row(name, function):
 
 def table(functions):
     rows = [row(name, function) for name, function in functions.items()]
-    return "\n".join(["| function | what it does |", "|---|---|", *rows])
+    return "\n".join(["| function | purpose |", "|---|---|", *rows])
 
 
 def modules():
