@@ -324,24 +324,24 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         return int32((b * int32(scales.shape[1]) + head) * int32(scales.shape[2]))
 
     @cuda.jit(device=True, forceinline=True)
-    def load_q(count, m_start, head, b, kv_head, to):
+    def load_q(count, m_start, head, b, kv_head, args):
         """Wait for a free slot, write to it which queries are next, and start their copy."""
         slot = count % SLOTS
-        full = to.base + Q_RING.full + slot * BARRIER
-        wait(to.base + Q_RING.empty + slot * BARRIER, phase(count, SLOTS) ^ 1)
-        to.work[slot, M_START] = m_start
-        to.work[slot, HEAD] = head
-        to.work[slot, BATCH] = b
-        to.work[slot, MORE] = 1
-        num_tiles = num_tiles_of(m_start + BLOCK_M - 1, to.seqlen_q, to.seqlen_k)
-        last_tile = first_tile(to.v_scale, b, kv_head) + num_tiles - 1
-        to.factors[slot, CONSUMERS] = to.v_scale[0, 0, last_tile]
-        first = int32(first_tile(to.q_scale, b, head) + m_start // Q_ROWS)
+        full = args.base + Q_RING.full + slot * BARRIER
+        wait(args.base + Q_RING.empty + slot * BARRIER, phase(count, SLOTS) ^ 1)
+        args.work[slot, M_START] = m_start
+        args.work[slot, HEAD] = head
+        args.work[slot, BATCH] = b
+        args.work[slot, MORE] = 1
+        num_tiles = num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k)
+        last_tile = first_tile(args.v_scale, b, kv_head) + num_tiles - 1
+        args.factors[slot, CONSUMERS] = args.v_scale[0, 0, last_tile]
+        first = int32(first_tile(args.q_scale, b, head) + m_start // Q_ROWS)
         for w in range(CONSUMERS):
-            to.factors[slot, w] = to.q_scale[0, 0, first + w] * to.scale
+            args.factors[slot, w] = args.q_scale[0, 0, first + w] * args.scale
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-        q_rows = global_address(to.q) + uint64(uint32(first)) * uint64(Q_BYTES)
-        bulk_load(to.base + Q.start + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
+        q_rows = global_address(args.q) + uint64(uint32(first)) * uint64(Q_BYTES)
+        bulk_load(args.base + Q.start + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
         return uint32(count + 1)
 
     load_each_q = make_for_each_tile(BLOCK_M, load_q)
@@ -353,20 +353,20 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         """
 
         @cuda.jit(device=True, forceinline=True)
-        def load_kv(count, m_start, head, b, kv_head, to):
+        def load_kv(count, m_start, head, b, kv_head, args):
             before = float32(1)
-            n_tile = first_tile(to.scales, b, kv_head)
-            end = int32(n_tile + num_tiles_of(m_start + BLOCK_M - 1, to.seqlen_q, to.seqlen_k))
-            source = global_address(to.tiles) + uint64(uint32(n_tile)) * uint64(NUM_BYTES)
+            n_tile = first_tile(args.scales, b, kv_head)
+            end = int32(n_tile + num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k))
+            source = global_address(args.tiles) + uint64(uint32(n_tile)) * uint64(NUM_BYTES)
             while n_tile < end:
                 stage, was_empty = count % STAGES, phase(count, STAGES) ^ 1
-                full = to.kv_full + stage * BARRIER
-                this = to.scales[0, 0, n_tile]
+                full = args.kv_full + stage * BARRIER
+                this = args.scales[0, 0, n_tile]
                 ratio = before / this
                 wait(full + EMPTY, was_empty)
-                to.of_stages[stage] = ratio if OF_V else this
+                args.of_stages[stage] = ratio if OF_V else this
                 mbarrier_arrive_expect_tx(full, NUM_BYTES)
-                bulk_load(to.kv_tile + stage * NUM_BYTES, source, NUM_BYTES, full)
+                bulk_load(args.kv_tile + stage * NUM_BYTES, source, NUM_BYTES, full)
                 before = this
                 source += uint64(NUM_BYTES)
                 count = uint32(count + 1)
@@ -468,10 +468,10 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         if is_last:
             pass_exp_unit(order)  # the first warpgroup begins
 
-        queries, tile = int32(0), uint32(0)  # tiles of queries, and of keys, so far
+        num_q_tiles_done, tile = int32(0), uint32(0)  # tile: of K and V, counted over all of Q
         while True:
-            slot = int32(queries % SLOTS)
-            wait(q_full + slot * BARRIER, phase(queries, SLOTS))
+            slot = int32(num_q_tiles_done % SLOTS)
+            wait(q_full + slot * BARRIER, phase(num_q_tiles_done, SLOTS))
             if work[slot, MORE] == 0:
                 break
             m_start = work[slot, M_START]
@@ -527,7 +527,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
             for h in range(2):
                 inverse[h] *= v_scale
             store_tile(acc, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
-            queries = int32(queries + 1)
+            num_q_tiles_done = int32(num_q_tiles_done + 1)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory must outlive the last copy
 
@@ -572,9 +572,9 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
                 q_loads = QLoads(
                     q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k
                 )
-                queries = load_each_q(count, shape, group_size, num_slices, q_loads)
-                slot = queries % SLOTS
-                wait(base + Q_RING.empty + slot * BARRIER, phase(queries, SLOTS) ^ 1)
+                num_q_tiles_done = load_each_q(count, shape, group_size, num_slices, q_loads)
+                slot = num_q_tiles_done % SLOTS
+                wait(base + Q_RING.empty + slot * BARRIER, phase(num_q_tiles_done, SLOTS) ^ 1)
                 work[slot, MORE] = 0
                 mbarrier_arrive(base + Q_RING.full + slot * BARRIER)
             elif tid == 32:

@@ -79,7 +79,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
     BLOCKS_PER_SM = 2 if COLS <= 128 else 1  # acc takes COLS / 2 registers of a thread's 128 or 255
     Q_BYTES = NUM_PANELS * 64 * ROW_BYTES  # of one warpgroup's rows
     KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
-    ROW_MAJOR = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
+    K_MAJOR_DESC = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
     COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term, a key
     plan = make_plan(HEAD_DIM, BLOCK_N)
     Q, K, V, Q_FULL, KV_FULL = plan.Q, plan.K, plan.V, plan.Q_FULL, plan.KV_FULL
@@ -155,7 +155,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
                 load_tile(k_tile, BLOCK_N, k_map, 0, kv_head, b, kv_full)
                 load_tile(v_tile, BLOCK_N, v_map, 0, kv_head, b, kv_full)
         clear(acc, m_i, l_i)  # while Q is in flight
-        q_desc = descriptor(ROW_MAJOR, q_tile + (tid >> 7) * Q_BYTES)
+        q_desc = descriptor(K_MAJOR_DESC, q_tile + (tid >> 7) * Q_BYTES)
         wait(q_full, 0)
 
         for n_tile in range(num_tiles):
@@ -169,7 +169,7 @@ def make_flash_attn_wgmma(HEAD_DIM, BLOCK_N, CAUSAL, DTYPE):
                 mbarrier_arrive_expect_tx(full, 2 * KV_BYTES)
                 load_tile(k_tile + offset, BLOCK_N, k_map, n_start + BLOCK_N, kv_head, b, full)
                 load_tile(v_tile + offset, BLOCK_N, v_map, n_start + BLOCK_N, kv_head, b, full)
-            k_desc = descriptor(ROW_MAJOR, k_tile + stage * KV_BYTES)
+            k_desc = descriptor(K_MAJOR_DESC, k_tile + stage * KV_BYTES)
             v_desc = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
             # A stage is filled by every second tile: tiles 0 or 1 end its phase 0, 2 or 3 its phase
             # 1, and so on. The parity of these phases alternates.

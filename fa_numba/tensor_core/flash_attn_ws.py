@@ -97,7 +97,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
     NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)  # of 64 columns, as TMA and wgmma have a tile
     Q_BYTES = NUM_PANELS * 64 * ROW_BYTES  # of one consumer's rows
     KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
-    ROW_MAJOR = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
+    K_MAJOR_DESC = descriptor_bits()  # Q and K: rows along the sum, which goes over head_dim
     COL_MAJOR = descriptor_bits(BLOCK_N * ROW_BYTES)  # V: a row for each term, a key
     # A consumer thread's registers: 128 threads share 64 rows; each register of P has two numbers.
     S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2
@@ -196,14 +196,14 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
             # This lane's rows are m and m + 8; warps 0 to 3 are the producer's.
             m = m_start + ((tid >> 5) - 4) * 16 + (lane >> 2)
             position = m + seqlen_k - seqlen_q
-            q_desc = descriptor(ROW_MAJOR, q_tile + (warpgroup - 1) * Q_BYTES)
+            q_desc = descriptor(K_MAJOR_DESC, q_tile + (warpgroup - 1) * Q_BYTES)
             clear(acc, m_i, l_i)
             wait(q_full, 0)
 
             if num_tiles > 0:
                 wait(k_full, 0)
                 wgmma_fence()  # S of the first tile
-                multiply(BLOCK_N, COLS, s, q_desc, descriptor(ROW_MAJOR, k_tile))
+                multiply(BLOCK_N, COLS, s, q_desc, descriptor(K_MAJOR_DESC, k_tile))
                 wgmma_commit()
                 wgmma_wait(0, s, S_LENGTH)
                 if lane == 0:
@@ -220,7 +220,7 @@ def make_flash_attn_ws(HEAD_DIM, CONSUMERS, BLOCK_N, CAUSAL, DTYPE):
                         next_stage, next_parity = 0, parity ^ 1
                     next_barrier = next_stage * mbarrier.BYTES
                     barrier = stage * mbarrier.BYTES
-                    k_desc = descriptor(ROW_MAJOR, k_tile + next_stage * KV_BYTES)
+                    k_desc = descriptor(K_MAJOR_DESC, k_tile + next_stage * KV_BYTES)
                     v_desc = descriptor(COL_MAJOR, v_tile + stage * KV_BYTES)
 
                     wait(k_full + next_barrier, next_parity)
