@@ -1,0 +1,169 @@
+"""How fast are attention and its gradients at the sizes for which others have published rates?
+
+Two layouts, both in bfloat16 with head_dim 128:
+
+cuDNN   batch 1, 64 query heads, 8 key heads, 2048 to 32768 tokens: NVIDIA's table for cuDNN 9.19.1
+        on an H200 (github.com/NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training, 2026-02)
+FA3     batch 4, 48 heads, 1024 to 8192 tokens: FlashAttention-3 on an H100, as users of Triton's
+        kernels measured it (github.com/meta-pytorch/tritonbench, issue 1267, 2026-09)
+
+`flash_attn` and `flash_attn_grad` run beside cuDNN and FlashAttention-2, as PyTorch has them, in
+one run. The published rate is in a column of its own: it was measured on another machine.
+"""
+
+from typing import NamedTuple
+
+from benchmarks.bench_ladder import definition
+from benchmarks.bench_tensor_core import ROUNDING, relative_error
+from benchmarks.timing import save, time_ms
+from fa_numba import flash_attn, flash_attn_grad
+
+HEAD_DIM, DTYPE = 128, "bfloat16"
+REPEATS = 8
+SUMMED = 8192  # longest sequence for which dk and dv are compared: they sum over a group's heads
+
+
+class Layout(NamedTuple):
+    """A published table. `rates` has TFLOP/s forward and backward for (seqlen, causal)."""
+
+    name: str
+    batch: int
+    num_heads: int
+    num_kv_heads: int
+    rates: dict
+
+
+LAYOUTS = (
+    Layout(
+        "cuDNN 9.19.1, H200",
+        1,
+        64,
+        8,
+        {
+            (2048, True): (484, 370),
+            (4096, True): (591, 474),
+            (8192, True): (644, 541),
+            (16384, True): (673, 579),
+            (32768, True): (688, 581),
+            (2048, False): (633, 504),
+            (4096, False): (671, 560),
+            (8192, False): (691, 594),
+            (16384, False): (702, 612),
+            (32768, False): (693, 572),
+        },
+    ),
+    Layout(
+        "FlashAttention-3, H100",
+        4,
+        48,
+        48,
+        {
+            (1024, False): (541, None),
+            (2048, False): (618, None),
+            (4096, False): (628, None),
+            (8192, False): (639, None),
+            (1024, True): (364, 182),
+            (2048, True): (560, 316),
+            (4096, True): (667, 444),
+            (8192, True): (685, 539),
+        },
+    ),
+)
+
+
+def main():
+    rows = []
+    for layout in LAYOUTS:
+        for seqlen, causal in layout.rates:
+            rows += measure(layout, seqlen, causal)
+    save(
+        "published",
+        rows,
+        note=f"{DTYPE}, head_dim {HEAD_DIM}; TFLOP/s: 4·batch·heads·seqlen²·head_dim forward and "
+        "10 of these backward, half of them if causal; published: on the machine that it names; "
+        "error: ‖x − float64‖ / ‖float64‖ of one head",
+    )
+
+
+def measure(layout, seqlen, causal):
+    """Rows for one size: forward and backward."""
+    flops = layout.batch * layout.num_heads * seqlen**2 * HEAD_DIM * (0.5 if causal else 1)
+    rows = {}
+    for name, backward, call, error in functions(layout, seqlen, causal):
+        row = rows.setdefault(
+            backward,
+            {
+                "layout": layout.name,
+                "pass": "backward" if backward else "forward",
+                "seqlen": seqlen,
+                "causal": causal,
+                "published": layout.rates[seqlen, causal][backward],
+            },
+        )
+        row[name] = round((10 if backward else 4) * flops / time_ms(call, repeats=REPEATS) / 1e9, 1)
+        if name == "fa-numba":
+            row["error"] = float(f"{error:.2g}")
+    return list(rows.values())
+
+
+def functions(layout, seqlen, causal):
+    """Yield (name, whether it is a backward, call without arguments, relative error of ours)."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    torch.manual_seed(0)
+    dout, q, k, v = (
+        torch.randn((layout.batch, seqlen, heads, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
+        for heads in (layout.num_heads, layout.num_heads, layout.num_kv_heads, layout.num_kv_heads)
+    )
+    out, lse = flash_attn(q, k, v, causal=causal)
+    gradients = flash_attn_grad(dout, q, k, v, out, lse, causal=causal)
+    errors = errors_of(layout, dout, q, k, v, out, gradients, causal)
+    del gradients
+    assert max(errors) <= 4 * ROUNDING[DTYPE], f"{layout.name}, {seqlen}, {causal=}: {errors}"
+    forward = lambda: flash_attn(q, k, v, causal=causal)  # noqa: E731
+    yield "fa-numba", False, forward, errors[0]
+    backward = lambda: flash_attn_grad(dout, q, k, v, out, lse, causal=causal)  # noqa: E731
+    yield "fa-numba", True, backward, max(errors[1:])
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    for name, backend in {
+        "cuDNN": SDPBackend.CUDNN_ATTENTION,
+        "FlashAttention-2": SDPBackend.FLASH_ATTENTION,
+    }.items():
+        heads_first = [x.transpose(1, 2) for x in inputs]
+        with sdpa_kernel(backend):
+            call = lambda x=heads_first: scaled_dot_product_attention(  # noqa: E731
+                *x, is_causal=causal, enable_gqa=True
+            )
+            with torch.no_grad():
+                yield name, False, call, None
+            result = call()
+        call = lambda result=result: torch.autograd.grad(  # noqa: E731
+            result, inputs, dout.transpose(1, 2), retain_graph=True
+        )
+        yield name, True, call, None
+
+
+def errors_of(layout, dout, q, k, v, out, gradients, causal):
+    """Relative errors of out and of the gradients, for the heads of one group or for one head."""
+    seqlen, group_size = q.shape[1], layout.num_heads // layout.num_kv_heads
+    dq, dk, dv = gradients
+    heads = range(layout.num_heads - group_size, layout.num_heads)
+    if seqlen > SUMMED:
+        heads = heads[-1:]
+    errors, sums = [], [0, 0]
+    for head in heads:
+        one = [x[-1, :, head].double() for x in (dout, q)] + [x[-1, :, -1].double() for x in (k, v)]
+        want_out, want_dq, *want = definition(*one, causal)
+        errors.append(relative_error(out[-1, :, head], want_out))
+        errors.append(relative_error(dq[-1, :, head], want_dq))
+        sums = [x + y for x, y in zip(sums, want, strict=True)]
+    if len(heads) == group_size:
+        got = dk[-1, :, -1], dv[-1, :, -1]
+        errors += [relative_error(x, y) for x, y in zip(got, sums, strict=True)]
+    return errors
+
+
+if __name__ == "__main__":
+    main()
