@@ -3,8 +3,9 @@
 import cupy
 import numpy as np
 
-import fa_numba
 from benchmarks.timing import save, time_ms
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 
 HEAD_DIM = 128
 SIZES = ((1, 131_072), (16, 8192), (64, 2048))  # sequences, tokens of each
@@ -42,7 +43,7 @@ def measure(batch, seqlen, num_heads, num_kv_heads):
     k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
     seq_lens = cupy.full(batch, seqlen, np.int32)
     for splits in (0, *SPLITS):
-        ms = time_ms(fa_numba.flash_decode, q, k, v, seq_lens, num_splits=splits, repeats=8)
+        ms = time_ms(flash_decode, q, k, v, seq_lens, num_splits=splits, repeats=8)
         yield "flash_decode", splits, None, ms
     for page_size in PAGE_SIZES:
         pages = seqlen // page_size
@@ -52,7 +53,7 @@ def measure(batch, seqlen, num_heads, num_kv_heads):
         k_cache, v_cache = cupy.empty(paged, np.float32), cupy.empty(paged, np.float32)
         k_cache[order], v_cache[order] = k.reshape(paged), v.reshape(paged)
         arguments = (q, k_cache, v_cache, block_table, seq_lens)
-        ms = time_ms(fa_numba.paged_attn_decode, *arguments, repeats=8)
+        ms = time_ms(paged_attn_decode, *arguments, repeats=8)
         yield "paged_attn_decode", 0, page_size, ms
         del k_cache, v_cache, arguments
     q, k, v = (torch.as_tensor(x, device="cuda").transpose(1, 2) for x in (q, k, v))

@@ -1,20 +1,19 @@
 """Which kernel is fastest for which problem, forward and backward? Writes fa_numba/fastest.json.
 
-`fa_numba.flash_attn` and `flash_attn_grad` look there for the problem most like their own. On a GPU
-the GPU's part is measured, else the CPU engine's; the other part is kept.
+`fa_numba.flash_attn` and `flash_attn_grad` look there for the problem most like their own.
 """
 
 import datetime
 import itertools
 import json
-import statistics
-import time
 
+import cupy
 import numpy as np
 from numba import cuda
 
 from benchmarks.timing import machine, time_ms
 from fa_numba import dispatch
+from fa_numba.dispatch import attention, measured
 from fa_numba.runtime import arrays
 
 WIDTH = 2048  # num_heads * head_dim
@@ -25,21 +24,17 @@ TABLES = ("rows", "gradients")  # of problems, forward and backward
 
 
 def main():
-    record = json.loads(dispatch.TABLE.read_text()) if dispatch.TABLE.exists() else {}
-    on_gpu = arrays.gpu_available()
-    problems = gpu_problems if on_gpu else cpu_problems
-    gradient_problems = gpu_gradient_problems if on_gpu else cpu_gradient_problems
     slow = set()
-    record["gpu" if on_gpu else "cpu"] = {
-        "machine": machine(),
-        "command": "python -m benchmarks fastest",
-        "date": datetime.date.today().isoformat(),
-        "rows": [measure(problem, slow) for problem in problems()],
-        "gradients": [measure_gradients(problem, slow) for problem in gradient_problems()],
-    }
-    if on_gpu:
-        record["gpu"]["compute_capability"] = cuda.get_current_device().compute_capability[:2]
-    write(record)
+    write({
+        "gpu": {
+            "machine": machine(),
+            "command": "python -m benchmarks fastest",
+            "date": datetime.date.today().isoformat(),
+            "compute_capability": cuda.get_current_device().compute_capability[:2],
+            "rows": [measure(problem, slow) for problem in problems()],
+            "gradients": [measure_gradients(problem, slow) for problem in gradient_problems()],
+        }
+    })  # fmt: skip
 
 
 def write(record):
@@ -55,10 +50,10 @@ def write(record):
             rows = ",\n   ".join(map(json.dumps, part[key]))
             lines.append(f'"{key}": [\n   {rows}]')
         parts.append(f'"{name}": {{\n  ' + ",\n  ".join(lines) + "}")
-    dispatch.TABLE.write_text("{\n " + ",\n ".join(parts) + "}\n")
+    measured.TABLE.write_text("{\n " + ",\n ".join(parts) + "}\n")
 
 
-def gpu_problems():
+def problems():
     """Yield (dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim, causal)."""
     for dtype, head_dim in itertools.product(("float32", "float16"), (64, 128, 256)):
         heads = WIDTH // head_dim
@@ -74,13 +69,7 @@ def gpu_problems():
             yield dtype, batch, seqlen_q, seqlen_k, heads, head_dim, False
 
 
-def cpu_problems():
-    for head_dim, seqlen, causal in itertools.product((16, 64), (32, 256), (False, True)):
-        yield "float32", 1, seqlen, seqlen, 2, head_dim, causal
-    yield "float32", 1, 1, 2048, 2, 64, False
-
-
-def gpu_gradient_problems():
+def gradient_problems():
     """The same, and deterministic, of gradients; but 256 columns, which few of the kernels have."""
     for dtype, head_dim in itertools.product(("float32", "float16"), (64, 128)):
         heads = WIDTH // head_dim
@@ -91,17 +80,11 @@ def gpu_gradient_problems():
                 yield dtype, TOKENS // seqlen, seqlen, seqlen, heads, head_dim, causal, True
 
 
-def cpu_gradient_problems():
-    for seqlen, causal in itertools.product((32, 128), (False, True)):
-        yield "float32", 1, seqlen, seqlen, 2, 16, causal, False
-
-
 def measure(problem, slow):
     """A row of the table: the time of each kernel that can. `slow` holds those far behind."""
     *sizes, head_dim, causal = problem
     options = {"causal": True} if causal else {}
-    arguments = dispatch.Inputs(*inputs(*sizes, head_dim))
-    return row_of(dispatch.CANDIDATES, problem, arguments, options, slow)
+    return row_of("flash_attn", attention.Inputs, inputs(*sizes, head_dim), problem, options, slow)
 
 
 def measure_gradients(problem, slow):
@@ -113,18 +96,27 @@ def measure_gradients(problem, slow):
     out, lse = dispatch.flash_attn(q, k, v, **options)
     if deterministic:
         options["deterministic"] = True
-    arguments = dispatch.GradientInputs(dout, q, k, v, out, lse)
-    row = row_of(dispatch.GRADIENTS, problem[:-1], arguments, options, slow)
+    arguments = dout, q, k, v, out, lse
+    kind = attention.GradientInputs
+    row = row_of("flash_attn_grad", kind, arguments, problem[:-1], options, slow)
     return {**row, "deterministic": True} if deterministic else row
 
 
-def row_of(candidates, problem, arguments, options, slow):
+def row_of(job, kind, arguments, problem, options, slow):
     dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim, causal = problem
-    able = [c for c in candidates.values() if c.refusal(arguments, options) is None]
-    kind = dtype, head_dim, causal
-    able = [c for c in able if (c.name, *kind) not in slow]
-    ms = {c.name: float(f"{milliseconds(c, *arguments, **options):.3g}") for c in able}
-    slow |= {(name, *kind) for name in ms if ms[name] > FAR_BEHIND * min(ms.values())}
+    facts = kind(*map(arrays.facts, arguments))
+    able = [
+        (title, candidate)
+        for title, candidate in dispatch.JOBS[job].candidates.items()
+        if (title, dtype, head_dim, causal) not in slow
+        and candidate.refusal(facts, options) is None
+    ]
+    ms = {
+        title: float(f"{time_ms(candidate, *arguments, repeats=REPEATS, **options):.3g}")
+        for title, candidate in able
+    }
+    limit = FAR_BEHIND * min(ms.values())
+    slow |= {(title, dtype, head_dim, causal) for title in ms if ms[title] > limit}
     row = {
         "dtype": dtype,
         "batch": batch,
@@ -141,24 +133,7 @@ def row_of(candidates, problem, arguments, options, slow):
 
 def inputs(dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim):
     shapes = [(batch, n, num_heads, head_dim) for n in (seqlen_q, seqlen_k, seqlen_k)]
-    if not arrays.gpu_available():
-        rng = np.random.default_rng(0)
-        return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
-    import cupy
-
     return [cupy.random.standard_normal(shape, dtype=np.float32).astype(dtype) for shape in shapes]
-
-
-def milliseconds(function, *args, **options):
-    if arrays.gpu_available():
-        return time_ms(function, *args, repeats=REPEATS, **options)
-    function(*args, **options)
-    samples = []
-    for _ in range(REPEATS):
-        start = time.process_time()
-        function(*args, **options)
-        samples.append(1e3 * (time.process_time() - start))
-    return statistics.median(samples)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,28 @@
 
 from fa_numba.runtime import numpy_names  # noqa: F401  # isort: skip: before anything compiles
 from fa_numba import simt
-from fa_numba.dispatch import flash_attn, flash_attn_grad, which
+from fa_numba.dispatch import (
+    flash_attn,
+    flash_attn_grad,
+    flash_attn_varlen,
+    flash_attn_varlen_grad,
+    flash_decode,
+    paged_attn_decode,
+    softmax,
+    softmax_topk,
+    which,
+)
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
 from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
-from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
-from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.lazy_softmax_attn import lazy_softmax_attn
 from fa_numba.kernels.linear_attn import linear_attn
 from fa_numba.kernels.merge_states import merge_states
 from fa_numba.kernels.naive_attn import naive_attn
 from fa_numba.kernels.naive_softmax import naive_softmax
 from fa_numba.kernels.online_softmax import online_softmax
-from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kernels.safe_softmax import safe_softmax
-from fa_numba.kernels.softmax_topk import softmax_topk
 from fa_numba.kv_cache import PagePool, copy_pages, reshape_and_cache, swap_pages
 from fa_numba.kv_cache.paged_kv_lookup import paged_kv_lookup
 from fa_numba.on_cuda_cores.flash_attn_bwd_registers import flash_attn_bwd_registers
@@ -41,6 +47,7 @@ __all__ = [
     "flash_attn_v2_unsigned",
     "flash_attn_varlen",
     "flash_attn_varlen_bwd",
+    "flash_attn_varlen_grad",
     "flash_decode",
     "lazy_softmax_attn",
     "linear_attn",
@@ -52,6 +59,7 @@ __all__ = [
     "paged_kv_lookup",
     "reshape_and_cache",
     "safe_softmax",
+    "softmax",
     "softmax_registers",
     "softmax_topk",
     "softmax_topk_warps",

@@ -16,6 +16,7 @@ from cases import (
     assert_same,
     check_cache_write,
     check_copies,
+    kernel_function,
     make_cache_write,
     make_paged_cache,
     make_qkv,
@@ -27,6 +28,9 @@ from cases import (
 
 import fa_numba
 from fa_numba import reference
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import ContiguousCache, RollingCache
 
 
@@ -98,7 +102,7 @@ def check_varlen(rng, dtype, convert, shape, mask):
     host = (*qkv, *starts)
     options = converted(mask, convert)
     arrays = [convert(x) for x in host]
-    out, lse = fa_numba.flash_attn_varlen(*arrays, **options)
+    out, lse = flash_attn_varlen(*arrays, **options)
     want, lse_want = reference.varlen_attention(*host, **mask)
     assert_close(out, want, reference.varlen_attention(*host, **mask, dtype=dtype)[0], name="out")
     check_lse(lse, lse_want)
@@ -118,7 +122,7 @@ def check_decode(rng, dtype, convert, shape, mask):
     for b, seq_len in enumerate(seq_lens):
         k[b, seq_len:] = v[b, seq_len:] = np.nan
     host = (q, k, v, seq_lens)
-    out, lse = fa_numba.flash_decode(*map(convert, host), **converted(mask, convert), num_splits=3)
+    out, lse = flash_decode(*map(convert, host), **converted(mask, convert), num_splits=3)
     want, lse_want = reference.cached_attention(*host, **mask)
     assert_close(out, want, reference.cached_attention(*host, **mask, dtype=dtype)[0], name="out")
     check_lse(lse, lse_want)
@@ -132,7 +136,7 @@ def check_paged_decode(rng, dtype, convert, shape, mask):
     *caches, block_table, seq_lens = make_paged_cache(rng, seq_lens, 5, num_kv_heads, head_dim)
     host = (q, *(x.astype(dtype) for x in caches), block_table, seq_lens)
     options = converted(mask, convert)
-    out, lse = fa_numba.paged_attn_decode(*map(convert, host), **options, num_splits=2)
+    out, lse = paged_attn_decode(*map(convert, host), **options, num_splits=2)
     want, lse_want = reference.paged_attention(*host, **mask)
     assert_close(out, want, reference.paged_attention(*host, **mask, dtype=dtype)[0], name="out")
     check_lse(lse, lse_want)
@@ -167,7 +171,7 @@ def check_softmax(name, rng, dtype, convert, shape):
 def check_topk(name, rng, dtype, convert, shape):
     x = random(rng, shape[0] * shape[1], 3 * shape[2]).astype(dtype)
     k = min(5, x.shape[1])
-    values, columns = getattr(fa_numba, name)(convert(x), k)
+    values, columns = kernel_function(name)(convert(x), k)
     want, want_columns = reference.softmax_topk(x, k)
     assert_close(values, want, reference.softmax_topk(x, k, dtype=dtype)[0], name="values")
     np.testing.assert_array_equal(to_host(columns), want_columns)
@@ -253,7 +257,7 @@ def check_cache(cache_class, rng, dtype, convert, shape):
         cache.append(*map(convert, new))
     for x, x_ref in ((cache.k_cache, k), (cache.v_cache, v)):
         assert_same(x, x_ref)
-    out, _ = fa_numba.flash_decode(q_device, cache.k_cache, cache.v_cache, cache.seq_lens)
+    out, _ = flash_decode(q_device, cache.k_cache, cache.v_cache, cache.seq_lens)
     want, plain = (reference.attention(q, k, v, dtype=t)[0] for t in (np.float64, dtype))
     assert_close(out, want, plain, name="out")
 

@@ -19,13 +19,13 @@ from test_flash_attn_v1 import flash_attn_v1
 from fa_numba import (
     flash_attn_bwd,
     flash_attn_v2,
-    flash_attn_varlen,
     flash_attn_varlen_bwd,
-    flash_decode,
     naive_attn,
     reference,
     simt,
 )
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import flash_decode
 
 drawn = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 problems = st.tuples(

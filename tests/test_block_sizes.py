@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from cases import kernel_function
 
-import fa_numba
 from fa_numba.analysis.machine_code import compile_kernel, compiler_available
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import (
@@ -88,7 +88,7 @@ def test_shared_memory_matches_the_compiler(kernel_name, block_m, block_n, head_
         args = (x, x, x, x, x, lse)
     elif kernel_name == "flash_decode":
         args = (x, x, x, np.ones(1, np.int32))
-    getattr(fa_numba, kernel_name)(*args, block_m=block_m, block_n=block_n)
+    kernel_function(kernel_name)(*args, block_m=block_m, block_n=block_n)
     taken = max(compile_kernel(kernel, args).shared_bytes for kernel, args in launches)
     stated = shared_bytes(kernel_name, head_dim, block_m, block_n)
     assert stated <= taken < stated + 16  # the compiler aligns

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import kernel_function
 
 import fa_numba
 from fa_numba import simt
@@ -20,6 +21,7 @@ from fa_numba.analysis.machine_code import (
     signature_of,
 )
 from fa_numba.kernels.feature_map import feature_map
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.linear_attn import make_chunk_outputs, make_chunk_states
 from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_threads
 from fa_numba.kernels.softmax_topk import make_softmax_topk
@@ -62,7 +64,7 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
     if name == "block_sparse":
         q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
         return fa_numba.flash_attn_v1(q, k, v, causal=causal, block_mask=np.ones((1, 1), bool))
-    function = getattr(fa_numba, name)
+    function = kernel_function(name)
     if name in SOFTMAXES:
         return function(random(2, 5))
     if name == "softmax_topk":
@@ -86,7 +88,7 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
     q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
     if "varlen" in name:
         starts = np.array([0, 3], np.int32)
-        out, lse = fa_numba.flash_attn_varlen(q[0], k[0], v[0], starts, starts, causal=causal)
+        out, lse = flash_attn_varlen(q[0], k[0], v[0], starts, starts, causal=causal)
         if name == "flash_attn_varlen":
             return out, lse
         return function(q[0], q[0], k[0], v[0], out, lse, starts, starts, causal=causal)

@@ -5,7 +5,9 @@ import pytest
 from cases import assert_close, make_qkv, random
 from numba import cuda
 
-from fa_numba import flash_attn_v2, flash_decode, paged_attn_decode, reference
+from fa_numba import flash_attn_v2, reference
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import ContiguousCache
 
 pytestmark = pytest.mark.usefixtures("checked")

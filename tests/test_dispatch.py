@@ -1,4 +1,4 @@
-"""Of the kernels that can run, the fastest in the table is chosen; which says so."""
+"""A job takes the fastest kernel that can: by the table, else by preference; which says so."""
 
 import json
 
@@ -9,6 +9,8 @@ from cases import (
     SHAPES,
     check_backward,
     check_forward,
+    kernel_function,
+    make_paged_cache,
     make_qkv,
     mask_options,
     random,
@@ -18,19 +20,24 @@ from fake_libraries import CupyArray
 from test_checks import K, X
 
 import fa_numba
-from fa_numba import dispatch
+from fa_numba import cpu, dispatch, reference, simt
 from fa_numba.analysis.devices import DEVICES
+from fa_numba.dispatch import attention, measured
+from fa_numba.dispatch.candidates import Candidate
+from fa_numba.dispatch.job import JOBS
 from fa_numba.runtime import arrays
 from fa_numba.simt.devices import KIB, SHARED_BYTES_PER_BLOCK
 
-TABLE = json.loads(dispatch.TABLE.read_text())
-KERNELS = {"rows": dispatch.CANDIDATES, "gradients": dispatch.GRADIENTS}
+TABLE = json.loads(measured.TABLE.read_text())["gpu"]
+CANDIDATES = {name: job.candidates for name, job in JOBS.items()}
+KERNELS = {"rows": CANDIDATES["flash_attn"], "gradients": CANDIDATES["flash_attn_grad"]}
 ROWS = [
-    pytest.param(part, kind, row, id=f"{part}-{kind}-{i}")
-    for part in TABLE
+    pytest.param(kind, row, id=f"{kind}-{i}")
     for kind in KERNELS
-    for i, row in enumerate(TABLE[part][kind])
+    for i, row in enumerate(TABLE[kind])
 ]
+STARTS_Q, STARTS_K = (np.array(starts, np.int32) for starts in ([0, 2, 5], [0, 6, 6]))
+LENGTHS = np.array([6, 3], np.int32)
 
 
 def problem(row):
@@ -87,58 +94,39 @@ def test_gradients_of_strided_views_in_the_same_bits():
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("part, kind, row", ROWS)
-def test_a_measured_problem_gets_what_was_quickest_there(part, kind, row):
+@pytest.mark.parametrize("kind, row", ROWS)
+def test_a_measured_problem_gets_what_was_quickest_there(kind, row):
     kernels = [name for name in row["ms"] if name in KERNELS[kind]]
     way = row["causal"], row.get("deterministic", False)
-    found = dispatch.most_like(TABLE[part][kind], kernels, *problem(row)[:2], *way)
-    assert found == row
+    assert measured.most_like(TABLE[kind], kernels, *problem(row)[:2], *way) == row
 
 
-@pytest.mark.parametrize("part, kind, row", ROWS)
-def test_every_time_is_of_a_kernel_that_there_is(part, kind, row):
+@pytest.mark.parametrize("kind, row", ROWS)
+def test_every_time_is_of_a_kernel_that_there_is(kind, row):
     assert row["ms"] and set(row["ms"]) <= set(KERNELS[kind])
     assert all(ms > 0 for ms in row["ms"].values())
 
 
-def test_a_kernel_that_cannot_is_not_taken(monkeypatch):
-    x = np.ones((1, 20, 2, 8), np.float32)
-    monkeypatch.setattr(
-        dispatch,
-        "_table",
-        lambda: {
-            "cpu": {
-                "machine": "a clock",
-                "rows": [
-                    {
-                        "dtype": "float32",
-                        "batch": 1,
-                        "seqlen_q": 20,
-                        "seqlen_k": 20,
-                        "num_heads": 2,
-                        "head_dim": 8,
-                        "causal": False,
-                        "ms": {
-                            "flash_attn_mma": 1.0,
-                            "flash_attn_registers": 2.0,
-                            "flash_attn_v2": 3.0,
-                        },
-                    },
-                ],
-            }
-        },
-    )
+def test_a_kernel_that_cannot_is_not_taken(gpu, monkeypatch):
+    gpu((7, 5))
+    sizes = {"batch": 1, "seqlen_q": 20, "seqlen_k": 20, "num_heads": 2, "head_dim": 8}
+    ms = {"flash_attn_mma": 1.0, "flash_attn_registers": 2.0, "flash_attn_v2": 3.0}
+    row = {"dtype": "float32", **sizes, "causal": False, "ms": ms}
+    record = {"machine": "a clock", "compute_capability": [7, 5], "rows": [row]}
+    monkeypatch.setattr(measured, "table", lambda: {"gpu": record})
+    x = aligned(1, 20, 2, 8, dtype=np.float16)
     choice = fa_numba.which(x, x, x)
     assert choice.kernel == "flash_attn_registers"
     assert "quickest of 2, 2.0 ms" in choice.reason and "a clock" in choice.reason
-    assert "must be GPU arrays" in choice.refused["flash_attn_mma"]
+    assert "needs a GPU of compute capability 8.0" in choice.refused["flash_attn_mma"]
     assert "at most 16 queries, got 20" in choice.refused["flash_decode_wide"]
+    assert choice.refused["cpu.flash_attn"] == "takes NumPy arrays alone"
     assert "flash_attn_v2" not in choice.refused
     assert str(choice).splitlines()[0].startswith("flash_attn_registers: quickest")
 
 
 def test_an_option_that_a_kernel_has_not_got():
-    kernel, inputs = dispatch.Candidate("naive_attn", "kernels"), dispatch.Inputs(X, K, K)
+    kernel, inputs = Candidate("naive_attn", "kernels"), attention.Inputs(X, K, K)
     assert kernel.refusal(inputs, {"causal": True}) is None
     assert kernel.refusal(inputs, {"causal": True, "dropout_p": 0.5, "seed": 1}) == (
         "naive_attn has no dropout_p, seed"
@@ -146,20 +134,16 @@ def test_an_option_that_a_kernel_has_not_got():
 
 
 def test_an_option_that_a_kernel_need_not_be_told():
-    kernel = dispatch.Candidate("flash_attn_bwd", "kernels")
-    inputs = dispatch.GradientInputs(X, X, K, K, X, None)
+    kernel = Candidate("flash_attn_bwd", "kernels")
+    inputs = attention.GradientInputs(X, X, K, K, X, None)
     options = {"deterministic": True}
     assert kernel.refusal(inputs, options) == "flash_attn_bwd has no deterministic"
-    assert dispatch.GRADIENTS["flash_attn_bwd"].refusal(inputs, options) is None
+    assert KERNELS["gradients"]["flash_attn_bwd"].refusal(inputs, options) is None
 
 
-def test_which_backward():
-    choice = fa_numba.which(X, K, K, backward=True, deterministic=True)
-    assert choice.kernel in dispatch.GRADIENTS
-    assert "must be GPU arrays" in choice.refused["flash_attn_bwd_mma"]
-    assert "; flash_attn_bwd computes the same" in choice.refused["flash_attn_bwd_mma"]
-    assert "; flash_attn_bwd_registers computes the same" in choice.refused["flash_attn_bwd_tf32x3"]
-    assert fa_numba.which(X, K, K, deterministic=True).kernel in dispatch.CANDIDATES
+def gradient_arguments(q, k):
+    """Arguments of `flash_attn_grad` for queries, and for keys that are values too."""
+    return q, q, k, k, q, type(q)(np.zeros(tuple(q.shape[i] for i in (0, 2, 1)), np.float32))
 
 
 def test_the_nearest_problem():
@@ -179,7 +163,7 @@ def test_the_nearest_problem():
 
     def nearest(*shape, dtype=np.float32, kernels=("a", "b"), seqlen_k=64, **ways):
         q, k = np.zeros(shape, dtype), np.zeros((1, seqlen_k, 1, 1), dtype)
-        return rows.index(dispatch.most_like(rows, kernels, q, k, **{"bounded": False, **ways}))
+        return rows.index(measured.most_like(rows, kernels, q, k, **{"bounded": False, **ways}))
 
     assert nearest(1, 50, 4, 64) == 0
     assert nearest(1, 50, 4, 64, dtype=np.float16) == 3
@@ -189,6 +173,7 @@ def test_the_nearest_problem():
     assert nearest(1, 50, 4, 200) == 4
     assert nearest(1, 50, 4, 200, kernels=["a"]) == 0
     assert nearest(1, 50, 4, 64, deterministic=True) == 6
+    assert measured.most_like(rows, ["c"], X, K, False) is None
 
 
 @pytest.fixture
@@ -219,7 +204,7 @@ CAPABILITIES = {card.compute_capability: card for card in DEVICES.values()}
 @pytest.mark.parametrize("card", DEVICES.values(), ids=lambda card: card.name)
 def test_tf32_pays_off_where_it_is_more_than_three_times_as_fast(card):
     ratio = (card.tf32_tensor or 0) / card.float32
-    assert (card.compute_capability in dispatch.TF32_PAYS_OFF) == (ratio > 3)
+    assert (card.compute_capability in measured.TF32_PAYS_OFF) == (ratio > 3)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -229,9 +214,12 @@ def test_tf32_pays_off_where_it_is_more_than_three_times_as_fast(card):
 def test_float32_by_3xtf32_only_where_that_pays_off(gpu, capability, backward):
     gpu(capability)
     x = aligned(1, 64, 2, 64)
-    choice = fa_numba.which(x, x, x, backward=backward)
+    job, given = "flash_attn", (x, x, x)
+    if backward:
+        job, given = "flash_attn_grad", gradient_arguments(x, x)
+    choice = fa_numba.which(job, *given)
     name = "flash_attn_bwd_" if backward else "flash_attn_"
-    if capability in dispatch.TF32_PAYS_OFF:
+    if capability in measured.TF32_PAYS_OFF:
         assert choice.kernel == f"{name}tf32x3"
     else:
         assert choice.kernel == f"{name}registers"
@@ -242,10 +230,10 @@ def test_float32_by_3xtf32_only_where_that_pays_off(gpu, capability, backward):
 
 def test_on_a_measured_gpu_its_times_decide(gpu, monkeypatch):
     gpu((8, 6))
-    x, table = aligned(1, 64, 2, 64), json.loads(dispatch.TABLE.read_text())
+    x, table = aligned(1, 64, 2, 64), json.loads(measured.TABLE.read_text())
     assert fa_numba.which(x, x, x).kernel == "flash_attn_registers"
     table["gpu"]["compute_capability"] = [8, 6]
-    monkeypatch.setattr(dispatch, "_table", lambda: table)
+    monkeypatch.setattr(measured, "table", lambda: table)
     assert fa_numba.which(x, x, x).kernel == "flash_attn_tf32x3"
 
 
@@ -256,15 +244,16 @@ def test_on_a_measured_gpu_its_times_decide(gpu, monkeypatch):
 def test_every_gpu_has_a_kernel(gpu, capability, dtype, seqlen_q, head_dim):
     gpu(capability)
     q, k = aligned(1, seqlen_q, 2, head_dim, dtype=dtype), aligned(1, 64, 2, head_dim, dtype=dtype)
-    assert fa_numba.which(q, k, k).kernel in dispatch.CANDIDATES
-    assert fa_numba.which(q, k, k, backward=True).kernel in dispatch.GRADIENTS
+    assert fa_numba.which(q, k, k).kernel in KERNELS["rows"]
+    choice = fa_numba.which("flash_attn_grad", *gradient_arguments(q, k))
+    assert choice.kernel in KERNELS["gradients"]
 
 
 def test_gradients_of_many_columns_on_a_gpu_of_little_shared_memory(gpu):
     gpu((7, 5))
     for head_dim, kernel in ((192, "flash_attn_bwd_registers"), (193, "flash_attn_bwd")):
         x = aligned(1, 64, 2, head_dim)
-        choice = fa_numba.which(x, x, x, backward=True)
+        choice = fa_numba.which("flash_attn_grad", *gradient_arguments(x, x))
         assert choice.kernel == kernel
     assert "flash_attn_bwd runs here" in choice.refused["flash_attn_bwd_registers"]
 
@@ -281,6 +270,162 @@ def test_few_queries_on_hopper_are_decoded_by_gather(gpu):
     assert "no negative stride" in choice.refused["flash_attn_persistent"]
 
 
+def calls():
+    """Arguments of each job, in NumPy arrays: name, arrays, options."""
+    rng = np.random.default_rng(0)
+    q, k, v = make_qkv(rng, 2, 5, 6, 4, 2, 8)
+    packed = q[0], k[0], v[0], STARTS_Q, STARTS_K
+    k_pages, v_pages, block_table, lengths = make_paged_cache(rng, LENGTHS, 4, 2, 8)
+    out, lse = reference.attention(q, k, v, dtype=np.float32)
+    lse = np.ascontiguousarray(lse, np.float32)
+    yield "flash_attn", (q, k, v), {"causal": True}
+    yield "flash_attn_grad", (random(rng, *q.shape), q, k, v, out, lse), {}
+    yield "flash_attn_varlen", packed, {"window_size": (2, 0)}
+    out, lse = kernel_function("flash_attn_varlen")(*packed)
+    gradient = random(rng, *q[0].shape), *packed[:3], out, lse, *packed[3:]
+    yield "flash_attn_varlen_grad", gradient, {"deterministic": True}
+    yield "flash_decode", (q, k, v, LENGTHS), {"softcap": 5.0}
+    yield "paged_attn_decode", (q, k_pages, v_pages, block_table, lengths), {"causal": True}
+    yield "softmax", (random(rng, 3, 40),), {}
+    yield "softmax_topk", (random(rng, 3, 40),), {"k": 5}
+
+
+CALLS = {name: (given, options) for name, given, options in calls()}
+LESSONS = {
+    "flash_attn": "flash_attn_v2",
+    "flash_attn_grad": "flash_attn_bwd",
+    "flash_attn_varlen_grad": "flash_attn_varlen_bwd",
+    "softmax": "online_softmax",
+}
+IN_CPU = [name for name in CALLS if hasattr(cpu, name)]
+each_job = pytest.mark.parametrize("name", CALLS)
+
+
+def test_the_jobs_are_these():
+    assert set(CALLS) == set(JOBS) <= set(fa_numba.__all__)
+    assert all(getattr(fa_numba, name) is getattr(dispatch, name) for name in JOBS)
+
+
+@each_job
+def test_a_job_computes_what_the_lesson_kernel_does(name):
+    given, options = CALLS[name]
+    got = getattr(fa_numba, name)(*given, **options)
+    lesson = kernel_function(LESSONS.get(name, name))
+    want = lesson(*given, **{x: y for x, y in options.items() if x != "deterministic"})
+    got, want = (x if isinstance(x, tuple) else (x,) for x in (got, want))
+    for x, y in zip(got, want, strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", IN_CPU)
+def test_numpy_arrays_do_not_meet_the_engine(name):
+    given, options = CALLS[name]
+    with simt.tracing() as traces:
+        getattr(fa_numba, name)(*given, **options)
+    assert not traces
+    choice = fa_numba.which(name, *given, **options)
+    assert choice.kernel == f"cpu.{name}"
+    assert "compiled for the CPU" in choice.reason and "flash_attn_v2" in choice.reason
+
+
+def test_an_option_that_the_cpu_lacks_takes_the_lesson_kernel():
+    dropout = {"dropout_p": 0.5, "seed": 3}
+    choice = fa_numba.which(X, K, K, **dropout)
+    assert choice.kernel == "flash_attn_v2" and "CPU engine" in choice.reason
+    assert choice.refused["cpu.flash_attn"] == "cpu.flash_attn has no dropout_p, seed"
+    got = fa_numba.flash_attn(X, K, K, **dropout)
+    want = fa_numba.flash_attn_v2(X, K, K, **dropout)
+    gradients = [
+        function(X, X, K, K, *want, **dropout)
+        for function in (fa_numba.flash_attn_grad, fa_numba.flash_attn_bwd)
+    ]
+    for x, y in (*zip(got, want, strict=True), *zip(*gradients, strict=True)):
+        np.testing.assert_array_equal(x, y)
+
+
+@each_job
+def test_which_takes_a_job_or_its_name(name):
+    given, options = CALLS[name]
+    choice = fa_numba.which(getattr(fa_numba, name), *given, **options)
+    assert choice == fa_numba.which(name, *given, **options)
+    assert choice.kernel in CANDIDATES[name] and choice.reason
+
+
+def test_which_without_a_job_means_flash_attn():
+    q, k, v = CALLS["flash_attn"][0]
+    choice = fa_numba.which("flash_attn", q, k, v, causal=True)
+    assert fa_numba.which(q, k, v, causal=True) == choice
+    assert fa_numba.which(q=q, k=k, v=v, causal=True) == choice
+
+
+def test_which_of_what_is_no_job():
+    for wrong in ("flash_attn_v2", fa_numba.flash_attn_v2):
+        with pytest.raises(ValueError, match="job must be flash_attn, .*, got flash_attn_v2"):
+            fa_numba.which(wrong, X, K, K)
+    with pytest.raises(TypeError, match="flash_decode has no argument 'scale': .* softmax_scale"):
+        fa_numba.which("flash_decode", X, K, K, LENGTHS, scale=1.0)
+    with pytest.raises(TypeError, match=r'which\("flash_attn_grad", dout'):
+        fa_numba.which(X, K, K, backward=True)
+
+
+def on_gpu(given, dtype):
+    """Arrays of fake CuPy, those of floats in a dtype but for lse."""
+    for x in given:
+        kind = dtype if x.dtype == np.float32 and x.ndim > 2 and x.shape[-1] == 8 else x.dtype
+        y = aligned(*x.shape, dtype=kind)
+        y.host[...] = x
+        yield y
+
+
+TAKEN = {  # on Hopper, on Ampere, before; then in float32
+    "flash_attn_varlen": ("flash_attn_persistent_varlen", *["flash_attn_varlen"] * 3),
+    "flash_attn_varlen_grad": ["flash_attn_varlen_bwd"] * 4,
+    "flash_decode": (
+        "flash_decode_gather", "flash_decode_mma", "flash_decode_wide", "flash_decode_wide"
+    ),
+    "paged_attn_decode": (
+        "flash_decode_gather", "flash_decode_mma", "flash_decode_wide", "flash_decode_wide"
+    ),
+    "softmax": ["softmax_registers"] * 4,
+    "softmax_topk": ["softmax_topk_warps"] * 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_the_kernel_of_a_job_by_preference(gpu, name):
+    given, options = CALLS[name]
+    ways = zip([(9, 0), (8, 6), (7, 5), (9, 0)], 3 * [np.float16] + [np.float32], strict=True)
+    for (capability, dtype), kernel in zip(ways, TAKEN[name], strict=True):
+        gpu(capability)
+        choice = fa_numba.which(name, *on_gpu(given, dtype), **options)
+        assert choice.kernel == kernel and choice.reason
+        assert choice.refused[f"cpu.{name}"] == "takes NumPy arrays alone"
+
+
+def test_a_candidate_that_comes_first_is_not_measured(gpu, monkeypatch):
+    gpu((9, 0))
+    x = aligned(1, 64, 2, 64, dtype=np.float16)
+    new = Candidate("flash_attn_v2", "kernels", why="it is new", first=True)
+    monkeypatch.setitem(CANDIDATES["flash_attn"], "flash_attn_v2", new)
+    choice = fa_numba.which(x, x, x)
+    assert (choice.kernel, choice.reason) == ("flash_attn_v2", "it is new")
+
+
+@pytest.mark.parametrize("name", ["flash_decode_mma", "flash_decode_wide"])
+def test_fast_decoders_get_the_table_by_name(monkeypatch, name):
+    seen = []
+    candidate = CANDIDATES["paged_attn_decode"][name]
+    monkeypatch.setitem(candidate.__dict__, "function", lambda *a, **b: seen.append((a, b)))
+    given, options = CALLS["paged_attn_decode"]
+    candidate(*given, **options)
+    ((arguments, named),) = seen
+    q, k_cache, v_cache, block_table, lengths = given
+    assert all(x is y for x, y in zip(arguments, (q, k_cache, v_cache, lengths), strict=True))
+    assert named.pop("block_table") is block_table and named == options
+
+
 def test_which_makes_nothing(monkeypatch):
     monkeypatch.setattr(arrays, "launch", None)
-    assert fa_numba.which(X, K, K, softcap=1.0, softmax_scale=-1).kernel in dispatch.CANDIDATES
+    choice = fa_numba.which(X, K, K, softcap=1.0, softmax_scale=-1)
+    assert choice.kernel in KERNELS["rows"]

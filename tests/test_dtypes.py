@@ -10,6 +10,9 @@ from dtype_cases import ATTENTION, OTHERS, same
 
 import fa_numba
 from fa_numba import reference
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import ContiguousCache
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
@@ -63,14 +66,14 @@ CALLS = [
     (fa_numba.flash_attn_v2, QKV, "q k v"),
     (fa_numba.linear_attn, QKV, "q k v"),
     (fa_numba.flash_attn_bwd, BWD, "dout q k v out"),
-    (fa_numba.flash_attn_varlen, TOKENS | STARTS, "q k v"),
+    (flash_attn_varlen, TOKENS | STARTS, "q k v"),
     (
         fa_numba.flash_attn_varlen_bwd,
         {"dout": PACKED, **TOKENS, "out": PACKED, "lse": ones(2, 3), **STARTS},
         "dout q k v out",
     ),
-    (fa_numba.flash_decode, {"q": CACHE, **CACHES, "seq_lens": ONE.repeat(4)}, "q k_cache v_cache"),
-    (fa_numba.paged_attn_decode, {"q": HEADS, **CACHES, **TABLES}, "q k_cache v_cache"),
+    (flash_decode, {"q": CACHE, **CACHES, "seq_lens": ONE.repeat(4)}, "q k_cache v_cache"),
+    (paged_attn_decode, {"q": HEADS, **CACHES, **TABLES}, "q k_cache v_cache"),
     (fa_numba.paged_kv_lookup, CACHES | TABLES, "k_cache v_cache"),
     (
         fa_numba.merge_states,

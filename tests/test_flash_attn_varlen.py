@@ -14,7 +14,8 @@ from cases import (
     split_options,
 )
 
-from fa_numba import flash_attn_v2, flash_attn_varlen, reference, simt
+from fa_numba import flash_attn_v2, reference, simt
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 
 pytestmark = pytest.mark.usefixtures("checked")
 

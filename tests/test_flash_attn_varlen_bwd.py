@@ -21,7 +21,8 @@ from test_flash_attn_varlen import (
     starts,
 )
 
-from fa_numba import flash_attn_bwd, flash_attn_varlen, flash_attn_varlen_bwd, reference
+from fa_numba import flash_attn_bwd, flash_attn_varlen_bwd, reference
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 
 pytestmark = pytest.mark.usefixtures("checked")
 

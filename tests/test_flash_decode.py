@@ -18,8 +18,8 @@ from cases import (
     strided,
 )
 
-from fa_numba import analysis, flash_attn_v2, flash_decode, reference, simt
-from fa_numba.kernels.flash_decode import make_flash_decode
+from fa_numba import analysis, flash_attn_v2, reference, simt
+from fa_numba.kernels.flash_decode import flash_decode, make_flash_decode
 from fa_numba.tiling.num_splits import most_key_tiles
 
 pytestmark = pytest.mark.usefixtures("checked")

@@ -20,7 +20,7 @@ from cases import (
     strided,
 )
 
-from fa_numba import flash_decode, reference, simt
+from fa_numba import reference, simt
 from fa_numba.analysis import Problem, traffic
 from fa_numba.analysis.machine_code import (
     TARGETS,
@@ -28,6 +28,7 @@ from fa_numba.analysis.machine_code import (
     compile_kernel,
     disassembler_available,
 )
+from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
 from fa_numba.on_cuda_cores.flash_decode_wide import (
     flash_decode_wide,

@@ -11,10 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 import dtype_cases
 import numpy as np
 import pytest
+from cases import kernel_function
 from numba import cuda, float32
 
 import fa_numba
 from fa_numba import analysis, reference
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import RollingCache
 from fa_numba.runtime import arrays, launching
 from fa_numba.simt.devices import chip
@@ -166,7 +170,7 @@ def test_flash_attn_varlen(case, mask):
     out_ref, lse_ref = reference.varlen_attention(*host, **what)
     out_f32, _ = reference.varlen_attention(*host, **what, dtype=np.float32)
     on_gpu = [cupy.asarray(x) for x in host]
-    out, lse = fa_numba.flash_attn_varlen(*on_gpu, **what_on_gpu)
+    out, lse = flash_attn_varlen(*on_gpu, **what_on_gpu)
     assert_close(out, out_ref, out_f32)
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
     for b in range(min(len(seqlens_q), 6)):  # the same tiles as where it is alone
@@ -227,10 +231,10 @@ def test_flash_decode(case, causal):
     on_gpu = [cupy.asarray(x) for x in host]
     for num_splits in (0, 1, 2, 7, 300):
         options = {"causal": causal, "num_splits": num_splits}
-        out, lse = fa_numba.flash_decode(*on_gpu, **options)
+        out, lse = flash_decode(*on_gpu, **options)
         assert_close(out, out_ref, out_f32)
         np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
-        out_again, lse_again = fa_numba.flash_decode(*on_gpu, **options)
+        out_again, lse_again = flash_decode(*on_gpu, **options)
         assert (out == out_again).all() and (lse == lse_again).all()
     for before, after in zip(host, on_gpu, strict=True):
         np.testing.assert_array_equal(before, after.get())
@@ -267,11 +271,11 @@ def test_paged_attn_decode(case, page_size):
     dense = [cupy.asarray(x) for x in (q, k, v)]
     for num_splits in (0, 1, 7):
         options = {"causal": True, "num_splits": num_splits}
-        out, lse = fa_numba.paged_attn_decode(*on_gpu, **options)
+        out, lse = paged_attn_decode(*on_gpu, **options)
         assert_close(out, out_ref, out_f32)
         np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
         if num_splits > 0:  # the same tiles and splits as where the keys lie in a row
-            again = fa_numba.flash_decode(*dense, on_gpu[-1], **options)
+            again = flash_decode(*dense, on_gpu[-1], **options)
             for x, y in zip((out, lse), again, strict=True):
                 assert (x == y).all()
     for before, after in zip(host, on_gpu, strict=True):
@@ -292,7 +296,7 @@ def test_rolling_cache_small(window, num_sinks):
         one = slice(t, t + 1)
         cache.append(k[:, one], v[:, one])
         caches = (cache.k_cache, cache.v_cache, cache.seq_lens)
-        out, lse = fa_numba.flash_decode(q[:, one], *caches)
+        out, lse = flash_decode(q[:, one], *caches)
         assert_close(out, out_ref[:, one], out_f32[:, one])
         np.testing.assert_allclose(lse.get(), lse_ref[..., one], rtol=1e-5, atol=1e-5)
 
@@ -420,10 +424,10 @@ def test_masks_of_decoding(case, page_size, mask):
     dense = [cupy.asarray(x) for x in (q, k, v)]
     for num_splits in (0, 1, 2, 7):
         options = mask_on_gpu | {"num_splits": num_splits}
-        out, lse = fa_numba.flash_decode(*dense, on_gpu[-1], **options)
+        out, lse = flash_decode(*dense, on_gpu[-1], **options)
         assert_close(out, out_ref, out_f32)
         np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
-        paged_out, paged_lse = fa_numba.paged_attn_decode(*on_gpu, **options)
+        paged_out, paged_lse = paged_attn_decode(*on_gpu, **options)
         if num_splits > 0:  # the same tiles and splits as where the keys lie in a row
             assert (paged_out == out).all() and (paged_lse == lse).all()
         assert_close(paged_out, out_ref, out_f32)
@@ -452,7 +456,7 @@ def test_softmax(name, shape):
 @pytest.mark.parametrize("name", ["softmax_topk", "softmax_topk_warps"])
 def test_softmax_topk(name, shape, k):
     x = random(np.random.default_rng(0), *shape).round(1)  # with many that are equal
-    values, columns = getattr(fa_numba, name)(cupy.asarray(x), k)
+    values, columns = kernel_function(name)(cupy.asarray(x), k)
     want, want_columns = reference.softmax_topk(x, k)
     assert_close(values, want, reference.softmax_topk(x, k, dtype=np.float32)[0])
     np.testing.assert_array_equal(columns.get(), want_columns)

@@ -5,10 +5,14 @@ Only the last rows are compared: theirs are the largest indices.
 
 import numpy as np
 import pytest
+from cases import kernel_function
 from numba import cuda
 
 import fa_numba
 from fa_numba import reference
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
 pytestmark = [
@@ -71,7 +75,7 @@ def test_varlen():
     packed = [cupy.ascontiguousarray(x).reshape(-1, HEADS, HEAD_DIM) for x in three()[:2]]
     q, k = packed
     cu_seqlens = cupy.arange(BATCH + 1, dtype=np.int32) * SEQLEN
-    out, lse = fa_numba.flash_attn_varlen(q, k, k, cu_seqlens, cu_seqlens, causal=True)
+    out, lse = flash_attn_varlen(q, k, k, cu_seqlens, cu_seqlens, causal=True)
     rows = slice(len(q) - SEQLEN, len(q))
     q_last, k_last = (x[None, rows].get() for x in (q, k))
     want, _ = reference.attention(q_last, k_last, k_last, causal=True)
@@ -100,7 +104,7 @@ def test_softmax():
         del got
     values_ref, columns_ref = reference.softmax_topk(x[-3:].get(), 5)
     for name in ("softmax_topk", "softmax_topk_warps"):
-        values, columns = getattr(fa_numba, name)(x, 5)
+        values, columns = kernel_function(name)(x, 5)
         np.testing.assert_allclose(values[-3:].get(), values_ref, rtol=1e-4)
         np.testing.assert_array_equal(columns[-3:].get(), columns_ref)
 
@@ -111,7 +115,7 @@ def test_flash_decode():
     q = random(1, 3, HEADS, HEAD_DIM)
     seq_lens = cupy.array([seqlen_k], np.int32)
     options = {"causal": True, "window_size": (window, -1)}
-    out, lse = fa_numba.flash_decode(q, k, v, seq_lens, **options)
+    out, lse = flash_decode(q, k, v, seq_lens, **options)
     near = [x[:, -window - 10 :].get() for x in (k, v)]
     want, lse_ref = reference.attention(q.get(), *near, **options)
     np.testing.assert_allclose(out.get(), want, rtol=1e-4, atol=1e-5)
@@ -135,5 +139,5 @@ def test_pages():
             fa_numba.paged_kv_lookup(*caches, block_table, seq_lens), (k, v), strict=True
         ):
             assert (x[0, :num_tokens] == x_ref).all()
-        out, _ = fa_numba.paged_attn_decode(q, *caches, block_table, seq_lens)
+        out, _ = paged_attn_decode(q, *caches, block_table, seq_lens)
         np.testing.assert_allclose(out.get(), want, rtol=1e-4, atol=1e-5)

@@ -4,7 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
-from cases import make_cache_write, make_paged_cache, make_qkv, random
+from cases import kernel_function, make_cache_write, make_paged_cache, make_qkv, random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +12,9 @@ import fa_numba
 from fa_numba import simt
 from fa_numba.analysis import Problem, traffic
 from fa_numba.analysis.traffic import walks
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.tiling.linear_attn import FEATURE_MAPS
 
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax", "softmax_registers")
@@ -91,7 +94,7 @@ def test_softmax_of_a_row_that_registers_do_not_hold():
 @given(st.integers(0, 5), st.integers(1, 300), st.integers(1, 32))
 def test_softmax_topk(name, num_rows, num_cols, k):
     k, x = min(k, num_cols), np.zeros((num_rows, num_cols), np.float32)
-    check(getattr(traffic, name)(*x.shape, k), metered(getattr(fa_numba, name), x, k))
+    check(getattr(traffic, name)(*x.shape, k), metered(kernel_function(name), x, k))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -134,7 +137,7 @@ def test_flash_attn_varlen(lengths, problem, options, mask, with_alibi):
     )
     if with_alibi:
         options = options | {"alibi_slopes": alibi(problem)}
-    check(formula, metered(fa_numba.flash_attn_varlen, q, k, v, *cu_seqlens, **options))
+    check(formula, metered(flash_attn_varlen, q, k, v, *cu_seqlens, **options))
     arguments = (q, q, k, v, q, lse, *cu_seqlens)
     check(formula_bwd, metered(fa_numba.flash_attn_varlen_bwd, *arguments, **options))
 
@@ -214,7 +217,7 @@ def test_flash_decode(problem, options, mask, with_alibi, num_splits, lengths):
     formula = traffic.flash_decode(sizes, seq_lens, **splits)
     if with_alibi:
         options["alibi_slopes"] = alibi(problem)
-    check(formula, metered(fa_numba.flash_decode, q, k, v, seq_lens, **options, **splits))
+    check(formula, metered(flash_decode, q, k, v, seq_lens, **options, **splits))
 
 
 @few
@@ -239,7 +242,7 @@ def test_paged_attn_decode(problem, options, mask, with_alibi, num_splits, lengt
     formula = traffic.paged_attn_decode(sizes, lengths[:batch], **splits)
     if with_alibi:
         options["alibi_slopes"] = alibi(problem)
-    check(formula, metered(fa_numba.paged_attn_decode, q, *cache, **options, **splits))
+    check(formula, metered(paged_attn_decode, q, *cache, **options, **splits))
 
 
 @few
@@ -345,7 +348,7 @@ def test_bytes_of_16_bits(rng):
         "copy_pages": ((1, 5, *token), (*caches, *numbers)),
     }
     for name, (sizes, arguments) in calls.items():
-        meter = metered(getattr(fa_numba, name), *arguments)
+        meter = metered(kernel_function(name), *arguments)
         check(getattr(traffic, name)(*sizes), meter, dtype_bytes=2)
     tiles = {"block_m": 16, "block_n": 8}
     meter = metered(fa_numba.flash_attn_v1, q, k, v, **tiles, block_mask=block_mask)

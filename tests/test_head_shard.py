@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from cases import random
 
-from fa_numba import PagePool, copy_pages, paged_attn_decode, reshape_and_cache
+from fa_numba import PagePool, copy_pages, reshape_and_cache
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import head_shard
 
 HEADS = [(4, 4), (8, 2), (6, 1), (12, 4)]

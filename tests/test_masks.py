@@ -26,11 +26,8 @@ import fa_numba
 from fa_numba import (
     flash_attn_bwd,
     flash_attn_v2,
-    flash_attn_varlen,
     flash_attn_varlen_bwd,
-    flash_decode,
     naive_attn,
-    paged_attn_decode,
     reference,
     simt,
 )
@@ -41,6 +38,9 @@ from fa_numba.analysis.machine_code import (
     compiler_available,
 )
 from fa_numba.kernels import masks
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.runtime import arrays
 
 pytestmark = pytest.mark.usefixtures("checked")

@@ -21,14 +21,9 @@ from cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fa_numba import (
-    flash_attn_v2,
-    flash_decode,
-    paged_attn_decode,
-    paged_kv_lookup,
-    reference,
-    simt,
-)
+from fa_numba import flash_attn_v2, paged_kv_lookup, reference, simt
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import PagePool, copy_pages, reshape_and_cache
 
 pytestmark = pytest.mark.usefixtures("checked")

@@ -23,6 +23,7 @@ if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 import fa_numba  # noqa: E402
+from fa_numba.kernels.flash_decode import flash_decode  # noqa: E402
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
 from fa_numba.runtime import arrays, graphs, launching, replay  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
@@ -89,7 +90,7 @@ ANY_GPU = {
     "simt": forward(fa_numba.flash_attn_registers, "float32", causal=True),
     "bwd": backward(fa_numba.flash_attn_bwd, "float32", causal=True),
     "bwd-simt": backward(fa_numba.flash_attn_bwd_registers, "float32", deterministic=True),
-    "decode": decoding(fa_numba.flash_decode, "float32"),
+    "decode": decoding(flash_decode, "float32"),
     "decode-wide": decoding(flash_decode_wide, "float16"),
     "decode-wide-1": decoding(flash_decode_wide, "float16", num_splits=1),
 }

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from cases import assert_close, make_qkv, random
 
-from fa_numba import flash_decode, reference
+from fa_numba import reference
+from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kv_cache import ContiguousCache, RollingCache
 
 pytestmark = pytest.mark.usefixtures("checked")

@@ -2,9 +2,19 @@
 
 import numpy as np
 import pytest
-from cases import MASKS, each_mask, each_shape, make_paged_cache, make_qkv, mask_options, random
+from cases import (
+    MASKS,
+    each_mask,
+    each_shape,
+    kernel_function,
+    make_paged_cache,
+    make_qkv,
+    mask_options,
+    random,
+)
 
 import fa_numba
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 
 pytestmark = pytest.mark.usefixtures("checked")
 
@@ -24,7 +34,7 @@ def make_calls(rng, head_dim=7):
     odd = random(rng, 5, 141)  # not of whole packets: those are summed in another order
     out, lse = fa_numba.flash_attn_v2(q, k, v, causal=True)
     packed = [x[0] for x in (q, k, v)]
-    some = fa_numba.flash_attn_varlen(*packed, *STARTS, causal=True)
+    some = flash_attn_varlen(*packed, *STARTS, causal=True)
     paged = make_paged_cache(rng, [9, 4], 3, 2, head_dim)
     return calls | {
         "softmax_registers": ((odd,), {}),
@@ -46,7 +56,7 @@ each_function = pytest.mark.parametrize("name", make_calls(np.random.default_rng
 
 
 def results(name, args, options):
-    got = getattr(fa_numba, name)(*args, **options)
+    got = kernel_function(name)(*args, **options)
     return got if isinstance(got, tuple) else (got,)
 
 
@@ -105,7 +115,7 @@ def test_packed_sequences_of_any_head_dim_are_those_of_flash_attn_v2(rng, head_d
     out, lse = fa_numba.flash_attn_v2(q, k, v, causal=True)
     want = fa_numba.flash_attn_bwd(dout, q, k, v, out, lse, causal=True)
     packed, starts = [x[0] for x in (q, k, v)], [np.array([0, n], np.int32) for n in (11, 13)]
-    some = fa_numba.flash_attn_varlen(*packed, *starts, causal=True)
+    some = flash_attn_varlen(*packed, *starts, causal=True)
     np.testing.assert_array_equal(some[0], out[0])
     np.testing.assert_array_equal(some[1], lse[0])
     got = fa_numba.flash_attn_varlen_bwd(dout[0], *packed, *some, *starts, causal=True)

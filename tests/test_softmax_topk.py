@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from cases import assert_close, random, strided
 
-from fa_numba import online_softmax, reference, softmax_registers, softmax_topk, softmax_topk_warps
+from fa_numba import online_softmax, reference, softmax_registers, softmax_topk_warps
+from fa_numba.kernels.softmax_topk import softmax_topk
 from fa_numba.tiling.row_tiling import warps_of_row
 
 pytestmark = pytest.mark.usefixtures("checked")

@@ -5,8 +5,12 @@ import functools
 import inspect
 
 NOT_NEEDED = "it follows from the shapes of the arrays"
-# Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM and JAX. For each: our name, or
-# None if we lack the argument, and a sentence of explanation.
+MASKS = "use causal, window_size, softcap and alibi_slopes"
+PACKED = "flash_attn_varlen takes sequences of any lengths"
+LAYOUT = "the axes are (batch, seqlen, num_heads, head_dim); PyTorch's x.transpose(1, 2) has them"
+NO_PAGES_LIST = "block_table has a row of page numbers for each sequence, and seq_lens its length"
+# Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers. For each:
+# our names, of which a function has one at most, and a sentence of explanation.
 OTHER_NAMES = {
     "is_causal": (
         "causal",
@@ -15,15 +19,19 @@ OTHER_NAMES = {
     ),
     "scale": ("softmax_scale", ""),
     "sm_scale": ("softmax_scale", ""),
-    "attn_mask": (None, "use causal, window_size, softcap and alibi_slopes"),
-    "key_padding_mask": (None, "flash_attn_varlen takes sequences of any lengths"),
-    "attention_mask": (None, "use causal, window_size, softcap and alibi_slopes"),
-    "bias": (None, "alibi_slopes is the only bias"),
-    "dropout_p": (
-        None,
-        "flash_attn_v1, flash_attn_v2, flash_attn_v2_unsigned and flash_attn_bwd have dropout",
-    ),
-    "enable_gqa": (None, f"{NOT_NEEDED}: heads of k and v may be fewer than those of q"),
+    "scaling": ("softmax_scale", ""),
+    "attn_mask": ("", MASKS),
+    "mask": ("", MASKS),
+    "attention_mask": ("", MASKS),
+    "attn_bias": ("", "alibi_slopes is the only bias"),
+    "bias": ("", "alibi_slopes is the only bias"),
+    "key_padding_mask": ("", PACKED),
+    "query_seq_lengths": ("", PACKED),
+    "key_value_seq_lengths": ("", PACKED),
+    "dropout": ("dropout_p", "a number, with seed"),
+    "p_dropout": ("dropout_p", ""),
+    "dropout_p": ("", "flash_attn, flash_attn_grad, flash_attn_v1 and flash_attn_v2 have dropout"),
+    "enable_gqa": ("", f"{NOT_NEEDED}: heads of k and v may be fewer than those of q"),
     "window_left": ("window_size", "(left, right), both inclusive, -1 for no limit"),
     "sliding_window": (
         "window_size",
@@ -32,22 +40,48 @@ OTHER_NAMES = {
     "local_window_size": ("window_size", "(left, right), both inclusive, -1 for no limit"),
     "logits_soft_cap": ("softcap", ""),
     "logit_softcap": ("softcap", ""),
-    "max_seqlen_q": (None, "it follows from cu_seqlens_q"),
-    "max_seqlen_k": (None, "it follows from cu_seqlens_k"),
+    "soft_cap": ("softcap", ""),
+    "deterministic": ("", "it is for gradients; every other function gives the same bits anyway"),
+    "cu_seqlens": ("", "it is two arguments here, cu_seqlens_q and cu_seqlens_k"),
+    "cu_seq_lens": ("", "it is two arguments here, cu_seqlens_q and cu_seqlens_k"),
+    "cu_seq_lens_q": ("cu_seqlens_q", "int32"),
+    "cu_seq_lens_k": ("cu_seqlens_k", "int32"),
+    "qo_indptr": ("cu_seqlens_q", "int32"),
+    "kv_indptr": ("cu_seqlens_k", "int32"),
+    "max_seqlen_q": ("", "it follows from cu_seqlens_q"),
+    "max_seqlen_k": ("", "it follows from cu_seqlens_k"),
+    "max_length_q": ("", "it follows from cu_seqlens_q"),
+    "max_length_k": ("", "it follows from cu_seqlens_k"),
     "softmax_lse": ("lse", ""),
-    "return_lse": (None, "lse is always returned"),
-    "return_attn_probs": (None, "the probabilities are never stored; lse is returned"),
-    "return_softmax_lse": (None, "lse is always returned"),
+    "return_lse": ("", "lse is always returned"),
+    "return_attn_probs": ("", "the probabilities are never stored; lse is returned"),
+    "return_softmax_lse": ("", "lse is always returned"),
     "cache_seqlens": ("seq_lens", "it counts the new token"),
     "seqused_k": ("seq_lens", "it counts the new token"),
     "context_lens": ("seq_lens", "it counts the new token"),
     "page_table": ("block_table", ""),
     "block_tables": ("block_table", ""),
+    "paged_kv_indices": ("", NO_PAGES_LIST),
+    "paged_kv_indptr": ("", NO_PAGES_LIST),
+    "kv_layout": ("", LAYOUT),
+    "tensor_layout": ("", LAYOUT),
     "key_cache": ("k_cache", ""),
     "value_cache": ("v_cache", ""),
     "query": ("q", ""),
-    "key": ("k", ""),
-    "value": ("v", ""),
+    "key": ("k k_cache", ""),
+    "value": ("v v_cache", ""),
+    "k": ("k_cache", ""),
+    "v": ("v_cache", ""),
+    "input": ("x", ""),
+    "dim": ("", "softmax is over the last axis of a matrix, its rows"),
+    "axis": ("", "softmax is over the last axis of a matrix, its rows"),
+    "backward": (
+        "",
+        'which("flash_attn_grad", dout, q, k, v, out, lse) names the kernel for gradients',
+    ),
+    "num_splits": ("", "the kernel chooses it; fa_numba.kernels.flash_decode has it as an option"),
+    "block_m": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
+    "block_n": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
 }
 
 
@@ -69,10 +103,11 @@ def refuses_other_names(function):
 
 
 def _message(function_name, name, parameters):
-    ours, more = OTHER_NAMES.get(name, (None, ""))
-    if ours in parameters:
+    names, more = OTHER_NAMES.get(name, ("", ""))
+    ours = next((x for x in names.split() if x in parameters), None)
+    if ours:
         hint = f"it is called {ours} here" + (f". {more[0].upper()}{more[1:]}" if more else "")
-    elif more:
+    elif more and not names:
         hint = more
     elif close := difflib.get_close_matches(name, sorted(parameters), n=1):
         hint = f"did you mean {close[0]}?"

@@ -5,6 +5,7 @@ import numpy as np
 from fa_numba.checks.requirements import (
     K_AXES,
     Q_AXES,
+    hint_of_heads_before_tokens,
     require_axes,
     require_divisible_heads,
     require_dtype,
@@ -63,7 +64,8 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
     if k.shape[3] != head_dim:
         raise ValueError(f"{both} must have the head_dim of q, {head_dim}, got {k.shape[3]}")
     require_same_shape(v_name, v, k_name, k)
-    require_divisible_heads(num_heads, k.shape[2], both)
+    hint = hint_of_heads_before_tokens(q, k, k_name)
+    require_divisible_heads(num_heads, k.shape[2], both, hint)
     warn_of_heads_before_tokens(k_name, k)
 
 

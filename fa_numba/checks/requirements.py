@@ -140,14 +140,14 @@ def require_head_dim(name, head_dim):
         raise ValueError(f"{name} must have head_dim from 1 to {MAX_HEAD_DIM}, got {head_dim}")
 
 
-def require_divisible_heads(num_heads, num_kv_heads, kv_names):
+def require_divisible_heads(num_heads, num_kv_heads, kv_names, hint=""):
     """Raise unless every head of K and V serves the same number of query heads."""
     if num_heads == 0:
         raise ValueError("q must have at least one head, got num_heads=0")
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ValueError(
             f"the heads of {kv_names} must divide the heads of q (MHA, GQA, MQA), "
-            f"got {num_kv_heads=} for {num_heads=}"
+            f"got {num_kv_heads=} for {num_heads=}{hint}"
         )
 
 
@@ -164,6 +164,18 @@ def require_lse_shape(name, lse, shape):
         raise ValueError(
             f"{name} must have shape (batch, num_heads, seqlen_q) = {shape}, got {lse.shape}"
         )
+
+
+def hint_of_heads_before_tokens(q, k, k_name="k"):
+    """For an error: say so if only (batch, num_heads, seqlen, head_dim) fits the shapes."""
+    heads, kv_heads = q.shape[1], k.shape[1]
+    if 0 in q.shape or 0 in k.shape or heads % kv_heads:
+        return ""
+    return (
+        f". They would divide if q and {k_name} were (batch, num_heads, seqlen, head_dim), "
+        f"PyTorch's layout, with {heads} and {kv_heads} heads: here the axes are (batch, seqlen, "
+        f"num_heads, head_dim), q.transpose(0, 2, 1, 3), in PyTorch q.transpose(1, 2)"
+    )
 
 
 def warn_of_heads_before_tokens(name, k):

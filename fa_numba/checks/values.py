@@ -136,6 +136,14 @@ def check_top_k(k, num_cols) -> int:
     return k
 
 
+def check_job(name, jobs) -> str:
+    """Return the name of a job."""
+    if name not in jobs:
+        *others, last = jobs
+        raise ValueError(f"job must be {', '.join(others)} or {last}, got {name}")
+    return name
+
+
 def check_chunk_size(name, chunk_size, length) -> int:
     """Return the size of a chunk of queries or keys as an int, at most their number."""
     return min(integer(name, chunk_size, at_least=1), max(1, length))

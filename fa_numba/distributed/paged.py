@@ -28,9 +28,9 @@ import numpy as np
 
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.dispatch import paged_attn_decode
 from fa_numba.distributed.local_attn import as_float32
 from fa_numba.distributed.merge import merge_over_ranks
-from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache.head_shard import head_shard
 
 

@@ -56,6 +56,7 @@ from fa_numba.figures.two_orders import two_orders
 from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
+from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
 from fa_numba.ptx import layouts
 
@@ -228,10 +229,11 @@ def work_of_every_kernel(N=64, d=32):
     cases = dict.fromkeys(("naive_softmax", "safe_softmax", "online_softmax"), (_random(2, 2048),))
     cases |= dict.fromkeys(("naive_attn", "flash_attn_v1", "flash_attn_v2"), (q, k, v))
     cases["flash_attn_bwd"] = dout, q, k, v, out, lse
-    cases["flash_decode"] = q[:, :1], k, v, np.full(1, N, np.int32)
+    decoding = q[:, :1], k, v, np.full(1, N, np.int32)
+    kernels = [(name, getattr(fa_numba, name), args) for name, args in cases.items()]
     work = {}
-    for name, args in cases.items():
-        traces = _traces(getattr(fa_numba, name), *args)
+    for name, function, args in (*kernels, ("flash_decode", flash_decode, decoding)):
+        traces = _traces(function, *args)
         moved = sum(trace.load_bytes + trace.store_bytes for trace in traces)
         work[name] = sum(trace.flops.total for trace in traces), moved
     return work
@@ -525,7 +527,7 @@ def weights_without_the_first_tokens(steps=32, window=12, num_sinks=2):
     weights = {}
     for name, cache in caches.items():
         cache.append(k, v)
-        out, _ = fa_numba.flash_decode(q[:, -1:], cache.k_cache, cache.v_cache, cache.seq_lens)
+        out, _ = flash_decode(q[:, -1:], cache.k_cache, cache.v_cache, cache.seq_lens)
         held = cache.v_cache[0, : cache.seq_lens[0], 0].any(axis=0)
         weights[name] = np.where(held, out[0, 0, 0], np.nan)
     return kept_weights(weights, num_sinks)

@@ -29,6 +29,8 @@ LIBRARIES = {
     "torch": "PyTorch CUDA tensor",
     "numba": "Numba device array",
 }
+MAX_CONSTANTS = 4096  # arrays of `constant`, 512 bytes or a little more each
+_constants = {}
 _captured = []  # arrays that CUDA graphs write; CuPy's pool must not reuse their memory
 
 
@@ -315,6 +317,28 @@ def full(like, shape: tuple, value: float, dtype=np.float32):
     return made
 
 
+def constant(like, shape: tuple, value: float, dtype=np.float32):
+    """Make an array as `full` does, for kernels to read alone: the same one for the same request.
+
+    Only the first request launches a fill. The array is never freed, because a kernel on any stream
+    may still read it; after MAX_CONSTANTS requests new ones are those of `full`.
+    """
+    library = _library(type(like))
+    if library is None:
+        return full(like, shape, value, dtype)
+    key = library_of(like), device_of(like), shape, value, np.dtype(dtype).name
+    made = _constants.get(key)
+    if made is None:
+        if len(_constants) >= MAX_CONSTANTS or is_capturing(like):
+            return full(like, shape, value, dtype)
+        made = _full(like, shape, value, dtype)
+        library.wait(made)  # the next request may be on another stream
+        _constants[key] = made
+    if recording := replay.current():
+        recording.note_allocation(made, lambda: made)
+    return made
+
+
 def _kept_if_captured(x):
     """Return x, and keep it alive if a CUDA graph that is being captured will write it."""
     if library_of(x) == "cupy" and is_capturing(x):
@@ -498,6 +522,8 @@ class Library:
         ``is_capturing(handle of a stream)``
     keep_captured : callable
         ``keep_captured(arrays)`` keeps arrays alive that were allocated during a capture.
+    wait : callable
+        ``wait(x)`` waits for the current stream of x's device.
     """
 
     layout: Callable
@@ -508,6 +534,7 @@ class Library:
     full: Callable
     is_capturing: Callable
     keep_captured: Callable
+    wait: Callable
 
 
 def _device_and_stream_of_cupy():
@@ -526,6 +553,11 @@ def _device_and_stream_of_torch():
     device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
     stream = getattr(torch._C, "_cuda_getCurrentRawStream", stream_handle)
     return lambda: (current := device(), stream(current))
+
+
+def _wait_for_cupy(x):
+    with x.device:
+        sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
 def _empty_of_cupy(like, shape, dtype):
@@ -574,6 +606,7 @@ _LIBRARIES = {
         full=_full_of_cupy,
         is_capturing=lambda s: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(s)),
         keep_captured=lambda made: _captured.extend(made),
+        wait=_wait_for_cupy,
     ),
     "torch": Library(
         layout=lambda x: (x.shape, x.stride(), x.dtype, x.get_device()),
@@ -584,6 +617,7 @@ _LIBRARIES = {
         full=_full_of_torch,
         is_capturing=lambda s: sys.modules["torch"].cuda.is_current_stream_capturing(),
         keep_captured=lambda made: None,  # PyTorch keeps them itself
+        wait=lambda x: sys.modules["torch"].cuda.current_stream(x.device).synchronize(),
     ),
 }
 

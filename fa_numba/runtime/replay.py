@@ -99,7 +99,14 @@ def what_decides(layout: Callable, args: tuple, options: dict) -> tuple:
 
     Raise an error for an option that is neither plain nor an array.
     """
-    arrays, key = args, (args and type(args[0]), *map(layout, args))
+    try:
+        arrays, key = args, (args and type(args[0]), *map(layout, args))
+    except AttributeError:  # an option by its position, such as the k of softmax_topk(x, k)
+        plain = {str(i): x for i, x in enumerate(args) if type(x) in PLAIN_TYPES}
+        if not plain:
+            raise
+        others = tuple(x for x in args if type(x) not in PLAIN_TYPES)
+        return what_decides(layout, others, plain | options)
     for name, value in options.items():
         kind = type(value)
         if kind in PLAIN_TYPES:

@@ -1,0 +1,52 @@
+"""The jobs: a name that says what is computed, by the fastest kernel that can compute it.
+
+attention    flash_attn, flash_attn_grad
+packed       flash_attn_varlen, flash_attn_varlen_grad
+decoding     flash_decode, paged_attn_decode
+softmax      softmax, softmax_topk
+which        which kernel a job runs for some arguments, and why
+
+candidates   a function that may be called, and when it cannot
+job          how a job chooses and calls
+measured     the choice by measured times, fastest.json
+options      the options that differ from their defaults
+
+A job's order of choice:
+
+1. Of the candidates that can take the arrays and options, the first with ``first=True``. So NumPy
+   arrays go to fa_numba.cpu.
+2. On a GPU, the fastest at the measured problem most like this one, if the job has a table.
+3. The first in the order of the list. On the CPU engine: the lesson kernel, which runs fastest
+   there.
+
+To add a candidate, add a line to the tuple in the job's file, before those it should be preferred
+to:
+
+    Candidate("flash_attn_new", "tensor_core", why="faster than ...", check=can_run)
+
+``why`` is what `which` prints. ``check(candidate, inputs, options)`` raises an error of
+fa_numba.checks where the function cannot run; options that the function lacks are found from its
+signature. A job with a table measures the candidate in ``python -m benchmarks fastest``; until then
+``first=True`` takes it wherever it can run.
+"""
+
+from fa_numba.dispatch.attention import flash_attn, flash_attn_grad
+from fa_numba.dispatch.decoding import flash_decode, paged_attn_decode
+from fa_numba.dispatch.job import JOBS, Choice
+from fa_numba.dispatch.packed import flash_attn_varlen, flash_attn_varlen_grad
+from fa_numba.dispatch.softmax import softmax, softmax_topk
+from fa_numba.dispatch.which import which
+
+__all__ = [
+    "JOBS",
+    "Choice",
+    "flash_attn",
+    "flash_attn_grad",
+    "flash_attn_varlen",
+    "flash_attn_varlen_grad",
+    "flash_decode",
+    "paged_attn_decode",
+    "softmax",
+    "softmax_topk",
+    "which",
+]

@@ -1,0 +1,228 @@
+"""Attention and its gradients: `flash_attn`, `flash_attn_grad`."""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from fa_numba import checks
+from fa_numba.checks import AMPERE, HOPPER
+from fa_numba.dispatch.candidates import Candidate, on_cpu
+from fa_numba.dispatch.job import job
+from fa_numba.dispatch.options import options_of
+from fa_numba.runtime import arrays
+
+FEW_QUERIES = 16  # with more queries no kernel gains by splitting the keys
+
+
+class Inputs(NamedTuple):
+    """The facts of the arrays of a forward call."""
+
+    q: object
+    k: object
+    v: object
+
+
+class GradientInputs(NamedTuple):
+    """The facts of the arrays of a backward call."""
+
+    dout: object
+    q: object
+    k: object
+    v: object
+    out: object
+    lse: object
+
+
+def on_tensor_cores(candidate, inputs, options, *, check, supported, copies=False):
+    """Raise unless a forward function on tensor cores can take these inputs.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    inputs : Inputs
+    options : dict
+    check : callable
+        One of fa_numba.checks, for q, k and v.
+    supported : AMPERE or HOPPER
+    copies : bool, default=False
+        The function copies its arrays first, so they may begin at any address.
+    """
+    if candidate.most_queries is None:  # decoders take any scale
+        checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[3])
+    limits = {"supported": supported, "max_head_dim": checks.MAX_HEAD_DIM}
+    check(*inputs, name=candidate.name, **limits)
+    if not copies:
+        checks.check_aligned(**inputs._asdict())
+
+
+def gradient_in_registers(candidate, inputs, options):
+    """Raise unless the tiles of `flash_attn_bwd_registers` fit the GPU's shared memory."""
+    checks.check_backward_tiles(inputs.q, inputs.q.shape[3], None)
+
+
+def gradient_on_tensor_cores(candidate, inputs, options, *, check, supported, instead):
+    """Raise unless a backward function on tensor cores can take these inputs.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    inputs : GradientInputs
+    options : dict
+    check : callable
+        One of fa_numba.checks, for q, k and v.
+    supported : AMPERE or HOPPER
+    instead : str
+        Name of a function that computes the same on any GPU, for messages.
+    """
+    dout, q, k, v, out, _ = inputs
+    head_dim = q.shape[3]
+    checks.check_positive_scale(options.get("softmax_scale"), head_dim)
+    limits = {"supported": supported, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
+    check(q, k, v, name=candidate.name, **limits, instead=instead)
+    checks.check_gradient_strides(candidate.name, supported, dout, out)
+    checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
+    checks.check_shared_bytes(candidate.name, q, candidate.module.shared_bytes(head_dim))
+
+
+def with_lengths(q, k, v):
+    """The arguments of a decoder, which takes the number of keys of each sequence after v."""
+    return (q, k, v, arrays.constant(q, (q.shape[0],), k.shape[1], np.int32)), {}
+
+
+def forward(name, check, supported, *, copies=False, **more):
+    """A candidate for `flash_attn` on tensor cores."""
+    limits = {"check": check, "supported": supported, "copies": copies}
+    return Candidate(
+        name, "tensor_core", check=functools.partial(on_tensor_cores, **limits), **more
+    )
+
+
+def backward(name, check, supported, instead, **more):
+    """A candidate for `flash_attn_grad` on tensor cores."""
+    limits = {"check": check, "supported": supported, "instead": instead}
+    return Candidate(
+        name, "tensor_core", check=functools.partial(gradient_on_tensor_cores, **limits), **more
+    )
+
+
+_16_BITS, _FLOAT32 = checks.check_tensor_core, checks.check_tensor_core_float32
+_16_BITS_BY_CP_ASYNC = functools.partial(checks.check_tensor_core, tensor_maps=False)
+_DECODES = {"most_queries": FEW_QUERIES, "adapt": with_lengths}
+FORWARD = (
+    on_cpu("flash_attn"),
+    forward("flash_attn_persistent", _16_BITS, HOPPER),
+    forward("flash_attn_padded", checks.check_tensor_core_padded, HOPPER, copies=True),
+    forward("flash_attn_mma", _16_BITS, AMPERE),
+    forward("flash_attn_tf32x3", _FLOAT32, AMPERE, three_tf32_products=True),
+    forward("flash_decode_gather", _16_BITS_BY_CP_ASYNC, HOPPER, **_DECODES),
+    forward("flash_decode_mma", _16_BITS, AMPERE, **_DECODES),
+    Candidate("flash_decode_wide", "on_cuda_cores", **_DECODES),
+    Candidate("flash_attn_registers", "on_cuda_cores"),
+    Candidate("flash_attn_v2", "kernels"),
+)
+BACKWARD = (
+    on_cpu("flash_attn_grad"),
+    backward("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd"),
+    backward("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd"),
+    backward(
+        "flash_attn_bwd_tf32x3",
+        _FLOAT32,
+        AMPERE,
+        "flash_attn_bwd_registers",
+        three_tf32_products=True,
+    ),
+    Candidate("flash_attn_bwd_registers", "on_cuda_cores", check=gradient_in_registers),
+    Candidate("flash_attn_bwd", "kernels", always=("deterministic",)),
+)
+
+
+@job(*FORWARD, part="rows")
+def flash_attn(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
+) -> tuple:
+    """Attention by the fastest kernel for these arrays and options: see `which`.
+
+    Parameters
+    ----------
+    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
+        PyTorch has (batch, num_heads, seqlen_q, head_dim): ``q.transpose(1, 2)``. Where the shapes
+        of q and k are possible in both layouts, nothing can tell them apart.
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+        As for `flash_attn_v2`.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    inputs = Inputs(*map(arrays.facts, (q, k, v)))
+    checks.check_qkv(*inputs)
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    return inputs, options_of(inputs.q, *mask, dropout_p=dropout_p, seed=seed)
+
+
+@job(*BACKWARD, part="gradients")
+def flash_attn_grad(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
+    deterministic=False,
+) -> tuple:
+    """Gradients of attention by the fastest kernel for these arrays and options.
+
+    Parameters
+    ----------
+    dout : array of the shape, dtype and library of q
+        Gradient of the loss with respect to `out`.
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+        The arguments of `flash_attn`.
+    out, lse : arrays
+        The results of `flash_attn`, or of any other forward kernel here, for these arguments.
+    deterministic : bool, default=False
+        The same bits in every run. That takes longer: the fastest kernels add to dq in any order.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    inputs = GradientInputs(*map(arrays.facts, (dout, q, k, v, out, lse)))
+    checks.check_bwd(*inputs)
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    more = {"dropout_p": dropout_p, "seed": seed, "deterministic": deterministic}
+    return inputs, options_of(inputs.q, *mask, **more)

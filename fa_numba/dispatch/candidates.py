@@ -1,0 +1,102 @@
+"""A function that a job may call: where it is, when it cannot run, how its arguments differ."""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+CPU = "cpu"  # the room of the jobs compiled for the CPU
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A function that may be called.
+
+    A candidate that is refused by its `check` is not imported: some versions of Numba lack PTX.
+
+    Attributes
+    ----------
+    name : str
+        Name of the function, and of its module.
+    package : str
+        Room of fa_numba with the module.
+    why : str, default=""
+        Why it is preferred to the candidates after it, for `which`.
+    first : bool, default=False
+        It is taken wherever it can run, whatever was measured.
+    check : callable, default=None
+        ``check(candidate, inputs, options)`` raises an error of fa_numba.checks if the function
+        cannot take these inputs, which are facts of arrays.
+    most_queries : int, default=None
+        With more queries the function is never the fastest.
+    always : tuple of str, default=()
+        Options the function lacks because it always behaves so.
+    adapt : callable, default=None
+        ``adapt(*arrays)`` returns the function's own positional arguments and more options, where
+        they differ from those of the job.
+    three_tf32_products : bool, default=False
+        The function makes three TF32 products of one in float32.
+    """
+
+    name: str
+    package: str
+    why: str = ""
+    first: bool = False
+    check: Callable | None = None
+    most_queries: int | None = None
+    always: tuple = ()
+    adapt: Callable | None = None
+    three_tf32_products: bool = False
+
+    @property
+    def title(self) -> str:
+        """The name that `which` gives: that of the job's namesake in fa_numba.cpu is cpu.name."""
+        return f"cpu.{self.name}" if self.package == CPU else self.name
+
+    @functools.cached_property
+    def module(self):
+        path = "cpu" if self.package == CPU else f"{self.package}.{self.name}"
+        return importlib.import_module(f"fa_numba.{path}")
+
+    @functools.cached_property
+    def function(self):
+        return getattr(self.module, self.name, None)
+
+    @functools.cached_property
+    def options(self):
+        return {*inspect.signature(self.function).parameters, *self.always}
+
+    def refusal(self, inputs: tuple, options: dict) -> str | None:
+        """Return why the function cannot take these inputs and options, or None."""
+        if self.package == CPU and inputs[0].library != "numpy":
+            return "takes NumPy arrays alone"
+        if self.most_queries is not None and inputs.q.shape[1] > self.most_queries:
+            return (
+                f"splits the keys, for at most {self.most_queries} queries, got {inputs.q.shape[1]}"
+            )
+        if self.check:
+            try:
+                self.check(self, inputs, options)
+            except (TypeError, ValueError, RuntimeError) as error:
+                return str(error)
+        if self.function is None:
+            return f"fa_numba.{self.package} has no {self.name} yet"
+        missing = [x for x in options if x not in self.options]
+        return f"{self.title} has no {', '.join(missing)}" if missing else None
+
+    def __call__(self, *inputs, **options):
+        options = {name: x for name, x in options.items() if name not in self.always}
+        if self.adapt:
+            inputs, more = self.adapt(*inputs)
+            options |= more
+        return self.function(*inputs, **options)
+
+
+def on_cpu(name: str) -> Candidate:
+    """The job of this name compiled for the CPU, for NumPy arrays."""
+    why = (
+        "NumPy arrays run compiled for the CPU by Numba; the name of an algorithm, such as "
+        "flash_attn_v2, runs its kernel on the CPU engine"
+    )
+    return Candidate(name, CPU, why=why, first=True)

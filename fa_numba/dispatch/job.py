@@ -1,0 +1,113 @@
+"""A job checks its arguments, chooses a candidate and calls it. `Choice` says which, and why."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.dispatch import measured
+from fa_numba.runtime import arrays
+
+JOBS = {}  # a Job by its name
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The function that a job calls for some arguments.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name; "cpu.flash_attn" for a function of fa_numba.cpu.
+    reason : str
+    refused : dict of str to str
+        The functions that cannot run for these arrays and options, and why.
+    """
+
+    kernel: str
+    reason: str
+    refused: dict
+
+    def __str__(self):
+        return "\n  ".join(
+            [f"{self.kernel}: {self.reason}"]
+            + [f"not {name}: {why}" for name, why in self.refused.items()]
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What `job` makes of a function.
+
+    Attributes
+    ----------
+    check : callable
+        Takes the arguments of the job; checks them; returns facts of the arrays and the options
+        that differ from their defaults.
+    candidates : dict of str to Candidate
+        By title, in order of preference.
+    part : str or None
+        Rows of fastest.json.
+    """
+
+    check: Callable
+    candidates: dict
+    part: str | None
+
+    def choose(self, inputs, options) -> Choice:
+        """The choice for these inputs, which are facts of arrays, with all refusals."""
+        title, reason = self.pick(inputs, options)
+        refused = self._refusals(inputs, options)
+        return Choice(title, reason, {name: why for name, why in refused.items() if why})
+
+    def pick(self, inputs, options) -> tuple:
+        """Title of the candidate for these inputs, and the reason: see `fa_numba.dispatch`."""
+        for title, candidate in self.candidates.items():
+            if candidate.first and candidate.refusal(inputs, options) is None:
+                return title, candidate.why
+        refused = self._refusals(inputs, options)
+        able = [title for title, why in refused.items() if why is None]
+        if not _on_gpu(inputs):
+            lessons = [x for x in able if self.candidates[x].package == "kernels"]
+            return (*lessons, *able)[0], "on the CPU engine the shortest kernel is the fastest"
+        if self.part and (found := measured.fastest(self.part, able, inputs, options)):
+            return found
+        return able[0], self.candidates[able[0]].why or "the first in order of preference"
+
+    def _refusals(self, inputs, options):
+        refused = {name: x.refusal(inputs, options) for name, x in self.candidates.items()}
+        if _on_gpu(inputs):
+            for name, candidate in self.candidates.items():
+                if candidate.three_tf32_products:
+                    refused[name] = refused[name] or measured.slow_tf32(inputs[0])
+        return refused
+
+
+def _on_gpu(inputs):
+    return inputs[0].library != "numpy" and arrays.gpu_available()
+
+
+def job(*candidates, part=None):
+    """Decorate a function that checks a job's arguments: the result chooses a candidate, calls it.
+
+    Parameters
+    ----------
+    *candidates : Candidate
+        In order of preference; the last can take everything.
+    part : str, default=None
+        Rows of fastest.json by which to choose on a GPU.
+    """
+    by_title = {candidate.title: candidate for candidate in candidates}
+
+    def decorate(check):
+        made = JOBS[check.__name__] = Job(check, by_title, part)
+
+        @functools.wraps(check)
+        def run(*args, **options):
+            inputs, options = check(*args, **options)
+            title, _ = made.pick(inputs, options)
+            return by_title[title](*(x.array for x in inputs), **options)
+
+        return arrays.replayed(refuses_other_names(run))
+
+    return decorate

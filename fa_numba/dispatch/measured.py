@@ -1,0 +1,100 @@
+"""The choice by measured times: of the kernels that can, the fastest on the most similar problem.
+
+fastest.json holds the times of some hundred problems on a GPU; ``python -m benchmarks fastest``
+measures them and writes the file. Nothing is timed in a call. On a GPU that nobody has measured,
+the times of the measured one decide, with one exception: see `TF32_PAYS_OFF`.
+"""
+
+import functools
+import json
+import math
+from pathlib import Path
+
+from fa_numba.runtime import arrays
+
+TABLE = Path(__file__).parents[1] / "fastest.json"
+OTHER_MASK = 1.0  # distance of a causal problem from a full one; twice the keys are as far
+# The 3xTF32 kernels make three TF32 products of one float32 product. Only on GPUs of these compute
+# capabilities is TF32 more than three times as fast as float32 without tensor cores: 7 to 15 times
+# on A100, H100, H200, B200 and B300. On all others it is once or twice as fast (for instance RTX
+# 3090, 4090 and 5090: once; A10, A40, L4 and L40S: twice). The peaks are in analysis/devices.py.
+TF32_PAYS_OFF = ((8, 0), (9, 0), (10, 0), (10, 3))
+
+
+@functools.cache
+def table():
+    """The contents of fastest.json."""
+    return json.loads(TABLE.read_text())
+
+
+def fastest(part, able, inputs, options):
+    """Choose by the table.
+
+    Parameters
+    ----------
+    part : str
+        Which rows of the table: "rows" or "gradients".
+    able : list of str
+        Titles of the candidates that can run.
+    inputs : facts of arrays, with q and k
+    options : dict
+
+    Returns
+    -------
+    (title, reason), or None if no able candidate was ever measured
+    """
+    record = table()["gpu"]
+    bounded = any(name in options for name in ("causal", "window_size"))
+    row = most_like(record[part], able, inputs.q, inputs.k, bounded, "deterministic" in options)
+    if row is None:
+        return None
+    times = {name: ms for name, ms in row["ms"].items() if name in able}
+    title = min(times, key=times.get)
+    reason = (
+        f"quickest of {len(times)}, {times[title]} ms, at the measured problem most like this "
+        f"one: {_described(row)}; {record['machine']}"
+    )
+    return title, reason
+
+
+def slow_tf32(q) -> str | None:
+    """Say why three TF32 products are not taken for one in float32 on q's GPU, or return None."""
+    here = arrays.compute_capability(q)
+    if here in TF32_PAYS_OFF or here == tuple(table()["gpu"]["compute_capability"]):
+        return None
+    return (
+        "makes three TF32 products of one in float32, and on a GPU of compute capability "
+        f"{here[0]}.{here[1]} TF32 is not known to be three times as fast as float32"
+    )
+
+
+def most_like(rows, able, q, k, bounded, deterministic=False):
+    """Return the measured problem nearest to that of q and k, where an able kernel was timed.
+
+    None if there is none.
+    """
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    dtype = "float32" if arrays.facts(q).dtype == "float32" else "float16"  # bfloat16 is as fast
+
+    def distance(row):
+        sizes = (
+            (head_dim, row["head_dim"]),
+            (seqlen_q, row["seqlen_q"]),
+            (k.shape[1], row["seqlen_k"]),
+            (batch * num_heads, row["batch"] * row["num_heads"]),
+        )
+        far = sum(abs(math.log2(max(a, 1) / b)) for a, b in sizes)
+        return far + OTHER_MASK * (bounded != row["causal"])
+
+    rows = [row for row in rows if set(row["ms"]) & set(able)]
+    rows = [row for row in rows if row["dtype"] == dtype] or rows
+    rows = [row for row in rows if row.get("deterministic", False) == deterministic] or rows
+    return min(rows, key=distance, default=None)
+
+
+def _described(row):
+    return (
+        f"{row['dtype']}, batch {row['batch']}, {row['seqlen_q']} queries, {row['seqlen_k']} keys, "
+        f"{row['num_heads']} heads of {row['head_dim']}{', causal' if row['causal'] else ''}"
+        f"{', deterministic' if row.get('deterministic') else ''}"
+    )

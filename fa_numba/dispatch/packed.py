@@ -1,0 +1,164 @@
+"""Attention of packed batches and its gradients: `flash_attn_varlen`, `flash_attn_varlen_grad`."""
+
+from typing import NamedTuple
+
+from fa_numba import checks
+from fa_numba.checks import HOPPER
+from fa_numba.dispatch.candidates import Candidate, on_cpu
+from fa_numba.dispatch.job import job
+from fa_numba.dispatch.options import options_of
+from fa_numba.runtime import arrays
+
+
+class Inputs(NamedTuple):
+    """The facts of the arrays of a forward call."""
+
+    q: object
+    k: object
+    v: object
+    cu_seqlens_q: object
+    cu_seqlens_k: object
+
+
+class GradientInputs(NamedTuple):
+    """The facts of the arrays of a backward call."""
+
+    dout: object
+    q: object
+    k: object
+    v: object
+    out: object
+    lse: object
+    cu_seqlens_q: object
+    cu_seqlens_k: object
+
+
+def on_hopper(candidate, inputs, options):
+    """Raise unless a forward function on Hopper's tensor cores can take these inputs."""
+    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
+    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_HEAD_DIM}
+    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits)
+
+
+FORWARD = (
+    on_cpu("flash_attn_varlen"),
+    Candidate(
+        "flash_attn_persistent_varlen",
+        "tensor_core",
+        why="on tensor cores, as fast as padded batches without padding",
+        check=on_hopper,
+    ),
+    Candidate("flash_attn_varlen", "kernels", why="takes any GPU, dtype and strides"),
+)
+BACKWARD = (
+    on_cpu("flash_attn_varlen_grad"),
+    Candidate(
+        "flash_attn_varlen_bwd",
+        "kernels",
+        why="takes any GPU, dtype and strides",
+        always=("deterministic",),
+    ),
+)
+
+
+@job(*FORWARD)
+def flash_attn_varlen(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+) -> tuple:
+    """Attention of a packed batch, each sequence to itself, by the fastest kernel that can.
+
+    Parameters
+    ----------
+    q : array of shape (num_tokens_q, num_heads, head_dim), float32, float16 or bfloat16
+        The queries of all sequences, end to end.
+    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+    cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
+        The starts of the sequences, then the end of the last: sequence b is tokens cu_seqlens[b] to
+        cu_seqlens[b + 1] − 1.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn`, within each sequence.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (num_heads, num_tokens_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+
+    Notes
+    -----
+    The contents of cu_seqlens_q and cu_seqlens_k are checked if they are NumPy arrays. Arrays on a
+    GPU are not checked, because that would wait for the GPU: wrong numbers read memory outside the
+    batch, or leave rows of out unwritten.
+    """
+    inputs = Inputs(*map(arrays.facts, (q, k, v, cu_seqlens_q, cu_seqlens_k)))
+    checks.check_varlen(*inputs)
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    return inputs, options_of(inputs.q, *mask)
+
+
+@job(*BACKWARD)
+def flash_attn_varlen_grad(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    deterministic=False,
+) -> tuple:
+    """Gradients of `flash_attn_varlen` by the fastest kernel that can.
+
+    Parameters
+    ----------
+    dout : array of the shape, dtype and library of q
+        Gradient of the loss with respect to `out`.
+    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale
+        The arguments of `flash_attn_varlen`.
+    out, lse : arrays
+        Its results.
+    deterministic : bool, default=False
+        The same bits in every run.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+
+    Notes
+    -----
+    The contents of cu_seqlens_q and cu_seqlens_k are checked as in `flash_attn_varlen`.
+    """
+    given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
+    inputs = GradientInputs(*map(arrays.facts, given))
+    checks.check_varlen_bwd(*inputs)
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    return inputs, options_of(inputs.q, *mask, deterministic=deterministic)
