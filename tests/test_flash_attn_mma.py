@@ -20,6 +20,7 @@ needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
 )
 A100, RTX = 163 * 1024, 99 * 1024  # shared memory that a thread block may ask for
+MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 TARGETS = (8, 0), (9, 0, "a")
 
 
@@ -39,7 +40,8 @@ def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi):
     kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, dtype, window, softcap, alibi)
     x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
-    for code in compile_for(kernel, (x, x, x, x, lse, types.float32, slopes), TARGETS):
+    args = x, x, x, x, lse, types.float32, slopes, *MASK_ARGS
+    for code in compile_for(kernel, args, TARGETS):
         assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
         assert code.registers <= int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
         # Each of S and P V has one for 16 × 8 × 16 numbers; the loop over the tiles is left.

@@ -28,12 +28,14 @@ from fa_numba.analysis.machine_code import (
     compile_kernel,
     disassembler_available,
 )
+from fa_numba.checks import Mask
 from fa_numba.kernels.flash_decode import flash_decode
-from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
+from fa_numba.on_cuda_cores.decode_problem import make_combine_wide, pages_of
 from fa_numba.on_cuda_cores.flash_decode_wide import (
     flash_decode_wide,
     make_flash_decode_wide,
 )
+from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, arguments_of
 from fa_numba.tensor_core import flash_decode_gather as gather
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma, make_flash_decode_mma
@@ -235,7 +237,7 @@ def arguments(head_dim, dtype, paged):
     x = np.zeros((1, 4, 1, head_dim), dtype)
     out_partial, lse_partial = np.zeros((1, *x.shape), np.float32), np.zeros((1, 1, 1, 4), "f4")
     table = np.zeros((1, 1), np.int32) if paged else np.int32(0)
-    scalars = np.float32(1), np.float32(0)
+    scalars = np.float32(1), np.float32(0), *pages_of(1), *arguments_of(Mask())
     return x, x, x, table, np.zeros(1, np.int32), out_partial, lse_partial, *scalars
 
 
@@ -287,7 +289,7 @@ def test_within_the_stated_budget(kernel):
 
 
 @needs_compiler
-@pytest.mark.parametrize("head_dim, page_size", [(96, 16), (128, 0)])
+@pytest.mark.parametrize("head_dim, page_size", [(96, 16), (128, 0), (128, AT_RUN_TIME)])
 def test_mma_stays_in_registers(head_dim, page_size):
     kernel = make_flash_decode_mma(head_dim, "float16", page_size, True)
     code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
@@ -300,7 +302,7 @@ def test_mma_stays_in_registers(head_dim, page_size):
 @needs_compiler
 @pytest.mark.parametrize(
     "head_dim, rows, page_size, registers",
-    [(72, 2, 16, 144), (128, 1, 1, 168), (128, 8, 0, 168), (256, 8, 7, 255)],
+    [(72, 2, 16, 144), (128, 1, 1, 168), (128, 8, 0, 168), (256, 8, AT_RUN_TIME, 255)],
 )
 def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
     ring = gather.RINGS[-(-head_dim // 64)]
@@ -310,6 +312,16 @@ def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, registers
     assert code.registers <= registers
     assert code.shared_bytes + gather.shared_bytes(head_dim, *ring) <= 227 * 1024
     assert code.counts["LDGSTS.128"] >= 4
+
+
+def test_a_page_is_found_without_a_division(rng):
+    sizes = {*range(2, 300), *rng.integers(2, 2**31, 300).tolist(), 2**30, 2**31 - 1}
+    for size in sizes:
+        size, multiplier, shift = map(int, pages_of(size))
+        multiples = size * rng.integers(0, 2**31 // size, 20, endpoint=True)
+        for n in {0, size - 1, 2**31 - 1, *multiples.tolist(), *(multiples - 1).tolist()}:
+            if 0 <= n < 2**31:
+                assert (n * multiplier >> 32) >> shift == n // size, (n, size)
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 72, 128, 192, 256])

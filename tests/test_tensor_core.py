@@ -100,6 +100,7 @@ half, float32_3d = types.Array(types.float16, 4, "C"), types.Array(types.float32
 strided = types.Array(types.float16, 4, "A")
 MAP, SIZES = types.uint64, (types.int32, types.int32, types.float32)
 PERSISTENT = MAP, MAP, MAP, MAP, float32_3d, *3 * (types.int32,), types.float32
+MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 
 
 def compiled(name, head_dim, dtype, causal):
@@ -108,6 +109,7 @@ def compiled(name, head_dim, dtype, causal):
         sizes = flash_attn_mma.tile_sizes(head_dim)
         kernel = flash_attn_mma.make_flash_attn_mma(head_dim, *sizes, causal, dtype)
         args, cc = (*3 * (strided,), half, float32_3d, types.float32, types.float32), (8, 0)
+        args += MASK_ARGS
     elif name == "wgmma":
         kernel = flash_attn_wgmma.make_flash_attn_wgmma(head_dim, 64, causal, dtype)
         args, cc = (MAP, MAP, MAP, half, float32_3d, *SIZES), (9, 0, "a")
@@ -119,7 +121,7 @@ def compiled(name, head_dim, dtype, causal):
         kernel = flash_attn_persistent.make_flash_attn_persistent(
             head_dim, persistent_tiling(head_dim, 4096, causal), causal, dtype
         )
-        args, cc = (*PERSISTENT, types.float32), (9, 0, "a")
+        args, cc = (*PERSISTENT, types.float32, *MASK_ARGS), (9, 0, "a")
     code = compile_kernel(kernel, args, cc=cc)
     assert code.registers <= stated_registers(kernel)
     return code
@@ -208,7 +210,7 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
         head_dim, tiling, causal, "float16", window, softcap, alibi
     )
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
-    code = compile_kernel(kernel, (*PERSISTENT, slopes), cc=(9, 0, "a"))
+    code = compile_kernel(kernel, (*PERSISTENT, slopes, *MASK_ARGS), cc=(9, 0, "a"))
     assert code.registers <= stated_registers(kernel)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report

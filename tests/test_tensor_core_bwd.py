@@ -29,6 +29,7 @@ from fa_numba.tensor_core.flash_attn_bwd_persistent import (
 )
 
 HOPPER = (9, 0, "a")
+MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
 )
@@ -109,7 +110,7 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
     slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
     args = (*6 * (types.uint64,), rows, rows, dq_sum, x, *3 * (types.int32,), *2 * (types.float32,))
     kernel = make_flash_attn_bwd_persistent(head_dim, order, causal, "float16", *rest)
-    code = compile_kernel(kernel, (*args, slopes, counters), cc=HOPPER)
+    code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS), cc=HOPPER)
     opcodes = [i.opcode.split(".")[0] for i in code.instructions]
     first = opcodes.index("HGMMA")
     last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")

@@ -23,6 +23,7 @@ PACKED = (
     *(MAP, MAP, MAP, MAP, types.Array(types.float16, 3, "C"), types.Array(types.float32, 3, "C")),
     *(int32_1d, int32_1d, int32_1d, types.int32, types.float32),
 )
+MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 
 
 @needs_compiler
@@ -45,7 +46,7 @@ def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap
         head_dim, tiling, causal, "float16", window, softcap, alibi
     )
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
-    code = compile_kernel(kernel, (*PACKED, slopes), cc=CC)
+    code = compile_kernel(kernel, (*PACKED, slopes, *MASK_ARGS), cc=CC)
     stated = int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
     assert code.registers <= stated
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0

@@ -6,5 +6,5 @@ flash_decode_wide          decoding with 16-byte loads from HBM to registers
 softmax_registers          a row of softmax in registers; softmax_topk_warps
 
 Parts: register_tiles (loads and products), packets (16 bytes of any dtype), decode_problem (the
-arguments and launches of all fast decoders).
+arguments and launches of all fast decoders), run_time_masks (windows and softcap as arguments).
 """

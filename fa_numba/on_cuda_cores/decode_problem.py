@@ -10,10 +10,12 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint32
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE, ZERO
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import IN_FLIGHT, combine_warps
@@ -26,6 +28,42 @@ NO_TABLE = np.int32(0)  # passed for block_table if the cache is contiguous: ker
 def divide(n, size):
     """Quotient and remainder of two non-negative numbers in 32 bits: a few instructions."""
     return int32(uint32(n) // uint32(size)), int32(uint32(n) % uint32(size))
+
+
+class Pages(NamedTuple):
+    """Arguments of a kernel that divides by the page size; see `pages_of`."""
+
+    size: Any
+    multiplier: Any
+    shift: Any
+
+
+def pages_of(page_size):
+    """The `Pages` of a page size: n // size is n · multiplier / 2^(32 + shift) for 0 <= n < 2^31.
+
+    Granlund and Montgomery 1994, Division by invariant integers using multiplication, section 4.
+    For a size of 0 or 1, a compile-time constant of its own, they are not read.
+    """
+    if page_size < 2:
+        return Pages(np.int32(page_size), np.uint32(0), np.int32(0))
+    bits = (page_size - 1).bit_length()  # 2^(bits − 1) < size <= 2^bits
+    multiplier = (1 << 31 + bits) // page_size + 1
+    return Pages(np.int32(page_size), np.uint32(multiplier), np.int32(bits - 1))
+
+
+@functools.cache
+def make_page_of(PAGE_SIZE):
+    """page_of(n, pages): page and offset of key n. PAGE_SIZE is a number, or AT_RUN_TIME."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def page_of(n, pages):
+        if PAGE_SIZE != AT_RUN_TIME:
+            return divide(n, PAGE_SIZE)
+        high = uint32(uint64(uint32(n)) * uint64(pages.multiplier) >> uint64(32))
+        page = int32(high >> uint32(pages.shift))
+        return page, int32(n - page * pages.size)
+
+    return page_of
 
 
 @functools.cache
@@ -143,6 +181,15 @@ class Problem(NamedTuple):
     num_splits: int
 
     @property
+    def constants(self):
+        """PAGE_SIZE, CAUSAL, WINDOW, SOFTCAP, ALIBI of a kernel: its numbers are AT_RUN_TIME.
+
+        Pages of one key have a kernel of their own, which divides nothing.
+        """
+        page_size = AT_RUN_TIME if self.page_size > 1 else self.page_size
+        return page_size, *run_time_masks.constants_of(self.mask)
+
+    @property
     def num_rows(self):
         """Query rows per K/V head: seqlen_q queries of each head of its GQA group."""
         return self.q.shape[1] * (self.q.shape[2] // self.k_cache.shape[2])
@@ -201,7 +248,8 @@ def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes
     ----------
     problem : Problem
     kernel : function decorated with ``@cuda.jit``
-        The first kernel: attention over one split per thread block.
+        The first kernel: attention over one split per thread block. After alibi_slopes it takes
+        `Pages` and `MaskArgs`.
     grid, threads, shared_bytes
         Launch configuration of the first kernel.
     num_splits : int
@@ -218,7 +266,9 @@ def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes
         parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
     sources = caches or (problem.k_cache, problem.v_cache)
     args = (q, *sources, problem.block_table, problem.seq_lens, *parts, problem.softmax_scale)
-    arrays.launch(kernel, grid, (threads,), *args, problem.slopes, shared_bytes=shared_bytes)
+    args += problem.slopes, *pages_of(problem.page_size)
+    args += run_time_masks.arguments_of(problem.mask)
+    arrays.launch(kernel, grid, (threads,), *args, shared_bytes=shared_bytes)
     if num_splits > 1:
         warps = combine_warps(num_splits)
         combine, grid = make_combine_wide(head_dim, warps), (seqlen_q, num_heads, batch)

@@ -41,8 +41,16 @@ import math
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, WARP_SIZE, ZERO
-from fa_numba.kernels import masks
-from fa_numba.on_cuda_cores.decode_problem import check_problem, choose_splits, divide, launch
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.decode_problem import (
+    Pages,
+    check_problem,
+    choose_splits,
+    divide,
+    launch,
+    make_page_of,
+)
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import WARPS, decode_tiling
@@ -75,7 +83,8 @@ def make_flash_decode_wide(
         Dtype of K and V if their rows can be loaded 16 bytes at a time. "": the kernel loads
         elements one at a time, of any dtype.
     PAGE_SIZE : int
-        0 for a contiguous cache. The kernel then does not use block_table: pass any scalar.
+        0 for a contiguous cache. The kernel then does not use block_table: pass any scalar. It,
+        WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`).
     CAUSAL, WINDOW, SOFTCAP, ALIBI
         The mask. Without ALIBI the kernel does not use alibi_slopes: pass any scalar.
     COLS : int, default=16
@@ -86,10 +95,10 @@ def make_flash_decode_wide(
         Thread blocks whose registers must fit in the 65536 of an SM. With 3 a thread
         may have 168 of them, with 2 the most of any kernel, 255.
     """
-    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
-    score = masks.make_score(SOFTCAP, ALIBI)
+    first_key, end_key, sees = run_time_masks.make_bounds(CAUSAL, WINDOW)
+    score = run_time_masks.make_score(SOFTCAP, ALIBI)
     MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: a score is not just scale · q·k
-    PAGED, PAGE = PAGE_SIZE > 0, max(1, PAGE_SIZE)
+    PAGED, page_of = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
     VECTOR_SIZE = 8 if VECTOR_DTYPE in ("float16", "bfloat16") else 4  # elements per 16-byte load
     NUM_VECTORS = COLS // VECTOR_SIZE  # loads of a lane per key row
     LANES = 1 << max(0, ceil_div(HEAD_DIM, COLS) - 1).bit_length()  # lanes per key
@@ -160,10 +169,10 @@ def make_flash_decode_wide(
     X_SHAPE = (COLS // 2, 2)
 
     @cuda.jit(device=True)
-    def page_and_offset(block_table, b, n):
+    def page_and_offset(block_table, b, n, page_args):
         """Page and offset of key n; a contiguous cache has one page per sequence."""
         if PAGED:
-            page, offset = divide(n, PAGE)
+            page, offset = page_of(n, page_args)
             return block_table[uint64(b), uint64(page)], offset
         return b, n
 
@@ -178,6 +187,13 @@ def make_flash_decode_wide(
         lse_partial,
         softmax_scale,
         alibi_slopes,
+        page_size,
+        page_multiplier,
+        page_shift,
+        left,
+        right,
+        unit,
+        inverse_unit,
     ):
         """A thread block computes ROWS query rows of a K/V head; its warps divide a split's keys.
 
@@ -213,6 +229,8 @@ def make_flash_decode_wide(
         m_i = cuda.local.array(ROWS, float32)
         l_i = cuda.local.array(ROWS, float32)
 
+        page_args = Pages(page_size, page_multiplier, page_shift)
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
         tid = cuda.threadIdx.x
         lane_in_group, lane_group = tid & (LANES - 1), tid >> LOG2_LANES
         b = cuda.blockIdx.y
@@ -228,16 +246,17 @@ def make_flash_decode_wide(
         # evenly. With more splits than tiles some splits are empty: their (out, lse) is (0, -inf).
         first_m, _ = divide(m_tile * ROWS, group_size)
         last_m, _ = divide(m_tile * ROWS + ROWS - 1, group_size)
-        first_tile, _ = divide(first_key(first_m + seqlen_k - seqlen_q), BLOCK_N)
+        first_n = first_key(first_m + seqlen_k - seqlen_q, mask_args)
+        first_tile, _ = divide(first_n, BLOCK_N)
         num_n_tiles, _ = divide(seqlen_k + BLOCK_N - 1, BLOCK_N)
         tiles_per_split, remainder = divide(num_n_tiles - first_tile, num_splits)
         n_first = (first_tile + split * tiles_per_split + min(split, remainder)) * BLOCK_N
         n_end = n_first + (tiles_per_split + (1 if split < remainder else 0)) * BLOCK_N
-        n_end = min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k))
+        n_end = min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k, mask_args))
         last_key = n_end - 1  # clamps an index; keys past the end are masked
         # Every query row of the tile sees the keys from all_see_from to all_see_to - 1.
-        all_see_from = first_key(last_m + seqlen_k - seqlen_q)
-        all_see_to = end_key(first_m + seqlen_k - seqlen_q, seqlen_k)
+        all_see_from = first_key(last_m + seqlen_k - seqlen_q, mask_args)
+        all_see_to = end_key(first_m + seqlen_k - seqlen_q, seqlen_k, mask_args)
 
         for r in range(ROWS):
             m, head = divide(m_tile * ROWS + r, group_size)
@@ -258,9 +277,11 @@ def make_flash_decode_wide(
         if n_warp < n_end:
             for u in range(KEYS):
                 n = n_group + u * LANE_GROUPS
-                pages[u], offsets[u] = page_and_offset(block_table, b, min(n, last_key))
+                at = page_and_offset(block_table, b, min(n, last_key), page_args)
+                pages[u], offsets[u] = at
                 n_next = min(n + BLOCK_N, last_key)
-                next_pages[u], next_offsets[u] = page_and_offset(block_table, b, n_next)
+                at = page_and_offset(block_table, b, n_next, page_args)
+                next_pages[u], next_offsets[u] = at
                 load(k_raw[u], k_cache, pages[u], offsets[u], kv_head, lane_in_group)
         while n_warp < n_end:
             for u in range(KEYS):
@@ -268,7 +289,8 @@ def make_flash_decode_wide(
                 # From here pages and offsets are the next tile's.
                 pages[u], offsets[u] = next_pages[u], next_offsets[u]
                 n = n_group + u * LANE_GROUPS + 2 * BLOCK_N
-                next_pages[u], next_offsets[u] = page_and_offset(block_table, b, min(n, last_key))
+                at = page_and_offset(block_table, b, min(n, last_key), page_args)
+                next_pages[u], next_offsets[u] = at
 
             for u in range(KEYS):  # S = scale · Q Kᵀ                        Algorithm 1, line 8
                 to_float32(x, k_raw[u])
@@ -294,9 +316,9 @@ def make_flash_decode_wide(
                         slope = ZERO
                         if ALIBI and m < seqlen_q:
                             slope = alibi_slopes[kv_head * group_size + head_in_group]
-                        s[u, r] = score(s[u, r] * softmax_scale, position - n, slope)
+                        s[u, r] = score(s[u, r] * softmax_scale, position - n, slope, mask_args)
                     s[u, r] *= score_to_exp2
-                    if not all_visible and not sees(position, n, seqlen_k):
+                    if not all_visible and not sees(position, n, seqlen_k, mask_args):
                         s[u, r] = NEG_INF
                     new_maximum = new_maximum or s[u, r] > m_i[r]
             if new_maximum:  # rarely true after the first tile
@@ -404,9 +426,7 @@ def flash_decode_wide(
     tiling = decode_tiling(problem.num_rows, q.shape[3])
     rows, blocks_per_sm = tiling.rows, tiling.blocks_per_sm
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": blocks_per_sm}
-    kernel = make_flash_decode_wide(
-        q.shape[3], rows, vector_dtype, problem.page_size, *problem.mask, **options
-    )
+    kernel = make_flash_decode_wide(q.shape[3], rows, vector_dtype, *problem.constants, **options)
     num_splits = problem.num_splits or choose_splits(problem, rows, tiling.block_n, blocks_per_sm)
     grid = (problem.num_tiles(rows) * num_splits, q.shape[0])
     return launch(problem, kernel, grid, THREADS, num_splits)

@@ -18,8 +18,9 @@ from numba import cuda, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, ZERO
-from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.decode_problem import check_problem, divide
+from fa_numba.on_cuda_cores.run_time_masks import UNREAD, MaskArgs
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.ptx.statement import global_address
@@ -47,6 +48,7 @@ class Sizes(NamedTuple):
     num_kv_heads: int
     num_splits: int
     num_units: int
+    mask_args: MaskArgs
 
 
 class Unit(NamedTuple):
@@ -82,24 +84,27 @@ def splits_and_grid(problem, rows, warps):
 
 @functools.cache
 def make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW):
-    """keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size): first and end.
+    """keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size, mask_args).
 
-    The splits divide the tiles of BLOCK_N keys evenly, from the first tile with a key that a row
-    sees. With more splits than tiles some splits get no keys, and the state (0, -inf).
+    Returns first and end. The splits divide the tiles of BLOCK_N keys evenly, from the first tile
+    with a key that a row sees. With more splits than tiles some splits get no keys, and the state
+    (0, -inf).
     """
-    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
 
     @cuda.jit(device=True, forceinline=True)
-    def keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size):
+    def keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size, mask_args=UNREAD):
         first_m, _ = divide(m_tile * ROWS, group_size)
         last_m, _ = divide(m_tile * ROWS + ROWS - 1, group_size)
-        first_tile, _ = divide(first_key(first_m + seqlen_k - seqlen_q), BLOCK_N)
+        first_n = first_key(first_m + seqlen_k - seqlen_q, mask_args)
+        first_tile, _ = divide(first_n, BLOCK_N)
         num_n_tiles, _ = divide(seqlen_k + BLOCK_N - 1, BLOCK_N)
         each, more = divide(num_n_tiles - first_tile, num_splits)
         n_first = (first_tile + split * each + min(split, more)) * BLOCK_N
         n_end = n_first + (each + (1 if split < more else 0)) * BLOCK_N
-        return n_first, min(n_end, end_key(last_m + seqlen_k - seqlen_q, seqlen_k))
+        end = end_key(last_m + seqlen_k - seqlen_q, seqlen_k, mask_args)
+        return n_first, min(n_end, end)
 
     return keys_of_split
 
@@ -145,6 +150,7 @@ def make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW):
             sizes.seqlen_q,
             seq_lens[unit.b],
             sizes.group_size,
+            sizes.mask_args,
         )
         ahead[BATCH], ahead[KV_HEAD] = unit.b, unit.kv_head
         ahead[N], ahead[N_END] = n_first + KEYS * warp, n_end
@@ -154,7 +160,7 @@ def make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW):
 
 @functools.cache
 def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
-    """online_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane).
+    """online_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args).
 
     s, the unscaled scores of the 16 keys from n on, becomes P, packed as the operand of the next
     product. A row of S belongs to a quad of lanes; `position` is its index among the keys.
@@ -164,22 +170,25 @@ def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
     m_i, l_i, alpha : float32
         The new statistics; l_i is the sum over this lane's keys alone.
     """
-    first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
-    score = masks.make_score(SOFTCAP, ALIBI)
+    first_key, end_key, sees = run_time_masks.make_bounds(CAUSAL, WINDOW)
+    score = run_time_masks.make_score(SOFTCAP, ALIBI)
     pack = forward.pack_of(DTYPE)
     MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: a score is not just scale · q·k
 
     @cuda.jit(device=True, forceinline=True)
-    def online_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane):
+    def online_softmax(
+        s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args=UNREAD
+    ):
         to_base_2 = LOG2_E if MODIFIED else softmax_scale * LOG2_E
-        whole = n >= first_key(position) and n + KEYS <= end_key(position, seqlen_k)
+        end = end_key(position, seqlen_k, mask_args)
+        whole = n >= first_key(position, mask_args) and n + KEYS <= end
         for t in range(2):
             for c in range(2):
                 key = n + 8 * t + 2 * (lane & 3) + c
                 if MODIFIED:
-                    s[t, c] = score(s[t, c] * softmax_scale, position - key, slope)
+                    s[t, c] = score(s[t, c] * softmax_scale, position - key, slope, mask_args)
                 s[t, c] *= to_base_2
-                if not whole and not sees(position, key, seqlen_k):
+                if not whole and not sees(position, key, seqlen_k, mask_args):
                     s[t, c] = NEG_INF
         m_new = max(max(s[0, 0], s[0, 1]), max(s[1, 0], s[1, 1]))
         m_new = max(m_i, over_quad_max(m_new))  # m_i <- max(m_i, rowmax(S))              line 9

@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 from numba import cuda, float32, int32, uint32, uint64
 
-from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.counters import counter_acquire, counter_release, counter_take
 from fa_numba.ptx.mbarrier import mbarrier_arrive
@@ -97,7 +98,7 @@ class DqFunctions(NamedTuple):
     count_parts(part, counters, barriers)
         The counting warp's loop: for each part find out whether it is the first or the last one,
         and wait until it may be written.
-    name_part(part, tile, m_tile, n_tile, shift, seqlen_k)
+    name_part(part, tile, m_tile, n_tile, shift, seqlen_k, mask_args)
         Name a part, the one of key tile n_tile for query tile m_tile, to the counting warp.
     put(acc, address, flags, dq, rows, lane, softmax_scale)
         Write this thread's numbers of a part: the first part is stored, the last one goes to dq,
@@ -118,7 +119,7 @@ def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW):
     """`DqFunctions` for ORDER, BY_ARRIVAL or ORDERED; with ADDED a kernel needs none of them."""
     DQ_SHAPE = (8, 4)
     store_dq = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
-    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
     wait = mbarrier.wait_function()
 
@@ -146,10 +147,10 @@ def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW):
             parity = uint32(parity ^ 1)
 
     @cuda.jit(device=True, forceinline=True)
-    def name_part(part, tile, m_tile, n_tile, shift, seqlen_k):
+    def name_part(part, tile, m_tile, n_tile, shift, seqlen_k, mask_args=UNREAD):
         position = int32(m_tile * BLOCK_M - shift)  # of the first query, among the keys
-        end = end_key(position + BLOCK_M - 1, seqlen_k)
-        first_n = int32(first_key(position) >> N_SHIFT)
+        end = end_key(position + BLOCK_M - 1, seqlen_k, mask_args)
+        first_n = int32(first_key(position, mask_args) >> N_SHIFT)
         last_n = int32(((end + BLOCK_N - 1) >> N_SHIFT) - 1)
         part[TILE] = tile
         part[LAST] = int32(last_n - first_n)

@@ -45,7 +45,8 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE, ZERO
-from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import (
     fence_async_proxy,
@@ -151,6 +152,7 @@ class Sizes(NamedTuple):
     num_m_tiles: int
     num_n_tiles: int
     shift: int
+    mask_args: MaskArgs
 
 
 class Maps(NamedTuple):
@@ -276,18 +278,19 @@ def shared_bytes(head_dim):
 
 @functools.cache
 def make_query_tiles(BLOCK_M, CAUSAL, WINDOW):
-    """query_tiles(position, seqlen_q): first and end of the tiles of queries that see a key.
+    """query_tiles(position, seqlen_q, mask_args): first and end of some tiles of queries.
 
-    Of the BLOCK_N keys from `position` on, an index among the queries.
+    They see one of the BLOCK_N keys from `position` on, an index among the queries.
     """
     M_SHIFT = BLOCK_M.bit_length() - 1
-    bounds = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    bounds = run_time_masks.make_bounds_of_keys(CAUSAL, WINDOW)
     first_query, end_query = bounds.first_query, bounds.end_query
 
     @cuda.jit(device=True, forceinline=True)
-    def query_tiles(position, seqlen_q):
-        end = end_query(position + BLOCK_N - 1, seqlen_q)
-        return int32(first_query(position) >> M_SHIFT), int32((end + BLOCK_M - 1) >> M_SHIFT)
+    def query_tiles(position, seqlen_q, mask_args):
+        first = first_query(position, mask_args)
+        end = end_query(position + BLOCK_N - 1, seqlen_q, mask_args)
+        return int32(first >> M_SHIFT), int32((end + BLOCK_M - 1) >> M_SHIFT)
 
     return query_tiles
 
@@ -387,7 +390,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
                     slot, k_parity = uint32(0), uint32(k_parity ^ 1)
                 first_head = int32(kv_head * sizes.group_size)
                 position = int32(n_tile * BLOCK_N) + sizes.shift
-                first_tile, end_tile = query_tiles(position, sizes.seqlen_q)
+                first_tile, end_tile = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
                 for head in range(first_head, int32(first_head + sizes.group_size)):
                     lse_row = global_address(lse_2[b, head])
                     delta_row = global_address(delta[b, head])
@@ -409,11 +412,11 @@ class TileFunctions(NamedTuple):
 
     Attributes
     ----------
-    thread_of(base, scale)
+    thread_of(base, scale, mask_args)
         The thread's `Thread`.
     keys_of(base, slot, first, thread)
         `Keys` of a slot; `first` is the index of its first key among the queries.
-    multiply(x, base, keys, queries, thread, seqlen_q, scale, slope)
+    multiply(x, base, keys, queries, thread, sizes, scale, slope)
         The products of a tile of queries. When it returns, those that sum dV, dQ and dK are in
         flight, in this order.
     """
@@ -449,7 +452,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     wait = mbarrier.wait_function()
 
     @fragment_function()
-    def thread_of(base, scale):
+    def thread_of(base, scale, mask_args):
         tid = cuda.threadIdx.x
         lane, half = int32(tid & 31), int32((tid >> 7) - 1)
         warp_row = int32(((tid >> 5) - 4) * 16)
@@ -465,7 +468,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             dq_row=int32((0 if BY_COLS else 64 * half) + (warp_row & 63) + (lane >> 2)),
             dq_col=int32(64 * half if BY_COLS else 0),
             dq_offset=uint64(half * DQ_BYTES + (tid & 127) * 16),
-            unit=unit_of(scale),
+            unit=unit_of(scale, mask_args),
         )
 
     @fragment_function()
@@ -479,7 +482,8 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         )
 
     @fragment_function()
-    def multiply(x, base, keys, queries, thread, seqlen_q, scale, slope):
+    def multiply(x, base, keys, queries, thread, sizes, scale, slope):
+        seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
         stage, parity, m_start = queries
         lane, barrier = thread.lane, uint32(stage * BARRIER)
         # Starts cut to 32 bits first: the compiler then leaves other offsets to the loads.
@@ -497,8 +501,8 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
 
         wgmma_wait(1, x.s, S_LENGTH)
-        cap(x.s, scale)
-        mask_tile(x.s, m_start, keys.position, seqlen_q, lane)
+        cap(x.s, scale, mask_args)
+        mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
         exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)  # P  line 11
         wgmma_wait(0, x.dp, S_LENGTH)
         differentiate(x.s, x.dp, delta, x.p, x.ds, lane)  # dS = P ∘ (dP - delta)      line 14
@@ -580,7 +584,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         dv_acc = cuda.local.array(OUT_SHAPE, float32)
         x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
         dq_sum, scale = outputs.dq_sum, outputs.scale
-        thread = thread_of(base, scale)
+        thread = thread_of(base, scale, sizes.mask_args)
         lane = thread.lane
 
         stage, parity = uint32(0), uint32(0)
@@ -593,7 +597,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                 break
             first = int32(n_tile * BLOCK_N + sizes.shift)  # the first key's index among the queries
             keys = keys_of(base, slot, first, thread)
-            first_tile, end_tile = query_tiles(first, sizes.seqlen_q)
+            first_tile, end_tile = query_tiles(first, sizes.seqlen_q, sizes.mask_args)
             for j in range(COLS // 8):
                 for r in range(4):
                     dk_acc[j, r] = ZERO
@@ -612,10 +616,11 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
                         dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
-                        name_part(part, dq_tile, m_tile, n_tile, sizes.shift, sizes.seqlen_k)
+                        shift, seqlen_k = sizes.shift, sizes.seqlen_k
+                        name_part(part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args)
                         mbarrier_arrive(base + AT.asked.start)
                     queries = Queries(stage, parity, m_start)
-                    multiply(x, base, keys, queries, thread, sizes.seqlen_q, scale, slope)
+                    multiply(x, base, keys, queries, thread, sizes, scale, slope)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
@@ -666,7 +671,8 @@ def make_flash_attn_bwd_persistent(
 
     ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
     With ADDED dq_sum is 0 at first, and counters may be any scalar; otherwise all counters are 0 at
-    first. Without ALIBI alibi_slopes may be any scalar.
+    first. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
+    (`run_time_masks`); otherwise the last four arguments are not read.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
@@ -696,6 +702,10 @@ def make_flash_attn_bwd_persistent(
         softmax_scale,
         alibi_slopes,
         counters,
+        left,
+        right,
+        unit,
+        inverse_unit,
     ):
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
@@ -727,6 +737,7 @@ def make_flash_attn_bwd_persistent(
             num_m_tiles=int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
             num_n_tiles=int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
             shift=int32(seqlen_q - seqlen_k),
+            mask_args=MaskArgs(left, right, unit, inverse_unit),
         )
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
         if tid == 0:
@@ -826,9 +837,9 @@ def flash_attn_bwd_persistent(
     sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads)
     scales = np.float32(scale * LOG2_E), scale
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
-    kernel = make_flash_attn_bwd_persistent(
-        head_dim, order, mask.causal, dtype, mask.window_size, mask.softcap, mask.alibi
-    )
+    constants = run_time_masks.constants_of(mask)
+    kernel = make_flash_attn_bwd_persistent(head_dim, order, mask.causal, dtype, *constants[1:])
+    args += run_time_masks.arguments_of(mask)
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if order == ADDED:

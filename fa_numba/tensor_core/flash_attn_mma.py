@@ -27,7 +27,8 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.checks import AMPERE, TensorCores
-from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
@@ -98,7 +99,8 @@ def make_flash_attn_mma(
     """The kernel for these compile-time constants: THREADS threads, `make_plan` of shared memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument
-    alibi_slopes is not read, and may be any scalar.
+    alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
+    (`run_time_masks`); otherwise the last four arguments are not read.
     """
     BLOCK_M = 16 * WARPS * M_TILES
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
@@ -116,7 +118,7 @@ def make_flash_attn_mma(
     lazy_softmax = make_lazy_rescaling(M_TILES, BLOCK_N, COLS, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     exponent_scale_of, modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
 
     @cuda.jit(device=True, forceinline=True)
@@ -201,10 +203,13 @@ def make_flash_attn_mma(
                         store_global_x4(address + uint64(panel * ROW_BYTES), x)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 2))
-    def flash_attn_mma_kernel(q, k, v, out, lse, scale, alibi_slopes):
+    def flash_attn_mma_kernel(
+        q, k, v, out, lse, scale, alibi_slopes, left, right, unit, inverse_unit
+    ):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
-        scale is softmax_scale · log2 e, for powers of 2. Lines are Algorithm 1's.
+        scale is softmax_scale · log2 e, for powers of 2; left, right, unit, inverse_unit are
+        `run_time_masks.MaskArgs`. Lines are Algorithm 1's.
 
         grid      (num_m_tiles, num_heads, batch); 128 threads, a warp has 16 · M_TILES rows
         shared    q_tile (BLOCK_M, HEAD_DIM), at the end out; k_tile, v_tile (BLOCK_N, HEAD_DIM);
@@ -216,6 +221,7 @@ def make_flash_attn_mma(
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, two thread blocks per SM
         """
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
         base = shared_base()
         q_tile, k_tile, v_tile = base + Q.start, base + K.start, base + V.start
 
@@ -236,9 +242,10 @@ def make_flash_attn_mma(
         m_start = (cuda.gridDim.x - 1 - cuda.blockIdx.x) * BLOCK_M
         first_position = m_start + seqlen_k - seqlen_q  # of the first row, in the keys
         position = first_position + warp_row + (lane >> 2)  # of this lane's first row; next + 8
-        n_begin = first_key(first_position) // BLOCK_N * BLOCK_N
-        n_end = end_key(first_position + BLOCK_M - 1, seqlen_k)
-        exponent_scale = exponent_scale_of(scale)  # P = exp2((s − m_i) · exponent_scale)
+        n_begin = first_key(first_position, mask_args) // BLOCK_N * BLOCK_N
+        n_end = end_key(first_position + BLOCK_M - 1, seqlen_k, mask_args)
+        # P = exp2((s − m_i) · exponent_scale)
+        exponent_scale = exponent_scale_of(scale, mask_args)
         slope = alibi_slopes[head] if ALIBI else float32(0)
 
         # This thread copies one chunk of 16 bytes in every 16th row of each panel.
@@ -285,8 +292,9 @@ def make_flash_attn_mma(
             cp_async_commit()
 
             for i in range(M_TILES):
-                modify_scores(s[i], offset[i], n_start, position + 16 * i, slope, scale, lane)
-                mask_tile(s[i], n_start, position + 16 * i, seqlen_k, lane)
+                row_position = position + 16 * i
+                modify_scores(s[i], offset[i], n_start, row_position, slope, scale, lane, mask_args)
+                mask_tile(s[i], n_start, row_position, seqlen_k, lane, mask_args)
             # P = exp(S - m_i)                                                       line 9
             lazy_softmax(s, offset, m_i, l_i, acc, exponent_scale)
             for i in range(M_TILES):
@@ -353,10 +361,12 @@ def flash_attn_mma(
     limit = arrays.shared_bytes_per_block(q)
     modified = mask.softcap > 0 or mask.alibi
     m_tiles, block_n = tile_sizes(head_dim, modified=modified, shared_memory=limit)
-    score_mod = mask.window_size, mask.softcap, mask.alibi
+    constants = run_time_masks.constants_of(mask)
+    score_mod = constants.window_size, constants.softcap, mask.alibi
     kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, mask.causal, call.dtype, *score_mod)
     grid = (ceil_div(call.seqlen_q, 16 * WARPS * m_tiles), call.num_heads, call.batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
     arguments = q, k, v, call.out, call.lse, call.scale_log2, call.slopes
+    arguments += run_time_masks.arguments_of(mask)
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return call.out, call.lse

@@ -46,6 +46,8 @@ from numba import cuda, float32, int32, uint32
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
@@ -66,6 +68,7 @@ from fa_numba.tensor_core.fragments import (
     make_score_mod,
     make_store_tile,
 )
+from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import (
     KVRings,
     Registers,
@@ -108,6 +111,7 @@ class ProducerArgs(NamedTuple):
     base : int
         Shared memory address of the plan's regions.
     seqlen_q, seqlen_k : int
+    mask_args : MaskArgs
     """
 
     loads_q: Any
@@ -119,6 +123,7 @@ class ProducerArgs(NamedTuple):
     base: Any
     seqlen_q: Any
     seqlen_k: Any
+    mask_args: Any
 
 
 @functools.cache
@@ -129,7 +134,8 @@ def make_flash_attn_persistent(
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
     (`PersistentTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI
-    the argument alibi_slopes is not read, and may be any scalar.
+    the argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be
+    AT_RUN_TIME (`run_time_masks`); otherwise the last four arguments are not read.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -214,7 +220,7 @@ def make_flash_attn_persistent(
             load_q_tile(num_q_tiles_done, m_start, head, b, args)
             num_q_tiles_done = int32(num_q_tiles_done + 1)
         else:
-            i, end = tiles_of(m_start, BLOCK_M, args.seqlen_q, args.seqlen_k)
+            i, end = tiles_of(m_start, BLOCK_M, args.seqlen_q, args.seqlen_k, args.mask_args)
             first_tile = first_tile_of(m_start, end, args.seqlen_q, args.seqlen_k)
             while i < end:
                 tile = i  # if REORDERED: first_tile, then 0, 1, … without first_tile
@@ -232,14 +238,16 @@ def make_flash_attn_persistent(
     load_each = make_for_each_tile(BLOCK_M, load)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(tid, work, base, q_map, k_map, v_map, shape, seqlen_k, group_size, num_slices):
+    def produce(
+        tid, work, base, q_map, k_map, v_map, shape, seqlen_k, group_size, num_slices, mask_args
+    ):
         """The role of a producer thread: thread 0 loads Q, 32 loads K, 64 loads V."""
         loads_k = tid == 32
         kv_map = k_map if loads_k else v_map
         kv_tile = base + K.start if loads_k else base + V.start
         kv_full = base + K_RING.full if loads_k else base + V_RING.full
         args = ProducerArgs(
-            tid == 0, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k
+            tid == 0, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k, mask_args
         )
         # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
         state = int32(0), int32(0), int32(1)
@@ -251,7 +259,7 @@ def make_flash_attn_persistent(
             mbarrier_arrive(base + Q_RING.full + slot * BARRIER)  # expects no TMA bytes
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes):
+    def consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes, mask_args):
         """The role of a consumer warpgroup: attention for its ROWS rows of each query tile."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -272,7 +280,8 @@ def make_flash_attn_persistent(
         wg_index = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
         out_rows = uint32(base + OUT.start + wg_index * Q_BYTES + warp_row * ROW_BYTES)
 
-        exponent_scale = exponent_scale_of(scale)  # P = exp2((s − m_i) · exponent_scale)
+        # P = exp2((s − m_i) · exponent_scale)
+        exponent_scale = exponent_scale_of(scale, mask_args)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
         num_q_tiles_done = int32(0)
@@ -289,21 +298,21 @@ def make_flash_attn_persistent(
             wg_position = int32(m + seqlen_k - seqlen_q)
             position = int32(wg_position + warp_row + (lane >> 2))
             score_mod_args = score_mod_args_of(
-                alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane
+                alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
             )
             q_desc = descriptor(
                 K_MAJOR_DESC, uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
             )
             clear(acc, m_i, l_i)
 
-            n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
+            n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k, mask_args)
             step_start = int32(n_tile * BLOCK_N)
             # A warpgroup whose rows are all past seqlen_q processes one tile and skips the others.
             step_end = int32(step_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
             first_start = int32(first_tile_of(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
-            unmasked_range = unmasked_range_of(wg_position, seqlen_k)
+            unmasked_range = unmasked_range_of(wg_position, seqlen_k, mask_args)
             if LEFT:  # release the key tiles before this warpgroup's window
-                first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
                 stage, parity = skip_tiles(n_tile - first, stage, parity, k_full, v_full, lane)
 
             n_start = first_start if REORDERED else step_start
@@ -342,7 +351,7 @@ def make_flash_attn_persistent(
                 # The next Q overwrites out: TMA must have read it before the slot is released.
                 tma_store_wait_read(0)
                 mbarrier_arrive(q_empty + slot * BARRIER)
-            _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+            _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
             # Release the key tiles after this warpgroup's last.
             remaining = int32(end - step_start // BLOCK_N)
             stage, parity = skip_tiles(remaining, stage, parity, k_full, v_full, lane)
@@ -352,13 +361,14 @@ def make_flash_attn_persistent(
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_kernel(
-        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes
-    ):
+        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
+        left, right, unit, inverse_unit,
+    ):  # fmt: skip
         """A thread block loops over query tiles, and for each over the tiles of K and V.
 
         The maps are addresses (`tensor_maps`), with boxes of ROWS rows of q, BLOCK_N of k and v,
         and 16 of out. A head has num_slices work slices (`persistent_tiling`). scale is
-        softmax_scale · log2 e.
+        softmax_scale · log2 e; left, right, unit, inverse_unit are `run_time_masks.MaskArgs`.
 
         grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
         shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM), which is Q
@@ -377,6 +387,7 @@ def make_flash_attn_persistent(
         work = cuda.shared.array(WORK_SHAPE, int32)  # M_START, HEAD, BATCH, MORE of each slot of Q
         base = shared_base()
         tid = cuda.threadIdx.x
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
         if tid == 0:
             # Arrivals that complete a phase of "empty": one lane of each consumer warp.
             init_rings(base, (Q_RING,), 4 * CONSUMERS)
@@ -390,10 +401,11 @@ def make_flash_attn_persistent(
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid in (0, 32, 64):  # one thread in each of three warps
                 maps = q_map, k_map, v_map
-                produce(tid, work, base, *maps, lse.shape, seqlen_k, group_size, num_slices)
+                sizes = seqlen_k, group_size, num_slices
+                produce(tid, work, base, *maps, lse.shape, *sizes, mask_args)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes)
+            consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes, mask_args)
 
     return flash_attn_persistent_kernel
 
@@ -443,15 +455,15 @@ def flash_attn_persistent(
     call = checks.forward_call(q, k, v, *score_options, softmax_scale, on=REQUIREMENTS)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
-    options = call.mask
+    options, constants = call.mask, run_time_masks.constants_of(call.mask, LEAST_CAP)
     tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal)
     kernel = make_flash_attn_persistent(
         call.head_dim,
         tiling,
         options.causal,
         call.dtype,
-        options.window_size,
-        options.softcap,
+        constants.window_size,
+        constants.softcap,
         options.alibi,
     )
     consumers, block_n = tiling.consumers, tiling.block_n
@@ -461,7 +473,8 @@ def flash_attn_persistent(
     grid = (min(num_slices * batch_heads, num_sms),)
     boxes = (q, ROWS), (k, block_n), (v, block_n), (call.out, WARP_ROWS)
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size), np.int32(num_slices)
-    arguments = *(tensor_map(*box) for box in boxes), call.lse, *sizes, call.scale_log2, call.slopes
+    arguments = *(tensor_map(*box) for box in boxes), call.lse, *sizes, call.scale_log2
+    arguments += call.slopes, *run_time_masks.arguments_of(options)
     size = make_plan(call.head_dim, tiling, ALIBI=options.alibi).bytes
     arrays.launch(kernel, grid, (tiling.num_threads,), *arguments, shared_bytes=size)
     return call.out, call.lse

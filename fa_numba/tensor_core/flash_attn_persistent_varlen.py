@@ -35,6 +35,8 @@ from numba import cuda, float32, int32, uint16, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LOG2_E
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import (
     fence_async_proxy,
@@ -63,6 +65,7 @@ from fa_numba.tensor_core.fragments import (
     make_store_row,
     make_store_tile,
 )
+from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import (
     KVRings,
     Registers,
@@ -160,7 +163,8 @@ def make_flash_attn_persistent_varlen(
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
     (`PersistentTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI
-    the argument alibi_slopes is not read, and may be any scalar.
+    the argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be
+    AT_RUN_TIME (`run_time_masks`); otherwise the last four arguments are not read.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -210,16 +214,16 @@ def make_flash_attn_persistent_varlen(
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def own_tiles(m_start, wg_index, seqlen_q, seqlen_k):
+    def own_tiles(m_start, wg_index, seqlen_q, seqlen_k, mask_args):
         """Key tiles that the wg_index-th ROWS rows of a thread block attend to.
 
         Returns (first, end, num_before, num_after). They are range(first, end); num_before and
         num_after count the thread block's other key tiles, in the order of processing. A warpgroup
         whose rows are all past seqlen_q gets one tile.
         """
-        all_first, all_end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+        all_first, all_end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
         m = int32(m_start + wg_index * ROWS)
-        first, end = tiles_of(m, ROWS, seqlen_q, seqlen_k)
+        first, end = tiles_of(m, ROWS, seqlen_q, seqlen_k, mask_args)
         if BACKWARD:
             first = int32(end - 1) if m >= seqlen_q else first
             num_before = int32(all_end - end) if CAUSAL else int32(0)
@@ -241,7 +245,8 @@ def make_flash_attn_persistent_varlen(
         first, end = tiles
         n_start = int32(tile_at(0, first, end) * BLOCK_N)
         n_last = int32(tile_at(end - first - 1, first, end) * BLOCK_N)
-        unmasked_range = unmasked_range_of(score_mod_args.wg_position, seqlen_k)
+        wg_position, mask_args = score_mod_args.wg_position, score_mod_args.mask_args
+        unmasked_range = unmasked_range_of(wg_position, seqlen_k, mask_args)
         first_iteration(
             registers, rings, stage, parity, q_desc, n_start,
             position, seqlen_k, score_mod_args, lane,
@@ -336,7 +341,7 @@ def make_flash_attn_persistent_varlen(
             load_tile(q_rows, ROWS, q_map, row, tile.head, 0, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(tid, work, claim, base, q_map, k_map, v_map):
+    def produce(tid, work, claim, base, q_map, k_map, v_map, mask_args):
         """The role of a producer thread: thread 0 loads Q, 32 loads K, 64 loads V."""
         claim_full, claim_empty = base + CLAIM_RING.full, base + CLAIM_RING.empty
         loads_k = tid == 32
@@ -358,7 +363,7 @@ def make_flash_attn_persistent_varlen(
                 tile = Tile(m_start, head, q_start, seqlen_q, seqlen_k)
                 load_q_tile(num_q_tiles_done, tile, work, q_map, base)
             else:
-                first, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k)
+                first, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
                 i = int32(0)
                 while i < end - first:
                     # Release the claim only at the last key tile: the thread block that finishes
@@ -377,7 +382,7 @@ def make_flash_attn_persistent_varlen(
             mbarrier_arrive(base + Q_RING.full + slot * BARRIER)  # expects no TMA bytes
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes):
+    def consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes, mask_args):
         """The role of a consumer warpgroup: attention for its ROWS rows of each query tile."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -397,7 +402,8 @@ def make_flash_attn_persistent_varlen(
         wg_index = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
         out_rows = uint32(base + OUT.start + wg_index * Q_BYTES + warp_row * ROW_BYTES)
 
-        exponent_scale = exponent_scale_of(scale)  # P = exp2((s − m_i) · exponent_scale)
+        # P = exp2((s − m_i) · exponent_scale)
+        exponent_scale = exponent_scale_of(scale, mask_args)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
         num_q_tiles_done = int32(0)
@@ -415,7 +421,7 @@ def make_flash_attn_persistent_varlen(
             wg_position = int32(m + seqlen_k - seqlen_q)
             position = int32(wg_position + warp_row + (lane >> 2))
             score_mod_args = score_mod_args_of(
-                alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane
+                alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
             )
             q_rows = uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
             q_desc = descriptor(K_MAJOR_DESC, q_rows)
@@ -423,7 +429,8 @@ def make_flash_attn_persistent_varlen(
             if seqlen_q - m < ROWS:  # rows of another sequence must not count in a warp's votes
                 clear_rows(memory, q_rows, ROWS, seqlen_q - m, tid)
 
-            first, end, num_before, _ = own_tiles(m_start, wg_index, seqlen_q, seqlen_k)
+            lengths = seqlen_q, seqlen_k
+            first, end, num_before, _ = own_tiles(m_start, wg_index, *lengths, mask_args)
             # Release the key tiles before this warpgroup's first.
             stage, parity = skip_tiles(num_before, stage, parity, k_full, v_full, lane)
             if BACKWARD:
@@ -440,7 +447,8 @@ def make_flash_attn_persistent_varlen(
             cuda.syncwarp()  # all lanes have read work: safe to overwrite
             if lane == 0 and not OUT_IN_Q:
                 mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-            _, end, _, remaining = own_tiles(m_start, wg_index, seqlen_q, seqlen_k)
+            lengths = seqlen_q, seqlen_k
+            _, end, _, remaining = own_tiles(m_start, wg_index, *lengths, mask_args)
             if not BACKWARD:
                 clear_keys(memory, seqlen_k, end, base, stage, parity, tid)
             add_last_product(registers, rings, stage, parity)
@@ -476,13 +484,13 @@ def make_flash_attn_persistent_varlen(
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_varlen_kernel(
         q_map, k_map, v_map, out_map, out, lse, cu_seqlens_q, cu_seqlens_k, counter, group_size,
-        scale, alibi_slopes,
+        scale, alibi_slopes, left, right, unit, inverse_unit,
     ):  # fmt: skip
         """A thread block loops over query tiles, and for each over the tiles of K and V.
 
         The maps are addresses (`tensor_maps`), with boxes of ROWS rows of q, BLOCK_N of k and v,
         and 16 of out; lse is (1, num_heads, num_tokens_q), counter one int32, 0 at the start. scale
-        is softmax_scale · log2 e.
+        is softmax_scale · log2 e; left, right, unit, inverse_unit are `run_time_masks.MaskArgs`.
 
         grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
         shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM), which is Q
@@ -505,6 +513,7 @@ def make_flash_attn_persistent_varlen(
         memory = cuda.shared.array(0, uint64)  # all dynamic memory, as numbers of 8 bytes
         base = shared_base()
         tid = cuda.threadIdx.x
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
         if tid == 0:
             # Arrivals that complete a phase of "empty": one lane of each consumer warp.
             init_rings(base, (Q_RING,), 4 * CONSUMERS)
@@ -524,10 +533,10 @@ def make_flash_attn_persistent_varlen(
                 sequences = cu_seqlens_q, cu_seqlens_k, order, counter
                 schedule(claim, base, Batch(*sequences, lse.shape[1], group_size))
             if tid in (0, 32, 64):
-                produce(tid, work, claim, base, q_map, k_map, v_map)
+                produce(tid, work, claim, base, q_map, k_map, v_map, mask_args)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes)
+            consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes, mask_args)
 
     return flash_attn_persistent_varlen_kernel
 
@@ -608,7 +617,8 @@ def flash_attn_persistent_varlen(
     consumers, block_n = tiling.consumers, tiling.block_n
     block_m = ROWS * consumers
     sequences = cu_seqlens_q, cu_seqlens_k, arrays.full(q, (1,), 0, np.int32)
-    score_mod = mask.window_size, mask.softcap, mask.alibi
+    constants = run_time_masks.constants_of(mask, LEAST_CAP)
+    score_mod = constants.window_size, constants.softcap, mask.alibi
     dtype = arrays.dtype_name(q)
     kernel = make_flash_attn_persistent_varlen(head_dim, tiling, mask.causal, dtype, *score_mod)
     # A sequence has at most one query tile that is not full.
@@ -627,6 +637,7 @@ def flash_attn_persistent_varlen(
         group_size,
         scale,
         slopes,
+        *run_time_masks.arguments_of(mask),
         shared_bytes=shared_bytes(head_dim, tiling, ALIBI=mask.alibi),
     )
     return out, lse

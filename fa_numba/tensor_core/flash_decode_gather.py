@@ -35,7 +35,8 @@ import functools
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba.constants import NEG_INF, ZERO
-from fa_numba.on_cuda_cores.decode_problem import divide, launch
+from fa_numba.on_cuda_cores.decode_problem import Pages, divide, launch, make_page_of
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.statement import global_address
@@ -109,10 +110,11 @@ def make_flash_decode_gather(
     """The first kernel, attention split by split: 32 · WARPS threads, `shared_bytes` of memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16", ROWS 1, 2, 4 or 8. PAGE_SIZE is 0
-    for a contiguous cache. block_table is unused for a contiguous cache, alibi_slopes without
-    ALIBI: each may then be any scalar.
+    for a contiguous cache; it, WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`).
+    block_table is unused for a contiguous cache, alibi_slopes without ALIBI: each may then be any
+    scalar.
     """
-    PAGED, KEYS_OF_PAGE = PAGE_SIZE > 0, max(1, PAGE_SIZE)
+    PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
     BLOCK_N = KEYS * WARPS
     STEPS = ceil_div(HEAD_DIM, 16)  # products
     PIECES = HEAD_DIM // 8  # of 16 bytes, in a row
@@ -146,12 +148,12 @@ def make_flash_decode_gather(
         return ahead[UNIT] < sizes.num_units
 
     @cuda.jit(device=True, forceinline=True)
-    def look_up(location, ahead, block_table, lane):
+    def look_up(location, ahead, block_table, page_args, lane):
         """Start to load the page of this lane's key, and compute its offset in that page."""
         n = min(ahead[N] + lane % KEYS, ahead[N_END] - 1)
         location[PAGE], location[OFFSET] = ahead[BATCH], n
         if PAGED:
-            page, location[OFFSET] = divide(n, KEYS_OF_PAGE)
+            page, location[OFFSET] = page_and_offset(n, page_args)
             location[PAGE] = block_table[uint64(ahead[BATCH]), uint64(page)]
 
     @cuda.jit(device=True, forceinline=True)
@@ -162,7 +164,7 @@ def make_flash_decode_gather(
     @cuda.jit(device=True, forceinline=True)
     def load_stage(stage, addresses, location, caches, kv_head, lane):
         """Copy rows of K, then of V: a lane gives one row's address, and copies a piece of many."""
-        k_cache, v_cache, _ = caches
+        k_cache, v_cache, _, _ = caches
         row = row_of(k_cache, location, kv_head)
         if lane >= KEYS:
             row = row_of(v_cache, location, kv_head)
@@ -183,7 +185,7 @@ def make_flash_decode_gather(
             load_stage(stage, addresses, location, caches, ahead[KV_HEAD], lane)
         cp_async_commit()  # an empty group at the end, too: stages are counted
         if advance(ahead, warp, seq_lens, sizes):
-            look_up(location, ahead, caches[2], lane)
+            look_up(location, ahead, caches[2], caches[3], lane)
 
     @cuda.jit(launch_bounds=(32 * WARPS, 1), fastmath={"contract"})
     def flash_decode_gather_kernel(
@@ -196,6 +198,13 @@ def make_flash_decode_gather(
         lse_partial,
         softmax_scale,
         alibi_slopes,
+        page_size,
+        page_multiplier,
+        page_shift,
+        left,
+        right,
+        unit,
+        inverse_unit,
     ):
         """A thread block owns ROWS rows of a K/V head in one split, and then those of other units.
 
@@ -226,6 +235,8 @@ def make_flash_decode_gather(
         ahead = cuda.local.array(AHEAD_LENGTH, int32)  # the iteration to load next
         location = cuda.local.array(2, int32)  # of this lane's key there
 
+        page_args = Pages(page_size, page_multiplier, page_shift)
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, warp_of(tid)
         ring = shared_base() + ALL_RINGS.start + warp * STAGES * STAGE_BYTES
@@ -236,17 +247,19 @@ def make_flash_decode_gather(
         group_size, _ = divide(num_heads, num_kv_heads)
         num_m_tiles, _ = divide(seqlen_q * group_size + ROWS - 1, ROWS)
         num_units = num_m_tiles * num_kv_heads * num_splits * batch
-        sizes = Sizes(seqlen_q, group_size, num_m_tiles, num_kv_heads, num_splits, num_units)
+        sizes = Sizes(
+            seqlen_q, group_size, num_m_tiles, num_kv_heads, num_splits, num_units, mask_args
+        )
 
         # For ldmatrix, in each 16 columns: this lane's row, in one of two chunks of 8.
         lane_row = ((lane & 7) + 8 * (lane >> 4)) * ROW_BYTES
         swizzled = ((lane >> 3 & 1) ^ (lane & 7)) << 4
 
-        caches = (k_cache, v_cache, block_table)
+        caches = (k_cache, v_cache, block_table, page_args)
         ahead[UNIT] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x)
         ahead[N], ahead[N_END] = 0, 0
         if advance(ahead, warp, seq_lens, sizes):
-            look_up(location, ahead, block_table, lane)
+            look_up(location, ahead, block_table, page_args, lane)
         for i in range(STAGES):
             stage = ring + i * STAGE_BYTES
             load_next(ahead, location, stage, addresses, caches, lane, warp, seq_lens, sizes)
@@ -258,7 +271,7 @@ def make_flash_decode_gather(
             b, split, kv_head, m_tile = unit
             seqlen_k = seq_lens[b]
             n_first, n_end = keys_of_split(
-                split, num_splits, m_tile, seqlen_q, seqlen_k, group_size
+                split, num_splits, m_tile, seqlen_q, seqlen_k, group_size, mask_args
             )
             m, head = divide(m_tile * ROWS + (lane >> 2), group_size)  # of this lane's scores
             head += kv_head * group_size
@@ -278,7 +291,7 @@ def make_flash_decode_gather(
                 cuda.syncwarp()  # the other lanes' copies are complete, too: safe to read
                 scores(s, q_reg, k, stage + lane_row, swizzled)  # S = Q Kᵀ               line 8
                 m_i, l_i, alpha = online_softmax(
-                    s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane
+                    s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args
                 )
                 v_tile = stage + K_BYTES + lane_row
                 add_weighted(acc, v, p, alpha, v_tile, swizzled, lane)  # out += P V      line 10
@@ -342,8 +355,9 @@ def flash_decode_gather(
     head_dim = q.shape[3]
     rows = tile_rows(problem.num_rows)
     warps, stages = RINGS[ceil_div(head_dim, PANEL_COLS)]
+    page_size, *mask = problem.constants
     kernel = make_flash_decode_gather(
-        head_dim, arrays.dtype_name(q), rows, problem.page_size, warps, stages, *problem.mask
+        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *mask
     )
     num_splits, grid = splits_and_grid(problem, rows, warps)
     size = shared_bytes(head_dim, warps, stages)

@@ -30,7 +30,14 @@ import functools
 from numba import cuda, float32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP, NEG_INF, ZERO
-from fa_numba.on_cuda_cores.decode_problem import choose_splits, divide, launch
+from fa_numba.on_cuda_cores.decode_problem import (
+    Pages,
+    choose_splits,
+    divide,
+    launch,
+    make_page_of,
+)
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import high_halves, load_global_b128, low_halves
 from fa_numba.runtime import arrays
@@ -66,12 +73,11 @@ def make_flash_decode_mma(
     """The first kernel, attention split by split: launch it with 32 · WARPS threads.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". PAGE_SIZE is 0 for a contiguous
-    cache. block_table is unused for a contiguous cache, alibi_slopes without ALIBI: each may then
-    be any scalar.
+    cache; it, WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`). block_table is unused for a
+    contiguous cache, alibi_slopes without ALIBI: each may then be any scalar.
     """
     mma = forward.mma_of(DTYPE)
     PAGED = PAGE_SIZE > 0
-    PAGE = max(1, PAGE_SIZE)
     BLOCK_N = KEYS * WARPS
     THREADS = 32 * WARPS
     K_STEPS, V_STEPS = ceil_div(HEAD_DIM, 32), ceil_div(HEAD_DIM, 64)  # loads of a row, by lanes
@@ -81,27 +87,31 @@ def make_flash_decode_mma(
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     online_softmax = make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    page_and_offset = make_page_of(max(1, PAGE_SIZE))
     merging = make_merge(HEAD_DIM, ROWS, WARPS)
     store_state, merge = merging.store_state, merging.merge
 
     @cuda.jit(device=True, forceinline=True)
-    def page_of(block_table, b, n):
-        return block_table[uint64(b), uint64(divide(n, PAGE)[0])] if PAGED else 0
+    def page_of(block_table, b, n, page_args):
+        if PAGED:
+            return block_table[uint64(b), uint64(page_and_offset(n, page_args)[0])]
+        return 0
 
     @cuda.jit(device=True, forceinline=True)
-    def row_of(cache, pages, n_start, r, last):
+    def row_of(cache, pages, n_start, r, last, page_args):
         """Offset of key n_start + r in bytes; that of the last key if there are not so many."""
         n = min(n_start + r, last)
         if PAGED:
             page = cuda.shfl_sync(FULL_WARP, pages, r)
-            return page * cache.strides[0] + divide(n, PAGE)[1] * cache.strides[1]
+            offset = page_and_offset(n, page_args)[1]
+            return page * cache.strides[0] + offset * cache.strides[1]
         return n * cache.strides[1]
 
     @cuda.jit(device=True, forceinline=True)
-    def load_k(k_reg, k_cache, source, pages, n_start, last, lane):
+    def load_k(k_reg, k_cache, source, pages, n_start, last, lane, page_args):
         """Keys lane // 4 and lane // 4 + 8: of every 32 columns 8 neighbours."""
         for t in range(2):
-            row = row_of(k_cache, pages, n_start, 8 * t + (lane >> 2), last)
+            row = row_of(k_cache, pages, n_start, 8 * t + (lane >> 2), last, page_args)
             for j in range(K_STEPS):
                 if K_WHOLE or 32 * j + 8 * (lane & 3) < HEAD_DIM:
                     load_global_b128(k_reg[t, j], source + uint64(row + 64 * j))
@@ -111,11 +121,11 @@ def make_flash_decode_mma(
                             k_reg[t, j, i, h] = uint32(0)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_v(v_reg, v_cache, source, pages, n_start, last, lane):
+    def load_v(v_reg, v_cache, source, pages, n_start, last, lane, page_args):
         """Keys 2 i, 2 i + 1, 2 i + 8, 2 i + 9, i = lane % 4: of every 64 columns 8 neighbours."""
         for i in range(4):
             r = 2 * (lane & 3) + (i & 1) + 8 * (i >> 1)
-            row = row_of(v_cache, pages, n_start, r, last)
+            row = row_of(v_cache, pages, n_start, r, last, page_args)
             for j in range(V_STEPS):
                 # A column past the end is read from the beginning instead, and never stored.
                 inside = V_WHOLE or 64 * j + 8 * (lane >> 2) < HEAD_DIM
@@ -133,6 +143,13 @@ def make_flash_decode_mma(
         lse_partial,
         softmax_scale,
         alibi_slopes,
+        page_size,
+        page_multiplier,
+        page_shift,
+        left,
+        right,
+        unit,
+        inverse_unit,
     ):
         """A thread block owns 8 rows of a K/V head; its warps share the keys of one split.
 
@@ -160,6 +177,8 @@ def make_flash_decode_mma(
         p = cuda.local.array(2, uint32)
         a = cuda.local.array(4, uint32)
 
+        page_args = Pages(page_size, page_multiplier, page_shift)
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, warp_of(tid)
         b = cuda.blockIdx.y
@@ -175,7 +194,9 @@ def make_flash_decode_mma(
         position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         slope = alibi_slopes[head] if ALIBI and m < seqlen_q else ZERO
 
-        n_first, n_end = keys_of_split(split, num_splits, m_tile, seqlen_q, seqlen_k, group_size)
+        n_first, n_end = keys_of_split(
+            split, num_splits, m_tile, seqlen_q, seqlen_k, group_size, mask_args
+        )
         last = n_end - 1  # read instead of keys past the end
 
         b_first = 0 if PAGED else b
@@ -203,13 +224,15 @@ def make_flash_decode_mma(
         # Lane r has the page of key r: loaded two iterations before it is used.
         pages, next_pages = 0, 0
         if n_start < n_end:
-            pages = page_of(block_table, b, min(n_start + (lane & 15), last))
-            next_pages = page_of(block_table, b, min(n_start + BLOCK_N + (lane & 15), last))
-            load_k(k_reg, k_cache, k_source, pages, n_start, last, lane)
+            n = n_start + (lane & 15)
+            pages = page_of(block_table, b, min(n, last), page_args)
+            next_pages = page_of(block_table, b, min(n + BLOCK_N, last), page_args)
+            load_k(k_reg, k_cache, k_source, pages, n_start, last, lane, page_args)
         while n_start < n_end:
             n_next = n_start + BLOCK_N
-            load_v(v_reg, v_cache, v_source, pages, n_start, last, lane)
-            later_pages = page_of(block_table, b, min(n_next + BLOCK_N + (lane & 15), last))
+            load_v(v_reg, v_cache, v_source, pages, n_start, last, lane, page_args)
+            n = min(n_next + BLOCK_N + (lane & 15), last)
+            later_pages = page_of(block_table, b, n, page_args)
 
             for t in range(2):  # S = Q Kᵀ                                                line 8
                 for r in range(4):
@@ -218,10 +241,10 @@ def make_flash_decode_mma(
                 for i in range(2):
                     for t in range(2):
                         mma(s[t], q_reg[j, i], k_reg[t, j, i])
-            load_k(k_reg, k_cache, k_source, next_pages, n_next, last, lane)
+            load_k(k_reg, k_cache, k_source, next_pages, n_next, last, lane, page_args)
 
             m_i, l_i, alpha = online_softmax(
-                s, p, m_i, l_i, n_start, position, seqlen_k, slope, softmax_scale, lane
+                s, p, m_i, l_i, n_start, position, seqlen_k, slope, softmax_scale, lane, mask_args
             )
 
             # out <- alpha out + P V, transposed: a lane has columns of two queries       line 10
@@ -302,9 +325,7 @@ def flash_decode_mma(
     # Measured: three are faster with one row; otherwise two are enough, with fewer splits.
     blocks_per_sm = 3 if head_dim <= 128 and problem.num_rows == 1 else 2
     options = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm}
-    kernel = make_flash_decode_mma(
-        head_dim, arrays.dtype_name(q), problem.page_size, *problem.mask, **options
-    )
+    kernel = make_flash_decode_mma(head_dim, arrays.dtype_name(q), *problem.constants, **options)
     num_splits = problem.num_splits or choose_splits(problem, ROWS, KEYS * WARPS, blocks_per_sm)
     grid = (problem.num_tiles(ROWS) * num_splits, batch)
     return launch(problem, kernel, grid, 32 * WARPS, num_splits)

@@ -18,7 +18,8 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF
-from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx.barriers import fence_async_proxy
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
@@ -151,7 +152,7 @@ def make_fragment_functions(BLOCK_N, OUT_COLS, pack):
 
 @functools.cache
 def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
-    """mask_tile(s, n_start, position, seqlen_k, lane): set the scores of unseen keys to MASKED.
+    """mask_tile(s, n_start, position, seqlen_k, lane, mask_args): set unseen scores to MASKED.
 
     s is a warp's 16 rows of scores, whose first column is key n_start; `position` is the position
     of this lane's first row among the keys (`masks`). A tile that all rows of the warp see whole
@@ -159,23 +160,25 @@ def make_mask_tile(BLOCK_N, CAUSAL, WINDOW):
     """
     S8 = BLOCK_N // 8
     LEFT = WINDOW[0] >= 0
-    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
 
     @fragment_function()
-    def mask_tile(s, n_start, position, seqlen_k, lane):
+    def mask_tile(s, n_start, position, seqlen_k, lane, mask_args=UNREAD):
         first_row = position - (lane >> 2)  # the warp's
         n_end = n_start + BLOCK_N
-        if n_end > end_key(first_row, seqlen_k):
+        if n_end > end_key(first_row, seqlen_k, mask_args):
             for h in range(2):
-                end = int32(end_key(position + 8 * h, seqlen_k) - n_start - 2 * (lane & 3))
+                end = end_key(position + 8 * h, seqlen_k, mask_args)
+                end = int32(end - n_start - 2 * (lane & 3))
                 for j in range(S8):
                     for c in range(2):
                         if 8 * j + c >= end:
                             s[j, 2 * h + c] = MASKED
-        if LEFT and n_start < first_key(first_row + 15):
+        if LEFT and n_start < first_key(first_row + 15, mask_args):
             for h in range(2):
-                first = int32(first_key(position + 8 * h) - n_start - 2 * (lane & 3))
+                first = first_key(position + 8 * h, mask_args)
+                first = int32(first - n_start - 2 * (lane & 3))
                 for j in range(S8):
                     for c in range(2):
                         if 8 * j + c < first:
@@ -194,9 +197,9 @@ def make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
     Returns
     -------
     ScoreMod
-        exponent_scale_of(scale)
+        exponent_scale_of(scale, mask_args)
             Returns the scale of the softmax after score_mod: P = exp2((s − m_i) · exponent_scale).
-        modify_scores(s, offset, n_start, position, slope, scale, lane)
+        modify_scores(s, offset, n_start, position, slope, scale, lane, mask_args)
             Modifies a warp's 16 rows of scores, whose first column is key n_start. `position` is
             the position of this lane's first row among the keys (`masks`), `slope` the head's
             ALiBi slope. Afterwards the score in this lane's row h is (s + offset[h]) ·
@@ -204,21 +207,22 @@ def make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI):
             without ALIBI offset is not written.
     """
     S8 = BLOCK_N // 8
-    CAPPED, UNIT = SOFTCAP > 0, np.float32(SOFTCAP * LOG2_E)
+    CAPPED = SOFTCAP > 0
+    unit_of, angle_of, over_unit = run_time_masks.make_units(SOFTCAP)
     _, after = WINDOW
     ONE_SIDED = CAUSAL or after == 0  # no key beyond the position is seen
     cap_tile = make_cap_tile(BLOCK_N)
 
     @fragment_function()
-    def exponent_scale_of(scale):
-        return UNIT if CAPPED else scale
+    def exponent_scale_of(scale, mask_args=UNREAD):
+        return unit_of(scale, mask_args)
 
     @fragment_function()
-    def modify_scores(s, offset, n_start, position, slope, scale, lane):
+    def modify_scores(s, offset, n_start, position, slope, scale, lane, mask_args=UNREAD):
         if CAPPED:
-            cap_tile(s, scale / UNIT)
+            cap_tile(s, angle_of(scale, mask_args))
         if ALIBI:
-            slope *= LOG2_E / exponent_scale_of(scale)
+            slope *= over_unit(LOG2_E, scale, mask_args)
             first = position - (lane >> 2) - n_start  # distance of the warp's first row
             if ONE_SIDED or first >= BLOCK_N - 1 or first + 15 <= 0:  # all keys on one side
                 toward = slope if ONE_SIDED or first > 0 else -slope

@@ -5,7 +5,6 @@ Algorithm 2 of FlashAttention-2, arXiv:2307.08691.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,7 +12,8 @@ import numpy as np
 from numba import cuda, float32, uint32, uint64
 
 from fa_numba.constants import LOG2_E, ONE
-from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx.barriers import fence_async_proxy
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
@@ -104,11 +104,11 @@ class ScoreFunctions(NamedTuple):
 
     Attributes
     ----------
-    unit_of(scale)
+    unit_of(scale, mask_args)
         Factor from s, after `cap`, to a power of 2.
-    cap(s, scale)
+    cap(s, scale, mask_args)
         Apply the softcap.
-    mask_tile(s, m_start, position, seqlen_q, lane)
+    mask_tile(s, m_start, position, seqlen_q, lane, mask_args)
         Set to MASKED the scores of queries that do not see the key, or that do not exist.
     exponentiate(s, p, lse_rows, m_start, position, slope, unit, lane)
         s becomes P = 2^(unit s − lse − slope' · distance), with lse to the base 2. With a softcap p
@@ -125,35 +125,38 @@ class ScoreFunctions(NamedTuple):
 @functools.cache
 def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
     """`ScoreFunctions` for scores of BLOCK_M columns: `fragments`' with a key for each row."""
-    M8, UNIT = BLOCK_M // 8, np.float32(SOFTCAP * math.log2(math.e))
+    M8 = BLOCK_M // 8
     CAPPED, HIDDEN = (True, CAPPED_MASKED) if SOFTCAP > 0 else (False, MASKED)
     left, right = WINDOW
     LEFT, ONE_SIDED = left >= 0, CAUSAL or right == 0
-    bounds = masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    bounds = run_time_masks.make_bounds_of_keys(CAUSAL, WINDOW)
     first_query, end_query = bounds.first_query, bounds.end_query
     mask = make_gradient_functions(BLOCK_M, pack, CAPPED).mask
     cap_tile = make_cap_tile(BLOCK_M)
+    units = run_time_masks.make_units(SOFTCAP)
+    unit, angle_of = units.unit_of, units.angle_of
 
     @fragment_function()
-    def unit_of(scale):
-        return UNIT if CAPPED else scale
+    def unit_of(scale, mask_args=UNREAD):
+        return unit(scale, mask_args)
 
     @fragment_function()
-    def cap(s, scale):
+    def cap(s, scale, mask_args=UNREAD):
         if CAPPED:
-            cap_tile(s, scale / UNIT)
+            cap_tile(s, angle_of(scale, mask_args))
 
     @fragment_function()
-    def mask_tile(s, m_start, position, seqlen_q, lane):
+    def mask_tile(s, m_start, position, seqlen_q, lane, mask_args=UNREAD):
         first_row = position - (lane >> 2)  # of the warp
-        if first_row + 16 > seqlen_q or first_query(first_row + 15) > m_start:
+        if first_row + 16 > seqlen_q or first_query(first_row + 15, mask_args) > m_start:
             for h in range(2):
                 row = position + 8 * h
-                first_seen = first_query(row) - m_start
+                first_seen = first_query(row, mask_args) - m_start
                 mask(s, h, first_seen if row < seqlen_q else BLOCK_M + 8, lane)
-        if LEFT and m_start + BLOCK_M > end_query(first_row, seqlen_q):
+        if LEFT and m_start + BLOCK_M > end_query(first_row, seqlen_q, mask_args):
             for h in range(2):
-                end = end_query(position + 8 * h, seqlen_q) - m_start - 2 * (lane & 3)
+                end = end_query(position + 8 * h, seqlen_q, mask_args)
+                end = end - m_start - 2 * (lane & 3)
                 for j in range(M8):
                     for c in range(2):
                         if 8 * j + c >= end:

@@ -16,6 +16,7 @@ import numpy as np
 from numba import cuda, float32
 
 from fa_numba.constants import FULL_WARP, LOG2_E
+from fa_numba.on_cuda_cores.run_time_masks import UNREAD, make_units
 from fa_numba.ptx.convert import exp2, max3_bits
 from fa_numba.tensor_core.fragments import (
     MASKED,
@@ -140,44 +141,43 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     Returns
     -------
     SoftmaxSteps
-        raise_maximum(s, offset, m_i, l_i, alpha, scale)
+        raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args)
             Returns two flags, equal in the whole warp. The first: m_i has risen. Then l_i is
             rescaled to it, and the caller must multiply acc by alpha. The second: the scores are
             small enough for the polynomial of `fragments.make_cap_tile`. With ALIBI it says
             instead that all of P is below 2^−NEGLIGIBLE: the tile may be skipped.
-        exponentiate(s, offset, m_i, l_i, small, scale)
+        exponentiate(s, offset, m_i, l_i, small, scale, mask_args)
             Replaces s by P = 2^(score − m_i) and adds P to l_i. With ALIBI the scores of this
             lane's row h are s + offset[h]; without, offset is not read.
     """
     S8 = BLOCK_N // 8
-    CAPPED, UNIT, TWICE = SOFTCAP > 0, *np.float32([SOFTCAP * LOG2_E, 2 * SOFTCAP * LOG2_E])
-    CAP_HERE = CAPPED and not ALIBI  # in the exponent
+    CAP_HERE = SOFTCAP > 0 and not ALIBI  # in the exponent
     POLYNOMIAL = SOFTCAP >= LEAST_CAP
     largest, largest_bits = make_largest(BLOCK_N)
 
-    @fragment_function()
-    def exponent_scale_of(scale):
-        return UNIT if CAPPED else scale
+    unit_of, angle_of, over_unit = make_units(SOFTCAP)
 
     @fragment_function()
-    def below_one(x, scale):
-        """(1 − tanh) / 2 of scale x / UNIT."""
-        twice = scale / UNIT * (float32(2) * LOG2_E)
+    def below_one(x, angle):
+        """(1 − tanh) / 2 of angle · x."""
+        twice = angle * (float32(2) * LOG2_E)
         return float32(1) / (exp2(x * twice) + float32(1))
 
     @fragment_function()
-    def raise_maximum(s, offset, m_i, l_i, alpha, scale):
+    def raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args=UNREAD):
         top = cuda.local.array(2, float32)
-        to_angle = scale / UNIT if CAP_HERE else float32(1)  # the argument of tanh for s = 1
+        # the argument of tanh for s = 1
+        to_angle = angle_of(scale, mask_args) if CAP_HERE else float32(1)
         unchanged, known, negligible = True, True, True
         for h in range(2):
             top[h] = largest_bits(s, h)
             known = known and top[h] >= float32(0)
-            limit = (m_i[h] - offset[h] if ALIBI else m_i[h]) + LAZY / exponent_scale_of(scale)
+            lazy = over_unit(LAZY, scale, mask_args)
+            limit = (m_i[h] - offset[h] if ALIBI else m_i[h]) + lazy
             if CAP_HERE and POLYNOMIAL:
                 limit = min(limit, SMALL) if m_i[h] >= float32(0) else MASKED
             if ALIBI:
-                most = limit - (LAZY + NEGLIGIBLE) / exponent_scale_of(scale)
+                most = limit - over_unit(LAZY + NEGLIGIBLE, scale, mask_args)
                 negligible = negligible and at_most(top[h], most)
             # tanh x is at most x
             unchanged = unchanged and max(top[h], float32(0)) * to_angle <= limit
@@ -191,10 +191,10 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
             x = over_quad_max(top[h] + offset[h] if ALIBI else top[h])
             if CAP_HERE:
                 small = small and x * to_angle <= SMALL
-                x = float32(1) - float32(2) * below_one(x, scale) if x > NO_KEY else NO_KEY
+                x = float32(1) - float32(2) * below_one(x, to_angle) if x > NO_KEY else NO_KEY
             m_new = max(m_i[h], x)
             small = small and m_new >= float32(0)
-            alpha[h] = exp2((m_i[h] - m_new) * exponent_scale_of(scale))
+            alpha[h] = exp2((m_i[h] - m_new) * unit_of(scale, mask_args))
             m_i[h] = m_new
             l_i[h] *= alpha[h]
         if CAP_HERE and POLYNOMIAL:
@@ -232,22 +232,24 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     @make_powers
     @fragment_function()
     def by_tanh(x, shift, factors):
-        return -TWICE * below_one(x, factors[0]) - shift if x > NO_KEY else MASKED
+        angle, unit = factors
+        return float32(-2) * unit * below_one(x, angle) - shift if x > NO_KEY else MASKED
 
     @fragment_function()
-    def exponentiate(s, offset, m_i, l_i, small, scale):
+    def exponentiate(s, offset, m_i, l_i, small, scale, mask_args=UNREAD):
         shift = cuda.local.array(2, float32)
+        unit = unit_of(scale, mask_args)
         for h in range(2):
-            shift[h] = (m_i[h] - offset[h] if ALIBI else m_i[h]) * exponent_scale_of(scale)
+            shift[h] = (m_i[h] - offset[h] if ALIBI else m_i[h]) * unit
         if not CAP_HERE:
-            straight(s, l_i, shift, (exponent_scale_of(scale),))
+            straight(s, l_i, shift, (unit,))
         elif small:
-            square = (scale / UNIT) * (scale / UNIT)
+            square = angle_of(scale, mask_args) * angle_of(scale, mask_args)
             factors = TANH[0] * scale, TANH[1] * scale * square, TANH[2] * scale * square * square
             by_polynomial(s, l_i, shift, factors)
         else:
             for h in range(2):
-                shift[h] -= UNIT  # tanh = 1 − 2 · below_one
-            by_tanh(s, l_i, shift, (scale,))
+                shift[h] -= unit  # tanh = 1 − 2 · below_one
+            by_tanh(s, l_i, shift, (angle_of(scale, mask_args), unit))
 
     return SoftmaxSteps(raise_maximum, exponentiate)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from numba import cuda, float32, int32, uint32
 
 from fa_numba.constants import LOG2_E
-from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx
@@ -81,6 +82,7 @@ class ScoreModArgs(NamedTuple):
         wgmma descriptor of the ramp.
     wg_position : int32
         Position among the keys of the warpgroup's first row.
+    mask_args : MaskArgs
     """
 
     slope: Any
@@ -88,6 +90,7 @@ class ScoreModArgs(NamedTuple):
     pieces: Any
     ramp: Any
     wg_position: Any
+    mask_args: Any
 
 
 class RingFunctions(NamedTuple):
@@ -133,20 +136,20 @@ def make_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False):
 
 @functools.cache
 def make_tiles_of(BLOCK_N, CAUSAL, WINDOW):
-    """tiles_of(m, num_rows, seqlen_q, seqlen_k): (first, end) of the key tiles to process.
+    """tiles_of(m, num_rows, seqlen_q, seqlen_k, mask_args): first and end of the key tiles.
 
     They are range(first, end): the key tiles that at least one of the rows m to m + num_rows − 1
     attends to. If no row attends to a key, the range has one tile, and all of it is masked.
     """
-    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
 
     @cuda.jit(device=True, forceinline=True)
-    def tiles_of(m, num_rows, seqlen_q, seqlen_k):
+    def tiles_of(m, num_rows, seqlen_q, seqlen_k, mask_args=UNREAD):
         position = int32(m + seqlen_k - seqlen_q)
-        n_end = max(end_key(position + num_rows - 1, seqlen_k), 1)
+        n_end = max(end_key(position + num_rows - 1, seqlen_k, mask_args), 1)
         end = int32((n_end + BLOCK_N - 1) // BLOCK_N)
-        return min(int32(first_key(position) // BLOCK_N), int32(end - 1)), end
+        return min(int32(first_key(position, mask_args) // BLOCK_N), int32(end - 1)), end
 
     return tiles_of
 
@@ -218,7 +221,7 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
     Returns
     -------
     Mainloop
-        score_mod_args_of(alibi_slopes, head, scale, ramp, wg_position, lane)
+        score_mod_args_of(alibi_slopes, head, scale, ramp, wg_position, lane, mask_args)
             Returns the `ScoreModArgs` of a head; ramp is an address.
         first_iteration(registers, rings, stage, parity, q_desc, n_start, position, seqlen_k,
                         score_mod_args, lane)
@@ -227,7 +230,7 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
                 seqlen_k, score_mod_args, lane)
             Computes S and its softmax for the new tile, from key n_start on, and accumulates P V of
             the tile before it. stage and parity are the earlier tile's; returns the new tile's.
-        unmasked_range_of(wg_position, seqlen_k)
+        unmasked_range_of(wg_position, seqlen_k, mask_args)
             Returns (first, last). A tile needs no mask if first <= n_start <= last: all rows of the
             warpgroup whose first row is at wg_position attend to all of its keys.
         add_last_product(registers, rings, stage, parity)
@@ -253,18 +256,19 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
-    bounds = masks.make_bounds(CAUSAL, WINDOW)
+    bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
     next_stage = make_ring(HEAD_DIM, TILING).next_stage
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def score_mod_args_of(alibi_slopes, head, scale, ramp, wg_position, lane):
+    def score_mod_args_of(alibi_slopes, head, scale, ramp, wg_position, lane, mask_args=UNREAD):
         slope = alibi_slopes[head] if ALIBI else float32(0)
         pieces = uint32(0)
         if ALIBI_BY_WGMMA:
             pieces = slope_pieces(slope * (LOG2_E / scale), lane)
-        return ScoreModArgs(slope, scale, pieces, descriptor(RAMP_BITS, ramp), wg_position)
+        ramp = descriptor(RAMP_BITS, ramp)
+        return ScoreModArgs(slope, scale, pieces, ramp, wg_position, mask_args)
 
     @cuda.jit(device=True, forceinline=True)
     def finish_product(acc, p, v_empty, lane):
@@ -277,6 +281,7 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
         registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, score_mod_args, lane
     ):
         s, p, _, m_i, l_i, alpha, offset = registers
+        mask_args = score_mod_args.mask_args
         k_desc = descriptor(K_MAJOR_DESC, uint32(rings.k_tile + stage * KV_BYTES))
         wait(rings.k_full + stage * BARRIER, parity)
         if ALIBI_BY_WGMMA and ONE_SIDED:
@@ -294,10 +299,10 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
             mbarrier_arrive(rings.k_full + EMPTY + stage * BARRIER)
         if ALIBI and not (ALIBI_BY_WGMMA and ONE_SIDED):
             slope, scale = score_mod_args.slope, score_mod_args.scale
-            modify_scores(s, offset, n_start, position, slope, scale, lane)
-        mask_tile(s, n_start, position, seqlen_k, lane)
-        _, small = raise_maximum(s, offset, m_i, l_i, alpha, score_mod_args.scale)
-        exponentiate(s, offset, m_i, l_i, small, score_mod_args.scale)
+            modify_scores(s, offset, n_start, position, slope, scale, lane, mask_args)
+        mask_tile(s, n_start, position, seqlen_k, lane, mask_args)
+        _, small = raise_maximum(s, offset, m_i, l_i, alpha, score_mod_args.scale, mask_args)
+        exponentiate(s, offset, m_i, l_i, small, score_mod_args.scale, mask_args)
         pack_p(s, p)
 
     def make_iteration(EDGE):
@@ -313,7 +318,7 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
             position, seqlen_k, score_mod_args, lane,
         ):  # fmt: skip
             s, p, acc, m_i, l_i, alpha, offset = registers
-            scale = score_mod_args.scale
+            scale, mask_args = score_mod_args.scale, score_mod_args.mask_args
             k_tile, k_full, v_tile, v_full = rings
             if EDGE and (LEFT or ALIBI):
                 # Else the compiler would compute values that depend on it before the loop, and
@@ -342,10 +347,11 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
             if lane == 0:
                 mbarrier_arrive(k_full + EMPTY + new_stage * BARRIER)
             if ALIBI and not BY_RAMP:
-                modify_scores(s, offset, n_start, position, score_mod_args.slope, scale, lane)
+                slope = score_mod_args.slope
+                modify_scores(s, offset, n_start, position, slope, scale, lane, mask_args)
             if EDGE:
-                mask_tile(s, n_start, position, seqlen_k, lane)
-            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale)
+                mask_tile(s, n_start, position, seqlen_k, lane, mask_args)
+            risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args)
             if ALIBI and small:  # all of P is negligible: below 2^−NEGLIGIBLE (`lazy_rescaling`)
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
                 for j in range(BLOCK_N // 16):
@@ -354,7 +360,7 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
                 return new_stage, new_parity
             if not OVERLAP:
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
-            exponentiate(s, offset, m_i, l_i, small, scale)  # while P V runs, if OVERLAP
+            exponentiate(s, offset, m_i, l_i, small, scale, mask_args)  # while P V runs, if OVERLAP
             if OVERLAP:
                 # This wait could come later. Its loop keeps the compiler from moving the next one
                 # up, before the softmax, which would then not overlap with P V.
@@ -370,9 +376,9 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
     inner_iteration, edge_iteration = make_iteration(False), make_iteration(True)
 
     @cuda.jit(device=True, forceinline=True)
-    def unmasked_range_of(wg_position, seqlen_k):
-        first_unmasked = int32(first_key(wg_position + ROWS - 1))
-        return first_unmasked, int32(end_key(wg_position, seqlen_k) - BLOCK_N)
+    def unmasked_range_of(wg_position, seqlen_k, mask_args=UNREAD):
+        first_unmasked = int32(first_key(wg_position + ROWS - 1, mask_args))
+        return first_unmasked, int32(end_key(wg_position, seqlen_k, mask_args) - BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def iterate(
