@@ -52,7 +52,7 @@ class Job(Call):
     """A call of a job, beside that of its namesake among the kernels."""
 
     def __repr__(call):
-        return f"job {super().__repr__()}"
+        return f"job_{super().__repr__()}"
 
 
 def ones(*shape, dtype=np.float32):
