@@ -45,7 +45,7 @@ SAME_STRIDES = "test_same_bits::test_strides_do_not_change_a_bit_and_inputs_are_
 STEP = No("`lazy_softmax_attn` is a step on the way, with `causal` alone")
 NO_SCORES = No("linear attention has no scores that could be masked, capped or scaled")
 FA1_ONLY = No("block-sparse attention is FlashAttention-1's; a window skips tiles everywhere")
-TRAINING = No("dropout is for training: in `flash_attn_v1`, `flash_attn_v2` and `flash_attn_bwd`")
+TRAINING = No("dropout is for training: in `flash_attn` and the kernels of lessons 05 to 07")
 PACKED_DROPOUT = No("packed sequences have no dropout yet")
 CHOSEN = No("its problems are all chosen")
 SEE_PAGED = No("`paged_attn_decode` is there for it")
@@ -54,6 +54,9 @@ ROWS = "online_softmax softmax_registers"
 SOFTMAXES = f"naive_softmax safe_softmax {ROWS}"
 TOPKS = "softmax_topk softmax_topk_warps"
 DECODE = "flash_decode paged_attn_decode"
+PACKED_JOBS = "flash_attn_varlen flash_attn_varlen_grad"
+ROW_JOBS = "softmax softmax_topk"
+JOBS = f"flash_attn flash_attn_grad {PACKED_JOBS} {DECODE} {ROW_JOBS}"
 PAGES = "paged_kv_lookup reshape_and_cache copy_pages swap_pages"
 MOVES = f"merge_states {PAGES}"
 WRITES = "reshape_and_cache copy_pages swap_pages"
@@ -290,39 +293,71 @@ TABLES = {
             },
         },
     ),
-    "The fastest that there is": (
-        "flash_attn flash_attn_grad which",
+    "The jobs: by the fastest kernel that can": (
+        f"{JOBS} which",
         {
+            "what the lesson kernel computes": {
+                JOBS: "test_dispatch::test_a_job_computes_what_the_lesson_kernel_does[{}]",
+                "which": "test_dispatch::test_which_takes_a_job_or_its_name",
+            },
             "any lengths, heads, head_dim": {
                 "flash_attn": "test_dispatch::test_any_shape",
                 "flash_attn_grad": "test_dispatch::test_gradients_of_any_shape",
-                "which": "test_dispatch::test_the_nearest_problem",
+                f"{PACKED_JOBS} {DECODE} {ROW_JOBS} which": NONE,
             },
             "`causal`, `window_size`, `softcap`, `alibi_slopes`": {
                 "flash_attn": "test_dispatch::test_any_mask",
                 "flash_attn_grad": "test_dispatch::test_gradients_under_any_mask",
                 "which": "test_dispatch::test_an_option_that_a_kernel_has_not_got",
+                f"{PACKED_JOBS} {DECODE} {ROW_JOBS}": NONE,
+            },
+            "dropout": {
+                "flash_attn flash_attn_grad which": (
+                    "test_dispatch::test_an_option_that_the_cpu_lacks_takes_the_lesson_kernel"
+                ),
+                PACKED_JOBS: PACKED_DROPOUT,
+                f"{DECODE} {ROW_JOBS}": NONE,
             },
             "takes what was measured to be quickest": {
                 "flash_attn flash_attn_grad which": (
                     "test_dispatch::test_a_measured_problem_gets_what_was_quickest_there "
                     "test_dispatch::test_a_kernel_that_cannot_is_not_taken"
-                )
+                ),
+                f"{PACKED_JOBS} {DECODE} {ROW_JOBS}": NONE,
+            },
+            "takes the first in order of preference": {
+                f"{PACKED_JOBS} {DECODE} {ROW_JOBS}": (
+                    "test_dispatch::test_the_kernel_of_a_job_by_preference[{}]"
+                ),
+                "flash_attn flash_attn_grad which": NONE,
+            },
+            "NumPy arrays run compiled for the CPU": {
+                f"flash_attn flash_attn_grad {PACKED_JOBS} {DECODE}": (
+                    "test_dispatch::test_numpy_arrays_do_not_meet_the_engine[{}]"
+                ),
+                ROW_JOBS: No("softmax runs on the CPU engine, so far"),
+                "which": NONE,
             },
             "`deterministic`": {
                 "flash_attn_grad": (
                     "test_dispatch::test_gradients_of_strided_views_in_the_same_bits"
                 ),
-                "which": "test_dispatch::test_which_backward",
-                "flash_attn": NONE,
+                "which": "test_dispatch::test_an_option_that_a_kernel_need_not_be_told",
+                f"flash_attn {PACKED_JOBS} {DECODE} {ROW_JOBS}": NONE,
             },
             "bad inputs refused": {
-                "flash_attn flash_attn_grad which": "test_checks::test_bad_input[{}]"
+                "flash_attn flash_attn_grad which": "test_checks::test_bad_input[{}]",
+                f"{PACKED_JOBS} {DECODE} {ROW_JOBS}": "test_checks::test_bad_input[job_{}]",
             },
             "on a GPU": {
                 "flash_attn": "test_dispatch_gpu::test_flash_attn",
                 "flash_attn_grad": "test_dispatch_gpu::test_flash_attn_grad",
-                "which": "test_dispatch_gpu::test_which",
+                f"flash_attn_varlen {DECODE}": "test_dispatch_gpu::test_jobs_of_attention[{}]",
+                "flash_attn_varlen_grad": (
+                    "test_dispatch_gpu::test_jobs_of_attention[flash_attn_varlen]"
+                ),
+                ROW_JOBS: "test_dispatch_gpu::test_jobs_of_rows[{}]",
+                "which": "test_dispatch_gpu::test_which test_dispatch_gpu::test_which_of_every_job",
             },
         },
     ),
@@ -652,6 +687,10 @@ pointer on it, it says the name of the test. All names are listed [below](#the-t
 where a feature does not apply. Behind the tables are {cases} different cases. {on_gpu} of them need
 a GPU (`pytest -m gpu`); the others run the kernels on the CPU engine or compile them, and need
 none. The README says what has run on which GPU.
+
+Four names are those of a job and of a lesson kernel: `flash_attn_varlen`, `flash_decode`,
+`paged_attn_decode` and `softmax_topk`. The table of the jobs is about the jobs, the others are
+about the kernels, in `fa_numba/kernels`.
 
 This page is written by `python docs/make_features.py`, and a test fails where it is out of date."""
 

@@ -9,24 +9,26 @@ import sys
 from pathlib import Path
 
 import fa_numba
+from fa_numba.dispatch import JOBS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "functions.md"
 
 GROUPS = {
-    "Attention by the fastest kernel": "flash_attn flash_attn_grad which",
-    "Softmax": (
-        "naive_softmax safe_softmax online_softmax softmax_topk softmax_registers "
-        "softmax_topk_warps"
+    "Jobs: by the fastest kernel that can": (
+        "flash_attn flash_attn_grad flash_attn_varlen flash_attn_varlen_grad flash_decode "
+        "paged_attn_decode softmax softmax_topk which"
+    ),
+    "Softmax, one kernel each": (
+        "naive_softmax safe_softmax online_softmax softmax_registers softmax_topk_warps"
     ),
     "Attention, one kernel each": (
         "naive_attn lazy_softmax_attn flash_attn_v1 flash_attn_v2 flash_attn_v2_unsigned "
-        "flash_attn_registers flash_attn_bwd flash_attn_bwd_registers linear_attn"
+        "flash_attn_registers flash_attn_bwd flash_attn_bwd_registers flash_attn_varlen_bwd "
+        "linear_attn"
     ),
-    "Packed batches": "flash_attn_varlen flash_attn_varlen_bwd",
-    "Decoding and pages": (
-        "flash_decode merge_states paged_attn_decode paged_kv_lookup reshape_and_cache copy_pages "
-        "swap_pages PagePool"
+    "Parts of decoding, and pages": (
+        "merge_states paged_kv_lookup reshape_and_cache copy_pages swap_pages PagePool"
     ),
     "Where kernels run": "backend",
 }
@@ -44,14 +46,18 @@ so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
   256, and a number of heads that is a multiple of the number of K/V heads. Their dtype is
   float32, float16 or bfloat16; everything is computed in float32, and results have the dtype of
   q.
-- The array decides where a function runs: NumPy arrays on the CPU engine, CuPy arrays and PyTorch
-  tensors on their GPU and stream.
+- The array decides where a function runs: CuPy arrays and PyTorch tensors on their GPU and stream.
+  NumPy arrays run compiled for the CPU in a job, `fa_numba.cpu`, and on the CPU engine in a
+  function that names its kernel.
+- `which(fa_numba.flash_decode, q, k_cache, v_cache, seq_lens)` says which kernel a job takes for
+  these arrays, and why. `which(q, k, v)` is short for `flash_attn`.
 - `causal` is bottom-right aligned. `window_size` (left, right; −1 is no limit), `softcap` and
   `alibi_slopes` combine with it in any way. `softmax_scale` is 1/√head_dim unless given.
 - `dropout_p` and `seed`, where a function has them: dropout is drawn from the seed and the
   position of each entry, and never stored.
 - `lse` is the natural log of the sum of each row's e^score, (batch, num_heads, seqlen_q),
   float32. A row that sees no key gives 0 and −inf.
+- At most 65535 sequences in a batch, and as many heads: a CUDA grid has no more.
 - A bad argument raises a TypeError or ValueError. The message names the argument, the rule and the
   value that it got.
 - Compiled kernels are kept in `~/.cache/fa_numba`; `FA_NUMBA_CACHE` names another folder, or
@@ -66,8 +72,9 @@ MODULES = """
 
 16-bit and 8-bit kernels on tensor cores, and float32 by three TF32 products, are imported from
 the module of their name: `from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma`.
-`flash_attn` and `flash_attn_grad` call them where they are the fastest. `flash_decode_wide` lies
-in `fa_numba.on_cuda_cores.flash_decode_wide`.
+The jobs call them where they are the fastest. `flash_decode_wide` lies in
+`fa_numba.on_cuda_cores.flash_decode_wide`. The lesson kernels that share their name with a job lie
+in `fa_numba.kernels`: `from fa_numba.kernels.flash_decode import flash_decode`.
 """
 
 
@@ -90,11 +97,15 @@ def table(functions):
 def modules():
     """Kernels that are imported from a module of their name."""
     found = {}
-    for room in ("on_cuda_cores", "tensor_core"):
-        for path in sorted((ROOT / "fa_numba" / room).glob("flash_*.py")):
-            module = importlib.import_module(f"fa_numba.{room}.{path.stem}")
-            if hasattr(module, path.stem) and path.stem not in fa_numba.__all__:
-                found[path.stem] = getattr(module, path.stem)
+    for room, files in (
+        ("kernels", [f"{job}.py" for job in JOBS]),
+        ("on_cuda_cores", ["flash_*.py"]),
+        ("tensor_core", ["flash_*.py"]),
+    ):
+        for path in sorted(x for file in files for x in (ROOT / "fa_numba" / room).glob(file)):
+            function = getattr(importlib.import_module(f"fa_numba.{room}.{path.stem}"), path.stem)
+            if getattr(fa_numba, path.stem, None) is not function:
+                found[path.stem] = function
     return found
 
 

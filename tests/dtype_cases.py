@@ -95,40 +95,44 @@ def check_attention_bwd(rng, dtype, convert, shape, mask):
         assert_close(*x, factor=3, name=name)
 
 
-def check_varlen(rng, dtype, convert, shape, mask):
+def check_varlen(rng, dtype, convert, shape, mask, functions=None):
+    """The lesson kernels, or other functions (forward, backward) with the same arguments."""
+    forward, backward = functions or (flash_attn_varlen, fa_numba.flash_attn_varlen_bwd)
     mask = mask_options(mask, shape[3])
     dout, *qkv = (x[0] for x in make_inputs(rng, (1, *shape[1:]), dtype))
     starts = cut(shape[1]), cut(shape[2])
     host = (*qkv, *starts)
     options = converted(mask, convert)
     arrays = [convert(x) for x in host]
-    out, lse = flash_attn_varlen(*arrays, **options)
+    out, lse = forward(*arrays, **options)
     want, lse_want = reference.varlen_attention(*host, **mask)
     assert_close(out, want, reference.varlen_attention(*host, **mask, dtype=dtype)[0], name="out")
     check_lse(lse, lse_want)
 
     arguments = (convert(dout), *arrays[:3], out, lse, *arrays[3:])
-    got = fa_numba.flash_attn_varlen_bwd(*arguments, **options)
+    got = backward(*arguments, **options)
     want = reference.varlen_attention_bwd(dout, *host, **mask)
     plain = reference.varlen_attention_bwd(dout, *host, **mask, dtype=dtype)
     for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
         assert_close(*x, factor=3, name=name)
 
 
-def check_decode(rng, dtype, convert, shape, mask):
+def check_decode(rng, dtype, convert, shape, mask, function=None):
+    function = function or partial(flash_decode, num_splits=3)
     mask = mask_options(mask, shape[3])
     _, q, k, v = make_inputs(rng, shape, dtype)
     seq_lens = rng.integers(shape[2] // 2, shape[2] + 1, shape[0]).astype(np.int32)
     for b, seq_len in enumerate(seq_lens):
         k[b, seq_len:] = v[b, seq_len:] = np.nan
     host = (q, k, v, seq_lens)
-    out, lse = flash_decode(*map(convert, host), **converted(mask, convert), num_splits=3)
+    out, lse = function(*map(convert, host), **converted(mask, convert))
     want, lse_want = reference.cached_attention(*host, **mask)
     assert_close(out, want, reference.cached_attention(*host, **mask, dtype=dtype)[0], name="out")
     check_lse(lse, lse_want)
 
 
-def check_paged_decode(rng, dtype, convert, shape, mask):
+def check_paged_decode(rng, dtype, convert, shape, mask, function=None):
+    function = function or partial(paged_attn_decode, num_splits=2)
     mask = mask_options(mask, shape[3])
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim = shape
     q = random(rng, batch, seqlen_q, num_heads, head_dim).astype(dtype)
@@ -136,7 +140,7 @@ def check_paged_decode(rng, dtype, convert, shape, mask):
     *caches, block_table, seq_lens = make_paged_cache(rng, seq_lens, 5, num_kv_heads, head_dim)
     host = (q, *(x.astype(dtype) for x in caches), block_table, seq_lens)
     options = converted(mask, convert)
-    out, lse = paged_attn_decode(*map(convert, host), **options, num_splits=2)
+    out, lse = function(*map(convert, host), **options)
     want, lse_want = reference.paged_attention(*host, **mask)
     assert_close(out, want, reference.paged_attention(*host, **mask, dtype=dtype)[0], name="out")
     check_lse(lse, lse_want)
@@ -168,10 +172,10 @@ def check_softmax(name, rng, dtype, convert, shape):
     assert_close(y, reference.softmax(x), reference.softmax(x, dtype=dtype), name="y")
 
 
-def check_topk(name, rng, dtype, convert, shape):
+def check_topk(name, rng, dtype, convert, shape, function=None):
     x = random(rng, shape[0] * shape[1], 3 * shape[2]).astype(dtype)
     k = min(5, x.shape[1])
-    values, columns = kernel_function(name)(convert(x), k)
+    values, columns = (function or kernel_function(name))(convert(x), k)
     want, want_columns = reference.softmax_topk(x, k)
     assert_close(values, want, reference.softmax_topk(x, k, dtype=dtype)[0], name="values")
     np.testing.assert_array_equal(to_host(columns), want_columns)

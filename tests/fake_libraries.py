@@ -48,6 +48,9 @@ class FakeArray:
         host = self.host.view() if dtype is None else self.host.view(dtype)
         return type(self)(host, self.device.index, self.device.log)
 
+    def reshape(self, *shape):
+        return type(self)(self.host.reshape(shape), self.device.index, self.device.log)
+
     def astype(self, dtype):
         return type(self)(self.host.astype(dtype), self.device.index, self.device.log)
 
@@ -107,7 +110,7 @@ def fake_cupy(log):
     def allocate(shape, dtype):
         return CupyArray(np.empty(shape, dtype), log[-1][1], log)
 
-    stream = types.SimpleNamespace(current=types.SimpleNamespace(ptr=11))
+    stream = types.SimpleNamespace(current=types.SimpleNamespace(ptr=11, synchronize=lambda: None))
     runtime = types.SimpleNamespace(current=0, streamIsCapturing=lambda stream: 0)
     runtime.getDevice = lambda: runtime.current
     return types.SimpleNamespace(
@@ -130,10 +133,12 @@ def fake_torch(log):
             raise TypeError("can't convert np.ndarray of type ml_dtypes.bfloat16")
         return TorchTensor(x.copy(), device.index, log)
 
-    stream = types.SimpleNamespace(cuda_stream=22)
+    stream = types.SimpleNamespace(cuda_stream=22, synchronize=lambda: None)
     return types.SimpleNamespace(
         **{name: np.dtype(name) for name in DTYPES},
         empty=lambda shape, dtype, device: TorchTensor(np.empty(shape, dtype), device.index, log),
         tensor=tensor,
-        cuda=types.SimpleNamespace(device=lambda device: device, current_stream=lambda: stream),
+        cuda=types.SimpleNamespace(
+            device=lambda device: device, current_stream=lambda device=None: stream
+        ),
     )

@@ -5,6 +5,7 @@ says: the argument, what it must be, what it got.
 """
 
 import copy
+import inspect
 import pickle
 import re
 from fractions import Fraction
@@ -15,6 +16,10 @@ from fake_libraries import CupyArray
 
 import fa_numba
 from fa_numba import checks
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
+from fa_numba.kernels.softmax_topk import softmax_topk
 from fa_numba.kv_cache import (
     ContiguousCache,
     OutOfPagesError,
@@ -41,6 +46,13 @@ class Call:
 
     def __repr__(call):
         return call.function.__qualname__.removesuffix(".__init__")
+
+
+class Job(Call):
+    """A call of a job, beside that of its namesake among the kernels."""
+
+    def __repr__(call):
+        return f"job_{super().__repr__()}"
 
 
 def ones(*shape, dtype=np.float32):
@@ -93,7 +105,7 @@ naive_softmax = Call(fa_numba.naive_softmax, x=ones(3, 4))
 softmax = Call(fa_numba.safe_softmax, x=ones(3, 4))
 online_softmax = Call(fa_numba.online_softmax, x=ones(3, 4))
 softmax_registers = Call(fa_numba.softmax_registers, x=ones(3, 4))
-topk = Call(fa_numba.softmax_topk, x=ones(3, 40), k=2)
+topk = Call(softmax_topk, x=ones(3, 40), k=2)
 topk_warps = Call(fa_numba.softmax_topk_warps, x=ones(3, 40), k=2)
 naive = Call(fa_numba.naive_attn, q=X, k=K, v=K)
 lazy = Call(fa_numba.lazy_softmax_attn, q=X, k=K, v=K)
@@ -113,15 +125,15 @@ backward_simt = Call(fa_numba.flash_attn_bwd_registers, **backward.good)
 gradients = Call(fa_numba.flash_attn_grad, **backward.good)
 packed = {"q": PACKED_X, "k": PACKED_K, "v": PACKED_K}
 packed |= {"cu_seqlens_q": STARTS, "cu_seqlens_k": table(0, 6, 6)}
-varlen = Call(fa_numba.flash_attn_varlen, **packed)
+varlen = Call(flash_attn_varlen, **packed)
 varlen_bwd = Call(
     fa_numba.flash_attn_varlen_bwd, **packed, dout=PACKED_X, out=PACKED_X, lse=ones(4, 5)
 )
 linear = Call(fa_numba.linear_attn, q=X, k=K[:, :5], v=K[:, :5])
-decode = Call(fa_numba.flash_decode, q=ones(2, 1, 4, 8), k_cache=K, v_cache=K, seq_lens=table(6, 3))
+decode = Call(flash_decode, q=ones(2, 1, 4, 8), k_cache=K, v_cache=K, seq_lens=table(6, 3))
 merge = Call(fa_numba.merge_states, out_a=X, lse_a=ones(2, 4, 5), out_b=X, lse_b=ones(2, 4, 5))
 lookup = Call(fa_numba.paged_kv_lookup, **PAGES, **TABLES)
-paged_decode = Call(fa_numba.paged_attn_decode, q=ones(2, 1, 4, 8), **PAGES, **TABLES)
+paged_decode = Call(paged_attn_decode, q=ones(2, 1, 4, 8), **PAGES, **TABLES)
 five_pages = {"k_cache": numbered(5, 4, 2, 8), "v_cache": numbered(5, 4, 2, 8)}
 write = Call(  # 3 tokens
     fa_numba.reshape_and_cache,
@@ -158,7 +170,6 @@ WRONG_TYPES = [
     (fastest, {"causal": 1}, "causal must be True or False, got 1"),
     (fastest, {"window_size": (3.0, 0)}, r"window_size\[0\] must be an integer, got 3.0"),
     (which, {"v": 3.0}, "v must be .* got float"),
-    (which, {"backward": 1}, "backward must be True or False, got 1"),
     (gradients, {"dout": [1.0]}, "dout must be .* got list"),
     (gradients, {"deterministic": 1}, "deterministic must be True or False, got 1"),
     (fp8, {"hadamard": 1}, "hadamard must be True or False, got 1"),
@@ -393,6 +404,7 @@ WRONG_VALUES = [
     (gradients, {"softcap": -1.0}, "softcap must be 0, or positive .*, got -1"),
     (gradients, {"lse": ones(2, 4, 6)}, r"lse must have shape .*\(2, 4, 5\), got \(2, 4, 6\)"),
     (check_fp8, {"q": ones(2, 5, 4, 96)}, "q must have a head_dim of 64 or 128 .*, got 96"),
+    (which, {"job": "flash"}, "job must be flash_attn, .* or softmax_topk, got flash"),
     (which, {"alibi_slopes": ones(3)}, "alibi_slopes must have one slope .* 4 heads of q, got 3"),
     # axes
     (attention, {"q": ones(5, 4, 8)}, r"q must have axes \(batch, seqlen_q, .*\(5, 4, 8\)"),
@@ -766,6 +778,20 @@ TABLE = [(*row[:2], TypeError, row[2]) for row in WRONG_TYPES]
 TABLE += [(*row[:2], ValueError, row[2]) for row in WRONG_VALUES]
 TABLE += [(*row[:2], OutOfPagesError, row[2]) for row in NO_PAGES]
 CALLS = [x for x in list(globals().values()) if isinstance(x, Call)]
+JOBS = {  # a job refuses what the kernel with the same arguments refuses
+    softmax: Job(fa_numba.softmax, **softmax.good),
+    topk: Job(fa_numba.softmax_topk, **topk.good),
+    varlen: Job(fa_numba.flash_attn_varlen, **varlen.good),
+    varlen_bwd: Job(fa_numba.flash_attn_varlen_grad, **varlen_bwd.good),
+    decode: Job(fa_numba.flash_decode, **decode.good),
+    paged_decode: Job(fa_numba.paged_attn_decode, **paged_decode.good),
+}
+CALLS += JOBS.values()
+TABLE += [
+    (JOBS[call], changed, error, message)
+    for call, changed, error, message in TABLE
+    if call in JOBS and changed.keys() <= inspect.signature(JOBS[call].function).parameters.keys()
+]
 NEEDS_NOTHING = [call for call in CALLS if call not in (finish, fp8)]  # no request, no GPU
 
 
@@ -864,13 +890,24 @@ def test_an_unknown_argument_is_named(name):
         ("flash_attn_v2", "scale", "it is called softmax_scale here$"),
         ("flash_attn", "sm_scale", "it is called softmax_scale here$"),
         ("flash_attn", "attn_mask", "use causal, window_size, softcap and alibi_slopes"),
-        ("flash_attn", "dropout_p", "flash_attn_v1, flash_attn_v2, .* have dropout"),
+        ("flash_attn", "deterministic", "it is for gradients"),
+        ("flash_attn", "p_dropout", "it is called dropout_p here$"),
+        ("flash_attn", "tensor_layout", r"the axes are \(batch, seqlen, num_heads, head_dim\)"),
+        ("flash_attn", "num_splits", "the kernel chooses it"),
         ("flash_attn_grad", "softmax_lse", "it is called lse here$"),
+        ("flash_attn_varlen", "dropout_p", "flash_attn, flash_attn_grad, .* have dropout$"),
         ("flash_attn_varlen", "max_seqlen_q", "it follows from cu_seqlens_q$"),
+        ("flash_attn_varlen", "cu_seqlens", "it is two arguments here"),
+        ("flash_attn_varlen", "cu_seq_lens_q", "it is called cu_seqlens_q here. Int32$"),
+        ("flash_attn_varlen_grad", "kv_indptr", "it is called cu_seqlens_k here. Int32$"),
         ("flash_decode", "cache_seqlens", "it is called seq_lens here. It counts the new token"),
+        ("flash_decode", "key", "it is called k_cache here$"),
+        ("flash_attn", "key", "it is called k here$"),
         ("paged_attn_decode", "page_table", "it is called block_table here$"),
-        ("which", "sliding_window", r"it is called window_size here. \(left, right\)"),
+        ("paged_attn_decode", "paged_kv_indices", "block_table has a row of page numbers"),
+        ("softmax", "dim", "softmax is over the last axis"),
         ("naive_attn", "sofcap", r"did you mean softcap\?"),
+        ("merge_states", "cache_seqlens", "it has lse_a, lse_b, out_a, out_b$"),
         ("merge_states", "zzz", "it has lse_a, lse_b, out_a, out_b$"),
     ],
 )
@@ -894,6 +931,20 @@ def test_heads_before_tokens_are_warned_of():
         assert caught[0].filename == __file__
     fa_numba.flash_attn_v2(*(x.transpose(0, 2, 1, 3) for x in (q, q, q)))
     fa_numba.flash_attn_v2(ones(1, 2, 128, 4), *(ones(1, 2, 128, 4),) * 2)  # MHA of a large model
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flash_attn_v2", "flash_attn_grad"])
+def test_heads_before_tokens_are_named_where_no_other_reading_is_possible(name):
+    """(batch, heads, seqlen, head_dim) where the heads, read as ours, do not divide."""
+    q, k, lse = ones(2, 8, 3, 4), ones(2, 2, 100, 4), ones(2, 8, 3)
+    given = (q, q, k, k, q, lse) if name.endswith("grad") else (q, k, k)
+    hint = (
+        r"got num_kv_heads=100 for num_heads=3\. They would .* 8 and 2 heads: .*transpose\(1, 2\)"
+    )
+    with pytest.raises(ValueError, match=hint):
+        getattr(fa_numba, name)(*given)
+    with pytest.raises(ValueError, match="got num_kv_heads=2 for num_heads=3$"):
+        fa_numba.flash_attn(ones(2, 5, 3, 4), ones(2, 6, 2, 4), ones(2, 6, 2, 4))
 
 
 def test_the_array_to_blame_is_blamed():

@@ -1,4 +1,6 @@
-"""flash_attn and flash_attn_grad on a real GPU, whichever kernel they take: `pytest -m gpu`."""
+"""The jobs on a real GPU, whichever kernel they take: `pytest -m gpu`."""
+
+from functools import partial
 
 import cases
 import dtype_cases
@@ -9,6 +11,7 @@ from numba import cuda
 
 import fa_numba
 from fa_numba import dispatch, reference
+from fa_numba.dispatch.job import Job
 from fa_numba.runtime import arrays
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -72,14 +75,85 @@ def test_flash_attn_grad(shape, dtype, mask, deterministic):
             assert (x.view(np.uint8) == y.view(np.uint8)).all()
 
 
+ATTENTION_JOBS = {
+    "flash_attn_varlen": partial(
+        dtype_cases.check_varlen,
+        functions=(fa_numba.flash_attn_varlen, fa_numba.flash_attn_varlen_grad),
+    ),
+    "flash_decode": partial(dtype_cases.check_decode, function=fa_numba.flash_decode),
+    "paged_attn_decode": partial(
+        dtype_cases.check_paged_decode, function=fa_numba.paged_attn_decode
+    ),
+}
+ROW_JOBS = {
+    "softmax": partial(dtype_cases.check_softmax, "softmax"),
+    "softmax_topk": partial(dtype_cases.check_topk, "softmax_topk", function=fa_numba.softmax_topk),
+}
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "all"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [SHAPES[i] for i in (1, 7)], ids=["many_queries", "few_queries"])
+@pytest.mark.parametrize("name", ATTENTION_JOBS)
+def test_jobs_of_attention(name, shape, dtype, mask):
+    for _ in range(2):  # the second is a replay
+        rng = np.random.default_rng(0)
+        ATTENTION_JOBS[name](rng, DTYPES[dtype], on_gpu, shape, MASKS[mask])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ROW_JOBS)
+def test_jobs_of_rows(name, dtype):
+    for _ in range(2):
+        ROW_JOBS[name](np.random.default_rng(0), DTYPES[dtype], on_gpu, SHAPES[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_same_array_twice(dtype, monkeypatch):
+    """Replayed like any other call, and right."""
+    x = on_gpu(cases.random(np.random.default_rng(0), 2, 130, 4, 64).astype(DTYPES[dtype]))
+    want = fa_numba.flash_attn(x, x.copy(), x.copy(), causal=True)
+    for _ in range(3):
+        got = fa_numba.flash_attn(x, x, x, causal=True)
+        for a, b in zip(got, want, strict=True):
+            assert (a == b).all()
+        monkeypatch.setattr(Job, "pick", None)  # the next calls do not choose again
+
+
+def test_which_of_every_job():
+    q, k = (cupy.ones((2, n, 4, 64), np.float16) for n in (1, 256))
+    starts, lengths = cupy.array([0, 1], np.int32), cupy.full(2, 256, np.int32)
+    table = cupy.zeros((2, 256), np.int32)
+    major = cuda.get_current_device().compute_capability[0]
+    packed = q[0], k[0], k[0], starts, starts * 256
+    lse = cupy.zeros((4, 1), np.float32)
+    kernels = {
+        name: fa_numba.which(name, *given).kernel
+        for name, given in {
+            "flash_attn_varlen": packed,
+            "flash_attn_varlen_grad": (q[0], *packed[:3], q[0], lse, *packed[3:]),
+            "flash_decode": (q, k, k, lengths),
+            "paged_attn_decode": (q, k, k, table, lengths),
+            "softmax": (k[0, 0],),
+            "softmax_topk": (k[0, 0], 3),
+        }.items()
+    }
+    assert all(kernel in dispatch.JOBS[name].candidates for name, kernel in kernels.items())
+    assert kernels["softmax"] == "softmax_registers"
+    if major == 9:
+        assert kernels["flash_attn_varlen"] == "flash_attn_persistent_varlen"
+        assert kernels["flash_decode"] == kernels["paged_attn_decode"] == "flash_decode_gather"
+
+
 def test_which():
     x = cupy.ones((1, 2048, 16, 128), np.float16)
     choice = fa_numba.which(x, x, x)
     major = cuda.get_current_device().compute_capability[0]
-    assert choice.kernel in dispatch.CANDIDATES
+    assert choice.kernel in dispatch.JOBS["flash_attn"].candidates
     assert ("flash_attn_persistent" in choice.refused) == (major != 9)
     assert "flash_attn_registers" not in choice.refused
-    backward = fa_numba.which(x, x, x, backward=True)
+    lse = cupy.zeros((1, 16, 2048), np.float32)
+    backward = fa_numba.which(fa_numba.flash_attn_grad, x, x, x, x, x, lse)
     assert ("flash_attn_bwd_persistent" in backward.refused) == (major != 9)
     assert "flash_attn_bwd_registers" not in backward.refused
     one = fa_numba.which(x[:, :1], x, x)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cases import assert_close, random
 
-from fa_numba import PagePool, copy_pages, reference, reshape_and_cache
+from fa_numba import PagePool, copy_pages, paged_attn_decode, reference, reshape_and_cache
 from fa_numba.distributed import (
     RankLostError,
     context_parallel_decode,
@@ -13,7 +13,6 @@ from fa_numba.distributed import (
     local_slots,
     run_ranks,
 )
-from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import head_shard
 
 HEADS, KV_HEADS, HEAD_DIM, PAGES = 4, 2, 4, 12

@@ -10,7 +10,7 @@ import pytest
 from fake_libraries import CupyArray, fake_cupy
 
 import fa_numba
-from fa_numba import dispatch
+from fa_numba.dispatch.job import Job
 from fa_numba.runtime import arrays, graphs, launching
 
 
@@ -291,8 +291,8 @@ def test_arrays_on_another_gpu_are_another_call(gpu):
 
 def test_a_replay_does_not_choose_the_kernel_again(gpu, monkeypatch):
     chosen = []
-    choose = dispatch._choose
-    monkeypatch.setattr(dispatch, "_choose", lambda *args: chosen.append(1) or choose(*args))
+    pick = Job.pick
+    monkeypatch.setattr(Job, "pick", lambda *args: chosen.append(1) or pick(*args))
     for turn in range(1, 4):
         q, k, v = (cupy_array(1, 3, 2, 4) for _ in range(3))
         out, lse = fa_numba.flash_attn(q, k, v, causal=True)
@@ -321,6 +321,49 @@ def test_two_calls_with_other_scalars_do_not_mix(gpu):
         function(x, y, scale=scale)
         assert gpu.launches["first"][-1][0][-1] == scale
     assert gpu.calls == 2
+
+
+def test_an_option_by_position_is_replayed(gpu):
+    """softmax_topk(x, k) chooses once, for each k and each way to give it."""
+    x = cupy_array(4, 40)
+    for turn in range(1, 4):
+        for values, columns in (
+            fa_numba.softmax_topk(x, 3), fa_numba.softmax_topk(x, k=3), fa_numba.softmax_topk(x, 5)
+        ):  # fmt: skip
+            assert values.shape == columns.shape
+        assert len(fa_numba.softmax_topk.replays) == 3 * min(turn, 1)
+        assert all(fa_numba.softmax_topk.replays.values())
+
+
+def test_lengths_of_one_query_are_filled_once(gpu, monkeypatch):
+    filled, waited, full = [], [], gpu.cupy.full
+    gpu.cupy.full = lambda *args: filled.append(args) or full(*args)
+    gpu.cupy.cuda.Stream.current.synchronize = lambda: waited.append(1)
+    monkeypatch.setattr(arrays, "_constants", {})
+    monkeypatch.setattr(Job, "pick", lambda *args: ("flash_decode_wide", ""))
+    for turn in range(1, 4):
+        q, k = cupy_array(2, 1, 2, 4), cupy_array(2, 6, 2, 4)
+        fa_numba.flash_attn(q, k, k)
+        ((shape, value, _),) = filled
+        assert (shape, value, waited) == ((2,), 6, [1])
+        (lengths,) = arrays._constants.values()
+        (launches,) = gpu.launches.values()
+        assert len(launches) == turn and lengths.data.ptr in launches[-1][0]
+    assert all(fa_numba.flash_attn.replays.values())
+
+
+@pytest.mark.parametrize("full, capturing", [(True, 0), (False, 1)])
+def test_a_constant_that_cannot_be_kept_is_an_array_like_any_other(
+    gpu, monkeypatch, full, capturing
+):
+    monkeypatch.setattr(arrays, "_constants", {})
+    monkeypatch.setattr(arrays, "_captured", [])
+    monkeypatch.setattr(arrays, "MAX_CONSTANTS", 0 if full else 9)
+    gpu.cupy.cuda.runtime.streamIsCapturing = lambda stream: capturing
+    x = cupy_array(3)
+    one, other = (arrays.constant(x, (2,), 6, np.int32) for _ in range(2))
+    assert one is not other and not arrays._constants
+    assert (one.host == 6).all() and one.dtype == np.int32
 
 
 @pytest.mark.parametrize("first", ["one array twice", "two arrays"])

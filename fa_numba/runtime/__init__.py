@@ -27,8 +27,8 @@ skips 4 and 5, a hit in 4 skips 5:
 6. CUDA graphs        graphs.Launches, for each replay and stream. After eight repetitions a replay
                       launches one graph instead of its kernels.
 
-Beside them, tensor_maps._maps keeps the tensor maps of each address, and dispatch.flash_attn is
-itself replayed, so that the choice of a kernel is made once for each key of its own.
+Beside them, tensor_maps._maps keeps the tensor maps of each address, and every job of
+dispatch is itself replayed, so that the choice of a kernel is made once for each key of its own.
 
 On the CPU engine only the factories' cache matters. A call with Numba's own device arrays is never
 replayed: it begins at 2.

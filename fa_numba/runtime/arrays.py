@@ -31,6 +31,7 @@ LIBRARIES = {
 }
 MAX_CONSTANTS = 4096  # arrays of `constant`, 512 bytes or a little more each
 _constants = {}
+JOBS_ON_CPU = "A job, such as flash_attn, runs compiled for the CPU on NumPy arrays."
 _captured = []  # arrays that CUDA graphs write; CuPy's pool must not reuse their memory
 
 
@@ -53,11 +54,12 @@ class Backend:
         if self.gpu is None:
             return (
                 f"Kernels run on the CPU engine, on NumPy arrays: {self.reason}. "
-                "Answers, bytes and races are those of a GPU; times are not."
+                "Answers, bytes and races are those of a GPU; times are not. "
+                f"{JOBS_ON_CPU}"
             )
         return (
             f"Kernels run on the GPU ({self.gpu}) for CuPy arrays, PyTorch tensors and Numba "
-            "device arrays, and on the CPU engine for NumPy arrays."
+            f"device arrays, and on the CPU engine for NumPy arrays. {JOBS_ON_CPU}"
         )
 
 
