@@ -1,18 +1,24 @@
 """Attention of few queries on a CPU: each key and each value is read from memory once.
 
-A forward tile has WIDTH queries side by side in vectors; one query would fill one lane of them, and
-memory is the limit here anyway. So head_dim lies along vectors. A task is a range of keys of one key
-head, and all rows, query x query head, that share it:
+A forward tile has WIDTH queries side by side in vectors. One query would fill one lane of them, and
+reading memory takes longer than computing here anyway. So head_dim lies along vectors. A task is a
+range of keys of some key heads, and all rows, query x query head, that share them:
 
-    for each tile of 64 keys:
-        K, V to the cache, as float32
+    for each 64 keys, for each key head:
         for each row:
-            s[n] = sum of K[n] ∘ q         LANES keys at once, then their lanes are added
+            s[n] = sum of K[n] ∘ q         LANES keys at once, then the lanes of each are added
             scaled, modified, masked; m, α, p, l
-        O = α O + P V                      ROWS rows at once
+        O = α O + P V
 
-The keys of a head are split where there are too few heads for all threads. Each part then writes
-its normalised O and lse, and `merge` adds them.
+All key heads of a token lie side by side in memory. A task takes them all, if it can, so that it
+reads memory from one end to the other.
+
+A single row reads K and V where they lie: each number is used once. For several rows the tile is
+copied to the cache first, as in `forward`, and P V is the same product of tiles; so it is where
+head_dim or page_size is no multiple of LANES.
+
+The keys are split where there are too few tasks for all threads. Each part then writes its
+normalised O and its lse, and `merge` adds them.
 """
 
 import math
@@ -55,11 +61,11 @@ from fa_numba.cpu.vectors import (
     zeros,
 )
 
-MAX_ROWS = 256  # of a task: queries x query heads that share a key head
+MAX_ROWS = 256  # of a task
 # Where things are in a thread's workspace; rows of ROW, but for S, whose rows are BLOCK_N long.
 K, V = 0, BLOCK_N * ROW
 Q = V + BLOCK_N * ROW
-O = Q + MAX_ROWS * ROW  # noqa: E741  the paper's name
+O = Q + MAX_ROWS * ROW
 S = O + MAX_ROWS * ROW
 M_I, L_I, ALPHA = (S + MAX_ROWS * BLOCK_N + i * MAX_ROWS for i in range(3))
 WORKSPACE = ALPHA + MAX_ROWS + 16  # 16 for the tiles to begin with a cache line
@@ -268,9 +274,9 @@ def finish(w, base, r, heads, kind, head_dim, width, address, head_bytes, lse, l
 
 @njit(nogil=True)
 def decode(
-    counter, num_tasks, workspace, q, k, v, kind, max_queries, num_chunks, num_splits, heads_per_task,
-    num_blocks, sequences, table, page_size, num_kv_heads, group, head_dim, out, out_split, out_kind, lse, lse_of,
-    lse_split, left, right, scale, softcap, slopes,
+    counter, num_tasks, workspace, q, k, v, kind, max_queries, num_chunks, num_splits,
+    heads_per_task, num_blocks, sequences, table, page_size, num_kv_heads, group, head_dim, out,
+    out_split, out_kind, lse, lse_of, lse_split, left, right, scale, softcap, slopes,
 ):  # fmt: skip
     """Take tasks until none is left; see `forward.forward` for what is not said here.
 
@@ -278,8 +284,10 @@ def decode(
     ----------
     max_queries : int
         Queries of a task; times `group`, at most MAX_ROWS.
-    num_chunks, num_splits : int
-        Tasks that share the queries of a sequence and its keys.
+    num_chunks, num_splits, num_blocks : int
+        Tasks that share the queries of a sequence, its keys, and its key heads.
+    heads_per_task : int
+        Key heads of a task; times its queries and `group`, rounded up to ROWS, at most MAX_ROWS.
     out, out_kind : (address, batch_bytes, row_bytes, head_bytes), int
         Where O goes, and as numbers of which dtype.
     out_split, lse_split : int

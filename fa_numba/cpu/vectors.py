@@ -9,6 +9,7 @@ LANES is 16 with AVX-512, 8 with AVX, else 4. A machine with 32 vector registers
 of A feed two multiply-adds, so 8 x 2 takes 10 loads for 16 of them, and the loads are hidden.
 """
 
+import functools
 import operator
 
 import numpy as np
@@ -497,5 +498,10 @@ def sum_each(typingctx, sums):
 
 
 FLOAT32, FLOAT16, BFLOAT16 = range(3)  # the kind of number at an address
-KINDS = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
 BYTES = np.array([4, 2, 2])
+
+
+@functools.cache
+def kind_of(dtype):
+    """Which of the three a dtype of NumPy is."""
+    return ("float32", "float16", "bfloat16").index(dtype.name)
