@@ -14,8 +14,10 @@ from cases import (
     assert_same,
     check_backward,
     check_forward,
+    check_softmax,
     each_mask,
     each_option,
+    each_row_shape,
     each_shape,
     each_value,
     make_paged_cache,
@@ -28,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fa_numba import cpu, reference
-from fa_numba.cpu import exponential, threads, vectors
+from fa_numba.cpu import decode, exponential, rows, threads, vectors
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
 
 DTYPES = ["float32", "float16", "bfloat16"]
@@ -260,24 +262,174 @@ def test_packed(lengths, problem, mask):
         assert_close(x, x_ref, x_f32, factor=3)
 
 
-@each_option
-@pytest.mark.parametrize("seqlen_q", [1, 5, 40])
-@pytest.mark.parametrize("page_size", [1, 7, 16, 100])
-def test_decode(rng, seqlen_q, page_size, mask):
+def check_decode(q, cache, **options):
     """From pages and from a contiguous cache; what is past a sequence's end is NaN."""
-    options = mask_options(mask, 6)
-    q = random(rng, 3, seqlen_q, 6, 20)
-    cache = make_paged_cache(rng, [150, 0, 77], page_size, 2, 20)
     seq_lens = cache[-1]
     k, v = reference.paged_kv_lookup(*cache)
     for b, seq_len in enumerate(seq_lens):
         k[b, seq_len:] = v[b, seq_len:] = np.nan
     want = reference.cached_attention(q, k, v, seq_lens, **options)
-    plain = reference.cached_attention(q, k, v, seq_lens, **options, dtype=np.float32)
+    plain = reference.cached_attention(q, k, v, seq_lens, **options, dtype=q.dtype.type)
     paged = cpu.paged_attn_decode(q, *cache, **options)
     for got in (paged, cpu.flash_decode(q, k, v, seq_lens, **options)):
-        for x, x_ref, x_f32 in zip(got, want, plain, strict=True):
-            assert_close(x, x_ref, x_f32)
+        for x, x_ref, x_plain in zip(got, want, plain, strict=True):
+            assert_close(x, x_ref, x_plain)
+
+
+@each_option
+@pytest.mark.parametrize("seqlen_q", [1, 5, 40])
+@pytest.mark.parametrize("page_size", [1, 7, 16, 100])
+def test_decode(rng, seqlen_q, page_size, mask):
+    q = random(rng, 3, seqlen_q, 6, 20)
+    cache = make_paged_cache(rng, [150, 0, 77], page_size, 2, 20)
+    check_decode(q, cache, **mask_options(mask, 6))
+
+
+@each_option
+@pytest.mark.parametrize("page_size", [1, 16, 48])
+@pytest.mark.parametrize("head_dim", [32, 80, 128])
+def test_decode_in_place(rng, head_dim, page_size, mask):
+    """One query and one query head for each key head: K and V are read where they lie."""
+    q = random(rng, 3, 1, 3, head_dim)
+    cache = make_paged_cache(rng, [150, 16, 77], page_size, 3, head_dim)
+    check_decode(q, cache, **mask_options(mask, 3))
+
+
+@each_dtype
+@pytest.mark.parametrize("heads", [(3, 3), (4, 2)])
+def test_decode_dtypes(rng, dtype, heads):
+    q = random(rng, 2, 1, heads[0], 64).astype(dtype)
+    k_cache, v_cache, *cache = make_paged_cache(rng, [70, 33], 16, heads[1], 64)
+    check_decode(q, (k_cache.astype(dtype), v_cache.astype(dtype), *cache))
+
+
+@pytest.mark.parametrize("mask", [{}, {"window_size": (700, 0)}, {"window_size": (9, 0)}])
+@pytest.mark.parametrize("group", [1, 3])
+def test_decode_splits_the_keys(rng, monkeypatch, group, mask):
+    """Parts of one head are merged, also those that see no key."""
+    splits, merge = [], decode.merge
+    monkeypatch.setattr(
+        decode, "merge", lambda outs, *rest: splits.append(len(outs)) or merge(outs, *rest)
+    )
+    monkeypatch.setattr(numba, "get_num_threads", lambda: 2)
+    cache = make_paged_cache(rng, [2100, 0, 40], 16, 1, 32)
+    check_decode(random(rng, 3, 2, group, 32), cache, **mask)
+    assert splits == [3, 3]
+
+
+@pytest.mark.parametrize("heads", [(300, 300), (600, 2), (257, 1)])
+def test_decode_many_heads(rng, heads):
+    """More rows than a task holds: tasks for some heads, or for some queries."""
+    q = random(rng, 1, 3, heads[0], 16)
+    check_decode(q, make_paged_cache(rng, [310], 16, heads[1], 16), causal=True)
+
+
+def test_decode_reads_no_page_before_a_window(rng):
+    """Pages that no query sees may hold anything."""
+    k_cache, v_cache, block_table, seq_lens = make_paged_cache(rng, [100], 16, 2, 32)
+    options = {"window_size": (20, 0)}
+    for num_heads in (2, 4):
+        q = random(rng, 1, 1, num_heads, 32)
+        want = cpu.paged_attn_decode(q, k_cache, v_cache, block_table, seq_lens, **options)
+        spoilt = [x.copy() for x in (k_cache, v_cache)]
+        for x in spoilt:
+            x[block_table[0, : (100 - 1 - 20) // 16]] = np.nan
+        got = cpu.paged_attn_decode(q, *spoilt, block_table, seq_lens, **options)
+        for x, y in zip(got, want, strict=True):
+            assert_same(x, y)
+
+
+# --- softmax ---------------------------------------------------------------------------------
+
+
+@each_dtype
+@each_row_shape
+def test_softmax(rng, dtype, shape):
+    check_softmax(cpu.softmax, (4 * random(rng, *shape)).astype(dtype))
+
+
+@each_dtype
+@pytest.mark.parametrize("num_cols", [rows.GROUP - 1, rows.GROUP, rows.CHUNK, rows.CHUNK + 1])
+def test_softmax_of_long_rows(rng, dtype, num_cols):
+    """Over the edges of groups and chunks; the largest number is the last, or the first."""
+    x = random(rng, 2, num_cols)
+    x[0, -1], x[1, 0] = 9, 9
+    check_softmax(cpu.softmax, x.astype(dtype))
+    check_topk(x.astype(dtype), 5)
+
+
+def check_topk(x, k):
+    values, columns = cpu.softmax_topk(x, k)
+    want, want_columns = reference.softmax_topk(x, k)
+    plain, _ = reference.softmax_topk(x, k, dtype=x.dtype.type)
+    assert_close(values, want, plain)
+    np.testing.assert_array_equal(columns, want_columns)
+    assert columns.dtype == np.int32
+
+
+@each_dtype
+@pytest.mark.parametrize("k", [1, 5, 32])
+@pytest.mark.parametrize("num_cols", [32, 33, 64, 1000])
+def test_topk(rng, dtype, num_cols, k):
+    check_topk(random(rng, 3, num_cols).astype(dtype), k)
+
+
+def test_topk_of_equal_numbers(rng):
+    """The smaller column first, also among −∞."""
+    x = rng.integers(0, 3, (4, 500)).astype(np.float32)
+    x[1] = 2
+    x[2] = -np.inf
+    x[2, [3, 77, 400]] = 1
+    for k in (1, 7, 32):
+        check_topk(x, k)
+
+
+@each_dtype
+@pytest.mark.parametrize("num_cols", [5, 70, rows.CHUNK + 70])
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_softmax_of_no_numbers(rng, dtype, num_cols):
+    """NaN where the definition has it; a NaN ranks as −∞."""
+    x = random(rng, 6, num_cols)
+    x[0] = -np.inf
+    x[1, : num_cols - 1] = -np.inf
+    x[2, 1] = np.nan
+    x[3, num_cols - 2] = np.inf
+    x[4, 2:] = np.nan
+    x[5, : num_cols // 2] = np.nan
+    x = x.astype(dtype)
+    assert_same(np.isnan(cpu.softmax(x)), np.isnan(reference.softmax(x)))
+    values, columns = cpu.softmax_topk(x, 4)
+    want, want_columns = reference.softmax_topk(x, 4)
+    np.testing.assert_array_equal(columns, want_columns)
+    assert_same(np.isnan(values), np.isnan(want))
+    check_softmax(cpu.softmax, x[1:2])
+
+
+@each_dtype
+def test_softmax_strides(rng, dtype):
+    x = random(rng, 40, 77).astype(dtype)
+    gaps = np.full((80, 100), np.nan, x.dtype)
+    gaps[::2, 3:80] = x
+    for view, same in ((gaps[::2, 3:80], x), (x[::-1], x[::-1].copy())):
+        assert_same(cpu.softmax(view), cpu.softmax(same))
+        for y, z in zip(cpu.softmax_topk(view, 3), cpu.softmax_topk(same, 3), strict=True):
+            assert_same(y, z)
+
+
+def test_softmax_of_many_rows(rng):
+    """Several tasks, the last of them smaller."""
+    check_softmax(cpu.softmax, random(rng, 2 * rows.PER_TASK // 50 + 7, 50))
+    check_topk(random(rng, 2 * rows.PER_TASK // 50 + 7, 50), 3)
+
+
+def test_wrong_rows(rng):
+    with pytest.raises(TypeError, match="x must be float32, float16 or bfloat16, got float64"):
+        cpu.softmax(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="k must be at most"):
+        cpu.softmax_topk(random(rng, 2, 3), 4)
+
+
+# --- arguments -------------------------------------------------------------------------------
 
 
 def test_wrong_arguments(rng):

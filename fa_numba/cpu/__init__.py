@@ -2,12 +2,14 @@
 
 attention.py     the jobs: checks, threads, results
 forward.py       one tile of queries against all keys that it sees
+decode.py        few queries: each key and value is read once
 backward.py      gradients, from lse
 scores.py        Sᵀ = K Qᵀ with scale, softcap, ALiBi and mask
 tiles.py         rows of any dtype and stride to tiles in cache, and the product of two tiles
 exponential.py   2^x and tanh
 vectors.py       a vector register as a type of Numba
 threads.py       threads that take tasks until none is left
+rows.py          softmax, softmax_topk
 disk_cache.py    compiled functions on disk
 
 Measured, processor time of one core of an Emerald Rapids Xeon with AVX-512, float32, GFLOP/s; NumPy
@@ -18,9 +20,6 @@ is two products by BLAS and a softmax, and BLAS alone reaches 156:
     1 x 1024 x 2, 64                   109,  93 ( 47, 22)           122, 105 (28, 13)
     1 x 4096 x 1, 64                   121, 118 ( 40, 19)           121, 123 (40, 20)
     1 x 4096 x 1, 128                  130, 128 ( 67, 32)           125, 124 (64, 32)
-
-Not fast yet: one query, which fills one lane of WIDTH. 4096 keys of 8 heads take 4.7 ms of one
-core, NumPy's matrix-vector products 1.5 ms.
 """
 
 from fa_numba.cpu.attention import (
@@ -31,6 +30,7 @@ from fa_numba.cpu.attention import (
     flash_decode,
     paged_attn_decode,
 )
+from fa_numba.cpu.rows import softmax, softmax_topk
 
 __all__ = [
     "flash_attn",
@@ -39,4 +39,6 @@ __all__ = [
     "flash_attn_varlen_grad",
     "flash_decode",
     "paged_attn_decode",
+    "softmax",
+    "softmax_topk",
 ]

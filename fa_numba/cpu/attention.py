@@ -10,14 +10,16 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.cpu import backward, forward, threads
+from fa_numba.cpu import backward, decode, forward, threads
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
-from fa_numba.cpu.vectors import KINDS
+from fa_numba.cpu.vectors import FLOAT32, ROWS, kind_of
 from fa_numba.tiling.block_sizes import ceil_div
 
 NO_LIMIT = 2**40  # keys; a position and this are still an int64
 NO_SLOPES = np.empty(0, np.float32)
 NO_TABLE, NO_PAGES = np.empty((0, 0), np.int32), 0
+FEW_QUERIES = 16  # of a sequence: fewer fill less than half a panel of `forward`
+LEAST_KEYS = 512  # of a part, where the keys of one head are split
 TASKS_PER_THREAD = 4  # at least, for threads that begin late or are interrupted
 
 
@@ -57,7 +59,7 @@ def flash_attn(
     checks.check_qkv(q, k, v)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     batch, seqlen_q, num_heads, _ = q.shape
-    sequences = np.tile(np.array([0, seqlen_q, 0, k.shape[1]]), (batch, 1))
+    sequences = _equal(batch, seqlen_q, k.shape[1])
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
     return _forward(q, k, v, sequences, lse, *options)
 
@@ -105,7 +107,7 @@ def flash_attn_grad(
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     checks.check_flag("deterministic", deterministic)
     batch, seqlen_q = q.shape[:2]
-    sequences = np.tile(np.array([0, seqlen_q, 0, k.shape[1]]), (batch, 1))
+    sequences = _equal(batch, seqlen_q, k.shape[1])
     return _backward(dout, q, k, v, out, lse, sequences, *options)
 
 
@@ -293,8 +295,15 @@ def _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale):
     return left, right, scale, np.float32(softcap), slopes
 
 
+def _equal(batch, seqlen_q, seqlen_k):
+    """First query, number of queries, first key, number of keys, of each sequence of a batch."""
+    sequences = np.zeros((batch, 4), np.int64)
+    sequences[:, 1], sequences[:, 3] = seqlen_q, seqlen_k
+    return sequences
+
+
 def _packed(cu_seqlens_q, cu_seqlens_k):
-    """First query, number of queries, first key, number of keys, of each sequence."""
+    """As `_equal`, of a packed batch."""
     bounds = [np.asarray(cu, np.int64) for cu in (cu_seqlens_q, cu_seqlens_k)]
     return np.stack([part for cu in bounds for part in (cu[:-1], np.diff(cu))], axis=1)
 
@@ -302,9 +311,15 @@ def _packed(cu_seqlens_q, cu_seqlens_k):
 def _cached(q, seq_lens):
     """The sequences of a cache, and where their lse goes."""
     batch, seqlen_q, num_heads, _ = q.shape
-    sequences = np.zeros((batch, 4), np.int64)
-    sequences[:, 1], sequences[:, 3] = seqlen_q, seq_lens
+    sequences = _equal(batch, seqlen_q, seq_lens)
     return sequences, np.empty((batch, num_heads, seqlen_q), np.float32)
+
+
+def _before(sizes):
+    """The sum of all sizes before each, and that of all at the end."""
+    sums = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=sums[1:])
+    return sums
 
 
 def _layout(x):
@@ -325,35 +340,71 @@ def _lse_strides(lse):
 
 def _forward(q, k, v, sequences, lse, left, right, scale, softcap, slopes, pages=None):
     _, _, num_heads, head_dim = q.shape
-    table, page_size = pages or (NO_TABLE, NO_PAGES)
+    pages = table, page_size = pages or (NO_TABLE, NO_PAGES)
+    max_queries = int(sequences[:, 1].max(initial=0))
+    if max_queries <= FEW_QUERIES and num_heads // k.shape[2] <= decode.MAX_ROWS:
+        options = left, right, scale, softcap, slopes
+        return _decode(q, k, v, sequences, max_queries, lse, pages, options)
     out = np.empty(q.shape, q.dtype)
     # Smaller tiles where there would be too few for all threads: keys are then copied more often.
     wanted = TASKS_PER_THREAD * numba.get_num_threads()
     per_task = int(sequences[:, 1].sum()) * num_heads // wanted
     block_m = min(max(ceil_div(per_task, WIDTH), 1) * WIDTH, BLOCK_M)
-    tasks_before = np.concatenate([[0], np.cumsum(-(-sequences[:, 1] // block_m))])
+    tasks_before = _before(-(-sequences[:, 1] // block_m))
     threads.run(
         forward.forward, int(tasks_before[-1]) * num_heads, forward.WORKSPACE,
-        *map(_layout, (q, k, v, out)), KINDS[str(q.dtype)], block_m, sequences, tasks_before,
+        *map(_layout, (q, k, v, out)), kind_of(q.dtype), block_m, sequences, tasks_before,
         table, page_size, num_heads, num_heads // k.shape[2], head_dim, lse.reshape(-1),
         _lse_strides(lse), left, right, scale, softcap, slopes,
     )  # fmt: skip
     return out, lse
 
 
+def _decode(q, k, v, sequences, max_queries, lse, pages, options):
+    _, num_kv_heads, head_dim = k.shape[1:]
+    group, kind = q.shape[2] // num_kv_heads, kind_of(q.dtype)
+    per_task = max(min(decode.MAX_ROWS // group, max_queries), 1)
+    num_chunks = ceil_div(max_queries, per_task)
+    heads_per_task = max(decode.MAX_ROWS // (ceil_div(per_task * group, ROWS) * ROWS), 1)
+    num_blocks = ceil_div(num_kv_heads, heads_per_task)
+    tasks, max_keys = len(sequences) * num_blocks * num_chunks, int(sequences[:, 3].max(initial=0))
+    num_splits = min(_parts(tasks), max(max_keys // LEAST_KEYS, 1))
+    out = np.empty(q.shape, q.dtype)
+    outs, lses, out_kind, steps = out, lse, kind, (0, 0)
+    if num_splits > 1:
+        outs = np.empty((num_splits, *q.shape), np.float32)
+        lses = np.empty((num_splits, *lse.shape), np.float32)
+        out_kind, steps = FLOAT32, (outs.strides[0], lse.size)
+    to = _layout(outs[0] if num_splits > 1 else out)
+    threads.run(
+        decode.decode, tasks * num_splits, decode.WORKSPACE, *map(_layout, (q, k, v)), kind,
+        per_task, num_chunks, num_splits, heads_per_task, num_blocks, sequences, *pages,
+        num_kv_heads, group, head_dim, to, steps[0], out_kind, lses.reshape(-1),
+        _lse_strides(lse), steps[1], *options,
+    )  # fmt: skip
+    if num_splits > 1:
+        decode.merge(outs, lses, out, lse)
+    return out, lse
+
+
+def _parts(tasks):
+    """How many parts of a task all threads need to have work until the end."""
+    num_threads = numba.get_num_threads()
+    if not tasks or tasks % num_threads == 0 or tasks >= TASKS_PER_THREAD * num_threads:
+        return 1
+    return ceil_div(TASKS_PER_THREAD * num_threads, tasks)
+
+
 def _backward(dout, q, k, v, out, lse, sequences, left, right, scale, softcap, slopes):
     _, _, num_heads, head_dim = q.shape
-    num_kv_heads, kind = k.shape[2], KINDS[str(q.dtype)]
+    num_kv_heads, kind = k.shape[2], kind_of(q.dtype)
     dq, dk, dv = (np.empty(x.shape, x.dtype) for x in (q, k, v))
     pairs, most_tiles = len(sequences) * num_kv_heads, 1
     if pairs:
         most_tiles = ceil_div(int(sequences[:, 1].max()), BLOCK_M) * num_heads // num_kv_heads
-    num_threads = numba.get_num_threads()
-    balanced = pairs % num_threads == 0 or pairs >= TASKS_PER_THREAD * num_threads
-    wanted = 1 if balanced else ceil_div(TASKS_PER_THREAD * num_threads, pairs)
-    num_parts = max(min(wanted, most_tiles), 1)
+    num_parts = max(min(_parts(pairs), most_tiles), 1)
     # A tile may have rows beyond the last key.
-    keys_before = np.concatenate([[0], np.cumsum(sequences[:, 3] + BLOCK_N)])
+    keys_before = _before(sequences[:, 3] + BLOCK_N)
     width = ceil_div(head_dim, WIDTH) * WIDTH
     size, workspace = 0, backward.WORKSPACE
     if num_parts > 1:

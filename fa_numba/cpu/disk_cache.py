@@ -8,6 +8,10 @@ most of the source of a function here is in other files. So this cache asks the 
 
 import contextlib
 import functools
+import os
+import shutil
+import time
+from pathlib import Path
 
 from numba.core import caching
 
@@ -19,7 +23,7 @@ class _Locator(caching._CacheLocator):
         self._lineno = py_func.__code__.co_firstlineno
 
     def get_cache_path(self):
-        return str(kernel_cache.folder() / "cpu")
+        return str(kernel_cache.folder() / "cpu" / kernel_cache.source_digest()[:16])
 
     def get_source_stamp(self):
         return kernel_cache.source_digest()
@@ -41,11 +45,18 @@ class _Files(caching.FunctionCache):
 
     def load_overload(self, signature, target_context):
         with contextlib.suppress(OSError, EOFError):
-            return super().load_overload(signature, target_context)
+            loaded = super().load_overload(signature, target_context)
+            if loaded is not None:
+                os.utime(self.cache_path)  # used now
+            return loaded
 
     def save_overload(self, signature, data):
         with contextlib.suppress(OSError):
             super().save_overload(signature, data)
+            unused_since = time.time() - kernel_cache.KEPT_DAYS * 24 * 3600
+            for old in Path(self.cache_path).parent.iterdir():
+                if old.stat().st_mtime < unused_since:
+                    shutil.rmtree(old, ignore_errors=True)
 
 
 @functools.cache

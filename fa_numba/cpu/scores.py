@@ -12,7 +12,17 @@ from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.cpu import tiles, vectors
 from fa_numba.cpu.exponential import tanh
 from fa_numba.cpu.tiles import ROW, WIDTH, product
-from fa_numba.cpu.vectors import COLUMNS, LANES, ROWS, absolute, broadcast, load, store, zeros
+from fa_numba.cpu.vectors import (
+    COLUMNS,
+    LANES,
+    ROWS,
+    absolute,
+    broadcast,
+    load,
+    store,
+    where_less,
+    zeros,
+)
 
 
 @njit
@@ -87,7 +97,10 @@ def mask(w, st, num_keys, rows, ahead, left, right):
     for n in range(rows):
         first = min(max(ahead + n - right, 0), WIDTH) if n < num_keys else WIDTH
         stop = max(min(ahead + n + left + 1, WIDTH), first)
-        for m in range(first):
-            w[st + n * WIDTH + m] = NEG_INF
-        for m in range(stop, WIDTH):
-            w[st + n * WIDTH + m] = NEG_INF
+        if first == 0 and stop == WIDTH:
+            continue
+        low, high = broadcast(np.float32(first)), broadcast(np.float32(stop))
+        for m in range(0, WIDTH, LANES):
+            query, at = vectors.lane_numbers() + broadcast(np.float32(m)), st + n * WIDTH + m
+            x = where_less(query, low, broadcast(NEG_INF), load(w, at))
+            store(w, at, where_less(query, high, x, broadcast(NEG_INF)))

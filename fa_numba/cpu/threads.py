@@ -47,6 +47,9 @@ def run(worker, num_tasks, workspace_size, *args):
         return
     disk_cache.keep(worker)
     counter = np.zeros(1, np.int64)
+    if num_tasks == 1:
+        worker(counter, num_tasks, _workspace(workspace_size), *args)
+        return
 
     def work():
         worker(counter, num_tasks, _workspace(workspace_size), *args)

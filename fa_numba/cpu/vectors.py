@@ -9,6 +9,7 @@ LANES is 16 with AVX-512, 8 with AVX, else 4. A machine with 32 vector registers
 of A feed two multiply-adds, so 8 x 2 takes 10 loads for 16 of them, and the loads are hidden.
 """
 
+import functools
 import operator
 
 import numpy as np
@@ -38,6 +39,7 @@ class Vector(types.Type):
 
 vector = Vector()
 accumulators = types.UniTuple(vector, ROWS * COLUMNS)
+lane_sums = types.UniTuple(vector, LANES)
 
 
 @register_model(Vector)
@@ -143,17 +145,22 @@ def _narrow(builder, x, kind):
     return builder.trunc(builder.lshr(rounded, constant(16)), shaped(_I16))
 
 
+def _read(builder, address, kind, many=True):
+    """One number or LANES of them from an address, as float32."""
+    stored = _FLOAT if kind == "float32" else _I16
+    align = 4 if kind == "float32" else 2
+    stored = ir.VectorType(stored, LANES) if many else stored
+    value = _load(builder, builder.inttoptr(address, _I64.as_pointer()), stored, align)
+    return value if kind == "float32" else _widen(builder, value, kind)
+
+
 def _reader(kind, many):
     """An intrinsic that reads one number or LANES of them from an address."""
 
     @intrinsic
     def read(typingctx, address):
         def emit(context, builder, signature, args):
-            stored = _FLOAT if kind == "float32" else _I16
-            align = 4 if kind == "float32" else 2
-            stored = ir.VectorType(stored, LANES) if many else stored
-            value = _load(builder, builder.inttoptr(args[0], _I64.as_pointer()), stored, align)
-            return value if kind == "float32" else _widen(builder, value, kind)
+            return _read(builder, args[0], kind, many)
 
         return (vector if many else types.float32)(types.int64), emit
 
@@ -398,6 +405,103 @@ def transpose(typingctx, x, x_index, x_row, y, y_index, y_row):
     return types.void(x, index, index, y, index, index), emit
 
 
+# --- across lanes ----------------------------------------------------------------------------
+
+
+def _folded(combine):
+    """An intrinsic that combines the lanes of a vector, half with half, until one is left."""
+
+    @intrinsic
+    def fold(typingctx, x):
+        def emit(context, builder, signature, args):
+            x, half = args[0], LANES // 2
+            while half:
+                lanes = [(lane + half) % LANES for lane in range(LANES)]
+                x = combine(builder, builder.shuffle_vector(x, x, ir.Constant(_BITS, lanes)), x)
+                half //= 2
+            return builder.extract_element(x, _I32(0))
+
+        return types.float32(vector), emit
+
+    return fold
+
+
+total = _folded(lambda builder, x, y: builder.fadd(x, y))
+largest = _folded(lambda builder, x, y: builder.select(builder.fcmp_ordered(">", x, y), x, y))
+
+
+@intrinsic
+def first_lane(typingctx, x):
+    """The number in lane 0."""
+
+    def emit(context, builder, signature, args):
+        return builder.extract_element(args[0], _I32(0))
+
+    return types.float32(vector), emit
+
+
+@intrinsic
+def no_sums(typingctx):
+    """LANES vectors of 0, for `add_products`."""
+
+    def emit(context, builder, signature, args):
+        return context.make_tuple(builder, signature.return_type, [_constant(_LLVM, 0.0)] * LANES)
+
+    return lane_sums(), emit
+
+
+def _product_adder(kind):
+    """An intrinsic that adds the products of x and each of LANES rows, at an address."""
+
+    @intrinsic
+    def add_products(typingctx, sums, address, row_bytes, x):
+        def emit(context, builder, signature, args):
+            sums, address, row_bytes, x = args
+            added = []
+            for i in range(LANES):
+                row = _read(builder, builder.add(address, builder.mul(row_bytes, _I64(i))), kind)
+                added.append(_call(builder, "fma", row, x, builder.extract_value(sums, i)))
+            return context.make_tuple(builder, signature.return_type, added)
+
+        return lane_sums(lane_sums, types.int64, types.int64, vector), emit
+
+    return add_products
+
+
+add_products_float32, add_products_float16, add_products_bfloat16 = map(
+    _product_adder, ("float32", "float16", "bfloat16")
+)
+
+
+@intrinsic
+def sum_each(typingctx, sums):
+    """A vector whose lane i is the sum of vector i.
+
+    In each of log₂ LANES rounds, vectors i and i + half are shuffled like two halves of a pack of
+    cards into two vectors, and these are added: half as many vectors, of sums of twice as many.
+    """
+
+    def emit(context, builder, signature, args):
+        vectors = [builder.extract_value(args[0], i) for i in range(LANES)]
+        pack = [i // 2 + (i % 2) * LANES for i in range(2 * LANES)]
+        low, high = (ir.Constant(_BITS, part) for part in (pack[:LANES], pack[LANES:]))
+        while len(vectors) > 1:
+            half = len(vectors) // 2
+            pairs = list(zip(vectors[:half], vectors[half:], strict=True))
+            vectors = [
+                builder.fadd(*(builder.shuffle_vector(*pair, part) for part in (low, high)))
+                for pair in pairs
+            ]
+        return vectors[0]
+
+    return vector(lane_sums), emit
+
+
 FLOAT32, FLOAT16, BFLOAT16 = range(3)  # the kind of number at an address
-KINDS = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
 BYTES = np.array([4, 2, 2])
+
+
+@functools.cache
+def kind_of(dtype):
+    """Which of the three a dtype of NumPy is."""
+    return ("float32", "float16", "bfloat16").index(dtype.name)

@@ -1,0 +1,393 @@
+"""Attention of few queries on a CPU: each key and each value is read from memory once.
+
+A forward tile has WIDTH queries side by side in vectors. One query would fill one lane of them, and
+reading memory takes longer than computing here anyway. So head_dim lies along vectors. A task is a
+range of keys of some key heads, and all rows, query x query head, that share them:
+
+    for each 64 keys, for each key head:
+        for each row:
+            s[n] = sum of K[n] ∘ q         LANES keys at once, then the lanes of each are added
+            scaled, modified, masked; m, α, p, l
+        O = α O + P V
+
+All key heads of a token lie side by side in memory. A task takes them all, if it can, so that it
+reads memory from one end to the other.
+
+A single row reads K and V where they lie: each number is used once. For several rows the tile is
+copied to the cache first, as in `forward`, and P V is the same product of tiles; so it is where
+head_dim or page_size is no multiple of LANES.
+
+The keys are split where there are too few tasks for all threads. Each part then writes its
+normalised O and its lse, and `merge` adds them.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
+from fa_numba.cpu import tiles
+from fa_numba.cpu.exponential import exp2, tanh
+from fa_numba.cpu.tiles import BLOCK_N, ROW, WIDTH, product
+from fa_numba.cpu.vectors import (
+    COLUMNS,
+    FLOAT16,
+    FLOAT32,
+    LANES,
+    ROWS,
+    absolute,
+    add_products_bfloat16,
+    add_products_float16,
+    add_products_float32,
+    address_of,
+    broadcast,
+    fetch_add,
+    first_lane,
+    lane_numbers,
+    largest,
+    load,
+    maximum,
+    multiply_add,
+    multiply_subtract,
+    no_sums,
+    read_bfloat16,
+    read_float16,
+    read_float32,
+    store,
+    sum_each,
+    total,
+    where_less,
+    zeros,
+)
+
+MAX_ROWS = 256  # of a task
+# Where things are in a thread's workspace; rows of ROW, but for S, whose rows are BLOCK_N long.
+K, V = 0, BLOCK_N * ROW
+Q = V + BLOCK_N * ROW
+O = Q + MAX_ROWS * ROW
+S = O + MAX_ROWS * ROW
+M_I, L_I, ALPHA = (S + MAX_ROWS * BLOCK_N + i * MAX_ROWS for i in range(3))
+WORKSPACE = ALPHA + MAX_ROWS + 16  # 16 for the tiles to begin with a cache line
+
+NO_END = 2**40  # keys
+LN_2 = math.log(2)
+LEAST = np.float32(-3.4028235e38)  # below is −∞ alone
+
+
+@njit
+def begin(w, base, first, q, rows, group, kind, head_dim, width):
+    """Q of a task, and m, l and O of no key at all.
+
+    q is (address, bytes from one query to the next, bytes from one head to the next).
+    """
+    address, row_bytes, head_bytes = q
+    for r in range(0, rows, group):
+        source, to = address + r // group * row_bytes, base + Q + (first + r) * ROW
+        tiles.pack(source, head_bytes, group, group, kind, head_dim, width, w, to)
+    for r in range(first, first + tiles.round_up(rows, ROWS)):
+        for d in range(base + O + r * ROW, base + O + r * ROW + width, LANES):
+            store(w, d, broadcast(ZERO))
+        w[base + M_I + r] = NEG_INF
+        w[base + L_I + r] = w[base + ALPHA + r] = ZERO
+
+
+def _make_products(read, add_products, size):
+    """q Kᵀ and p V of one row, for keys and values of a dtype of `size` bytes, at an address."""
+
+    @njit
+    def multiply(w, q, address, row_bytes, s, num_keys, width):
+        """S of `num_keys` keys, rounded up to LANES; all rows of K so far are read."""
+        for n in range(0, num_keys, LANES):
+            sums, row = no_sums(), address + n * row_bytes
+            for d in range(0, width, LANES):
+                sums = add_products(sums, row + d * size, row_bytes, load(w, q + d))
+            store(w, s + n, sum_each(sums))
+
+    @njit
+    def add_values(w, p, address, row_bytes, num_keys, o, width):
+        """O += p V; four vectors at once, whose sums do not wait for each other."""
+        d = 0
+        while d + 4 * LANES <= width:
+            at = o + d
+            o0, o1 = load(w, at), load(w, at + LANES)
+            o2, o3 = load(w, at + 2 * LANES), load(w, at + 3 * LANES)
+            row = address + d * size
+            for n in range(num_keys):
+                weight = broadcast(w[p + n])
+                o0 = multiply_add(read(row), weight, o0)
+                o1 = multiply_add(read(row + LANES * size), weight, o1)
+                o2 = multiply_add(read(row + 2 * LANES * size), weight, o2)
+                o3 = multiply_add(read(row + 3 * LANES * size), weight, o3)
+                row += row_bytes
+            store(w, at, o0)
+            store(w, at + LANES, o1)
+            store(w, at + 2 * LANES, o2)
+            store(w, at + 3 * LANES, o3)
+            d += 4 * LANES
+        while d < width:
+            total_of_keys, row = load(w, o + d), address + d * size
+            for n in range(num_keys):
+                total_of_keys = multiply_add(read(row), broadcast(w[p + n]), total_of_keys)
+                row += row_bytes
+            store(w, o + d, total_of_keys)
+            d += LANES
+
+    return multiply, add_values
+
+
+multiply_float32, add_values_float32 = _make_products(read_float32, add_products_float32, 4)
+multiply_float16, add_values_float16 = _make_products(read_float16, add_products_float16, 2)
+multiply_bfloat16, add_values_bfloat16 = _make_products(read_bfloat16, add_products_bfloat16, 2)
+
+
+@njit
+def key_at(x, b, head, n, first, table, page_size):
+    """Address of key n of a sequence, and how many keys follow it side by side, itself included."""
+    address, batch_bytes, row_bytes, head_bytes = x
+    address += head * head_bytes
+    if page_size == 0:
+        return address + b * batch_bytes + (first + n) * row_bytes, NO_END
+    page, slot = np.int64(table[b, n // page_size]), n % page_size
+    return address + page * batch_bytes + slot * row_bytes, page_size - slot
+
+
+@njit
+def scores_in_place(w, base, x, b, head, n, num_keys, first, table, page_size, kind, width, q, s):
+    """S of one row and whole groups of LANES keys, from where K lies; the others are copied."""
+    whole, done, row_bytes = num_keys // LANES * LANES, 0, x[2]
+    while done < whole:
+        address, run = key_at(x, b, head, n + done, first, table, page_size)
+        part = min(run, whole - done)
+        if kind == FLOAT32:
+            multiply_float32(w, q, address, row_bytes, s + done, part, width)
+        elif kind == FLOAT16:
+            multiply_float16(w, q, address, row_bytes, s + done, part, width)
+        else:
+            multiply_bfloat16(w, q, address, row_bytes, s + done, part, width)
+        done += part
+    if whole < num_keys:
+        tiles.pack_keys(
+            x, b, head, n + whole, num_keys - whole, first, table, page_size, kind, width, width, w,
+            base + K,
+        )  # fmt: skip
+        copied = address_of(w) + 4 * (base + K)
+        multiply_float32(w, q, copied, 4 * ROW, s + whole, num_keys - whole, width)
+
+
+@njit
+def add_in_place(w, x, b, head, n, num_keys, first, table, page_size, kind, width, p, o):
+    """O += p V of one row, from where V lies."""
+    done, row_bytes = 0, x[2]
+    while done < num_keys:
+        address, run = key_at(x, b, head, n + done, first, table, page_size)
+        part = min(run, num_keys - done)
+        if kind == FLOAT32:
+            add_values_float32(w, p + done, address, row_bytes, part, o, width)
+        elif kind == FLOAT16:
+            add_values_float16(w, p + done, address, row_bytes, part, o, width)
+        else:
+            add_values_bfloat16(w, p + done, address, row_bytes, part, o, width)
+        done += part
+
+
+@njit
+def modify(w, s, num_keys, scale, softcap, slope, ahead):
+    """Scale, softcap and ALiBi of one row; the factor that is left to multiply by, above 0."""
+    if not softcap and not slope and scale > ZERO:
+        return scale
+    cap, per_cap = np.float32(softcap), np.float32(scale / softcap) if softcap else ZERO
+    for n in range(0, num_keys, LANES):
+        x = load(w, s + n)
+        x = tanh(x * broadcast(per_cap)) * broadcast(cap) if softcap else x * broadcast(scale)
+        if slope:
+            distance = broadcast(np.float32(ahead + n)) + lane_numbers()
+            x = x - absolute(distance) * broadcast(slope)
+        store(w, s + n, x)
+    return ONE
+
+
+@njit
+def mask(w, s, num_keys, start, stop):
+    """−∞ for all keys of a row but `start` to `stop` − 1."""
+    first, last = broadcast(np.float32(start)), broadcast(np.float32(stop))
+    for n in range(0, num_keys, LANES):
+        if n < start or n + LANES > stop:
+            number = lane_numbers() + broadcast(np.float32(n))
+            x = where_less(number, first, broadcast(NEG_INF), load(w, s + n))
+            store(w, s + n, where_less(number, last, x, broadcast(NEG_INF)))
+
+
+@njit
+def softmax(w, s, num_keys, m_i, l_i, alpha, c):
+    """P = 2^(c · S − m) in the place of S of one row; its m, l and α."""
+    c, top, old = broadcast(c), broadcast(NEG_INF), broadcast(w[m_i])
+    for n in range(s, s + num_keys, LANES):
+        top = maximum(load(w, n), top)
+    top = maximum(broadcast(largest(top)) * c, old)
+    w[m_i] = first_lane(top)
+    # No key yet: 0, since −∞ − −∞ is NaN.
+    top = where_less(top, broadcast(LEAST), broadcast(ZERO), top)
+    factor, sums = exp2(old - top), broadcast(ZERO)
+    for n in range(s, s + num_keys, LANES):
+        p = exp2(multiply_subtract(load(w, n), c, top))
+        store(w, n, p)
+        sums = sums + p
+    w[alpha] = first_lane(factor)
+    w[l_i] = w[l_i] * w[alpha] + total(sums)
+
+
+@njit
+def rescale(w, o, alpha, width):
+    """O = α O of one row."""
+    for d in range(o, o + width, LANES):
+        store(w, d, load(w, d) * broadcast(alpha))
+
+
+@njit
+def accumulate(w, base, first, rows, num_keys, head_dim):
+    """O = α O + P V."""
+    for r in range(0, rows, ROWS):
+        for d in range(0, head_dim, WIDTH):
+            p, v = base + S + r * BLOCK_N, base + V + d
+            acc = product(zeros(), w, p, BLOCK_N, 1, w, v, ROW, num_keys)
+            for i in range(ROWS):
+                factor = broadcast(w[base + ALPHA + first + r + i])
+                for j in range(COLUMNS):
+                    at = base + O + (first + r + i) * ROW + d + j * LANES
+                    store(w, at, multiply_add(load(w, at), factor, acc[i * COLUMNS + j]))
+
+
+@njit
+def finish(w, base, r, heads, kind, head_dim, width, address, head_bytes, lse, lse_at, lse_step):
+    """O / l and lse of `heads` rows, from row r, to where the results of a query belong."""
+    for i in range(r, r + heads):
+        l_i, m_i = float(w[base + L_I + i]), float(w[base + M_I + i])
+        # Where no key was seen, O is 0, and is divided by 1.
+        reciprocal = broadcast(np.float32(1 / l_i if l_i != 0 else 1))
+        for d in range(base + O + i * ROW, base + O + i * ROW + width, LANES):
+            store(w, d, load(w, d) * reciprocal)
+        log_sum = m_i * LN_2 + math.log(l_i) if l_i != 0 else -np.inf
+        lse[lse_at + (i - r) * lse_step] = log_sum
+    tiles.unpack(w, base + O + r * ROW, ROW, heads, kind, head_dim, address, head_bytes)
+
+
+@njit(nogil=True)
+def decode(
+    counter, num_tasks, workspace, q, k, v, kind, max_queries, num_chunks, num_splits,
+    heads_per_task, num_blocks, sequences, table, page_size, num_kv_heads, group, head_dim, out,
+    out_split, out_kind, lse, lse_of, lse_split, left, right, scale, softcap, slopes,
+):  # fmt: skip
+    """Take tasks until none is left; see `forward.forward` for what is not said here.
+
+    Parameters
+    ----------
+    max_queries : int
+        Queries of a task; times `group`, at most MAX_ROWS.
+    num_chunks, num_splits, num_blocks : int
+        Tasks that share the queries of a sequence, its keys, and its key heads.
+    heads_per_task : int
+        Key heads of a task; times its queries and `group`, rounded up to ROWS, at most MAX_ROWS.
+    out, out_kind : (address, batch_bytes, row_bytes, head_bytes), int
+        Where O goes, and as numbers of which dtype.
+    out_split, lse_split : int
+        How far apart the results of one split and of the next are, in bytes and in numbers.
+    """
+    w = workspace
+    base = tiles.aligned(w)
+    width = tiles.round_up(head_dim, WIDTH)
+    copied_k = address_of(w) + 4 * (base + K)
+    for i in range(base + S, base + S + MAX_ROWS * BLOCK_N, LANES):
+        store(w, i, broadcast(ZERO))  # rows of P that are no queries, but multiplied
+    while True:
+        task = fetch_add(counter, 1)
+        if task >= num_tasks:
+            return
+        split, task = task % num_splits, task // num_splits
+        chunk, task = task % num_chunks, task // num_chunks
+        b, first_head = task // num_blocks, task % num_blocks * heads_per_task
+        heads = min(heads_per_task, num_kv_heads - first_head)
+        first_q, seqlen_q, first_k, seqlen_k = sequences[b]
+        m = chunk * max_queries
+        num_queries = min(max_queries, seqlen_q - m)
+        if num_queries <= 0:
+            continue
+        rows = num_queries * group
+        in_place = rows == 1 and head_dim % LANES == 0 and page_size % LANES == 0
+        step = tiles.round_up(rows, ROWS)  # from the rows of one key head to those of the next
+        for h in range(heads):
+            head = (first_head + h) * group
+            address = q[0] + b * q[1] + (first_q + m) * q[2] + head * q[3]
+            begin(w, base, h * step, (address, q[2], q[3]), rows, group, kind, head_dim, width)
+
+        position = m + seqlen_k - seqlen_q  # of the first query among the keys
+        n = max(0, position - left)
+        if in_place:
+            n = n // LANES * LANES  # groups of LANES keys then lie in one page
+        stop = min(seqlen_k, position + num_queries - 1 + right + 1)
+        share = tiles.round_up((stop - n + num_splits - 1) // num_splits, BLOCK_N)
+        n += split * share
+        stop = min(stop, n + share)
+        while n < stop:
+            num_keys = min(BLOCK_N, stop - n)
+            for h in range(heads):
+                kv_head = first_head + h
+                if not in_place:
+                    for x, to in ((k, base + K), (v, base + V)):
+                        tiles.pack_keys(
+                            x, b, kv_head, n, num_keys, first_k, table, page_size, kind, head_dim,
+                            width, w, to,
+                        )  # fmt: skip
+                for i in range(rows):
+                    r, ahead = h * step + i, n - position - i // group
+                    q_at, s = base + Q + r * ROW, base + S + i * BLOCK_N
+                    if in_place:
+                        scores_in_place(
+                            w, base, k, b, kv_head, n, num_keys, first_k, table, page_size, kind,
+                            head_dim, q_at, s,
+                        )  # fmt: skip
+                    else:
+                        multiply_float32(w, q_at, copied_k, 4 * ROW, s, num_keys, width)
+                    slope = slopes[kv_head * group + i % group] if slopes.size else ZERO
+                    factor = modify(w, s, num_keys, scale, softcap, slope, ahead)
+                    start, end = max(0, -left - ahead), min(num_keys, right - ahead + 1)
+                    mask(w, s, num_keys, start, end)
+                    m_i, l_i, alpha = (base + M_I + r, base + L_I + r, base + ALPHA + r)
+                    softmax(w, s, num_keys, m_i, l_i, alpha, np.float32(factor * LOG2_E))
+                    if in_place:
+                        o = base + O + r * ROW
+                        rescale(w, o, w[alpha], width)
+                        add_in_place(
+                            w, v, b, kv_head, n + start, end - start, first_k, table, page_size,
+                            kind, head_dim, s + start, o,
+                        )  # fmt: skip
+                if not in_place:
+                    accumulate(w, base, h * step, rows, num_keys, head_dim)
+            n += num_keys
+        for h in range(heads):
+            for i in range(num_queries):
+                row, head = first_q + m + i, (first_head + h) * group
+                address = out[0] + b * out[1] + row * out[2] + head * out[3] + split * out_split
+                lse_at = b * lse_of[0] + head * lse_of[1] + row * lse_of[2] + split * lse_split
+                finish(
+                    w, base, h * step + i * group, group, out_kind, head_dim, width, address,
+                    out[3], lse, lse_at, lse_of[1],
+                )  # fmt: skip
+
+
+def merge(outs, lses, out, lse):
+    """Add the states of all splits, as `kernels.merge_states` adds two.
+
+    Parameters
+    ----------
+    outs, lses : float32 arrays of shape (num_splits, *out.shape) and (num_splits, *lse.shape)
+    out, lse : arrays
+        Where the results go.
+    """
+    top = lses.max(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = np.exp(lses - np.where(top == NEG_INF, ZERO, top))
+        divisor = weights.sum(axis=0)
+        lse[...] = np.where(divisor == 0, NEG_INF, top + np.log(divisor))
+        weights /= np.where(divisor == 0, ONE, divisor)
+        out[...] = np.einsum("sbmhd,sbhm->bmhd", outs, weights)
