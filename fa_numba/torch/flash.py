@@ -206,7 +206,7 @@ def flash_attn_with_kvcache(
         _append(k_cache, v_cache, k, v, block_table, seq_lens)
         seq_lens = seq_lens + k.shape[1]
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    out, lse = operators.flash_decode(q, k_cache, v_cache, block_table, seq_lens, *options)
+    out, lse = operators.flash_decode(q, k_cache, v_cache, seq_lens, block_table, *options)
     return (out, lse) if return_softmax_lse else out
 
 
