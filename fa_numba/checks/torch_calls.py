@@ -143,9 +143,7 @@ def check_slopes(alibi_slopes):
     if alibi_slopes is None:
         return None
     if not isinstance(alibi_slopes, torch.Tensor):
-        raise TypeError(
-            f"alibi_slopes must be a tensor or None, got {type(alibi_slopes).__name__}"
-        )
+        raise TypeError(f"alibi_slopes must be a tensor or None, got {type(alibi_slopes).__name__}")
     if alibi_slopes.ndim == 2:
         if alibi_slopes.shape[0] != 1:
             raise ValueError(
@@ -214,10 +212,21 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
                 f"{name} must have one row for each of the {batch} sequences of q, "
                 f"got {named[name].shape[0]}"
             )
+    if k is not None:
+        _check_new_tokens(batch, k_cache, k, v, cache_seqlens)
     if cache_seqlens is not None and "cache_seqlens" not in named:
         integer("cache_seqlens", cache_seqlens, at_least=0)
-    if k is None and v is None:
-        return
+        pages = 1 if block_table is None else block_table.shape[1]
+        room = pages * k_cache.shape[1] - (0 if k is None else k.shape[1])
+        if cache_seqlens > room:
+            raise ValueError(
+                f"cache_seqlens must be at most {room}, the tokens of a cache without those of k, "
+                f"got {cache_seqlens}"
+            )
+
+
+def _check_new_tokens(batch, k_cache, k, v, cache_seqlens):
+    """Raise unless k and v can be written to the caches."""
     if cache_seqlens is None:
         raise ValueError("cache_seqlens must say where k and v go in the caches, got None")
     if v.shape != k.shape:

@@ -2,7 +2,6 @@
 
 import torch
 
-
 FLOATS = torch.float32, torch.float16, torch.bfloat16
 
 

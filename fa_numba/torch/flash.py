@@ -123,9 +123,7 @@ def flash_attn_varlen_func(
         causal=causal, deterministic=deterministic, return_attn_probs=return_attn_probs
     )
     torch_calls.refuse_block_table(block_table)
-    torch_calls.check_tensors(
-        q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k
-    )
+    torch_calls.check_tensors(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     alibi_slopes = torch_calls.check_slopes(alibi_slopes)
     q, k, v = autocast(q, k, v)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale, deterministic

@@ -57,7 +57,9 @@ def _as_numpy(x):
     if x.device.type != "cpu":
         return x
     if x.dtype == torch.bfloat16:  # NumPy has no bfloat16 of its own
-        return x.view(torch.int16).numpy().view("bfloat16")
+        import ml_dtypes
+
+        return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return x.numpy()
 
 

@@ -99,9 +99,7 @@ def _fake_gradients(dout, q, k, v, *_):
 
 
 DIFFERENTIABLE = f"{OPTIONS}, bool deterministic"
-flash_attn = _define(
-    "flash_attn", f"{QKV}, {DIFFERENTIABLE}", FORWARD, _flash_attn, _fake_results
-)
+flash_attn = _define("flash_attn", f"{QKV}, {DIFFERENTIABLE}", FORWARD, _flash_attn, _fake_results)
 flash_attn_grad = _define(
     "flash_attn_grad", f"{RESULTS}, {DIFFERENTIABLE}", BACKWARD, _flash_attn_grad, _fake_gradients
 )
