@@ -426,6 +426,7 @@ REFUSED = [
     (flash_attn_func, {"softmax_scale": "1"}, "softmax_scale must be a number, got str"),
     (flash_attn_func, {"alibi_slopes": [1, 2]}, "alibi_slopes must be a tensor or None, got list"),
     (flash_attn_func, {"alibi_slopes": torch.ones(2, 2)}, r"alibi_slopes must have shape \(num_h"),
+    (flash_attn_func, {"alibi_slopes": torch.ones(2).half()}, "alibi_slopes must be float32, got"),
     (
         flash_attn_func,
         {"alibi_slopes": torch.ones(2, requires_grad=True)},
@@ -450,6 +451,8 @@ REFUSED = [
     (flash_attn_with_kvcache, NEW | {"k": X[:, :2]}, "v must have the shape of k"),
     (flash_attn_with_kvcache, NEW | {"k": X[:1], "v": X[:1]}, "k must have shape .batch, seqlen_n"),
     (flash_attn_with_kvcache, {"k_cache": CACHE.half()}, "k_cache must have the dtype of q, torch"),
+    (flash_attn_with_kvcache, {"k_cache": X}, "v_cache must have the shape of k_cache"),
+    (flash_attn_with_kvcache, {"q": X[..., :4]}, "k_cache must have the head_dim of q, 4, got 8"),
     (flash_attn_with_kvcache, {"k_cache": CACHE[0]}, "k_cache must have 4 axes, got"),
     (flash_attn_with_kvcache, {"cache_seqlens": 2.0}, "cache_seqlens must be an integer, got 2.0"),
     (flash_attn_with_kvcache, {"cache_seqlens": STARTS}, "cache_seqlens must have one .* 2 seq"),

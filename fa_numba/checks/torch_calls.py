@@ -134,23 +134,26 @@ def check_flash_options(dropout_p, softmax_scale, softcap, window_size):
     _check_dropout(dropout_p)
     check_window_size(window_size)
     _check_number("softcap", softcap)
+    if softcap < 0:
+        raise ValueError(f"softcap must be 0, or positive, got {softcap}")
     if softmax_scale is not None:
         _check_number("softmax_scale", softmax_scale)
 
 
-def check_slopes(alibi_slopes):
-    """Return flash-attention's alibi_slopes, or raise if we cannot take them."""
+def check_slopes(alibi_slopes, num_heads):
+    """Return flash-attention's alibi_slopes as a vector, or raise if we cannot take them."""
     if alibi_slopes is None:
         return None
     if not isinstance(alibi_slopes, torch.Tensor):
         raise TypeError(f"alibi_slopes must be a tensor or None, got {type(alibi_slopes).__name__}")
-    if alibi_slopes.ndim == 2:
-        if alibi_slopes.shape[0] != 1:
-            raise ValueError(
-                "alibi_slopes must have shape (num_heads,), the same for all sequences, got "
-                f"{tuple(alibi_slopes.shape)}"
-            )
-        alibi_slopes = alibi_slopes[0]
+    if tuple(alibi_slopes.shape) not in ((num_heads,), (1, num_heads)):
+        raise ValueError(
+            f"alibi_slopes must have shape (num_heads,) = ({num_heads},), the same for all "
+            f"sequences, got {tuple(alibi_slopes.shape)}"
+        )
+    alibi_slopes = alibi_slopes.reshape(num_heads)
+    if alibi_slopes.dtype != torch.float32:
+        raise TypeError(f"alibi_slopes must be float32, got {alibi_slopes.dtype}")
     if alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             "alibi_slopes must not require a gradient: fa_numba computes none; pass "
@@ -205,6 +208,15 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
             raise TypeError(f"{name} must be int32, got {x.dtype}: {name}.int()")
         if name not in INDICES and x.dtype != q.dtype:
             raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}")
+    if v_cache.shape != k_cache.shape:
+        raise ValueError(
+            f"v_cache must have the shape of k_cache, {tuple(k_cache.shape)}, "
+            f"got {tuple(v_cache.shape)}"
+        )
+    if k_cache.shape[3] != q.shape[3]:
+        raise ValueError(
+            f"k_cache must have the head_dim of q, {q.shape[3]}, got {k_cache.shape[3]}"
+        )
     batch = q.shape[0]
     for name in INDICES:
         if name in named and named[name].shape[0] != batch:

@@ -65,7 +65,7 @@ def flash_attn_func(
         causal=causal, deterministic=deterministic, return_attn_probs=return_attn_probs
     )
     torch_calls.check_tensors(q=q, k=k, v=v)
-    alibi_slopes = torch_calls.check_slopes(alibi_slopes)
+    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q.shape[-2])
     q, k, v = autocast(q, k, v)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale, deterministic
     out, lse = operators.flash_attn(q, k, v, *options)
@@ -124,7 +124,7 @@ def flash_attn_varlen_func(
     )
     torch_calls.refuse_block_table(block_table)
     torch_calls.check_tensors(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    alibi_slopes = torch_calls.check_slopes(alibi_slopes)
+    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q.shape[-2])
     q, k, v = autocast(q, k, v)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale, deterministic
     out, lse = operators.flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *options)
@@ -196,9 +196,9 @@ def flash_attn_with_kvcache(
     torch_calls.check_kvcache_options(
         rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, num_splits
     )
-    alibi_slopes = torch_calls.check_slopes(alibi_slopes)
     q, k, v = autocast(q, k, v)
     torch_calls.check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table)
+    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q.shape[2])
     seq_lens = _lengths(q, k_cache, block_table, cache_seqlens)
     if k is not None:
         _append(k_cache, v_cache, k, v, block_table, seq_lens)
