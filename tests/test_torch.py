@@ -240,7 +240,7 @@ def test_lengths_of_a_cache_as_a_number_and_by_default():
 
 # Inside of PyTorch
 
-OPTIONS = (True, (3, -1), 0.0, None, None, False)
+NUMBERS = (True, (3, -1), 0.0, None, False)
 
 
 def operator_cases():
@@ -248,19 +248,22 @@ def operator_cases():
     packed = tensors((5, 4, 8), (6, 2, 8), (6, 2, 8))
     starts = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 6, 6], dtype=torch.int32)
     lengths, pages = torch.tensor([6, 3], dtype=torch.int32), torch.tensor([[1], [0]]).int()
+    slopes, seed = torch.tensor([0.5, 0.2, 0.1, 0.05]), torch.tensor(5)
+    attention, varlen = (None, None, *NUMBERS, 0.0), (*starts, None, *NUMBERS)
     with torch.no_grad():
-        results = operators.flash_attn(q, k, v, *OPTIONS)
-        packed_results = operators.flash_attn_varlen(*packed, *starts, *OPTIONS)
+        out, lse = operators.flash_attn(q, k, v, *attention)
+        packed_out, packed_lse = operators.flash_attn_varlen(*packed, *varlen)
     q0, k0, v0, *packed0 = (x.detach() for x in (q, k, v, *packed))
-    slopes = torch.tensor([0.5, 0.2, 0.1, 0.05])
+    others = False, (-1, -1), 2.0, 0.5, True
     return {
-        "flash_attn": (q, k, v, *OPTIONS),
-        "flash_attn-alibi": (q, k, v, False, (-1, -1), 2.0, slopes, 0.5, True),
-        "flash_attn_grad": (q0, q0, k0, v0, *results, *OPTIONS),
-        "flash_attn_varlen": (*packed, *starts, *OPTIONS),
-        "flash_attn_varlen_grad": (packed0[0], *packed0, *packed_results, *starts, *OPTIONS),
-        "flash_decode": (q0, k0, v0, lengths, None, *OPTIONS[:-1]),
-        "flash_decode-paged": (q0, k0, v0, lengths, pages, *OPTIONS[:-1]),
+        "flash_attn": (q, k, v, *attention),
+        "flash_attn-alibi": (q, k, v, slopes, None, *others, 0.0),
+        "flash_attn-dropout": (q, k, v, None, seed, *NUMBERS, 0.5),
+        "flash_attn_grad": (q0, out, lse, q0, k0, v0, *attention),
+        "flash_attn_varlen": (*packed, *varlen),
+        "flash_attn_varlen_grad": (packed0[0], packed_out, packed_lse, *packed0, *varlen),
+        "flash_decode": (q0, k0, v0, lengths, None, None, *NUMBERS[:-1]),
+        "flash_decode-paged": (q0, k0, v0, lengths, pages, slopes, *others[:-1]),
     }
 
 
@@ -305,6 +308,10 @@ def models():
             lambda q, k, v: flash_attn_varlen_func(q, k, v, starts, starts, 5, 5, causal=True),
             ((9, 2, 8),) * 3,
         ),
+        "dropout": (
+            lambda q, k, v: scaled_dot_product_attention(q, k, v, dropout_p=0.5),
+            (four,) * 3,
+        ),
         "kvcache": (torch.no_grad()(cached), (four,) * 3),
     }
 
@@ -317,7 +324,9 @@ def test_torch_compile_makes_no_graph_break(name, dynamic):
     function, shapes = models()[name]
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     inputs = tensors(*shapes)
+    torch.manual_seed(0)
     want = function(*inputs)
+    torch.manual_seed(0)
     got = compiled(*inputs)
     assert torch.equal(got, want)
     if want.requires_grad:
@@ -350,6 +359,24 @@ def test_autocast(dtype):
     torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=2e-2)
     assert gradient.dtype == torch.float32
     assert scaled_dot_product_attention(q, k, v).dtype == torch.float32
+
+
+def test_dropout_follows_the_generator_of_pytorch():
+    """The gradients drop what the forward pass dropped: out is linear in v."""
+    q, k, v, dout = tensors(*[(2, 9, 2, 8)] * 4)
+
+    def call(seed):
+        torch.manual_seed(seed)
+        return flash_attn_func(q, k, v, dropout_p=0.5)
+
+    out = call(0)
+    assert torch.equal(out, call(0)) and not torch.equal(out, call(1))
+    torch.manual_seed(0)
+    assert not torch.equal(*(flash_attn_func(q, k, v, dropout_p=0.5) for _ in range(2)))
+    (dv,) = torch.autograd.grad(out, v, dout)
+    torch.testing.assert_close((dv * v).sum(), (out * dout).sum())
+    means = torch.stack([call(seed) for seed in range(100)]).mean(0)
+    torch.testing.assert_close(means, flash_attn_func(q, k, v), atol=0.4, rtol=0)
 
 
 def test_second_derivatives_are_refused():
@@ -400,7 +427,8 @@ GOOD = {
 NEW = {"k": X[:, :1], "v": X[:, :1], "cache_seqlens": 3}
 REFUSED = [
     (scaled_dot_product_attention, {"attn_mask": MASK}, "attn_mask must be None, got .*is_causal"),
-    (scaled_dot_product_attention, {"dropout_p": 0.1}, "dropout_p must be 0, got 0.1"),
+    (scaled_dot_product_attention, {"dropout_p": 1.0}, "dropout_p must be at least 0 and less tha"),
+    (scaled_dot_product_attention, {"dropout_p": None}, "dropout_p must be a number, got NoneType"),
     (scaled_dot_product_attention, {"is_causal": 1}, "is_causal must be True or False, got 1"),
     (scaled_dot_product_attention, {"scale": "1"}, "scale must be a number, got str"),
     (scaled_dot_product_attention, {"query": X.numpy()}, "query must be a PyTorch tensor, got nd"),
@@ -418,7 +446,16 @@ REFUSED = [
     ),
     (scaled_dot_product_attention, {"key": X.to_sparse()}, "key must be a dense tensor"),
     (scaled_dot_product_attention, {"key": X.to("meta")}, "key must be on a CUDA GPU or in CPU"),
-    (flash_attn_func, {"dropout_p": 0.1}, "dropout_p must be 0, got 0.1: fa_numba.torch has no"),
+    (
+        flash_attn_func,
+        {"dropout_p": -0.1},
+        "dropout_p must be at least 0 and less than 1, got -0.1",
+    ),
+    (
+        flash_attn_func,
+        {"dropout_p": 0.1, "return_attn_probs": True},
+        "return_attn_probs must be False with dropout_p=0.1, got True",
+    ),
     (flash_attn_func, {"causal": 1}, "causal must be True or False, got 1"),
     (flash_attn_func, {"window_size": 3}, r"window_size must be a tuple \(left, right\), got 3"),
     (flash_attn_func, {"softcap": None}, "softcap must be a number, got NoneType"),
@@ -436,7 +473,7 @@ REFUSED = [
     (flash_attn_func, {"return_attn_probs": 1}, "return_attn_probs must be True or False, got 1"),
     (flash_attn_func, {"q": X[0]}, r"q must have axes \(batch, .*got shape \(5, 2, 8\)"),
     (flash_attn_func, {"q": X.double()}, "q must be float32, float16 or bfloat16, got float64"),
-    (flash_attn_varlen_func, {"dropout_p": 1}, "dropout_p must be 0, got 1"),
+    (flash_attn_varlen_func, {"dropout_p": 0.5}, "dropout_p must be 0, got 0.5: packed"),
     (flash_attn_varlen_func, {"block_table": TABLE}, "block_table must be None.*_with_kvcache"),
     (flash_attn_varlen_func, {"cu_seqlens_q": STARTS.long()}, "cu_seqlens_q must be int32, got"),
     (flash_attn_varlen_func, {"cu_seqlens_q": [0, 2, 5]}, "cu_seqlens_q must be a PyTorch tensor"),

@@ -19,10 +19,6 @@ INDICES = ("cache_seqlens", "block_table")
 OTHER_MASKS = (
     "is_causal is a mask here, and flash_attn_func has causal, window_size, softcap, alibi_slopes"
 )
-NO_DROPOUT = (
-    "fa_numba.torch has no dropout; fa_numba.flash_attn_v2 and fa_numba.flash_attn_bwd have it, "
-    "for CUDA tensors, without autograd"
-)
 NO_ROTARY = "rotate q and k before the call"
 
 
@@ -56,8 +52,17 @@ def _check_number(name, value):
 
 def _check_dropout(dropout_p):
     _check_number("dropout_p", dropout_p)
-    if dropout_p != 0:
-        raise ValueError(f"dropout_p must be 0, got {dropout_p}: {NO_DROPOUT}")
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p}")
+
+
+def refuse_captured_dropout(q, dropout_p):
+    """Raise where a CUDA graph is being captured: each replay would drop the same entries."""
+    if dropout_p and q.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise ValueError(
+            f"dropout_p must be 0 while a CUDA graph is captured, got {dropout_p}: the seed is a "
+            "number in the graph, so every replay would drop the same entries"
+        )
 
 
 def refuse_second_derivatives():
@@ -129,9 +134,8 @@ def check_sdpa(query, key, value, enable_gqa):
 # flash-attention's functions
 
 
-def check_flash_options(dropout_p, softmax_scale, softcap, window_size):
-    """Raise for options of flash-attention's functions that we lack, or that mean nothing."""
-    _check_dropout(dropout_p)
+def check_flash_options(softmax_scale, softcap, window_size):
+    """Raise for options of flash-attention's functions that mean nothing."""
     check_window_size(window_size)
     _check_number("softcap", softcap)
     if softcap < 0:
@@ -140,12 +144,13 @@ def check_flash_options(dropout_p, softmax_scale, softcap, window_size):
         _check_number("softmax_scale", softmax_scale)
 
 
-def check_slopes(alibi_slopes, num_heads):
+def check_slopes(alibi_slopes, q):
     """Return flash-attention's alibi_slopes as a vector, or raise if we cannot take them."""
     if alibi_slopes is None:
         return None
     if not isinstance(alibi_slopes, torch.Tensor):
         raise TypeError(f"alibi_slopes must be a tensor or None, got {type(alibi_slopes).__name__}")
+    num_heads = q.shape[-2]
     if tuple(alibi_slopes.shape) not in ((num_heads,), (1, num_heads)):
         raise ValueError(
             f"alibi_slopes must have shape (num_heads,) = ({num_heads},), the same for all "
@@ -160,6 +165,26 @@ def check_slopes(alibi_slopes, num_heads):
             "alibi_slopes.detach()"
         )
     return alibi_slopes
+
+
+def check_flash_dropout(dropout_p, return_attn_probs):
+    """Raise for dropout in flash_attn_func that means nothing or would have to be returned."""
+    _check_dropout(dropout_p)
+    if dropout_p and return_attn_probs:
+        raise ValueError(
+            f"return_attn_probs must be False with {dropout_p=}, got True: the probabilities and "
+            "their dropout are never stored"
+        )
+
+
+def refuse_packed_dropout(dropout_p):
+    """Raise for dropout in flash_attn_varlen_func."""
+    _check_number("dropout_p", dropout_p)
+    if dropout_p != 0:
+        raise ValueError(
+            f"dropout_p must be 0, got {dropout_p}: packed sequences have no dropout; "
+            "flash_attn_func has it, for sequences of one length"
+        )
 
 
 def refuse_block_table(block_table):

@@ -7,6 +7,8 @@ flash       flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache, fl
             arguments and layout (batch, seqlen, heads, dim)
 operators   the registered operators that both call, with their gradients
 jobs        the functions of fa_numba that the operators run
+autocast    the dtype of torch.autocast
+seed        the seed of dropout
 
 Both come down to operators that PyTorch knows by name, shapes and gradients, so `torch.compile`
 keeps them in its graph. CUDA tensors run on their GPU and current stream; tensors in CPU memory run

@@ -5,6 +5,7 @@ import torch
 from fa_numba.checks import torch_calls
 from fa_numba.torch import operators
 from fa_numba.torch.autocast import autocast
+from fa_numba.torch.seed import draw_seed
 
 
 def flash_attn_func(
@@ -28,7 +29,8 @@ def flash_attn_func(
     k, v : tensors of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads. Any strides; head_dim from 1 to 256.
     dropout_p : float, default=0.0
-        Any other number is refused.
+        Probability of dropping an entry, less than 1. The seed comes from PyTorch's generator for
+        the CPU, also for CUDA tensors; a CUDA graph cannot be captured with dropout.
     softmax_scale : float, default=1/√head_dim
     causal : bool, default=False
         Aligned bottom right: the last query sees all keys.
@@ -60,15 +62,17 @@ def flash_attn_func(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    torch_calls.check_flash_options(dropout_p, softmax_scale, softcap, window_size)
+    torch_calls.check_flash_options(softmax_scale, softcap, window_size)
     torch_calls.check_flags(
         causal=causal, deterministic=deterministic, return_attn_probs=return_attn_probs
     )
+    torch_calls.check_flash_dropout(dropout_p, return_attn_probs)
     torch_calls.check_tensors(q=q, k=k, v=v)
-    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q.shape[-2])
+    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     q, k, v = autocast(q, k, v)
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale, deterministic
-    out, lse = operators.flash_attn(q, k, v, *options)
+    seed = draw_seed() if dropout_p else None
+    numbers = causal, window_size, softcap, softmax_scale, deterministic, dropout_p
+    out, lse = operators.flash_attn(q, k, v, alibi_slopes, seed, *numbers)
     return (out, lse, q.new_empty(0)) if return_attn_probs else out
 
 
@@ -101,7 +105,9 @@ def flash_attn_varlen_func(
         The starts of the sequences, then the number of tokens. A sequence may be empty.
     max_seqlen_q, max_seqlen_k : int
         Not needed here: any number.
-    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+    dropout_p : 0
+        Another number is refused.
+    softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
         As for `flash_attn_func`.
     return_attn_probs : bool, default=False
         As for `flash_attn_func`; lse has the shape (num_heads, num_tokens_q).
@@ -118,16 +124,18 @@ def flash_attn_varlen_func(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    torch_calls.check_flash_options(dropout_p, softmax_scale, softcap, window_size)
+    torch_calls.check_flash_options(softmax_scale, softcap, window_size)
     torch_calls.check_flags(
         causal=causal, deterministic=deterministic, return_attn_probs=return_attn_probs
     )
+    torch_calls.refuse_packed_dropout(dropout_p)
     torch_calls.refuse_block_table(block_table)
     torch_calls.check_tensors(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q.shape[-2])
+    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     q, k, v = autocast(q, k, v)
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale, deterministic
-    out, lse = operators.flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *options)
+    numbers = causal, window_size, softcap, softmax_scale, deterministic
+    tensors = q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes
+    out, lse = operators.flash_attn_varlen(*tensors, *numbers)
     return (out, lse, q.new_empty(0)) if return_attn_probs else out
 
 
@@ -191,20 +199,21 @@ def flash_attn_with_kvcache(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    torch_calls.check_flash_options(0.0, softmax_scale, softcap, window_size)
+    torch_calls.check_flash_options(softmax_scale, softcap, window_size)
     torch_calls.check_flags(causal=causal, return_softmax_lse=return_softmax_lse)
     torch_calls.check_kvcache_options(
         rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, num_splits
     )
     q, k, v = autocast(q, k, v)
     torch_calls.check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table)
-    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q.shape[2])
+    alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     seq_lens = _lengths(q, k_cache, block_table, cache_seqlens)
     if k is not None:
         _append(k_cache, v_cache, k, v, block_table, seq_lens)
         seq_lens = seq_lens + k.shape[1]
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    out, lse = operators.flash_decode(q, k_cache, v_cache, seq_lens, block_table, *options)
+    tensors = q, k_cache, v_cache, seq_lens, block_table, alibi_slopes
+    numbers = causal, window_size, softcap, softmax_scale
+    out, lse = operators.flash_decode(*tensors, *numbers)
     return (out, lse) if return_softmax_lse else out
 
 

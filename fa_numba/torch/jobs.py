@@ -3,11 +3,14 @@
 import numpy as np
 import torch
 
-from fa_numba.dispatch import flash_attn, flash_attn_grad
-from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
-from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd as flash_attn_varlen_grad
-from fa_numba.kernels.flash_decode import flash_decode
-from fa_numba.kernels.paged_attn_decode import paged_attn_decode
+from fa_numba.dispatch import (
+    flash_attn,
+    flash_attn_grad,
+    flash_attn_varlen,
+    flash_attn_varlen_grad,
+    flash_decode,
+    paged_attn_decode,
+)
 
 __all__ = [
     "flash_attn",

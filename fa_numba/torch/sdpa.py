@@ -3,6 +3,7 @@
 from fa_numba.checks import torch_calls
 from fa_numba.torch import operators
 from fa_numba.torch.autocast import autocast
+from fa_numba.torch.seed import draw_seed
 
 
 def scaled_dot_product_attention(
@@ -25,7 +26,7 @@ def scaled_dot_product_attention(
     attn_mask : None
         A mask is refused.
     dropout_p : float, default=0.0
-        Any other number is refused.
+        As for `flash_attn_func`.
     is_causal : bool, default=False
         Aligned top left, as PyTorch's: query m sees keys 0 to m.
     scale : float, default=1/√head_dim
@@ -60,6 +61,8 @@ def scaled_dot_product_attention(
         # at the last key. It sees keys up to m = p + (seqlen_q − seqlen_k).
         causal, window_size = False, (-1, seqlen_q - seqlen_k)
     scale = None if scale is None else float(scale)
-    out, _ = operators.flash_attn(q, k, v, causal, window_size, 0.0, None, scale, False)
+    seed = draw_seed() if dropout_p else None
+    numbers = causal, window_size, 0.0, scale, False, dropout_p
+    out, _ = operators.flash_attn(q, k, v, None, seed, *numbers)
     out = out.transpose(1, 2)
     return out.squeeze(1) if no_heads else out
