@@ -65,7 +65,7 @@ class TorchTensor(FakeArray):
     __module__ = "torch"
     __cuda_array_interface__ = property(lambda self: 1 / 0)
     is_cuda = True
-    detached = False
+    requires_grad = detached = False
 
     dtype = property(lambda self: f"torch.{self.host.dtype}")
 
@@ -138,6 +138,7 @@ def fake_torch(log):
         **{name: np.dtype(name) for name in DTYPES},
         empty=lambda shape, dtype, device: TorchTensor(np.empty(shape, dtype), device.index, log),
         tensor=tensor,
+        is_grad_enabled=lambda: True,
         cuda=types.SimpleNamespace(
             device=lambda device: device, current_stream=lambda device=None: stream
         ),

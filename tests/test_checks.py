@@ -8,11 +8,12 @@ import copy
 import inspect
 import pickle
 import re
+import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from fake_libraries import CupyArray
+from fake_libraries import CupyArray, TorchTensor, fake_torch
 
 import fa_numba
 from fa_numba import checks
@@ -100,6 +101,7 @@ HEDGEHOG = {"feature_map": "hedgehog"}
 W_Q, W_K, STATE = ones(4, 8, 3), ones(2, 8, 3), ones(2, 2, 8, 9)
 BIG = 10**400  # no float can hold it
 HALF = np.float16
+FLOATS = (np.float32, np.float16)
 
 naive_softmax = Call(fa_numba.naive_softmax, x=ones(3, 4))
 softmax = Call(fa_numba.safe_softmax, x=ones(3, 4))
@@ -945,6 +947,37 @@ def test_heads_before_tokens_are_named_where_no_other_reading_is_possible(name):
         getattr(fa_numba, name)(*given)
     with pytest.raises(ValueError, match="got num_kv_heads=2 for num_heads=3$"):
         fa_numba.flash_attn(ones(2, 5, 3, 4), ones(2, 6, 2, 4), ones(2, 6, 2, 4))
+
+
+PUBLIC = {getattr(fa_numba, name) for name in fa_numba.__all__}
+TAKES_FLOATS = [
+    call
+    for call in CALLS
+    if call.function in PUBLIC and any(getattr(x, "dtype", 0) in FLOATS for x in call.good.values())
+]
+
+
+@pytest.mark.parametrize("call", TAKES_FLOATS, ids=repr)
+def test_a_tensor_that_requires_a_gradient_is_refused(monkeypatch, call):
+    """Its gradient would be lost without a word."""
+
+    class Parameter(TorchTensor):
+        __module__ = "torch"
+        requires_grad = True
+
+    torch = fake_torch([])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    floats = [name for name, x in call.good.items() if getattr(x, "dtype", None) in FLOATS]
+    tensors = {
+        name: TorchTensor(x) if isinstance(x, np.ndarray) else x for name, x in call.good.items()
+    }
+    for name in floats:
+        changed = tensors | {name: Parameter(call.good[name])}
+        with pytest.raises(ValueError, match=f"^{name} must not require .* fa_numba.torch"):
+            call.function(**changed)
+    torch.is_grad_enabled = lambda: False
+    for name in floats:
+        checks.requirements.require_one_library(x=arrays.facts(Parameter(call.good[name])))
 
 
 def test_the_array_to_blame_is_blamed():

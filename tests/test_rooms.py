@@ -21,7 +21,7 @@ FLOORS = (  # from the ground up; a room imports from rooms below it
     ("kv_cache", "on_cuda_cores"),
     ("tensor_core",),
     ("dispatch",),
-    ("distributed",),
+    ("distributed", "torch"),
     ("__init__",),
     ("figures",),
     ("microscope",),

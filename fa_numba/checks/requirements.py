@@ -40,6 +40,12 @@ def require_one_library(**named):
                 f"{name} must be a dense tensor, got one of layout {x.array.layout}: "
                 f"{name}.to_dense()"
             )
+        if x.needs_gradient:
+            raise ValueError(
+                f"{name} must not require a gradient, because this function records none, got a "
+                "tensor with requires_grad=True: call flash_attn_func, flash_attn_varlen_func or "
+                f"scaled_dot_product_attention of fa_numba.torch, or pass {name}.detach()"
+            )
         if isinstance(x.array, np.ma.MaskedArray):
             raise TypeError(
                 f"{name} must be a plain NumPy array, got numpy.ma.MaskedArray: kernels ignore its "
@@ -63,7 +69,7 @@ def _not_an_array(name, x):
     if kind.startswith("torch."):
         return (
             f"{name} must be a CUDA tensor, got a PyTorch tensor in CPU memory: {name}.cuda() runs "
-            f"on the GPU, {name}.numpy() on the CPU engine"
+            f"on the GPU, {name}.numpy() on the CPU engine; fa_numba.torch takes both"
         )
     *others, last = arrays.LIBRARIES.values()
     return f"{name} must be a {', '.join(others)} or {last}, got {kind}"

@@ -140,6 +140,13 @@ class Facts:
         return address
 
     @property
+    def needs_gradient(self) -> bool:
+        """Whether PyTorch records what is computed from this tensor, for gradients."""
+        if self.library != "torch" or not self.array.requires_grad:
+            return False
+        return sys.modules["torch"].is_grad_enabled()
+
+    @property
     def last_axis_contiguous(self) -> bool:
         """Whether neighbours along the last axis are neighbours in memory."""
         shape = self.shape
@@ -593,6 +600,12 @@ def _full_of_torch(like, shape, value, dtype):
     return functools.partial(_prototype(like, dtype).new_full, shape, value)
 
 
+def _layout_of_torch(x):
+    # A call that was recorded under torch.no_grad must not be replayed where it is an error.
+    needs_gradient = x.requires_grad and sys.modules["torch"].is_grad_enabled()
+    return x.shape, x.stride(), x.dtype, x.get_device(), needs_gradient
+
+
 def _prototype(like, dtype):
     """An empty tensor, whose new_empty is faster than torch.empty(device=…, dtype=…)."""
     return like.new_empty(0, dtype=dtype)
@@ -611,7 +624,7 @@ _LIBRARIES = {
         wait=_wait_for_cupy,
     ),
     "torch": Library(
-        layout=lambda x: (x.shape, x.stride(), x.dtype, x.get_device()),
+        layout=_layout_of_torch,
         address=operator.methodcaller("data_ptr"),
         view=operator.methodcaller("detach"),
         current_device_and_stream=_device_and_stream_of_torch,

@@ -1,0 +1,275 @@
+"""Arguments of fa_numba.torch: the values that PyTorch or flash-attention takes and we refuse.
+
+The operators below check shapes and dtypes of arguments that have the same name there. This is the
+only file of the room that imports PyTorch; `fa_numba.checks` does not import it.
+"""
+
+import numbers
+
+import torch
+
+from fa_numba.checks.requirements import MAX_HEAD_DIM
+from fa_numba.checks.values import check_flag, check_window_size, integer
+
+DEVICES = ("cpu", "cuda")
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+NUM_AXES = {"q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4}
+NUM_AXES |= {"cache_seqlens": 1, "block_table": 2}
+INDICES = ("cache_seqlens", "block_table")
+OTHER_MASKS = (
+    "is_causal is a mask here, and flash_attn_func has causal, window_size, softcap, alibi_slopes"
+)
+NO_ROTARY = "rotate q and k before the call"
+
+
+# What all functions share
+
+
+def check_tensors(**named):
+    """Raise unless all arguments are dense tensors on one device that kernels can use."""
+    for name, x in named.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a PyTorch tensor, got {type(x).__name__}")
+        if x.layout != torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got one of layout {x.layout}")
+        if x.device.type not in DEVICES:
+            raise ValueError(f"{name} must be on a CUDA GPU or in CPU memory, got {x.device}")
+    if len({x.device for x in named.values()}) > 1:
+        got = ", ".join([f"{name}: {x.device}" for name, x in named.items()])
+        raise ValueError(f"{', '.join(named)} must be on one device, got {got}")
+
+
+def check_flags(**named):
+    """Raise unless all arguments are True or False."""
+    for name, flag in named.items():
+        check_flag(name, flag)
+
+
+def _check_number(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+
+
+def _check_dropout(dropout_p):
+    _check_number("dropout_p", dropout_p)
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p}")
+
+
+def refuse_captured_dropout(q, dropout_p):
+    """Raise where a CUDA graph is being captured: each replay would drop the same entries."""
+    if dropout_p and q.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise ValueError(
+            f"dropout_p must be 0 while a CUDA graph is captured, got {dropout_p}: the seed is a "
+            "number in the graph, so every replay would drop the same entries"
+        )
+
+
+def refuse_second_derivatives():
+    """Raise: gradients of gradients are not computed."""
+    raise RuntimeError(
+        "fa_numba.torch computes no gradients of gradients: it was asked for one by create_graph="
+        "True or torch.func; torch.nn.attention.sdpa_kernel(SDPBackend.MATH) lets PyTorch's own "
+        "scaled_dot_product_attention compute them"
+    )
+
+
+# PyTorch's function
+
+
+def check_sdpa_options(attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    """Raise for options of scaled_dot_product_attention that we lack."""
+    if attn_mask is not None:
+        got = tuple(attn_mask.shape) if isinstance(attn_mask, torch.Tensor) else type(attn_mask)
+        raise ValueError(f"attn_mask must be None, got one of shape {got}: {OTHER_MASKS}")
+    _check_dropout(dropout_p)
+    check_flags(is_causal=is_causal, enable_gqa=enable_gqa)
+    if scale is not None:
+        _check_number("scale", scale)
+
+
+def check_sdpa(query, key, value, enable_gqa):
+    """Raise unless query, key and value are the inputs of one attention problem."""
+    named = {"query": query, "key": key, "value": value}
+    for name, x in named.items():
+        if x.ndim not in (3, 4) or x.ndim != query.ndim:
+            raise ValueError(
+                "query, key, value must all have axes (batch, num_heads, seqlen, head_dim), or all "
+                f"(batch, seqlen, head_dim), got {name} of shape {tuple(x.shape)}"
+            )
+        if x.dtype not in FLOATS:
+            raise TypeError(f"{name} must be float32, float16 or bfloat16, got {x.dtype}")
+    if len({x.dtype for x in named.values()}) > 1:
+        got = ", ".join([f"{name}: {x.dtype}" for name, x in named.items()])
+        raise TypeError(f"query, key, value must be of one dtype, got {got}")
+    if value.shape != key.shape:
+        raise ValueError(
+            f"value must have the shape of key, {tuple(key.shape)}, got {tuple(value.shape)}"
+        )
+    for axis, what in ((0, "batch"), (-1, "head_dim")):
+        if key.shape[axis] != query.shape[axis]:
+            raise ValueError(
+                f"key and value must have the {what} of query, {query.shape[axis]}, "
+                f"got {key.shape[axis]}"
+            )
+    if not 1 <= query.shape[-1] <= MAX_HEAD_DIM:
+        raise ValueError(
+            f"query must have head_dim from 1 to {MAX_HEAD_DIM}, got {query.shape[-1]}"
+        )
+    if query.ndim == 3 or key.shape[1] == query.shape[1]:
+        return
+    num_heads, num_kv_heads = query.shape[1], key.shape[1]
+    if not enable_gqa:
+        raise ValueError(
+            f"key and value must have the heads of query, {num_heads}, unless enable_gqa=True, "
+            f"got {num_kv_heads}"
+        )
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"the heads of key and value must divide the heads of query, {num_heads}, "
+            f"got {num_kv_heads}"
+        )
+
+
+# flash-attention's functions
+
+
+def check_flash_options(softmax_scale, softcap, window_size):
+    """Raise for options of flash-attention's functions that mean nothing."""
+    check_window_size(window_size)
+    _check_number("softcap", softcap)
+    if softcap < 0:
+        raise ValueError(f"softcap must be 0, or positive, got {softcap}")
+    if softmax_scale is not None:
+        _check_number("softmax_scale", softmax_scale)
+
+
+def check_slopes(alibi_slopes, q):
+    """Return flash-attention's alibi_slopes as a vector, or raise if we cannot take them."""
+    if alibi_slopes is None:
+        return None
+    if not isinstance(alibi_slopes, torch.Tensor):
+        raise TypeError(f"alibi_slopes must be a tensor or None, got {type(alibi_slopes).__name__}")
+    num_heads = q.shape[-2]
+    if tuple(alibi_slopes.shape) not in ((num_heads,), (1, num_heads)):
+        raise ValueError(
+            f"alibi_slopes must have shape (num_heads,) = ({num_heads},), the same for all "
+            f"sequences, got {tuple(alibi_slopes.shape)}"
+        )
+    alibi_slopes = alibi_slopes.reshape(num_heads)
+    if alibi_slopes.dtype != torch.float32:
+        raise TypeError(f"alibi_slopes must be float32, got {alibi_slopes.dtype}")
+    if alibi_slopes.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "alibi_slopes must not require a gradient: fa_numba computes none; pass "
+            "alibi_slopes.detach()"
+        )
+    return alibi_slopes
+
+
+def check_flash_dropout(dropout_p, return_attn_probs):
+    """Raise for dropout in flash_attn_func that means nothing or would have to be returned."""
+    _check_dropout(dropout_p)
+    if dropout_p and return_attn_probs:
+        raise ValueError(
+            f"return_attn_probs must be False with {dropout_p=}, got True: the probabilities and "
+            "their dropout are never stored"
+        )
+
+
+def refuse_packed_dropout(dropout_p):
+    """Raise for dropout in flash_attn_varlen_func."""
+    _check_number("dropout_p", dropout_p)
+    if dropout_p != 0:
+        raise ValueError(
+            f"dropout_p must be 0, got {dropout_p}: packed sequences have no dropout; "
+            "flash_attn_func has it, for sequences of one length"
+        )
+
+
+def refuse_block_table(block_table):
+    """Raise for a block table in flash_attn_varlen_func."""
+    if block_table is not None:
+        raise ValueError(
+            f"block_table must be None, got a {type(block_table).__name__}: "
+            "flash_attn_with_kvcache attends to pages, with one number of queries for all sequences"
+        )
+
+
+def check_kvcache_options(rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, num_splits):
+    """Raise for options of flash_attn_with_kvcache that we lack."""
+    refused = (
+        ("rotary_cos", rotary_cos, NO_ROTARY),
+        ("rotary_sin", rotary_sin, NO_ROTARY),
+        ("cache_batch_idx", cache_batch_idx, "pass k_cache[cache_batch_idx], or pages"),
+        ("cache_leftpad", cache_leftpad, "each sequence begins at token 0 of its cache"),
+    )
+    for name, x, hint in refused:
+        if x is not None:
+            raise ValueError(f"{name} must be None, got a {type(x).__name__}: {hint}")
+    if num_splits != 0:
+        raise ValueError(f"num_splits must be 0, got {num_splits}: the kernels choose it")
+
+
+def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
+    """Raise unless new tokens fit the caches, and nothing requires a gradient."""
+    named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    if k is not None or v is not None:
+        named |= {"k": k, "v": v}
+    if isinstance(cache_seqlens, torch.Tensor):
+        named["cache_seqlens"] = cache_seqlens
+    if block_table is not None:
+        named["block_table"] = block_table
+    check_tensors(**named)
+    for name, x in named.items():
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} must not require a gradient, because flash_attn_with_kvcache computes "
+                f"none: call flash_attn_func, or pass {name}.detach()"
+            )
+        if x.ndim != NUM_AXES[name]:
+            raise ValueError(f"{name} must have {NUM_AXES[name]} axes, got {tuple(x.shape)}")
+        if name in INDICES and x.dtype != torch.int32:
+            raise TypeError(f"{name} must be int32, got {x.dtype}: {name}.int()")
+        if name not in INDICES and x.dtype != q.dtype:
+            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}")
+    if v_cache.shape != k_cache.shape:
+        raise ValueError(
+            f"v_cache must have the shape of k_cache, {tuple(k_cache.shape)}, "
+            f"got {tuple(v_cache.shape)}"
+        )
+    if k_cache.shape[3] != q.shape[3]:
+        raise ValueError(
+            f"k_cache must have the head_dim of q, {q.shape[3]}, got {k_cache.shape[3]}"
+        )
+    batch = q.shape[0]
+    for name in INDICES:
+        if name in named and named[name].shape[0] != batch:
+            raise ValueError(
+                f"{name} must have one row for each of the {batch} sequences of q, "
+                f"got {named[name].shape[0]}"
+            )
+    if k is not None:
+        _check_new_tokens(batch, k_cache, k, v, cache_seqlens)
+    if cache_seqlens is not None and "cache_seqlens" not in named:
+        integer("cache_seqlens", cache_seqlens, at_least=0)
+        pages = 1 if block_table is None else block_table.shape[1]
+        room = pages * k_cache.shape[1] - (0 if k is None else k.shape[1])
+        if cache_seqlens > room:
+            raise ValueError(
+                f"cache_seqlens must be at most {room}, the tokens of a cache without those of k, "
+                f"got {cache_seqlens}"
+            )
+
+
+def _check_new_tokens(batch, k_cache, k, v, cache_seqlens):
+    """Raise unless k and v can be written to the caches."""
+    if cache_seqlens is None:
+        raise ValueError("cache_seqlens must say where k and v go in the caches, got None")
+    if v.shape != k.shape:
+        raise ValueError(f"v must have the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
+    if (k.shape[0], *k.shape[2:]) != (batch, *k_cache.shape[2:]):
+        raise ValueError(
+            f"k must have shape (batch, seqlen_new, num_kv_heads, head_dim) = ({batch}, any, "
+            f"{k_cache.shape[2]}, {k_cache.shape[3]}), got {tuple(k.shape)}"
+        )

@@ -1,0 +1,37 @@
+"""Attention for PyTorch: functions with the signatures of PyTorch and of flash-attention.
+
+    from fa_numba.torch import scaled_dot_product_attention, flash_attn_func
+
+sdpa        scaled_dot_product_attention, PyTorch's arguments and layout (batch, heads, seqlen, dim)
+flash       flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache, flash-attention's
+            arguments and layout (batch, seqlen, heads, dim)
+operators   the registered operators that both call, with their gradients
+jobs        the functions of fa_numba that the operators run
+autocast    the dtype of torch.autocast
+seed        the seed of dropout
+
+Both come down to operators that PyTorch knows by name, shapes and gradients, so `torch.compile`
+keeps them in its graph. CUDA tensors run on their GPU and current stream; tensors in CPU memory run
+as the NumPy arrays that share their memory. Nothing in fa_numba imports this package.
+"""
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'fa_numba.torch needs PyTorch: pip install torch, or pip install "fa-numba[torch]"'
+    ) from error
+
+from fa_numba.torch.flash import (
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+)
+from fa_numba.torch.sdpa import scaled_dot_product_attention
+
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "scaled_dot_product_attention",
+]

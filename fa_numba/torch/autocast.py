@@ -1,0 +1,17 @@
+"""The dtype of `torch.autocast`, in which PyTorch's own attention runs."""
+
+import torch
+
+FLOATS = torch.float32, torch.float16, torch.bfloat16
+
+
+def autocast(*tensors):
+    """Return the tensors as autocast casts those of attention; as they are where it is off.
+
+    It casts float32, float16 and bfloat16 to its own dtype, and nothing else.
+    """
+    device = getattr(tensors[0], "device", None)
+    if device is None or not torch.is_autocast_enabled(device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device.type)
+    return tuple([x.to(dtype) if getattr(x, "dtype", None) in FLOATS else x for x in tensors])

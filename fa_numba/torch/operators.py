@@ -1,0 +1,174 @@
+"""The operators that PyTorch knows as torch.ops.fa_numba.flash_attn and so on.
+
+Each has an implementation, which runs a job, and a fake one, from which `torch.compile` learns
+shapes and dtypes. The forward passes have gradients, by operators of their own, which take dout,
+out and lse before the arguments of the forward pass. All have flash-attention's layout.
+
+`torch.library.custom_op` would need fewer lines, but a call with gradients takes it several times
+as long.
+"""
+
+import torch
+
+from fa_numba.checks import torch_calls
+from fa_numba.torch import jobs
+
+QKV, STARTS = "Tensor q, Tensor k, Tensor v", "Tensor cu_seqlens_q, Tensor cu_seqlens_k"
+CACHES = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor seq_lens, Tensor? block_table"
+SLOPES, SEED = "Tensor? alibi_slopes", "Tensor? seed"
+NUMBERS = "bool causal, SymInt[] window_size, float softcap, float? softmax_scale"
+# Tensors come before numbers. `deterministic` concerns the gradients alone.
+ATTENTION = f"{QKV}, {SLOPES}, {SEED}, {NUMBERS}, bool deterministic, float dropout_p"
+PACKED = f"{QKV}, {STARTS}, {SLOPES}, {NUMBERS}, bool deterministic"
+CACHED = f"{CACHES}, {SLOPES}, {NUMBERS}"
+RESULTS = "Tensor dout, Tensor out, Tensor lse"
+
+_library = torch.library.Library("fa_numba", "DEF")
+
+
+def _define(name, arguments, num_results, function, fake):
+    """Define an operator, and return it."""
+    results = ", ".join(["Tensor"] * num_results)
+    tags = (torch.Tag.pt2_compliant_tag,)
+    _library.define(f"{name}({arguments}) -> ({results})", tags=tags)
+    for device in ("CPU", "CUDA"):
+        _library.impl(name, function, device)
+    torch.library.register_fake(f"fa_numba::{name}", fake, lib=_library)
+    return getattr(torch.ops.fa_numba, name).default
+
+
+# Implementations, for tensors that need no gradient
+
+
+def _options(alibi_slopes, causal, window_size, softcap, softmax_scale):
+    return {
+        "alibi_slopes": alibi_slopes,
+        "causal": causal,
+        "window_size": tuple(window_size),
+        "softcap": softcap,
+        "softmax_scale": softmax_scale,
+    }
+
+
+def _dropout(dropout_p, seed):
+    return {"dropout_p": dropout_p, "seed": seed.item()} if dropout_p else {}
+
+
+def _flash_attn(q, k, v, alibi_slopes, seed, *numbers):
+    *numbers, _, dropout_p = numbers
+    torch_calls.refuse_captured_dropout(q, dropout_p)
+    options = _options(alibi_slopes, *numbers) | _dropout(dropout_p, seed)
+    return jobs.run(jobs.flash_attn, q, k, v, **options)
+
+
+def _flash_attn_grad(dout, out, lse, q, k, v, alibi_slopes, seed, *numbers):
+    *numbers, deterministic, dropout_p = numbers
+    options = _options(alibi_slopes, *numbers) | _dropout(dropout_p, seed)
+    options["deterministic"] = deterministic
+    return jobs.run(jobs.flash_attn_grad, dout, q, k, v, out, lse, **options)
+
+
+def _flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *numbers):
+    *numbers, _ = numbers
+    tensors = q, k, v, cu_seqlens_q, cu_seqlens_k
+    return jobs.run(jobs.flash_attn_varlen, *tensors, **_options(alibi_slopes, *numbers))
+
+
+def _flash_attn_varlen_grad(
+    dout, out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *numbers
+):
+    *numbers, deterministic = numbers
+    options = _options(alibi_slopes, *numbers) | {"deterministic": deterministic}
+    tensors = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
+    return jobs.run(jobs.flash_attn_varlen_grad, *tensors, **options)
+
+
+def _flash_decode(q, k_cache, v_cache, seq_lens, block_table, *options):
+    if block_table is None:
+        tensors = q, k_cache, v_cache, seq_lens
+        return jobs.run(jobs.flash_decode, *tensors, **_options(*options))
+    tensors = q, k_cache, v_cache, block_table, seq_lens
+    return jobs.run(jobs.paged_attn_decode, *tensors, **_options(*options))
+
+
+# Shapes and dtypes of the results
+
+
+def _fake_results(q, *_):
+    batch, seqlen_q, num_heads, _ = q.shape
+    lse = q.new_empty((batch, num_heads, seqlen_q), dtype=torch.float32)
+    return q.new_empty(q.shape), lse
+
+
+def _fake_packed_results(q, *_):
+    num_tokens_q, num_heads, _ = q.shape
+    return q.new_empty(q.shape), q.new_empty((num_heads, num_tokens_q), dtype=torch.float32)
+
+
+def _fake_gradients(dout, out, lse, q, k, v, *_):
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+flash_attn = _define("flash_attn", ATTENTION, 2, _flash_attn, _fake_results)
+flash_attn_grad = _define(
+    "flash_attn_grad", f"{RESULTS}, {ATTENTION}", 3, _flash_attn_grad, _fake_gradients
+)
+flash_attn_varlen = _define(
+    "flash_attn_varlen", PACKED, 2, _flash_attn_varlen, _fake_packed_results
+)
+flash_attn_varlen_grad = _define(
+    "flash_attn_varlen_grad", f"{RESULTS}, {PACKED}", 3, _flash_attn_varlen_grad, _fake_gradients
+)
+flash_decode = _define("flash_decode", CACHED, 2, _flash_decode, _fake_results)
+
+
+# Gradients
+
+
+def _add_gradients(name, forward, backward, num_tensors):
+    """Let `backward` compute the gradients of q, k and v of an operator.
+
+    Parameters
+    ----------
+    name : str
+    forward, backward : operators
+    num_tensors : int
+        Number of tensors, or None in their place, among forward's arguments. They come first.
+    """
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *arguments):
+            with torch._C._AutoDispatchBelowAutograd():
+                out, lse = forward(*arguments)
+            ctx.mark_non_differentiable(lse)
+            ctx.save_for_backward(out, lse, *arguments[:num_tensors])
+            ctx.numbers = arguments[num_tensors:]
+            return out, lse
+
+        @staticmethod
+        def backward(ctx, dout, _):
+            gradients = backward(dout, *ctx.saved_tensors, *ctx.numbers)
+            return *gradients, *[None] * (num_tensors + len(ctx.numbers) - 3)
+
+    class Gradients(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *arguments):
+            with torch._C._AutoDispatchBelowAutograd():
+                return backward(*arguments)
+
+        @staticmethod
+        def backward(ctx, *_):
+            torch_calls.refuse_second_derivatives()
+
+    _library.impl(name, Attention.apply, "Autograd")
+    _library.impl(f"{name}_grad", Gradients.apply, "Autograd")
+
+
+_add_gradients("flash_attn", flash_attn, flash_attn_grad, num_tensors=ATTENTION.count("Tensor"))
+_add_gradients(
+    "flash_attn_varlen",
+    flash_attn_varlen,
+    flash_attn_varlen_grad,
+    num_tensors=PACKED.count("Tensor"),
+)

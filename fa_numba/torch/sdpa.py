@@ -1,0 +1,68 @@
+"""`scaled_dot_product_attention` with the arguments, the layout and the meaning of PyTorch's."""
+
+from fa_numba.checks import torch_calls
+from fa_numba.torch import operators
+from fa_numba.torch.autocast import autocast
+from fa_numba.torch.seed import draw_seed
+
+
+def scaled_dot_product_attention(
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+):
+    """Attention in place of `torch.nn.functional.scaled_dot_product_attention`, with gradients.
+
+    Parameters
+    ----------
+    query : tensor of shape (batch, num_heads, seqlen_q, head_dim), float32, float16 or bfloat16
+    key, value : tensors of shape (batch, num_kv_heads, seqlen_k, head_dim), dtype of query
+        All three may lack the axis of heads. Any strides; head_dim from 1 to 256.
+    attn_mask : None
+        A mask is refused.
+    dropout_p : float, default=0.0
+        As for `flash_attn_func`.
+    is_causal : bool, default=False
+        Aligned top left, as PyTorch's: query m sees keys 0 to m.
+    scale : float, default=1/√head_dim
+    enable_gqa : bool, default=False
+        num_kv_heads may be a divisor of num_heads.
+
+    Returns
+    -------
+    tensor of the shape, dtype and device of query
+        A view whose memory has the layout (batch, seqlen_q, num_heads, head_dim), as PyTorch's
+        FlashAttention returns.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    """
+    torch_calls.check_sdpa_options(attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    torch_calls.check_tensors(query=query, key=key, value=value)
+    query, key, value = autocast(query, key, value)
+    torch_calls.check_sdpa(query, key, value, enable_gqa)
+    no_heads = query.ndim == 3
+    if no_heads:
+        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+    causal, window_size = is_causal, (-1, -1)
+    if is_causal and seqlen_q < seqlen_k:  # no query sees the other keys
+        k, v = k[:, :seqlen_q], v[:, :seqlen_q]
+    elif is_causal and seqlen_q > seqlen_k:
+        # To fa_numba query m is at position p = m + seqlen_k − seqlen_q, so that the last query is
+        # at the last key. It sees keys up to m = p + (seqlen_q − seqlen_k).
+        causal, window_size = False, (-1, seqlen_q - seqlen_k)
+    scale = None if scale is None else float(scale)
+    seed = draw_seed() if dropout_p else None
+    numbers = causal, window_size, 0.0, scale, False, dropout_p
+    out, _ = operators.flash_attn(q, k, v, None, seed, *numbers)
+    out = out.transpose(1, 2)
+    return out.squeeze(1) if no_heads else out

@@ -1,0 +1,558 @@
+"""fa_numba.torch on tensors in CPU memory, beside PyTorch's own attention."""
+
+import inspect
+from unittest import mock
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+
+from benchmarks.small_gpt import Training  # noqa: E402
+from fa_numba.torch import (  # noqa: E402
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+    operators,
+    scaled_dot_product_attention,
+)
+
+F = torch.nn.functional
+
+
+def tensors(*shapes, dtype=torch.float32, requires_grad=True, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    return [x.requires_grad_(requires_grad) for x in made]
+
+
+def results_and_gradients(function, inputs, dout):
+    """[out, and the gradient of each input], of inputs that are set to have none."""
+    for x in inputs:
+        x.grad = None
+    out = function(*inputs)
+    out.backward(dout.to(out.dtype))
+    return [out.detach(), *(x.grad for x in inputs)]
+
+
+def plain(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, slopes=None, scale=None):
+    """Attention by definition, differentiable, in the dtype of its inputs."""
+    group = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
+    s = torch.einsum("bmhd,bnhd->bhmn", q, k) * (q.shape[3] ** -0.5 if scale is None else scale)
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+    n = torch.arange(seqlen_k, device=q.device)
+    p = torch.arange(seqlen_q, device=q.device)[:, None] + seqlen_k - seqlen_q
+    if slopes is not None:
+        s = s - slopes.to(s.dtype)[:, None, None] * (n - p).abs()
+    left, right = window_size
+    right = 0 if causal else right
+    hidden = ((n < p - left) & (left >= 0)) | ((n > p + right) & (right >= 0))
+    s = s.masked_fill(hidden, -torch.inf)
+    weights = torch.softmax(s, -1).nan_to_num(0) if seqlen_k else s
+    return torch.einsum("bhmn,bnhd->bmhd", weights, v)
+
+
+def assert_as_good(got, want, plain_results):
+    """At most twice the error of a plain computation in the same dtype."""
+    for x, exact, simple in zip(got, want, plain_results, strict=True):
+        assert x.dtype == simple.dtype and x.shape == exact.shape
+        error, bound = ((y.double() - exact).abs().max() for y in (x, simple))
+        assert error <= 2 * bound + 1e-5, (error, bound)
+
+
+def compare(function, reference, inputs, dout):
+    got = results_and_gradients(function, inputs, dout)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    want = results_and_gradients(reference, exact, dout)
+    assert_as_good(got, want, results_and_gradients(reference, inputs, dout))
+
+
+# PyTorch's function
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(9, 9), (9, 17), (17, 9), (1, 5), (5, 1)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_sdpa_is_that_of_pytorch(seqlen_q, seqlen_k, is_causal):
+    """Aligned top left, unlike the other functions."""
+    shapes = (2, 4, seqlen_q, 8), (2, 4, seqlen_k, 8), (2, 4, seqlen_k, 8)
+    (dout,) = tensors(shapes[0], requires_grad=False, seed=1)
+
+    def call(function):
+        return lambda q, k, v: function(q, k, v, is_causal=is_causal)
+
+    ours, theirs = call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
+    compare(ours, theirs, tensors(*shapes), dout)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_sdpa_dtypes_scale_and_groups(dtype):
+    inputs = tensors((2, 4, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8), dtype=dtype)
+    (dout,) = tensors((2, 4, 9, 8), dtype=dtype, requires_grad=False, seed=1)
+
+    def call(function):
+        return lambda q, k, v: function(q, k, v, scale=0.2, enable_gqa=True, is_causal=True)
+
+    ours, theirs = call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
+    compare(ours, theirs, inputs, dout)
+
+
+def test_sdpa_without_an_axis_of_heads():
+    q, k, v = tensors((2, 9, 8), (2, 7, 8), (2, 7, 8))
+    out = scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v))
+
+
+def test_sdpa_of_views():
+    """A transposed projection, as models make it, and a gradient that was expanded."""
+    (x,) = tensors((2, 9, 3 * 4 * 8))
+
+    def call(function):
+        q, k, v = (y.view(2, 9, 4, 8).transpose(1, 2) for y in x.split(4 * 8, 2))
+        x.grad = None
+        function(q, k, v, is_causal=True).sum().backward()
+        return x.grad
+
+    torch.testing.assert_close(
+        call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
+    )
+    q = x.detach().view(2, 3, 4, 8, 9).transpose(3, 4).requires_grad_()  # gaps along head_dim
+    out = scaled_dot_product_attention(*q.unbind(1))
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(*q.unbind(1)))
+
+
+# flash-attention's functions
+
+MASKS = {
+    "full": {},
+    "causal": {"causal": True},
+    "window": {"window_size": (3, 2)},
+    "causal_window": {"causal": True, "window_size": (4, 0)},
+    "softcap": {"softcap": 2.0, "causal": True},
+    "alibi": {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0625]), "causal": True},
+    "scale": {"scale": 0.3},
+}
+
+
+def ours_by(options):
+    names = {"slopes": "alibi_slopes", "scale": "softmax_scale"}
+    return {names.get(name, name): x for name, x in options.items()}
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)], ids=["mha", "gqa", "mqa"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_flash_attn_func(mask, heads):
+    shapes = (2, 9, heads[0], 8), (2, 12, heads[1], 8), (2, 12, heads[1], 8)
+    (dout,) = tensors(shapes[0], requires_grad=False, seed=1)
+    options = MASKS[mask]
+    compare(
+        lambda *x: flash_attn_func(*x, **ours_by(options)),
+        lambda *x: plain(*x, **options),
+        tensors(*shapes),
+        dout,
+    )
+
+
+def test_rows_without_keys_are_zero():
+    q, k, v = tensors((1, 5, 1, 8), (1, 3, 1, 8), (1, 3, 1, 8))
+    out, lse, probs = flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+    assert (out[:, :2] == 0).all() and (out[:, 2:] != 0).all()
+    assert torch.isneginf(lse[..., :2]).all() and lse[..., 2:].isfinite().all()
+    out.sum().backward()
+    assert (q.grad[:, :2] == 0).all() and q.grad.isfinite().all()
+    assert probs.numel() == 0 and not lse.requires_grad
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_flash_attn_varlen_func(mask):
+    lengths_q, lengths_k, options = [5, 0, 3, 9], [7, 4, 0, 9], MASKS[mask]
+    starts = [torch.tensor(np.cumsum([0, *x]), dtype=torch.int32) for x in (lengths_q, lengths_k)]
+    inputs = tensors((17, 4, 8), (20, 2, 8), (20, 2, 8))
+    (dout,) = tensors((17, 4, 8), requires_grad=False, seed=1)
+
+    def one_by_one(q, k, v):
+        cut = [x.split(n) for x, n in ((q, lengths_q), (k, lengths_k), (v, lengths_k))]
+        return torch.cat([plain(*(x[None] for x in one), **options)[0] for one in zip(*cut)])  # noqa: B905
+
+    compare(
+        lambda *x: flash_attn_varlen_func(*x, *starts, 9, 9, **ours_by(options)),
+        one_by_one,
+        inputs,
+        dout,
+    )
+    out, lse, _ = flash_attn_varlen_func(*inputs, *starts, 9, 9, return_attn_probs=True)
+    assert out.shape == (17, 4, 8) and lse.shape == (4, 17)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("page_size", [None, 4])
+@pytest.mark.parametrize("seqlen_new", [0, 2])
+def test_flash_attn_with_kvcache(mask, page_size, seqlen_new):
+    lengths, options = torch.tensor([7, 10], dtype=torch.int32), MASKS[mask]
+    q, k, v = tensors((2, 3, 4, 8), *[(2, seqlen_new, 2, 8)] * 2, requires_grad=False)
+    if page_size:
+        caches = tensors((9, page_size, 2, 8), (9, page_size, 2, 8), requires_grad=False, seed=1)
+        pages = torch.tensor([[3, 1, 8], [5, 0, 4]], dtype=torch.int32)
+    else:
+        caches, pages = tensors((2, 12, 2, 8), (2, 12, 2, 8), requires_grad=False, seed=1), None
+    before = [x.clone() for x in caches]
+
+    def tokens(cache, b):
+        return cache[b] if pages is None else cache[pages[b].long()].flatten(0, 1)
+
+    new = (k, v) if seqlen_new else (None, None)
+    out, lse = flash_attn_with_kvcache(
+        *(q, *caches, *new),
+        cache_seqlens=lengths,
+        block_table=pages,
+        return_softmax_lse=True,
+        **ours_by(options),
+    )
+    assert lse.shape == (2, 4, 3)
+    for b, length in enumerate(lengths.tolist()):
+        keys, values = (
+            torch.cat([tokens(old, b)[:length], x[b]])
+            for old, x in zip(before, (k, v), strict=True)
+        )
+        want = plain(q[b, None], keys[None], values[None], **options)
+        torch.testing.assert_close(out[b, None], want, atol=1e-5, rtol=1e-5)
+        for cache, old, x in zip(caches, before, (k, v), strict=True):
+            end = length + seqlen_new
+            assert torch.equal(tokens(cache, b)[length:end], x[b])
+            for kept in (slice(0, length), slice(end, None)):
+                assert torch.equal(tokens(cache, b)[kept], tokens(old, b)[kept])
+
+
+def test_lengths_of_a_cache_as_a_number_and_by_default():
+    q, k, v = tensors((2, 1, 2, 8), (2, 6, 2, 8), (2, 6, 2, 8), requires_grad=False)
+    for lengths, given in (([6, 6], None), ([4, 4], 4)):
+        want = flash_attn_with_kvcache(
+            q, k, v, cache_seqlens=torch.tensor(lengths, dtype=torch.int32)
+        )
+        assert torch.equal(flash_attn_with_kvcache(q, k, v, cache_seqlens=given), want)
+    pages = torch.tensor([[0], [1]], dtype=torch.int32)
+    want = flash_attn_with_kvcache(q, k, v)
+    assert torch.equal(flash_attn_with_kvcache(q, k, v, block_table=pages), want)
+
+
+# Inside of PyTorch
+
+NUMBERS = (True, (3, -1), 0.0, None, False)
+
+
+def operator_cases():
+    q, k, v = tensors((2, 5, 4, 8), (2, 6, 2, 8), (2, 6, 2, 8))
+    packed = tensors((5, 4, 8), (6, 2, 8), (6, 2, 8))
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 6, 6], dtype=torch.int32)
+    lengths, pages = torch.tensor([6, 3], dtype=torch.int32), torch.tensor([[1], [0]]).int()
+    slopes, seed = torch.tensor([0.5, 0.2, 0.1, 0.05]), torch.tensor(5)
+    attention, varlen = (None, None, *NUMBERS, 0.0), (*starts, None, *NUMBERS)
+    with torch.no_grad():
+        out, lse = operators.flash_attn(q, k, v, *attention)
+        packed_out, packed_lse = operators.flash_attn_varlen(*packed, *varlen)
+    q0, k0, v0, *packed0 = (x.detach() for x in (q, k, v, *packed))
+    others = False, (-1, -1), 2.0, 0.5, True
+    return {
+        "flash_attn": (q, k, v, *attention),
+        "flash_attn-alibi": (q, k, v, slopes, None, *others, 0.0),
+        "flash_attn-dropout": (q, k, v, None, seed, *NUMBERS, 0.5),
+        "flash_attn_grad": (q0, out, lse, q0, k0, v0, *attention),
+        "flash_attn_varlen": (*packed, *varlen),
+        "flash_attn_varlen_grad": (packed0[0], packed_out, packed_lse, *packed0, *varlen),
+        "flash_decode": (q0, k0, v0, lengths, None, None, *NUMBERS[:-1]),
+        "flash_decode-paged": (q0, k0, v0, lengths, pages, slopes, *others[:-1]),
+    }
+
+
+@pytest.mark.parametrize("case", operator_cases())
+def test_operators_are_registered_well(case):
+    operator = getattr(operators, case.partition("-")[0])
+    torch.library.opcheck(operator, operator_cases()[case])
+
+
+def models():
+    """Functions of tensors that call ours, and the shapes of their tensors."""
+    starts = torch.tensor([0, 4, 9], dtype=torch.int32)
+    lengths = torch.tensor([2, 3], dtype=torch.int32)
+
+    def cached(q, k, v):
+        k_cache, v_cache = torch.zeros(2, 2, 8, 2, 8).unbind()
+        new = k[:, :2], v[:, :2]
+        out = flash_attn_with_kvcache(q, k_cache, v_cache, *new, cache_seqlens=lengths)
+        return out + k_cache.sum()
+
+    four = (2, 9, 2, 8)
+    return {
+        "sdpa": (
+            lambda q, k, v: scaled_dot_product_attention(q * 2, k, v, is_causal=True).sin(),
+            (four,) * 3,
+        ),
+        "sdpa_other_lengths": (
+            lambda q, k, v: scaled_dot_product_attention(
+                q, k[:, :, :5], v[:, :, :5], is_causal=True
+            ),
+            (four,) * 3,
+        ),
+        "func": (
+            lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 0), softcap=1.0) * 2,
+            (four,) * 3,
+        ),
+        "func_probs": (
+            lambda q, k, v: sum(x.sum() for x in flash_attn_func(q, k, v, return_attn_probs=True)),
+            (four,) * 3,
+        ),
+        "varlen": (
+            lambda q, k, v: flash_attn_varlen_func(q, k, v, starts, starts, 5, 5, causal=True),
+            ((9, 2, 8),) * 3,
+        ),
+        "dropout": (
+            lambda q, k, v: scaled_dot_product_attention(q, k, v, dropout_p=0.5),
+            (four,) * 3,
+        ),
+        "kvcache": (torch.no_grad()(cached), (four,) * 3),
+    }
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", models())
+def test_torch_compile_makes_no_graph_break(name, dynamic):
+    """`fullgraph` raises at a break; "aot_eager" traces gradients too, without a C++ compiler."""
+    torch._dynamo.reset()
+    function, shapes = models()[name]
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    inputs = tensors(*shapes)
+    torch.manual_seed(0)
+    want = function(*inputs)
+    torch.manual_seed(0)
+    got = compiled(*inputs)
+    assert torch.equal(got, want)
+    if want.requires_grad:
+        for x, y in zip(
+            torch.autograd.grad(got.sum(), inputs),
+            torch.autograd.grad(want.sum(), inputs),
+            strict=True,
+        ):
+            assert torch.equal(x, y)
+    else:
+        assert name == "kvcache" and not got.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast(dtype):
+    q, k, v = tensors((2, 9, 2, 8), (2, 9, 2, 8), (2, 9, 2, 8))
+    with torch.autocast("cpu", dtype):
+        ours, theirs = (
+            f(q, k.bfloat16(), v, is_causal=True)
+            for f in (scaled_dot_product_attention, F.scaled_dot_product_attention)
+        )
+        assert ours.dtype == theirs.dtype == dtype
+        assert flash_attn_func(q, k, v).dtype == dtype
+        starts = torch.tensor([0, 4, 9], dtype=torch.int32)
+        packed = (x[0] for x in (q, k, v))
+        assert flash_attn_varlen_func(*packed, starts, starts, 5, 5).dtype == dtype
+        caches = k.detach().to(dtype), v.detach().to(dtype)
+        assert flash_attn_with_kvcache(q.detach(), *caches).dtype == dtype
+        (gradient,) = torch.autograd.grad(ours.sum(), q)  # float32, as q
+    torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=2e-2)
+    assert gradient.dtype == torch.float32
+    assert scaled_dot_product_attention(q, k, v).dtype == torch.float32
+
+
+def test_dropout_follows_the_generator_of_pytorch():
+    """The gradients drop what the forward pass dropped: out is linear in v."""
+    q, k, v, dout = tensors(*[(2, 9, 2, 8)] * 4)
+
+    def call(seed):
+        torch.manual_seed(seed)
+        return flash_attn_func(q, k, v, dropout_p=0.5)
+
+    out = call(0)
+    assert torch.equal(out, call(0)) and not torch.equal(out, call(1))
+    torch.manual_seed(0)
+    assert not torch.equal(*(flash_attn_func(q, k, v, dropout_p=0.5) for _ in range(2)))
+    (dv,) = torch.autograd.grad(out, v, dout)
+    torch.testing.assert_close((dv * v).sum(), (out * dout).sum())
+    means = torch.stack([call(seed) for seed in range(100)]).mean(0)
+    torch.testing.assert_close(means, flash_attn_func(q, k, v), atol=0.4, rtol=0)
+
+
+def test_second_derivatives_are_refused():
+    q, k, v = tensors((1, 5, 2, 8), (1, 5, 2, 8), (1, 5, 2, 8))
+    (gradient,) = torch.autograd.grad(flash_attn_func(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="computes no gradients of gradients"):
+        gradient.sum().backward()
+
+
+def test_inputs_changed_before_the_backward_pass_are_noticed():
+    q, k, v = tensors((1, 5, 2, 8), (1, 5, 2, 8), (1, 5, 2, 8))
+    keys = k * 1
+    out = flash_attn_func(q, keys, v)
+    keys.data.add_(0)
+    with torch.no_grad():
+        keys.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_deterministic_gradients_ask_for_kernels_that_are():
+    q, k, v = tensors((1, 5, 2, 8), (1, 5, 2, 8), (1, 5, 2, 8))
+    seen = []
+
+    def grad(dout, q, k, v, out, lse, *, deterministic, **_):
+        seen.append(deterministic)
+        return q.copy(), k.copy(), v.copy()
+
+    with mock.patch.object(operators.jobs, "flash_attn_grad", grad):
+        for deterministic in (False, True):
+            flash_attn_func(q, k, v, deterministic=deterministic).sum().backward()
+    assert seen == [False, True]
+
+
+# What is refused
+
+X, PACKED = torch.ones(2, 5, 2, 8), torch.ones(5, 2, 8)
+STARTS = torch.tensor([0, 2, 5], dtype=torch.int32)
+CACHE, TABLE = torch.ones(2, 6, 2, 8), torch.tensor([[0], [1]], dtype=torch.int32)
+MASK = torch.ones(5, 5, dtype=torch.bool)
+GOOD = {
+    scaled_dot_product_attention: {"query": X, "key": X, "value": X},
+    flash_attn_func: {"q": X, "k": X, "v": X},
+    flash_attn_varlen_func: {"q": PACKED, "k": PACKED, "v": PACKED}
+    | {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS, "max_seqlen_q": 3, "max_seqlen_k": 3},
+    flash_attn_with_kvcache: {"q": X[:, :1], "k_cache": CACHE, "v_cache": CACHE},
+}
+NEW = {"k": X[:, :1], "v": X[:, :1], "cache_seqlens": 3}
+REFUSED = [
+    (scaled_dot_product_attention, {"attn_mask": MASK}, "attn_mask must be None, got .*is_causal"),
+    (scaled_dot_product_attention, {"dropout_p": 1.0}, "dropout_p must be at least 0 and less tha"),
+    (scaled_dot_product_attention, {"dropout_p": None}, "dropout_p must be a number, got NoneType"),
+    (scaled_dot_product_attention, {"is_causal": 1}, "is_causal must be True or False, got 1"),
+    (scaled_dot_product_attention, {"scale": "1"}, "scale must be a number, got str"),
+    (scaled_dot_product_attention, {"query": X.numpy()}, "query must be a PyTorch tensor, got nd"),
+    (scaled_dot_product_attention, {"query": X.double()}, "query must be float32.*torch.float64"),
+    (scaled_dot_product_attention, {"key": X.half()}, "must be of one dtype, got query: torch.fl"),
+    (scaled_dot_product_attention, {"query": X[0, 0]}, r"axes \(batch, .*got query of shape \(2"),
+    (scaled_dot_product_attention, {"value": X[..., :4]}, "value must have the shape of key"),
+    (scaled_dot_product_attention, {"query": X[:1]}, "the batch of query, 1, got 2"),
+    (scaled_dot_product_attention, {"query": X[..., :4]}, "the head_dim of query, 4, got 8"),
+    (scaled_dot_product_attention, {"query": X[:, :4]}, "unless enable_gqa=True, got 5"),
+    (
+        scaled_dot_product_attention,
+        {"query": X[:, :4], "enable_gqa": True},
+        "key and value must divide the heads of query, 4, got 5",
+    ),
+    (scaled_dot_product_attention, {"key": X.to_sparse()}, "key must be a dense tensor"),
+    (scaled_dot_product_attention, {"key": X.to("meta")}, "key must be on a CUDA GPU or in CPU"),
+    (
+        flash_attn_func,
+        {"dropout_p": -0.1},
+        "dropout_p must be at least 0 and less than 1, got -0.1",
+    ),
+    (
+        flash_attn_func,
+        {"dropout_p": 0.1, "return_attn_probs": True},
+        "return_attn_probs must be False with dropout_p=0.1, got True",
+    ),
+    (flash_attn_func, {"causal": 1}, "causal must be True or False, got 1"),
+    (flash_attn_func, {"window_size": 3}, r"window_size must be a tuple \(left, right\), got 3"),
+    (flash_attn_func, {"softcap": None}, "softcap must be a number, got NoneType"),
+    (flash_attn_func, {"softcap": -1.0}, "softcap must be 0, or positive"),
+    (flash_attn_func, {"softmax_scale": "1"}, "softmax_scale must be a number, got str"),
+    (flash_attn_func, {"alibi_slopes": [1, 2]}, "alibi_slopes must be a tensor or None, got list"),
+    (flash_attn_func, {"alibi_slopes": torch.ones(2, 2)}, r"alibi_slopes must have shape \(num_h"),
+    (flash_attn_func, {"alibi_slopes": torch.ones(2).half()}, "alibi_slopes must be float32, got"),
+    (
+        flash_attn_func,
+        {"alibi_slopes": torch.ones(2, requires_grad=True)},
+        "alibi_slopes must not require a gradient",
+    ),
+    (flash_attn_func, {"deterministic": None}, "deterministic must be True or False, got None"),
+    (flash_attn_func, {"return_attn_probs": 1}, "return_attn_probs must be True or False, got 1"),
+    (flash_attn_func, {"q": X[0]}, r"q must have axes \(batch, .*got shape \(5, 2, 8\)"),
+    (flash_attn_func, {"q": X.double()}, "q must be float32, float16 or bfloat16, got float64"),
+    (flash_attn_varlen_func, {"dropout_p": 0.5}, "dropout_p must be 0, got 0.5: packed"),
+    (flash_attn_varlen_func, {"block_table": TABLE}, "block_table must be None.*_with_kvcache"),
+    (flash_attn_varlen_func, {"cu_seqlens_q": STARTS.long()}, "cu_seqlens_q must be int32, got"),
+    (flash_attn_varlen_func, {"cu_seqlens_q": [0, 2, 5]}, "cu_seqlens_q must be a PyTorch tensor"),
+    (flash_attn_varlen_func, {"cu_seqlens_k": STARTS + 1}, r"cu_seqlens_k\[0\] must be 0"),
+    (flash_attn_with_kvcache, {"rotary_cos": X}, "rotary_cos must be None, got a Tensor: rotate"),
+    (flash_attn_with_kvcache, {"rotary_sin": X}, "rotary_sin must be None"),
+    (flash_attn_with_kvcache, {"cache_batch_idx": STARTS}, "cache_batch_idx must be None"),
+    (flash_attn_with_kvcache, {"cache_leftpad": STARTS}, "cache_leftpad must be None"),
+    (flash_attn_with_kvcache, {"num_splits": 2}, "num_splits must be 0, got 2"),
+    (flash_attn_with_kvcache, NEW | {"v": None}, "v must be a PyTorch tensor, got NoneType"),
+    (flash_attn_with_kvcache, NEW | {"cache_seqlens": None}, "cache_seqlens must say where k and"),
+    (flash_attn_with_kvcache, NEW | {"k": X[:, :2]}, "v must have the shape of k"),
+    (flash_attn_with_kvcache, NEW | {"k": X[:1], "v": X[:1]}, "k must have shape .batch, seqlen_n"),
+    (flash_attn_with_kvcache, {"k_cache": CACHE.half()}, "k_cache must have the dtype of q, torch"),
+    (flash_attn_with_kvcache, {"k_cache": X}, "v_cache must have the shape of k_cache"),
+    (flash_attn_with_kvcache, {"q": X[..., :4]}, "k_cache must have the head_dim of q, 4, got 8"),
+    (flash_attn_with_kvcache, {"k_cache": CACHE[0]}, "k_cache must have 4 axes, got"),
+    (flash_attn_with_kvcache, {"cache_seqlens": 2.0}, "cache_seqlens must be an integer, got 2.0"),
+    (flash_attn_with_kvcache, {"cache_seqlens": STARTS}, "cache_seqlens must have one .* 2 seq"),
+    (flash_attn_with_kvcache, {"cache_seqlens": STARTS[:2].long()}, "cache_seqlens must be int32"),
+    (flash_attn_with_kvcache, {"cache_seqlens": 7}, "cache_seqlens must be at most 6, the to"),
+    (
+        flash_attn_with_kvcache,
+        NEW | {"cache_seqlens": 6},
+        "at most 5, .* those of k, got 6",
+    ),
+    (flash_attn_with_kvcache, {"block_table": TABLE[:1]}, "block_table must have one row"),
+    (
+        flash_attn_with_kvcache,
+        {"q": X[:, :1].clone().requires_grad_()},
+        "q must not require a gradient.*flash_attn_func",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "function, changed, message",
+    REFUSED,
+    ids=[f"{f.__name__}: {text:.40}" for f, _, text in REFUSED],
+)
+def test_refused(function, changed, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        function(**GOOD[function] | changed)
+
+
+@pytest.mark.parametrize("function", GOOD)
+def test_what_the_rows_change_is_good(function):
+    function(**GOOD[function])
+
+
+def test_new_tokens_that_do_not_fit_the_cache_are_refused():
+    caches, full = (CACHE.clone(), CACHE.clone()), torch.tensor([2, 6], dtype=torch.int32)
+    with pytest.raises(IndexError):
+        flash_attn_with_kvcache(X[:, :1], *caches, **NEW | {"cache_seqlens": full})
+
+
+def test_signatures_are_those_of_pytorch_and_flash_attention():
+    """In the order of their public documentation, so that calls by position mean the same."""
+    text = F.scaled_dot_product_attention.__doc__.partition("scaled_dot_product_attention(")[2]
+    theirs = [x.partition("=")[0].strip() for x in text.partition(")")[0].split(",")]
+    assert list(inspect.signature(scaled_dot_product_attention).parameters) == theirs
+
+
+# A model
+
+
+def test_a_small_model_trains_as_with_pytorch():
+    """The loss curves differ by no more than those of two implementations in PyTorch."""
+    sizes = {"seqlen": 16, "batch": 4, "num_layers": 2, "num_heads": 2, "width": 32}
+    sdpa = F.scaled_dot_product_attention
+
+    def by_definition(q, k, v, is_causal):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return sdpa(q, k, v, is_causal=is_causal)
+
+    theirs, other, ours = (
+        Training(attend, device="cpu", **sizes).losses(20)
+        for attend in (sdpa, by_definition, scaled_dot_product_attention)
+    )
+    assert theirs[-1] < theirs[0] - 0.5
+    noise = (theirs - other).abs().max()
+    assert (theirs - ours).abs().max() <= 2 * noise + 1e-5
