@@ -115,7 +115,7 @@ PANEL_BYTES = BLOCK_M * ROW_BYTES  # 64 columns of a tile
 FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta, for a tile of queries
 # Registers of the warpgroups. Together they have no more than the four begin with, 128 each: a
 # warpgroup that asked for more would wait for ever.
-PRODUCER_REGISTERS, SUM_REGISTERS, DQ_REGISTERS = 24, 216, 56
+PRODUCER_REGISTERS, DV_REGISTERS, DK_REGISTERS, DQ_REGISTERS = 24, 216, 208, 64
 # dV and dK are two arrays of registers: one instruction cannot have 128 of them and four of A when
 # the kernel begins with 128.
 LEFT_COLS, LEFT_BYTES = 128, 2 * PANEL_BYTES
@@ -797,10 +797,10 @@ def make_flash_attn_bwd_wide(
             if tid == 0:
                 produce(base, slots, maps, lse_2, delta, sizes, counters)
         elif warpgroup == 1:
-            setmaxnreg_inc(SUM_REGISTERS)
+            setmaxnreg_inc(DV_REGISTERS)
             sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes)
         elif warpgroup == 2:
-            setmaxnreg_inc(SUM_REGISTERS)
+            setmaxnreg_inc(DK_REGISTERS)
             sum_dk(base, slots, thread, maps, sizes, softmax_scale)
         else:
             setmaxnreg_dec(DQ_REGISTERS)
