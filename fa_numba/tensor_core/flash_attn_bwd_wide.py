@@ -1,4 +1,4 @@
-"""FlashAttention's backward pass on Hopper for rows of 136 to 256 numbers: a warpgroup for each sum.
+"""FlashAttention's backward pass on Hopper, head_dim 136 to 256: a warpgroup for each gradient.
 
 flash_attn_bwd_persistent   head_dim up to 128: two warpgroups, each with half of the keys
 flash_attn_bwd_wide         head_dim 136 to 256: three warpgroups, for dV, dK and dQ <- this file
@@ -19,9 +19,9 @@ The arithmetic, for a tile of 64 × 64 scores with head_dim 256:
 
     FLOPs           5 products, 10.5 million: 2560 cycles of an SM's tensor cores
     shared memory   K, V 64 KiB; two stages of Q and dout 128; P in float32 16; two stages of dSᵀ
-                    16: 225 KiB of 227. wgmma reads 248 KiB of it, 2000 cycles; TMA writes 64 KiB
-    registers       128 of dV or dK and 32 of scores, of 200; 2 · 32 of dQ, of 88; the thread that
-                    loads has 24: 512 in all, 4 · 128
+                    16: 226 KiB of 227. wgmma reads 256 KiB of it, 2048 cycles; TMA writes 64 KiB
+    registers       128 of dV or dK and 32 of scores, of 216 and 208; 32 of dQ, of 64; the thread
+                    that loads has 24: 512 in all, 4 · 128
     L2              loads 64 KiB of Q and dout, adds 64 KiB of dQ: twice as much for each FLOP as
                     flash_attn_bwd_persistent, whose tiles have 128 keys. At 500 TFLOP/s that is 3.1
                     terabytes per second of each.
@@ -38,7 +38,7 @@ arXiv:2407.08608, section 3 and appendix B.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
@@ -627,11 +627,7 @@ def make_turns(CAUSAL, WINDOW):
 
 @functools.cache
 def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC):
-    """sum_dq(base, slots, thread, dq_sum, sizes, counters): dQ, warpgroup 3.
-
-    64 columns at a time, in two sets of registers: one is multiplied while the other one is added
-    to the sums.
-    """
+    """sum_dq(base, slots, thread, dq_sum, sizes, counters): dQ, warpgroup 3."""
     AT = make_plan(HEAD_DIM).layout
     DQ_SHAPE, DQ_LENGTH = (PANEL_COLS // 8, 4), PANEL_COLS // 2
     SQUARE_SHIFT = (BLOCK_M * PANEL_COLS).bit_length() - 1  # from numbers of a tile of dQ to panels
@@ -760,8 +756,8 @@ def make_flash_attn_bwd_wide(
                   queries, and in the end dK; in panels of 64 columns, swizzled; lse, delta (STAGES,
                   BLOCK_M); barriers: full and empty of K, V and P, and for each stage of Q, dout
                   and dS; slots (2, 4)
-        private   dV: s (8, 4), p (4, 4), left (16, 4), right (HEAD_DIM / 8 - 16, 4); dK: dp, ds, left,
-                  right; dQ: x, y (8, 4)
+        private   dV: s (8, 4), p (4, 4), left (16, 4), right (HEAD_DIM / 8 - 16, 4); dK: dp, ds,
+                  left, right; dQ: x (8, 4)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, other than the tiles
                   that see none of them; dQ's sums as often; counters: the next tile of keys, and
                   for each tile of queries the number of parts that are written
