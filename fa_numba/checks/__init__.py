@@ -58,6 +58,7 @@ from fa_numba.checks.hardware import (
     check_block_sizes,
     check_bwd_tensor_core,
     check_bwd_tensor_core_float32,
+    check_bwd_tensor_core_wide,
     check_decode_tensor_core,
     check_forward_tiles,
     check_fp8,
@@ -67,6 +68,7 @@ from fa_numba.checks.hardware import (
     check_tensor_core,
     check_tensor_core_float32,
     check_tensor_core_padded,
+    check_tensor_core_wide,
     check_varlen_tensor_core,
 )
 from fa_numba.checks.requirements import MAX_HEAD_DIM
@@ -105,6 +107,7 @@ __all__ = [
     "check_bwd",
     "check_bwd_tensor_core",
     "check_bwd_tensor_core_float32",
+    "check_bwd_tensor_core_wide",
     "check_cache_shape",
     "check_causal",
     "check_chunk_size",
@@ -147,6 +150,7 @@ __all__ = [
     "check_tensor_core",
     "check_tensor_core_float32",
     "check_tensor_core_padded",
+    "check_tensor_core_wide",
     "check_tokens",
     "check_top_k",
     "check_varlen",

@@ -16,7 +16,7 @@ from fa_numba.tiling.block_sizes import (
     shared_bytes,
 )
 
-MAX_BWD_HEAD_DIM = 128  # on tensor cores
+MAX_BWD_HEAD_DIM = 128  # on tensor cores, other than flash_attn_bwd_wide
 # Compute capabilities that have a kernel's instructions: two numbers mean this one or any later
 # one, and "a" means this major version alone.
 AMPERE = (8, 0)  # mma.sync of 16-bit floats, cp.async
@@ -161,6 +161,24 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
     attention.check_bwd(dout, q, k, v, out, lse)
     check_gradient_strides(name, supported, dout, out)
     check_aligned(dout=dout, q=q, k=k, v=v, out=out)
+
+
+def check_tensor_core_wide(q, k, v, *, name, supported, max_head_dim, instead):
+    """As `check_tensor_core`, for a kernel whose rows are longer than those of all others."""
+    if facts(q).shape[-1] <= MAX_BWD_HEAD_DIM:
+        raise ValueError(
+            f"q must have a head_dim above {MAX_BWD_HEAD_DIM} for {name}, got "
+            f"{facts(q).shape[-1]}: flash_attn_bwd_persistent takes it"
+        )
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_tensor_core(q, k, v, name=name, **limits, instead=instead)
+
+
+def check_bwd_tensor_core_wide(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+    """As `check_bwd_tensor_core`, for a kernel whose rows are longer than those of all others."""
+    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim}
+    check_bwd_tensor_core(dout, q, k, v, out, lse, **limits)
+    check_tensor_core_wide(q, k, v, **limits, instead="flash_attn_bwd")
 
 
 def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):

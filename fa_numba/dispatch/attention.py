@@ -61,7 +61,9 @@ def gradient_in_registers(candidate, inputs, options):
     checks.check_backward_tiles(inputs.q, inputs.q.shape[3], None)
 
 
-def gradient_on_tensor_cores(candidate, inputs, options, *, check, supported, instead):
+def gradient_on_tensor_cores(
+    candidate, inputs, options, *, check, supported, instead, max_head_dim
+):
     """Raise unless a backward function on tensor cores can take these inputs.
 
     Parameters
@@ -74,11 +76,12 @@ def gradient_on_tensor_cores(candidate, inputs, options, *, check, supported, in
     supported : AMPERE or HOPPER
     instead : str
         Name of a function that computes the same on any GPU, for messages.
+    max_head_dim : int
     """
     dout, q, k, v, out, _ = inputs
     head_dim = q.shape[3]
     checks.check_positive_scale(options.get("softmax_scale"), head_dim)
-    limits = {"supported": supported, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
     check(q, k, v, name=candidate.name, **limits, instead=instead)
     checks.check_gradient_strides(candidate.name, supported, dout, out)
     checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
@@ -98,9 +101,10 @@ def forward(name, check, supported, *, copies=False, **more):
     )
 
 
-def backward(name, check, supported, instead, **more):
+def backward(name, check, supported, instead, max_head_dim=checks.MAX_BWD_HEAD_DIM, **more):
     """A candidate for `flash_attn_grad` on tensor cores."""
     limits = {"check": check, "supported": supported, "instead": instead}
+    limits["max_head_dim"] = max_head_dim
     return Candidate(
         name, "tensor_core", check=functools.partial(gradient_on_tensor_cores, **limits), **more
     )
@@ -124,6 +128,16 @@ FORWARD = (
 BACKWARD = (
     on_cpu("flash_attn_grad"),
     backward("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd"),
+    backward(
+        "flash_attn_bwd_wide",
+        checks.check_tensor_core_wide,
+        HOPPER,
+        "flash_attn_bwd",
+        checks.MAX_HEAD_DIM,
+        first=True,
+        why="it alone has gradients on tensor cores in 16 bits at a head_dim above "
+        f"{checks.MAX_BWD_HEAD_DIM}",
+    ),
     backward("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd"),
     backward(
         "flash_attn_bwd_tf32x3",

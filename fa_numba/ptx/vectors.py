@@ -127,6 +127,12 @@ def load_shared_x4(typingctx, x, address):
 
 
 @intrinsic
+def store_shared_x4(typingctx, address, x):
+    """Store four neighbouring float32; parameters as for `load_shared_x4`."""
+    return statement("st.shared.v4.f32 [<address>], <x>;", address=types.uint32, x=read(x, 4))
+
+
+@intrinsic
 def load_shared_b32(typingctx, address):
     """Load 4 bytes.
 

@@ -15,6 +15,7 @@ from fa_numba import checks
 from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E
 from fa_numba.ptx import vectors, wgmma
+from fa_numba.ptx.layouts import PANEL_COLS
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_global_x4, store_global_x4
 from fa_numba.runtime import arrays
@@ -29,13 +30,18 @@ TOKENS_AT_ONCE = 32768  # queries whose heads run at the same time: their Q and 
 
 
 def padded(head_dim):
-    """Columns of a tile, zero-padded from head_dim on."""
-    return 64 if head_dim <= 64 else 128
+    """Columns of a tile, zero-padded from head_dim on: whole panels."""
+    return PANEL_COLS * ceil_div(head_dim, PANEL_COLS)
 
 
 def tile_rows(head_dim):
-    """Queries of a tile: half of its dQ, a warpgroup's, is 64 × 64."""
+    """Queries of a tile: its dQ consists of squares of 64 × 64, two of them up to head_dim 128."""
     return 128 if head_dim <= 64 else 64
+
+
+def lanes_of_row(head_dim):
+    """Threads that load a row together, 16 bytes each: a power of 2."""
+    return 8 if head_dim <= 64 else 16 if head_dim <= 128 else 32
 
 
 class WgmmaProducts(NamedTuple):
@@ -57,12 +63,14 @@ def wgmma_products_of(DTYPE):
 
 @functools.cache
 def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
-    """The kernel for delta and lse to the base 2: 256 threads, 8 or 16 of them for a row.
+    """The kernel for delta and lse to the base 2: 256 threads, 8 to 32 of them for a row.
 
     With CLEAR_DQ it sets dQ's sums to 0; otherwise dq_sum may be any scalar.
     """
-    LANES = padded(HEAD_DIM) // 8  # each loads 16 bytes of the row
+    LANES, COLS = lanes_of_row(HEAD_DIM), padded(HEAD_DIM)
     ROWS = 256 // LANES
+    SUM_BYTES = ROWS * COLS * 4  # of the rows' sums; each thread clears 32 bytes, or fewer do
+    ALL_CLEAR = SUM_BYTES == 256 * 32
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
 
     @cuda.jit(fastmath=True)
@@ -87,10 +95,11 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
         if CLEAR_DQ:
             for i in range(4):
                 x4[i] = float32(0)
-            row = uint64(cuda.blockIdx.x * ROWS * (8 * LANES) * 4)
+            row = uint64(cuda.blockIdx.x * ROWS * COLS * 4)
             for i in range(2):
                 at = row + uint64(4096 * i + 16 * tid)
-                store_global_x4(global_address(dq_sum[batch, head]) + at, x4)
+                if ALL_CLEAR or 4096 * i + 16 * tid < SUM_BYTES:
+                    store_global_x4(global_address(dq_sum[batch, head]) + at, x4)
 
         total = float32(0)
         if m < out.shape[1] and 8 * lane < HEAD_DIM:
@@ -117,7 +126,7 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
 
 @functools.cache
 def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
-    """The kernel that converts dQ's sums to its dtype and order: 256 threads.
+    """The kernel that converts dQ's sums to its dtype and order: 128 threads for each square.
 
     dq_sum has tiles of queries in squares of 64 × 64, each in the layout of the accumulators of 128
     threads: the j-th 8 columns are 512 numbers, and thread t added x[4 t] to x[4 t + 3] at once, or
@@ -133,7 +142,7 @@ def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
     def convert_dq(dq_sum, dq, softmax_scale):
         """A thread rounds 8 columns of two rows at a time: the sums of four lanes.
 
-        grid      (num_m_tiles, num_heads, batch); 256 threads, 128 for a block of 64 × 64
+        grid      (num_m_tiles, num_heads, batch); 128 threads for a square of 64 × 64
         private   x (4, 4), two (4,)
         HBM       dq_sum, dq once
         budget    64 registers
@@ -144,9 +153,9 @@ def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
         block, j = tid >> 7, tid & 7
         m_tile, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
         source = global_address(dq_sum[b, head, m_tile]) + uint64(block * DQ_BYTES + 2048 * j)
-        # The second block has the right columns, or the lower rows.
-        d = 8 * j + (64 * block if COLS == 128 else 0)
-        m_start = m_tile * BLOCK_M + (0 if COLS == 128 else 64 * block)
+        # The next square has the next columns, or with 64 columns the lower rows.
+        d = 8 * j + (64 * block if COLS > 64 else 0)
+        m_start = m_tile * BLOCK_M + (0 if COLS > 64 else 64 * block)
         for i in range(2):
             quad = 16 * i + ((tid & 127) >> 3)  # the four lanes of a row
             for n in range(4):
@@ -183,6 +192,7 @@ def check(
     deterministic,
     supported,
     check_arrays=checks.check_bwd_tensor_core,
+    max_head_dim=MAX_BWD_HEAD_DIM,
 ):
     """Check dout, q, k, v, out, lse and the options of a call of the kernel `name`.
 
@@ -191,7 +201,7 @@ def check(
     softmax_scale : float32
     deterministic : bool
     """
-    check_arrays(*inputs, name=name, supported=supported, max_head_dim=MAX_BWD_HEAD_DIM)
+    check_arrays(*inputs, name=name, supported=supported, max_head_dim=max_head_dim)
     _, q, *_ = inputs
     softmax_scale = checks.check_positive_scale(softmax_scale, q.shape[3])
     return softmax_scale, checks.check_flag("deterministic", deterministic)
@@ -213,7 +223,7 @@ def prepare(dout, q, k, v, out, lse, add_dq=True):
     num_rows = ceil_div(seqlen_q, tile_rows(head_dim)) * tile_rows(head_dim)
     rows = [arrays.empty(q, (batch, num_heads, num_rows)) for _ in range(2)]
     dq_sum = empty_sums(q) if add_dq else np.float32(0)
-    grid = (ceil_div(num_rows, 256 // (padded(head_dim) // 8)), num_heads, batch)
+    grid = (ceil_div(num_rows, 256 // lanes_of_row(head_dim)), num_heads, batch)
     kernel = make_prepare_rows(head_dim, arrays.dtype_name(q), add_dq)
     arrays.launch(kernel, grid, (256,), dout, out, lse, *rows, dq_sum)
     return gradients, rows, dq_sum
@@ -231,7 +241,8 @@ def convert(dq_sum, dq, softmax_scale, quads=True):
     """Launch `convert_dq`, which computes dq from its sums; `quads` is QUADS."""
     batch, num_heads, m_tiles, _ = dq_sum.shape
     kernel = make_convert_dq(dq.shape[3], arrays.dtype_name(dq), quads)
-    arrays.launch(kernel, (m_tiles, num_heads, batch), (256,), dq_sum, dq, softmax_scale)
+    threads = dq_sum.shape[3] // (64 * 64) * 128
+    arrays.launch(kernel, (m_tiles, num_heads, batch), (threads,), dq_sum, dq, softmax_scale)
 
 
 def grid_of_keys(q, k):

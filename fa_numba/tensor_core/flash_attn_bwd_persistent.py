@@ -54,7 +54,6 @@ from fa_numba.ptx.barriers import (
     setmaxnreg_dec,
     setmaxnreg_inc,
 )
-from fa_numba.ptx.counters import counter_take
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
@@ -101,6 +100,15 @@ from fa_numba.tensor_core.gradient_fragments import (
     make_score_functions,
     make_store_tile,
 )
+from fa_numba.tensor_core.key_tiles import (
+    BATCH,
+    KV_HEAD,
+    N_TILE,
+    SLOT_LENGTH,
+    Sizes,
+    make_query_tiles,
+    make_steps,
+)
 from fa_numba.tensor_core.shared_plan import Region, Ring, SharedPlan, init_rings
 from fa_numba.tiling.block_sizes import ceil_div
 
@@ -113,12 +121,6 @@ SLOTS = 2  # of K: the next keys are loaded while these are multiplied
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 consumer threads
 BARRIER = mbarrier.BYTES
-
-# Elements of a row of `slots`: the tile of keys in a slot of K.
-N_TILE = 0  # tile of keys; −1: no more
-KV_HEAD = 1
-BATCH = 2
-SLOT_LENGTH = 4
 
 
 class Layout(NamedTuple):
@@ -139,20 +141,6 @@ class Layout(NamedTuple):
     asked: Region
     ready: Region
     written: Region
-
-
-class Sizes(NamedTuple):
-    """A problem's sizes. `shift` leads from a key's index to its index among the queries."""
-
-    batch: int
-    num_kv_heads: int
-    group_size: int
-    seqlen_q: int
-    seqlen_k: int
-    num_m_tiles: int
-    num_n_tiles: int
-    shift: int
-    mask_args: MaskArgs
 
 
 class Maps(NamedTuple):
@@ -276,25 +264,6 @@ def shared_bytes(head_dim):
     return make_plan(head_dim).bytes
 
 
-@functools.cache
-def make_query_tiles(BLOCK_M, CAUSAL, WINDOW):
-    """query_tiles(position, seqlen_q, mask_args): first and end of some tiles of queries.
-
-    They see one of the BLOCK_N keys from `position` on, an index among the queries.
-    """
-    M_SHIFT = BLOCK_M.bit_length() - 1
-    bounds = run_time_masks.make_bounds_of_keys(CAUSAL, WINDOW)
-    first_query, end_query = bounds.first_query, bounds.end_query
-
-    @cuda.jit(device=True, forceinline=True)
-    def query_tiles(position, seqlen_q, mask_args):
-        first = first_query(position, mask_args)
-        end = end_query(position + BLOCK_N - 1, seqlen_q, mask_args)
-        return int32(first >> M_SHIFT), int32((end + BLOCK_M - 1) >> M_SHIFT)
-
-    return query_tiles
-
-
 # Numba computes in 64 bits with every number in the source. Registers are short here, so variables
 # that live long are cut to 32.
 
@@ -310,29 +279,10 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
-    query_tiles = make_query_tiles(BLOCK_M, CAUSAL, WINDOW)
+    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
+    n_tile_of, step_after = make_steps(PAIRED, ORDER == ORDERED, ORDER != ADDED)
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
-
-    @cuda.jit(device=True, forceinline=True)
-    def n_tile_of(step, num_n_tiles):
-        """The step-th tile of keys of a head; in pairs the first, the last, ..."""
-        if ORDER == ORDERED:
-            return int32(num_n_tiles - 1 - step)
-        if PAIRED:
-            pair = step >> 1
-            return int32(num_n_tiles - 1 - pair if step & 1 else pair)
-        return int32(step)
-
-    @cuda.jit(device=True, forceinline=True)
-    def step_after(step, num_blocks, counters):
-        if ORDER != ADDED:  # the thread block that is done first takes the next step
-            taken = int32(counter_take(global_address(counters), 1))
-            # Shuffled, ptxas takes it for the warp's: that has registers of its own.
-            return uint32(cuda.shfl_sync(1, taken, 0) + num_blocks)
-        if PAIRED:
-            return uint32(step + (2 * num_blocks - 1 if step & 1 else 1))
-        return uint32(step + num_blocks)
 
     @cuda.jit(device=True, forceinline=True)
     def load_keys(base, slots, slot, parity, maps, n_tile, kv_head, b):
@@ -539,7 +489,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_tile(COLS, pack)
-    query_tiles = make_query_tiles(BLOCK_M, CAUSAL, WINDOW)
+    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     wait = mbarrier.wait_function()
 
     @fragment_function()

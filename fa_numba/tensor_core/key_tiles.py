@@ -1,0 +1,102 @@
+"""Tiles of keys of a persistent backward kernel: their order, and the queries that see them.
+
+A step is a tile of keys of a head of K and V. Thread blocks take steps in three ways, so that all
+end at about the same time (`dq_parts`):
+
+all alike        every gridDim.x-th step
+in pairs         every gridDim.x-th pair: the first tile of keys and the last one, the second and
+                 the last but one, ...; under a causal mask one is long and the other is short
+one by one       the thread block that is done first takes the next step, from a counter in HBM
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from numba import cuda, int32, uint32
+
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
+from fa_numba.ptx.counters import counter_take
+from fa_numba.ptx.statement import global_address
+
+# Elements by which the producer names a tile of keys to the consumers.
+N_TILE = 0  # tile of keys; −1: no more
+KV_HEAD = 1
+BATCH = 2
+SLOT_LENGTH = 4
+
+
+class Sizes(NamedTuple):
+    """A problem's sizes. `shift` leads from a key's index to its index among the queries."""
+
+    batch: int
+    num_kv_heads: int
+    group_size: int
+    seqlen_q: int
+    seqlen_k: int
+    num_m_tiles: int
+    num_n_tiles: int
+    shift: int
+    mask_args: MaskArgs
+
+
+@functools.cache
+def make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW):
+    """query_tiles(position, seqlen_q, mask_args): first and end of some tiles of queries.
+
+    They see one of the BLOCK_N keys from `position` on, an index among the queries.
+    """
+    M_SHIFT = BLOCK_M.bit_length() - 1
+    bounds = run_time_masks.make_bounds_of_keys(CAUSAL, WINDOW)
+    first_query, end_query = bounds.first_query, bounds.end_query
+
+    @cuda.jit(device=True, forceinline=True)
+    def query_tiles(position, seqlen_q, mask_args):
+        first = first_query(position, mask_args)
+        end = end_query(position + BLOCK_N - 1, seqlen_q, mask_args)
+        return int32(first >> M_SHIFT), int32((end + BLOCK_M - 1) >> M_SHIFT)
+
+    return query_tiles
+
+
+class StepFunctions(NamedTuple):
+    """Functions of `make_steps`.
+
+    Attributes
+    ----------
+    n_tile_of(step, num_n_tiles)
+        The tile of keys of a head's step-th step.
+    step_after(step, num_blocks, counters)
+        The thread block's next step.
+    """
+
+    n_tile_of: Callable
+    step_after: Callable
+
+
+@functools.cache
+def make_steps(PAIRED, BACKWARD, TAKEN):
+    """`StepFunctions`: in pairs, from a head's last keys on, or taken one by one."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def n_tile_of(step, num_n_tiles):
+        """The step-th tile of keys of a head; in pairs the first, the last, ..."""
+        if BACKWARD:
+            return int32(num_n_tiles - 1 - step)
+        if PAIRED:
+            pair = step >> 1
+            return int32(num_n_tiles - 1 - pair if step & 1 else pair)
+        return int32(step)
+
+    @cuda.jit(device=True, forceinline=True)
+    def step_after(step, num_blocks, counters):
+        if TAKEN:  # the thread block that is done first takes the next step
+            taken = int32(counter_take(global_address(counters), 1))
+            # Shuffled, ptxas takes it for the warp's: that has registers of its own.
+            return uint32(cuda.shfl_sync(1, taken, 0) + num_blocks)
+        if PAIRED:
+            return uint32(step + (2 * num_blocks - 1 if step & 1 else 1))
+        return uint32(step + num_blocks)
+
+    return StepFunctions(n_tile_of, step_after)
