@@ -1,8 +1,8 @@
 """FlashAttention-3 forward with split keys: few queries, long keys, on Hopper GPUs.
 
 flash_attn_persistent   a thread block has a tile of queries, and all of its keys
-flash_attn_split        a thread block has a tile of queries, and a part of its keys     <- this file
-flash_decode_mma        the same for at most 16 queries: 8 rows of a product, by mma.sync
+flash_attn_split        a thread block has a tile of queries, a part of its keys    <- this file
+flash_decode_mma        the same for few queries, by mma.sync: 8 rows of a product
 
 With few queries there are fewer tiles of them than SMs: 128 queries of 16 heads are 16 tiles, and
 of an H200 116 SMs would be idle. Here several thread blocks share a tile of queries and divide its
@@ -16,8 +16,7 @@ A consumer warpgroup computes as in flash_attn_persistent (`mainloop`). Differen
 - The tiles of keys are processed in descending order. So the last tile, of which a part may lie
   past the end of the keys, is the first; without causal, window and ALiBi no other needs a mask.
   With ALiBi the keys near the queries, which have the largest scores, come first too.
-- With up to 64 queries, or 64 rows in all heads of a group, a thread block has one consumer
-  warpgroup (`tiling.split_tiling`).
+- For few queries a thread block has one consumer warpgroup (`tiling.split_tiling`).
 - With GQA, a tile of few queries holds the rows of several heads, which read the same keys:
 
       row      0 … 31     32 … 63    64 … 95    96 … 127       17 queries of 4 heads
@@ -69,9 +68,9 @@ from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS
 from fa_numba.tiling.split_tiling import choose_parts, split_tiling
 
 REQUIREMENTS = TensorCores("flash_attn_split", HOPPER)
-# Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. All threads
-# of a thread block must not have more than it started with: 65536 with 2 and 3 consumers, and with
-# one, of whose thread blocks two fit in an SM, 128 · (24 + 232) = 32768.
+# Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
+# all threads must not exceed what they start with: 65536 with 2 and 3 consumers, and with one, of
+# whose thread blocks two fit in an SM, 128 · (24 + 232) = 32768.
 REGISTERS = {1: (24, 232), 2: (40, 232), 3: (32, 160)}
 
 
@@ -129,6 +128,17 @@ def make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW):
 
 
 @functools.cache
+def make_query_of(HEAD_ROWS):
+    """query_of(part, row): the query, and its head, of a row in the tile of queries."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def query_of(part, row):
+        return int32(part.m_start + row % HEAD_ROWS), int32(part.head + row // HEAD_ROWS)
+
+    return query_of
+
+
+@functools.cache
 def make_store_part(HEAD_DIM):
     """store_part(acc, inverse, out_partial, part, m, head, lane): store a warp's 16 rows.
 
@@ -176,7 +186,7 @@ def make_flash_attn_split(
     shared_base = plan.shared_base
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
-    LEAST_BLOCKS = 2 if CONSUMERS == 1 else 1  # per SM, of whose registers REGISTERS is a part
+    LEAST_BLOCKS = 2 if CONSUMERS == 1 else 1  # in an SM, for which REGISTERS leaves room
     ALIBI_BY_WGMMA = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).by_wgmma
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     MASKED = CAUSAL or ALIBI or WINDOW != (-1, -1)  # not only the last tile of keys
@@ -184,6 +194,7 @@ def make_flash_attn_split(
     clear = make_fragment_functions(BLOCK_N, COLS, pack).clear
     exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
     part_of = make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW)
+    query_of = make_query_of(HEAD_ROWS)
     next_stage, load_kv, _ = make_ring(HEAD_DIM, TILES)
     loop = make_mainloop(
         HEAD_DIM, TILES, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP=MASKED
@@ -204,9 +215,9 @@ def make_flash_attn_split(
         for box in range(NUM_BOXES):
             row = box * BOX_ROWS
             rows = base + Q.start + row // ROWS * Q_BYTES + row % ROWS * ROW_BYTES
-            m, head = part.m_start + row % HEAD_ROWS, part.head + row // HEAD_ROWS
+            m, head = query_of(part, row)
             # A panel of the tile has ROWS rows, of which a box is a part.
-            load_tile(rows, ROWS, q_map, int32(m), int32(head), part.b, full)
+            load_tile(rows, ROWS, q_map, m, head, part.b, full)
 
     @cuda.jit(device=True, forceinline=True)
     def produce(loads_k, base, q_map, k_map, v_map, part):
@@ -244,15 +255,12 @@ def make_flash_attn_split(
         wg_row = int32(wg_index * ROWS)  # first of the warpgroup's rows in the tile of queries
         # If a warpgroup has rows of several heads, all of them begin at query 0: then this is the
         # smallest of its rows' positions, and the masks below hold for more rows than there are.
-        wg_position = int32(part.m_start + wg_row % HEAD_ROWS + seqlen_k - seqlen_q)
-        row = int32(wg_row + warp_row)
-        m_warp = int32(part.m_start + row % HEAD_ROWS)
-        head = int32(part.head + row // HEAD_ROWS)
+        m, _ = query_of(part, wg_row)
+        wg_position = int32(m + seqlen_k - seqlen_q)
+        m_warp, head = query_of(part, wg_row + warp_row)
         position = int32(m_warp + seqlen_k - seqlen_q + (lane >> 2))
         ramp = uint32(base + RAMP.start)
-        score_mod_args = score_mod_args_of(
-            alibi_slopes, part.head, scale, ramp, wg_position, lane
-        )
+        score_mod_args = score_mod_args_of(alibi_slopes, part.head, scale, ramp, wg_position, lane)
         q_desc = descriptor(K_MAJOR_DESC, uint32(base + Q.start + wg_index * Q_BYTES))
         exponent_scale = exponent_scale_of(scale)  # P = exp2((s − m_i) · exponent_scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)

@@ -20,7 +20,7 @@ from fa_numba.tiling.persistent_tiling import (
 
 # For head_dim <= 64, <= 128 and more: floating-point operations of an SM in a microsecond, with 1,
 # 2 and 3 warpgroups. One warpgroup has no other to fill its gaps; its rates are estimates.
-RATES = {64: (2.2e6, 3.3e6, 4.1e6), 128: (3.2e6, 5.0e6, 0), 256: (3.8e6, 5.3e6, 0)}
+RATES = {64: (2.2e6, 3.3e6, 4.1e6), 128: (3.2e6, 5.0e6), 256: (None, 5.3e6)}
 SM_BYTES = 32e3  # bytes of HBM that an SM reads in a microsecond, while all of them read
 GPU_BYTES = 3e6  # bytes that the GPU writes and reads in a microsecond
 START_UP = 2.5  # microseconds: start of a thread block, its first loads, its stores
@@ -97,7 +97,8 @@ def split_tiling(head_dim, seqlen_q, group_size, alibi=False):
     SplitTiling
     """
     choices = []
-    for consumers in (1, 2, 3) if head_dim <= 64 else (1, 2):
+    # Three need few columns for their registers; one gains nothing with many, as loads take longer.
+    for consumers in (1, 2, 3) if head_dim <= 64 else (1, 2) if head_dim <= 128 else (2,):
         for heads in (1, 2, 4, 8):
             tiling = make_tiling(head_dim, consumers, heads)
             rows = tiling.head_rows
