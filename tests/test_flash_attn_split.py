@@ -18,7 +18,7 @@ from fa_numba.tensor_core import flash_attn_split as split
 from fa_numba.tensor_core.mainloop import make_mainloop, make_plan
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
-from fa_numba.tiling.split_tiling import choose_parts, make_tiling, split_tiling
+from fa_numba.tiling.split_tiling import choose_split, make_tiling
 
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
@@ -181,36 +181,43 @@ def test_a_tile_without_a_mask_is_seen_whole(heads, seqlen_q, seqlen_k, causal, 
                     assert sees(position, n_start + block_n - 1, seqlen_k)
 
 
-def parts_of(head_dim, seqlen_q, seqlen_k, num_heads, num_kv_heads, causal=False, window=FULL):
-    tiling = split_tiling(head_dim, seqlen_q, num_heads // num_kv_heads)
-    sizes = 1, seqlen_q, seqlen_k, num_heads, num_kv_heads
-    return tiling, choose_parts(head_dim, tiling, *sizes, 132, causal, window)
+def chosen(head_dim, seqlen_q, seqlen_k, heads, mask=(False, FULL, False), batch=1):
+    return choose_split(head_dim, batch, seqlen_q, seqlen_k, *heads, *mask, 132)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("heads", [(16, 16), (32, 8), (5, 1)])
 @pytest.mark.parametrize("seqlen_q", [17, 64, 128, 300, 512])
 def test_splits_fill_the_gpu(seqlen_q, heads, head_dim):
-    tiling, parts = parts_of(head_dim, seqlen_q, 65536, *heads)
-    blocks, slots = tiling.num_tiles(seqlen_q, heads[0]) * parts, 132 * tiling.blocks_per_sm
-    assert blocks / slots / ceil_div(blocks, slots) >= 0.88
+    tiling, num_splits = chosen(head_dim, seqlen_q, 65536, heads)
+    blocks = tiling.num_tiles(seqlen_q, heads[0]) * num_splits
+    assert blocks / 132 / ceil_div(blocks, 132) >= 0.88
 
 
 def test_keys_are_split_only_where_it_pays():
-    assert parts_of(128, 8192, 8192, 16, 16)[1] == 1  # 1024 tiles of queries
-    assert parts_of(128, 512, 512, 16, 16)[1] == 1  # merging takes longer than four tiles of keys
-    assert parts_of(128, 17, 100, 1, 1)[1] == 1  # one tile of keys
-    assert parts_of(128, 128, 65536, 16, 16)[1] == 8
-    assert parts_of(128, 128, 65536, 16, 16, True, (200, -1))[1] <= 4  # at most four tiles are seen
-    assert choose_parts(64, make_tiling(64, 1), 0, 0, 5, 2, 2, 132, False, FULL) == 1
+    assert chosen(128, 8192, 8192, (16, 16))[1] == 1  # 1024 tiles of queries
+    assert chosen(128, 512, 512, (16, 16))[1] == 1  # merging takes longer than four tiles of keys
+    assert chosen(128, 17, 100, (1, 1))[1] == 1  # one tile of keys
+    assert chosen(128, 128, 65536, (16, 16))[1] == 8
+    # At most four tiles are seen.
+    assert chosen(128, 128, 65536, (16, 16), (True, (200, -1), False))[1] <= 4
+    assert chosen(64, 0, 5, (2, 2))[1] == chosen(64, 5, 5, (2, 2), batch=0)[1] == 1
+    assert choose_split(64, 1, 5, 5, 2, 2, False, FULL, False, 132, 7)[1] == 7
+
+
+def test_few_heads_have_small_tiles():
+    tiling, num_splits = chosen(64, 1000, 1000, (8, 8))
+    assert num_splits == 1 and tiling.num_tiles(1000, 8) == 128  # 48 of 192 rows
 
 
 def test_heads_share_a_tile_where_their_queries_fit():
     for seqlen_q, group_size, want in ((17, 4, 4), (33, 4, 2), (65, 4, 1), (16, 8, 8), (17, 3, 1)):
-        tiling = split_tiling(128, seqlen_q, group_size)
+        heads = 8 * group_size, 8
+        tiling, _ = chosen(128, seqlen_q, 65536, heads)
         assert tiling.heads == want
         assert tiling.heads == 1 or seqlen_q <= tiling.head_rows
-        assert split_tiling(128, seqlen_q, group_size, True).heads == 1  # ALiBi: a slope per head
+        alone, _ = chosen(128, seqlen_q, 65536, heads, (False, FULL, True))
+        assert alone.heads == 1  # ALiBi: a slope per head
 
 
 def test_bad_arguments_are_refused():

@@ -65,7 +65,7 @@ from fa_numba.tensor_core.tile_scheduler import divided
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import combine_warps
 from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS
-from fa_numba.tiling.split_tiling import choose_parts, split_tiling
+from fa_numba.tiling.split_tiling import choose_split
 
 REQUIREMENTS = TensorCores("flash_attn_split", HOPPER)
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
@@ -361,7 +361,7 @@ def flash_attn_split(
     causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_attn_persistent`.
     num_splits : int, default=0
-        Parts of the keys. 0: `fa_numba.tiling.split_tiling.choose_parts` chooses it.
+        Parts of the keys. 0: `fa_numba.tiling.split_tiling.choose_split` chooses it.
     out_dtype : "float32", default=None
         Dtype of out; None is that of q. A partial result, to be merged with others, loses nothing
         in float32.
@@ -388,11 +388,9 @@ def flash_attn_split(
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     mask, head_dim = call.mask, call.head_dim
-    tiling = split_tiling(head_dim, call.seqlen_q, call.group_size, mask.alibi)
     sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
-    num_splits = num_splits or choose_parts(
-        head_dim, tiling, *sizes, arrays.num_sms(q), mask.causal, mask.window_size
-    )
+    masked = mask.causal, mask.window_size, mask.alibi
+    tiling, num_splits = choose_split(head_dim, *sizes, *masked, arrays.num_sms(q), num_splits)
     kernel = make_flash_attn_split(
         head_dim, tiling, mask.causal, call.dtype, mask.window_size, mask.softcap, mask.alibi
     )

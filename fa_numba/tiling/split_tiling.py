@@ -1,9 +1,9 @@
 """Tiles of flash_attn_split, and the number of parts into which it splits the keys.
 
 With few queries there are few tiles of queries, and a GPU of which each SM computes one is nearly
-idle. So the keys of a tile are divided among several thread blocks. The times below are a model:
-one tile of keys on one SM, from the rates that docs/notes/forward.md and docs/notes/decoding.md
-state for an H200; they need not be exact, because only comparisons are drawn from them.
+idle. So the keys of a tile are divided among several thread blocks, or tiles are smaller. The times
+below are a model of an H200, from the rates that docs/notes/forward.md and docs/notes/decoding.md
+state; they need not be exact, because they are only compared with each other.
 """
 
 import functools
@@ -55,13 +55,6 @@ class SplitTiling(NamedTuple):
         return ceil_div(seqlen_q, self.head_rows) * (num_heads // self.heads)
 
 
-def tile_time(head_dim, tiling):
-    """Microseconds of a thread block for the products with a tile of keys."""
-    warpgroups = tiling.tiles.consumers * tiling.blocks_per_sm
-    rates = next(rates for most, rates in RATES.items() if head_dim <= most)
-    return 4 * ROWS * warpgroups * tiling.tiles.block_n * head_dim / rates[warpgroups - 1]
-
-
 def make_tiling(head_dim, consumers, heads=1):
     """The `SplitTiling` of so many warpgroups and heads, with the longest rings that fit.
 
@@ -77,77 +70,111 @@ def make_tiling(head_dim, consumers, heads=1):
     return SplitTiling(tiles, heads, blocks_per_sm)
 
 
-@functools.lru_cache(1024)
-def split_tiling(head_dim, seqlen_q, group_size, alibi=False):
-    """The tiles with which all queries of a group of heads take the least time to compute.
+def tilings_of(head_dim, seqlen_q, group_size, alibi):
+    """The tilings to choose from.
 
     A tile of few queries may hold the rows of several heads of a group, 16, 32 or 64 each, which
     then read a tile of keys once; but not with ALiBi, where each head has a slope of its own.
-    Of equal times that of the largest tile is chosen, which loads the fewest keys.
-
-    Parameters
-    ----------
-    head_dim, seqlen_q : int
-    group_size : int
-        Query heads for each head of K and V.
-    alibi : bool, default=False
-
-    Returns
-    -------
-    SplitTiling
     """
-    choices = []
-    # Three need few columns for their registers; one gains nothing with many, as loads take longer.
-    for consumers in (1, 2, 3) if head_dim <= 64 else (1, 2) if head_dim <= 128 else (2,):
+    # Three warpgroups need few columns for their registers. One gains nothing with many columns,
+    # whose loads take longer than the products.
+    warpgroups = (1, 2, 3) if head_dim <= 64 else (1, 2) if head_dim <= 128 else (2,)
+    for consumers in warpgroups:
         for heads in (1, 2, 4, 8):
             tiling = make_tiling(head_dim, consumers, heads)
             rows = tiling.head_rows
             whole = rows in (WARP_ROWS, 2 * WARP_ROWS, ROWS)
             together = whole and group_size % heads == 0 and seqlen_q <= rows and not alibi
             if heads == 1 or together:
-                # Two thread blocks of an SM each take half of its tiles.
-                time = tile_time(head_dim, tiling) / tiling.blocks_per_sm
-                time *= tiling.num_tiles(seqlen_q, group_size)
-                choices.append((round(time, 3), -consumers, heads, tiling))
-    return min(choices)[-1]
+                yield tiling
 
 
-@functools.lru_cache(1024)
-def choose_parts(
-    head_dim, tiling, batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, num_sms, causal, window
-):
-    """The number of parts of the keys for which flash_attn_split is fastest.
+def time_of_blocks(head_dim, tiling, num_blocks, num_n_tiles, tiles_of_group, num_sms):
+    """Microseconds until the last of the thread blocks has done its tiles of keys.
 
     Parameters
     ----------
     head_dim : int
     tiling : SplitTiling
-    batch, seqlen_q, seqlen_k, num_heads, num_kv_heads : int
+    num_blocks : int
+    num_n_tiles : int
+        Tiles of keys of a thread block.
+    tiles_of_group : int
+        Tiles of queries that read the same keys, at about the same time: one of them reads HBM.
     num_sms : int
+    """
+    _, block_n, *_ = tiling.tiles
+    rates = next(rates for most, rates in RATES.items() if head_dim <= most)
+    loads = 4 * block_n * head_dim / SM_BYTES / tiles_of_group
+
+    def time_of_round(blocks):
+        """Of thread blocks that run on an SM at a time."""
+        warpgroups = blocks * tiling.tiles.consumers
+        products = 4 * ROWS * warpgroups * block_n * head_dim / rates[warpgroups - 1]
+        return START_UP + num_n_tiles * max(products, blocks * loads)
+
+    rounds, rest = divmod(ceil_div(num_blocks, num_sms), tiling.blocks_per_sm)
+    return rounds * time_of_round(tiling.blocks_per_sm) + (time_of_round(rest) if rest else 0)
+
+
+@functools.lru_cache(1024)
+def choose_split(
+    head_dim,
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    causal,
+    window_size,
+    alibi,
+    num_sms,
+    num_splits=0,
+):
+    """The tiling and the number of splits for which flash_attn_split is fastest.
+
+    Parameters
+    ----------
+    head_dim, batch, seqlen_q, seqlen_k, num_heads, num_kv_heads : int
     causal : bool
-    window : (int, int)
+    window_size : (int, int)
+    alibi : bool
+    num_sms : int
+    num_splits : int, default=0
+        Other than 0: the number is given.
 
     Returns
     -------
-    int
-        1: the keys need not be split. Else the smallest number whose time is within 2 % of the
-        best; at most the number of tiles of keys.
+    SplitTiling, int
+        Of choices within 2 % of the best, that with the fewest splits: at most one for each tile of
+        keys. With one, the keys need not be split. Of its tilings the fastest, and of equally fast
+        ones that with the fewest tiles, then with the fewest rows in a tile.
     """
-    block_n, blocks_per_sm = tiling.tiles.block_n, tiling.blocks_per_sm
-    counts = tiles_of_keys(seqlen_q, seqlen_k, tiling.head_rows, block_n, causal, window)
-    num_n_tiles = int(max(counts, default=1))
-    # Tiles of queries that read the same keys, at about the same time: one of them reads HBM.
-    tiles_of_group = max(1, tiling.num_tiles(seqlen_q, num_heads // num_kv_heads))
-    work = batch * num_kv_heads * tiles_of_group
-    loads = 4 * block_n * head_dim * blocks_per_sm / SM_BYTES / tiles_of_group
-    time_of_tile = max(tile_time(head_dim, tiling), loads)
-    bytes_of_part = 4 * batch * seqlen_q * num_heads * head_dim
+    group_size = num_heads // num_kv_heads
+    bytes_of_split = 4 * batch * seqlen_q * num_heads * head_dim
+    times = {}
+    for tiling in tilings_of(head_dim, seqlen_q, group_size, alibi):
+        cut = tiling.head_rows, tiling.tiles.block_n, causal, window_size
+        num_n_tiles = int(max(tiles_of_keys(seqlen_q, seqlen_k, *cut), default=1))
+        tiles_of_group = max(1, tiling.num_tiles(seqlen_q, group_size))
+        blocks = batch * num_kv_heads * tiles_of_group
+        most = max(1, min(num_n_tiles, ceil_div(8 * num_sms, max(1, blocks))))
+        for splits in (num_splits,) if num_splits else range(1, most + 1):
+            time = time_of_blocks(
+                head_dim,
+                tiling,
+                blocks * splits,
+                ceil_div(num_n_tiles, splits),
+                tiles_of_group,
+                num_sms,
+            )
+            merge = MERGE + 2 * splits * bytes_of_split / GPU_BYTES if splits > 1 else 0
+            times[tiling, splits] = round(time + merge, 3)
+    enough = 1.02 * min(times.values())
 
-    def time_of(parts):
-        rounds = ceil_div(work * parts, num_sms * blocks_per_sm)
-        merge = MERGE + 2 * parts * bytes_of_part / GPU_BYTES if parts > 1 else 0
-        return rounds * (ceil_div(num_n_tiles, parts) * time_of_tile + START_UP) + merge
+    def preference(choice):
+        tiling, splits = choice
+        num_tiles = tiling.num_tiles(seqlen_q, group_size)
+        return times[choice] > enough, splits, times[choice], num_tiles, tiling.tiles.consumers
 
-    most = max(1, min(num_n_tiles, ceil_div(8 * num_sms, max(1, work))))
-    times = [time_of(parts) for parts in range(1, most + 1)]
-    return 1 + next(i for i, time in enumerate(times) if time <= 1.02 * min(times))
+    return min(times, key=preference)
