@@ -4,8 +4,8 @@ flash_attn_persistent   a thread block has a tile of queries, and all of its key
 flash_attn_split        a thread block has a tile of queries, a part of its keys    <- this file
 flash_decode_mma        the same for few queries, by mma.sync: 8 rows of a product
 
-With few queries there are fewer tiles of them than SMs: 128 queries of 16 heads are 16 tiles, and
-of an H200 116 SMs would be idle. Here several thread blocks share a tile of queries and divide its
+With few queries there are fewer tiles of them than SMs: 128 queries of 16 heads are 16 tiles, so
+116 SMs of an H200 would be idle. Here several thread blocks share a tile of queries and divide its
 keys. Each stores out and lse of its part in float32, and a second kernel merges them, as in
 Flash-Decoding (`merge_states` explains the ⊕).
 
@@ -13,8 +13,8 @@ A consumer warpgroup computes as in flash_attn_persistent (`mainloop`). Differen
 
 - A thread block has one work item: no loop over tiles of queries, no second slot for Q, no memory
   for out. The memory that this leaves makes the rings of K and V longer.
-- The tiles of keys are processed in descending order. So the last tile, of which a part may lie
-  past the end of the keys, is the first; without causal, window and ALiBi no other needs a mask.
+- The tiles of keys are processed in descending order. So the last tile, which may extend past the
+  end of the keys, is the first; without causal, window and ALiBi no other tile needs a mask.
   With ALiBi the keys near the queries, which have the largest scores, come first too.
 - For few queries a thread block has one consumer warpgroup (`tiling.split_tiling`).
 - With GQA, a tile of few queries holds the rows of several heads, which read the same keys:
