@@ -1,9 +1,9 @@
 """Tiles of flash_attn_split, and the number of parts into which it splits the keys.
 
-With few queries there are fewer tiles of queries than SMs, so most of the GPU is idle. Then the keys
-of a tile are divided among several thread blocks, or tiles are smaller. The times below are a model
-of an H200, from the rates that docs/notes/forward.md and docs/notes/decoding.md state; they need
-not be exact, because they are only compared with each other.
+With few queries there are fewer tiles of queries than SMs, so most of the GPU is idle. Then the
+keys of a tile are divided among several thread blocks, or tiles are smaller. The times below are a
+model of an H200, from the rates that docs/notes/forward.md and docs/notes/decoding.md state; they
+need not be exact, because they are only compared with each other.
 """
 
 import functools
