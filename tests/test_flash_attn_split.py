@@ -13,6 +13,7 @@ from test_tensor_core import exponentials_beside_p_v, moves_before_products
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.kernels.masks import make_bounds
+from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.tensor_core import flash_attn_split as split
 from fa_numba.tensor_core.mainloop import make_mainloop, make_plan
@@ -26,6 +27,7 @@ needs_compiler = pytest.mark.skipif(
 MAP, FULL = types.uint64, (-1, -1)
 ARGUMENTS = MAP, MAP, MAP, types.Array(types.float32, 5, "C"), types.Array(types.float32, 4, "C")
 ARGUMENTS += types.int32, types.int32, types.float32
+MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 MASKS = [(False, FULL), (True, FULL), (True, (300, -1)), (False, (20, 200)), (False, (-1, 5))]
 
 
@@ -42,16 +44,16 @@ def kernel_of(head_dim, consumers, heads, causal, *rest):
         (64, 3, 1, True, FULL, 0.0, False),
         (128, 1, 2, True, FULL, 0.0, False),
         (128, 2, 4, False, FULL, 0.0, False),
-        (128, 2, 1, False, (100, 50), 30.0, True),
+        (128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True),
         (64, 2, 1, True, FULL, 0.0, True),
-        (256, 2, 1, True, (100, -1), 30.0, True),
+        (256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True),
         (256, 2, 1, False, FULL, 0.0, False),
     ],
 )
 def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, window, softcap, alibi):
     tiling, kernel = kernel_of(head_dim, consumers, heads, causal, window, softcap, alibi)
     slopes = types.Array(types.float32, 1, "C") if alibi else types.float32
-    code = compile_kernel(kernel, (*ARGUMENTS, slopes), cc=(9, 0, "a"))
+    code = compile_kernel(kernel, (*ARGUMENTS, slopes, *MASK_ARGS), cc=(9, 0, "a"))
     stated = re.search(r"budget +(\d+) registers.*consumers, (\d+)", kernel.py_func.__doc__)
     assert code.registers <= int(stated[1 if consumers == 2 else 2])
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
@@ -91,7 +93,7 @@ def test_each_tile_of_keys_is_in_one_split(num_splits, heads, seqlen_q, seqlen_k
     @cuda.jit
     def kernel(found):
         i = cuda.blockIdx.x
-        part = part_of(i, shape, seqlen_k, group_size)
+        part = part_of(i, shape, seqlen_k, group_size, UNREAD)
         found[i, 0], found[i, 1], found[i, 2] = part.b, part.split, part.head
         found[i, 3], found[i, 4] = part.kv_head, part.m_start
         found[i, 5], found[i, 6] = part.begin, part.end

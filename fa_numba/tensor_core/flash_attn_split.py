@@ -36,7 +36,9 @@ from numba import cuda, float32, int32, uint32, uint64
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP, WARP_SIZE
+from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
@@ -52,6 +54,7 @@ from fa_numba.tensor_core.fragments import (
     make_score_mod,
     make_store_tile,
 )
+from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import (
     KVRings,
     Registers,
@@ -99,7 +102,7 @@ class Part(NamedTuple):
 
 @functools.cache
 def make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW):
-    """part_of(index, lse_shape, seqlen_k, group_size): the `Part` of a thread block.
+    """part_of(index, lse_shape, seqlen_k, group_size, mask_args): the `Part` of a thread block.
 
     lse_shape is (num_splits, batch, num_heads, seqlen_q). Neighbours share keys: the index runs
     over the tiles of a head's queries, the last one first, then over heads, splits, batch entries.
@@ -109,14 +112,14 @@ def make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW):
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
 
     @cuda.jit(device=True, forceinline=True)
-    def part_of(index, lse_shape, seqlen_k, group_size):
+    def part_of(index, lse_shape, seqlen_k, group_size, mask_args):
         num_splits, _, num_heads, seqlen_q = lse_shape
         num_m_tiles = int32((int32(seqlen_q) + HEAD_ROWS - 1) // HEAD_ROWS)
         index, m_tile = divided(index, num_m_tiles)
         index, head_tile = divided(index, int32(num_heads) // HEADS)
         b, split = divided(index, num_splits)
         m_start = int32((num_m_tiles - 1 - m_tile) * HEAD_ROWS)
-        first, end = tiles_of(m_start, HEAD_ROWS, seqlen_q, seqlen_k)
+        first, end = tiles_of(m_start, HEAD_ROWS, seqlen_q, seqlen_k, mask_args)
         each, more = divided(end - first, num_splits)
         begin = int32(first + split * each + min(split, more))
         end = int32(begin + each + (int32(1) if split < more else int32(0)))
@@ -168,7 +171,8 @@ def make_flash_attn_split(
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
     (`SplitTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the
-    argument alibi_slopes is not read, and may be any scalar.
+    argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
+    (`run_time_masks`); otherwise the last four arguments are not read.
     """
     TILES, HEADS, HEAD_ROWS = TILING.tiles, TILING.heads, TILING.head_rows
     CONSUMERS, BLOCK_N = TILES.consumers, TILES.block_n
@@ -237,7 +241,9 @@ def make_flash_attn_split(
             tile = int32(tile - 1)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def consume(tid, base, out_partial, lse_partial, seqlen_k, scale, alibi_slopes, part):
+    def consume(
+        tid, base, out_partial, lse_partial, seqlen_k, scale, alibi_slopes, part, mask_args
+    ):
         """The role of a consumer warpgroup: attention of its ROWS rows to the part's keys."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -260,13 +266,16 @@ def make_flash_attn_split(
         m_warp, head = query_of(part, wg_row + warp_row)
         position = int32(m_warp + seqlen_k - seqlen_q + (lane >> 2))
         ramp = uint32(base + RAMP.start)
-        score_mod_args = score_mod_args_of(alibi_slopes, part.head, scale, ramp, wg_position, lane)
+        score_mod_args = score_mod_args_of(
+            alibi_slopes, part.head, scale, ramp, wg_position, lane, mask_args
+        )
         q_desc = descriptor(K_MAJOR_DESC, uint32(base + Q.start + wg_index * Q_BYTES))
-        exponent_scale = exponent_scale_of(scale)  # P = exp2((s − m_i) · exponent_scale)
+        # P = exp2((s − m_i) · exponent_scale)
+        exponent_scale = exponent_scale_of(scale, mask_args)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         k_full, v_full = base + K_RING.full, base + V_RING.full
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
-        unmasked_range = unmasked_range_of(wg_position, seqlen_k)
+        unmasked_range = unmasked_range_of(wg_position, seqlen_k, mask_args)
         clear(acc, m_i, l_i)
 
         if part.begin < part.end:
@@ -292,12 +301,14 @@ def make_flash_attn_split(
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, LEAST_BLOCKS))
     def flash_attn_split_kernel(
-        q_map, k_map, v_map, out_partial, lse_partial, seqlen_k, group_size, scale, alibi_slopes
-    ):
+        q_map, k_map, v_map, out_partial, lse_partial, seqlen_k, group_size, scale, alibi_slopes,
+        left, right, unit, inverse_unit,
+    ):  # fmt: skip
         """A thread block owns a tile of queries, and walks a part of the tiles of K and V.
 
         The maps are addresses (`tensor_maps`), with boxes of min(64, head_rows) rows of q and
-        BLOCK_N of k and v. scale is softmax_scale · log2 e.
+        BLOCK_N of k and v. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
+        `run_time_masks.MaskArgs`.
 
         grid      (tiles of queries · num_splits · batch,); warpgroup 0 is the producer, the others
                   are consumers
@@ -315,6 +326,7 @@ def make_flash_attn_split(
         """
         base = shared_base()
         tid = cuda.threadIdx.x
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
         if tid == 0:
             # Arrivals that complete a phase of "empty": one lane of each consumer warp.
             init_rings(base, (Q_RING,), 4 * CONSUMERS)
@@ -324,14 +336,16 @@ def make_flash_attn_split(
             write_ramp(uint32(base + RAMP.start), RAMP_BYTES, int32(tid), THREADS)
         cuda.syncthreads()  # the barriers are initialized: safe to wait on
 
-        part = part_of(int32(cuda.blockIdx.x), lse_partial.shape, seqlen_k, group_size)
+        index = int32(cuda.blockIdx.x)
+        part = part_of(index, lse_partial.shape, seqlen_k, group_size, mask_args)
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0 or tid == 32:  # one thread in each of two warps
                 produce(tid == 0, base, q_map, k_map, v_map, part)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            consume(tid, base, out_partial, lse_partial, seqlen_k, scale, alibi_slopes, part)
+            parts = out_partial, lse_partial
+            consume(tid, base, *parts, seqlen_k, scale, alibi_slopes, part, mask_args)
 
     return flash_attn_split_kernel
 
@@ -391,9 +405,9 @@ def flash_attn_split(
     sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
     masked = mask.causal, mask.window_size, mask.alibi
     tiling, num_splits = choose_split(head_dim, *sizes, *masked, arrays.num_sms(q), num_splits)
-    kernel = make_flash_attn_split(
-        head_dim, tiling, mask.causal, call.dtype, mask.window_size, mask.softcap, mask.alibi
-    )
+    constants = run_time_masks.constants_of(mask, LEAST_CAP)
+    score_mod = constants.window_size, constants.softcap, mask.alibi
+    kernel = make_flash_attn_split(head_dim, tiling, mask.causal, call.dtype, *score_mod)
     if num_splits == 1:
         parts = tuple(map(arrays.with_axis, (call.out, call.lse)))
     else:
@@ -404,6 +418,7 @@ def flash_attn_split(
     boxes = (q, min(ROWS, tiling.head_rows)), (k, block_n, 128), (v, block_n, 128)
     maps = tuple(tensor_map(*box) for box in boxes)
     rest = np.int32(call.seqlen_k), np.int32(call.group_size), call.scale_log2, call.slopes
+    rest += run_time_masks.arguments_of(mask)
     size = make_plan(head_dim, tiling.tiles, ALIBI=mask.alibi).bytes
     threads = (tiling.tiles.num_threads,)
     arrays.launch(kernel, grid, threads, *maps, *parts, *rest, shared_bytes=size)
