@@ -66,7 +66,7 @@ class Call:
 
     def results_without_keys(self):
         """Return out and lse of a call without a single key: 0 and −inf, without a kernel."""
-        out = arrays.full(self.q, self.q.shape, 0, self.q.dtype)
+        out = arrays.full(self.q, self.q.shape, 0, self.out.dtype)
         return out, arrays.full(self.q, self.lse.shape, -np.inf)
 
 
@@ -81,6 +81,7 @@ def forward_call(
     softmax_scale=None,
     *,
     on: TensorCores | None = None,
+    out_dtype: str | None = None,
 ) -> Call:
     """Check the arguments of a forward launcher, and allocate its results.
 
@@ -91,6 +92,8 @@ def forward_call(
     on : TensorCores, default=None
         The requirements of a kernel on tensor cores. Its softmax_scale must be positive, and its
         arrays must begin at a multiple of 16 bytes.
+    out_dtype : "float32", default=None
+        Dtype of out; None is that of q.
 
     Returns
     -------
@@ -105,6 +108,7 @@ def forward_call(
     mask, slopes = values.check_mask(facts[0], causal, window_size, softcap, alibi_slopes)
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
-    out = arrays.empty(q, facts[0].shape, q.dtype)
+    dtype = q.dtype if values.check_out_dtype(out_dtype) is None else np.float32
+    out = arrays.empty(q, facts[0].shape, dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     return Call(q, k, v, out, lse, mask, slopes, softmax_scale)

@@ -159,6 +159,13 @@ def check_linear_chunk_size(chunk_size) -> int:
     return chunk_size
 
 
+def check_out_dtype(out_dtype) -> str | None:
+    """Return the dtype of a result: None for that of the inputs, or "float32"."""
+    if out_dtype not in (None, "float32"):
+        raise ValueError(f'out_dtype must be None or "float32", got {out_dtype!r}')
+    return out_dtype
+
+
 def check_num_splits(num_splits) -> int:
     """Return the number of splits as an int; 0 lets the launcher choose."""
     num_splits = integer("num_splits", num_splits, at_least=0)

@@ -1,0 +1,430 @@
+"""FlashAttention-3 forward with split keys: few queries, long keys, on Hopper GPUs.
+
+flash_attn_persistent   a thread block has a tile of queries, and all of its keys
+flash_attn_split        a thread block has a tile of queries, a part of its keys    <- this file
+flash_decode_mma        the same for few queries, by mma.sync: 8 rows of a product
+
+With few queries there are fewer tiles of them than SMs: 128 queries of 16 heads are 16 tiles, so
+116 SMs of an H200 would be idle. Here several thread blocks share a tile of queries and divide its
+keys. Each stores out and lse of its part in float32, and a second kernel merges them, as in
+Flash-Decoding (`merge_states` explains the ⊕).
+
+A consumer warpgroup computes as in flash_attn_persistent (`mainloop`). Different is:
+
+- A thread block has one work item: no loop over tiles of queries, no second slot for Q, no memory
+  for out. The memory that this leaves makes the rings of K and V longer.
+- The tiles of keys are processed in descending order. So the last tile, which may extend past the
+  end of the keys, is the first; without causal, window and ALiBi no other tile needs a mask.
+  With ALiBi the keys near the queries, which have the largest scores, come first too.
+- For few queries a thread block has one consumer warpgroup (`tiling.split_tiling`).
+- With GQA, a tile of few queries holds the rows of several heads, which read the same keys:
+
+      row      0 … 31     32 … 63    64 … 95    96 … 127       17 queries of 4 heads
+      head        0          1          2           3
+      query    0 … 16     0 … 16     0 … 16      0 … 16        rows past the last query: no query
+
+Papers: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608; Dao, Haziza, Massa, Sizov 2023,
+Flash-Decoding for long-context inference (a blog post of Stanford CRFM).
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32, int32, uint32, uint64
+
+from fa_numba import checks
+from fa_numba.checks import HOPPER, TensorCores
+from fa_numba.constants import FULL_WARP, WARP_SIZE
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
+from fa_numba.ptx import mbarrier
+from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx
+from fa_numba.ptx.tma import make_load_tile
+from fa_numba.ptx.wgmma import descriptor, descriptor_bits
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
+from fa_numba.tensor_core.fragments import (
+    make_fragment_functions,
+    make_score_mod,
+    make_store_tile,
+)
+from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
+from fa_numba.tensor_core.mainloop import (
+    KVRings,
+    Registers,
+    make_mainloop,
+    make_plan,
+    make_ring,
+    make_tiles_of,
+)
+from fa_numba.tensor_core.shared_plan import init_rings
+from fa_numba.tensor_core.tile_scheduler import divided
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.decode_tiling import combine_warps
+from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS
+from fa_numba.tiling.split_tiling import choose_split
+
+REQUIREMENTS = TensorCores("flash_attn_split", HOPPER)
+# Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
+# all threads must not exceed what they start with: 65536 with 2 and 3 consumers, and with one, of
+# whose thread blocks two fit in an SM, 128 · (24 + 232) = 32768.
+REGISTERS = {1: (24, 232), 2: (40, 232), 3: (32, 160)}
+
+
+class Part(NamedTuple):
+    """The work of a thread block: a tile of queries, and a part of the keys that it sees.
+
+    Attributes
+    ----------
+    b, split : int32
+    head, kv_head : int32
+        The first of the tile's query heads, and their head of K and V.
+    m_start : int32
+        First query.
+    begin, end : int32
+        The tiles of keys range(begin, end); there may be none.
+    """
+
+    b: Any
+    split: Any
+    head: Any
+    kv_head: Any
+    m_start: Any
+    begin: Any
+    end: Any
+
+
+@functools.cache
+def make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW):
+    """part_of(index, lse_shape, seqlen_k, group_size, mask_args): the `Part` of a thread block.
+
+    lse_shape is (num_splits, batch, num_heads, seqlen_q). Neighbours share keys: the index runs
+    over the tiles of a head's queries, the last one first, then over heads, splits, batch entries.
+    The splits divide the tiles of keys that a tile of queries sees evenly; with more splits than
+    tiles some splits have none.
+    """
+    tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
+
+    @cuda.jit(device=True, forceinline=True)
+    def part_of(index, lse_shape, seqlen_k, group_size, mask_args):
+        num_splits, _, num_heads, seqlen_q = lse_shape
+        num_m_tiles = int32((int32(seqlen_q) + HEAD_ROWS - 1) // HEAD_ROWS)
+        index, m_tile = divided(index, num_m_tiles)
+        index, head_tile = divided(index, int32(num_heads) // HEADS)
+        b, split = divided(index, num_splits)
+        m_start = int32((num_m_tiles - 1 - m_tile) * HEAD_ROWS)
+        first, end = tiles_of(m_start, HEAD_ROWS, seqlen_q, seqlen_k, mask_args)
+        each, more = divided(end - first, num_splits)
+        begin = int32(first + split * each + min(split, more))
+        end = int32(begin + each + (int32(1) if split < more else int32(0)))
+        head = int32(head_tile * HEADS)
+        kv_head, _ = divided(head, group_size)
+        return Part(b, split, head, kv_head, m_start, begin, end)
+
+    return part_of
+
+
+@functools.cache
+def make_query_of(HEAD_ROWS):
+    """query_of(part, row): the query, and its head, of a row in the tile of queries."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def query_of(part, row):
+        return int32(part.m_start + row % HEAD_ROWS), int32(part.head + row // HEAD_ROWS)
+
+    return query_of
+
+
+@functools.cache
+def make_store_part(HEAD_DIM):
+    """store_part(acc, inverse, out_partial, part, m, head, lane): store a warp's 16 rows.
+
+    acc times `inverse` goes to the rows from query m on of out_partial, (num_splits, batch,
+    seqlen_q, num_heads, HEAD_DIM), float32 or 16 bits. HEAD_DIM is a multiple of 8.
+    """
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def store_part(acc, inverse, out_partial, part, m, head, lane):
+        for h in range(2):
+            row = int32(m + (lane >> 2) + 8 * h)
+            if row < out_partial.shape[2]:
+                x = out_partial[part.split, part.b, row, head]
+                col = uint64(2 * (lane & 3))
+                for j in range(HEAD_DIM // 8):
+                    for c in range(2):
+                        x[col + uint64(8 * j + c)] = acc[j, 2 * h + c] * inverse[h]
+
+    return store_part
+
+
+@functools.cache
+def make_flash_attn_split(
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
+    """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
+
+    128 threads for the producer warpgroup and for each consumer warpgroup of TILING
+    (`SplitTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the
+    argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
+    (`run_time_masks`); otherwise the last four arguments are not read.
+    """
+    TILES, HEADS, HEAD_ROWS = TILING.tiles, TILING.heads, TILING.head_rows
+    CONSUMERS, BLOCK_N = TILES.consumers, TILES.block_n
+    THREADS = TILES.num_threads
+    # A box of Q has rows of one head; the boxes of a warpgroup are its ROWS rows.
+    BOX_ROWS, NUM_BOXES = min(ROWS, HEAD_ROWS), ROWS * CONSUMERS // min(ROWS, HEAD_ROWS)
+    COLS = 16 * ceil_div(HEAD_DIM, 16)  # a multiple of 16, as wgmma needs; extra columns are 0
+    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)
+    Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # rows of Q of one consumer warpgroup
+    K_MAJOR_DESC = descriptor_bits()  # Q: head_dim, the reduction dimension, is contiguous
+    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
+    plan = make_plan(HEAD_DIM, TILES, ALIBI)
+    Q, K, V, RAMP = plan.Q, plan.K, plan.V, plan.RAMP
+    Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
+    shared_base = plan.shared_base
+    BARRIER = mbarrier.BYTES
+    PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
+    LEAST_BLOCKS = 2 if CONSUMERS == 1 else 1  # in an SM, for which REGISTERS leaves room
+    ALIBI_BY_WGMMA = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).by_wgmma
+    RAMP_BYTES = ramp_bytes(BLOCK_N)
+    MASKED = CAUSAL or ALIBI or WINDOW != (-1, -1)  # not only the last tile of keys
+    pack = forward.pack_of(DTYPE)
+    clear = make_fragment_functions(BLOCK_N, COLS, pack).clear
+    exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
+    part_of = make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW)
+    query_of = make_query_of(HEAD_ROWS)
+    next_stage, load_kv, _ = make_ring(HEAD_DIM, TILES)
+    loop = make_mainloop(
+        HEAD_DIM, TILES, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP=MASKED
+    )
+    score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
+    first_iteration, iterate = loop.first_iteration, loop.iterate
+    add_last_product, finish_product = loop.add_last_product, loop.finish_product
+    load_tile = make_load_tile(NUM_PANELS)
+    finish_rows, _ = make_store_tile(HEAD_DIM, pack)
+    store_part = make_store_part(HEAD_DIM)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_queries(q_map, base, part):
+        """Start the TMA loads of the tile of queries."""
+        full = base + Q_RING.full
+        mbarrier_arrive_expect_tx(full, CONSUMERS * Q_BYTES)
+        for box in range(NUM_BOXES):
+            row = box * BOX_ROWS
+            rows = base + Q.start + row // ROWS * Q_BYTES + row % ROWS * ROW_BYTES
+            m, head = query_of(part, row)
+            # A panel of the tile has ROWS rows, of which a box is a part.
+            load_tile(rows, ROWS, q_map, m, head, part.b, full)
+
+    @cuda.jit(device=True, forceinline=True)
+    def produce(loads_k, base, q_map, k_map, v_map, part):
+        """The role of a producer thread: one loads Q and K, another one V."""
+        if part.begin < part.end and loads_k:
+            load_queries(q_map, base, part)
+        kv_map = k_map if loads_k else v_map
+        kv_tile = base + K.start if loads_k else base + V.start
+        kv_full = base + K_RING.full if loads_k else base + V_RING.full
+        # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
+        stage, empty_parity = int32(0), int32(1)
+        tile = int32(part.end - 1)
+        while tile >= part.begin:
+            n_start = int32(tile * BLOCK_N)
+            load_kv(kv_map, n_start, part.kv_head, part.b, kv_tile, kv_full, stage, empty_parity)
+            stage, empty_parity = next_stage(stage, empty_parity)
+            tile = int32(tile - 1)
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def consume(
+        tid, base, out_partial, lse_partial, seqlen_k, scale, alibi_slopes, part, mask_args
+    ):
+        """The role of a consumer warpgroup: attention of its ROWS rows to the part's keys."""
+        s = cuda.local.array(S_SHAPE, float32)
+        p = cuda.local.array(P_SHAPE, uint32)
+        acc = cuda.local.array(OUT_SHAPE, float32)
+        m_i = cuda.local.array(2, float32)
+        l_i = cuda.local.array(2, float32)
+        alpha = cuda.local.array(2, float32)
+        inverse = cuda.local.array(2, float32)
+        offset = cuda.local.array(2, float32)
+        seqlen_q = int32(lse_partial.shape[3])
+        warpgroup, lane = tid >> 7, tid & 31
+        warp_row = int32((tid >> 5 & 3) * WARP_ROWS)  # first of this warp's rows in the warpgroup's
+        # The shuffle makes the warpgroup's index warp-uniform, so ptxas can use uniform registers.
+        wg_index = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
+        wg_row = int32(wg_index * ROWS)  # first of the warpgroup's rows in the tile of queries
+        # If a warpgroup has rows of several heads, all of them begin at query 0: then this is the
+        # smallest of its rows' positions, and the masks below hold for more rows than there are.
+        m, _ = query_of(part, wg_row)
+        wg_position = int32(m + seqlen_k - seqlen_q)
+        m_warp, head = query_of(part, wg_row + warp_row)
+        position = int32(m_warp + seqlen_k - seqlen_q + (lane >> 2))
+        ramp = uint32(base + RAMP.start)
+        score_mod_args = score_mod_args_of(
+            alibi_slopes, part.head, scale, ramp, wg_position, lane, mask_args
+        )
+        q_desc = descriptor(K_MAJOR_DESC, uint32(base + Q.start + wg_index * Q_BYTES))
+        # P = exp2((s − m_i) · exponent_scale)
+        exponent_scale = exponent_scale_of(scale, mask_args)
+        registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
+        k_full, v_full = base + K_RING.full, base + V_RING.full
+        rings = KVRings(base + K.start, k_full, base + V.start, v_full)
+        unmasked_range = unmasked_range_of(wg_position, seqlen_k, mask_args)
+        clear(acc, m_i, l_i)
+
+        if part.begin < part.end:
+            stage, parity = int32(0), int32(0)  # of the tile whose S is computed, P V is not
+            wait(base + Q_RING.full, 0)
+            n_start = int32((part.end - 1) * BLOCK_N)
+            n_first = int32(part.begin * BLOCK_N)
+            first_iteration(
+                registers, rings, stage, parity, q_desc, n_start,
+                position, seqlen_k, score_mod_args, lane,
+            )  # fmt: skip
+            while n_start > n_first:
+                n_start = int32(n_start - BLOCK_N)
+                stage, parity = iterate(
+                    registers, rings, stage, parity, q_desc, n_start,
+                    unmasked_range, position, seqlen_k, score_mod_args, lane,
+                )  # fmt: skip
+            add_last_product(registers, rings, stage, parity)
+            finish_product(acc, p, base + V_RING.empty + stage * BARRIER, lane)
+        lse = lse_partial[part.split]
+        finish_rows(m_i, l_i, inverse, lse, part.b, head, m_warp, lane, exponent_scale)
+        store_part(acc, inverse, out_partial, part, m_warp, head, lane)
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, LEAST_BLOCKS))
+    def flash_attn_split_kernel(
+        q_map, k_map, v_map, out_partial, lse_partial, seqlen_k, group_size, scale, alibi_slopes,
+        left, right, unit, inverse_unit,
+    ):  # fmt: skip
+        """A thread block owns a tile of queries, and walks a part of the tiles of K and V.
+
+        The maps are addresses (`tensor_maps`), with boxes of min(64, head_rows) rows of q and
+        BLOCK_N of k and v. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
+        `run_time_masks.MaskArgs`.
+
+        grid      (tiles of queries · num_splits · batch,); warpgroup 0 is the producer, the others
+                  are consumers
+        shared    Q (CONSUMERS, 64, HEAD_DIM); K, V (STAGES, BLOCK_N, HEAD_DIM); in swizzled panels
+                  of 64 columns. Q_RING.full; K_RING, V_RING: barriers "full" and "empty" of each
+                  stage. With ALIBI the RAMP: the key columns 0, 1, 2, … that wgmma multiplies by
+                  the ALiBi slope (`alibi`)
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
+                  inverse, offset for two rows
+        HBM       K and V once per tile of queries, except the key tiles that none of its queries
+                  attends to; Q, out_partial, lse_partial once per split. With one split
+                  out_partial may be out, of any dtype; otherwise it is float32
+        paper     FlashAttention-3, Algorithm 2, over a part of the keys
+        budget    168 registers at the start with 2 consumers, 128 with 1 and 3; then REGISTERS
+        """
+        base = shared_base()
+        tid = cuda.threadIdx.x
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
+        if tid == 0:
+            # Arrivals that complete a phase of "empty": one lane of each consumer warp.
+            init_rings(base, (Q_RING,), 4 * CONSUMERS)
+            init_rings(base, (K_RING, V_RING), 4 * CONSUMERS)
+            fence_mbarrier_init()
+        if ALIBI_BY_WGMMA:
+            write_ramp(uint32(base + RAMP.start), RAMP_BYTES, int32(tid), THREADS)
+        cuda.syncthreads()  # the barriers are initialized: safe to wait on
+
+        index = int32(cuda.blockIdx.x)
+        part = part_of(index, lse_partial.shape, seqlen_k, group_size, mask_args)
+        if tid >> 7 == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0 or tid == 32:  # one thread in each of two warps
+                produce(tid == 0, base, q_map, k_map, v_map, part)
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            parts = out_partial, lse_partial
+            consume(tid, base, *parts, seqlen_k, scale, alibi_slopes, part, mask_args)
+
+    return flash_attn_split_kernel
+
+
+@arrays.replayed
+def flash_attn_split(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    num_splits=0,
+    out_dtype=None,
+):
+    """FlashAttention-3, forward, with the keys split among thread blocks: for few queries.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_persistent`.
+    num_splits : int, default=0
+        Parts of the keys. 0: `fa_numba.tiling.split_tiling.choose_split` chooses it.
+    out_dtype : "float32", default=None
+        Dtype of out; None is that of q. A partial result, to be merged with others, loses nothing
+        in float32.
+
+    Returns
+    -------
+    out : array of the shape and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+    """
+    score_options = causal, window_size, softcap, alibi_slopes
+    num_splits = checks.check_num_splits(num_splits)
+    call = checks.forward_call(
+        q, k, v, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype
+    )
+    if 0 in (call.seqlen_q, call.seqlen_k):
+        return call.results_without_keys()
+    mask, head_dim = call.mask, call.head_dim
+    sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
+    masked = mask.causal, mask.window_size, mask.alibi
+    tiling, num_splits = choose_split(head_dim, *sizes, *masked, arrays.num_sms(q), num_splits)
+    constants = run_time_masks.constants_of(mask, LEAST_CAP)
+    score_mod = constants.window_size, constants.softcap, mask.alibi
+    kernel = make_flash_attn_split(head_dim, tiling, mask.causal, call.dtype, *score_mod)
+    if num_splits == 1:
+        parts = tuple(map(arrays.with_axis, (call.out, call.lse)))
+    else:
+        parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (call.out, call.lse))
+    grid = (tiling.num_tiles(call.seqlen_q, call.num_heads) * num_splits * call.batch,)
+    # L2 fetches 128 bytes for a copy: with 256, reads of HBM are slower (docs/notes/decoding.md).
+    block_n = tiling.tiles.block_n
+    boxes = (q, min(ROWS, tiling.head_rows)), (k, block_n, 128), (v, block_n, 128)
+    maps = tuple(tensor_map(*box) for box in boxes)
+    rest = np.int32(call.seqlen_k), np.int32(call.group_size), call.scale_log2, call.slopes
+    rest += run_time_masks.arguments_of(mask)
+    size = make_plan(head_dim, tiling.tiles, ALIBI=mask.alibi).bytes
+    threads = (tiling.tiles.num_threads,)
+    arrays.launch(kernel, grid, threads, *maps, *parts, *rest, shared_bytes=size)
+    if num_splits > 1:
+        warps = combine_warps(num_splits)
+        combine = make_combine_wide(head_dim, warps)
+        grid = call.seqlen_q, call.num_heads, call.batch
+        arrays.launch(combine, grid, (WARP_SIZE * warps,), *parts, call.out, call.lse)
+    return call.out, call.lse

@@ -1,0 +1,180 @@
+"""Tiles of flash_attn_split, and the number of parts into which it splits the keys.
+
+With few queries there are fewer tiles of queries than SMs, so most of the GPU is idle. Then the
+keys of a tile are divided among several thread blocks, or tiles are smaller. The times below are a
+model of an H200, from the rates that docs/notes/forward.md and docs/notes/decoding.md state; they
+need not be exact, because they are only compared with each other.
+"""
+
+import functools
+from typing import NamedTuple
+
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.persistent_tiling import (
+    ROWS,
+    WARP_ROWS,
+    PersistentTiling,
+    persistent_tiling,
+    tiles_of_keys,
+)
+
+# For head_dim <= 64, <= 128 and more: floating-point operations of an SM in a microsecond, with 1,
+# 2 and 3 warpgroups. One warpgroup has no other to fill its gaps; its rates are estimates.
+RATES = {64: (2.2e6, 3.3e6, 4.1e6), 128: (3.2e6, 5.0e6), 256: (None, 5.3e6)}
+SM_BYTES = 32e3  # bytes of HBM that an SM reads in a microsecond, while all of them read
+GPU_BYTES = 3e6  # bytes that the GPU writes and reads in a microsecond
+START_UP = 2.5  # microseconds: start of a thread block, its first loads, its stores
+MERGE = 4.0  # microseconds: the second kernel
+SHARED_BYTES = 228 * 1024  # of an SM, for all its thread blocks
+SPARE_BYTES = 3584  # of a thread block: the system's 1024, alignment, barriers, the ramp of ALiBi
+
+
+class SplitTiling(NamedTuple):
+    """How flash_attn_split cuts a problem.
+
+    Attributes
+    ----------
+    tiles : PersistentTiling
+    heads : int
+        Query heads of a group that share a tile of queries: each has as many of its rows.
+    blocks_per_sm : int
+        Thread blocks that run on an SM at a time.
+    """
+
+    tiles: PersistentTiling
+    heads: int
+    blocks_per_sm: int
+
+    @property
+    def head_rows(self):
+        """Rows of a tile that belong to one head."""
+        return ROWS * self.tiles.consumers // self.heads
+
+    def num_tiles(self, seqlen_q, num_heads):
+        """Tiles of queries of a sequence, over all heads."""
+        return ceil_div(seqlen_q, self.head_rows) * (num_heads // self.heads)
+
+
+def make_tiling(head_dim, consumers, heads=1):
+    """The `SplitTiling` of so many warpgroups and heads, with the longest rings that fit.
+
+    A warpgroup that is alone in its thread block has no other that computes during its softmax.
+    For head_dim <= 64, where the products are short, it has one in a second thread block.
+    """
+    blocks_per_sm = 2 if consumers == 1 and head_dim <= 64 else 1
+    block_n = persistent_tiling(head_dim, 1 << 16, False).block_n
+    row_bytes = 128 * ceil_div(head_dim, 64)
+    room = SHARED_BYTES // blocks_per_sm - SPARE_BYTES - ROWS * consumers * row_bytes
+    stages = min(4, room // (2 * block_n * row_bytes))
+    tiles = PersistentTiling(consumers, block_n, stages=stages, slots=1)
+    return SplitTiling(tiles, heads, blocks_per_sm)
+
+
+def tilings_of(head_dim, seqlen_q, group_size, alibi):
+    """The tilings to choose from.
+
+    A tile of few queries may hold the rows of several heads of a group, 16, 32 or 64 each, which
+    then read a tile of keys once; but not with ALiBi, where each head has a slope of its own.
+    """
+    # Three warpgroups need few columns for their registers. One gains nothing with many columns,
+    # whose loads take longer than the products.
+    warpgroups = (1, 2, 3) if head_dim <= 64 else (1, 2) if head_dim <= 128 else (2,)
+    for consumers in warpgroups:
+        for heads in (1, 2, 4, 8):
+            tiling = make_tiling(head_dim, consumers, heads)
+            rows = tiling.head_rows
+            whole = rows in (WARP_ROWS, 2 * WARP_ROWS, ROWS)
+            together = whole and group_size % heads == 0 and seqlen_q <= rows and not alibi
+            if heads == 1 or together:
+                yield tiling
+
+
+def time_of_blocks(head_dim, tiling, num_blocks, num_n_tiles, tiles_of_group, num_sms):
+    """Microseconds until the last of the thread blocks has done its tiles of keys.
+
+    Parameters
+    ----------
+    head_dim : int
+    tiling : SplitTiling
+    num_blocks : int
+    num_n_tiles : int
+        Tiles of keys of a thread block.
+    tiles_of_group : int
+        Tiles of queries that read the same keys, at about the same time: one of them reads HBM.
+    num_sms : int
+    """
+    _, block_n, *_ = tiling.tiles
+    rates = next(rates for most, rates in RATES.items() if head_dim <= most)
+    loads = 4 * block_n * head_dim / SM_BYTES / tiles_of_group
+
+    def time_of_round(blocks):
+        """Of thread blocks that run on an SM at a time."""
+        warpgroups = blocks * tiling.tiles.consumers
+        products = 4 * ROWS * warpgroups * block_n * head_dim / rates[warpgroups - 1]
+        return START_UP + num_n_tiles * max(products, blocks * loads)
+
+    rounds, rest = divmod(ceil_div(num_blocks, num_sms), tiling.blocks_per_sm)
+    return rounds * time_of_round(tiling.blocks_per_sm) + (time_of_round(rest) if rest else 0)
+
+
+@functools.lru_cache(1024)
+def choose_split(
+    head_dim,
+    batch,
+    seqlen_q,
+    seqlen_k,
+    num_heads,
+    num_kv_heads,
+    causal,
+    window_size,
+    alibi,
+    num_sms,
+    num_splits=0,
+):
+    """The tiling and the number of splits for which flash_attn_split is fastest.
+
+    Parameters
+    ----------
+    head_dim, batch, seqlen_q, seqlen_k, num_heads, num_kv_heads : int
+    causal : bool
+    window_size : (int, int)
+    alibi : bool
+    num_sms : int
+    num_splits : int, default=0
+        Other than 0: the number is given.
+
+    Returns
+    -------
+    SplitTiling, int
+        Of choices within 2 % of the best, that with the fewest splits: at most one for each tile of
+        keys. With one, the keys need not be split. Of its tilings the fastest, and of equally fast
+        ones that with the fewest tiles, then with the fewest rows in a tile.
+    """
+    group_size = num_heads // num_kv_heads
+    bytes_of_split = 4 * batch * seqlen_q * num_heads * head_dim
+    times = {}
+    for tiling in tilings_of(head_dim, seqlen_q, group_size, alibi):
+        cut = tiling.head_rows, tiling.tiles.block_n, causal, window_size
+        num_n_tiles = int(max(tiles_of_keys(seqlen_q, seqlen_k, *cut), default=1))
+        tiles_of_group = max(1, tiling.num_tiles(seqlen_q, group_size))
+        blocks = batch * num_kv_heads * tiles_of_group
+        most = max(1, min(num_n_tiles, ceil_div(8 * num_sms, max(1, blocks))))
+        for splits in (num_splits,) if num_splits else range(1, most + 1):
+            time = time_of_blocks(
+                head_dim,
+                tiling,
+                blocks * splits,
+                ceil_div(num_n_tiles, splits),
+                tiles_of_group,
+                num_sms,
+            )
+            merge = MERGE + 2 * splits * bytes_of_split / GPU_BYTES if splits > 1 else 0
+            times[tiling, splits] = round(time + merge, 3)
+    enough = 1.02 * min(times.values())
+
+    def preference(choice):
+        tiling, splits = choice
+        num_tiles = tiling.num_tiles(seqlen_q, group_size)
+        return times[choice] > enough, splits, times[choice], num_tiles, tiling.tiles.consumers
+
+    return min(times, key=preference)
