@@ -305,6 +305,17 @@ def engine_sentence():
     )
 
 
+def cpu_table(*jobs):
+    """One row per job and size: our speed, and how many times that of the best other column."""
+    return section(
+        "cpu",
+        lambda row: f"{row['job']}, {row['problem'].replace(' x ', '×')}",
+        lambda row: f"{row['variant']}, {row['unit']}",
+        lambda row: f"{row['fa_numba']} ({row['over the best other']}×)",
+        lambda row: row["job"] in jobs,
+    )
+
+
 def pictures(*names):
     """Links from docs/ to the plots of these names that exist."""
     return "\n".join(
@@ -342,6 +353,9 @@ def parts_of_benchmarks():
         "softmax": [softmax_table()],
         "memory": [memory_table()],
         "calls": [launch_table()],
+        "cpu": [cpu_table("flash_attn", "flash_attn_grad")],
+        "cpu_decoding": [cpu_table("flash_decode", "paged_attn_decode")],
+        "cpu_softmax": [cpu_table("softmax", "softmax_topk")],
         "roofline": [
             pictures(("roofline", "the kernels under the roofs of bandwidth and arithmetic"))
         ],

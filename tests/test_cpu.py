@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fa_numba import cpu, reference
-from fa_numba.cpu import decode, exponential, rows, threads, vectors
+from fa_numba.cpu import attention, decode, exponential, rows, threads, vectors
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
 
 DTYPES = ["float32", "float16", "bfloat16"]
@@ -307,14 +307,18 @@ def test_decode_dtypes(rng, dtype, heads):
 @pytest.mark.parametrize("group", [1, 3])
 def test_decode_splits_the_keys(rng, monkeypatch, group, mask):
     """Parts of one head are merged, also those that see no key."""
-    splits, merge = [], decode.merge
-    monkeypatch.setattr(
-        decode, "merge", lambda outs, *rest: splits.append(len(outs)) or merge(outs, *rest)
-    )
+    merges, run = [], threads.run
+
+    def noted(worker, *args):
+        merges.append(worker is decode.merge)
+        run(worker, *args)
+
+    monkeypatch.setattr(threads, "run", noted)
+    monkeypatch.setattr(attention, "LEAST_BYTES", 2**16)
     monkeypatch.setattr(numba, "get_num_threads", lambda: 2)
-    cache = make_paged_cache(rng, [2100, 0, 40], 16, 1, 32)
-    check_decode(random(rng, 3, 2, group, 32), cache, **mask)
-    assert splits == [3, 3]
+    cache = make_paged_cache(rng, [2100, 0, 40], 16, 1, 40)
+    check_decode(random(rng, 3, 2, group, 40), cache, **mask)
+    assert sum(merges) == 2
 
 
 @pytest.mark.parametrize("heads", [(300, 300), (600, 2), (257, 1)])

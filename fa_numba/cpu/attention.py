@@ -11,7 +11,7 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.cpu import backward, decode, forward, threads
-from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
+from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, WIDTH
 from fa_numba.cpu.vectors import FLOAT32, ROWS, kind_of
 from fa_numba.tiling.block_sizes import ceil_div
 
@@ -19,7 +19,7 @@ NO_LIMIT = 2**40  # keys; a position and this are still an int64
 NO_SLOPES = np.empty(0, np.float32)
 NO_TABLE, NO_PAGES = np.empty((0, 0), np.int32), 0
 FEW_QUERIES = 16  # of a sequence: fewer fill less than half a panel of `forward`
-LEAST_KEYS = 512  # of a part, where the keys of one head are split
+LEAST_BYTES = 2**20  # of keys and values in a part, where they are split: some 50 µs
 TASKS_PER_THREAD = 4  # at least, for threads that begin late or are interrupted
 
 
@@ -368,22 +368,28 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options):
     heads_per_task = max(decode.MAX_ROWS // (ceil_div(per_task * group, ROWS) * ROWS), 1)
     num_blocks = ceil_div(num_kv_heads, heads_per_task)
     tasks, max_keys = len(sequences) * num_blocks * num_chunks, int(sequences[:, 3].max(initial=0))
-    num_splits = min(_parts(tasks), max(max_keys // LEAST_KEYS, 1))
+    bytes_of_keys = 2 * max_keys * num_kv_heads * head_dim * k.itemsize
+    num_splits = min(_parts(tasks), max(bytes_of_keys // LEAST_BYTES, 1))
     out = np.empty(q.shape, q.dtype)
     outs, lses, out_kind, steps = out, lse, kind, (0, 0)
     if num_splits > 1:
-        outs = np.empty((num_splits, *q.shape), np.float32)
+        width = ceil_div(head_dim, WIDTH) * WIDTH
+        outs = np.empty((num_splits, *q.shape[:3], width), np.float32)
         lses = np.empty((num_splits, *lse.shape), np.float32)
         out_kind, steps = FLOAT32, (outs.strides[0], lse.size)
-    to = _layout(outs[0] if num_splits > 1 else out)
     threads.run(
         decode.decode, tasks * num_splits, decode.WORKSPACE, *map(_layout, (q, k, v)), kind,
         per_task, num_chunks, num_splits, heads_per_task, num_blocks, sequences, *pages,
-        num_kv_heads, group, head_dim, to, steps[0], out_kind, lses.reshape(-1),
-        _lse_strides(lse), steps[1], *options,
+        num_kv_heads, group, head_dim, _layout(outs[0] if num_splits > 1 else out), steps[0],
+        out_kind, lses.reshape(-1), _lse_strides(lse), steps[1], *options,
     )  # fmt: skip
     if num_splits > 1:
-        decode.merge(outs, lses, out, lse)
+        address, *strides = _layout(out)
+        threads.run(
+            decode.merge, q.shape[0] * q.shape[1], WIDTH + MAX_HEAD_DIM, outs.reshape(-1),
+            lses.reshape(-1), num_splits, q.shape[1], q.shape[2], head_dim, kind, address,
+            tuple(strides), lse.reshape(-1), _lse_strides(lse),
+        )  # fmt: skip
     return out, lse
 
 

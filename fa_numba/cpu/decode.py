@@ -375,19 +375,52 @@ def decode(
                 )  # fmt: skip
 
 
-def merge(outs, lses, out, lse):
-    """Add the states of all splits, as `kernels.merge_states` adds two.
+@njit(nogil=True, error_model="numpy")
+def merge(
+    counter, num_tasks, workspace, outs, lses, num_splits, tokens, num_heads, head_dim, kind, out,
+    out_of, lse, lse_of,
+):  # fmt: skip
+    """Add the states of all splits, as `kernels.merge_states` adds two; a task is a query.
 
     Parameters
     ----------
-    outs, lses : float32 arrays of shape (num_splits, *out.shape) and (num_splits, *lse.shape)
-    out, lse : arrays
+    outs : flat float32 array, (num_splits, batch, tokens, num_heads, head_dim)
+        head_dim is rounded up to WIDTH.
+    lses : flat float32 array
+        (num_splits, *shape of lse).
+    tokens : int
+        Of a sequence, or of all if they are packed.
+    out, lse : address, flat float32 array
         Where the results go.
+    out_of, lse_of : (int, int, int)
+        Their strides: of batch, token and head in bytes; of batch, head and token in numbers.
     """
-    top = lses.max(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        weights = np.exp(lses - np.where(top == NEG_INF, ZERO, top))
-        divisor = weights.sum(axis=0)
-        lse[...] = np.where(divisor == 0, NEG_INF, top + np.log(divisor))
-        weights /= np.where(divisor == 0, ONE, divisor)
-        out[...] = np.einsum("sbmhd,sbhm->bmhd", outs, weights)
+    w = workspace
+    base, width = tiles.aligned(w), tiles.round_up(head_dim, WIDTH)
+    split_out, split_lse = outs.size // num_splits, lses.size // num_splits
+    while True:
+        task = fetch_add(counter, 1)
+        if task >= num_tasks:
+            return
+        b, m = task // tokens, task % tokens
+        for head in range(num_heads):
+            at = b * lse_of[0] + head * lse_of[1] + m * lse_of[2]
+            top = NEG_INF
+            for split in range(num_splits):
+                top = max(top, lses[at + split * split_lse])
+            shift = ZERO if top == NEG_INF else top  # −∞ − −∞ is NaN
+            for d in range(base, base + width, LANES):
+                store(w, d, broadcast(ZERO))
+            divisor = ZERO
+            for split in range(num_splits):
+                weight = np.float32(math.exp(lses[at + split * split_lse] - shift))
+                divisor += weight
+                source = (task * num_heads + head) * width + split * split_out
+                for d in range(0, width, LANES):
+                    x = multiply_add(load(outs, source + d), broadcast(weight), load(w, base + d))
+                    store(w, base + d, x)
+            lse[at] = shift + math.log(divisor) if divisor != 0 else NEG_INF
+            if divisor != 0:
+                rescale(w, base, ONE / divisor, width)
+            address = out + b * out_of[0] + m * out_of[1] + head * out_of[2]
+            tiles.unpack(w, base, 0, 1, kind, head_dim, address, 0)
