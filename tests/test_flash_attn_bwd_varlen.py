@@ -53,7 +53,7 @@ def starts_of(lengths):
 def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask, num_blocks=3):
     """Descriptions of all tiles of keys, in the order of the claims."""
     find_sequence, describe = varlen.make_scheduler(head_dim)
-    query_tiles = varlen.make_query_tiles(tile_rows(head_dim), *mask)
+    query_tiles = varlen.make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
     position_of, Batch = varlen.position_of, varlen.Batch
     FIRST, SEQLEN_Q, FIRST_TILE, END_TILE = varlen.FIRST, varlen.SEQLEN_Q, *TILES
     num_units = sum(-(-n // BLOCK_N) for n in np.diff(cu_k)) * num_kv_heads
@@ -284,11 +284,8 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
         (128, (True,), 0),
         (128, (False,), 0),
         (96, (False, (100, 50)), 0),
-        (
-            64,
-            (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True),
-            80,
-        ),  # a cap's derivatives take 32 registers
+        # A cap's derivatives take 32 registers.
+        (64, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80),
     ],
 )
 def test_the_kernel_stays_in_registers(head_dim, mask, spilled_by_products):

@@ -62,13 +62,13 @@ from fa_numba.tensor_core.flash_attn_bwd_persistent import (
     Queries,
     Registers,
     make_plan,
-    make_query_tiles,
     make_tile_functions,
     shared_bytes,
 )
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N, make_store_tile
+from fa_numba.tensor_core.key_tiles import make_query_tiles
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
 
@@ -92,7 +92,7 @@ SLOT_LENGTH = 6
 
 
 class Lengths(NamedTuple):
-    """What the products of a tile of queries need to know of its sequence."""
+    """Sizes for the products of a tile of queries: the length of its sequence, and the mask."""
 
     seqlen_q: int
     mask_args: MaskArgs
@@ -318,7 +318,7 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW):
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     find_sequence, describe = make_scheduler(HEAD_DIM)
-    query_tiles = make_query_tiles(BLOCK_M, CAUSAL, WINDOW)
+    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
 
@@ -414,7 +414,7 @@ def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_tile(COLS, forward.pack_of(DTYPE))
-    query_tiles = make_query_tiles(BLOCK_M, CAUSAL, WINDOW)
+    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     wait = mbarrier.wait_function()
 
     @fragment_function()
@@ -628,7 +628,7 @@ def flash_attn_bwd_varlen(
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
+        With the argument's name, the rule and its value.
     RuntimeError
         On a GPU without wgmma.
 
