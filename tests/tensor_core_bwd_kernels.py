@@ -2,7 +2,7 @@
 
 import functools
 
-from numba import cuda, float32, types, uint8, uint32, uint64
+from numba import cuda, float32, int32, types, uint8, uint16, uint32, uint64
 
 from fa_numba.ptx import vectors, wgmma
 from fa_numba.ptx.barriers import fence_async_proxy
@@ -10,10 +10,20 @@ from fa_numba.ptx.counters import counter_acquire, counter_release, counter_take
 from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_init, mbarrier_wait_bounded
 from fa_numba.ptx.mbarrier import mbarrier_arrive_expect_tx as expect
 from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.tma import (
+    in_window,
+    tma_load_4d,
+    tma_store_4d,
+    tma_store_commit,
+    tma_store_wait_read,
+)
 from fa_numba.tensor_core.backward import wgmma_products_of
+from fa_numba.tensor_core.shared_plan import make_shared_base
 
 HOPPER = (9, 0, "a")
 u8, u32, f32 = (types.Array(t, 1, "C") for t in (types.uint8, types.uint32, types.float32))
+i32, u16 = types.Array(types.int32, 1, "C"), types.Array(types.uint16, 2, "C")
+shared_base = make_shared_base(1024)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -134,11 +144,52 @@ def counters_kernel(counters, ticket_of, seen):
             seen[i] = ticket_of[i]
 
 
+@cuda.jit
+def copy_windows(x_map, y_map, rows, ends, tiles):
+    """Copy boxes of 16 rows from x to y, each up to its end, and what lies in shared memory."""
+    shared = cuda.shared.array(0, uint16)
+    barrier = cuda.shared.array(1, uint64)
+    base, tid = uint32(shared_base()), cuda.threadIdx.x
+    at = shared_address(barrier)
+    if tid == 0:
+        mbarrier_init(at, 1)
+        fence_mbarrier_init()
+    cuda.syncthreads()
+    for i in range(rows.shape[0]):
+        row, window = in_window(rows[i], ends[i], 16)
+        if tid == 0:
+            expect(at, 16 * 128)
+            tma_load_4d(base, x_map, int32(0), row, int32(0), window, at)
+        mbarrier_wait_bounded(at, i & 1)
+        first = (base - shared_address(shared)) // 2
+        for j in range(tid, 16 * 64, 32):
+            tiles[i, j] = shared[first + j]
+        fence_async_proxy()
+        cuda.syncthreads()
+        if tid == 0:
+            tma_store_4d(y_map, int32(0), row, int32(0), window, base)
+            tma_store_commit()
+            tma_store_wait_read(0)
+        cuda.syncthreads()
+
+
 # name: (kernel, types of its arguments, target, an instruction of its machine code)
 KERNELS = {
     "wgmma of rows": (make_wgmma_rows(64, 128, 128, 1, "float16"), (u8, u8, f32), HOPPER, "HGMMA"),
     "wgmma of columns": (make_wgmma_columns(64, 128, "bfloat16"), (u8, u8, f32), HOPPER, "HGMMA"),
     "red.v4": (make_vectors("float16"), (u8, f32), HOPPER, "RED"),
     "counters": (counters_kernel, (u32, u32, u32), HOPPER, "ATOM"),
+    "copies from windows": (
+        copy_windows,
+        (types.uint64, types.uint64, i32, i32, u16),
+        HOPPER,
+        "UTMALDG",
+    ),
+    "copies to windows": (
+        copy_windows,
+        (types.uint64, types.uint64, i32, i32, u16),
+        HOPPER,
+        "UTMASTG",
+    ),
     "bulk copy": (make_vectors("bfloat16"), (u8, f32), HOPPER, "UBLKCP"),
 }

@@ -403,6 +403,15 @@ def test_the_kernel_of_a_job_by_preference(gpu, name):
         assert choice.refused[f"cpu.{name}"] == "takes NumPy arrays alone"
 
 
+def test_gradients_of_packed_batches_use_tensor_cores_where_any_order_will_do(gpu):
+    gpu((9, 0))
+    given = list(on_gpu(CALLS["flash_attn_varlen_grad"][0], np.float16))
+    assert fa_numba.which("flash_attn_varlen_grad", *given).kernel == "flash_attn_bwd_varlen"
+    choice = fa_numba.which("flash_attn_varlen_grad", *given, deterministic=True)
+    assert choice.kernel == "flash_attn_varlen_bwd"
+    assert choice.refused["flash_attn_bwd_varlen"].endswith("has no deterministic")
+
+
 def test_a_candidate_that_comes_first_is_not_measured(gpu, monkeypatch):
     gpu((9, 0))
     x = aligned(1, 64, 2, 64, dtype=np.float16)

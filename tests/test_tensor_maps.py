@@ -46,6 +46,25 @@ def test_a_map_is_made_once_for_each_address_layout_and_box(made):
     assert tensor_maps.tensor_map(half(2, 0, 4, 64), 64) == 0 and len(made) == 6
 
 
+def test_windows_have_a_map_of_their_own(made):
+    x = half(5, 4, 64)
+    plain, windows = (tensor_maps.tensor_map(x, 16, windows=windows) for windows in (False, True))
+    assert made[plain][:-1] == made[windows][:-1]
+    assert made[plain][-1] is False and made[windows][-1] is True
+
+
+def test_windows_overlap_and_end_before_their_row():
+    shape, strides = (1, 5, 4, 64), (0, 512, 128, 2)
+    address, windows, steps = tensor_maps.windows_of(1 << 20, shape, strides, 16)
+    assert windows == (6, 16, 4, 64) and steps == (512, 512, 128, 2)
+    for window in range(6):  # the row after the last one of a window is row `window`
+        assert address + window * steps[0] + 16 * steps[1] == (1 << 20) + 512 * window
+    # The stride of a single row may be any number, which a map need not be able to hold.
+    address, _, steps = tensor_maps.windows_of(1 << 20, (1, 1, 4, 64), (0, 7, 128, 2), 16)
+    assert steps[0] == steps[1] and steps[0] % 16 == 0
+    assert address + steps[0] + 15 * steps[1] == 1 << 20
+
+
 def test_maps_do_not_pile_up_but_those_of_graphs_stay(made, monkeypatch):
     monkeypatch.setattr(tensor_maps, "MAX_MAPS", 3)
     maps = tensor_maps.Maps(0, "layout")

@@ -69,6 +69,7 @@ from fa_numba.checks.hardware import (
     check_tensor_core_float32,
     check_tensor_core_padded,
     check_tensor_core_wide,
+    check_varlen_bwd_tensor_core,
     check_varlen_tensor_core,
 )
 from fa_numba.checks.requirements import MAX_HEAD_DIM
@@ -155,6 +156,7 @@ __all__ = [
     "check_top_k",
     "check_varlen",
     "check_varlen_bwd",
+    "check_varlen_bwd_tensor_core",
     "check_varlen_tensor_core",
     "check_window",
     "check_window_size",

@@ -127,14 +127,28 @@ def check_fp8(q):
         )
 
 
-def check_varlen_tensor_core(q, k, v, cu_seqlens_q, cu_seqlens_k, *, name, supported, max_head_dim):
-    """Raise unless the kernel `name` can run on these packed sequences and their GPU."""
+def check_varlen_tensor_core(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    name,
+    supported,
+    max_head_dim,
+    instead="flash_attn_varlen",
+):
+    """Raise unless the kernel `name` can run on these packed sequences and their GPU.
+
+    `instead` computes the same on any GPU, for messages.
+    """
     q, k, v, cu_seqlens_q, cu_seqlens_k = map(facts, (q, k, v, cu_seqlens_q, cu_seqlens_k))
     require_one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    _require_gpu_arrays("q, k, v", q, name, "flash_attn_varlen")
+    _require_gpu_arrays("q, k, v", q, name, instead)
     attention.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
     named = {"q": q, "k": k, "v": v}
-    _require_16_bit_rows(named, name, supported, max_head_dim, "flash_attn_varlen")
+    _require_16_bit_rows(named, name, supported, max_head_dim, instead)
     _require_no_negative_strides(name, **named)
     check_aligned(**named)
 
@@ -179,6 +193,19 @@ def check_bwd_tensor_core_wide(dout, q, k, v, out, lse, *, name, supported, max_
     limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim}
     check_bwd_tensor_core(dout, q, k, v, out, lse, **limits)
     check_tensor_core_wide(q, k, v, **limits, instead="flash_attn_bwd")
+
+
+def check_varlen_bwd_tensor_core(
+    dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *, name, supported, max_head_dim
+):
+    """Raise unless the 16-bit kernel `name` can run backward on this packed batch and its GPU."""
+    dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
+    starts = cu_seqlens_q, cu_seqlens_k
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_varlen_tensor_core(q, k, v, *starts, name=name, **limits, instead="flash_attn_varlen_bwd")
+    attention.check_varlen_bwd(dout, q, k, v, out, lse, *starts)
+    check_gradient_strides(name, supported, dout, out)
+    check_aligned(dout=dout, out=out)
 
 
 def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):

@@ -40,6 +40,13 @@ def on_hopper(candidate, inputs, options):
     checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits)
 
 
+def gradients_on_hopper(candidate, inputs, options):
+    """Raise unless a backward function on Hopper's tensor cores can take these inputs."""
+    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
+    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
+    checks.check_varlen_bwd_tensor_core(*inputs, name=candidate.name, **limits)
+
+
 FORWARD = (
     on_cpu("flash_attn_varlen"),
     Candidate(
@@ -52,6 +59,12 @@ FORWARD = (
 )
 BACKWARD = (
     on_cpu("flash_attn_varlen_grad"),
+    Candidate(
+        "flash_attn_bwd_varlen",
+        "tensor_core",
+        why="on tensor cores, as the gradients of padded batches, without padding",
+        check=gradients_on_hopper,
+    ),
     Candidate(
         "flash_attn_varlen_bwd",
         "kernels",

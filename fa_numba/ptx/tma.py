@@ -25,7 +25,7 @@ cuTensorMapEncodeTiled.
 
 import functools
 
-from numba import cuda
+from numba import cuda, int32
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
@@ -122,3 +122,20 @@ def make_load_tile(NUM_PANELS):
             tma_load_4d(start, tensor_map, PANEL_COLS * panel, row, head, b, full)
 
     return load_tile
+
+
+@cuda.jit(device=True, forceinline=True)
+def in_window(row, end, num_rows):
+    """The copy of num_rows rows from `row` on that ends before row `end`: its coordinates.
+
+    They are those of a map of windows (`runtime.tensor_maps.windows_of`).
+
+    Returns
+    -------
+    row : int32
+        In the window; num_rows or more if `row` is not before `end`.
+    window : int32
+        Takes the place of the index in the batch.
+    """
+    inside = min(int32(num_rows), int32(end - row))
+    return int32(num_rows - inside), int32(row + inside)

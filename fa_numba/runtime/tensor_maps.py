@@ -23,7 +23,7 @@ class Maps:
     ----------
     device : int
         Index of their GPU.
-    shape, strides, box_rows, dtype, l2_bytes
+    shape, strides, box_rows, dtype, l2_bytes, windows
         As for `encode_tensor_map`.
     """
 
@@ -56,7 +56,7 @@ class Maps:
 _maps = functools.lru_cache(MAX_LAYOUTS)(Maps)
 
 
-def tensor_map(x, box_rows: int, l2_bytes: int = 256) -> np.uint64:
+def tensor_map(x, box_rows: int, l2_bytes: int = 256, windows: bool = False) -> np.uint64:
     """Return the address of an array's tensor map, the argument that a kernel takes.
 
     The first call for an address copies the map to the GPU and waits for that. So every stream may
@@ -69,6 +69,7 @@ def tensor_map(x, box_rows: int, l2_bytes: int = 256) -> np.uint64:
     box_rows : int
         Rows of one copy.
     l2_bytes : int, default=256
+    windows : bool, default=False
         As for `encode_tensor_map`.
 
     Returns
@@ -83,15 +84,53 @@ def tensor_map(x, box_rows: int, l2_bytes: int = 256) -> np.uint64:
     if len(shape) == 3:
         shape, strides = (1, *shape), (0, *strides)
     device = cuda.get_current_device().id if facts.device is None else facts.device
-    maps = _maps(device, shape, strides, box_rows, facts.dtype, l2_bytes)
+    maps = _maps(device, shape, strides, box_rows, facts.dtype, l2_bytes, windows)
     found = np.uint64(maps.at(facts.address, arrays.is_capturing(x)))
     if recording := replay.current():
         recording.note_computation(found, x, maps.at)
     return found
 
 
+def windows_of(address: int, shape: tuple, strides: tuple, num_rows: int) -> tuple:
+    """Return address, shape and strides of a packed batch's windows of num_rows rows.
+
+    They overlap, and take the place of the axis of the batch: window w is the rows before row w, up
+    to row w − 1. The first windows begin before the array; a copy must not take these rows.
+
+    A copy from window w, from its row r on, ends at row w of the packed batch, and in shared memory
+    zeros follow: TMA zero-pads past the window's end, as past the end of any axis, and does not
+    store there. So one map for all sequences lets a copy end at the end of any of them.
+    `ptx.tma.in_window` computes w and r.
+
+    Parameters
+    ----------
+    address, shape, strides
+        As for `encode_tensor_map`, with a batch of 1.
+    num_rows : int
+        Rows of a window.
+
+    Returns
+    -------
+    address : int
+    shape : (num_tokens + 1, num_rows, heads, head_dim)
+    strides : (int, int, int, int)
+    """
+    _, num_tokens, heads, head_dim = shape
+    _, of_row, of_head, of_col = strides
+    if num_tokens == 1:
+        of_row = 16 * head_dim  # it may be any number
+    windows = num_tokens + 1, num_rows, heads, head_dim
+    return address - num_rows * of_row, windows, (of_row, of_row, of_head, of_col)
+
+
 def encode_tensor_map(
-    address: int, shape: tuple, strides: tuple, box_rows: int, dtype: str, l2_bytes: int = 256
+    address: int,
+    shape: tuple,
+    strides: tuple,
+    box_rows: int,
+    dtype: str,
+    l2_bytes: int = 256,
+    windows: bool = False,
 ) -> np.ndarray:
     """Encode the tensor map of a (batch, seqlen, heads, head_dim) array of 16-bit floats.
 
@@ -107,6 +146,8 @@ def encode_tensor_map(
     dtype : "float16" or "bfloat16"
     l2_bytes : 64, 128 or 256, default=256
         Size of the pieces that L2 fetches from HBM for a copy.
+    windows : bool, default=False
+        Describe the array's windows of box_rows rows in its place (`windows_of`).
 
     Returns
     -------
@@ -119,6 +160,8 @@ def encode_tensor_map(
     """
     from cuda.bindings import driver
 
+    if windows:
+        address, shape, strides = windows_of(address, shape, strides, box_rows)
     batch, seqlen, heads, head_dim = shape
     # An axis of one element is never stepped along, and may have any stride.
     of_batch, of_row, of_head = (

@@ -4,7 +4,8 @@ the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persi
                head_dim flash_attn_padded, for packed batches flash_attn_persistent_varlen
 8 bits         quantize_fp8, flash_attn_fp8
 float32        flash_attn_tf32x3, flash_attn_bwd_tf32x3
-backward       flash_attn_bwd_mma, flash_attn_bwd_persistent
+backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for packed batches
+               flash_attn_bwd_varlen
 decoding       flash_decode_mma, flash_decode_gather: few queries, many keys
 
 Files without flash_ in front hold parts that kernels share:
@@ -14,7 +15,7 @@ fragments      softmax, masks, softcap, ALiBi and stores of scores and out in re
 lazy_rescaling an online softmax that seldom rescales
 alibi          ALiBi by tensor cores
 mainloop       rings of K and V, and the iterations of a consumer warpgroup over them
-tile_scheduler which tiles of queries a persistent thread block works on
+tile_scheduler which tiles a persistent thread block works on
 tf32_tiles     tiles of float32, multiplied by 3xTF32
 gradient_fragments   backward: scores and gradients in registers; their stores
 dq_parts       three ways to sum the parts of dQ that tiles of keys compute

@@ -75,6 +75,7 @@ from fa_numba.tensor_core.mainloop import (
     make_tiles_of,
 )
 from fa_numba.tensor_core.shared_plan import init_rings
+from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS, persistent_tiling
 
@@ -124,35 +125,6 @@ def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
 def shared_bytes(HEAD_DIM, TILING, ALIBI=False):
     """Dynamic shared memory of a thread block."""
     return make_plan(HEAD_DIM, TILING, ALIBI, PACKED=True).bytes
-
-
-@cuda.jit(device=True, forceinline=True)
-def sort_sequences(cu_seqlens_k, batch, order, thread, num_threads):
-    """Write the indices of the sequences to order, those with the most keys first."""
-    for b in range(thread, batch, num_threads):
-        num_keys = cu_seqlens_k[b + 1] - cu_seqlens_k[b]
-        rank, start = 0, cu_seqlens_k[0]
-        for other in range(batch):  # how many come before it?
-            end = cu_seqlens_k[other + 1]
-            longer = end - start - num_keys
-            if longer > 0 or (longer == 0 and other < b):
-                rank += 1
-            start = end
-        order[rank] = b
-
-
-@cuda.jit(device=True, forceinline=True)
-def head_and_tile(unit, num_m_tiles, num_heads, section):
-    """Head and query tile of a sequence's unit: the last query tiles of all heads come first.
-
-    The order is that for `section` heads at a time, so that their K and V stay in L2.
-    """
-    unit, num_m_tiles, section = uint32(unit), uint32(num_m_tiles), uint32(section)
-    first_head = uint32(unit // uint32(section * num_m_tiles) * section)  # divisions of 32 bits
-    remainder = uint32(unit - first_head * num_m_tiles)
-    heads = uint32(min(section, uint32(num_heads - first_head)))
-    rank = uint32(remainder // heads)
-    return int32(first_head + remainder - rank * heads), int32(num_m_tiles - 1 - rank)
 
 
 @functools.cache

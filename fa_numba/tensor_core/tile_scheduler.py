@@ -30,6 +30,35 @@ def divided(a, b):
     return int32(quotient), int32(uint32(a) - quotient * uint32(b))
 
 
+@cuda.jit(device=True, forceinline=True)
+def sort_sequences(cu_seqlens, batch, order, thread, num_threads):
+    """Write the indices of the sequences to order, those with the most keys first."""
+    for b in range(thread, batch, num_threads):
+        num_keys = cu_seqlens[b + 1] - cu_seqlens[b]
+        rank, start = 0, cu_seqlens[0]
+        for other in range(batch):  # how many come before it?
+            end = cu_seqlens[other + 1]
+            longer = end - start - num_keys
+            if longer > 0 or (longer == 0 and other < b):
+                rank += 1
+            start = end
+        order[rank] = b
+
+
+@cuda.jit(device=True, forceinline=True)
+def head_and_tile(unit, num_m_tiles, num_heads, section):
+    """Head and query tile of a sequence's unit: the last query tiles of all heads come first.
+
+    The order is that for `section` heads at a time, so that their K and V stay in L2.
+    """
+    unit, num_m_tiles, section = uint32(unit), uint32(num_m_tiles), uint32(section)
+    first_head = uint32(unit // uint32(section * num_m_tiles) * section)  # divisions of 32 bits
+    remainder = uint32(unit - first_head * num_m_tiles)
+    heads = uint32(min(section, uint32(num_heads - first_head)))
+    rank = uint32(remainder // heads)
+    return int32(first_head + remainder - rank * heads), int32(num_m_tiles - 1 - rank)
+
+
 def make_for_each_tile(BLOCK_M, visit):
     """for_each_tile(state, lse_shape, group_size, num_slices, args): returns the last state.
 

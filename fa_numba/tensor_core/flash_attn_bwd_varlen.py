@@ -1,0 +1,699 @@
+"""FlashAttention's backward pass over a packed batch, on Hopper's tensor cores.
+
+flash_attn_bwd_persistent  (batch, seqlen, ...)  each sequence as long as the longest
+flash_attn_bwd_varlen      (num_tokens, ...)     each as long as it is                <- this file
+
+The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
+tokens cu_seqlens[b] to cu_seqlens[b + 1]. Tiles and products are those of
+flash_attn_bwd_persistent (`gradient_mainloop`), and dQ is summed atomically ("added" in
+`dq_parts`). Three things are new.
+
+- Copies that end with the sequence. Tiles begin with a sequence, but seldom end with one. TMA
+  copies them by maps of windows (`runtime.tensor_maps.windows_of`), which zero-pad past the end of
+  a sequence, and do not store there. So a tile never holds a row of another sequence, not even a
+  NaN, and the products are those of a padded batch.
+- Rows of float32 that begin with a tile. lse, delta and the sums of dQ have arrays of their own, in
+  which each sequence begins at a multiple of the tile: the tiles are numbered as in
+  `kernels.sequence_of`, which needs no sum over the sequences before.
+- A dynamic tile scheduler. Tiles of keys differ in work, and only the GPU knows the lengths. A
+  kernel before sorts the sequences by their number of queries, the longest first. The producer
+  thread claims one tile of keys after the other in this order from a counter in global memory:
+  short sequences fill the gaps that long ones leave.
+
+Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
+arXiv:2407.08608, section 3 and appendix B.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32, int32, uint32, uint64
+
+from fa_numba import checks
+from fa_numba.checks import MAX_BWD_HEAD_DIM
+from fa_numba.constants import FULL_WARP, LOG2_E, ONE, ZERO
+from fa_numba.kernels.sequence_of import make_sequence_of
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
+from fa_numba.ptx import mbarrier, vectors
+from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.counters import counter_take
+from fa_numba.ptx.layouts import ROW_BYTES
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect_tx
+from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.tma import in_window, make_load_tile, tma_store_wait_read
+from fa_numba.ptx.vectors import bulk_load, load_global_x4, store_global_x4
+from fa_numba.ptx.wgmma import hold, wgmma_wait_with
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.backward import NOTHING, padded, tile_rows
+from fa_numba.tensor_core.dq_parts import DQ_BYTES, N_SHIFT, add_part
+from fa_numba.tensor_core.flash_attn_bwd_persistent import (
+    BARRIER,
+    CONSUMER_REGISTERS,
+    CONSUMER_WARPS,
+    DS_FULL,
+    PRODUCER_REGISTERS,
+    SLOTS,
+    STAGES,
+    THREADS,
+    Queries,
+    Registers,
+    make_plan,
+    make_tile_functions,
+    shared_bytes,
+)
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.gradient_fragments import BLOCK_N, make_store_tile
+from fa_numba.tensor_core.key_tiles import make_query_tiles
+from fa_numba.tensor_core.shared_plan import init_rings
+from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
+
+# Sequences of a batch that are sorted; a longer batch keeps its order. A thread that finds the rank
+# of a sequence reads the lengths of all.
+MAX_SORTED = 2048
+SECTION_BYTES = 24 << 20  # of Q, dout and sums of dQ at a time: half of an H200's L2
+STORE_ROWS = 16  # a warp's rows of dK and of dV
+
+# `queue`: the number of claims, and from FIRST on the sequences in the order of processing.
+CLAIMS, FIRST = 0, 1
+
+# Elements of a row of `slots`: the tile of keys in a slot of K.
+K_ROW = 0  # its first key among the tokens; −1: no more
+K_END = 1  # the end of its sequence
+Q_ROW = 2  # its sequence's first query among the tokens
+SEQLEN_Q = 3
+M_TILE = 4  # the sequence's first tile of queries, among those of all sequences
+KV_HEAD = 5
+SLOT_LENGTH = 6
+
+
+class Lengths(NamedTuple):
+    """Sizes for the products of a tile of queries: the length of its sequence, and the mask."""
+
+    seqlen_q: int
+    mask_args: MaskArgs
+
+
+class Batch(NamedTuple):
+    """The sequences of a packed batch, and their tiles in the order of processing."""
+
+    cu_seqlens_q: Any
+    cu_seqlens_k: Any
+    queue: Any
+    num_kv_heads: int
+    group_size: int
+
+
+class Maps(NamedTuple):
+    """Addresses of maps of windows."""
+
+    q: int
+    k: int
+    v: int
+    dout: int
+    dk: int
+    dv: int
+
+
+class Outputs(NamedTuple):
+    """Where the consumers add dQ, and the factors that they need."""
+
+    dq_sum: Any
+    group_size: int
+    scale: float
+    softmax_scale: float
+    alibi_slopes: Any
+
+
+@functools.cache
+def make_prepare_packed(HEAD_DIM, DTYPE):
+    """The kernel before: 256 threads, 8 or 16 of them for a row."""
+    BLOCK_M, LANES = tile_rows(HEAD_DIM), padded(HEAD_DIM) // 8
+    ROWS = 256 // LANES  # a part of a tile's rows
+    ROW_OF_SUMS = 4 * padded(HEAD_DIM)  # bytes
+    unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
+    sequence_of = make_sequence_of(BLOCK_M)
+
+    @cuda.jit(fastmath=True)
+    def prepare_packed(dout, out, lse, cu_seqlens_q, lse_2, delta, dq_sum, queue):
+        """delta = rowsum(dout ∘ out), lse_2 as in `backward`, dQ's sums 0; sorts the sequences.
+
+        grid      (num_m_tiles · BLOCK_M / ROWS, num_heads); 256 threads
+        private   8 numbers of dout and of out
+        HBM       dout, out, lse, lse_2, delta, dq_sum, queue once; cu_seqlens_q in every thread
+                  about log2(batch) times, and once more in each of the `batch` first threads
+        paper     FlashAttention-2, Algorithm 2, line 4
+        budget    48 registers
+        """
+        a = cuda.local.array(4, uint32)
+        b = cuda.local.array(4, uint32)
+        x = cuda.local.array(2, float32)
+        y = cuda.local.array(2, float32)
+        x4 = cuda.local.array(4, float32)
+        tid, head = cuda.threadIdx.x, cuda.blockIdx.y
+        tile = cuda.blockIdx.x * ROWS // BLOCK_M
+        first_row = cuda.blockIdx.x * ROWS - tile * BLOCK_M
+        row, lane = first_row + tid // LANES, tid % LANES
+        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
+        inside = m_start + row < seqlen_q
+        token = q_row + m_start + row
+
+        for i in range(4):
+            x4[i] = float32(0)
+        sums = global_address(dq_sum[head, tile]) + uint64(first_row * ROW_OF_SUMS)
+        for i in range(2):
+            store_global_x4(sums + uint64(4096 * i + 16 * tid), x4)
+
+        total = float32(0)
+        if inside and 8 * lane < HEAD_DIM:
+            load_global_x4(a, global_address(dout[token, head]) + uint64(16 * lane))
+            load_global_x4(b, global_address(out[token, head]) + uint64(16 * lane))
+            for i in range(4):
+                unpack(x, a[i])
+                unpack(y, b[i])
+                total += x[0] * y[0] + x[1] * y[1]
+        step = LANES // 2
+        while step > 0:
+            total += cuda.shfl_xor_sync(FULL_WARP, total, step)
+            step //= 2
+        if lane == 0:
+            l = NOTHING
+            if inside:
+                l = lse[head, token] * LOG2_E
+                l = l if l > -NOTHING else NOTHING  # −inf: a row that sees no key
+            lse_2[head, tile, row] = l
+            delta[head, tile, row] = total
+
+        if head == 0:
+            batch = cu_seqlens_q.shape[0] - 1
+            thread, num_threads = cuda.blockIdx.x * 256 + tid, cuda.gridDim.x * 256
+            if thread == 0:
+                queue[CLAIMS] = 0
+            if batch <= MAX_SORTED:
+                sort_sequences(cu_seqlens_q, batch, queue[FIRST:], thread, num_threads)
+            else:
+                for i in range(thread, batch, num_threads):
+                    queue[FIRST + i] = i
+
+    return prepare_packed
+
+
+@functools.cache
+def make_convert_packed(HEAD_DIM, DTYPE):
+    """The kernel after, `backward.make_convert_dq` for a packed batch: 256 threads."""
+    BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
+    pack = forward.pack_of(DTYPE)
+    sequence_of = make_sequence_of(BLOCK_M)
+    SHAPE = (4, 4)
+
+    @cuda.jit(fastmath=True)
+    def convert_packed(dq_sum, dq, cu_seqlens_q, softmax_scale):
+        """A thread rounds 8 columns of two rows at a time: the sums of four lanes.
+
+        grid      (num_m_tiles, num_heads); 256 threads, 128 for a block of 64 × 64
+        private   x (4, 4), two (4,)
+        HBM       dq_sum, dq once; cu_seqlens_q in every thread about log2(batch) times
+        budget    64 registers
+        """
+        x = cuda.local.array(SHAPE, float32)  # lanes and registers
+        two = cuda.local.array(4, uint32)
+        tid = cuda.threadIdx.x
+        block, j = tid >> 7, tid & 7
+        tile, head = cuda.blockIdx.x, cuda.blockIdx.y
+        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
+        source = global_address(dq_sum[head, tile]) + uint64(block * DQ_BYTES + 2048 * j)
+        # The second block has the right columns, or the lower rows.
+        d = 8 * j + (64 * block if COLS == 128 else 0)
+        first = m_start + (0 if COLS == 128 else 64 * block)
+        for i in range(2):
+            quad = 16 * i + ((tid & 127) >> 3)  # the four lanes of a row
+            for n in range(4):
+                load_global_x4(x[n], source + uint64(64 * quad + 16 * n))
+            for h in range(2):
+                m = first + 16 * (quad >> 3) + 8 * h + (quad & 7)
+                for n in range(4):
+                    two[n] = pack(x[n, 2 * h] * softmax_scale, x[n, 2 * h + 1] * softmax_scale)
+                if m < seqlen_q and d < HEAD_DIM:
+                    store_global_x4(global_address(dq[q_row + m, head]) + uint64(2 * d), two)
+
+    return convert_packed
+
+
+class Scheduler(NamedTuple):
+    """Functions that find the tile of keys of a claim.
+
+    A unit is a tile of keys of a head of K and V. Units are counted through the sequences in the
+    order of `queue`.
+
+    Attributes
+    ----------
+    find_sequence(unit, index, batch)
+        Unit and index of the sequence that has the unit, counted from the first one of the index-th
+        sequence on. The index is the number of sequences if there is none.
+    describe(slots, slot, unit, b, batch)
+        Write the tile of keys, unit `unit` of sequence b, to a row of `slots`.
+    """
+
+    find_sequence: Any
+    describe: Any
+
+
+@functools.cache
+def make_scheduler(HEAD_DIM):
+    """The `Scheduler` of a head_dim."""
+    M_SHIFT = tile_rows(HEAD_DIM).bit_length() - 1
+    # Queries, of all heads of a section, whose Q, dout and sums of dQ have SECTION_BYTES.
+    SECTION_ROWS = SECTION_BYTES // (4 * HEAD_DIM + 4 * padded(HEAD_DIM))
+
+    @cuda.jit(device=True, forceinline=True)
+    def find_sequence(unit, index, batch):
+        num_sequences = int32(batch.cu_seqlens_k.shape[0] - 1)
+        while index < num_sequences:
+            b = batch.queue[FIRST + index]
+            seqlen_k = batch.cu_seqlens_k[b + 1] - batch.cu_seqlens_k[b]
+            num_units = int32(((seqlen_k + BLOCK_N - 1) >> N_SHIFT) * batch.num_kv_heads)
+            if unit < num_units:
+                break
+            unit, index = int32(unit - num_units), int32(index + 1)
+        return unit, index
+
+    @cuda.jit(device=True, forceinline=True)
+    def describe(slots, slot, unit, b, batch):
+        q_row, k_row = batch.cu_seqlens_q[b], batch.cu_seqlens_k[b]
+        seqlen_q, k_end = batch.cu_seqlens_q[b + 1] - q_row, batch.cu_seqlens_k[b + 1]
+        num_n_tiles = int32((k_end - k_row + BLOCK_N - 1) >> N_SHIFT)
+        rows = max(uint32(seqlen_q * batch.group_size), uint32(1))
+        section = max(uint32(uint32(SECTION_ROWS) // rows), uint32(1))
+        section = min(section, uint32(batch.num_kv_heads))
+        # The first keys first: under a causal mask most queries see them.
+        kv_head, last = head_and_tile(unit, num_n_tiles, batch.num_kv_heads, section)
+        slots[slot, K_ROW] = k_row + (num_n_tiles - 1 - last) * BLOCK_N
+        slots[slot, K_END] = k_end
+        slots[slot, Q_ROW] = q_row
+        slots[slot, SEQLEN_Q] = seqlen_q
+        slots[slot, M_TILE] = (q_row >> M_SHIFT) + b
+        slots[slot, KV_HEAD] = kv_head
+
+    return Scheduler(find_sequence, describe)
+
+
+@cuda.jit(device=True, forceinline=True)
+def position_of(slots, slot):
+    """Index among the queries of the first key of a tile: the last key is at the last query."""
+    return int32(slots[slot, K_ROW] - slots[slot, K_END] + slots[slot, SEQLEN_Q])
+
+
+# Numba computes in 64 bits with every number in the source. Registers are short here, so variables
+# that live long are cut to 32.
+
+
+@functools.cache
+def make_producer(HEAD_DIM, CAUSAL, WINDOW):
+    """produce(base, slots, maps, lse_2, delta, batch, mask_args): load tile after tile."""
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
+    KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
+    FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
+    find_sequence, describe = make_scheduler(HEAD_DIM)
+    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
+    load_tile = make_load_tile(padded(HEAD_DIM) // 64)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_keys(full, tile, slots, slot, kv_map):
+        """The tile of K or V of a slot."""
+        row, window = in_window(slots[slot, K_ROW], slots[slot, K_END], BLOCK_N)
+        mbarrier_arrive_expect_tx(full, KV_BYTES)
+        load_tile(tile, BLOCK_N, kv_map, row, slots[slot, KV_HEAD], window, full)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_v(base, slots, slot, maps):
+        """V, once it is empty: of two slots, so V's parity goes with them."""
+        wait(base + AT.v_ring.empty, slot ^ 1)
+        load_keys(base + AT.v_ring.full, base + AT.v.start, slots, slot, maps.v)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_queries(full, tile, floats, slots, slot, m_tile, head, map_and_rows):
+        """A tile of Q and of lse, or of dout and of delta."""
+        query_map, rows = map_and_rows
+        q_row = slots[slot, Q_ROW]
+        m, end = int32(q_row + m_tile * BLOCK_M), int32(q_row + slots[slot, SEQLEN_Q])
+        row, window = in_window(m, end, BLOCK_M)
+        mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
+        load_tile(tile, BLOCK_M, query_map, row, head, window, full)
+        source = global_address(rows[head, slots[slot, M_TILE] + m_tile])
+        bulk_load(floats, source, FLOATS_BYTES, full)
+
+    @cuda.jit(device=True, forceinline=True)
+    def produce(base, slots, maps, lse_2, delta, batch, mask_args):
+        """The role of the producer thread."""
+        num_sequences = int32(batch.cu_seqlens_k.shape[0] - 1)
+        stage, parity = uint32(0), uint32(1)  # "empty" of a new ring has parity 1
+        slot, k_parity = uint32(0), uint32(1)
+        claim = int32(cuda.blockIdx.x)
+        unit, index = find_sequence(claim, int32(0), batch)
+        while index < num_sequences:
+            wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
+            describe(slots, slot, unit, batch.queue[FIRST + index], batch)
+            full = base + AT.k_ring.full + slot * BARRIER
+            load_keys(full, base + AT.k.start + slot * KV_BYTES, slots, slot, maps.k)
+            needs_v = True
+            position, seqlen_q = position_of(slots, slot), slots[slot, SEQLEN_Q]
+            first_tile, end_tile = query_tiles(position, seqlen_q, mask_args)
+            first_head = int32(slots[slot, KV_HEAD] * batch.group_size)
+            for head in range(first_head, int32(first_head + batch.group_size)):
+                for m_tile in range(first_tile, end_tile):
+                    barrier = stage * BARRIER
+                    tile, floats = stage * Q_BYTES, stage * FLOATS_BYTES
+                    wait(base + AT.q_ring.empty + barrier, parity)
+                    load_queries(
+                        base + AT.q_ring.full + barrier, base + AT.q.start + tile,
+                        base + AT.lse.start + floats, slots, slot, m_tile, head, (maps.q, lse_2),
+                    )  # fmt: skip
+                    if needs_v:  # in the order in which the consumers need them
+                        load_v(base, slots, slot, maps)
+                        needs_v = False
+                    wait(base + AT.dout_ring.empty + barrier, parity)
+                    load_queries(
+                        base + AT.dout_ring.full + barrier, base + AT.dout.start + tile,
+                        base + AT.delta.start + floats, slots, slot, m_tile, head,
+                        (maps.dout, delta),
+                    )  # fmt: skip
+                    stage = uint32(stage + 1)
+                    if stage == STAGES:
+                        stage, parity = uint32(0), uint32(parity ^ 1)
+            if needs_v:  # no query sees these keys
+                load_v(base, slots, slot, maps)
+            slot = uint32(slot + 1)
+            if slot == SLOTS:
+                slot, k_parity = uint32(0), uint32(k_parity ^ 1)
+            # The thread block that is done first claims next.
+            taken = int32(counter_take(global_address(batch.queue) + uint64(4 * CLAIMS), 1))
+            # Shuffled, ptxas takes it for the warp's: that has registers of its own.
+            next_claim = int32(cuda.shfl_sync(1, taken, 0) + cuda.gridDim.x)
+            unit, index = find_sequence(int32(unit + next_claim - claim), index, batch)
+            claim = next_claim
+        wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
+        slots[slot, K_ROW] = -1
+        mbarrier_arrive(base + AT.k_ring.full + slot * BARRIER)
+
+    return produce
+
+
+@functools.cache
+def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
+    """consume(base, slots, maps, outputs, mask_args): compute tile after tile, 256 threads."""
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
+    COLS = 16 * -(-HEAD_DIM // 16)
+    S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
+    OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
+    P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
+    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+    thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
+    store_tile = make_store_tile(COLS, forward.pack_of(DTYPE))
+    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
+    wait = mbarrier.wait_function()
+
+    @fragment_function()
+    def store_keys(x, base, k_row, k_end, kv_head, thread, maps, outputs):
+        """dK and dV of the warp's 16 keys, by TMA, through shared memory."""
+        lane, scale = thread.lane, outputs.softmax_scale
+        row, window = in_window(int32(k_row + thread.warp_row), k_end, STORE_ROWS)
+        dv_rows = base + AT.dv.start + thread.warp_row * ROW_BYTES
+        store_tile(x.dv, dv_rows, maps.dv, row, STORE_ROWS, kv_head, window, lane, ONE)
+        named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
+        store_tile(x.dk, thread.ds_rows, maps.dk, row, STORE_ROWS, kv_head, window, lane, scale)
+
+    @fragment_function()
+    def consume(base, slots, maps, outputs, mask_args):
+        s = cuda.local.array(S_SHAPE, float32)
+        dp = cuda.local.array(S_SHAPE, float32)
+        p = cuda.local.array(P_SHAPE, uint32)
+        ds = cuda.local.array(P_SHAPE, uint32)
+        dq_acc = cuda.local.array(DQ_SHAPE, float32)
+        dk_acc = cuda.local.array(OUT_SHAPE, float32)
+        dv_acc = cuda.local.array(OUT_SHAPE, float32)
+        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
+        dq_sum, scale = outputs.dq_sum, outputs.scale
+        thread = thread_of(base, scale, mask_args)
+        lane = thread.lane
+
+        stage, parity = uint32(0), uint32(0)
+        slot, k_parity = uint32(0), uint32(0)  # V's parity is `slot`
+        while True:
+            wait(base + AT.k_ring.full + slot * BARRIER, k_parity)
+            if slots[slot, K_ROW] < 0:
+                break
+            position = position_of(slots, slot)
+            keys = keys_of(base, slot, position, thread)
+            first_tile, end_tile = query_tiles(position, slots[slot, SEQLEN_Q], mask_args)
+            for j in range(COLS // 8):
+                for r in range(4):
+                    dk_acc[j, r] = ZERO
+                    dv_acc[j, r] = ZERO
+            if lane == 0:
+                tma_store_wait_read(0)
+            cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
+
+            for i in range(outputs.group_size):
+                head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
+                slope = outputs.alibi_slopes[head] if ALIBI else ZERO
+                packed_tile = int32(slots[slot, M_TILE] + first_tile)
+                address = global_address(dq_sum[head, packed_tile]) + thread.dq_offset
+                for m_tile in range(first_tile, end_tile):
+                    barrier = uint32(stage * BARRIER)
+                    wait(base + AT.q_ring.full + barrier, parity)
+                    queries = Queries(stage, parity, int32(m_tile * BLOCK_M))
+                    # The length read again: kept, it would take a register.
+                    lengths = Lengths(slots[slot, SEQLEN_Q], mask_args)
+                    multiply(x, base, keys, queries, thread, lengths, scale, slope)
+                    if lane == 0 and m_tile + 1 == end_tile and i + 1 == outputs.group_size:
+                        mbarrier_arrive(base + AT.v_ring.empty)  # the next V while this tile ends
+                    wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(base + AT.dout_ring.empty + barrier)
+                    hold(dq_acc, DQ_LENGTH)
+                    add_part(dq_acc, address)
+                    address += uint64(2 * DQ_BYTES)
+                    wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                    if lane == 0:
+                        mbarrier_arrive(base + AT.q_ring.empty + barrier)
+                    stage = uint32(stage + 1)
+                    if stage == STAGES:
+                        stage, parity = uint32(0), uint32(parity ^ 1)
+
+            if first_tile >= end_tile:  # no query sees these keys
+                wait(base + AT.v_ring.full, slot)
+                if lane == 0:
+                    mbarrier_arrive(base + AT.v_ring.empty)
+            k_row, k_end, kv_head = slots[slot, K_ROW], slots[slot, K_END], slots[slot, KV_HEAD]
+            cuda.syncwarp()  # `slots` is read: safe to overwrite
+            if lane == 0:
+                mbarrier_arrive(base + AT.k_ring.empty + slot * BARRIER)
+            store_keys(x, base, k_row, k_end, kv_head, thread, maps, outputs)
+            slot = uint32(slot + 1)
+            if slot == SLOTS:
+                slot, k_parity = uint32(0), uint32(k_parity ^ 1)
+        if lane == 0:
+            tma_store_wait_read(0)  # shared memory lives as long as the thread block
+
+    return consume
+
+
+@functools.cache
+def make_flash_attn_bwd_varlen(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+    """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
+
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI alibi_slopes may be
+    any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`); otherwise the last four
+    arguments are not read.
+    """
+    plan = make_plan(HEAD_DIM)
+    AT, shared_base = plan.layout, plan.shared_base
+    SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
+    produce = make_producer(HEAD_DIM, CAUSAL, WINDOW)
+    consume = make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_bwd_varlen_kernel(
+        q_map,
+        k_map,
+        v_map,
+        dout_map,
+        dk_map,
+        dv_map,
+        lse_2,
+        delta,
+        dq_sum,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        queue,
+        num_kv_heads,
+        group_size,
+        scale,
+        softmax_scale,
+        alibi_slopes,
+        left,
+        right,
+        unit,
+        inverse_unit,
+    ):
+        """A thread block loops over tiles of keys, each with the queries of its heads.
+
+        grid      (at most one per SM,); warpgroup 0 loads, the others compute
+        shared    k (SLOTS, BLOCK_N, HEAD_DIM); v, dv (BLOCK_N, HEAD_DIM); q, dout (STAGES, BLOCK_M,
+                  HEAD_DIM); ds (STAGES, BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in
+                  panels of 64 columns, swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and
+                  empty for each stage of Q, and of dout, for each slot of K, and for V; slots
+                  (SLOTS, 6)
+        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
+                  dq_acc (8, 4)
+        HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, other than the tiles
+                  that see none of them; dQ's sums as often; queue, cu_seqlens in every thread block
+        paper     FlashAttention-2, Algorithm 2
+        budget    168 registers at the start, CONSUMER_REGISTERS after; one thread block per SM
+        """
+        slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
+        base = uint32(shared_base())
+        tid = cuda.threadIdx.x
+        maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
+        if tid == 0:
+            init_rings(base, (AT.q_ring, AT.dout_ring), CONSUMER_WARPS)
+            init_rings(base, (AT.k_ring,), CONSUMER_WARPS)
+            init_rings(base, (AT.v_ring,), CONSUMER_WARPS)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+
+        if tid >> 7 == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0:
+                batch = Batch(cu_seqlens_q, cu_seqlens_k, queue, num_kv_heads, group_size)
+                produce(base, slots, maps, lse_2, delta, batch, mask_args)
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            outputs = Outputs(dq_sum, group_size, scale, softmax_scale, alibi_slopes)
+            consume(base, slots, maps, outputs, mask_args)
+
+    return flash_attn_bwd_varlen_kernel
+
+
+@arrays.replayed
+def flash_attn_bwd_varlen(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+):
+    """FlashAttention over a packed batch, backward: float16 and bfloat16 on Hopper GPUs.
+
+    Parameters
+    ----------
+    dout, q, out : GPU arrays of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
+        Queries of all sequences, end to end. Any strides that are multiples of 16 bytes, with a
+        contiguous last axis; head_dim a multiple of 8, up to 128.
+    k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA).
+    lse : GPU array of shape (num_heads, num_tokens_q), float32
+        out and lse are the results of any forward kernel for packed batches, for q, k, v and the
+        same options.
+    cu_seqlens_q, cu_seqlens_k : GPU arrays of shape (batch + 1,), int32
+        First tokens of the sequences, and the end of the last, as for `flash_attn_varlen`.
+    causal : bool, default=False
+    window_size, softcap, alibi_slopes
+        As for `flash_attn_varlen`.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
+        query heads that share a key head. dk and dv have the same bits in every run, and dq is
+        summed in any order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        With the argument's name, the rule and its value.
+    RuntimeError
+        On a GPU without wgmma.
+
+    Notes
+    -----
+    The contents of cu_seqlens_q and cu_seqlens_k are not checked: that would mean to wait for the
+    GPU. Wrong contents read memory outside of the batch, or leave rows of the gradients unwritten.
+    """
+    checks.check_varlen_bwd_tensor_core(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        name="flash_attn_bwd_varlen",
+        supported=HOPPER,
+        max_head_dim=MAX_BWD_HEAD_DIM,
+    )
+    num_tokens_q, num_heads, head_dim = q.shape
+    num_tokens_k, num_kv_heads, _ = k.shape
+    batch = cu_seqlens_q.shape[0] - 1
+    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    scale = checks.check_positive_scale(softmax_scale, head_dim)
+    if num_tokens_q == 0 or num_tokens_k == 0:
+        return tuple(arrays.full(q, x.shape, 0, x.dtype) for x in (q, k, v))
+
+    dtype, block_m = arrays.dtype_name(q), tile_rows(head_dim)
+    m_tiles = num_tokens_q // block_m + batch  # `sequence_of`
+    dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
+    lse_2, delta = (arrays.empty(q, (num_heads, m_tiles, block_m)) for _ in range(2))
+    dq_sum = arrays.empty(q, (num_heads, m_tiles, block_m * padded(head_dim)))
+    queue = arrays.empty(q, (FIRST + batch,), np.int32)
+
+    kernel = make_prepare_packed(head_dim, dtype)
+    grid = m_tiles * block_m * padded(head_dim) // (8 * 256), num_heads
+    rows = lse_2, delta, dq_sum
+    arrays.launch(kernel, grid, (256,), dout, out, lse, cu_seqlens_q, *rows, queue)
+
+    constants = run_time_masks.constants_of(mask)
+    kernel = make_flash_attn_bwd_varlen(head_dim, mask.causal, dtype, *constants[1:])
+    # A sequence has at most one tile of keys that is not full.
+    most_units = (num_tokens_k // BLOCK_N + batch) * num_kv_heads
+    boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m)
+    boxes += (dk, STORE_ROWS), (dv, STORE_ROWS)
+    arrays.launch(
+        kernel,
+        (min(most_units, arrays.num_sms(q)),),
+        (THREADS,),
+        *(tensor_map(*box, windows=True) for box in boxes),
+        *rows,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        queue,
+        np.int32(num_kv_heads),
+        np.int32(num_heads // num_kv_heads),
+        np.float32(scale * LOG2_E),
+        scale,
+        slopes,
+        *run_time_masks.arguments_of(mask),
+        shared_bytes=shared_bytes(head_dim),
+    )
+
+    kernel = make_convert_packed(head_dim, dtype)
+    arrays.launch(kernel, (m_tiles, num_heads), (256,), dq_sum, dq, cu_seqlens_q, scale)
+    return dq, dk, dv

@@ -1,0 +1,326 @@
+"""flash_attn_bwd_varlen without a GPU: its tiles, copies and scheduler, and its machine code.
+
+`modelled_gradients` is the kernel with NumPy in place of wgmma and TMA. The scheduler, the bounds
+and the coordinates of the copies are the kernel's own.
+"""
+
+import re
+
+import numpy as np
+import pytest
+from numba import cuda, types
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
+
+from fa_numba import reference
+from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.kernels import masks
+from fa_numba.kernels.sequence_of import make_sequence_of
+from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
+from fa_numba.ptx.tma import in_window
+from fa_numba.runtime.tensor_maps import windows_of
+from fa_numba.tensor_core import flash_attn_bwd_varlen as varlen
+from fa_numba.tensor_core.backward import NOTHING, tile_rows
+from fa_numba.tensor_core.gradient_fragments import BLOCK_N
+
+needs_compiler = pytest.mark.skipif(
+    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
+)
+CC = (9, 0, "a")
+TILES = varlen.SLOT_LENGTH, varlen.SLOT_LENGTH + 1  # the first and the end tile of queries
+
+# Lengths of queries and of keys.
+LENGTHS = [
+    ([1], [1]),
+    ([128, 64, 256], [128, 128, 256]),  # whole tiles
+    ([5, 130, 1, 300], [7, 129, 127, 260]),
+    ([300, 0, 90, 20], [10, 200, 0, 400]),  # rows without keys, no queries, no keys
+    ([0, 0, 3], [3, 0, 0]),
+]
+MASKS = {
+    "full": (False, (-1, -1)),
+    "causal": (True, (-1, -1)),
+    "window": (False, (60, 30)),
+    "causal window": (True, (60, -1)),
+}
+
+
+def starts_of(lengths):
+    return np.cumsum((0, *lengths), dtype=np.int32)
+
+
+def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask, num_blocks=3):
+    """Descriptions of all tiles of keys, in the order of the claims."""
+    find_sequence, describe = varlen.make_scheduler(head_dim)
+    query_tiles = varlen.make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
+    position_of, Batch = varlen.position_of, varlen.Batch
+    FIRST, SEQLEN_Q, FIRST_TILE, END_TILE = varlen.FIRST, varlen.SEQLEN_Q, *TILES
+    num_units = sum(-(-n // BLOCK_N) for n in np.diff(cu_k)) * num_kv_heads
+    tiles = np.full((num_units, varlen.SLOT_LENGTH + 2), -9, np.int32)
+
+    @cuda.jit
+    def kernel(cu_q, cu_k, queue, num_kv_heads, group_size, tiles):
+        batch = Batch(cu_q, cu_k, queue, num_kv_heads, group_size)
+        claim = cuda.threadIdx.x  # a thread in place of a thread block
+        unit, index = find_sequence(claim, 0, batch)
+        while index < cu_k.shape[0] - 1:
+            describe(tiles, claim, unit, queue[FIRST + index], batch)
+            first, end = query_tiles(position_of(tiles, claim), tiles[claim, SEQLEN_Q], UNREAD)
+            tiles[claim, FIRST_TILE], tiles[claim, END_TILE] = first, end
+            unit, index = find_sequence(unit + num_blocks, index, batch)
+            claim += num_blocks
+
+    kernel[1, num_blocks](cu_q, cu_k, queue, num_kv_heads, group_size, tiles)
+    return tiles
+
+
+def coordinates(rows, ends, num_rows):
+    """`in_window` of each row and end."""
+    found = np.zeros((len(rows), 2), np.int32)
+
+    @cuda.jit
+    def kernel(rows, ends, found):
+        i = cuda.threadIdx.x
+        found[i, 0], found[i, 1] = in_window(rows[i], ends[i], num_rows)
+
+    kernel[1, len(rows)](np.array(rows, np.int32), np.array(ends, np.int32), found)
+    return found.tolist()
+
+
+def copied_rows(x, num_rows, row, window):
+    """The tokens that TMA copies to or from a box of num_rows rows; −1 where it zero-pads."""
+    shape = (1, *x.shape)
+    address, shape, strides = windows_of(0, shape, (0, *x.strides), num_rows)
+    assert 0 <= window < shape[0] and row >= 0
+    rows = row + np.arange(num_rows)
+    at = address + window * strides[0] + rows * strides[1]
+    tokens, rest = np.divmod(at, x.strides[0])
+    assert not rest.any()
+    inside = rows < shape[1]
+    assert (tokens[inside] >= 0).all() and (tokens[inside] < len(x)).all()
+    return np.where(inside, tokens, -1)
+
+
+def loaded(x, row, end, num_rows, head):
+    """A tile in shared memory."""
+    tokens = copied_rows(x, num_rows, *coordinates([row], [end], num_rows)[0])
+    return np.where(tokens[:, None] < 0, 0, x[tokens, head])
+
+
+def sequences_of_tiles(cu_q, num_tiles, block_m):
+    sequence_of, found = make_sequence_of(block_m), np.zeros((num_tiles, 4), np.int64)
+
+    @cuda.jit
+    def kernel(cu_q, found):
+        tile = cuda.threadIdx.x
+        found[tile, 0], found[tile, 1], found[tile, 2], found[tile, 3] = sequence_of(tile, cu_q)
+
+    kernel[1, num_tiles](cu_q, found)
+    return found
+
+
+def modelled_gradients(dout, q, k, v, out, lse, cu_q, cu_k, mask):
+    """dq, dk and dv by tiles, as the kernels compute them."""
+    num_tokens_q, num_heads, head_dim = q.shape
+    num_kv_heads, batch = k.shape[1], len(cu_q) - 1
+    group_size, block_m = num_heads // num_kv_heads, tile_rows(head_dim)
+    first_query, end_query, _ = masks.make_bounds_of_keys(*mask)
+    first_query, end_query = first_query.py_func, end_query.py_func
+    scale = 1 / np.sqrt(head_dim)
+
+    # The kernel before: rows of float32 that begin with a tile.
+    m_tiles = num_tokens_q // block_m + batch
+    tiles_of_q = sequences_of_tiles(cu_q, m_tiles, block_m)
+    lse_2 = np.full((num_heads, m_tiles, block_m), NOTHING, np.float64)
+    delta, dq_sum = np.zeros_like(lse_2), np.zeros((*lse_2.shape, head_dim))
+    for tile, (_, start, length, m_start) in enumerate(tiles_of_q):
+        tokens = start + np.arange(m_start, max(m_start, min(length, m_start + block_m)))
+        lse_2[:, tile, : len(tokens)] = lse[:, tokens] * np.log2(np.e)
+        delta[:, tile, : len(tokens)] = (dout * out).sum(-1)[tokens].T
+    lse_2[~(lse_2 > -NOTHING)] = NOTHING
+
+    dk, dv = np.full(k.shape, np.nan), np.full(v.shape, np.nan)
+    stored = np.zeros(k.shape[:2], int)
+    queue = np.array([0, *np.argsort(-np.diff(cu_q), kind="stable")], np.int32)
+    for description in described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask):
+        k_row, k_end, q_row, seqlen_q, m_tile, kv_head, first, end = map(int, description)
+        keys, values = (loaded(x, k_row, k_end, BLOCK_N, kv_head) for x in (k, v))
+        position = k_row - k_end + seqlen_q + np.arange(BLOCK_N)  # of a key among the queries
+        of_k, of_v = np.zeros((2, BLOCK_N, head_dim))
+        for head in range(kv_head * group_size, (kv_head + 1) * group_size):
+            for m in range(first, end):
+                rows = q_row + m * block_m, q_row + seqlen_q, block_m, head
+                queries, gradients = loaded(q, *rows), loaded(dout, *rows)
+                s = keys @ queries.T
+                index = m * block_m + np.arange(block_m)
+                for i, at in enumerate(position):  # `mask_tile`
+                    unseen = (index < first_query(at)) | (index >= end_query(at, seqlen_q))
+                    s[i, unseen & (index < seqlen_q) | (at >= seqlen_q)] = -1e30
+                p = np.exp2(s * scale * np.log2(np.e) - lse_2[head, m_tile + m])
+                ds = p * (values @ gradients.T - delta[head, m_tile + m])
+                of_v += p @ gradients
+                of_k += ds @ queries
+                dq_sum[head, m_tile + m] += ds.T @ keys
+        for warp in range(0, BLOCK_N, varlen.STORE_ROWS):
+            row, window = coordinates([k_row + warp], [k_end], varlen.STORE_ROWS)[0]
+            if row < varlen.STORE_ROWS:  # as `make_store_tile`
+                tokens = copied_rows(k, varlen.STORE_ROWS, row, window)
+                for i, token in enumerate(tokens[tokens >= 0]):
+                    dk[token, kv_head], dv[token, kv_head] = scale * of_k[warp + i], of_v[warp + i]
+                    stored[token, kv_head] += 1
+    assert (stored == 1).all()
+
+    # The kernel after.
+    dq, converted = np.full(q.shape, np.nan), np.zeros(num_tokens_q, int)
+    for tile, (_, start, length, m_start) in enumerate(tiles_of_q):
+        tokens = start + np.arange(m_start, max(m_start, min(length, m_start + block_m)))
+        dq[tokens] = scale * dq_sum[:, tile, : len(tokens)].transpose(1, 0, 2)
+        converted[tokens] += 1
+    assert (converted == 1).all()
+    return dq, dk, dv
+
+
+def make_case(rng, lengths, head_dim, mask):
+    """The arguments of `modelled_gradients` before the mask, and the definition's gradients."""
+    cu_q, cu_k = map(starts_of, lengths)
+    q, dout = (rng.standard_normal((cu_q[-1], 2, head_dim)) for _ in range(2))
+    k, v = (rng.standard_normal((cu_k[-1], 1, head_dim)) for _ in range(2))
+    options = {"causal": mask[0], "window_size": mask[1]}
+    out, lse = reference.varlen_attention(q, k, v, cu_q, cu_k, **options)
+    want = reference.varlen_attention_bwd(dout, q, k, v, cu_q, cu_k, **options)
+    return (dout, q, k, v, out, lse, cu_q, cu_k), want
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_tiles_and_copies_give_the_gradients(rng, lengths, mask):
+    args, want = make_case(rng, lengths, 8, mask)
+    for got, x in zip(modelled_gradients(*args, mask), want, strict=True):
+        np.testing.assert_allclose(got, x, atol=1e-12)
+
+
+def test_tiles_of_64_queries_too(rng):
+    args, want = make_case(rng, LENGTHS[2], 72, MASKS["causal"])
+    for got, x in zip(modelled_gradients(*args, MASKS["causal"]), want, strict=True):
+        np.testing.assert_allclose(got, x, atol=1e-12)
+
+
+def test_a_sequence_of_nan_reaches_no_other(rng):
+    args, want = make_case(rng, LENGTHS[2], 8, MASKS["full"])
+    for b in range(4):
+        spoilt = [x.copy() for x in args]
+        cu_q, cu_k = args[-2:]
+        rows, keys = slice(*cu_q[b : b + 2]), slice(*cu_k[b : b + 2])
+        for x, part in zip(spoilt[:5], (rows, rows, keys, keys, rows), strict=True):
+            x[part] = np.nan
+        with np.errstate(invalid="ignore"):
+            got = modelled_gradients(*spoilt, MASKS["full"])
+        for x, y, part in zip(got, want, (rows, keys, keys), strict=True):
+            others = np.ones(len(x), bool)
+            others[part] = False
+            np.testing.assert_allclose(x[others], y[others], atol=1e-12)
+            assert np.isnan(x[part]).all()
+
+
+@pytest.mark.parametrize("num_kv_heads, group_size", [(1, 1), (3, 2)])
+@pytest.mark.parametrize("num_blocks", [1, 5, 200])
+def test_each_tile_is_claimed_once_the_longest_sequences_first(
+    num_kv_heads, group_size, num_blocks
+):
+    lengths_q, lengths_k = [9, 700, 0, 40, 700], [300, 128, 129, 0, 1]
+    cu_q, cu_k = starts_of(lengths_q), starts_of(lengths_k)
+    order = sorted(range(5), key=lambda b: -lengths_q[b])
+    queue = np.array([0, *order], np.int32)
+    args = cu_q, cu_k, queue, num_kv_heads, group_size, 64, MASKS["causal"], num_blocks
+    tiles = described_tiles(*args)
+    at = [tuple(row) for row in tiles[:, [varlen.K_ROW, varlen.KV_HEAD]].tolist()]
+    want = {
+        (cu_k[b] + n, head)
+        for b in range(5)
+        for n in range(0, lengths_k[b], BLOCK_N)
+        for head in range(num_kv_heads)
+    }
+    assert len(at) == len(want) and set(at) == want
+    sequences = [int(np.searchsorted(cu_k, row, "right")) - 1 for row, _ in at]
+    assert sequences == sorted(sequences, key=order.index)
+    for row, b in zip(tiles.tolist(), sequences, strict=True):
+        assert row[varlen.K_END] == cu_k[b + 1]
+        assert row[varlen.Q_ROW] == cu_q[b] and row[varlen.SEQLEN_Q] == lengths_q[b]
+        assert row[varlen.M_TILE] == cu_q[b] // 128 + b
+
+
+def test_a_window_ends_at_its_row():
+    rows, ends = [0, 0, 5, 90, 90, 90], [3, 128, 100, 100, 90, 80]
+    assert coordinates(rows, ends, 16) == [[13, 3], [0, 16], [0, 21], [6, 100], [16, 90], [26, 80]]
+
+
+H3 = types.Array(types.float16, 3, "C")
+F1, F2, F3 = (types.Array(types.float32, ndim, "C") for ndim in (1, 2, 3))
+I1 = types.Array(types.int32, 1, "C")
+
+
+def stated_registers(kernel):
+    return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
+
+
+@needs_compiler
+@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
+    for kernel, args in (
+        (varlen.make_prepare_packed(head_dim, dtype), (H3, H3, F2, I1, *3 * (F3,), I1)),
+        (varlen.make_convert_packed(head_dim, dtype), (F3, H3, I1, types.float32)),
+    ):
+        code = compile_kernel(kernel, args, cc=CC)
+        assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+        assert code.registers <= stated_registers(kernel)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, mask, spilled_by_products",
+    [
+        (64, (True,), 0),
+        (128, (True,), 0),
+        (128, (False,), 0),
+        (96, (False, (100, 50)), 0),
+        # A cap's derivatives take 32 registers.
+        (64, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80),
+    ],
+)
+def test_the_kernel_stays_in_registers(head_dim, mask, spilled_by_products):
+    causal, *rest = mask
+    kernel = varlen.make_flash_attn_bwd_varlen(head_dim, causal, "float16", *rest)
+    slopes = F1 if mask[3:] else types.float32
+    args = (*6 * (types.uint64,), *3 * (F3,), *3 * (I1,), *2 * (types.int32,))
+    args += (*2 * (types.float32,), slopes, *2 * (types.int32,), *2 * (types.float32,))
+    code = compile_kernel(kernel, args, cc=CC)
+    opcodes = [i.opcode.split(".")[0] for i in code.instructions]
+    first = opcodes.index("HGMMA")
+    last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
+    products = opcodes[first:last]
+    assert products.count("STL") + products.count("LDL") <= spilled_by_products
+    assert code.spill_bytes <= (320 if spilled_by_products else 0)
+    assert code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report  # products serialised, setmaxnreg ignored
+    assert varlen.shared_bytes(head_dim) + code.shared_bytes <= 227 * 1024
+
+
+X, LSE = np.ones((5, 4, 64), np.float16), np.ones((4, 5), np.float32)
+STARTS = np.array([0, 2, 5], np.int32)
+GOOD = {"dout": X, "q": X, "k": X, "v": X, "out": X, "lse": LSE}
+GOOD |= {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS}
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({}, "flash_attn_bwd_varlen is made of PTX.*flash_attn_varlen_bwd computes the same"),
+        ({"q": [1.0]}, "q must be a NumPy array.* got list"),
+        ({"cu_seqlens_k": [0, 2, 5]}, "cu_seqlens_k must be a NumPy array.* got list"),
+    ],
+)
+def test_what_is_refused(changed, message):
+    with pytest.raises(TypeError, match=message):
+        varlen.flash_attn_bwd_varlen(**GOOD | changed)
