@@ -14,6 +14,8 @@ from fa_numba.tiling.persistent_tiling import (
     ROWS,
     WARP_ROWS,
     PersistentTiling,
+    choose_num_slices,
+    longest_work,
     persistent_tiling,
     tiles_of_keys,
 )
@@ -97,7 +99,7 @@ def time_of_blocks(head_dim, tiling, num_blocks, num_n_tiles, tiles_of_group, nu
     head_dim : int
     tiling : SplitTiling
     num_blocks : int
-    num_n_tiles : int
+    num_n_tiles : float
         Tiles of keys of a thread block.
     tiles_of_group : int
         Tiles of queries that read the same keys, at about the same time: one of them reads HBM.
@@ -230,9 +232,12 @@ def gain_of_splitting(problem, num_sms):
         return 1.0
     tiles = persistent_tiling(problem.head_dim, problem.seqlen_k, problem.causal)
     whole = SplitTiling(tiles, heads=1, blocks_per_sm=1)
-    times = (
-        time_of(problem, choice, splits, problem.num_n_tiles(choice), num_sms)
-        for choice, splits in ((whole, 1), (tiling, num_splits))
-    )
-    alone, split = times
-    return alone / split
+    cut = problem.seqlen_q, problem.seqlen_k, whole.head_rows, tiles.block_n
+    mask_and_parts = problem.causal, problem.window_size, tiles.consumers
+    num_heads = problem.batch * problem.num_heads
+    num_slices = choose_num_slices(num_heads, num_sms, *cut, *mask_and_parts)
+    num_blocks = min(num_slices * num_heads, num_sms)
+    longest = longest_work(num_slices, tiles_of_keys(*cut, *mask_and_parts), num_heads, num_blocks)
+    alone = time_of_blocks(problem.head_dim, whole, num_blocks, longest, 1, num_sms)
+    num_n_tiles = problem.num_n_tiles(tiling)
+    return alone / time_of(problem, tiling, num_splits, num_n_tiles, num_sms)
