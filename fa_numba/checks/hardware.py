@@ -67,7 +67,7 @@ def check_splits_pay(problem, few_queries, least_gain, num_sms):
         Least quotient of the predicted times without and with splits.
     num_sms : int
     """
-    if problem.seqlen_q <= few_queries or 0 in problem[1:6]:
+    if problem.seqlen_q <= few_queries:
         raise ValueError(
             f"splits the keys, for more than {few_queries} queries, got {problem.seqlen_q}"
         )
