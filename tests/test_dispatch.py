@@ -186,6 +186,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(arrays, "gpu_available", lambda: True)
         monkeypatch.setattr(arrays, "compute_capability", lambda x: capability)
         monkeypatch.setattr(arrays, "shared_bytes_per_block", lambda x: block)
+        monkeypatch.setattr(arrays, "num_sms", lambda x: 132)
 
     return make
 
@@ -432,6 +433,23 @@ def test_fast_decoders_get_the_table_by_name(monkeypatch, name):
     q, k_cache, v_cache, block_table, lengths = given
     assert all(x is y for x, y in zip(arguments, (q, k_cache, v_cache, lengths), strict=True))
     assert named.pop("block_table") is block_table and named == options
+
+
+def test_keys_are_split_where_sms_would_be_idle(gpu):
+    gpu((9, 0))
+    k = aligned(1, 16384, 8, 64, dtype=np.float16)
+    name, reasons = "flash_attn_split", {}
+    for seqlen_q in (16, 17, 128, 16384):
+        choice = fa_numba.which(aligned(1, seqlen_q, 8, 64, dtype=np.float16), k, k)
+        assert (choice.kernel == name) == (seqlen_q in (17, 128))
+        reasons[seqlen_q] = choice.refused.get(name)
+    assert "for more than 16 queries, got 16" in reasons[16]
+    assert "1.25 times as fast, got 1." in reasons[16384]
+    q = aligned(1, 128, 8, 64, dtype=np.float16)
+    assert fa_numba.which(q, k, k, window_size=(100, 0)).kernel != name  # each query sees few keys
+    assert fa_numba.which(q, k, k, dropout_p=0.1).kernel != name
+    gpu((8, 0))
+    assert name in fa_numba.which(q, k, k).refused
 
 
 def test_which_makes_nothing(monkeypatch):

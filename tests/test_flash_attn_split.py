@@ -19,7 +19,12 @@ from fa_numba.tensor_core import flash_attn_split as split
 from fa_numba.tensor_core.mainloop import make_mainloop, make_plan
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
-from fa_numba.tiling.split_tiling import choose_split, make_tiling
+from fa_numba.tiling.split_tiling import (
+    SplitProblem,
+    choose_split,
+    gain_of_splitting,
+    make_tiling,
+)
 
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
@@ -183,8 +188,8 @@ def test_a_tile_without_a_mask_is_seen_whole(heads, seqlen_q, seqlen_k, causal, 
                     assert sees(position, n_start + block_n - 1, seqlen_k)
 
 
-def chosen(head_dim, seqlen_q, seqlen_k, heads, mask=(False, FULL, False), batch=1):
-    return choose_split(head_dim, batch, seqlen_q, seqlen_k, *heads, *mask, 132)
+def chosen(head_dim, seqlen_q, seqlen_k, heads, mask=(), batch=1):
+    return choose_split(SplitProblem(head_dim, batch, seqlen_q, seqlen_k, *heads, *mask), 132)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
@@ -202,9 +207,19 @@ def test_keys_are_split_only_where_it_pays():
     assert chosen(128, 17, 100, (1, 1))[1] == 1  # one tile of keys
     assert chosen(128, 128, 65536, (16, 16))[1] == 8
     # At most four tiles are seen.
-    assert chosen(128, 128, 65536, (16, 16), (True, (200, -1), False))[1] <= 4
+    assert chosen(128, 128, 65536, (16, 16), (True, (200, -1)))[1] <= 4
     assert chosen(64, 0, 5, (2, 2))[1] == chosen(64, 5, 5, (2, 2), batch=0)[1] == 1
-    assert choose_split(64, 1, 5, 5, 2, 2, False, FULL, False, 132, 7)[1] == 7
+    assert choose_split(SplitProblem(64, 1, 5, 5, 2, 2), 132, 7)[1] == 7
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_the_gain_grows_with_the_idle_sms(head_dim):
+    def gain(batch, seqlen_q, seqlen_k):
+        return gain_of_splitting(SplitProblem(head_dim, batch, seqlen_q, seqlen_k, 16, 16), 132)
+
+    assert gain(1, 128, 65536) > 5  # 16 of 132 SMs are busy otherwise
+    assert gain(1, 128, 65536) > gain(4, 128, 65536) > gain(8, 128, 65536) == 1
+    assert gain(1, 512, 512) == gain(2, 8192, 8192) == 1
 
 
 def test_few_heads_have_small_tiles():

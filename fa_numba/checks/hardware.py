@@ -8,7 +8,7 @@ from fa_numba.checks.requirements import MAX_HEAD_DIM, require_dtype, require_on
 from fa_numba.checks.values import integer
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
-from fa_numba.tiling import register_tiling
+from fa_numba.tiling import register_tiling, split_tiling
 from fa_numba.tiling.block_sizes import (
     MAX_THREADS,
     STATIC_SHARED_BYTES,
@@ -53,6 +53,30 @@ class TensorCores:
         limits = {"supported": self.supported, "max_head_dim": self.max_head_dim}
         check(q, k, v, name=self.name, **limits)
         check_aligned(q=q, k=k, v=v)
+
+
+def check_splits_pay(problem, few_queries, least_gain, num_sms):
+    """Raise unless splitting the keys among thread blocks makes a forward call far faster.
+
+    Parameters
+    ----------
+    problem : SplitProblem
+    few_queries : int
+        With at most so many queries decoders are faster.
+    least_gain : float
+        Least quotient of the predicted times without and with splits.
+    num_sms : int
+    """
+    if problem.seqlen_q <= few_queries:
+        raise ValueError(
+            f"splits the keys, for more than {few_queries} queries, got {problem.seqlen_q}"
+        )
+    gain = split_tiling.gain_of_splitting(problem, num_sms)
+    if gain < least_gain:
+        raise ValueError(
+            f"splits the keys, where that is {least_gain} times as fast, got {gain:.2f} by the "
+            "model of tiling.split_tiling"
+        )
 
 
 def check_tensor_core(

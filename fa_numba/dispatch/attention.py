@@ -11,8 +11,10 @@ from fa_numba.dispatch.candidates import Candidate, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.runtime import arrays
+from fa_numba.tiling.split_tiling import SplitProblem
 
-FEW_QUERIES = 16  # with more queries no kernel gains by splitting the keys
+FEW_QUERIES = 16  # with more queries decoders, whose tiles have 8 rows, read the keys too often
+LEAST_GAIN = 1.25  # by the model of tiling.split_tiling: a smaller one may be its error
 
 
 class Inputs(NamedTuple):
@@ -54,6 +56,17 @@ def on_tensor_cores(candidate, inputs, options, *, check, supported, copies=Fals
     check(*inputs, name=candidate.name, **limits)
     if not copies:
         checks.check_aligned(**inputs._asdict())
+
+
+def with_idle_sms(candidate, inputs, options):
+    """Raise unless `flash_attn_split` can take these inputs, and is far faster than the others."""
+    on_tensor_cores(candidate, inputs, options, check=checks.check_tensor_core, supported=HOPPER)
+    q, k, _ = inputs
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    sizes = head_dim, batch, seqlen_q, k.shape[1], num_heads, k.shape[2]
+    mask = options.get("causal", False), options.get("window_size", (-1, -1))
+    problem = SplitProblem(*sizes, *mask, "alibi_slopes" in options)
+    checks.check_splits_pay(problem, FEW_QUERIES, LEAST_GAIN, arrays.num_sms(q))
 
 
 def gradient_in_registers(candidate, inputs, options):
@@ -115,6 +128,13 @@ _16_BITS_BY_CP_ASYNC = functools.partial(checks.check_tensor_core, tensor_maps=F
 _DECODES = {"most_queries": FEW_QUERIES, "adapt": with_lengths}
 FORWARD = (
     on_cpu("flash_attn"),
+    Candidate(
+        "flash_attn_split",
+        "tensor_core",
+        why="few tiles of queries would leave most SMs idle; it divides the keys among them",
+        first=True,
+        check=with_idle_sms,
+    ),
     forward("flash_attn_persistent", _16_BITS, HOPPER),
     forward("flash_attn_padded", checks.check_tensor_core_padded, HOPPER, copies=True),
     forward("flash_attn_mma", _16_BITS, AMPERE),

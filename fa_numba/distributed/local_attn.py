@@ -7,8 +7,9 @@ kernel for the arrays. `numpy_attn` and `numpy_attn_grad` are plain NumPy, for l
 CPU.
 
 Partial results must be float32. A kernel's out has the dtype of its q. So q, k and v of 16 bits are
-converted to float32 just before the kernel; they travel in 16 bits. On a GPU this would exclude the
-tensor cores: there the kernels need an option for a float32 output from 16-bit inputs.
+converted to float32 just before the kernel; they travel in 16 bits. On a GPU this excludes the
+tensor cores of 16 bits. `flash_attn_split` takes 16 bits and returns a float32 out on Hopper GPUs;
+nothing here calls it yet.
 """
 
 import numpy as np

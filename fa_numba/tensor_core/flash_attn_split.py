@@ -68,7 +68,7 @@ from fa_numba.tensor_core.tile_scheduler import divided
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import combine_warps
 from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS
-from fa_numba.tiling.split_tiling import choose_split
+from fa_numba.tiling.split_tiling import SplitProblem, choose_split
 
 REQUIREMENTS = TensorCores("flash_attn_split", HOPPER)
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
@@ -403,8 +403,8 @@ def flash_attn_split(
         return call.results_without_keys()
     mask, head_dim = call.mask, call.head_dim
     sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
-    masked = mask.causal, mask.window_size, mask.alibi
-    tiling, num_splits = choose_split(head_dim, *sizes, *masked, arrays.num_sms(q), num_splits)
+    problem = SplitProblem(head_dim, *sizes, mask.causal, mask.window_size, mask.alibi)
+    tiling, num_splits = choose_split(problem, arrays.num_sms(q), num_splits)
     constants = run_time_masks.constants_of(mask, LEAST_CAP)
     score_mod = constants.window_size, constants.softcap, mask.alibi
     kernel = make_flash_attn_split(head_dim, tiling, mask.causal, call.dtype, *score_mod)

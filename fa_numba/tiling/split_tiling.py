@@ -14,6 +14,8 @@ from fa_numba.tiling.persistent_tiling import (
     ROWS,
     WARP_ROWS,
     PersistentTiling,
+    choose_num_slices,
+    longest_work,
     persistent_tiling,
     tiles_of_keys,
 )
@@ -97,7 +99,7 @@ def time_of_blocks(head_dim, tiling, num_blocks, num_n_tiles, tiles_of_group, nu
     head_dim : int
     tiling : SplitTiling
     num_blocks : int
-    num_n_tiles : int
+    num_n_tiles : float
         Tiles of keys of a thread block.
     tiles_of_group : int
         Tiles of queries that read the same keys, at about the same time: one of them reads HBM.
@@ -117,28 +119,71 @@ def time_of_blocks(head_dim, tiling, num_blocks, num_n_tiles, tiles_of_group, nu
     return rounds * time_of_round(tiling.blocks_per_sm) + (time_of_round(rest) if rest else 0)
 
 
+class SplitProblem(NamedTuple):
+    """The sizes of a forward call, and the mask as far as time depends on it."""
+
+    head_dim: int
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+    num_heads: int
+    num_kv_heads: int
+    causal: bool = False
+    window_size: tuple = (-1, -1)
+    alibi: bool = False
+
+    @property
+    def group_size(self):
+        """Query heads for each head of K and V."""
+        return self.num_heads // self.num_kv_heads
+
+    def num_n_tiles(self, tiling):
+        """The largest number of tiles of keys that a tile of queries sees, at least 1."""
+        cut = tiling.head_rows, tiling.tiles.block_n, self.causal, self.window_size
+        return int(max(tiles_of_keys(self.seqlen_q, self.seqlen_k, *cut), default=1))
+
+    def num_blocks(self, tiling):
+        """Thread blocks without splitting."""
+        return self.batch * tiling.num_tiles(self.seqlen_q, self.num_heads)
+
+
+def time_of(problem, tiling, num_splits, num_n_tiles, num_sms):
+    """Microseconds of a call, by the model.
+
+    Parameters
+    ----------
+    problem : SplitProblem
+    tiling : SplitTiling
+    num_splits : int
+    num_n_tiles : int
+        Tiles of keys without splitting.
+    num_sms : int
+
+    Returns
+    -------
+    float
+    """
+    time = time_of_blocks(
+        problem.head_dim,
+        tiling,
+        problem.num_blocks(tiling) * num_splits,
+        ceil_div(num_n_tiles, num_splits),
+        max(1, tiling.num_tiles(problem.seqlen_q, problem.group_size)),
+        num_sms,
+    )
+    if num_splits > 1:
+        rows = problem.batch * problem.seqlen_q * problem.num_heads
+        time += MERGE + 2 * num_splits * 4 * rows * problem.head_dim / GPU_BYTES
+    return time
+
+
 @functools.lru_cache(1024)
-def choose_split(
-    head_dim,
-    batch,
-    seqlen_q,
-    seqlen_k,
-    num_heads,
-    num_kv_heads,
-    causal,
-    window_size,
-    alibi,
-    num_sms,
-    num_splits=0,
-):
+def choose_split(problem, num_sms, num_splits=0):
     """The tiling and the number of splits for which flash_attn_split is fastest.
 
     Parameters
     ----------
-    head_dim, batch, seqlen_q, seqlen_k, num_heads, num_kv_heads : int
-    causal : bool
-    window_size : (int, int)
-    alibi : bool
+    problem : SplitProblem
     num_sms : int
     num_splits : int, default=0
         Other than 0: the number is given.
@@ -150,31 +195,49 @@ def choose_split(
         keys. With one, the keys need not be split. Of its tilings the fastest, and of equally fast
         ones that with the fewest tiles, then with the fewest rows in a tile.
     """
-    group_size = num_heads // num_kv_heads
-    bytes_of_split = 4 * batch * seqlen_q * num_heads * head_dim
     times = {}
-    for tiling in tilings_of(head_dim, seqlen_q, group_size, alibi):
-        cut = tiling.head_rows, tiling.tiles.block_n, causal, window_size
-        num_n_tiles = int(max(tiles_of_keys(seqlen_q, seqlen_k, *cut), default=1))
-        tiles_of_group = max(1, tiling.num_tiles(seqlen_q, group_size))
-        blocks = batch * num_kv_heads * tiles_of_group
-        most = max(1, min(num_n_tiles, ceil_div(8 * num_sms, max(1, blocks))))
+    for tiling in tilings_of(problem.head_dim, problem.seqlen_q, problem.group_size, problem.alibi):
+        num_n_tiles = problem.num_n_tiles(tiling)
+        enough = ceil_div(8 * num_sms, max(1, problem.num_blocks(tiling)))
+        most = max(1, min(num_n_tiles, enough))
         for splits in (num_splits,) if num_splits else range(1, most + 1):
-            time = time_of_blocks(
-                head_dim,
-                tiling,
-                blocks * splits,
-                ceil_div(num_n_tiles, splits),
-                tiles_of_group,
-                num_sms,
-            )
-            merge = MERGE + 2 * splits * bytes_of_split / GPU_BYTES if splits > 1 else 0
-            times[tiling, splits] = round(time + merge, 3)
-    enough = 1.02 * min(times.values())
+            time = time_of(problem, tiling, splits, num_n_tiles, num_sms)
+            times[tiling, splits] = round(time, 3)
+    near = 1.02 * min(times.values())
 
     def preference(choice):
         tiling, splits = choice
-        num_tiles = tiling.num_tiles(seqlen_q, group_size)
-        return times[choice] > enough, splits, times[choice], num_tiles, tiling.tiles.consumers
+        num_blocks = problem.num_blocks(tiling)
+        return times[choice] > near, splits, times[choice], num_blocks, tiling.tiles.consumers
 
     return min(times, key=preference)
+
+
+@functools.lru_cache(1024)
+def gain_of_splitting(problem, num_sms):
+    """How many times as fast split keys are as flash_attn_persistent, by the model.
+
+    Parameters
+    ----------
+    problem : SplitProblem
+    num_sms : int
+
+    Returns
+    -------
+    float
+        1 if the keys need not be split.
+    """
+    tiling, num_splits = choose_split(problem, num_sms)
+    if num_splits == 1:
+        return 1.0
+    tiles = persistent_tiling(problem.head_dim, problem.seqlen_k, problem.causal)
+    whole = SplitTiling(tiles, heads=1, blocks_per_sm=1)
+    cut = problem.seqlen_q, problem.seqlen_k, whole.head_rows, tiles.block_n
+    mask_and_parts = problem.causal, problem.window_size, tiles.consumers
+    num_heads = problem.batch * problem.num_heads
+    num_slices = choose_num_slices(num_heads, num_sms, *cut, *mask_and_parts)
+    num_blocks = min(num_slices * num_heads, num_sms)
+    longest = longest_work(num_slices, tiles_of_keys(*cut, *mask_and_parts), num_heads, num_blocks)
+    alone = time_of_blocks(problem.head_dim, whole, num_blocks, longest, 1, num_sms)
+    num_n_tiles = problem.num_n_tiles(tiling)
+    return alone / time_of(problem, tiling, num_splits, num_n_tiles, num_sms)
