@@ -199,7 +199,7 @@ def test_any_k_of_a_warp_stays_in_registers(k):
     x, lists = np.zeros((1, 4000), np.float32), np.zeros((1, 3, k), np.float32)
     values, columns = lists[:, 0], np.zeros((1, k), np.int32)
     parts = lists, lists.astype(np.int32), x, x
-    kernel = make_softmax_topk_warps(4, 1, 4, 4, k, True)
+    kernel = make_softmax_topk_warps(4, 1, 4, k, True, 4)
     check(compile_kernel(kernel, (x, values, columns, *parts)))
     check(compile_kernel(make_merge_splits(4, k), (*parts, values, columns)))
 
@@ -214,6 +214,26 @@ def test_a_packet_is_one_load_and_one_store(num_cols, dtype):
         code = compile_kernel(kernel, args, cc=(9, 0, "a"))
         moves = {label for label in code.counts if label.startswith(("LDG", "STG"))}
         assert moves == {"LDG.128", "STG.128"}
+
+
+@pytest.mark.parametrize("function", [fa_numba.softmax_registers, fa_numba.softmax_topk_warps])
+@pytest.mark.parametrize(
+    "num_rows, num_cols, dtype",
+    [(2, 32_767, "bfloat16"), (2, 50_257, "bfloat16"), (8000, 2001, "float16"), (2, 1001, "f4")],
+)
+def test_rows_that_begin_at_any_address_are_moved_in_packets(function, num_rows, num_cols, dtype):
+    pytest.importorskip("ml_dtypes")
+    x = np.zeros((num_rows, num_cols), dtype)
+    topk = [5] if function is fa_numba.softmax_topk_warps else []
+    kernel, args = launches_of(lambda x: function(x, *topk), x)[0]
+    code = compile_kernel(kernel, args, cc=(9, 0, "a"))
+    check(code)
+    assert code.registers <= 64 and code.counts["LDG.128"] >= 4
+    if not topk:
+        element = 8 * x.dtype.itemsize
+        twice = 2 if num_cols > 32_768 else 1  # both passes
+        assert code.counts[f"LDG.{element}"] == twice and code.counts[f"STG.{element}"] == 1
+        assert code.counts["LDG.128"] == twice * code.counts["STG.128"]
 
 
 @pytest.mark.parametrize("head_dim, chunk", [(1, 16), (59, 7), (256, 1), (256, 16)])

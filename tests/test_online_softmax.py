@@ -5,6 +5,7 @@ import pytest
 from cases import check_softmax, each_row_shape, random, strided
 
 from fa_numba import online_softmax, softmax_registers
+from fa_numba.on_cuda_cores.packets import make_cut
 from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, registers_of_row
 
 pytestmark = pytest.mark.usefixtures("checked")
@@ -96,3 +97,17 @@ def test_every_row_that_registers_hold_has_threads(width):
         assert threads * packets * width >= num_cols
         assert threads * rows <= 1024 and packets * width <= 32
         assert rows == 1 or threads == 32
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_a_cut_row_has_each_column_once(width):
+    skew, body, edge = (f.py_func for f in make_cut.__wrapped__(width))
+    for num_cols in range(1, 4 * width):
+        for row in range(2 * width):
+            assert skew(row, num_cols) == row * num_cols % width
+            begin, end = body(row, num_cols)
+            assert (row * num_cols + begin) % width == 0 or begin == num_cols
+            assert (end - begin) % width == 0
+            columns = [*range(begin, end)]
+            columns += [edge(i, begin, end, num_cols) for i in range(2 * width)]
+            assert sorted(n for n in columns if n < num_cols) == [*range(num_cols)]

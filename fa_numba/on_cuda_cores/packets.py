@@ -4,7 +4,13 @@ A warp that loads 32 packets requests 512 bytes with one instruction. For the sa
 it needs a quarter of the instructions, or an eighth if numbers have 16 bits. Numba emits one load
 per element, because it does not know how an array is aligned. `make_packet` returns two functions
 that move a packet of any dtype, converted to float32. A packet must begin at a multiple of 16
-bytes; `packet_width` tells whether the rows of an array allow that.
+bytes; `packets_of_rows` tells whether the rows of an array allow that.
+
+Rows of an odd length begin at other offsets each. Such a row is cut: elements before the first
+multiple of 16 bytes, whole packets, elements after the last one.
+
+    16 bits, rows of 21    row 1 begins 5 elements after a multiple of 16 bytes
+    columns of row 1       0 1 2 | 3 … 10 | 11 … 18 | 19 20
 """
 
 import functools
@@ -26,16 +32,77 @@ else:
 PACKET_BYTES = 16
 
 
-def packet_width(*matrices):
-    """Elements of a packet if every row of every matrix consists of whole packets, otherwise 1."""
-    elements = PACKET_BYTES // matrices[0].dtype.itemsize
-    on_gpu = arrays.gpu_available() and arrays.library_of(matrices[0]) != "numpy"
-    for x in matrices:
+class RowPackets(NamedTuple):
+    """How the rows of a matrix are made of packets.
+
+    Width and cut do not depend on strides and addresses, so that these change no bit of a result.
+
+    Attributes
+    ----------
+    width : int
+        Elements of a packet.
+    cut : bool
+        False if each row consists of whole packets.
+    aligned : bool
+        True if packets begin at multiples of 16 bytes; others are loaded element by element.
+    """
+
+    width: int
+    cut: bool
+    aligned: bool
+
+
+def packets_of_rows(x):
+    """The `RowPackets` of a matrix: those of a contiguous one that begins at a multiple of 16."""
+    num_rows, num_cols = x.shape
+    itemsize = x.dtype.itemsize
+    width = PACKET_BYTES // itemsize
+    aligned = True
+    if arrays.gpu_available() and arrays.library_of(x) != "numpy":
         # Arrays on the CPU engine have no address: it moves a packet element by element.
-        address, strides = arrays.address_and_strides(x) if on_gpu else (0, x.strides)
-        if x.shape[1] % elements or address % PACKET_BYTES or strides[0] % PACKET_BYTES:
-            return 1
-    return elements
+        address, strides = arrays.address_and_strides(x)
+        skewed = num_rows > 1 and (strides[0] - num_cols * itemsize) % PACKET_BYTES
+        aligned = not (address % PACKET_BYTES or skewed)
+    return RowPackets(width, num_cols % width > 0, aligned)
+
+
+class Cut(NamedTuple):
+    """Device functions that cut a row.
+
+    Attributes
+    ----------
+    skew : skew(row, num_cols)
+        Elements between the last multiple of 16 bytes and the row.
+    body : body(row, num_cols)
+        First column of the first whole packet, and end of the last one.
+    edge : edge(i, begin, end, num_cols)
+        The i-th column outside of body (begin, end); not below num_cols if there are not so many.
+        There are at most 2 · WIDTH − 2.
+    """
+
+    skew: Any
+    body: Any
+    edge: Any
+
+
+@functools.cache
+def make_cut(WIDTH):
+    """The `Cut` for packets of WIDTH elements."""
+
+    @cuda.jit(device=True)
+    def skew(row, num_cols):
+        return row * num_cols & (WIDTH - 1)
+
+    @cuda.jit(device=True)
+    def body(row, num_cols):
+        begin = min(-row * num_cols & (WIDTH - 1), num_cols)
+        return begin, begin + ((num_cols - begin) & -WIDTH)
+
+    @cuda.jit(device=True)
+    def edge(i, begin, end, num_cols):
+        return i if i < begin else i - begin + end
+
+    return Cut(skew, body, edge)
 
 
 class Packet(NamedTuple):
@@ -54,8 +121,11 @@ class Packet(NamedTuple):
 
 
 @functools.cache
-def make_packet(WIDTH):
-    """The `Packet` of WIDTH neighbours: all elements of 16 bytes, or 1."""
+def make_packet(WIDTH, ALIGNED=True):
+    """The `Packet` of WIDTH neighbours: all elements of 16 bytes, or 1.
+
+    Without ALIGNED it loads them one by one.
+    """
 
     def load(x, row, col, registers, first):
         for i in range(WIDTH):
@@ -101,7 +171,7 @@ def make_packet(WIDTH):
         return types.void(y, row, col, registers, first), codegen
 
     load_packet.py_func, store_packet.py_func = load, store  # for the CPU engine
-    return Packet(load_packet, store_packet)
+    return Packet(load_packet if ALIGNED else cuda.jit(load, device=True), store_packet)
 
 
 def _pointers(context, builder, signature, args, length):

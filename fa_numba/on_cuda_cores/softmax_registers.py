@@ -14,6 +14,10 @@ online_softmax merges the partial results of the warps, with one barrier; then e
 one factor for all numbers of a warp. Longer rows are read twice, as in online_softmax, but in
 packets.
 
+Rows that begin at no multiple of 16 bytes are cut (`packets`): the first threads also take one of
+the few numbers before and after the packets. So these are one more load of a warp, and each number
+is read and written once.
+
 Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, section 3.1.
 """
 
@@ -25,7 +29,7 @@ from numba import cuda, float32
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LOG2_E, NEG_INF
-from fa_numba.on_cuda_cores.packets import make_packet, packet_width
+from fa_numba.on_cuda_cores.packets import make_cut, make_packet, packets_of_rows
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.row_tiling import (
@@ -89,19 +93,21 @@ def make_reductions(NUM_WARPS):
 
 
 @functools.cache
-def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH):
+def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH, CUT=False, ALIGNED=True):
     """The kernel for ROWS rows in a thread block, each with THREADS threads of PACKETS packets.
 
-    THREADS is a power of two from 32 to 1024; ROWS may exceed 1 only if THREADS is 32. WIDTH is the
-    `packet_width` of x and y.
+    THREADS is a power of two from 32 to 1024; ROWS may exceed 1 only if THREADS is 32. The last
+    three are the `RowPackets` of x; y is contiguous.
     """
     NUM_WARPS = THREADS // WARP_SIZE
     LENGTH = PACKETS * WIDTH
+    NUMBERS = LENGTH + (1 if CUT else 0)  # the last one is not in a packet
     BLOCKS = min(
         16, MAX_THREADS // (THREADS * ROWS)
     )  # thread blocks per SM: a thread may have 64 registers
-    packet, reductions = make_packet(WIDTH), make_reductions(NUM_WARPS)
-    load, store = packet.load, packet.store
+    packet, single, cut = make_packet(WIDTH, ALIGNED), make_packet(1), make_cut(WIDTH)
+    load, store, load_one, store_one = *packet, *single
+    body, edge, reductions = cut.body, cut.edge, make_reductions(NUM_WARPS)
     warp_max, warp_sum, merge = reductions.warp_max, reductions.warp_sum, reductions.merge
 
     # All of fastmath would assume that no number is infinite.
@@ -111,35 +117,40 @@ def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH):
 
         grid      (num_rows / ROWS,); threads (THREADS, ROWS)
         shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result
-        private   numbers (PACKETS · WIDTH,): x_j, then e^(x_j - m), then y_j
+        private   numbers (NUMBERS,): x_j, then e^(x_j - m), then y_j
         HBM       x once, y once
         paper     Online normalizer calculation for softmax, section 3.1
         budget    64 registers, 256 bytes shared (THREADS=1024)
         """
         m_warp = cuda.shared.array(NUM_WARPS, float32)
         l_warp = cuda.shared.array(NUM_WARPS, float32)
-        numbers = cuda.local.array(LENGTH, float32)
+        numbers = cuda.local.array(NUMBERS, float32)
         tid = cuda.threadIdx.x
         row = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
         num_rows, num_cols = x.shape
         if row >= num_rows:  # the whole warp returns; with ROWS > 1 there is no barrier
             return
 
-        for p in range(PACKETS):
-            col = (tid + p * THREADS) * WIDTH
+        begin, end = body(row, num_cols) if CUT else (0, num_cols)
+        if CUT:
+            numbers[LENGTH], col = NEG_INF, edge(tid, begin, end, num_cols)
             if col < num_cols:
+                load_one(x, row, col, numbers, LENGTH)
+        for p in range(PACKETS):
+            col = begin + (tid + p * THREADS) * WIDTH
+            if col < end:
                 load(x, row, col, numbers, p * WIDTH)
             else:
                 for i in range(WIDTH):
                     numbers[p * WIDTH + i] = NEG_INF
 
         m_i = NEG_INF  # the maximum of this warp
-        for i in range(LENGTH):
+        for i in range(NUMBERS):
             m_i = max(m_i, numbers[i])
         m_i = warp_max(m_i)
         shift = float32(0.0) if m_i == NEG_INF else m_i  # -inf - -inf is NaN
         l_i = float32(0.0)
-        for i in range(LENGTH):
+        for i in range(NUMBERS):
             numbers[i] = math.exp2((numbers[i] - shift) * LOG2_E)  # e^(x_j - m_warp)
             l_i += numbers[i]
         l_i = warp_sum(l_i)
@@ -151,21 +162,27 @@ def make_softmax_registers(THREADS, ROWS, PACKETS, WIDTH):
         for p in range(PACKETS):
             for i in range(WIDTH):
                 numbers[p * WIDTH + i] *= factor
-            col = (tid + p * THREADS) * WIDTH
-            if col < num_cols:
+            col = begin + (tid + p * THREADS) * WIDTH
+            if col < end:
                 store(y, row, col, numbers, p * WIDTH)
+        if CUT:
+            numbers[LENGTH] *= factor
+            col = edge(tid, begin, end, num_cols)
+            if col < num_cols:
+                store_one(y, row, col, numbers, LENGTH)
 
     return softmax_registers_kernel
 
 
 @functools.cache
-def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
+def make_softmax_long_rows(THREADS, PACKETS, WIDTH, CUT=False, ALIGNED=True):
     """The kernel for rows of any length: online_softmax in packets, PACKETS per thread at once."""
     NUM_WARPS = THREADS // WARP_SIZE
     LENGTH = PACKETS * WIDTH
     STEP = THREADS * LENGTH
-    packet, reductions = make_packet(WIDTH), make_reductions(NUM_WARPS)
-    load, store = packet.load, packet.store
+    packet, single, cut = make_packet(WIDTH, ALIGNED), make_packet(1), make_cut(WIDTH)
+    load, store, load_one, store_one = *packet, *single
+    body, edge, reductions = cut.body, cut.edge, make_reductions(NUM_WARPS)
     warp_max, warp_sum, merge = reductions.warp_max, reductions.warp_sum, reductions.merge
 
     @cuda.jit(launch_bounds=(THREADS, MAX_THREADS // THREADS), fastmath={"contract"})
@@ -174,7 +191,7 @@ def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
 
         grid      (num_rows,); threads (THREADS,)
         shared    m_warp, l_warp (NUM_WARPS,): each warp's partial result
-        private   numbers (PACKETS · WIDTH,): x_j, then y_j; m_i, l_i
+        private   numbers (PACKETS · WIDTH,): x_j, then y_j; with CUT one more; m_i, l_i
         HBM       x twice, y once
         paper     Online normalizer calculation for softmax, Algorithm 3
         budget    64 registers, 256 bytes shared (THREADS=1024)
@@ -182,14 +199,21 @@ def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
         m_warp = cuda.shared.array(NUM_WARPS, float32)
         l_warp = cuda.shared.array(NUM_WARPS, float32)
         numbers = cuda.local.array(LENGTH, float32)
+        one = cuda.local.array(1, float32)  # outside of the packets
         tid, row, num_cols = cuda.threadIdx.x, cuda.blockIdx.x, x.shape[1]
+        begin, end = body(row, num_cols) if CUT else (0, num_cols)
+        col_of_one = edge(tid, begin, end, num_cols)
 
         m_i = NEG_INF
         l_i = float32(0.0)
-        for start in range(0, num_cols, STEP):
+        if CUT and col_of_one < num_cols:
+            load_one(x, row, col_of_one, one, 0)
+            m_i = one[0]
+            l_i = math.exp2((m_i - (float32(0.0) if m_i == NEG_INF else m_i)) * LOG2_E)
+        for start in range(begin, end, STEP):
             for p in range(PACKETS):
                 col = start + (tid + p * THREADS) * WIDTH
-                if col < num_cols:
+                if col < end:
                     load(x, row, col, numbers, p * WIDTH)
                 else:
                     for i in range(WIDTH):
@@ -209,19 +233,24 @@ def make_softmax_long_rows(THREADS, PACKETS, WIDTH):
         m, l = merge(m_warp_i, l_i, m_warp, l_warp)
         inverse = float32(1.0) / l
 
-        last = (num_cols - 1) // STEP * STEP  # backwards: the end of the row may still be in L2
-        for start in range(last, -1, -STEP):
+        # Backwards: the end of the row may still be in L2.
+        last = begin + (end - begin - 1) // STEP * STEP
+        for start in range(last, begin - 1, -STEP):
             for p in range(PACKETS):
                 col = start + (tid + p * THREADS) * WIDTH
-                if col < num_cols:
+                if col < end:
                     load(x, row, col, numbers, p * WIDTH)
             for p in range(PACKETS):
                 for i in range(WIDTH):
                     n = p * WIDTH + i
                     numbers[n] = math.exp2((numbers[n] - m) * LOG2_E) * inverse
                 col = start + (tid + p * THREADS) * WIDTH
-                if col < num_cols:
+                if col < end:
                     store(y, row, col, numbers, p * WIDTH)
+        if CUT and col_of_one < num_cols:
+            load_one(x, row, col_of_one, one, 0)
+            one[0] = math.exp2((one[0] - m) * LOG2_E) * inverse
+            store_one(y, row, col_of_one, one, 0)
 
     return softmax_long_rows_kernel
 
@@ -232,8 +261,9 @@ def softmax_registers(x):
     Parameters
     ----------
     x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
-        Fastest if every row begins at a multiple of 16 bytes and its length is one. Rows of more
-        than 32768 columns are read twice.
+        Slower if x does not begin at a multiple of 16 bytes, or if its rows do not begin where
+        those of a contiguous matrix do, modulo 16 bytes. Rows of more than 32768 columns are read
+        twice.
 
     Returns
     -------
@@ -243,12 +273,13 @@ def softmax_registers(x):
     checks.check_rows(x)
     num_rows, num_cols = x.shape
     y = arrays.empty(x, x.shape, x.dtype)
-    width = packet_width(x, y)
+    packets_of_x = packets_of_rows(x)
+    width = packets_of_x.width
     if num_cols > LONGEST_HELD_ROW:
-        kernel = make_softmax_long_rows(MAX_THREADS, HELD_NUMBERS // 2 // width, width)
+        kernel = make_softmax_long_rows(MAX_THREADS, HELD_NUMBERS // 2 // width, *packets_of_x)
         arrays.launch(kernel, (num_rows,), (MAX_THREADS,), x, y)
     else:
         threads, rows, packets = registers_of_row(num_cols, width)
-        kernel = make_softmax_registers(threads, rows, packets, width)
+        kernel = make_softmax_registers(threads, rows, packets, *packets_of_x)
         arrays.launch(kernel, (ceil_div(num_rows, rows),), (threads, rows), x, y)
     return y

@@ -25,12 +25,11 @@ from numba import cuda, float32, int32, uint32
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LOG2_E, NEG_INF
 from fa_numba.kernels.softmax_topk import NO_COLUMN
-from fa_numba.on_cuda_cores.packets import make_packet, packet_width
+from fa_numba.on_cuda_cores.packets import make_cut, make_packet, packets_of_rows
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.row_tiling import (
     MAX_THREADS,
-    NUMBERS_AT_ONCE,
     PACKETS_AT_ONCE,
     WARP_SIZE,
     WARPS_PER_BLOCK,
@@ -89,23 +88,66 @@ def make_insert(K):
 
 
 @functools.cache
-def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
+def make_softmax_topk_warps(WARPS, ROWS, PACKETS, K, SPLIT, WIDTH, CUT=False, ALIGNED=True):
     """The kernel for ROWS rows in a thread block, each with WARPS warps, and the K largest.
 
-    ROWS may exceed 1 only if WARPS is 1. WIDTH is the `packet_width` of x.
+    ROWS may exceed 1 only if WARPS is 1. The last three are the `RowPackets` of x.
     """
     THREADS = WARPS * WARP_SIZE
     LENGTH = PACKETS * WIDTH
     STEP = THREADS * LENGTH
     SHIFT = WIDTH.bit_length() - 1  # log2
     BLOCKS = max(1, MAX_THREADS // (THREADS * ROWS))  # per SM: a thread may have 64 registers
-    load = make_packet(WIDTH).load
+    load, load_one = make_packet(WIDTH, ALIGNED).load, make_packet(1).load
+    skew_of = make_cut(WIDTH).skew
     insert = make_insert(K)
+
+    if CUT:
+
+        @cuda.jit(device=True)
+        def is_whole(start, skew, num_cols):
+            return skew <= start <= num_cols + skew - STEP
+
+        @cuda.jit(device=True)
+        def inside(col, num_cols):
+            return (col >= 0) & (col < num_cols)
+
+        @cuda.jit(device=True)
+        def load_edge(x, row, col, numbers, first):
+            num_cols = x.shape[1]
+            if 0 <= col <= num_cols - WIDTH:
+                load(x, row, col, numbers, first)
+            else:
+                for i in range(WIDTH):
+                    numbers[first + i] = NEG_INF
+                    if inside(col + i, num_cols):
+                        load_one(x, row, col + i, numbers, first + i)
+
+    else:
+
+        @cuda.jit(device=True)
+        def is_whole(start, skew, num_cols):
+            return start + STEP <= num_cols
+
+        @cuda.jit(device=True)
+        def inside(col, num_cols):
+            return col < num_cols
+
+        @cuda.jit(device=True)
+        def load_edge(x, row, col, numbers, first):
+            if col < x.shape[1]:
+                load(x, row, col, numbers, first)
+            else:
+                for i in range(WIDTH):
+                    numbers[first + i] = NEG_INF
 
     # All of fastmath would assume that no number is infinite.
     @cuda.jit(launch_bounds=(THREADS * ROWS, BLOCKS), fastmath={"contract"})
     def softmax_topk_warps_kernel(x, values, columns, x_split, col_split, m_split, l_split):
         """WARPS warps own a row, or one split of a row, and walk its packets.
+
+        With CUT the first packet may begin before the row, and the last one end after it: then a
+        lane loads the numbers of the row one by one.
 
         grid      (num_rows / ROWS, num_splits); threads (THREADS, ROWS)
         shared    m_warp, l_warp (WARPS,): each warp's partial result; x_warp, col_warp (WARPS, K):
@@ -132,18 +174,18 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
         x_kth, col_kth = NEG_INF, NO_COLUMN
         m_i, l_i = NEG_INF, float32(0.0)
         start = split * STEP
-        while start < num_cols:
-            first = start + tid * WIDTH
-            if start + STEP <= num_cols:  # tested once, so that no load is behind a branch
+        skew = (
+            skew_of(row, num_cols) if CUT else 0
+        )  # columns that precede the row in its first packet
+        while start < num_cols + skew:
+            first = start + tid * WIDTH - skew
+            # Tested once, so that no load is behind a branch.
+            if is_whole(start, skew, num_cols):
                 for p in range(PACKETS):
                     load(x, row, first + p * THREADS * WIDTH, numbers, p * WIDTH)
             else:
                 for p in range(PACKETS):
-                    if first + p * THREADS * WIDTH < num_cols:
-                        load(x, row, first + p * THREADS * WIDTH, numbers, p * WIDTH)
-                    else:
-                        for i in range(WIDTH):
-                            numbers[p * WIDTH + i] = NEG_INF
+                    load_edge(x, row, first + p * THREADS * WIDTH, numbers, p * WIDTH)
 
             largest = NEG_INF  # of all numbers except NaN
             for i in range(LENGTH):
@@ -179,7 +221,7 @@ def make_softmax_topk_warps(WARPS, ROWS, PACKETS, WIDTH, K, SPLIT):
                     key = key if key == key else NEG_INF  # NaN ranks as -inf
                     number = cuda.ffs(next_one) - 1
                     n = first + (number >> SHIFT) * THREADS * WIDTH + (number & WIDTH - 1)
-                    col = int32(n) if (next_one != 0) & (n < num_cols) else NO_COLUMN
+                    col = int32(n) if (next_one != 0) & inside(n, num_cols) else NO_COLUMN
                     x_best, col_best, x_kth, col_kth = insert(  # lines 8-15
                         key, col, x_best, col_best, x_kth, col_kth
                     )
@@ -264,8 +306,8 @@ def softmax_topk_warps(x, k):
     Parameters
     ----------
     x : array of shape (num_rows, num_cols), float32, float16 or bfloat16
-        Fastest if every row begins at a multiple of 16 bytes and its length is one; slowest if the
-        numbers of a row ascend, because each one is then the best so far.
+        Slower if x does not begin at a multiple of 16 bytes; slowest if the numbers of a row
+        ascend, because each one is then the best so far.
     k : int
         From 1 to num_cols, at most 32: each lane of a warp keeps one candidate.
 
@@ -282,11 +324,12 @@ def softmax_topk_warps(x, k):
     k = checks.check_top_k(k, num_cols)
     values = arrays.empty(x, (num_rows, k), x.dtype)
     columns = arrays.empty(x, (num_rows, k), np.int32)
-    width = packet_width(x)
     warps, num_splits = warps_of_row(num_rows, num_cols, arrays.num_sms(x))
     rows = WARPS_PER_BLOCK // warps
-    packets = PACKETS_AT_ONCE if width > 1 else NUMBERS_AT_ONCE
-    kernel = make_softmax_topk_warps(warps, rows, packets, width, k, num_splits > 1)
+    packets_of_x = packets_of_rows(x)
+    # Numbers outside of packets are loaded one by one: four packets of 8 exceed the registers.
+    packets = 3 if packets_of_x.cut and packets_of_x.width == 8 else PACKETS_AT_ONCE
+    kernel = make_softmax_topk_warps(warps, rows, packets, k, num_splits > 1, *packets_of_x)
     parts = 4 * (np.float32(0),)  # unused if rows are not split
     if num_splits > 1:
         split = num_rows, num_splits
