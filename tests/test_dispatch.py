@@ -259,6 +259,20 @@ def test_gradients_of_many_columns_on_a_gpu_of_little_shared_memory(gpu):
     assert "flash_attn_bwd runs here" in choice.refused["flash_attn_bwd_registers"]
 
 
+@pytest.mark.parametrize("head_dim", [136, 192, 256])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_gradients_of_many_columns_on_hopper(gpu, head_dim, deterministic):
+    gpu((9, 0))
+    x = aligned(1, 64, 2, head_dim, dtype=np.float16)
+    choice = fa_numba.which(
+        "flash_attn_grad", *gradient_arguments(x, x), deterministic=deterministic
+    )
+    assert choice.kernel == "flash_attn_bwd_wide"
+    gpu((8, 0))
+    choice = fa_numba.which("flash_attn_grad", *gradient_arguments(x, x))
+    assert "compute capability 9.x" in choice.refused["flash_attn_bwd_wide"]
+
+
 def test_few_queries_on_hopper_are_decoded_by_gather(gpu):
     gpu((9, 0))
     q, k = aligned(16, 1, 32, 64, dtype=np.float16), aligned(16, 4096, 32, 64, dtype=np.float16)

@@ -27,6 +27,8 @@ from fa_numba.tensor_core.flash_attn_bwd_persistent import (
     make_flash_attn_bwd_persistent,
     shared_bytes,
 )
+from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide, make_flash_attn_bwd_wide
+from fa_numba.tensor_core.flash_attn_bwd_wide import shared_bytes as wide_shared_bytes
 
 HOPPER = (9, 0, "a")
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
@@ -45,7 +47,9 @@ def test_each_instruction_becomes_itself(name):
 
 
 @needs_compiler
-@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+@pytest.mark.parametrize(
+    "head_dim, dtype", [(64, "float16"), (128, "bfloat16"), (192, "float16"), (256, "bfloat16")]
+)
 def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     x = types.Array(types.float16, 4, "C")
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
@@ -123,6 +127,31 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
 
 
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, deterministic, dtype, mask",
+    [
+        (256, False, "float16", (False,)),
+        (256, True, "bfloat16", (True,)),
+        (192, False, "float16", (True, (100, -1), 30.0, True)),
+        (136, False, "bfloat16", (False, (30, 20))),
+    ],
+)
+def test_wide_kernels_stay_in_registers(head_dim, deterministic, dtype, mask):
+    rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    causal, *rest = mask
+    counters = types.Array(types.int32, 1, "C") if deterministic else types.int32
+    slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
+    args = (*6 * (types.uint64,), rows, rows, dq_sum, *4 * (types.int32,), *2 * (types.float32,))
+    kernel = make_flash_attn_bwd_wide(head_dim, deterministic, causal, dtype, *rest)
+    code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS), cc=HOPPER)
+    # Which tile of keys it is, kept for the stores of dK and dV: not in the loop over queries.
+    assert code.spill_bytes <= 200 and code.local_bytes <= 40
+    assert code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report  # products serialised, setmaxnreg ignored
+
+
 @pytest.mark.parametrize(
     "head_dim, seqlen, heads, mask, order",
     [
@@ -142,13 +171,16 @@ def test_few_parts_of_dq_are_summed_by_arrival(head_dim, seqlen, heads, mask, or
 def test_a_thread_block_of_persistent_fits_an_sm():
     static = 4 * (SLOTS * SLOT_LENGTH + PART_LENGTH)
     assert max(shared_bytes(64), shared_bytes(128)) + static <= 227 * 1024
+    assert max(wide_shared_bytes(192), wide_shared_bytes(256)) + 4 * 2 * SLOT_LENGTH <= 227 * 1024
 
 
 def stated_registers(kernel):
     return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
-@pytest.mark.parametrize("backward", [flash_attn_bwd_persistent, flash_attn_bwd_mma])
+@pytest.mark.parametrize(
+    "backward", [flash_attn_bwd_persistent, flash_attn_bwd_mma, flash_attn_bwd_wide]
+)
 def test_arrays_in_host_memory_are_refused(backward):
     x, lse = np.zeros((1, 4, 1, 64), np.float16), np.zeros((1, 1, 4), np.float32)
     with pytest.raises(TypeError, match=f"must be GPU arrays.*{backward.__name__} is made of PTX"):

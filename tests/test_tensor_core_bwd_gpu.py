@@ -27,6 +27,7 @@ from fa_numba.ptx import layouts  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_persistent as persistent  # noqa: E402
 from fa_numba.tensor_core.dq_parts import BY_ARRIVAL  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide  # noqa: E402
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 HOPPER = cuda.get_current_device().compute_capability[0] == 9
@@ -228,6 +229,91 @@ def test_masks_of_persistent_small(mask, dtype, case, backward):
     if "alibi_slopes" in mask:
         options["alibi_slopes"] = cupy.asarray(slopes_of(case[3]))
     assert_right(backward(*args, **options), want, plain)
+
+
+WIDE = [
+    (1, 1, 1, 1, 1, 256, False),
+    (1, 64, 128, 1, 1, 256, False),
+    (2, 200, 333, 4, 2, 256, False),
+    (2, 200, 333, 4, 1, 256, True),
+    (1, 333, 200, 2, 2, 256, True),  # rows that see no key
+    (1, 500, 10, 2, 1, 256, True),  # tiles of rows that see no key
+    (1, 1, 1000, 2, 1, 256, True),
+    (1, 257, 130, 2, 1, 136, False),
+    (1, 200, 300, 4, 2, 192, True),
+]
+WIDE_LARGE = [
+    (1, 300, 300, 270, 135, 256, True),  # more heads than SMs
+    (2, 1000, 1000, 3, 3, 256, False),
+]
+
+
+@needs_hopper
+@each_way
+@pytest.mark.parametrize(
+    "dtype, case",
+    [*(("float16", case) for case in WIDE + WIDE_LARGE), ("bfloat16", WIDE[3])],
+    ids=lambda x: x if isinstance(x, str) else named(x).replace("large", "small" * (x in WIDE)),
+)
+def test_wide(case, dtype, deterministic):
+    args, want, plain = make_case(case, dtype)
+    options = {"causal": case[-1], "deterministic": deterministic}
+    got = flash_attn_bwd_wide(*args, **options)
+    assert_right(got, want, plain)
+    again = flash_attn_bwd_wide(*args, **options)
+    for x, y in list(zip(got, again, strict=True))[0 if deterministic else 1 :]:
+        assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+@needs_hopper
+@each_way
+@pytest.mark.parametrize(
+    "mask, dtype, case",
+    [
+        ({"window_size": (30, 20)}, "bfloat16", (1, 333, 200, 4, 2, 256, False)),
+        (ALL_MASKS, "float16", (2, 200, 333, 4, 2, 256, False)),
+        (ALL_MASKS, "float16", (1, 333, 200, 2, 2, 192, True)),
+    ],
+    ids=name_of_mask,
+)
+def test_masks_of_wide_small(mask, dtype, case, deterministic):
+    args, want, plain = make_masked_case(case, dtype, tuple(mask.items()))
+    options = {"causal": case[-1], "deterministic": deterministic, **mask}
+    if "alibi_slopes" in mask:
+        options["alibi_slopes"] = cupy.asarray(slopes_of(case[3]))
+    assert_right(flash_attn_bwd_wide(*args, **options), want, plain)
+
+
+@needs_hopper
+@pytest.mark.parametrize("head_dim", [128, 250, 264])
+def test_bad_head_dim_of_wide_small(head_dim):
+    x, lse = cupy.ones((1, 8, 2, head_dim), np.float16), cupy.ones((1, 2, 8), np.float32)
+    with pytest.raises(ValueError, match="head_dim"):
+        flash_attn_bwd_wide(x, x, x, x, x, lse)
+
+
+@needs_hopper
+@each_way
+def test_strided_arrays_of_wide_small(deterministic):
+    rng = np.random.default_rng(0)
+    x = cupy.asarray(rng.standard_normal((2, 5, 4, 150, 192)).astype(np.float16))
+    strided = [x[:, i].transpose(0, 2, 1, 3) for i in range(5)]  # heads before seqlen
+    lse = cupy.asarray(rng.standard_normal((2, 4, 150)).astype(np.float32) + 9)
+    packed = [cupy.ascontiguousarray(x) for x in strided]
+    got = flash_attn_bwd_wide(*strided, lse, deterministic=True)
+    want = flash_attn_bwd_wide(*packed, lse, deterministic=deterministic)
+    for x, y in list(zip(got, want, strict=True))[0 if deterministic else 1 :]:
+        assert (x == y).all()
+
+
+@needs_hopper
+@each_way
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(0, 20), (20, 0)])
+def test_nothing_to_see_of_wide_small(seqlen_q, seqlen_k, deterministic):
+    q, k = (cupy.ones((1, n, 2, 256), np.float16) for n in (seqlen_q, seqlen_k))
+    lse = cupy.full((1, 2, seqlen_q), -np.inf, np.float32)
+    for x in flash_attn_bwd_wide(q, q, k, k, q, lse, deterministic=deterministic):
+        assert not x.any()
 
 
 @needs_hopper

@@ -5,8 +5,8 @@ the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persi
                few queries flash_attn_split
 8 bits         quantize_fp8, flash_attn_fp8
 float32        flash_attn_tf32x3, flash_attn_bwd_tf32x3
-backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for packed batches
-               flash_attn_bwd_varlen
+backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for head_dim above 128
+               flash_attn_bwd_wide, for packed batches flash_attn_bwd_varlen
 decoding       flash_decode_mma, flash_decode_gather: few queries, many keys
 
 Files without flash_ in front hold parts that kernels share:
@@ -19,6 +19,7 @@ mainloop       rings of K and V, and the iterations of a consumer warpgroup over
 tile_scheduler which tiles a persistent thread block works on
 tf32_tiles     tiles of float32, multiplied by 3xTF32
 gradient_fragments   backward: scores and gradients in registers; their stores
+key_tiles      backward: the order of the tiles of keys, and the queries that see them
 dq_parts       three ways to sum the parts of dQ that tiles of keys compute
 forward, backward, decoding   what the forward, backward and decoding kernels share
 
