@@ -332,10 +332,7 @@ TABLES = {
                 "flash_attn flash_attn_grad which": NONE,
             },
             "NumPy arrays run compiled for the CPU": {
-                f"flash_attn flash_attn_grad {PACKED_JOBS} {DECODE}": (
-                    "test_dispatch::test_numpy_arrays_do_not_meet_the_engine[{}]"
-                ),
-                ROW_JOBS: No("softmax runs on the CPU engine, so far"),
+                JOBS: "test_dispatch::test_numpy_arrays_do_not_meet_the_engine[{}]",
                 "which": NONE,
             },
             "`deterministic`": {

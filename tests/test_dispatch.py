@@ -20,7 +20,7 @@ from fake_libraries import CupyArray
 from test_checks import K, X
 
 import fa_numba
-from fa_numba import cpu, dispatch, reference, simt
+from fa_numba import dispatch, reference, simt
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.dispatch import attention, measured
 from fa_numba.dispatch.candidates import Candidate
@@ -312,7 +312,6 @@ LESSONS = {
     "flash_attn_varlen_grad": "flash_attn_varlen_bwd",
     "softmax": "online_softmax",
 }
-IN_CPU = [name for name in CALLS if hasattr(cpu, name)]
 each_job = pytest.mark.parametrize("name", CALLS)
 
 
@@ -333,7 +332,7 @@ def test_a_job_computes_what_the_lesson_kernel_does(name):
         np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", IN_CPU)
+@each_job
 def test_numpy_arrays_do_not_meet_the_engine(name):
     given, options = CALLS[name]
     with simt.tracing() as traces:

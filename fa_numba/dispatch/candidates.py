@@ -61,7 +61,7 @@ class Candidate:
 
     @functools.cached_property
     def function(self):
-        return getattr(self.module, self.name, None)
+        return getattr(self.module, self.name)
 
     @functools.cached_property
     def options(self):
@@ -80,8 +80,6 @@ class Candidate:
                 self.check(self, inputs, options)
             except (TypeError, ValueError, RuntimeError) as error:
                 return str(error)
-        if self.function is None:
-            return f"fa_numba.{self.package} has no {self.name} yet"
         missing = [x for x in options if x not in self.options]
         return f"{self.title} has no {', '.join(missing)}" if missing else None
 
