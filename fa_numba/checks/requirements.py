@@ -69,7 +69,7 @@ def _not_an_array(name, x):
     if kind.startswith("torch."):
         return (
             f"{name} must be a CUDA tensor, got a PyTorch tensor in CPU memory: {name}.cuda() runs "
-            f"on the GPU, {name}.numpy() on the CPU engine; fa_numba.torch takes both"
+            f"on the GPU, {name}.numpy() on the CPU; fa_numba.torch takes both"
         )
     *others, last = arrays.LIBRARIES.values()
     return f"{name} must be a {', '.join(others)} or {last}, got {kind}"
