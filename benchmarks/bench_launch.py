@@ -108,12 +108,23 @@ def calls(library):
     yield "flash_attn, float32", fa_numba.flash_attn, singles[:3]
     yield "flash_attn, float16", fa_numba.flash_attn, halves[:3]
     yield "flash_attn, one query", fa_numba.flash_attn, cached[:3]
+    yield "flash_attn, one array thrice", fa_numba.flash_attn, 3 * halves[:1]
+    yield "flash_attn_grad", fa_numba.flash_attn_grad, [*halves, lse]
+    yield "flash_attn_grad, out as dout", fa_numba.flash_attn_grad, [halves[4], *halves[1:], lse]
+    starts = to_gpu(library, np.array([0, SHAPE[1]], np.int32))
+    packed = [a[0] for a in halves[:3]]
+    yield "flash_attn_varlen", fa_numba.flash_attn_varlen, [*packed, starts, starts]
+    yield "flash_decode", fa_numba.flash_decode, cached
+    table = to_gpu(library, np.zeros((1, 1), np.int32))  # a page with all keys
+    yield "paged_attn_decode", fa_numba.paged_attn_decode, [*cached[:3], table, lengths]
+    rows = singles[0].reshape(-1, SHAPE[3])
+    yield "softmax", fa_numba.softmax, [rows]
+    yield "softmax_topk", fa_numba.softmax_topk, [rows, 5]
     yield "flash_attn_registers", fa_numba.flash_attn_registers, singles[:3]
     yield "flash_attn_bwd_registers", fa_numba.flash_attn_bwd_registers, [*singles, lse]
     yield "flash_attn_mma", flash_attn_mma, halves[:3]
     yield "flash_attn_persistent", flash_attn_persistent, halves[:3]
     yield "flash_attn_bwd_persistent", flash_attn_bwd_persistent, [*halves, lse]
-    yield "flash_decode", fa_numba.flash_decode, cached
     yield "flash_decode_wide", flash_decode_wide, cached
     yield "flash_decode_mma", flash_decode_mma, cached
     if library == "PyTorch":
