@@ -1,6 +1,8 @@
 """fa_numba.torch on tensors in CPU memory, beside PyTorch's own attention."""
 
 import inspect
+import re
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -491,6 +493,14 @@ def test_signatures_are_those_of_pytorch_and_flash_attention():
     text = F.scaled_dot_product_attention.__doc__.partition("scaled_dot_product_attention(")[2]
     theirs = [x.partition("=")[0].strip() for x in text.partition(")")[0].split(",")]
     assert list(inspect.signature(scaled_dot_product_attention).parameters) == theirs
+
+
+def test_the_example_of_the_documents_runs():
+    text = Path(__file__).parents[1].joinpath("docs", "torch.md").read_text(encoding="utf-8")
+    world = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "torch.md", "exec"), world)
+    assert world["out"].shape == (2, 128, 4, 64)
 
 
 # A model
