@@ -205,6 +205,29 @@ def masks_table():
     )
 
 
+def torch_tables():
+    """Training of a small model; then calls, forward and backward."""
+
+    def step(row):
+        return f"{row['ms']} (± {row['largest difference from SDPA']})"
+
+    training = section(
+        "torch",
+        kernel,
+        lambda row: f"n = {row['seqlen']}, ms (± loss)",
+        step,
+        lambda row: row["what"] == "training",
+    )
+    record = load("torch") or {"rows": ()}
+    rows = {}
+    for row in record["rows"]:
+        if row["what"] == "call":
+            mask = "causal" if row["causal"] else "full"
+            column = f"d = {row['head_dim']}, n = {row['seqlen']}, {mask}, ms"
+            rows.setdefault(kernel(row), {"kernel": kernel(row)})[column] = row["ms"]
+    return training and "\n\n".join([training, table(with_all_columns(list(rows.values())))])
+
+
 def memory_table():
     """One row per function, a column for each length."""
     return section(
@@ -353,6 +376,7 @@ def parts_of_benchmarks():
         "softmax": [softmax_table()],
         "memory": [memory_table()],
         "calls": [launch_table()],
+        "torch": [torch_tables()],
         "cpu": [cpu_table("flash_attn", "flash_attn_grad")],
         "cpu_decoding": [cpu_table("flash_decode", "paged_attn_decode")],
         "cpu_softmax": [cpu_table("softmax", "softmax_topk")],

@@ -1,6 +1,8 @@
 """fa_numba.torch on tensors in CPU memory, beside PyTorch's own attention."""
 
 import inspect
+import re
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -8,6 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+
+from torch_attention import (  # noqa: E402
+    compare,
+    plain,
+    tensors,
+)
 
 from benchmarks.small_gpt import Training  # noqa: E402
 from fa_numba.torch import (  # noqa: E402
@@ -19,56 +27,6 @@ from fa_numba.torch import (  # noqa: E402
 )
 
 F = torch.nn.functional
-
-
-def tensors(*shapes, dtype=torch.float32, requires_grad=True, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    return [x.requires_grad_(requires_grad) for x in made]
-
-
-def results_and_gradients(function, inputs, dout):
-    """[out, and the gradient of each input], of inputs that are set to have none."""
-    for x in inputs:
-        x.grad = None
-    out = function(*inputs)
-    out.backward(dout.to(out.dtype))
-    return [out.detach(), *(x.grad for x in inputs)]
-
-
-def plain(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, slopes=None, scale=None):
-    """Attention by definition, differentiable, in the dtype of its inputs."""
-    group = q.shape[2] // k.shape[2]
-    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
-    s = torch.einsum("bmhd,bnhd->bhmn", q, k) * (q.shape[3] ** -0.5 if scale is None else scale)
-    if softcap:
-        s = softcap * torch.tanh(s / softcap)
-    seqlen_q, seqlen_k = q.shape[1], k.shape[1]
-    n = torch.arange(seqlen_k, device=q.device)
-    p = torch.arange(seqlen_q, device=q.device)[:, None] + seqlen_k - seqlen_q
-    if slopes is not None:
-        s = s - slopes.to(s.dtype)[:, None, None] * (n - p).abs()
-    left, right = window_size
-    right = 0 if causal else right
-    hidden = ((n < p - left) & (left >= 0)) | ((n > p + right) & (right >= 0))
-    s = s.masked_fill(hidden, -torch.inf)
-    weights = torch.softmax(s, -1).nan_to_num(0) if seqlen_k else s
-    return torch.einsum("bhmn,bnhd->bmhd", weights, v)
-
-
-def assert_as_good(got, want, plain_results):
-    """At most twice the error of a plain computation in the same dtype."""
-    for x, exact, simple in zip(got, want, plain_results, strict=True):
-        assert x.dtype == simple.dtype and x.shape == exact.shape
-        error, bound = ((y.double() - exact).abs().max() for y in (x, simple))
-        assert error <= 2 * bound + 1e-5, (error, bound)
-
-
-def compare(function, reference, inputs, dout):
-    got = results_and_gradients(function, inputs, dout)
-    exact = [x.detach().double().requires_grad_() for x in inputs]
-    want = results_and_gradients(reference, exact, dout)
-    assert_as_good(got, want, results_and_gradients(reference, inputs, dout))
 
 
 # PyTorch's function
@@ -535,6 +493,14 @@ def test_signatures_are_those_of_pytorch_and_flash_attention():
     text = F.scaled_dot_product_attention.__doc__.partition("scaled_dot_product_attention(")[2]
     theirs = [x.partition("=")[0].strip() for x in text.partition(")")[0].split(",")]
     assert list(inspect.signature(scaled_dot_product_attention).parameters) == theirs
+
+
+def test_the_example_of_the_documents_runs():
+    text = Path(__file__).parents[1].joinpath("docs", "torch.md").read_text(encoding="utf-8")
+    world = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "torch.md", "exec"), world)
+    assert world["out"].shape == (2, 128, 4, 64)
 
 
 # A model
