@@ -28,7 +28,8 @@ needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
 )
 CC = (9, 0, "a")
-TILES = varlen.SLOT_LENGTH, varlen.SLOT_LENGTH + 1  # the first and the end tile of queries
+# After a row of `slots`: the first and the end tile of queries, the first key's position.
+MORE = range(varlen.SLOT_LENGTH, varlen.SLOT_LENGTH + 3)
 
 # Lengths of queries and of keys.
 LENGTHS = [
@@ -55,9 +56,10 @@ def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask,
     find_sequence, describe = varlen.make_scheduler(head_dim)
     query_tiles = varlen.make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
     position_of, Batch = varlen.position_of, varlen.Batch
-    FIRST, SEQLEN_Q, FIRST_TILE, END_TILE = varlen.FIRST, varlen.SEQLEN_Q, *TILES
+    FIRST, SEQLEN_Q = varlen.FIRST, varlen.SEQLEN_Q
+    FIRST_TILE, END_TILE, POSITION = MORE
     num_units = sum(-(-n // BLOCK_N) for n in np.diff(cu_k)) * num_kv_heads
-    tiles = np.full((num_units, varlen.SLOT_LENGTH + 2), -9, np.int32)
+    tiles = np.full((num_units, varlen.SLOT_LENGTH + len(MORE)), -9, np.int32)
 
     @cuda.jit
     def kernel(cu_q, cu_k, queue, num_kv_heads, group_size, tiles):
@@ -66,7 +68,8 @@ def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask,
         unit, index = find_sequence(claim, 0, batch)
         while index < cu_k.shape[0] - 1:
             describe(tiles, claim, unit, queue[FIRST + index], batch)
-            first, end = query_tiles(position_of(tiles, claim), tiles[claim, SEQLEN_Q], UNREAD)
+            position = tiles[claim, POSITION] = position_of(tiles, claim)
+            first, end = query_tiles(position, tiles[claim, SEQLEN_Q], UNREAD)
             tiles[claim, FIRST_TILE], tiles[claim, END_TILE] = first, end
             unit, index = find_sequence(unit + num_blocks, index, batch)
             claim += num_blocks
@@ -144,9 +147,10 @@ def modelled_gradients(dout, q, k, v, out, lse, cu_q, cu_k, mask):
     stored = np.zeros(k.shape[:2], int)
     queue = np.array([0, *np.argsort(-np.diff(cu_q), kind="stable")], np.int32)
     for description in described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask):
-        k_row, k_end, q_row, seqlen_q, m_tile, kv_head, first, end = map(int, description)
+        description = map(int, description)
+        k_row, k_end, q_row, seqlen_q, m_tile, kv_head, first, end, at = description
         keys, values = (loaded(x, k_row, k_end, BLOCK_N, kv_head) for x in (k, v))
-        position = k_row - k_end + seqlen_q + np.arange(BLOCK_N)  # of a key among the queries
+        position = at + np.arange(BLOCK_N)  # of a key among the queries
         of_k, of_v = np.zeros((2, BLOCK_N, head_dim))
         for head in range(kv_head * group_size, (kv_head + 1) * group_size):
             for m in range(first, end):
