@@ -53,7 +53,7 @@ def starts_of(lengths):
 
 def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask, num_blocks=3):
     """Descriptions of all tiles of keys, in the order of the claims."""
-    find_sequence, describe = varlen.make_scheduler(head_dim)
+    find_sequence, describe = varlen.make_scheduler(head_dim, *mask)
     query_tiles = varlen.make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
     position_of, Batch = varlen.position_of, varlen.Batch
     FIRST, SEQLEN_Q = varlen.FIRST, varlen.SEQLEN_Q
@@ -227,16 +227,17 @@ def test_a_sequence_of_nan_reaches_no_other(rng):
             assert np.isnan(x[part]).all()
 
 
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("num_kv_heads, group_size", [(1, 1), (3, 2)])
 @pytest.mark.parametrize("num_blocks", [1, 5, 200])
 def test_each_tile_is_claimed_once_the_longest_sequences_first(
-    num_kv_heads, group_size, num_blocks
+    num_kv_heads, group_size, num_blocks, mask
 ):
-    lengths_q, lengths_k = [9, 700, 0, 40, 700], [300, 128, 129, 0, 1]
+    lengths_q, lengths_k = [9, 700, 0, 40, 700], [300, 1290, 129, 0, 1]
     cu_q, cu_k = starts_of(lengths_q), starts_of(lengths_k)
     order = sorted(range(5), key=lambda b: -lengths_q[b])
     queue = np.array([0, *order], np.int32)
-    args = cu_q, cu_k, queue, num_kv_heads, group_size, 64, MASKS["causal"], num_blocks
+    args = cu_q, cu_k, queue, num_kv_heads, group_size, 64, mask, num_blocks
     tiles = described_tiles(*args)
     at = [tuple(row) for row in tiles[:, [varlen.K_ROW, varlen.KV_HEAD]].tolist()]
     want = {
@@ -252,6 +253,19 @@ def test_each_tile_is_claimed_once_the_longest_sequences_first(
         assert row[varlen.K_END] == cu_k[b + 1]
         assert row[varlen.Q_ROW] == cu_q[b] and row[varlen.SEQLEN_Q] == lengths_q[b]
         assert row[varlen.M_TILE] == cu_q[b] // 128 + b
+
+
+def test_under_a_causal_mask_the_keys_of_most_work_come_first():
+    cu, heads = starts_of([16 * BLOCK_N]), 4
+    queue = np.array([0, 0], np.int32)
+    tiles = described_tiles(cu, cu, queue, heads, 1, 64, MASKS["causal"])
+    order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
+    assert order == [n for n in range(16) for _ in range(heads)]
+    long = starts_of([512 * BLOCK_N])  # one head's Q, dout and sums of dQ fill L2
+    tiles = described_tiles(long, long, queue, heads, 1, 64, MASKS["causal"])
+    order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
+    parts = range(256), range(256, 384), range(384, 512)
+    assert order == [n for part in parts for _ in range(heads) for n in part]
 
 
 def test_a_window_ends_at_its_row():
