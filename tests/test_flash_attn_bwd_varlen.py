@@ -28,7 +28,8 @@ needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
 )
 CC = (9, 0, "a")
-TILES = varlen.SLOT_LENGTH, varlen.SLOT_LENGTH + 1  # the first and the end tile of queries
+# After a row of `slots`: the first and the end tile of queries, the first key's position.
+MORE = range(varlen.SLOT_LENGTH, varlen.SLOT_LENGTH + 3)
 
 # Lengths of queries and of keys.
 LENGTHS = [
@@ -52,12 +53,13 @@ def starts_of(lengths):
 
 def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask, num_blocks=3):
     """Descriptions of all tiles of keys, in the order of the claims."""
-    find_sequence, describe = varlen.make_scheduler(head_dim)
+    find_sequence, describe = varlen.make_scheduler(head_dim, *mask)
     query_tiles = varlen.make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
     position_of, Batch = varlen.position_of, varlen.Batch
-    FIRST, SEQLEN_Q, FIRST_TILE, END_TILE = varlen.FIRST, varlen.SEQLEN_Q, *TILES
+    FIRST, SEQLEN_Q = varlen.FIRST, varlen.SEQLEN_Q
+    FIRST_TILE, END_TILE, POSITION = MORE
     num_units = sum(-(-n // BLOCK_N) for n in np.diff(cu_k)) * num_kv_heads
-    tiles = np.full((num_units, varlen.SLOT_LENGTH + 2), -9, np.int32)
+    tiles = np.full((num_units, varlen.SLOT_LENGTH + len(MORE)), -9, np.int32)
 
     @cuda.jit
     def kernel(cu_q, cu_k, queue, num_kv_heads, group_size, tiles):
@@ -66,7 +68,8 @@ def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask,
         unit, index = find_sequence(claim, 0, batch)
         while index < cu_k.shape[0] - 1:
             describe(tiles, claim, unit, queue[FIRST + index], batch)
-            first, end = query_tiles(position_of(tiles, claim), tiles[claim, SEQLEN_Q], UNREAD)
+            position = tiles[claim, POSITION] = position_of(tiles, claim)
+            first, end = query_tiles(position, tiles[claim, SEQLEN_Q], UNREAD)
             tiles[claim, FIRST_TILE], tiles[claim, END_TILE] = first, end
             unit, index = find_sequence(unit + num_blocks, index, batch)
             claim += num_blocks
@@ -144,9 +147,10 @@ def modelled_gradients(dout, q, k, v, out, lse, cu_q, cu_k, mask):
     stored = np.zeros(k.shape[:2], int)
     queue = np.array([0, *np.argsort(-np.diff(cu_q), kind="stable")], np.int32)
     for description in described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask):
-        k_row, k_end, q_row, seqlen_q, m_tile, kv_head, first, end = map(int, description)
+        description = map(int, description)
+        k_row, k_end, q_row, seqlen_q, m_tile, kv_head, first, end, at = description
         keys, values = (loaded(x, k_row, k_end, BLOCK_N, kv_head) for x in (k, v))
-        position = k_row - k_end + seqlen_q + np.arange(BLOCK_N)  # of a key among the queries
+        position = at + np.arange(BLOCK_N)  # of a key among the queries
         of_k, of_v = np.zeros((2, BLOCK_N, head_dim))
         for head in range(kv_head * group_size, (kv_head + 1) * group_size):
             for m in range(first, end):
@@ -223,16 +227,17 @@ def test_a_sequence_of_nan_reaches_no_other(rng):
             assert np.isnan(x[part]).all()
 
 
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("num_kv_heads, group_size", [(1, 1), (3, 2)])
 @pytest.mark.parametrize("num_blocks", [1, 5, 200])
 def test_each_tile_is_claimed_once_the_longest_sequences_first(
-    num_kv_heads, group_size, num_blocks
+    num_kv_heads, group_size, num_blocks, mask
 ):
-    lengths_q, lengths_k = [9, 700, 0, 40, 700], [300, 128, 129, 0, 1]
+    lengths_q, lengths_k = [9, 700, 0, 40, 700], [300, 1290, 129, 0, 1]
     cu_q, cu_k = starts_of(lengths_q), starts_of(lengths_k)
     order = sorted(range(5), key=lambda b: -lengths_q[b])
     queue = np.array([0, *order], np.int32)
-    args = cu_q, cu_k, queue, num_kv_heads, group_size, 64, MASKS["causal"], num_blocks
+    args = cu_q, cu_k, queue, num_kv_heads, group_size, 64, mask, num_blocks
     tiles = described_tiles(*args)
     at = [tuple(row) for row in tiles[:, [varlen.K_ROW, varlen.KV_HEAD]].tolist()]
     want = {
@@ -248,6 +253,19 @@ def test_each_tile_is_claimed_once_the_longest_sequences_first(
         assert row[varlen.K_END] == cu_k[b + 1]
         assert row[varlen.Q_ROW] == cu_q[b] and row[varlen.SEQLEN_Q] == lengths_q[b]
         assert row[varlen.M_TILE] == cu_q[b] // 128 + b
+
+
+def test_under_a_causal_mask_the_keys_of_most_work_come_first():
+    cu, heads = starts_of([16 * BLOCK_N]), 4
+    queue = np.array([0, 0], np.int32)
+    tiles = described_tiles(cu, cu, queue, heads, 1, 64, MASKS["causal"])
+    order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
+    assert order == [n for n in range(16) for _ in range(heads)]
+    long = starts_of([512 * BLOCK_N])  # one head's Q, dout and sums of dQ fill L2
+    tiles = described_tiles(long, long, queue, heads, 1, 64, MASKS["causal"])
+    order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
+    parts = range(256), range(256, 384), range(384, 512)
+    assert order == [n for part in parts for _ in range(heads) for n in part]
 
 
 def test_a_window_ends_at_its_row():

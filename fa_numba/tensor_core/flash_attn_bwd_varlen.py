@@ -49,7 +49,7 @@ from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.backward import NOTHING, padded, tile_rows
-from fa_numba.tensor_core.dq_parts import DQ_BYTES, N_SHIFT, add_part
+from fa_numba.tensor_core.dq_parts import DQ_BYTES, N_SHIFT, add_part, paired
 from fa_numba.tensor_core.flash_attn_bwd_persistent import (
     BARRIER,
     CONSUMER_REGISTERS,
@@ -263,8 +263,15 @@ class Scheduler(NamedTuple):
 
 
 @functools.cache
-def make_scheduler(HEAD_DIM):
-    """The `Scheduler` of a head_dim."""
+def make_scheduler(HEAD_DIM, CAUSAL, WINDOW):
+    """The `Scheduler` of a head_dim and a mask.
+
+    Under a causal mask the first keys have the most work. They come first, the first half of them
+    in all heads, then the third quarter, then the last one: so the thread blocks end with short
+    tiles, at about the same time. The shorter the tiles, the fewer queries they read: those of the
+    heads that run at the same time fit in L2.
+    """
+    LONG_AND_SHORT = paired(CAUSAL, WINDOW)
     M_SHIFT = tile_rows(HEAD_DIM).bit_length() - 1
     # Queries, of all heads of a section, whose Q, dout and sums of dQ have SECTION_BYTES.
     SECTION_ROWS = SECTION_BYTES // (4 * HEAD_DIM + 4 * padded(HEAD_DIM))
@@ -289,9 +296,16 @@ def make_scheduler(HEAD_DIM):
         rows = max(uint32(seqlen_q * batch.group_size), uint32(1))
         section = max(uint32(uint32(SECTION_ROWS) // rows), uint32(1))
         section = min(section, uint32(batch.num_kv_heads))
-        # The first keys first: under a causal mask most queries see them.
-        kv_head, last = head_and_tile(unit, num_n_tiles, batch.num_kv_heads, section)
-        slots[slot, K_ROW] = k_row + (num_n_tiles - 1 - last) * BLOCK_N
+        begin, end = int32(0), num_n_tiles
+        if LONG_AND_SHORT:
+            end = int32(num_n_tiles - (num_n_tiles >> 1))
+            if unit >= end * batch.num_kv_heads:
+                begin, end = end, int32(num_n_tiles - (num_n_tiles >> 2))
+            if unit >= end * batch.num_kv_heads:
+                begin, end = end, num_n_tiles
+        unit = int32(unit - begin * batch.num_kv_heads)
+        kv_head, last = head_and_tile(unit, end - begin, batch.num_kv_heads, section)
+        slots[slot, K_ROW] = k_row + (end - 1 - last) * BLOCK_N
         slots[slot, K_END] = k_end
         slots[slot, Q_ROW] = q_row
         slots[slot, SEQLEN_Q] = seqlen_q
@@ -317,7 +331,7 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW):
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
-    find_sequence, describe = make_scheduler(HEAD_DIM)
+    find_sequence, describe = make_scheduler(HEAD_DIM, CAUSAL, WINDOW)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
