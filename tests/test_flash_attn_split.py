@@ -243,3 +243,5 @@ def test_bad_arguments_are_refused():
         split.flash_attn_split(x, x, x)
     with pytest.raises(ValueError, match="num_splits must be at least 0, got -1"):
         split.flash_attn_split(x, x, x, num_splits=-1)
+    with pytest.raises(ValueError, match="out_dtype must be None or \"float32\", got 'float16'"):
+        split.flash_attn_split(x, x, x, out_dtype="float16")

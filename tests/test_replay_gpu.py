@@ -35,6 +35,7 @@ from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # 
 from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
     flash_attn_persistent_varlen,
 )
+from fa_numba.tensor_core.flash_attn_split import flash_attn_split  # noqa: E402
 from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws  # noqa: E402
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather  # noqa: E402
@@ -103,6 +104,8 @@ HOPPER = {
     "wgmma": forward(flash_attn_wgmma, "float16", causal=True),
     "ws": forward(flash_attn_ws, "float16"),
     "persistent": forward(flash_attn_persistent, "float16", causal=True),
+    "split": forward(flash_attn_split, "float16", num_splits=3),
+    "split-float32": forward(flash_attn_split, "float16", num_splits=1, out_dtype="float32"),
     "varlen": packed(flash_attn_persistent_varlen, "float16", causal=True),
     "bwd-persistent": backward(flash_attn_bwd_persistent, "float16", deterministic=True),
     "decode-gather": decoding(flash_decode_gather, "float16", num_splits=3),

@@ -94,6 +94,7 @@ def test_kernels_with_tensor_maps_refuse_negative_strides_small(view):
     from fa_numba.tensor_core.flash_attn_fp8 import flash_attn_fp8
     from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
     from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen
+    from fa_numba.tensor_core.flash_attn_split import flash_attn_split
     from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma
     from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws
 
@@ -104,6 +105,7 @@ def test_kernels_with_tensor_maps_refuse_negative_strides_small(view):
             flash_attn_wgmma,
             flash_attn_ws,
             flash_attn_persistent,
+            flash_attn_split,
             flash_attn_fp8,
         ):
             with pytest.raises(ValueError, match=f"{name} must have no negative stride for flash"):

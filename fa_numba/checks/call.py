@@ -99,6 +99,7 @@ def forward_call(
     -------
     Call
     """
+    out_dtype = values.check_out_dtype(out_dtype)
     facts = [arrays.facts(x) for x in (q, k, v)]
     if on is None:
         attention.check_qkv(*facts)
@@ -108,7 +109,6 @@ def forward_call(
     mask, slopes = values.check_mask(facts[0], causal, window_size, softcap, alibi_slopes)
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
-    dtype = q.dtype if values.check_out_dtype(out_dtype) is None else np.float32
-    out = arrays.empty(q, facts[0].shape, dtype)
+    out = arrays.empty(q, facts[0].shape, q.dtype if out_dtype is None else np.float32)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     return Call(q, k, v, out, lse, mask, slopes, softmax_scale)
