@@ -88,7 +88,8 @@ def attention(
         Query m sees key n where mask[m, n], if causal and window_size allow it too.
     dropout_p : float, default=0.0
         The softmax's entries are set to 0 where `dropout_mask` is False, the others divided by
-        1 − dropout_p; lse is that of the softmax before dropout.
+        1 − dropout_p, with dropout_p rounded down to a multiple of 2⁻¹⁵; lse is that of the softmax
+        before dropout.
     seed : int, default=0
     dtype : default=float64
 
@@ -401,26 +402,32 @@ def philox(counter, key):
 
 
 def dropout_mask(seed, p, batch, num_heads, seqlen_q, seqlen_k):
-    """Return where dropout keeps an entry of P: where its 32 random bits are at least p · 2³².
+    """Return where dropout keeps an entry of P: where its 15 random bits are at least p · 2¹⁵.
 
     Parameters
     ----------
     seed : int
         The generator's key, from 0 to 2⁶⁴ − 1.
     p : float
-        The probability of being dropped, 0 <= p < 1.
+        The probability of being dropped, 0 <= p < 1; p · 2¹⁵ is rounded down.
     batch, num_heads, seqlen_q, seqlen_k : int
 
     Returns
     -------
     bool array of shape (batch, num_heads, seqlen_q, seqlen_k)
-        Entry [b, h, m, n] depends on seed, p, b, h, m, n alone: its bits are word n mod 4 of
-        `philox` with the counter (n // 4, m, h, b).
+        Entry [b, h, m, n] depends on seed, p, b, h, m, n alone. With m = 16 M + 8 m' + μ and
+        n = 16 N + 8 n' + 2 ν + c, its bits are the low 15 of half c of word 2 n' + m' of `philox`
+        with the counter (4 N + ν, 8 M + μ, h, b).
     """
-    shape = batch, num_heads, seqlen_q, -(-seqlen_k // 4)
+    n_tiles, m_tiles = -(-seqlen_k // 16), -(-seqlen_q // 16)
+    shape = batch, num_heads, 8 * m_tiles, 4 * n_tiles
     words = philox(np.indices(shape, sparse=True)[::-1], (seed % 2**32, seed // 2**32))
-    words = np.stack([np.broadcast_to(x, shape) for x in words], axis=-1)
-    return words.reshape(*shape[:3], 4 * shape[3])[..., :seqlen_k] >= int(p * 2**32)
+    words = np.stack([np.broadcast_to(x, shape) for x in words])
+    bits = np.stack([words, words >> np.uint64(16)]) & np.uint64(2**15 - 1)
+    bits = bits.reshape(2, 2, 2, batch, num_heads, m_tiles, 8, n_tiles, 4)  # c, n', m', ...
+    bits = bits.transpose(3, 4, 5, 2, 6, 7, 1, 8, 0)
+    bits = bits.reshape(batch, num_heads, 16 * m_tiles, 16 * n_tiles)
+    return bits[:, :, :seqlen_q, :seqlen_k] >= int(p * 2**15)
 
 
 def dense_mask(block_mask, block_m, block_n, seqlen_q, seqlen_k):
@@ -550,10 +557,11 @@ def _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale):
 
 
 def _dropout_factors(dropout_p, seed, s):
-    """The factor of each entry of P under dropout: 0, or 1 / (1 − dropout_p)."""
+    """The factor of each entry of P under dropout: 0, or 1 / (1 − the true probability)."""
     if dropout_p == 0:
         return s.dtype.type(1)
-    return dropout_mask(seed, dropout_p, *s.shape) * s.dtype.type(1 / (1 - dropout_p))
+    kept = 1 - int(dropout_p * 2**15) / 2**15
+    return dropout_mask(seed, dropout_p, *s.shape) * s.dtype.type(1 / kept)
 
 
 def _finite(x):

@@ -93,11 +93,18 @@ def check_mask(q, causal, window_size, softcap, alibi_slopes) -> tuple:
     return mask, slopes.array
 
 
-def check_dropout(dropout_p, seed) -> tuple:
-    """Return the probability as a float, and the seed as the uint64 that kernels take."""
+def check_dropout(dropout_p, seed, largest=None) -> tuple:
+    """Return the probability as a float, and the seed as the uint64 that kernels take.
+
+    `largest` is the largest dropout_p of a kernel that does not take all below 1.
+    """
     _require_real("dropout_p", dropout_p, "a number")
     if not (0 <= dropout_p < 1 and float(dropout_p) < 1):
         raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p!s:.40}")
+    if largest is not None and dropout_p > largest:
+        raise ValueError(
+            f"dropout_p must be at most {largest} in this function, got {dropout_p!s:.40}"
+        )
     seed = integer("seed", seed, at_least=0)
     if seed >= 2**64:
         raise ValueError(f"seed must be less than 2**64, got {seed!s:.40}")

@@ -92,6 +92,14 @@ from fa_numba.tensor_core.dq_parts import (
     make_dq_functions,
     paired,
 )
+from fa_numba.tensor_core.dropout_fragments import (
+    LARGEST_P,
+    NO_DROPOUT,
+    PATCHES,
+    Dropout,
+    dropout_arguments,
+    make_key_rows,
+)
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_fragments import (
@@ -155,13 +163,17 @@ class Maps(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Where the consumers add or store dQ, and the factors that they need."""
+    """Where the consumers add or store dQ, and the factors that they need.
+
+    softmax_scale is the factor of dQ and dK; with dropout times that of the kept entries.
+    """
 
     dq_sum: Any
     dq: Any
     scale: float
     softmax_scale: float
     alibi_slopes: Any
+    dropout: Any
 
 
 class Thread(NamedTuple):
@@ -223,7 +235,7 @@ class Queries(NamedTuple):
 
 
 class Registers(NamedTuple):
-    """Local arrays of a consumer thread: scores, their gradients, and sums."""
+    """Local arrays of a consumer thread: scores, their gradients, and sums; flags of dropout."""
 
     s: Any
     dp: Any
@@ -232,6 +244,7 @@ class Registers(NamedTuple):
     dq: Any
     dk: Any
     dv: Any
+    kept: Any
 
 
 @functools.cache
@@ -366,9 +379,9 @@ class TileFunctions(NamedTuple):
         The thread's `Thread`.
     keys_of(base, slot, first, thread)
         `Keys` of a slot; `first` is the index of its first key among the queries.
-    multiply(x, base, keys, queries, thread, sizes, scale, slope)
+    multiply(x, base, keys, queries, thread, sizes, scale, slope, place, dropout)
         The products of a tile of queries. When it returns, those that sum dV, dQ and dK are in
-        flight, in this order.
+        flight, in this order. `place` and `dropout` are read with DROPOUT alone.
     """
 
     thread_of: Callable
@@ -377,7 +390,7 @@ class TileFunctions(NamedTuple):
 
 
 @functools.cache
-def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
+def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT):
     """`TileFunctions` for these compile-time constants."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
@@ -399,6 +412,8 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     unit_of, cap, mask_tile, exponentiate = scores
     gradients = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
     differentiate, store_ds = gradients.differentiate, gradients.store_ds
+    key_rows = make_key_rows(BLOCK_M, pack, SOFTCAP > 0)
+    draw, differentiate_kept = key_rows.draw, key_rows.differentiate
     wait = mbarrier.wait_function()
 
     @fragment_function()
@@ -432,7 +447,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         )
 
     @fragment_function()
-    def multiply(x, base, keys, queries, thread, sizes, scale, slope):
+    def multiply(x, base, keys, queries, thread, sizes, scale, slope, place, dropout):
         seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
         stage, parity, m_start = queries
         lane, barrier = thread.lane, uint32(stage * BARRIER)
@@ -450,12 +465,17 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         by_rows(BLOCK_M, COLS, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
         wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
 
+        if DROPOUT:
+            draw(x.kept, m_start, place, dropout, lane)  # while S is computed
         wgmma_wait(1, x.s, S_LENGTH)
         cap(x.s, scale, mask_args)
         mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
         exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)  # P  line 11
         wgmma_wait(0, x.dp, S_LENGTH)
-        differentiate(x.s, x.dp, delta, x.p, x.ds, lane)  # dS = P ∘ (dP - delta)      line 14
+        if DROPOUT:
+            differentiate_kept(x.s, x.dp, delta, x.p, x.ds, x.kept, dropout, lane)
+        else:
+            differentiate(x.s, x.dp, delta, x.p, x.ds, lane)  # dS = P ∘ (dP - delta)  line 14
 
         wgmma_fence()
         by_registers(COLS, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
@@ -475,21 +495,23 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
 
 @functools.cache
-def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
+def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT):
     """consume(base, slots, part, maps, outputs, sizes): compute tile after tile, 256 threads."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
+    KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
     COUNTED = ORDER != ADDED
     pack = forward.pack_of(DTYPE)
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_tile(COLS, pack)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
+    place_of = make_key_rows(BLOCK_M, pack, SOFTCAP > 0).place_of
     wait = mbarrier.wait_function()
 
     @fragment_function()
@@ -518,7 +540,8 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         """dK and dV of the warp's 16 keys, by TMA, through shared memory."""
         n, lane = int32(n_tile * BLOCK_N + thread.warp_row), thread.lane
         dv_rows = base + AT.dv.start + thread.warp_row * ROW_BYTES
-        store_tile(x.dv, dv_rows, maps.dv, n, sizes.seqlen_k, kv_head, b, lane, ONE)
+        dv_scale = outputs.dropout.scale if DROPOUT else ONE
+        store_tile(x.dv, dv_rows, maps.dv, n, sizes.seqlen_k, kv_head, b, lane, dv_scale)
         named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
         scale = outputs.softmax_scale
         store_tile(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
@@ -532,7 +555,8 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         dq_acc = cuda.local.array(DQ_SHAPE, float32)
         dk_acc = cuda.local.array(OUT_SHAPE, float32)
         dv_acc = cuda.local.array(OUT_SHAPE, float32)
-        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
+        kept = cuda.local.array(KEPT_LENGTH, uint32)
+        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc, kept)
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, sizes.mask_args)
         lane = thread.lane
@@ -559,6 +583,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             for i in range(sizes.group_size):
                 head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
                 slope = outputs.alibi_slopes[head] if ALIBI else ZERO
+                place = place_of(n_tile * BLOCK_N + thread.warp_row, head, b, lane)
                 address = global_address(dq_sum[b, head, first_tile]) + thread.dq_offset
                 for m_tile in range(first_tile, end_tile):
                     m_start = int32(m_tile * BLOCK_M)
@@ -570,7 +595,8 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                         name_part(part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args)
                         mbarrier_arrive(base + AT.asked.start)
                     queries = Queries(stage, parity, m_start)
-                    multiply(x, base, keys, queries, thread, sizes, scale, slope)
+                    dropout = outputs.dropout
+                    multiply(x, base, keys, queries, thread, sizes, scale, slope, place, dropout)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
@@ -615,14 +641,15 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
 @functools.cache
 def make_flash_attn_bwd_persistent(
-    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT=False
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
     With ADDED dq_sum is 0 at first, and counters may be any scalar; otherwise all counters are 0 at
     first. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
-    (`run_time_masks`); otherwise the last four arguments are not read.
+    (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With DROPOUT the
+    kernel has more arguments, `dropout_fragments.dropout_arguments`.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
@@ -630,8 +657,54 @@ def make_flash_attn_bwd_persistent(
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
     produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW)
-    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT)
     count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def run(
+        q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
+        num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
+        left, right, unit, inverse_unit, dropout,
+    ):  # fmt: skip
+        """The kernel, with dropout or without."""
+        slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
+        part = cuda.shared.array(PART_LENGTH, int32)  # the part of dQ that comes next
+        base = uint32(shared_base())
+        tid = cuda.threadIdx.x
+        seqlen_q = int32(dq.shape[1])
+        sizes = Sizes(
+            batch=int32(dq.shape[0]),
+            num_kv_heads=num_kv_heads,
+            group_size=group_size,
+            seqlen_q=seqlen_q,
+            seqlen_k=seqlen_k,
+            num_m_tiles=int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
+            num_n_tiles=int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
+            shift=int32(seqlen_q - seqlen_k),
+            mask_args=MaskArgs(left, right, unit, inverse_unit),
+        )
+        maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
+        if tid == 0:
+            init_rings(base, (AT.q_ring, AT.dout_ring), CONSUMER_WARPS)
+            init_rings(base, (AT.k_ring,), CONSUMER_WARPS)
+            init_rings(base, (AT.v_ring,), CONSUMER_WARPS)
+            mbarrier_init(base + AT.asked.start, 1)
+            mbarrier_init(base + AT.ready.start, 1)
+            mbarrier_init(base + AT.written.start, CONSUMER_WARPS)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+
+        if tid >> 7 == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0:
+                produce(base, slots, maps, lse_2, delta, sizes, counters)
+            elif COUNTED and tid == 32:
+                barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
+                count_parts(part, counters, barriers)
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            outputs = Outputs(dq_sum, dq, scale, softmax_scale, alibi_slopes, dropout)
+            consume(base, slots, part, maps, outputs, sizes)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_persistent_kernel(
@@ -673,45 +746,30 @@ def make_flash_attn_bwd_persistent(
         paper     FlashAttention-2, Algorithm 2
         budget    168 registers at the start, CONSUMER_REGISTERS after; one thread block per SM
         """
-        slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
-        part = cuda.shared.array(PART_LENGTH, int32)  # the part of dQ that comes next
-        base = uint32(shared_base())
-        tid = cuda.threadIdx.x
-        seqlen_q = int32(dq.shape[1])
-        sizes = Sizes(
-            batch=int32(dq.shape[0]),
-            num_kv_heads=num_kv_heads,
-            group_size=group_size,
-            seqlen_q=seqlen_q,
-            seqlen_k=seqlen_k,
-            num_m_tiles=int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
-            num_n_tiles=int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
-            shift=int32(seqlen_q - seqlen_k),
-            mask_args=MaskArgs(left, right, unit, inverse_unit),
-        )
-        maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
-        if tid == 0:
-            init_rings(base, (AT.q_ring, AT.dout_ring), CONSUMER_WARPS)
-            init_rings(base, (AT.k_ring,), CONSUMER_WARPS)
-            init_rings(base, (AT.v_ring,), CONSUMER_WARPS)
-            mbarrier_init(base + AT.asked.start, 1)
-            mbarrier_init(base + AT.ready.start, 1)
-            mbarrier_init(base + AT.written.start, CONSUMER_WARPS)
-            fence_mbarrier_init()
-        cuda.syncthreads()  # the barriers are made: safe to wait on
+        run(
+            q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
+            num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
+            left, right, unit, inverse_unit, NO_DROPOUT,
+        )  # fmt: skip
 
-        if tid >> 7 == 0:
-            setmaxnreg_dec(PRODUCER_REGISTERS)
-            if tid == 0:
-                produce(base, slots, maps, lse_2, delta, sizes, counters)
-            elif COUNTED and tid == 32:
-                barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
-                count_parts(part, counters, barriers)
-        else:
-            setmaxnreg_inc(CONSUMER_REGISTERS)
-            outputs = Outputs(dq_sum, dq, scale, softmax_scale, alibi_slopes)
-            consume(base, slots, part, maps, outputs, sizes)
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_bwd_persistent_dropout_kernel(
+        q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
+        num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
+        left, right, unit, inverse_unit,
+        key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9, limits, keep_scale,
+    ):  # fmt: skip
+        """flash_attn_bwd_persistent_kernel with dropout: its budget, and the arguments of a `Dropout`."""
+        keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9
+        run(
+            q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
+            num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
+            left, right, unit, inverse_unit,
+            Dropout(keys, limits, keep_scale),
+        )  # fmt: skip
 
+    if DROPOUT:
+        return flash_attn_bwd_persistent_dropout_kernel
     return flash_attn_bwd_persistent_kernel
 
 
@@ -729,6 +787,8 @@ def flash_attn_bwd_persistent(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
     deterministic=False,
 ):
     """FlashAttention, backward, with persistent thread blocks: float16 and bfloat16 on Hopper GPUs.
@@ -746,6 +806,8 @@ def flash_attn_bwd_persistent(
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
+    dropout_p, seed
+        As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32.
     deterministic : bool, default=False
         The same bits in every run. By default dk and dv have the same bits, and dq is summed in
         any order.
@@ -766,6 +828,11 @@ def flash_attn_bwd_persistent(
         "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
     )
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_P)
+    gradient_scale, drops = scale, ()
+    if dropout_p > 0:
+        *_, keep_scale = drops = dropout_arguments(dropout_p, seed)
+        gradient_scale = scale * keep_scale
     batch, _, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
@@ -785,13 +852,15 @@ def flash_attn_bwd_persistent(
     boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m), (dk, 16), (dv, 16)
     maps = (tensor_map(*box) for box in boxes)
     sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads)
-    scales = np.float32(scale * LOG2_E), scale
+    scales = np.float32(scale * LOG2_E), gradient_scale
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
     constants = run_time_masks.constants_of(mask)
-    kernel = make_flash_attn_bwd_persistent(head_dim, order, mask.causal, dtype, *constants[1:])
-    args += run_time_masks.arguments_of(mask)
+    kernel = make_flash_attn_bwd_persistent(
+        head_dim, order, mask.causal, dtype, *constants[1:], dropout_p > 0
+    )
+    args += *run_time_masks.arguments_of(mask), *drops
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if order == ADDED:
-        backward.convert(dq_sum, dq, scale)
+        backward.convert(dq_sum, dq, gradient_scale)
     return dq, dk, dv

@@ -63,6 +63,13 @@ from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
+from fa_numba.tensor_core.dropout_fragments import (
+    LARGEST_P,
+    NO_DROPOUT,
+    Dropout,
+    dropout_arguments,
+    make_query_rows,
+)
 from fa_numba.tensor_core.fragments import (
     make_fragment_functions,
     make_score_mod,
@@ -128,14 +135,15 @@ class ProducerArgs(NamedTuple):
 
 @functools.cache
 def make_flash_attn_persistent(
-    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT=False
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
     (`PersistentTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI
     the argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be
-    AT_RUN_TIME (`run_time_masks`); otherwise the last four arguments are not read.
+    AT_RUN_TIME (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With
+    DROPOUT the kernel has more arguments, `dropout_fragments.dropout_arguments`.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -178,6 +186,7 @@ def make_flash_attn_persistent(
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
     load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
+    place_of, drop = make_query_rows(BLOCK_N)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -259,7 +268,7 @@ def make_flash_attn_persistent(
             mbarrier_arrive(base + Q_RING.full + slot * BARRIER)  # expects no TMA bytes
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes, mask_args):
+    def consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes, mask_args, dropout):
         """The role of a consumer warpgroup: attention for its ROWS rows of each query tile."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -300,6 +309,8 @@ def make_flash_attn_persistent(
             score_mod_args = score_mod_args_of(
                 alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
             )
+            if DROPOUT:
+                place = place_of(m + warp_row, work[slot, HEAD], work[slot, BATCH], lane)
             q_desc = descriptor(
                 K_MAJOR_DESC, uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
             )
@@ -320,6 +331,8 @@ def make_flash_attn_persistent(
                 registers, rings, stage, parity, q_desc, n_start,
                 position, seqlen_k, score_mod_args, lane,
             )  # fmt: skip
+            if DROPOUT:
+                drop(p, n_start, place, dropout)
             step_start = int32(step_start + BLOCK_N)
             while step_start < step_end:
                 n_start = step_start
@@ -330,6 +343,8 @@ def make_flash_attn_persistent(
                     registers, rings, stage, parity, q_desc, n_start,
                     unmasked_range, position, seqlen_k, score_mod_args, lane,
                 )  # fmt: skip
+                if DROPOUT:
+                    drop(p, n_start, place, dropout)
                 step_start = int32(step_start + BLOCK_N)
 
             add_last_product(registers, rings, stage, parity)
@@ -340,6 +355,9 @@ def make_flash_attn_persistent(
                 mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
             m_warp = int32(m_start + wg_index * ROWS + warp_row)
             finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, exponent_scale)
+            if DROPOUT:
+                for h in range(2):
+                    inverse[h] *= dropout.scale
             finish_product(acc, p, v_empty + stage * BARRIER, lane)
             stage, parity = next_stage(stage, parity)
             if OUT_IN_Q:
@@ -358,6 +376,36 @@ def make_flash_attn_persistent(
             num_q_tiles_done = int32(num_q_tiles_done + 1)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory must outlive the last copy
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def run(
+        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
+        left, right, unit, inverse_unit, dropout,
+    ):  # fmt: skip
+        """The kernel, with dropout or without."""
+        work = cuda.shared.array(WORK_SHAPE, int32)  # M_START, HEAD, BATCH, MORE of each slot of Q
+        base = shared_base()
+        tid = cuda.threadIdx.x
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
+        if tid == 0:
+            # Arrivals that complete a phase of "empty": one lane of each consumer warp.
+            init_rings(base, (Q_RING,), 4 * CONSUMERS)
+            init_rings(base, (K_RING, V_RING), 4 * CONSUMERS)
+            fence_mbarrier_init()
+        if ALIBI_BY_WGMMA:
+            write_ramp(uint32(base + RAMP.start), RAMP_BYTES, int32(tid), THREADS)
+        cuda.syncthreads()  # the barriers are initialized: safe to wait on
+
+        if tid >> 7 == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid in (0, 32, 64):  # one thread in each of three warps
+                maps = q_map, k_map, v_map
+                sizes = seqlen_k, group_size, num_slices
+                produce(tid, work, base, *maps, lse.shape, *sizes, mask_args)
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            outputs = out_map, lse
+            consume(tid, work, base, *outputs, seqlen_k, scale, alibi_slopes, mask_args, dropout)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_kernel(
@@ -384,30 +432,26 @@ def make_flash_attn_persistent(
         budget    168 registers at the start with 2 consumers, 128 with 3; then REGISTERS. One
                   thread block per SM
         """
-        work = cuda.shared.array(WORK_SHAPE, int32)  # M_START, HEAD, BATCH, MORE of each slot of Q
-        base = shared_base()
-        tid = cuda.threadIdx.x
-        mask_args = MaskArgs(left, right, unit, inverse_unit)
-        if tid == 0:
-            # Arrivals that complete a phase of "empty": one lane of each consumer warp.
-            init_rings(base, (Q_RING,), 4 * CONSUMERS)
-            init_rings(base, (K_RING, V_RING), 4 * CONSUMERS)
-            fence_mbarrier_init()
-        if ALIBI_BY_WGMMA:
-            write_ramp(uint32(base + RAMP.start), RAMP_BYTES, int32(tid), THREADS)
-        cuda.syncthreads()  # the barriers are initialized: safe to wait on
+        run(
+            q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
+            left, right, unit, inverse_unit, NO_DROPOUT,
+        )  # fmt: skip
 
-        if tid >> 7 == 0:
-            setmaxnreg_dec(PRODUCER_REGISTERS)
-            if tid in (0, 32, 64):  # one thread in each of three warps
-                maps = q_map, k_map, v_map
-                sizes = seqlen_k, group_size, num_slices
-                produce(tid, work, base, *maps, lse.shape, *sizes, mask_args)
-        else:
-            setmaxnreg_inc(CONSUMER_REGISTERS)
-            consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes, mask_args)
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_persistent_dropout_kernel(
+        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
+        left, right, unit, inverse_unit,
+        key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9, limits, keep_scale,
+    ):  # fmt: skip
+        """flash_attn_persistent_kernel with dropout: its budget, and the arguments of a `Dropout`."""
+        keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9
+        run(
+            q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
+            left, right, unit, inverse_unit,
+            Dropout(keys, limits, keep_scale),
+        )  # fmt: skip
 
-    return flash_attn_persistent_kernel
+    return flash_attn_persistent_dropout_kernel if DROPOUT else flash_attn_persistent_kernel
 
 
 @arrays.replayed
@@ -421,6 +465,8 @@ def flash_attn_persistent(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
 ):
     """FlashAttention-3, forward, persistent: float16 and bfloat16 on Hopper GPUs.
 
@@ -436,6 +482,8 @@ def flash_attn_persistent(
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
+    dropout_p, seed
+        As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32.
 
     Returns
     -------
@@ -453,6 +501,7 @@ def flash_attn_persistent(
     """
     score_options = causal, window_size, softcap, alibi_slopes
     call = checks.forward_call(q, k, v, *score_options, softmax_scale, on=REQUIREMENTS)
+    dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_P)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     options, constants = call.mask, run_time_masks.constants_of(call.mask, LEAST_CAP)
@@ -465,6 +514,7 @@ def flash_attn_persistent(
         constants.window_size,
         constants.softcap,
         options.alibi,
+        dropout_p > 0,
     )
     consumers, block_n = tiling.consumers, tiling.block_n
     num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
@@ -475,6 +525,8 @@ def flash_attn_persistent(
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size), np.int32(num_slices)
     arguments = *(tensor_map(*box) for box in boxes), call.lse, *sizes, call.scale_log2
     arguments += call.slopes, *run_time_masks.arguments_of(options)
+    if dropout_p > 0:
+        arguments += dropout_arguments(dropout_p, seed)
     size = make_plan(call.head_dim, tiling, ALIBI=options.alibi).bytes
     arrays.launch(kernel, grid, (tiling.num_threads,), *arguments, shared_bytes=size)
     return call.out, call.lse

@@ -1,0 +1,200 @@
+"""Dropout of P in registers: the mask of `kernels.dropout`, a patch of 8 entries for each thread.
+
+Arrays are those of `fragments`. Where rows are queries, a thread has whole patches: queries m and
+m + 8, keys n, n + 1, n + 8 and n + 9, which are 16 columns' four registers of P as A of P V. One
+call of Philox makes four words, one for each of these registers.
+
+Where rows are keys (`gradient_fragments`), a thread has queries m and m + 1 of a patch and half of
+each word: the lane four further on, with the odd key, has the other halves. So the lane with the
+even key calls Philox for the even query, the other one for the odd query, and the two exchange
+their words: four shuffles and four byte permutations for 8 entries.
+
+Instructions for 8 entries: Philox takes 20 wide multiplications and 20 three-input logical
+operations, a part of which the compiler computes once for all patches of a row, as the counter's
+other words are the same; the forward pass compares and masks in 8. That is 6 for each entry, beside
+5 of the softmax. An SM issues 128 in a cycle and its tensor cores multiply, at head_dim 128, for 8
+entries, at head_dim 64 for 16. So dropout takes 6 · 8 / 128 = 38 % of the instructions that an SM
+can issue while the tensor cores are busy with head_dim 128, and 75 % with head_dim 64.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32, int32, uint32
+
+from fa_numba.constants import FULL_WARP
+from fa_numba.kernels import dropout
+from fa_numba.kernels.dropout import HALF, philox_round
+from fa_numba.ptx.halves import LARGEST_LIMIT, byte_permute, keep_mask, keep_pair, word
+from fa_numba.ptx.vectors import load_shared_x2
+from fa_numba.tensor_core.fragments import fragment_function
+
+LARGEST_P = LARGEST_LIMIT / 2**dropout.BITS  # the largest dropout_p: 31 / 32
+PATCHES = 4  # patches, of 8 entries, whose flags are one register
+# Selectors of byte_permute: the low half of each of two registers, and the high half of each.
+LOW_HALVES, HIGH_HALVES = 0x5410, 0x3276
+
+
+class Dropout(NamedTuple):
+    """What a kernel needs to know about a call's dropout.
+
+    Attributes
+    ----------
+    keys : tuple of uint64
+        The keys of Philox's rounds. The host computes them: as parameters of the kernel they are
+        operands of an instruction, in constant memory, and cost nothing.
+    limits : uint32
+        The limit of the random bits, in both halves.
+    scale : float32
+        Factor of the entries that are kept.
+    """
+
+    keys: Any
+    limits: Any
+    scale: Any
+
+
+class Place(NamedTuple):
+    """Counter of a thread's first patch: words 0 to 3 of Philox."""
+
+    key: Any
+    query: Any
+    head: Any
+    b: Any
+
+
+class QueryRows(NamedTuple):
+    """Functions for P whose rows are queries.
+
+    Attributes
+    ----------
+    place_of(m, head, b, lane)
+        The `Place` of key 0 and a warp's rows, the first of which is query m.
+    drop(p, n_start, place, dropout)
+        Set the dropped entries of P to 0: p in 16 bits, as A of the next product; its first column
+        is key n_start.
+    """
+
+    place_of: Callable
+    drop: Callable
+
+
+class KeyRows(NamedTuple):
+    """Functions for Pᵀ, whose rows are keys.
+
+    Attributes
+    ----------
+    place_of(n, head, b, lane)
+        The `Place` of query 0 and a warp's rows, the first of which is key n.
+    draw(flags, m_start, place, dropout, lane)
+        Set the flags of the entries that are kept. The first column is query m_start.
+    differentiate(s, dp, delta_rows, p, ds, flags, dropout, lane)
+        As `gradient_fragments` has it, under dropout: with Z = 1 for an entry that is kept, p is
+        P ∘ Z, and ds is P ∘ (Z ∘ dP − delta / scale), both without the factor `scale`.
+    """
+
+    place_of: Callable
+    draw: Callable
+    differentiate: Callable
+
+
+NO_DROPOUT = Dropout((), np.uint32(0), np.float32(1))  # of a kernel without dropout
+
+
+def dropout_arguments(dropout_p, seed):
+    """A call's `Dropout` as the arguments of a kernel: the keys one by one, limits, scale."""
+    limit = dropout.threshold_of(dropout_p)
+    limits = np.uint32(limit << 16 | limit)
+    return *dropout.round_keys(seed), limits, dropout.keep_scale(dropout_p)
+
+
+@fragment_function()
+def one_round(c, key):
+    c0, c1, c2, c3 = philox_round(c[0], c[1], c[2], c[3], uint32(key), uint32(key >> HALF))
+    return word(c0), c1, word(c2), c3
+
+
+@fragment_function()
+def words_of(c0, c1, place, keys):
+    """Philox of a patch; written out, as a loop over the keys would put them into memory."""
+    c = uint32(c0), uint32(c1), uint32(place.head), uint32(place.b)
+    c = one_round(one_round(c, keys[0]), keys[1])
+    c = one_round(one_round(c, keys[2]), keys[3])
+    c = one_round(one_round(c, keys[4]), keys[5])
+    c = one_round(one_round(c, keys[6]), keys[7])
+    return one_round(one_round(c, keys[8]), keys[9])
+
+
+@functools.cache
+def make_query_rows(BLOCK_N):
+    """`QueryRows` for P of BLOCK_N columns."""
+    P16 = BLOCK_N // 16
+
+    @fragment_function()
+    def place_of(m, head, b, lane):
+        return Place(int32(lane & 3), int32((m >> 1) + (lane >> 2)), head, b)
+
+    @fragment_function()
+    def drop(p, n_start, place, dropout):
+        key = int32((n_start >> 2) + place.key)
+        for k in range(P16):
+            words = words_of(key + 4 * k, place.query, place, dropout.keys)
+            p[k, 0] = keep_pair(p[k, 0], words[0], dropout.limits)
+            p[k, 1] = keep_pair(p[k, 1], words[1], dropout.limits)
+            p[k, 2] = keep_pair(p[k, 2], words[2], dropout.limits)
+            p[k, 3] = keep_pair(p[k, 3], words[3], dropout.limits)
+
+    return QueryRows(place_of, drop)
+
+
+@functools.cache
+def make_key_rows(BLOCK_M, pack, CAPPED=False):
+    """`KeyRows` for Pᵀ of BLOCK_M columns; flags has BLOCK_M / 64 registers."""
+    M16 = BLOCK_M // 16
+
+    @fragment_function()
+    def place_of(n, head, b, lane):
+        odd = lane >> 2 & 1  # key; and so is the query for which this lane calls Philox
+        return Place(int32((n >> 2) + (lane >> 3)), int32(2 * (lane & 3) + odd), head, b)
+
+    @fragment_function()
+    def draw(flags, m_start, place, dropout, lane):
+        selector = uint32(HIGH_HALVES if lane & 4 else LOW_HALVES)
+        query = int32((m_start >> 1) + place.query)
+        for i in range(M16 // PATCHES):
+            flags[i] = uint32(0)
+        for k in range(M16):
+            words = words_of(place.key, query + 8 * k, place, dropout.keys)
+            for h in range(2):
+                for j in range(2):
+                    own = words[2 * h + j]
+                    other = uint32(cuda.shfl_xor_sync(FULL_WARP, int32(own), 4))
+                    pair = byte_permute(own, other, selector)
+                    bit = uint32(0x00010001 << (4 * (k % PATCHES) + 2 * j + h))
+                    flags[k // PATCHES] |= keep_mask(pair, dropout.limits) & bit
+
+    @fragment_function()
+    def differentiate(s, dp, delta_rows, p, ds, flags, dropout, lane):
+        delta = cuda.local.array(2, float32)
+        x = cuda.local.array(2, float32)
+        y = cuda.local.array(2, float32)
+        kept = float32(1) / dropout.scale
+        for k in range(M16):
+            for j in range(2):
+                load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)
+                for h in range(2):
+                    mask = uint32(0)
+                    for c in range(2):
+                        bit = uint32(1 << (4 * (k % PATCHES) + 2 * j + h + 16 * c))
+                        keep = flags[k // PATCHES] & bit != 0
+                        whole = s[2 * k + j, 2 * h + c]
+                        x[c] = whole if keep else float32(0)
+                        y[c] = x[c] * dp[2 * k + j, 2 * h + c] - whole * (delta[c] * kept)
+                        if CAPPED and keep:
+                            mask |= uint32(0xFFFF << (16 * c))
+                    p[k, 2 * j + h] = p[k, 2 * j + h] & mask if CAPPED else pack(x[0], x[1])
+                    ds[k, 2 * j + h] = pack(y[0], y[1])
+
+    return KeyRows(place_of, draw, differentiate)
