@@ -28,6 +28,7 @@ from fa_numba.constants import FULL_WARP
 from fa_numba.kernels import dropout
 from fa_numba.kernels.dropout import HALF, philox_round
 from fa_numba.ptx.halves import LARGEST_LIMIT, byte_permute, keep_mask, keep_pair, word
+from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.vectors import load_shared_x2
 from fa_numba.tensor_core.fragments import fragment_function
 
@@ -87,7 +88,7 @@ class KeyRows(NamedTuple):
     Attributes
     ----------
     place_of(n, head, b, lane)
-        The `Place` of query 0 and a warp's rows, the first of which is key n.
+        The `Place` of query 0 and key n, the first one of this lane.
     draw(flags, m_start, place, dropout, lane)
         Set the flags of the entries that are kept. The first column is query m_start.
     differentiate(s, dp, delta_rows, p, ds, flags, dropout, lane)
@@ -127,24 +128,50 @@ def words_of(c0, c1, place, keys):
     return one_round(one_round(c, keys[8]), keys[9])
 
 
+def unrolled(make_step, number):
+    """A function that calls the steps 0 to number − 1, which take the same arguments.
+
+    LLVM does not unroll a loop over calls of Philox, and arrays would not be registers.
+    """
+
+    def followed(step, rest):
+        @fragment_function()
+        def both(*args):
+            step(*args)
+            rest(*args)
+
+        return both
+
+    steps = make_step(number - 1)
+    for k in reversed(range(number - 1)):
+        steps = followed(make_step(k), steps)
+    return steps
+
+
 @functools.cache
 def make_query_rows(BLOCK_N):
     """`QueryRows` for P of BLOCK_N columns."""
-    P16 = BLOCK_N // 16
 
     @fragment_function()
     def place_of(m, head, b, lane):
         return Place(int32(lane & 3), int32((m >> 1) + (lane >> 2)), head, b)
 
+    def make_step(K):
+        @fragment_function()
+        def step(p, key, place, dropout):
+            w0, w1, w2, w3 = words_of(key + 4 * K, place.query, place, dropout.keys)
+            p[K, 0] = keep_pair(p[K, 0], w0, dropout.limits)
+            p[K, 1] = keep_pair(p[K, 1], w1, dropout.limits)
+            p[K, 2] = keep_pair(p[K, 2], w2, dropout.limits)
+            p[K, 3] = keep_pair(p[K, 3], w3, dropout.limits)
+
+        return step
+
+    steps = unrolled(make_step, BLOCK_N // 16)
+
     @fragment_function()
     def drop(p, n_start, place, dropout):
-        key = int32((n_start >> 2) + place.key)
-        for k in range(P16):
-            words = words_of(key + 4 * k, place.query, place, dropout.keys)
-            p[k, 0] = keep_pair(p[k, 0], words[0], dropout.limits)
-            p[k, 1] = keep_pair(p[k, 1], words[1], dropout.limits)
-            p[k, 2] = keep_pair(p[k, 2], words[2], dropout.limits)
-            p[k, 3] = keep_pair(p[k, 3], words[3], dropout.limits)
+        steps(p, int32((n_start >> 2) + place.key), place, dropout)
 
     return QueryRows(place_of, drop)
 
@@ -156,24 +183,40 @@ def make_key_rows(BLOCK_M, pack, CAPPED=False):
 
     @fragment_function()
     def place_of(n, head, b, lane):
-        odd = lane >> 2 & 1  # key; and so is the query for which this lane calls Philox
-        return Place(int32((n >> 2) + (lane >> 3)), int32(2 * (lane & 3) + odd), head, b)
+        # With an odd key the lane calls Philox for an odd query.
+        key = int32((n >> 4 << 2) + (n >> 1 & 3))
+        return Place(key, int32(2 * (lane & 3) + (n & 1)), head, b)
+
+    @fragment_function()
+    def kept_pair(own, selector, limits):
+        """The mask of queries m and m + 1, from a word of each of two lanes."""
+        other = uint32(cuda.shfl_xor_sync(FULL_WARP, int32(own), 4))
+        return keep_mask(byte_permute(own, other, selector), limits)
+
+    def make_step(K):
+        REGISTER, SHIFT = K // PATCHES, 4 * (K % PATCHES)
+
+        @fragment_function()
+        def step(flags, query, place, selector, dropout):
+            w0, w1, w2, w3 = words_of(place.key, query + 8 * K, place, dropout.keys)
+            # Word 2 h + j is bit 2 j + h.
+            bits = kept_pair(w0, selector, dropout.limits) & uint32(0x10001 << SHIFT)
+            bits |= kept_pair(w1, selector, dropout.limits) & uint32(0x40004 << SHIFT)
+            bits |= kept_pair(w2, selector, dropout.limits) & uint32(0x20002 << SHIFT)
+            bits |= kept_pair(w3, selector, dropout.limits) & uint32(0x80008 << SHIFT)
+            flags[REGISTER] = uint32(bits if SHIFT == 0 else flags[REGISTER] | bits)
+
+        return step
+
+    steps = unrolled(make_step, M16)
 
     @fragment_function()
     def draw(flags, m_start, place, dropout, lane):
         selector = uint32(HIGH_HALVES if lane & 4 else LOW_HALVES)
-        query = int32((m_start >> 1) + place.query)
-        for i in range(M16 // PATCHES):
-            flags[i] = uint32(0)
-        for k in range(M16):
-            words = words_of(place.key, query + 8 * k, place, dropout.keys)
-            for h in range(2):
-                for j in range(2):
-                    own = words[2 * h + j]
-                    other = uint32(cuda.shfl_xor_sync(FULL_WARP, int32(own), 4))
-                    pair = byte_permute(own, other, selector)
-                    bit = uint32(0x00010001 << (4 * (k % PATCHES) + 2 * j + h))
-                    flags[k // PATCHES] |= keep_mask(pair, dropout.limits) & bit
+        # Opaque: else the compiler would call Philox earlier, before the products that it is to
+        # overlap with.
+        key, query = int32(opaque(place.key)), int32(opaque((m_start >> 1) + place.query))
+        steps(flags, query, Place(key, query, place.head, place.b), selector, dropout)
 
     @fragment_function()
     def differentiate(s, dp, delta_rows, p, ds, flags, dropout, lane):
@@ -181,6 +224,10 @@ def make_key_rows(BLOCK_M, pack, CAPPED=False):
         x = cuda.local.array(2, float32)
         y = cuda.local.array(2, float32)
         kept = float32(1) / dropout.scale
+        # Opaque: else the compiler would test the flags as soon as they are drawn, and there are
+        # not so many predicates.
+        for i in range(M16 // PATCHES):
+            flags[i] = opaque(flags[i])
         for k in range(M16):
             for j in range(2):
                 load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)

@@ -61,7 +61,7 @@ from fa_numba.ptx.mbarrier import (
     mbarrier_arrive_expect_tx,
     mbarrier_init,
 )
-from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.statement import global_address, opaque
 from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load
 from fa_numba.ptx.wgmma import (
@@ -466,7 +466,11 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
         wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
 
         if DROPOUT:
-            draw(x.kept, m_start, place, dropout, lane)  # while S is computed
+            # While S is computed: the waits end at once, and their loops keep the compiler from
+            # calling Philox before the products start, or after the wait for S.
+            wait(base + AT.dout_ring.full + barrier, parity)
+            draw(x.kept, m_start, place, dropout, lane)
+            wait(base + AT.dout_ring.full + barrier, parity)
         wgmma_wait(1, x.s, S_LENGTH)
         cap(x.s, scale, mask_args)
         mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
@@ -583,7 +587,6 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
             for i in range(sizes.group_size):
                 head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
                 slope = outputs.alibi_slopes[head] if ALIBI else ZERO
-                place = place_of(n_tile * BLOCK_N + thread.warp_row, head, b, lane)
                 address = global_address(dq_sum[b, head, first_tile]) + thread.dq_offset
                 for m_tile in range(first_tile, end_tile):
                     m_start = int32(m_tile * BLOCK_M)
@@ -595,6 +598,11 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
                         name_part(part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args)
                         mbarrier_arrive(base + AT.asked.start)
                     queries = Queries(stage, parity, m_start)
+                    place = 0
+                    if DROPOUT:  # anew: kept, it would take eight registers
+                        head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                        n = int32(int32(opaque(keys.position)) - sizes.shift)
+                        place = place_of(n, head, slots[slot, BATCH], lane)
                     dropout = outputs.dropout
                     multiply(x, base, keys, queries, thread, sizes, scale, slope, place, dropout)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
