@@ -3,6 +3,7 @@
 import functools
 import inspect
 import re
+import types
 
 import numba
 import numpy as np
@@ -31,7 +32,7 @@ from fa_numba.analysis.machine_code import (
     compiler_available,
     disassembler_available,
 )
-from fa_numba.kernels.dropout import keep_scale, make_keeps, philox
+from fa_numba.kernels.dropout import keep_scale, make_keeps, philox, philox_round
 
 pytestmark = pytest.mark.usefixtures("checked")
 FORWARD = [flash_attn_v1, flash_attn_v2]
@@ -73,7 +74,9 @@ def on_the_engine(counter, key):
 
 @functools.cache
 def compiled_philox():
-    return numba.njit(philox.py_func)  # for the CPU, with the types that it has on a GPU
+    """Philox for the CPU, with the types that it has on a GPU."""
+    names = philox.py_func.__globals__ | {"philox_round": numba.njit(philox_round.py_func)}
+    return numba.njit(types.FunctionType(philox.py_func.__code__, names))
 
 
 def compiled(counter, key):
@@ -131,16 +134,28 @@ def test_the_device_function_draws_the_mask_of_the_definition(seed, p):
 def test_far_positions_are_drawn_as_the_definition_says():
     first = 65534, 65533, 2**32 - 3, 2**33 - 4
     mask = draw(0.5, 9, (1, 1, 3, 8), first)
-    for m, n in np.ndindex(3, 8):
-        counter = ((first[3] + n) // 4, first[2] + m, first[1], first[0])
-        assert mask[0, 0, m, n] == (in_python(counter, (9, 0))[n % 4] >= 2**31)
+    for row, col in np.ndindex(3, 8):
+        m, n = first[2] + row, first[3] + col
+        counter = n // 16 * 4 + n // 2 % 4, m // 16 * 8 + m % 8, first[1], first[0]
+        word = in_python(counter, (9, 0))[2 * (n // 8 % 2) + m // 8 % 2]
+        assert mask[0, 0, row, col] == ((word >> 16 * (n % 2)) % 2**15 >= 2**14)
 
 
-def test_a_word_is_dropped_below_p_and_not_at_it():
-    for n, word in enumerate(KNOWN[0][2]):  # of position (0, 0, 0, n) and seed 0
-        for p, kept in ((word / 2**32, True), ((word + 1) / 2**32, False)):
-            assert draw(p, 0, (1, 1, 1, 1), (0, 0, 0, n))[0, 0, 0, 0] == kept
-            assert reference.dropout_mask(0, p, 1, 1, 1, 4)[0, 0, 0, n] == kept
+def test_bits_are_dropped_below_p_and_not_at_it():
+    for i, word in enumerate(KNOWN[0][2]):  # of the patch at (0, 0, 0, 0) and seed 0
+        for half in range(2):
+            m, n = 8 * (i % 2), 8 * (i // 2) + half
+            bits = (word >> 16 * half) % 2**15
+            for p, kept in ((bits / 2**15, True), ((bits + 1) / 2**15, False)):
+                assert draw(p, 0, (1, 1, 1, 1), (0, 0, m, n))[0, 0, 0, 0] == kept
+                assert reference.dropout_mask(0, p, 1, 1, 9, 10)[0, 0, m, n] == kept
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 2**-15, 1 - 2**-15, 1e-12])
+def test_kept_entries_are_divided_by_the_true_probability(p):
+    dropped = int(p * 2**15) / 2**15
+    assert abs(dropped - p) <= 2**-15
+    assert keep_scale(p) == np.float32(1 / (1 - dropped))
 
 
 def test_without_dropout_everything_is_kept():
@@ -154,15 +169,20 @@ BIG = 2, 4, 256, 512  # 2²⁰ entries
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.3, 0.5, 0.9])
 def test_a_fraction_p_is_dropped(p):
     dropped = ~reference.dropout_mask(1, p, *BIG)
-    for one in (dropped, *(dropped[..., word::4] for word in range(4)), *dropped, *dropped[0]):
+    p = int(p * 2**15) / 2**15
+    patches = dropped.reshape(2, 4, -1, 2, 8, 32, 2, 8)
+    words = [patches[:, :, :, i, :, :, j] for i in range(2) for j in range(2)]
+    for one in (dropped, dropped[..., ::2], dropped[..., 1::2], *words, *dropped, *dropped[0]):
         deviation = np.sqrt(one.size * p * (1 - p))
         assert abs(one.sum() - one.size * p) <= 4 * deviation
 
 
 NEIGHBOURS = {
     "next_key": np.s_[:, :, :, 1:],
-    "next_four_keys": np.s_[:, :, :, 4:],
+    "eighth_key": np.s_[:, :, :, 8:],
     "next_query": np.s_[:, :, 1:],
+    "eighth_query": np.s_[:, :, 8:],
+    "eighth_query_and_key": np.s_[:, :, 8:, 8:],
     "next_head": np.s_[:, 1:],
     "next_sequence": np.s_[1:],
 }
@@ -182,6 +202,7 @@ def test_seeds_are_independent(other):
 
 def check_independent(mask, neighbour, p):
     """Two neighbours are both dropped as often as two independent entries."""
+    p = int(p * 2**15) / 2**15
     there = mask[neighbour]
     here = mask[tuple(slice(0, size) for size in there.shape)]
     both = p * p

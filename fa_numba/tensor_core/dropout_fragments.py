@@ -129,16 +129,16 @@ def words_of(c0, c1, place, keys):
 
 
 def unrolled(make_step, number):
-    """A function that calls the steps 0 to number − 1, which take the same arguments.
+    """A function that calls the steps make_step(0), ..., all with the arguments that it gets.
 
     LLVM does not unroll a loop over calls of Philox, and arrays would not be registers.
     """
 
     def followed(step, rest):
         @fragment_function()
-        def both(*args):
-            step(*args)
-            rest(*args)
+        def both(registers, counter, place, selector, dropout):
+            step(registers, counter, place, selector, dropout)
+            rest(registers, counter, place, selector, dropout)
 
         return both
 
@@ -158,7 +158,7 @@ def make_query_rows(BLOCK_N):
 
     def make_step(K):
         @fragment_function()
-        def step(p, key, place, dropout):
+        def step(p, key, place, _, dropout):
             w0, w1, w2, w3 = words_of(key + 4 * K, place.query, place, dropout.keys)
             p[K, 0] = keep_pair(p[K, 0], w0, dropout.limits)
             p[K, 1] = keep_pair(p[K, 1], w1, dropout.limits)
@@ -171,7 +171,7 @@ def make_query_rows(BLOCK_N):
 
     @fragment_function()
     def drop(p, n_start, place, dropout):
-        steps(p, int32((n_start >> 2) + place.key), place, dropout)
+        steps(p, int32((n_start >> 2) + place.key), place, uint32(0), dropout)
 
     return QueryRows(place_of, drop)
 
@@ -216,7 +216,8 @@ def make_key_rows(BLOCK_M, pack, CAPPED=False):
         # Opaque: else the compiler would call Philox earlier, before the products that it is to
         # overlap with.
         key, query = int32(opaque(place.key)), int32(opaque((m_start >> 1) + place.query))
-        steps(flags, query, Place(key, query, place.head, place.b), selector, dropout)
+        place = Place(key, query, place.head, place.b)
+        steps(flags, query, place, selector, dropout)
 
     @fragment_function()
     def differentiate(s, dp, delta_rows, p, ds, flags, dropout, lane):

@@ -1,0 +1,196 @@
+"""Dropout on tensor cores: the mask in registers on the CPU engine, machine code, arguments."""
+
+import functools
+import re
+
+import numba
+import numpy as np
+import pytest
+from numba import cuda, float32, int32, types, uint32
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+
+from fa_numba import reference
+from fa_numba.analysis.machine_code import compile_kernel, compiler_available
+from fa_numba.kernels import dropout
+from fa_numba.tensor_core import dropout_fragments
+from fa_numba.tensor_core.flash_attn_bwd_persistent import (
+    flash_attn_bwd_persistent,
+    make_flash_attn_bwd_persistent,
+)
+from fa_numba.tensor_core.flash_attn_persistent import (
+    flash_attn_persistent,
+    make_flash_attn_persistent,
+)
+from fa_numba.tiling.persistent_tiling import persistent_tiling
+
+HOPPER = (9, 0, "a")
+needs_compiler = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
+
+# --- the instructions, for the CPU engine -----------------------------------------------------
+
+
+@cuda.jit(device=True)
+def keep_mask(bits, limits):
+    low = 0xFFFF if bits & 0x7FFF >= limits & 0xFFFF else 0
+    high = 0xFFFF if bits >> 16 & 0x7FFF >= limits >> 16 else 0
+    return uint32(high << 16 | low)
+
+
+@cuda.jit(device=True)
+def keep_pair(x, bits, limits):
+    return uint32(x & keep_mask(bits, limits))
+
+
+@cuda.jit(device=True)
+def byte_permute(x, y, selector):
+    both = int(y) << 32 | int(x)
+    result = 0
+    for i in range(4):
+        result |= (both >> 8 * (int(selector) >> 4 * i & 7) & 0xFF) << 8 * i
+    return uint32(result)
+
+
+@cuda.jit(device=True)
+def word(x):
+    return uint32(x)
+
+
+@cuda.jit(device=True)
+def opaque(x):
+    return uint32(x & 0xFFFFFFFF)
+
+
+@cuda.jit(device=True)
+def pack(low, high):
+    """Two small integers, rounded: results that a test can take apart."""
+    return uint32((int(round(high)) & 0xFFFF) << 16 | int(round(low)) & 0xFFFF)
+
+
+@pytest.fixture
+def instructions(monkeypatch):
+    for function in (keep_mask, keep_pair, byte_permute, word, opaque):
+        name = function.py_func.__name__
+        monkeypatch.setattr(dropout_fragments, name, function)
+
+
+# --- the mask ---------------------------------------------------------------------------------
+
+PLACES = [  # seed, head, batch, first query, first key
+    (7, 0, 0, 0, 0),
+    (2**63 + 12345, 5, 3, 1040, 2048 + 112),
+    (2**64 - 1, 2**16 - 1, 2**16 - 1, 64, 16),
+]
+
+
+def mask_at(seed, p, head, b, m, n, rows, cols):
+    """reference.dropout_mask of these rows and columns, drawn entry by entry."""
+    mask = np.zeros((rows, cols), bool)
+    key = seed % 2**32, seed // 2**32
+    for i, j in np.ndindex(rows, cols):
+        q, k = m + i, n + j
+        counter = k // 16 * 4 + k // 2 % 4, q // 16 * 8 + q % 8, head, b
+        bits = int(reference.philox(counter, key)[k // 8 % 2 * 2 + q // 8 % 2]) >> 16 * (k % 2)
+        mask[i, j] = bits % 2**15 >= int(p * 2**15)
+    return mask
+
+
+def test_the_expected_mask_is_the_definition():
+    want = reference.dropout_mask(9, 0.3, 2, 3, 40, 35)[1, 2]
+    np.testing.assert_array_equal(mask_at(9, 0.3, 2, 1, 0, 0, 40, 35), want)
+
+
+@pytest.mark.parametrize("seed, head, b, m, n", PLACES)
+@pytest.mark.parametrize("block_n", [16, 80])
+def test_p_whose_rows_are_queries(instructions, block_n, seed, head, b, m, n):
+    place_of, drop = dropout_fragments.make_query_rows(block_n)
+    SHAPE = block_n // 16, 4
+
+    @cuda.jit
+    def kernel(kept, dropout_args):
+        p = cuda.local.array(SHAPE, uint32)
+        lane = cuda.threadIdx.x
+        for k in range(block_n // 16):
+            for r in range(4):
+                p[k, r] = uint32(0x3C003C00)
+        drop(p, n, place_of(m, head, b, lane), dropout_args)
+        for k in range(block_n // 16):
+            for r in range(4):
+                for c in range(2):  # A: row lane // 4, and eight below; columns, and eight beside
+                    row, col = lane // 4 + 8 * (r & 1), 16 * k + 8 * (r >> 1) + 2 * (lane % 4) + c
+                    kept[row, col] = p[k, r] >> 16 * c & 0xFFFF
+
+    for p in (0.0001, 0.3, 0.5, dropout_fragments.LARGEST_P):
+        kept = np.zeros((16, block_n), np.uint16)
+        kernel[1, 32](kept, packed_arguments(p, seed))
+        want = mask_at(seed, p, head, b, m, n, 16, block_n)
+        np.testing.assert_array_equal(kept, np.where(want, 0x3C00, 0))
+
+
+def packed_arguments(p, seed):
+    *keys, limits, scale = dropout_fragments.dropout_arguments(p, np.uint64(seed))
+    return dropout_fragments.Dropout(tuple(keys), limits, scale)
+
+
+@pytest.mark.parametrize("seed, head, b, m, n", PLACES)
+@pytest.mark.parametrize("block_m, capped", [(64, False), (128, False), (64, True)])
+def test_gradients_whose_rows_are_keys(
+    rng, monkeypatch, instructions, block_m, capped, seed, head, b, m, n
+):
+    place_of, draw, differentiate = dropout_fragments.make_key_rows(block_m, pack, capped)
+    S_SHAPE, P_SHAPE, FLAGS = (block_m // 8, 4), (block_m // 16, 4), block_m // 64
+    delta = rng.integers(-9, 9, block_m).astype(np.float32)
+
+    @cuda.jit(device=True)
+    def load_shared_x2(two, address):
+        two[0], two[1] = delta[address // 4], delta[address // 4 + 1]
+
+    monkeypatch.setattr(dropout_fragments, "load_shared_x2", load_shared_x2)
+
+    @cuda.jit
+    def kernel(p_rows, dp_rows, p_packed, ds_packed, dropout_args):
+        s, dp = cuda.local.array(S_SHAPE, float32), cuda.local.array(S_SHAPE, float32)
+        p, ds = cuda.local.array(P_SHAPE, uint32), cuda.local.array(P_SHAPE, uint32)
+        flags = cuda.local.array(FLAGS, uint32)
+        lane = cuda.threadIdx.x
+        for j in range(block_m // 8):
+            for r in range(4):
+                row, col = lane // 4 + 8 * (r >> 1), 8 * j + 2 * (lane % 4) + (r & 1)
+                s[j, r], dp[j, r] = p_rows[row, col], dp_rows[row, col]
+        for k in range(block_m // 16):
+            for r in range(4):
+                row, col = lane // 4 + 8 * (r & 1), 16 * k + 8 * (r >> 1) + 2 * (lane % 4)
+                p[k, r] = pack(p_rows[row, col], p_rows[row, col + 1])
+        place = place_of(int32(n + lane // 4), head, b, lane)
+        draw(flags, m, place, dropout_args, lane)
+        differentiate(s, dp, 0, p, ds, flags, dropout_args, lane)
+        for k in range(block_m // 16):
+            for r in range(4):
+                row, col = lane // 4 + 8 * (r & 1), 16 * k + 8 * (r >> 1) + 2 * (lane % 4)
+                for c in range(2):
+                    p_packed[row, col + c] = p[k, r] >> 16 * c & 0xFFFF
+                    ds_packed[row, col + c] = ds[k, r] >> 16 * c & 0xFFFF
+
+    dropout_p = 0.5  # the factor 2 keeps all numbers integers
+    p_rows = rng.integers(1, 50, (16, block_m)).astype(np.float32) * 2
+    dp_rows = rng.integers(-50, 50, (16, block_m)).astype(np.float32)
+    packed = np.zeros((2, 16, block_m), np.uint16)
+    kernel[1, 32](p_rows, dp_rows, *packed, packed_arguments(dropout_p, seed))
+    z = mask_at(seed, dropout_p, head, b, m, n, block_m, 16).T
+    np.testing.assert_array_equal(packed[0].astype(np.int16), p_rows * z)
+    np.testing.assert_array_equal(packed[1].astype(np.int16), p_rows * (z * dp_rows - delta / 2))
+
+
+def test_round_keys_are_those_of_philox():
+    for seed in (0, 5, 2**32 - 1, 2**64 - 1):
+        counter = tuple(map(np.uint32, (1, 2, 3, 4)))
+        want = reference.philox(counter, (seed % 2**32, seed // 2**32))
+        for key in dropout.round_keys(np.uint64(seed)):
+            k0, k1 = np.uint32(int(key) % 2**32), np.uint32(int(key) // 2**32)
+            counter = rounds_of()(*counter, k0, k1)
+        assert tuple(map(int, counter)) == tuple(map(int, want))
+
+
+@functools.cache
+def rounds_of():
+    return numba.njit(dropout.philox_round.py_func)  # with the types that it has on a GPU
