@@ -54,7 +54,8 @@ so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
 - `causal` is bottom-right aligned. `window_size` (left, right; −1 is no limit), `softcap` and
   `alibi_slopes` combine with it in any way. `softmax_scale` is 1/√head_dim unless given.
 - `dropout_p` and `seed`, where a function has them: dropout is drawn from the seed and the
-  position of each entry, and never stored.
+  position of each entry, and never stored. dropout_p is rounded down to a multiple of 2⁻¹⁵. Every
+  function drops the same entries for the same seed.
 - `lse` is the natural log of the sum of each row's e^score, (batch, num_heads, seqlen_q),
   float32. A row that sees no key gives 0 and −inf.
 - At most 65535 sequences in a batch, and as many heads: a CUDA grid has no more.

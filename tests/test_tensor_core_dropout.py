@@ -13,6 +13,7 @@ pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 from fa_numba import reference
 from fa_numba.analysis.machine_code import compile_kernel, compiler_available
 from fa_numba.kernels import dropout
+from fa_numba.ptx import halves
 from fa_numba.tensor_core import dropout_fragments
 from fa_numba.tensor_core.flash_attn_bwd_persistent import (
     flash_attn_bwd_persistent,
@@ -120,11 +121,15 @@ def test_p_whose_rows_are_queries(instructions, block_n, seed, head, b, m, n):
                     row, col = lane // 4 + 8 * (r & 1), 16 * k + 8 * (r >> 1) + 2 * (lane % 4) + c
                     kept[row, col] = p[k, r] >> 16 * c & 0xFFFF
 
-    for p in (0.0001, 0.3, 0.5, dropout_fragments.LARGEST_P):
+    for p in (0.0001, 0.3, 0.5, dropout.LARGEST_ON_TENSOR_CORES):
         kept = np.zeros((16, block_n), np.uint16)
         kernel[1, 32](kept, packed_arguments(p, seed))
         want = mask_at(seed, p, head, b, m, n, 16, block_n)
         np.testing.assert_array_equal(kept, np.where(want, 0x3C00, 0))
+
+
+def test_the_largest_probability_is_the_largest_limit():
+    assert dropout.threshold_of(dropout.LARGEST_ON_TENSOR_CORES) == halves.LARGEST_LIMIT
 
 
 def packed_arguments(p, seed):
@@ -194,3 +199,109 @@ def test_round_keys_are_those_of_philox():
 @functools.cache
 def rounds_of():
     return numba.njit(dropout.philox_round.py_func)  # with the types that it has on a GPU
+
+
+# --- machine code -----------------------------------------------------------------------------
+
+x = types.Array(types.float16, 4, "C")
+rows, sums = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+MASK_ARGS = types.int32, types.int32, types.float32, types.float32
+DROPOUT_ARGS = *10 * (types.uint64,), types.uint32, types.float32
+OTHERS = {  # beside the multiplications of Philox, in a kernel without dropout
+    "all": ((100, -1), 30.0, True),
+    "plain": (),
+}
+
+
+def stated_registers(kernel):
+    return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
+
+
+def philox_products(code):
+    """Wide multiplications by the factors of Philox, which are negative as int32."""
+    factors = [f"-{2**32 - int(x):#x}" for x in (dropout.M0, dropout.M2)]
+    wide = [i.operands for i in code.instructions if i.opcode == "IMAD.WIDE.U32"]
+    return sum(any(factor in operands for factor in factors) for operands in wide)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, dtype, causal, mask",
+    [
+        (64, "bfloat16", True, "plain"),
+        (128, "float16", False, "plain"),
+        (128, "float16", True, "all"),
+        (256, "float16", False, "plain"),
+    ],
+)
+def test_the_forward_kernel_stays_in_registers(head_dim, dtype, causal, mask):
+    tiling = persistent_tiling(head_dim, 4096, causal)
+    options = OTHERS[mask] or ((-1, -1), 0.0, False)
+    kernel = make_flash_attn_persistent(head_dim, tiling, causal, dtype, *options, True)
+    slopes = types.Array(types.float32, 1, "C") if options[2] else types.float32
+    args = (*4 * (types.uint64,), rows, *3 * (types.int32,), types.float32, slopes, *MASK_ARGS)
+    code = compile_kernel(kernel, (*args, *DROPOUT_ARGS), cc=HOPPER)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= 65536 // tiling.num_threads
+    assert "C75" not in code.report  # products serialised, setmaxnreg ignored
+    # Twice: for the first tile, and in the loop. At most 20 for 8 entries, 2 for 16 columns.
+    patches = 2 * tiling.block_n // 16
+    assert 17 * patches <= philox_products(code) <= 20 * patches
+    compared = [i for i in code.instructions if i.opcode.startswith("HSET2")]
+    assert len(compared) == 4 * patches and all("|" in i.operands for i in compared)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, order, causal, mask, spilled_by_products",
+    [
+        (64, "added", False, "plain", 4),
+        (64, "by arrival", True, "plain", 12),
+        (128, "added", True, "plain", 0),
+        (128, "ordered", True, "all", 16),
+    ],
+)
+def test_the_backward_kernel_stays_in_registers(head_dim, order, causal, mask, spilled_by_products):
+    options = OTHERS[mask] or ((-1, -1), 0.0, False)
+    kernel = make_flash_attn_bwd_persistent(head_dim, order, causal, "float16", *options, True)
+    counters = types.int32 if order == "added" else types.Array(types.int32, 1, "C")
+    slopes = types.Array(types.float32, 1, "C") if options[2] else types.float32
+    args = (*6 * (types.uint64,), rows, rows, sums, x, *3 * (types.int32,), *2 * (types.float32,))
+    args += slopes, counters, *MASK_ARGS, *DROPOUT_ARGS
+    code = compile_kernel(kernel, args, cc=HOPPER)
+    opcodes = [i.opcode.split(".")[0] for i in code.instructions]
+    first = opcodes.index("HGMMA")
+    last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
+    products = opcodes[first:last]
+    assert products.count("STL") + products.count("LDL") <= spilled_by_products
+    assert code.spill_bytes <= 320 and code.float64_instructions == 0
+    assert code.registers <= 65536 // 384
+    assert "C75" not in code.report
+    # All of Philox lies between the start of dP and the wait for S: it overlaps with both.
+    drawn = [n for n, opcode in enumerate(opcodes) if opcode == "HSET2"]
+    waits = [n for n, i in enumerate(code.instructions) if i.opcode.startswith("WARPGROUP.DEPBAR")]
+    starts = [n for n, opcode in enumerate(opcodes) if opcode == "HGMMA" and n < drawn[0]]
+    assert starts and not any(starts[-1] < n < drawn[-1] for n in waits)
+    assert not any(drawn[0] < n < drawn[-1] for n in waits)
+    patches = 128 // 16 if head_dim == 64 else 64 // 16
+    assert len(drawn) == 4 * patches
+    assert 15 * patches <= philox_products(code) <= 20 * patches
+
+
+# --- arguments --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [0.97, 1 - 1e-9])
+def test_the_largest_probabilities_are_refused(p):
+    from fa_numba import checks
+
+    with pytest.raises(ValueError, match=r"dropout_p must be at most 0\.96875 .* got 0\.9"):
+        checks.check_dropout(p, 0, largest=dropout.LARGEST_ON_TENSOR_CORES)
+
+
+def test_both_functions_have_the_options_of_the_lessons():
+    import inspect
+
+    for function in (flash_attn_persistent, flash_attn_bwd_persistent):
+        parameters = inspect.signature(function).parameters
+        assert parameters["dropout_p"].default == 0.0 and parameters["seed"].default == 0

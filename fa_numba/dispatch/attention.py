@@ -10,6 +10,7 @@ from fa_numba.checks import AMPERE, HOPPER
 from fa_numba.dispatch.candidates import Candidate, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
+from fa_numba.kernels import dropout
 from fa_numba.runtime import arrays
 from fa_numba.tiling.split_tiling import SplitProblem
 
@@ -56,6 +57,14 @@ def on_tensor_cores(candidate, inputs, options, *, check, supported, copies=Fals
     check(*inputs, name=candidate.name, **limits)
     if not copies:
         checks.check_aligned(**inputs._asdict())
+    check_dropout(candidate, options)
+
+
+def check_dropout(candidate, options):
+    """Raise unless a function on tensor cores that has dropout can take its probability."""
+    if "dropout_p" in options and "dropout_p" in candidate.options:
+        largest = dropout.LARGEST_ON_TENSOR_CORES
+        checks.check_dropout(options["dropout_p"], options.get("seed", 0), largest=largest)
 
 
 def with_idle_sms(candidate, inputs, options):
@@ -99,6 +108,7 @@ def gradient_on_tensor_cores(
     checks.check_gradient_strides(candidate.name, supported, dout, out)
     checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
     checks.check_shared_bytes(candidate.name, q, candidate.module.shared_bytes(head_dim))
+    check_dropout(candidate, options)
 
 
 def with_lengths(q, k, v):

@@ -35,6 +35,7 @@ W0, W1 = (
 ROUNDS = 10
 HALF = np.uint64(32)  # half the bits of a product
 BITS = 15  # that decide on an entry
+LARGEST_ON_TENSOR_CORES = 31 / 32  # dropout_p: there bits are compared as float16, up to infinity
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -211,6 +211,7 @@ def flash_attn_v1(
     dropout_p : float, default=0.0
         Each entry of the softmax is set to 0 with this probability; the others are divided by
         1 − dropout_p. l and m are those of the softmax without dropout.
+        dropout_p is rounded down to a multiple of 2⁻¹⁵, also in the divisor.
     seed : int, default=0
         From 0 to 2⁶⁴ − 1. The seed and the index (batch, head, query, key) of an entry decide
         whether it is dropped: `fa_numba.reference.dropout_mask`.

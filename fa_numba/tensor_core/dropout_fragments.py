@@ -27,12 +27,11 @@ from numba import cuda, float32, int32, uint32
 from fa_numba.constants import FULL_WARP
 from fa_numba.kernels import dropout
 from fa_numba.kernels.dropout import HALF, philox_round
-from fa_numba.ptx.halves import LARGEST_LIMIT, byte_permute, keep_mask, keep_pair, word
+from fa_numba.ptx.halves import byte_permute, keep_mask, keep_pair, word
 from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.vectors import load_shared_x2
 from fa_numba.tensor_core.fragments import fragment_function
 
-LARGEST_P = LARGEST_LIMIT / 2**dropout.BITS  # the largest dropout_p: 31 / 32
 PATCHES = 4  # patches, of 8 entries, whose flags are one register
 # Selectors of byte_permute: the low half of each of two registers, and the high half of each.
 LOW_HALVES, HIGH_HALVES = 0x5410, 0x3276

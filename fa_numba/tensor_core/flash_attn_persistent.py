@@ -22,6 +22,9 @@ takes much of the time. This kernel differs:
 rescales lazily (`lazy_rescaling`). A key tile that no query of the thread block attends to is not
 loaded; one tile always is. A warpgroup skips the key tiles that none of its own rows attends to.
 
+Dropout (`dropout_fragments`) sets entries of P to 0 between the softmax, whose sum is that of all
+entries, and P V. The factor of the kept entries goes into the final division by that sum.
+
 Without causal, window and ALiBi only the last key tile needs masking. For 64 < head_dim ≤ 128 (two
 consumers) it is processed first, so the main loop has no masking; for other sizes this gained
 nothing (docs/notes/forward.md).
@@ -46,6 +49,7 @@ from numba import cuda, float32, int32, uint32
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
+from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
@@ -64,7 +68,6 @@ from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
 from fa_numba.tensor_core.dropout_fragments import (
-    LARGEST_P,
     NO_DROPOUT,
     Dropout,
     dropout_arguments,
@@ -433,8 +436,8 @@ def make_flash_attn_persistent(
                   thread block per SM
         """
         run(
-            q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
-            left, right, unit, inverse_unit, NO_DROPOUT,
+            q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale,
+            alibi_slopes, left, right, unit, inverse_unit, NO_DROPOUT,
         )  # fmt: skip
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
@@ -443,11 +446,11 @@ def make_flash_attn_persistent(
         left, right, unit, inverse_unit,
         key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9, limits, keep_scale,
     ):  # fmt: skip
-        """flash_attn_persistent_kernel with dropout: its budget, and the arguments of a `Dropout`."""
+        """flash_attn_persistent_kernel with dropout: the same budget."""
         keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9
         run(
-            q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
-            left, right, unit, inverse_unit,
+            q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale,
+            alibi_slopes, left, right, unit, inverse_unit,
             Dropout(keys, limits, keep_scale),
         )  # fmt: skip
 
@@ -501,7 +504,7 @@ def flash_attn_persistent(
     """
     score_options = causal, window_size, softcap, alibi_slopes
     call = checks.forward_call(q, k, v, *score_options, softmax_scale, on=REQUIREMENTS)
-    dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_P)
+    dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     options, constants = call.mask, run_time_masks.constants_of(call.mask, LEAST_CAP)
