@@ -672,7 +672,7 @@ def make_flash_attn_bwd_persistent(
     consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT)
     count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
 
-    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    @cuda.jit(device=True, inline="always", fastmath=True)
     def run(
         q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
         num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,

@@ -380,7 +380,7 @@ def make_flash_attn_persistent(
         if lane == 0:
             tma_store_wait_read(0)  # shared memory must outlive the last copy
 
-    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    @cuda.jit(device=True, inline="always", fastmath=True)
     def run(
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
         left, right, unit, inverse_unit, dropout,
