@@ -238,8 +238,27 @@ class Queries(NamedTuple):
     m_start: int
 
 
+class QueriesToDrop(NamedTuple):
+    """`Queries`, and what dropout of their tile needs.
+
+    Attributes
+    ----------
+    kept : local array
+        Flags of the entries that are kept: `dropout_fragments.KeyRows`.
+    place : Place
+    dropout : Dropout
+    """
+
+    stage: int
+    parity: int
+    m_start: int
+    kept: Any
+    place: Any
+    dropout: Any
+
+
 class Registers(NamedTuple):
-    """Local arrays of a consumer thread: scores, their gradients, and sums; flags of dropout."""
+    """Local arrays of a consumer thread: scores, their gradients, and sums."""
 
     s: Any
     dp: Any
@@ -248,7 +267,6 @@ class Registers(NamedTuple):
     dq: Any
     dk: Any
     dv: Any
-    kept: Any
 
 
 @functools.cache
@@ -383,9 +401,9 @@ class TileFunctions(NamedTuple):
         The thread's `Thread`.
     keys_of(base, slot, first, thread)
         `Keys` of a slot; `first` is the index of its first key among the queries.
-    multiply(x, base, keys, queries, thread, sizes, scale, slope, place, dropout)
-        The products of a tile of queries. When it returns, those that sum dV, dQ and dK are in
-        flight, in this order. `place` and `dropout` are read with DROPOUT alone.
+    multiply(x, base, keys, queries, thread, sizes, scale, slope)
+        The products of a tile of `Queries`, or with DROPOUT `QueriesToDrop`. When it returns, those
+        that sum dV, dQ and dK are in flight, in this order.
     """
 
     thread_of: Callable
@@ -394,7 +412,7 @@ class TileFunctions(NamedTuple):
 
 
 @functools.cache
-def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT):
+def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False):
     """`TileFunctions` for these compile-time constants."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
@@ -451,9 +469,9 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
         )
 
     @fragment_function()
-    def multiply(x, base, keys, queries, thread, sizes, scale, slope, place, dropout):
+    def multiply(x, base, keys, queries, thread, sizes, scale, slope):
         seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
-        stage, parity, m_start = queries
+        stage, parity, m_start = queries.stage, queries.parity, queries.m_start
         lane, barrier = thread.lane, uint32(stage * BARRIER)
         # Starts cut to 32 bits first: the compiler then leaves other offsets to the loads.
         lse_rows, delta_rows = uint32(base + AT.lse.start), uint32(base + AT.delta.start)
@@ -473,7 +491,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
             # While S is computed: the waits end at once, and their loops keep the compiler from
             # calling Philox before the products start, or after the wait for S.
             wait(base + AT.dout_ring.full + barrier, parity)
-            draw(x.kept, m_start, place, dropout, lane)
+            draw(queries.kept, m_start, queries.place, queries.dropout, lane)
             wait(base + AT.dout_ring.full + barrier, parity)
         wgmma_wait(1, x.s, S_LENGTH)
         cap(x.s, scale, mask_args)
@@ -481,7 +499,8 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
         exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)  # P  line 11
         wgmma_wait(0, x.dp, S_LENGTH)
         if DROPOUT:
-            differentiate_kept(x.s, x.dp, delta, x.p, x.ds, x.kept, dropout, lane)
+            kept, dropout = queries.kept, queries.dropout
+            differentiate_kept(x.s, x.dp, delta, x.p, x.ds, kept, dropout, lane)
         else:
             differentiate(x.s, x.dp, delta, x.p, x.ds, lane)  # dS = P ∘ (dP - delta)  line 14
 
@@ -564,7 +583,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
         dk_acc = cuda.local.array(OUT_SHAPE, float32)
         dv_acc = cuda.local.array(OUT_SHAPE, float32)
         kept = cuda.local.array(KEPT_LENGTH, uint32)
-        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc, kept)
+        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, sizes.mask_args)
         lane = thread.lane
@@ -601,14 +620,16 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
                         shift, seqlen_k = sizes.shift, sizes.seqlen_k
                         name_part(part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args)
                         mbarrier_arrive(base + AT.asked.start)
-                    queries = Queries(stage, parity, m_start)
-                    place = 0
-                    if DROPOUT:  # anew: kept, it would take eight registers
+                    if DROPOUT:  # the place anew: kept, it would take eight registers
                         head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
                         n = int32(int32(opaque(keys.position)) - sizes.shift)
                         place = place_of(n, head, slots[slot, BATCH], lane)
-                    dropout = outputs.dropout
-                    multiply(x, base, keys, queries, thread, sizes, scale, slope, place, dropout)
+                        queries = QueriesToDrop(
+                            stage, parity, m_start, kept, place, outputs.dropout
+                        )
+                    else:
+                        queries = Queries(stage, parity, m_start)
+                    multiply(x, base, keys, queries, thread, sizes, scale, slope)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
