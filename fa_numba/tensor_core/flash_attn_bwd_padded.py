@@ -55,8 +55,6 @@ def flash_attn_bwd_padded(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU without wgmma.
     """
