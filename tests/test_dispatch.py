@@ -285,6 +285,20 @@ def test_few_queries_on_hopper_are_decoded_by_gather(gpu):
     assert "no negative stride" in choice.refused["flash_attn_persistent"]
 
 
+@pytest.mark.parametrize("head_dim", [59, 130])
+def test_gradients_of_odd_rows_on_hopper_are_copied(gpu, head_dim):
+    gpu((9, 0))
+    x = aligned(2, 64, 4, head_dim, dtype=np.float16)
+    choice = fa_numba.which("flash_attn_grad", *gradient_arguments(x, x))
+    assert choice.kernel == "flash_attn_bwd_padded" and "multiple of 16 bytes" in choice.reason
+    x = aligned(2, 64, 4, 64, dtype=np.float16)
+    choice = fa_numba.which("flash_attn_grad", *gradient_arguments(x, x))
+    assert "it can copy all of these" in choice.refused["flash_attn_bwd_padded"]
+    backwards = CupyArray(x.host[:, ::-1])
+    choice = fa_numba.which("flash_attn_grad", *gradient_arguments(backwards, x))
+    assert choice.kernel == "flash_attn_bwd_padded"
+
+
 def calls():
     """Arguments of each job, in NumPy arrays: name, arrays, options."""
     rng = np.random.default_rng(0)

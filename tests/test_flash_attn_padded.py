@@ -1,5 +1,8 @@
 """Zero-padded rows, for a head_dim that TMA does not take."""
 
+import re
+
+import ml_dtypes
 import numpy as np
 import pytest
 from fake_libraries import CupyArray
@@ -9,32 +12,73 @@ pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.runtime import arrays
-from fa_numba.tensor_core.flash_attn_padded import (
-    copy_columns,
-    flash_attn_padded,
-    make_copy_columns,
+from fa_numba.tensor_core.flash_attn_bwd_padded import flash_attn_bwd_padded
+from fa_numba.tensor_core.flash_attn_padded import flash_attn_padded
+from fa_numba.tensor_core.padded_rows import (
+    first_columns,
+    make_for_each_array,
+    make_pad,
+    make_unpad,
+    pad_rows,
+    padded_cols,
 )
 
-
-@pytest.mark.parametrize("num_cols", [1, 7, 8, 16])
-def test_columns_are_kept_and_the_others_are_zero(rng, num_cols):
-    x = rng.standard_normal((2, 5, 3, 7)).astype(np.float16)
-    padded = np.concatenate([x, np.zeros((2, 5, 3, 9), np.float16)], axis=3)
-    np.testing.assert_array_equal(copy_columns(x, num_cols), padded[..., :num_cols])
+DTYPES = [np.float16, ml_dtypes.bfloat16]
 
 
-def test_views_are_copied_too(rng):
-    x = rng.standard_normal((3, 2, 4, 5)).astype(np.float16)
-    view = x.transpose(1, 2, 0, 3)[:, ::2]
-    np.testing.assert_array_equal(copy_columns(view, 8)[..., :5], view)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cols", [1, 3, 7, 9, 59, 111, 250])
+def test_columns_are_kept_and_the_others_are_zero(rng, cols, dtype):
+    shapes = [(2, 5, 3, cols), (2, 40, 1, cols), (2, 1, 4, cols)]
+    xs = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    for x, y in zip(xs, padded := pad_rows(*xs), strict=True):
+        assert y.dtype == dtype and y.shape == (*x.shape[:3], padded_cols(cols))
+        np.testing.assert_array_equal(y[..., :cols], x)
+        assert not y[..., cols:].astype(np.float32).any()
+    for x, y in zip(xs, first_columns(cols, *padded), strict=True):
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(y, x)
+
+
+def test_every_number_of_16_bits_is_kept():
+    x = np.arange(65536, dtype=np.uint16).view(np.float16).reshape(2, 8192, 1, 4)
+    (padded,) = pad_rows(x)
+    (back,) = first_columns(4, padded)
+    np.testing.assert_array_equal(padded[..., :4].view(np.uint16), x.view(np.uint16))
+    np.testing.assert_array_equal(back.view(np.uint16), x.view(np.uint16))
+
+
+def test_views_are_copied_and_arrays_that_tma_takes_are_not(rng):
+    x = rng.standard_normal((3, 2, 4, 8)).astype(np.float16)
+    view, reversed_view = x[..., 1:6].transpose(1, 2, 0, 3)[:, ::2], x[:, ::-1]
+    (copy,) = pad_rows(view)
+    np.testing.assert_array_equal(copy[..., :5], view)
+    kept, copy = pad_rows(x, reversed_view)
+    assert kept is x
+    np.testing.assert_array_equal(copy, reversed_view)
+    assert first_columns(8, kept)[0] is x
+
+
+def test_no_rows_need_no_launch():
+    x, empty = np.ones((1, 3, 2, 5), np.float16), np.ones((1, 0, 2, 5), np.float16)
+    for y in pad_rows(x, empty):
+        assert y.shape[3] == 8
+    assert pad_rows(empty)[0].shape == (1, 0, 2, 8)
+    assert first_columns(5, *pad_rows(empty, x))[1].shape == x.shape
 
 
 @pytest.mark.skipif(not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm")
-@pytest.mark.parametrize("cols, new_cols", [(59, 64), (64, 59)])
-def test_compiles(cols, new_cols):
-    args = types.Array(types.float16, 4, "A"), types.Array(types.float16, 4, "C")
-    code = compile_kernel(make_copy_columns(cols, new_cols), args, cc=(9, 0, "a"))
+@pytest.mark.parametrize("cols", [59, 111, 250])
+@pytest.mark.parametrize("make_copy", [make_pad, make_unpad])
+def test_copies_store_16_bytes_and_stay_in_registers(cols, make_copy):
+    flat = types.Array(types.int16, 1, "C")
+    x = types.Array(types.int16, 4, "A") if make_copy is make_pad else flat
+    kernel = make_for_each_array(make_copy(cols, True))
+    code = compile_kernel(kernel, 5 * (x,) + 5 * (flat,), cc=(9, 0, "a"))
+    stated = int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
+    assert code.registers <= stated
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.counts["STG.128"] == 5 and code.counts["LDG.16"] == 40
 
 
 @pytest.fixture
@@ -66,3 +110,18 @@ def test_refused_on_another_gpu(hopper, monkeypatch):
     x = fake(1, 5, 1, 59)
     with pytest.raises(RuntimeError, match="needs a GPU of compute capability 9.x, got 8.0"):
         flash_attn_padded(x, x, x)
+
+
+@pytest.mark.parametrize(
+    "error, head_dim, dtype, changed, message",
+    [
+        (ValueError, 264, np.float16, {}, "head_dim .*256.*got 264"),
+        (TypeError, 59, np.float32, {}, "float16 or bfloat16 for flash_attn_bwd_padded"),
+        (ValueError, 59, np.float16, {"softmax_scale": -1}, "softmax_scale must be positive"),
+        (TypeError, 59, np.float16, {"deterministic": 1}, "deterministic must be True or False"),
+    ],
+)
+def test_refused_backward(hopper, error, head_dim, dtype, changed, message):
+    x, lse = fake(1, 4, 1, head_dim, dtype=dtype), fake(1, 1, 4, dtype=np.float32)
+    with pytest.raises(error, match=message):
+        flash_attn_bwd_padded(x, x, x, x, x, lse, **changed)

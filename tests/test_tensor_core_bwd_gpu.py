@@ -27,6 +27,7 @@ from fa_numba.ptx import layouts  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_persistent as persistent  # noqa: E402
 from fa_numba.tensor_core.dq_parts import BY_ARRIVAL  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_padded import flash_attn_bwd_padded  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide  # noqa: E402
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -337,6 +338,45 @@ def test_bad_input_of_persistent_small(wrong, error, message):
     lse = cupy.ones((1, 4, 8), np.float32)
     with pytest.raises(error, match=message):
         flash_attn_bwd_persistent(q, q, k, k, q, lse, **wrong)
+
+
+# head_dims that are no multiple of 8; 133 is copied to 136 columns, for flash_attn_bwd_wide
+PADDED = [
+    (2, 200, 333, 4, 2, 59, True),
+    (1, 257, 130, 2, 1, 111, False),
+    (1, 100, 100, 1, 1, 1, True),
+    (1, 150, 90, 2, 2, 133, False),
+]
+
+
+@needs_hopper
+@each_dtype
+@each_way
+@pytest.mark.parametrize("case", PADDED, ids=str)
+def test_padded_small(case, dtype, deterministic):
+    args, want, plain = make_case(case, dtype)
+    options = {"causal": case[-1], "deterministic": deterministic}
+    for _ in range(2):  # the second is a replay
+        assert_right(flash_attn_bwd_padded(*args, **options), want, plain)
+
+
+@needs_hopper
+def test_masks_of_padded_small():
+    case, mask = (1, 200, 150, 2, 1, 59, False), {"window_size": (40, 30), "softcap": 15.0}
+    args, want, plain = make_masked_case(case, "float16", tuple(mask.items()))
+    assert_right(flash_attn_bwd_padded(*args, **mask), want, plain)
+
+
+@needs_hopper
+def test_padded_takes_any_strides_small():
+    x = cupy.asarray(np.random.default_rng(0).standard_normal((5, 2, 90, 3, 67)).astype(np.float16))
+    inputs = x[..., 2:66]
+    lse = cupy.asarray(np.random.default_rng(1).standard_normal((2, 3, 90)).astype(np.float32) + 9)
+    got = flash_attn_bwd_padded(*inputs, lse, deterministic=True)
+    packed = map(cupy.ascontiguousarray, inputs)
+    want = flash_attn_bwd_persistent(*packed, lse, deterministic=True)
+    for x, y in zip(got, want, strict=True):
+        assert (x == y).all()
 
 
 @needs_hopper

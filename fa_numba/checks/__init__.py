@@ -58,6 +58,7 @@ from fa_numba.checks.hardware import (
     check_block_sizes,
     check_bwd_tensor_core,
     check_bwd_tensor_core_float32,
+    check_bwd_tensor_core_padded,
     check_bwd_tensor_core_wide,
     check_decode_tensor_core,
     check_forward_tiles,
@@ -72,6 +73,7 @@ from fa_numba.checks.hardware import (
     check_tensor_core_wide,
     check_varlen_bwd_tensor_core,
     check_varlen_tensor_core,
+    rows_suit_tensor_maps,
 )
 from fa_numba.checks.requirements import MAX_HEAD_DIM
 from fa_numba.checks.values import (
@@ -109,6 +111,7 @@ __all__ = [
     "check_bwd",
     "check_bwd_tensor_core",
     "check_bwd_tensor_core_float32",
+    "check_bwd_tensor_core_padded",
     "check_bwd_tensor_core_wide",
     "check_cache_shape",
     "check_causal",
@@ -164,4 +167,5 @@ __all__ = [
     "check_window_size",
     "check_write",
     "forward_call",
+    "rows_suit_tensor_maps",
 ]

@@ -106,21 +106,21 @@ def check_tensor_core(
         _require_no_negative_strides(name, **named)
 
 
-def check_tensor_core_padded(q, k, v, *, name, supported, max_head_dim):
+def check_tensor_core_padded(q, k, v, *, name, supported, max_head_dim, instead="flash_attn_v2"):
     """Raise unless the function `name` can copy these 16-bit arrays and run on their GPU.
 
     It copies them to rows that a tensor map can describe, so any head_dim and strides will do.
     """
     q, k, v = facts(q), facts(k), facts(v)
     require_one_library(q=q, k=k, v=v)
-    _require_gpu_arrays("q, k, v", q, name, "flash_attn_v2")
+    _require_gpu_arrays("q, k, v", q, name, instead)
     attention.check_qkv(q, k, v)
     _require_16_bits({"q": q, "k": k, "v": v}, name)
     if q.shape[3] > max_head_dim:
         raise ValueError(
             f"q must have a head_dim up to {max_head_dim} for {name}, got {q.shape[3]}"
         )
-    _require_capability(supported, q, name, "flash_attn_v2")
+    _require_capability(supported, q, name, instead)
 
 
 def check_tensor_core_float32(
@@ -232,6 +232,14 @@ def check_varlen_bwd_tensor_core(
     check_aligned(dout=dout, out=out)
 
 
+def check_bwd_tensor_core_padded(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+    """As `check_bwd_tensor_core`, for a function that copies arrays of any head_dim and strides."""
+    dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_tensor_core_padded(q, k, v, name=name, **limits, instead="flash_attn_bwd")
+    attention.check_bwd(dout, q, k, v, out, lse)
+
+
 def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
     """Raise unless the float32 kernel `name` can run backward on these arrays and their GPU.
 
@@ -257,6 +265,18 @@ def check_gradient_strides(name, supported, dout, out):
 
 
 # Memory
+
+
+def rows_suit_tensor_maps(*arrays) -> bool:
+    """Return whether TMA copies the rows of 16-bit arrays as they are.
+
+    Rows begin at multiples of 16 bytes, one after the other, and are as long.
+    """
+    for x in map(facts, arrays):
+        strides = [n for n, size in zip(x.strides[:-1], x.shape, strict=False) if size > 1]
+        if x.shape[-1] % 8 or x.address % 16 or any(n % 16 or n < 0 for n in strides):
+            return False
+    return True
 
 
 def check_aligned(**named):

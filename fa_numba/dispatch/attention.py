@@ -111,6 +111,17 @@ def gradient_on_tensor_cores(
     check_dropout(candidate, options)
 
 
+def gradient_of_copies(candidate, inputs, options):
+    """Raise unless `flash_attn_bwd_padded` can take these inputs, and only that one fast."""
+    dout, q, k, v, out, _ = inputs
+    checks.check_positive_scale(options.get("softmax_scale"), q.shape[3])
+    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_HEAD_DIM}
+    name, instead = candidate.name, "flash_attn_bwd"
+    checks.check_tensor_core_padded(q, k, v, name=name, **limits, instead=instead)
+    if checks.rows_suit_tensor_maps(dout, q, k, v, out):
+        raise ValueError("copies rows that TMA cannot copy; it can copy all of these")
+
+
 def with_lengths(q, k, v):
     """The arguments of a decoder, which takes the number of keys of each sequence after v."""
     return (q, k, v, arrays.constant(q, (q.shape[0],), k.shape[1], np.int32)), {}
@@ -167,6 +178,14 @@ BACKWARD = (
         first=True,
         why="it alone has gradients on tensor cores in 16 bits at a head_dim above "
         f"{checks.MAX_BWD_HEAD_DIM}",
+    ),
+    Candidate(
+        "flash_attn_bwd_padded",
+        "tensor_core",
+        check=gradient_of_copies,
+        first=True,
+        why="it alone has gradients on Hopper's tensor cores for rows that begin or end at no "
+        "multiple of 16 bytes",
     ),
     backward("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd"),
     backward(

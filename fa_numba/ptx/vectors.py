@@ -246,6 +246,20 @@ def load_global_b128(typingctx, registers, address):
 
 
 @intrinsic
+def load_global_u16(typingctx, address):
+    """Load 2 bytes that no thread writes while the kernel runs, as a uint32.
+
+    Parameters
+    ----------
+    address : uint64
+        In global memory, a multiple of 2.
+    """
+    return statement(
+        "ld.global.nc.u16 <result>, [<address>];", result=types.uint32, address=types.uint64
+    )
+
+
+@intrinsic
 def load_global_b32(typingctx, address):
     """Load 4 bytes that no thread writes while the kernel runs.
 

@@ -404,6 +404,14 @@ def with_axis(x):
     return view
 
 
+def as_int16(x, *, flat=False):
+    """Return a view of a 16-bit array's bits; with `flat`, of a contiguous array on one axis."""
+    view = _seen_as(x.reshape(-1) if flat else x, "int16")
+    if recording := replay.current():
+        recording.note_view(view, x)
+    return view
+
+
 def astype(x, dtype):
     """Return an array's values rounded to a dtype; the array itself if it has that dtype."""
     if x.dtype == dtype:

@@ -6,7 +6,8 @@ the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persi
 8 bits         quantize_fp8, flash_attn_fp8
 float32        flash_attn_tf32x3, flash_attn_bwd_tf32x3
 backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for head_dim above 128
-               flash_attn_bwd_wide, for packed batches flash_attn_bwd_varlen
+               flash_attn_bwd_wide, for any head_dim flash_attn_bwd_padded, for packed batches
+               flash_attn_bwd_varlen
 decoding       flash_decode_mma, flash_decode_gather: few queries, many keys
 
 Files without flash_ in front hold parts that kernels share:
@@ -21,6 +22,7 @@ tf32_tiles     tiles of float32, multiplied by 3xTF32
 gradient_fragments   backward: scores and gradients in registers; their stores
 key_tiles      backward: the order of the tiles of keys, and the queries that see them
 dq_parts       three ways to sum the parts of dQ that tiles of keys compute
+padded_rows    zero-padded copies of arrays, for TMA
 forward, backward, decoding   what the forward, backward and decoding kernels share
 
 Run a new kernel with FA_NUMBA_BOUNDED_WAITS=1 first, so that a mistake cannot hang the GPU.

@@ -1,0 +1,83 @@
+"""The Hopper kernels' gradients for any head_dim and any strides, by zero-padded copies.
+
+flash_attn_bwd_persistent   head_dim a multiple of 8, up to 128
+flash_attn_bwd_wide         head_dim a multiple of 8, 136 to 256
+flash_attn_bwd_padded       any head_dim up to 256, any strides     <- this file
+
+As `flash_attn_padded` does forward: dout, Q, K, V and out are copied into rows of the next multiple
+of 8 columns, by one launch, and the columns of dQ, dK and dV that belong to head_dim are copied
+back, by another. Columns of zeros change neither a score nor delta, and their gradients are 0. An
+array that TMA takes as it is, is not copied.
+"""
+
+from fa_numba import checks
+from fa_numba.runtime import arrays
+from fa_numba.tensor_core import backward
+from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
+from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.padded_rows import first_columns, pad_rows
+
+
+@arrays.replayed
+def flash_attn_bwd_padded(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    deterministic=False,
+):
+    """FlashAttention, backward, on Hopper for any head_dim up to 256, and for views of any strides.
+
+    Parameters
+    ----------
+    dout, q, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        With a contiguous last axis.
+    lse : GPU array of shape (batch, num_heads, seqlen_q), float32
+        out and lse are the results of any forward kernel for q, k, v and the same options.
+    causal, window_size, softcap, alibi_slopes, softmax_scale, deterministic
+        As for `flash_attn_bwd_persistent`.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
+        query heads that share a key head.
+
+    Raises
+    ------
+    RuntimeError
+        On a GPU without wgmma.
+    """
+    scale, deterministic = backward.check(
+        "flash_attn_bwd_padded",
+        (dout, q, k, v, out, lse),
+        softmax_scale,
+        deterministic,
+        HOPPER,
+        checks.check_bwd_tensor_core_padded,
+        checks.MAX_HEAD_DIM,
+    )
+    head_dim = q.shape[3]
+    inputs = pad_rows(dout, q, k, v, out)
+    narrow = inputs[1].shape[3] <= checks.MAX_BWD_HEAD_DIM
+    gradients = (flash_attn_bwd_persistent if narrow else flash_attn_bwd_wide)(
+        *inputs,
+        lse,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        softmax_scale=scale,
+        deterministic=deterministic,
+    )
+    return tuple(first_columns(head_dim, *gradients))
