@@ -471,9 +471,9 @@ def test_keys_are_split_where_sms_would_be_idle(gpu):
         assert (choice.kernel == name) == (seqlen_q in (17, 128))
         reasons[seqlen_q] = choice.refused.get(name)
     assert "for more than 16 queries, got 16" in reasons[16]
-    assert "1.25 times as fast, got 1." in reasons[16384]
+    assert "1.25 times as fast, got 1." in reasons[16384]  # by the model
     q = aligned(1, 128, 8, 64, dtype=np.float16)
-    assert fa_numba.which(q, k, k, window_size=(100, 0)).kernel != name  # each query sees few keys
+    assert fa_numba.which(q, k, k, window_size=(9, 0)).kernel != name  # each query sees few keys
     assert fa_numba.which(q, k, k, dropout_p=0.1).kernel != name
     gpu((8, 0))
     assert name in fa_numba.which(q, k, k).refused

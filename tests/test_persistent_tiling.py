@@ -80,5 +80,14 @@ def test_slices_fill_the_gpu():
         assert total / 132 / longest_work(num_slices, counts, num_heads, 132) > 0.94
 
 
+def test_short_sequences_have_tiles_of_few_keys_past_the_end():
+    for seqlen, block_n in ((1, 80), (77, 80), (100, 112), (128, 128), (150, 80), (197, 112)):
+        tiling = persistent_tiling(64, seqlen, True, seqlen_q=seqlen)
+        assert (tiling.consumers, tiling.block_n) == (2, block_n)
+        assert persistent_tiling(64, seqlen, True, packed=True, seqlen_q=seqlen).consumers == 3
+    assert persistent_tiling(64, 77, False, seqlen_q=4096).consumers == 3
+    assert persistent_tiling(128, 77, False, seqlen_q=77).block_n == 128
+
+
 def test_very_large_calls_pair_their_tiles():
     assert choose_num_slices(100_000, 132, 4096, 4096, 128, 128, True, (-1, -1)) == 16

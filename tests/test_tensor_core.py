@@ -193,6 +193,19 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
 
 
 @needs_compiler
+@pytest.mark.parametrize("seqlen, causal", [(77, True), (197, False), (128, False)])
+def test_short_tiles_stay_in_registers(seqlen, causal):
+    tiling = persistent_tiling(64, seqlen, causal, seqlen_q=seqlen)
+    kernel = flash_attn_persistent.make_flash_attn_persistent(64, tiling, causal, "float16")
+    code = compile_kernel(kernel, (*PERSISTENT, types.float32, *MASK_ARGS), cc=(9, 0, "a"))
+    assert code.registers <= stated_registers(kernel)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in code.report
+    size = make_plan(64, tiling).bytes
+    assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     "head_dim, causal, window, softcap, alibi",
     [

@@ -56,7 +56,7 @@ class TensorCores:
 
 
 def check_splits_pay(problem, few_queries, least_gain, num_sms):
-    """Raise unless splitting the keys among thread blocks makes a forward call far faster.
+    """Raise unless flash_attn_split is far faster than flash_attn_persistent.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def check_splits_pay(problem, few_queries, least_gain, num_sms):
     few_queries : int
         With at most so many queries decoders are faster.
     least_gain : float
-        Least quotient of the predicted times without and with splits.
+        Least quotient of the predicted times.
     num_sms : int
     """
     if problem.seqlen_q <= few_queries:
@@ -74,8 +74,8 @@ def check_splits_pay(problem, few_queries, least_gain, num_sms):
     gain = split_tiling.gain_of_splitting(problem, num_sms)
     if gain < least_gain:
         raise ValueError(
-            f"splits the keys, where that is {least_gain} times as fast, got {gain:.2f} by the "
-            "model of tiling.split_tiling"
+            f"is taken where it is {least_gain} times as fast, got {gain:.2f} by the model of "
+            "tiling.split_tiling"
         )
 
 

@@ -152,7 +152,7 @@ FORWARD = (
     Candidate(
         "flash_attn_split",
         "tensor_core",
-        why="few tiles of queries would leave most SMs idle; it divides the keys among them",
+        why="few tiles of queries would leave SMs idle: it divides the keys, or has small tiles",
         first=True,
         check=with_idle_sms,
     ),

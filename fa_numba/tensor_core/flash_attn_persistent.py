@@ -508,7 +508,7 @@ def flash_attn_persistent(
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     options, constants = call.mask, run_time_masks.constants_of(call.mask, LEAST_CAP)
-    tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal)
+    tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal, seqlen_q=call.seqlen_q)
     kernel = make_flash_attn_persistent(
         call.head_dim,
         tiling,

@@ -18,6 +18,8 @@ WARP_ROWS = 16  # queries of a warp
 # The prologue and the epilogue of a tile of queries take as long as this many tiles of keys
 # (measured: docs/notes/forward.md).
 FIXED_TILES = 1.5
+SHORT = 256  # up to so many queries and keys, tiles are chosen for their number
+SHORT_TILES = 80, 112, 128  # keys of a tile, for as many: few, because each is a kernel of its own
 MAX_TILES = 1 << 16  # tiles of queries in a call: in larger calls slices are not compared
 
 
@@ -51,20 +53,29 @@ class PersistentTiling(NamedTuple):
         return 128 * (1 + self.consumers)
 
 
-def persistent_tiling(head_dim, seqlen_k, causal, packed=False):
+def persistent_tiling(head_dim, seqlen_k, causal, packed=False, seqlen_q=None):
     """The fastest tiles on an H200, of those in docs/notes/forward.md.
 
-    Up to head_dim 64 the registers suffice for three warpgroups, which fill each other's gaps.
+    Up to head_dim 64 the registers suffice for three warpgroups, which fill each other's gaps. With
+    few queries and few keys smaller tiles are faster: fewer of their rows and columns lie past the
+    end, and the memory that they leave holds tiles of more heads ahead.
 
     In a packed batch with few tiles of keys, waiting for P V before the softmax is faster: the slot
     of V becomes free earlier for the V of the next queries.
     """
     if head_dim <= 64:
+        if not packed and seqlen_q is not None and max(seqlen_q, seqlen_k) <= SHORT:
+            return PersistentTiling(2, least_padding(seqlen_k), stages=4, slots=4)
         return PersistentTiling(3, 128, stages=3)
     if head_dim <= 128:
         few = packed and seqlen_k <= (512 if causal else 4096)
         return PersistentTiling(2, 128, overlap=not few)
     return PersistentTiling(2, 112 if head_dim <= 192 else 80, slots=1)
+
+
+def least_padding(seqlen_k):
+    """The keys of a tile, of SHORT_TILES, with the fewest past the end; of equal ones the most."""
+    return min(SHORT_TILES, key=lambda n: (ceil_div(max(seqlen_k, 1), n) * n, -n))
 
 
 def tiles_of_keys(seqlen_q, seqlen_k, block_m, block_n, causal, window_size, parts=1):

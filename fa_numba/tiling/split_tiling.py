@@ -27,6 +27,7 @@ SM_BYTES = 32e3  # bytes of HBM that an SM reads in a microsecond, while all of 
 GPU_BYTES = 3e6  # bytes that the GPU writes and reads in a microsecond
 START_UP = 2.5  # microseconds: start of a thread block, its first loads, its stores
 MERGE = 4.0  # microseconds: the second kernel
+SMALL_TILES = 2.5  # microseconds: loss of a call without splits, measured at 512 and 1000 keys
 SHARED_BYTES = 228 * 1024  # of an SM, for all its thread blocks
 SPARE_BYTES = 3584  # of a thread block: the system's 1024, alignment, barriers, the ramp of ALiBi
 
@@ -215,7 +216,7 @@ def choose_split(problem, num_sms, num_splits=0):
 
 @functools.lru_cache(1024)
 def gain_of_splitting(problem, num_sms):
-    """How many times as fast split keys are as flash_attn_persistent, by the model.
+    """How many times as fast flash_attn_split is as flash_attn_persistent, by the model.
 
     Parameters
     ----------
@@ -225,12 +226,14 @@ def gain_of_splitting(problem, num_sms):
     Returns
     -------
     float
-        1 if the keys need not be split.
+        1 if the keys need not be split and head_dim is above 64: smaller tiles alone gain nothing.
     """
     tiling, num_splits = choose_split(problem, num_sms)
-    if num_splits == 1:
+    if num_splits == 1 and problem.head_dim > 64:
         return 1.0
-    tiles = persistent_tiling(problem.head_dim, problem.seqlen_k, problem.causal)
+    tiles = persistent_tiling(
+        problem.head_dim, problem.seqlen_k, problem.causal, seqlen_q=problem.seqlen_q
+    )
     whole = SplitTiling(tiles, heads=1, blocks_per_sm=1)
     cut = problem.seqlen_q, problem.seqlen_k, whole.head_rows, tiles.block_n
     mask_and_parts = problem.causal, problem.window_size, tiles.consumers
@@ -239,5 +242,5 @@ def gain_of_splitting(problem, num_sms):
     num_blocks = min(num_slices * num_heads, num_sms)
     longest = longest_work(num_slices, tiles_of_keys(*cut, *mask_and_parts), num_heads, num_blocks)
     alone = time_of_blocks(problem.head_dim, whole, num_blocks, longest, 1, num_sms)
-    num_n_tiles = problem.num_n_tiles(tiling)
-    return alone / time_of(problem, tiling, num_splits, num_n_tiles, num_sms)
+    time = time_of(problem, tiling, num_splits, problem.num_n_tiles(tiling), num_sms)
+    return alone / (time if num_splits > 1 else time + SMALL_TILES)
