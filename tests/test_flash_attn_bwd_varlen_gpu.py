@@ -42,7 +42,7 @@ SMALL = [
     ({"causal": True}, (*EMPTY, 2, 1, 64, "float16")),
     ({}, (*EMPTY, 4, 1, 128, "bfloat16")),
     ({"causal": True}, (*MIXED, 4, 2, 128, "float16")),
-    ({"causal": True}, ((1,), (1,), 1, 1, 128, "float16")),
+    ({"causal": True}, ((2, 1), (3, 1), 1, 1, 128, "float16")),
     ({}, ((0, 0, 3), (3, 0, 0), 1, 1, 128, "bfloat16")),
     ({"window_size": (60, 30)}, (*MIXED, 2, 1, 96, "bfloat16")),
     ({"causal": True, "window_size": (100, -1)}, (*EMPTY, 2, 2, 8, "float16")),
