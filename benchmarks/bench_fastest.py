@@ -1,11 +1,13 @@
 """Which kernel is fastest for which problem, forward and backward? Writes fa_numba/fastest.json.
 
-`fa_numba.flash_attn` and `flash_attn_grad` look there for the problem most like their own.
+`fa_numba.flash_attn` and `flash_attn_grad` look there for the problem most like their own. The
+records of other GPUs are kept.
 """
 
 import datetime
 import itertools
 import json
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -24,17 +26,17 @@ TABLES = ("rows", "gradients")  # of problems, forward and backward
 
 
 def main():
-    slow = set()
-    write({
-        "gpu": {
-            "machine": machine(),
-            "command": "python -m benchmarks fastest",
-            "date": datetime.date.today().isoformat(),
-            "compute_capability": cuda.get_current_device().compute_capability[:2],
-            "rows": [measure(problem, slow) for problem in problems()],
-            "gradients": [measure_gradients(problem, slow) for problem in gradient_problems()],
-        }
-    })  # fmt: skip
+    slow, gpu = set(), cuda.get_current_device()
+    records = json.loads(measured.TABLE.read_text()) if measured.TABLE.exists() else {}
+    records[arrays.gpu_name(cupy.empty(0))] = {
+        "machine": machine(),
+        "command": "python -m benchmarks fastest",
+        "date": datetime.date.today().isoformat(),
+        "compute_capability": gpu.compute_capability[:2],
+        "rows": [measure(problem, slow) for problem in problems()],
+        "gradients": [measure_gradients(problem, slow) for problem in gradient_problems()],
+    }
+    write(records)
 
 
 def write(record):
@@ -53,87 +55,99 @@ def write(record):
     measured.TABLE.write_text("{\n " + ",\n ".join(parts) + "}\n")
 
 
+class Problem(NamedTuple):
+    dtype: str
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    causal: bool = False
+    deterministic: bool = False
+
+
+def square(dtype, head_dims, seqlens):
+    """Problems with as many queries as keys: one sequence, and many."""
+    for head_dim, seqlen, causal in itertools.product(head_dims, seqlens, (False, True)):
+        heads = WIDTH // head_dim
+        for batch in sorted({1, TOKENS // seqlen} if seqlen < 8192 else {TOKENS // seqlen}):
+            yield Problem(dtype, batch, seqlen, seqlen, heads, heads, head_dim, causal)
+
+
 def problems():
-    """Yield (dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim, causal)."""
+    yield from square("float32", (64, 128, 256), (128, 512, 2048, 8192))
+    yield from square("float16", (32, 64, 128, 256), (64, 128, 256, 512, 768, 1024, 2048, 8192))
     for dtype, head_dim in itertools.product(("float32", "float16"), (64, 128, 256)):
         heads = WIDTH // head_dim
-        for seqlen, causal in itertools.product((128, 512, 2048, 8192), (False, True)):
-            for batch in {1, TOKENS // seqlen} if seqlen < 8192 else {TOKENS // seqlen}:
-                yield dtype, batch, seqlen, seqlen, heads, head_dim, causal
-        for batch, seqlen_q, seqlen_k in (
-            (1, 1, 65536),
-            (16, 1, 4096),
-            (1, 16, 8192),
-            (8, 16, 512),
-        ):
-            yield dtype, batch, seqlen_q, seqlen_k, heads, head_dim, False
+        for sizes in ((1, 1, 65536), (16, 1, 4096), (1, 16, 8192), (8, 16, 512)):
+            yield Problem(dtype, *sizes, heads, heads, head_dim)
+    for head_dim in (64, 128):  # the keys of grouped queries are read once
+        for sizes in ((1, 1, 4096), (4, 1, 4096), (16, 1, 4096), (64, 1, 1024), (1, 1, 65536)):
+            yield Problem("float16", *sizes, 32, 8, head_dim)
 
 
 def gradient_problems():
-    """The same, and deterministic, of gradients; but 256 columns, which few of the kernels have."""
-    for dtype, head_dim in itertools.product(("float32", "float16"), (64, 128)):
-        heads = WIDTH // head_dim
-        for seqlen, causal in itertools.product((128, 1024, 8192), (False, True)):
-            for batch in {1, TOKENS // seqlen} if seqlen < 8192 else {TOKENS // seqlen}:
-                yield dtype, batch, seqlen, seqlen, heads, head_dim, causal, False
-            if seqlen == 1024:
-                yield dtype, TOKENS // seqlen, seqlen, seqlen, heads, head_dim, causal, True
+    """The same of gradients, and deterministic ones."""
+    for dtype, head_dims in (("float32", (64, 128)), ("float16", (64, 80, 128))):
+        for problem in square(dtype, head_dims, (128, 320, 1024, 8192)):
+            yield problem
+            if problem.seqlen_q == 1024 and problem.batch > 1:
+                yield problem._replace(deterministic=True)
 
 
 def measure(problem, slow):
     """A row of the table: the time of each kernel that can. `slow` holds those far behind."""
-    *sizes, head_dim, causal = problem
-    options = {"causal": True} if causal else {}
-    return row_of("flash_attn", attention.Inputs, inputs(*sizes, head_dim), problem, options, slow)
+    return row_of("flash_attn", attention.Inputs, inputs(problem), problem, slow)
 
 
 def measure_gradients(problem, slow):
     """The same for the kernels that compute gradients."""
-    *sizes, head_dim, causal, deterministic = problem
-    options = {"causal": True} if causal else {}
-    q, k, v = inputs(*sizes, head_dim)
-    dout, *_ = inputs(*sizes, head_dim)
-    out, lse = dispatch.flash_attn(q, k, v, **options)
-    if deterministic:
-        options["deterministic"] = True
+    q, k, v = inputs(problem)
+    dout, *_ = inputs(problem)
+    out, lse = dispatch.flash_attn(q, k, v, causal=problem.causal)
     arguments = dout, q, k, v, out, lse
-    kind = attention.GradientInputs
-    row = row_of("flash_attn_grad", kind, arguments, problem[:-1], options, slow)
-    return {**row, "deterministic": True} if deterministic else row
+    return row_of("flash_attn_grad", attention.GradientInputs, arguments, problem, slow)
 
 
-def row_of(job, kind, arguments, problem, options, slow):
-    dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim, causal = problem
+def row_of(job, kind, arguments, problem, slow):
     facts = kind(*map(arrays.facts, arguments))
-    able = [
-        (title, candidate)
-        for title, candidate in dispatch.JOBS[job].candidates.items()
-        if (title, dtype, head_dim, causal) not in slow
-        and candidate.refusal(facts, options) is None
-    ]
-    ms = {
-        title: float(f"{time_ms(candidate, *arguments, repeats=REPEATS, **options):.3g}")
-        for title, candidate in able
-    }
+    options = {name: True for name in ("causal", "deterministic") if getattr(problem, name)}
+    of_its_kind = problem.dtype, problem.head_dim, problem.causal
+    ms, candidates = {}, dispatch.JOBS[job].candidates
+    for title, candidate in candidates.items():
+        if (title, *of_its_kind) in slow or candidate.refusal(facts, options) is not None:
+            continue
+        ms[title] = float(f"{time_ms(candidate, *arguments, repeats=REPEATS, **options):.3g}")
     limit = FAR_BEHIND * min(ms.values())
-    slow |= {(title, dtype, head_dim, causal) for title in ms if ms[title] > limit}
-    row = {
-        "dtype": dtype,
-        "batch": batch,
-        "seqlen_q": seqlen_q,
-        "seqlen_k": seqlen_k,
-        "num_heads": num_heads,
-        "head_dim": head_dim,
-        "causal": causal,
-        "ms": ms,
+    slow |= {
+        (title, *of_its_kind)
+        for title in ms
+        if ms[title] > limit and candidates[title].package != "tensor_core"
     }
+    row = problem._asdict() | {"ms": ms}
+    if problem.num_kv_heads == problem.num_heads:
+        del row["num_kv_heads"]
+    if not problem.deterministic:
+        del row["deterministic"]
     print(row, flush=True)
     return row
 
 
-def inputs(dtype, batch, seqlen_q, seqlen_k, num_heads, head_dim):
-    shapes = [(batch, n, num_heads, head_dim) for n in (seqlen_q, seqlen_k, seqlen_k)]
-    return [cupy.random.standard_normal(shape, dtype=np.float32).astype(dtype) for shape in shapes]
+def inputs(problem):
+    """q, k, v."""
+    shapes = (
+        (problem.batch, n, heads, problem.head_dim)
+        for n, heads in (
+            (problem.seqlen_q, problem.num_heads),
+            (problem.seqlen_k, problem.num_kv_heads),
+            (problem.seqlen_k, problem.num_kv_heads),
+        )
+    )
+    return [
+        cupy.random.standard_normal(shape, dtype=np.float32).astype(problem.dtype)
+        for shape in shapes
+    ]
 
 
 if __name__ == "__main__":

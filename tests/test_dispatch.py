@@ -28,13 +28,14 @@ from fa_numba.dispatch.job import JOBS
 from fa_numba.runtime import arrays
 from fa_numba.simt.devices import KIB, SHARED_BYTES_PER_BLOCK
 
-TABLE = json.loads(measured.TABLE.read_text())["gpu"]
+TABLES = json.loads(measured.TABLE.read_text())
 CANDIDATES = {name: job.candidates for name, job in JOBS.items()}
 KERNELS = {"rows": CANDIDATES["flash_attn"], "gradients": CANDIDATES["flash_attn_grad"]}
 ROWS = [
-    pytest.param(kind, row, id=f"{kind}-{i}")
+    pytest.param(gpu, kind, row, id=f"{gpu}-{kind}-{i}")
+    for gpu, record in TABLES.items()
     for kind in KERNELS
-    for i, row in enumerate(TABLE[kind])
+    for i, row in enumerate(record[kind])
 ]
 STARTS_Q, STARTS_K = (np.array(starts, np.int32) for starts in ([0, 2, 5], [0, 6, 6]))
 LENGTHS = np.array([6, 3], np.int32)
@@ -44,9 +45,9 @@ def problem(row):
     """Arrays of a measured problem's shape that take no memory."""
     batch, heads, head_dim = row["batch"], row["num_heads"], row["head_dim"]
     one = np.zeros((1, 1, 1, head_dim), row["dtype"])
-    q, k = (
-        np.broadcast_to(one, (batch, row[n], heads, head_dim)) for n in ("seqlen_q", "seqlen_k")
-    )
+    q = np.broadcast_to(one, (batch, row["seqlen_q"], heads, head_dim))
+    kv_heads = row.get("num_kv_heads", heads)
+    k = np.broadcast_to(one, (batch, row["seqlen_k"], kv_heads, head_dim))
     return q, k, k
 
 
@@ -94,15 +95,15 @@ def test_gradients_of_strided_views_in_the_same_bits():
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("kind, row", ROWS)
-def test_a_measured_problem_gets_what_was_quickest_there(kind, row):
+@pytest.mark.parametrize("gpu, kind, row", ROWS)
+def test_a_measured_problem_gets_what_was_quickest_there(gpu, kind, row):
     kernels = [name for name in row["ms"] if name in KERNELS[kind]]
     way = row["causal"], row.get("deterministic", False)
-    assert measured.most_like(TABLE[kind], kernels, *problem(row)[:2], *way) == row
+    assert measured.most_like(TABLES[gpu][kind], kernels, *problem(row)[:2], *way) == row
 
 
-@pytest.mark.parametrize("kind, row", ROWS)
-def test_every_time_is_of_a_kernel_that_there_is(kind, row):
+@pytest.mark.parametrize("gpu, kind, row", ROWS)
+def test_every_time_is_of_a_kernel_that_there_is(gpu, kind, row):
     assert row["ms"] and set(row["ms"]) <= set(KERNELS[kind])
     assert all(ms > 0 for ms in row["ms"].values())
 
@@ -113,7 +114,7 @@ def test_a_kernel_that_cannot_is_not_taken(gpu, monkeypatch):
     ms = {"flash_attn_mma": 1.0, "flash_attn_registers": 2.0, "flash_attn_v2": 3.0}
     row = {"dtype": "float32", **sizes, "causal": False, "ms": ms}
     record = {"machine": "a clock", "compute_capability": [7, 5], "rows": [row]}
-    monkeypatch.setattr(measured, "table", lambda: {"gpu": record})
+    monkeypatch.setattr(measured, "table", lambda: {"any": record})
     x = aligned(1, 20, 2, 8, dtype=np.float16)
     choice = fa_numba.which(x, x, x)
     assert choice.kernel == "flash_attn_registers"
@@ -159,10 +160,11 @@ def test_the_nearest_problem():
         row(head_dim=256, ms={"b": 1.0}),
         row(batch=64),
         row(seqlen_q=1024, seqlen_k=1024, deterministic=True),
+        row(num_heads=8, num_kv_heads=2),
     ]
 
-    def nearest(*shape, dtype=np.float32, kernels=("a", "b"), seqlen_k=64, **ways):
-        q, k = np.zeros(shape, dtype), np.zeros((1, seqlen_k, 1, 1), dtype)
+    def nearest(*shape, dtype=np.float32, kernels=("a", "b"), seqlen_k=64, kv_heads=4, **ways):
+        q, k = np.zeros(shape, dtype), np.zeros((1, seqlen_k, kv_heads, 1), dtype)
         return rows.index(measured.most_like(rows, kernels, q, k, **{"bounded": False, **ways}))
 
     assert nearest(1, 50, 4, 64) == 0
@@ -173,6 +175,8 @@ def test_the_nearest_problem():
     assert nearest(1, 50, 4, 200) == 4
     assert nearest(1, 50, 4, 200, kernels=["a"]) == 0
     assert nearest(1, 50, 4, 64, deterministic=True) == 6
+    assert nearest(1, 50, 8, 64, kv_heads=2) == nearest(1, 50, 8, 64, kv_heads=1) == 7
+    assert nearest(1, 50, 8, 64, kv_heads=8) == 0
     assert measured.most_like(rows, ["c"], X, K, False) is None
 
 
@@ -187,6 +191,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(arrays, "compute_capability", lambda x: capability)
         monkeypatch.setattr(arrays, "shared_bytes_per_block", lambda x: block)
         monkeypatch.setattr(arrays, "num_sms", lambda x: 132)
+        monkeypatch.setattr(arrays, "gpu_name", lambda x: "a fake GPU")
 
     return make
 
@@ -231,11 +236,26 @@ def test_float32_by_3xtf32_only_where_that_pays_off(gpu, capability, backward):
 
 def test_on_a_measured_gpu_its_times_decide(gpu, monkeypatch):
     gpu((8, 6))
-    x, table = aligned(1, 64, 2, 64), json.loads(measured.TABLE.read_text())
+    x, (record, *_) = aligned(1, 64, 2, 64), TABLES.values()
     assert fa_numba.which(x, x, x).kernel == "flash_attn_registers"
-    table["gpu"]["compute_capability"] = [8, 6]
-    monkeypatch.setattr(measured, "table", lambda: table)
+    here = record | {"compute_capability": [8, 6]}
+    monkeypatch.setattr(measured, "table", lambda: TABLES | {"another": here})
     assert fa_numba.which(x, x, x).kernel == "flash_attn_tf32x3"
+
+
+def test_the_record_of_a_gpu(gpu, monkeypatch):
+    """Its own by name, else that of its compute capability, else the first."""
+    records = {"A": {"compute_capability": [9, 0]}, "B": {"compute_capability": [8, 0]}}
+    monkeypatch.setattr(measured, "table", lambda: records)
+    for capability, name, want in (
+        ((8, 0), "A", "A"),
+        ((9, 0), "C", "A"),
+        ((8, 0), "C", "B"),
+        ((7, 5), "C", "A"),
+    ):
+        gpu(capability)
+        monkeypatch.setattr(arrays, "gpu_name", lambda x, name=name: name)
+        assert measured.record_of(X) is records[want]
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 7), (12, 1)], ids=str)

@@ -1,8 +1,9 @@
 """The choice by measured times: of the kernels that can, the fastest on the most similar problem.
 
-fastest.json holds the times of some hundred problems on a GPU; ``python -m benchmarks fastest``
-measures them and writes the file. Nothing is timed in a call. On a GPU that nobody has measured,
-the times of the measured one decide, with one exception: see `TF32_PAYS_OFF`.
+fastest.json holds the times of some hundred problems, for each GPU that was measured; ``python -m
+benchmarks fastest`` measures them and writes the file. Nothing is timed in a call. On a GPU that
+nobody has measured, the times of one of the same compute capability decide, else those of the
+first, with one exception: see `TF32_PAYS_OFF`.
 """
 
 import functools
@@ -14,6 +15,7 @@ from fa_numba.runtime import arrays
 
 TABLE = Path(__file__).parents[1] / "fastest.json"
 OTHER_MASK = 1.0  # distance of a causal problem from a full one; twice the keys are as far
+OTHER_GROUP = 0.5  # distance for each factor of two in the query heads of a key head
 # The 3xTF32 kernels make three TF32 products of one float32 product. Only on GPUs of these compute
 # capabilities is TF32 more than three times as fast as float32 without tensor cores: 7 to 15 times
 # on A100, H100, H200, B200 and B300. On all others it is once or twice as fast (for instance RTX
@@ -23,8 +25,16 @@ TF32_PAYS_OFF = ((8, 0), (9, 0), (10, 0), (10, 3))
 
 @functools.cache
 def table():
-    """The contents of fastest.json."""
+    """The contents of fastest.json: records by the name of a GPU."""
     return json.loads(TABLE.read_text())
+
+
+def record_of(q) -> dict:
+    """The measurements for q's GPU: its own, those of its compute capability, or the first."""
+    records = table()
+    here = arrays.compute_capability(q)
+    alike = (x for x in records.values() if tuple(x["compute_capability"]) == here)
+    return records.get(arrays.gpu_name(q)) or next(alike, None) or next(iter(records.values()))
 
 
 def fastest(part, able, inputs, options):
@@ -43,7 +53,7 @@ def fastest(part, able, inputs, options):
     -------
     (title, reason), or None if no able candidate was ever measured
     """
-    record = table()["gpu"]
+    record = record_of(inputs.q)
     bounded = any(name in options for name in ("causal", "window_size"))
     row = most_like(record[part], able, inputs.q, inputs.k, bounded, "deterministic" in options)
     if row is None:
@@ -60,7 +70,7 @@ def fastest(part, able, inputs, options):
 def slow_tf32(q) -> str | None:
     """Say why three TF32 products are not taken for one in float32 on q's GPU, or return None."""
     here = arrays.compute_capability(q)
-    if here in TF32_PAYS_OFF or here == tuple(table()["gpu"]["compute_capability"]):
+    if here in TF32_PAYS_OFF or here == tuple(record_of(q)["compute_capability"]):
         return None
     return (
         "makes three TF32 products of one in float32, and on a GPU of compute capability "
@@ -84,7 +94,9 @@ def most_like(rows, able, q, k, bounded, deterministic=False):
             (batch * num_heads, row["batch"] * row["num_heads"]),
         )
         far = sum(abs(math.log2(max(a, 1) / b)) for a, b in sizes)
-        return far + OTHER_MASK * (bounded != row["causal"])
+        row_group = row["num_heads"] // row.get("num_kv_heads", row["num_heads"])
+        other_group = abs(math.log2(num_heads // k.shape[2] / row_group))
+        return far + OTHER_MASK * (bounded != row["causal"]) + OTHER_GROUP * other_group
 
     rows = [row for row in rows if set(row["ms"]) & set(able)]
     rows = [row for row in rows if row["dtype"] == dtype] or rows
@@ -95,6 +107,11 @@ def most_like(rows, able, q, k, bounded, deterministic=False):
 def _described(row):
     return (
         f"{row['dtype']}, batch {row['batch']}, {row['seqlen_q']} queries, {row['seqlen_k']} keys, "
-        f"{row['num_heads']} heads of {row['head_dim']}{', causal' if row['causal'] else ''}"
+        f"{row['num_heads']} heads{_key_heads(row)} of {row['head_dim']}"
+        f"{', causal' if row['causal'] else ''}"
         f"{', deterministic' if row.get('deterministic') else ''}"
     )
+
+
+def _key_heads(row):
+    return f" on {row['num_kv_heads']}" if "num_kv_heads" in row else ""

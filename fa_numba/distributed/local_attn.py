@@ -3,8 +3,7 @@
 The function may be any ``attn(q, k, v, *, causal, window_size, softcap, softmax_scale)`` that
 returns out and the natural-log lse: `flash_attn_v2`, `flash_attn_registers`, one of another
 library. The default is `flash_attn`, and `flash_attn_grad` for gradients: they take the fastest
-kernel for the arrays. `numpy_attn` and `numpy_attn_grad` are plain NumPy, for long sequences on a
-CPU.
+kernel for the arrays. `numpy_attn` and `numpy_attn_grad` are plain NumPy, with nothing to compile.
 
 Partial results must be float32. A kernel's out has the dtype of its q. So q, k and v of 16 bits are
 converted to float32 just before the kernel; they travel in 16 bits. On a GPU this excludes the

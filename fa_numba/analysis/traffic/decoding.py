@@ -11,7 +11,7 @@ from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 
 
 def flash_decode(problem, seq_lens, *, num_splits=0):
-    """Traffic of the two kernels of `fa_numba.flash_decode`.
+    """Traffic of the two kernels of `fa_numba.kernels.flash_decode`.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def flash_decode(problem, seq_lens, *, num_splits=0):
 
 
 def paged_attn_decode(problem, seq_lens, *, num_splits=0):
-    """Traffic of `fa_numba.paged_attn_decode`: that of `flash_decode`, and the block table.
+    """Traffic of `fa_numba.kernels.paged_attn_decode`: that of `flash_decode`, and the block table.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def paged_attn_decode(problem, seq_lens, *, num_splits=0):
 
 
 def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):
-    """Traffic of the one or two kernels of `fa_numba.flash_decode_wide`, without a mask.
+    """Traffic of the one or two kernels of `flash_decode_wide`, without a mask.
 
     Parameters
     ----------

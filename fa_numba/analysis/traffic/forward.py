@@ -123,7 +123,7 @@ def flash_attn_registers(problem):
 
 
 def flash_attn_varlen(problem, cu_seqlens_q, cu_seqlens_k):
-    """Traffic of `fa_numba.flash_attn_varlen`.
+    """Traffic of `fa_numba.kernels.flash_attn_varlen`.
 
     Parameters
     ----------
