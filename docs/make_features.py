@@ -313,7 +313,7 @@ TABLES = {
             },
             "dropout": {
                 "flash_attn flash_attn_grad which": (
-                    "test_dispatch::test_an_option_that_the_cpu_lacks_takes_the_lesson_kernel"
+                    "test_dispatch::test_dropout_of_numpy_arrays_is_that_of_the_lesson_kernel"
                 ),
                 PACKED_JOBS: PACKED_DROPOUT,
                 f"{DECODE} {ROW_JOBS}": NONE,

@@ -197,6 +197,27 @@ def test_not_a_number(rng, value):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dropout_p", [1e-12, 0.1, 0.7])
+@pytest.mark.parametrize("mask", [{}, {"causal": True}, {"window_size": (33, 6), "softcap": 2.0}])
+def test_dropout(rng, dropout_p, mask):
+    """The definition's entries are dropped; tiles begin at any key."""
+    for shape in ((2, 75, 150, 4, 2, 24), (1, 5, 40, 2, 2, 16)):
+        q, k, v = make_qkv(rng, *shape)
+        options = {"dropout_p": dropout_p, "seed": 2**63 + 2**32 + 5, **mask}
+        check_forward(cpu.flash_attn, q, k, v, **options)
+        dout = random(rng, *q.shape)
+        check_backward(cpu.flash_attn, cpu.flash_attn_grad, dout, q, k, v, **options)
+
+
+def test_dropout_where_most_is_dropped(rng):
+    """Every entry that is kept is seen in out: v is the identity."""
+    q, k, _ = make_qkv(rng, 2, 33, 64, 3, 3, 64)
+    v = np.broadcast_to(np.eye(64, dtype=np.float32)[:, None], (2, 64, 3, 64))
+    out, _ = cpu.flash_attn(q, k, np.ascontiguousarray(v), dropout_p=0.5, seed=7)
+    kept = reference.dropout_mask(7, 0.5, 2, 3, 33, 64)
+    np.testing.assert_array_equal(out.transpose(0, 2, 1, 3) != 0, kept)
+
+
 def test_gradients_are_differences(rng):
     """Along a random direction, the loss changes as the gradients say."""
     arrays = make_qkv(rng, 1, 40, 70, 2, 1, 16)
@@ -440,6 +461,10 @@ def test_wrong_arguments(rng):
     q, k, v = make_qkv(rng, 1, 3, 3, 2, 2, 4)
     with pytest.raises(TypeError, match="k must be float32, float16 or bfloat16, got float64"):
         cpu.flash_attn(q, k.astype(np.float64), v)
+    with pytest.raises(ValueError, match="dropout_p must be at least 0 and less than 1"):
+        cpu.flash_attn(q, k, v, dropout_p=1)
+    with pytest.raises(TypeError, match="has no argument 'dropout_p'"):
+        cpu.flash_decode(q, k, v, np.array([3], np.int32), dropout_p=0.1)
     with pytest.raises(TypeError, match="causal"):
         cpu.flash_attn(q, k, v, is_causal=True)
     with pytest.raises(ValueError, match="lse must have shape"):

@@ -4,6 +4,7 @@ attention.py     the jobs: checks, threads, results
 forward.py       one tile of queries against all keys that it sees
 decode.py        few queries: each key and value is read once
 backward.py      gradients, from lse
+dropout.py       the entries of P that are dropped, bit by bit those of the other kernels
 scores.py        Sᵀ = K Qᵀ with scale, softcap, ALiBi and mask
 tiles.py         rows of any dtype and stride to tiles in cache, and the product of two tiles
 exponential.py   2^x and tanh

@@ -10,7 +10,7 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.cpu import backward, decode, forward, threads
+from fa_numba.cpu import backward, decode, dropout, forward, threads
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, WIDTH
 from fa_numba.cpu.vectors import FLOAT32, ROWS, kind_of
 from fa_numba.tiling.block_sizes import ceil_div
@@ -34,6 +34,8 @@ def flash_attn(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
 ):
     """Attention of NumPy arrays, compiled for the CPU.
 
@@ -41,8 +43,8 @@ def flash_attn(
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-    causal, window_size, softcap, alibi_slopes, softmax_scale
-        As for `flash_attn_v2`.
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+        As for `flash_attn_v2`; the same entries are dropped.
 
     Returns
     -------
@@ -58,10 +60,11 @@ def flash_attn(
     """
     checks.check_qkv(q, k, v)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    drops = dropout.options(dropout_p, seed)
     batch, seqlen_q, num_heads, _ = q.shape
     sequences = _equal(batch, seqlen_q, k.shape[1])
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
-    return _forward(q, k, v, sequences, lse, *options)
+    return _forward(q, k, v, sequences, lse, *options, drops)
 
 
 @refuses_other_names
@@ -78,6 +81,8 @@ def flash_attn_grad(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
     deterministic=False,
 ):
     """Gradients of attention of NumPy arrays, compiled for the CPU.
@@ -86,7 +91,7 @@ def flash_attn_grad(
     ----------
     dout : array of the shape and dtype of q
         Gradient of the loss by `out`.
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
         As they were given to `flash_attn`.
     out, lse : arrays
         What it returned, or any other forward kernel here for the same arguments.
@@ -105,10 +110,11 @@ def flash_attn_grad(
     """
     checks.check_bwd(dout, q, k, v, out, lse)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    drops = dropout.options(dropout_p, seed)
     checks.check_flag("deterministic", deterministic)
     batch, seqlen_q = q.shape[:2]
     sequences = _equal(batch, seqlen_q, k.shape[1])
-    return _backward(dout, q, k, v, out, lse, sequences, *options)
+    return _backward(dout, q, k, v, out, lse, sequences, *options, drops)
 
 
 @refuses_other_names
@@ -281,7 +287,7 @@ def paged_attn_decode(
     checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     pages = np.array(block_table, order="C"), k_cache.shape[1]
-    return _forward(q, k_cache, v_cache, *_cached(q, seq_lens), *options, pages)
+    return _forward(q, k_cache, v_cache, *_cached(q, seq_lens), *options, pages=pages)
 
 
 def _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale):
@@ -338,11 +344,15 @@ def _lse_strides(lse):
     return 0 if lse.shape[0] == 1 else num_heads * seqlen_q, seqlen_q, 1
 
 
-def _forward(q, k, v, sequences, lse, left, right, scale, softcap, slopes, pages=None):
+def _forward(
+    q, k, v, sequences, lse, left, right, scale, softcap, slopes, drops=dropout.NO_DROPOUT,
+    pages=None,
+):  # fmt: skip
     _, _, num_heads, head_dim = q.shape
     pages = table, page_size = pages or (NO_TABLE, NO_PAGES)
     max_queries = int(sequences[:, 1].max(initial=0))
-    if max_queries <= FEW_QUERIES and num_heads // k.shape[2] <= decode.MAX_ROWS:
+    few = max_queries <= FEW_QUERIES and num_heads // k.shape[2] <= decode.MAX_ROWS
+    if few and not drops[0]:
         options = left, right, scale, softcap, slopes
         return _decode(q, k, v, sequences, max_queries, lse, pages, options)
     out = np.empty(q.shape, q.dtype)
@@ -355,7 +365,7 @@ def _forward(q, k, v, sequences, lse, left, right, scale, softcap, slopes, pages
         forward.forward, int(tasks_before[-1]) * num_heads, forward.WORKSPACE,
         *map(_layout, (q, k, v, out)), kind_of(q.dtype), block_m, sequences, tasks_before,
         table, page_size, num_heads, num_heads // k.shape[2], head_dim, lse.reshape(-1),
-        _lse_strides(lse), left, right, scale, softcap, slopes,
+        _lse_strides(lse), left, right, scale, softcap, slopes, drops,
     )  # fmt: skip
     return out, lse
 
@@ -401,7 +411,10 @@ def _parts(tasks):
     return ceil_div(TASKS_PER_THREAD * num_threads, tasks)
 
 
-def _backward(dout, q, k, v, out, lse, sequences, left, right, scale, softcap, slopes):
+def _backward(
+    dout, q, k, v, out, lse, sequences, left, right, scale, softcap, slopes,
+    drops=dropout.NO_DROPOUT,
+):  # fmt: skip
     _, _, num_heads, head_dim = q.shape
     num_kv_heads, kind = k.shape[2], kind_of(q.dtype)
     dq, dk, dv = (np.empty(x.shape, x.dtype) for x in (q, k, v))
@@ -422,7 +435,8 @@ def _backward(dout, q, k, v, out, lse, sequences, left, right, scale, softcap, s
         backward.backward, pairs * num_parts, workspace,
         *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
         num_heads // num_kv_heads, num_kv_heads, head_dim, np.array(lse, order="C").reshape(-1),
-        _lse_strides(lse), left, right, scale, softcap, slopes, _layout(dk), _layout(dv), *parts,
+        _lse_strides(lse), left, right, scale, softcap, slopes, drops, _layout(dk), _layout(dv),
+        *parts,
     )  # fmt: skip
     if num_parts > 1:
         for x, x_parts in zip((dk, dv), parts, strict=True):

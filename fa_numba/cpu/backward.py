@@ -9,6 +9,7 @@ queries. It walks over tiles of BLOCK_M queries, and for each over the tiles of 
             Sᵀ = K Qᵀ,  Pᵀ = e^(Sᵀ − lse)
             dPᵀ = V dOᵀ, dSᵀ = Pᵀ ∘ (dPᵀ − δ) · softcap's derivative · softmax_scale
             dQ += dS K                  the tile's own, in cache
+            dropout of dPᵀ before dSᵀ, of Pᵀ after it
         dV += Pᵀ dO, dK += dSᵀ Q        of the head, float32, in memory
 
 No two threads add to the same numbers, so the sums have one order: the same bits in every run with
@@ -21,6 +22,7 @@ from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ZERO
 from fa_numba.cpu import tiles
+from fa_numba.cpu.dropout import drop
 from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.scores import multiply, scores
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, ROW, WIDTH, product
@@ -146,8 +148,8 @@ def add_key_gradients(w, base, st, other, sums, start, row, first, stop, rows, h
 @njit(nogil=True)
 def backward(
     counter, num_tasks, workspace, dout, q, k, v, out, dq, kind, sequences, keys_before, num_parts,
-    group, num_kv_heads, head_dim, lse, lse_of, left, right, scale, softcap, slopes, dk, dv,
-    dk_parts, dv_parts,
+    group, num_kv_heads, head_dim, lse, lse_of, left, right, scale, softcap, slopes, dropout,
+    dk, dv, dk_parts, dv_parts,
 ):  # fmt: skip
     """Take tasks until none is left; see `forward.forward` for what is not said here.
 
@@ -214,9 +216,14 @@ def backward(
                     )  # fmt: skip
                     probabilities(w, panel + PT, panel + LSE, rows, factor)
                     multiply(w, base + V, panel + DOT, panel + DST, rows, head_dim)
+                    query = m + i * WIDTH
+                    if dropout[0]:
+                        drop(w, panel + DST, rows, n, query, head, b, dropout)
                     score_gradients(
                         w, panel + PT, panel + DST, panel + DELTA, slope_at, rows, scale
                     )
+                    if dropout[0]:
+                        drop(w, panel + PT, rows, n, query, head, b, dropout)
                     to = base + DQ + i * WIDTH * ROW
                     add_query_gradients(w, base, panel + DST, to, rows, head_dim)
                 to, end = n * width, last + 1

@@ -10,6 +10,7 @@ so that the maximum and the sum of a row of S are taken lane by lane, and never 
         Sᵀ = K Qᵀ                       64 keys x 64 queries
         masked, where a query does not see all of the keys
         m, α = e^(m_old − m), P = e^(S − m), l
+        dropout
         Oᵀ = α Oᵀ + Vᵀ Pᵀ               d x 64
     O = (Oᵀ / l)ᵀ, lse = m + log l
 
@@ -24,6 +25,7 @@ from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.cpu import tiles
+from fa_numba.cpu.dropout import drop
 from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.scores import scores
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, ROW, WIDTH, product
@@ -102,13 +104,19 @@ def accumulate(w, v, pt, alpha, ot, rows, head_dim):
 
 
 @njit
-def attend(w, base, panel, n, num_keys, head_dim, ahead, left, right, mod):
-    """Keys n to n + num_keys − 1 of the tile, for the queries of one panel."""
+def attend(w, base, panel, n, num_keys, head_dim, ahead, left, right, mod, index, dropout):
+    """Keys n to n + num_keys − 1 of the tile, for the queries of one panel.
+
+    `index` is that of its first entry: (batch, head, query, key).
+    """
     st, rows = base + ST, tiles.round_up(num_keys, ROWS)
     factor = scores(
         w, base + K + n * ROW, panel + QT, st, num_keys, head_dim, ahead, left, right, mod, -1
     )
     softmax(w, st, panel + M_I, panel + L_I, base + ALPHA, rows, np.float32(factor * LOG2_E))
+    if dropout[0]:
+        b, head, query, key = index
+        drop(w, st, rows, key, query, head, b, dropout)
     accumulate(w, base + V + n * ROW, st, base + ALPHA, panel + OT, rows, head_dim)
 
 
@@ -152,6 +160,7 @@ def finish(w, base, address, row_bytes, num_queries, kind, head_dim, lse, lse_st
 def forward(
     counter, num_tasks, workspace, q, k, v, out, kind, block_m, sequences, tasks_before, table,
     page_size, num_heads, group, head_dim, lse, lse_of, left, right, scale, softcap, slopes,
+    dropout,
 ):  # fmt: skip
     """Take tasks until none is left.
 
@@ -174,6 +183,8 @@ def forward(
     left, right : int
         Keys that a query sees before and after its position.
     slopes : float32 array of shape (num_heads,) or (0,)
+    dropout : (bool, int, uint64, float32)
+        As from `dropout.options`.
     """
     w = workspace
     base = tiles.aligned(w)
@@ -216,7 +227,7 @@ def forward(
                     panel = base + first // WIDTH * PANEL
                     attend(
                         w, base, panel, start, end - start, head_dim, ahead + start, left, right,
-                        mod,
+                        mod, (b, head, m + first, n + start), dropout,
                     )  # fmt: skip
             n += num_keys
         address = out[0] + b * out[1] + row * out[2] + head * out[3]
