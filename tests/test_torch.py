@@ -18,6 +18,7 @@ from torch_attention import (  # noqa: E402
 )
 
 from benchmarks.small_gpt import Training  # noqa: E402
+from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.torch import (  # noqa: E402
     flash_attn_func,
     flash_attn_varlen_func,
@@ -80,6 +81,16 @@ def test_sdpa_of_views():
     q = x.detach().view(2, 3, 4, 8, 9).transpose(3, 4).requires_grad_()  # gaps along head_dim
     out = scaled_dot_product_attention(*q.unbind(1))
     torch.testing.assert_close(out, F.scaled_dot_product_attention(*q.unbind(1)))
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (0, 3, 3)], ids=str)
+def test_no_queries_no_keys_no_batch(shape):
+    batch, seqlen_q, seqlen_k = shape
+    inputs = tensors((batch, seqlen_q, 2, 8), *[(batch, seqlen_k, 2, 8)] * 2)
+    out = flash_attn_func(*inputs)
+    out.sum().backward()
+    assert out.shape == inputs[0].shape and (out == 0).all()
+    assert all(x.grad.shape == x.shape and (x.grad == 0).all() for x in inputs)
 
 
 # flash-attention's functions
@@ -335,6 +346,32 @@ def test_dropout_follows_the_generator_of_pytorch():
     torch.testing.assert_close((dv * v).sum(), (out * dout).sum())
     means = torch.stack([call(seed) for seed in range(100)]).mean(0)
     torch.testing.assert_close(means, flash_attn_func(q, k, v), atol=0.4, rtol=0)
+
+
+def test_checkpointing_and_inference_mode():
+    """A recomputed forward pass draws the same dropout."""
+    q, k, v = tensors(*[(2, 9, 2, 8)] * 3)
+
+    def call(q, k, v):
+        return flash_attn_func(q, k, v, dropout_p=0.5).square()
+
+    torch.manual_seed(0)
+    want = torch.autograd.grad(call(q, k, v).sum(), (q, k, v))
+    torch.manual_seed(0)
+    out = torch.utils.checkpoint.checkpoint(call, q, k, v, use_reentrant=False)
+    got = torch.autograd.grad(out.sum(), (q, k, v))
+    assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        assert torch.equal(call(q, k, v), out)
+
+
+def test_a_call_recorded_without_gradients_is_not_replayed_with_them():
+    layout = arrays._LIBRARIES["torch"].layout
+    (x,), y = tensors((2, 3)), torch.zeros(2, 3)
+    assert layout(x) != layout(y)
+    with torch.no_grad():
+        assert layout(x) == layout(y)
 
 
 def test_second_derivatives_are_refused():

@@ -22,6 +22,7 @@ if not (cuda.is_available() and torch.cuda.is_available()):
 
 from torch_attention import compare, plain, tensors  # noqa: E402
 
+import fa_numba  # noqa: E402
 from benchmarks.small_gpt import Training  # noqa: E402
 from fa_numba.torch import (  # noqa: E402
     flash_attn_func,
@@ -324,6 +325,17 @@ def test_streams():
         got = gradients(call, late, dout)
     stream.synchronize()
     assert_same(got, want)
+
+
+def test_a_function_without_gradients_refuses_a_tensor_that_requires_one_small():
+    """Also where the same call was recorded while PyTorch recorded no gradients."""
+    inputs, _ = inputs_of(torch.float16, *[(2, 64, 4, 64)] * 3)
+    with torch.no_grad():
+        for _ in range(3):
+            fa_numba.flash_attn(*inputs)
+    with pytest.raises(ValueError, match="q must not require a gradient.*fa_numba.torch"):
+        fa_numba.flash_attn(*inputs)
+    fa_numba.flash_attn(*(x.detach() for x in inputs))
 
 
 def test_two_gpus():

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def run(job, *tensors, alibi_slopes=None, **options):
-    """Run a function of fa_numba on tensors, without gradients.
+    """Run a function of fa_numba on tensors, while PyTorch records no gradients.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def run(job, *tensors, alibi_slopes=None, **options):
         tensors += (alibi_slopes,)
     tensors = [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
     on_cpu = tensors[0].device.type == "cpu"
-    given = [_as_numpy(x) for x in tensors] if on_cpu else [x.detach() for x in tensors]
+    given = [_as_numpy(x) for x in tensors] if on_cpu else tensors
     if alibi_slopes is not None:
         options["alibi_slopes"] = given.pop()
     results = job(*given, **options)
