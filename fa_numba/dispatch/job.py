@@ -4,8 +4,11 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.dispatch import measured
+from fa_numba.dispatch.candidates import CPU
 from fa_numba.runtime import arrays
 
 JOBS = {}  # a Job by its name
@@ -93,17 +96,20 @@ def job(*candidates, part=None):
     Parameters
     ----------
     *candidates : Candidate
-        In order of preference; the last can take everything.
+        In order of preference, with one of fa_numba.cpu; the last can take everything.
     part : str, default=None
         Rows of fastest.json by which to choose on a GPU.
     """
     by_title = {candidate.title: candidate for candidate in candidates}
+    (cpu,) = (candidate for candidate in candidates if candidate.package == CPU)
 
     def decorate(check):
         made = JOBS[check.__name__] = Job(check, by_title, part)
 
         @functools.wraps(check)
         def run(*args, **options):
+            if args and type(args[0]) is np.ndarray and options.keys() <= cpu.options:
+                return cpu.function(*args, **options)  # which makes the same checks
             inputs, options = check(*args, **options)
             title, _ = made.pick(inputs, options)
             return by_title[title](*(x.array for x in inputs), **options)
