@@ -18,6 +18,7 @@ from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.tensor_core import flash_attn_split as split
 from fa_numba.tensor_core.mainloop import make_mainloop, make_plan
+from fa_numba.tensor_core.merge_splits import make_merge_splits
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
 from fa_numba.tiling.split_tiling import (
@@ -68,6 +69,22 @@ def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, windo
         assert moves_before_products(code) == 0  # a warp has an address once, not each thread
         # Of the exponentials, one for each score of a thread, most overlap with P V.
         assert exponentials_beside_p_v(code) >= 0.8 * tiling.tiles.block_n / 2
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("head_dim", [8, 128])
+def test_the_merge_stays_in_registers(head_dim, dtype):
+    kernel = make_merge_splits(head_dim, dtype)
+    # Nothing but the address of out is used: its 16-bit dtypes are alike.
+    parts = ARGUMENTS[3:5]
+    out = types.Array(types.float32 if dtype == "float32" else types.float16, 4, "C")
+    code = compile_kernel(kernel, (*parts, out, types.Array(types.float32, 3, "C")), cc=(9, 0, "a"))
+    stated = re.search(r"budget +(\d+) registers, 0 bytes shared", kernel.py_func.__doc__)
+    assert code.registers <= int(stated[1]) and code.shared_bytes == 0
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    wide = [i for i in code.instructions if i.opcode.startswith("LDG") and "128" in i.opcode]
+    assert len(wide) >= 4  # IN_FLIGHT
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 192, 256])

@@ -17,6 +17,7 @@ fragments      softmax, masks, softcap, ALiBi and stores of scores and out in re
 lazy_rescaling an online softmax that seldom rescales
 alibi          ALiBi by tensor cores
 mainloop       rings of K and V, and the iterations of a consumer warpgroup over them
+merge_splits   the second kernel of flash_attn_split
 tile_scheduler which tiles a persistent thread block works on
 tf32_tiles     tiles of float32, multiplied by 3xTF32
 gradient_fragments   backward: scores and gradients in registers; their stores

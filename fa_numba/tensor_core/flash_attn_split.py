@@ -35,9 +35,8 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
-from fa_numba.constants import FULL_WARP, WARP_SIZE
+from fa_numba.constants import FULL_WARP
 from fa_numba.on_cuda_cores import run_time_masks
-from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
@@ -63,10 +62,10 @@ from fa_numba.tensor_core.mainloop import (
     make_ring,
     make_tiles_of,
 )
+from fa_numba.tensor_core.merge_splits import launch_merge
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import divided
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.decode_tiling import combine_warps
 from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS
 from fa_numba.tiling.split_tiling import SplitProblem, choose_split
 
@@ -423,8 +422,5 @@ def flash_attn_split(
     threads = (tiling.tiles.num_threads,)
     arrays.launch(kernel, grid, threads, *maps, *parts, *rest, shared_bytes=size)
     if num_splits > 1:
-        warps = combine_warps(num_splits)
-        combine = make_combine_wide(head_dim, warps)
-        grid = call.seqlen_q, call.num_heads, call.batch
-        arrays.launch(combine, grid, (WARP_SIZE * warps,), *parts, call.out, call.lse)
+        launch_merge(*parts, call.out, call.lse)
     return call.out, call.lse
