@@ -17,7 +17,7 @@ cycle; meanwhile its tensor cores do 4096 floating-point operations, 8 entries o
 of head_dim 64. So while they are busy dropout takes 5.5 · 8 / 128 = 34 % of all instructions with
 head_dim 128 and 69 % with head_dim 64, where softmax and dropout together take more than all.
 
-The gradients take about 9 for each entry: Philox, the exchange, one bit for each entry, a test and a
+The gradients take about 9 for each entry: Philox, the exchange, a bit for each entry, a test, a
 selection. With five products in place of two that is 23 % and 45 %.
 """
 
