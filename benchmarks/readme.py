@@ -205,6 +205,21 @@ def masks_table():
     )
 
 
+def dropout_table():
+    """Rates over FlashAttention-2 and over the kernel without dropout: a row for each problem."""
+
+    def problem(row):
+        mask = "causal" if row["causal"] else "full"
+        return f"{row['pass']}: d = {row['head_dim']}, n = {row['seqlen']}, {mask}"
+
+    record = load("dropout")
+    if record is None:
+        return None
+    names = "TFLOP/s", "over FlashAttention-2", "over no dropout"
+    rows = [{"problem": problem(row)} | {x: row[x] for x in names} for row in record["rows"]]
+    return f"{caption(record)}\n\n{table(rows)}"
+
+
 def torch_tables():
     """Training of a small model; then calls, forward and backward."""
 
@@ -376,6 +391,7 @@ def parts_of_benchmarks():
         "softmax": [softmax_table()],
         "memory": [memory_table()],
         "calls": [launch_table()],
+        "dropout": [dropout_table()],
         "torch": [torch_tables()],
         "cpu": [cpu_table("flash_attn", "flash_attn_grad")],
         "cpu_decoding": [cpu_table("flash_decode", "paged_attn_decode")],
