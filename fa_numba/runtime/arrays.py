@@ -545,7 +545,7 @@ class Library:
         device of `like`, which must be current.
     scratch : callable
         ``scratch(like, num_bytes)()`` allocates that much, a multiple of 4, on the device of
-        `like`.
+        `like`; the result is an object that ``scratch_address`` takes, and owns the memory.
     is_capturing : callable
         ``is_capturing(handle of a stream)``
     keep_captured : callable
@@ -561,6 +561,7 @@ class Library:
     empty: Callable
     full: Callable
     scratch: Callable
+    scratch_address: Callable
     is_capturing: Callable
     keep_captured: Callable
     wait: Callable
@@ -639,7 +640,8 @@ _LIBRARIES = {
         current_device_and_stream=_device_and_stream_of_cupy,
         empty=_empty_of_cupy,
         full=_full_of_cupy,
-        scratch=lambda like, n: _empty_of_cupy(like, (n // 4,), np.dtype(np.float32)),
+        scratch=lambda like, n: functools.partial(sys.modules["cupy"].cuda.alloc, n),
+        scratch_address=operator.attrgetter("ptr"),  # no ndarray is made
         is_capturing=lambda s: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(s)),
         keep_captured=lambda made: _captured.extend(made),
         wait=_wait_for_cupy,
@@ -652,6 +654,7 @@ _LIBRARIES = {
         empty=_empty_of_torch,
         full=_full_of_torch,
         scratch=lambda like, n: _empty_of_torch(like, (n // 4,), sys.modules["torch"].float32),
+        scratch_address=operator.methodcaller("data_ptr"),
         is_capturing=lambda s: sys.modules["torch"].cuda.is_current_stream_capturing(),
         keep_captured=lambda made: None,  # PyTorch keeps them itself
         wait=lambda x: sys.modules["torch"].cuda.current_stream(x.device).synchronize(),

@@ -30,7 +30,7 @@ from fa_numba.runtime import graphs, launching
 MAX_REPLAYS = 1024  # of one function
 ALIGNMENT = 256  # of an array's address, as that of every allocation
 NOT_RECORDED = object()  # the replay of a call that has not been made before
-PLAIN_TYPES = (bool, int, float, type(None))
+PLAIN_TYPES = frozenset((bool, int, float, type(None)))
 
 
 class RefusedError(Exception):
@@ -108,8 +108,12 @@ def what_decides(layout: Callable, args: tuple, options: dict) -> tuple:
             raise
         others = tuple(x for x in args if type(x) not in PLAIN_TYPES)
         return what_decides(layout, others, plain | options)
-    for name, value in options.items():
-        kind = type(value)
+    if not options:
+        return arrays, key
+    kinds = (*map(type, options.values()),)
+    if PLAIN_TYPES.issuperset(kinds):
+        return arrays, (*key, kinds, *options.items())
+    for (name, value), kind in zip(options.items(), kinds, strict=True):
         if kind in PLAIN_TYPES:
             key += name, kind, value
         elif kind is tuple:
@@ -305,8 +309,9 @@ def _make_replay(recording, results):
     """
     library, places = recording.library, _places(recording, results)
     word_of, allocates, offsets = places.words, places.allocates, places.offsets
+    block_of, block_address = None, library.scratch_address
     if offsets:
-        allocates.append(library.scratch(recording.arrays[0], places.block_bytes))
+        block_of = library.scratch(recording.arrays[0], places.block_bytes)
     results_of = operator.itemgetter(*[word_of[i] for i in results])
     num_arrays = len(recording.arrays)
     address_of, is_capturing = library.address, library.is_capturing
@@ -335,9 +340,10 @@ def _make_replay(recording, results):
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
         arrays = *given, *[allocate() for allocate in allocates]
         words = list(map(address_of, arrays))
-        if offsets:
-            block = words.pop()
-            words += [block + offset for offset in offsets]
+        if block_of:
+            block = block_of()  # freed when this function returns; the stream orders its uses
+            begin = block_address(block)
+            words += [begin + offset for offset in offsets]
         for index, remainder in remainders:
             if words[index] % 16 != remainder:
                 raise RefusedError
@@ -346,7 +352,8 @@ def _make_replay(recording, results):
         if not launches.enqueue(words, stream, capturing):
             raise RefusedError
         if capturing:
-            library.keep_captured(arrays[len(given) :])
+            kept = arrays[len(given) :]
+            library.keep_captured((*kept, block) if block_of else kept)
         return results_of(arrays)
 
     return replay
