@@ -120,7 +120,10 @@ def fake_cupy(log):
         full=lambda shape, value, dtype: CupyArray(np.full(shape, value, dtype), log[-1][1], log),
         asarray=lambda x: CupyArray(x.copy(), log[-1][1], log),
         cuda=types.SimpleNamespace(
-            Stream=stream, get_current_stream=lambda: stream.current, runtime=runtime
+            alloc=lambda n: CupyArray(np.empty(n, np.uint8)).data,
+            Stream=stream,
+            get_current_stream=lambda: stream.current,
+            runtime=runtime,
         ),
     )
 

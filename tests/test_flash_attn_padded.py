@@ -119,6 +119,7 @@ def test_refused_on_another_gpu(hopper, monkeypatch):
         (TypeError, 59, np.float32, {}, "float16 or bfloat16 for flash_attn_bwd_padded"),
         (ValueError, 59, np.float16, {"softmax_scale": -1}, "softmax_scale must be positive"),
         (TypeError, 59, np.float16, {"deterministic": 1}, "deterministic must be True or False"),
+        (ValueError, 130, np.float16, {"dropout_p": 0.1}, "dropout_p must be 0 .*above 128"),
     ],
 )
 def test_refused_backward(hopper, error, head_dim, dtype, changed, message):

@@ -241,7 +241,7 @@ def test_frequent_replays_launch_a_graph_for_each_stream(gpu, monkeypatch):
             made, _ = function(x, y)
             values, where = gpu.launches["first"][-1]
             assert where == stream and values[2] == made.data.ptr
-        assert gpu.graphs == num_graphs
+        assert num_graphs <= gpu.graphs <= num_graphs * graphs.GRAPHS_OF_STREAM
         assert gpu.by_graph - before == (stream != 7)
     monkeypatch.setattr(gpu.cupy.cuda.Stream, "current", types.SimpleNamespace(ptr=5))
     before, gpu.cupy.cuda.runtime.streamIsCapturing = gpu.by_graph, lambda stream: stream == 5
@@ -250,6 +250,58 @@ def test_frequent_replays_launch_a_graph_for_each_stream(gpu, monkeypatch):
     function.replays.clear()
     gc.collect()
     assert gpu.graphs == 0
+
+
+def test_addresses_that_alternate_are_set_once(gpu, monkeypatch):
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    set_params, count = launching.driver.cuGraphExecKernelNodeSetParams, [0]
+
+    def counted(*args):
+        count[0] += 1
+        return set_params(*args)
+
+    monkeypatch.setattr(launching.driver, "cuGraphExecKernelNodeSetParams", counted, False)
+
+    @arrays.replayed
+    def function(x):
+        arrays.launch("kernel", (4,), (32,), x)
+        return x
+
+    xs = [cupy_array(2, 3) for _ in range(3)]
+    function(xs[0]), function(xs[0])
+    for turn in range(12):
+        x = xs[turn % 2]
+        function(x)
+        assert gpu.launches["kernel"][-1][0] == [x.data.ptr]
+    assert gpu.graphs == 2 and count[0] <= 2
+    for x in (*xs, *xs):  # more addresses than graphs
+        function(x)
+        assert gpu.launches["kernel"][-1][0] == [x.data.ptr]
+    assert gpu.graphs == 2
+
+
+def test_scratch_arrays_are_parts_of_one_block(gpu, monkeypatch):
+    @arrays.replayed
+    def function(x):
+        one, result, two = (arrays.empty(x, (n,), np.int32) for n in (100, 5, 7))
+        zeros = arrays.full(x, (3,), 0)
+        arrays.launch("kernel", (4,), (32,), x, one, result, two, zeros, np.float32(1))
+        return result
+
+    x, made = cupy_array(2, 3), []
+    function(x)
+    allocate, alloc = gpu.cupy.ndarray, gpu.cupy.cuda.alloc
+    monkeypatch.setattr(gpu.cupy, "ndarray", lambda *args: made.append(args[0]) or allocate(*args))
+    monkeypatch.setattr(gpu.cupy.cuda, "alloc", lambda n: made.append(n) or alloc(n))
+    function.replays.clear()
+    function(x)
+    for _ in range(3):
+        made.clear()
+        result = function(x)
+        values, _ = gpu.launches["kernel"][-1]
+        assert values[0] == x.data.ptr and values[2] == result.data.ptr
+        assert values[3] - values[1] == 512  # 400 bytes, and the next multiple of 256
+        assert made == [(5,), 512 + 256]
 
 
 def test_without_graphs_there_are_launches(gpu, monkeypatch):

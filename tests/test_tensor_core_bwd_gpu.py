@@ -362,9 +362,10 @@ def test_padded_small(case, dtype, deterministic):
 
 @needs_hopper
 def test_masks_of_padded_small():
-    case, mask = (1, 200, 150, 2, 1, 59, False), {"window_size": (40, 30), "softcap": 15.0}
-    args, want, plain = make_masked_case(case, "float16", tuple(mask.items()))
-    assert_right(flash_attn_bwd_padded(*args, **mask), want, plain)
+    case, dropout = (1, 200, 150, 2, 1, 59, False), {"dropout_p": 0.25, "seed": 3}
+    for mask in ({"window_size": (40, 30), "softcap": 15.0}, dropout):
+        args, want, plain = make_masked_case(case, "float16", tuple(mask.items()))
+        assert_right(flash_attn_bwd_padded(*args, **mask), want, plain)
 
 
 @needs_hopper

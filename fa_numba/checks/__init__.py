@@ -64,6 +64,7 @@ from fa_numba.checks.hardware import (
     check_forward_tiles,
     check_fp8,
     check_gradient_strides,
+    check_no_dropout,
     check_shared_bytes,
     check_splits_pay,
     check_strides,
@@ -168,4 +169,5 @@ __all__ = [
     "check_write",
     "forward_call",
     "rows_suit_tensor_maps",
+    "check_no_dropout",
 ]

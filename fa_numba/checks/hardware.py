@@ -267,6 +267,15 @@ def check_gradient_strides(name, supported, dout, out):
 # Memory
 
 
+def check_no_dropout(name, head_dim, dropout_p):
+    """Raise unless dropout is off: the function `name` has none for this head_dim."""
+    if dropout_p != 0:
+        raise ValueError(
+            f"dropout_p must be 0 for a head_dim above {MAX_BWD_HEAD_DIM} for {name}, got "
+            f"{dropout_p} for head_dim {head_dim}"
+        )
+
+
 def rows_suit_tensor_maps(*arrays) -> bool:
     """Return whether TMA copies the rows of 16-bit arrays as they are.
 

@@ -118,6 +118,9 @@ def gradient_of_copies(candidate, inputs, options):
     limits = {"supported": HOPPER, "max_head_dim": checks.MAX_HEAD_DIM}
     name, instead = candidate.name, "flash_attn_bwd"
     checks.check_tensor_core_padded(q, k, v, name=name, **limits, instead=instead)
+    check_dropout(candidate, options)
+    if q.shape[3] > checks.MAX_BWD_HEAD_DIM:
+        checks.check_no_dropout(name, q.shape[3], options.get("dropout_p", 0))
     if checks.rows_suit_tensor_maps(dout, q, k, v, out):
         raise ValueError("copies rows that TMA cannot copy; it can copy all of these")
 

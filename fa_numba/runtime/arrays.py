@@ -7,6 +7,7 @@ the only module that distinguishes the libraries.
 
 import contextlib
 import functools
+import math
 import operator
 import sys
 import warnings
@@ -306,7 +307,8 @@ def empty(like, shape: tuple, dtype=np.float32):
     made = _kept_if_captured(_empty(like, shape, dtype))
     if recording := replay.current():
         allocate = _library(type(like)).empty(like, tuple(shape), made.dtype)
-        recording.note_allocation(made, allocate)
+        num_bytes = math.prod(shape) * facts(made).itemsize
+        recording.note_allocation(made, allocate, num_bytes)
     return made
 
 
@@ -541,6 +543,9 @@ class Library:
     empty, full : callable
         ``empty(like, shape, dtype)()`` and ``full(like, shape, value, dtype)()`` allocate on the
         device of `like`, which must be current.
+    scratch : callable
+        ``scratch(like, num_bytes)()`` allocates that much, a multiple of 4, on the device of
+        `like`; the result is an object that ``scratch_address`` takes, and owns the memory.
     is_capturing : callable
         ``is_capturing(handle of a stream)``
     keep_captured : callable
@@ -555,6 +560,8 @@ class Library:
     current_device_and_stream: Callable
     empty: Callable
     full: Callable
+    scratch: Callable
+    scratch_address: Callable
     is_capturing: Callable
     keep_captured: Callable
     wait: Callable
@@ -633,6 +640,8 @@ _LIBRARIES = {
         current_device_and_stream=_device_and_stream_of_cupy,
         empty=_empty_of_cupy,
         full=_full_of_cupy,
+        scratch=lambda like, n: functools.partial(sys.modules["cupy"].cuda.alloc, n),
+        scratch_address=operator.attrgetter("ptr"),  # no ndarray is made
         is_capturing=lambda s: bool(sys.modules["cupy"].cuda.runtime.streamIsCapturing(s)),
         keep_captured=lambda made: _captured.extend(made),
         wait=_wait_for_cupy,
@@ -644,6 +653,8 @@ _LIBRARIES = {
         current_device_and_stream=_device_and_stream_of_torch,
         empty=_empty_of_torch,
         full=_full_of_torch,
+        scratch=lambda like, n: _empty_of_torch(like, (n // 4,), sys.modules["torch"].float32),
+        scratch_address=operator.methodcaller("data_ptr"),
         is_capturing=lambda s: sys.modules["torch"].cuda.is_current_stream_capturing(),
         keep_captured=lambda made: None,  # PyTorch keeps them itself
         wait=lambda x: sys.modules["torch"].cuda.current_stream(x.device).synchronize(),

@@ -17,6 +17,8 @@ from fa_numba.runtime.launching import cu_stream, driver, relaxed_capture, value
 
 REPEATS_BEFORE_GRAPH = 8
 MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
+# Results of one call are mostly alive until the next one returns, so two addresses alternate.
+GRAPHS_OF_STREAM = 2
 
 
 class Launches:
@@ -42,18 +44,18 @@ class Launches:
             prepared.copy(values, {i: first + 8 * word for i, word in words.items()})
             for prepared, values, words in recorded
         ]
-        self.graphs, self.repeats = {}, 0
+        self.graphs, self.repeats = {}, 0  # graphs: of each stream, the one used last in the end
 
     def enqueue(self, words: list, stream: int, capturing: bool) -> bool:
         """Enqueue all launches with these words; return False if that cannot be done."""
         with self.lock:
-            graph = self.graphs.get(stream)
-            if graph and not capturing:
-                if graph.context != _current_context():
+            known = self.graphs.get(stream)
+            if known and not capturing:
+                if known[0].context != _current_context():
                     return False
+                graph = known[-1]
                 if words != graph.words:
-                    self.write(*words)
-                    graph.update(words)
+                    graph = self._graph_of(words, known, stream)
                 graph.enqueue()
                 return True
             self.write(*words)
@@ -63,8 +65,22 @@ class Launches:
             self.repeats += 1
             often = self.repeats > REPEATS_BEFORE_GRAPH and not capturing
             if often and stream not in self.graphs and len(self.graphs) < MAX_STREAMS:
-                self.graphs[stream] = _make_graph(self.prepared, stream)  # None: do not try again
+                made = _make_graph(self.prepared, stream)
+                self.graphs[stream] = [made] if made else []  # none: do not try again
         return True
+
+    def _graph_of(self, words, known, stream):
+        """The graph with these words, now the last of the stream's known ones."""
+        graph = known[0]
+        if words != graph.words:
+            self.write(*words)
+            if len(known) < GRAPHS_OF_STREAM and (made := _make_graph(self.prepared, stream)):
+                known.append(made)
+                made.words = words
+                return made
+            graph.update(words)
+        known.append(known.pop(0))
+        return graph
 
 
 class Graph:

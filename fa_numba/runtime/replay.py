@@ -28,8 +28,9 @@ import numpy as np
 from fa_numba.runtime import graphs, launching
 
 MAX_REPLAYS = 1024  # of one function
+ALIGNMENT = 256  # of an array's address, as that of every allocation
 NOT_RECORDED = object()  # the replay of a call that has not been made before
-PLAIN_TYPES = (bool, int, float, type(None))
+PLAIN_TYPES = frozenset((bool, int, float, type(None)))
 
 
 class RefusedError(Exception):
@@ -107,8 +108,12 @@ def what_decides(layout: Callable, args: tuple, options: dict) -> tuple:
             raise
         others = tuple(x for x in args if type(x) not in PLAIN_TYPES)
         return what_decides(layout, others, plain | options)
-    for name, value in options.items():
-        kind = type(value)
+    if not options:
+        return arrays, key
+    kinds = (*map(type, options.values()),)
+    if PLAIN_TYPES.issuperset(kinds):
+        return arrays, (*key, kinds, *options.items())
+    for (name, value), kind in zip(options.items(), kinds, strict=True):
         if kind in PLAIN_TYPES:
             key += name, kind, value
         elif kind is tuple:
@@ -153,6 +158,13 @@ class Computed(NamedTuple):
     compute: Callable
 
 
+class Allocation(NamedTuple):
+    """``allocate()`` makes another array like one; num_bytes is None if its contents matter."""
+
+    allocate: Callable
+    num_bytes: int | None
+
+
 class Launched(NamedTuple):
     """A launch. Both lists hold pairs: index of an argument, index of its array or number."""
 
@@ -177,8 +189,8 @@ class Recording:
     arrays : list of array
         The arguments, then the allocated arrays. The index of an array is that in this list.
     views : list of View
-    allocations : list of callable
-        Each allocates an array like one that the call allocated, in the same order.
+    allocations : list of Allocation
+        In the order of the arrays.
     computations : list of Computed
     launches : list of Launched
     remainders : dict of int to int
@@ -214,10 +226,10 @@ class Recording:
         if self.complete and index < self.num_arguments:  # allocations begin at multiples of 256
             self.remainders[index] = address % 16
 
-    def note_allocation(self, x, allocate):
-        """Note a new array; ``allocate()`` makes another one like it."""
+    def note_allocation(self, x, allocate, num_bytes=None):
+        """Note a new array; parameters are those of `Allocation`."""
         self.arrays.append(x)
-        self.allocations.append(allocate)
+        self.allocations.append(Allocation(allocate, num_bytes))
 
     def note_view(self, view, x):
         """Note that `view` begins where x does."""
@@ -243,32 +255,78 @@ class Recording:
         indices = [self.index_of(x) for x in (result if isinstance(result, tuple) else (result,))]
         if isinstance(result, tuple) and len(indices) == 1:
             return False  # an itemgetter would return the array alone
-        return self.complete and _make_replay(self, operator.itemgetter(*indices))
+        return self.complete and _make_replay(self, indices)
 
 
-def _make_replay(recording, results_of):
+class Places(NamedTuple):
+    """Where a replay has the addresses of a call's arrays.
+
+    Arguments come first, then the arrays that are allocated one by one, then the scratch arrays:
+    those that are no results, and whose contents do not matter. Two or more of these are parts of
+    one block, because an allocation takes longer than all other work for an array.
+
+    Attributes
+    ----------
+    words : dict of int to int
+        Index of an array, and of its address.
+    allocates : list of callable
+    offsets : list of int
+        Of the scratch arrays in the block, in bytes.
+    block_bytes : int
+        0: there is no block.
+    """
+
+    words: dict
+    allocates: list
+    offsets: list
+    block_bytes: int
+
+
+def _places(recording, results):
+    """The `Places` of a recording whose results are the arrays of these indices."""
+    first, allocations = recording.num_arguments, recording.allocations
+    indices = range(first, first + len(allocations))
+    scratch = [
+        i for i in indices if i not in results and allocations[i - first].num_bytes is not None
+    ]
+    if len(scratch) < 2:
+        scratch = []
+    single = [i for i in indices if i not in scratch]
+    words = {i: word for word, i in enumerate((*range(first), *single, *scratch))}
+    sizes = [-(-allocations[i - first].num_bytes // ALIGNMENT) * ALIGNMENT for i in scratch]
+    *offsets, block_bytes = itertools.accumulate(sizes, initial=0)
+    return Places(words, [allocations[i - first].allocate for i in single], offsets, block_bytes)
+
+
+def _make_replay(recording, results):
     """Return a function that repeats a recorded call, and keeps none of its arrays alive.
 
     Parameters
     ----------
     recording : Recording
-    results_of : callable
-        Picks the results of the call from its arrays.
+    results : list of int
+        Indices of the arrays that the call returned.
     """
-    library, allocations = recording.library, recording.allocations
+    library, places = recording.library, _places(recording, results)
+    word_of, allocates, offsets = places.words, places.allocates, places.offsets
+    block_of, block_address = None, library.scratch_address
+    if offsets:
+        block_of = library.scratch(recording.arrays[0], places.block_bytes)
+    results_of = operator.itemgetter(*[word_of[i] for i in results])
     num_arrays = len(recording.arrays)
     address_of, is_capturing = library.address, library.is_capturing
     current_device_and_stream = library.current_device_and_stream()
     recorded_on, _ = current_device_and_stream()
     remainders = tuple(recording.remainders.items())
-    computations = [(step.source, step.compute) for step in recording.computations]
+    computations = [(word_of[step.source], step.compute) for step in recording.computations]
     launches = graphs.Launches(
         num_arrays + len(computations),
         [
             (
                 step.prepared,
                 step.values,
-                dict(step.arrays) | {i: num_arrays + index for i, index in step.numbers},
+                {i: word_of[index] for i, index in step.arrays}
+                | {i: num_arrays + index for i, index in step.numbers},
             )
             for step in recording.launches
         ],
@@ -280,8 +338,12 @@ def _make_replay(recording, results_of):
         if device != recorded_on:
             raise RefusedError
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
-        arrays = *given, *[allocate() for allocate in allocations]
+        arrays = *given, *[allocate() for allocate in allocates]
         words = list(map(address_of, arrays))
+        if block_of:
+            block = block_of()  # freed when this function returns; the stream orders its uses
+            begin = block_address(block)
+            words += [begin + offset for offset in offsets]
         for index, remainder in remainders:
             if words[index] % 16 != remainder:
                 raise RefusedError
@@ -290,7 +352,8 @@ def _make_replay(recording, results_of):
         if not launches.enqueue(words, stream, capturing):
             raise RefusedError
         if capturing:
-            library.keep_captured(arrays[len(given) :])
+            kept = arrays[len(given) :]
+            library.keep_captured((*kept, block) if block_of else kept)
         return results_of(arrays)
 
     return replay

@@ -33,6 +33,8 @@ def flash_attn_bwd_padded(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
     deterministic=False,
 ):
     """FlashAttention, backward, on Hopper for any head_dim up to 256, and for views of any strides.
@@ -44,8 +46,8 @@ def flash_attn_bwd_padded(
         With a contiguous last axis.
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         out and lse are the results of any forward kernel for q, k, v and the same options.
-    causal, window_size, softcap, alibi_slopes, softmax_scale, deterministic
-        As for `flash_attn_bwd_persistent`.
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, deterministic
+        As for `flash_attn_bwd_persistent`; a head_dim above 128 has no dropout.
 
     Returns
     -------
@@ -68,16 +70,20 @@ def flash_attn_bwd_padded(
         checks.MAX_HEAD_DIM,
     )
     head_dim = q.shape[3]
+    if head_dim > checks.MAX_BWD_HEAD_DIM:
+        checks.check_no_dropout("flash_attn_bwd_padded", head_dim, dropout_p)
     inputs = pad_rows(dout, q, k, v, out)
-    narrow = inputs[1].shape[3] <= checks.MAX_BWD_HEAD_DIM
-    gradients = (flash_attn_bwd_persistent if narrow else flash_attn_bwd_wide)(
-        *inputs,
-        lse,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        softmax_scale=scale,
-        deterministic=deterministic,
-    )
+    options = {
+        "causal": causal,
+        "window_size": window_size,
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "softmax_scale": scale,
+        "deterministic": deterministic,
+    }
+    if head_dim <= checks.MAX_BWD_HEAD_DIM:
+        options |= {"dropout_p": dropout_p, "seed": seed}
+        gradients = flash_attn_bwd_persistent(*inputs, lse, **options)
+    else:
+        gradients = flash_attn_bwd_wide(*inputs, lse, **options)
     return tuple(first_columns(head_dim, *gradients))

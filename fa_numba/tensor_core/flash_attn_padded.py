@@ -27,6 +27,8 @@ def flash_attn_padded(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    dropout_p=0.0,
+    seed=0,
 ):
     """Attention on Hopper's tensor cores for any head_dim up to 256, and for views of any strides.
 
@@ -35,7 +37,7 @@ def flash_attn_padded(
     q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         With a contiguous last axis.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
         As for `flash_attn_persistent`.
 
     Returns
@@ -62,6 +64,8 @@ def flash_attn_padded(
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         softmax_scale=scale,
+        dropout_p=dropout_p,
+        seed=seed,
     )
     (out,) = first_columns(head_dim, out)
     return out, lse
