@@ -34,7 +34,7 @@ def plain(
     """Attention by definition, differentiable, in the dtype of its inputs.
 
     `kept` has the factor of each weight under dropout, of shape (batch, heads, seqlen_q, seqlen_k).
-    `top_left` aligns the first query with the first key, as PyTorch does, not the last with the last.
+    `top_left` aligns the first query with the first key, as PyTorch does.
     """
     group = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
