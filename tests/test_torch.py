@@ -59,6 +59,15 @@ def test_sdpa_dtypes_scale_and_groups(dtype):
     compare(ours, theirs, inputs, dout)
 
 
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(9, 17), (17, 9)])
+def test_the_top_left_mask_by_definition(seqlen_q, seqlen_k):
+    """Of the reference with which test_torch_gpu compares."""
+    inputs = tensors((2, 4, seqlen_q, 8), (2, 4, seqlen_k, 8), (2, 4, seqlen_k, 8))
+    q, k, v = (x.transpose(1, 2) for x in inputs)
+    want = F.scaled_dot_product_attention(*inputs, is_causal=True).transpose(1, 2)
+    torch.testing.assert_close(plain(q, k, v, causal=True, top_left=True), want)
+
+
 def test_sdpa_without_an_axis_of_heads():
     q, k, v = tensors((2, 9, 8), (2, 7, 8), (2, 7, 8))
     out = scaled_dot_product_attention(q, k, v)

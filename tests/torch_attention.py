@@ -29,10 +29,12 @@ def plain(
     slopes=None,
     scale=None,
     kept=None,
+    top_left=False,
 ):
     """Attention by definition, differentiable, in the dtype of its inputs.
 
     `kept` has the factor of each weight under dropout, of shape (batch, heads, seqlen_q, seqlen_k).
+    `top_left` aligns the first query with the first key, as PyTorch does.
     """
     group = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
@@ -41,7 +43,7 @@ def plain(
         s = softcap * torch.tanh(s / softcap)
     seqlen_q, seqlen_k = q.shape[1], k.shape[1]
     n = torch.arange(seqlen_k, device=q.device)
-    p = torch.arange(seqlen_q, device=q.device)[:, None] + seqlen_k - seqlen_q
+    p = torch.arange(seqlen_q, device=q.device)[:, None] + (0 if top_left else seqlen_k - seqlen_q)
     if slopes is not None:
         s = s - slopes.to(s.dtype)[:, None, None] * (n - p).abs()
     left, right = window_size

@@ -139,7 +139,7 @@ def _add_gradients(name, forward, backward, num_tensors):
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *arguments):
-            with torch._C._AutoDispatchBelowAutograd():
+            with torch._C._AutoDispatchBelowAutograd():  # the implementation, not this again
                 out, lse = forward(*arguments)
             ctx.mark_non_differentiable(lse)
             ctx.save_for_backward(out, lse, *arguments[:num_tensors])
