@@ -1,8 +1,9 @@
 """Dropout of P on a CPU: the bits of `kernels.dropout`, LANES queries at once.
 
-Philox4x32-10 gives four words of 32 random bits for a counter (n // 4, m, head, batch) and the seed
-as its key: the words of query m and of four neighbouring keys n. A word below dropout_p · 2³² drops
-its entry. So the entries that are dropped are those that every other kernel of this package drops.
+Philox4x32-10 gives four words of 32 random bits for a counter and the seed as its key. A counter
+serves a patch: queries m and m + 8, keys n, n + 1, n + 8 and n + 9. The words of a query have two
+keys each, 15 bits a key; bits below dropout_p · 2¹⁵ drop the entry. So the entries that are dropped
+are those that every other kernel of this package drops.
 
 Paper: Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 3, SC11.
 """
@@ -21,15 +22,17 @@ M0, M2 = 0xD2511F53, 0xCD9E8D57  # factors of words 0 and 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85  # added to the key in each round
 ROUNDS = 10
 NO_DROPOUT = False, 0, np.uint64(0), ONE
-KEYS = 4  # words of one counter
+BITS = 15  # that decide on an entry
+KEYS = 4  # of one counter
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS, _PRODUCTS = ir.VectorType(_I32, LANES), ir.VectorType(_I64, LANES)
 
 
 def options(dropout_p, seed):
-    """Whether there is any, the threshold of a word, the seed, and the factor of a kept entry."""
+    """Whether there is any, the threshold of the bits, the seed, and the factor of a kept entry."""
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
-    return dropout_p > 0, int(dropout_p * 2**32), seed, np.float32(1 / (1 - dropout_p))
+    threshold = int(dropout_p * 2**BITS)
+    return dropout_p > 0, threshold, seed, np.float32(2**BITS / (2**BITS - threshold))
 
 
 def _all(builder, scalar, vector_type=_WORDS):
@@ -62,21 +65,40 @@ def _philox(builder, counter, key):
 
 @intrinsic
 def keep_factors(typingctx, group, query, head, b, seed, threshold, factor):
-    """For each of the keys of a group, a vector over queries: `factor` where kept, else 0."""
+    """For each of the keys of a group, a vector over queries: `factor` where kept, else 0.
+
+    The keys of group 4 N + ν are 16 N + 2 ν, the next one, and these two plus 8.
+    """
 
     def emit(context, builder, signature, args):
         *numbers, seed, threshold, factor = args
         group, query, head, b = (builder.trunc(x, _I32) for x in numbers)
         lanes = ir.Constant(_WORDS, list(range(LANES)))
         queries = builder.add(_all(builder, query), lanes)
-        counter = _all(builder, group), queries, _all(builder, head), _all(builder, b)
+        eight, sixteen = _all(builder, _I32(8)), _all(builder, _I32(16))
+        patches = builder.add(  # 8 (query // 16) + query % 8
+            builder.lshr(builder.and_(queries, _all(builder, _I32(-16))), _all(builder, _I32(1))),
+            builder.and_(queries, _all(builder, _I32(7))),
+        )
+        counter = _all(builder, group), patches, _all(builder, head), _all(builder, b)
         key = builder.trunc(seed, _I32), builder.trunc(builder.lshr(seed, _I64(32)), _I32)
         threshold = _all(builder, builder.trunc(threshold, _I32))
         floats = ir.VectorType(ir.FloatType(), LANES)
         kept, dropped = _all(builder, factor, floats), ir.Constant(floats, [0.0] * LANES)
+        w0, w1, w2, w3 = _philox(builder, counter, key)
+        is_first = builder.icmp_unsigned("==", builder.and_(queries, eight), _all(builder, _I32(0)))
+        halves = [  # of the word of keys n, n + 1, then of that of n + 8, n + 9
+            half
+            for first, second in ((w0, w1), (w2, w3))
+            for word in (builder.select(is_first, first, second),)
+            for half in (word, builder.lshr(word, sixteen))
+        ]
+        low = _all(builder, _I32(2**BITS - 1))
         factors = [
-            builder.select(builder.icmp_unsigned(">=", words, threshold), kept, dropped)
-            for words in _philox(builder, counter, key)
+            builder.select(
+                builder.icmp_unsigned(">=", builder.and_(half, low), threshold), kept, dropped
+            )
+            for half in halves
         ]
         return context.make_tuple(builder, signature.return_type, factors)
 
@@ -92,11 +114,11 @@ def drop(w, tile, rows, n, query, head, b, dropout):
     Its rows are keys from n on, and its columns queries from `query` on.
     """
     _, threshold, seed, factor = dropout
-    for group in range(n // KEYS, (n + rows - 1) // KEYS + 1):
+    for group in range(n // 16 * KEYS, ((n + rows - 1) // 16 + 1) * KEYS):
         for i in range(0, WIDTH, LANES):
             factors = keep_factors(group, query + i, head, b, seed, threshold, factor)
             for j in range(KEYS):
-                row = group * KEYS + j - n
+                row = group // KEYS * 16 + group % KEYS * 2 + j % 2 + j // 2 * 8 - n
                 if 0 <= row < rows:
                     at = tile + row * WIDTH + i
                     store(w, at, load(w, at) * factors[j])
