@@ -239,7 +239,7 @@ class Queries(NamedTuple):
 
 
 class QueriesToDrop(NamedTuple):
-    """`Queries`, and what dropout of their tile needs.
+    """`Queries`, with the values that dropout of their tile needs.
 
     Attributes
     ----------
