@@ -30,7 +30,7 @@ from fa_numba.runtime import graphs, launching
 MAX_REPLAYS = 1024  # of one function
 ALIGNMENT = 256  # of an array's address, as that of every allocation
 NOT_RECORDED = object()  # the replay of a call that has not been made before
-PLAIN_TYPES = frozenset((bool, int, float, type(None)))
+PLAIN_TYPES = frozenset((bool, int, float, str, type(None)))
 
 
 class RefusedError(Exception):
