@@ -239,7 +239,7 @@ class Queries(NamedTuple):
 
 
 class QueriesToDrop(NamedTuple):
-    """`Queries`, and what dropout of their tile needs.
+    """`Queries`, and the arguments of dropout in their tile.
 
     Attributes
     ----------
