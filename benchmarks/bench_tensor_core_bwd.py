@@ -10,12 +10,17 @@ from benchmarks.bench_tensor_core import ROUNDING, SEQLENS, TOKENS, WIDTH, relat
 from benchmarks.timing import save, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
+from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 
-HEAD_DIMS, CAUSAL = (64, 128), (False, True)
+HEAD_DIMS, WIDE_HEAD_DIMS, CAUSAL = (64, 128), (192, 256), (False, True)
 STEPS = (flash_attn_bwd_mma, flash_attn_bwd_persistent)
 CASES = (
     *(("float16", *x, STEPS) for x in itertools.product(SEQLENS, HEAD_DIMS, CAUSAL)),
+    *(
+        ("float16", *x, (flash_attn_bwd_wide,))
+        for x in itertools.product(SEQLENS, WIDE_HEAD_DIMS, CAUSAL)
+    ),
     *(("bfloat16", *x, STEPS[-1:]) for x in itertools.product((2048, 8192), HEAD_DIMS, CAUSAL)),
 )
 WINDOW = 1024  # keys that a query sees

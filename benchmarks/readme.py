@@ -134,9 +134,9 @@ def float16_of(seqlen, head_dims):
     )
 
 
-def tensor_core_table(question="tensor_core", seqlen=4096):
+def tensor_core_table(question="tensor_core", seqlen=4096, head_dims=HEAD_DIMS):
     """One row per kernel, float16, one length: a column for each head_dim and mask."""
-    keep = float16_of(seqlen, HEAD_DIMS)
+    keep = float16_of(seqlen, head_dims)
     return section(question, kernel, size, "TFLOP/s", keep, f"float16, n = {seqlen}.")
 
 
@@ -380,7 +380,7 @@ def parts_of_benchmarks():
         "peers": [peers_table()],
         "backward": [
             pictures(("backward", "TFLOP/s against the length of the sequence, backward")),
-            tensor_core_table("tensor_core_bwd", 8192),
+            tensor_core_table("tensor_core_bwd", 8192, (*HEAD_DIMS, 192)),
         ],
         "fp8": [fp8_table()],
         "masks": [masks_table()],

@@ -8,6 +8,7 @@ from fa_numba.ptx import (
     barriers,
     convert,
     cp_async,
+    halves,
     layouts,
     ldmatrix,
     mbarrier,
@@ -137,6 +138,16 @@ def max3_bits_kernel(x, y):
     """Thread i takes the largest of three of x."""
     i = cuda.threadIdx.x
     y[i] = convert.max3_bits(x[3 * i], x[3 * i + 1], x[3 * i + 2])
+
+
+@cuda.jit
+def halves_kernel(x, limits, y):
+    """y: x's words where their halves are kept, the masks, and bytes of two neighbours."""
+    i, n = cuda.threadIdx.x, cuda.blockDim.x
+    y[i] = halves.keep_pair(uint32(0x12345678), x[i], limits[0])
+    y[n + i] = halves.keep_mask(x[i], limits[0])
+    y[2 * n + i] = halves.byte_permute(x[i], x[i ^ 1], uint32(0x3276))
+    y[3 * n + i] = halves.word(x[i])
 
 
 @cuda.jit
@@ -359,6 +370,7 @@ KERNELS = {
     "words": (words_kernel, (u32, u32), HOPPER, "STG.E.128"),
     "ex2": (exp2_kernel, (f32, f32), AMPERE, "MUFU.EX2"),
     "max3": (max3_bits_kernel, (f32, f32), HOPPER, "VIMNMX3"),
+    "halves": (halves_kernel, (u32, u32, u32), HOPPER, "HSET2.GEU.AND"),
     "mbarrier": (mbarrier_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "bounded wait": (bounded_wait_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "tma": (make_tma(8, 2), (types.uint64, int32, int32, int32, u8), HOPPER, "UTMALDG.4D"),

@@ -16,6 +16,8 @@ if not cuda.is_available():
 if cuda.get_current_device().compute_capability[0] != 9:
     pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
+import tensor_core_kernels as kernels  # noqa: E402
+
 import fa_numba  # noqa: E402
 from fa_numba import reference  # noqa: E402
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd  # noqa: E402
@@ -26,6 +28,25 @@ from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 SEEDS = [0, 2**32, 2**64 - 1]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00])
+def test_halves_are_compared_as_integers(limit):
+    every = np.arange(2**16, dtype=np.uint32)  # each pattern of 16 bits, in both halves
+    for start in range(0, 2**16, 1024):
+        low = every[start : start + 1024]
+        x = low | low[::-1] << 16
+        y = cupy.zeros(4096, np.uint32)
+        limits = cupy.asarray(np.uint32([limit << 16 | limit]))
+        kernels.halves_kernel[1, 1024](cupy.asarray(x), limits, y)
+        kept = np.where(x & 0x7FFF >= limit, 0xFFFF, 0)
+        kept |= np.where(x >> 16 & 0x7FFF >= limit, 0xFFFF0000, 0)
+        pair, mask, permuted, word = y.get().reshape(4, 1024)
+        np.testing.assert_array_equal(mask, kept)
+        np.testing.assert_array_equal(pair, kept & 0x12345678)
+        neighbour = x.reshape(-1, 2)[:, ::-1].ravel()
+        np.testing.assert_array_equal(permuted, neighbour >> 16 | (x & 0xFFFF0000))
+        np.testing.assert_array_equal(word, x)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -118,11 +118,11 @@ def score_gradients(w, pt, dst, delta, slope_at, rows, scale):
 
 
 @njit
-def add_query_gradients(w, base, dst, dq, rows, head_dim):
+def add_query_gradients(w, k, dst, dq, rows, head_dim):
     """dQ += dS K, for the queries of a panel."""
     for d in range(0, head_dim, WIDTH):
         for m in range(0, WIDTH, ROWS):
-            acc = product(zeros(), w, dst + m, 1, WIDTH, w, base + K + d, ROW, rows)
+            acc = product(zeros(), w, dst + m, 1, WIDTH, w, k + d, ROW, rows)
             for i in range(ROWS):
                 for j in range(COLUMNS):
                     at = dq + (m + i) * ROW + d + j * LANES
@@ -130,12 +130,17 @@ def add_query_gradients(w, base, dst, dq, rows, head_dim):
 
 
 @njit
-def add_key_gradients(w, base, st, other, sums, start, row, first, stop, rows, head_dim):
-    """dV += Pᵀ dO, or dK += dSᵀ Q: `st` is PT or DST, `other` DO or Q."""
+def add_key_gradients(
+    w, base, st, other, sums, start, row, first, last, num_keys, head_dim, ahead, left, right
+):  # fmt: skip
+    """dV += Pᵀ dO, or dK += dSᵀ Q: `st` is PT or DST, `other` DO or Q; panels `first` to `last`."""
     for d in range(0, head_dim, WIDTH):
-        for n in range(0, rows, ROWS):
+        for n in range(0, num_keys, ROWS):
+            # Panels of which some query sees some key of the group.
+            low = max(first, (ahead + n - right) // WIDTH)
+            high = min(last, (ahead + n + ROWS - 1 + left) // WIDTH) + 1
             acc = zeros()
-            for panel in range(first, stop):
+            for panel in range(low, high):
                 a = base + panel * PANEL + st + n * WIDTH
                 b = base + other + panel * WIDTH * ROW + d
                 acc = product(acc, w, a, WIDTH, 1, w, b, ROW, WIDTH)
@@ -208,31 +213,36 @@ def backward(
                 first = max(0, ahead - right) // WIDTH
                 last = min(num_queries - 1, ahead + num_keys - 1 + left) // WIDTH
                 for i in range(first, last + 1):
-                    panel = base + i * PANEL
-                    slope_at = panel + SLOPE if softcap else -1
+                    # Keys that a query of the panel sees; whole groups of ROWS are computed.
+                    start = max(0, i * WIDTH - ahead - left) // ROWS * ROWS
+                    seen = min(num_keys, (i + 1) * WIDTH - ahead + right) - start
+                    rows = tiles.round_up(seen, ROWS)
+                    panel, keys = base + i * PANEL, start * ROW
+                    pt, dst = panel + PT + start * WIDTH, panel + DST + start * WIDTH
+                    slope_at = panel + SLOPE + start * WIDTH if softcap else -1
                     factor = scores(
-                        w, base + K, panel + QT, panel + PT, num_keys, head_dim,
-                        ahead - i * WIDTH, left, right, mod, slope_at,
+                        w, base + K + keys, panel + QT, pt, seen, head_dim,
+                        ahead + start - i * WIDTH, left, right, mod, slope_at,
                     )  # fmt: skip
-                    probabilities(w, panel + PT, panel + LSE, rows, factor)
-                    multiply(w, base + V, panel + DOT, panel + DST, rows, head_dim)
+                    probabilities(w, pt, panel + LSE, rows, factor)
+                    multiply(w, base + V + keys, panel + DOT, dst, rows, head_dim)
                     query = m + i * WIDTH
                     if dropout[0]:
-                        drop(w, panel + DST, rows, n, query, head, b, dropout)
-                    score_gradients(
-                        w, panel + PT, panel + DST, panel + DELTA, slope_at, rows, scale
-                    )
+                        drop(w, dst, rows, n + start, query, head, b, dropout)
+                    score_gradients(w, pt, dst, panel + DELTA, slope_at, rows, scale)
                     if dropout[0]:
-                        drop(w, panel + PT, rows, n, query, head, b, dropout)
+                        drop(w, pt, rows, n + start, query, head, b, dropout)
                     to = base + DQ + i * WIDTH * ROW
-                    add_query_gradients(w, base, panel + DST, to, rows, head_dim)
-                to, end = n * width, last + 1
+                    add_query_gradients(w, base + K + keys, dst, to, rows, head_dim)
+                to = n * width
                 add_key_gradients(
-                    w, base, PT, DO, dv_sums, dv_at + to, width, first, end, rows, head_dim
-                )
+                    w, base, PT, DO, dv_sums, dv_at + to, width, first, last, num_keys, head_dim,
+                    ahead, left, right,
+                )  # fmt: skip
                 add_key_gradients(
-                    w, base, DST, Q, dk_sums, dk_at + to, width, first, end, rows, head_dim
-                )
+                    w, base, DST, Q, dk_sums, dk_at + to, width, first, last, num_keys, head_dim,
+                    ahead, left, right,
+                )  # fmt: skip
                 n += num_keys
             address = dq[0] + b * dq[1] + row * dq[2] + head * dq[3]
             tiles.unpack(w, base + DQ, ROW, num_queries, kind, head_dim, address, dq[2])
