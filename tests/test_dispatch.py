@@ -488,7 +488,9 @@ def test_keys_are_split_where_sms_would_be_idle(gpu):
         choice = fa_numba.which(aligned(1, seqlen_q, 8, 64, dtype=np.float16), k, k)
         assert (choice.kernel == name) == (seqlen_q in (17, 128))
         reasons[seqlen_q] = choice.refused.get(name)
-    assert "for more than 16 queries, got 16" in reasons[16]
+    assert "for more than 16 queries of a group of heads, got 16" in reasons[16]
+    grouped = aligned(1, 16, 32, 64, dtype=np.float16)  # four heads share one of K and V: 64 rows
+    assert fa_numba.which(grouped, k, k).kernel == name
     assert "1.25 times as fast, got 1." in reasons[16384]  # by the model
     q = aligned(1, 128, 8, 64, dtype=np.float16)
     assert fa_numba.which(q, k, k, window_size=(9, 0)).kernel != name  # each query sees few keys

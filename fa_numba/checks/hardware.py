@@ -55,21 +55,23 @@ class TensorCores:
         check_aligned(q=q, k=k, v=v)
 
 
-def check_splits_pay(problem, few_queries, least_gain, num_sms):
+def check_splits_pay(problem, few_rows, least_gain, num_sms):
     """Raise unless flash_attn_split is far faster than flash_attn_persistent.
 
     Parameters
     ----------
     problem : SplitProblem
-    few_queries : int
-        With at most so many queries decoders are faster.
+    few_rows : int
+        With at most so many queries for a head of K and V, its query heads counted, decoders are
+        faster.
     least_gain : float
         Least quotient of the predicted times.
     num_sms : int
     """
-    if problem.seqlen_q <= few_queries:
+    num_rows = problem.seqlen_q * problem.group_size
+    if num_rows <= few_rows:
         raise ValueError(
-            f"splits the keys, for more than {few_queries} queries, got {problem.seqlen_q}"
+            f"splits the keys, for more than {few_rows} queries of a group of heads, got {num_rows}"
         )
     gain = split_tiling.gain_of_splitting(problem, num_sms)
     if gain < least_gain:
