@@ -28,8 +28,10 @@ from fa_numba.cpu.vectors import (
     broadcast,
     fetch_add,
     kind_of,
+    lanes_above,
     largest,
     load,
+    lowest_bit,
     maximum,
     read_float32,
     store,
@@ -233,21 +235,29 @@ def insert(w, best, columns, k, x, column):
 
 
 @njit
-def choose(w, base, count, start, best, columns, k, found):
-    """Candidates among numbers `start` to `start + count` − 1 of a row; how many there are now.
+def choose(w, base, count, start, best, columns, k):
+    """Candidates among numbers `start` to `start + count` − 1 of a row.
 
-    An equal number of a larger column ranks after those in the list.
+    The first k numbers of a row are candidates. Then a number must be larger than the last in the
+    list: an equal one, of a larger column, ranks after it.
     """
+    done = 0
+    if start == 0:
+        done = k
+        for column in range(k):
+            x = w[base + column]
+            insert(w, best, columns, column + 1, x if x == x else NEG_INF, column)
     for group in range(0, count, GROUP):
-        i, stop = base + group, min(group + GROUP, count)
-        if found < k or largest_of(w, i, i + GROUP) > w[best + k - 1]:
-            for column in range(group, stop):
+        if not largest_of(w, base + group, base + group + GROUP) > w[best + k - 1]:
+            continue
+        for first in range(group, group + GROUP, LANES):
+            bits = lanes_above(load(w, base + first), broadcast(w[best + k - 1]))
+            while bits:
+                column = first + lowest_bit(bits)
+                bits &= bits - 1
                 x = w[base + column]
-                x = x if x == x else NEG_INF  # a NaN ranks as −∞
-                if found < k or x > w[best + k - 1]:
-                    found = min(found + 1, k)
-                    insert(w, best, columns, found, x, start + column)
-    return found
+                if column >= done and x > w[best + k - 1]:
+                    insert(w, best, columns, k, x, start + column)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -265,13 +275,13 @@ def topk_rows(
             return
         for row in range(task * per_task, min((task + 1) * per_task, num_rows)):
             source, to = x[0] + row * x[1], values[0] + row * values[1]
-            m_i, l_i, found = NEG_INF, ZERO, 0
+            m_i, l_i = NEG_INF, ZERO
             for i in range(best, stop_best):
                 w[i] = NEG_INF
             for start in range(0, num_cols, CHUNK):
                 count = min(CHUNK, num_cols - start)
                 stop = fill(source, kind, start, count, w, base)
-                found = choose(w, base, count, start, best, columns[row], k, found)
+                choose(w, base, count, start, best, columns[row], k)
                 m_new = max(m_i, w[best])
                 l_i = rescaled(l_i, m_i, m_new) + exponentials(w, base, stop, m_new)
                 m_i = m_new

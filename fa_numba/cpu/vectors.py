@@ -431,6 +431,27 @@ largest = _folded(lambda builder, x, y: builder.select(builder.fcmp_ordered(">",
 
 
 @intrinsic
+def lanes_above(typingctx, x, y):
+    """An integer whose bit i is 1 where lane i of x is greater than that of y."""
+
+    def emit(context, builder, signature, args):
+        bits = builder.bitcast(builder.fcmp_ordered(">", *args), ir.IntType(LANES))
+        return builder.zext(bits, _I64)
+
+    return types.int64(vector, vector), emit
+
+
+@intrinsic
+def lowest_bit(typingctx, bits):
+    """The number of the lowest bit that is 1, of an integer other than 0."""
+
+    def emit(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), emit
+
+
+@intrinsic
 def first_lane(typingctx, x):
     """The number in lane 0."""
 
