@@ -10,7 +10,9 @@ import pytest
 from fake_libraries import CupyArray, fake_cupy
 
 import fa_numba
+from fa_numba import checks
 from fa_numba.dispatch.job import Job
+from fa_numba.kernels import dropout
 from fa_numba.runtime import arrays, graphs, launching
 
 
@@ -190,6 +192,46 @@ def test_arguments_by_name_are_replayed_too(gpu):
     assert gpu.calls == 3
     with pytest.raises(TypeError):
         function()
+
+
+def with_seed(gpu, follows=True):
+    """A function that launches with a seed, and with numbers computed from it."""
+
+    @arrays.replayed
+    def function(x, *, dropout_p=0.0, seed=0):
+        gpu.calls += 1
+        number, keys = np.uint64(seed % 2**64), ()
+        if follows:
+            _, number = checks.check_dropout(dropout_p, seed)
+            keys = dropout.round_keys(number)
+        arrays.launch("first", (4,), (32,), x, np.uint64(7), number, *keys)
+        return arrays.empty(x, (2,))
+
+    return function
+
+
+def test_another_seed_is_the_same_call_with_other_numbers(gpu):
+    function, x = with_seed(gpu), cupy_array(2, 3)
+    for seed in (5, 2**64 - 1, 0, 5, 2**40 + 9):
+        function(x, dropout_p=0.5, seed=seed)
+        values, _ = gpu.launches["first"][-1]
+        keys = [int(key) for key in dropout.round_keys(seed)]
+        assert values == [x.data.ptr, 7, seed, *keys] and len(set(keys)) == dropout.ROUNDS
+    assert gpu.calls == 1 and len(gpu.launches["first"]) == 5
+    for seed in (-1, 2**64):
+        with pytest.raises(ValueError, match="^seed must be"):
+            function(x, dropout_p=0.5, seed=seed)
+    function(x, dropout_p=0.5)  # without a seed: another call
+    values, _ = gpu.launches["first"][-1]
+    assert values[2] == 0
+
+
+def test_a_seed_that_is_not_followed_is_not_replayed(gpu):
+    function, x = with_seed(gpu, follows=False), cupy_array(2, 3)
+    for seed in (5, 6, 5):
+        function(x, seed=seed)
+        assert gpu.launches["first"][-1][0] == [x.data.ptr, 7, seed]
+    assert gpu.calls == 3
 
 
 def test_an_incomplete_recording_is_not_replayed(gpu):

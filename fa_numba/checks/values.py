@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fa_numba.checks.requirements import require_axes, require_dtype, require_one_library
+from fa_numba.runtime import replay
 from fa_numba.runtime.arrays import facts
 
 MAX_TOP_K = 32  # candidates that a thread keeps in registers
@@ -108,7 +109,10 @@ def check_dropout(dropout_p, seed, largest=None) -> tuple:
     seed = integer("seed", seed, at_least=0)
     if seed >= 2**64:
         raise ValueError(f"seed must be less than 2**64, got {seed!s:.40}")
-    return float(dropout_p), np.uint64(seed)
+    number = np.uint64(seed)
+    if recording := replay.current():
+        recording.note_seed(number, lambda seed, _: seed)
+    return float(dropout_p), number
 
 
 def check_softmax_scale(softmax_scale, head_dim) -> np.float32:

@@ -27,6 +27,8 @@ import functools
 import numpy as np
 from numba import cuda, uint32
 
+from fa_numba.runtime import replay
+
 M0, M2 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # factors of words 0 and 2
 W0, W1 = (
     np.uint32(0x9E3779B9),
@@ -61,9 +63,16 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 def round_keys(seed):
     """The keys of all rounds, each as a uint64: k0 in the low half, k1 in the high half."""
-    k0, k1 = int(seed) & 0xFFFFFFFF, int(seed) >> 32
-    keys = [(k0 + i * int(W0), k1 + i * int(W1)) for i in range(ROUNDS)]
-    return tuple(np.uint64((k1 & 0xFFFFFFFF) << 32 | k0 & 0xFFFFFFFF) for k0, k1 in keys)
+    keys = tuple(np.uint64(_round_key(int(seed), i)) for i in range(ROUNDS))
+    if recording := replay.current():
+        for i, key in enumerate(keys):
+            recording.note_seed(key, lambda seed, _, i=i: _round_key(seed, i))
+    return keys
+
+
+def _round_key(seed, i):
+    k0, k1 = (seed & 0xFFFFFFFF) + i * int(W0), (seed >> 32) + i * int(W1)
+    return (k1 & 0xFFFFFFFF) << 32 | k0 & 0xFFFFFFFF
 
 
 @functools.cache

@@ -12,8 +12,8 @@ Next time with arrays of the same layouts, and the same options, we do those ste
 On a GPU a function of this package depends on its arrays only by their layouts, by whether they
 begin at a multiple of 16 bytes, and, for a tensor map, by their addresses. Its first call with some
 layouts and options (`what_decides`) is recorded (`Recording`): its allocations, the numbers that
-it computes from addresses, its launches. A later call with the same layouts and options repeats
-these steps with its own arrays (`_make_replay`).
+it computes from addresses and from a seed, its launches. A later call with the same layouts and
+options repeats these steps with its own arrays and seed (`_make_replay`).
 """
 
 import functools
@@ -30,6 +30,7 @@ from fa_numba.runtime import graphs, launching
 MAX_REPLAYS = 1024  # of one function
 ALIGNMENT = 256  # of an array's address, as that of every allocation
 NOT_RECORDED = object()  # the replay of a call that has not been made before
+SEEDS = range(2**64)  # values of the option `seed`; a replay writes another one where it is read
 PLAIN_TYPES = frozenset((bool, int, float, str, type(None)))
 
 
@@ -70,7 +71,9 @@ def replayed(function: Callable, library_of_type: Callable) -> Callable:
         if library is None or _local.recording or not launching.enabled:
             return function(*args, **options)
         try:
-            given, key = what_decides(library.layout, args, options)
+            seed = options.get("seed")
+            deciding = {**options, "seed": 0} if type(seed) is int else options
+            given, key = what_decides(library.layout, args, deciding)
             replay = replays.get(key, NOT_RECORDED)
         except (AttributeError, RuntimeError, TypeError):  # an argument that cannot be compared
             return function(*args, **options)
@@ -78,7 +81,7 @@ def replayed(function: Callable, library_of_type: Callable) -> Callable:
             if len(set(map(id, given))) < len(given):  # one array as two arguments
                 args, options = distinct(args, options, library.view)
                 given, _ = what_decides(library.layout, args, options)
-            with Recording(given, library) as recording:
+            with Recording(given, library, has_seed=type(seed) is int) as recording:
                 result = function(*args, **options)
             if len(replays) >= MAX_REPLAYS:
                 replays.clear()
@@ -86,7 +89,7 @@ def replayed(function: Callable, library_of_type: Callable) -> Callable:
             return result
         if replay:
             try:
-                return replay(given)
+                return replay(given, seed)
             except RefusedError:
                 pass
         return function(*args, **options)
@@ -151,10 +154,13 @@ class View(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """A number computed from the address of an array; `source` is the array's index."""
+    """A number computed from the address of an array, or from the seed.
+
+    `source` is the array's index, or None for the seed.
+    """
 
     number: object
-    source: int
+    source: int | None
     compute: Callable
 
 
@@ -183,6 +189,8 @@ class Recording:
         All different objects.
     library : arrays.Library
         Allocates arrays like these, and gives their addresses.
+    has_seed : bool, default=False
+        The call has an option `seed`, an integer.
 
     Attributes
     ----------
@@ -195,12 +203,15 @@ class Recording:
     launches : list of Launched
     remainders : dict of int to int
         For an argument whose alignment mattered: its index, and its address modulo 16.
+    follows_seed : bool
+        The call noted the numbers that it computes from its seed, or has none.
     complete : bool
         False if the call did something that these steps do not describe.
     """
 
-    def __init__(self, arguments, library):
+    def __init__(self, arguments, library, has_seed=False):
         self.arrays, self.library = list(arguments), library
+        self.has_seed, self.follows_seed = has_seed, not has_seed
         self.num_arguments = len(arguments)
         self.views, self.allocations, self.computations, self.launches = [], [], [], []
         self.remainders, self.complete = {}, True
@@ -239,6 +250,12 @@ class Recording:
         """Note that `number` came from ``compute(address of x, is a graph being captured)``."""
         self.computations.append(Computed(number, self.index_of(x), compute))
 
+    def note_seed(self, number, compute):
+        """Note that `number` came from ``compute(seed, is a graph being captured)``."""
+        if self.has_seed:
+            self.follows_seed = True
+            self.computations.append(Computed(number, None, compute))
+
     def note_launch(self, prepared, arguments, values):
         """Note a launch with arrays and scalars as `arguments`; `values` are their bits."""
         arrays, numbers = [], []
@@ -255,7 +272,7 @@ class Recording:
         indices = [self.index_of(x) for x in (result if isinstance(result, tuple) else (result,))]
         if isinstance(result, tuple) and len(indices) == 1:
             return False  # an itemgetter would return the array alone
-        return self.complete and _make_replay(self, indices)
+        return self.complete and self.follows_seed and _make_replay(self, indices)
 
 
 class Places(NamedTuple):
@@ -318,7 +335,11 @@ def _make_replay(recording, results):
     current_device_and_stream = library.current_device_and_stream()
     recorded_on, _ = current_device_and_stream()
     remainders = tuple(recording.remainders.items())
-    computations = [(word_of[step.source], step.compute) for step in recording.computations]
+    has_seed = recording.has_seed
+    computations = [
+        (None if step.source is None else word_of[step.source], step.compute)
+        for step in recording.computations
+    ]
     launches = graphs.Launches(
         num_arrays + len(computations),
         [
@@ -332,10 +353,10 @@ def _make_replay(recording, results):
         ],
     )
 
-    def replay(given):
+    def replay(given, seed=None):
         """Repeat the call with these arrays; raise RefusedError if that is impossible."""
         device, stream = current_device_and_stream()
-        if device != recorded_on:
+        if device != recorded_on or (has_seed and seed not in SEEDS):
             raise RefusedError
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
         arrays = *given, *[allocate() for allocate in allocates]
@@ -348,7 +369,7 @@ def _make_replay(recording, results):
             if words[index] % 16 != remainder:
                 raise RefusedError
         for source, compute in computations:
-            words.append(compute(words[source], capturing))
+            words.append(compute(seed if source is None else words[source], capturing))
         if not launches.enqueue(words, stream, capturing):
             raise RefusedError
         if capturing:
