@@ -3,7 +3,8 @@
 `replace_instructions` reloads the modules of a kernel with models in place of what Numba and PTX
 provide: @cuda.jit returns the function itself, an intrinsic calls the method of `Model` of its
 name, int32 and the others cut Python numbers. Then `Model.launch` runs all threads of a thread
-block, warp after warp in random order, up to the next instruction at which they wait. What is
+block, warp after warp in random order, up to the next instruction at which they wait; a warpgroup
+sometimes pauses. What is
 asynchronous on a GPU happens late here: a TMA copy at a random time, and a product of wgmma when
 its result is awaited. So a tile that is overwritten too early, a barrier that is awaited in the
 wrong phase, a wrong descriptor or a wrong swizzle ends in a wrong result, or in `HangError`.
@@ -24,6 +25,8 @@ from numba.cuda import extending
 from fa_numba.ptx import layouts
 
 SHARED_BYTES = 228 * 1024
+# Chances: that a warpgroup does nothing for some rounds, and that a copy is made after a warp ran.
+ASLEEP, LONGEST_SLEEP, COPIED = 0.04, 60, 0.3
 IDLE_ROUNDS = 50  # without any progress: all threads wait for each other
 BASE_BITS = 40  # an address in global memory: number of its array, and an offset
 
@@ -97,18 +100,25 @@ class Model:
             thread.tid, thread.met, thread.started, thread.groups = tid, {}, 0, []
             thread.stores, thread.waits_for = [], ""
         warps = [self.threads[i : i + 32] for i in range(0, threads, 32)]
+        asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
         idle, self.progress = 0, True
         while any(not thread.dead for thread in self.threads):
-            idle = 0 if self.progress else idle + 1
+            idle = 0 if self.progress or any(asleep) else idle + 1
             if idle > IDLE_ROUNDS:
                 raise HangError(sorted({t.waits_for for t in self.threads if not t.dead}))
             self.progress = False
+            for i, rounds in enumerate(asleep):
+                falls_asleep = self.random.random() < ASLEEP
+                asleep[i] = (
+                    self.random.randrange(LONGEST_SLEEP) if falls_asleep else max(0, rounds - 1)
+                )
             self.random.shuffle(warps)
             for warp in warps:
-                for thread in warp:
-                    if not thread.dead:
-                        thread.switch()
-                if self.copies and self.random.random() < 0.15:
+                if not asleep[warp[0].tid // 128]:
+                    for thread in warp:
+                        if not thread.dead:
+                            thread.switch()
+                if self.copies and self.random.random() < COPIED:
                     self._copy()
             if not self.progress and self.copies:
                 self._copy()

@@ -17,6 +17,7 @@ pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 TESTS = Path(__file__).parent
 SIZES = ("batch", "seqlen_q", "seqlen_k", "heads", "head_dim", "causal", "blocks")
 CASES = [
+    ((1, 330, 130, (1, 1), 136, False, 1), {}),
     ((1, 130, 100, (1, 1), 256, False, 2), {}),
     ((1, 70, 130, (2, 1), 136, True, 1), {"deterministic": True}),
     ((1, 100, 70, (2, 2), 192, True, 1), {}),  # rows that see no key
