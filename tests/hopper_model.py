@@ -1,0 +1,459 @@
+"""Runs the source of a Hopper kernel as Python, on a CPU: a thread is a greenlet.
+
+`replace_instructions` reloads the modules of a kernel with models in place of what Numba and PTX
+provide: @cuda.jit returns the function itself, an intrinsic calls the method of `Model` of its
+name, int32 and the others cut Python numbers. Then `Model.launch` runs all threads of a thread block,
+warp after warp in random order, up to the next instruction at which they wait; a warpgroup
+sometimes pauses. Asynchronous work is done late: a TMA copy at a random time, and a product of
+wgmma when its result is awaited. So a tile that is overwritten too early, a barrier that is awaited
+in the wrong phase, a wrong descriptor or a wrong swizzle ends in a wrong result, or in `HangError`.
+
+Numba's own names are replaced for good: use this in a process of its own.
+"""
+
+import importlib
+import random
+import sys
+
+import greenlet
+import numba
+import numpy as np
+from numba import cuda
+from numba.cuda import extending
+
+from fa_numba.ptx import layouts
+
+SHARED_BYTES = 228 * 1024
+# Chances: that a warpgroup does nothing for some rounds, and that a copy is made after a warp ran.
+ASLEEP, LONGEST_SLEEP, COPIED = 0.04, 60, 0.3
+IDLE_ROUNDS = 50  # without any progress: all threads wait for each other
+BASE_BITS = 40  # an address in global memory: number of its array, and an offset
+
+
+class HangError(Exception):
+    """No thread can continue."""
+
+
+class GlobalArray:
+    """An array in global memory; its views are addresses, as `global_address` takes them."""
+
+    def __init__(self, model, data):
+        self.data = np.ascontiguousarray(data)
+        self.shape, self.bytes = self.data.shape, self.data.reshape(-1).view(np.uint8)
+        model.arrays.append(self)
+        self.address = len(model.arrays) << BASE_BITS
+
+    def __getitem__(self, index):
+        index = tuple(map(int, index)) if isinstance(index, tuple) else (int(index),)
+        if len(index) == len(self.shape):
+            return self.data[index]
+        return self.address + sum(i * n for i, n in zip(index, self.data.strides, strict=False))
+
+    def __setitem__(self, index, x):
+        self.data[tuple(map(int, index))] = x
+
+
+class Barrier:
+    """An mbarrier."""
+
+    def __init__(self, count):
+        self.count = self.pending = count
+        self.bytes = self.phases = 0
+
+    def settle(self):
+        assert self.pending >= 0, "more arrivals than the barrier counts"
+        if self.pending == self.bytes == 0:
+            self.pending, self.phases = self.count, self.phases + 1
+
+
+class Model:
+    """One GPU. Methods without an underscore in front are instructions, by the intrinsics' names.
+
+    Attributes
+    ----------
+    arrays : list of GlobalArray
+    maps : dict
+        A tensor map's address → (GlobalArray, rows of its box).
+    """
+
+    def __init__(self, seed=0):
+        self.random = random.Random(seed)
+        self.arrays, self.maps = [], {}
+
+    # Threads
+
+    def launch(self, kernel, grid, threads, *args):
+        """Run the thread blocks of a grid one after the other."""
+        self.grid = (*grid, 1, 1)[:3]
+        for z, y, x in np.ndindex(*self.grid[::-1]):
+            self.block = x, y, z
+            self._run(lambda: kernel(*args), threads)
+
+    def _run(self, thread_block, threads):
+        self.shared = np.full(SHARED_BYTES, self.random.randrange(256), np.uint8)
+        self.static, self.barriers, self.meetings, self.copies = {}, {}, {}, []
+        self.products = {}
+        self.scheduler = greenlet.getcurrent()
+        self.threads = [greenlet.greenlet(thread_block) for _ in range(threads)]
+        for tid, thread in enumerate(self.threads):
+            thread.tid, thread.met, thread.started, thread.groups = tid, {}, 0, []
+            thread.stores, thread.waits_for = [], ""
+        warps = [self.threads[i : i + 32] for i in range(0, threads, 32)]
+        asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
+        idle, self.progress = 0, True
+        while any(not thread.dead for thread in self.threads):
+            idle = 0 if self.progress or any(asleep) else idle + 1
+            if idle > IDLE_ROUNDS:
+                raise HangError(sorted({t.waits_for for t in self.threads if not t.dead}))
+            self.progress = False
+            for i, rounds in enumerate(asleep):
+                falls_asleep = self.random.random() < ASLEEP
+                asleep[i] = (
+                    self.random.randrange(LONGEST_SLEEP) if falls_asleep else max(0, rounds - 1)
+                )
+            self.random.shuffle(warps)
+            for warp in warps:
+                if not asleep[warp[0].tid // 128]:
+                    for thread in warp:
+                        if not thread.dead:
+                            thread.switch()
+                if self.copies and self.random.random() < COPIED:
+                    self._copy()
+            if not self.progress and self.copies:
+                self._copy()
+        assert not self.copies
+
+    def _copy(self):
+        self.copies.pop(self.random.randrange(len(self.copies)))()
+        self.progress = True
+
+    def _wait(self, what):
+        self._me().waits_for = what
+        self.scheduler.switch()
+
+    def _me(self):
+        return greenlet.getcurrent()
+
+    def _meet(self, name, size, value=None, action=None):
+        """All of `size` neighbouring threads meet; `action` gets their values, once."""
+        thread, self.progress = self._me(), True
+        key = name, thread.tid // size
+        thread.met[key] = times = thread.met.get(key, 0) + 1
+        values = self.meetings.setdefault((key, times), {})
+        values[thread.tid % size] = value
+        if len(values) == size and action:
+            action([values[i] for i in range(size)])
+        while len(values) < size:
+            self._wait(name)
+
+    # Barriers
+
+    def mbarrier_init(self, barrier, count):
+        self.barriers[barrier] = Barrier(count)
+
+    def fence_mbarrier_init(self):
+        pass
+
+    fence_async_proxy = wgmma_fence = tma_store_commit = fence_mbarrier_init
+
+    def setmaxnreg_dec(self, count):
+        pass
+
+    setmaxnreg_inc = setmaxnreg_dec
+
+    def mbarrier_arrive(self, barrier):
+        self.mbarrier_arrive_expect_tx(barrier, 0)
+
+    def mbarrier_arrive_expect_tx(self, barrier, num_bytes):
+        found, self.progress = self.barriers[barrier], True
+        found.bytes += num_bytes
+        found.pending -= 1
+        found.settle()
+
+    def mbarrier_try_wait(self, barrier, parity):
+        if self.barriers[barrier].phases & 1 != parity:
+            return 1
+        self._wait(f"mbarrier {barrier}")
+        return 0
+
+    def _deliver(self, barrier, num_bytes):
+        self.barriers[barrier].bytes -= num_bytes
+        self.barriers[barrier].settle()
+
+    def named_barrier_sync(self, barrier, num_threads):
+        self._meet(f"barrier {barrier}", num_threads)
+
+    def _word(self, address):
+        return self._global(address, 4).view(np.uint32)
+
+    def counter_take(self, address, x):
+        before = int(self._word(address)[0])
+        self._word(address)[0] += x
+        return before
+
+    def counter_release(self, address, x):
+        self.counter_take(address, x)
+        self.progress = True
+
+    def counter_acquire(self, address):
+        self._wait("counter")
+        return int(self._word(address)[0])
+
+    # Memory
+
+    def shared_address(self, array):
+        return 16
+
+    def global_address(self, view):
+        return view.address if isinstance(view, GlobalArray) else view
+
+    def opaque(self, x):
+        return x
+
+    def _global(self, address, num_bytes):
+        array, start = self.arrays[(address >> BASE_BITS) - 1], address & ((1 << BASE_BITS) - 1)
+        assert start + num_bytes <= array.bytes.size, "beyond the end of an array"
+        assert start % num_bytes == 0 or num_bytes > 16, "an address that is no multiple of 16"
+        return array.bytes[start : start + num_bytes]
+
+    def _floats(self, address, count):
+        assert address % (4 * count) == 0
+        return self.shared[address : address + 4 * count].view(np.float32)
+
+    def load_shared_x2(self, x, address):
+        x[:2] = self._floats(address, 2)
+
+    def load_shared_x4(self, x, address):
+        x[:4] = self._floats(address, 4)
+
+    def store_shared_x4(self, address, x):
+        self._floats(address, 4)[:] = x
+
+    def atomic_add_x4(self, address, x):
+        self._global(address, 16).view(np.float32)[:] += x
+
+    def load_global_x4(self, x, address):
+        x.view(np.uint8)[:] = self._global(address, 16)
+
+    def store_global_x4(self, address, x):
+        self._global(address, 16)[:] = x.view(np.uint8)
+
+    def stmatrix_x4(self, address, fragment):
+        def store(given):
+            for matrix, row in np.ndindex(4, 8):
+                start, _ = given[8 * matrix + row]
+                words = [given[4 * row + i][1][matrix] for i in range(4)]
+                self.shared[start : start + 16].view(np.uint32)[:] = words
+
+        self._meet("stmatrix", 32, (address, fragment.copy()), store)
+
+    def _box(self, tile, rows):
+        """Indices of a box of 64 columns in shared memory, in 16-bit numbers."""
+        assert tile % 1024 == 0
+        row, col = np.mgrid[:rows, :64]
+        return (tile + layouts.tile_offset(row, col, rows)) // 2
+
+    def tma_load_4d(self, destination, tensor_map, col, row, head, batch, barrier):
+        array, rows = self.maps[tensor_map]
+        tile = np.zeros((rows, 64), array.data.dtype)
+        part = array.data[batch, row : row + rows, head, col : col + 64]
+        tile[: part.shape[0], : part.shape[1]] = part
+
+        def copy():
+            self.shared.view(np.uint16)[self._box(destination, rows)] = tile.view(np.uint16)
+            self._deliver(barrier, rows * layouts.ROW_BYTES)
+
+        self.copies.append(copy)
+
+    def bulk_load(self, destination, source, num_bytes, barrier):
+        assert destination % 16 == source % 16 == num_bytes % 16 == 0
+
+        def copy():
+            self.shared[destination : destination + num_bytes] = self._global(source, num_bytes)
+            self._deliver(barrier, num_bytes)
+
+        self.copies.append(copy)
+
+    def tma_store_4d(self, tensor_map, col, row, head, batch, source):
+        array, rows = self.maps[tensor_map]
+        assert row >= 0
+
+        def copy():
+            part = array.data[batch, row : row + rows, head, col : col + 64]
+            tile = self.shared.view(np.uint16)[self._box(source, rows)].view(part.dtype)
+            part[:] = tile[: part.shape[0], : part.shape[1]]
+
+        self._me().stores.append(copy)
+
+    def tma_store_wait_read(self, pending):
+        assert pending == 0
+        for copy in self._me().stores:
+            copy()
+        self._me().stores = []
+
+    # Numbers
+
+    def exp2(self, x):
+        return np.exp2(np.float32(x))
+
+    def pack_f16x2(self, low, high):
+        return int(np.array([low, high], np.float16).view(np.uint32)[0])
+
+    def unpack_f16x2(self, x, two):
+        x[:2] = np.array([two], np.uint32).view(np.float16)
+
+    # Products
+
+    def hold(self, x, length):
+        pass
+
+    def wgmma_commit(self):
+        self._me().groups.append(self._me().started)
+
+    def wgmma_wait(self, pending, d, length):
+        groups = self._me().groups[: -pending or None]
+        if groups:
+            self._finish(groups[-1])
+
+    def wgmma_wait_with(self, pending, d, length, a, a_length):
+        self.wgmma_wait(pending, d, length)
+
+    def wgmma_rows_f16(self, n, k, a_rows, d, a, b):
+        def product(_):
+            return self._rows(a, 64, k, a_rows) @ self._rows(b, n, k, n).T
+
+        self._start(d, n, (), product)
+
+    def wgmma_columns_f16(self, n, k, d, a, b):
+        self._start(d, n, (), lambda _: self._columns(a, k, 64).T @ self._columns(b, k, n))
+
+    def wgmma_f16_registers(self, n, k, d, a, b):
+        def product(fragments):
+            row, col = layouts.mma_a()
+            matrix = np.zeros((64, k), np.float32)
+            for tid, fragment in enumerate(fragments):
+                halves = fragment.reshape(-1, 4)[: k // 16].view(np.float16).reshape(-1, 4, 2)
+                for step, numbers in enumerate(halves):
+                    at = 16 * (tid // 32) + row[tid % 32], 16 * step + col[tid % 32]
+                    matrix[at] = numbers
+            return matrix @ self._columns(b, k, n)
+
+        self._start(d, n, a, product, add=True)
+
+    def _start(self, d, n, a, product, add=False):
+        thread, self.progress = self._me(), True
+        queue = self.products.setdefault(thread.tid // 128, [])
+        if len(queue) == thread.started:
+            queue.append({})
+        queue[thread.started][thread.tid % 128] = d, n, a, product, add
+        thread.started += 1
+
+    def _finish(self, count):
+        """Compute a warpgroup's first `count` products, as far as that is not done."""
+        for given in self.products[self._me().tid // 128][:count]:
+            while len(given) < 128:
+                self._wait("wgmma")
+            if given[0] is None:
+                continue
+            _, n, _, product, add = given[0]
+            result = product([given[tid][2] for tid in range(128)])[layouts.wgmma_d(n)]
+            for tid in range(128):
+                d = given[tid][0].reshape(-1)[: n // 2]
+                d[:] = d + result[tid] if add else result[tid]
+                given[tid] = None
+            self.progress = True
+
+    def _descriptor(self, bits):
+        assert bits >> 62 == 1  # swizzled in rows of 128 bytes
+        return [(bits >> shift & 0x3FFF) << 4 for shift in (0, 16, 32)]
+
+    def _read(self, address):
+        swizzled = address ^ (address >> 7 & 7) << 4
+        return self.shared.view(np.float16)[swizzled // 2].astype(np.float32)
+
+    def _rows(self, bits, rows, k, tile_rows):
+        """A matrix with its rows along the sum."""
+        start, _, stride = self._descriptor(bits)
+        row, col = np.mgrid[:rows, :k]
+        panel = col // 64 * tile_rows * layouts.ROW_BYTES
+        return self._read(start + panel + col % 64 * 2 + row // 8 * stride + row % 8 * 128)
+
+    def _columns(self, bits, k, n):
+        """A matrix with a row for each term of the sum."""
+        start, leading, stride = self._descriptor(bits)
+        row, col = np.mgrid[:k, :n]
+        step = row // 16 * 16 * layouts.ROW_BYTES + row % 16 // 8 * stride + row % 8 * 128
+        return self._read(start + col // 64 * leading + step + col % 64 * 2)
+
+
+class Indices:
+    """threadIdx, blockIdx or gridDim."""
+
+    def __init__(self, of_axis):
+        self.of_axis = of_axis
+
+    def __getattr__(self, axis):
+        return self.of_axis("xyz".index(axis))
+
+
+def replace_instructions(model, modules):
+    """Reload these modules of fa_numba, lowest first, with a model's instructions; return them."""
+    for module in modules:
+        importlib.import_module(f"fa_numba.{module}")
+    _replace_jit(model)
+    _replace_types(model)
+    cuda.threadIdx = Indices(lambda axis: model._me().tid if axis == 0 else 0)
+    cuda.blockIdx = Indices(lambda axis: model.block[axis])
+    cuda.gridDim = Indices(lambda axis: model.grid[axis])
+    cuda.syncthreads = lambda: model._meet("syncthreads", len(model.threads))
+    cuda.syncwarp = lambda: model._meet("syncwarp", 32)
+    cuda.shfl_sync = lambda mask, x, lane: x  # by one thread alone
+    cuda.shfl_xor_sync = lambda mask, x, lanes: _exchange(model, x, lanes)
+    cuda.all_sync = lambda mask, x: _exchange(model, x, None)
+    return [importlib.reload(sys.modules[f"fa_numba.{module}"]) for module in modules]
+
+
+def _exchange(model, x, lanes):
+    """The number of lane ^ lanes; with lanes None whether all lanes' are true."""
+    got = []
+    model._meet("shuffle", 32, (x, got), lambda given: [g[1].extend(given) for g in given])
+    others = [other for other, _ in got]
+    return all(others) if lanes is None else others[model._me().tid % 32 ^ lanes]
+
+
+def _replace_jit(model):
+    def jit(function=None, **options):
+        return function or (lambda f: f)
+
+    def intrinsic(function):
+        return lambda *args: getattr(model, function.__name__)(*args)
+
+    cuda.jit, extending.intrinsic = jit, intrinsic
+
+
+def _replace_types(model):
+    dtypes = {}
+    for name in ("int32", "int64", "uint32", "uint64"):
+        bits, signed = int(name[-2:]), name.startswith("i")
+
+        def cut(x, half=1 << bits - 1, signed=signed):
+            x = int(x) & (2 * half - 1)
+            return x - 2 * half if signed and x >= half else x
+
+        dtypes[cut] = np.dtype(name)
+        setattr(numba, name, cut)
+    numba.float32 = np.float32
+    dtypes[np.float32] = np.dtype(np.float32)
+
+    class Local:
+        @staticmethod
+        def array(shape, dtype):
+            dtype = dtypes[dtype]
+            return np.full(shape, np.nan if dtype.kind == "f" else 77, dtype)
+
+    class Shared:
+        @staticmethod
+        def array(shape, dtype):
+            return shape and model.static.setdefault(shape, np.full(shape, 77, dtypes[dtype]))
+
+    cuda.local, cuda.shared = Local, Shared
