@@ -2,8 +2,8 @@
 
 `replace_instructions` reloads the modules of a kernel with models in place of what Numba and PTX
 provide: @cuda.jit returns the function itself, an intrinsic calls the method of `Model` of its
-name, int32 and the others cut Python numbers. Then `Model.launch` runs all threads of a thread block,
-warp after warp in random order, up to the next instruction at which they wait; a warpgroup
+name, int32 and the others cut Python numbers. Then `Model.launch` runs all threads of a thread
+block, warp after warp in random order, up to the next instruction at which they wait; a warpgroup
 sometimes pauses. Asynchronous work is done late: a TMA copy at a random time, and a product of
 wgmma when its result is awaited. So a tile that is overwritten too early, a barrier that is awaited
 in the wrong phase, a wrong descriptor or a wrong swizzle ends in a wrong result, or in `HangError`.
