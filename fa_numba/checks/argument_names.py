@@ -10,7 +10,7 @@ PACKED = "flash_attn_varlen takes sequences of any lengths"
 LAYOUT = "the axes are (batch, seqlen, num_heads, head_dim); PyTorch's x.transpose(1, 2) has them"
 NO_PAGES_LIST = "block_table has a row of page numbers for each sequence, and seq_lens its length"
 # Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers. For each:
-# our names, of which a function has one at most, and a sentence of explanation.
+# our names (a function has at most one of them), and a sentence of explanation.
 OTHER_NAMES = {
     "is_causal": (
         "causal",

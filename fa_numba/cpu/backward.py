@@ -136,7 +136,7 @@ def add_key_gradients(
     """dV += Pᵀ dO, or dK += dSᵀ Q: `st` is PT or DST, `other` DO or Q; panels `first` to `last`."""
     for d in range(0, head_dim, WIDTH):
         for n in range(0, num_keys, ROWS):
-            # Panels of which some query sees some key of the group.
+            # Panels in which some query sees some key of the group.
             low = max(first, (ahead + n - right) // WIDTH)
             high = min(last, (ahead + n + ROWS - 1 + left) // WIDTH) + 1
             acc = zeros()
@@ -156,7 +156,7 @@ def backward(
     group, num_kv_heads, head_dim, lse, lse_of, left, right, scale, softcap, slopes, dropout,
     dk, dv, dk_parts, dv_parts,
 ):  # fmt: skip
-    """Take tasks until none is left; see `forward.forward` for what is not said here.
+    """Take tasks until none is left. The other parameters are those of `forward.forward`.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ from fa_numba.cpu.vectors import (
 )
 
 MAX_ROWS = 256  # of a task
-# Where things are in a thread's workspace; rows of ROW, but for S, whose rows are BLOCK_N long.
+# Where things are in a thread's workspace; rows of ROW numbers, except S: rows of BLOCK_N.
 K, V = 0, BLOCK_N * ROW
 Q = V + BLOCK_N * ROW
 O = Q + MAX_ROWS * ROW
@@ -278,7 +278,7 @@ def decode(
     heads_per_task, num_blocks, sequences, table, page_size, num_kv_heads, group, head_dim, out,
     out_split, out_kind, lse, lse_of, lse_split, left, right, scale, softcap, slopes,
 ):  # fmt: skip
-    """Take tasks until none is left; see `forward.forward` for what is not said here.
+    """Take tasks until none is left. The other parameters are those of `forward.forward`.
 
     Parameters
     ----------

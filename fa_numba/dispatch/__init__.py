@@ -1,4 +1,4 @@
-"""The jobs: a name that says what is computed, by the fastest kernel that can compute it.
+"""The jobs: each name says a computation, and runs the fastest kernel that can do it.
 
 attention    flash_attn, flash_attn_grad
 packed       flash_attn_varlen, flash_attn_varlen_grad

@@ -1,4 +1,4 @@
-"""`which` says what a job would run for some arguments, without running it."""
+"""`which` names the kernel that a job would run for some arguments, and does not run it."""
 
 from fa_numba.checks import check_job
 from fa_numba.checks.argument_names import refuses_other_names
