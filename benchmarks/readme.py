@@ -418,7 +418,8 @@ def rendered(name, text):
     """The text of a document, with the parts between its markers written anew."""
     for marker, parts in DOCUMENTS[name]().items():
         body = "\n\n".join(part for part in parts if part)
-        body = body or f"Not recorded yet: `python -m benchmarks {marker}` on a GPU makes the table."
+        command = f"`python -m benchmarks {marker}`"
+        body = body or f"Not recorded yet: {command} on a GPU makes the table."
         pattern = rf"(<!-- {marker}:begin -->\n).*?(<!-- {marker}:end -->)"
         text, found = re.subn(
             pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL
