@@ -84,9 +84,13 @@ def test_softmax(name, num_rows, num_cols):
     check(getattr(traffic, name)(*x.shape), metered(getattr(fa_numba, name), x))
 
 
-def test_softmax_of_a_row_that_registers_do_not_hold():
-    x = np.zeros((1, 32 * 1024 + 1), np.float32)
-    check(traffic.softmax_registers(*x.shape), metered(fa_numba.softmax_registers, x))
+@pytest.mark.parametrize(
+    "num_cols, dtype", [(32_769, "float32"), (32_769, "float16"), (65_537, "float16")]
+)
+def test_softmax_of_a_row_that_registers_do_not_hold(num_cols, dtype):
+    x = np.zeros((1, num_cols), dtype)
+    formula = traffic.softmax_registers(*x.shape, x.itemsize)
+    check(formula, metered(fa_numba.softmax_registers, x), x.itemsize)
 
 
 @pytest.mark.parametrize("name", TOPK)

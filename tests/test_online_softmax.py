@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from cases import check_softmax, each_row_shape, random, strided
 
-from fa_numba import online_softmax, softmax_registers
+from fa_numba import online_softmax, reference, softmax_registers
 from fa_numba.on_cuda_cores.packets import make_cut
-from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, registers_of_row
+from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, LONGEST_PACKED_ROW, registers_of_row
 
 pytestmark = pytest.mark.usefixtures("checked")
 each_softmax = pytest.mark.parametrize(
@@ -97,6 +97,15 @@ def test_every_row_that_registers_hold_has_threads(width):
         assert threads * packets * width >= num_cols
         assert threads * rows <= 1024 and packets * width <= 32
         assert rows == 1 or threads == 32
+
+
+@pytest.mark.parametrize("num_cols", [LONGEST_HELD_ROW + 8, 50_257, LONGEST_PACKED_ROW])
+def test_long_rows_of_16_bits_remain_packed(rng, num_cols):
+    x = random(rng, 3, num_cols).astype(np.float16)
+    x[1, : num_cols - 3], x[2, 5:] = -np.inf, -np.inf
+    got = softmax_registers(x)
+    want = reference.softmax(x.astype(np.float64))
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-10, atol=2**-24)
 
 
 @pytest.mark.parametrize("width", [4, 8])
