@@ -189,8 +189,8 @@ class Held(NamedTuple):
     numbers_of : numbers_of(numbers, held, p)
         The eight numbers as float32, in a local array of shape (4, 2).
     forget : forget(held)
-        Hide from the compiler that numbers_of gives the same again: or it keeps float32 numbers in
-        registers, of which there are too few.
+        Hide from the compiler that numbers_of gives the same again: or it keeps too many float32
+        numbers in registers.
     store : store(y, row, col, numbers)
         Round them, and store them.
     dtype, length : numba dtype and int
@@ -478,12 +478,11 @@ def softmax_registers(x):
     packets_of_x = packets_of_rows(x)
     width = packets_of_x.width
     on_gpu = arrays.library_of(x) != "numpy" and arrays.gpu_available()
-    # A GPU from Ampere on rounds two numbers at a time.
-    packs = width == 8 and not (on_gpu and arrays.compute_capability(x) < (8, 0))
+    # From Ampere on, a GPU rounds two numbers at a time.
+    packs = width == 8 and on_gpu and arrays.compute_capability(x) >= (8, 0)
     if packs and LONGEST_HELD_ROW < num_cols <= LONGEST_PACKED_ROW:
         packets = ceil_div(num_cols, MAX_THREADS * width)
-        dtype = arrays.dtype_name(x) if on_gpu else ""
-        kernel = make_softmax_packed(packets, dtype, *packets_of_x[1:])
+        kernel = make_softmax_packed(packets, arrays.dtype_name(x), *packets_of_x[1:])
         arrays.launch(kernel, (num_rows,), (MAX_THREADS,), x, y)
     elif num_cols > LONGEST_HELD_ROW:
         kernel = make_softmax_long_rows(MAX_THREADS, HELD_NUMBERS // 2 // width, *packets_of_x)

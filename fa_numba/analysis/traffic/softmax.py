@@ -21,10 +21,12 @@ def online_softmax(num_rows, num_cols):
     return Traffic({"x": 2 * num_rows * num_cols}, {"y": num_rows * num_cols})
 
 
-def softmax_registers(num_rows, num_cols, dtype_bytes=4):
-    """One read of x where a row fits in registers, else two."""
-    longest = LONGEST_PACKED_ROW if dtype_bytes == 2 else LONGEST_HELD_ROW
-    reads = 1 if num_cols <= longest else 2
+def softmax_registers(num_rows, num_cols, packs=False):
+    """One read of x where a row fits in registers, else two.
+
+    With `packs` x has 16 bits and is on a GPU from Ampere on: two numbers fit in a register.
+    """
+    reads = 1 if num_cols <= (LONGEST_PACKED_ROW if packs else LONGEST_HELD_ROW) else 2
     return Traffic({"x": reads * num_rows * num_cols}, {"y": num_rows * num_cols})
 
 
