@@ -41,7 +41,6 @@ arXiv:2407.08608, section 3 and appendix B.
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +53,6 @@ from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import (
-    fence_async_proxy,
     named_barrier_sync,
     setmaxnreg_dec,
     setmaxnreg_inc,
@@ -70,18 +68,13 @@ from fa_numba.ptx.statement import global_address, opaque
 from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load
 from fa_numba.ptx.wgmma import (
-    descriptor,
-    descriptor_bits,
     hold,
-    wgmma_commit,
-    wgmma_fence,
-    wgmma_wait,
     wgmma_wait_with,
 )
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import backward, forward
-from fa_numba.tensor_core.backward import padded, tile_rows, wgmma_products_of
+from fa_numba.tensor_core.backward import padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
     DQ_BYTES,
@@ -108,9 +101,23 @@ from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_fragments import (
     BLOCK_N,
-    make_gradient_functions,
-    make_score_functions,
     make_store_tile,
+)
+from fa_numba.tensor_core.gradient_mainloop import (
+    BARRIER,
+    CONSUMER_REGISTERS,
+    CONSUMER_WARPS,
+    DS_FULL,
+    PRODUCER_REGISTERS,
+    SLOTS,
+    STAGES,
+    THREADS,
+    Queries,
+    QueriesToDrop,
+    Registers,
+    make_plan,
+    make_tile_functions,
+    shared_bytes,
 )
 from fa_numba.tensor_core.key_tiles import (
     BATCH,
@@ -121,38 +128,8 @@ from fa_numba.tensor_core.key_tiles import (
     make_query_tiles,
     make_steps,
 )
-from fa_numba.tensor_core.shared_plan import Region, Ring, SharedPlan, init_rings
+from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tiling.block_sizes import ceil_div
-
-THREADS = 384  # a warpgroup that loads, and two that compute, each for 64 of the BLOCK_N keys
-CONSUMER_WARPS = 8
-STAGES = 2  # tiles of Q, and of dout: one is multiplied while the next one is in flight
-SLOTS = 2  # of K: the next keys are loaded while these are multiplied
-# A producer's and two consumers' registers are together no more than the three begin with, 168
-# each: a warpgroup that asked for more would wait for ever.
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
-DS_FULL = 1  # the named barrier of the 256 consumer threads
-BARRIER = mbarrier.BYTES
-
-
-class Layout(NamedTuple):
-    """Regions and rings of shared memory, with the rows of lse and delta beside Q and dout."""
-
-    k: Region
-    v: Region
-    dv: Region
-    q: Region
-    dout: Region
-    ds: Region
-    lse: Region
-    delta: Region
-    q_ring: Ring
-    dout_ring: Ring
-    k_ring: Ring
-    v_ring: Ring
-    asked: Region
-    ready: Region
-    written: Region
 
 
 class Maps(NamedTuple):
@@ -178,125 +155,6 @@ class Outputs(NamedTuple):
     softmax_scale: float
     alibi_slopes: Any
     dropout: Any
-
-
-class Thread(NamedTuple):
-    """Constants of a consumer thread.
-
-    Attributes
-    ----------
-    lane : int
-    is_first : bool
-        True in one of all consumer threads.
-    warp_row : int
-        The warp's first key in a tile of keys.
-    half : int
-        0 or 1, the warpgroup's number.
-    v_rows, ds_columns : uint64
-        Descriptors of its rows of V and of its half of dS.
-    ds_rows : uint32
-        Address of the warp's rows of dSᵀ.
-    dq_row, dq_col : int
-        The thread's first row and column in a tile of dQ.
-    dq_offset : uint64
-        Offset of its numbers in a tile of dq_sum, in bytes.
-    unit : float32
-        Factor from a score to a power of 2.
-    """
-
-    lane: int
-    is_first: bool
-    warp_row: int
-    half: int
-    v_rows: int
-    ds_columns: int
-    ds_rows: int
-    dq_row: int
-    dq_col: int
-    dq_offset: int
-    unit: float
-
-
-class Keys(NamedTuple):
-    """A tile of K in a slot: descriptors of a warpgroup's half, by rows and by columns.
-
-    `position` is the index of this lane's first key among the queries; the second key is eight
-    further on.
-    """
-
-    slot: int
-    rows: int
-    columns: int
-    position: int
-
-
-class Queries(NamedTuple):
-    """A tile of Q and dout in a stage, filled in the phase of `parity`; its first query."""
-
-    stage: int
-    parity: int
-    m_start: int
-
-
-class QueriesToDrop(NamedTuple):
-    """`Queries`, with the values that dropout of their tile needs.
-
-    Attributes
-    ----------
-    kept : local array
-        Flags of the entries that are kept: `dropout_fragments.KeyRows`.
-    place : Place
-    dropout : Dropout
-    """
-
-    stage: int
-    parity: int
-    m_start: int
-    kept: Any
-    place: Any
-    dropout: Any
-
-
-class Registers(NamedTuple):
-    """Local arrays of a consumer thread: scores, their gradients, and sums."""
-
-    s: Any
-    dp: Any
-    p: Any
-    ds: Any
-    dq: Any
-    dk: Any
-    dv: Any
-
-
-@functools.cache
-def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block, with a `Layout`."""
-    BLOCK_M, ROW = tile_rows(HEAD_DIM), 2 * padded(HEAD_DIM)
-    plan = SharedPlan()
-    plan.layout = Layout(
-        k=plan.tiles(SLOTS, BLOCK_N * ROW),
-        v=plan.tiles(1, BLOCK_N * ROW),
-        dv=plan.tiles(1, BLOCK_N * ROW),
-        q=plan.tiles(STAGES, BLOCK_M * ROW),
-        dout=plan.tiles(STAGES, BLOCK_M * ROW),
-        ds=plan.tiles(STAGES, 2 * BLOCK_M * BLOCK_N),
-        lse=plan.region(STAGES * 4 * BLOCK_M),
-        delta=plan.region(STAGES * 4 * BLOCK_M),
-        q_ring=plan.ring(STAGES),
-        dout_ring=plan.ring(STAGES),
-        k_ring=plan.ring(SLOTS),
-        v_ring=plan.ring(1),
-        asked=plan.barriers(1),
-        ready=plan.barriers(1),
-        written=plan.barriers(1),
-    )
-    return plan
-
-
-def shared_bytes(head_dim):
-    """Dynamic shared memory of a thread block."""
-    return make_plan(head_dim).bytes
 
 
 # Numba computes in 64 bits with every number in the source. Registers are short here, so variables
@@ -390,135 +248,6 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
         mbarrier_arrive(base + AT.k_ring.full + slot * BARRIER)
 
     return produce
-
-
-class TileFunctions(NamedTuple):
-    """Functions of a consumer for a tile of queries.
-
-    Attributes
-    ----------
-    thread_of(base, scale, mask_args)
-        The thread's `Thread`.
-    keys_of(base, slot, first, thread)
-        `Keys` of a slot; `first` is the index of its first key among the queries.
-    multiply(x, base, keys, queries, thread, sizes, scale, slope)
-        The products of a tile of `Queries`, or with DROPOUT `QueriesToDrop`. When it returns, those
-        that sum dV, dQ and dK are in flight, in this order.
-    """
-
-    thread_of: Callable
-    keys_of: Callable
-    multiply: Callable
-
-
-@functools.cache
-def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False):
-    """`TileFunctions` for these compile-time constants."""
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
-    KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
-    KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
-    DS_BYTES = AT.ds.bytes // STAGES  # dSᵀ: its rows are keys, its columns queries
-    FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
-    HALF_BYTES = 64 * ROW_BYTES  # half of the rows of a panel of keys
-    # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
-    BY_COLS = padded(HEAD_DIM) == 128
-    K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
-    BY_ROWS = descriptor_bits()  # rows lie along the sum
-    Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
-    KV_BY_COLUMNS = descriptor_bits(KV_PANEL)
-    S_LENGTH = BLOCK_M // 2  # registers
-    by_rows, by_columns, by_registers = wgmma_products_of(DTYPE)
-    pack = forward.pack_of(DTYPE)
-    scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack)
-    unit_of, cap, mask_tile, exponentiate = scores
-    gradients = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
-    differentiate, store_ds = gradients.differentiate, gradients.store_ds
-    key_rows = make_key_rows(BLOCK_M, pack, SOFTCAP > 0)
-    draw, differentiate_kept = key_rows.draw, key_rows.differentiate
-    wait = mbarrier.wait_function()
-
-    @fragment_function()
-    def thread_of(base, scale, mask_args):
-        tid = cuda.threadIdx.x
-        lane, half = int32(tid & 31), int32((tid >> 7) - 1)
-        warp_row = int32(((tid >> 5) - 4) * 16)
-        v_tile, ds_tile = uint32(base + AT.v.start), uint32(base + AT.ds.start)
-        return Thread(
-            lane=lane,
-            is_first=tid == 128,
-            warp_row=warp_row,
-            half=half,
-            v_rows=descriptor(BY_ROWS, v_tile + half * HALF_BYTES),
-            ds_columns=descriptor(KV_BY_COLUMNS, ds_tile + half * DS_HALF),
-            ds_rows=uint32(ds_tile + warp_row * ROW_BYTES),
-            dq_row=int32((0 if BY_COLS else 64 * half) + (warp_row & 63) + (lane >> 2)),
-            dq_col=int32(64 * half if BY_COLS else 0),
-            dq_offset=uint64(half * DQ_BYTES + (tid & 127) * 16),
-            unit=unit_of(scale, mask_args),
-        )
-
-    @fragment_function()
-    def keys_of(base, slot, first, thread):
-        k = uint32(base + AT.k.start + slot * KV_BYTES)
-        return Keys(
-            slot=slot,
-            rows=descriptor(BY_ROWS, k + thread.half * HALF_BYTES),
-            columns=descriptor(KV_BY_COLUMNS, k + thread.half * K_HALF),
-            position=int32(first + thread.warp_row + (thread.lane >> 2)),
-        )
-
-    @fragment_function()
-    def multiply(x, base, keys, queries, thread, sizes, scale, slope):
-        seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
-        stage, parity, m_start = queries.stage, queries.parity, queries.m_start
-        lane, barrier = thread.lane, uint32(stage * BARRIER)
-        # Starts cut to 32 bits first: the compiler then leaves other offsets to the loads.
-        lse_rows, delta_rows = uint32(base + AT.lse.start), uint32(base + AT.delta.start)
-        lse = uint32(lse_rows + stage * FLOATS_BYTES)
-        delta = uint32(delta_rows + stage * FLOATS_BYTES)
-        q = uint32(base + AT.q.start + stage * Q_BYTES)
-        dout = uint32(base + AT.dout.start + stage * Q_BYTES)
-        wgmma_fence()
-        by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
-        wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
-        wait(base + AT.v_ring.full, keys.slot)
-        wait(base + AT.dout_ring.full + barrier, parity)
-        by_rows(BLOCK_M, COLS, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
-        wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
-
-        if DROPOUT:
-            # While S is computed: the waits end at once, and their loops keep the compiler from
-            # calling Philox before the products start, or after the wait for S.
-            wait(base + AT.dout_ring.full + barrier, parity)
-            draw(queries.kept, m_start, queries.place, queries.dropout, lane)
-            wait(base + AT.dout_ring.full + barrier, parity)
-        wgmma_wait(1, x.s, S_LENGTH)
-        cap(x.s, scale, mask_args)
-        mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
-        exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)  # P  line 11
-        wgmma_wait(0, x.dp, S_LENGTH)
-        if DROPOUT:
-            kept, dropout = queries.kept, queries.dropout
-            differentiate_kept(x.s, x.dp, delta, x.p, x.ds, kept, dropout, lane)
-        else:
-            differentiate(x.s, x.dp, delta, x.p, x.ds, lane)  # dS = P ∘ (dP - delta)  line 14
-
-        wgmma_fence()
-        by_registers(COLS, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
-        wgmma_commit()  # dV += Pᵀ dout                                               line 12
-        store_ds(x.ds, thread.ds_rows + stage * DS_BYTES, lane)
-        fence_async_proxy()
-        named_barrier_sync(DS_FULL, 256)  # all of dSᵀ is there
-        wgmma_fence()
-        ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
-        by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns)
-        wgmma_commit()  # dQ = dS K, half of it                                       line 15
-        # dK last: it runs while the threads write dQ to HBM.
-        by_registers(COLS, BLOCK_M, x.dk, x.ds, descriptor(Q_BY_COLUMNS, q))
-        wgmma_commit()  # dK += dSᵀ Q                                                 line 16
-
-    return TileFunctions(thread_of, keys_of, multiply)
 
 
 @functools.cache

@@ -50,7 +50,10 @@ from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.backward import NOTHING, padded, tile_rows
 from fa_numba.tensor_core.dq_parts import DQ_BYTES, N_SHIFT, add_part, paired
-from fa_numba.tensor_core.flash_attn_bwd_persistent import (
+from fa_numba.tensor_core.forward import HOPPER
+from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.gradient_fragments import BLOCK_N, make_store_tile
+from fa_numba.tensor_core.gradient_mainloop import (
     BARRIER,
     CONSUMER_REGISTERS,
     CONSUMER_WARPS,
@@ -65,9 +68,6 @@ from fa_numba.tensor_core.flash_attn_bwd_persistent import (
     make_tile_functions,
     shared_bytes,
 )
-from fa_numba.tensor_core.forward import HOPPER
-from fa_numba.tensor_core.fragments import fragment_function
-from fa_numba.tensor_core.gradient_fragments import BLOCK_N, make_store_tile
 from fa_numba.tensor_core.key_tiles import make_query_tiles
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
