@@ -4,6 +4,7 @@
 and the coordinates of the copies are the kernel's own.
 """
 
+import itertools
 import re
 
 import numpy as np
@@ -255,17 +256,16 @@ def test_each_tile_is_claimed_once_the_longest_sequences_first(
         assert row[varlen.M_TILE] == cu_q[b] // 128 + b
 
 
-def test_under_a_causal_mask_the_keys_of_most_work_come_first():
-    cu, heads = starts_of([16 * BLOCK_N]), 4
-    queue = np.array([0, 0], np.int32)
-    tiles = described_tiles(cu, cu, queue, heads, 1, 64, MASKS["causal"])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_under_a_causal_mask_the_keys_of_most_work_come_first(mask):
+    cu, heads = starts_of([16 * BLOCK_N]), 3
+    tiles = described_tiles(cu, cu, np.array([0, 0], np.int32), heads, 1, 64, mask)
     order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
-    assert order == [n for n in range(16) for _ in range(heads)]
-    long = starts_of([512 * BLOCK_N])  # one head's Q, dout and sums of dQ fill L2
-    tiles = described_tiles(long, long, queue, heads, 1, 64, MASKS["causal"])
-    order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
-    parts = range(256), range(256, 384), range(384, 512)
-    assert order == [n for part in parts for _ in range(heads) for n in part]
+    causal, (left, right) = mask
+    parts = (0, 8, 12, 16) if left < 0 and (causal or right >= 0) else (0, 16)
+    assert order == [
+        n for part in zip(parts, parts[1:]) for _ in range(heads) for n in range(*part)
+    ]
 
 
 def test_a_window_ends_at_its_row():

@@ -70,12 +70,11 @@ from fa_numba.tensor_core.gradient_mainloop import (
 )
 from fa_numba.tensor_core.key_tiles import make_query_tiles
 from fa_numba.tensor_core.shared_plan import init_rings
-from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
+from fa_numba.tensor_core.tile_scheduler import divided, sort_sequences
 
 # Sequences of a batch that are sorted; a longer batch keeps its order. A thread that finds the rank
 # of a sequence reads the lengths of all.
 MAX_SORTED = 2048
-SECTION_BYTES = 24 << 20  # of Q, dout and sums of dQ at a time: half of an H200's L2
 STORE_ROWS = 16  # a warp's rows of dK and of dV
 
 # `queue`: the number of claims, and from FIRST on the sequences in the order of processing.
@@ -158,9 +157,6 @@ def make_prepare_packed(HEAD_DIM, DTYPE):
         tile = cuda.blockIdx.x * ROWS // BLOCK_M
         first_row = cuda.blockIdx.x * ROWS - tile * BLOCK_M
         row, lane = first_row + tid // LANES, tid % LANES
-        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
-        inside = m_start + row < seqlen_q
-        token = q_row + m_start + row
 
         for i in range(4):
             x4[i] = float32(0)
@@ -168,6 +164,9 @@ def make_prepare_packed(HEAD_DIM, DTYPE):
         for i in range(2):
             store_global_x4(sums + uint64(4096 * i + 16 * tid), x4)
 
+        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
+        inside = m_start + row < seqlen_q
+        token = q_row + m_start + row
         total = float32(0)
         if inside and 8 * lane < HEAD_DIM:
             load_global_x4(a, global_address(dout[token, head]) + uint64(16 * lane))
@@ -208,35 +207,38 @@ def make_convert_packed(HEAD_DIM, DTYPE):
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     pack = forward.pack_of(DTYPE)
     sequence_of = make_sequence_of(BLOCK_M)
-    SHAPE = (4, 4)
+    SHAPE = (2, 4, 4)
 
     @cuda.jit(fastmath=True)
     def convert_packed(dq_sum, dq, cu_seqlens_q, softmax_scale):
         """A thread rounds 8 columns of two rows at a time: the sums of four lanes.
 
         grid      (num_m_tiles, num_heads); 256 threads, 128 for a block of 64 × 64
-        private   x (4, 4), two (4,)
+        private   x (2, 4, 4), two (4,)
         HBM       dq_sum, dq once; cu_seqlens_q in every thread about log2(batch) times
         budget    64 registers
         """
-        x = cuda.local.array(SHAPE, float32)  # lanes and registers
+        x = cuda.local.array(SHAPE, float32)  # steps, lanes and registers
         two = cuda.local.array(4, uint32)
         tid = cuda.threadIdx.x
         block, j = tid >> 7, tid & 7
         tile, head = cuda.blockIdx.x, cuda.blockIdx.y
-        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
         source = global_address(dq_sum[head, tile]) + uint64(block * DQ_BYTES + 2048 * j)
+        for i in range(2):
+            for n in range(4):
+                quad = 16 * i + ((tid & 127) >> 3)  # the four lanes of a row
+                load_global_x4(x[i, n], source + uint64(64 * quad + 16 * n))
+        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)  # while they are loaded
         # The second block has the right columns, or the lower rows.
         d = 8 * j + (64 * block if COLS == 128 else 0)
         first = m_start + (0 if COLS == 128 else 64 * block)
         for i in range(2):
-            quad = 16 * i + ((tid & 127) >> 3)  # the four lanes of a row
-            for n in range(4):
-                load_global_x4(x[n], source + uint64(64 * quad + 16 * n))
+            quad = 16 * i + ((tid & 127) >> 3)
             for h in range(2):
                 m = first + 16 * (quad >> 3) + 8 * h + (quad & 7)
                 for n in range(4):
-                    two[n] = pack(x[n, 2 * h] * softmax_scale, x[n, 2 * h + 1] * softmax_scale)
+                    x0, x1 = x[i, n, 2 * h], x[i, n, 2 * h + 1]
+                    two[n] = pack(x0 * softmax_scale, x1 * softmax_scale)
                 if m < seqlen_q and d < HEAD_DIM:
                     store_global_x4(global_address(dq[q_row + m, head]) + uint64(2 * d), two)
 
@@ -264,7 +266,7 @@ class Scheduler(NamedTuple):
 
 @functools.cache
 def make_scheduler(HEAD_DIM, CAUSAL, WINDOW):
-    """The `Scheduler` of a head_dim and a mask.
+    """The `Scheduler` of a head_dim and a mask: the tiles of a head after those of another.
 
     Under a causal mask the first keys have the most work. They come first, the first half of them
     in all heads, then the third quarter, then the last one: so the thread blocks end with short
@@ -273,8 +275,6 @@ def make_scheduler(HEAD_DIM, CAUSAL, WINDOW):
     """
     LONG_AND_SHORT = paired(CAUSAL, WINDOW)
     M_SHIFT = tile_rows(HEAD_DIM).bit_length() - 1
-    # Queries, of all heads of a section, whose Q, dout and sums of dQ have SECTION_BYTES.
-    SECTION_ROWS = SECTION_BYTES // (4 * HEAD_DIM + 4 * padded(HEAD_DIM))
 
     @cuda.jit(device=True, forceinline=True)
     def find_sequence(unit, index, batch):
@@ -293,9 +293,6 @@ def make_scheduler(HEAD_DIM, CAUSAL, WINDOW):
         q_row, k_row = batch.cu_seqlens_q[b], batch.cu_seqlens_k[b]
         seqlen_q, k_end = batch.cu_seqlens_q[b + 1] - q_row, batch.cu_seqlens_k[b + 1]
         num_n_tiles = int32((k_end - k_row + BLOCK_N - 1) >> N_SHIFT)
-        rows = max(uint32(seqlen_q * batch.group_size), uint32(1))
-        section = max(uint32(uint32(SECTION_ROWS) // rows), uint32(1))
-        section = min(section, uint32(batch.num_kv_heads))
         begin, end = int32(0), num_n_tiles
         if LONG_AND_SHORT:
             end = int32(num_n_tiles - (num_n_tiles >> 1))
@@ -303,9 +300,8 @@ def make_scheduler(HEAD_DIM, CAUSAL, WINDOW):
                 begin, end = end, int32(num_n_tiles - (num_n_tiles >> 2))
             if unit >= end * batch.num_kv_heads:
                 begin, end = end, num_n_tiles
-        unit = int32(unit - begin * batch.num_kv_heads)
-        kv_head, last = head_and_tile(unit, end - begin, batch.num_kv_heads, section)
-        slots[slot, K_ROW] = k_row + (end - 1 - last) * BLOCK_N
+        kv_head, n_tile = divided(unit - begin * batch.num_kv_heads, end - begin)
+        slots[slot, K_ROW] = k_row + (begin + n_tile) * BLOCK_N
         slots[slot, K_END] = k_end
         slots[slot, Q_ROW] = q_row
         slots[slot, SEQLEN_Q] = seqlen_q
