@@ -127,8 +127,7 @@ def words_of(c0, c1, place, keys):
     c = one_round(one_round(c, keys[0]), keys[1])
     c = one_round(one_round(c, keys[2]), keys[3])
     c = one_round(one_round(c, keys[4]), keys[5])
-    c = one_round(one_round(c, keys[6]), keys[7])
-    return one_round(one_round(c, keys[8]), keys[9])
+    return one_round(c, keys[6])
 
 
 def unrolled(make_step, number):

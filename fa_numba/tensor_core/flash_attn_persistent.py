@@ -444,10 +444,10 @@ def make_flash_attn_persistent(
     def flash_attn_persistent_dropout_kernel(
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
         left, right, unit, inverse_unit,
-        key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9, limits, keep_scale,
+        key_0, key_1, key_2, key_3, key_4, key_5, key_6, limits, keep_scale,
     ):  # fmt: skip
         """flash_attn_persistent_kernel with dropout: the same budget."""
-        keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9
+        keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6
         run(
             q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale,
             alibi_slopes, left, right, unit, inverse_unit,
