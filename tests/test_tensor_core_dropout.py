@@ -240,7 +240,7 @@ def philox_products(code):
     ],
 )
 def test_the_forward_kernel_stays_in_registers(head_dim, dtype, causal, mask):
-    tiling = persistent_tiling(head_dim, 4096, causal)
+    tiling = persistent_tiling(head_dim, 4096, causal)._replace(overlap=False)
     options = OTHERS[mask] or ((-1, -1), 0.0, False)
     kernel = make_flash_attn_persistent(head_dim, tiling, causal, dtype, *options, True)
     slopes = types.Array(types.float32, 1, "C") if options[2] else types.float32
@@ -249,9 +249,16 @@ def test_the_forward_kernel_stays_in_registers(head_dim, dtype, causal, mask):
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.registers <= 65536 // tiling.num_threads
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
-    # Twice: for the first tile, and in the loop. At most 14 for 8 entries, 2 for 16 columns.
-    patches = 2 * tiling.block_n // 16
-    assert 11 * patches <= len(philox_products(code)) <= 14 * patches
+    # At most 14 for 8 entries, 2 for 16 columns; in the first tile, and in tiles with and without a
+    # mask.
+    copies = 2 if not causal and mask == "plain" and head_dim <= 128 else 3
+    patches = copies * tiling.block_n // 16
+    places = philox_products(code)
+    assert 11 * patches <= len(places) <= 14 * patches
+    # Philox runs beside the exponentials: most of these are between its multiplications.
+    first, last = places[-12 * tiling.block_n // 16], places[-1]
+    beside = [i.opcode for i in code.instructions[first:last]].count("MUFU.EX2")
+    assert beside >= tiling.block_n // 4
     compared = [i for i in code.instructions if i.opcode.startswith("HSET2")]
     assert len(compared) == 4 * patches and all("|" in i.operands for i in compared)
 

@@ -80,6 +80,7 @@ from fa_numba.tensor_core.fragments import (
 )
 from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import (
+    DroppingArgs,
     KVRings,
     Registers,
     make_mainloop,
@@ -181,15 +182,16 @@ def make_flash_attn_persistent(
     exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
     next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
+    options = DTYPE, WINDOW, SOFTCAP, ALIBI
     loop = make_mainloop(
-        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP=not LAST_FIRST
+        HEAD_DIM, TILING, CAUSAL, *options, MASK_IN_LOOP=not LAST_FIRST, DROPOUT=DROPOUT
     )
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
     load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
-    place_of, drop = make_query_rows(BLOCK_N)
+    place_of = make_query_rows(BLOCK_N).place_of
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -314,6 +316,13 @@ def make_flash_attn_persistent(
             )
             if DROPOUT:
                 place = place_of(m + warp_row, work[slot, HEAD], work[slot, BATCH], lane)
+                of_scores = score_mod_args
+                args = DroppingArgs(
+                    of_scores.slope, of_scores.scale, of_scores.pieces, of_scores.ramp,
+                    of_scores.wg_position, of_scores.mask_args, place, dropout,
+                )  # fmt: skip
+            else:
+                args = score_mod_args
             q_desc = descriptor(
                 K_MAJOR_DESC, uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
             )
@@ -332,10 +341,8 @@ def make_flash_attn_persistent(
             n_start = first_start if REORDERED else step_start
             first_iteration(
                 registers, rings, stage, parity, q_desc, n_start,
-                position, seqlen_k, score_mod_args, lane,
+                position, seqlen_k, args, lane,
             )  # fmt: skip
-            if DROPOUT:
-                drop(p, n_start, place, dropout)
             step_start = int32(step_start + BLOCK_N)
             while step_start < step_end:
                 n_start = step_start
@@ -344,10 +351,8 @@ def make_flash_attn_persistent(
                     n_start = int32(step_start - BLOCK_N)
                 stage, parity = iterate(
                     registers, rings, stage, parity, q_desc, n_start,
-                    unmasked_range, position, seqlen_k, score_mod_args, lane,
+                    unmasked_range, position, seqlen_k, args, lane,
                 )  # fmt: skip
-                if DROPOUT:
-                    drop(p, n_start, place, dropout)
                 step_start = int32(step_start + BLOCK_N)
 
             add_last_product(registers, rings, stage, parity)
@@ -509,6 +514,8 @@ def flash_attn_persistent(
         return call.results_without_keys()
     options, constants = call.mask, run_time_masks.constants_of(call.mask, LEAST_CAP)
     tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal, seqlen_q=call.seqlen_q)
+    if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
+        tiling = tiling._replace(overlap=False)
     kernel = make_flash_attn_persistent(
         call.head_dim,
         tiling,
