@@ -23,7 +23,8 @@ rescales lazily (`lazy_rescaling`). A key tile that no query of the thread block
 loaded; one tile always is. A warpgroup skips the key tiles that none of its own rows attends to.
 
 Dropout (`dropout_fragments`) sets entries of P to 0 between the softmax, whose sum is that of all
-entries, and P V. The factor of the kept entries goes into the final division by that sum.
+entries, and P V. Its Philox runs beside the exponentials of the same tile. The factor of the kept
+entries goes into the final division by that sum.
 
 Without causal, window and ALiBi only the last key tile needs masking. For 64 < head_dim ≤ 128 (two
 consumers) it is processed first, so the main loop has no masking; for other sizes this gained
