@@ -6,5 +6,6 @@
 - softmax: rows of scores, and comparison with float64
 - linear: heads of linear attention
 - mistakes: which known mistake explains a wrong attention output
+- causes: the error of a check that names its likely causes
 - meter: expected HBM traffic, memory on the chip, and races, by the engine's meter
 """
