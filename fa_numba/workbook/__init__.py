@@ -1,18 +1,21 @@
 """The workbook: exercises, their grader, hints and progress.
 
-from fa_numba.workbook import debrief, grade, hint, reset, show, solution, status
+from fa_numba.workbook import debrief, grade, hint, reset, show, solution, status  # the grader
+from fa_numba.workbook import mine  # the learner's own kernel, in a lesson's cells
 
 In a notebook, `%load_ext fa_numba.workbook` brings the cell magic `%%trace`.
 """
 
-__all__ = ["debrief", "grade", "hint", "reset", "show", "solution", "status"]
+import importlib
+
+GRADER = ["debrief", "grade", "hint", "reset", "show", "solution", "status"]
+HOMES = dict.fromkeys(GRADER, "grader") | {"mine": "own"}
+__all__ = [*GRADER, "mine"]
 
 
 def __getattr__(name):  # on demand, so that `python -m fa_numba.workbook.stubs` starts clean
-    if name in __all__:
-        from fa_numba.workbook import grader
-
-        return getattr(grader, name)
+    if name in HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
