@@ -2,6 +2,7 @@
 
 from fa_numba.workbook import debrief, grade, hint, reset, show, solution, status  # the grader
 from fa_numba.workbook import mine  # the learner's own kernel, in a lesson's cells
+from fa_numba.workbook import answer, guess  # predictions, before and after the meter
 
 In a notebook, `%load_ext fa_numba.workbook` brings the cell magic `%%trace`.
 """
@@ -9,8 +10,8 @@ In a notebook, `%load_ext fa_numba.workbook` brings the cell magic `%%trace`.
 import importlib
 
 GRADER = ["debrief", "grade", "hint", "reset", "show", "solution", "status"]
-HOMES = dict.fromkeys(GRADER, "grader") | {"mine": "own"}
-__all__ = [*GRADER, "mine"]
+HOMES = dict.fromkeys(GRADER, "grader") | {"answer": "guesses", "guess": "guesses", "mine": "own"}
+__all__ = [*GRADER, "answer", "guess", "mine"]
 
 
 def __getattr__(name):  # on demand, so that `python -m fa_numba.workbook.stubs` starts clean

@@ -197,9 +197,10 @@ def reset(name: str, *, yes: bool = False) -> Note:
 
 @dataclass(repr=False)
 class Status:
-    """A line per exercise: (short name, title, state, score)."""
+    """A line per exercise: (short name, title, state, score); how good the guesses were."""
 
     rows: list[tuple[str, str, str, str]]
+    guesses: str = ""
 
     @property
     def passed(self) -> int:
@@ -213,7 +214,10 @@ class Status:
 
         colours = {"passed": "green", "started": "yellow", "not checked": "cyan"}
         table = Table(
-            title=f"{self.passed} of {len(self.rows)} exercises passed", title_justify="left"
+            title=f"{self.passed} of {len(self.rows)} exercises passed",
+            title_justify="left",
+            caption=self.guesses,
+            caption_justify="left",
         )
         for column in ("exercise", "title", "state", "checks"):
             table.add_column(column)
@@ -224,7 +228,8 @@ class Status:
     def _repr_markdown_(self) -> str:
         head = f"**{self.passed} of {len(self.rows)} exercises passed**\n\n"
         lines = ["| exercise | title | state | checks |", "|---|---|---|---|"]
-        return head + "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.rows])
+        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
+        return head + "\n".join(lines) + (f"\n\n{self.guesses}" if self.guesses else "")
 
 
 def status(name: str | None = None) -> Status:
@@ -235,8 +240,11 @@ def status(name: str | None = None) -> Status:
     name : str, optional
         A lesson (``"05"``) or an exercise; without it, the whole workbook.
     """
+    from fa_numba.workbook import guesses  # which shows its tables by this module
+
     rows = []
-    for exercise in all_exercises() if name is None else find(name):
+    exercises = all_exercises() if name is None else find(name)
+    for exercise in exercises:
         last = progress.result(exercise)
         if stubs.state(exercise) in ("pristine", "stale", "missing"):
             state, score = "not started", ""
@@ -246,4 +254,5 @@ def status(name: str | None = None) -> Status:
             state = "passed" if progress.is_passed(exercise) else "started"
             score = f"{last[0]}/{last[1]}"
         rows.append((exercise.short, exercise.title, state, score))
-    return Status(rows)
+    whole_lesson = name is not None and len(exercises) > 1
+    return Status(rows, guesses.summary(exercises[0].lesson if whole_lesson else None))
