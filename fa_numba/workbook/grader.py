@@ -14,35 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from fa_numba.workbook import progress, stubs
+from fa_numba.workbook import guesses, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
+from fa_numba.workbook.note import Note
 from fa_numba.workbook.report import Check, Graded, Report, as_text
-from fa_numba.workbook.statement import Statement
 
 
 class NoSuchHint(ValueError):
     """An exercise has fewer hints; the message says which it has."""
-
-
-@dataclass(repr=False)
-class Note:
-    """Markdown, shown as such in a notebook and as plain rich text in a terminal."""
-
-    markdown: str
-
-    def _repr_markdown_(self) -> str:
-        return self.markdown
-
-    def __repr__(self) -> str:
-        return as_text(self).rstrip()
-
-    def __rich__(self):
-        from rich.console import Group
-        from rich.markdown import Markdown
-
-        # a statement is as wide as a page: rich would indent it, and wrap it without its columns
-        parts = re.split(r"```text(\n.*?\n)```", self.markdown, flags=re.DOTALL)
-        return Group(*(Statement(x) if i % 2 else Markdown(x) for i, x in enumerate(parts)))
 
 
 def grade(name: str, *, impl: str = "exercises", verbose: bool = False) -> Report:
@@ -240,8 +219,6 @@ def status(name: str | None = None) -> Status:
     name : str, optional
         A lesson (``"05"``) or an exercise; without it, the whole workbook.
     """
-    from fa_numba.workbook import guesses  # which shows its tables by this module
-
     rows = []
     exercises = all_exercises() if name is None else find(name)
     for exercise in exercises:

@@ -14,7 +14,7 @@ from numbers import Real
 
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import find_root
-from fa_numba.workbook.grader import Note
+from fa_numba.workbook.note import Note
 from fa_numba.workbook.recorded import say, table
 
 KEY = "guesses"  # of the progress file

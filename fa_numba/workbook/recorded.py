@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 from fa_numba.workbook.catalog import find_root
-from fa_numba.workbook.grader import Note
+from fa_numba.workbook.note import Note
 
 
 def table(rows, *, title=""):
