@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
             "-v", "--verbose", action="store_true", help="every failure in full, not only the first"
         )
     classroom.add_options(command)
+    add("watch", "grade an exercise whenever you save it; without a name, any", nargs="*")
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
     )
@@ -80,6 +81,7 @@ NEEDS = {
     "show": ["rich"],
     "check": ["rich", "pytest"],
     "grade": ["rich", "pytest"],
+    "watch": ["rich", "pytest"],
     "hint": ["rich"],
     "debrief": ["rich"],
     "solution": ["rich"],
@@ -136,6 +138,11 @@ def _run(options) -> int:
         found = [e for n in options.name for e in catalog.find(n)] or catalog.all_exercises()
         result = grader.grade_all(found, verbose=options.verbose)
         code = int(not result.passed)
+    elif options.command == "watch":
+        from fa_numba.workbook.watch import watch
+
+        watch([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
+        return 0
     elif options.command == "status":
         if options.run and (
             mine := [e for e in catalog.all_exercises() if stubs.state(e) == "changed"]

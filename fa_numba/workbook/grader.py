@@ -174,6 +174,9 @@ def reset(name: str, *, yes: bool = False) -> Note:
     return Note(f"`exercises/{exercise.stub.name}` is the stub again.{kept}")
 
 
+BAR = 24  # cells of a progress bar
+
+
 @dataclass(repr=False)
 class Status:
     """A line per exercise: (short name, title, state, score); how good the guesses were."""
@@ -185,27 +188,32 @@ class Status:
     def passed(self) -> int:
         return sum(state == "passed" for _, _, state, _ in self.rows)
 
+    @property
+    def line(self) -> str:
+        """A progress bar, the number of exercises that have passed, and the next one."""
+        full = BAR * self.passed // max(1, len(self.rows))
+        bar = "█" * full + "░" * (BAR - full)
+        waiting = [(name, title) for name, title, state, _ in self.rows if state != "passed"]
+        then = f"next: {waiting[0][0]} · {waiting[0][1]}" if waiting else "all done"
+        return f"{bar} {self.passed} of {len(self.rows)} exercises passed; {then}"
+
     def __repr__(self) -> str:
         return as_text(self).rstrip()
 
     def __rich__(self):
+        from rich.console import Group
         from rich.table import Table
 
         colours = {"passed": "green", "started": "yellow", "not checked": "cyan"}
-        table = Table(
-            title=f"{self.passed} of {len(self.rows)} exercises passed",
-            title_justify="left",
-            caption=self.guesses,
-            caption_justify="left",
-        )
+        table = Table()
         for column in ("exercise", "title", "state", "checks"):
             table.add_column(column)
         for row in self.rows:
             table.add_row(*row, style=colours.get(row[2]))
-        return table
+        return Group(self.line, table, *([self.guesses] if self.guesses else []))
 
     def _repr_markdown_(self) -> str:
-        head = f"**{self.passed} of {len(self.rows)} exercises passed**\n\n"
+        head = f"**{self.line}**\n\n"
         lines = ["| exercise | title | state | checks |", "|---|---|---|---|"]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows]
         return head + "\n".join(lines) + (f"\n\n{self.guesses}" if self.guesses else "")
@@ -219,17 +227,24 @@ def status(name: str | None = None) -> Status:
     name : str, optional
         A lesson (``"05"``) or an exercise; without it, the whole workbook.
     """
-    rows = []
     exercises = all_exercises() if name is None else find(name)
-    for exercise in exercises:
-        last = progress.result(exercise)
-        if stubs.state(exercise) in ("pristine", "stale", "missing"):
-            state, score = "not started", ""
-        elif last is None:
-            state, score = "not checked", ""
-        else:
-            state = "passed" if progress.is_passed(exercise) else "started"
-            score = f"{last[0]}/{last[1]}"
-        rows.append((exercise.short, exercise.title, state, score))
     whole_lesson = name is not None and len(exercises) > 1
-    return Status(rows, guesses.summary(exercises[0].lesson if whole_lesson else None))
+    return Status(
+        [_state(exercise) for exercise in exercises],
+        guesses.summary(exercises[0].lesson if whole_lesson else None),
+    )
+
+
+def progress_line(exercises: list[Exercise]) -> str:
+    """How far one is with these exercises, and the next of them, in one line."""
+    return Status([_state(exercise) for exercise in exercises]).line
+
+
+def _state(exercise: Exercise) -> tuple[str, str, str, str]:
+    last, state, score = progress.result(exercise), "not checked", ""
+    if stubs.state(exercise) in ("pristine", "stale", "missing"):
+        state = "not started"
+    elif last is not None:
+        state = "passed" if progress.is_passed(exercise) else "started"
+        score = f"{last[0]}/{last[1]}"
+    return exercise.short, exercise.title, state, score
