@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add("learn", "the lessons in JupyterLab, as copies to work in")
     add("doctor", "the installed tools, the backend that runs kernels, and the reason")
+    add("lessons", "all lessons: minutes, and the kinds of their exercises")
     add("status", "the exercises that you have passed").add_argument(
         "--run", action="store_true", help="grade everything you have started first"
     )
@@ -77,6 +78,7 @@ def _need(command, *packages):
 
 NEEDS = {
     "learn": ["jupyterlab"],
+    "lessons": ["rich"],
     "status": ["rich"],
     "show": ["rich"],
     "check": ["rich", "pytest"],
@@ -143,6 +145,10 @@ def _run(options) -> int:
 
         watch([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
         return 0
+    elif options.command == "lessons":
+        from fa_numba.workbook import minutes
+
+        result = minutes.lessons()
     elif options.command == "status":
         if options.run and (
             mine := [e for e in catalog.all_exercises() if stubs.state(e) == "changed"]
