@@ -53,9 +53,12 @@ def _parser() -> argparse.ArgumentParser:
     add("solution", "our solution, once yours passes", nargs=None).add_argument(
         "--force", action="store_true", help="show it before that"
     )
-    add(
-        "reset", "bring back the untouched stub; keeps your file as a backup", nargs=None
-    ).add_argument("--yes", action="store_true", help="do not ask")
+    command = add("reset", "bring back the untouched stub; keeps your file as a backup", nargs=None)
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument(
+        "--from", dest="start", metavar="EARLIER",
+        help="an exercise of yours that has passed, such as ex06b: begin with your code of it",
+    )  # fmt: skip
     handout.add_options(add("handout", "a copy of the workbook for a class, without solutions"))
     add("tour", "run the first lessons' kernels on real text and print one table")
     _add_trace(commands)
@@ -162,7 +165,7 @@ def _run(options) -> int:
     elif options.command == "debrief":
         result = grader.debrief(options.name, force=options.force)
     elif options.command == "reset":
-        result = grader.reset(options.name, yes=options.yes)
+        result = grader.reset(options.name, start=options.start, yes=options.yes)
     elif options.command == "solution":
         result = grader.solution(options.name, force=options.force)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from fa_numba.workbook import guesses, progress, stubs
+from fa_numba.workbook import carry, guesses, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
 from fa_numba.workbook.note import Note
 from fa_numba.workbook.report import Check, Graded, Report, as_text
@@ -149,13 +149,42 @@ def debrief(name: str, *, force: bool = False) -> Note:
     return Note(_heading(exercise) + _prose(stubs.read(exercise).debrief))
 
 
-def reset(name: str, *, yes: bool = False) -> Note:
-    """Bring back the untouched stub. Asks first; your file is kept in ``exercises/.backup/``."""
+def reset(name: str, *, start: str | None = None, yes: bool = False) -> Note:
+    """Bring back the untouched stub. Asks first; your file is kept in ``exercises/.backup/``.
+
+    Parameters
+    ----------
+    name : str
+        One exercise.
+    start : str, optional
+        An earlier exercise that has passed, such as ``"ex08d"``: the stub then has your code of it
+        where it would be blank.
+    yes : bool, default=False
+        Do not ask.
+    """
     exercise = find_one(name)
-    if stubs.state(exercise) == "pristine":
-        return Note(f"`exercises/{exercise.stub.name}` is untouched: nothing to reset.")
-    if not yes and exercise.stub.exists():
-        question = f"Reset exercises/{exercise.stub.name}? Your file is kept as a backup. [y/N] "
+    file = f"exercises/{exercise.stub.name}"
+    new, done = stubs.read(exercise).stub, f"`{file}` is the stub again."
+    if start is not None:
+        earlier = find_one(start)
+        if not progress.is_passed(earlier):
+            return Note(
+                f"`{earlier.short}` has not passed, as your file is now: `{exercise.short}` can "
+                f"start from it once it has. Nothing was changed."
+            )
+        try:
+            new, functions = carry.carried(exercise, earlier)
+        except carry.CannotStart as error:
+            return Note(f"{error}. Nothing was changed.")
+        done = (
+            f"`{file}` now has your code of {earlier.short} in "
+            f"{', '.join(f'`{function}`' for function in functions)}: make it fit its statement."
+        )
+    elif stubs.state(exercise) == "pristine":
+        return Note(f"`{file}` is untouched: nothing to reset.")
+    mine = exercise.stub.exists() and stubs.state(exercise) == "changed"
+    if mine and not yes:
+        question = f"Reset {file}? Your file is kept as a backup. [y/N] "
         try:
             answer = input(question)
         except EOFError:  # no answer: a script, a closed terminal
@@ -163,15 +192,14 @@ def reset(name: str, *, yes: bool = False) -> Note:
             return Note("No answer: nothing was changed. `--yes` (`yes=True`) does not ask.")
         if answer.strip().lower() not in ("y", "yes"):
             return Note("Nothing was changed.")
-    kept = ""
-    if exercise.stub.exists():
+    if mine:
         folder = exercise.stub.parent / ".backup"
         folder.mkdir(exist_ok=True)
         backup = folder / f"{exercise.name}.{datetime.now():%Y%m%d-%H%M%S-%f}.py"
         shutil.copy2(exercise.stub, backup)
-        kept = f" Your file is now `exercises/.backup/{backup.name}`."
-    stubs.write(exercise, force=True)
-    return Note(f"`exercises/{exercise.stub.name}` is the stub again.{kept}")
+        done += f" Your file is now `exercises/.backup/{backup.name}`."
+    exercise.stub.write_text(new, encoding="utf-8", newline="\n")
+    return Note(done)
 
 
 BAR = 24  # cells of a progress bar
