@@ -14,6 +14,8 @@ from fa_numba.workbook.catalog import Exercise
 MARKS = {"passed": "✓", "failed": "✗", "not started": "·", "skipped": "–"}
 COLOURS = {"passed": "green", "failed": "red", "not started": "yellow", "skipped": "cyan"}
 OUTPUT_LINES = 20
+# Jupyter's own style breaks long lines in the middle of a word.
+PRE = "margin:0 0 .4em 1.6em; background:none; white-space:pre-wrap; word-break:normal"
 NAMES = 8  # of further checks that fail
 HTML_COLOURS = {
     "passed": "#1a9850",
@@ -345,8 +347,7 @@ class Report:
             if output.strip():
                 printed = "\n".join(f"| {line}" for line in _first_lines(output))
                 text = f"{text}\nit printed:\n{printed}".strip()
-            style = "margin:0 0 .4em 1.6em; background:none"
-            detail = f'<pre style="{style}">{escape(text)}</pre>' if text else ""
+            detail = f'<pre style="{PRE}">{escape(text)}</pre>' if text else ""
             return f"<div>{coloured(outcome, MARKS[outcome])} {escape(name)}{detail}</div>"
 
         head = f"{MARKS[g.state]} {g.exercise.short} · {g.exercise.title}"
@@ -359,13 +360,15 @@ class Report:
                 rows.append(row_of(g.state, "your file printed something", "", g.output))
         else:
             rows = [row_of("failed", g.first_failure.name, g.first_failure.message, g.output)]
-            others = [
-                row_of(row.outcome, row.name, row.message)
-                for row in replace(g, checks=[c for c in g.checks if c.outcome != "passed"]).rows()
-            ]
-            if len(g.failed) > 1 or g.count("not started"):
-                many = sum(c.outcome != "passed" for c in g.checks)
-                rows.append(_fold(f"{MARKS['failed']} all {many} checks that do not pass", others))
+            known = "passed", "skipped"
+            rest = [c for c in g.checks if c.outcome not in known and c is not g.first_failure]
+            if rest:
+                others = [
+                    row_of(row.outcome, row.name, row.message)
+                    for row in replace(g, checks=rest).rows()
+                ]
+                summary = f"{len(rest)} more check{'s' * (len(rest) > 1)} without a pass"
+                rows.append(_fold(f"{MARKS['failed']} {summary}", others))
             if g.count("passed"):
                 names = [row_of("passed", c.name) for c in g.checks if c.outcome == "passed"]
                 passed = f"{len(names)} check{'s' * (len(names) > 1)}"
