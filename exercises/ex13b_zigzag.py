@@ -13,7 +13,8 @@ which tokens a rank holds:
 zigzag(rank, world_size, seqlen)   the tokens of this rank in ascending order: an integer array of
                                    length seqlen / world_size
 pairs(tokens)                      number of pairs of a rank with these tokens, for the queries that
-                                   it holds and the keys of all ranks: an int
+                                   it holds and the keys of all ranks: an int. `tokens` is an
+                                   integer array of any layout
 
 seqlen is a multiple of 2 * world_size. About 3 lines in all.
 """
@@ -44,4 +45,4 @@ def pairs(tokens):
     raise NotImplementedError("ex13b: pairs")
 
 
-# Stub f996b1aa of solutions/ex13b_zigzag.py: `fa-numba reset ex13b` brings it back.
+# Stub 82e6ea11 of solutions/ex13b_zigzag.py: `fa-numba reset ex13b` brings it back.

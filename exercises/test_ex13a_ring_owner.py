@@ -34,7 +34,7 @@ def test_owner(exercise, world_size):
                 continue
             other_way = given == (rank + step) % world_size
             raise AssertionError(
-                f"{world_size} ranks, step {step}: rank {rank} has the keys of rank "
+                f"W = {world_size}, step {step}: rank {rank} has the keys of rank "
                 f"{want[step][rank]}, got {given!r}"
                 + (". That is a ring in which keys go to rank r - 1" if other_way else "")
             )
@@ -49,7 +49,7 @@ def test_step_of(exercise, world_size):
             (step,) = [t for t in range(world_size) if want[t][rank] == owner]
             given = got[rank][owner]
             assert given == step, (
-                f"{world_size} ranks: rank {rank} has the keys of rank {owner} in step {step}, "
+                f"W = {world_size}: rank {rank} has the keys of rank {owner} in step {step}, "
                 f"got {given!r}"
             )
 

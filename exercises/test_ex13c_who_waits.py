@@ -43,7 +43,7 @@ def test_later_steps(exercise, layout):
         for step in range(1, world_size):
             got, want = exercise.busiest(layout, step, c), pairs[:, step].max()
             assert got == want, (
-                f"{layout}, {world_size} ranks, c = {c}, step {step}: the ranks have "
+                f"{layout}, W = {world_size}, c = {c}, step {step}: the ranks have "
                 f"{pairs[:, step].tolist()} pairs, the busiest {want}, got {got}"
             )
 
@@ -68,7 +68,7 @@ def test_busy(exercise, layout):
         want = pairs.sum() / (world_size * pairs.max(axis=0).sum())
         got = exercise.busy(layout, world_size, c)
         assert abs(got - want) <= 1e-12, (
-            f"{layout}, {world_size} ranks, c = {c}: {pairs.sum()} pairs in {world_size} times "
+            f"{layout}, W = {world_size}, c = {c}: {pairs.sum()} pairs in {world_size} times "
             f"{pairs.max(axis=0).sum()} units of time must be {want:.6g}, got {got:.6g}"
         )
 
@@ -85,5 +85,5 @@ def test_limits(exercise, world_size):
         got = exercise.busy(layout, world_size, c)
         limit = 1e-12 if layout == "zigzag" else 1e-5
         assert type(got) is float and abs(got - want) <= limit, (
-            f"{layout}, {world_size} ranks, a million tokens each: near {want:.6f}, got {got!r}"
+            f"{layout}, W = {world_size}, a million tokens each: near {want:.6f}, got {got!r}"
         )

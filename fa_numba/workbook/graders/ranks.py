@@ -24,7 +24,7 @@ class RankRun:
     bytes_sent, messages : integer arrays of shape (world_size, num_steps)
     events : list of lists of tuples
         Of each rank, in order: ("start", destination, source), ("wait",), ("begin_step",),
-        ("attend", rank, owner), ("all_reduce", op, size).
+        ("attend", rank, owner, whose keys they are), ("all_reduce", op, size).
     """
 
     results: list
@@ -42,6 +42,7 @@ def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=
         The learner's: called as ``program(comm, *its shards, [attend,] *functions)``.
     world_size : int
     *shards : lists of world_size arrays
+        The last one is that of the keys and values, where there is `attend`.
     functions : sequence of functions
         The same for every rank; of the grader, and such that they can be sent as code.
     attend : function of (q, kv, rank, owner), optional
@@ -61,6 +62,8 @@ def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=
 
 def _on_ranks(program, world_size, shards, functions, attend, order):
     """Runs in the answering process, as code; so it imports what it needs."""
+    import numpy
+
     from fa_numba.distributed import RankLostError, run_ranks
 
     events = [[] for _ in range(world_size)]
@@ -83,7 +86,8 @@ def _on_ranks(program, world_size, shards, functions, attend, order):
             return arrival
 
         def attend_noted(q, kv, rank, owner):
-            note(("attend", rank, owner))
+            same = [r for r in range(world_size) if numpy.array_equal(kv, shards[-1][r])]
+            note(("attend", rank, owner, same[0] if same else None))
             return attend(q, kv, rank, owner)
 
         def all_reduce_noted(x, op="sum"):
@@ -199,3 +203,58 @@ def cut_head(layout, world_size, c=4, head_dim=5, *, seed=0):
     rng = np.random.default_rng(seed)
     arrays = rng.standard_normal((4, world_size * c, head_dim), np.float32)
     return CutHead(*arrays, layout, world_size)
+
+
+# --- comparison
+
+
+def first_difference(got, want, plain, factor):
+    """The index of the first element that is farther from float64 than plain float32 is, or None.
+
+    Parameters
+    ----------
+    got, want, plain : arrays of one shape
+        The answer's, the float64 and the plain float32 result.
+    factor : float
+        Error allowed, as a multiple of the largest of plain float32.
+    """
+    error = factor * np.abs(plain - want).max(initial=0) + 1e-6 * np.maximum(1, np.abs(want))
+    wrong = ~(np.abs(got - want) <= error)  # NaN is wrong
+    return tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else None
+
+
+def expect_on_ranks(head, name, parts, *, factor, mistakes=()):
+    """Fail unless the parts of all ranks are those of one device.
+
+    Parameters
+    ----------
+    head : CutHead
+    name : str
+        Of the result, such as "out".
+    parts : list of world_size arrays
+    factor : float
+        See `first_difference`.
+    mistakes : sequence of (str, list of arrays or None)
+        Known causes, each with the parts that it leads to; None fits always.
+    """
+    wants, plains = (head.of_ranks(head.answers(d)[name]) for d in (np.float64, np.float32))
+    for rank, (got, want, plain) in enumerate(zip(parts, wants, plains, strict=True)):
+        got = np.asarray(got)
+        assert got.shape == want.shape, (
+            f"rank {rank}: {name} must have the shape {want.shape}, got {got.shape}"
+        )
+        at = first_difference(got, want, plain, factor)
+        if at is None:
+            continue
+        others = [r for r, x in enumerate(wants) if first_difference(got, x, plain, factor) is None]
+        causes = [f"That is the result of rank {r}." for r in others]
+        causes += [
+            sentence
+            for sentence, of_ranks in mistakes
+            if of_ranks is None or np.allclose(got, of_ranks[rank], rtol=1e-4, atol=1e-5)
+        ]
+        raise AssertionError(
+            f"W = {head.world_size}, rank {rank}: {name}{list(at)} (token "
+            f"{head.tokens[rank][at[0]]}) must be {want[at]:.6g}, got {got[at]:.6g}. "
+            f"{causes[0] if causes else ''}".rstrip()
+        )
