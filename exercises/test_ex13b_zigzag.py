@@ -37,7 +37,7 @@ def test_each_token_once(exercise, world_size, seqlen):
     counts = np.bincount(np.concatenate(found), minlength=seqlen)
     token = int(np.argmax(counts != 1))
     assert (counts == 1).all(), (
-        f"{seqlen} tokens, W = {world_size}: token {token} must be on one rank, is on {counts[token]}"
+        f"{seqlen} tokens, W = {world_size}: token {token} is on {counts[token]} ranks, not on one"
     )
 
 

@@ -93,7 +93,7 @@ def test_messages(exercise, world_size):
         sent, messages = int(ran.bytes_sent[rank].sum()), int(ran.messages[rank].sum())
         want = (world_size - 1) * size
         assert sent == want, (
-            f"W = {world_size}: rank {rank} sends {sent} bytes (messages: {messages}), and W - 1 times "
+            f"W = {world_size}: rank {rank} sends {sent} bytes in {messages} messages; W - 1 times "
             f"kv is {want}"
             + (
                 ": the last step needs no message"
