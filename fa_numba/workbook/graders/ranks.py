@@ -246,8 +246,11 @@ def expect_on_ranks(head, name, parts, *, factor, mistakes=()):
         at = first_difference(got, want, plain, factor)
         if at is None:
             continue
-        others = [r for r, x in enumerate(wants) if first_difference(got, x, plain, factor) is None]
-        causes = [f"That is the result of rank {r}." for r in others]
+        causes = [
+            f"That is the result of rank {r}."
+            for r, (x, y) in enumerate(zip(wants, plains, strict=True))
+            if first_difference(got, x, y, factor) is None
+        ]
         causes += [
             sentence
             for sentence, of_ranks in mistakes
