@@ -11,8 +11,8 @@ busy(layout, world_size, c)    the fraction of their time in which ranks compute
 layout is "contiguous", "striped" or "zigzag", as in ex13b; c is even; in step 0 every rank has its
 own keys.
 
-Derive the numbers on paper before you run anything: draw the mask of two ranks. The grader then
-counts them, pair by pair. About 4 lines and 3 lines.
+Derive the numbers on paper: draw the mask of two ranks. The grader counts pair by pair. About 4
+lines and 3 lines.
 """
 
 
@@ -28,4 +28,4 @@ def busy(layout, world_size, c):
     raise NotImplementedError("ex13c: busy")
 
 
-# Stub 88e83cb7 of solutions/ex13c_who_waits.py: `fa-numba reset ex13c` brings it back.
+# Stub 616e2d6f of solutions/ex13c_who_waits.py: `fa-numba reset ex13c` brings it back.

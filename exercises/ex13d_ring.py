@@ -1,27 +1,23 @@
 """ex13d · The ring
 
-Every rank calls `ring` with arrays of its own, and all of them run the same program.
+Every rank calls `ring` with arrays of its own. Return the state (out, lse) of its queries over the
+keys of all ranks.
 
 q        (c, head_dim): the queries of this rank
-kv       (2, c, head_dim): its keys, kv[0], and its values, kv[1]
+kv       (2, c, head_dim): its keys and its values
 attend(q, kv, rank, owner) -> state
-         attention of the queries of `rank` to the keys of `owner`, masked as their positions say
+         attention of the queries of `rank` to the keys of `owner`, with the mask of their positions
 merge(state, state) -> state
          the state over the keys of both
-comm     comm.rank and comm.world_size are given in the first lines. A message:
-         arrival = comm.start_send_recv(x, destination, source)
-             begins to send x to one rank, and to receive an array from one rank
-         arrival.wait()
-             waits for that array, and returns it
-
-Return the state of these queries over the keys of all ranks.
+arrival = comm.start_send_recv(x, destination, source)
+         begins to send x to one rank, and to receive an array from one rank
+arrival.wait() -> array
+         waits for that array
 
 - In step t attend to the keys of rank - t (ex13a), and merge.
-- Begin each step with comm.record.begin_step(): bytes and pairs are counted per step.
-- Start the message before `attend` and wait for it after: so the link works while the rank
-  computes.
-- After the last step nobody needs the keys: send kv world_size - 1 times. One rank sends nothing.
-- Do not write to q or kv.
+- Begin each step with comm.record.begin_step(): bytes are counted per step.
+- Start the message before `attend` and wait for it after, so that the link works meanwhile.
+- Send kv world_size - 1 times: after the last step nobody needs it. Do not write to q or kv.
 
 About 9 lines.
 """
@@ -35,4 +31,4 @@ def ring(comm, q, kv, attend, merge):
     raise NotImplementedError("ex13d: ring")
 
 
-# Stub a1e82bcb of solutions/ex13d_ring.py: `fa-numba reset ex13d` brings it back.
+# Stub b6a8f67d of solutions/ex13d_ring.py: `fa-numba reset ex13d` brings it back.

@@ -1,22 +1,19 @@
 """ex13f · Find the bug: the forward pass is right
 
-`published` below is a training step of ring attention: forward, then backward. Its out is right to
-the last digit. dq, dk and dv have the right shapes, no NaN, the right size; they are wrong, and no
-error says so. On one rank they are right. A released library had a bug of this kind in 2026.
+`published` below is a training step of ring attention: forward, then backward. Its out is right. dq,
+dk and dv have the right shapes, the right size, no NaN, and are wrong. On one rank they are right.
+A released library had a bug of this kind in 2026.
 
 forward and backward each do what their docstrings say. Write `mended`, which may call both. About 2
 lines differ.
 
-Every rank calls mended(comm, dout, q, kv, attend, merge, attend_grad) -> out, dq, dkv
-
-    dout, q   (c, head_dim) float32: of this rank
-    kv        (2, c, head_dim) float32: its keys and values
-    attend, merge   as in ex13d
+mended(comm, dout, q, kv, attend, merge, attend_grad) -> out, dq, dkv, called by every rank
+    dout, q, out, dq   (c, head_dim) float32: of this rank
+    kv, dkv            (2, c, head_dim) float32: this rank's keys and values, and their gradients
+    attend, merge      as in ex13d
     attend_grad(dout, q, kv, out, lse, rank, owner) -> dq, dkv
-              gradients of the queries of `rank` and the keys of `owner` by their own pairs;
-              out and lse are those over all keys
-    out, dq   (c, head_dim): of this rank's queries
-    dkv       (2, c, head_dim): the gradients of this rank's keys and values, over all queries
+                       the gradients by the pairs of the queries of `rank` and the keys of `owner`;
+                       out and lse are those over all keys
 """
 
 import numpy as np
@@ -60,4 +57,4 @@ def mended(comm, dout, q, kv, attend, merge, attend_grad):
     raise NotImplementedError("ex13f: mended")
 
 
-# Stub b2500be8 of solutions/ex13f_wrong_gradients.py: `fa-numba reset ex13f` brings it back.
+# Stub 655b8ba4 of solutions/ex13f_wrong_gradients.py: `fa-numba reset ex13f` brings it back.

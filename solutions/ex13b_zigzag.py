@@ -12,9 +12,8 @@ which tokens a rank holds:
 
 zigzag(rank, world_size, seqlen)   the tokens of this rank in ascending order: an integer array of
                                    length seqlen / world_size
-pairs(tokens)                      number of pairs of a rank with these tokens, for the queries that
-                                   it holds and the keys of all ranks: an int. `tokens` is an
-                                   integer array of any layout
+pairs(tokens)                      number of pairs of a rank that holds these tokens, whichever they
+                                   are, in all steps of the ring: an int
 
 seqlen is a multiple of 2 * world_size. About 3 lines in all.
 """
