@@ -1,8 +1,8 @@
 """ex13f · Find the bug: the forward pass is right
 
-`published` below is a training step of ring attention: forward, then backward. Its out is right. dq,
-dk and dv have the right shapes, the right size, no NaN, and are wrong. On one rank they are right.
-A released library had a bug of this kind in 2026.
+`published` below is a training step of ring attention: forward, then backward. Its out is right.
+dq, dk and dv have the right shapes, the right size, no NaN, and are wrong. On one rank they are
+right. A released library had a bug of this kind in 2026.
 
 forward and backward each do what their docstrings say. Write `mended`, which may call both. About 2
 lines differ.
@@ -57,4 +57,4 @@ def mended(comm, dout, q, kv, attend, merge, attend_grad):
     raise NotImplementedError("ex13f: mended")
 
 
-# Stub 655b8ba4 of solutions/ex13f_wrong_gradients.py: `fa-numba reset ex13f` brings it back.
+# Stub 972c9810 of solutions/ex13f_wrong_gradients.py: `fa-numba reset ex13f` brings it back.
