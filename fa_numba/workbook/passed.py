@@ -9,7 +9,7 @@ from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import find_one
 
 
-def own(name: str, attribute: str, root: Path | None = None):
+def passed(name: str, attribute: str, root: Path | None = None):
     """What the learner has written, if the exercise is passed.
 
     Parameters

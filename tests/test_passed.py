@@ -4,13 +4,13 @@ from pathlib import Path
 
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import find_one
-from fa_numba.workbook.own import own
+from fa_numba.workbook.passed import passed
 from fa_numba.workbook.report import Check, Graded
 
 ROOT = Path(__file__).parents[1]
 
 
-def passed(exercise):
+def one_passed_check(exercise):
     return Graded(exercise, [Check("one behaviour", "passed")])
 
 
@@ -26,13 +26,13 @@ def a_workbook(tmp_path, source):
 
 def test_none_until_it_is_passed(tmp_path):
     exercise = a_workbook(tmp_path, "def owner(rank):\n    return rank + 40\n")
-    assert own("ex13a", "owner", tmp_path) is None
-    progress.record([passed(exercise)])
-    assert own("ex13a", "owner", tmp_path)(2) == 42
+    assert passed("ex13a", "owner", tmp_path) is None
+    progress.record([one_passed_check(exercise)])
+    assert passed("ex13a", "owner", tmp_path)(2) == 42
 
 
 def test_none_after_a_change(tmp_path):
     exercise = a_workbook(tmp_path, "def owner(rank):\n    return rank\n")
-    progress.record([passed(exercise)])
+    progress.record([one_passed_check(exercise)])
     exercise.stub.write_text("def owner(rank):\n    return 0\n")
-    assert own("ex13a", "owner", tmp_path) is None
+    assert passed("ex13a", "owner", tmp_path) is None
