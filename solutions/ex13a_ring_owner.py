@@ -14,6 +14,7 @@ step_of(rank, owner, world_size)   in which step this rank has the keys of `owne
 All numbers are whole: 0 <= rank, step, owner < world_size. One line each.
 """
 
+### KIND: fill a line
 ### HINT 1: Draw 4 ranks and move the keys by hand: whose keys does rank 0 have in step 1? And in
 ### HINT 1: step 2?
 ### HINT 2: In each step the keys of a rank come from one rank further back. Python's % of a

@@ -20,6 +20,7 @@ seqlen is a multiple of 2 * world_size. About 3 lines in all.
 
 import numpy as np
 
+### KIND: fill a line
 ### HINT 1: 16 tokens on 4 ranks are 8 chunks of 2. Rank 0 holds 0 1 and 14 15. Which tokens does
 ### HINT 1: rank 1 hold?
 ### HINT 2: np.arange(seqlen) in the shape (2 W, -1) has a row for each chunk. Rows count from the

@@ -15,6 +15,7 @@ Derive the numbers on paper: draw the mask of two ranks. The grader counts pair 
 lines and 3 lines.
 """
 
+### KIND: predict
 ### HINT 1: In step 0 each rank has c queries and their own c keys: a triangle with its diagonal. Is
 ### HINT 1: that number the same in all three layouts?
 ### HINT 2: Later steps. Contiguous: the keys of an earlier part are all visible. Striped: query i

@@ -22,6 +22,7 @@ arrival.wait() -> array
 About 9 lines.
 """
 
+### KIND: fill a loop
 ### HINT 1: Write it for two ranks first, without a loop: start, attend, wait, attend, merge. What
 ### HINT 1: of this repeats?
 ### HINT 2: The loop runs world_size times. In its last round there is no message. The first state

@@ -19,6 +19,7 @@ import math
 
 import numpy as np
 
+### KIND: find the bug
 ### HINT 1: Call fast_attn on few keys and compare both results with the definition. Which of the
 ### HINT 1: two does not fit what `merge` expects?
 ### HINT 2: exp2 is faster than exp on a GPU, so kernels scale their scores by log2(e) and use

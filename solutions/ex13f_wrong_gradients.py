@@ -18,6 +18,7 @@ mended(comm, dout, q, kv, attend, merge, attend_grad) -> out, dq, dkv, called by
 
 import numpy as np
 
+### KIND: find the bug
 ### HINT 1: Two ranks are enough. Which keys does rank 0 have when `forward` returns? Which keys
 ### HINT 1: does `backward` need at its beginning?
 ### HINT 2: `saved` is made after the loop. In the loop the name kv gets a new value at each step.

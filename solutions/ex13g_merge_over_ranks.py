@@ -20,6 +20,7 @@ About 7 lines.
 
 import numpy as np
 
+### KIND: write
 ### HINT 1: With m the largest lse of a row over all ranks, the weight of a rank is w = e^(lse - m),
 ### HINT 1: between 0 and 1. The result is a sum over ranks, divided by another sum over ranks.
 ### HINT 2: out = sum(w out) / sum(w), lse = m + log(sum(w)). Two all_reduce: lse for m; then w out
