@@ -79,7 +79,7 @@ def test_half(exercise):
 
 
 @pytest.fixture
-def workbook(tmp_path, monkeypatch):
+def workbook(tmp_path, monkeypatch, warm_judges):
     """A workbook with one pristine exercise; its root is the working directory."""
     for folder in ("solutions", "exercises"):
         (tmp_path / folder).mkdir()
