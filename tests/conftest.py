@@ -70,5 +70,9 @@ def _warm_judges():
 
 @pytest.fixture
 def warm_judges(_warm_judges, monkeypatch):
-    """`grader.grade` forks its judges from a process that has everything imported."""
+    """`grader.grade` forks its judges from a process that has everything imported.
+
+    Its value is called as `subprocess.run` is.
+    """
     monkeypatch.setattr(grader, "subprocess", SimpleNamespace(run=_warm_judges.run))
+    return _warm_judges.run

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 
@@ -18,9 +19,13 @@ class WarmJudges:
     """The process that is forked; `run` has the arguments and the result of `subprocess.run`."""
 
     def __init__(self):
-        self.process = None
+        self.process, self.lock = None, threading.Lock()
 
-    def run(self, command, *, cwd, env, **how):
+    def run(self, *command, **how):
+        with self.lock:
+            return self._run(*command, **how)
+
+    def _run(self, command, *, cwd, env, **how):
         assert command[:3] == [sys.executable, "-m", "pytest"], command
         assert how.pop("encoding", "utf-8") == "utf-8"
         assert how == {"capture_output": True, "text": True}, how
