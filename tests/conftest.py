@@ -13,7 +13,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # nbformat imports jsonschema, which builds 38 grammars for formats of text that no notebook has.
-sys.modules.setdefault("rfc3987_syntax", None)
+if "rfc3987_syntax" not in sys.modules:
+    sys.modules["rfc3987_syntax"] = None
 
 # A shell starts `make test &` with Ctrl-C ignored, and so would be every process of the tests.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -28,7 +29,7 @@ from fa_numba.workbook import grader
 
 # Tests of ten seconds and more. They begin first, so that no worker waits at the end for one.
 LONG = re.compile(
-    r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_(runs|every_exercise)"
+    r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_runs"
     r"|test_classroom\.py::test_(students|a_hanging)|test_features\.py::test_the_page"
     r"|test_(handout|hostile_answers|tour)\.py"
 )
