@@ -16,6 +16,8 @@ learn: lessons
 	@$(BIN)/fa-numba doctor
 	@$(BIN)/fa-numba learn
 
+# Hundreds of processes import the same files: compiled once, whatever the environment says.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
