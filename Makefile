@@ -19,7 +19,7 @@ learn: lessons
 # Hundreds of processes import the same files: compiled once, whatever the environment says.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 lint: dev
 	$(BIN)/python -m ruff check .
