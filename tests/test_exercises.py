@@ -131,7 +131,7 @@ def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
 
 
 @FOURTH
-def test_solutions_pass(fourth, monkeypatch):
+def test_solutions_pass(fourth, monkeypatch, warm_judges):
     """And where there is a compiler, every kernel compiles to machine code for every target."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "--machine-code")  # of the graders' session
     exercises = EXERCISES[fourth::4]
