@@ -13,7 +13,14 @@ import struct
 import threading
 import weakref
 
-from fa_numba.runtime.launching import cu_stream, driver, relaxed_capture, value_of
+from fa_numba.runtime.launching import (
+    cu_stream,
+    current_context,
+    driver,
+    enter_context,
+    relaxed_capture,
+    value_of,
+)
 
 REPEATS_BEFORE_GRAPH = 8
 MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
@@ -51,7 +58,8 @@ class Launches:
         with self.lock:
             known = self.graphs.get(stream)
             if known and not capturing:
-                if known[0].context != _current_context():
+                context = known[0].context
+                if context != current_context() and not enter_context(context):
                     return False
                 graph = known[-1]
                 if words != graph.words:
@@ -104,7 +112,7 @@ class Graph:
             nodes.append((node, params))
             after = [node]
         self.launched = value_of(driver.cuGraphInstantiate(graph, 0))
-        self.nodes, self.words, self.context = nodes, None, _current_context()
+        self.nodes, self.words, self.context = nodes, None, current_context()
         weakref.finalize(self, _destroy, graph, self.launched).atexit = False
 
     def update(self, words):
@@ -143,12 +151,6 @@ def _make_graph(launches, stream):
 
 
 def _destroy(graph, launched):
-    if _current_context():
+    if current_context():  # without one, these calls end the process
         driver.cuGraphExecDestroy(launched)  # a graph that is running ends first
         driver.cuGraphDestroy(graph)
-
-
-def _current_context():
-    """Handle of this thread's context, or 0: without one, a call with a graph ends the process."""
-    _, context = driver.cuCtxGetCurrent()
-    return int(context)

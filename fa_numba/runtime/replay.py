@@ -65,15 +65,28 @@ def replayed(function: Callable, library_of_type: Callable) -> Callable:
         libraries = map(library_of_type, map(type, options.values()))
         return next(filter(None, libraries), None)
 
+    def arguments_of(library, args, options):
+        """The arrays and the seed of a call, and its key."""
+        seed = options.get("seed")
+        deciding = {**options, "seed": 0} if type(seed) is int else options
+        given, key = what_decides(library.layout, args, deciding)
+        return given, seed, key
+
+    def replay_of(*args, **options):
+        """Return the replay of a call that was made with such arguments, or None."""
+        library = library_of_type(type(args[0]))
+        if library is None or not launching.enabled:
+            return None
+        _, _, key = arguments_of(library, args, options)
+        return replays.get(key) or None
+
     @functools.wraps(function)
     def call(*args, **options):
         library = library_of_type(type(args[0])) if args else library_by_name(options)
         if library is None or _local.recording or not launching.enabled:
             return function(*args, **options)
         try:
-            seed = options.get("seed")
-            deciding = {**options, "seed": 0} if type(seed) is int else options
-            given, key = what_decides(library.layout, args, deciding)
+            given, seed, key = arguments_of(library, args, options)
             replay = replays.get(key, NOT_RECORDED)
         except (AttributeError, RuntimeError, TypeError):  # an argument that cannot be compared
             return function(*args, **options)
@@ -94,7 +107,7 @@ def replayed(function: Callable, library_of_type: Callable) -> Callable:
                 pass
         return function(*args, **options)
 
-    call.replays = replays
+    call.replays, call.replay_of = replays, replay_of
     return call
 
 
@@ -318,6 +331,10 @@ def _places(recording, results):
 def _make_replay(recording, results):
     """Return a function that repeats a recorded call, and keeps none of its arrays alive.
 
+    Its attribute `with_results` makes another replay, with the same launches, whose results are
+    allocated otherwise, in the same memory layout: ``change(i, allocation)`` returns what allocates
+    result i in the place of ``allocation.allocate``.
+
     Parameters
     ----------
     recording : Recording
@@ -325,7 +342,7 @@ def _make_replay(recording, results):
         Indices of the arrays that the call returned.
     """
     library, places = recording.library, _places(recording, results)
-    word_of, allocates, offsets = places.words, places.allocates, places.offsets
+    word_of, offsets, first = places.words, places.offsets, recording.num_arguments
     block_of, block_address = None, library.scratch_address
     if offsets:
         block_of = library.scratch(recording.arrays[0], places.block_bytes)
@@ -335,7 +352,7 @@ def _make_replay(recording, results):
     current_device_and_stream = library.current_device_and_stream()
     recorded_on, _ = current_device_and_stream()
     remainders = tuple(recording.remainders.items())
-    has_seed = recording.has_seed
+    has_seed, allocations = recording.has_seed, recording.allocations
     computations = [
         (None if step.source is None else word_of[step.source], step.compute)
         for step in recording.computations
@@ -353,28 +370,39 @@ def _make_replay(recording, results):
         ],
     )
 
-    def replay(given, seed=None):
-        """Repeat the call with these arrays; raise RefusedError if that is impossible."""
-        device, stream = current_device_and_stream()
-        if device != recorded_on or (has_seed and seed not in SEEDS):
-            raise RefusedError
-        capturing = stream != 0 and is_capturing(stream)  # the default stream never is
-        arrays = *given, *[allocate() for allocate in allocates]
-        words = list(map(address_of, arrays))
-        if block_of:
-            block = block_of()  # freed when this function returns; the stream orders its uses
-            begin = block_address(block)
-            words += [begin + offset for offset in offsets]
-        for index, remainder in remainders:
-            if words[index] % 16 != remainder:
+    def with_allocations(allocates):
+        def replay(given, seed=None):
+            """Repeat the call with these arrays; raise RefusedError if that is impossible."""
+            device, stream = current_device_and_stream()
+            if device != recorded_on or (has_seed and seed not in SEEDS):
                 raise RefusedError
-        for source, compute in computations:
-            words.append(compute(seed if source is None else words[source], capturing))
-        if not launches.enqueue(words, stream, capturing):
-            raise RefusedError
-        if capturing:
-            kept = arrays[len(given) :]
-            library.keep_captured((*kept, block) if block_of else kept)
-        return results_of(arrays)
+            capturing = stream != 0 and is_capturing(stream)  # the default stream never is
+            arrays = *given, *[allocate() for allocate in allocates]
+            words = list(map(address_of, arrays))
+            if block_of:
+                block = block_of()  # freed when this function returns; the stream orders its uses
+                begin = block_address(block)
+                words += [begin + offset for offset in offsets]
+            for index, remainder in remainders:
+                if words[index] % 16 != remainder:
+                    raise RefusedError
+            for source, compute in computations:
+                words.append(compute(seed if source is None else words[source], capturing))
+            if not launches.enqueue(words, stream, capturing):
+                raise RefusedError
+            if capturing:
+                kept = arrays[len(given) :]
+                library.keep_captured((*kept, block) if block_of else kept)
+            return results_of(arrays)
 
-    return replay
+        def with_results(change):
+            made = list(allocates)
+            for result, index in enumerate(results):
+                if index >= first:  # not an argument
+                    made[word_of[index] - first] = change(result, allocations[index - first])
+            return with_allocations(made)
+
+        replay.with_results = with_results
+        return replay
+
+    return with_allocations(places.allocates)
