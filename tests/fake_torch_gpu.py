@@ -5,6 +5,8 @@ import types
 
 import torch
 
+import fa_numba
+from fa_numba.checks import torch_calls
 from fa_numba.runtime import arrays, graphs, launching
 from fa_numba.torch import eager
 
@@ -31,7 +33,7 @@ class FakeGPU:
     """
 
     def __init__(self):
-        self.first_calls, self.words, self.launches = [], [], 0
+        self.first_calls, self.replays, self.launches = [], [], 0
         self.capturing, self.stream, self.device = False, 0, 0
 
 
@@ -45,12 +47,22 @@ def install(monkeypatch):
         return launching.PreparedLaunch(7, grid, block, shared_bytes, arguments)
 
     def enqueue(self, words, stream, capturing):
-        gpu.words.append(words)
+        gpu.replays.append((words, stream, capturing))
         return True
 
     def copy_and_wait(make, device):
         pointer = types.SimpleNamespace(value=next(tensor_maps))
         return types.SimpleNamespace(device_ctypes_pointer=pointer)
+
+    @contextlib.contextmanager
+    def device_and_stream(x):
+        before, gpu.device = gpu.device, 0
+        yield gpu.stream
+        gpu.device = before
+
+    def refuse_captured_dropout(q, dropout_p):
+        if dropout_p and gpu.capturing:
+            raise ValueError("captured dropout")
 
     library = arrays._LIBRARIES["torch"]
     for owner, name, value in (
@@ -62,6 +74,8 @@ def install(monkeypatch):
         (graphs.Launches, "enqueue", enqueue),
         (arrays, "library_of", lambda x: arrays._library_of_type(type(x))),
         (arrays, "device_of", lambda x: 0),
+        (arrays, "device_and_stream", device_and_stream),
+        (torch_calls, "refuse_captured_dropout", refuse_captured_dropout),
         (arrays, "gpu_available", lambda: True),
         (arrays, "_gpu_of", lambda x: H200),
         (torch.cuda, "is_current_stream_capturing", lambda: gpu.capturing),
@@ -69,8 +83,14 @@ def install(monkeypatch):
         (eager, "_plans", {}),
     ):
         monkeypatch.setattr(owner, name, value)
-    device_and_stream = lambda: lambda: (gpu.device, gpu.stream)  # noqa: E731
-    fake = vars(library) | {"current_device_and_stream": device_and_stream}
-    monkeypatch.setitem(arrays._LIBRARIES, "torch", arrays.Library(**fake))
+    current = {"current_device_and_stream": lambda: lambda: (gpu.device, gpu.stream)}
+    monkeypatch.setitem(arrays._LIBRARIES, "torch", arrays.Library(**vars(library) | current))
     arrays._library.cache_clear()
     return gpu
+
+
+def forget():
+    """Drop what was recorded on the fake."""
+    arrays._library.cache_clear()
+    for function in vars(fa_numba).values():
+        getattr(function, "replays", {}).clear()

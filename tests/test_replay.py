@@ -13,7 +13,7 @@ import fa_numba
 from fa_numba import checks
 from fa_numba.dispatch.job import Job
 from fa_numba.kernels import dropout
-from fa_numba.runtime import arrays, graphs, launching
+from fa_numba.runtime import arrays, graphs, launching, replay
 
 
 class Prepared(launching.PreparedLaunch):
@@ -47,6 +47,8 @@ class FakeDriver:
     def cuLaunchKernel(self, function, *sizes_stream_where_extra):
         *sizes, stream, where, extra = sizes_stream_where_extra
         assert (function, extra, len(sizes)) == (7, 0, 7)
+        if not self.gpu.context:
+            return (launching.driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
         if not self.gpu.error:
             prepared = self.gpu.prepared[where]
             self.launched(prepared.kernel, prepared.values(), stream)
@@ -54,6 +56,11 @@ class FakeDriver:
 
     def cuCtxGetCurrent(self):
         return 0, self.gpu.context
+
+    def cuCtxSetCurrent(self, context):
+        self.gpu.entered.append(context)
+        self.gpu.context = context
+        return (0,)
 
     def cuThreadExchangeStreamCaptureMode(self, mode):
         return 0, mode
@@ -99,11 +106,13 @@ def gpu(monkeypatch, request):
     Replays make launches each time; or once, and then launch a CUDA graph of them.
     """
     gpu = types.SimpleNamespace(launches={}, prepared={}, calls=0, error=0, context=99)
+    gpu.entered = []
     gpu.graphs = gpu.by_graph = 0
 
     def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, normalize):
         arguments = [normalize(x) if isinstance(x, tuple) else x for x in arguments]
         prepared = Prepared(gpu, kernel, grid, block, shared_bytes, arguments)
+        prepared.context = gpu.context
         prepared.launch(values, stream)
         return prepared
 
@@ -346,6 +355,25 @@ def test_scratch_arrays_are_parts_of_one_block(gpu, monkeypatch):
         assert made == [(5,), 512 + 256]
 
 
+def test_a_replay_may_allocate_its_results_otherwise(gpu):
+    function, seen = decorated(gpu), []
+
+    def change(i, allocation):
+        seen.append((i, allocation.num_bytes))
+        return (lambda: cupy_array(3, 2, dtype=np.int32)) if i == 0 else allocation.allocate
+
+    x, y = cupy_array(2, 3), cupy_array(5)
+    assert function.replay_of(x, y) is None
+    function(x, y)
+    other = replay.with_results(function.replay_of(x, y), change)
+    made, ones = other((x, y))
+    assert seen == [(0, 24), (1, None)]
+    assert made.shape == (3, 2) and (ones.host == 1).all() and gpu.calls == 1
+    assert gpu.launches["first"][-1][0][:3] == [a.data.ptr for a in (x, y, made)]
+    made, _ = function(x, y)
+    assert made.shape == (2, 3)
+
+
 def test_without_graphs_there_are_launches(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
     error, tries = launching.driver.CUresult.CUDA_ERROR_NOT_SUPPORTED, []
@@ -517,17 +545,32 @@ def test_numbers_computed_from_addresses_are_computed_again(gpu):
         seen.clear()
 
 
-def test_a_thread_without_a_context_calls_the_function(gpu):
+def test_a_thread_without_a_context_enters_that_of_the_recording(gpu):
+    """PyTorch computes gradients in a thread of its own, where CUDA may not have been used."""
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)
-    for calls in (2, 3):
+    for turn in range(1, 4):
         function(x, y)
-        gpu.error, gpu.context = launching.driver.CUresult.CUDA_ERROR_INVALID_CONTEXT, 0
+        gpu.context = 0
         function(x, y)
-        assert gpu.calls == calls
-        gpu.error, gpu.context = 0, 99
-    function(x, y)
-    gpu.error = launching.driver.CUresult.CUDA_ERROR_LAUNCH_FAILED
+        assert gpu.calls == 1 and gpu.context == 99
+        assert gpu.entered == [99] * turn and len(gpu.launches["second"]) == 2 * turn
+
+
+def test_another_context_calls_the_function(gpu, monkeypatch):
+    function = decorated(gpu)
+    x, y = cupy_array(2, 3), cupy_array(5)
+    for _ in range(3):
+        function(x, y)
+    if gpu.by_graph:
+        gpu.context = 7
+        function(x, y)
+        assert gpu.calls == 2
+    gpu.context = 0
+    monkeypatch.setattr(launching.PreparedLaunch, "context", 0)
+    function(cupy_array(3, 3), y)
+    assert gpu.entered == []
+    gpu.context, gpu.error = 99, launching.driver.CUresult.CUDA_ERROR_LAUNCH_FAILED
     with pytest.raises(RuntimeError, match="CUDA_ERROR_LAUNCH_FAILED"):
         function(x, y)
 

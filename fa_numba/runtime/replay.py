@@ -328,12 +328,41 @@ def _places(recording, results):
     return Places(words, [allocations[i - first].allocate for i in single], offsets, block_bytes)
 
 
+class Steps(NamedTuple):
+    """What all replays of a recording share.
+
+    Attributes
+    ----------
+    library : arrays.Library
+    device : int
+        The current one of the recording.
+    has_seed : bool
+    remainders : tuple of (int, int)
+        Those of `Recording`.
+    block_of : callable or None
+        Allocates the scratch arrays.
+    offsets : list of int
+        Theirs in the block.
+    computations : list of (int or None, callable)
+        Index of an address, None for the seed; computes a number from it.
+    launches : graphs.Launches
+    results : list of (int, Allocation or None)
+        Index of each result among a call's arrays; None for an argument.
+    """
+
+    library: object
+    device: int
+    has_seed: bool
+    remainders: tuple
+    block_of: Callable | None
+    offsets: list
+    computations: list
+    launches: graphs.Launches
+    results: list
+
+
 def _make_replay(recording, results):
     """Return a function that repeats a recorded call, and keeps none of its arrays alive.
-
-    Its attribute `with_results` makes another replay, with the same launches, whose results are
-    allocated otherwise, in the same memory layout: ``change(i, allocation)`` returns what allocates
-    result i in the place of ``allocation.allocate``.
 
     Parameters
     ----------
@@ -342,17 +371,11 @@ def _make_replay(recording, results):
         Indices of the arrays that the call returned.
     """
     library, places = recording.library, _places(recording, results)
-    word_of, offsets, first = places.words, places.offsets, recording.num_arguments
-    block_of, block_address = None, library.scratch_address
-    if offsets:
+    word_of, num_arrays, first = places.words, len(recording.arrays), recording.num_arguments
+    device, _ = library.current_device_and_stream()()
+    block_of = None
+    if places.offsets:
         block_of = library.scratch(recording.arrays[0], places.block_bytes)
-    results_of = operator.itemgetter(*[word_of[i] for i in results])
-    num_arrays = len(recording.arrays)
-    address_of, is_capturing = library.address, library.is_capturing
-    current_device_and_stream = library.current_device_and_stream()
-    recorded_on, _ = current_device_and_stream()
-    remainders = tuple(recording.remainders.items())
-    has_seed, allocations = recording.has_seed, recording.allocations
     computations = [
         (None if step.source is None else word_of[step.source], step.compute)
         for step in recording.computations
@@ -369,40 +392,70 @@ def _make_replay(recording, results):
             for step in recording.launches
         ],
     )
+    allocations = [None] * first + recording.allocations
+    steps = Steps(
+        library=library,
+        device=device,
+        has_seed=recording.has_seed,
+        remainders=tuple(recording.remainders.items()),
+        block_of=block_of,
+        offsets=places.offsets,
+        computations=computations,
+        launches=launches,
+        results=[(word_of[i], allocations[i]) for i in results],
+    )
+    return _repeat(steps, places.allocates, first)
 
-    def with_allocations(allocates):
-        def replay(given, seed=None):
-            """Repeat the call with these arrays; raise RefusedError if that is impossible."""
-            device, stream = current_device_and_stream()
-            if device != recorded_on or (has_seed and seed not in SEEDS):
+
+def with_results(replay, change):
+    """Return a replay of the same steps whose results are allocated otherwise, in the same layout.
+
+    Parameters
+    ----------
+    replay : callable
+    change : callable
+        ``change(i, allocation)`` returns what allocates result i in the place of
+        ``allocation.allocate``.
+    """
+    made, first = list(replay.allocates), replay.num_arguments
+    for i, (place, allocation) in enumerate(replay.steps.results):
+        if allocation is not None:
+            made[place - first] = change(i, allocation)
+    return _repeat(replay.steps, made, first)
+
+
+def _repeat(steps, allocates, num_arguments):
+    """The replay of these steps; `allocates` are for the arrays after the arguments."""
+    library, recorded_on, has_seed, remainders, block_of, offsets, *rest = steps
+    computations, launches, results = rest
+    results_of = operator.itemgetter(*[place for place, _ in results])
+    address_of, block_address = library.address, library.scratch_address
+    current_device_and_stream = library.current_device_and_stream()
+    is_capturing, enqueue = library.is_capturing, launches.enqueue
+
+    def replay(given, seed=None):
+        """Repeat the call with these arrays; raise RefusedError if that is impossible."""
+        device, stream = current_device_and_stream()
+        if device != recorded_on or (has_seed and seed not in SEEDS):
+            raise RefusedError
+        capturing = stream != 0 and is_capturing(stream)  # the default stream never is
+        arrays = *given, *[allocate() for allocate in allocates]
+        words = list(map(address_of, arrays))
+        if block_of:
+            block = block_of()  # freed when this function returns; the stream orders its uses
+            begin = block_address(block)
+            words += [begin + offset for offset in offsets]
+        for index, remainder in remainders:
+            if words[index] % 16 != remainder:
                 raise RefusedError
-            capturing = stream != 0 and is_capturing(stream)  # the default stream never is
-            arrays = *given, *[allocate() for allocate in allocates]
-            words = list(map(address_of, arrays))
-            if block_of:
-                block = block_of()  # freed when this function returns; the stream orders its uses
-                begin = block_address(block)
-                words += [begin + offset for offset in offsets]
-            for index, remainder in remainders:
-                if words[index] % 16 != remainder:
-                    raise RefusedError
-            for source, compute in computations:
-                words.append(compute(seed if source is None else words[source], capturing))
-            if not launches.enqueue(words, stream, capturing):
-                raise RefusedError
-            if capturing:
-                kept = arrays[len(given) :]
-                library.keep_captured((*kept, block) if block_of else kept)
-            return results_of(arrays)
+        for source, compute in computations:
+            words.append(compute(seed if source is None else words[source], capturing))
+        if not enqueue(words, stream, capturing):
+            raise RefusedError
+        if capturing:
+            kept = arrays[num_arguments:]
+            library.keep_captured((*kept, block) if block_of else kept)
+        return results_of(arrays)
 
-        def with_results(change):
-            made = list(allocates)
-            for result, index in enumerate(results):
-                if index >= first:  # not an argument
-                    made[word_of[index] - first] = change(result, allocations[index - first])
-            return with_allocations(made)
-
-        replay.with_results = with_results
-        return replay
-
-    return with_allocations(places.allocates)
+    replay.steps, replay.allocates, replay.num_arguments = steps, allocates, num_arguments
+    return replay

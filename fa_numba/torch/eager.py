@@ -16,7 +16,7 @@ import functools
 import torch
 from torch.autograd import forward_ad
 
-from fa_numba.runtime.replay import RefusedError
+from fa_numba.runtime.replay import RefusedError, with_results
 from fa_numba.torch import operators
 from fa_numba.torch.autocast import autocast
 from fa_numba.torch.seed import draw_seed
@@ -196,7 +196,7 @@ class Plan:
         """Return dq, dk, dv."""
         strides = dout.stride()
         if strides[-1] != 1:  # a sum's gradient, for instance
-            dout = dout.contiguous()
+            dout = self._axes(self._axes(dout).contiguous())
             strides = dout.stride()
         key = strides, q.stride(), k.stride(), v.stride(), out.stride(), lse.stride()
         plain = not (_intercepted() or torch.is_grad_enabled()) and _is_plain(dout)
@@ -234,7 +234,7 @@ class Plan:
             like = allocation.allocate().transpose(1, 2)
             return functools.partial(like.new_empty(0).new_empty_strided, like.shape, like.stride())
 
-        return replay.with_results(allocate)
+        return with_results(replay, allocate)
 
 
 class Attention(torch.autograd.Function):
