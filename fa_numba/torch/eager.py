@@ -26,10 +26,16 @@ GPU = "cuda"
 NO_WINDOW = (-1, -1)
 
 _plans = {}
-_dispatch_keys = torch._C._dispatch_keys
-_num_dispatch_modes = torch._C._len_torch_dispatch_stack
-_transforms_are_active = torch._C._are_functorch_transforms_active
-_is_tracing = torch._C._is_tracing
+
+try:
+    _dispatch_keys = torch._C._dispatch_keys
+    _num_dispatch_modes = torch._C._len_torch_dispatch_stack
+    _transforms_are_active = torch._C._are_functorch_transforms_active
+    _is_tracing = torch._C._is_tracing
+    _dispatch_keys(torch.empty(0)).raw_repr()
+    HAS_INTERNALS = forward_ad._current_level < 0
+except AttributeError:  # another version of PyTorch: every call goes by way of the operator
+    HAS_INTERNALS = False
 
 
 def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
@@ -143,6 +149,7 @@ def _intercepted():
     """Whether something else than a GPU wants to see the operators that are called now."""
     return (
         torch.compiler.is_dynamo_compiling()
+        or not HAS_INTERNALS
         or _num_dispatch_modes() != 0  # fake tensors, a count of operations, …
         or _transforms_are_active()  # torch.func
         or _is_tracing()  # torch.jit.trace
