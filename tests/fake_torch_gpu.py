@@ -83,7 +83,13 @@ def install(monkeypatch):
         (eager, "_plans", {}),
     ):
         monkeypatch.setattr(owner, name, value)
+
+    def layout(x):
+        *layout, _, needs_gradient = library.layout(x)
+        return *layout, 0, needs_gradient
+
     current = {"current_device_and_stream": lambda: lambda: (gpu.device, gpu.stream)}
+    current["layout"] = layout
     monkeypatch.setitem(arrays._LIBRARIES, "torch", arrays.Library(**vars(library) | current))
     arrays._library.cache_clear()
     return gpu

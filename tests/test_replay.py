@@ -411,6 +411,19 @@ def test_arrays_on_another_gpu_are_another_call(gpu):
         assert gpu.calls == calls
 
 
+def test_arrays_on_a_gpu_that_is_not_current_are_not_replayed(gpu, monkeypatch):
+    @arrays.replayed
+    def function(x):
+        gpu.calls += 1
+        return x
+
+    x = CupyArray(np.zeros(3), 1)
+    for current, calls in ((0, 1), (0, 2), (1, 2), (0, 3)):
+        monkeypatch.setattr(gpu.cupy.cuda.runtime, "current", current)
+        assert function(x) is x
+        assert gpu.calls == calls
+
+
 def test_a_replay_does_not_choose_the_kernel_again(gpu, monkeypatch):
     chosen = []
     pick = Job.pick

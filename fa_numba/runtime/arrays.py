@@ -531,8 +531,8 @@ class Library:
     Attributes
     ----------
     layout : callable
-        ``layout(x)`` holds all that a call may depend on: shape, strides, dtype, device. It raises
-        an error for an object that is no array of this library.
+        ``layout(x)`` holds all that a call may depend on: first shape, strides, dtype, index of
+        the device. It raises an error for an object that is no array of this library.
     address : callable
         ``address(x)``
     view : callable

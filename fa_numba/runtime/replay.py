@@ -335,7 +335,7 @@ class Steps(NamedTuple):
     ----------
     library : arrays.Library
     device : int
-        The current one of the recording.
+        That of the arrays; a replay needs it to be the current one.
     has_seed : bool
     remainders : tuple of (int, int)
         Those of `Recording`.
@@ -372,7 +372,7 @@ def _make_replay(recording, results):
     """
     library, places = recording.library, _places(recording, results)
     word_of, num_arrays, first = places.words, len(recording.arrays), recording.num_arguments
-    device, _ = library.current_device_and_stream()()
+    *_, device = library.layout(recording.arrays[0])[:4]
     block_of = None
     if places.offsets:
         block_of = library.scratch(recording.arrays[0], places.block_bytes)
@@ -426,7 +426,7 @@ def with_results(replay, change):
 
 def _repeat(steps, allocates, num_arguments):
     """The replay of these steps; `allocates` are for the arrays after the arguments."""
-    library, recorded_on, has_seed, remainders, block_of, offsets, *rest = steps
+    library, needed, has_seed, remainders, block_of, offsets, *rest = steps
     computations, launches, results = rest
     results_of = operator.itemgetter(*[place for place, _ in results])
     address_of, block_address = library.address, library.scratch_address
@@ -436,7 +436,7 @@ def _repeat(steps, allocates, num_arguments):
     def replay(given, seed=None):
         """Repeat the call with these arrays; raise RefusedError if that is impossible."""
         device, stream = current_device_and_stream()
-        if device != recorded_on or (has_seed and seed not in SEEDS):
+        if device != needed or (has_seed and seed not in SEEDS):
             raise RefusedError
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
         arrays = *given, *[allocate() for allocate in allocates]

@@ -16,6 +16,7 @@ import functools
 import torch
 from torch.autograd import forward_ad
 
+from fa_numba.runtime import launching
 from fa_numba.runtime.replay import RefusedError, with_results
 from fa_numba.torch import operators
 from fa_numba.torch.autocast import autocast
@@ -146,10 +147,10 @@ def _plain_kinds(device):
 
 
 def _intercepted():
-    """Whether something else than a GPU wants to see the operators that are called now."""
+    """Whether something wants to see the operators that are called now, or replays are off."""
     return (
         torch.compiler.is_dynamo_compiling()
-        or not HAS_INTERNALS
+        or not (HAS_INTERNALS and launching.enabled)
         or _num_dispatch_modes() != 0  # fake tensors, a count of operations, …
         or _transforms_are_active()  # torch.func
         or _is_tracing()  # torch.jit.trace
@@ -201,18 +202,17 @@ class Plan:
 
     def gradients(self, dout, out, lse, q, k, v, others, seed):
         """Return dq, dk, dv."""
-        strides = dout.stride()
-        if strides[-1] != 1:  # a sum's gradient, for instance
-            dout = self._axes(self._axes(dout).contiguous())
-            strides = dout.stride()
-        key = strides, q.stride(), k.stride(), v.stride(), out.stride(), lse.stride()
-        plain = not (_intercepted() or torch.is_grad_enabled()) and _is_plain(dout)
-        replay = self.backward.get(key) if plain else None
-        if replay:
-            try:
-                return replay((dout, q, k, v, out, lse, *others), seed)
-            except RefusedError:
-                pass
+        plain, replay = not _intercepted() and not torch.is_grad_enabled() and _is_plain(dout), None
+        if plain:
+            if dout.stride(-1) != 1:  # a sum's gradient, for instance
+                dout = self._axes(self._axes(dout).contiguous())
+            saved = out, lse, q, k, v
+            key = dout.stride(), *[x.stride() for x in saved]
+            if replay := self.backward.get(key):
+                try:
+                    return replay((dout, q, k, v, out, lse, *others), seed)
+                except RefusedError:
+                    pass
         operator, arguments = self.arguments(*self._ours(q, k, v), others, seed)
         gradients = operators.GRADIENTS[operator]
         arguments = *self._ours(dout, out), lse, *arguments
