@@ -81,6 +81,7 @@ def install(monkeypatch):
         (torch.cuda, "is_current_stream_capturing", lambda: gpu.capturing),
         (eager, "GPU", "cpu"),
         (eager, "_plans", {}),
+        (eager, "_recent", {}),
     ):
         monkeypatch.setattr(owner, name, value)
 

@@ -305,6 +305,7 @@ def test_frequent_replays_launch_a_graph_for_each_stream(gpu, monkeypatch):
 
 def test_addresses_that_alternate_are_set_once(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    monkeypatch.setattr(graphs, "GRAPHS_OF_STREAM", 2)
     set_params, count = launching.driver.cuGraphExecKernelNodeSetParams, [0]
 
     def counted(*args):

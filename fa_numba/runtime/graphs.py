@@ -24,8 +24,12 @@ from fa_numba.runtime.launching import (
 
 REPEATS_BEFORE_GRAPH = 8
 MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
-# Results of one call are mostly alive until the next one returns, so two addresses alternate.
-GRAPHS_OF_STREAM = 2
+# Results of one call are mostly alive until the next one returns, so two addresses alternate; the
+# layers of a model that trains each come back to their own.
+GRAPHS_OF_STREAM = 32
+MAX_GRAPHS = 1024  # of all launches together
+
+_num_graphs = 0
 
 
 class Launches:
@@ -51,19 +55,18 @@ class Launches:
             prepared.copy(values, {i: first + 8 * word for i, word in words.items()})
             for prepared, values, words in recorded
         ]
-        self.graphs, self.repeats = {}, 0  # graphs: of each stream, the one used last in the end
+        self.graphs, self.repeats, self.context = {}, 0, 0  # graphs: of each stream, by their words
 
     def enqueue(self, words: list, stream: int, capturing: bool) -> bool:
         """Enqueue all launches with these words; return False if that cannot be done."""
         with self.lock:
             known = self.graphs.get(stream)
             if known and not capturing:
-                context = known[0].context
+                context = self.context
                 if context != current_context() and not enter_context(context):
                     return False
-                graph = known[-1]
-                if words != graph.words:
-                    graph = self._graph_of(words, known, stream)
+                words = tuple(words)
+                graph = known.get(words) or self._graph_of(words, known, stream)
                 graph.enqueue()
                 return True
             self.write(*words)
@@ -74,21 +77,21 @@ class Launches:
             often = self.repeats > REPEATS_BEFORE_GRAPH and not capturing
             if often and stream not in self.graphs and len(self.graphs) < MAX_STREAMS:
                 made = _make_graph(self.prepared, stream)
-                self.graphs[stream] = [made] if made else []  # none: do not try again
+                self.graphs[stream] = {tuple(words): made} if made else {}  # {}: do not try again
+                self.context = made.context if made else 0
         return True
 
     def _graph_of(self, words, known, stream):
-        """The graph with these words, now the last of the stream's known ones."""
-        graph = known[0]
-        if words != graph.words:
-            self.write(*words)
-            if len(known) < GRAPHS_OF_STREAM and (made := _make_graph(self.prepared, stream)):
-                known.append(made)
-                made.words = words
-                return made
-            graph.update(words)
-        known.append(known.pop(0))
-        return graph
+        """A graph with these words, one of the stream's known ones from now on."""
+        self.write(*words)
+        made = None
+        if len(known) < GRAPHS_OF_STREAM and _num_graphs < MAX_GRAPHS:
+            made = _make_graph(self.prepared, stream)
+        if made is None:
+            made = known.pop(next(iter(known)))  # the oldest
+            made.update()
+        known[words] = made
+        return made
 
 
 class Graph:
@@ -112,18 +115,16 @@ class Graph:
             nodes.append((node, params))
             after = [node]
         self.launched = value_of(driver.cuGraphInstantiate(graph, 0))
-        self.nodes, self.words, self.context = nodes, None, current_context()
+        self.nodes, self.context = nodes, current_context()
         weakref.finalize(self, _destroy, graph, self.launched).atexit = False
 
-    def update(self, words):
-        """Copy the current parameters, computed from these words, into the graph."""
-        self.words = None
+    def update(self):
+        """Copy the current parameters into the graph."""
         for node, params in self.nodes:
             value_of(driver.cuGraphExecKernelNodeSetParams(self.launched, node, params))
-        self.words = words
 
     def enqueue(self):
-        """Enqueue with the parameters of the last update."""
+        """Enqueue with the parameters of its making or of the last update."""
         (error,) = driver.cuGraphLaunch(self.launched, self.stream)
         if error:
             raise RuntimeError(
@@ -143,14 +144,19 @@ def _node_params(prepared):
 
 def _make_graph(launches, stream):
     """Return a graph of these launches, or None if the driver cannot make one."""
+    global _num_graphs
     try:
         with relaxed_capture():
-            return Graph(launches, stream)
+            made = Graph(launches, stream)
     except (RuntimeError, AttributeError, TypeError):
         return None
+    _num_graphs += 1
+    return made
 
 
 def _destroy(graph, launched):
+    global _num_graphs
+    _num_graphs -= 1
     if current_context():  # without one, these calls end the process
         driver.cuGraphExecDestroy(launched)  # a graph that is running ends first
         driver.cuGraphDestroy(graph)
