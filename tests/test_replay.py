@@ -332,6 +332,28 @@ def test_addresses_that_alternate_are_set_once(gpu, monkeypatch):
     assert gpu.graphs == 2
 
 
+def test_the_number_of_all_graphs_is_limited(gpu, monkeypatch):
+    """Beyond it a graph is set to other addresses, the oldest first, and calls stay right."""
+    gc.collect()
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", graphs._num_graphs + 3)
+
+    @arrays.replayed
+    def function(x):
+        arrays.launch("kernel", (4,), (32,), x)
+        return x
+
+    xs = [cupy_array(2, 3) for _ in range(5)]
+    for x in (xs[0], *xs, *xs):
+        function(x)
+        assert gpu.launches["kernel"][-1][0] == [x.data.ptr]
+        assert gpu.graphs <= 3
+    assert gpu.graphs == 3
+    function.replays.clear()
+    gc.collect()
+    assert gpu.graphs == 0 and graphs._num_graphs == graphs.MAX_GRAPHS - 3
+
+
 def test_scratch_arrays_are_parts_of_one_block(gpu, monkeypatch):
     @arrays.replayed
     def function(x):
