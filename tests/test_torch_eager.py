@@ -282,6 +282,17 @@ def test_autocast_is_the_call_in_its_dtype(gpu, monkeypatch):
         assert scaled_dot_product_attention(*tensors(SDPA, torch.float32)).dtype == torch.float32
 
 
+def test_autocast_to_another_dtype_is_another_call(gpu):
+    inputs = tensors(SDPA)
+    for _ in range(3):
+        for dtype in (half, torch.bfloat16):
+            with torch.autocast("cpu", dtype):
+                assert scaled_dot_product_attention(*inputs).dtype == dtype
+        assert scaled_dot_product_attention(*inputs).dtype == half
+    recorded = len(gpu.first_calls)
+    assert recorded == 2 and len(gpu.replays) == 7
+
+
 class Subclass(torch.Tensor):
     """A tensor that notes which operators are called with it."""
 

@@ -12,6 +12,7 @@ one node of PyTorch's autograd. Anything else goes by way of the operator:
 """
 
 import functools
+import operator
 
 import torch
 from torch.autograd import forward_ad
@@ -26,7 +27,7 @@ MAX_PLANS = 1024
 GPU = "cuda"
 NO_WINDOW = (-1, -1)
 
-_plans = {}  # by `_key`
+_plans = {}  # by options and layouts
 _recent = {}  # the plan that was used last with a choice of options
 
 try:
@@ -64,13 +65,16 @@ def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
         if plan is None or not (plan.fits(q, k, v, *others) and launching.enabled):
             if _intercepted() or any(x.requires_grad for x in others):
                 return None
+            given = q, k, v
             if torch.is_autocast_enabled(GPU):
-                q, k, v = autocast(q, k, v)
+                q, k, v = autocast(*given)
             plan = _plans.get((choice, _layouts(q, k, v, *others)))
             if plan is None:
                 return None
-            plan.fits = _fitting(q, k, v, *others)
-            _recent[choice] = plan
+            if all(map(operator.is_, given, (q, k, v))):  # not cast
+                if not plan.fits(*given, *others):
+                    plan.fits = _fitting(*given, *others)
+                _recent[choice] = plan
     except (AttributeError, TypeError, RuntimeError):  # an argument that the checks will refuse
         return None
     return plan(q, k, v, others)
@@ -121,9 +125,12 @@ def remember(
 
 
 def _choice(function, options, window_size):
-    """All but tensors. True, 1 and 1.0 are equal, so it has the types of the options too."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    choice = function, deterministic, options, *map(type, options)
+    """All but tensors. True, 1 and 1.0 are equal, so it has the types of the options too.
+
+    It has autocast's dtype, because `fits` knows only whether autocast is on.
+    """
+    state = torch.are_deterministic_algorithms_enabled(), torch.get_autocast_dtype(GPU)
+    choice = function, state, options, *map(type, options)
     if window_size is not NO_WINDOW:
         choice += window_size, *map(type, window_size)
     return choice
@@ -220,8 +227,8 @@ class Plan:
 
     def find_forward(self, q, k, v, others):
         """Find the replay of a call that has run; return whether there is one."""
-        operator, arguments = self.arguments(*self._ours(q, k, v), others, 0)
-        if found := operators.replay_of(operator, *arguments):
+        function, arguments = self.arguments(*self._ours(q, k, v), others, 0)
+        if found := operators.replay_of(function, *arguments):
             self.forward = self._replay_with_axes(found, 1)
         return found is not None
 
@@ -235,8 +242,8 @@ class Plan:
                 return _with_gradients(self, seed, q, k, v, *others)
             return self.forward((q, k, v, *others), seed)[0]
         except RefusedError:
-            operator, arguments = self.arguments(*self._ours(q, k, v), others, seed)
-            out, _ = operator(*arguments)
+            function, arguments = self.arguments(*self._ours(q, k, v), others, seed)
+            out, _ = function(*arguments)
             return self._axes(out)
 
     def gradients(self, dout, out, lse, q, k, v, others, seed):
@@ -258,8 +265,8 @@ class Plan:
                 return replay(given, seed)
             except RefusedError:
                 pass
-        operator, arguments = self.arguments(*self._ours(q, k, v), others, seed)
-        gradients = operators.GRADIENTS[operator]
+        function, arguments = self.arguments(*self._ours(q, k, v), others, seed)
+        gradients = operators.GRADIENTS[function]
         arguments = *self._ours(dout, out), lse, *arguments
         results = gradients(*arguments)
         if plain and not replay and (found := operators.replay_of(gradients, *arguments)):
