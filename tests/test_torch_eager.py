@@ -4,6 +4,9 @@ The tensors are in CPU memory, and pass for a GPU's: the driver is a fake, so re
 and addresses but no values.
 """
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -398,3 +401,16 @@ def test_a_small_number_of_plans_is_kept(gpu, monkeypatch):
     for seqlen in (64, 65, 66, 64):
         scaled_dot_product_attention(*tensors((1, 1, seqlen, 64)))
         assert len(eager._plans) <= 2
+
+
+def test_no_tensor_is_kept(gpu):
+    slopes = torch.ones(4)
+    seen = [weakref.ref(slopes)]
+    for _ in range(3):
+        inputs, dout = tensors((2, 128, 4, 64)), torch.zeros(2, 128, 4, 64, dtype=half)
+        out = flash_attn_func(*inputs, alibi_slopes=slopes)
+        gradients = torch.autograd.grad(out, inputs, dout)
+        seen += map(weakref.ref, (*inputs, dout, out, *gradients))
+    del slopes, inputs, dout, out, gradients
+    gc.collect()
+    assert all(x() is None for x in seen)
