@@ -55,7 +55,7 @@ class Launches:
             prepared.copy(values, {i: first + 8 * word for i, word in words.items()})
             for prepared, values, words in recorded
         ]
-        self.graphs, self.repeats, self.context = {}, 0, 0  # graphs: of each stream, by their words
+        self.graphs, self.repeats, self.context = {}, 0, 0  # of each stream: graphs by their words
 
     def enqueue(self, words: list, stream: int, capturing: bool) -> bool:
         """Enqueue all launches with these words; return False if that cannot be done."""
