@@ -46,7 +46,7 @@ def install(monkeypatch):
         gpu.launches += 1
         return launching.PreparedLaunch(7, grid, block, shared_bytes, arguments)
 
-    def enqueue(self, words, stream, capturing):
+    def enqueue(self, key, words, owners, stream, capturing):
         gpu.replays.append((words, stream, capturing))
         return True
 

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -581,8 +582,39 @@ def test_numbers_computed_from_addresses_are_computed_again(gpu):
         seen.clear()
 
 
+def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, monkeypatch):
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    monkeypatch.setattr(graphs, "GRAPHS_OF_STREAM", 1)
+    made, computed = weakref.WeakSet(), []
+
+    def compute(address, capturing):
+        computed.append(address)
+        return address + 1
+
+    def owner(address):
+        array = cupy_array(1)
+        made.add(array)
+        return array
+
+    @arrays.replayed
+    def function(x):
+        number = np.uint64(x.data.ptr + 1)
+        arrays.replay.current().note_computation(number, x, compute, owner)
+        arrays.launch("kernel", (1,), (32,), x, number)
+        return x
+
+    x, y = cupy_array(2, 3), cupy_array(2, 3)
+    for argument, owners, computations in ((x, 0, 0), (x, 1, 1), (x, 1, 1), (y, 1, 2), (x, 1, 3)):
+        function(argument)
+        assert gpu.launches["kernel"][-1][0] == [argument.data.ptr, argument.data.ptr + 1]
+        gc.collect()
+        assert len(made) == owners and len(computed) == computations
+    function.replays.clear()
+    gc.collect()
+    assert len(made) == 0
+
+
 def test_a_thread_without_a_context_enters_that_of_the_recording(gpu):
-    """PyTorch computes gradients in a thread of its own, where CUDA may not have been used."""
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)
     for turn in range(1, 4):

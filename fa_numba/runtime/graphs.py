@@ -36,7 +36,8 @@ class Launches:
     """Launches in a fixed order, repeated with other addresses.
 
     The words of a repetition, addresses of arrays and numbers computed from them, are written into
-    one row of memory. The driver reads these parameters of all launches there.
+    one row of memory. The driver reads these parameters of all launches there. A graph is found by
+    its key, the seed and the addresses, before numbers are computed from them.
 
     Parameters
     ----------
@@ -55,18 +56,39 @@ class Launches:
             prepared.copy(values, {i: first + 8 * word for i, word in words.items()})
             for prepared, values, words in recorded
         ]
-        self.graphs, self.repeats, self.context = {}, 0, 0  # of each stream: graphs by their words
+        self.graphs, self.repeats, self.context = {}, 0, 0  # of each stream: graphs by their keys
 
-    def enqueue(self, words: list, stream: int, capturing: bool) -> bool:
-        """Enqueue all launches with these words; return False if that cannot be done."""
+    def relaunch(self, key: tuple, stream: int) -> bool:
+        """Enqueue the graph that the stream has for this key; return False if there is none."""
+        with self.lock:
+            known = self.graphs.get(stream)
+            graph = known.get(key) if known else None
+            if graph is None or not self._in_context():
+                return False
+            graph.enqueue()
+        return True
+
+    def enqueue(self, key, words, owners, stream, capturing) -> bool:
+        """Enqueue all launches; return False if that cannot be done.
+
+        Parameters
+        ----------
+        key : tuple
+            It decides the words.
+        words : list of int
+        owners : list
+            They own memory whose address is a word; a graph keeps them.
+        stream : int
+        capturing : bool
+        """
         with self.lock:
             known = self.graphs.get(stream)
             if known and not capturing:
-                context = self.context
-                if context != current_context() and not enter_context(context):
+                if not self._in_context():
                     return False
-                words = tuple(words)
-                graph = known.get(words) or self._graph_of(words, known, stream)
+                self.write(*words)
+                graph = self._graph_for(known, stream)
+                graph.owners, known[key] = owners, graph
                 graph.enqueue()
                 return True
             self.write(*words)
@@ -76,22 +98,24 @@ class Launches:
             self.repeats += 1
             often = self.repeats > REPEATS_BEFORE_GRAPH and not capturing
             if often and stream not in self.graphs and len(self.graphs) < MAX_STREAMS:
-                made = _make_graph(self.prepared, stream)
-                self.graphs[stream] = {tuple(words): made} if made else {}  # {}: do not try again
-                self.context = made.context if made else 0
+                self.graphs[stream] = {}  # if it stays empty, no other graph is tried
+                if made := _make_graph(self.prepared, stream):
+                    made.owners, self.context = owners, made.context
+                    self.graphs[stream][key] = made
         return True
 
-    def _graph_of(self, words, known, stream):
-        """A graph with these words, one of the stream's known ones from now on."""
-        self.write(*words)
-        made = None
+    def _in_context(self):
+        """Whether this thread has the context of the graphs; it enters it if it has none."""
+        return self.context == current_context() or enter_context(self.context)
+
+    def _graph_for(self, known, stream):
+        """A graph with the current parameters: a new one, or the oldest of the stream's."""
         if len(known) < GRAPHS_OF_STREAM and _num_graphs < MAX_GRAPHS:
-            made = _make_graph(self.prepared, stream)
-        if made is None:
-            made = known.pop(next(iter(known)))  # the oldest
-            made.update()
-        known[words] = made
-        return made
+            if made := _make_graph(self.prepared, stream):
+                return made
+        oldest = known.pop(next(iter(known)))
+        oldest.update()
+        return oldest
 
 
 class Graph:
@@ -104,6 +128,11 @@ class Graph:
     stream : int
         Handle of the only stream that it is launched on: on two, its launches would wait for each
         other.
+
+    Attributes
+    ----------
+    owners : list
+        Objects that the graph keeps: they own memory that the launches read.
     """
 
     def __init__(self, launches, stream):
@@ -115,7 +144,7 @@ class Graph:
             nodes.append((node, params))
             after = [node]
         self.launched = value_of(driver.cuGraphInstantiate(graph, 0))
-        self.nodes, self.context = nodes, current_context()
+        self.nodes, self.context, self.owners = nodes, current_context(), ()
         weakref.finalize(self, _destroy, graph, self.launched).atexit = False
 
     def update(self):

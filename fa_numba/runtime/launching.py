@@ -396,8 +396,7 @@ def current_context() -> int:
 def enter_context(context: int) -> bool:
     """Make a context current in a thread that has none; return whether that was done.
 
-    CUDA's runtime does that at a thread's first call of it. The driver does not, and a thread in
-    which PyTorch computes gradients may come here first.
+    CUDA's runtime does that at a thread's first call of it. The driver does not.
     """
     if context == 0 or current_context() != 0:
         return False

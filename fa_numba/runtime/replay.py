@@ -169,12 +169,14 @@ class View(NamedTuple):
 class Computed(NamedTuple):
     """A number computed from the address of an array, or from the seed.
 
-    `source` is the array's index, or None for the seed.
+    `source` is the array's index, or None for the seed. If the number is an address of memory
+    itself, ``owner(address of the array)`` is an object that keeps it.
     """
 
     number: object
     source: int | None
     compute: Callable
+    owner: Callable | None = None
 
 
 class Allocation(NamedTuple):
@@ -259,9 +261,12 @@ class Recording:
         """Note that `view` begins where x does."""
         self.views.append(View(view, self.index_of(x)))
 
-    def note_computation(self, number, x, compute):
-        """Note that `number` came from ``compute(address of x, is a graph being captured)``."""
-        self.computations.append(Computed(number, self.index_of(x), compute))
+    def note_computation(self, number, x, compute, owner=None):
+        """Note that `number` came from ``compute(address of x, is a graph being captured)``.
+
+        `owner` is that of `Computed`.
+        """
+        self.computations.append(Computed(number, self.index_of(x), compute, owner))
 
     def note_seed(self, number, compute):
         """Note that `number` came from ``compute(seed, is a graph being captured)``."""
@@ -343,8 +348,8 @@ class Steps(NamedTuple):
         Allocates the scratch arrays.
     offsets : list of int
         Theirs in the block.
-    computations : list of (int or None, callable)
-        Index of an address, None for the seed; computes a number from it.
+    computations : list of (int or None, callable, callable or None)
+        Index of an address, None for the seed; computes a number from it; the number's owner.
     launches : graphs.Launches
     results : list of (int, Allocation or None)
         Index of each result among a call's arrays; None for an argument.
@@ -377,7 +382,7 @@ def _make_replay(recording, results):
     if places.offsets:
         block_of = library.scratch(recording.arrays[0], places.block_bytes)
     computations = [
-        (None if step.source is None else word_of[step.source], step.compute)
+        (None if step.source is None else word_of[step.source], step.compute, step.owner)
         for step in recording.computations
     ]
     launches = graphs.Launches(
@@ -431,7 +436,7 @@ def _repeat(steps, allocates, num_arguments):
     results_of = operator.itemgetter(*[place for place, _ in results])
     address_of, block_address = library.address, library.scratch_address
     current_device_and_stream = library.current_device_and_stream()
-    is_capturing, enqueue = library.is_capturing, launches.enqueue
+    is_capturing, relaunch = library.is_capturing, launches.relaunch
 
     def replay(given, seed=None):
         """Repeat the call with these arrays; raise RefusedError if that is impossible."""
@@ -440,18 +445,24 @@ def _repeat(steps, allocates, num_arguments):
             raise RefusedError
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
         arrays = *given, *[allocate() for allocate in allocates]
-        words = list(map(address_of, arrays))
+        key = seed, *map(address_of, arrays)
         if block_of:
             block = block_of()  # freed when this function returns; the stream orders its uses
             begin = block_address(block)
-            words += [begin + offset for offset in offsets]
-        for index, remainder in remainders:
-            if words[index] % 16 != remainder:
+            key += tuple([begin + offset for offset in offsets])
+        if capturing or not relaunch(key, stream):
+            _, *words = key
+            for index, remainder in remainders:
+                if words[index] % 16 != remainder:
+                    raise RefusedError
+            owners = []
+            for source, compute, owner in computations:
+                given_number = seed if source is None else words[source]
+                words.append(compute(given_number, capturing))
+                if owner:
+                    owners.append(owner(given_number))
+            if not launches.enqueue(key, words, owners, stream, capturing):
                 raise RefusedError
-        for source, compute in computations:
-            words.append(compute(seed if source is None else words[source], capturing))
-        if not enqueue(words, stream, capturing):
-            raise RefusedError
         if capturing:
             kept = arrays[num_arguments:]
             library.keep_captured((*kept, block) if block_of else kept)
