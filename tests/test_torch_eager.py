@@ -12,6 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 
+from fa_numba.runtime import launching  # noqa: E402
+
+if launching.driver is None:
+    pytest.skip("needs numba-cuda", allow_module_level=True)
+
 import fake_torch_gpu  # noqa: E402
 
 from fa_numba.dispatch.job import Job  # noqa: E402
