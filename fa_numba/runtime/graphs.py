@@ -56,14 +56,16 @@ class Launches:
             prepared.copy(values, {i: first + 8 * word for i, word in words.items()})
             for prepared, values, words in recorded
         ]
-        self.graphs, self.repeats, self.context = {}, 0, 0  # of each stream: graphs by their keys
+        self.graphs, self.repeats = {}, 0  # of each stream: graphs by their keys
 
     def relaunch(self, key: tuple, stream: int) -> bool:
         """Enqueue the graph that the stream has for this key; return False if there is none."""
         with self.lock:
             known = self.graphs.get(stream)
             graph = known.get(key) if known else None
-            if graph is None or not self._in_context():
+            if graph is None:
+                return False
+            if graph.context != current_context() and not enter_context(graph.context):
                 return False
             graph.enqueue()
         return True
@@ -84,7 +86,8 @@ class Launches:
         with self.lock:
             known = self.graphs.get(stream)
             if known and not capturing:
-                if not self._in_context():
+                one, *_ = known.values()
+                if one.context != current_context() and not enter_context(one.context):
                     return False
                 self.write(*words)
                 graph = self._graph_for(known, stream)
@@ -100,13 +103,8 @@ class Launches:
             if often and stream not in self.graphs and len(self.graphs) < MAX_STREAMS:
                 self.graphs[stream] = {}  # if it stays empty, no other graph is tried
                 if made := _make_graph(self.prepared, stream):
-                    made.owners, self.context = owners, made.context
-                    self.graphs[stream][key] = made
+                    made.owners, self.graphs[stream][key] = owners, made
         return True
-
-    def _in_context(self):
-        """Whether this thread has the context of the graphs; it enters it if it has none."""
-        return self.context == current_context() or enter_context(self.context)
 
     def _graph_for(self, known, stream):
         """A graph with the current parameters: a new one, or the oldest of the stream's."""
