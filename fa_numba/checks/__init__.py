@@ -7,6 +7,7 @@ that a launcher or another check has read (fa_numba.runtime.arrays).
 values          flags, numbers, sizes, masks
 attention       arrays of attention, forward, backward, decoding and linear, and of softmax
 hardware        arrays against a GPU: its instructions, 16-byte copies, shared memory, registers
+model           sizes of a language model, its tokens, the options of its training
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
 call            a whole forward call, checked, with its results allocated
 requirements    single requirements on arrays, which the checks combine
@@ -76,6 +77,7 @@ from fa_numba.checks.hardware import (
     check_varlen_tensor_core,
     rows_suit_tensor_maps,
 )
+from fa_numba.checks.model import check_config, check_model_tokens
 from fa_numba.checks.requirements import MAX_HEAD_DIM
 from fa_numba.checks.values import (
     Mask,
@@ -117,6 +119,7 @@ __all__ = [
     "check_cache_shape",
     "check_causal",
     "check_chunk_size",
+    "check_config",
     "check_copy",
     "check_decode",
     "check_decode_tensor_core",
@@ -131,6 +134,7 @@ __all__ = [
     "check_linear_chunk_size",
     "check_linear_form",
     "check_mask",
+    "check_model_tokens",
     "check_new_tokens",
     "check_num_splits",
     "check_number",
