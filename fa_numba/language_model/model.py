@@ -160,9 +160,18 @@ def qkv(weights, config, layer, x, positions):
     """
     together = rows.normalize(x) @ weights[f"{layer}.qkv"]
     together = together.reshape(len(x), -1, config.head_dim)
-    rotated = config.heads + config.kv_heads  # q, then k, then v
-    turned = rows.rotate(together[:, :rotated], positions, *rotary_table_for(config, x))
-    return turned[:, : config.heads], turned[:, config.heads :], together[:, rotated:]
+    q, k, v = split_heads(config, together)
+    rows.rotate(together[:, : -config.kv_heads], positions, *rotary_table_for(config, x))
+    return q, k, v
+
+
+def split_heads(config, together):
+    """Views of the heads of q, of k and of v, which each row has side by side."""
+    return (
+        together[:, : config.heads],
+        together[:, config.heads : -config.kv_heads],
+        together[:, -config.kv_heads :],
+    )
 
 
 def rotary_table_for(config, x) -> tuple:
@@ -201,8 +210,8 @@ def after_attention(weights, config, layer, x, out):
     array of shape (rows, width)
     """
     x = x + out.reshape(x.shape) @ weights[f"{layer}.out"]
-    hidden = rows.square_relu(rows.normalize(x) @ weights[f"{layer}.up"])
-    return x + hidden @ weights[f"{layer}.down"]
+    up = rows.normalize(x) @ weights[f"{layer}.up"]
+    return x + rows.square_relu(up) @ weights[f"{layer}.down"]
 
 
 def logits(weights, x):
@@ -218,7 +227,7 @@ def positions_of(tokens):
 
 
 def as_sequences(tokens, *row_arrays):
-    """Rows of q, k, v or their like as (batch, n, heads, head_dim), which attention takes: views."""
+    """Views of rows of heads as (batch, n, heads, head_dim), which attention takes."""
     return tuple(x.reshape(*tokens.shape, *x.shape[1:]) for x in row_arrays)
 
 

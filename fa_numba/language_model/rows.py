@@ -9,6 +9,7 @@ import numpy as np
 from fa_numba.runtime import arrays
 
 EPSILON = 1e-5  # added to the mean square, so that a row of zeros has a finite norm
+SMALLEST = np.float32(1e-37)  # a probability that is 0 in float32 has a finite logarithm
 
 
 def normalize(x):
@@ -35,26 +36,22 @@ def _mean_of_product(x, y):
 
 
 def rotate(x, positions, cos, sin):
-    """Rotary embedding: turn the pairs (x[d], x[d + head_dim / 2]) by the angles of a position.
+    """Rotary embedding, in place: turn the pairs (x[d], x[d + head_dim / 2]).
 
     Parameters
     ----------
     x : array of shape (rows, heads, head_dim)
     positions : array of shape (rows,), int32
     cos, sin : arrays of shape (context, head_dim / 2), float32
-        With −sin this is the gradient: a rotation's transpose is its inverse.
-
-    Returns
-    -------
-    array of the shape and dtype of x
+        Of the angle of each position and pair. With −sin this is the gradient: the transpose of a
+        rotation is its inverse.
     """
     half = x.shape[2] // 2
     cos, sin = cos[positions][:, None], sin[positions][:, None]
     left, right = x[:, :, :half], x[:, :, half:]
-    y = arrays.empty(x, x.shape, x.dtype)
-    y[:, :, :half] = left * cos - right * sin
-    y[:, :, half:] = right * cos + left * sin
-    return y
+    turned_left = left * cos - right * sin
+    right[:] = right * cos + left * sin
+    left[:] = turned_left
 
 
 def square_relu(x):
@@ -70,3 +67,36 @@ def square_relu_grad(dy, x):
     dx *= dy
     dx *= 2
     return dx
+
+
+def cross_entropy(logits, targets, *, softmax, scale):
+    """Cross-entropy of the targets, and its gradient.
+
+    Parameters
+    ----------
+    logits : array of shape (rows, vocabulary)
+    targets : array of shape (rows,), integers
+    softmax : callable
+        ``softmax(x)`` of a float32 array (rows, cols), as `fa_numba.softmax`.
+    scale : float
+        Factor of the gradient.
+
+    Returns
+    -------
+    loss : array of shape (), float32
+        Mean over the rows, in nats.
+    dlogits : array of the shape and dtype of logits
+        (p − one-hot(target)) · scale / rows.
+    """
+    xp = arrays.module_of(logits)
+    p = softmax(logits.astype(np.float32, copy=False))
+    each = xp.arange(len(targets)), targets
+    loss = -xp.log(xp.maximum(p[each], SMALLEST)).mean()
+    p[each] -= 1
+    p *= np.float32(scale / len(targets))
+    return loss, p.astype(logits.dtype, copy=False)
+
+
+def one_hot(tokens, vocabulary, dtype):
+    """1 in the column of each row's token, else 0: (rows, vocabulary)."""
+    return (tokens[:, None] == arrays.module_of(tokens).arange(vocabulary)).astype(dtype)
