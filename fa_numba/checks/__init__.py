@@ -80,9 +80,12 @@ from fa_numba.checks.hardware import (
 from fa_numba.checks.model import (
     check_characters,
     check_config,
+    check_exercise_files,
     check_float16,
+    check_generation,
     check_model_tokens,
     check_recipe,
+    check_room_in_context,
     check_text_length,
 )
 from fa_numba.checks.requirements import MAX_HEAD_DIM
@@ -131,10 +134,12 @@ __all__ = [
     "check_copy",
     "check_decode",
     "check_decode_tensor_core",
+    "check_exercise_files",
     "check_dropout",
     "check_feature_map",
     "check_flag",
     "check_float16",
+    "check_generation",
     "check_forward_tiles",
     "check_fp8",
     "check_gradient_strides",
@@ -155,6 +160,7 @@ __all__ = [
     "check_positive_scale",
     "check_qkv",
     "check_recipe",
+    "check_room_in_context",
     "check_request",
     "check_room",
     "check_rows",
