@@ -9,7 +9,8 @@ from numba import cuda, float32
 
 from fa_numba.constants import FULL_WARP, WARP_SIZE
 
-ROWS = 4  # rows, and warps, of a thread block of the norm
+ROWS = 4  # rows of the norm, or heads, and warps, of a thread block
+BLOCK = WARP_SIZE, ROWS
 THREADS = 256
 
 
@@ -68,19 +69,19 @@ def normalize_grad_kernel(dy, x, added, dx, epsilon):
 def rotate_kernel(x, positions, cos, sin, sign):
     """Turn the pairs (x[d], x[d + half]) of each head by the angles of a position, in place.
 
-    grid      (⌈rows · heads · half / THREADS⌉,); threads (THREADS,), one per pair
+    grid      (rows,); threads (32, ROWS), one per pair, then the pairs 32 and heads ROWS further on
     shared    none
     private   none
     HBM       x read and written once; cos, sin from a cache
     """
-    heads, half = x.shape[1], x.shape[2] // 2
-    i = cuda.grid(1)
-    row, head, d = i // (heads * half), i // half % heads, i % half
-    if row < x.shape[0]:
-        c, s = cos[positions[row], d], sign * sin[positions[row], d]
-        left, right = float32(x[row, head, d]), float32(x[row, head, d + half])
-        x[row, head, d] = left * c - right * s
-        x[row, head, d + half] = right * c + left * s
+    row, half = cuda.blockIdx.x, x.shape[2] // 2
+    position = positions[row]
+    for head in range(cuda.threadIdx.y, x.shape[1], ROWS):
+        for d in range(cuda.threadIdx.x, half, WARP_SIZE):
+            c, s = cos[position, d], sign * sin[position, d]
+            left, right = float32(x[row, head, d]), float32(x[row, head, d + half])
+            x[row, head, d] = left * c - right * s
+            x[row, head, d + half] = right * c + left * s
 
 
 @cuda.jit
