@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fa_numba
+from fa_numba.analysis.machine_code import compile_kernel, compiler_available
 from fa_numba.language_model import (
     adamw,
     checkpoint,
@@ -201,7 +202,7 @@ def test_same_sizes_and_seed_same_weights():
 
 @pytest.mark.parametrize("dtype", (np.float32, np.float16))
 def test_kernels_of_rows_equal_numpy(rng, dtype):
-    x, dy, added = rng.standard_normal((3, 7, 96)).astype(dtype)
+    x, dy, added = rng.standard_normal((3, 23, 96)).astype(dtype)
     exact = [a.astype(np.float32) for a in (x, dy, added)]
     allowed = {"rtol": 2e-3, "atol": 2e-3} if dtype == np.float16 else {"rtol": 1e-5, "atol": 1e-6}
 
@@ -220,13 +221,36 @@ def test_kernels_of_rows_equal_numpy(rng, dtype):
     want = rows.square_relu_grad(exact[1], exact[0])
     compare(row_kernels.square_relu_grad_kernel, want, dy, x)
 
-    config, positions = dataclasses.replace(SMALL, head_dim=32), np.arange(7, dtype=np.int32)
-    heads, want = x.reshape(7, 3, 32), exact[0].reshape(7, 3, 32)
+    config = dataclasses.replace(SMALL, head_dim=32, context=23)
+    positions = np.arange(23, dtype=np.int32)
+    heads, want = x.reshape(23, 3, 32), exact[0].reshape(23, 3, 32)
     table = model.rotary_table_for(config, want)
     rows.rotate(want[:, :2], positions, *table)
     inputs = heads[:, :2], positions, *table, np.float32(1)
-    arrays.launch(row_kernels.rotate_kernel, (7,), row_kernels.BLOCK, *inputs)
+    arrays.launch(row_kernels.rotate_kernel, (23,), row_kernels.BLOCK, *inputs)
     np.testing.assert_allclose(heads, want, **allowed)
+
+
+@pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
+@pytest.mark.parametrize("name", (x for x in vars(row_kernels) if x.endswith("_kernel")))
+def test_kernels_of_rows_compile_within_their_budgets(name):
+    kernel, one = getattr(row_kernels, name), np.float32(1)
+    x, table = np.zeros((8, 64), np.float16), np.zeros((9, 32), np.float32)
+    numbers, weights = x.reshape(-1), np.zeros(9, np.float32)
+    heads = np.zeros((8, 6, 64), np.float16)[:, :4]
+    arguments = {
+        "normalize_kernel": (x, x, one),
+        "normalize_grad_kernel": (x, x, x, x, one),
+        "rotate_kernel": (heads, np.zeros(8, np.int32), table, table, one),
+        "square_relu_kernel": (numbers, numbers),
+        "square_relu_grad_kernel": (numbers, numbers, numbers),
+        "adamw_kernel": (*[weights] * 5, *[one] * 6),
+    }
+    code = compile_kernel(kernel, arguments[name], cc=(9, 0, "a"))
+    budget = re.search(r"budget +(\d+) registers, 0 bytes shared", kernel.py_func.__doc__)
+    assert code.registers <= int(budget[1])
+    assert code.spill_bytes == code.local_bytes == code.shared_bytes == 0
+    assert code.float64_instructions == 0
 
 
 def test_kernel_of_adamw_equals_numpy(rng):

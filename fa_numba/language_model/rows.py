@@ -105,7 +105,7 @@ def _launch_rows(kernel, x, *args):
 
 
 def _launch_numbers(kernel, number, *args):
-    grid = (ceil_div(number, row_kernels.THREADS),)
+    grid = (ceil_div(number, row_kernels.THREADS * row_kernels.EACH),)
     arrays.launch(kernel, grid, (row_kernels.THREADS,), *args)
 
 
