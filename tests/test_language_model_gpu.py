@@ -51,8 +51,9 @@ def test_adamw(rng):
     numbers = rng.standard_normal((4, 100_003), dtype=np.float32)
     numbers[2] = abs(numbers[2])
     on_gpu = cupy.asarray(numbers)
-    for x in (numbers, on_gpu):
-        adamw.update(*x, step=3, recipe=Recipe())
+    of_step = adamw.numbers_of(3, Recipe())
+    adamw.update(*numbers, of_step)
+    adamw.update(*on_gpu, cupy.asarray(of_step))
     np.testing.assert_allclose(host(on_gpu[:3]), numbers[:3], rtol=1e-5, atol=1e-6)
 
 
