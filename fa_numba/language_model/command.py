@@ -139,7 +139,7 @@ def _interrupts_after_a_step():
 
 
 class _Run:
-    """One run of ``fa-numba train``: a trainer, and what is shown and written on the way."""
+    """One run of ``fa-numba train``: a trainer, its samples, its files."""
 
     def __init__(self, options):
         self.options, self.out = options, Path(options.out)
