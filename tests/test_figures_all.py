@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import itertools
 import pkgutil
 import warnings
 from collections import Counter
@@ -18,6 +17,7 @@ from numba import cuda
 from fa_numba import figures, simt
 from fa_numba.analysis import cuda_tools
 from fa_numba.analysis.cuda_tools import disassembler_available
+from fa_numba.distributed import LAYOUTS, numpy_attn, ring_attn, run_ranks, shard
 from fa_numba.figures import __main__ as figures_command
 from fa_numba.figures import gallery, sheet
 from fa_numba.figures.addresses import addresses
@@ -132,13 +132,16 @@ def test_is_legible(drawing, name):
         rows = slice(max(0, int(height - box.y1)), int(height - box.y0) + 1)
         shades = luminance(pixels[rows, max(0, int(box.x0)) : int(box.x1) + 1])
         assert contrast(shades.min(), shades.max()) >= 3, f"{said!r} is too pale"
-    upright = [(text, box) for text, box in texts if text.get_rotation() % 90 == 0]
-    for (one, a), (two, b) in itertools.combinations(upright, 2):
-        # Boxes have room above and below the letters, which may overlap.
-        wide = min(a.x1, b.x1) - max(a.x0, b.x0)
-        high = min(a.y1, b.y1) - max(a.y0, b.y0)
-        overlap = wide > 1 and high > 0.25 * min(a.height, b.height)
-        assert not overlap, f"{one.get_text()!r} lies on {two.get_text()!r}"
+    # Boxes have room above and below the letters, which may overlap. All pairs at once.
+    upright = [
+        (text.get_text(), box.extents) for text, box in texts if text.get_rotation() % 90 == 0
+    ]
+    x0, y0, x1, y1 = np.array([extents for _, extents in upright]).reshape(-1, 4).T
+    wide = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
+    high = np.minimum.outer(y1, y1) - np.maximum.outer(y0, y0)
+    overlap = (wide > 1) & (high > 0.25 * np.minimum.outer(y1 - y0, y1 - y0))
+    for one, two in np.argwhere(np.triu(overlap, 1)):
+        pytest.fail(f"{upright[one][0]!r} lies on {upright[two][0]!r}")
 
 
 def test_what_needs_a_compiler_is_left_out_and_named(no_compiler, tmp_path, monkeypatch, capsys):
@@ -189,6 +192,19 @@ def test_m_l_acc_are_those_of_softmax():
         np.testing.assert_allclose(m[t], seen.max(), rtol=1e-6)
         np.testing.assert_allclose(l[t], np.exp(seen - seen.max()).sum(), rtol=1e-5)
     assert acc.shape == (6, 8)
+
+
+def test_pairs_of_ranks_are_those_that_a_ring_counts(drawings):
+    lines = []
+    for name in LAYOUTS:
+        x = np.zeros((1, 16, 1, 4), np.float32)
+        parts = [shard(x, name, 4)] * 3
+        run = run_ranks(ring_attn, 4, *parts, layout=name, causal=True, attn=numpy_attn)
+        lines += [
+            f"{name}, step {step}: pairs of ranks 0 to 3: {' '.join(map(str, pairs))}"
+            for step, pairs in enumerate(run.pairs.T)
+        ]
+    assert drawings["pairs_of_every_rank"].describe().splitlines() == lines
 
 
 def test_record_keeps_what_the_trace_counts():
