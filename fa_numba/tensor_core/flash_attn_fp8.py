@@ -65,7 +65,7 @@ from fa_numba.ptx.mbarrier import (
 )
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_store_wait_read
-from fa_numba.ptx.vectors import bulk_load
+from fa_numba.ptx.vectors import bulk_load, bulk_prefetch
 from fa_numba.ptx.wgmma import (
     descriptor,
     narrow_descriptor_bits,
@@ -97,6 +97,7 @@ from fa_numba.tensor_core.tile_scheduler import (
     WORK_LENGTH,
     make_for_each_tile,
 )
+from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import choose_num_slices
 
 MAX_HEAD_DIM = 128  # more does not fit into registers
@@ -114,6 +115,7 @@ P_SHIFT, LAZY = np.float32(6), np.float32(2.75)
 # is below it for any factor of at least LEAST_FACTOR: fragments.MASKED · LEAST_FACTOR < NOTHING.
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
+AHEAD = False
 OWN, NEXT = range(2)  # named barriers of a warp: its own, and that of the warp after it
 
 
@@ -165,6 +167,8 @@ class QLoads(NamedTuple):
     base: Any
     seqlen_q: Any
     seqlen_k: Any
+    k: Any
+    v: Any
 
 
 class KVLoads(NamedTuple):
@@ -177,6 +181,15 @@ class KVLoads(NamedTuple):
     kv_full: Any
     seqlen_q: Any
     seqlen_k: Any
+
+
+def absent_rows(seqlen_q, causal):
+    """Rows by which the first tile of queries begins before query 0.
+
+    Under a causal mask the tiles of queries end with the last one's block of Q_ROWS: where a head's
+    blocks do not fill its tiles, idle consumers are then those of the tile with the fewest keys.
+    """
+    return Q_ROWS * (-ceil_div(seqlen_q, Q_ROWS) % CONSUMERS) if causal else 0
 
 
 def orders_exponentials(seqlen_k, causal):
@@ -275,7 +288,7 @@ def make_softmax(HEAD_DIM):
 
 
 @functools.cache
-def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
+def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
     """The kernel for these compile-time constants; `make_plan` lays out its shared memory.
 
     128 threads for each of CONSUMERS and for the producer. HEAD_DIM is 64 or 128; DTYPE, "float16"
@@ -319,6 +332,18 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True)
+    def first_row(m_start, seqlen_q):
+        """First row of a tile of queries; negative if its first blocks are absent (`absent_rows`).
+
+        m_start is that of the tile scheduler, whose first tile begins at row 0.
+        """
+        if not CAUSAL:
+            return m_start
+        last = uint32(uint32(seqlen_q + Q_ROWS - 1) // uint32(Q_ROWS) + CONSUMERS - 1)
+        filled = int32(last % uint32(CONSUMERS))  # blocks in the first tile, less one
+        return int32(m_start - Q_ROWS * (CONSUMERS - 1 - filled))
+
+    @cuda.jit(device=True, forceinline=True)
     def first_tile(scales, b, head):
         """Index of a head's first tile in the whole array: in 32 bits, to save registers."""
         return int32((b * int32(scales.shape[1]) + head) * int32(scales.shape[2]))
@@ -328,6 +353,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         """Wait for a free slot, write to it which queries are next, and start their copy."""
         slot = count % SLOTS
         full = args.base + Q_RING.full + slot * BARRIER
+        m_start = first_row(m_start, args.seqlen_q)
         wait(args.base + Q_RING.empty + slot * BARRIER, phase(count, SLOTS) ^ 1)
         args.work[slot, M_START] = m_start
         args.work[slot, HEAD] = head
@@ -335,13 +361,23 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         args.work[slot, MORE] = 1
         num_tiles = num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k)
         last_tile = first_tile(args.v_scale, b, kv_head) + num_tiles - 1
+        if AHEAD:  # the first tile of K and V: K's and V's threads ask for it much later
+            first_of_kv = uint64(uint32(last_tile + 1 - num_tiles))
+            bulk_prefetch(global_address(args.k) + first_of_kv * uint64(K_BYTES), K_BYTES)
+            bulk_prefetch(global_address(args.v) + first_of_kv * uint64(V_BYTES), V_BYTES)
         args.factors[slot, CONSUMERS] = args.v_scale[0, 0, last_tile]
-        first = int32(first_tile(args.q_scale, b, head) + m_start // Q_ROWS)
-        for w in range(CONSUMERS):
-            args.factors[slot, w] = args.q_scale[0, 0, first + w] * args.scale
+        q_tile = args.base + Q.start + slot * SLOT_BYTES
+        first = first_tile(args.q_scale, b, head)
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-        q_rows = global_address(args.q) + uint64(uint32(first)) * uint64(Q_BYTES)
-        bulk_load(args.base + Q.start + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
+        for w in range(CONSUMERS):
+            # An absent block gets block 0: its consumer does not read it.
+            block = int32(first + max(int32(m_start + w * Q_ROWS), int32(0)) // Q_ROWS)
+            args.factors[slot, w] = args.q_scale[0, 0, block] * args.scale
+            q_rows = global_address(args.q) + uint64(uint32(block)) * uint64(Q_BYTES)
+            if CAUSAL:
+                bulk_load(q_tile + w * Q_BYTES, q_rows, Q_BYTES, full)
+            elif w == 0:
+                bulk_load(q_tile, q_rows, SLOT_BYTES, full)
         return uint32(count + 1)
 
     load_each_q = make_for_each_tile(BLOCK_M, load_q)
@@ -355,6 +391,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         @cuda.jit(device=True, forceinline=True)
         def load_kv(count, m_start, head, b, kv_head, args):
             before = float32(1)
+            m_start = first_row(m_start, args.seqlen_q)
             n_tile = first_tile(args.scales, b, kv_head)
             end = int32(n_tile + num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k))
             source = global_address(args.tiles) + uint64(uint32(n_tile)) * uint64(NUM_BYTES)
@@ -484,7 +521,9 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
 
             scales = Scales(factors[slot, group], k_scales, v_ratios)
             num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-            own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k) if m < seqlen_q else int32(0)
+            own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k)
+            if m >= seqlen_q or (CAUSAL and m < 0):
+                own = int32(0)
             whole = int32(max(end_key(m + seqlen_k - seqlen_q, seqlen_k), 0) // BLOCK_N)
             inner_end, end = uint32(tile + min(whole, own)), uint32(tile + own)
             all_end = uint32(tile + num_tiles)
@@ -503,6 +542,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
 
             m_start, head, b = work[slot, M_START], work[slot, HEAD], work[slot, BATCH]
             m_warp = int32(m_start + group * Q_ROWS + warp_row)
+            if CAUSAL and m_warp < 0:
+                m_warp = seqlen_q  # nothing of an absent block is stored
             v_scale = factors[slot, CONSUMERS]
             while tile != all_end:  # other warpgroups see them: release them unread
                 stage, parity = tile % STAGES, phase(tile, STAGES)
@@ -570,7 +611,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
             shape, seqlen_q, count = lse.shape, int32(lse.shape[2]), uint32(0)
             if tid == 0:  # one thread for Q, one for K, one for V
                 q_loads = QLoads(
-                    q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k
+                    q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k, k, v
                 )
                 num_q_tiles_done = load_each_q(count, shape, group_size, num_slices, q_loads)
                 slot = num_q_tiles_done % SLOTS
@@ -658,8 +699,9 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     batch, seqlen_q, num_heads, head_dim = q8.shape
     _, seqlen_k, num_kv_heads, _ = k8.shape
     ordered = orders_exponentials(seqlen_k, causal)
-    kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), ordered)
-    cut = seqlen_q, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
+    kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), ordered, AHEAD)
+    rows = seqlen_q + absent_rows(seqlen_q, causal)
+    cut = rows, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
     num_sms = arrays.num_sms(out)
     num_slices = choose_num_slices(batch * num_heads, num_sms, *cut)
     grid = (min(num_slices * batch * num_heads, num_sms),)
