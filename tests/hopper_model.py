@@ -274,6 +274,10 @@ class Model:
 
         self.copies.append(copy)
 
+    def tma_prefetch_4d(self, tensor_map, col, row, head, batch):
+        array, _ = self.maps[tensor_map]
+        assert 0 <= row < array.shape[1] and head < array.shape[2] and batch < array.shape[0]
+
     def tma_store_4d(self, tensor_map, col, row, head, batch, source):
         array, rows = self.maps[tensor_map]
         assert row >= 0
@@ -296,6 +300,14 @@ class Model:
     def exp2(self, x):
         return np.exp2(np.float32(x))
 
+    def max3_bits(self, x, y, z):
+        bits = np.array([x, y, z], np.float32).view(np.int32)
+        return bits.max(keepdims=True).view(np.float32)[0]
+
+    def lowest3_bits(self, x, y, z):
+        bits = np.array([x, y, z], np.float32).view(np.uint32)
+        return bits.max(keepdims=True).view(np.float32)[0]
+
     def pack_f16x2(self, low, high):
         return int(np.array([low, high], np.float16).view(np.uint32)[0])
 
@@ -317,6 +329,15 @@ class Model:
 
     def wgmma_wait_with(self, pending, d, length, a, a_length):
         self.wgmma_wait(pending, d, length)
+
+    def wgmma_f16(self, n, k, d, a, b):
+        self.wgmma_some_rows_f16(n, k, n, d, a, b)
+
+    def wgmma_some_rows_f16(self, n, k, b_rows, d, a, b):
+        def product(_):
+            return self._rows(a, 64, k, 64) @ self._rows(b, n, k, b_rows).T
+
+        self._start(d, n, (), product)
 
     def wgmma_rows_f16(self, n, k, a_rows, d, a, b):
         def product(_):

@@ -70,3 +70,17 @@ def max3_bits(typingctx, x, y, z):
     )
     f = types.float32
     return statement(text, result=f, pure=True, x=f, y=f, z=f)
+
+
+@intrinsic
+def lowest3_bits(typingctx, x, y, z):
+    """The smallest of three float32 if one is negative, else the largest, by one instruction.
+
+    Compares the bit patterns as uint32.
+    """
+    text = (
+        "{ .reg .u32 a, b, c; mov.b32 a, <x>; mov.b32 b, <y>; mov.b32 c, <z>; "
+        "max.u32 a, a, b; max.u32 a, a, c; mov.b32 <result>, a; }"
+    )
+    f = types.float32
+    return statement(text, result=f, pure=True, x=f, y=f, z=f)
