@@ -97,7 +97,7 @@ class Model:
         self.threads = [greenlet.greenlet(thread_block) for _ in range(threads)]
         for tid, thread in enumerate(self.threads):
             thread.tid, thread.met, thread.started, thread.groups = tid, {}, 0, []
-            thread.stores, thread.waits_for = [], ""
+            thread.stores, thread.waits_for, thread.static_arrays = [], "", 0
         warps = [self.threads[i : i + 32] for i in range(0, threads, 32)]
         asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
         idle, self.progress = 0, True
@@ -475,6 +475,11 @@ def _replace_types(model):
     class Shared:
         @staticmethod
         def array(shape, dtype):
-            return shape and model.static.setdefault(shape, np.full(shape, 77, dtypes[dtype]))
+            if not shape:
+                return shape
+            thread = model._me()
+            thread.static_arrays += 1  # all threads declare them in the same order
+            new = np.full(shape, 77, dtypes[dtype])
+            return model.static.setdefault(thread.static_arrays, new)
 
     cuda.local, cuda.shared = Local, Shared
