@@ -115,6 +115,7 @@ P_SHIFT, LAZY = np.float32(6), np.float32(2.75)
 # is below it for any factor of at least LEAST_FACTOR: fragments.MASKED · LEAST_FACTOR < NOTHING.
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
+END_ALIGNED = True
 AHEAD = False
 OWN, NEXT = range(2)  # named barriers of a warp: its own, and that of the warp after it
 
@@ -189,7 +190,7 @@ def absent_rows(seqlen_q, causal):
     Under a causal mask the tiles of queries end with the last one's block of Q_ROWS: where a head's
     blocks do not fill its tiles, idle consumers are then those of the tile with the fewest keys.
     """
-    return Q_ROWS * (-ceil_div(seqlen_q, Q_ROWS) % CONSUMERS) if causal else 0
+    return Q_ROWS * (-ceil_div(seqlen_q, Q_ROWS) % CONSUMERS) if causal and END_ALIGNED else 0
 
 
 def orders_exponentials(seqlen_k, causal):
@@ -295,6 +296,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
     or "bfloat16", is that of out. With ORDERED one warp at a time uses the exp unit
     (`orders_exponentials`).
     """
+    ALIGNED = CAUSAL and END_ALIGNED
     BLOCK_M = Q_ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     Q_BYTES = Q_ROWS * HEAD_DIM  # of one consumer
@@ -337,7 +339,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
 
         m_start is that of the tile scheduler, whose first tile begins at row 0.
         """
-        if not CAUSAL:
+        if not ALIGNED:
             return m_start
         last = uint32(uint32(seqlen_q + Q_ROWS - 1) // uint32(Q_ROWS) + CONSUMERS - 1)
         filled = int32(last % uint32(CONSUMERS))  # blocks in the first tile, less one
@@ -374,7 +376,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
             block = int32(first + max(int32(m_start + w * Q_ROWS), int32(0)) // Q_ROWS)
             args.factors[slot, w] = args.q_scale[0, 0, block] * args.scale
             q_rows = global_address(args.q) + uint64(uint32(block)) * uint64(Q_BYTES)
-            if CAUSAL:
+            if ALIGNED:
                 bulk_load(q_tile + w * Q_BYTES, q_rows, Q_BYTES, full)
             elif w == 0:
                 bulk_load(q_tile, q_rows, SLOT_BYTES, full)
@@ -522,7 +524,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
             scales = Scales(factors[slot, group], k_scales, v_ratios)
             num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
             own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k)
-            if m >= seqlen_q or (CAUSAL and m < 0):
+            if m >= seqlen_q or (ALIGNED and m < 0):
                 own = int32(0)
             whole = int32(max(end_key(m + seqlen_k - seqlen_q, seqlen_k), 0) // BLOCK_N)
             inner_end, end = uint32(tile + min(whole, own)), uint32(tile + own)
@@ -542,7 +544,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
 
             m_start, head, b = work[slot, M_START], work[slot, HEAD], work[slot, BATCH]
             m_warp = int32(m_start + group * Q_ROWS + warp_row)
-            if CAUSAL and m_warp < 0:
+            if ALIGNED and m_warp < 0:
                 m_warp = seqlen_q  # nothing of an absent block is stored
             v_scale = factors[slot, CONSUMERS]
             while tile != all_end:  # other warpgroups see them: release them unread
