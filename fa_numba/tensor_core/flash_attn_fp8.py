@@ -168,6 +168,7 @@ class QLoads(NamedTuple):
     base: Any
     seqlen_q: Any
     seqlen_k: Any
+    absent_rows: Any
     k: Any
     v: Any
 
@@ -182,6 +183,7 @@ class KVLoads(NamedTuple):
     kv_full: Any
     seqlen_q: Any
     seqlen_k: Any
+    absent_rows: Any
 
 
 def absent_rows(seqlen_q, causal):
@@ -296,7 +298,6 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
     or "bfloat16", is that of out. With ORDERED one warp at a time uses the exp unit
     (`orders_exponentials`).
     """
-    ALIGNED = CAUSAL and END_ALIGNED
     BLOCK_M = Q_ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     Q_BYTES = Q_ROWS * HEAD_DIM  # of one consumer
@@ -334,18 +335,6 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
         return int32((max(n_end, 1) + BLOCK_N - 1) // BLOCK_N)
 
     @cuda.jit(device=True, forceinline=True)
-    def first_row(m_start, seqlen_q):
-        """First row of a tile of queries; negative if its first blocks are absent (`absent_rows`).
-
-        m_start is that of the tile scheduler, whose first tile begins at row 0.
-        """
-        if not ALIGNED:
-            return m_start
-        last = uint32(uint32(seqlen_q + Q_ROWS - 1) // uint32(Q_ROWS) + CONSUMERS - 1)
-        filled = int32(last % uint32(CONSUMERS))  # blocks in the first tile, less one
-        return int32(m_start - Q_ROWS * (CONSUMERS - 1 - filled))
-
-    @cuda.jit(device=True, forceinline=True)
     def first_tile(scales, b, head):
         """Index of a head's first tile in the whole array: in 32 bits, to save registers."""
         return int32((b * int32(scales.shape[1]) + head) * int32(scales.shape[2]))
@@ -355,7 +344,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
         """Wait for a free slot, write to it which queries are next, and start their copy."""
         slot = count % SLOTS
         full = args.base + Q_RING.full + slot * BARRIER
-        m_start = first_row(m_start, args.seqlen_q)
+        if CAUSAL:
+            m_start = int32(m_start - args.absent_rows)
         wait(args.base + Q_RING.empty + slot * BARRIER, phase(count, SLOTS) ^ 1)
         args.work[slot, M_START] = m_start
         args.work[slot, HEAD] = head
@@ -363,23 +353,20 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
         args.work[slot, MORE] = 1
         num_tiles = num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k)
         last_tile = first_tile(args.v_scale, b, kv_head) + num_tiles - 1
+        args.factors[slot, CONSUMERS] = args.v_scale[0, 0, last_tile]
+        first = int32(first_tile(args.q_scale, b, head) + m_start // Q_ROWS)
+        for w in range(CONSUMERS):  # an absent block's is another one's: its consumer ignores it
+            args.factors[slot, w] = args.q_scale[0, 0, first + w] * args.scale
+        absent = int32(max(int32(0), int32(-m_start)) // Q_ROWS) if CAUSAL else 0
+        num_bytes = SLOT_BYTES - absent * Q_BYTES
+        mbarrier_arrive_expect_tx(full, num_bytes)
+        q_rows = global_address(args.q) + uint64(uint32(first + absent)) * uint64(Q_BYTES)
+        q_tile = args.base + Q.start + slot * SLOT_BYTES + absent * Q_BYTES
+        bulk_load(q_tile, q_rows, num_bytes, full)
         if AHEAD:  # the first tile of K and V: K's and V's threads ask for it much later
-            first_of_kv = uint64(uint32(last_tile + 1 - num_tiles))
+            first_of_kv = uint64(uint32(first_tile(args.v_scale, b, kv_head)))
             bulk_prefetch(global_address(args.k) + first_of_kv * uint64(K_BYTES), K_BYTES)
             bulk_prefetch(global_address(args.v) + first_of_kv * uint64(V_BYTES), V_BYTES)
-        args.factors[slot, CONSUMERS] = args.v_scale[0, 0, last_tile]
-        q_tile = args.base + Q.start + slot * SLOT_BYTES
-        first = first_tile(args.q_scale, b, head)
-        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-        for w in range(CONSUMERS):
-            # An absent block gets block 0: its consumer does not read it.
-            block = int32(first + max(int32(m_start + w * Q_ROWS), int32(0)) // Q_ROWS)
-            args.factors[slot, w] = args.q_scale[0, 0, block] * args.scale
-            q_rows = global_address(args.q) + uint64(uint32(block)) * uint64(Q_BYTES)
-            if ALIGNED:
-                bulk_load(q_tile + w * Q_BYTES, q_rows, Q_BYTES, full)
-            elif w == 0:
-                bulk_load(q_tile, q_rows, SLOT_BYTES, full)
         return uint32(count + 1)
 
     load_each_q = make_for_each_tile(BLOCK_M, load_q)
@@ -393,7 +380,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
         @cuda.jit(device=True, forceinline=True)
         def load_kv(count, m_start, head, b, kv_head, args):
             before = float32(1)
-            m_start = first_row(m_start, args.seqlen_q)
+            if CAUSAL:
+                m_start = int32(m_start - args.absent_rows)
             n_tile = first_tile(args.scales, b, kv_head)
             end = int32(n_tile + num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k))
             source = global_address(args.tiles) + uint64(uint32(n_tile)) * uint64(NUM_BYTES)
@@ -523,9 +511,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
 
             scales = Scales(factors[slot, group], k_scales, v_ratios)
             num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-            own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k)
-            if m >= seqlen_q or (ALIGNED and m < 0):
-                own = int32(0)
+            inside = m < seqlen_q and (not CAUSAL or m >= 0)
+            own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k) if inside else int32(0)
             whole = int32(max(end_key(m + seqlen_k - seqlen_q, seqlen_k), 0) // BLOCK_N)
             inner_end, end = uint32(tile + min(whole, own)), uint32(tile + own)
             all_end = uint32(tile + num_tiles)
@@ -544,7 +531,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
 
             m_start, head, b = work[slot, M_START], work[slot, HEAD], work[slot, BATCH]
             m_warp = int32(m_start + group * Q_ROWS + warp_row)
-            if ALIGNED and m_warp < 0:
+            if CAUSAL and m_warp < 0:
                 m_warp = seqlen_q  # nothing of an absent block is stored
             v_scale = factors[slot, CONSUMERS]
             while tile != all_end:  # other warpgroups see them: release them unread
@@ -576,12 +563,14 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_fp8_kernel(
-        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, num_slices, scale
-    ):
+        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, num_slices, scale,
+        absent_rows,
+    ):  # fmt: skip
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
         q, k, v and their scales are those of `quantize_fp8.Quantized`; out_map is the address of a
-        tensor map with boxes of 16 rows. scale is softmax_scale · log2 e.
+        tensor map with boxes of 16 rows. scale is softmax_scale · log2 e, absent_rows
+        `absent_rows` of the sizes.
 
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM), k_tile (STAGES, BLOCK_N, HEAD_DIM),
@@ -613,8 +602,9 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
             shape, seqlen_q, count = lse.shape, int32(lse.shape[2]), uint32(0)
             if tid == 0:  # one thread for Q, one for K, one for V
                 q_loads = QLoads(
-                    q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k, k, v
-                )
+                    q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k,
+                    absent_rows, k, v,
+                )  # fmt: skip
                 num_q_tiles_done = load_each_q(count, shape, group_size, num_slices, q_loads)
                 slot = num_q_tiles_done % SLOTS
                 wait(base + Q_RING.empty + slot * BARRIER, phase(num_q_tiles_done, SLOTS) ^ 1)
@@ -622,11 +612,11 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
                 mbarrier_arrive(base + Q_RING.full + slot * BARRIER)
             elif tid == 32:
                 ring = base + K.start, base + K_RING.full
-                k_loads = KVLoads(k, k_scale, k_scales, *ring, seqlen_q, seqlen_k)
+                k_loads = KVLoads(k, k_scale, k_scales, *ring, seqlen_q, seqlen_k, absent_rows)
                 load_each_k(count, shape, group_size, num_slices, k_loads)
             elif tid == 64:
                 ring = base + V.start, base + V_RING.full
-                v_loads = KVLoads(v, v_scale, v_ratios, *ring, seqlen_q, seqlen_k)
+                v_loads = KVLoads(v, v_scale, v_ratios, *ring, seqlen_q, seqlen_k, absent_rows)
                 load_each_v(count, shape, group_size, num_slices, v_loads)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
@@ -702,13 +692,13 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     _, seqlen_k, num_kv_heads, _ = k8.shape
     ordered = orders_exponentials(seqlen_k, causal)
     kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), ordered, AHEAD)
-    rows = seqlen_q + absent_rows(seqlen_q, causal)
-    cut = rows, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
+    absent = absent_rows(seqlen_q, causal)
+    cut = seqlen_q + absent, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
     num_sms = arrays.num_sms(out)
     num_slices = choose_num_slices(batch * num_heads, num_sms, *cut)
     grid = (min(num_slices * batch * num_heads, num_sms),)
     tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_slices)
     out_map, size = tensor_map(out, 16), shared_bytes(head_dim)
-    arguments = *tiles, *scales, out_map, lse, *sizes, scale
+    arguments = *tiles, *scales, out_map, lse, *sizes, scale, np.int32(absent)
     arrays.launch(kernel, grid, (128 * (CONSUMERS + 1),), *arguments, shared_bytes=size)
