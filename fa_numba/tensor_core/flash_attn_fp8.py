@@ -354,15 +354,18 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
         num_tiles = num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k)
         last_tile = first_tile(args.v_scale, b, kv_head) + num_tiles - 1
         args.factors[slot, CONSUMERS] = args.v_scale[0, 0, last_tile]
-        first = int32(first_tile(args.q_scale, b, head) + m_start // Q_ROWS)
-        for w in range(CONSUMERS):  # an absent block's is another one's: its consumer ignores it
-            args.factors[slot, w] = args.q_scale[0, 0, first + w] * args.scale
-        absent = int32(max(int32(0), int32(-m_start)) // Q_ROWS) if CAUSAL else 0
-        num_bytes = SLOT_BYTES - absent * Q_BYTES
-        mbarrier_arrive_expect_tx(full, num_bytes)
-        q_rows = global_address(args.q) + uint64(uint32(first + absent)) * uint64(Q_BYTES)
-        q_tile = args.base + Q.start + slot * SLOT_BYTES + absent * Q_BYTES
-        bulk_load(q_tile, q_rows, num_bytes, full)
+        first = first_tile(args.q_scale, b, head)
+        for w in range(CONSUMERS):
+            # An absent block is block 0: its consumer reads neither its rows nor its factor.
+            row = int32(m_start + w * Q_ROWS)
+            block = int32(first + (max(row, int32(0)) if CAUSAL else row) // Q_ROWS)
+            args.factors[slot, w] = args.q_scale[0, 0, block] * args.scale
+            q_rows = global_address(args.q) + uint64(uint32(block)) * uint64(Q_BYTES)
+            q_tile = args.base + Q.start + (slot * CONSUMERS + w) * Q_BYTES
+            bulk_load(q_tile, q_rows, Q_BYTES, full)
+        # Last, because it tells the consumers that `factors` and `work` are written; the barrier
+        # may count bytes before it expects them.
+        mbarrier_arrive_expect_tx(full, SLOT_BYTES)
         if AHEAD:  # the first tile of K and V: K's and V's threads ask for it much later
             first_of_kv = uint64(uint32(first_tile(args.v_scale, b, kv_head)))
             bulk_prefetch(global_address(args.k) + first_of_kv * uint64(K_BYTES), K_BYTES)
