@@ -44,7 +44,7 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, **mask):
     tiling = persistent.persistent_tiling(head_dim, seqlen_k, causal)
     out = GlobalArray(model, np.full(q.shape, np.nan, KIND))
     lse = GlobalArray(model, np.full((1, num_heads, seqlen_q), np.nan, np.float32))
-    arrays = *((GlobalArray(model, x), rows) for x, rows in ((q, 64), (k, 128), (v, 128))),
+    arrays = (*((GlobalArray(model, x), rows) for x, rows in ((q, 64), (k, 128), (v, 128))),)
     for name, entry in zip("qkvo", (*arrays, (out, 16)), strict=True):
         model.maps[name] = entry
     make = persistent.make_flash_attn_persistent

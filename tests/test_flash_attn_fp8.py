@@ -99,7 +99,9 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
 def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):
     kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, causal, dtype, ordered)
     args = (*3 * [tiles], *3 * [scales], types.uint64, scales)
-    code = compile_kernel(kernel, (*args, *3 * [types.int32], types.float32, types.int32), cc=HOPPER)
+    code = compile_kernel(
+        kernel, (*args, *3 * [types.int32], types.float32, types.int32), cc=HOPPER
+    )
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
     assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
@@ -117,7 +119,15 @@ def test_shared_memory_fits():
 def test_nothing_waits_for_single_exponentials():
     """A warp computes its exponentials in a row: no score is rounded between two."""
     kernel = flash_attn_fp8.make_flash_attn_fp8(128, False, "float16", True)
-    args = (*3 * [tiles], *3 * [scales], types.uint64, scales, *3 * [types.int32], types.float32, types.int32)
+    args = (
+        *3 * [tiles],
+        *3 * [scales],
+        types.uint64,
+        scales,
+        *3 * [types.int32],
+        types.float32,
+        types.int32,
+    )
     code = compile_kernel(kernel, args, cc=HOPPER)
     names = [i.opcode.split(".")[0] for i in code.instructions]
     names = [x for x in names if x in ("MUFU", "F2FP", "BAR")]

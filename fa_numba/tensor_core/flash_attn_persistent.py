@@ -190,9 +190,7 @@ def make_flash_attn_persistent(
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
     next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
     options = DTYPE, WINDOW, SOFTCAP, ALIBI
-    loop = make_mainloop(
-        HEAD_DIM, TILING, CAUSAL, *options, not LAST_FIRST, DROPOUT, HALVES
-    )
+    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, not LAST_FIRST, DROPOUT, HALVES)
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product

@@ -235,7 +235,15 @@ def make_ring(HEAD_DIM, TILING):
 
 @functools.cache
 def make_mainloop(
-    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP, DROPOUT=False,
+    HEAD_DIM,
+    TILING,
+    CAUSAL,
+    DTYPE,
+    WINDOW,
+    SOFTCAP,
+    ALIBI,
+    MASK_IN_LOOP,
+    DROPOUT=False,
     HALVES=False,
 ):
     """A consumer warpgroup's iterations over tiles of K and V.
@@ -394,9 +402,7 @@ def make_mainloop(
     def first_iteration(
         registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, score_mod_args, lane
     ):
-        if HALVES and starts_in_half(
-            n_start, score_mod_args.wg_position, score_mod_args.mask_args
-        ):
+        if HALVES and starts_in_half(n_start, score_mod_args.wg_position, score_mod_args.mask_args):
             tile = stage, parity, q_desc, n_start, position, seqlen_k
             first_half_iteration(registers, rings, *tile, score_mod_args, lane)
             return
