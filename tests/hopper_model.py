@@ -274,10 +274,6 @@ class Model:
 
         self.copies.append(copy)
 
-    def tma_prefetch_4d(self, tensor_map, col, row, head, batch):
-        array, _ = self.maps[tensor_map]
-        assert 0 <= row < array.shape[1] and head < array.shape[2] and batch < array.shape[0]
-
     def tma_store_4d(self, tensor_map, col, row, head, batch, source):
         array, rows = self.maps[tensor_map]
         assert row >= 0
@@ -304,9 +300,12 @@ class Model:
         bits = np.array([x, y, z], np.float32).view(np.int32)
         return bits.max(keepdims=True).view(np.float32)[0]
 
-    def lowest3_bits(self, x, y, z):
-        bits = np.array([x, y, z], np.float32).view(np.uint32)
-        return bits.max(keepdims=True).view(np.float32)[0]
+    def sign_bit(self, x):
+        return int(np.signbit(x))
+
+    def after(self, x, y, zero):
+        assert zero == 0
+        return x
 
     def pack_f16x2(self, low, high):
         return int(np.array([low, high], np.float16).view(np.uint32)[0])

@@ -63,24 +63,6 @@ def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barri
 
 
 @intrinsic
-def tma_prefetch_4d(typingctx, tensor_map, col, row, head, batch):
-    """Start a copy to L2 of the box that begins at [batch, head, row, col] of the map's array.
-
-    Parameters are those of `tma_load_4d`.
-    """
-    coordinate = types.uint32
-    return statement(
-        "cp.async.bulk.prefetch.tensor.4d.L2.global.tile "
-        "[<tensor_map>, {<col>, <row>, <head>, <batch>}];",
-        tensor_map=types.uint64,
-        col=coordinate,
-        row=coordinate,
-        head=coordinate,
-        batch=coordinate,
-    )
-
-
-@intrinsic
 def tma_store_4d(typingctx, tensor_map, col, row, head, batch, source):
     """Start a copy of a box to [batch, head, row, col]; elements beyond the array are not stored.
 

@@ -172,24 +172,6 @@ def bulk_load(typingctx, destination, source, num_bytes, barrier):
 
 
 @intrinsic
-def bulk_prefetch(typingctx, source, num_bytes):
-    """Start a copy of neighbouring bytes to L2 (sm_90).
-
-    Parameters
-    ----------
-    source : uint64
-        Address in global memory, a multiple of 16.
-    num_bytes : uint32
-        A multiple of 16.
-    """
-    return statement(
-        "cp.async.bulk.prefetch.L2.global [<source>], <num_bytes>;",
-        source=types.uint64,
-        num_bytes=types.uint32,
-    )
-
-
-@intrinsic
 def unpack_f16x2(typingctx, x, two):
     """The two float16 in one register, as float32.
 

@@ -65,7 +65,7 @@ from fa_numba.ptx.mbarrier import (
 )
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_store_wait_read
-from fa_numba.ptx.vectors import bulk_load, bulk_prefetch
+from fa_numba.ptx.vectors import bulk_load
 from fa_numba.ptx.wgmma import (
     descriptor,
     narrow_descriptor_bits,
@@ -116,7 +116,6 @@ P_SHIFT, LAZY = np.float32(6), np.float32(2.75)
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
 END_ALIGNED = True
-AHEAD = False
 OWN, NEXT = range(2)  # named barriers of a warp: its own, and that of the warp after it
 
 
@@ -169,8 +168,6 @@ class QLoads(NamedTuple):
     seqlen_q: Any
     seqlen_k: Any
     absent_rows: Any
-    k: Any
-    v: Any
 
 
 class KVLoads(NamedTuple):
@@ -291,7 +288,7 @@ def make_softmax(HEAD_DIM):
 
 
 @functools.cache
-def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
+def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
     """The kernel for these compile-time constants; `make_plan` lays out its shared memory.
 
     128 threads for each of CONSUMERS and for the producer. HEAD_DIM is 64 or 128; DTYPE, "float16"
@@ -366,10 +363,6 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
         # Last, because it tells the consumers that `factors` and `work` are written; the barrier
         # may count bytes before it expects them.
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-        if AHEAD:  # the first tile of K and V: K's and V's threads ask for it much later
-            first_of_kv = uint64(uint32(first_tile(args.v_scale, b, kv_head)))
-            bulk_prefetch(global_address(args.k) + first_of_kv * uint64(K_BYTES), K_BYTES)
-            bulk_prefetch(global_address(args.v) + first_of_kv * uint64(V_BYTES), V_BYTES)
         return uint32(count + 1)
 
     load_each_q = make_for_each_tile(BLOCK_M, load_q)
@@ -606,7 +599,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED, AHEAD=False):
             if tid == 0:  # one thread for Q, one for K, one for V
                 q_loads = QLoads(
                     q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k,
-                    absent_rows, k, v,
+                    absent_rows,
                 )  # fmt: skip
                 num_q_tiles_done = load_each_q(count, shape, group_size, num_slices, q_loads)
                 slot = num_q_tiles_done % SLOTS
@@ -694,7 +687,7 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     batch, seqlen_q, num_heads, head_dim = q8.shape
     _, seqlen_k, num_kv_heads, _ = k8.shape
     ordered = orders_exponentials(seqlen_k, causal)
-    kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), ordered, AHEAD)
+    kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), ordered)
     absent = absent_rows(seqlen_q, causal)
     cut = seqlen_q + absent, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
     num_sms = arrays.num_sms(out)

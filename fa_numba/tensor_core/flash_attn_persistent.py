@@ -62,7 +62,7 @@ from fa_numba.ptx.mbarrier import (
     mbarrier_arrive_expect_tx,
     phase,
 )
-from fa_numba.ptx.tma import make_load_tile, tma_prefetch_4d, tma_store_wait_read
+from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
 from fa_numba.ptx.wgmma import descriptor, descriptor_bits
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
@@ -104,8 +104,6 @@ from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS, choose_num_slices
 REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER)
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
 # all threads must not exceed 65536: 128 · (40 + 2 · 232) = 64512, 128 · (32 + 3 · 160) = 65536.
-WINDOW_PREFETCH = True
-WINDOW_HALVES = True
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
@@ -116,8 +114,8 @@ class ProducerArgs(NamedTuple):
     ----------
     loads_q : bool
         True for Q's thread; the others load K or V.
-    q_map, kv_map, k_map : uint64
-        Tensor maps (addresses) of Q, of K or V (Q's thread: V), and of K.
+    q_map, kv_map : uint64
+        Tensor maps (addresses) of Q, and of K or V.
     kv_tile, kv_full : int
         Shared memory addresses: the first tile of K or V, and its barrier "full".
     work : shared array of shape (SLOTS, WORK_LENGTH)
@@ -131,7 +129,6 @@ class ProducerArgs(NamedTuple):
     loads_q: Any
     q_map: Any
     kv_map: Any
-    k_map: Any
     kv_tile: Any
     kv_full: Any
     work: Any
@@ -175,9 +172,8 @@ def make_flash_attn_persistent(
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1  # out has no memory of its own: it overwrites Q
     LEFT = WINDOW[0] >= 0
-    PREFETCH = LEFT and WINDOW_PREFETCH
-    NEW_TILES = ceil_div(BLOCK_M, BLOCK_N)
-    HALVES = LEFT and WINDOW_HALVES and not (ALIBI or DROPOUT) and BLOCK_N == 128
+    # Measured to gain with three consumers alone: docs/notes/masks.md.
+    HALVES = LEFT and not (ALIBI or DROPOUT) and CONSUMERS == 3
     # Without causal, window and ALiBi only the last key tile needs masking. It is processed first,
     # so the loop has no masking. Measured to gain for these head_dims alone: docs/notes/forward.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
@@ -229,22 +225,6 @@ def make_flash_attn_persistent(
             load_tile(q_rows, ROWS, args.q_map, m_start + ROWS * w, head, b, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def prefetch_kv(m_start, kv_head, b, args):
-        """Fetch to L2 the key tiles that no earlier query tile attends to.
-
-        Q's thread is a query tile ahead. The thread blocks take the neighbouring query tiles, and
-        these need each other's keys at once.
-        """
-        i, end = tiles_of(m_start, BLOCK_M, args.seqlen_q, args.seqlen_k, args.mask_args)
-        tile = max(i, int32(end - NEW_TILES))
-        while tile < end:
-            for panel in range(NUM_PANELS):
-                place = PANEL_COLS * panel, tile * BLOCK_N, kv_head, b
-                tma_prefetch_4d(args.k_map, *place)
-                tma_prefetch_4d(args.kv_map, *place)
-            tile = int32(tile + 1)
-
-    @cuda.jit(device=True, forceinline=True)
     def load(state, m_start, head, b, kv_head, args):
         """Q's thread loads one query tile; K's and V's threads load the key tiles for it.
 
@@ -254,8 +234,6 @@ def make_flash_attn_persistent(
         num_q_tiles_done, stage, empty_parity = state
         if args.loads_q:
             load_q_tile(num_q_tiles_done, m_start, head, b, args)
-            if PREFETCH:
-                prefetch_kv(m_start, kv_head, b, args)
             num_q_tiles_done = int32(num_q_tiles_done + 1)
         else:
             i, end = tiles_of(m_start, BLOCK_M, args.seqlen_q, args.seqlen_k, args.mask_args)
@@ -285,9 +263,8 @@ def make_flash_attn_persistent(
         kv_tile = base + K.start if loads_k else base + V.start
         kv_full = base + K_RING.full if loads_k else base + V_RING.full
         args = ProducerArgs(
-            tid == 0, q_map, kv_map, k_map,
-            kv_tile, kv_full, work, base, shape[2], seqlen_k, mask_args,
-        )  # fmt: skip
+            tid == 0, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k, mask_args
+        )
         # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
         state = int32(0), int32(0), int32(1)
         num_q_tiles_done, _, _ = load_each(state, shape, group_size, num_slices, args)

@@ -17,7 +17,7 @@ from numba import cuda, float32
 
 from fa_numba.constants import FULL_WARP, LOG2_E
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD, make_units
-from fa_numba.ptx.convert import exp2, lowest3_bits, max3_bits
+from fa_numba.ptx.convert import after, exp2, max3_bits, sign_bit
 from fa_numba.tensor_core.fragments import (
     MASKED,
     NO_KEY,
@@ -31,13 +31,7 @@ LAZY = np.float32(8)  # P up to 256
 # The least softcap for which the polynomial of tanh also serves scores far below the maximum: there
 # it falls faster than tanh, and the error of P is at most 2e-4.
 LEAST_CAP = 10
-USE_CUBIC = True
-BY_TANH, BY_POLYNOMIAL, BY_CUBIC = np.int32(0), np.int32(1), np.int32(2)
-# tanh(x) / x in powers of x², for |x| <= SMALL_FOR_CUBIC: the least relative error of two terms.
-# Below, down to x = −1, the cubic still falls; from a softcap of 20 on P is then negligible.
-SMALL_FOR_CUBIC = np.float32(0.2)
-CUBIC_TANH = np.float32(0.9999738), np.float32(-0.32807637)
-LEAST_UNIT_OF_CUBIC = np.float32(20 * LOG2_E)
+CAP_CHUNK, CAP_LEAD = 2, 2
 NEGLIGIBLE = np.float32(40)  # powers of 2 below m_i: such a P is lost when float32 rounds the sum
 
 
@@ -139,22 +133,6 @@ def make_largest(BLOCK_N):
 
 
 @functools.cache
-def make_lowest(BLOCK_N):
-    """lowest_bits(s, h): the smallest score of a lane's row h, if one is below 0."""
-    S8 = BLOCK_N // 8
-
-    @fragment_function()
-    def lowest_bits(s, h):
-        x, y = s[0, 2 * h], s[1, 2 * h]
-        for j in range(0, S8, 2):
-            x = lowest3_bits(x, s[j, 2 * h], s[j, 2 * h + 1])
-            y = lowest3_bits(y, s[j + 1, 2 * h], s[j + 1, 2 * h + 1])
-        return lowest3_bits(x, x, y)
-
-    return lowest_bits
-
-
-@functools.cache
 def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     """The online softmax of a warp's 16 rows in two steps, for a kernel whose P V still runs.
 
@@ -176,8 +154,7 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     S8 = BLOCK_N // 8
     CAP_HERE = SOFTCAP > 0 and not ALIBI  # in the exponent
     POLYNOMIAL = SOFTCAP >= LEAST_CAP
-    CUBIC = CAP_HERE and POLYNOMIAL and USE_CUBIC
-    lowest_bits = make_lowest(BLOCK_N)
+    CHUNK, LEAD = CAP_CHUNK, CAP_LEAD
     largest, largest_bits = make_largest(BLOCK_N)
 
     unit_of, angle_of, over_unit = make_units(SOFTCAP)
@@ -191,7 +168,6 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     @fragment_function()
     def raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args=UNREAD):
         top = cuda.local.array(2, float32)
-        cubic = CUBIC and unit_of(scale, mask_args) >= LEAST_UNIT_OF_CUBIC
         # the argument of tanh for s = 1
         to_angle = angle_of(scale, mask_args) if CAP_HERE else float32(1)
         unchanged, known, negligible = True, True, True
@@ -207,13 +183,6 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
                 negligible = negligible and at_most(top[h], most)
             # tanh x is at most x
             unchanged = unchanged and max(top[h], float32(0)) * to_angle <= limit
-            if CUBIC:
-                cubic = cubic and top[h] * to_angle <= SMALL_FOR_CUBIC
-                cubic = cubic and lowest_bits(s, h) * to_angle >= float32(-1)
-        if CUBIC and cuda.all_sync(FULL_WARP, unchanged and cubic):
-            return False, BY_CUBIC
-        if CUBIC and cuda.all_sync(FULL_WARP, unchanged):
-            return False, BY_POLYNOMIAL
         if cuda.all_sync(FULL_WARP, unchanged):
             return False, cuda.all_sync(FULL_WARP, negligible) if ALIBI else POLYNOMIAL
         if not cuda.all_sync(FULL_WARP, known):
@@ -230,8 +199,6 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
             alpha[h] = exp2((m_i[h] - m_new) * unit_of(scale, mask_args))
             m_i[h] = m_new
             l_i[h] *= alpha[h]
-        if CUBIC:
-            return True, BY_POLYNOMIAL if cuda.all_sync(FULL_WARP, small) else BY_TANH
         if CAP_HERE and POLYNOMIAL:
             return True, cuda.all_sync(FULL_WARP, small)
         return True, False
@@ -252,23 +219,55 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
 
         return powers
 
+    def make_powers_in_order(exponent):
+        """`make_powers` for an exponent of several instructions.
+
+        The exponents of a chunk of columns wait for a power of LEAD chunks before. Left alone,
+        ptxas computes many exponents first, and the special function unit waits for them.
+        """
+        if not CHUNK:
+            return make_powers(exponent)
+
+        def make_chunk(chunk):
+            next_chunk = make_chunk(chunk + 1) if (chunk + 1) * CHUNK < S8 else None
+
+            @fragment_function()
+            def do_chunk(s, l_i, shift, factors, zero):
+                last = factors[-1]
+                if chunk >= LEAD:
+                    last = after(last, s[(chunk - LEAD + 1) * CHUNK - 1, 3], zero)
+                for i in range(CHUNK):
+                    j = chunk * CHUNK + i
+                    for h in range(2):
+                        for c in range(2):
+                            x = (factors[0], factors[1], last)
+                            p = exp2(exponent(s[j, 2 * h + c], shift[h], x))
+                            s[j, 2 * h + c] = p
+                            l_i[h] += p
+                if next_chunk is not None:
+                    next_chunk(s, l_i, shift, factors, zero)
+
+            return do_chunk
+
+        first_chunk = make_chunk(0)
+
+        @fragment_function()
+        def powers(s, l_i, shift, factors):
+            first_chunk(s, l_i, shift, factors, sign_bit(factors[0]))
+
+        return powers
+
     @make_powers
     @fragment_function()
     def straight(x, shift, factors):
         return x * factors[0] - shift  # one multiply-add
 
-    @make_powers
+    @make_powers_in_order
     @fragment_function()
     def by_polynomial(x, shift, factors):
         t0, t1, t2 = factors
         square = x * x
         return x * (t0 + square * (t1 + square * t2)) - shift
-
-    @make_powers
-    @fragment_function()
-    def by_cubic(x, shift, factors):
-        t0, t1 = factors
-        return x * (t0 + x * x * t1) - shift
 
     @make_powers
     @fragment_function()
@@ -284,9 +283,6 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
             shift[h] = (m_i[h] - offset[h] if ALIBI else m_i[h]) * unit
         if not CAP_HERE:
             straight(s, l_i, shift, (unit,))
-        elif CUBIC and small == BY_CUBIC:
-            square = angle_of(scale, mask_args) * angle_of(scale, mask_args)
-            by_cubic(s, l_i, shift, (CUBIC_TANH[0] * scale, CUBIC_TANH[1] * scale * square))
         elif small:
             square = angle_of(scale, mask_args) * angle_of(scale, mask_args)
             factors = TANH[0] * scale, TANH[1] * scale * square, TANH[2] * scale * square * square
