@@ -330,13 +330,7 @@ class Model:
         self.wgmma_wait(pending, d, length)
 
     def wgmma_f16(self, n, k, d, a, b):
-        self.wgmma_some_rows_f16(n, k, n, d, a, b)
-
-    def wgmma_some_rows_f16(self, n, k, b_rows, d, a, b):
-        def product(_):
-            return self._rows(a, 64, k, 64) @ self._rows(b, n, k, b_rows).T
-
-        self._start(d, n, (), product)
+        self._start(d, n, (), lambda _: self._rows(a, 64, k, 64) @ self._rows(b, n, k, n).T)
 
     def wgmma_rows_f16(self, n, k, a_rows, d, a, b):
         def product(_):

@@ -32,7 +32,6 @@ wgmma reads 16-bit numbers either way, so no tile is ever transposed. There is a
 
     wgmma_*                d = A Bᵀ    rows of both along the sum; A is a tile of 64 rows
     wgmma_*_registers      d += A B    A in registers; B with a row for each term
-    wgmma_some_rows_*      d = A Bᵀ    as wgmma_*, B is some rows of a larger tile    (windows)
     wgmma_rows_*           d = A Bᵀ    as wgmma_*, A is 64 rows of a larger tile      (backward)
     wgmma_columns_*        d = Aᵀ B    both with a row for each term of the sum       (backward)
 
@@ -196,28 +195,6 @@ def wgmma_bf16(typingctx, n, k, d, a, b):
 
 
 @intrinsic
-def wgmma_some_rows_f16(typingctx, n, k, b_rows, d, a, b):
-    """d = A Bᵀ, float16, both in shared memory with their rows along the sum.
-
-    Parameters
-    ----------
-    n, k, b_rows : int, compile-time constants
-        B is n of the `b_rows` rows of a tile.
-    d : local array of n // 2 float32
-        Overwritten.
-    a, b : uint64
-        Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
-    """
-    return _shared_shared("f16", n, k, d, b_rows)
-
-
-@intrinsic
-def wgmma_some_rows_bf16(typingctx, n, k, b_rows, d, a, b):
-    """d = A Bᵀ, bfloat16; see `wgmma_some_rows_f16`."""
-    return _shared_shared("bf16", n, k, d, b_rows)
-
-
-@intrinsic
 def wgmma_f16_registers(typingctx, n, k, d, a, b):
     """d += A B, float16, A in registers, B in shared memory with a row for each term of the sum.
 
@@ -309,20 +286,19 @@ def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
 # such flag.
 
 
-def _shared_shared(kind, n, k, d, b_rows=None):
-    sizes = {"n": n, "k": k} if b_rows is None else {"n": n, "k": k, "b_rows": b_rows}
-    rows = literal(n if b_rows is None else b_rows)
+def _shared_shared(kind, n, k, d):
     lines = [".reg .pred add; .reg .b64 a, b;"]
     for col in range(0, literal(k), 16):
         lines += [
             f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
             f"add.s64 a, <a>, {column_bytes(col, 64) >> 4};",
-            f"add.s64 b, <b>, {column_bytes(col, rows) >> 4};",
+            f"add.s64 b, <b>, {column_bytes(col, literal(n)) >> 4};",
             f"{_instruction(kind, n)} <d>, a, b, add, 1, 1, 0, 0;",
         ]
     return statement(
         "{ " + " ".join(lines) + " }",
-        **sizes,
+        n=n,
+        k=k,
         d=written(d, literal(n) // 2),
         a=types.uint64,
         b=types.uint64,

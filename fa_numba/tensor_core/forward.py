@@ -13,11 +13,6 @@ class WgmmaProducts(NamedTuple):
     registers: Any
 
 
-def wgmma_some_rows_of(DTYPE):
-    """The product with A and B in shared memory, where B is some rows of a tile."""
-    return wgmma.wgmma_some_rows_bf16 if DTYPE == "bfloat16" else wgmma.wgmma_some_rows_f16
-
-
 def pack_of(DTYPE):
     """The conversion of two float32 into one register."""
     return convert.pack_bf16x2 if DTYPE == "bfloat16" else convert.pack_f16x2

@@ -250,7 +250,7 @@ def make_mainloop(
 
     With MASK_IN_LOOP a tile after the first may need masking. With HALVES the half of the first
     tile, or of a later one, that none of the warpgroup's rows attends to is not computed; not with
-    ALIBI.
+    ALIBI or DROPOUT, and for head_dim up to 64 alone: half of a tile is then half of its one panel.
 
     Parameters of the functions: registers, rings and score_mod_args (`Registers`, `KVRings`,
     `ScoreModArgs`); stage and parity of a tile; q_desc, the descriptor of the warpgroup's rows of
@@ -305,7 +305,6 @@ def make_mainloop(
     wait = mbarrier.wait_function()
     HALF = BLOCK_N // 2
     HALF_S_LENGTH, P16_OF_HALF, HALF_P_SHAPE = HALF // 2, HALF // 16, (HALF // 16, 4)
-    multiply_half = forward.wgmma_some_rows_of(DTYPE)
     half_steps = make_softmax_steps(HALF, SOFTCAP, ALIBI)
     raise_half, exponentiate_half = half_steps.raise_maximum, half_steps.exponentiate
     mask_half = make_mask_tile(HALF, CAUSAL, WINDOW)
@@ -356,7 +355,7 @@ def make_mainloop(
         k_desc = descriptor(K_MAJOR_DESC, uint32(rows))
         wait(rings.k_full + stage * BARRIER, parity)
         wgmma_fence()
-        multiply_half(HALF, COLS, BLOCK_N, s, q_desc, k_desc)
+        multiply(HALF, COLS, s, q_desc, k_desc)
         wgmma_commit()
         wgmma_wait(0, s, HALF_S_LENGTH)
         if lane == 0:
@@ -381,7 +380,7 @@ def make_mainloop(
         wait(k_full + new_stage * BARRIER, new_parity)
         wait(v_full + stage * BARRIER, parity)
         wgmma_fence()
-        multiply_half(HALF, COLS, BLOCK_N, s, q_desc, k_desc)
+        multiply(HALF, COLS, s, q_desc, k_desc)
         wgmma_commit()
         multiply_registers(COLS, BLOCK_N, acc, p, v_desc)
         wgmma_commit()
