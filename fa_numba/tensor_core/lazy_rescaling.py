@@ -31,7 +31,7 @@ LAZY = np.float32(8)  # P up to 256
 # The least softcap for which the polynomial of tanh also serves scores far below the maximum: there
 # it falls faster than tanh, and the error of P is at most 2e-4.
 LEAST_CAP = 10
-CAP_CHUNK, CAP_LEAD = 2, 2
+CAP_CHUNK, CAP_LEAD = 0, 0
 NEGLIGIBLE = np.float32(40)  # powers of 2 below m_i: such a P is lost when float32 rounds the sum
 
 
