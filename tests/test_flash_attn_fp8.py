@@ -1,7 +1,12 @@
 """FP8 without a GPU: slots against wgmma's layouts, machine code of the kernels."""
 
 import itertools
+import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +118,31 @@ def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):
 def test_shared_memory_fits():
     for head_dim in (64, 128):
         assert flash_attn_fp8.shared_bytes(head_dim) <= 227 * 1024
+
+
+@pytest.mark.parametrize("seqlen_q", [1, 64, 65, 190, 192, 193, 512, 1024])
+def test_tiles_end_with_the_last_block(seqlen_q):
+    absent = flash_attn_fp8.absent_rows(seqlen_q, True)
+    num_tiles = -(-(seqlen_q + absent) // 192)
+    assert 192 * num_tiles - absent == -(-seqlen_q // 64) * 64
+    assert 0 <= absent < 192 and num_tiles == -(-seqlen_q // 192)
+    assert flash_attn_fp8.absent_rows(seqlen_q, False) == 0
+
+
+@pytest.mark.parametrize(
+    "seqlen_q, seqlen_k, heads, causal",
+    [(200, 300, (2, 1), True), (190, 10, (1, 1), True)],
+)
+def test_out_and_lse_on_a_model(seqlen_q, seqlen_k, heads, causal):
+    """The kernel's source on a model of the instructions, in a process of its own."""
+    pytest.importorskip("greenlet", reason="threads of the model")
+    sizes = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "heads": heads, "head_dim": 64}
+    case = json.dumps(sizes | {"causal": causal, "slices": 2})
+    tests = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tests.parent), str(tests)))}
+    program = [sys.executable, tests / "flash_attn_fp8_on_model.py", case]
+    run = subprocess.run(program, capture_output=True, text=True, timeout=600, env=environment)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
 
 
 @needs_compiler
