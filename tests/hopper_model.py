@@ -300,13 +300,6 @@ class Model:
         bits = np.array([x, y, z], np.float32).view(np.int32)
         return bits.max(keepdims=True).view(np.float32)[0]
 
-    def sign_bit(self, x):
-        return int(np.signbit(x))
-
-    def after(self, x, y, zero):
-        assert zero == 0
-        return x
-
     def pack_f16x2(self, low, high):
         return int(np.array([low, high], np.float16).view(np.uint32)[0])
 

@@ -70,32 +70,3 @@ def max3_bits(typingctx, x, y, z):
     )
     f = types.float32
     return statement(text, result=f, pure=True, x=f, y=f, z=f)
-
-
-@intrinsic
-def sign_bit(typingctx, x):
-    """1 if the sign bit of x is set, else 0."""
-    return statement(
-        "{ .reg .b32 a; mov.b32 a, <x>; shr.u32 <result>, a, 31; }",
-        result=types.uint32,
-        pure=True,
-        x=types.float32,
-    )
-
-
-@intrinsic
-def after(typingctx, x, y, zero):
-    """x, but not before y is computed: one instruction, x | (y & zero).
-
-    Parameters
-    ----------
-    x, y : float32
-    zero : uint32
-        0, but the compiler must not know it.
-    """
-    text = (
-        "{ .reg .b32 a, b; mov.b32 a, <x>; mov.b32 b, <y>; "
-        "lop3.b32 a, b, <zero>, a, 0xEA; mov.b32 <result>, a; }"
-    )
-    f = types.float32
-    return statement(text, result=f, pure=True, x=f, y=f, zero=types.uint32)

@@ -115,8 +115,6 @@ P_SHIFT, LAZY = np.float32(6), np.float32(2.75)
 # is below it for any factor of at least LEAST_FACTOR: fragments.MASKED · LEAST_FACTOR < NOTHING.
 NOTHING = np.float32(-1e15)
 LEAST_FACTOR = np.float32(1e-14)
-END_ALIGNED = True
-FEWEST = True
 OWN, NEXT = range(2)  # named barriers of a warp: its own, and that of the warp after it
 
 
@@ -190,7 +188,7 @@ def absent_rows(seqlen_q, causal):
     Under a causal mask the tiles of queries end with the last one's block of Q_ROWS: where a head's
     blocks do not fill its tiles, idle consumers are then those of the tile with the fewest keys.
     """
-    return Q_ROWS * (-ceil_div(seqlen_q, Q_ROWS) % CONSUMERS) if causal and END_ALIGNED else 0
+    return Q_ROWS * (-ceil_div(seqlen_q, Q_ROWS) % CONSUMERS) if causal else 0
 
 
 def orders_exponentials(seqlen_k, causal):
@@ -692,7 +690,7 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     absent = absent_rows(seqlen_q, causal)
     cut = seqlen_q + absent, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
     num_sms = arrays.num_sms(out)
-    num_slices = choose_num_slices(batch * num_heads, num_sms, *cut, fewest=not ordered and FEWEST)
+    num_slices = choose_num_slices(batch * num_heads, num_sms, *cut, fewest=not ordered)
     grid = (min(num_slices * batch * num_heads, num_sms),)
     tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_slices)

@@ -17,7 +17,7 @@ from numba import cuda, float32
 
 from fa_numba.constants import FULL_WARP, LOG2_E
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD, make_units
-from fa_numba.ptx.convert import after, exp2, max3_bits, sign_bit
+from fa_numba.ptx.convert import exp2, max3_bits
 from fa_numba.tensor_core.fragments import (
     MASKED,
     NO_KEY,
@@ -31,7 +31,6 @@ LAZY = np.float32(8)  # P up to 256
 # The least softcap for which the polynomial of tanh also serves scores far below the maximum: there
 # it falls faster than tanh, and the error of P is at most 2e-4.
 LEAST_CAP = 10
-CAP_CHUNK, CAP_LEAD = 0, 0
 NEGLIGIBLE = np.float32(40)  # powers of 2 below m_i: such a P is lost when float32 rounds the sum
 
 
@@ -154,7 +153,6 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
     S8 = BLOCK_N // 8
     CAP_HERE = SOFTCAP > 0 and not ALIBI  # in the exponent
     POLYNOMIAL = SOFTCAP >= LEAST_CAP
-    CHUNK, LEAD = CAP_CHUNK, CAP_LEAD
     largest, largest_bits = make_largest(BLOCK_N)
 
     unit_of, angle_of, over_unit = make_units(SOFTCAP)
@@ -219,50 +217,12 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
 
         return powers
 
-    def make_powers_in_order(exponent):
-        """`make_powers` for an exponent of several instructions.
-
-        The exponents of a chunk of columns wait for a power of LEAD chunks before. Left alone,
-        ptxas computes many exponents first, and the special function unit waits for them.
-        """
-        if not CHUNK:
-            return make_powers(exponent)
-
-        def make_chunk(chunk):
-            next_chunk = make_chunk(chunk + 1) if (chunk + 1) * CHUNK < S8 else None
-
-            @fragment_function()
-            def do_chunk(s, l_i, shift, factors, zero):
-                last = factors[-1]
-                if chunk >= LEAD:
-                    last = after(last, s[(chunk - LEAD + 1) * CHUNK - 1, 3], zero)
-                for i in range(CHUNK):
-                    j = chunk * CHUNK + i
-                    for h in range(2):
-                        for c in range(2):
-                            x = (factors[0], factors[1], last)
-                            p = exp2(exponent(s[j, 2 * h + c], shift[h], x))
-                            s[j, 2 * h + c] = p
-                            l_i[h] += p
-                if next_chunk is not None:
-                    next_chunk(s, l_i, shift, factors, zero)
-
-            return do_chunk
-
-        first_chunk = make_chunk(0)
-
-        @fragment_function()
-        def powers(s, l_i, shift, factors):
-            first_chunk(s, l_i, shift, factors, sign_bit(factors[0]))
-
-        return powers
-
     @make_powers
     @fragment_function()
     def straight(x, shift, factors):
         return x * factors[0] - shift  # one multiply-add
 
-    @make_powers_in_order
+    @make_powers
     @fragment_function()
     def by_polynomial(x, shift, factors):
         t0, t1, t2 = factors
