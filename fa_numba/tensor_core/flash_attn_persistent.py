@@ -79,7 +79,6 @@ from fa_numba.tensor_core.fragments import (
     make_score_mod,
     make_store_tile,
 )
-from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import (
     DroppingArgs,
     KVRings,
@@ -519,7 +518,8 @@ def flash_attn_persistent(
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
-    options, constants = call.mask, run_time_masks.constants_of(call.mask, LEAST_CAP)
+    # A softcap as an argument would cost 2 to 5 % of the time: docs/notes/launching.md.
+    options, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
     tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal, seqlen_q=call.seqlen_q)
     if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
         tiling = tiling._replace(overlap=False)
@@ -528,8 +528,8 @@ def flash_attn_persistent(
         tiling,
         options.causal,
         call.dtype,
-        constants.window_size,
-        constants.softcap,
+        window_size,
+        options.softcap,
         options.alibi,
         dropout_p > 0,
     )
