@@ -23,7 +23,7 @@ from fa_numba.distributed import (
     unshard,
 )
 from fa_numba.distributed.layouts import Span, make_layout
-from fa_numba.distributed.merge import empty_state, merge_into
+from fa_numba.distributed.merge import RunningState, empty_state, merge_into
 from fa_numba.distributed.parts import num_steps, part_of
 from fa_numba.distributed.prediction import (
     Problem,
@@ -147,11 +147,13 @@ def test_error_is_flat_in_ranks(rng, layout):
 def test_a_state_of_16_bits_is_not_flat(rng, monkeypatch):
     """The test above can fail: with 16 bits between steps the error does grow with the ranks."""
 
-    def merge_rounded(out, lse, *partial):
-        merge_into(out, lse, *partial)
-        out[...] = out.astype(np.float16)
+    class Rounded(RunningState):
+        def merge(self, *partial):
+            super().merge(*partial)
+            out, _ = self.result()
+            out[...] = out.astype(np.float16)
 
-    monkeypatch.setattr("fa_numba.distributed.ring.merge_into", merge_rounded)
+    monkeypatch.setattr("fa_numba.distributed.ring.RunningState", Rounded)
     q, k, v = make_qkv(rng, 1, 256, 256, 2, 2, 16)
     want, _ = reference.attention(q, k, v)
     of_one, of_8 = (rms(ring(n, q, k, v, layout="zigzag")[1] - want) for n in (1, 8))
