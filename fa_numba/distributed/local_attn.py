@@ -11,15 +11,15 @@ better: there `flash_attn_persistent`, `flash_attn_split` and, for head_dim up t
 `flash_attn_bwd_persistent` take 16 bits and return float32.
 """
 
+import functools
+import importlib
+
 import numpy as np
 
 from fa_numba import checks, dispatch, reference
 from fa_numba.dispatch.attention import LEAST_GAIN
 from fa_numba.on_cuda_cores import running_state
 from fa_numba.runtime import arrays
-from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
-from fa_numba.tensor_core.flash_attn_persistent import REQUIREMENTS, flash_attn_persistent
-from fa_numba.tensor_core.flash_attn_split import flash_attn_split
 from fa_numba.tiling.split_tiling import SplitProblem, gain_of_splitting
 
 
@@ -50,7 +50,7 @@ def _fastest(q, k, v, **options):
     if not (returns_float32(q, k, v) and _positive_scale(options)):
         return _in_float32(dispatch.flash_attn)(q, k, v, **options)
     few = gain_of_splitting(_split_problem(q, k, options), arrays.num_sms(q)) >= LEAST_GAIN
-    attn = flash_attn_split if few else flash_attn_persistent
+    attn = _on_hopper("flash_attn_split" if few else "flash_attn_persistent")
     return attn(q, k, v, out_dtype="float32", **options)
 
 
@@ -59,20 +59,27 @@ def _fastest_grad(dout, q, k, v, out, lse, **options):
         returns_float32(q, k, v, dout, out) and _positive_scale(options)
     ):
         return _in_float32(dispatch.flash_attn_grad)(dout, q, k, v, out, lse, **options)
-    return flash_attn_bwd_persistent(dout, q, k, v, out, lse, grad_dtype="float32", **options)
+    attn_grad = _on_hopper("flash_attn_bwd_persistent")
+    return attn_grad(dout, q, k, v, out, lse, grad_dtype="float32", **options)
 
 
 def returns_float32(q, k, v, *others):
     """Whether the kernels for Hopper GPUs can take these arrays: 16 bits, aligned rows."""
     if arrays.library_of(q) == "numpy" or arrays.dtype_name(q) == "float32":
         return False
+    requirements = checks.TensorCores("flash_attn_persistent", checks.HOPPER)
     try:
-        REQUIREMENTS.check(q, k, v)
-        for x in others:
-            REQUIREMENTS.check(x, k, v)
+        for x in (q, *others):
+            requirements.check(x, k, v)
     except (TypeError, ValueError, RuntimeError):
         return False
     return True
+
+
+@functools.cache
+def _on_hopper(name):
+    """A function of tensor_core, whose modules need numba-cuda and not plain Numba."""
+    return getattr(importlib.import_module(f"fa_numba.tensor_core.{name}"), name)
 
 
 def _positive_scale(options):

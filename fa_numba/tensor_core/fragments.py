@@ -368,7 +368,7 @@ def make_store_tile(HEAD_DIM, pack):
 
 
 @functools.cache
-def make_store_rows(HEAD_DIM):
+def make_store_float32_rows(HEAD_DIM):
     """store_rows(acc, x, b, head, m, lane, upper, lower): a warp's 16 rows, in float32.
 
     acc goes to rows m to m + 15 of a head of x, a float32 array of shape (batch, seqlen, heads,
@@ -394,7 +394,7 @@ def make_store_rows(HEAD_DIM):
 @functools.cache
 def make_store_float32(HEAD_DIM):
     """The store_tile of `make_store_tile` for an out of float32, which takes out, not its map."""
-    store_rows = make_store_rows(HEAD_DIM)
+    store_rows = make_store_float32_rows(HEAD_DIM)
 
     @fragment_function()
     def store_tile(acc, inverse, rows, out, m, seqlen_q, head, b, lane):

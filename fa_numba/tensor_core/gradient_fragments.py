@@ -25,7 +25,7 @@ from fa_numba.tensor_core.fragments import (
     MASKED,
     fragment_function,
     make_cap_tile,
-    make_store_rows,
+    make_store_float32_rows,
 )
 
 BLOCK_N = 128  # keys of a tile
@@ -214,7 +214,7 @@ def make_store_gradient(HEAD_DIM, COLS, pack):
 @functools.cache
 def make_store_float32(HEAD_DIM):
     """The store_tile of `make_store_tile` for float32: it takes the array, not its map."""
-    store_rows = make_store_rows(HEAD_DIM)
+    store_rows = make_store_float32_rows(HEAD_DIM)
 
     @fragment_function()
     def store_tile(acc, rows, x, n, seqlen_k, head, b, lane, scale):
