@@ -20,6 +20,7 @@ from fa_numba.distributed import (
     shard,
     tree_decode,
     ulysses_attn,
+    ulysses_attn_grad,
     unshard,
 )
 from fa_numba.distributed.layouts import Span, make_layout
@@ -270,6 +271,11 @@ def test_bytes_and_pairs_are_those_of_the_formulas(rng, world_size, layout, caus
     options |= {"seqlen": seqlen, "attn": numpy_attn}
     run = run_ranks(ulysses_attn, world_size, *shards, **options)
     np.testing.assert_array_equal(run.bytes_sent, ulysses_bytes(problem))
+    inputs = shards[0], *shards, *zip(*run.results, strict=True)
+    of_grad = {"attn_grad": numpy_attn_grad, **options}
+    del of_grad["attn"]
+    run = run_ranks(ulysses_attn_grad, world_size, *inputs, **of_grad)
+    np.testing.assert_array_equal(run.bytes_sent, ulysses_bytes(problem, backward=True))
     del options["causal"]
     run = run_ranks(tree_decode, world_size, [q[:, -1:]] * world_size, *shards[1:], **options)
     np.testing.assert_array_equal(run.bytes_sent.sum(axis=1), tree_bytes(problem))
@@ -388,6 +394,36 @@ def test_ulysses_is_one_device_bit_for_bit(rng, world_size, layout):
     plain = reference.attention(q, k, v, **mask, dtype=np.float32)
     got = unshard(outs, layout), unshard(lses, layout, axis=2)
     check(("out", "lse"), got, want, plain)
+
+    dout = random(rng, *q.shape)
+    inputs = shard(dout, layout, world_size), *shards, outs, lses
+    del options["attn"]
+    run = run_ranks(
+        ulysses_attn_grad, world_size, *inputs, **options, **mask, attn_grad=numpy_attn_grad
+    )
+    gradients = [unshard(x, layout) for x in zip(*run.results, strict=True)]
+    want = reference.attention_bwd(dout, q, k, v, **mask)
+    plain = reference.attention_bwd(dout, q, k, v, **mask, dtype=np.float32)
+    check(("dq", "dk", "dv"), gradients, want, plain)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ulysses_gradients_of_packed_batches(rng, world_size):
+    q, k, v = (x[0] for x in make_qkv(rng, 1, 55, 55, 4, 2, 8))
+    dout, where = random(rng, *q.shape), {"cu_seqlens": PACKED, "axis": 0}
+    options = {"layout": "zigzag", "cu_seqlens": PACKED, "causal": True}
+    shards = [shard(x, "zigzag", world_size, **where) for x in (q, k, v)]
+    run = run_ranks(ulysses_attn, world_size, *shards, **options, attn=numpy_attn)
+    douts = shard(dout, "zigzag", world_size, **where)
+    inputs = douts, *shards, *zip(*run.results, strict=True)
+    run = run_ranks(ulysses_attn_grad, world_size, *inputs, **options, attn_grad=numpy_attn_grad)
+    gradients = [unshard(x, "zigzag", **where) for x in zip(*run.results, strict=True)]
+    args = dout, q, k, v, PACKED, PACKED
+    want, plain = (
+        reference.varlen_attention_bwd(*args, causal=True, dtype=t)
+        for t in (np.float64, np.float32)
+    )
+    check(("dq", "dk", "dv"), gradients, want, plain)
 
 
 @each_layout

@@ -100,6 +100,16 @@ class Layout:
         """Number of tokens of a rank."""
         return sum(span.count for span in self.spans(rank))
 
+    def slices(self, rank):
+        """(tokens, rows) of each span of a rank: where its tokens are in the packed batch, and in
+        the rank's own arrays. A list of pairs of slices."""
+        found = []
+        for span in self.spans(rank):
+            start = self.cu_seqlens[span.sequence] + span.start
+            tokens = slice(start, start + span.step * (span.count - 1) + 1, span.step)
+            found.append((tokens, slice(span.offset, span.offset + span.count)))
+        return found
+
     def tokens(self, rank):
         """The tokens of a rank, as indices into the packed batch: an int64 array."""
         parts = [

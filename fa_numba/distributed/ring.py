@@ -75,7 +75,7 @@ def ring_attn(
     alibi_slopes : None
         A ring refuses ALiBi; the error gives the reason.
     softmax_scale : float, default=1/√head_dim
-    attn : callable, default=flash_attn
+    attn : callable, default=the fastest for the arrays
         Attention on one device: see `fa_numba.distributed.local_attn`.
 
     Returns
@@ -146,7 +146,7 @@ def ring_attn_grad(
         As they were given to `ring_attn`.
     out, lse : arrays
         Results of `ring_attn` on this rank.
-    attn_grad : callable, default=flash_attn_grad
+    attn_grad : callable, default=the fastest for the arrays
         Its backward pass on one device: see `fa_numba.distributed.local_attn`.
 
     Returns

@@ -52,7 +52,7 @@ def tree_decode(
     softcap : float, default=0.0
     alibi_slopes : array of shape (num_heads,), float32, default=None
     softmax_scale : float, default=1/√head_dim
-    attn : callable, default=flash_attn
+    attn : callable, default=the fastest for the arrays
         Attention on one device: see `fa_numba.distributed.local_attn`.
 
     Returns
