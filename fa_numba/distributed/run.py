@@ -22,6 +22,7 @@ def main(arguments=None):
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m fa_numba.distributed.run")
     parser.add_argument("-n", type=int, required=True, help="number of processes, one for each GPU")
+    parser.add_argument("--isolate", action="store_true", help="each process sees only its own GPU")
     parser.add_argument("--limit", type=float, help="seconds after which all processes are ended")
     parser.add_argument("program", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -29,10 +30,10 @@ def main(arguments=None):
     if given.n < 1:
         parser.error(f"-n must be at least 1, got {given.n}")
     command = [sys.executable, given.program, *given.arguments]
-    return start(command, given.n, limit=given.limit)
+    return start(command, given.n, limit=given.limit, isolate=given.isolate)
 
 
-def start(command, world_size, *, limit=None, environment=None):
+def start(command, world_size, *, limit=None, isolate=False, environment=None):
     """Run a command once for each rank, and wait for all of them.
 
     Parameters
@@ -41,6 +42,8 @@ def start(command, world_size, *, limit=None, environment=None):
     world_size : int
     limit : float, default=None
         Seconds after which all processes are killed; None is no limit.
+    isolate : bool, default=False
+        Each process sees only its own GPU, as device 0.
     environment : dict, default=os.environ
         The ranks' variables are added.
 
@@ -53,6 +56,11 @@ def start(command, world_size, *, limit=None, environment=None):
     common |= {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
     common["MASTER_PORT"] = str(_free_port())
     ranks = [{"RANK": str(r), "LOCAL_RANK": str(r)} for r in range(world_size)]
+    if isolate:
+        visible = common.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        for rank, of_rank in enumerate(ranks):
+            own = visible[rank] if rank < len(visible) and visible[rank] else str(rank)
+            of_rank |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": own}
     processes = [subprocess.Popen(command, env=common | of_rank) for of_rank in ranks]
     status, end = 0, None if limit is None else time.monotonic() + limit
     try:
