@@ -38,14 +38,13 @@ from fa_numba.runtime import arrays  # noqa: E402
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 SEQLENS = 16_384, 65_536, 262_144  # tokens of each GPU
 KEYS = 1 << 20  # of all GPUs, in decoding
+CHECKED = 4099  # tokens of all GPUs, where results are compared with float64
 METHODS = ("zigzag", "striped", "contiguous", "ulysses")
 FORWARD, BOTH = "forward", "forward+backward"
-LIMITS = {
-    "out": 4e-3,
-    "dq": 8e-3,
-    "dk": 8e-3,
-    "dv": 8e-3,
-}  # relative to the largest value, bfloat16
+LINK_MIB = 1, 16, 256, 1024  # of a message, in measuring the link
+# Largest error, relative to the largest value. A rounding to bfloat16 is at most 2⁻⁸: those of P
+# and of out, and those of P, dS and the gradient, leave some room.
+LIMITS = {"out": 8e-3, "dq": 1.6e-2, "dk": 1.6e-2, "dv": 1.6e-2}
 
 
 class Silent(Communicator):
@@ -118,7 +117,7 @@ def run_method(comm, method, q, k, v, dout=None, seqlen=None):
 
 def check(ranks):
     """Each method against float64, for a length that no number of ranks divides."""
-    comm, seqlen = ranks.comm, 4099
+    comm, seqlen = ranks.comm, CHECKED
     rng = np.random.default_rng(0)
     shapes = [(1, seqlen, heads, HEAD_DIM) for heads in (16, 4, 4, 16)]
     dtype = np.dtype("bfloat16")
@@ -157,7 +156,7 @@ def in_float64(q, k, v, dout):
         dq[:, h] = ds @ k[:, g]
         dk[:, g] += ds.T @ q[:, h]
         dv[:, g] += p.T @ dout[:, h]
-    return [x.get()[None] for x in (out, dq, dk, dv)]
+    return [arrays.to_numpy(x)[None] for x in (out, dq, dk, dv)]
 
 
 def on_gpu(x):
@@ -169,7 +168,7 @@ def measure_link(ranks):
     comm = ranks.comm
     to, source = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
     rates = {}
-    for mib in (1, 16, 256, 1024):
+    for mib in LINK_MIB:
         x = cupy.zeros(mib << 20, np.uint8)
         times = 20 if mib < 256 else 5
 
@@ -221,7 +220,8 @@ def measure_single(ranks, seqlen, what, repeats):
             flash_attn_grad(dout, q, k, v, out, lse, causal=True)
 
     seconds = ranks.seconds(function, repeats)
-    ranks.add(tokens=seqlen, what=what, method="one GPU", ms=1e3 * seconds)
+    tokens = seqlen // ranks.comm.world_size
+    ranks.add(tokens=tokens, what=what, method="one GPU", ms=1e3 * seconds)
     return seconds
 
 
@@ -304,7 +304,7 @@ def check_peer(ranks, peer):
     for name, x, y in zip(LIMITS, (out, *gradients), (want[0], *want[2:]), strict=True):
         y = peer.as_tensor(y).float()
         error = float((x.float() - y).abs().max() / y.abs().max())
-        if ranks.agree(error) > 4 * LIMITS[name]:
+        if ranks.agree(error) > 2 * LIMITS[name]:
             raise SystemExit(f"the peer's {name} differs by {error:.3g}")
 
 
