@@ -113,7 +113,10 @@ class Board:
         return {int(r): tuple(x) for r, x in notices.items() if int(r) != self.rank}
 
     def close(self):
-        """Say goodbye: this rank has come to its end. On rank 0 the board closes too."""
+        """Say goodbye: this rank has come to its end.
+
+        On rank 0 the board closes too, after the others have left, or PATIENCE seconds.
+        """
         try:
             self._ask("goodbye")
         except RankLostError:
@@ -121,6 +124,7 @@ class Board:
         self._lines.close()
         self._socket.close()
         if self._server is not None:
+            self._server.wait_for_the_last(PATIENCE)
             self._server.shutdown()
             self._server.server_close()
 
@@ -130,6 +134,7 @@ def _serve(address, world_size):
     server.world_size = world_size
     server.changed = threading.Condition()
     server.values, server.arrived, server.notices = {}, {}, {}
+    server.here = set()  # connected ranks
     threading.Thread(target=server.serve_forever, args=(NAP,), daemon=True).start()
     return server
 
@@ -137,6 +142,10 @@ def _serve(address, world_size):
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = daemon_threads = True
     block_on_close = False
+
+    def wait_for_the_last(self, seconds):
+        with self.changed:
+            self.changed.wait_for(lambda: not self.here, seconds)
 
 
 class _Connection(socketserver.StreamRequestHandler):
@@ -155,11 +164,16 @@ class _Connection(socketserver.StreamRequestHandler):
                     return
         except OSError:
             pass  # the rank is gone
+        finally:
+            with self.server.changed:
+                self.server.here.discard(rank)
+                self.server.changed.notify_all()
         if rank is not None:
             self._tell(rank, LOST, rank, f"rank {rank} is lost: its process has ended")
 
     def _hello(self, rank, _):
-        return None
+        with self.server.changed:
+            self.server.here.add(rank)
 
     def _goodbye(self, rank):
         return None

@@ -153,7 +153,8 @@ class _NCCL(Communicator):
         self._looked = 0.0
         # A high priority: as soon as a thread block of a kernel ends, the transfer may take its SM.
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=-1)
-        with self._limit("ncclCommInitRank"):
+        self._watchdog = _Watchdog(self.rank, timeout)
+        with self._watchdog.over("ncclCommInitRank"):
             self._comm = nccl.NcclCommunicator(self.world_size, unique_id, self.rank)
         self._connect()
 
@@ -171,7 +172,7 @@ class _NCCL(Communicator):
         ready = events.Event(disable_timing=True)
         ready.record(events.get_current_stream())
         self._stream.wait_event(ready)
-        with self._limit("an exchange of NCCL"):
+        with self._watchdog.over("an exchange of NCCL"):
             self._nccl.groupStart()
             for rank, x in outgoing.items():
                 self._comm.send(*self._message(x), rank, self._stream.ptr)
@@ -223,33 +224,53 @@ class _NCCL(Communicator):
             self.abort()
             raise
 
-    @contextlib.contextmanager
-    def _limit(self, what):
-        """End the process if a call of NCCL's blocks for too long: nothing else can end it."""
-        if self._timeout is None:
-            yield
-            return
-        watch = threading.Timer(self._timeout + 2 * GRACE, self._end_process, [what])
-        watch.daemon = True
-        watch.start()
-        try:
-            yield
-        finally:
-            watch.cancel()
-
-    def _end_process(self, what):
-        print(f"rank {self.rank}: {what} has not returned in time", file=sys.stderr, flush=True)
-        os._exit(1)
-
     def abort(self):
         """End all transfers, those in flight too."""
-        with self._limit("ncclCommAbort"):
+        with self._watchdog.over("ncclCommAbort"):
             self._comm.abort()
+        self._watchdog.stopped = True
 
     def finish(self):
         """Wait for all others at the end, with the same limit."""
         self._cupy.cuda.get_current_stream().synchronize()
         self._stream.synchronize()
         self._board.arrive("end")
-        with self._limit("ncclCommDestroy"):
+        with self._watchdog.over("ncclCommDestroy"):
             self._comm.destroy()
+        self._watchdog.stopped = True
+
+
+class _Watchdog:
+    """Ends the process if a call of NCCL's does not return in time: no thread can end the call.
+
+    Parameters
+    ----------
+    rank : int
+    timeout : float or None
+        Seconds; None is no limit.
+    """
+
+    def __init__(self, rank, timeout):
+        self._rank, self._timeout, self._call = rank, timeout, None
+        self.stopped = False
+        if timeout is not None:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    @contextlib.contextmanager
+    def over(self, what):
+        """Watch over a call that is named `what`."""
+        if self._timeout is not None:
+            self._call = what, time.monotonic() + self._timeout + 2 * GRACE
+        try:
+            yield
+        finally:
+            self._call = None
+
+    def _watch(self):
+        while not self.stopped:
+            time.sleep(LOOK)
+            what, end = self._call or (None, 0)
+            if what and time.monotonic() > end:
+                message = f"rank {self._rank}: {what} has not returned in time"
+                print(message, file=sys.stderr, flush=True)
+                os._exit(1)
