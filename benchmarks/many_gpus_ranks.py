@@ -187,23 +187,25 @@ def measure_link(ranks):
 
 def measure(ranks, peer, link):
     """Times of each method beside those of one GPU that has the whole sequence."""
+    world_size = ranks.comm.world_size
     for seqlen in SEQLENS:
         repeats = {16_384: 7, 65_536: 3}.get(seqlen, 1)
-        # Seconds of one GPU for the whole sequence, at 600 TFLOP/s: the cost of what comes next.
-        whole = seqlen * ranks.comm.world_size
-        one = 2 * whole**2 * HEADS * HEAD_DIM / 6e14
+        calls = repeats + (repeats > 1)
+        whole = seqlen * world_size
         for what in (FORWARD, BOTH):
-            cost = one if what == FORWARD else 4.5 * one
-            if not ranks.time_left_for(cost * (repeats + 1)):
+            # Seconds of one GPU at 600 TFLOP/s, gradients included: the cost of what comes next.
+            one = (1 if what == FORWARD else 4) * 2 * whole**2 * HEADS * HEAD_DIM / 6e14
+            if not ranks.time_left_for(one * calls):
                 ranks.add(tokens=seqlen, what=what, skipped="no time left")
                 continue
             single = measure_single(ranks, whole, what, repeats)
             for method in METHODS:
-                if not ranks.time_left_for(cost / ranks.comm.world_size * (2 * repeats + 2) * 1.6):
+                slower = 1.4 if method == "contiguous" else 1.1
+                if ranks.time_left_for(slower * one / world_size * (calls + repeats)):
+                    measure_method(ranks, method, seqlen, what, repeats, single, link)
+                else:
                     ranks.add(tokens=seqlen, what=what, method=method, skipped="no time left")
-                    continue
-                measure_method(ranks, method, seqlen, what, repeats, single, link)
-            if peer and ranks.time_left_for(cost / ranks.comm.world_size * (repeats + 1) * 2):
+            if peer and ranks.time_left_for(2 * one / world_size * calls):
                 measure_peer(ranks, peer, seqlen, what, repeats, single)
 
 
