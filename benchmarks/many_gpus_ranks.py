@@ -4,6 +4,7 @@ Arguments: a file for the rows, and the seconds that the ranks have. Rank 0 writ
 each measurement, and decides what there is still time for.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ import cupy  # noqa: E402
 import numpy as np  # noqa: E402
 
 from fa_numba import flash_attn, flash_attn_grad  # noqa: E402
+from fa_numba.distributed import local_attn as chosen  # noqa: E402
 from fa_numba.distributed import (  # noqa: E402
     nccl,
     ring_attn,
@@ -29,7 +31,6 @@ from fa_numba.distributed import (  # noqa: E402
     ulysses_attn_grad,
 )
 from fa_numba.distributed.communicator import Communicator  # noqa: E402
-from fa_numba.distributed.local_attn import local_attn  # noqa: E402
 from fa_numba.distributed.merge import RunningState  # noqa: E402
 from fa_numba.distributed.ring import stacked  # noqa: E402
 from fa_numba.on_cuda_cores.running_state import convert  # noqa: E402
@@ -207,6 +208,23 @@ def measure(ranks, peer, link):
                     ranks.add(tokens=seqlen, what=what, method=method, skipped="no time left")
             if peer and ranks.time_left_for(2 * one / world_size * calls):
                 measure_peer(ranks, peer, seqlen, what, repeats, single)
+            if what == FORWARD and repeats > 1 and ranks.time_left_for(one * calls):
+                with thread_blocks_that_end():
+                    measure_method(ranks, "zigzag", seqlen, what, repeats, single, link, "split")
+
+
+@contextlib.contextmanager
+def thread_blocks_that_end():
+    """Let the local kernel be flash_attn_split, with one split: a thread block for each tile.
+
+    Transfers take SMs for a while. A persistent thread block that has to wait for its SM ends as
+    much later; of many short thread blocks only a few wait.
+    """
+    least, chosen.LEAST_GAIN = chosen.LEAST_GAIN, 0.0
+    try:
+        yield
+    finally:
+        chosen.LEAST_GAIN = least
 
 
 def inputs(seqlen, rank):
@@ -231,7 +249,7 @@ def measure_single(ranks, seqlen, what, repeats):
     return seconds
 
 
-def measure_method(ranks, method, seqlen, what, repeats, single, link):
+def measure_method(ranks, method, seqlen, what, repeats, single, link, kernel=None):
     comm = ranks.comm
     q, k, v, dout = inputs(seqlen, comm.rank)
     dout = dout if what == BOTH else None
@@ -245,7 +263,7 @@ def measure_method(ranks, method, seqlen, what, repeats, single, link):
     ranks.add(
         tokens=seqlen,
         what=what,
-        method=method,
+        method=f"{method}, {kernel}" if kernel else method,
         ms=1e3 * seconds,
         ms_without_communication=1e3 * without,
         ms_of_transfers=1e3 * transfer,
@@ -320,7 +338,7 @@ def measure_decoding(ranks):
     q = random(1, 1, HEADS, HEAD_DIM)
     shape = 1, KEYS // comm.world_size, KV_HEADS, HEAD_DIM
     k, v = (random(*shape, seed=1 + i + 2 * comm.rank) for i in range(2))
-    attn = local_attn()
+    attn = chosen.local_attn()
 
     def ring():
         """Every rank sees all keys: they travel, and the query is at home on all ranks."""
