@@ -1,12 +1,9 @@
 """The NCCL engine on a model of NCCL: the bits of ranks in one process, an end to every wait."""
 
-import os
 import socket
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import fake_nccl
 import numpy as np
@@ -25,8 +22,6 @@ from fa_numba.distributed import (
     shard,
 )
 from fa_numba.distributed.board import Board
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -204,13 +199,10 @@ def test_a_rank_that_never_comes_is_named():
 
 
 def launch(tmp_path, text, world_size, *options):
+    """Exit status of `python -m fa_numba.distributed.run`."""
     program = tmp_path / "program.py"
     program.write_text(text)
-    command = [sys.executable, "-m", "fa_numba.distributed.run", "-n", str(world_size), *options]
-    return subprocess.run(
-        [*command, str(program), "a"], capture_output=True, text=True, timeout=60,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    return run.main(["-n", str(world_size), *options, str(program), "a"])
 
 
 RANKS = """
@@ -223,14 +215,23 @@ if os.environ["RANK"] == "1":
 """
 
 
-def test_the_launcher_starts_the_ranks_and_ends_them(tmp_path):
-    done = launch(tmp_path, RANKS.format(fault="pass"), 2)
-    assert done.returncode == 0
-    assert sorted(done.stdout.splitlines()) == ["0 0 2 127.0.0.1 a", "1 1 2 127.0.0.1 a"]
-    done = launch(tmp_path, RANKS.format(fault="sys.exit(3)"), 2)
-    assert done.returncode == 3
-    done = launch(tmp_path, RANKS.format(fault="time.sleep(600)"), 2, "--limit", "1.5")
-    assert done.returncode == 124
+def test_the_launcher_starts_the_ranks_and_ends_them(tmp_path, capfd):
+    assert launch(tmp_path, RANKS.format(fault="pass"), 2) == 0
+    lines = sorted(capfd.readouterr().out.splitlines())
+    assert lines == ["0 0 2 127.0.0.1 a", "1 1 2 127.0.0.1 a"]
+    assert launch(tmp_path, RANKS.format(fault="sys.exit(3)"), 2) == 3
+    assert launch(tmp_path, RANKS.format(fault="time.sleep(600)"), 2, "--limit", "1") == 124
+
+
+def test_isolated_ranks_see_one_gpu_each(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    text = """
+import os
+line = os.environ["CUDA_VISIBLE_DEVICES"] + os.environ["LOCAL_RANK"]
+os.write(1, line.encode() + bytes([10]))
+"""
+    assert launch(tmp_path, text, 2, "--isolate") == 0
+    assert sorted(capfd.readouterr().out.split()) == ["30", "50"]
 
 
 def test_a_failed_rank_ends_the_others(tmp_path, monkeypatch):

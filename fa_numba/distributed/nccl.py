@@ -77,8 +77,8 @@ def communicator(timeout=300.0):
         try:
             board.arrive("start")
             if rank == 0:
-                board.put("nccl", [int(x) for x in nccl.get_unique_id()])
-            comm = _NCCL(cupy, nccl, board, tuple(board.get("nccl")), timeout)
+                board.put("nccl", list(nccl.get_unique_id()))
+            comm = _NCCL(cupy, nccl, board, bytes(board.get("nccl")), timeout)
             yield comm
             comm.finish()
         except BaseException as error:
@@ -141,7 +141,7 @@ class _NCCL(Communicator):
     ----------
     cupy, nccl : modules
     board : Board
-    unique_id : tuple of int
+    unique_id : bytes
         NCCL's, the same on all ranks.
     timeout : float or None
     """

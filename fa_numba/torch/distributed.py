@@ -172,6 +172,10 @@ def _cupys_stream(x):
     import cupy
 
     device = torch.device("cuda", arrays.device_of(x))
-    stream = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr, device=device)
+    pointer = cupy.cuda.get_current_stream().ptr
+    if pointer:
+        stream = torch.cuda.ExternalStream(pointer, device=device)
+    else:  # ExternalStream(0) is a new stream
+        stream = torch.cuda.default_stream(device)
     with torch.cuda.device(device), torch.cuda.stream(stream):
         yield
