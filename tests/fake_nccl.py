@@ -37,7 +37,7 @@ class Rank:
             NCCL_UINT8=1,
             groupStart=self._start,
             groupEnd=self._end,
-            get_unique_id=lambda: tuple(range(128)),
+            get_unique_id=lambda: bytes(range(128)),
             NcclCommunicator=self._make,
         )
         events = SimpleNamespace(
@@ -48,7 +48,7 @@ class Rank:
         self.cupy = SimpleNamespace(cuda=events, zeros=np.zeros)
 
     def _make(self, world_size, unique_id, rank):
-        assert (world_size, rank) == (self.world.world_size, self.rank) and len(unique_id) == 128
+        assert (world_size, rank) == (self.world.world_size, self.rank) and unique_id == bytes(range(128))
         return self
 
     def _start(self):
