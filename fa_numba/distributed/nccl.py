@@ -124,13 +124,13 @@ def _load_library():
 
 def _leave(board, comm, error):
     """After an error: notify all, and wait until they have read it; the board may be here."""
-    with contextlib.suppress(RankLostError):
+    with contextlib.suppress(RankLostError):  # the board is gone
         notices = Notices(board.rank, board.world_size, board.tell, board.notices, LOOK)
         notices.tell_error(error)
-        if comm is not None:
-            comm.abort()
-        if board.rank == 0:
-            time.sleep(2 * GRACE)
+    if comm is not None:
+        comm.abort()
+    if board.rank == 0:
+        time.sleep(2 * GRACE)
     board.close()
 
 
