@@ -48,7 +48,8 @@ class Rank:
         self.cupy = SimpleNamespace(cuda=events, zeros=np.zeros)
 
     def _make(self, world_size, unique_id, rank):
-        assert (world_size, rank) == (self.world.world_size, self.rank) and unique_id == bytes(range(128))
+        assert (world_size, rank) == (self.world.world_size, self.rank)
+        assert unique_id == bytes(range(128))
         return self
 
     def _start(self):

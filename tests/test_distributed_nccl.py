@@ -48,7 +48,7 @@ def on_threads(program, world_size, *shards, timeout=20.0):
             comm = None
             try:
                 fake = fakes[rank]
-                comm = nccl._NCCL(fake.cupy, fake.nccl, board, tuple(range(128)), timeout)
+                comm = nccl._NCCL(fake.cupy, fake.nccl, board, bytes(range(128)), timeout)
                 results[rank] = program(comm, fake, *(parts[rank] for parts in shards))
                 comm.finish()
             except BaseException as error:
