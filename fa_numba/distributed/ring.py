@@ -167,7 +167,7 @@ def ring_attn_grad(
     mask = causal, window_size, softcap, alibi_slopes, softmax_scale
     plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
     attn_grad = local_attn_grad(attn_grad)
-    dq = arrays.full(q, q.shape, 0)
+    dq, everything = None, slice(0, q.shape[1])
     kv, arriving_dkv = stacked(k, v), None
     for t in range(plan.num_steps):
         comm.record.begin_step()
@@ -179,16 +179,27 @@ def ring_attn_grad(
                 dout[:, m], q[:, m], kv[0][:, n], kv[1][:, n], out[:, m], lse[:, :, m],
                 **part.mask, **plan.scores,
             )  # fmt: skip
-            for total, x in zip((dq[:, m], dkv[0][:, n], dkv[1][:, n]), gradients, strict=True):
-                total += x
+            if dq is None and m == everything:
+                dq = gradients[0]  # nothing to add it to
+            else:
+                dq = arrays.full(q, q.shape, 0) if dq is None else dq
+                add_into(dq[:, m], gradients[0])
+            for total, x in zip(dkv, gradients[1:], strict=True):
+                add_into(total[:, n], x)
             comm.record.step.pairs += part.pairs
         if arriving_dkv:
             dkv += arriving_dkv.wait()  # the sum of the ranks before this one
         arriving_dkv = plan.start_next_kv(dkv, t)
         kv = arriving_kv.wait() if arriving_kv else kv
+    dq = arrays.full(q, q.shape, 0) if dq is None else dq  # no query of this rank sees a key
     dk, dv = plan.send_home(dkv)
     gradients = [rounded(x, q.dtype) for x in (dq, dk, dv)]
     return tuple(x[0] for x in gradients) if packed else tuple(gradients)
+
+
+def add_into(total, x):
+    """Add x to a view of an array."""
+    total += x
 
 
 def stacked(k, v):
