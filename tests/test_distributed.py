@@ -25,7 +25,7 @@ from fa_numba.distributed import (
 )
 from fa_numba.distributed.layouts import Span, make_layout
 from fa_numba.distributed.merge import RunningState, empty_state, merge_into
-from fa_numba.distributed.parts import num_steps, part_of
+from fa_numba.distributed.parts import num_steps, part_of, parts_of
 from fa_numba.distributed.prediction import (
     Problem,
     largest_pairs,
@@ -442,6 +442,23 @@ def test_tree_decode_is_attention(rng, world_size, layout, left, alibi):
     for got in run.results:
         for name, *x in zip(("out", "lse"), got, want, plain, strict=True):
             assert_close(*x, name=name, floor=4 * ULP)  # of few numbers the largest error is luck
+
+
+@pytest.mark.parametrize("seqlen", [64, 61])
+@pytest.mark.parametrize("right", [0, -1], ids=["causal", "full"])
+@each_layout
+@each_world
+def test_a_step_is_one_call_of_a_kernel(world_size, layout, right, seqlen):
+    """Neighbouring parts are joined; what they see is tested by all other tests here."""
+    whole = make_layout(layout, seqlen, world_size)
+    for rank in range(world_size):
+        parts = [parts_of(whole, rank, owner, -1, right) for owner in range(world_size)]
+        counts = [len(of_step) for of_step in parts]
+        if layout == "contiguous" and right == 0:
+            assert counts == [int(owner <= rank) for owner in range(world_size)]
+        else:
+            assert counts == [1] * world_size
+        assert len(parts_of(whole, rank, rank, 3, right)) >= 1  # windows are not joined
 
 
 lengths = st.integers(1, 12)
