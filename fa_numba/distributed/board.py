@@ -85,22 +85,25 @@ class Board:
             raise RankLostError(f"no rank has pinned {key!r} within {self._timeout:g} s")
         return found[0]
 
-    def arrive(self, where):
-        """Wait until every rank has called this with the same `where`.
+    def arrive(self, where, timeout=None):
+        """Wait until every rank has called this with the same `where`; at most `timeout` seconds.
+
+        The default is the board's own limit.
 
         Raises
         ------
         RankLostError
             A rank has not within the limit, or is lost.
         """
-        missing, notice = self._ask("arrive", where, self._timeout, patience=self._timeout)
+        timeout = self._timeout if timeout is None else timeout
+        missing, notice = self._ask("arrive", where, timeout, patience=timeout)
         if notice:
             raise RankLostError(notice[2], notice[1])
         if missing:
             lost = ", ".join(f"rank {r}" for r in missing)
             verb = "has" if len(missing) == 1 else "have"
             raise RankLostError(
-                f"{lost} {verb} not arrived at {where!r} within {self._timeout:g} s", missing[0]
+                f"{lost} {verb} not arrived at {where!r} within {timeout:g} s", missing[0]
             )
 
     def tell(self, kind, lost=None, why=None):

@@ -41,6 +41,7 @@ from fa_numba.distributed.communicator import Communicator, RankLostError
 from fa_numba.distributed.lost import GRACE, Notices
 from fa_numba.runtime import arrays
 
+START = 60.0  # seconds, at least, that ranks have to start: they import libraries
 SPIN = 0.002  # seconds in which a wait tests without a nap: transfers are often shorter
 NAP = 50e-6  # seconds between two tests
 LOOK = 0.2  # seconds between two looks at the board
@@ -57,7 +58,8 @@ def communicator(timeout=300.0):
     Parameters
     ----------
     timeout : float, default=300.0
-        Longest time in seconds that a rank waits for another. None is no limit.
+        Longest time in seconds that a rank waits for another; for its start at least a minute.
+        None is no limit.
 
     Raises
     ------
@@ -72,7 +74,8 @@ def communicator(timeout=300.0):
     rank, world_size, local_rank, address = checks.check_rank_environment(os.environ)
     cupy, nccl = load()
     with cupy.cuda.Device(local_rank):
-        board = Board(rank, world_size, address, timeout)
+        start = None if timeout is None else max(timeout, START)
+        board = Board(rank, world_size, address, start)
         comm = None
         try:
             board.arrive("start")
@@ -234,7 +237,7 @@ class _NCCL(Communicator):
         """Wait for all others at the end, with the same limit."""
         self._cupy.cuda.get_current_stream().synchronize()
         self._stream.synchronize()
-        self._board.arrive("end")
+        self._board.arrive("end", self._timeout)
         with self._watchdog.over("ncclCommDestroy"):
             self._comm.destroy()
         self._watchdog.stopped = True
