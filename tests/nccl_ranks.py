@@ -38,12 +38,13 @@ def program(comm, q, k, v, *, method, fault=None):
     forward, backward = ring_attn, ring_attn_grad
     if method == "ulysses":
         forward, backward = ulysses_attn, ulysses_attn_grad
-    options = {"layout": layout, "seqlen": SEQLEN, "causal": True}
-    attn, attn_grad = (copies, copies_grad) if fault else (None, None)
-    out, lse = forward(comm, q, k, v, attn=attn, **options)
-    if comm.rank == 1:
-        fail(fault)
-    return out, lse, *backward(comm, q, q, k, v, out, lse, attn_grad=attn_grad, **options)
+    with q.device:  # of a thread of run_ranks it is not the current one
+        options = {"layout": layout, "seqlen": SEQLEN, "causal": True}
+        attn, attn_grad = (copies, copies_grad) if fault else (None, None)
+        out, lse = forward(comm, q, k, v, attn=attn, **options)
+        if comm.rank == 1:
+            fail(fault)
+        return out, lse, *backward(comm, q, q, k, v, out, lse, attn_grad=attn_grad, **options)
 
 
 def fail(fault):
