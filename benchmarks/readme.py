@@ -389,10 +389,7 @@ def many_more_gpus(single, link):
     if not {(tokens, FORWARD), (tokens, BOTH)} <= set(single):
         return None
     rows = []
-    for world_size, wire, rate in (
-        (8, "NVLink", link),
-        *((n, "InfiniBand", 50) for n in (64, 1024)),
-    ):
+    for world_size, wire, rate in ((8, "NVLink", link), (64, *INFINIBAND), (1024, *INFINIBAND)):
         row = {"GPUs": world_size, "link": f"{wire}, {rate:.0f} GB/s"}
         for layout in ("zigzag", "contiguous"):
             for what in (FORWARD, BOTH):
