@@ -8,6 +8,7 @@ values          flags, numbers, sizes, masks
 attention       arrays of attention, forward, backward, decoding and linear, and of softmax
 hardware        arrays against a GPU: its instructions, 16-byte copies, shared memory, registers
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
+serving         a server's sizes, and the requests to it
 call            a whole forward call, checked, with its results allocated
 requirements    single requirements on arrays, which the checks combine
 argument_names  an argument by the name that another library gives it
@@ -77,7 +78,15 @@ from fa_numba.checks.hardware import (
     rows_suit_tensor_maps,
 )
 from fa_numba.checks.requirements import MAX_HEAD_DIM
+from fa_numba.checks.serving import (
+    check_answer_options,
+    check_fits,
+    check_number_of,
+    check_prompt,
+    check_step_sizes,
+)
 from fa_numba.checks.values import (
+    MAX_TOP_K,
     Mask,
     check_causal,
     check_chunk_size,
@@ -100,10 +109,12 @@ __all__ = [
     "HOPPER",
     "MAX_BWD_HEAD_DIM",
     "MAX_HEAD_DIM",
+    "MAX_TOP_K",
     "Call",
     "Mask",
     "TensorCores",
     "check_aligned",
+    "check_answer_options",
     "check_append",
     "check_backward_tiles",
     "check_beams",
@@ -122,6 +133,7 @@ __all__ = [
     "check_decode_tensor_core",
     "check_dropout",
     "check_feature_map",
+    "check_fits",
     "check_flag",
     "check_forward_tiles",
     "check_fp8",
@@ -132,14 +144,17 @@ __all__ = [
     "check_linear_form",
     "check_mask",
     "check_new_tokens",
+    "check_no_dropout",
     "check_num_splits",
     "check_number",
+    "check_number_of",
     "check_page",
     "check_paged",
     "check_paged_decode",
     "check_pool",
     "check_pools",
     "check_positive_scale",
+    "check_prompt",
     "check_qkv",
     "check_request",
     "check_room",
@@ -152,6 +167,7 @@ __all__ = [
     "check_splits_pay",
     "check_state",
     "check_states",
+    "check_step_sizes",
     "check_strides",
     "check_swap",
     "check_tensor_core",
@@ -169,5 +185,4 @@ __all__ = [
     "check_write",
     "forward_call",
     "rows_suit_tensor_maps",
-    "check_no_dropout",
 ]

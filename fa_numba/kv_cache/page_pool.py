@@ -126,6 +126,11 @@ class PagePool:
         tokens = checks.check_tokens(tokens)
         return self._pages_to_take(tokens, self._pages_that_hold(self._hashes(tokens)))
 
+    def shared_tokens(self, tokens):
+        """Number of tokens, from the first, that are in pages which `allocate` would share."""
+        tokens = checks.check_tokens(tokens)
+        return len(self._pages_that_hold(self._hashes(tokens))) * self.page_size
+
     def allocate(self, tokens):
         """Add a new sequence.
 
