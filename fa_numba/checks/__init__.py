@@ -7,6 +7,7 @@ that a launcher or another check has read (fa_numba.runtime.arrays).
 values          flags, numbers, sizes, masks
 attention       arrays of attention, forward, backward, decoding and linear, and of softmax
 hardware        arrays against a GPU: its instructions, 16-byte copies, shared memory, registers
+model           sizes of a language model, its tokens, the options of its training
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
 serving         a server's sizes, and the requests to it
 call            a whole forward call, checked, with its results allocated
@@ -77,6 +78,7 @@ from fa_numba.checks.hardware import (
     check_varlen_tensor_core,
     rows_suit_tensor_maps,
 )
+from fa_numba.checks.model import check_config, check_model_tokens
 from fa_numba.checks.requirements import MAX_HEAD_DIM
 from fa_numba.checks.serving import (
     check_answer_options,
@@ -128,6 +130,7 @@ __all__ = [
     "check_cache_shape",
     "check_causal",
     "check_chunk_size",
+    "check_config",
     "check_copy",
     "check_decode",
     "check_decode_tensor_core",
@@ -143,6 +146,7 @@ __all__ = [
     "check_linear_chunk_size",
     "check_linear_form",
     "check_mask",
+    "check_model_tokens",
     "check_new_tokens",
     "check_no_dropout",
     "check_num_splits",

@@ -1,0 +1,67 @@
+"""Checks of a language model: its sizes, the tokens it takes, the options of its training."""
+
+import math
+import numbers
+
+import numpy as np
+
+from fa_numba.checks.requirements import MAX_HEAD_DIM, require_axes, require_one_library
+from fa_numba.checks.values import integer
+from fa_numba.runtime.arrays import facts
+
+MAX_VOCABULARY = 2**20  # tokens are int32; larger vocabularies than any model's
+
+
+def check_config(vocabulary, layers, heads, kv_heads, head_dim, context, rotary_base) -> None:
+    """Raise unless these sizes make a model."""
+    sizes = {"vocabulary": vocabulary, "layers": layers, "heads": heads, "kv_heads": kv_heads}
+    for name, size in (sizes | {"head_dim": head_dim, "context": context}).items():
+        integer(name, size, at_least=1)
+    if vocabulary > MAX_VOCABULARY:
+        raise ValueError(f"vocabulary must be at most {MAX_VOCABULARY}, got {vocabulary}")
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads must divide the {heads} heads, got {kv_heads}")
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+        raise ValueError(
+            "head_dim must be even, because the rotary embedding turns pairs of columns, and at "
+            f"most {MAX_HEAD_DIM}, got {head_dim}"
+        )
+    check_number_between("rotary_base", rotary_base, above=1)
+
+
+def check_number_between(name, value, *, above=-math.inf, at_least=-math.inf, at_most=math.inf):
+    """Raise unless a value is a finite number in this range."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not (math.isfinite(value) and above < value and at_least <= value <= at_most):
+        bounds = [f"above {above}"] if above > -math.inf else []
+        bounds += [f"at least {at_least}"] if at_least > -math.inf else []
+        bounds += [f"at most {at_most}"] if at_most < math.inf else []
+        raise ValueError(f"{name} must be {' and '.join(bounds) or 'finite'}, got {value}")
+
+
+def check_model_tokens(config, weights, tokens, targets=None) -> None:
+    """Raise unless a model can take these tokens, and predict these targets."""
+    named = {"tokens": tokens} if targets is None else {"tokens": tokens, "targets": targets}
+    for name, x in named.items():
+        read = facts(x)
+        require_one_library(weights=facts(weights["embedding"]), **{name: read})
+        require_axes(name, read, ("batch", "tokens"))
+        if read.dtype not in ("int32", "int64"):
+            raise TypeError(f"{name} must be int32 or int64, got {read.dtype}")
+    if targets is not None and targets.shape != tokens.shape:
+        raise ValueError(
+            f"targets must have the shape of tokens, {tokens.shape}, got {targets.shape}"
+        )
+    if not 1 <= tokens.shape[1] <= config.context:
+        raise ValueError(
+            f"tokens must have between 1 and {config.context} tokens in a row, the model's "
+            f"context, got {tokens.shape[1]}"
+        )
+    for name, x in named.items():
+        # Only where the numbers are at hand: a look at a GPU's would wait for it in every step.
+        if isinstance(x, np.ndarray) and x.size and not 0 <= x.min() <= x.max() < config.vocabulary:
+            raise ValueError(
+                f"{name} must be at least 0 and less than the vocabulary, {config.vocabulary}, "
+                f"got numbers from {x.min()} to {x.max()}"
+            )
