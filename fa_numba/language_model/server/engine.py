@@ -222,10 +222,9 @@ class Engine:
         )
         number = max(choose.candidates_needed(o, self.config.vocabulary) for o in options)
         probabilities, tokens = choose.most_likely(logits, temperatures, number)
-        rows, row = {}, 0  # of each request
-        for part in parts:
+        rows = {}  # of each request
+        for row, part in enumerate(parts):
             rows.setdefault(part.request, []).append(row)
-            row += 1
         made, sampled = 0, []
         for request, mine in rows.items():
             if not request.started:

@@ -163,6 +163,7 @@ class Schedule:
             # Each waits for pages that another one has.
             swap_out += self._preempt(preempted)
         parts.sort(key=lambda part: part.stop - part.start > 1)  # stable
+        self.recomputed += sum(p.stop - p.start - p.chosen for p in parts if p.request.started)
         self.queue.forget_idle(self.running)
         return Plan(_pairs(swap_out), _pairs(swap_in), np.array([src, dst]), parts, preempted)
 
@@ -184,7 +185,7 @@ class Schedule:
                 start, end = self.pool.length(branch.seq), _end_of_reading(request, branch)
                 stop = min(end, start + left)
                 if start < stop:
-                    parts.append(self._part(request, branch, start, stop))
+                    parts.append(_part(request, branch, start, stop))
                     left -= stop - start
                 if stop < end:
                     break
@@ -196,12 +197,6 @@ class Schedule:
             b.seq is not None and self.pool.length(b.seq) == len(b.tokens) - 1
             for b in request.branches
         )
-
-    def _part(self, request, branch, start, stop):
-        chosen = len(request.branches) == 1 and stop == len(branch.tokens)
-        if request.started and not chosen:
-            self.recomputed += stop - start
-        return Part(request, branch, start, stop, chosen=chosen)
 
     def _let_in(self):
         """Let in the next requests while there is room; return the (src, dst) to swap in."""
@@ -266,7 +261,7 @@ class Schedule:
                 # The last token of a prompt is computed though it is shared: for its logits.
                 start = min(shared, stop - 1) if stop == len(branch.tokens) else shared
                 if start < stop:
-                    part = self._part(request, branch, start, stop)
+                    part = _part(request, branch, start, stop)
                     part.slots = writes.slot_mapping[start:]
                     parts.append(part)
                     left -= stop - start
@@ -304,6 +299,11 @@ def _end_of_reading(request, branch):
     The last token of several branches is left for a step in which all of them are ready.
     """
     return len(branch.tokens) - (len(request.branches) > 1)
+
+
+def _part(request, branch, start, stop):
+    chosen = len(request.branches) == 1 and stop == len(branch.tokens)
+    return Part(request, branch, start, stop, chosen=chosen)
 
 
 def _copy_sequence(source, seq, target):

@@ -4,9 +4,6 @@ Text that may be the beginning of a stop string is held back until that is known
 sent it cannot be asked to forget it.
 """
 
-UNFINISHED = "\ufffd"  # decoding bytes of a character that is not complete gives this
-MOST_BYTES = 4  # of a character in UTF-8
-
 
 class TextStream:
     """The text of one answer.
@@ -27,29 +24,17 @@ class TextStream:
 
     def __init__(self, decode, stop=()):
         self.decode, self.stop = decode, stop
-        self.text, self.stopped = "", False
-        self._tokens, self._held = [], ""
-
-    def feed(self, token) -> str:
-        """Add a token; return the text that may be sent now."""
-        self._tokens.append(token)
-        piece = self.decode(self._tokens)
-        if piece.endswith(UNFINISHED) and len(self._tokens) < MOST_BYTES:
-            return ""
-        self._tokens = []
-        return self._release(piece)
+        self.text, self.stopped, self._held = "", False, ""
 
     def finish(self) -> str:
         """The answer is complete: return what was held back."""
-        if self.stopped:
-            return ""
-        piece = self._held + (self.decode(self._tokens) if self._tokens else "")
-        self._tokens, self._held = [], ""
+        piece, self._held = self._held, ""
         self.text += piece
         return piece
 
-    def _release(self, piece):
-        self._held += piece
+    def feed(self, token) -> str:
+        """Add a token; return the text that may be sent now."""
+        self._held += self.decode([token])
         found = [at for s in self.stop if (at := self._held.find(s)) >= 0]
         if found:
             piece, self._held, self.stopped = self._held[: min(found)], "", True
