@@ -101,6 +101,11 @@ class PagePool:
         return len(self._free)
 
     @property
+    def kept_pages(self):
+        """Free pages whose tokens a new sequence may still share, as a list."""
+        return [page for page in self._free if self._page_with.get(self._hash[page]) == page]
+
+    @property
     def sequences(self):
         """The sequences of the pool, oldest first."""
         return list(self._sequences)

@@ -29,11 +29,11 @@ class FairQueue:
 
     def __init__(self):
         self.preempted, self.served = deque(), {}
-        self._waiting = {}  # of each client that waits: a deque
+        self._waiting, self._size = {}, 0  # of each client that waits: a deque; of all of them
         self._last = None  # the client that left the queue last
 
-    def __len__(self):
-        return len(self.preempted) + sum(map(len, self._waiting.values()))
+    def __len__(self):  # also called from other threads, so it does not iterate
+        return len(self.preempted) + self._size
 
     def __iter__(self):
         yield from self.preempted
@@ -49,6 +49,7 @@ class FairQueue:
             self.served[client] = max(self.served.get(client, 0), lowest)
             self._waiting[client] = deque()
         self._waiting[client].append(request)
+        self._size += 1
 
     def push_preempted(self, request):
         """Add a request before all others."""
@@ -69,6 +70,7 @@ class FairQueue:
             return
         client = request.options.client
         self._waiting[client].remove(request)
+        self._size -= 1
         if not self._waiting[client]:
             del self._waiting[client]
             self._last = client

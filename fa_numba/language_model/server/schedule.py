@@ -141,6 +141,15 @@ class Schedule:
             self.host_pool.free(branch.seq_on_host)
         branch.seq = branch.seq_on_host = None
 
+    def used_slots(self) -> int:
+        """Slots of the pool that hold a token of a request which runs; a shared one counts once."""
+        size, used = self.pool.page_size, {}
+        for branch in (b for r in self.running for b in r.branches if b.seq is not None):
+            length = self.pool.length(branch.seq)
+            for i, page in enumerate(self.pool.pages(branch.seq)):
+                used[page] = max(used.get(page, 0), min(size, length - i * size))
+        return sum(used.values())
+
     def step(self) -> Plan:
         """Find pages for the rows of a step. Apply the plan before the next call."""
         preempted, swap_out = [], []
