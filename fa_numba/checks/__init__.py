@@ -78,7 +78,14 @@ from fa_numba.checks.hardware import (
     check_varlen_tensor_core,
     rows_suit_tensor_maps,
 )
-from fa_numba.checks.model import check_config, check_model_tokens
+from fa_numba.checks.model import (
+    check_characters,
+    check_config,
+    check_float16,
+    check_model_tokens,
+    check_recipe,
+    check_text_length,
+)
 from fa_numba.checks.requirements import MAX_HEAD_DIM
 from fa_numba.checks.serving import (
     check_answer_options,
@@ -129,6 +136,7 @@ __all__ = [
     "check_bwd_tensor_core_wide",
     "check_cache_shape",
     "check_causal",
+    "check_characters",
     "check_chunk_size",
     "check_config",
     "check_copy",
@@ -138,6 +146,7 @@ __all__ = [
     "check_feature_map",
     "check_fits",
     "check_flag",
+    "check_float16",
     "check_forward_tiles",
     "check_fp8",
     "check_gradient_strides",
@@ -160,6 +169,7 @@ __all__ = [
     "check_positive_scale",
     "check_prompt",
     "check_qkv",
+    "check_recipe",
     "check_request",
     "check_room",
     "check_rows",
@@ -178,6 +188,7 @@ __all__ = [
     "check_tensor_core_float32",
     "check_tensor_core_padded",
     "check_tensor_core_wide",
+    "check_text_length",
     "check_tokens",
     "check_top_k",
     "check_varlen",

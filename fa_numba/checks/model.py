@@ -6,7 +6,7 @@ import numbers
 import numpy as np
 
 from fa_numba.checks.requirements import MAX_HEAD_DIM, require_axes, require_one_library
-from fa_numba.checks.values import integer
+from fa_numba.checks.values import check_flag, integer
 from fa_numba.runtime.arrays import facts
 
 MAX_VOCABULARY = 2**20  # tokens are int32; larger vocabularies than any model's
@@ -65,3 +65,55 @@ def check_model_tokens(config, weights, tokens, targets=None) -> None:
                 f"{name} must be at least 0 and less than the vocabulary, {config.vocabulary}, "
                 f"got numbers from {x.min()} to {x.max()}"
             )
+
+
+def check_characters(name, text, symbols) -> None:
+    """Raise unless a text has no character that is missing from a vocabulary."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, got {type(text).__name__}")
+    if unknown := sorted(set(text) - set(symbols)):
+        raise ValueError(
+            f"{name} must have only the {len(symbols)} characters that the model knows, got "
+            f"{', '.join(map(repr, unknown[:5]))}{' and others' if len(unknown) > 5 else ''}"
+        )
+
+
+def check_text_length(name, length, needed) -> None:
+    """Raise unless a text has enough tokens for one sequence and its target."""
+    if length < needed:
+        raise ValueError(f"{name} must have at least {needed} tokens, got {length}")
+
+
+def check_recipe(
+    *,
+    steps,
+    batch,
+    learning_rate,
+    warm_up,
+    last_rate,
+    beta1,
+    beta2,
+    weight_decay,
+    clip,
+    seed,
+    float16,
+) -> None:
+    """Raise unless a model can be trained with these options."""
+    integer("steps", steps, at_least=1)
+    integer("batch", batch, at_least=1)
+    integer("warm_up", warm_up, at_least=0)
+    integer("seed", seed, at_least=0)
+    check_flag("float16", float16)
+    check_number_between("learning_rate", learning_rate, above=0)
+    check_number_between("clip", clip, above=0)
+    check_number_between("weight_decay", weight_decay, at_least=0)
+    for name, share in {"last_rate": last_rate, "beta1": beta1, "beta2": beta2}.items():
+        check_number_between(name, share, at_least=0, at_most=1 if name == "last_rate" else 0.9999)
+
+
+def check_float16(float16, xp) -> None:
+    """Raise if float16 is asked for on NumPy arrays."""
+    if float16 and xp is np:
+        raise ValueError(
+            "float16 must be False for NumPy, which multiplies float16 slowly; got True"
+        )
