@@ -12,29 +12,38 @@ from fa_numba.runtime import arrays
 
 
 def most_likely(logits, temperatures, number):
-    """The most likely tokens of each row, in host memory.
+    """The most likely tokens of each row, and their probabilities.
 
     Parameters
     ----------
     logits : array of shape (rows, vocabulary)
-    temperatures : NumPy array of shape (rows,), float32
+    temperatures : array of shape (rows,), float32
         Above 0.
     number : int
 
     Returns
     -------
+    array of shape (rows, 2 * number), int32
+        For `on_host`: the bits of the probabilities in float32, then the tokens.
+    """
+    # Not by CuPy's `concatenate`, which copies addresses from the host: no graph can capture that.
+    probabilities, tokens = softmax_topk(logits.astype(np.float32) / temperatures[:, None], number)
+    both = arrays.empty(logits, (len(logits), 2 * number), np.int32)
+    both[:, :number], both[:, number:] = probabilities.view(np.int32), tokens
+    return both
+
+
+def on_host(both):
+    """Copy what `most_likely` returned to host memory; this waits for a GPU.
+
+    Returns
+    -------
     probabilities : NumPy array of shape (rows, number), float32
-        The largest first, of all tokens.
+        Of all tokens, the largest first.
     tokens : NumPy array of shape (rows, number), int32
     """
-    if (temperatures != 1).any():
-        logits = logits / arrays.from_numpy(logits, temperatures[:, None])
-    probabilities, tokens = softmax_topk(logits, number)
-    if arrays.library_of(logits) == "numpy":
-        return probabilities, tokens
-    # Seen as integers, so that both come in one copy.
-    xp = arrays.module_of(logits)
-    both = arrays.to_numpy(xp.concatenate([probabilities.view(np.int32), tokens], axis=1))
+    both = arrays.to_numpy(both)
+    number = both.shape[1] // 2
     return both[:, :number].view(np.float32), both[:, number:]
 
 
@@ -90,3 +99,8 @@ def candidates_needed(options, vocabulary):
     if options.beams:
         return min(options.beams, vocabulary)
     return 1 if options.temperature == 0 else min(MAX_TOP_K, vocabulary)
+
+
+def divisor(options):
+    """The number by which a request's logits are divided before softmax."""
+    return 1.0 if options.beams or options.temperature == 0 else options.temperature

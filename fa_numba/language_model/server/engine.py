@@ -94,7 +94,8 @@ class Engine:
             )
             sizes = {"max_rows": max_rows, "max_branches": max_branches, "static": static}
             self.schedule = Schedule(pool, host, **sizes)
-            self.model = PagedModel(weights, config, pool, host, **model_options)
+            sizes = {"max_branches": max_branches, **model_options}
+            self.model = PagedModel(weights, config, pool, host, **sizes)
 
         self._begin = begin
         begin()
@@ -177,10 +178,13 @@ class Engine:
     def step(self) -> int:
         """Compute one step; return the number of tokens that were added to answers."""
         plan = self.schedule.step()
-        logits = self.model.run(plan)
-        self.steps += 1
         chosen = [part for part in plan.parts if part.chosen]
-        made = self._choose(chosen, logits) if chosen else 0
+        options = [part.request.options for part in chosen]
+        temperatures = np.array([choose.divisor(o) for o in options], np.float32)
+        needed = (choose.candidates_needed(o, self.config.vocabulary) for o in options)
+        candidates = self.model.run(plan, temperatures, max(needed, default=1))
+        self.steps += 1
+        made = self._choose(chosen, *candidates) if chosen else 0
         now = time.perf_counter()
         self.tokens_made += made
         self._recent.append((now, made))
@@ -214,14 +218,8 @@ class Engine:
         made = sum(n for at, n in list(self._recent) if at >= now - SECONDS_OF_RATE)
         return made / SECONDS_OF_RATE
 
-    def _choose(self, parts, logits):
+    def _choose(self, parts, probabilities, tokens):
         """Choose the next token of each part; return how many were added."""
-        options = [part.request.options for part in parts]
-        temperatures = np.array(
-            [1 if o.beams or o.temperature == 0 else o.temperature for o in options], np.float32
-        )
-        number = max(choose.candidates_needed(o, self.config.vocabulary) for o in options)
-        probabilities, tokens = choose.most_likely(logits, temperatures, number)
         rows = {}  # of each request
         for row, part in enumerate(parts):
             rows.setdefault(part.request, []).append(row)

@@ -9,11 +9,14 @@ The numbers that a step needs (tokens, positions, slots, block tables, lengths) 
 as one array.
 """
 
+import contextlib
+
 import numpy as np
 
 from fa_numba.dispatch.decoding import paged_attn_decode
 from fa_numba.language_model import model
-from fa_numba.language_model.server import page_moves
+from fa_numba.language_model.server import choose, page_moves
+from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
@@ -32,15 +35,33 @@ class PagedModel:
     host_pool : PagePool, default=None
     attend : callable, default=fa_numba.paged_attn_decode
         ``attend(q, k_cache, v_cache, block_table, seq_lens, causal=True)`` returns (out, lse).
+    max_branches : int, default=64
+        Rows of the largest CUDA graph.
+    graphs : bool, default=True
+        On a GPU, compute a step without prompts as one CUDA graph.
 
     Attributes
     ----------
     k_caches, v_caches : arrays of shape (layers, num_pages, page_size, kv_heads, head_dim)
+    graphs : DecodeGraphs or None
     """
 
-    def __init__(self, weights, config, pool, host_pool=None, *, attend=paged_attn_decode):
+    def __init__(
+        self,
+        weights,
+        config,
+        pool,
+        host_pool=None,
+        *,
+        attend=paged_attn_decode,
+        max_branches=64,
+        graphs=True,
+    ):
         self.weights, self.config, self.pool, self.attend = weights, config, pool, attend
         self.like = weights["embedding"]
+        self.xp = arrays.module_of(self.like)
+        on_gpu = self.xp is not np
+        self._stream = self.xp.cuda.Stream() if on_gpu else contextlib.nullcontext()
         shape = pool.page_size, config.kv_heads, config.head_dim
         shape = config.layers, pool.num_pages, *shape
         self.k_caches, self.v_caches = (
@@ -49,11 +70,7 @@ class PagedModel:
         if host_pool is not None:
             shape = config.layers, host_pool.num_pages, *shape[2:]
             self.k_host, self.v_host = (np.empty(shape, self.like.dtype) for _ in range(2))
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of different tokens."""
-        return self.config.vocabulary
+        self.graphs = DecodeGraphs(self, max_branches) if on_gpu and graphs else None
 
     @property
     def page_bytes(self) -> int:
@@ -69,44 +86,69 @@ class PagedModel:
             page_moves.swap(self.k_host, self.v_host, *device, *plan.swap_in)
         page_moves.copy(*device, *plan.copies)
 
-    def run(self, plan):
+    def run(self, plan, temperatures, number):
         """Compute the rows of a plan.
+
+        Parameters
+        ----------
+        plan : Plan
+        temperatures : NumPy array of shape (chosen parts,), float32
+            Of the parts that are `chosen`, in their order.
+        number : int
+            Candidates for the next token.
 
         Returns
         -------
-        array of shape (parts, vocabulary)
-            Logits of the last row of each part that is `chosen`.
+        probabilities, tokens : NumPy arrays of shape (chosen parts, number)
+            The most likely next tokens, as from `most_likely`.
         """
-        self.move(plan)
-        parts = plan.parts
-        if not parts:
-            return None
+        with self._stream:
+            self.move(plan)
+            if self.graphs and self.graphs.suits(plan):
+                return self.graphs.run(plan, temperatures, number)
+            return self._run(plan.parts, temperatures, number)
+
+    def _run(self, parts, temperatures, number):
         sizes = [part.stop - part.start for part in parts]
-        ends = np.cumsum(sizes)
-        table = self.pool.block_table([part.branch.seq for part in parts])
-        columns = ceil_div(table.shape[1], TABLE_COLUMNS) * TABLE_COLUMNS
-        table = np.pad(table, ((0, 0), (0, columns - table.shape[1])), constant_values=-1)
-        tokens, positions, slots, last, table, lengths = self._upload(
-            np.concatenate([part.branch.tokens[part.start : part.stop] for part in parts]),
-            np.concatenate([np.arange(part.start, part.stop) for part in parts]),
-            np.concatenate([part.slots for part in parts]),
-            np.array([end - 1 for end, part in zip(ends, parts, strict=True) if part.chosen], int),
+        ends = np.cumsum(sizes, dtype=int)
+        last = [end - 1 for end, part in zip(ends, parts, strict=True) if part.chosen]
+        table = self.block_table(parts)
+        numbers = [
+            *rows_of(parts),
+            np.array(last, int),
             table,
             np.array([part.stop for part in parts]),
-        )
+            temperatures.view(np.int32),
+        ]
+        tokens, positions, slots, last, table, lengths, temperatures = self.upload(numbers)
         single = sizes.count(1)  # they come first
         calls = [(0, single, slice(0, single))] if single else []
-        calls += [(end - n, end, slice(i, i + 1)) for i, (n, end) in enumerate(zip(sizes, ends, strict=True)) if n > 1]  # fmt: skip  # noqa: E501
+        for i in range(single, len(parts)):
+            calls.append((ends[i] - sizes[i], ends[i], slice(i, i + 1)))
 
         def attend(layer, q):
             outs = []
             for start, stop, rows in calls:
                 batch = q[start:stop].reshape(rows.stop - rows.start, -1, *q.shape[1:])
                 outs.append(self.attend_to_pages(layer, batch, table[rows], lengths[rows]))
-            return outs[0] if len(outs) == 1 else self._concatenate(outs)
+            return outs[0] if len(outs) == 1 else self.xp.concatenate(outs)
 
+        if not parts:
+            return None, None
         x = self.layers(tokens, positions, slots, attend)
-        return model.logits(self.weights, x[last]) if last.size else None
+        if not last.size:
+            return None, None
+        logits = model.logits(self.weights, x[last])
+        both = choose.most_likely(logits, temperatures.view(np.float32), number)
+        return choose.on_host(both)
+
+    def block_table(self, parts, columns=0):
+        """Pages of parts, (parts, columns) or, if they need more, as many as they need."""
+        table = self.pool.block_table([part.branch.seq for part in parts])
+        columns = max(columns, ceil_div(table.shape[1], TABLE_COLUMNS) * TABLE_COLUMNS)
+        padded = np.full((len(parts), columns), -1, np.int32)
+        padded[:, : table.shape[1]] = table
+        return padded
 
     def layers(self, tokens, positions, slots, attend):
         """The model up to the logits; ``attend(layer, q)`` returns rows of attention's result."""
@@ -124,15 +166,27 @@ class PagedModel:
         out, _ = self.attend(q, *caches, table, lengths, causal=True)
         return out.reshape(-1, *q.shape[2:])
 
-    def _concatenate(self, outs):
-        return arrays.module_of(outs[0]).concatenate(outs)
-
-    def _upload(self, *numbers):
+    def upload(self, numbers):
         """int32 arrays on the device of the weights, by one copy."""
-        together = np.concatenate([x.ravel() for x in numbers]).astype(np.int32)
-        together = arrays.from_numpy(self.like, together)
+        together = arrays.from_numpy(self.like, flat(numbers))
         views, start = [], 0
         for x in numbers:
             views.append(together[start : start + x.size].reshape(x.shape))
             start += x.size
         return views
+
+
+def rows_of(parts):
+    """Tokens, positions and slots of the rows of parts."""
+    if not parts:
+        return [np.empty(0, np.int32)] * 3
+    return [
+        np.concatenate([part.branch.tokens[part.start : part.stop] for part in parts]),
+        np.concatenate([np.arange(part.start, part.stop) for part in parts]),
+        np.concatenate([part.slots for part in parts]),
+    ]
+
+
+def flat(numbers):
+    """One int32 array of the numbers of several."""
+    return np.concatenate([x.ravel() for x in numbers]).astype(np.int32)

@@ -1,0 +1,104 @@
+"""The command `fa-numba serve`: a model behind a web server."""
+
+import argparse
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from fa_numba.language_model import checkpoint, text
+from fa_numba.language_model.model import Config, init_weights
+from fa_numba.language_model.server.engine import Engine
+
+EPILOG = """\
+A completion, streamed:
+
+  curl -N localhost:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 40, "stream": true}'
+
+OpenAI's clients work too: base_url="http://localhost:8000/v1", any api_key. In a browser
+http://localhost:8000 shows pages, queue and tokens per second.
+"""
+
+
+def add_options(command: argparse.ArgumentParser):
+    """Add the command's options."""
+    sizes = {
+        "--pages": (512, "pages of keys and values"),
+        "--page-size": (16, "tokens of a page"),
+        "--host-pages": (0, "pages in host memory to swap to; 0: recompute instead"),
+        "--batch": (64, "answers computed at a time, at most"),
+        "--rows": (256, "tokens computed in a step, at most: one for each answer, and prompts"),
+        "--queue": (2048, "requests that wait, at most; others get status 429"),
+        "--blas-threads": (1, "threads of a product of matrices; more pay off for large models"),
+    }
+    command.add_argument(
+        "model", nargs="?", type=Path, metavar="MODEL", help="a file that fa-numba train has written"
+    )
+    command.add_argument(
+        "--untrained", action="store_true", help="random weights instead, to try the server"
+    )
+    command.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    command.add_argument("--port", type=int, default=8000, help="0: any free one (%(default)s)")
+    command.add_argument("--gpu", action="store_true", help="weights and pages on a GPU, by CuPy")
+    for name, (default, help) in sizes.items():
+        command.add_argument(name, type=int, default=default, help=f"{help} (%(default)s)")
+
+
+def main(options) -> int:
+    """Serve until interrupted; return the exit status."""
+    import threadpoolctl
+    import uvicorn
+
+    from fa_numba.language_model.server.http import make_app
+
+    try:
+        weights, config, characters = _model(options)
+        engine = Engine(
+            weights,
+            config,
+            num_pages=options.pages,
+            page_size=options.page_size,
+            host_pages=options.host_pages,
+            max_rows=options.rows,
+            max_branches=options.batch,
+            max_waiting=options.queue,
+            decode=characters.decode,
+        )
+        listening = socket.create_server((options.host, options.port))
+    except (FileNotFoundError, ImportError, OSError, ValueError, text.Damaged) as error:
+        print(f"fa-numba: {error}", file=sys.stderr)
+        return 2
+    host, port = listening.getsockname()[:2]
+    megabytes = engine.model.page_bytes * options.pages / 1e6
+    print(
+        f"{config.num_weights:,} weights, {options.pages} pages of {options.page_size} tokens "
+        f"({megabytes:.1f} MB), answers of up to {config.context} tokens with their prompts\n"
+        f"http://{host}:{port}  shows the server at work; POST /v1/completions answers. "
+        "Ctrl+C ends it.",
+        flush=True,
+    )
+    name = options.model.stem if options.model else "untrained"
+    app = make_app(engine, characters, model=name)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    with listening, threadpoolctl.threadpool_limits(options.blas_threads, "blas"):
+        server.run(sockets=[listening])
+    return 0
+
+
+def _model(options):
+    """Weights, config and vocabulary, as the options say."""
+    xp = np
+    if options.gpu:
+        import cupy as xp
+    if options.untrained:
+        characters = text.Characters.of(text.topics())
+        config = Config(len(characters), context=256)
+        return init_weights(config, xp=xp), config, characters
+    if options.model is None:
+        raise FileNotFoundError(
+            "serve needs a model: fa-numba train makes one in minutes; "
+            "fa-numba serve --untrained shows the server without one"
+        )
+    loaded = checkpoint.load(options.model)
+    return loaded.weights(xp), loaded.config, loaded.characters
