@@ -2,11 +2,12 @@
 
 import math
 import numbers
+from pathlib import Path
 
 import numpy as np
 
 from fa_numba.checks.requirements import MAX_HEAD_DIM, require_axes, require_one_library
-from fa_numba.checks.values import check_flag, integer
+from fa_numba.checks.values import MAX_TOP_K, check_flag, integer
 from fa_numba.runtime.arrays import facts
 
 MAX_VOCABULARY = 2**20  # tokens are int32; larger vocabularies than any model's
@@ -116,4 +117,38 @@ def check_float16(float16, xp) -> None:
     if float16 and xp is np:
         raise ValueError(
             "float16 must be False for NumPy, which multiplies float16 slowly; got True"
+        )
+
+
+def check_room_in_context(length, context) -> None:
+    """Raise unless a sequence of this length fits the model's context."""
+    if length > context:
+        raise ValueError(
+            f"tokens must leave the sequence within the model's context of {context} tokens, got "
+            f"{length} in all"
+        )
+
+
+def check_generation(config, prompt, length, temperature, top_k, seed) -> int:
+    """Raise unless a prompt can be continued with these options; return the length as an int."""
+    if not len(prompt):
+        raise ValueError("prompt must have at least one token, got none")
+    for token in prompt:
+        if not 0 <= integer("a token of prompt", token) < config.vocabulary:
+            raise ValueError(
+                f"prompt must have tokens from 0 to {config.vocabulary - 1}, got {token}"
+            )
+    check_number_between("temperature", temperature, at_least=0)
+    integer("seed", seed, at_least=0)
+    if integer("top_k", top_k, at_least=1) > MAX_TOP_K:
+        raise ValueError(f"top_k must be at most {MAX_TOP_K}, which a thread keeps, got {top_k}")
+    return integer("length", length, at_least=0)
+
+
+def check_exercise_files(folder, files) -> None:
+    """Raise unless a folder has these files."""
+    if missing := [file for file in files if not (Path(folder) / file).is_file()]:
+        raise ValueError(
+            'kernels must be "fastest", "lesson" or a folder with the exercises 06b, 07a, 07b and '
+            f"07c, got {str(folder)!r}, without {missing[0]}"
         )

@@ -95,20 +95,20 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
     loss, dlogits = rows.cross_entropy(
         last @ weights["embedding"].T, targets.reshape(-1), softmax=kernels.softmax, scale=scale
     )
-    dx = rows.normalize_grad(dlogits @ weights["embedding"], x)
+    dx = rows.normalize_grad(dlogits @ weights["embedding"], x, xp.zeros_like(x))
     for layer in reversed(range(config.layers)):
         s = saved.pop()
         put(f"{layer}.down", rows.square_relu(s.up), dx)
         dup = rows.square_relu_grad(dx @ weights[f"{layer}.down"].T, s.up)
         put(f"{layer}.up", rows.normalize(s.middle), dup)
-        dx = dx + rows.normalize_grad(dup @ weights[f"{layer}.up"].T, s.middle)
+        dx = rows.normalize_grad(dup @ weights[f"{layer}.up"].T, s.middle, dx)
 
         put(f"{layer}.out", s.out.reshape(dx.shape), dx)
         dout = (dx @ weights[f"{layer}.out"].T).reshape(s.out.shape)
         dheads = kernels.attn_grad(dout, s.q, s.k, s.v, s.out, s.lse, causal=True)
         dqkv = _rotate_back(config, positions, *dheads)
         put(f"{layer}.qkv", rows.normalize(s.x), dqkv)
-        dx = dx + rows.normalize_grad(dqkv @ weights[f"{layer}.qkv"].T, s.x)
+        dx = rows.normalize_grad(dqkv @ weights[f"{layer}.qkv"].T, s.x, dx)
 
     # The embedding is used twice: for the logits, and for the first x, as one_hot(tokens) · it.
     first = rows.one_hot(tokens.reshape(-1), config.vocabulary, dx.dtype)
@@ -119,7 +119,7 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
 def _put_product(grads, scale, name, x, dy):
     """grads[name] = xᵀ · dy / scale."""
     if scale == 1:
-        arrays.module_of(x).matmul(x.T, dy, out=grads[name])
+        arrays.module_of(x).dot(x.T, dy, out=grads[name])
     else:
         grads[name][:] = (x.T @ dy).astype(np.float32) / np.float32(scale)
 
@@ -128,8 +128,8 @@ def _rotate_back(config, positions, dq, dk, dv):
     """Gradients of `model.qkv`'s product, (rows, columns of qkv), from those of its results."""
     xp = arrays.module_of(dq)
     dqkv = xp.concatenate([d.reshape(len(positions), -1, config.head_dim) for d in (dq, dk, dv)], 1)
-    cos, sin = model.rotary_table_for(config, dqkv)
-    rows.rotate(dqkv[:, : -config.kv_heads], positions, cos, -sin)
+    table = model.rotary_table_for(config, dqkv)
+    rows.rotate(dqkv[:, : -config.kv_heads], positions, *table, back=True)
     return dqkv.reshape(len(dqkv), -1)
 
 

@@ -1,41 +1,57 @@
 """Functions of rows, and their gradients: norm, rotary embedding, squared ReLU, cross-entropy.
 
-Sums are computed in float32, and results have the dtype of x. Each gradient takes dy, the gradient
-of the loss with respect to the function's result, and the function's input.
+NumPy arrays are computed with NumPy, those of a GPU by the kernels of `row_kernels`. Sums are
+computed in float32, and results have the dtype of x. Each gradient takes dy, the gradient of the
+loss with respect to the function's result, and the function's input.
 """
 
 import numpy as np
 
+from fa_numba.constants import WARP_SIZE
+from fa_numba.language_model import row_kernels
 from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
 
-EPSILON = 1e-5  # added to the mean square, so that a row of zeros has a finite norm
+EPSILON = np.float32(1e-5)  # added to the mean square, so that a row of zeros has a finite norm
 SMALLEST = np.float32(1e-37)  # a probability that is 0 in float32 has a finite logarithm
 
 
 def normalize(x):
     """RMSNorm: y = x / √(mean(x²) + ε), for each row of an array (rows, width)."""
-    return (x * _inverse_rms(x)).astype(x.dtype, copy=False)
+    if isinstance(x, np.ndarray):
+        return x * _inverse_rms(x)
+    y = arrays.empty(x, x.shape, x.dtype)
+    _launch_rows(row_kernels.normalize_kernel, x, y, EPSILON)
+    return y
 
 
-def normalize_grad(dy, x):
-    """dx = (dy − y · mean(dy ∘ y)) / √(mean(x²) + ε), with y = normalize(x)."""
-    inverse_rms = _inverse_rms(x)
-    y = x * inverse_rms
-    return ((dy - y * _mean_of_product(dy, y)) * inverse_rms).astype(x.dtype, copy=False)
+def normalize_grad(dy, x, added):
+    """dx = added + (dy − y · mean(dy ∘ y)) / √(mean(x²) + ε), with y = normalize(x).
+
+    `added` is the gradient that reaches x past the norm: (rows, width).
+    """
+    if isinstance(x, np.ndarray):
+        inverse_rms = _inverse_rms(x)
+        y = x * inverse_rms
+        dx = dy - y * _mean_of_product(dy, y)
+        dx *= inverse_rms
+        dx += added
+        return dx
+    dx = arrays.empty(x, x.shape, x.dtype)
+    _launch_rows(row_kernels.normalize_grad_kernel, dy, x, added, dx, EPSILON)
+    return dx
 
 
 def _inverse_rms(x):
-    return 1 / arrays.module_of(x).sqrt(_mean_of_product(x, x) + np.float32(EPSILON))
+    return 1 / np.sqrt(_mean_of_product(x, x) + EPSILON)
 
 
 def _mean_of_product(x, y):
-    """Means of rows of x ∘ y, (rows, 1), float32."""
-    if isinstance(x, np.ndarray):
-        return (np.vecdot(x, y) / np.float32(x.shape[1]))[:, None]
-    return (x.astype(np.float32) * y).mean(-1, keepdims=True)
+    """Means of rows of x ∘ y, (rows, 1)."""
+    return (np.vecdot(x, y) / np.float32(x.shape[1]))[:, None]
 
 
-def rotate(x, positions, cos, sin):
+def rotate(x, positions, cos, sin, *, back=False):
     """Rotary embedding, in place: turn the pairs (x[d], x[d + head_dim / 2]).
 
     Parameters
@@ -43,11 +59,17 @@ def rotate(x, positions, cos, sin):
     x : array of shape (rows, heads, head_dim)
     positions : array of shape (rows,), int32
     cos, sin : arrays of shape (context, head_dim / 2), float32
-        Of the angle of each position and pair. With −sin this is the gradient: the transpose of a
-        rotation is its inverse.
+        Of the angle of each position and pair.
+    back : bool, default=False
+        Turn the other way. That is the gradient: a rotation's transpose is its inverse.
     """
+    sign = np.float32(-1 if back else 1)
     half = x.shape[2] // 2
-    cos, sin = cos[positions][:, None], sin[positions][:, None]
+    if not isinstance(x, np.ndarray):
+        pairs = x.shape[0] * x.shape[1] * half
+        _launch_numbers(row_kernels.rotate_kernel, pairs, x, positions, cos, sin, sign)
+        return
+    cos, sin = cos[positions][:, None], (sign * sin)[positions][:, None]
     left, right = x[:, :, :half], x[:, :, half:]
     turned_left = left * cos - right * sin
     right[:] = right * cos + left * sin
@@ -56,17 +78,36 @@ def rotate(x, positions, cos, sin):
 
 def square_relu(x):
     """y = max(x, 0)²."""
-    y = arrays.module_of(x).maximum(x, 0)
-    y *= y
+    if isinstance(x, np.ndarray):
+        y = np.maximum(x, 0)
+        y *= y
+        return y
+    y = arrays.empty(x, x.shape, x.dtype)
+    _launch_numbers(row_kernels.square_relu_kernel, x.size, x.reshape(-1), y.reshape(-1))
     return y
 
 
 def square_relu_grad(dy, x):
     """dx = 2 · max(x, 0) · dy."""
-    dx = arrays.module_of(x).maximum(x, 0)
-    dx *= dy
-    dx *= 2
+    if isinstance(x, np.ndarray):
+        dx = np.maximum(x, 0)
+        dx *= dy
+        dx *= 2
+        return dx
+    dx = arrays.empty(x, x.shape, x.dtype)
+    flat = dy.reshape(-1), x.reshape(-1), dx.reshape(-1)
+    _launch_numbers(row_kernels.square_relu_grad_kernel, x.size, *flat)
     return dx
+
+
+def _launch_rows(kernel, x, *args):
+    grid = (ceil_div(len(x), row_kernels.ROWS),)
+    arrays.launch(kernel, grid, (WARP_SIZE, row_kernels.ROWS), x, *args)
+
+
+def _launch_numbers(kernel, number, *args):
+    grid = (ceil_div(number, row_kernels.THREADS),)
+    arrays.launch(kernel, grid, (row_kernels.THREADS,), *args)
 
 
 def cross_entropy(logits, targets, *, softmax, scale):

@@ -15,7 +15,6 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.language_model import adamw, gradients, model
-from fa_numba.runtime import arrays
 
 VALIDATION_BATCHES = 20
 VALIDATION_SEED = 1_000_003  # other batches than a step's
@@ -113,6 +112,20 @@ class Trainer:
         self._all_grads = xp.empty(config.num_weights, np.float32)
         self._grads = model.unflatten(config, self._all_grads)
         self._xp = xp
+
+    def continue_from(self, state, losses, validation_losses):
+        """Take over the state of another run, with its losses so far.
+
+        Parameters
+        ----------
+        state : dict of str to array
+            NumPy arrays, as `state`.
+        losses : list of float
+        validation_losses : dict of int to float
+        """
+        for name, numbers in self.state.items():
+            numbers[:] = self._xp.asarray(state[name])
+        self.losses, self.validation_losses = list(losses), dict(validation_losses)
 
     @property
     def steps_done(self) -> int:

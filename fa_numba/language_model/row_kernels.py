@@ -1,0 +1,134 @@
+"""The functions of `rows` and AdamW as kernels, for a GPU: one pass over their arrays each.
+
+CuPy's expressions would read and write an array for every operation in them. All sums are float32.
+"""
+
+import math
+
+from numba import cuda, float32
+
+from fa_numba.constants import FULL_WARP, WARP_SIZE
+
+ROWS = 4  # rows, and warps, of a thread block of the norm
+THREADS = 256
+
+
+@cuda.jit(device=True)
+def warp_sum(x):
+    """The sum of x over the lanes of a warp, in each of them."""
+    for step in range(5):
+        x += cuda.shfl_xor_sync(FULL_WARP, x, 16 >> step)
+    return x
+
+
+@cuda.jit
+def normalize_kernel(x, y, epsilon):
+    """y = x / √(mean(x²) + ε), a warp per row.
+
+    grid      (⌈rows / ROWS⌉,); threads (32, ROWS)
+    shared    none
+    private   total
+    HBM       x twice, the second time from a cache; y once
+    """
+    row, lane, width = cuda.blockIdx.x * ROWS + cuda.threadIdx.y, cuda.threadIdx.x, x.shape[1]
+    if row < x.shape[0]:
+        total = float32(0.0)
+        for d in range(lane, width, WARP_SIZE):
+            total += float32(x[row, d]) * float32(x[row, d])
+        inverse_rms = float32(1.0) / math.sqrt(warp_sum(total) / float32(width) + epsilon)
+        for d in range(lane, width, WARP_SIZE):
+            y[row, d] = float32(x[row, d]) * inverse_rms
+
+
+@cuda.jit
+def normalize_grad_kernel(dy, x, added, dx, epsilon):
+    """dx = added + (dy − y · mean(dy ∘ y)) / √(mean(x²) + ε), a warp per row.
+
+    With r = 1 / √(mean(x²) + ε): y = r x, so that y · mean(dy ∘ y) = r² x · mean(dy ∘ x).
+
+    grid      (⌈rows / ROWS⌉,); threads (32, ROWS)
+    shared    none
+    private   squares, products
+    HBM       dy and x twice, the second time from a cache; added, dx once
+    """
+    row, lane, width = cuda.blockIdx.x * ROWS + cuda.threadIdx.y, cuda.threadIdx.x, x.shape[1]
+    if row < x.shape[0]:
+        squares, products = float32(0.0), float32(0.0)
+        for d in range(lane, width, WARP_SIZE):
+            squares += float32(x[row, d]) * float32(x[row, d])
+            products += float32(x[row, d]) * float32(dy[row, d])
+        r = float32(1.0) / math.sqrt(warp_sum(squares) / float32(width) + epsilon)
+        of_x = r * r * (warp_sum(products) / float32(width))
+        for d in range(lane, width, WARP_SIZE):
+            change = r * (float32(dy[row, d]) - of_x * float32(x[row, d]))
+            dx[row, d] = float32(added[row, d]) + change
+
+
+@cuda.jit
+def rotate_kernel(x, positions, cos, sin, sign):
+    """Turn the pairs (x[d], x[d + half]) of each head by the angles of a position, in place.
+
+    grid      (⌈rows · heads · half / THREADS⌉,); threads (THREADS,), one per pair
+    shared    none
+    private   none
+    HBM       x read and written once; cos, sin from a cache
+    """
+    heads, half = x.shape[1], x.shape[2] // 2
+    i = cuda.grid(1)
+    row, head, d = i // (heads * half), i // half % heads, i % half
+    if row < x.shape[0]:
+        c, s = cos[positions[row], d], sign * sin[positions[row], d]
+        left, right = float32(x[row, head, d]), float32(x[row, head, d + half])
+        x[row, head, d] = left * c - right * s
+        x[row, head, d + half] = right * c + left * s
+
+
+@cuda.jit
+def square_relu_kernel(x, y):
+    """y = max(x, 0)², a thread per number of arrays with one axis.
+
+    grid      (⌈numbers / THREADS⌉,); threads (THREADS,)
+    shared    none
+    private   none
+    HBM       x, y once
+    """
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        positive = max(float32(x[i]), float32(0.0))
+        y[i] = positive * positive
+
+
+@cuda.jit
+def square_relu_grad_kernel(dy, x, dx):
+    """dx = 2 · max(x, 0) · dy, a thread per number of arrays with one axis.
+
+    grid      (⌈numbers / THREADS⌉,); threads (THREADS,)
+    shared    none
+    private   none
+    HBM       dy, x, dx once
+    """
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        dx[i] = float32(2.0) * max(float32(x[i]), float32(0.0)) * float32(dy[i])
+
+
+@cuda.jit
+def adamw_kernel(
+    weights, averages, squares, grads, factor, keep1, keep2, rate, unbias, kept, epsilon
+):
+    """AdamW, a thread per weight.
+
+    grid      (⌈weights / THREADS⌉,); threads (THREADS,)
+    shared    none
+    private   none
+    HBM       weights, averages, squares read and written once; grads read once; factor, (1,), is
+              that of clipping
+    paper     Loshchilov and Hutter 2019, arXiv:1711.05101, Algorithm 2
+    """
+    i = cuda.grid(1)
+    if i < weights.shape[0]:
+        g = grads[i] * factor[0]
+        m = averages[i] + (float32(1.0) - keep1) * (g - averages[i])
+        s = squares[i] + (float32(1.0) - keep2) * (g * g - squares[i])
+        averages[i], squares[i] = m, s
+        weights[i] = kept * weights[i] - rate * m / (math.sqrt(s * unbias) + epsilon)
