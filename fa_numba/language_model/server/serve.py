@@ -1,13 +1,14 @@
 """The command `fa-numba serve`: a model behind a web server."""
 
 import argparse
+import importlib.util
 import socket
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from fa_numba.language_model import checkpoint, text
+from fa_numba.language_model.command import MODEL, BadRequest
 from fa_numba.language_model.model import Config, init_weights
 from fa_numba.language_model.server.engine import Engine
 
@@ -33,7 +34,7 @@ def add_options(command: argparse.ArgumentParser):
         "--blas-threads": (1, "threads of a product of matrices; more pay off for large models"),
     }
     command.add_argument(
-        "model", nargs="?", type=Path, metavar="MODEL", help="a file that fa-numba train has written"
+        "--model", default=MODEL, metavar="FILE", help=f"file that fa-numba train wrote ({MODEL})"
     )
     command.add_argument(
         "--untrained", action="store_true", help="random weights instead, to try the server"
@@ -66,9 +67,8 @@ def main(options) -> int:
             decode=characters.decode,
         )
         listening = socket.create_server((options.host, options.port))
-    except (FileNotFoundError, ImportError, OSError, ValueError, text.Damaged) as error:
-        print(f"fa-numba: {error}", file=sys.stderr)
-        return 2
+    except (OSError, TypeError, ValueError) as error:
+        raise BadRequest(error) from None
     host, port = listening.getsockname()[:2]
     megabytes = engine.model.page_bytes * options.pages / 1e6
     print(
@@ -78,7 +78,7 @@ def main(options) -> int:
         "Ctrl+C ends it.",
         flush=True,
     )
-    name = options.model.stem if options.model else "untrained"
+    name = "untrained" if options.untrained else Path(options.model).stem
     app = make_app(engine, characters, model=name)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     with listening, threadpoolctl.threadpool_limits(options.blas_threads, "blas"):
@@ -90,15 +90,17 @@ def _model(options):
     """Weights, config and vocabulary, as the options say."""
     xp = np
     if options.gpu:
+        if importlib.util.find_spec("cupy") is None:
+            raise BadRequest("--gpu needs the package cupy, which is not installed here")
         import cupy as xp
     if options.untrained:
         characters = text.Characters.of(text.topics())
         config = Config(len(characters), context=256)
         return init_weights(config, xp=xp), config, characters
-    if options.model is None:
-        raise FileNotFoundError(
-            "serve needs a model: fa-numba train makes one in minutes; "
-            "fa-numba serve --untrained shows the server without one"
+    if not Path(options.model).exists():
+        raise BadRequest(
+            f"there is no file {options.model}: fa-numba train writes one, in minutes; "
+            "fa-numba serve --untrained tries the server without one"
         )
     loaded = checkpoint.load(options.model)
     return loaded.weights(xp), loaded.config, loaded.characters
