@@ -61,7 +61,10 @@ class PagedModel:
         self.like = weights["embedding"]
         self.xp = arrays.module_of(self.like)
         on_gpu = self.xp is not np
-        self._stream = self.xp.cuda.Stream() if on_gpu else contextlib.nullcontext()
+        self._stream = contextlib.nullcontext()
+        if on_gpu:  # the legacy default stream cannot be captured
+            self._stream = self.xp.cuda.Stream(non_blocking=True)
+            self.xp.cuda.Device().synchronize()  # the weights are there
         shape = pool.page_size, config.kv_heads, config.head_dim
         shape = config.layers, pool.num_pages, *shape
         self.k_caches, self.v_caches = (
@@ -135,24 +138,24 @@ class PagedModel:
 
         if not parts:
             return None, None
-        x = self.layers(tokens, positions, slots, attend)
+        x = self.layers(self.weights, tokens, positions, slots, attend)
         if not last.size:
             return None, None
         logits = model.logits(self.weights, x[last])
         both = choose.most_likely(logits, temperatures.view(np.float32), number)
         return choose.on_host(both)
 
-    def block_table(self, parts, columns=0):
-        """Pages of parts, (parts, columns) or, if they need more, as many as they need."""
+    def block_table(self, parts):
+        """The pages of parts; −1 past the last one."""
         table = self.pool.block_table([part.branch.seq for part in parts])
-        columns = max(columns, ceil_div(table.shape[1], TABLE_COLUMNS) * TABLE_COLUMNS)
+        columns = ceil_div(table.shape[1], TABLE_COLUMNS) * TABLE_COLUMNS
         padded = np.full((len(parts), columns), -1, np.int32)
         padded[:, : table.shape[1]] = table
         return padded
 
-    def layers(self, tokens, positions, slots, attend):
+    def layers(self, weights, tokens, positions, slots, attend):
         """The model up to the logits; ``attend(layer, q)`` returns rows of attention's result."""
-        weights, config = self.weights, self.config
+        config = self.config
         x = model.embed(weights, tokens)
         for layer in range(config.layers):
             q, k, v = model.qkv(weights, config, layer, x, positions)
