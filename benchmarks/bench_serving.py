@@ -115,7 +115,9 @@ def serve(engine, requests, arrivals=None):
         "requests": len(live),
         "tokens/s": round(made / seconds),
         **{f"first token, ms, p{p}": round(1e3 * float(np.percentile(first, p))) for p in (50, 95)},
-        **{f"each token, ms, p{p}": round(1e3 * float(np.percentile(each, p)), 1) for p in (50, 95)},
+        **{
+            f"each token, ms, p{p}": round(1e3 * float(np.percentile(each, p)), 1) for p in (50, 95)
+        },
         "pages used": f"{np.mean(used):.0%}",
         "wasted in them": f"{np.mean(waste):.0%}",
         "preemptions": engine.schedule.preemptions,
@@ -156,7 +158,10 @@ def by_batching(model, batch=16, **options):
     sizes = {"num_pages": 1024, "max_branches": batch, **options}
     static = serve_padded(Engine(*model, **sizes), mixed_trace(), batch)
     rows = [{"what": "static batching", "vs static": 1.0, "tokens/s": round(static)}]
-    for name, leave in (("static batching, ended answers leave", True), ("continuous batching", False)):
+    for name, leave in (
+        ("static batching, ended answers leave", True),
+        ("continuous batching", False),
+    ):
         found = serve(Engine(*model, static=leave, **sizes), mixed_trace())
         rows.append({"what": name, "vs static": round(found["tokens/s"] / static, 2)} | found)
     return rows

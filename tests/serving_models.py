@@ -58,3 +58,51 @@ def serving(engine):
     finally:
         server.should_exit = True
         thread.join()
+
+
+def next_tokens(tokens):
+    """The three most likely next tokens of `Ledger`."""
+    code = _code(tokens)[-1]
+    return [(code >> 7) % 9, 9 + (code >> 13) % 9, 18 + (code >> 17) % 9]
+
+
+def _code(tokens):
+    """A number for each token that depends on all tokens up to it, as its keys do."""
+    codes, code = [], 1
+    for token in tokens:
+        code = (code * 1_000_003 + token + 1) % (2**61 - 1)
+        codes.append(code)
+    return codes
+
+
+class Ledger:
+    """A stand-in for the model: pages of codes, each of which says which prefix belongs there."""
+
+    def __init__(self, engine):
+        pool, host = engine.pool, engine.schedule.host_pool
+        self.pool = pool
+        self.pages = np.zeros((pool.num_pages, pool.page_size), np.int64)
+        self.host = np.zeros((host.num_pages, pool.page_size), np.int64)
+        self.copied = 0
+
+    def run(self, plan, temperatures, number):
+        src, dst = plan.swap_out
+        self.host[dst] = self.pages[src]
+        src, dst = plan.swap_in
+        self.pages[dst] = self.host[src]
+        src, dst = plan.copies
+        self.pages[dst] = self.pages[src]
+        self.copied += len(src)
+        slots, chosen = self.pages.reshape(-1), []
+        codes = [_code(part.branch.tokens[: part.stop]) for part in plan.parts]
+        for part, code in zip(plan.parts, codes, strict=True):
+            for t, slot in zip(range(part.start, part.stop), part.slots, strict=True):
+                if slot >= 0:
+                    slots[slot] = code[t]
+        for part, code in zip(plan.parts, codes, strict=True):
+            cached = self.pages[self.pool.pages(part.branch.seq)].ravel()
+            assert cached[: part.stop].tolist() == code, "a page of another prefix"
+            if part.chosen:
+                chosen.append(next_tokens(part.branch.tokens[: part.stop]))
+        tokens = np.array(chosen, np.int32).reshape(-1, 3)
+        return np.tile(np.array([0.5, 0.3, 0.2], np.float32), (len(tokens), 1)), tokens

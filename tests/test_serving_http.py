@@ -183,7 +183,9 @@ def test_a_client_that_goes_frees_its_pages(server, stream):
     host, port = server.removeprefix("http://").split(":")
     for _ in range(3):
         with socket.create_connection((host, int(port))) as connection:
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            head = (
+                f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
             connection.sendall(head.encode() + body)
             wait_until(lambda: httpx.get(f"{server}/state").json()["used_pages"])
 

@@ -231,9 +231,7 @@ class Engine:
             if request.options.beams:
                 made += self._search(request, probabilities[mine], tokens[mine])
             else:
-                sampled += [
-                    (request, b, i) for b, i in zip(request.branches, mine, strict=True)
-                ]
+                sampled += [(request, b, i) for b, i in zip(request.branches, mine, strict=True)]
         return made + self._sample(sampled, probabilities, tokens)
 
     def _fork(self, request):
