@@ -33,6 +33,7 @@ SECONDS = 8.0  # of arrivals, for each load
 CONTEXT, VOCABULARY, PAGE_SIZE = 512, 103, 16
 MIXED = 96  # requests
 SLOTS = 4096
+ROUNDS = 3  # of batch and batching; the fastest counts
 SIZES = {
     "small": {"layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 32},
     "nanoGPT's": {"layers": 6, "heads": 6, "kv_heads": 6, "head_dim": 64},
@@ -53,7 +54,8 @@ def submit(engine, rng, prompt, answer, **options):
 def decode_rate(model, batch, **options):
     """Tokens per second, and ms per step, while `batch` answers are under way."""
     engine, rng = Engine(*model, num_pages=batch * 8, **options), np.random.default_rng(0)
-    for _ in range(2):  # the first one warms up: kernels are compiled, graphs are captured
+    best = 0.0, 0.0
+    for i in range(1 + ROUNDS):
         requests = [submit(engine, rng, PROMPT, ANSWER) for _ in range(batch)]
         while not all(request.started for request in requests):
             engine.step()
@@ -61,7 +63,10 @@ def decode_rate(model, batch, **options):
         while engine.busy:
             engine.step()
         seconds = time.perf_counter() - start
-    return (engine.tokens_made - tokens) / seconds, 1e3 * seconds / (engine.steps - steps)
+        if i:  # the first one warms up: kernels are compiled, graphs are captured
+            ms = 1e3 * seconds / (engine.steps - steps)
+            best = max(best, ((engine.tokens_made - tokens) / seconds, ms))
+    return best
 
 
 def by_batch(model, what, batches=BATCHES, **options):
@@ -114,14 +119,17 @@ def serve(engine, requests, arrivals=None):
     return {
         "requests": len(live),
         "tokens/s": round(made / seconds),
-        **{f"first token, ms, p{p}": round(1e3 * float(np.percentile(first, p))) for p in (50, 95)},
-        **{
-            f"each token, ms, p{p}": round(1e3 * float(np.percentile(each, p)), 1) for p in (50, 95)
-        },
+        **percentiles("first token, ms", first),
+        **percentiles("each token, ms", each),
         "pages used": f"{np.mean(used):.0%}",
         "wasted in them": f"{np.mean(waste):.0%}",
         "preemptions": engine.schedule.preemptions,
     }
+
+
+def percentiles(name, seconds):
+    """Median and 95th percentile in ms."""
+    return {f"{name}, p{p}": round(1e3 * float(np.percentile(seconds, p)), 1) for p in (50, 95)}
 
 
 def by_load(model, **options):
@@ -156,13 +164,12 @@ def serve_padded(engine, requests, batch):
 
 def by_batching(model, batch=16, **options):
     sizes = {"num_pages": 1024, "max_branches": batch, **options}
-    static = serve_padded(Engine(*model, **sizes), mixed_trace(), batch)
+    engine = Engine(*model, **sizes)
+    static = max(serve_padded(engine, mixed_trace(), batch) for _ in range(ROUNDS))
     rows = [{"what": "static batching", "vs static": 1.0, "tokens/s": round(static)}]
-    for name, leave in (
-        ("static batching, ended answers leave", True),
-        ("continuous batching", False),
-    ):
-        found = serve(Engine(*model, static=leave, **sizes), mixed_trace())
+    for name, leave in (("static, ended answers leave", True), ("continuous batching", False)):
+        runs = (serve(Engine(*model, static=leave, **sizes), mixed_trace()) for _ in range(ROUNDS))
+        found = max(runs, key=lambda run: run["tokens/s"])
         rows.append({"what": name, "vs static": round(found["tokens/s"] / static, 2)} | found)
     return rows
 
@@ -235,8 +242,8 @@ def main():
     rows += by_batch(small, "CPU, small model")
     rows += by_batching(small) + by_load(small) + by_preemption(small) + by_memory()
     note = (
-        f"CPU: {cpu()}; small model: {small[1].num_weights:,} weights; pages of {PAGE_SIZE} tokens; "
-        "at most 16 answers at a time where no batch is given"
+        f"CPU: {cpu()}; small model: {small[1].num_weights:,} weights; pages of {PAGE_SIZE} "
+        "tokens; at most 16 answers at a time where no batch is given"
     )
     save("serving", rows, note=note, on=machine())
 

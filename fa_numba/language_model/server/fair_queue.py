@@ -3,8 +3,8 @@
 With one queue for all, a client that sends a thousand requests lets all others wait for them. Here
 each client has a counter of the tokens computed for it. The next request is the oldest one of the
 client with the lowest counter. A client that comes back after a pause does not get what it could
-have had meanwhile: its counter is raised to the lowest one of those that wait, or, if nobody waits, to
-that of the client that was let in last.
+have had meanwhile: its counter is raised to the lowest one of those that wait, or, if nobody waits,
+to that of the client that was let in last.
 
 Preempted requests come first of all: pages, or time, were already spent on them.
 

@@ -3,7 +3,7 @@
 CuPy 14 refuses to call cuBLAS while a stream is captured. A decoding step has as many rows as there
 are answers under way, and time goes by reading w: any kernel that reads it once is good.
 
-    w      a warp reads COLUMNS adjacent numbers of a row, and each warp of a thread block other rows
+    w      a warp reads COLUMNS adjacent numbers of a row; the warps of a block read other rows
     x      all lanes of a warp read the same number: ROWS of them for each number of w
     y      each thread has ROWS sums of its rows of w; the warps' sums are added in shared memory
 """

@@ -2,7 +2,7 @@
 
 Caches of all layers are one array (layers, num_pages, page_size, kv_heads, head_dim), and a page
 number means the same page in each layer. On a GPU the kernels of `kv_cache` run. On NumPy arrays
-they would run on the engine, which is for tracing: indexing does the same, a thousand times as fast.
+they would run on the CPU engine, which is for tracing: indexing does the same, and is much faster.
 """
 
 import numpy as np

@@ -164,7 +164,7 @@ class PagedModel:
         return x
 
     def attend_to_pages(self, layer, q, table, lengths):
-        """Attention of the last tokens of sequences, (batch, seqlen_q, heads, head_dim), as rows."""
+        """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows."""
         caches = self.k_caches[layer], self.v_caches[layer]
         out, _ = self.attend(q, *caches, table, lengths, causal=True)
         return out.reshape(-1, *q.shape[2:])
