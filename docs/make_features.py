@@ -296,7 +296,7 @@ TABLES = {
     "The jobs: by the fastest kernel that can": (
         f"{JOBS} which",
         {
-            "what the lesson kernel computes": {
+            "the same result as the lesson kernel": {
                 JOBS: "test_dispatch::test_a_job_computes_what_the_lesson_kernel_does[{}]",
                 "which": "test_dispatch::test_which_takes_a_job_or_its_name",
             },
@@ -318,7 +318,7 @@ TABLES = {
                 PACKED_JOBS: PACKED_DROPOUT,
                 f"{DECODE} {ROW_JOBS}": NONE,
             },
-            "takes what was measured to be quickest": {
+            "takes the kernel that was quickest when measured": {
                 "flash_attn flash_attn_grad which": (
                     "test_dispatch::test_a_measured_problem_gets_what_was_quickest_there "
                     "test_dispatch::test_a_kernel_that_cannot_is_not_taken"

@@ -48,9 +48,9 @@ NO_COLUMN = 2**31 - 1
 ### DEBRIEF: For a vocabulary of 128,000 and k = 5 that is a quarter of the accesses, and a fifth of
 ### what safe softmax would need: the row is read once, and none of its probabilities is written.
 ### fa_numba/kernels/softmax_topk.py has a thread block per row instead of a thread, so that warps
-### read neighbouring columns: each thread keeps such a list of its own columns, and then the block
-### holds k rounds, in each of which the best head of all lists wins. That works because the order
-### knows nothing of who read what: larger first, then the smaller column.
+### read neighbouring columns: each thread keeps such a list of its own columns. Then k rounds
+### follow. In each round the block takes the best first entry of all lists. This is right because
+### the order depends on the entries alone: the larger first, then the smaller column.
 
 
 @cuda.jit(device=True)

@@ -780,7 +780,8 @@ TABLE = [(*row[:2], TypeError, row[2]) for row in WRONG_TYPES]
 TABLE += [(*row[:2], ValueError, row[2]) for row in WRONG_VALUES]
 TABLE += [(*row[:2], OutOfPagesError, row[2]) for row in NO_PAGES]
 CALLS = [x for x in list(globals().values()) if isinstance(x, Call)]
-JOBS = {  # a job refuses what the kernel with the same arguments refuses
+# The kernel and its job have the same arguments, so both refuse the same values.
+JOBS = {
     softmax: Job(fa_numba.softmax, **softmax.good),
     topk: Job(fa_numba.softmax_topk, **topk.good),
     varlen: Job(fa_numba.flash_attn_varlen, **varlen.good),

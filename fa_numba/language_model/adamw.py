@@ -28,21 +28,11 @@ def update(weights, averages, squares, grads, step, recipe):
         Number of steps before this one.
     recipe : Recipe
     """
-    xp, f = arrays.module_of(weights), np.float32
-    rate = recipe.learning_rate_at(step)
-    rate_of_averages = f(rate / (1 - recipe.beta1 ** (step + 1)))
-    unbias_squares = f(1 / (1 - recipe.beta2 ** (step + 1)))
-    kept = f(1 - rate * recipe.weight_decay)
-    norm = xp.sqrt(xp.dot(grads, grads))
-    factor = xp.minimum(f(1), f(recipe.clip) / (norm + EPSILON))
-    keep1, keep2 = f(recipe.beta1), f(recipe.beta2)
-    if xp is not np:
-        factor = factor.reshape(1)
-        numbers = factor, keep1, keep2, rate_of_averages, unbias_squares, kept, EPSILON
-        grid, block = (ceil_div(len(weights), row_kernels.THREADS),), (row_kernels.THREADS,)
-        state = weights, averages, squares, grads
-        arrays.launch(row_kernels.adamw_kernel, grid, block, *state, *numbers)
+    if not isinstance(weights, np.ndarray):
+        update_by_kernel(weights, averages, squares, grads, step, recipe)
         return
+    factor = _clipping_factor(grads, recipe)
+    keep1, keep2, rate, unbias, kept = _numbers(step, recipe)
     for start in range(0, len(weights), PIECE):
         w, m, s, g = (x[start : start + PIECE] for x in (weights, averages, squares, grads))
         g *= factor
@@ -50,4 +40,27 @@ def update(weights, averages, squares, grads, step, recipe):
         g *= g
         s += (1 - keep2) * (g - s)
         w *= kept
-        w -= rate_of_averages * m / (np.sqrt(s * unbias_squares) + EPSILON)
+        w -= rate * m / (np.sqrt(s * unbias) + EPSILON)
+
+
+def update_by_kernel(weights, averages, squares, grads, step, recipe):
+    """`update`, by one kernel, which does not wait for the norm of the gradients."""
+    grid, block = (ceil_div(len(weights), row_kernels.THREADS),), (row_kernels.THREADS,)
+    arguments = weights, averages, squares, grads, _clipping_factor(grads, recipe).reshape(1)
+    arguments += (*_numbers(step, recipe), EPSILON)
+    arrays.launch(row_kernels.adamw_kernel, grid, block, *arguments)
+
+
+def _clipping_factor(grads, recipe):
+    """min(1, clip / norm), in an array of shape ()."""
+    xp = arrays.module_of(grads)
+    norm = xp.sqrt(xp.dot(grads, grads))
+    return xp.minimum(np.float32(1), np.float32(recipe.clip) / (norm + EPSILON))
+
+
+def _numbers(step, recipe):
+    """β₁, β₂, rate / (1 − β₁ᵗ), 1 / (1 − β₂ᵗ) and 1 − rate · weight_decay."""
+    rate = recipe.learning_rate_at(step)
+    unbias1, unbias2 = (1 / (1 - beta ** (step + 1)) for beta in (recipe.beta1, recipe.beta2))
+    kept = 1 - rate * recipe.weight_decay
+    return tuple(map(np.float32, (recipe.beta1, recipe.beta2, rate * unbias1, unbias2, kept)))

@@ -109,9 +109,9 @@ def load(path) -> Checkpoint:
         The file is no checkpoint, or not a whole one.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            about = json.loads(str(file["about"]))
-            state = {name: file[name] for name in ("weights", "averages", "squares")}
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
+            about = json.loads(str(stored["about"]))
+            state = {name: stored[name] for name in ("weights", "averages", "squares")}
         if about["format"] != FORMAT:
             raise Damaged(f"{path} has format {about['format']}; this version reads {FORMAT}")
         config = model.Config(**about["config"])

@@ -1,5 +1,7 @@
 """Text from a model, one sequence at a time, with its keys and values in a contiguous cache."""
 
+import functools
+
 import numpy as np
 
 from fa_numba import checks
@@ -61,8 +63,8 @@ def generate(
 ):
     """Continue a prompt, token by token.
 
-    A model sees as many tokens as its context. Where they are full, this goes on with the last
-    half of them, so that the half of the work is to compute that half's keys and values again.
+    A model sees no more tokens than its context. Where the context is full, its last half becomes
+    the first of the next one, whose keys and values are computed anew.
 
     Parameters
     ----------
@@ -81,23 +83,29 @@ def generate(
     decode : callable, default=flash_decode
         As for `Cache.append`.
 
-    Yields
-    ------
-    int
-        The next token.
+    Returns
+    -------
+    iterator of int
+        The next tokens, each computed when it is asked for.
     """
     length = checks.check_generation(config, prompt, length, temperature, top_k, seed)
-    rng, tokens, cache = np.random.default_rng(seed), list(prompt), None
+    choose = functools.partial(
+        sample,
+        temperature=temperature,
+        top_k=min(top_k, config.vocabulary),
+        rng=np.random.default_rng(seed),
+    )
+    return _continue(weights, config, list(prompt), length, choose, decode)
+
+
+def _continue(weights, config, tokens, length, choose, decode):
+    cache, new = Cache(weights, config), tokens[-config.context :]
     for _ in range(length):
-        if cache is None or cache.length == config.context:
-            cache = Cache(weights, config)
-            window = config.context if len(tokens) == len(prompt) else max(1, config.context // 2)
-            new = tokens[-window:]
-        else:
-            new = tokens[-1:]
-        logits = cache.append(weights, config, new, decode=decode)
-        tokens.append(sample(logits, temperature, min(top_k, config.vocabulary), rng))
+        if cache.length == config.context:
+            cache, new = Cache(weights, config), tokens[-max(1, config.context // 2) :]
+        tokens.append(choose(cache.append(weights, config, new, decode=decode)))
         yield tokens[-1]
+        new = tokens[-1:]
 
 
 def sample(logits, temperature, top_k, rng) -> int:

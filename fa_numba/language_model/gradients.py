@@ -118,10 +118,11 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
 
 def _put_product(grads, scale, name, x, dy):
     """grads[name] = xᵀ · dy / scale."""
+    xp = arrays.module_of(x)
     if scale == 1:
-        arrays.module_of(x).dot(x.T, dy, out=grads[name])
+        xp.dot(x.T, dy, out=grads[name])
     else:
-        grads[name][:] = (x.T @ dy).astype(np.float32) / np.float32(scale)
+        xp.multiply(x.T @ dy, np.float32(1 / scale), out=grads[name], dtype=np.float32)
 
 
 def _rotate_back(config, positions, dq, dk, dv):

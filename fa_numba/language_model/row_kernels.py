@@ -9,8 +9,10 @@ from numba import cuda, float32
 
 from fa_numba.constants import FULL_WARP, WARP_SIZE
 
-ROWS = 4  # rows, and warps, of a thread block of the norm
+ROWS = 4  # rows of the norm, or heads, and warps, of a thread block
+BLOCK = WARP_SIZE, ROWS
 THREADS = 256
+EACH = 8  # numbers of a thread of the squared ReLU
 
 
 @cuda.jit(device=True)
@@ -29,6 +31,7 @@ def normalize_kernel(x, y, epsilon):
     shared    none
     private   total
     HBM       x twice, the second time from a cache; y once
+    budget    32 registers, 0 bytes shared
     """
     row, lane, width = cuda.blockIdx.x * ROWS + cuda.threadIdx.y, cuda.threadIdx.x, x.shape[1]
     if row < x.shape[0]:
@@ -50,6 +53,7 @@ def normalize_grad_kernel(dy, x, added, dx, epsilon):
     shared    none
     private   squares, products
     HBM       dy and x twice, the second time from a cache; added, dx once
+    budget    40 registers, 0 bytes shared
     """
     row, lane, width = cuda.blockIdx.x * ROWS + cuda.threadIdx.y, cuda.threadIdx.x, x.shape[1]
     if row < x.shape[0]:
@@ -68,48 +72,64 @@ def normalize_grad_kernel(dy, x, added, dx, epsilon):
 def rotate_kernel(x, positions, cos, sin, sign):
     """Turn the pairs (x[d], x[d + half]) of each head by the angles of a position, in place.
 
-    grid      (⌈rows · heads · half / THREADS⌉,); threads (THREADS,), one per pair
+    grid      (rows,); threads (32, ROWS), one per pair, then the pairs 32 and heads ROWS further on
     shared    none
     private   none
     HBM       x read and written once; cos, sin from a cache
+    budget    64 registers, 0 bytes shared
     """
-    heads, half = x.shape[1], x.shape[2] // 2
-    i = cuda.grid(1)
-    row, head, d = i // (heads * half), i // half % heads, i % half
-    if row < x.shape[0]:
-        c, s = cos[positions[row], d], sign * sin[positions[row], d]
-        left, right = float32(x[row, head, d]), float32(x[row, head, d + half])
-        x[row, head, d] = left * c - right * s
-        x[row, head, d + half] = right * c + left * s
+    row, half = cuda.blockIdx.x, x.shape[2] // 2
+    position = positions[row]
+    for head in range(cuda.threadIdx.y, x.shape[1], ROWS):
+        for d in range(cuda.threadIdx.x, half, WARP_SIZE):
+            c, s = cos[position, d], sign * sin[position, d]
+            left, right = float32(x[row, head, d]), float32(x[row, head, d + half])
+            x[row, head, d] = left * c - right * s
+            x[row, head, d + half] = right * c + left * s
 
 
 @cuda.jit
 def square_relu_kernel(x, y):
-    """y = max(x, 0)², a thread per number of arrays with one axis.
+    """y = max(x, 0)², of arrays with one axis.
 
-    grid      (⌈numbers / THREADS⌉,); threads (THREADS,)
+    grid      (⌈numbers / (THREADS · EACH)⌉,); threads (THREADS,), each for EACH numbers: it loads
+              all of them before it stores one, so that many loads are in flight
     shared    none
-    private   none
+    private   positive (EACH,)
     HBM       x, y once
+    budget    32 registers, 0 bytes shared
     """
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        positive = max(float32(x[i]), float32(0.0))
-        y[i] = positive * positive
+    first = cuda.blockIdx.x * (THREADS * EACH) + cuda.threadIdx.x
+    positive = cuda.local.array(EACH, float32)
+    for j in range(EACH):
+        i = first + j * THREADS
+        positive[j] = max(float32(x[i]), float32(0.0)) if i < x.shape[0] else float32(0.0)
+    for j in range(EACH):
+        i = first + j * THREADS
+        if i < x.shape[0]:
+            y[i] = positive[j] * positive[j]
 
 
 @cuda.jit
 def square_relu_grad_kernel(dy, x, dx):
-    """dx = 2 · max(x, 0) · dy, a thread per number of arrays with one axis.
+    """dx = 2 · max(x, 0) · dy, of arrays with one axis.
 
-    grid      (⌈numbers / THREADS⌉,); threads (THREADS,)
+    grid      (⌈numbers / (THREADS · EACH)⌉,); threads (THREADS,), each for EACH numbers
     shared    none
-    private   none
+    private   product (EACH,)
     HBM       dy, x, dx once
+    budget    32 registers, 0 bytes shared
     """
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        dx[i] = float32(2.0) * max(float32(x[i]), float32(0.0)) * float32(dy[i])
+    first = cuda.blockIdx.x * (THREADS * EACH) + cuda.threadIdx.x
+    product = cuda.local.array(EACH, float32)
+    for j in range(EACH):
+        i = first + j * THREADS
+        if i < x.shape[0]:
+            product[j] = max(float32(x[i]), float32(0.0)) * float32(dy[i])
+    for j in range(EACH):
+        i = first + j * THREADS
+        if i < x.shape[0]:
+            dx[i] = float32(2.0) * product[j]
 
 
 @cuda.jit
@@ -124,6 +144,7 @@ def adamw_kernel(
     HBM       weights, averages, squares read and written once; grads read once; factor, (1,), is
               that of clipping
     paper     Loshchilov and Hutter 2019, arXiv:1711.05101, Algorithm 2
+    budget    24 registers, 0 bytes shared
     """
     i = cuda.grid(1)
     if i < weights.shape[0]:

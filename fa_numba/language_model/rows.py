@@ -7,7 +7,6 @@ loss with respect to the function's result, and the function's input.
 
 import numpy as np
 
-from fa_numba.constants import WARP_SIZE
 from fa_numba.language_model import row_kernels
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
@@ -66,8 +65,8 @@ def rotate(x, positions, cos, sin, *, back=False):
     sign = np.float32(-1 if back else 1)
     half = x.shape[2] // 2
     if not isinstance(x, np.ndarray):
-        pairs = x.shape[0] * x.shape[1] * half
-        _launch_numbers(row_kernels.rotate_kernel, pairs, x, positions, cos, sin, sign)
+        arguments = x, positions, cos, sin, sign
+        arrays.launch(row_kernels.rotate_kernel, (len(x),), row_kernels.BLOCK, *arguments)
         return
     cos, sin = cos[positions][:, None], (sign * sin)[positions][:, None]
     left, right = x[:, :, :half], x[:, :, half:]
@@ -102,11 +101,11 @@ def square_relu_grad(dy, x):
 
 def _launch_rows(kernel, x, *args):
     grid = (ceil_div(len(x), row_kernels.ROWS),)
-    arrays.launch(kernel, grid, (WARP_SIZE, row_kernels.ROWS), x, *args)
+    arrays.launch(kernel, grid, row_kernels.BLOCK, x, *args)
 
 
 def _launch_numbers(kernel, number, *args):
-    grid = (ceil_div(number, row_kernels.THREADS),)
+    grid = (ceil_div(number, row_kernels.THREADS * row_kernels.EACH),)
     arrays.launch(kernel, grid, (row_kernels.THREADS,), *args)
 
 

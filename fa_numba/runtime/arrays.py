@@ -142,7 +142,7 @@ class Facts:
 
     @property
     def needs_gradient(self) -> bool:
-        """Whether PyTorch records what is computed from this tensor, for gradients."""
+        """Whether PyTorch records the operations on this tensor, for gradients."""
         if self.library != "torch" or not self.array.requires_grad:
             return False
         return sys.modules["torch"].is_grad_enabled()

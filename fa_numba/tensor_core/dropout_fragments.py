@@ -42,7 +42,7 @@ LOW_HALVES, HIGH_HALVES = 0x5410, 0x3276
 
 
 class Dropout(NamedTuple):
-    """What a kernel needs to know about a call's dropout.
+    """The arguments of a kernel that describe a call's dropout.
 
     Attributes
     ----------

@@ -71,8 +71,8 @@ from fa_numba.tiling.split_tiling import SplitProblem, choose_split
 
 REQUIREMENTS = TensorCores("flash_attn_split", HOPPER)
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
-# all threads must not exceed what they start with: 65536 with 2 and 3 consumers, and with one, of
-# whose thread blocks two fit in an SM, 128 · (24 + 232) = 32768.
+# all threads of a block must not exceed the registers with which the block starts. These are 65536
+# with 2 and 3 consumers. With one consumer, two blocks share an SM: 128 · (24 + 232) = 32768.
 REGISTERS = {1: (24, 232), 2: (40, 232), 3: (32, 160)}
 
 
@@ -219,7 +219,7 @@ def make_flash_attn_split(
             row = box * BOX_ROWS
             rows = base + Q.start + row // ROWS * Q_BYTES + row % ROWS * ROW_BYTES
             m, head = query_of(part, row)
-            # A panel of the tile has ROWS rows, of which a box is a part.
+            # A panel of the tile has ROWS rows, and a box has some of these.
             load_tile(rows, ROWS, q_map, m, head, part.b, full)
 
     @cuda.jit(device=True, forceinline=True)
