@@ -37,7 +37,7 @@ class DecodeGraphs:
         self.columns = ceil_div(paged.config.context, paged.pool.page_size)
         self.weights = {name: Factor(w) for name, w in paged.weights.items()}
         self._memory = paged.xp.cuda.MemoryPool()
-        self._graphs = {}
+        self.graphs = {}
 
     def suits(self, plan) -> bool:
         """Whether a step has only rows that choose a token, and not too many."""
@@ -50,9 +50,9 @@ class DecodeGraphs:
         parts = plan.parts
         rows = 1 << (len(parts) - 1).bit_length()
         key = rows, number
-        if key not in self._graphs:
-            self._graphs[key] = self._capture(rows, number)
-        graph, inputs, both = self._graphs[key]
+        if key not in self.graphs:
+            self.graphs[key] = self._capture(rows, number)
+        graph, inputs, both = self.graphs[key]
         inputs.set(_padded(self._numbers(parts, temperatures), rows))
         graph.launch(self.paged.xp.cuda.get_current_stream())
         probabilities, tokens = choose.on_host(both)
