@@ -407,6 +407,7 @@ def parts_of_benchmarks():
         "torch": [torch_tables()],
         "language_model": [language_model_table("language_model")],
         "language_model_cpu": [language_model_table("language_model_cpu")],
+        "serving": [language_model_table("serving")],
         "cpu": [cpu_table("flash_attn", "flash_attn_grad")],
         "cpu_decoding": [cpu_table("flash_decode", "paged_attn_decode")],
         "cpu_softmax": [cpu_table("softmax", "softmax_topk")],
