@@ -2,16 +2,18 @@
 
 import asyncio
 import json
+import re
+import signal
 import socket
+import subprocess
+import sys
 
 import httpx
 import pytest
 from serving_models import CHARACTERS, assert_empty, make_engine, serving, wait_until
 
 from fa_numba.language_model.server import Options
-
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
+from fa_numba.workbook import cli
 
 
 @pytest.fixture(scope="module")
@@ -240,3 +242,29 @@ def test_a_step_that_fails_ends_its_requests_and_no_more():
         want = text_of("Hello there", max_tokens=20, temperature=0)
         assert reply.json()["choices"][0]["text"] == want
     assert_empty(engine)
+
+
+def test_the_command_serves_until_it_is_interrupted():
+    command = [sys.executable, "-m", "fa_numba.workbook.cli", "serve", "--untrained", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = next(m for line in server.stdout if (m := re.search(r"http://\S+", line)))
+            body = {"prompt": "The ", "max_tokens": 5, "model": "untrained"}
+            reply = httpx.post(f"{address[0]}/v1/completions", json=body, timeout=60)
+            assert len(reply.json()["choices"][0]["text"]) == 5
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert server.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--model", "none.npz"], "there is no file none.npz"),
+        (["--untrained", "--pages", "0"], "num_pages must be at least 1"),
+        (["--untrained", "--rows", "5"], "max_rows must be more than max_branches = 64"),
+    ],
+)
+def test_the_command_refuses_bad_options(capsys, options, words):
+    assert cli.main(["serve", *options]) == 2
+    assert words in capsys.readouterr().err

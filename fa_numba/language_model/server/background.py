@@ -50,8 +50,8 @@ class Background:
 
     def submit(self, prompt, options, listener) -> Request:
         """As `Engine.submit`; the listener is called in the engine's thread."""
-        if len(self._inbox) >= self.engine.max_waiting:
-            raise Overloaded("too many requests arrive at once: try again later")
+        if len(self._inbox) + len(self.engine.schedule.queue) >= self.engine.max_waiting:
+            raise Overloaded(f"{self.engine.max_waiting} requests wait already: try again later")
         request = self.engine.make_request(prompt, options, listener)
         self._send(self.engine.add, request)
         return request
@@ -68,15 +68,15 @@ class Background:
         engine = self.engine
         while not self._stopping:
             self._wake.clear()
-            while self._inbox:
-                function, request = self._inbox.popleft()
-                function(request)
-            if engine.busy:
-                try:
+            try:
+                while self._inbox:
+                    function, request = self._inbox.popleft()
+                    function(request)
+                if engine.busy:
                     engine.step()
-                except Exception:
-                    log.exception("a step failed: all requests end")
-                    engine.fail()
+            except Exception:
+                log.exception("a step failed: all requests end")
+                engine.fail()
             now = time.perf_counter()
             if not engine.busy or now - self._viewed_at > SECONDS_BETWEEN_VIEWS:
                 self.view, self._viewed_at = view_of(engine), now

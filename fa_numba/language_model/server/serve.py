@@ -11,6 +11,9 @@ from fa_numba.language_model import checkpoint, text
 from fa_numba.language_model.command import MODEL, BadRequest
 from fa_numba.language_model.model import Config, init_weights
 from fa_numba.language_model.server.engine import Engine
+from fa_numba.language_model.server.options import Options
+
+MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
 
 EPILOG = """\
 A completion, streamed:
@@ -70,6 +73,8 @@ def main(options) -> int:
     except (OSError, TypeError, ValueError) as error:
         raise BadRequest(error) from None
     host, port = listening.getsockname()[:2]
+    print("Compiling; the next start will be quicker.", flush=True)
+    _warm_up(weights, config, options)
     megabytes = engine.model.page_bytes * options.pages / 1e6
     print(
         f"{config.num_weights:,} weights, {options.pages} pages of {options.page_size} tokens "
@@ -84,6 +89,13 @@ def main(options) -> int:
     with listening, threadpoolctl.threadpool_limits(options.blas_threads, "blas"):
         server.run(sockets=[listening])
     return 0
+
+
+def _warm_up(weights, config, options):
+    """Compile what prompts of few and of many tokens need, on pages of their own."""
+    engine = Engine(weights, config, page_size=options.page_size)
+    longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 2
+    engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=2))
 
 
 def _model(options):
