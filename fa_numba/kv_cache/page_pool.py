@@ -203,8 +203,12 @@ class PagePool:
             sequence.tokens += new
             end = len(sequence.tokens)
             pages += [self._take() for _ in range(ceil_div(end, self.page_size) - len(pages))]
-            self._remember_filled(sequence, start)
-            slots += self._slots(pages, start, end).tolist()
+            if end // self.page_size > start // self.page_size:
+                self._remember_filled(sequence, start)
+            if end == start + 1:  # decoding
+                slots.append(pages[-1] * self.page_size + start % self.page_size)
+            else:
+                slots += self._slots(pages, start, end).tolist()
         return _writes(copies, slots)
 
     def fork(self, seq):
@@ -260,8 +264,11 @@ class PagePool:
         return np.array([self.length(seq) for seq in checks.check_seqs(seqs)], np.int32)
 
     def _find(self, seq):
-        checks.check_seq(seq, self._sequences)
-        return self._sequences[seq]
+        found = self._sequences.get(seq) if type(seq) is int else None
+        if found is None:
+            checks.check_seq(seq, self._sequences)
+            found = self._sequences[seq]
+        return found
 
     def _add(self, tokens, pages):
         seq = self._next_number

@@ -228,6 +228,7 @@ class Engine:
             if not request.started:
                 self._fork(request)
                 mine = mine * len(request.branches)
+            self.schedule.queue.charge(request, len(mine))
             if request.options.beams:
                 made += self._search(request, probabilities[mine], tokens[mine])
             else:
@@ -267,19 +268,16 @@ class Engine:
     def _extend(self, request, branch, token):
         """Add a token to a branch, and end it if it is complete."""
         branch.tokens.append(token)
-        self.schedule.queue.charge(request, 1)
         piece = branch.stream.feed(token)
+        self._tell(request, branch.index, piece, None)
         full = len(branch.tokens) == len(request.prompt) + request.options.max_tokens
-        if branch.stream.stopped or full:
-            self._tell(request, branch.index, piece, None)
+        if full or branch.stream.stopped:
             request.branches.remove(branch)
             self.schedule.free(branch)
             self._answer(request, branch, "stop" if branch.stream.stopped else "length")
             if not request.branches:
                 self.schedule.remove(request)
                 self._end(request)
-        else:
-            self._tell(request, branch.index, piece, None)
 
     def _search(self, request, probabilities, tokens):
         """Continue the best beams; at the end the n best are the answers."""
@@ -294,7 +292,6 @@ class Engine:
                 zip(parents, new_tokens, scores, seqs, strict=True)
             )
         ]
-        self.schedule.queue.charge(request, len(seqs))
         made = len(request.branches[0].tokens) - len(request.prompt)
         if made == options.max_tokens:
             self.schedule.remove(request)

@@ -77,8 +77,7 @@ class FairQueue:
 
     def charge(self, request, tokens):
         """Count tokens that were computed for a request's client."""
-        client = request.options.client
-        self.served[client] = self.served.get(client, 0) + tokens
+        self.served[request.options.client] += tokens
 
     def forget_idle(self, running):
         """Drop the counters of clients that neither wait nor run, if there are many."""

@@ -210,7 +210,7 @@ class Schedule:
     def _let_in(self):
         """Let in the next requests while there is room; return the (src, dst) to swap in."""
         moves = []
-        if self.static and self.running:
+        if not len(self.queue) or (self.static and self.running):
             return moves
         branches = sum(request.width for request in self.running)
         reserved = sum(map(self._pages_to_come, self.running))

@@ -34,7 +34,11 @@ class TextStream:
 
     def feed(self, token) -> str:
         """Add a token; return the text that may be sent now."""
-        self._held += self.decode([token])
+        piece = self.decode([token])
+        if not self.stop:
+            self.text += piece
+            return piece
+        self._held += piece
         found = [at for s in self.stop if (at := self._held.find(s)) >= 0]
         if found:
             piece, self._held, self.stopped = self._held[: min(found)], "", True
