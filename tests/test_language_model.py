@@ -1,5 +1,6 @@
 """The language model: its gradients, its training, its files, its text."""
 
+import ctypes
 import dataclasses
 import functools
 import re
@@ -16,6 +17,7 @@ from fa_numba.language_model import (
     gradients,
     kernel_choice,
     model,
+    products,
     row_kernels,
     rows,
     text,
@@ -246,23 +248,83 @@ def test_kernels_of_rows_compile_within_their_budgets(name):
         "rotate_kernel": (heads, np.zeros(8, np.int32), table, table, one),
         "square_relu_kernel": (numbers, numbers),
         "square_relu_grad_kernel": (numbers, numbers, numbers),
-        "adamw_kernel": (*[weights] * 5, *[one] * 6),
+        "sum_of_squares_kernel": (weights, weights),
+        "adamw_kernel": (*[weights] * 6, one),
     }
     code = compile_kernel(kernel, arguments[name], cc=(9, 0, "a"))
-    budget = re.search(r"budget +(\d+) registers, 0 bytes shared", kernel.py_func.__doc__)
+    budget = re.search(r"budget +(\d+) registers, (\d+) bytes shared", kernel.py_func.__doc__)
     assert code.registers <= int(budget[1])
-    assert code.spill_bytes == code.local_bytes == code.shared_bytes == 0
+    assert code.spill_bytes == code.local_bytes == 0 and code.shared_bytes == int(budget[2])
     assert code.float64_instructions == 0
 
 
-def test_kernel_of_adamw_equals_numpy(rng):
-    recipe = Recipe(clip=2.0)
-    numbers = rng.standard_normal((4, 300), dtype=np.float32)
-    numbers[2] = abs(numbers[2])
-    want, got = numbers.copy(), numbers.copy()
-    adamw.update(*want, step=3, recipe=recipe)
-    adamw.update_by_kernel(*got, step=3, recipe=recipe)
+def test_kernels_of_adamw_equal_numpy(rng):
+    numbers = adamw.numbers_of(3, Recipe(clip=2.0))
+    want = rng.standard_normal((4, 200_003), dtype=np.float32)
+    want[2] = abs(want[2])
+    got = want.copy()
+    adamw.update(*want, numbers)
+    adamw.update_by_kernels(*got, numbers)
     np.testing.assert_allclose(got[:3], want[:3], rtol=1e-5, atol=1e-6)
+
+
+# Products, as cuBLAS gets them
+
+
+class FakeBlas:
+    """cublasGemmEx on host memory, by its documentation: matrices have contiguous columns."""
+
+    def cublasSetStream_v2(self, handle, stream):
+        return 0
+
+    def cublasGemmEx(
+        self, handle, op_a, op_b, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type,
+        ldc, compute, algorithm,
+    ):  # fmt: skip
+        def matrix(address, kind, rows, columns, step):
+            dtype = np.dtype({0: np.float32, 2: np.float16}[kind])
+            assert step >= rows
+            data = ctypes.c_char * (((columns - 1) * step + rows) * dtype.itemsize)
+            flat = np.frombuffer(data.from_address(address), dtype)
+            return np.lib.stride_tricks.as_strided(
+                flat, (rows, columns), (dtype.itemsize, step * dtype.itemsize), writeable=True
+            )
+
+        a = matrix(a, a_type, k, m, lda).T if op_a else matrix(a, a_type, m, k, lda)
+        b = matrix(b, b_type, n, k, ldb).T if op_b else matrix(b, b_type, k, n, ldb)
+        c = matrix(c, c_type, m, n, ldc)
+        product = alpha._obj.value * (a.astype(np.float32) @ b.astype(np.float32))
+        c[:] = product + (beta._obj.value * c if beta._obj.value else 0)
+        return 0
+
+
+@pytest.mark.parametrize("dtype", (np.float32, np.float16))
+def test_products_reach_cublas_in_any_layout(rng, dtype):
+    def layouts(rows, columns):
+        x = rng.standard_normal((rows, columns)).astype(dtype)
+        wide = np.zeros((rows, columns + 3), dtype)
+        wide[:, 1:-2] = x
+        return x, np.asfortranarray(x), wide[:, 1:-2], np.repeat(x, 2, axis=1)[:, ::2]
+
+    for m, k, n in ((5, 7, 3), (1, 4, 6), (6, 1, 2), (4, 3, 1)):
+        for a in layouts(m, k):
+            for b in layouts(k, n):
+                want = 0.5 * (a.astype(np.float32) @ b.astype(np.float32))
+                out = np.full((m, n), np.nan, np.float32)
+                products.call_gemm((FakeBlas(), None), a, b, out, 0.5, False)
+                np.testing.assert_allclose(out, want, rtol=1e-3, atol=1e-3)
+                products.call_gemm((FakeBlas(), None), a, b, out, 0.5, True)
+                np.testing.assert_allclose(out, 2 * want, rtol=1e-3, atol=1e-3)
+
+
+def test_plain_products(rng):
+    a, b = rng.standard_normal((4, 5), np.float32), rng.standard_normal((5, 3), np.float32)
+    out = np.ones((4, 3), np.float32)
+    assert products.product(a, b, out=out) is out
+    np.testing.assert_allclose(out, a @ b, rtol=1e-6)
+    products.product(a, b, out=out, scale=2.0, add=True)
+    np.testing.assert_allclose(out, 3 * (a @ b), rtol=1e-5)
+    np.testing.assert_allclose(products.product(a, b, scale=2.0), 2 * (a @ b), rtol=1e-6)
 
 
 # Training
@@ -352,7 +414,8 @@ def test_learning_rate():
 def test_gradients_are_clipped_and_weights_decay():
     recipe = Recipe(warm_up=0, learning_rate=0.1, weight_decay=0.5, clip=1.0)
     w, m, s = np.ones(4, np.float32), np.zeros(4, np.float32), np.zeros(4, np.float32)
-    adamw.update(w, m, s, np.array([300, 0, 0, -400], np.float32), 0, recipe)
+    grads = np.array([300, 0, 0, -400], np.float32)
+    adamw.update(w, m, s, grads, adamw.numbers_of(0, recipe))
     np.testing.assert_allclose(m, [0.06, 0, 0, -0.08], rtol=1e-5)  # (1 − β₁) · (0.6, …, −0.8)
     np.testing.assert_allclose(w, [0.85, 0.95, 0.95, 1.05], rtol=1e-5)  # −0.05 of decay, ∓0.1
 

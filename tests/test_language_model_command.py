@@ -1,6 +1,7 @@
 """`fa-numba train` and `fa-numba generate`, as a user types them."""
 
 import re
+import signal
 import sys
 
 import pytest
@@ -59,8 +60,8 @@ def test_a_stopped_run_continues_as_if_it_had_not_stopped(here, monkeypatch, cap
     step = Trainer.step
 
     def stop_at_5(self):
-        if self.steps_done == 5:
-            raise KeyboardInterrupt
+        if self.steps_done == 4:
+            signal.raise_signal(signal.SIGINT)  # in the midst of the fifth step
         return step(self)
 
     with monkeypatch.context() as patch:
@@ -104,6 +105,22 @@ def test_a_model_is_not_overwritten(here, capsys):
     (here / "a.txt").write_text(SENTENCE * 31, encoding="utf-8")
     assert train("--resume") == 2
     assert "--text must be the text that model.npz has learned" in capsys.readouterr().err
+    assert (here / "model.npz").read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_ends_the_run(here, monkeypatch, capsys):
+    from fa_numba.language_model.train import Trainer
+
+    train(*TINY, "--steps", "3")
+    before, step = (here / "model.npz").read_bytes(), Trainer.step
+
+    def spoilt(self):
+        step(self)
+        self.losses[-1] = float("nan")
+
+    monkeypatch.setattr(Trainer, "step", spoilt)
+    assert train("--resume", "--steps", "9") == 2
+    assert "the loss of step 4 is nan: a smaller --learning-rate" in capsys.readouterr().err
     assert (here / "model.npz").read_bytes() == before
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fa_numba
-from fa_numba.language_model import adamw, generate, gradients, model, rows, text
+from fa_numba.language_model import adamw, generate, gradients, model, products, rows, text
 from fa_numba.language_model.model import Config
 from fa_numba.language_model.train import Recipe, Trainer
 
@@ -51,9 +51,26 @@ def test_adamw(rng):
     numbers = rng.standard_normal((4, 100_003), dtype=np.float32)
     numbers[2] = abs(numbers[2])
     on_gpu = cupy.asarray(numbers)
-    for x in (numbers, on_gpu):
-        adamw.update(*x, step=3, recipe=Recipe())
+    of_step = adamw.numbers_of(3, Recipe())
+    adamw.update(*numbers, of_step)
+    adamw.update(*on_gpu, cupy.asarray(of_step))
     np.testing.assert_allclose(host(on_gpu[:3]), numbers[:3], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype, allowed", (("float32", 1e-5), ("float16", 5e-3)))
+def test_products(rng, dtype, allowed):
+    assert products.cublas(cupy.cuda.Device().id) is not None
+    a, b = (
+        rng.standard_normal((300, 129)).astype(dtype),
+        rng.standard_normal((129, 77)).astype(dtype),
+    )
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    for on_gpu in (cupy.asarray(a), cupy.asfortranarray(cupy.asarray(a))):
+        out = cupy.full((300, 77), np.nan, np.float32)
+        products.product(on_gpu, cupy.asarray(b), out=out, scale=0.5)
+        products.product(on_gpu, cupy.asarray(b.T.copy()).T, out=out, scale=0.5, add=True)
+        for got in (out, on_gpu @ products.Factor(cupy.asarray(b))):
+            assert np.abs(host(got) - want).max() < allowed * np.sqrt(129)
 
 
 @pytest.mark.parametrize("dtype, allowed", (("float32", 2e-4), ("float16", 3e-2)))
@@ -71,13 +88,13 @@ def test_gradients(rng, config, dtype, allowed):
         assert error < allowed, (name, error)
 
 
-def trainer(xp=cupy, **options):
+def trainer(xp=cupy, graph=True, **options):
     topics = text.topics()
     characters = text.Characters.of(topics)
     parts = text.split(characters.encode(topics))
     deterministic = functools.partial(fa_numba.flash_attn_grad, deterministic=True)
     config, recipe = Config(len(characters)), Recipe(steps=12, **options)
-    return Trainer(config, recipe, *parts, xp=xp, attn_grad=deterministic)
+    return Trainer(config, recipe, *parts, xp=xp, graph=graph, attn_grad=deterministic)
 
 
 def test_losses_are_those_of_numpy():
@@ -93,6 +110,19 @@ def test_losses_are_those_of_numpy():
     for weights in (run.weights, {n: w.get() for n, w in run.weights.items()}):
         greedy.append([*generate.generate(weights, run.config, prompt, 100, temperature=0)])
     assert greedy[0] == greedy[1]
+
+
+@pytest.mark.parametrize("float16", (False, True))
+def test_a_graph_has_the_losses_of_its_launches(float16):
+    """Also while others allocate and write memory."""
+    runs = [trainer(float16=float16, graph=graph) for graph in (False, True)]
+    for _ in range(12):
+        for run in runs:
+            run.step()
+            others = [cupy.full(n, np.nan, np.float32) for n in (1000, 10**6, 3 * 10**6)]
+    assert len(others) == 3 and runs[1]._run.__self__._graph is not None
+    assert runs[0].losses_as_floats() == runs[1].losses_as_floats()
+    assert (runs[0].state["weights"] == runs[1].state["weights"]).all()
 
 
 @pytest.mark.parametrize("float16", (False, True))

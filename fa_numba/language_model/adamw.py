@@ -15,24 +15,46 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 EPSILON = np.float32(1e-8)  # for weights whose gradients were all 0
 PIECE = 2**16  # numbers that NumPy works on at a time, so that they stay in the processor's cache
+NUM_NUMBERS = 6
 
 
-def update(weights, averages, squares, grads, step, recipe):
+def numbers_of(step, recipe):
+    """The numbers that a step needs.
+
+    Parameters
+    ----------
+    step : int
+        Number of steps before this one.
+    recipe : Recipe
+
+    Returns
+    -------
+    array of shape (NUM_NUMBERS,), float32
+        β₁, β₂, rate / (1 − β₁ᵗ), 1 / (1 − β₂ᵗ), 1 − rate · weight_decay, clip.
+    """
+    rate = recipe.learning_rate_at(step)
+    unbias1, unbias2 = (1 / (1 - beta ** (step + 1)) for beta in (recipe.beta1, recipe.beta2))
+    kept = 1 - rate * recipe.weight_decay
+    numbers = recipe.beta1, recipe.beta2, rate * unbias1, unbias2, kept, recipe.clip
+    return np.array(numbers, np.float32)
+
+
+def update(weights, averages, squares, grads, numbers):
     """Update the weights and the two averages in place.
 
     Parameters
     ----------
     weights, averages, squares, grads : arrays of shape (num_weights,), float32
         `grads` is used up.
-    step : int
-        Number of steps before this one.
-    recipe : Recipe
+    numbers : array of shape (NUM_NUMBERS,), float32
+        As from `numbers_of`, of the library of the weights.
     """
     if not isinstance(weights, np.ndarray):
-        update_by_kernel(weights, averages, squares, grads, step, recipe)
+        update_by_kernels(weights, averages, squares, grads, numbers)
         return
-    factor = _clipping_factor(grads, recipe)
-    keep1, keep2, rate, unbias, kept = _numbers(step, recipe)
+    keep1, keep2, rate, unbias, kept, clip = numbers
+    norm = np.sqrt(np.dot(grads, grads))
+    factor = np.minimum(np.float32(1), clip / (norm + EPSILON))
     for start in range(0, len(weights), PIECE):
         w, m, s, g = (x[start : start + PIECE] for x in (weights, averages, squares, grads))
         g *= factor
@@ -43,24 +65,11 @@ def update(weights, averages, squares, grads, step, recipe):
         w -= rate * m / (np.sqrt(s * unbias) + EPSILON)
 
 
-def update_by_kernel(weights, averages, squares, grads, step, recipe):
-    """`update`, by one kernel, which does not wait for the norm of the gradients."""
-    grid, block = (ceil_div(len(weights), row_kernels.THREADS),), (row_kernels.THREADS,)
-    arguments = weights, averages, squares, grads, _clipping_factor(grads, recipe).reshape(1)
-    arguments += (*_numbers(step, recipe), EPSILON)
+def update_by_kernels(weights, averages, squares, grads, numbers):
+    """`update`, by two kernels, which do not wait for the norm of the gradients."""
+    parts = arrays.module_of(grads).empty(row_kernels.PARTS, np.float32)
+    grid, block = (row_kernels.PARTS,), (row_kernels.THREADS,)
+    arrays.launch(row_kernels.sum_of_squares_kernel, grid, block, grads, parts)
+    arguments = weights, averages, squares, grads, parts.sum().reshape(1), numbers, EPSILON
+    grid = (ceil_div(len(weights), row_kernels.THREADS),)
     arrays.launch(row_kernels.adamw_kernel, grid, block, *arguments)
-
-
-def _clipping_factor(grads, recipe):
-    """min(1, clip / norm), in an array of shape ()."""
-    xp = arrays.module_of(grads)
-    norm = xp.sqrt(xp.dot(grads, grads))
-    return xp.minimum(np.float32(1), np.float32(recipe.clip) / (norm + EPSILON))
-
-
-def _numbers(step, recipe):
-    """β₁, β₂, rate / (1 − β₁ᵗ), 1 / (1 − β₂ᵗ) and 1 − rate · weight_decay."""
-    rate = recipe.learning_rate_at(step)
-    unbias1, unbias2 = (1 / (1 - beta ** (step + 1)) for beta in (recipe.beta1, recipe.beta2))
-    kept = 1 - rate * recipe.weight_decay
-    return tuple(map(np.float32, (recipe.beta1, recipe.beta2, rate * unbias1, unbias2, kept)))

@@ -6,9 +6,13 @@ fa-numba generate "The function"
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import math
+import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -106,14 +110,32 @@ def train(options) -> int:
     """Run ``fa-numba train``; returns the exit status."""
     run = _Run(options)
     print(run.description())
-    status = 0
-    try:
-        run.train()
-    except KeyboardInterrupt:
-        print(f"\nStopped after {run.trainer.steps_done} steps: --resume continues.")
-        status = 130
+    with _interrupts_after_a_step() as stop:
+        run.train(stop)
     run.save()
-    return status
+    if stop.is_set():
+        print(f"Stopped after {run.trainer.steps_done} steps: --resume continues.")
+        return 130
+    return 0
+
+
+@contextlib.contextmanager
+def _interrupts_after_a_step():
+    """An event that Ctrl-C sets: a step that it broke off would leave half of the weights updated.
+
+    A second Ctrl-C ends the program.
+    """
+    stop, usual = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def on_interrupt(*_):
+        stop.set()
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 class _Run:
@@ -171,16 +193,27 @@ class _Run:
             f"{config.context}; {'CuPy, on the GPU' if self.xp is not np else 'NumPy'}."
         )
 
-    def train(self):
-        """All steps that are left, with a progress bar."""
+    def train(self, stop):
+        """All steps that are left, or those until an event is set, with a progress bar."""
         trainer, total = self.trainer, self.trainer.recipe.steps
         with _progress(total, trainer.steps_done) as show:
-            while trainer.steps_done < total:
-                loss = trainer.step()
-                if trainer.steps_done % 10 == 0 or self.xp is np:
-                    show(trainer.steps_done, float(loss))
-                if trainer.steps_done % self.options.every == 0 or trainer.steps_done == total:
+            while trainer.steps_done < total and not stop.is_set():
+                trainer.step()
+                done = trainer.steps_done
+                if done % 10 == 0 or self.xp is np:  # to look at a GPU's loss waits for it
+                    show(done, self._finite_loss())
+                if done % self.options.every == 0 or done == total:
+                    self._finite_loss()
                     self.look(show)
+
+    def _finite_loss(self):
+        loss = float(self.trainer.losses[-1])
+        if not math.isfinite(loss):
+            raise BadRequest(
+                f"the loss of step {self.trainer.steps_done} is {loss}: a smaller --learning-rate "
+                f"may help, or no --float16. {self.out} is as it was last written"
+            )
+        return loss
 
     def look(self, show):
         """Validate, print a sample, and write the model."""

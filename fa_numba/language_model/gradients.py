@@ -14,7 +14,7 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.dispatch.attention import flash_attn, flash_attn_grad
 from fa_numba.dispatch.softmax import softmax
-from fa_numba.language_model import model, rows
+from fa_numba.language_model import model, products, rows
 from fa_numba.runtime import arrays
 
 FLOAT16_SCALE = 2.0**14  # of gradients in float16, which would round small ones to 0
@@ -80,6 +80,7 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
     scale = FLOAT16_SCALE if weights["embedding"].dtype == np.float16 else 1.0
     put = functools.partial(_put_product, grads, scale)
     positions = model.positions_of(tokens)
+    weights = products.factors(weights)
 
     x, saved = model.embed(weights, tokens.reshape(-1)), []
     for layer in range(config.layers):
@@ -111,24 +112,23 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
         dx = rows.normalize_grad(dqkv @ weights[f"{layer}.qkv"].T, s.x, dx)
 
     # The embedding is used twice: for the logits, and for the first x, as one_hot(tokens) · it.
+    put("embedding", dlogits, last)
     first = rows.one_hot(tokens.reshape(-1), config.vocabulary, dx.dtype)
-    put("embedding", xp.concatenate([dlogits, first]), xp.concatenate([last, dx]))
+    put("embedding", first, dx, add=True)
     return loss, grads
 
 
-def _put_product(grads, scale, name, x, dy):
-    """grads[name] = xᵀ · dy / scale."""
-    xp = arrays.module_of(x)
-    if scale == 1:
-        xp.dot(x.T, dy, out=grads[name])
-    else:
-        xp.multiply(x.T @ dy, np.float32(1 / scale), out=grads[name], dtype=np.float32)
+def _put_product(grads, scale, name, x, dy, *, add=False):
+    """grads[name] = xᵀ · dy / scale; with `add`, add that to it."""
+    products.product(x.T, dy, out=grads[name], scale=1 / scale, add=add)
 
 
 def _rotate_back(config, positions, dq, dk, dv):
     """Gradients of `model.qkv`'s product, (rows, columns of qkv), from those of its results."""
-    xp = arrays.module_of(dq)
-    dqkv = xp.concatenate([d.reshape(len(positions), -1, config.head_dim) for d in (dq, dk, dv)], 1)
+    heads = config.heads + 2 * config.kv_heads, config.head_dim
+    dqkv = arrays.module_of(dq).empty((len(positions), *heads), dq.dtype)
+    for part, d in zip(model.split_heads(config, dqkv), (dq, dk, dv), strict=True):
+        part[:] = d.reshape(part.shape)
     table = model.rotary_table_for(config, dqkv)
     rows.rotate(dqkv[:, : -config.kv_heads], positions, *table, back=True)
     return dqkv.reshape(len(dqkv), -1)

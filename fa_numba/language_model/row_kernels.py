@@ -12,6 +12,8 @@ from fa_numba.constants import FULL_WARP, WARP_SIZE
 ROWS = 4  # rows of the norm, or heads, and warps, of a thread block
 BLOCK = WARP_SIZE, ROWS
 THREADS = 256
+WARPS = THREADS // WARP_SIZE
+PARTS = 528  # of a sum of squares: 4 thread blocks for each SM of an H200
 EACH = 8  # numbers of a thread of the squared ReLU
 
 
@@ -133,22 +135,50 @@ def square_relu_grad_kernel(dy, x, dx):
 
 
 @cuda.jit
-def adamw_kernel(
-    weights, averages, squares, grads, factor, keep1, keep2, rate, unbias, kept, epsilon
-):
+def sum_of_squares_kernel(x, parts):
+    """Parts of the sum of x², of arrays with one axis: the same in every run, without atomics.
+
+    grid      (PARTS,); threads (THREADS,), each for every PARTS · THREADS-th number
+    shared    of_warp (WARPS,)
+    private   total
+    HBM       x, parts once
+    budget    40 registers, 32 bytes shared
+    """
+    of_warp = cuda.shared.array(WARPS, float32)
+    thread, total = cuda.threadIdx.x, float32(0.0)
+    for i in range(cuda.blockIdx.x * THREADS + thread, x.shape[0], PARTS * THREADS):
+        total += x[i] * x[i]
+    total = warp_sum(total)
+    if thread % WARP_SIZE == 0:
+        of_warp[thread // WARP_SIZE] = total
+    cuda.syncthreads()  # the sums of all warps are there
+    if thread == 0:
+        total = float32(0.0)
+        for warp in range(WARPS):
+            total += of_warp[warp]
+        parts[cuda.blockIdx.x] = total
+
+
+@cuda.jit
+def adamw_kernel(weights, averages, squares, grads, square_of_norm, numbers, epsilon):
     """AdamW, a thread per weight.
+
+    The numbers of a step are in an array, so that a CUDA graph can run with others.
 
     grid      (⌈weights / THREADS⌉,); threads (THREADS,)
     shared    none
     private   none
-    HBM       weights, averages, squares read and written once; grads read once; factor, (1,), is
-              that of clipping
+    HBM       weights, averages, squares read and written once; grads read once; square_of_norm
+              (1,) and numbers (6,) from a cache
     paper     Loshchilov and Hutter 2019, arXiv:1711.05101, Algorithm 2
-    budget    24 registers, 0 bytes shared
+    budget    32 registers, 0 bytes shared
     """
     i = cuda.grid(1)
     if i < weights.shape[0]:
-        g = grads[i] * factor[0]
+        keep1, keep2, rate = numbers[0], numbers[1], numbers[2]
+        unbias, kept, clip = numbers[3], numbers[4], numbers[5]
+        factor = min(float32(1.0), clip / (math.sqrt(square_of_norm[0]) + epsilon))
+        g = grads[i] * factor
         m = averages[i] + (float32(1.0) - keep1) * (g - averages[i])
         s = squares[i] + (float32(1.0) - keep2) * (g * g - squares[i])
         averages[i], squares[i] = m, s

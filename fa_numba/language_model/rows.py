@@ -19,7 +19,7 @@ def normalize(x):
     """RMSNorm: y = x / √(mean(x²) + ε), for each row of an array (rows, width)."""
     if isinstance(x, np.ndarray):
         return x * _inverse_rms(x)
-    y = arrays.empty(x, x.shape, x.dtype)
+    y = arrays.module_of(x).empty(x.shape, x.dtype)
     _launch_rows(row_kernels.normalize_kernel, x, y, EPSILON)
     return y
 
@@ -36,7 +36,7 @@ def normalize_grad(dy, x, added):
         dx *= inverse_rms
         dx += added
         return dx
-    dx = arrays.empty(x, x.shape, x.dtype)
+    dx = arrays.module_of(x).empty(x.shape, x.dtype)
     _launch_rows(row_kernels.normalize_grad_kernel, dy, x, added, dx, EPSILON)
     return dx
 
@@ -81,7 +81,7 @@ def square_relu(x):
         y = np.maximum(x, 0)
         y *= y
         return y
-    y = arrays.empty(x, x.shape, x.dtype)
+    y = arrays.module_of(x).empty(x.shape, x.dtype)
     _launch_numbers(row_kernels.square_relu_kernel, x.size, x.reshape(-1), y.reshape(-1))
     return y
 
@@ -93,7 +93,7 @@ def square_relu_grad(dy, x):
         dx *= dy
         dx *= 2
         return dx
-    dx = arrays.empty(x, x.shape, x.dtype)
+    dx = arrays.module_of(x).empty(x.shape, x.dtype)
     flat = dy.reshape(-1), x.reshape(-1), dx.reshape(-1)
     _launch_numbers(row_kernels.square_relu_grad_kernel, x.size, *flat)
     return dx

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.language_model import adamw, gradients, model
+from fa_numba.language_model import adamw, gradients, model, products, step_graph
 
 VALIDATION_BATCHES = 20
 VALIDATION_SEED = 1_000_003  # other batches than a step's
@@ -81,6 +81,8 @@ class Trainer:
         NumPy; each must be longer than the model's context.
     xp : module, default=numpy
         numpy or cupy: where the model is.
+    graph : bool, default=True
+        With CuPy, run a step as one CUDA graph from the fourth on, where cuBLAS can be captured.
     **kernels
         Those of `gradients.Kernels`.
 
@@ -96,7 +98,7 @@ class Trainer:
         By the number of steps before.
     """
 
-    def __init__(self, config, recipe, train, validation, *, xp=np, **kernels):
+    def __init__(self, config, recipe, train, validation, *, xp=np, graph=True, **kernels):
         for name, tokens in (("train", train), ("validation", validation)):
             checks.check_text_length(name, len(tokens), config.context + 1)
         checks.check_float16(recipe.float16, xp)
@@ -111,7 +113,10 @@ class Trainer:
         self.losses, self.validation_losses = [], {}
         self._all_grads = xp.empty(config.num_weights, np.float32)
         self._grads = model.unflatten(config, self._all_grads)
-        self._xp = xp
+        self._xp, self._run = xp, lambda numbers: self._compute(xp.asarray(numbers))
+        if graph and xp is not np and products.cublas(xp.cuda.Device().id) is not None:
+            inputs = xp.empty(recipe.batch + adamw.NUM_NUMBERS, np.int32)
+            self._run = step_graph.StepGraph(self._compute, inputs).run
 
     def continue_from(self, state, losses, validation_losses):
         """Take over the state of another run, with its losses so far.
@@ -141,17 +146,25 @@ class Trainer:
             The loss before the step; `losses` has it too. A GPU may not have computed it yet.
         """
         number, recipe = self.steps_done, self.recipe
-        tokens, targets = self._batch("train", (recipe.seed, number))
+        starts = self._starts("train", (recipe.seed, number))
+        numbers = np.concatenate([starts, adamw.numbers_of(number, recipe).view(np.int32)])
+        self.losses.append(self._run(numbers))
+        return self.losses[-1]
+
+    def _compute(self, numbers):
+        """A step: the gradients of a batch, and AdamW.
+
+        `numbers`, int32, are where the pieces of the batch start, and those of AdamW.
+        """
+        starts, of_adamw = numbers[: self.recipe.batch], numbers[self.recipe.batch :]
         loss, _ = gradients.loss_and_grads(
             self._weights_to_compute_with(),
             self.config,
-            tokens,
-            targets,
+            *self._pieces("train", starts),
             grads=self._grads,
             **self.kernels._asdict(),
         )
-        adamw.update(**self.state, grads=self._all_grads, step=number, recipe=recipe)
-        self.losses.append(loss)
+        adamw.update(**self.state, grads=self._all_grads, numbers=of_adamw.view(np.float32))
         return loss
 
     def _weights_to_compute_with(self):
@@ -163,20 +176,23 @@ class Trainer:
         """Mean loss of batches of the validation text, the same ones each time."""
         weights, losses = self._weights_to_compute_with(), []
         for i in range(VALIDATION_BATCHES):
-            tokens, targets = self._batch("validation", (VALIDATION_SEED, i))
-            kernels = self.kernels._asdict()
-            losses.append(gradients.loss_of(weights, self.config, tokens, targets, **kernels))
+            starts = self._xp.asarray(self._starts("validation", (VALIDATION_SEED, i)))
+            batch, kernels = self._pieces("validation", starts), self.kernels._asdict()
+            losses.append(gradients.loss_of(weights, self.config, *batch, **kernels))
         loss = float(np.mean([float(x) for x in losses]))
         self.validation_losses[self.steps_done] = loss
         return loss
 
-    def _batch(self, name, seed):
-        """Random pieces of a text, and the tokens that follow each of their tokens."""
-        text, context = self.texts[name], self.config.context
+    def _starts(self, name, seed):
+        """Where random pieces of a text start."""
+        last = len(self.texts[name]) - self.config.context
         rng = np.random.default_rng(seed)
-        starts = rng.integers(0, len(text) - context, self.recipe.batch)
-        at = starts[:, None] + np.arange(context + 1)
-        pieces = text[self._xp.asarray(at)]
+        return rng.integers(0, last, self.recipe.batch, dtype=np.int32)
+
+    def _pieces(self, name, starts):
+        """Pieces of a text, and the tokens that follow each of their tokens."""
+        offsets = self._xp.arange(self.config.context + 1, dtype=np.int32)
+        pieces = self.texts[name][starts[:, None] + offsets]
         return pieces[:, :-1], pieces[:, 1:]
 
     def losses_as_floats(self) -> list:
