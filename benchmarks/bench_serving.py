@@ -119,6 +119,7 @@ def serve(engine, requests, arrivals=None):
     return {
         "requests": len(live),
         "tokens/s": round(made / seconds),
+        "steps": engine.steps,
         **percentiles("first token, ms", first),
         **percentiles("each token, ms", each),
         "pages used": f"{np.mean(used):.0%}",
@@ -149,7 +150,7 @@ def by_load(model, **options):
 
 
 def serve_padded(engine, requests, batch):
-    """Tokens per second of static batching: each batch runs until its longest answer ends."""
+    """Static batching: each batch runs until its longest answer ends."""
     rng, wanted, start = np.random.default_rng(1), 0, time.perf_counter()
     for i in range(0, len(requests), batch):
         together = requests[i : i + batch]
@@ -159,19 +160,31 @@ def serve_padded(engine, requests, batch):
             submit(engine, rng, prompt, min(longest, CONTEXT - prompt))
         while engine.busy:
             engine.step()
-    return wanted / (time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return {"requests": len(requests), "tokens/s": round(wanted / seconds), "steps": engine.steps}
 
 
 def by_batching(model, batch=16, **options):
+    """All three in turn, several times, so that a busy moment of the machine meets each of them."""
     sizes = {"num_pages": 1024, "max_branches": batch, **options}
-    engine = Engine(*model, **sizes)
-    static = max(serve_padded(engine, mixed_trace(), batch) for _ in range(ROUNDS))
-    rows = [{"what": "static batching", "vs static": 1.0, "tokens/s": round(static)}]
-    for name, leave in (("static, ended answers leave", True), ("continuous batching", False)):
-        runs = (serve(Engine(*model, static=leave, **sizes), mixed_trace()) for _ in range(ROUNDS))
-        found = max(runs, key=lambda run: run["tokens/s"])
-        rows.append({"what": name, "vs static": round(found["tokens/s"] / static, 2)} | found)
-    return rows
+    ways = {
+        "static batching": lambda: serve_padded(Engine(*model, **sizes), mixed_trace(), batch),
+        "static, ended answers leave": lambda: serve(
+            Engine(*model, static=True, **sizes), mixed_trace()
+        ),
+        "continuous batching": lambda: serve(Engine(*model, **sizes), mixed_trace()),
+    }
+    best = {}
+    for _ in range(ROUNDS):
+        for name, run in ways.items():
+            found = run()
+            if name not in best or found["tokens/s"] > best[name]["tokens/s"]:
+                best[name] = found
+    static = best["static batching"]["tokens/s"]
+    return [
+        {"what": name, "vs static": round(found["tokens/s"] / static, 2)} | found
+        for name, found in best.items()
+    ]
 
 
 def by_memory():
