@@ -14,6 +14,7 @@ from serving_models import (
     next_tokens,
 )
 
+from fa_numba.kernels import paged_attn_decode as lesson_kernel
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Engine, Options, Overloaded, choose
 from fa_numba.language_model.server.background import view_of
@@ -111,6 +112,14 @@ def test_greedy_text_is_the_same_in_all_ways(way, greedy):
         ::-1
     ]
     assert_empty(engine)
+
+
+def test_any_attention_can_serve(greedy):
+    """A lesson's kernel on the CPU engine, as a learner's own."""
+    options = Options(max_tokens=2, temperature=0)
+    engine = make_engine(attend=lesson_kernel.paged_attn_decode, page_size=8)
+    replies = engine.generate([PROMPTS[1]], options)
+    assert tokens_of(replies) == [[greedy[1][:2]]]
 
 
 OPTIONS = [

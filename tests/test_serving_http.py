@@ -93,6 +93,13 @@ def test_several_answers_and_beams(post):
     assert len({c["text"] for c in best}) == 2
 
 
+def test_without_a_seed_answers_differ(post):
+    texts = {post(prompt="ab", max_tokens=20).json()["choices"][0]["text"] for _ in range(3)}
+    assert len(texts) == 3
+    texts = {post(prompt="ab", max_tokens=20, seed=3).json()["choices"][0]["text"] for _ in "12"}
+    assert len(texts) == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_strings(post, stream):
     full = text_of("Hello there", max_tokens=20, temperature=0)

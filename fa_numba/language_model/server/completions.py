@@ -6,6 +6,7 @@ nobody takes one answer for another.
 """
 
 import json
+import secrets
 
 from fa_numba.language_model.server.options import Options
 
@@ -116,6 +117,7 @@ def _prompt(prompt, tokenizer):
 def _options(fields, client):
     names = "max_tokens temperature top_k top_p n beams seed".split()
     given = {name: fields[name] for name in names if fields.get(name) is not None}
+    given.setdefault("seed", secrets.randbelow(2**31))  # another answer each time
     stop = fields.get("stop") or ()
     stop = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, list) else stop
     user = fields.get("user")
