@@ -268,6 +268,7 @@ def test_the_command_serves_until_it_is_interrupted():
     "options, words",
     [
         (["--model", "none.npz"], "there is no file none.npz"),
+        (["--float16"], "--float16 needs --gpu"),
         (["--untrained", "--pages", "0"], "num_pages must be at least 1"),
         (["--untrained", "--rows", "5"], "max_rows must be more than max_branches = 64"),
     ],

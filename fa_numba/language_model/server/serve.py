@@ -45,6 +45,9 @@ def add_options(command: argparse.ArgumentParser):
     command.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
     command.add_argument("--port", type=int, default=8000, help="0: any free one (%(default)s)")
     command.add_argument("--gpu", action="store_true", help="weights and pages on a GPU, by CuPy")
+    command.add_argument(
+        "--float16", action="store_true", help="weights and pages in float16; needs --gpu"
+    )
     for name, (default, help) in sizes.items():
         command.add_argument(name, type=int, default=default, help=f"{help} (%(default)s)")
 
@@ -101,6 +104,8 @@ def _warm_up(weights, config, options):
 def _model(options):
     """Weights, config and vocabulary, as the options say."""
     xp = np
+    if options.float16 and not options.gpu:
+        raise BadRequest("--float16 needs --gpu: NumPy multiplies float16 slowly")
     if options.gpu:
         if importlib.util.find_spec("cupy") is None:
             raise BadRequest("--gpu needs the package cupy, which is not installed here")
@@ -108,11 +113,18 @@ def _model(options):
     if options.untrained:
         characters = text.Characters.of(text.topics())
         config = Config(len(characters), context=256)
-        return init_weights(config, xp=xp), config, characters
+        weights = init_weights(config, xp=xp)
+        return _in_dtype(weights, options), config, characters
     if not Path(options.model).exists():
         raise BadRequest(
             f"there is no file {options.model}: fa-numba train writes one, in minutes; "
             "fa-numba serve --untrained tries the server without one"
         )
     loaded = checkpoint.load(options.model)
-    return loaded.weights(xp), loaded.config, loaded.characters
+    return _in_dtype(loaded.weights(xp), options), loaded.config, loaded.characters
+
+
+def _in_dtype(weights, options):
+    if not options.float16:
+        return weights
+    return {name: x.astype(np.float16) for name, x in weights.items()}
