@@ -105,7 +105,8 @@ def mask_of_last_head(batch, num_heads, seqlen):
     kept = np.empty((seqlen, seqlen), bool)
     for start in range(0, seqlen, 256):
         m = np.arange(start, start + 256)[:, None]
-        words = reference.philox((n // 16 * 4 + n // 2 % 4, m // 16 * 8 + m % 8, *place), key)
+        counter = n // 16 * 4 + n // 2 % 4, m // 16 * 8 + m % 8, *place
+        words = reference.philox(counter, key, rounds=7)
         which = np.broadcast_to(n // 8 % 2 * 2 + m // 8 % 2, (256, seqlen))
         word = np.choose(which, [np.broadcast_to(x, which.shape) for x in words])
         bits = word >> (n % 2 * 16).astype(np.uint64) & np.uint64(2**15 - 1)

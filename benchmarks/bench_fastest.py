@@ -21,6 +21,12 @@ from fa_numba.runtime import arrays
 WIDTH = 2048  # num_heads * head_dim
 TOKENS = 16384  # batch * seqlen of a large problem; a small one has one sequence
 REPEATS = 5
+GROUPED = (  # batch, queries, keys
+    *itertools.product((1, 4, 16, 64), (1,), (1024, 4096, 16384)),
+    (1, 1, 65536),
+    (1, 4, 16384),
+    (16, 4, 4096),
+)
 FAR_BEHIND = 5  # a kernel that takes so many times the best's time is not asked at longer ones
 TABLES = ("rows", "gradients")  # of problems, forward and backward
 
@@ -82,9 +88,9 @@ def problems():
         heads = WIDTH // head_dim
         for sizes in ((1, 1, 65536), (16, 1, 4096), (1, 16, 8192), (8, 16, 512)):
             yield Problem(dtype, *sizes, heads, heads, head_dim)
-    for head_dim in (64, 128):  # the keys of grouped queries are read once
-        for sizes in ((1, 1, 4096), (4, 1, 4096), (16, 1, 4096), (64, 1, 1024), (1, 1, 65536)):
-            yield Problem("float16", *sizes, 32, 8, head_dim)
+    for head_dim, num_kv_heads in itertools.product((64, 128), (4, 8)):
+        for sizes in GROUPED:  # the keys of grouped queries are read once
+            yield Problem("float16", *sizes, 32, num_kv_heads, head_dim)
 
 
 def gradient_problems():

@@ -14,6 +14,7 @@ from fa_numba import (
     flash_attn_registers,
     flash_attn_v1,
     flash_attn_v2,
+    flash_attn_v2_4x4,
     flash_attn_v2_unsigned,
     naive_attn,
 )
@@ -22,7 +23,7 @@ from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
 
 TOKENS, WIDTH = 16384, 2048  # batch · seqlen and num_heads · head_dim, held while seqlen grows
 HEAD_DIMS, SEQLENS, CAUSAL = (64, 128), (512, 2048, 8192), (False, True)
-LESSONS = naive_attn, flash_attn_v1, flash_attn_v2, flash_attn_v2_unsigned
+LESSONS = naive_attn, flash_attn_v1, flash_attn_v2, flash_attn_v2_unsigned, flash_attn_v2_4x4
 FORWARD = flash_attn_registers, flash_attn_tf32x3
 BACKWARD = flash_attn_bwd_registers, flash_attn_bwd_tf32x3
 LESSON_TOKENS, LESSON_HEADS = 8192, 4  # of a lesson's step: enough to fill the GPU

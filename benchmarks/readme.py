@@ -31,6 +31,8 @@ GPU_KERNELS = {
     "SDPA cuDNN": "cuDNN",
     "SDPA FlashAttention-2": "FlashAttention-2",
 }
+PUBLISHED = "fa-numba", "cuDNN", "FlashAttention-2", "published"  # columns
+NEAR = 0.97  # a kernel is as good as the fastest
 # Kernels of the table of calls.
 CALLS = "flash_attn_v2", "flash_attn,", "flash_attn_persistent", "flash_decode_mma", "SDPA"
 
@@ -203,6 +205,75 @@ def masks_table():
         "flash_attn_persistent: rate over that without the mask, windows over causal; packed over "
         "padded, flash_attn_persistent_varlen.",
     )
+
+
+def few_queries_table():
+    """Our time and that of PyTorch's attention: a row for each problem."""
+    record = load("few_queries")
+    if record is None:
+        return None
+    rows = [
+        {
+            "queries × keys": f"{row['batch']} × {row['seqlen_q']} × {row['seqlen_k']}",
+            "heads": row["heads"],
+            "d": row["head_dim"],
+            "kernel": row["kernel"],
+            "ms": row["ms"],
+            "the best of PyTorch's over ours": row["ratio"],
+        }
+        for row in record["rows"]
+    ]
+    return f"{caption(record)}\n\n{table(rows)}"
+
+
+def packed_table(direction):
+    """One row per kernel and batch, a column for each head_dim and mask: TFLOP/s."""
+    return section(
+        "packed",
+        lambda row: f"{kernel(row)}, {row['batch']}",
+        size,
+        "TFLOP/s",
+        lambda row: row["pass"] == direction,
+        f"The {direction} pass.",
+    )
+
+
+def published_table():
+    """Our rate, those of PyTorch's in the same run, and the published one: a row for each size."""
+    record = load("published")
+    if record is None:
+        return None
+    rows = [
+        {
+            "layout": row["layout"],
+            "pass": row["pass"],
+            "n": f"{row['seqlen']}{', causal' if row['causal'] else ''}",
+            **{name: row.get(name) or "" for name in PUBLISHED},
+        }
+        for row in record["rows"]
+    ]
+    return f"{caption(record)}\n\n{table(rows)}"
+
+
+def choice_table():
+    """How near the kernel that a job takes is to the fastest: a row for each job."""
+    record = load("choice")
+    if record is None:
+        return None
+    rows = []
+    for job in dict.fromkeys(row["job"] for row in record["rows"]):
+        ratios = sorted(row["ratio"] for row in record["rows"] if row["job"] == job)
+        near = sum(ratio >= NEAR for ratio in ratios)
+        rows.append(
+            {
+                "job": job,
+                "problems": len(ratios),
+                f"ratio at least {NEAR}": near,
+                "median": ratios[len(ratios) // 2],
+                "least": ratios[0],
+            }
+        )
+    return f"{caption(record)}\n\n{table(rows)}"
 
 
 def dropout_table():
@@ -396,6 +467,10 @@ def parts_of_benchmarks():
         ],
         "fp8": [fp8_table()],
         "masks": [masks_table()],
+        "published": [published_table()],
+        "few_queries": [few_queries_table()],
+        "packed": [packed_table("forward"), packed_table("backward")],
+        "choice": [choice_table()],
         "decoding": [
             pictures(("decoding", "bandwidth of decoding beside the copy's")),
             decode_table(),

@@ -60,6 +60,8 @@ JOBS = f"flash_attn flash_attn_grad {PACKED_JOBS} {DECODE} {ROW_JOBS}"
 PAGES = "paged_kv_lookup reshape_and_cache copy_pages swap_pages"
 MOVES = f"merge_states {PAGES}"
 WRITES = "reshape_and_cache copy_pages swap_pages"
+TILED = "flash_attn_v2_4x4 flash_attn_registers flash_attn_bwd_registers"
+LADDER = "flash_attn_v2_unsigned flash_attn_v2_4x4 flash_attn_registers"
 UNSIGNED = "test_same_bits::test_unsigned_indices_are_those_of_flash_attn_v2"
 UNSIGNED_MASKS = "test_same_bits::test_unsigned_indices_under_a_mask"
 
@@ -254,39 +256,38 @@ TABLES = {
         },
     ),
     "The ladder: the same, faster": (
-        "flash_attn_v2_unsigned flash_attn_registers flash_attn_bwd_registers",
+        f"flash_attn_v2_unsigned {TILED}",
         {
             "`causal`, lengths, heads, head_dim": {
                 "flash_attn_v2_unsigned": UNSIGNED,
-                "flash_attn_registers flash_attn_bwd_registers": "test_{}::test_shapes",
+                TILED: "test_{}::test_shapes",
             },
             "`window_size`, `softcap`, `alibi_slopes`": {
                 "flash_attn_v2_unsigned": UNSIGNED_MASKS,
-                "flash_attn_registers flash_attn_bwd_registers": "test_{}::test_masks",
+                TILED: "test_{}::test_masks",
             },
             "dropout": {
                 "flash_attn_v2_unsigned": f"{UNSIGNED_MASKS}[dropout]",
-                "flash_attn_registers flash_attn_bwd_registers": TRAINING,
+                TILED: TRAINING,
             },
             "float16, bfloat16": {
                 "flash_attn_v2_unsigned": f"{UNSIGNED_MASKS}[{SIXTEEN}]",
-                "flash_attn_registers flash_attn_bwd_registers": "test_{}::test_16_bit_floats",
+                TILED: "test_{}::test_16_bit_floats",
             },
             "sizes of tiles change nothing": {
                 "flash_attn_v2_unsigned": UNSIGNED,
+                "flash_attn_v2_4x4": No("its tiles follow from head_dim"),
                 "flash_attn_registers flash_attn_bwd_registers": (
                     "test_{}::test_tile_size_does_not_change_the_answer"
                 ),
             },
-            **everywhere("flash_attn_v2_unsigned flash_attn_registers flash_attn_bwd_registers"),
+            **everywhere(f"flash_attn_v2_unsigned {TILED}"),
             "on a GPU": {
-                "flash_attn_v2_unsigned flash_attn_registers": (
-                    "test_gpu::test_forward[{}] test_gpu::test_masks"
-                ),
+                LADDER: ("test_gpu::test_forward[{}] test_gpu::test_masks"),
                 "flash_attn_bwd_registers": "test_gpu::test_backward[{}] test_gpu::test_masks",
             },
             "on a GPU, float16 and bfloat16": {
-                "flash_attn_v2_unsigned flash_attn_registers": "test_gpu::test_16_bits[{}]",
+                LADDER: "test_gpu::test_16_bits[{}]",
                 "flash_attn_bwd_registers": No(
                     "its cases of 16 bits are on the CPU engine, so far"
                 ),

@@ -24,8 +24,8 @@ GROUPS = {
     ),
     "Attention, one kernel each": (
         "naive_attn lazy_softmax_attn flash_attn_v1 flash_attn_v2 flash_attn_v2_unsigned "
-        "flash_attn_registers flash_attn_bwd flash_attn_bwd_registers flash_attn_varlen_bwd "
-        "linear_attn"
+        "flash_attn_v2_4x4 flash_attn_registers flash_attn_bwd flash_attn_bwd_registers "
+        "flash_attn_varlen_bwd linear_attn"
     ),
     "Parts of decoding, and pages": (
         "merge_states paged_kv_lookup reshape_and_cache copy_pages swap_pages PagePool"

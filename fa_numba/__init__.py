@@ -28,6 +28,7 @@ from fa_numba.kv_cache import PagePool, copy_pages, reshape_and_cache, swap_page
 from fa_numba.kv_cache.paged_kv_lookup import paged_kv_lookup
 from fa_numba.on_cuda_cores.flash_attn_bwd_registers import flash_attn_bwd_registers
 from fa_numba.on_cuda_cores.flash_attn_registers import flash_attn_registers
+from fa_numba.on_cuda_cores.flash_attn_v2_4x4 import flash_attn_v2_4x4
 from fa_numba.on_cuda_cores.flash_attn_v2_unsigned import flash_attn_v2_unsigned
 from fa_numba.on_cuda_cores.softmax_registers import softmax_registers
 from fa_numba.on_cuda_cores.softmax_topk_warps import softmax_topk_warps
@@ -44,6 +45,7 @@ __all__ = [
     "flash_attn_registers",
     "flash_attn_v1",
     "flash_attn_v2",
+    "flash_attn_v2_4x4",
     "flash_attn_v2_unsigned",
     "flash_attn_varlen",
     "flash_attn_varlen_bwd",

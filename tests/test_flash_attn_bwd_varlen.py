@@ -4,7 +4,9 @@
 and the coordinates of the copies are the kernel's own.
 """
 
+import itertools
 import re
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -22,6 +24,14 @@ from fa_numba.ptx.tma import in_window
 from fa_numba.runtime.tensor_maps import windows_of
 from fa_numba.tensor_core import flash_attn_bwd_varlen as varlen
 from fa_numba.tensor_core.backward import NOTHING, tile_rows
+from fa_numba.tensor_core.dq_parts import (
+    ADDED,
+    BY_ARRIVAL,
+    INDEX,
+    LAST,
+    ORDERED,
+    make_dq_functions,
+)
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N
 
 needs_compiler = pytest.mark.skipif(
@@ -51,23 +61,25 @@ def starts_of(lengths):
     return np.cumsum((0, *lengths), dtype=np.int32)
 
 
-def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask, num_blocks=3):
+def described_tiles(
+    cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask, num_blocks=3, order=ADDED
+):
     """Descriptions of all tiles of keys, in the order of the claims."""
-    find_sequence, describe = varlen.make_scheduler(head_dim, *mask)
+    find_sequence, describe = varlen.make_scheduler(head_dim, order, *mask)
     query_tiles = varlen.make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
     position_of, Batch = varlen.position_of, varlen.Batch
-    FIRST, SEQLEN_Q = varlen.FIRST, varlen.SEQLEN_Q
+    SEQLEN_Q = varlen.SEQLEN_Q
     FIRST_TILE, END_TILE, POSITION = MORE
     num_units = sum(-(-n // BLOCK_N) for n in np.diff(cu_k)) * num_kv_heads
     tiles = np.full((num_units, varlen.SLOT_LENGTH + len(MORE)), -9, np.int32)
 
     @cuda.jit
     def kernel(cu_q, cu_k, queue, num_kv_heads, group_size, tiles):
-        batch = Batch(cu_q, cu_k, queue, num_kv_heads, group_size)
+        batch = Batch(cu_q, cu_k, queue, queue, num_kv_heads, group_size)
         claim = cuda.threadIdx.x  # a thread in place of a thread block
         unit, index = find_sequence(claim, 0, batch)
         while index < cu_k.shape[0] - 1:
-            describe(tiles, claim, unit, queue[FIRST + index], batch)
+            describe(tiles, claim, unit, queue[index], batch)
             position = tiles[claim, POSITION] = position_of(tiles, claim)
             first, end = query_tiles(position, tiles[claim, SEQLEN_Q], UNREAD)
             tiles[claim, FIRST_TILE], tiles[claim, END_TILE] = first, end
@@ -76,6 +88,11 @@ def described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask,
 
     kernel[1, num_blocks](cu_q, cu_k, queue, num_kv_heads, group_size, tiles)
     return tiles
+
+
+def queue_of(cu_q):
+    """The sequences, those with the most queries first."""
+    return np.argsort(-np.diff(cu_q), kind="stable").astype(np.int32)
 
 
 def coordinates(rows, ends, num_rows):
@@ -145,10 +162,10 @@ def modelled_gradients(dout, q, k, v, out, lse, cu_q, cu_k, mask):
 
     dk, dv = np.full(k.shape, np.nan), np.full(v.shape, np.nan)
     stored = np.zeros(k.shape[:2], int)
-    queue = np.array([0, *np.argsort(-np.diff(cu_q), kind="stable")], np.int32)
+    queue = queue_of(cu_q)
     for description in described_tiles(cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask):
         description = map(int, description)
-        k_row, k_end, q_row, seqlen_q, m_tile, kv_head, first, end, at = description
+        k_row, k_end, q_row, seqlen_q, m_tile, kv_head, _, first, end, at = description
         keys, values = (loaded(x, k_row, k_end, BLOCK_N, kv_head) for x in (k, v))
         position = at + np.arange(BLOCK_N)  # of a key among the queries
         of_k, of_v = np.zeros((2, BLOCK_N, head_dim))
@@ -236,7 +253,7 @@ def test_each_tile_is_claimed_once_the_longest_sequences_first(
     lengths_q, lengths_k = [9, 700, 0, 40, 700], [300, 1290, 129, 0, 1]
     cu_q, cu_k = starts_of(lengths_q), starts_of(lengths_k)
     order = sorted(range(5), key=lambda b: -lengths_q[b])
-    queue = np.array([0, *order], np.int32)
+    queue = np.array(order, np.int32)
     args = cu_q, cu_k, queue, num_kv_heads, group_size, 64, mask, num_blocks
     tiles = described_tiles(*args)
     at = [tuple(row) for row in tiles[:, [varlen.K_ROW, varlen.KV_HEAD]].tolist()]
@@ -252,20 +269,57 @@ def test_each_tile_is_claimed_once_the_longest_sequences_first(
     for row, b in zip(tiles.tolist(), sequences, strict=True):
         assert row[varlen.K_END] == cu_k[b + 1]
         assert row[varlen.Q_ROW] == cu_q[b] and row[varlen.SEQLEN_Q] == lengths_q[b]
-        assert row[varlen.M_TILE] == cu_q[b] // 128 + b
+        assert row[varlen.M_TILE] == cu_q[b] // 128 + b and row[varlen.K_START] == cu_k[b]
 
 
-def test_under_a_causal_mask_the_keys_of_most_work_come_first():
-    cu, heads = starts_of([16 * BLOCK_N]), 4
-    queue = np.array([0, 0], np.int32)
-    tiles = described_tiles(cu, cu, queue, heads, 1, 64, MASKS["causal"])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_under_a_causal_mask_the_keys_of_most_work_come_first(mask):
+    cu, heads = starts_of([16 * BLOCK_N]), 3
+    tiles = described_tiles(cu, cu, queue_of(cu), heads, 1, 64, mask)
     order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
-    assert order == [n for n in range(16) for _ in range(heads)]
-    long = starts_of([512 * BLOCK_N])  # one head's Q, dout and sums of dQ fill L2
-    tiles = described_tiles(long, long, queue, heads, 1, 64, MASKS["causal"])
-    order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
-    parts = range(256), range(256, 384), range(384, 512)
-    assert order == [n for part in parts for _ in range(heads) for n in part]
+    causal, (left, right) = mask
+    parts = (0, 8, 12, 16) if left < 0 and (causal or right >= 0) else (0, 16)
+    parts = itertools.pairwise(parts)
+    assert order == [n for part in parts for _ in range(heads) for n in range(*part)]
+
+
+@pytest.mark.parametrize("order", [BY_ARRIVAL, ORDERED])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_each_part_of_dq_has_an_index_and_the_other_tiles_are_cleared(lengths, mask, order):
+    (cu_q, cu_k), heads, head_dim = map(starts_of, lengths), 2, 72
+    tiles = described_tiles(cu_q, cu_k, queue_of(cu_q), heads, 1, head_dim, mask, order=order)
+    functions = make_dq_functions(
+        head_dim, tile_rows(head_dim), order, *mask[:1], "float16", mask[1]
+    )
+    name_part, N_SHIFT, parts = functions.name_part, 7, defaultdict(list)
+
+    @cuda.jit
+    def kernel(part, numbers):
+        m, n, shift, seqlen_k = numbers
+        name_part(part, 0, m, n, shift, seqlen_k, UNREAD)
+
+    for row in tiles.tolist():
+        k_row, k_end, _, seqlen_q, m_tile, head, k_start, first, end, _ = row
+        n, seqlen_k, m_tiles = (k_row - k_start) >> N_SHIFT, k_end - k_start, -(-seqlen_q // 64)
+        for m in range(first, end):
+            part = np.full(varlen.PART_LENGTH, -9, np.int32)
+            kernel[1, 1](part, np.array([m, n, seqlen_q - seqlen_k, seqlen_k], np.int32))
+            parts[head, m_tile + m].append((int(part[INDEX]), int(part[LAST])))
+        cleared = [*range(min(first, m_tiles))] if n == 0 else []
+        cleared += range(max(end, 0), m_tiles) if k_row + BLOCK_N >= k_end else []
+        for m in cleared:
+            assert not parts[head, m_tile + m]
+            parts[head, m_tile + m].append((0, 0))
+    for b, (seqlen_q, seqlen_k) in enumerate(zip(*lengths, strict=True)):
+        for head, m in np.ndindex(heads, -(-seqlen_q // 64) if seqlen_k else 0):
+            found = parts.pop((head, int(cu_q[b]) // 64 + b + m))
+            assert {last for _, last in found} == {len(found) - 1}
+            indices = [index for index, _ in found]
+            assert sorted(indices) == [*range(len(found))]
+            if order == ORDERED:  # each part waits for those that were claimed before
+                assert indices == sorted(indices)
+    assert not any(parts.values())
 
 
 def test_a_window_ends_at_its_row():
@@ -286,7 +340,14 @@ def stated_registers(kernel):
 @pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
 def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     for kernel, args in (
-        (varlen.make_prepare_packed(head_dim, dtype), (H3, H3, F2, I1, *3 * (F3,), I1)),
+        (
+            varlen.make_prepare_packed(head_dim, dtype),
+            (H3, H3, F2, I1, I1, *3 * (F3,), types.float32, I1, I1),
+        ),
+        (
+            varlen.make_prepare_packed(head_dim, dtype, True),
+            (H3, H3, F2, I1, I1, *2 * (F3,), types.float32, H3, I1, I1),
+        ),
         (varlen.make_convert_packed(head_dim, dtype), (F3, H3, I1, types.float32)),
     ):
         code = compile_kernel(kernel, args, cc=CC)
@@ -296,21 +357,25 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, mask, spilled_by_products",
+    "head_dim, order, mask, spilled_by_products",
     [
-        (64, (True,), 0),
-        (128, (True,), 0),
-        (128, (False,), 0),
-        (96, (False, (100, 50)), 0),
+        (64, ADDED, (True,), 0),
+        (128, ADDED, (True,), 0),
+        (128, ADDED, (False,), 0),
+        (96, ADDED, (False, (100, 50)), 0),
         # A cap's derivatives take 32 registers.
-        (64, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80),
+        (64, ADDED, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80),
+        (64, BY_ARRIVAL, (True,), 4),
+        (128, BY_ARRIVAL, (True,), 4),
+        (128, ORDERED, (False,), 4),
     ],
 )
-def test_the_kernel_stays_in_registers(head_dim, mask, spilled_by_products):
+def test_the_kernel_stays_in_registers(head_dim, order, mask, spilled_by_products):
     causal, *rest = mask
-    kernel = varlen.make_flash_attn_bwd_varlen(head_dim, causal, "float16", *rest)
+    kernel = varlen.make_flash_attn_bwd_varlen(head_dim, order, causal, "float16", *rest)
     slopes = F1 if mask[3:] else types.float32
-    args = (*6 * (types.uint64,), *3 * (F3,), *3 * (I1,), *2 * (types.int32,))
+    dq = types.float32 if order == ADDED else types.Array(types.float16, 4, "C")
+    args = (*6 * (types.uint64,), *3 * (F3,), dq, *4 * (I1,), *2 * (types.int32,))
     args += (*2 * (types.float32,), slopes, *2 * (types.int32,), *2 * (types.float32,))
     code = compile_kernel(kernel, args, cc=CC)
     opcodes = [i.opcode.split(".")[0] for i in code.instructions]
@@ -318,7 +383,8 @@ def test_the_kernel_stays_in_registers(head_dim, mask, spilled_by_products):
     last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
     products = opcodes[first:last]
     assert products.count("STL") + products.count("LDL") <= spilled_by_products
-    assert code.spill_bytes <= (320 if spilled_by_products else 0)
+    # The producer and the warp that counts parts have 24 registers.
+    assert code.spill_bytes <= (0 if order == ADDED and not spilled_by_products else 320)
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored

@@ -28,6 +28,7 @@ from fa_numba.ptx import layouts  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.runtime.tensor_maps import tensor_map  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_varlen as varlen  # noqa: E402
+from fa_numba.tensor_core.dq_parts import ADDED, BY_ARRIVAL, ORDERED  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent  # noqa: E402
 
 flash_attn_bwd_varlen = varlen.flash_attn_bwd_varlen
@@ -87,11 +88,15 @@ def poisoned(like, shape, dtype=np.float32, make=arrays.empty):
     return made
 
 
-def gradients(args, options):
-    """dq, dk and dv, computed into memory full of NaN."""
+def gradients(args, options, order=ADDED):
+    """dq, dk and dv, computed into memory full of NaN, the parts of dQ summed in this order."""
     args = [cupy.asarray(x) for x in args]
     options = {n: cupy.asarray(x) if n == "alibi_slopes" else x for n, x in options.items()}
-    with patch.object(arrays, "empty", poisoned):
+    options["deterministic"] = order == ORDERED
+    with (
+        patch.object(arrays, "empty", poisoned),
+        patch.object(varlen, "fastest_order", lambda *_: order),
+    ):
         return flash_attn_bwd_varlen.__wrapped__(*args, **options)
 
 
@@ -133,20 +138,25 @@ def name_of(x):
     return "-".join(map(str, x)) if isinstance(x, (tuple, dict)) else str(x)
 
 
+each_order = pytest.mark.parametrize("order", [ADDED, BY_ARRIVAL, ORDERED])
+
+
+@each_order
 @pytest.mark.parametrize("mask, case", SMALL, ids=name_of)
-def test_packed_gradients_small(rng, mask, case):
+def test_packed_gradients_small(rng, mask, case, order):
     args, want, plain, options = make_packed(rng, case, **mask)
-    assert_right(gradients(args, options), want, plain)
+    assert_right(gradients(args, options, order), want, plain)
 
 
+@each_order
 @pytest.mark.parametrize("mask, case", LARGE, ids=name_of)
-def test_packed_gradients_large(rng, mask, case):
+def test_packed_gradients_large(rng, mask, case, order):
     args, want, plain, options = make_packed(rng, case, **mask)
-    got = gradients(args, options)
+    got = gradients(args, options, order)
     assert_right(got, want, plain)
     for _ in range(10):
-        again = gradients(args, options)
-        for x, y in zip(got[1:], again[1:], strict=True):
+        again = gradients(args, options, order)
+        for x, y in list(zip(got, again, strict=True))[0 if order == ORDERED else 1 :]:
             assert (x.view(np.uint16) == y.view(np.uint16)).all()
 
 
@@ -165,8 +175,8 @@ def test_each_sequence_has_the_bits_of_the_padded_kernel_small(rng, head_dim):
             assert (x[keys].view(np.uint16) == y[0].view(np.uint16)).all()
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_sequence_of_nan_reaches_no_other_small(rng, causal):
+@pytest.mark.parametrize("causal, order", [(False, ADDED), (True, ADDED), (True, BY_ARRIVAL)])
+def test_a_sequence_of_nan_reaches_no_other_small(rng, causal, order):
     args, want, plain, options = make_packed(rng, (*MIXED, 4, 2, 64, "float16"), causal=causal)
     cu_q, cu_k = args[-2:]
     for b in range(len(cu_q) - 1):
@@ -174,7 +184,7 @@ def test_a_sequence_of_nan_reaches_no_other_small(rng, causal):
         rows, keys = slice(*cu_q[b : b + 2]), slice(*cu_k[b : b + 2])
         for x, part in zip(spoilt[:5], (rows, rows, keys, keys, rows), strict=True):
             x[part] = np.nan
-        got, others = gradients(spoilt, options), []
+        got, others = gradients(spoilt, options, order), []
         for x, part in zip(got, (rows, keys, keys), strict=True):
             assert cupy.isnan(x[part]).any()
             others.append(np.setdiff1d(np.arange(len(x)), np.r_[part]))
@@ -219,6 +229,7 @@ def test_nothing_to_see_small(tokens_q, tokens_k):
     "wrong, error, message",
     [
         ({"softmax_scale": 0.0}, ValueError, "softmax_scale must"),
+        ({"deterministic": 1}, TypeError, "deterministic must be"),
         ({"head_dim": 136}, ValueError, "head_dim"),
         ({"head_dim": 68}, ValueError, "head_dim"),
         ({"lse": (8, 4)}, ValueError, "lse must"),

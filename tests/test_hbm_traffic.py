@@ -15,6 +15,7 @@ from fa_numba.analysis.traffic import walks
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
+from fa_numba.on_cuda_cores.softmax_registers import make_softmax_packed
 from fa_numba.tiling.linear_attn import FEATURE_MAPS
 
 SOFTMAXES = ("naive_softmax", "safe_softmax", "online_softmax", "softmax_registers")
@@ -87,6 +88,16 @@ def test_softmax(name, num_rows, num_cols):
 def test_softmax_of_a_row_that_registers_do_not_hold():
     x = np.zeros((1, 32 * 1024 + 1), np.float32)
     check(traffic.softmax_registers(*x.shape), metered(fa_numba.softmax_registers, x))
+
+
+@pytest.mark.parametrize("num_cols", [40_000, 50_257])
+def test_softmax_of_a_packed_row(num_cols):
+    x = np.zeros((2, num_cols), np.float16)
+    y = np.empty_like(x)
+    kernel = make_softmax_packed(-(-num_cols // 8192), "", num_cols % 8 > 0, True)
+    formula = traffic.softmax_registers(*x.shape, packs=True)
+    check(formula, metered(kernel[2, 1024], x, y), x.itemsize)
+    assert traffic.softmax_registers(1, 65_537, packs=True).loads == {"x": 2 * 65_537}
 
 
 @pytest.mark.parametrize("name", TOPK)

@@ -27,10 +27,15 @@ LADDER = {  # each file with the neighbours that its table names
     "on_cuda_cores/flash_attn_v2_unsigned": (
         "flash_attn_v2",
         "flash_attn_v2_unsigned",
+        "flash_attn_v2_4x4",
+    ),
+    "on_cuda_cores/flash_attn_v2_4x4": (
+        "flash_attn_v2_unsigned",
+        "flash_attn_v2_4x4",
         "flash_attn_registers",
     ),
     "on_cuda_cores/flash_attn_registers": (
-        "flash_attn_v2_unsigned",
+        "flash_attn_v2_4x4",
         "flash_attn_registers",
         "flash_attn_tf32x3",
     ),

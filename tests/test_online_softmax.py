@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from cases import check_softmax, each_row_shape, random, strided
 
-from fa_numba import online_softmax, softmax_registers
+from fa_numba import online_softmax, reference, softmax_registers
 from fa_numba.on_cuda_cores.packets import make_cut
-from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, registers_of_row
+from fa_numba.on_cuda_cores.softmax_registers import make_softmax_packed
+from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, LONGEST_PACKED_ROW, registers_of_row
 
 pytestmark = pytest.mark.usefixtures("checked")
 each_softmax = pytest.mark.parametrize(
@@ -97,6 +98,19 @@ def test_every_row_that_registers_hold_has_threads(width):
         assert threads * packets * width >= num_cols
         assert threads * rows <= 1024 and packets * width <= 32
         assert rows == 1 or threads == 32
+
+
+@pytest.mark.parametrize("num_cols", [3, LONGEST_HELD_ROW + 8, 50_257, LONGEST_PACKED_ROW])
+def test_packed_rows_of_16_bits(rng, num_cols):
+    """The kernel of a GPU, with float32 numbers in place of packed ones."""
+    x = random(rng, 4, num_cols).astype(np.float16)
+    x[1, : num_cols - 2], x[2, 1:], x[3] = -np.inf, -np.inf, -np.inf
+    got = np.empty_like(x)
+    kernel = make_softmax_packed(-(-num_cols // 8192), "", num_cols % 8 > 0, True)
+    kernel[4, 1024](x, got)
+    want = reference.softmax(x[:3].astype(np.float64))
+    np.testing.assert_allclose(got[:3].astype(np.float64), want, rtol=2**-10, atol=2**-24)
+    assert np.isnan(got[3]).all()
 
 
 @pytest.mark.parametrize("width", [4, 8])

@@ -543,7 +543,7 @@ def test_an_error_is_raised_every_time(gpu):
 
 
 @pytest.mark.parametrize(
-    "name", ["flash_attn_v2", "flash_attn_v2_unsigned", "flash_attn_registers"]
+    "name", ["flash_attn_v2", "flash_attn_v2_unsigned", "flash_attn_v2_4x4", "flash_attn_registers"]
 )
 def test_forward(gpu, name):
     slopes = cupy_array(2)

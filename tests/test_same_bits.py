@@ -19,7 +19,7 @@ from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 pytestmark = pytest.mark.usefixtures("checked")
 
 ATTENTION = ("naive_attn", "lazy_softmax_attn", "flash_attn_v1", "flash_attn_v2")
-LADDER = ("flash_attn_v2_unsigned", "flash_attn_registers")
+LADDER = ("flash_attn_v2_unsigned", "flash_attn_v2_4x4", "flash_attn_registers")
 SOFTMAX = ("naive_softmax", "safe_softmax", "online_softmax")
 STARTS = [np.array(starts, np.int32) for starts in ([0, 4, 4, 11], [0, 6, 9, 13])]
 

@@ -13,6 +13,8 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba.analysis import devices
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.checks import Mask
+from fa_numba.on_cuda_cores.run_time_masks import arguments_of, constants_of
 from fa_numba.ptx import layouts, wgmma
 from fa_numba.tensor_core import (
     flash_attn_mma,
@@ -21,6 +23,7 @@ from fa_numba.tensor_core import (
     flash_attn_wgmma,
     flash_attn_ws,
 )
+from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import make_plan
 from fa_numba.tiling.persistent_tiling import persistent_tiling
 
@@ -232,6 +235,43 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
     if not softcap:
         assert exponentials_beside_p_v(code) >= tiling.block_n // 2
         assert moves_before_products(code) == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, mask",
+    [
+        (64, Mask(True, (4095, -1))),
+        (128, Mask(False, (100, 50), 30.0)),
+        (64, Mask(True, (511, -1), 30.0, True)),
+    ],
+)
+def test_numbers_at_run_time_stay_in_registers(head_dim, mask):
+    constants = constants_of(mask, LEAST_CAP)
+    assert constants == constants_of(mask._replace(window_size=(7, mask.window_size[1])), LEAST_CAP)
+    tiling = persistent_tiling(head_dim, 4096, mask.causal)
+    kernel = flash_attn_persistent.make_flash_attn_persistent(
+        head_dim, tiling, mask.causal, "float16", *constants[1:]
+    )
+    slopes = types.Array(types.float32, 1, "A") if mask.alibi else types.float32
+    code = compile_kernel(kernel, (*PERSISTENT, slopes, *MASK_ARGS), cc=(9, 0, "a"))
+    assert code.registers <= stated_registers(kernel)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in code.report
+    if not mask.softcap:
+        assert exponentials_beside_p_v(code) >= tiling.block_n // 2
+        assert moves_before_products(code) == 0
+
+
+def test_arguments_of_a_mask():
+    for mask in (Mask(), Mask(True, (2**40, -1), 1e-45), Mask(False, (0, 2**40), 3e38)):
+        left, right, unit, inverse_unit = arguments_of(mask)
+        assert all(np.isfinite([unit, inverse_unit]))
+        assert -1 <= left < 2**30 and -1 <= right < 2**30
+    assert constants_of(Mask(False, (3, 0), 9.0), 10) == constants_of(Mask(False, (0, 0), 1.0), 10)
+    assert constants_of(Mask(False, (3, 0), 9.0), 10) != constants_of(Mask(False, (3, 0), 10.0), 10)
+    assert constants_of(Mask(False, (3, 0))).window_size[1] == 0
+    assert constants_of(Mask()) == Mask()
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,9 @@ def mask_at(seed, p, head, b, m, n, rows, cols):
     for i, j in np.ndindex(rows, cols):
         q, k = m + i, n + j
         counter = k // 16 * 4 + k // 2 % 4, q // 16 * 8 + q % 8, head, b
-        bits = int(reference.philox(counter, key)[k // 8 % 2 * 2 + q // 8 % 2]) >> 16 * (k % 2)
+        bits = int(reference.philox(counter, key, rounds=7)[k // 8 % 2 * 2 + q // 8 % 2]) >> 16 * (
+            k % 2
+        )
         mask[i, j] = bits % 2**15 >= int(p * 2**15)
     return mask
 
@@ -189,7 +191,7 @@ def test_gradients_whose_rows_are_keys(
 def test_round_keys_are_those_of_philox():
     for seed in (0, 5, 2**32 - 1, 2**64 - 1):
         counter = tuple(map(np.uint32, (1, 2, 3, 4)))
-        want = reference.philox(counter, (seed % 2**32, seed // 2**32))
+        want = reference.philox(counter, (seed % 2**32, seed // 2**32), rounds=7)
         for key in dropout.round_keys(np.uint64(seed)):
             k0, k1 = np.uint32(int(key) % 2**32), np.uint32(int(key) // 2**32)
             counter = rounds_of()(*counter, k0, k1)
@@ -206,7 +208,7 @@ def rounds_of():
 x = types.Array(types.float16, 4, "C")
 rows, sums = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
-DROPOUT_ARGS = *10 * (types.uint64,), types.uint32, types.float32
+DROPOUT_ARGS = *7 * (types.uint64,), types.uint32, types.float32
 OTHERS = {  # beside the multiplications of Philox, in a kernel without dropout
     "all": ((100, -1), 30.0, True),
     "plain": (),
@@ -238,7 +240,7 @@ def philox_products(code):
     ],
 )
 def test_the_forward_kernel_stays_in_registers(head_dim, dtype, causal, mask):
-    tiling = persistent_tiling(head_dim, 4096, causal)
+    tiling = persistent_tiling(head_dim, 4096, causal)._replace(overlap=False)
     options = OTHERS[mask] or ((-1, -1), 0.0, False)
     kernel = make_flash_attn_persistent(head_dim, tiling, causal, dtype, *options, True)
     slopes = types.Array(types.float32, 1, "C") if options[2] else types.float32
@@ -247,9 +249,16 @@ def test_the_forward_kernel_stays_in_registers(head_dim, dtype, causal, mask):
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.registers <= 65536 // tiling.num_threads
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
-    # Twice: for the first tile, and in the loop. At most 20 for 8 entries, 2 for 16 columns.
-    patches = 2 * tiling.block_n // 16
-    assert 17 * patches <= len(philox_products(code)) <= 20 * patches
+    # At most 14 for 8 entries, 2 for 16 columns; in the first tile, and in tiles with and without a
+    # mask.
+    copies = 2 if not causal and mask == "plain" and head_dim <= 128 else 3
+    patches = copies * tiling.block_n // 16
+    places = philox_products(code)
+    assert 11 * patches <= len(places) <= 14 * patches
+    # Philox runs beside the exponentials: most of these are between its multiplications.
+    first, last = places[-12 * tiling.block_n // 16], places[-1]
+    beside = [i.opcode for i in code.instructions[first:last]].count("MUFU.EX2")
+    assert beside >= tiling.block_n // 4
     compared = [i for i in code.instructions if i.opcode.startswith("HSET2")]
     assert len(compared) == 4 * patches and all("|" in i.operands for i in compared)
 
@@ -283,10 +292,10 @@ def test_the_backward_kernel_stays_in_registers(head_dim, order, causal, mask, s
     # Philox runs between the start of dP and the wait for S: it overlaps with both.
     patches = 128 // 16 if head_dim == 64 else 64 // 16
     places = philox_products(code)
-    assert 15 * patches <= len(places) <= 20 * patches
+    assert 9 * patches <= len(places) <= 14 * patches
     wait = next(n for n, opcode in enumerate(opcodes) if opcode == "WARPGROUP" and n > places[-1])
     start = max(n for n, opcode in enumerate(opcodes) if opcode == "HGMMA" and n < wait)
-    assert sum(start < n for n in places) >= 14 * patches
+    assert sum(start < n for n in places) >= 9 * patches
     assert opcodes[:wait].count("WARPGROUP") == 2  # the starts of S and dP
     assert "DEPBAR" in code.instructions[wait].opcode
     compared = [i for i in code.instructions if i.opcode.startswith("HSET2")]

@@ -16,6 +16,7 @@ from fa_numba.tiling.block_sizes import (
     shared_bytes,
 )
 
+MAX_4X4_HEAD_DIM = 128  # of flash_attn_v2_4x4, by its registers and static shared memory
 MAX_BWD_HEAD_DIM = 128  # on tensor cores, other than flash_attn_bwd_wide
 # Compute capabilities that have a kernel's instructions: two numbers mean this one or any later
 # one, and "a" means this major version alone.
@@ -341,6 +342,16 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
             f"shared memory, got {block_m} and {block_n}, which need {needed} at {head_dim=}"
         )
     return block_m, block_n
+
+
+def check_4x4_tiles(head_dim) -> int:
+    """Return the rows of the tiles of `flash_attn_v2_4x4`; raise if head_dim is too large."""
+    if head_dim > MAX_4X4_HEAD_DIM:
+        raise ValueError(
+            f"head_dim must be at most {MAX_4X4_HEAD_DIM} for flash_attn_v2_4x4, got {head_dim}: "
+            "flash_attn_registers takes larger ones"
+        )
+    return register_tiling.block_of_4x4(head_dim)
 
 
 def check_forward_tiles(q, head_dim, block_m, block_n) -> tuple:

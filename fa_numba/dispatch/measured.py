@@ -15,7 +15,7 @@ from fa_numba.runtime import arrays
 
 TABLE = Path(__file__).parents[1] / "fastest.json"
 OTHER_MASK = 1.0  # distance of a causal problem from a full one; twice the keys are as far
-OTHER_GROUP = 0.5  # distance for each factor of two in the query heads of a key head
+OTHER_GROUP = 2.0  # distance for each factor of two in the query heads of a key head
 # The 3xTF32 kernels make three TF32 products of one float32 product. Only on GPUs of these compute
 # capabilities is TF32 more than three times as fast as float32 without tensor cores: 7 to 15 times
 # on A100, H100, H200, B200 and B300. On all others it is once or twice as fast (for instance RTX

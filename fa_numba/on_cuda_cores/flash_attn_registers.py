@@ -1,10 +1,10 @@
 """FlashAttention-2 with register tiles, forward: float32 near the limit of the CUDA cores.
 
-flash_attn_v2_unsigned   one score per thread: two loads from shared memory for each FMA
+flash_attn_v2_4x4        4 x 4 scores per thread: one load from shared memory for two FMAs
 flash_attn_registers     8 rows of scores and of out per thread: one load for 4 FMAs   <- this file
 flash_attn_tf32x3        on tensor cores: three products of TF32 for each one of float32
 
-The algorithm is that of flash_attn_v2. Changed since flash_attn_v2_unsigned:
+The algorithm is that of flash_attn_v2. Changed since flash_attn_v2_4x4:
 
 - A thread keeps a tile of S and a tile of out in registers; `register_tiles` does its loads and
   products. Tiles are as large as shared memory allows.

@@ -2,7 +2,7 @@
 
 flash_attn_v2            a thread computes one score; indices as Python writes them
 flash_attn_v2_unsigned   the same kernel, every index in its loop unsigned              <- this file
-flash_attn_registers     register tiles: a thread computes 8 x 8 scores
+flash_attn_v2_4x4        register tiles: a thread computes 4 x 4 scores
 
 In Python x[-1] is the last element, and in Numba too. Unless Numba can prove that an index is not
 negative, it compares the index with 0 and selects one of two sums. These two instructions also hide

@@ -228,6 +228,23 @@ def store_shared_b32(typingctx, address, x):
 
 
 @intrinsic
+def max_f16x2(typingctx, x, y):
+    """The larger float16 in each half of two registers; a number if the other one is NaN."""
+    return _max("f16x2")
+
+
+@intrinsic
+def max_bf16x2(typingctx, x, y):
+    """The larger bfloat16 in each half of two registers; a number if the other one is NaN."""
+    return _max("bf16x2")
+
+
+def _max(kind):
+    text = f"max.{kind} <result>, <x>, <y>;"
+    return statement(text, result=types.uint32, pure=True, x=types.uint32, y=types.uint32)
+
+
+@intrinsic
 def load_global_b128(typingctx, registers, address):
     """Load 16 bytes that no thread writes while the kernel runs.
 

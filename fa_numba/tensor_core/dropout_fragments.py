@@ -9,16 +9,17 @@ each word: the lane four further on, with the odd key, has the other halves. So 
 even key calls Philox for the even query, the other one for the odd query, and the two exchange
 their words: four shuffles and four byte permutations for 8 entries.
 
-Instructions: in the machine code a call of Philox has 18 wide multiplications and 18 three-input
-logical operations where the counter's query is the same in all calls, and 16 of each where its key
-is; the rest of its ten rounds is computed once for many calls. The forward pass compares and masks
-in 8 more: (18 + 18 + 8) / 8 = 5.5 for each entry, beside 5 of the softmax. An SM issues 128 in a
-cycle; meanwhile its tensor cores do 4096 floating-point operations, 8 entries of head_dim 128 or 16
-of head_dim 64. So while they are busy dropout takes 5.5 · 8 / 128 = 34 % of all instructions with
-head_dim 128 and 69 % with head_dim 64, where softmax and dropout together take more than all.
+Instructions: in the machine code a call of Philox has 12 wide multiplications and 12 three-input
+logical operations where the counter's query is the same in all calls, and 11 of each where its key
+is; the rest of its seven rounds is computed once for many calls. The forward pass compares and
+masks in 8 more: (12 + 12 + 8) / 8 = 4 for each entry, beside 5 of the softmax. An SM issues 128 in
+a cycle; meanwhile its tensor cores do 4096 floating-point operations, 8 entries of head_dim 128 or
+16 of head_dim 64. So while they are busy dropout takes 4 · 8 / 128 = 25 % of all instructions with
+head_dim 128 and 50 % with head_dim 64. A wide multiplication keeps its unit busy for several
+cycles, which is why Philox runs beside the exponentials, or while the tensor cores compute S.
 
-The gradients take about 9 for each entry: Philox, the exchange, a bit for each entry, a test, a
-selection. With five products in place of two that is 23 % and 45 %.
+The gradients take about 8 for each entry: Philox, the exchange, a bit for each entry, a test, a
+selection. With five products in place of two that is 20 % and 40 %.
 """
 
 import functools
@@ -127,8 +128,7 @@ def words_of(c0, c1, place, keys):
     c = one_round(one_round(c, keys[0]), keys[1])
     c = one_round(one_round(c, keys[2]), keys[3])
     c = one_round(one_round(c, keys[4]), keys[5])
-    c = one_round(one_round(c, keys[6]), keys[7])
-    return one_round(one_round(c, keys[8]), keys[9])
+    return one_round(c, keys[6])
 
 
 def unrolled(make_step, number):

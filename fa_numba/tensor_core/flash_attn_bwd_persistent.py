@@ -519,10 +519,10 @@ def make_flash_attn_bwd_persistent(
         q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
         num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
         left, right, unit, inverse_unit,
-        key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9, limits, keep_scale,
+        key_0, key_1, key_2, key_3, key_4, key_5, key_6, limits, keep_scale,
     ):  # fmt: skip
         """flash_attn_bwd_persistent_kernel with dropout: the same budget."""
-        keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9
+        keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6
         run(
             q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
             num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,

@@ -5,8 +5,8 @@ flash_attn_bwd_varlen      (num_tokens, ...)     each as long as it is          
 
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
 tokens cu_seqlens[b] to cu_seqlens[b + 1]. Tiles and products are those of
-flash_attn_bwd_persistent (`gradient_mainloop`), and dQ is summed atomically ("added" in
-`dq_parts`). Three things are new.
+flash_attn_bwd_persistent (`gradient_mainloop`), and the three ways to sum dQ (`dq_parts`). Three
+things are new.
 
 - Copies that end with the sequence. Tiles begin with a sequence, but seldom end with one. TMA
   copies them by maps of windows (`runtime.tensor_maps.windows_of`), which zero-pad past the end of
@@ -40,7 +40,12 @@ from fa_numba.ptx import mbarrier, vectors
 from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.ptx.counters import counter_take
 from fa_numba.ptx.layouts import ROW_BYTES
-from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect_tx
+from fa_numba.ptx.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import in_window, make_load_tile, tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load, load_global_x4, store_global_x4
@@ -49,7 +54,21 @@ from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.backward import NOTHING, padded, tile_rows
-from fa_numba.tensor_core.dq_parts import DQ_BYTES, N_SHIFT, add_part, paired
+from fa_numba.tensor_core.dq_parts import (
+    ADDED,
+    BY_ARRIVAL,
+    DQ_BYTES,
+    FLAGS,
+    N_SHIFT,
+    ORDERED,
+    PART_LENGTH,
+    TILE,
+    TILE_SHIFT,
+    Rows,
+    add_part,
+    make_dq_functions,
+    paired,
+)
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N, make_store_tile
@@ -70,16 +89,14 @@ from fa_numba.tensor_core.gradient_mainloop import (
 )
 from fa_numba.tensor_core.key_tiles import make_query_tiles
 from fa_numba.tensor_core.shared_plan import init_rings
-from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
+from fa_numba.tensor_core.tile_scheduler import divided, sort_sequences
+from fa_numba.tiling.block_sizes import ceil_div
 
 # Sequences of a batch that are sorted; a longer batch keeps its order. A thread that finds the rank
 # of a sequence reads the lengths of all.
 MAX_SORTED = 2048
-SECTION_BYTES = 24 << 20  # of Q, dout and sums of dQ at a time: half of an H200's L2
+ARRIVAL_AVERAGE = 512  # keys of a sequence; see fastest_order
 STORE_ROWS = 16  # a warp's rows of dK and of dV
-
-# `queue`: the number of claims, and from FIRST on the sequences in the order of processing.
-CLAIMS, FIRST = 0, 1
 
 # Elements of a row of `slots`: the tile of keys in a slot of K.
 K_ROW = 0  # its first key among the tokens; −1: no more
@@ -88,7 +105,8 @@ Q_ROW = 2  # its sequence's first query among the tokens
 SEQLEN_Q = 3
 M_TILE = 4  # the sequence's first tile of queries, among those of all sequences
 KV_HEAD = 5
-SLOT_LENGTH = 6
+K_START = 6  # its sequence's first key among the tokens
+SLOT_LENGTH = 7
 
 
 class Lengths(NamedTuple):
@@ -99,11 +117,15 @@ class Lengths(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The sequences of a packed batch, and their tiles in the order of processing."""
+    """The sequences of a packed batch, in `queue` in the order of processing.
+
+    The first of `counters` counts the claims; the others are those of the tiles of dQ (`dq_parts`).
+    """
 
     cu_seqlens_q: Any
     cu_seqlens_k: Any
     queue: Any
+    counters: Any
     num_kv_heads: int
     group_size: int
 
@@ -120,9 +142,10 @@ class Maps(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Where the consumers add dQ, and the factors that they need."""
+    """Where the consumers add or store dQ, and the factors that they need."""
 
     dq_sum: Any
+    dq: Any
     group_size: int
     scale: float
     softmax_scale: float
@@ -130,8 +153,12 @@ class Outputs(NamedTuple):
 
 
 @functools.cache
-def make_prepare_packed(HEAD_DIM, DTYPE):
-    """The kernel before: 256 threads, 8 or 16 of them for a row."""
+def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False):
+    """The kernel before: 256 threads, 8 or 16 of them for a row.
+
+    With COUNTED it sets the counters of dQ's tiles to 0, otherwise dQ's sums; then `dq` may be any
+    scalar, and `dq_sum` otherwise.
+    """
     BLOCK_M, LANES = tile_rows(HEAD_DIM), padded(HEAD_DIM) // 8
     ROWS = 256 // LANES  # a part of a tile's rows
     ROW_OF_SUMS = 4 * padded(HEAD_DIM)  # bytes
@@ -139,13 +166,18 @@ def make_prepare_packed(HEAD_DIM, DTYPE):
     sequence_of = make_sequence_of(BLOCK_M)
 
     @cuda.jit(fastmath=True)
-    def prepare_packed(dout, out, lse, cu_seqlens_q, lse_2, delta, dq_sum, queue):
-        """delta = rowsum(dout ∘ out), lse_2 as in `backward`, dQ's sums 0; sorts the sequences.
+    def prepare_packed(
+        dout, out, lse, cu_seqlens_q, cu_seqlens_k, lse_2, delta, dq_sum, dq, queue, counters
+    ):
+        """delta = rowsum(dout ∘ out), lse_2 as in `backward`; sorts the sequences.
+
+        With COUNTED it also sets dQ to 0 in sequences without keys, which no tile of keys does.
 
         grid      (num_m_tiles · BLOCK_M / ROWS, num_heads); 256 threads
         private   8 numbers of dout and of out
-        HBM       dout, out, lse, lse_2, delta, dq_sum, queue once; cu_seqlens_q in every thread
-                  about log2(batch) times, and once more in each of the `batch` first threads
+        HBM       dout, out, lse, lse_2, delta, dq_sum or counters, queue once; cu_seqlens_q in
+                  every thread about log2(batch) times, and once more in each of the `batch` first
+                  threads
         paper     FlashAttention-2, Algorithm 2, line 4
         budget    48 registers
         """
@@ -158,16 +190,20 @@ def make_prepare_packed(HEAD_DIM, DTYPE):
         tile = cuda.blockIdx.x * ROWS // BLOCK_M
         first_row = cuda.blockIdx.x * ROWS - tile * BLOCK_M
         row, lane = first_row + tid // LANES, tid % LANES
-        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
-        inside = m_start + row < seqlen_q
-        token = q_row + m_start + row
 
         for i in range(4):
             x4[i] = float32(0)
-        sums = global_address(dq_sum[head, tile]) + uint64(first_row * ROW_OF_SUMS)
-        for i in range(2):
-            store_global_x4(sums + uint64(4096 * i + 16 * tid), x4)
+        if COUNTED:
+            if row == 0 and lane == 0:
+                counters[1 + head * lse_2.shape[1] + tile] = 0
+        else:
+            sums = global_address(dq_sum[head, tile]) + uint64(first_row * ROW_OF_SUMS)
+            for i in range(2):
+                store_global_x4(sums + uint64(4096 * i + 16 * tid), x4)
 
+        sequence, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
+        inside = m_start + row < seqlen_q
+        token = q_row + m_start + row
         total = float32(0)
         if inside and 8 * lane < HEAD_DIM:
             load_global_x4(a, global_address(dout[token, head]) + uint64(16 * lane))
@@ -176,6 +212,8 @@ def make_prepare_packed(HEAD_DIM, DTYPE):
                 unpack(x, a[i])
                 unpack(y, b[i])
                 total += x[0] * y[0] + x[1] * y[1]
+            if COUNTED and cu_seqlens_k[sequence] == cu_seqlens_k[sequence + 1]:
+                store_global_x4(global_address(dq[token, head]) + uint64(16 * lane), x4)
         step = LANES // 2
         while step > 0:
             total += cuda.shfl_xor_sync(FULL_WARP, total, step)
@@ -192,12 +230,12 @@ def make_prepare_packed(HEAD_DIM, DTYPE):
             batch = cu_seqlens_q.shape[0] - 1
             thread, num_threads = cuda.blockIdx.x * 256 + tid, cuda.gridDim.x * 256
             if thread == 0:
-                queue[CLAIMS] = 0
+                counters[0] = 0
             if batch <= MAX_SORTED:
-                sort_sequences(cu_seqlens_q, batch, queue[FIRST:], thread, num_threads)
+                sort_sequences(cu_seqlens_q, batch, queue, thread, num_threads)
             else:
                 for i in range(thread, batch, num_threads):
-                    queue[FIRST + i] = i
+                    queue[i] = i
 
     return prepare_packed
 
@@ -208,35 +246,38 @@ def make_convert_packed(HEAD_DIM, DTYPE):
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     pack = forward.pack_of(DTYPE)
     sequence_of = make_sequence_of(BLOCK_M)
-    SHAPE = (4, 4)
+    SHAPE = (2, 4, 4)
 
     @cuda.jit(fastmath=True)
     def convert_packed(dq_sum, dq, cu_seqlens_q, softmax_scale):
         """A thread rounds 8 columns of two rows at a time: the sums of four lanes.
 
         grid      (num_m_tiles, num_heads); 256 threads, 128 for a block of 64 × 64
-        private   x (4, 4), two (4,)
+        private   x (2, 4, 4), two (4,)
         HBM       dq_sum, dq once; cu_seqlens_q in every thread about log2(batch) times
         budget    64 registers
         """
-        x = cuda.local.array(SHAPE, float32)  # lanes and registers
+        x = cuda.local.array(SHAPE, float32)  # steps, lanes and registers
         two = cuda.local.array(4, uint32)
         tid = cuda.threadIdx.x
         block, j = tid >> 7, tid & 7
         tile, head = cuda.blockIdx.x, cuda.blockIdx.y
-        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
         source = global_address(dq_sum[head, tile]) + uint64(block * DQ_BYTES + 2048 * j)
+        for i in range(2):
+            for n in range(4):
+                quad = 16 * i + ((tid & 127) >> 3)  # the four lanes of a row
+                load_global_x4(x[i, n], source + uint64(64 * quad + 16 * n))
+        _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)  # while they are loaded
         # The second block has the right columns, or the lower rows.
         d = 8 * j + (64 * block if COLS == 128 else 0)
         first = m_start + (0 if COLS == 128 else 64 * block)
         for i in range(2):
-            quad = 16 * i + ((tid & 127) >> 3)  # the four lanes of a row
-            for n in range(4):
-                load_global_x4(x[n], source + uint64(64 * quad + 16 * n))
+            quad = 16 * i + ((tid & 127) >> 3)
             for h in range(2):
                 m = first + 16 * (quad >> 3) + 8 * h + (quad & 7)
                 for n in range(4):
-                    two[n] = pack(x[n, 2 * h] * softmax_scale, x[n, 2 * h + 1] * softmax_scale)
+                    x0, x1 = x[i, n, 2 * h], x[i, n, 2 * h + 1]
+                    two[n] = pack(x0 * softmax_scale, x1 * softmax_scale)
                 if m < seqlen_q and d < HEAD_DIM:
                     store_global_x4(global_address(dq[q_row + m, head]) + uint64(2 * d), two)
 
@@ -263,24 +304,24 @@ class Scheduler(NamedTuple):
 
 
 @functools.cache
-def make_scheduler(HEAD_DIM, CAUSAL, WINDOW):
-    """The `Scheduler` of a head_dim and a mask.
+def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW):
+    """The `Scheduler` of these compile-time constants: the tiles of a head after those of another.
 
+    ORDERED takes a head's last keys first, BY_ARRIVAL its first ones. ADDED takes longer to find
+    its sums in L2, but may take the tiles of a head at any time.
     Under a causal mask the first keys have the most work. They come first, the first half of them
     in all heads, then the third quarter, then the last one: so the thread blocks end with short
     tiles, at about the same time. The shorter the tiles, the fewer queries they read: those of the
     heads that run at the same time fit in L2.
     """
-    LONG_AND_SHORT = paired(CAUSAL, WINDOW)
+    LONG_AND_SHORT = paired(CAUSAL, WINDOW) and ORDER == ADDED
     M_SHIFT = tile_rows(HEAD_DIM).bit_length() - 1
-    # Queries, of all heads of a section, whose Q, dout and sums of dQ have SECTION_BYTES.
-    SECTION_ROWS = SECTION_BYTES // (4 * HEAD_DIM + 4 * padded(HEAD_DIM))
 
     @cuda.jit(device=True, forceinline=True)
     def find_sequence(unit, index, batch):
         num_sequences = int32(batch.cu_seqlens_k.shape[0] - 1)
         while index < num_sequences:
-            b = batch.queue[FIRST + index]
+            b = batch.queue[index]
             seqlen_k = batch.cu_seqlens_k[b + 1] - batch.cu_seqlens_k[b]
             num_units = int32(((seqlen_k + BLOCK_N - 1) >> N_SHIFT) * batch.num_kv_heads)
             if unit < num_units:
@@ -293,9 +334,6 @@ def make_scheduler(HEAD_DIM, CAUSAL, WINDOW):
         q_row, k_row = batch.cu_seqlens_q[b], batch.cu_seqlens_k[b]
         seqlen_q, k_end = batch.cu_seqlens_q[b + 1] - q_row, batch.cu_seqlens_k[b + 1]
         num_n_tiles = int32((k_end - k_row + BLOCK_N - 1) >> N_SHIFT)
-        rows = max(uint32(seqlen_q * batch.group_size), uint32(1))
-        section = max(uint32(uint32(SECTION_ROWS) // rows), uint32(1))
-        section = min(section, uint32(batch.num_kv_heads))
         begin, end = int32(0), num_n_tiles
         if LONG_AND_SHORT:
             end = int32(num_n_tiles - (num_n_tiles >> 1))
@@ -303,14 +341,15 @@ def make_scheduler(HEAD_DIM, CAUSAL, WINDOW):
                 begin, end = end, int32(num_n_tiles - (num_n_tiles >> 2))
             if unit >= end * batch.num_kv_heads:
                 begin, end = end, num_n_tiles
-        unit = int32(unit - begin * batch.num_kv_heads)
-        kv_head, last = head_and_tile(unit, end - begin, batch.num_kv_heads, section)
-        slots[slot, K_ROW] = k_row + (end - 1 - last) * BLOCK_N
+        kv_head, n_tile = divided(unit - begin * batch.num_kv_heads, end - begin)
+        n_tile = num_n_tiles - 1 - n_tile if ORDER == ORDERED else begin + n_tile
+        slots[slot, K_ROW] = k_row + n_tile * BLOCK_N
         slots[slot, K_END] = k_end
         slots[slot, Q_ROW] = q_row
         slots[slot, SEQLEN_Q] = seqlen_q
         slots[slot, M_TILE] = (q_row >> M_SHIFT) + b
         slots[slot, KV_HEAD] = kv_head
+        slots[slot, K_START] = k_row
 
     return Scheduler(find_sequence, describe)
 
@@ -326,12 +365,12 @@ def position_of(slots, slot):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, CAUSAL, WINDOW):
+def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
     """produce(base, slots, maps, lse_2, delta, batch, mask_args): load tile after tile."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
-    find_sequence, describe = make_scheduler(HEAD_DIM, CAUSAL, WINDOW)
+    find_sequence, describe = make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
@@ -371,7 +410,7 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW):
         unit, index = find_sequence(claim, int32(0), batch)
         while index < num_sequences:
             wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
-            describe(slots, slot, unit, batch.queue[FIRST + index], batch)
+            describe(slots, slot, unit, batch.queue[index], batch)
             full = base + AT.k_ring.full + slot * BARRIER
             load_keys(full, base + AT.k.start + slot * KV_BYTES, slots, slot, maps.k)
             needs_v = True
@@ -405,7 +444,7 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW):
             if slot == SLOTS:
                 slot, k_parity = uint32(0), uint32(k_parity ^ 1)
             # The thread block that is done first claims next.
-            taken = int32(counter_take(global_address(batch.queue) + uint64(4 * CLAIMS), 1))
+            taken = int32(counter_take(global_address(batch.counters), 1))
             # Shuffled, ptxas takes it for the warp's: that has registers of its own.
             next_claim = int32(cuda.shfl_sync(1, taken, 0) + cuda.gridDim.x)
             unit, index = find_sequence(int32(unit + next_claim - claim), index, batch)
@@ -418,18 +457,58 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
-    """consume(base, slots, maps, outputs, mask_args): compute tile after tile, 256 threads."""
+def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
+    """consume(base, slots, part, maps, outputs, mask_args): compute tiles, 256 threads."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    COLS = 16 * -(-HEAD_DIM // 16)
+    COLS = 16 * ceil_div(HEAD_DIM, 16)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
+    M_SHIFT, COUNTED = BLOCK_M.bit_length() - 1, ORDER != ADDED
+    dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
+    name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_tile(COLS, forward.pack_of(DTYPE))
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     wait = mbarrier.wait_function()
+
+    @fragment_function()
+    def ask(base, slots, slot, part, m_tile, address, outputs, mask_args):
+        """Name the part of dQ of a tile of queries to the counting warp."""
+        k_start = slots[slot, K_START]
+        n_tile = int32((slots[slot, K_ROW] - k_start) >> N_SHIFT)
+        seqlen_k = int32(slots[slot, K_END] - k_start)
+        shift = int32(slots[slot, SEQLEN_Q] - seqlen_k)
+        tile = int32((address - global_address(outputs.dq_sum)) >> TILE_SHIFT)
+        name_part(part, tile, m_tile, n_tile, shift, seqlen_k, mask_args)
+        mbarrier_arrive(base + AT.asked.start)
+
+    @fragment_function()
+    def put_part(x, base, slots, slot, part, parity, address, rows, thread, outputs):
+        """This warp's part of dQ, once it may be written."""
+        wait(base + AT.ready.start, parity)
+        q_row = slots[slot, Q_ROW]
+        dq = outputs.dq[:, q_row : q_row + slots[slot, SEQLEN_Q]]  # the sequence's
+        put(x.dq, address, part[FLAGS], dq, rows, thread.lane, outputs.softmax_scale)
+        cuda.syncwarp()  # the whole warp's part is written
+        if thread.lane == 0:
+            mbarrier_arrive(base + AT.written.start)
+
+    @fragment_function()
+    def clear_unseen(slots, slot, first_tile, end_tile, thread, outputs):
+        """dQ of the tiles of queries before the first and after the last that see a key."""
+        head = int32(slots[slot, KV_HEAD] * outputs.group_size)
+        rows = Rows(0, head, thread.dq_row, thread.dq_col)
+        num_m_tiles = int32((slots[slot, SEQLEN_Q] + BLOCK_M - 1) >> M_SHIFT)
+        q_row = slots[slot, Q_ROW]
+        dq = outputs.dq[:, q_row : q_row + slots[slot, SEQLEN_Q]]  # the sequence's
+        if slots[slot, K_ROW] == slots[slot, K_START]:
+            end = min(first_tile, num_m_tiles)
+            clear(int32(0), end, rows, dq, outputs.group_size, thread.lane)
+        if slots[slot, K_ROW] + BLOCK_N >= slots[slot, K_END]:
+            begin = max(end_tile, int32(0))
+            clear(begin, num_m_tiles, rows, dq, outputs.group_size, thread.lane)
 
     @fragment_function()
     def store_keys(x, base, k_row, k_end, kv_head, thread, maps, outputs):
@@ -442,7 +521,7 @@ def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
         store_tile(x.dk, thread.ds_rows, maps.dk, row, STORE_ROWS, kv_head, window, lane, scale)
 
     @fragment_function()
-    def consume(base, slots, maps, outputs, mask_args):
+    def consume(base, slots, part, maps, outputs, mask_args):
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -457,6 +536,7 @@ def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
         stage, parity = uint32(0), uint32(0)
         slot, k_parity = uint32(0), uint32(0)  # V's parity is `slot`
+        part_parity = uint32(0)
         while True:
             wait(base + AT.k_ring.full + slot * BARRIER, k_parity)
             if slots[slot, K_ROW] < 0:
@@ -480,6 +560,8 @@ def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                 for m_tile in range(first_tile, end_tile):
                     barrier = uint32(stage * BARRIER)
                     wait(base + AT.q_ring.full + barrier, parity)
+                    if COUNTED and thread.is_first:
+                        ask(base, slots, slot, part, m_tile, address, outputs, mask_args)
                     queries = Queries(stage, parity, int32(m_tile * BLOCK_M))
                     # The length read again: kept, it would take a register.
                     lengths = Lengths(slots[slot, SEQLEN_Q], mask_args)
@@ -490,7 +572,17 @@ def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
-                    add_part(dq_acc, address)
+                    if COUNTED:
+                        # Read again: kept, it would take a register.
+                        head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
+                        m = int32(m_tile * BLOCK_M + thread.dq_row)
+                        rows = Rows(0, head, m, thread.dq_col)
+                        put_part(
+                            x, base, slots, slot, part, part_parity, address, rows, thread, outputs
+                        )
+                        part_parity = uint32(part_parity ^ 1)
+                    else:
+                        add_part(dq_acc, address)
                     address += uint64(2 * DQ_BYTES)
                     wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                     if lane == 0:
@@ -503,6 +595,8 @@ def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                 wait(base + AT.v_ring.full, slot)
                 if lane == 0:
                     mbarrier_arrive(base + AT.v_ring.empty)
+            if COUNTED:
+                clear_unseen(slots, slot, first_tile, end_tile, thread, outputs)
             k_row, k_end, kv_head = slots[slot, K_ROW], slots[slot, K_END], slots[slot, KV_HEAD]
             cuda.syncwarp()  # `slots` is read: safe to overwrite
             if lane == 0:
@@ -511,6 +605,9 @@ def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             slot = uint32(slot + 1)
             if slot == SLOTS:
                 slot, k_parity = uint32(0), uint32(k_parity ^ 1)
+        if COUNTED and thread.is_first:
+            part[TILE] = -1
+            mbarrier_arrive(base + AT.asked.start)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
@@ -518,18 +615,23 @@ def make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
 
 @functools.cache
-def make_flash_attn_bwd_varlen(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_flash_attn_bwd_varlen(
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
-    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI alibi_slopes may be
-    any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`); otherwise the last four
-    arguments are not read.
+    ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
+    With ADDED dq_sum is 0 at first, and dq may be any scalar; otherwise dq has an axis of length 1
+    in front. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
+    (`run_time_masks`); otherwise the last four arguments are not read.
     """
     plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
-    SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
-    produce = make_producer(HEAD_DIM, CAUSAL, WINDOW)
-    consume = make_consumer(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+    SLOTS_SHAPE, COUNTED = (SLOTS, SLOT_LENGTH), ORDER != ADDED
+    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW)
+    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+    BLOCK_M = tile_rows(HEAD_DIM)
+    count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_varlen_kernel(
@@ -542,9 +644,11 @@ def make_flash_attn_bwd_varlen(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP
         lse_2,
         delta,
         dq_sum,
+        dq,
         cu_seqlens_q,
         cu_seqlens_k,
         queue,
+        counters,
         num_kv_heads,
         group_size,
         scale,
@@ -557,20 +661,23 @@ def make_flash_attn_bwd_varlen(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP
     ):
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
-        grid      (at most one per SM,); warpgroup 0 loads, the others compute
+        grid      (at most one per SM,); warpgroup 0 loads and counts parts; the others compute
         shared    k (SLOTS, BLOCK_N, HEAD_DIM); v, dv (BLOCK_N, HEAD_DIM); q, dout (STAGES, BLOCK_M,
                   HEAD_DIM); ds (STAGES, BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in
                   panels of 64 columns, swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and
-                  empty for each stage of Q, and of dout, for each slot of K, and for V; slots
-                  (SLOTS, 6)
+                  empty for each stage of Q, and of dout, for each slot of K, and for V; asked,
+                  ready and written for parts of dQ; slots (SLOTS, 7), part (4,)
         private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
                   dq_acc (8, 4)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, other than the tiles
-                  that see none of them; dQ's sums as often; queue, cu_seqlens in every thread block
+                  that see none of them; dQ's sums as often; queue, cu_seqlens in every thread
+                  block; counters: the number of claims, and for each tile of queries the number of
+                  parts that have begun and that are written
         paper     FlashAttention-2, Algorithm 2
         budget    168 registers at the start, CONSUMER_REGISTERS after; one thread block per SM
         """
         slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
+        part = cuda.shared.array(PART_LENGTH, int32)  # the part of dQ that comes next
         base = uint32(shared_base())
         tid = cuda.threadIdx.x
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
@@ -579,20 +686,37 @@ def make_flash_attn_bwd_varlen(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP
             init_rings(base, (AT.q_ring, AT.dout_ring), CONSUMER_WARPS)
             init_rings(base, (AT.k_ring,), CONSUMER_WARPS)
             init_rings(base, (AT.v_ring,), CONSUMER_WARPS)
+            if COUNTED:
+                mbarrier_init(base + AT.asked.start, 1)
+                mbarrier_init(base + AT.ready.start, 1)
+                mbarrier_init(base + AT.written.start, CONSUMER_WARPS)
             fence_mbarrier_init()
         cuda.syncthreads()  # the barriers are made: safe to wait on
 
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
-                batch = Batch(cu_seqlens_q, cu_seqlens_k, queue, num_kv_heads, group_size)
+                sequences = cu_seqlens_q, cu_seqlens_k, queue, counters
+                batch = Batch(*sequences, num_kv_heads, group_size)
                 produce(base, slots, maps, lse_2, delta, batch, mask_args)
+            elif COUNTED and tid == 32:
+                barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
+                count_parts(part, counters, barriers)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            outputs = Outputs(dq_sum, group_size, scale, softmax_scale, alibi_slopes)
-            consume(base, slots, maps, outputs, mask_args)
+            outputs = Outputs(dq_sum, dq, group_size, scale, softmax_scale, alibi_slopes)
+            consume(base, slots, part, maps, outputs, mask_args)
 
     return flash_attn_bwd_varlen_kernel
+
+
+def fastest_order(average, causal):
+    """ADDED or BY_ARRIVAL: the faster one on an H200 for sequences of this average length.
+
+    The passes before and after the kernel, which ADDED alone needs, weigh only where a sequence
+    has few keys.
+    """
+    return BY_ARRIVAL if causal and average <= ARRIVAL_AVERAGE else ADDED
 
 
 @arrays.replayed
@@ -611,6 +735,7 @@ def flash_attn_bwd_varlen(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    deterministic=False,
 ):
     """FlashAttention over a packed batch, backward: float16 and bfloat16 on Hopper GPUs.
 
@@ -631,13 +756,15 @@ def flash_attn_bwd_varlen(
         As for `flash_attn_varlen`.
     softmax_scale : float, default=1/√head_dim
         Positive.
+    deterministic : bool, default=False
+        The same bits in every run. By default dk and dv have the same bits, and dq is summed in
+        any order.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
-        query heads that share a key head. dk and dv have the same bits in every run, and dq is
-        summed in any order.
+        query heads that share a key head.
 
     Raises
     ------
@@ -669,36 +796,46 @@ def flash_attn_bwd_varlen(
     batch = cu_seqlens_q.shape[0] - 1
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     scale = checks.check_positive_scale(softmax_scale, head_dim)
+    deterministic = checks.check_flag("deterministic", deterministic)
     if num_tokens_q == 0 or num_tokens_k == 0:
         return tuple(arrays.full(q, x.shape, 0, x.dtype) for x in (q, k, v))
 
-    dtype, block_m = arrays.dtype_name(q), tile_rows(head_dim)
+    dtype, block_m, num_sms = arrays.dtype_name(q), tile_rows(head_dim), arrays.num_sms(q)
+    order = ORDERED
+    if not deterministic:
+        order = fastest_order(num_tokens_k / batch, mask.causal)
+    counted = order != ADDED
     m_tiles = num_tokens_q // block_m + batch  # `sequence_of`
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
     lse_2, delta = (arrays.empty(q, (num_heads, m_tiles, block_m)) for _ in range(2))
     dq_sum = arrays.empty(q, (num_heads, m_tiles, block_m * padded(head_dim)))
-    queue = arrays.empty(q, (FIRST + batch,), np.int32)
+    queue = arrays.empty(q, (batch,), np.int32)
+    counters = arrays.empty(q, (1 + (num_heads * m_tiles if counted else 0),), np.int32)
 
-    kernel = make_prepare_packed(head_dim, dtype)
+    unread = np.float32(0)
+    kernel = make_prepare_packed(head_dim, dtype, counted)
     grid = m_tiles * block_m * padded(head_dim) // (8 * 256), num_heads
-    rows = lse_2, delta, dq_sum
-    arrays.launch(kernel, grid, (256,), dout, out, lse, cu_seqlens_q, *rows, queue)
+    starts, rows = (cu_seqlens_q, cu_seqlens_k), (lse_2, delta)
+    sums = (unread, dq) if counted else (dq_sum, unread)
+    arrays.launch(kernel, grid, (256,), dout, out, lse, *starts, *rows, *sums, queue, counters)
 
     constants = run_time_masks.constants_of(mask)
-    kernel = make_flash_attn_bwd_varlen(head_dim, mask.causal, dtype, *constants[1:])
+    kernel = make_flash_attn_bwd_varlen(head_dim, order, mask.causal, dtype, *constants[1:])
     # A sequence has at most one tile of keys that is not full.
     most_units = (num_tokens_k // BLOCK_N + batch) * num_kv_heads
     boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m)
     boxes += (dk, STORE_ROWS), (dv, STORE_ROWS)
     arrays.launch(
         kernel,
-        (min(most_units, arrays.num_sms(q)),),
+        (min(most_units, num_sms),),
         (THREADS,),
         *(tensor_map(*box, windows=True) for box in boxes),
         *rows,
-        cu_seqlens_q,
-        cu_seqlens_k,
+        dq_sum,
+        arrays.with_axis(dq) if counted else unread,
+        *starts,
         queue,
+        counters,
         np.int32(num_kv_heads),
         np.int32(num_heads // num_kv_heads),
         np.float32(scale * LOG2_E),
@@ -708,6 +845,7 @@ def flash_attn_bwd_varlen(
         shared_bytes=shared_bytes(head_dim),
     )
 
-    kernel = make_convert_packed(head_dim, dtype)
-    arrays.launch(kernel, (m_tiles, num_heads), (256,), dq_sum, dq, cu_seqlens_q, scale)
+    if not counted:
+        kernel = make_convert_packed(head_dim, dtype)
+        arrays.launch(kernel, (m_tiles, num_heads), (256,), dq_sum, dq, cu_seqlens_q, scale)
     return dq, dk, dv

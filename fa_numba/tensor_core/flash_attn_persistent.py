@@ -23,7 +23,8 @@ rescales lazily (`lazy_rescaling`). A key tile that no query of the thread block
 loaded; one tile always is. A warpgroup skips the key tiles that none of its own rows attends to.
 
 Dropout (`dropout_fragments`) sets entries of P to 0 between the softmax, whose sum is that of all
-entries, and P V. The factor of the kept entries goes into the final division by that sum.
+entries, and P V. Its Philox runs beside the exponentials of the same tile. The factor of the kept
+entries goes into the final division by that sum.
 
 Without causal, window and ALiBi only the last key tile needs masking. For 64 < head_dim ≤ 128 (two
 consumers) it is processed first, so the main loop has no masking; for other sizes this gained
@@ -80,6 +81,7 @@ from fa_numba.tensor_core.fragments import (
 )
 from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import (
+    DroppingArgs,
     KVRings,
     Registers,
     make_mainloop,
@@ -181,15 +183,16 @@ def make_flash_attn_persistent(
     exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
     next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
+    options = DTYPE, WINDOW, SOFTCAP, ALIBI
     loop = make_mainloop(
-        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP=not LAST_FIRST
+        HEAD_DIM, TILING, CAUSAL, *options, MASK_IN_LOOP=not LAST_FIRST, DROPOUT=DROPOUT
     )
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
     load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
-    place_of, drop = make_query_rows(BLOCK_N)
+    place_of = make_query_rows(BLOCK_N).place_of
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -314,6 +317,13 @@ def make_flash_attn_persistent(
             )
             if DROPOUT:
                 place = place_of(m + warp_row, work[slot, HEAD], work[slot, BATCH], lane)
+                of_scores = score_mod_args
+                args = DroppingArgs(
+                    of_scores.slope, of_scores.scale, of_scores.pieces, of_scores.ramp,
+                    of_scores.wg_position, of_scores.mask_args, place, dropout,
+                )  # fmt: skip
+            else:
+                args = score_mod_args
             q_desc = descriptor(
                 K_MAJOR_DESC, uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
             )
@@ -332,10 +342,8 @@ def make_flash_attn_persistent(
             n_start = first_start if REORDERED else step_start
             first_iteration(
                 registers, rings, stage, parity, q_desc, n_start,
-                position, seqlen_k, score_mod_args, lane,
+                position, seqlen_k, args, lane,
             )  # fmt: skip
-            if DROPOUT:
-                drop(p, n_start, place, dropout)
             step_start = int32(step_start + BLOCK_N)
             while step_start < step_end:
                 n_start = step_start
@@ -344,10 +352,8 @@ def make_flash_attn_persistent(
                     n_start = int32(step_start - BLOCK_N)
                 stage, parity = iterate(
                     registers, rings, stage, parity, q_desc, n_start,
-                    unmasked_range, position, seqlen_k, score_mod_args, lane,
+                    unmasked_range, position, seqlen_k, args, lane,
                 )  # fmt: skip
-                if DROPOUT:
-                    drop(p, n_start, place, dropout)
                 step_start = int32(step_start + BLOCK_N)
 
             add_last_product(registers, rings, stage, parity)
@@ -444,10 +450,10 @@ def make_flash_attn_persistent(
     def flash_attn_persistent_dropout_kernel(
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
         left, right, unit, inverse_unit,
-        key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9, limits, keep_scale,
+        key_0, key_1, key_2, key_3, key_4, key_5, key_6, limits, keep_scale,
     ):  # fmt: skip
         """flash_attn_persistent_kernel with dropout: the same budget."""
-        keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7, key_8, key_9
+        keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6
         run(
             q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale,
             alibi_slopes, left, right, unit, inverse_unit,
@@ -509,6 +515,8 @@ def flash_attn_persistent(
         return call.results_without_keys()
     options, constants = call.mask, run_time_masks.constants_of(call.mask, LEAST_CAP)
     tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal, seqlen_q=call.seqlen_q)
+    if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
+        tiling = tiling._replace(overlap=False)
     kernel = make_flash_attn_persistent(
         call.head_dim,
         tiling,

@@ -41,6 +41,7 @@ from fa_numba.tensor_core.alibi import (
     set_slope_columns,
     slope_pieces,
 )
+from fa_numba.tensor_core.dropout_fragments import make_query_rows
 from fa_numba.tensor_core.fragments import make_fragment_functions, make_mask_tile, make_score_mod
 from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
 from fa_numba.tensor_core.shared_plan import SharedPlan
@@ -91,6 +92,25 @@ class ScoreModArgs(NamedTuple):
     ramp: Any
     wg_position: Any
     mask_args: Any
+
+
+class DroppingArgs(NamedTuple):
+    """`ScoreModArgs`, and what a main loop with dropout takes in their place.
+
+    Attributes
+    ----------
+    place : dropout_fragments.Place
+    dropout : dropout_fragments.Dropout
+    """
+
+    slope: Any
+    scale: Any
+    pieces: Any
+    ramp: Any
+    wg_position: Any
+    mask_args: Any
+    place: Any
+    dropout: Any
 
 
 class RingFunctions(NamedTuple):
@@ -208,7 +228,9 @@ def make_ring(HEAD_DIM, TILING):
 
 
 @functools.cache
-def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP):
+def make_mainloop(
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP, DROPOUT=False
+):
     """A consumer warpgroup's iterations over tiles of K and V.
 
     With MASK_IN_LOOP a tile after the first may need masking.
@@ -253,6 +275,7 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     fragment_functions = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
     rescale, pack_p = fragment_functions.rescale, fragment_functions.pack_p
+    drop = make_query_rows(BLOCK_N).drop
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
@@ -304,6 +327,8 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
         _, small = raise_maximum(s, offset, m_i, l_i, alpha, score_mod_args.scale, mask_args)
         exponentiate(s, offset, m_i, l_i, small, score_mod_args.scale, mask_args)
         pack_p(s, p)
+        if DROPOUT:
+            drop(p, n_start, score_mod_args.place, score_mod_args.dropout)
 
     def make_iteration(EDGE):
         """An iteration; with EDGE the tile may need a mask, or have keys on both sides of a row.
@@ -367,6 +392,8 @@ def make_mainloop(HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_
                 wait(v_full + new_stage * BARRIER, new_parity)
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
             pack_p(s, p)
+            if DROPOUT:
+                drop(p, n_start, score_mod_args.place, score_mod_args.dropout)
             if risen:
                 rescale(acc, alpha)  # out <- alpha out
             return new_stage, new_parity

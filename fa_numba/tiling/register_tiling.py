@@ -102,6 +102,11 @@ def forward_block_sizes(head_dim, shared_limit):
     return max(fitting, key=merit)
 
 
+def block_of_4x4(head_dim):
+    """The rows of the square tiles of `flash_attn_v2_4x4`: three tiles fit in 48 KiB."""
+    return 64 if head_dim <= 64 else 32
+
+
 class BackwardTiling(NamedTuple):
     """How a thread block of `flash_attn_bwd_registers` divides its tiles, which are square.
 

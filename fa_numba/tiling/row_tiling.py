@@ -9,6 +9,7 @@ MAX_THREADS = 1024  # of a thread block; it may use all registers of an SM
 MAX_ROWS = 8  # of a thread block, one warp each
 HELD_NUMBERS = 32  # numbers of a row in a thread's registers: 64 registers, 1024 threads per SM
 LONGEST_HELD_ROW = MAX_THREADS * HELD_NUMBERS
+LONGEST_PACKED_ROW = 2 * LONGEST_HELD_ROW  # of 16 bits, two numbers in a register
 
 WARPS_PER_SM = 16  # enough loads in flight to keep memory busy
 WARPS_PER_BLOCK = 4

@@ -3,7 +3,7 @@
 from fa_numba.analysis.traffic.counts import Traffic
 from fa_numba.constants import WARP_SIZE
 from fa_numba.simt.devices import CHIPS, DEFAULT
-from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, warps_of_row
+from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, LONGEST_PACKED_ROW, warps_of_row
 
 
 def naive_softmax(num_rows, num_cols):
@@ -21,9 +21,12 @@ def online_softmax(num_rows, num_cols):
     return Traffic({"x": 2 * num_rows * num_cols}, {"y": num_rows * num_cols})
 
 
-def softmax_registers(num_rows, num_cols):
-    """One read of x where a row fits in registers, else two."""
-    reads = 1 if num_cols <= LONGEST_HELD_ROW else 2
+def softmax_registers(num_rows, num_cols, packs=False):
+    """One read of x where a row fits in registers, else two.
+
+    With `packs` x has 16 bits and is on a GPU from Ampere on: two numbers fit in a register.
+    """
+    reads = 1 if num_cols <= (LONGEST_PACKED_ROW if packs else LONGEST_HELD_ROW) else 2
     return Traffic({"x": reads * num_rows * num_cols}, {"y": num_rows * num_cols})
 
 
