@@ -18,6 +18,7 @@ attainable_flops     FLOP/s that the roofline allows: no more than the peak, no 
                      memory can feed
 """
 
+### KIND: predict
 ### HINT 1: For each function write down two numbers first: how many FLOPs, and how many elements
 ###   cross the HBM boundary. Then divide.
 ### HINT 2: A product of (m, k) and (k, n) is 2 m n k FLOPs, so the two of attention are 4 N^2 d.

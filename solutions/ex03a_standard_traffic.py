@@ -23,6 +23,7 @@ compared with the engine's meter, which counts every load and store of three suc
 About 15 lines.
 """
 
+### KIND: predict
 ### HINT 1: Write the number of elements for each key first, and multiply by dtype_bytes at the end.
 ### Start with tiles as large as the matrix. Which of the eight are N * N, which N * d?
 ### HINT 2: A row of Q is loaded by every thread block whose tile of S lies in that row. How many

@@ -24,6 +24,7 @@ numbers are compared with the engine's meter on fa_numba.flash_attn_v2.
 About 15 lines and 3 lines.
 """
 
+### KIND: predict
 ### HINT 1: How often is each matrix loaded from beginning to end? Q: each row belongs to one thread
 ### block. K and V: every thread block needs all of them.
 ### HINT 2: A thread block loads its B_r rows of Q (the last one may own fewer, and if N < B_r so

@@ -25,6 +25,7 @@ from numba import cuda, float32
 
 THREADS = 64  # leave it as it is
 
+### KIND: find the bug
 ### HINT 1: Run broken_kernel on 4 rows with 2 thread blocks and read the report: which line reads,
 ### which line writes? Can a fast thread reach the second while a slow one is still at the first?
 ### HINT 2: partial[0] holds the maximum until every thread has read it. Who is the first to write

@@ -21,6 +21,7 @@ import math
 
 from numba import cuda, float32
 
+### KIND: find the bug
 ### HINT 1: Try sizes. With head_dim = 1 and seqlen_k a multiple of BLOCK_N the kernel is right.
 ### HINT 1: Change one of the two, then the other.
 ### HINT 2: First bug: compare the line of s_ij with the formula at the top. Second bug: which value

@@ -24,6 +24,7 @@ All arguments are whole numbers >= 1; dtype_bytes is the size of one number. The
 ints, the last a float. One or two lines each.
 """
 
+### KIND: predict
 ### HINT 1: Start with one token, one layer, one K/V head: how many numbers does it leave? Then
 ### multiply: tokens, layers, K/V heads, bytes.
 ### HINT 2: The cache knows nothing of query heads: num_heads is no argument of cache_bytes. The

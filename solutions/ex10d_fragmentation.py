@@ -22,6 +22,7 @@ waste(trace, held)            share of them without a token: (later + never) / a
 About 12 lines in all.
 """
 
+### KIND: predict
 ### HINT 1: Take one request (3, 6) that holds 8 slots, step by step: 4, 5, 6 tokens; 2, 1, 0
 ### HINT 1: later; 2, 2, 2 never.
 ### HINT 2: A request will have `final` tokens in the end, so of `held` slots min(held, final) will

@@ -33,12 +33,28 @@ AT_LEAST_TEN = {
     "10": "ex10",
     "11": "ex11",
     "12": "ex12[ab]",
+    "13": "ex13[cdg]",
 }
 
 
 def test_there_are_exercises():
     lessons = {e.lesson for e in EXERCISES}
-    assert lessons == {"00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12"}
+    assert lessons == {
+        "00",
+        "01",
+        "02",
+        "03",
+        "04",
+        "05",
+        "06",
+        "07",
+        "08",
+        "09",
+        "10",
+        "11",
+        "12",
+        "13",
+    }
     assert all(sum(e.lesson == lesson for e in EXERCISES) >= 2 for lesson in lessons)
     assert len(WITH_BARRIERS) >= 12
 

@@ -18,6 +18,7 @@ from numba import cuda
 from fa_numba import figures, simt
 from fa_numba.analysis import cuda_tools
 from fa_numba.analysis.cuda_tools import disassembler_available
+from fa_numba.distributed import LAYOUTS, numpy_attn, ring_attn, run_ranks, shard
 from fa_numba.figures import __main__ as figures_command
 from fa_numba.figures import gallery, sheet
 from fa_numba.figures.addresses import addresses
@@ -189,6 +190,19 @@ def test_m_l_acc_are_those_of_softmax():
         np.testing.assert_allclose(m[t], seen.max(), rtol=1e-6)
         np.testing.assert_allclose(l[t], np.exp(seen - seen.max()).sum(), rtol=1e-5)
     assert acc.shape == (6, 8)
+
+
+def test_pairs_of_ranks_are_those_that_a_ring_counts(drawings):
+    lines = []
+    for name in LAYOUTS:
+        x = np.zeros((1, 16, 1, 4), np.float32)
+        parts = [shard(x, name, 4)] * 3
+        run = run_ranks(ring_attn, 4, *parts, layout=name, causal=True, attn=numpy_attn)
+        lines += [
+            f"{name}, step {step}: pairs of ranks 0 to 3: {' '.join(map(str, pairs))}"
+            for step, pairs in enumerate(run.pairs.T)
+        ]
+    assert drawings["pairs_of_every_rank"].describe().splitlines() == lines
 
 
 def test_record_keeps_what_the_trace_counts():

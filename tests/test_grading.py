@@ -405,14 +405,36 @@ def test_what_was_never_written(told):
 def test_one_mistake_is_one_screen(told):
     checks, report = told(second="print('seen', x)\nreturn 3", kernel="out[0] = 0.1 * x[0]")
     text = repr(report)
-    assert "3 of 5 checks fail; first: second: itself" in text
+    assert "3 of 5 checks fail; first: second: itself" in text  # three mistakes, no common cause
     assert "must be 2, got 3" in text and "| seen 2" in text
     assert text.index("second: itself") < text.index("kernel: compiles for a GPU")
     assert "out[3] must be" not in text and "float64" not in text
     assert "✓ 2 checks" in text and "fa-numba check ex99a --verbose" in text
-    assert "must be 2, got 3" in report._repr_html_() and "float64" not in report._repr_html_()
+    shown, _, folded = report._repr_html_().partition("<details>")
+    assert "must be 2, got 3" in shown and "float64" not in shown and "float64" in folded
     report.verbose = True
     assert "out[3] must be" in repr(report) and "float64" in repr(report)
+
+
+def test_causes_of_errors():
+    """One sentence for all cases of a mistake: its lines, in order, and nothing of the case."""
+    from types import SimpleNamespace
+
+    from fa_numba.simt import errors
+    from fa_numba.workbook.graders.causes import Wrong
+    from fa_numba.workbook.grading.explain import causes_of
+    from fa_numba.workbook.grading.failures import AnswerError
+
+    for lines in ((101, 58), (58, 101)):
+        race = errors.RaceError("a race, and no barrier lies between")
+        race.sites = [SimpleNamespace(line=line) for line in lines]
+        cause = "threads race in lines 58 and 101, and no barrier lies between."
+        assert causes_of(race) == ([cause], "")
+    race.message, race.sites = "a race", [SimpleNamespace(line=7)] * 2
+    assert causes_of(race) == (["threads race in line 7 itself."], "")
+    assert causes_of(Wrong("x", causes=["a", ""], where="out[0]")) == (["a"], "out[0]")
+    assert causes_of(AnswerError("it ended\nfor ever")) == (["it ended"], "")
+    assert causes_of(AnswerError("")) == ([], "") == causes_of(AssertionError("no"))
 
 
 @pytest.mark.parametrize("body", ["out[0] = np.zeros(3)[0]", "out[0] = x[0]\nreturn 3"])

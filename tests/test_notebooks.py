@@ -27,7 +27,22 @@ EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 
 def test_the_lessons_are_there():
     lessons = [path.name[:2] for path in NOTEBOOKS]
-    assert lessons == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12"]
+    assert lessons == [
+        "00",
+        "01",
+        "02",
+        "03",
+        "04",
+        "05",
+        "06",
+        "07",
+        "08",
+        "09",
+        "10",
+        "11",
+        "12",
+        "13",
+    ]
 
 
 @EACH

@@ -336,8 +336,8 @@ def test_a_reset_that_nobody_answers_changes_nothing(workbook, monkeypatch):
 def test_one_reason_for_all_checks_is_told_once(workbook):
     workbook.stub.write_text("import\n")
     text = repr(grader.grade("ex99a"))
-    assert "for one reason" in text and text.count("does not import") == 1
-    assert "as above" not in text
+    assert "3 of 3 checks fail, all most likely for one cause: line 1 is no Python" in text
+    assert text.count("does not import") == 1 and "2 more like it" in text
 
 
 def test_a_statement_keeps_its_lines():
@@ -350,6 +350,61 @@ def test_report_escapes_what_a_learner_wrote(workbook):
     checks = [report.Check("a < b", "failed", "<script>")]
     html = report.Report([report.Graded(workbook, checks)])._repr_html_()
     assert "a &lt; b" in html and "&lt;script&gt;" in html and "<script>" not in html
+
+
+def failing(*causes, name="{n}", where=""):
+    """Failed checks with these causes, then one that passes."""
+    checks = [
+        report.Check(name.format(n=n), "failed", f"message {n}", causes=list(c), where=where)
+        for n, c in enumerate(causes)
+    ]
+    return [*checks, report.Check("fine", "passed")]
+
+
+ALPHA, MASK = "alpha is missing.", "the mask is wrong."
+
+
+@pytest.mark.parametrize(
+    "checks, lead",
+    [
+        # each failure by itself has two explanations: the cause is the one that they share
+        (
+            failing([MASK, ALPHA], [ALPHA], [ALPHA], where="out[1]"),
+            "3 of 4 checks fail, all most likely for one cause: alpha is missing. First: 0, out[1]",
+        ),
+        (
+            failing([], [ALPHA], [ALPHA]),
+            "3 of 4 checks fail, 2 most likely for one cause: alpha is missing. First: 1",
+        ),
+        (failing([], [], [ALPHA]), "3 of 4 checks fail; first: 0"),
+        (failing([MASK]), "1 of 2 checks fails: the mask is wrong. First: 0"),
+        (failing([]), "1 of 2 checks fails; first: 0"),
+        (failing([MASK], name="compiles {n}"), "1 of 2 checks fails: the mask is wrong. "
+         "First: compiles 0"),
+    ],
+)  # fmt: skip
+def test_the_report_leads_with_the_single_cause(workbook, checks, lead):
+    graded = report.Graded(workbook, checks)
+    assert graded.lead == lead
+    shown = report.Report([graded])
+    assert shown.text(width=200).splitlines()[1].strip() == lead
+    assert shown._repr_html_().index(lead) < shown._repr_html_().index("message")
+
+
+def test_all_but_the_first_failure_is_folded(workbook):
+    names = [f"behaviour {n}" for n in range(report.NAMES + 3)]
+    checks = failing([ALPHA], [ALPHA]) + [report.Check(n, "failed", f"of {n}") for n in names]
+    checks[2:2] = failing(*[[ALPHA]] * 20)[:-1]
+    shown = report.Report([report.Graded(workbook, checks)])
+    text = shown.text()
+    assert "message 0" in text and "message 1" not in text and "21 more like it" in text
+    assert names[report.NAMES - 1] in text and names[report.NAMES] not in text
+    assert "and 3 more" in text
+    open_, _, folded = shown._repr_html_().partition("<details>")
+    assert "message 0" in open_ and "message 1" not in open_
+    assert "message 1" in folded and all(f"of {name}" in folded for name in names)
+    shown.verbose = True
+    assert "message 1" in shown.text() and shown.graded[0].lead[:20] in shown.text()
 
 
 def test_a_notebook_shows_each_result_once(workbook, monkeypatch, capsys):

@@ -9,6 +9,9 @@ from fa_numba.analysis import fp8
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.analysis.overlap import overlap
 from fa_numba.analysis.waves import makespan
+from fa_numba.distributed import LAYOUTS, numpy_attn, ring_attn, run_ranks, shard, tree_decode
+from fa_numba.distributed import prediction as ranks
+from fa_numba.distributed.layouts import make_layout
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.attention_intensity import attention_intensity
 from fa_numba.figures.attention_map import attention_map
@@ -35,8 +38,10 @@ from fa_numba.figures.online_statistics import online_statistics
 from fa_numba.figures.overflow import overflow
 from fa_numba.figures.page_table import page_table
 from fa_numba.figures.race import race_diagram
+from fa_numba.figures.rank_pairs import rank_pairs
 from fa_numba.figures.rescaling import rescaling
 from fa_numba.figures.ring_cache import ring_cache
+from fa_numba.figures.ring_holders import ring_holders
 from fa_numba.figures.roofline import roofline
 from fa_numba.figures.score_errors import score_errors
 from fa_numba.figures.sectors import sectors
@@ -44,6 +49,7 @@ from fa_numba.figures.shared_pages import shared_pages
 from fa_numba.figures.softmax_passes import softmax_passes
 from fa_numba.figures.split_schedule import split_schedule
 from fa_numba.figures.split_times import split_times
+from fa_numba.figures.step_bytes import step_bytes
 from fa_numba.figures.thread_grid import thread_grid
 from fa_numba.figures.tile_frames import recorded_walk, tile_frames
 from fa_numba.figures.tile_statistics import tile_statistics
@@ -738,6 +744,46 @@ def an_attention_map():
     return attention_map(np.tril(np.exp(scores - lse[0, 0, :, None])), text)
 
 
+def labels_in_a_ring(comm):
+    """A ring in which only the owner's number travels: the owners of a rank's keys."""
+    x, seen = np.array([comm.rank]), []
+    for _ in range(comm.world_size):
+        seen.append(int(x[0]))
+        x = comm.send_recv(x, (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size)
+    return seen
+
+
+def keys_in_a_ring():
+    return ring_holders(np.array(run_ranks(labels_in_a_ring, 4).results).T)
+
+
+def pairs_of_every_rank(seqlen=16, world_size=4):
+    owners = np.array(run_ranks(labels_in_a_ring, world_size).results)
+    found = {}
+    for name in LAYOUTS:
+        layout = make_layout(name, seqlen, world_size)
+        rank_of, step_of = np.zeros(seqlen, int), np.full((seqlen, seqlen), -1)
+        for rank in range(world_size):
+            rank_of[layout.tokens(rank)] = rank
+            for step, owner in enumerate(owners[rank]):
+                step_of[np.ix_(layout.tokens(rank), layout.tokens(owner))] = step
+        found[name] = rank_of, np.where(np.tri(seqlen, dtype=bool), step_of, -1)
+    return rank_pairs(found, world_size)
+
+
+def bytes_of_a_ring_and_a_tree(seqlen=64, heads=4, d=16, world_size=4):
+    q, k, v = _random(3, 1, seqlen, heads, d)
+    problem = ranks.Problem(seqlen, world_size, heads, heads, d, itemsize=4)
+    parts = [shard(x, "zigzag", world_size) for x in (q, k, v)]
+    ring = run_ranks(ring_attn, world_size, *parts, causal=True, attn=numpy_attn)
+    queries = [q[:, -1:]] * world_size
+    tree = run_ranks(tree_decode, world_size, queries, *parts[1:], layout="zigzag", attn=numpy_attn)
+    return step_bytes({
+        "ring": (ring.bytes_sent[0], ranks.ring_bytes(problem)[0]),
+        "tree": (tree.bytes_sent[0], ranks.tree_bytes(problem)[:1]),
+    })  # fmt: skip
+
+
 EXAMPLES = (
     a_thread_grid,
     a_memory_hierarchy,
@@ -785,5 +831,8 @@ EXAMPLES = (
     maps_of_weights,
     weights_of_one_query,
     a_map_learns,
+    keys_in_a_ring,
+    pairs_of_every_rank,
+    bytes_of_a_ring_and_a_tree,
     an_attention_map,
 )

@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add("learn", "the lessons in JupyterLab, as copies to work in")
     add("doctor", "the installed tools, the backend that runs kernels, and the reason")
+    add("lessons", "all lessons: minutes, and the kinds of their exercises")
     add("status", "the exercises that you have passed").add_argument(
         "--run", action="store_true", help="grade everything you have started first"
     )
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
             "-v", "--verbose", action="store_true", help="every failure in full, not only the first"
         )
     classroom.add_options(command)
+    add("watch", "grade an exercise whenever you save it; without a name, any", nargs="*")
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
     )
@@ -51,9 +53,12 @@ def _parser() -> argparse.ArgumentParser:
     add("solution", "our solution, once yours passes", nargs=None).add_argument(
         "--force", action="store_true", help="show it before that"
     )
-    add(
-        "reset", "bring back the untouched stub; keeps your file as a backup", nargs=None
-    ).add_argument("--yes", action="store_true", help="do not ask")
+    command = add("reset", "bring back the untouched stub; keeps your file as a backup", nargs=None)
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument(
+        "--from", dest="start", metavar="EARLIER",
+        help="an exercise of yours that has passed, such as ex06b: begin with your code of it",
+    )  # fmt: skip
     handout.add_options(add("handout", "a copy of the workbook for a class, without solutions"))
     _add_language_model(add)
     _add_serve(commands)
@@ -78,10 +83,12 @@ def _need(command, *packages, extra="lessons"):
 
 NEEDS = {
     "learn": ["jupyterlab"],
+    "lessons": ["rich"],
     "status": ["rich"],
     "show": ["rich"],
     "check": ["rich", "pytest"],
     "grade": ["rich", "pytest"],
+    "watch": ["rich", "pytest"],
     "hint": ["rich"],
     "debrief": ["rich"],
     "solution": ["rich"],
@@ -170,6 +177,15 @@ def _run(options) -> int:
         found = [e for n in options.name for e in catalog.find(n)] or catalog.all_exercises()
         result = grader.grade_all(found, verbose=options.verbose)
         code = int(not result.passed)
+    elif options.command == "watch":
+        from fa_numba.workbook.watch import watch
+
+        watch([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
+        return 0
+    elif options.command == "lessons":
+        from fa_numba.workbook import minutes
+
+        result = minutes.lessons()
     elif options.command == "status":
         if options.run and (
             mine := [e for e in catalog.all_exercises() if stubs.state(e) == "changed"]
@@ -183,7 +199,7 @@ def _run(options) -> int:
     elif options.command == "debrief":
         result = grader.debrief(options.name, force=options.force)
     elif options.command == "reset":
-        result = grader.reset(options.name, yes=options.yes)
+        result = grader.reset(options.name, start=options.start, yes=options.yes)
     elif options.command == "solution":
         result = grader.solution(options.name, force=options.force)
 

@@ -14,35 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from fa_numba.workbook import progress, stubs
+from fa_numba.workbook import carry, guesses, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
+from fa_numba.workbook.note import Note
 from fa_numba.workbook.report import Check, Graded, Report, as_text
-from fa_numba.workbook.statement import Statement
 
 
 class NoSuchHint(ValueError):
     """An exercise has fewer hints; the message says which it has."""
-
-
-@dataclass(repr=False)
-class Note:
-    """Markdown, shown as such in a notebook and as plain rich text in a terminal."""
-
-    markdown: str
-
-    def _repr_markdown_(self) -> str:
-        return self.markdown
-
-    def __repr__(self) -> str:
-        return as_text(self).rstrip()
-
-    def __rich__(self):
-        from rich.console import Group
-        from rich.markdown import Markdown
-
-        # a statement is as wide as a page: rich would indent it, and wrap it without its columns
-        parts = re.split(r"```text(\n.*?\n)```", self.markdown, flags=re.DOTALL)
-        return Group(*(Statement(x) if i % 2 else Markdown(x) for i, x in enumerate(parts)))
 
 
 def grade(name: str, *, impl: str = "exercises", verbose: bool = False) -> Report:
@@ -170,13 +149,42 @@ def debrief(name: str, *, force: bool = False) -> Note:
     return Note(_heading(exercise) + _prose(stubs.read(exercise).debrief))
 
 
-def reset(name: str, *, yes: bool = False) -> Note:
-    """Bring back the untouched stub. Asks first; your file is kept in ``exercises/.backup/``."""
+def reset(name: str, *, start: str | None = None, yes: bool = False) -> Note:
+    """Bring back the untouched stub. Asks first; your file is kept in ``exercises/.backup/``.
+
+    Parameters
+    ----------
+    name : str
+        One exercise.
+    start : str, optional
+        An earlier exercise that has passed, such as ``"ex08d"``: the stub then has your code of it
+        where it would be blank.
+    yes : bool, default=False
+        Do not ask.
+    """
     exercise = find_one(name)
-    if stubs.state(exercise) == "pristine":
-        return Note(f"`exercises/{exercise.stub.name}` is untouched: nothing to reset.")
-    if not yes and exercise.stub.exists():
-        question = f"Reset exercises/{exercise.stub.name}? Your file is kept as a backup. [y/N] "
+    file = f"exercises/{exercise.stub.name}"
+    new, done = stubs.read(exercise).stub, f"`{file}` is the stub again."
+    if start is not None:
+        earlier = find_one(start)
+        if not progress.is_passed(earlier):
+            return Note(
+                f"`{earlier.short}` has not passed, as your file is now: `{exercise.short}` can "
+                f"start from it once it has. Nothing was changed."
+            )
+        try:
+            new, functions = carry.carried(exercise, earlier)
+        except carry.CannotStart as error:
+            return Note(f"{error}. Nothing was changed.")
+        done = (
+            f"`{file}` now has your code of {earlier.short} in "
+            f"{', '.join(f'`{function}`' for function in functions)}: make it fit its statement."
+        )
+    elif stubs.state(exercise) == "pristine":
+        return Note(f"`{file}` is untouched: nothing to reset.")
+    mine = exercise.stub.exists() and stubs.state(exercise) == "changed"
+    if mine and not yes:
+        question = f"Reset {file}? Your file is kept as a backup. [y/N] "
         try:
             answer = input(question)
         except EOFError:  # no answer: a script, a closed terminal
@@ -184,47 +192,59 @@ def reset(name: str, *, yes: bool = False) -> Note:
             return Note("No answer: nothing was changed. `--yes` (`yes=True`) does not ask.")
         if answer.strip().lower() not in ("y", "yes"):
             return Note("Nothing was changed.")
-    kept = ""
-    if exercise.stub.exists():
+    if mine:
         folder = exercise.stub.parent / ".backup"
         folder.mkdir(exist_ok=True)
         backup = folder / f"{exercise.name}.{datetime.now():%Y%m%d-%H%M%S-%f}.py"
         shutil.copy2(exercise.stub, backup)
-        kept = f" Your file is now `exercises/.backup/{backup.name}`."
-    stubs.write(exercise, force=True)
-    return Note(f"`exercises/{exercise.stub.name}` is the stub again.{kept}")
+        done += f" Your file is now `exercises/.backup/{backup.name}`."
+    exercise.stub.write_text(new, encoding="utf-8", newline="\n")
+    return Note(done)
+
+
+BAR = 24  # cells of a progress bar
 
 
 @dataclass(repr=False)
 class Status:
-    """A line per exercise: (short name, title, state, score)."""
+    """A line per exercise: (short name, title, state, score); how good the guesses were."""
 
     rows: list[tuple[str, str, str, str]]
+    guesses: str = ""
 
     @property
     def passed(self) -> int:
         return sum(state == "passed" for _, _, state, _ in self.rows)
 
+    @property
+    def line(self) -> str:
+        """A progress bar, the number of exercises that have passed, and the next one."""
+        full = BAR * self.passed // max(1, len(self.rows))
+        bar = "█" * full + "░" * (BAR - full)
+        waiting = [(name, title) for name, title, state, _ in self.rows if state != "passed"]
+        then = f"next: {waiting[0][0]} · {waiting[0][1]}" if waiting else "all done"
+        return f"{bar} {self.passed} of {len(self.rows)} exercises passed; {then}"
+
     def __repr__(self) -> str:
         return as_text(self).rstrip()
 
     def __rich__(self):
+        from rich.console import Group
         from rich.table import Table
 
         colours = {"passed": "green", "started": "yellow", "not checked": "cyan"}
-        table = Table(
-            title=f"{self.passed} of {len(self.rows)} exercises passed", title_justify="left"
-        )
+        table = Table()
         for column in ("exercise", "title", "state", "checks"):
             table.add_column(column)
         for row in self.rows:
             table.add_row(*row, style=colours.get(row[2]))
-        return table
+        return Group(self.line, table, *([self.guesses] if self.guesses else []))
 
     def _repr_markdown_(self) -> str:
-        head = f"**{self.passed} of {len(self.rows)} exercises passed**\n\n"
+        head = f"**{self.line}**\n\n"
         lines = ["| exercise | title | state | checks |", "|---|---|---|---|"]
-        return head + "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.rows])
+        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
+        return head + "\n".join(lines) + (f"\n\n{self.guesses}" if self.guesses else "")
 
 
 def status(name: str | None = None) -> Status:
@@ -235,15 +255,24 @@ def status(name: str | None = None) -> Status:
     name : str, optional
         A lesson (``"05"``) or an exercise; without it, the whole workbook.
     """
-    rows = []
-    for exercise in all_exercises() if name is None else find(name):
-        last = progress.result(exercise)
-        if stubs.state(exercise) in ("pristine", "stale", "missing"):
-            state, score = "not started", ""
-        elif last is None:
-            state, score = "not checked", ""
-        else:
-            state = "passed" if progress.is_passed(exercise) else "started"
-            score = f"{last[0]}/{last[1]}"
-        rows.append((exercise.short, exercise.title, state, score))
-    return Status(rows)
+    exercises = all_exercises() if name is None else find(name)
+    whole_lesson = name is not None and len(exercises) > 1
+    return Status(
+        [_state(exercise) for exercise in exercises],
+        guesses.summary(exercises[0].lesson if whole_lesson else None),
+    )
+
+
+def progress_line(exercises: list[Exercise]) -> str:
+    """How far one is with these exercises, and the next of them, in one line."""
+    return Status([_state(exercise) for exercise in exercises]).line
+
+
+def _state(exercise: Exercise) -> tuple[str, str, str, str]:
+    last, state, score = progress.result(exercise), "not checked", ""
+    if stubs.state(exercise) in ("pristine", "stale", "missing"):
+        state = "not started"
+    elif last is not None:
+        state = "passed" if progress.is_passed(exercise) else "started"
+        score = f"{last[0]}/{last[1]}"
+    return exercise.short, exercise.title, state, score

@@ -162,7 +162,8 @@ def _fill(root, folder, tiers):
         debrief = "" if tells(told.debrief) else told.debrief
         made.left_out += [f"the debrief of {name}"] * (debrief != told.debrief)
         numbered = {n: kept[tier] for n, tier in enumerate(sorted(kept), 1)}
-        bundle[name] = {"stub": told.stub, "hints": numbered, "debrief": debrief}
+        told_of_it = {"hints": numbered, "debrief": debrief, "kind": told.kind}
+        bundle[name] = {"stub": told.stub, **told_of_it}
     (folder / BUNDLE).write_text(json.dumps(bundle, indent=1, sort_keys=True) + "\n", "utf-8")
     made.files.append(BUNDLE)
     return made

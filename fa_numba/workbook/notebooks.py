@@ -4,7 +4,8 @@ nbformat 4.5, no outputs, no execution counts, cell ids made from the cell's tex
 plain python3 kernel. A notebook in this form has readable diffs and no trace of who ran it.
 
 A lesson, a file whose name begins with its number, has one cell more after its first: the set-up
-for Google Colab. Its only source is here; it is written into each lesson, and is folded.
+for Google Colab. Its only source is here; it is written into each lesson, and is folded. Below its
+title stands how long it takes (`minutes`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 from pathlib import Path
 
 import nbformat
+
+from fa_numba.workbook import minutes
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 REPOSITORY = "https://github.com/OWNER/fa-numba"  # a placeholder until the project has an address
@@ -48,10 +51,12 @@ if "google.colab" in sys.modules:
 
 
 def canonical(text: str, *, lesson: bool = False) -> str:
-    """The canonical form of a notebook's text; `lesson` has the cell for Colab."""
+    """The canonical form of a notebook's text; `lesson` has the cell for Colab and its minutes."""
     notebook = nbformat.reads(text, as_version=4)
     if lesson:
         notebook.cells = _with_colab(notebook.cells)
+        if (found := minutes.of_cells(notebook.cells)) is not None:
+            notebook.cells[0].source = minutes.with_line(notebook.cells[0].source, found)
     seen: dict[str, int] = {}
     cells = []
     for cell in notebook.cells:
@@ -88,7 +93,8 @@ def is_lesson(path: Path) -> bool:
 def _with_colab(cells):
     """The cells, with the cell for Colab after the title."""
     others = [cell for cell in cells if COLAB not in cell.metadata.get("tags", [])]
-    colab = nbformat.v4.new_code_cell(COLAB_CELL, metadata={"tags": [COLAB]})
+    folded = {"tags": [COLAB], "jupyter": {"source_hidden": True}}
+    colab = nbformat.v4.new_code_cell(COLAB_CELL, metadata=folded)
     return [*others[:1], colab, *others[1:]]
 
 

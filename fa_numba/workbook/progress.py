@@ -1,4 +1,4 @@
-"""Passed exercises and hints that were read: ``.progress.json`` beside ``exercises/``.
+"""Passed exercises, hints that were read, guesses: ``.progress.json`` beside ``exercises/``.
 
 A result counts only while the exercise and its grader are the files that were checked: it is kept
 under the checksum of both.
@@ -19,7 +19,8 @@ FILE = ".progress.json"
 NOT_KEPT = "Progress was not kept: {file} cannot be written in {root}."
 
 
-def _load(root: Path) -> dict:
+def load(root: Path) -> dict:
+    """All that is kept, {} where nothing can be read."""
     try:
         data = json.loads((root / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -29,7 +30,7 @@ def _load(root: Path) -> dict:
 
 def _update(root: Path, changes: dict[str, dict]) -> None:
     """Write a new file and rename it over the old one, so that no reader sees half a file."""
-    data = _load(root)
+    data = load(root)
     for name, values in changes.items():
         data.setdefault(name, {}).update(values)
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"
@@ -75,7 +76,7 @@ def why_not_kept(graded) -> str:
 
 def result(exercise: Exercise) -> tuple[int, int] | None:
     """(passed, total) of the last check of these very files, or None."""
-    entry = _load(exercise.root).get(exercise.name, {})
+    entry = load(exercise.root).get(exercise.name, {})
     if not exercise.stub.is_file():
         return None
     if entry.get("files") != _checksum(exercise):
@@ -89,12 +90,15 @@ def is_passed(exercise: Exercise) -> bool:
 
 
 def hints_read(exercise: Exercise) -> int:
-    return _load(exercise.root).get(exercise.name, {}).get("hints", 0)
+    return load(exercise.root).get(exercise.name, {}).get("hints", 0)
 
 
 def set_hints_read(exercise: Exercise, tier: int) -> None:
     tier = max(tier, hints_read(exercise))
-    with contextlib.suppress(
-        OSError
-    ):  # a checkout that cannot be written: hints are read all the same
-        _update(exercise.root, {exercise.name: {"hints": tier}})
+    keep(exercise.root, {exercise.name: {"hints": tier}})
+
+
+def keep(root: Path, changes: dict[str, dict]) -> None:
+    """Write what may be lost: a checkout that cannot be written is no reason to stop."""
+    with contextlib.suppress(OSError):
+        _update(root, changes)

@@ -20,7 +20,7 @@ from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import NAME, Exercise
 from fa_numba.workbook.grading import launches, processes
 from fa_numba.workbook.grading.answer import Answer
-from fa_numba.workbook.grading.explain import explain, is_not_written, left_over
+from fa_numba.workbook.grading.explain import causes_of, explain, is_not_written, left_over
 from fa_numba.workbook.grading.files import BadFile, read_answer
 from fa_numba.workbook.grading.lifetime import die_with_parent
 from fa_numba.workbook.grading.limits import limits_of
@@ -188,6 +188,7 @@ def pytest_runtest_makereport(item, call):
         return report
     answer, path = _answer_of(item), _file_under_test(item, item.config)
     outcome, message = report.outcome, ""
+    causes, where = [], ""
     if report.failed and is_not_written(call.excinfo.value, path):
         outcome = "not started"
         stub = _stub(_exercise_of(item.path))
@@ -196,6 +197,7 @@ def pytest_runtest_makereport(item, call):
     elif report.failed:
         never_written = answer is not None and answer.never_written
         message = explain(call.excinfo.value, path, never_written=never_written)
+        causes, where = causes_of(call.excinfo.value)
     elif report.skipped:
         message = call.excinfo.value.msg
     elif report.when != "call":
@@ -208,7 +210,9 @@ def pytest_runtest_makereport(item, call):
         report.outcome, outcome = "failed", "not started"
     report.not_started = outcome == "not started"
     output = answer.take_output() if answer is not None else ""
-    check = Check(_name(item), outcome, message, _seconds(item, call, answer), output)
+    check = Check(
+        _name(item), outcome, message, _seconds(item, call, answer), output, causes, where
+    )
     place = getattr(item, "workbook_place", (0, 0))
     # pytest-xdist sends a report's attributes to the process that shows them.
     report.workbook = {"grader": str(item.path), "place": place, "check": asdict(check)}

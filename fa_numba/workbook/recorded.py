@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 from fa_numba.workbook.catalog import find_root
-from fa_numba.workbook.grader import Note
+from fa_numba.workbook.note import Note
 
 
 def table(rows, *, title=""):
@@ -44,7 +44,7 @@ def say(*sentences):
         print(textwrap.fill(str(sentence), 80, break_long_words=False, break_on_hyphens=False))
 
 
-def recorded(question, *, keep=None, across=None, cells=None, by=(), folder=None):
+def recorded(question, *, keep=None, across=None, cells=None, by=(), beside=None, folder=None):
     """The results in `benchmarks/results/<question>.json`, or the command that makes them.
 
     Parameters
@@ -56,6 +56,8 @@ def recorded(question, *, keep=None, across=None, cells=None, by=(), folder=None
     across, cells, by : str, str, sequence of str, optional
         One row for each combination of `by`, one column for each value of `across`, holding
         `cells`: the values to compare are side by side.
+    beside : Mine, optional
+        The learner's kernel. Where it has passed and there is a GPU, its time is a further column.
     folder : path, optional
         Where to look instead.
 
@@ -79,11 +81,13 @@ def recorded(question, *, keep=None, across=None, cells=None, by=(), folder=None
     rows = [row for row in record["rows"] if keep is None or keep(row)]
     if across is not None:
         title += f"  \n{cells}:"
-        beside = {}
+        pivoted = {}
         for row in rows:
             key = tuple(row[name] for name in by)
-            beside.setdefault(key, dict(zip(by, key, strict=True)))[row[across]] = row[cells]
-        rows = list(beside.values())
+            pivoted.setdefault(key, dict(zip(by, key, strict=True)))[row[across]] = row[cells]
+        rows = list(pivoted.values())
+    if beside is not None:
+        rows = beside.with_times(rows)
     return table(rows, title=title)
 
 

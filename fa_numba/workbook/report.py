@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -13,6 +14,9 @@ from fa_numba.workbook.catalog import Exercise
 MARKS = {"passed": "✓", "failed": "✗", "not started": "·", "skipped": "–"}
 COLOURS = {"passed": "green", "failed": "red", "not started": "yellow", "skipped": "cyan"}
 OUTPUT_LINES = 20
+# Jupyter's own style breaks long lines in the middle of a word.
+PRE = "margin:0 0 .4em 1.6em; background:none; white-space:pre-wrap; word-break:normal"
+NAMES = 8  # of further checks that fail
 HTML_COLOURS = {
     "passed": "#1a9850",
     "failed": "#d73027",
@@ -55,6 +59,10 @@ class Check:
     seconds : float
     output : str
         Output of the learner's file during the check.
+    causes : list of str
+        Mistakes that explain the failure, each by itself; the likeliest first.
+    where : str
+        The first wrong place.
     """
 
     name: str
@@ -62,6 +70,8 @@ class Check:
     message: str = ""
     seconds: float = 0.0
     output: str = ""
+    causes: list[str] = field(default_factory=list)
+    where: str = ""
 
     @property
     def behaviour(self) -> str:
@@ -108,30 +118,66 @@ class Graded:
             last = first.message
 
     @property
+    def failed(self) -> list[Check]:
+        return [c for c in self.checks if c.outcome == "failed"]
+
+    @property
+    def likely_cause(self) -> str:
+        """The one mistake that explains most of the failures, "" where none explains half of them.
+
+        A failure by itself often has several explanations; the mistake is the one that they share.
+        """
+        failed = self.failed
+        telling = [c for c in failed if not _says_little(c)] or failed
+        votes = Counter(cause for c in telling for cause in dict.fromkeys(c.causes))
+        cause, number = max(votes.items(), key=lambda item: item[1], default=("", 0))
+        return cause if 2 * number >= len(telling) else ""
+
+    @property
     def first_failure(self) -> Check | None:
-        """The failure to read first: the first that is not about compiling for a GPU.
+        """The failure to read first: of the likely cause, and not about compiling for a GPU.
 
         Checks go from the plain case to the hard ones. A compiler's error about a kernel with wrong
         results is mostly the same mistake in other words.
         """
-        failed = [c for c in self.checks if c.outcome == "failed"]
-        return min(failed, key=_says_little, default=None)
+        cause = self.likely_cause
+        return min(
+            self.failed, key=lambda c: (_says_little(c), cause not in c.causes), default=None
+        )
 
-    def one_screen(self) -> tuple[Check, list[tuple[str, str]]]:
-        """The first failure in full, and (outcome, name) of all other checks that do not pass."""
-        first = self.first_failure
-        same = [c for c in self.checks if c.outcome == "failed" and c.message == first.message]
-        if len(same) == len(self.checks) > 1:
-            name = f"all {len(self.checks)} checks fail, for one reason"
-        else:
-            name = _named(first, [c for c in same if c is not first])
-        rest = [c for c in self.checks if c.outcome in ("failed", "not started") and c not in same]
-        groups = groupby(rest, key=lambda c: (c.outcome, c.behaviour))
+    @property
+    def lead(self) -> str:
+        """How many checks fail, the most likely cause, and where it shows first; in one line."""
+        failed, first, cause = self.failed, self.first_failure, self.likely_cause
+        if not failed:
+            return ""
+        line = f"{len(failed)} of {len(self.checks)} checks fail{'s' * (len(failed) == 1)}"
+        if not cause:
+            return f"{line}; first: {first.name}"
+        number = sum(cause in c.causes for c in failed)
+        if number > 1:
+            line += f", {'all' if number == len(failed) else number} most likely for one cause"
+        place = f", {first.where}" if first.where and first.where not in cause else ""
+        return f"{line}: {cause.rstrip('.')}. First: {first.name}{place}"
+
+    def folded(self) -> tuple[int, list[tuple[str, str]]]:
+        """Number of failures like the first, and (outcome, name) of the others that do not pass."""
+        first, cause = self.first_failure, self.likely_cause
+        like_it = [
+            c
+            for c in self.failed
+            if c is not first and (c.message == first.message or (cause and cause in c.causes))
+        ]
+        rest = [
+            c
+            for c in self.checks
+            if c.outcome in ("failed", "not started") and c is not first and c not in like_it
+        ]
         named = []
-        for (outcome, _), group in groups:
+        for (outcome, _), group in groupby(rest, key=lambda c: (c.outcome, c.behaviour)):
             one, *others = group
             named.append((outcome, _named(one, others)))
-        return replace(first, name=name), named
+        return len(like_it), named
 
     @property
     def output(self) -> str:
@@ -150,18 +196,16 @@ def _named(first: Check, others: list[Check]) -> str:
     """One name for cases of one behaviour, or for checks that fail for one reason."""
     if not others:
         return first.name
-    if {c.behaviour for c in others} == {first.behaviour}:
-        return f"{first.behaviour} ({len(others) + 1} cases)"
-    return f"{first.behaviour} (and {len(others)} more, for the same reason)"
+    return f"{first.behaviour} ({len(others) + 1} cases)"
 
 
 def _says_little(check: Check) -> bool:
     return "compile" in check.name or check.message.startswith("not run")
 
 
-def _count_line(g: Graded, first: Check) -> str:
-    failed = g.count("failed")
-    return f"{failed} of {len(g.checks)} checks fail; first: {first.name}"
+def _fold(summary: str, rows: list[str]) -> str:
+    """HTML that opens with a click."""
+    return f"<details><summary>{escape(summary)}</summary>{''.join(rows)}</details>"
 
 
 def _first_lines(text: str) -> list[str]:
@@ -239,6 +283,8 @@ class Report:
     def _checks(self, g: Graded, brief: bool) -> Iterator[tuple[str, str]]:
         """All checks where all is well or asked for; else the first failure, and names."""
         if self.verbose or g.first_failure is None:
+            if g.lead:
+                yield f"    {g.lead}", "bold"
             for row in g.rows():
                 yield f"    {MARKS[row.outcome]} {row.name}", COLOURS[row.outcome]
                 for line in row.message.splitlines():
@@ -248,26 +294,26 @@ class Report:
             if not self.verbose and not brief:
                 yield from self._printed(g.output)
             return
-        first, others = g.one_screen()
-        if not first.name.startswith("all "):
-            yield f"    {_count_line(g, first)}", ""
+        first, (like_it, others) = g.first_failure, g.folded()
+        yield f"    {g.lead}", "bold"
         yield f"    {MARKS['failed']} {first.name}", COLOURS["failed"]
         for line in first.message.splitlines():
             yield f"        {line}", ""
         yield from self._printed(g.output)
-        if brief and others:
+        if brief and (like_it or others):
             yield f"    … and more: fa-numba check {g.exercise.short}", ""
             return
-        for outcome, name in others:
+        if like_it:
+            yield f"    {MARKS['failed']} {like_it} more like it", COLOURS["failed"]
+        for outcome, name in others[:NAMES]:
             yield f"    {MARKS[outcome]} {name}", COLOURS[outcome]
+        if len(others) > NAMES:
+            yield f"    {MARKS['failed']} and {len(others) - NAMES} more", COLOURS["failed"]
         if passed := g.count("passed"):
             yield f"    {MARKS['passed']} {passed} check{'s' * (passed > 1)}", COLOURS["passed"]
-        if any(outcome == "failed" for outcome, _ in others):
-            yield "    " + self._for_all(g), ""
-
-    def _for_all(self, g: Graded) -> str:
-        short = g.exercise.short
-        return f"Every failure in full: fa-numba check {short} --verbose"
+        if len(g.failed) > 1:
+            short = g.exercise.short
+            yield f"    Every failure in full: fa-numba check {short} --verbose", ""
 
     def _printed(self, output: str) -> Iterator[tuple[str, str]]:
         if output.strip():
@@ -301,11 +347,11 @@ class Report:
             if output.strip():
                 printed = "\n".join(f"| {line}" for line in _first_lines(output))
                 text = f"{text}\nit printed:\n{printed}".strip()
-            style = "margin:0 0 .4em 1.6em; background:none"
-            detail = f'<pre style="{style}">{escape(text)}</pre>' if text else ""
+            detail = f'<pre style="{PRE}">{escape(text)}</pre>' if text else ""
             return f"<div>{coloured(outcome, MARKS[outcome])} {escape(name)}{detail}</div>"
 
         head = f"{MARKS[g.state]} {g.exercise.short} · {g.exercise.title}"
+        lead = f'<div style="margin:.3em 0"><b>{escape(g.lead)}</b></div>' if g.lead else ""
         if self.verbose:
             rows = [row_of(row.outcome, row.name, row.message, row.output) for row in g.rows()]
         elif g.first_failure is None:
@@ -313,20 +359,24 @@ class Report:
             if g.output.strip():
                 rows.append(row_of(g.state, "your file printed something", "", g.output))
         else:
-            first, others = g.one_screen()
-            everything = first.name.startswith("all ")
-            rows = [] if everything else [f"<div>{escape(_count_line(g, first))}</div>"]
-            rows.append(row_of("failed", first.name, first.message, g.output))
-            rows += [row_of(outcome, name) for outcome, name in others]
+            rows = [row_of("failed", g.first_failure.name, g.first_failure.message, g.output)]
+            known = "passed", "skipped"
+            rest = [c for c in g.checks if c.outcome not in known and c is not g.first_failure]
+            if rest:
+                others = [
+                    row_of(row.outcome, row.name, row.message)
+                    for row in replace(g, checks=rest).rows()
+                ]
+                summary = f"{len(rest)} more check{'s' * (len(rest) > 1)} without a pass"
+                rows.append(_fold(f"{MARKS['failed']} {summary}", others))
             if g.count("passed"):
-                rows.append(row_of("passed", f"{g.count('passed')} checks"))
-            if any(outcome == "failed" for outcome, _ in others):
-                rows.append(f"<div>Every failure in full: grade('{g.exercise.short}', "
-                            "verbose=True)</div>")  # fmt: skip
+                names = [row_of("passed", c.name) for c in g.checks if c.outcome == "passed"]
+                passed = f"{len(names)} check{'s' * (len(names) > 1)}"
+                rows.append(_fold(f"{MARKS['passed']} {passed}", names))
         after = "".join(f"<div>{escape(line.strip())}</div>" for line in self._after(g))
         link = f'<a href="../exercises/{g.exercise.stub.name}">exercises/{g.exercise.stub.name}</a>'
         return (
             f'<div style="margin:.5em 0"><b>{coloured(g.state, head)}</b> {g.score} · {link}'
-            f'<div style="margin:.3em 0 .3em 1em">{"".join(rows)}</div>'
+            f'<div style="margin:.3em 0 .3em 1em">{lead}{"".join(rows)}</div>'
             f'<div style="margin-left:1em">{after}</div></div>'
         )

@@ -1,9 +1,9 @@
 """The exercises, generated: ``python -m fa_numba.workbook.stubs [--write | --check]``.
 
-A file of ``solutions/`` is the only source. The text between ``### BEGIN SOLUTION`` and
-``### END SOLUTION`` becomes one ``raise NotImplementedError``; every other line that starts with
-``###`` (hints, debrief) is dropped. The last line of a stub carries a checksum of the lines above
-it, which tells three cases apart without asking git:
+A file of ``solutions/`` is the only source. The text between ``### BEGIN SOLUTION`` and ``### END
+SOLUTION`` becomes one ``raise NotImplementedError``; every other line that starts with ``###``
+(kind, hints, debrief) is dropped. The last line of a stub carries a checksum of the lines above it,
+which tells three cases apart without asking git:
 
 pristine   the checksum fits and the text is what the solution generates today
 stale      the checksum fits, but the solution has moved on: drift, and `--check` fails
@@ -27,6 +27,8 @@ from fa_numba.workbook.catalog import Exercise, all_exercises, bundled, find
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 HINT = re.compile(r"### HINT (\d):\s*(.*)")
+KIND = re.compile(r"### KIND:\s*(.*)")
+KINDS = "fill a line", "fill a loop", "write", "find the bug", "beat a budget", "predict"
 DEBRIEF = re.compile(r"### DEBRIEF:\s*(.*)")
 SEAL = re.compile(r"# Stub (\w{8}) of \S+: `fa-numba reset \w+` brings it back\.\n?\Z")
 
@@ -37,11 +39,12 @@ class SolutionError(ValueError):
 
 @dataclass
 class Parsed:
-    """The parts of a solution file: the learner's stub, hints and debrief."""
+    """The parts of a solution file: the learner's stub, hints and debrief; one of `KINDS`."""
 
     stub: str
     hints: dict[int, str] = field(default_factory=dict)
     debrief: str = ""
+    kind: str = "write"
 
 
 def parse(text: str, name: str) -> Parsed:
@@ -60,7 +63,7 @@ def parse(text: str, name: str) -> Parsed:
 
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
     short = name.split("_", 1)[0]
-    kept, told, heading, begin = [], {}, None, 0
+    kept, told, heading, begin, kind = [], {}, None, 0, "write"
     for number, line in enumerate(text.splitlines(), 1):
         word = line.strip()
         if word == BEGIN:
@@ -76,13 +79,18 @@ def parse(text: str, name: str) -> Parsed:
             begin = 0
         elif begin:
             continue
+        elif match := KIND.match(word):
+            kind = match[1]
+            kind in KINDS or fail(number, f"KIND is one of {', '.join(KINDS)}, not {kind!r}")
         elif word.startswith("###"):
             if match := HINT.match(word):
                 heading, words = int(match[1]), match[2]
             elif match := DEBRIEF.match(word):
                 heading, words = "debrief", match[1]
             else:
-                heading is None and fail(number, "### is for HINT n:, DEBRIEF: and the markers")
+                heading is None and fail(
+                    number, "### is for KIND:, HINT n:, DEBRIEF: and the markers"
+                )
                 words = word[3:].removeprefix(" ")
             told.setdefault(heading, []).append(words)
         else:
@@ -92,7 +100,8 @@ def parse(text: str, name: str) -> Parsed:
 
     body = re.sub(r"\n{4,}", "\n\n\n", "\n".join(kept)).rstrip() + "\n"
     debrief = "\n".join(told.pop("debrief", []))
-    return Parsed(_sealed(body, name), {n: "\n".join(lines) for n, lines in told.items()}, debrief)
+    hints = {n: "\n".join(lines) for n, lines in told.items()}
+    return Parsed(_sealed(body, name), hints, debrief, kind)
 
 
 def read(exercise: Exercise) -> Parsed:
@@ -100,7 +109,7 @@ def read(exercise: Exercise) -> Parsed:
     if not exercise.solution.exists():
         told = bundled(exercise.root, exercise.name)
         hints = {int(tier): text for tier, text in told["hints"].items()}
-        return Parsed(told["stub"], hints, told["debrief"])
+        return Parsed(told["stub"], hints, told["debrief"], told.get("kind", "write"))
     return parse(exercise.solution.read_text(encoding="utf-8"), exercise.name)
 
 

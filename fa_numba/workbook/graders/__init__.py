@@ -5,6 +5,8 @@
 - attention: heads of attention, comparison with float64, guards around outputs
 - softmax: rows of scores, and comparison with float64
 - linear: heads of linear attention
+- ranks: programs for many ranks, run on them, and a causal head cut into parts
 - mistakes: which known mistake explains a wrong attention output
+- causes: the error of a check that names its likely causes
 - meter: expected HBM traffic, memory on the chip, and races, by the engine's meter
 """

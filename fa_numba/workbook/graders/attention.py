@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from fa_numba import reference
+from fa_numba.workbook.graders.causes import Wrong
 
 UNWRITTEN = np.float32(-777.0)  # the value of outputs before the launch
 
@@ -252,7 +253,8 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2, mistak
     factor : float
         Error allowed, as a multiple of plain float32's.
     mistakes : iterable of (str, dict)
-        Known causes, as in `attention_mistakes`: the first that explains `got` is told.
+        Known causes, as in `graders.mistakes`: the first that explains `got` is told, and all that
+        explain it go with the error.
     """
     with np.errstate(invalid="ignore"):  # -inf - (-inf), where a row sees no key
         finite = np.isfinite(want)
@@ -262,23 +264,27 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2, mistak
         wrong = ~((got == want) | (np.abs(got - want) <= tolerance))  # NaN is wrong
     if not wrong.any():
         return
-    cause = _known_cause(name, got, want, tolerance, mistakes)
+    causes = _known_causes(name, got, want, tolerance, mistakes)
     got, want, wrong, tolerance = (x.reshape(len(x), -1) for x in (got, want, wrong, tolerance))
     bad_rows = np.flatnonzero(wrong.any(axis=1))
     row = int(bad_rows[0])
     column = int(np.flatnonzero(wrong[row])[0])
     value = "was never written" if got[row, column] == UNWRITTEN else f"is {got[row, column]:.7g}"
     where = f"{name}[{row}, {column}]" if got.shape[1] > 1 else f"{name}[{row}]"
-    raise AssertionError(
-        f"{where} ({rows} {row}, in tile {row // tile}) must be {want[row, column]:.7g}, but "
-        f"{value}, off by more than {tolerance[row, column]:.1e}. "
-        f"Wrong: {len(bad_rows)} of {len(got)} rows. "
-        f"{cause or _likely_cause(got, want, bad_rows, tile)}".rstrip()
+    place = f"{where} ({rows} {row}, in tile {row // tile})"
+    causes = causes or [_likely_cause(got, want, bad_rows, tile)]
+    raise Wrong(
+        f"{place} must be {want[row, column]:.7g}, but {value}, off by more than "
+        f"{tolerance[row, column]:.1e}. Wrong: {len(bad_rows)} of {len(got)} rows. "
+        f"{causes[0]}".rstrip(),
+        causes=causes,
+        where=place,
     )
 
 
-def _known_cause(name, got, want, tolerance, mistakes):
-    """The sentence of the first mistake that comes out as `got`, or nothing."""
+def _known_causes(name, got, want, tolerance, mistakes):
+    """The sentences of all mistakes that come out as `got`."""
+    found = []
     for sentence, answers in mistakes:
         if name in answers:
             with np.errstate(all="ignore"):
@@ -287,8 +293,8 @@ def _known_cause(name, got, want, tolerance, mistakes):
                 explains = (got == wrong) | (np.abs(got - wrong) <= limit)
                 differs = ~((want == wrong) | (np.abs(want - wrong) <= 3 * limit))
             if explains.all() and differs.any() and wrong.any():  # 0 has many causes
-                return sentence
-    return ""
+                found.append(sentence)
+    return found
 
 
 def _likely_cause(got, want, bad_rows, tile):

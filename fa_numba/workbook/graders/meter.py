@@ -4,11 +4,31 @@ A trace names a kernel's arrays as the statement does, whatever the learner call
 renames them (`grading.launches`).
 """
 
+from fa_numba.workbook.graders.causes import Wrong
+
 
 def expect_no_races(trace):
     """Fail with the first race of a launch."""
     others = f" (and {len(trace.races) - 1} more)" if len(trace.races) > 1 else ""
-    assert not trace.races, f"{trace.races[0]}{others}"
+    if trace.races:
+        first = trace.races[0]
+        raise Wrong(f"{first}{others}", causes=[race_cause(str(first), first.sites)])
+
+
+def race_cause(text, sites):
+    """The cause of a race in a sentence without threads and indices, which differ by the case.
+
+    Parameters
+    ----------
+    text : str
+        The engine's words on the race.
+    sites : sequence of simt Site
+        The two places in the source.
+    """
+    lines = sorted({str(site.line) for site in sites}, key=lambda line: (len(line), line))
+    places = f"lines {lines[0]} and {lines[-1]}" if len(lines) > 1 else f"line {lines[0]} itself"
+    barrier = ", and no barrier lies between" if "no barrier lies between" in text else ""
+    return f"threads race in {places}{barrier}."
 
 
 def expect_chip_memory(trace, *, shared=0, local=0, allowed):
@@ -73,9 +93,12 @@ def expect_traffic(trace, wanted, *, less_is_fine=False):
             f"{kind} of {name}: there must be none, {formula}, but the meter shows {got}"
         )
         times = f", {got / elements:.4g} times as many"
-        raise AssertionError(
+        cause = _traffic_cause(trace, kind, got, elements)
+        raise Wrong(
             f"{kind} of {name}: {formula} = {elements} elements, but the meter shows {got}{times}. "
-            + _traffic_cause(trace, kind, got, elements)
+            + cause,
+            causes=[cause],
+            where=f"{kind} of {name}",
         )
 
 

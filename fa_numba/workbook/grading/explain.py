@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fa_numba.workbook.graders.meter import race_cause
 from fa_numba.workbook.grading.failures import LONGEST, AnswerError, clipped
 from fa_numba.workbook.grading.files import BadFile
 
@@ -46,6 +47,28 @@ def explain(error: BaseException, path: Path, *, never_written: bool = False) ->
     if not hasattr(error, "sites"):  # the engine's own errors quote their lines already
         text += "".join(f"\n  line {n}: {line}" for n, line in getattr(error, "answer_lines", ()))
     return clipped(text, 2 * LONGEST)
+
+
+def causes_of(error: BaseException) -> tuple[list[str], str]:
+    """Likely causes of a failure, each in a sentence that says nothing of the case, and the place.
+
+    The causes are those of the grader; otherwise the class of the error and the learner's line.
+    """
+    if hasattr(error, "causes"):
+        return error.causes, error.where
+    if syntax := getattr(error, "answer_syntax", None):
+        return [f"line {syntax[1]} is no Python: {syntax[0]}."], ""
+    name = type(error).__name__
+    if sites := getattr(error, "sites", ()):
+        if name == "RaceError":
+            return [race_cause(str(error.message), sites)], ""
+        return [f"{name} in line {sites[0].line}."], ""
+    if isinstance(error, AnswerError | BadFile):
+        return [clipped(line, 200) for line in str(error).strip().splitlines()[:1]], ""
+    lines = getattr(error, "answer_lines", ())
+    if lines and not isinstance(error, AssertionError | pytest.fail.Exception):
+        return [f"{name} in line {lines[-1][0]}."], ""
+    return [], ""
 
 
 def _class_name(text):

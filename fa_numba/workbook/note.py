@@ -1,0 +1,30 @@
+"""Text that a command or a lesson shows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fa_numba.workbook.report import as_text
+from fa_numba.workbook.statement import Statement
+
+
+@dataclass(repr=False)
+class Note:
+    """Markdown, shown as such in a notebook and as plain rich text in a terminal."""
+
+    markdown: str
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+    def __repr__(self) -> str:
+        return as_text(self).rstrip()
+
+    def __rich__(self):
+        from rich.console import Group
+        from rich.markdown import Markdown
+
+        # a statement is as wide as a page: rich would indent it, and wrap it without its columns
+        parts = re.split(r"```text(\n.*?\n)```", self.markdown, flags=re.DOTALL)
+        return Group(*(Statement(x) if i % 2 else Markdown(x) for i, x in enumerate(parts)))

@@ -1,0 +1,292 @@
+"""The learner's own kernel in the lessons: `mine`.
+
+    attn = mine("ex06b")          # yours once it passes, the package's until then
+    out, lse = attn(q, k, v)      # called as the package's function is
+
+A `Job` says how to call an exercise's kernel as a lesson calls the package's function.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import types
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+import fa_numba
+from fa_numba import analysis, simt
+from fa_numba.runtime import arrays
+from fa_numba.workbook import progress
+from fa_numba.workbook.catalog import Exercise, find_one
+from fa_numba.workbook.recorded import say
+
+STREAMS = 32  # heads that a GPU works on at a time
+FLUSHED_BYTES = 1 << 28  # over any L2
+LONG_MS = 200  # a call that takes longer is timed once
+
+
+@dataclass(frozen=True)
+class Job:
+    """How lessons use an exercise's kernel.
+
+    Attributes
+    ----------
+    make : function
+        Of the learner's module: returns a function that is called as `ours` is.
+    ours : function, optional
+        Of the package. Without it the lesson brings its own kernel, and `make` gets that.
+    inputs : function, optional
+        Of a row of a recorded table: the shapes of the arrays to time, and the options; None for a
+        row that this kernel cannot do.
+    """
+
+    make: Callable
+    ours: Callable | None = None
+    inputs: Callable | None = None
+
+
+class Mine:
+    """The learner's kernel if it has passed, else ours; called as a function.
+
+    Attributes
+    ----------
+    exercise : Exercise
+    yours : bool
+    name : str
+        For a title: ``"your ex06b"`` or ``"flash_attn_v2"``.
+    """
+
+    def __init__(self, exercise: Exercise, job: Job, function: Callable, *, yours: bool, name: str):
+        self.exercise, self.job, self.function = exercise, job, function
+        self.yours, self.name = yours, name
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+    def __repr__(self):
+        return f"<{self.name}>"
+
+    def with_times(self, rows: list[dict]) -> list[dict]:
+        """Rows of a recorded table, with the time of the learner's kernel on the GPU that is here.
+
+        Without a GPU, or before the kernel passes, the rows as they are.
+        """
+        if not (self.yours and self.job.inputs and _has_cupy_and_gpu()):
+            return rows
+        return [row | {f"{self.name}, ms, this GPU": self._time(row)} for row in rows]
+
+    def _time(self, row):
+        import cupy
+
+        inputs = self.job.inputs(row)
+        if inputs is None:
+            return None
+        shapes, options = inputs
+        rng = cupy.random.default_rng(0)
+        data = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+        return gpu_ms(lambda: self.function(*data, **options))
+
+
+def mine(name: str, ours: Callable | None = None) -> Mine:
+    """The learner's kernel of an exercise once it passes, ours until then; says which.
+
+    Parameters
+    ----------
+    name : str
+        One exercise, such as ``"ex06b"``.
+    ours : function, optional
+        The lesson's own kernel or factory, of the name that it has in the exercise; for an exercise
+        whose kernel is not in the package.
+
+    Returns
+    -------
+    Mine
+        Called as ours is. The learner's file is read anew in each call of `mine`.
+    """
+    exercise = find_one(name)
+    if exercise.short not in JOBS:
+        raise ValueError(f"name must be one of {', '.join(sorted(JOBS))}, got {name!r}")
+    job = JOBS[exercise.short]
+    if (job.ours is None) != (ours is not None):
+        wanted = "needed" if job.ours is None else "not taken: the package has the kernel"
+        raise ValueError(f"ours is {wanted} for {exercise.short}, got {ours!r}")
+    file = f"exercises/{exercise.stub.name}"
+    if progress.is_passed(exercise):
+        say(f"{exercise.short}: your kernel, {file}")
+        function = job.make(_module(exercise))
+        return Mine(exercise, job, function, yours=True, name=f"your {exercise.short}")
+    if job.ours is not None:
+        function, our_name = job.ours, job.ours.__name__
+    else:
+        function = job.make(types.SimpleNamespace(**{ours.__name__: ours}))
+        our_name = ours.__name__.removeprefix("make_")
+    say(f"{exercise.short}: our {our_name}, until yours passes")
+    return Mine(exercise, job, function, yours=False, name=our_name)
+
+
+def _module(exercise: Exercise):
+    """The learner's file, imported anew."""
+    name = f"your_{exercise.short}"
+    spec = importlib.util.spec_from_file_location(name, exercise.stub)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # a dataclass in it looks there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _has_cupy_and_gpu():
+    return arrays.gpu_available() and importlib.util.find_spec("cupy") is not None
+
+
+def launch(kernel, names: tuple, grid: tuple, block: tuple, *args) -> None:
+    """Run a learner's kernel; its arrays get the statement's names in every trace.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The kernel's parameters in the statement.
+    """
+    with simt.tracing() as made:
+        arrays.launch(kernel, grid, block, *args)
+    for trace in made:
+        code = kernel.py_func.__code__
+        theirs = dict(zip(code.co_varnames[: code.co_argcount], names, strict=True))
+        trace.arrays = {theirs.get(name, name): array for name, array in trace.arrays.items()}
+
+
+def gpu_ms(function: Callable) -> float:
+    """Median milliseconds of a call on CuPy's stream, its inputs out of L2, compiled before."""
+    import cupy
+
+    start, end = cupy.cuda.Event(), cupy.cuda.Event()
+    flushed = cupy.empty(FLUSHED_BYTES, np.uint8)
+
+    def once():
+        for _ in range(32):  # also time for Python to enqueue the launch
+            flushed.fill(0)
+        start.record()
+        function()
+        end.record()
+        end.synchronize()
+        return cupy.cuda.get_elapsed_time(start, end)
+
+    function()  # compiles
+    samples = [once()]
+    if samples[0] < LONG_MS:
+        samples = [once() for _ in range(9)]
+    return float(np.median(samples))
+
+
+# --- how each exercise's kernel is called
+
+
+def _rows(kernel_name):
+    """Softmax of each row, a thread block for each."""
+
+    def make(module):
+        def softmax(x):
+            y = arrays.empty(x, x.shape)
+            kernel = getattr(module, kernel_name)
+            launch(kernel, ("x", "y"), (x.shape[0],), (module.NUM_THREADS,), x, y)
+            return y
+
+        return softmax
+
+    return make
+
+
+def _rows_inputs(row):
+    return [(row["rows"], row["columns"])], {}
+
+
+def _tiled_matmul(module):
+    def matmul(a, b, tile):
+        c = arrays.full(a, (a.shape[0], b.shape[1]), np.nan)
+        grid = math.ceil(b.shape[1] / tile), math.ceil(a.shape[0] / tile)
+        kernel = module.make_tiled_matmul(tile)
+        launch(kernel, ("a", "b", "c"), grid, (tile, tile), a, b, c)
+        return c
+
+    return matmul
+
+
+def _heads(q, k):
+    """(batch entry, head, head of k) of every head, each on a stream of its own on a GPU."""
+    batch, _, num_heads, _ = q.shape
+    group = num_heads // k.shape[2]
+    streams = [nullcontext()]
+    if arrays.library_of(q) == "cupy":
+        import cupy
+
+        streams = [cupy.cuda.Stream() for _ in range(min(STREAMS, batch * num_heads))]
+    for number, (b, h) in enumerate(np.ndindex(batch, num_heads)):
+        with streams[number % len(streams)]:
+            yield b, h, h // group
+
+
+def _tiles(name, head_dim, block_m, block_n):
+    chosen = analysis.kernel_block_sizes(name, head_dim)
+    return block_m or chosen[0], block_n or chosen[1]
+
+
+def _flash_attn_v1(module):
+    names = "q", "k", "v", "out", "l", "m", "softmax_scale"
+
+    def flash_attn_v1(q, k, v, *, block_m=None, block_n=None):
+        batch, seqlen_q, num_heads, head_dim = q.shape
+        block_m, block_n = _tiles("flash_attn_v1", head_dim, block_m, block_n)
+        out = arrays.full(q, q.shape, 0)
+        l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
+        m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
+        kernel = module.make_kernel(head_dim, block_m, block_n)
+        scale = np.float32(1 / math.sqrt(head_dim))
+        for b, h, g in _heads(q, k):
+            head = q[b, :, h], k[b, :, g], v[b, :, g], out[b, :, h], l[b, h], m[b, h]
+            launch(kernel, names, (1,), (block_n, block_m), *head, scale)
+        return out, l, m
+
+    return flash_attn_v1
+
+
+def _flash_attn_v2(module):
+    names = "q", "k", "v", "out", "lse", "softmax_scale"
+
+    def flash_attn_v2(q, k, v, *, causal=False, block_m=None, block_n=None):
+        batch, seqlen_q, num_heads, head_dim = q.shape
+        block_m, block_n = _tiles("flash_attn_v2", head_dim, block_m, block_n)
+        out = arrays.empty(q, q.shape)
+        lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+        kernel = module.make_kernel(head_dim, block_m, block_n, causal)
+        scale = np.float32(1 / math.sqrt(head_dim))
+        grid = (math.ceil(seqlen_q / block_m),)
+        for b, h, g in _heads(q, k):
+            head = q[b, :, h], k[b, :, g], v[b, :, g], out[b, :, h], lse[b, h]
+            launch(kernel, names, grid, (block_n, block_m), *head, scale)
+        return out, lse
+
+    return flash_attn_v2
+
+
+def _attention_inputs(row):
+    """As benchmarks/bench_attention.py: 8192 tokens, 1024 columns of q in all."""
+    head_dim = row.get("head_dim", 64)
+    shape = (8192 // row["seqlen"], row["seqlen"], 1024 // head_dim, head_dim)
+    return [shape] * 3, {"causal": True} if row["causal"] else {}
+
+
+def _unmasked_inputs(row):
+    return None if row["causal"] else _attention_inputs(row)
+
+
+JOBS = {
+    "ex01b": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
+    "ex02b": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
+    "ex04c": Job(_tiled_matmul),
+    "ex05b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs),
+    "ex06b": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
+}

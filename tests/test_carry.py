@@ -1,0 +1,136 @@
+"""`fa-numba reset ex09c --from ex08d`: a later exercise starts from the learner's own one."""
+
+import ast
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fa_numba import reference, simt
+from fa_numba.workbook import carry, catalog, cli, grader, own, progress, stubs
+from fa_numba.workbook.report import Check, Graded
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A function that makes a workbook of these exercises; the first is solved and has passed."""
+
+    def make(*names, extra=""):
+        for folder in ("solutions", "exercises"):
+            (tmp_path / folder).mkdir()
+        for name in names:
+            exercise = catalog.find_one(name, ROOT)
+            for path in (exercise.grader, exercise.solution):
+                shutil.copy(path, tmp_path / path.parent.name)
+        monkeypatch.chdir(tmp_path)
+        found = [catalog.find_one(name) for name in names]
+        for exercise in found:
+            stubs.write(exercise)
+        lines = found[0].solution.read_text(encoding="utf-8").splitlines()
+        kept = [x for x in lines if not x.strip().startswith("###")]
+        found[0].stub.write_text("\n".join(kept) + "\n" + extra, encoding="utf-8")
+        progress.record([Graded(found[0], [Check("all", "passed")])])
+        return found
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "earlier, later, missing",
+    [
+        ("ex05b", "ex06b", "l, m"),
+        ("ex06b", "ex08d", "BLOCK_M, CAUSAL, k, v"),
+        ("ex07b", "ex07c", "dk, dv"),
+        ("ex08d", "ex09c", "lse, out"),
+    ],
+)
+def test_the_kernels_of_the_lessons(checkout, earlier, later, missing):
+    first, second = checkout(earlier, later)
+    text, done = carry.carried(second, first)
+    assert done == ["kernel"]
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree) == ast.get_docstring(ast.parse(stubs.read(second).stub))
+    assert "NotImplementedError" not in text
+    assert f"# From your {earlier}, where it was kernel(" in text
+    assert f"# Not defined here: {missing}." in text
+    body = [line.strip() for line in first.stub.read_text().splitlines()]
+    start = next(i for i, line in enumerate(body) if "cuda.shared.array" in line)
+    assert body[start : start + 20] == [
+        line.strip() for line in text[text.index(body[start]) :].splitlines()[:20]
+    ]
+
+
+def test_what_is_carried_runs(checkout):
+    """From an exercise to itself: the frame of the stub around the learner's code."""
+    (exercise,) = checkout("ex06b")
+    text, _ = carry.carried(exercise, exercise)
+    assert "# All its names are defined here." in text
+    exercise.stub.write_text(text)
+    progress.record([Graded(exercise, [Check("all", "passed")])])
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
+    with simt.tracing() as traces:
+        out, _ = own.mine("ex06b")(q, k, v, causal=True, block_m=4, block_n=4)
+    assert np.abs(out - reference.attention(q, k, v, causal=True)[0]).max() < 1e-5
+    assert traces[0].races == []
+
+
+def test_functions_of_one_name_and_helpers_go_along(checkout):
+    helper = "\nfrom numba import int32\n\nSMALL = int32(7)\n\n\n@cuda.jit(device=True)\ndef helper(x):\n    return x + SMALL\n"  # noqa: E501
+    first, second = checkout("ex02a", "ex02b", extra=helper)
+    text, done = carry.carried(second, first)
+    assert done == ["merge"]
+    tree = ast.parse(text)
+    names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
+    assert names == ["helper", "merge", "online_softmax_kernel"] and "SMALL = int32(7)" in text
+    assert "@cuda.jit(device=True)\ndef helper" in text
+    assert 'NotImplementedError("ex02b: online_softmax_kernel")' in text
+    assert 'NotImplementedError("ex02b: merge")' not in text
+
+
+def test_the_only_kernel_becomes_the_only_kernel(checkout):
+    first, second = checkout("ex01b", "ex02b")
+    text, done = carry.carried(second, first)
+    assert done == ["online_softmax_kernel"]
+    assert "where it was safe_softmax_kernel(x, y)" in text
+
+
+def test_reset_writes_it_and_keeps_a_backup(checkout, capsys, monkeypatch):
+    first, second = checkout("ex08d", "ex09c")
+    assert cli.main(["reset", "ex09c", "--from", "ex08d"]) == 0, "untouched: nobody is asked"
+    assert "make it fit its statement" in " ".join(capsys.readouterr().out.split())
+    assert stubs.state(second) == "changed" and not progress.is_passed(second)
+    second.stub.write_text(mine := second.stub.read_text() + "# mine\n")
+    monkeypatch.setattr("builtins.input", lambda prompt: "n")
+    assert "Nothing was changed" in grader.reset("ex09c", start="ex08d").markdown
+    assert second.stub.read_text() == mine
+    assert ".backup/ex09c" in grader.reset("ex09c", start="ex08d", yes=True).markdown
+    assert "# mine" not in second.stub.read_text()
+    (backup,) = (second.root / "exercises/.backup").iterdir()
+    assert backup.read_text() == mine
+    grader.reset("ex09c", yes=True)
+    assert stubs.state(second) == "pristine"
+
+
+def test_only_what_has_passed(checkout):
+    first, second = checkout("ex08d", "ex09c")
+    first.stub.write_text(first.stub.read_text() + "# edited\n")
+    assert "has not passed" in grader.reset("ex09c", start="ex08d").markdown
+    assert stubs.state(second) == "pristine"
+
+
+def test_nothing_in_common(checkout):
+    _, second = checkout("ex08d", "ex10a")
+    said = grader.reset("ex10a", start="ex08d").markdown
+    assert said == "ex10a and ex08d have no function in common. Nothing was changed."
+    assert stubs.state(second) == "pristine"
+
+
+def test_a_function_that_was_removed(checkout):
+    first, second = checkout("ex08d", "ex09c")
+    first.stub.write_text(first.stub.read_text().replace("def kernel(", "def other("))
+    progress.record([Graded(first, [Check("all", "passed")])])
+    said = grader.reset("ex09c", start="ex08d").markdown
+    assert "has no function make_kernel.kernel" in said and stubs.state(second) == "pristine"

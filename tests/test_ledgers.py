@@ -1,0 +1,58 @@
+"""The ledgers of lessons: rows for a table, whose numbers are counted or read from results."""
+
+import json
+import math
+
+import pytest
+
+from fa_numba.distributed.layouts import LAYOUTS
+from fa_numba.distributed.prediction import Problem, pairs_per_step
+from fa_numba.workbook.ledgers import many_gpus
+
+
+@pytest.fixture(scope="module")
+def unrecorded(tmp_path_factory):
+    return many_gpus.ledger(tmp_path_factory.mktemp("no_results"))
+
+
+def recorded(folder, rows):
+    record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
+    (folder / "many_gpus.json").write_text(json.dumps(record))
+    return " ".join(row["our number"] for row in many_gpus.ledger(folder))
+
+
+def test_each_row_has_a_claim_a_number_and_a_verdict(unrecorded):
+    assert len(unrecorded) >= 8
+    for row in unrecorded:
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+
+
+def test_pairs_are_those_of_the_formula():
+    for layout in LAYOUTS:
+        got = many_gpus.pairs_of_ranks(layout, 64, 4)
+        assert (got == pairs_per_step(Problem(64, 4, 1, 1, 4, layout))).all()
+
+
+def test_gpu_numbers_are_the_recorded_ones_or_none(unrecorded, tmp_path):
+    numbers = " ".join(row["our number"] for row in unrecorded)
+    assert numbers.count(many_gpus.NOT_RECORDED) == 2
+    rows = [
+        {"tokens": 1000, "what": "forward", "method": "contiguous", "ms": 3.0},
+        {"tokens": 1000, "what": "forward", "method": "striped", "ms": 2.0},
+        {"tokens": 9000, "what": "forward", "method": "striped", "skipped": "no time left"},
+        {"tokens": 1000, "what": "forward+backward", "method": "striped", "ms": 1.0},
+        {"keys": 4000, "decoding": "ring", "ms": 5.0},
+        {"keys": 4000, "decoding": "tree", "ms": 2.0},
+    ]
+    numbers = recorded(tmp_path, rows)
+    assert many_gpus.NOT_RECORDED not in numbers
+    assert "1.50× at 1,000 tokens per GPU" in numbers and "2.5× for 4,000 keys" in numbers
+    numbers = recorded(tmp_path, rows[1:5])
+    assert numbers.count(many_gpus.NOT_RECORDED) == 2
+
+
+def test_the_bound_of_the_sources_is_that_of_full_attention(unrecorded):
+    """The A100's 312 TFLOP/s over 600 GB/s."""
+    (row,) = [row for row in unrecorded if "hidden" in row["claim"]]
+    assert f"{math.floor(312e12 / 600e9)} tokens by the sums" in row["our number"]

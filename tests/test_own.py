@@ -1,0 +1,187 @@
+"""`mine`: the learner's kernel in a lesson once it passes, ours until then."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import fa_numba
+from fa_numba import reference, simt
+from fa_numba.workbook import catalog, own, progress, recorded
+from fa_numba.workbook.report import Check, Graded
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A function that makes a workbook of these exercises, solved by ours but for `changes`."""
+
+    def make(*names, changes=None):
+        for name in names:
+            exercise = catalog.find_one(name, ROOT)
+            for folder in ("solutions", "exercises"):
+                (tmp_path / folder).mkdir(exist_ok=True)
+            shutil.copy(exercise.grader, tmp_path / "exercises")
+            shutil.copy(exercise.solution, tmp_path / "solutions")
+            text = exercise.solution.read_text(encoding="utf-8")
+            for old, new in (changes or {}).items():
+                text = re.sub(old, new, text)
+            (tmp_path / "exercises" / exercise.stub.name).write_text(text, encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        return tmp_path
+
+    return make
+
+
+def passes(name):
+    exercise = catalog.find_one(name)
+    assert progress.record([Graded(exercise, [Check("all", "passed")])]) == ""
+
+
+def test_yours_once_it_passes_and_says_so(checkout, capsys):
+    # names that are not the statement's: the meter speaks of x and y all the same
+    checkout("ex02b", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
+    softmax = own.mine("ex02b")
+    assert not softmax.yours and softmax.function is fa_numba.online_softmax
+    assert capsys.readouterr().out == "ex02b: our online_softmax, until yours passes\n"
+    passes("ex02b")
+    softmax = own.mine("ex02b")
+    assert softmax.yours and softmax.name == "your ex02b"
+    assert "your kernel, exercises/ex02b" in capsys.readouterr().out
+    x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
+    with simt.tracing() as traces:
+        y = softmax(x)
+    assert np.abs(y - reference.softmax(x.astype(np.float64))).max() < 1e-6
+    (trace,) = traces
+    assert (trace.arrays["x"].loads, trace.arrays["y"].stores) == (2 * x.size, x.size)
+
+
+def test_the_file_is_read_anew(checkout):
+    root = checkout("ex02b")
+    passes("ex02b")
+    assert own.mine("ex02b").yours
+    path = root / "exercises" / "ex02b_online_softmax_kernel.py"
+    seven = """
+
+@cuda.jit
+def online_softmax_kernel(x, y):
+    if cuda.threadIdx.x == 0:
+        y[cuda.blockIdx.x, 0] = 7
+"""
+    path.write_text(path.read_text() + seven)
+    assert not own.mine("ex02b").yours, "edited since, and not checked"
+    passes("ex02b")
+    assert own.mine("ex02b")(np.ones((1, 1), np.float32)) == 7
+
+
+@pytest.mark.parametrize("name, ours", [("ex05b", "flash_attn_v1"), ("ex06b", "flash_attn_v2")])
+def test_attention_is_called_as_ours_is(checkout, name, ours):
+    checkout(name, changes={r"\bk\b": "keys"})
+    passes(name)
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((2, 9, 2, 6), dtype=np.float32)
+    k, v = rng.standard_normal((2, 2, 11, 1, 6), dtype=np.float32)  # a key head for two heads
+    attn, options = own.mine(name), {"block_m": 4, "block_n": 8}
+    moved = {}
+    for function in (attn, getattr(fa_numba, ours)):
+        with simt.tracing() as traces:
+            out, *statistics = function(q, k, v, **options)
+        moved[function] = {
+            array: [sum(getattr(t.arrays[array], x) for t in traces) for x in ("loads", "stores")]
+            for array in traces[0].arrays
+            if array not in ("alibi_slopes", "block_mask")
+        }
+        assert np.abs(out - reference.attention(q, k, v)[0]).max() < 1e-5
+        assert statistics[0].shape == (2, 2, 9)
+    assert moved[attn] == moved[getattr(fa_numba, ours)], "array by array, by the same names"
+
+
+def test_causal(checkout):
+    checkout("ex06b")
+    passes("ex06b")
+    q, k, v = np.random.default_rng(1).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
+    out, lse = own.mine("ex06b")(q, k, v, causal=True, block_m=4, block_n=4)
+    truth, truth_lse = reference.attention(q, k, v, causal=True)
+    assert np.abs(out - truth).max() < 1e-5 and np.abs(lse - truth_lse).max() < 1e-5
+
+
+def test_a_kernel_that_the_lesson_brings(checkout, capsys):
+    checkout("ex04c")
+
+    def make_tiled_matmul(TILE):
+        return module.make_tiled_matmul(TILE)
+
+    module = own._module(catalog.find_one("ex04c"))
+    a, b = np.random.default_rng(0).standard_normal((2, 5, 5), dtype=np.float32)
+    for name in ("tiled_matmul", "your ex04c"):
+        matmul = own.mine("ex04c", ours=make_tiled_matmul)
+        assert matmul.name == name and np.allclose(matmul(a, b, 4), a @ b, atol=1e-5)
+        passes("ex04c")
+
+
+def test_what_cannot_be_asked_for(checkout):
+    checkout("ex02b", "ex04c", "ex05a")
+    with pytest.raises(ValueError, match="name must be one of ex01b, .*, got 'ex05a'"):
+        own.mine("ex05a")
+    with pytest.raises(ValueError, match="ours is needed for ex04c, got None"):
+        own.mine("ex04c")
+    with pytest.raises(ValueError, match="ours is not taken: the package has the kernel"):
+        own.mine("ex02b", ours=abs)
+
+
+def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch, capsys):
+    folder = ROOT / "benchmarks" / "results"
+    checkout("ex05b", "ex06b")
+    timed = []
+    monkeypatch.setattr(own.Mine, "_time", lambda self, row: timed.append(row) or 1.5)
+
+    def shown(name):
+        return recorded.recorded(
+            "attention", across="kernel", cells="ms", by=("seqlen", "causal"),
+            keep=lambda row: row["head_dim"] == 64, beside=own.mine(name), folder=folder,
+        ).markdown  # fmt: skip
+
+    monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: True)
+    assert "this GPU" not in shown("ex06b"), "ours has been timed already"
+    passes("ex06b")
+    assert "your ex06b, ms, this GPU" in shown("ex06b") and len(timed) == 6
+    monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: False)
+    assert "this GPU" not in shown("ex06b")
+
+
+def test_inputs_are_those_of_the_benchmark():
+    from fa_numba.workbook.recorded import recorded_rows
+
+    for row in recorded_rows("attention", folder=ROOT / "benchmarks" / "results"):
+        shapes, options = own.JOBS["ex06b"].inputs(row)
+        batch, seqlen, num_heads, head_dim = shapes[0]
+        assert (batch * seqlen, num_heads * head_dim) == (8192, 1024) and len(shapes) == 3
+        assert options.get("causal", False) == row["causal"]
+        assert (own.JOBS["ex05b"].inputs(row) is None) == row["causal"], "ex05b has no mask"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["ex02b", "ex05b", "ex06b"])
+def test_on_a_gpu(checkout, name):
+    cupy = pytest.importorskip("cupy", reason="needs CuPy")
+    if not cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    checkout(name)
+    passes(name)
+    function = own.mine(name)
+    if name == "ex02b":
+        x = cupy.random.default_rng(0).standard_normal((300, 1000), dtype=np.float32)
+        want = reference.softmax(cupy.asnumpy(x).astype(np.float64))
+        assert np.abs(cupy.asnumpy(function(x)) - want).max() < 1e-6
+        row = {"rows": 4096, "columns": 1024}
+    else:
+        q = cupy.random.default_rng(0).standard_normal((2, 100, 3, 64), dtype=np.float32)
+        want, _ = reference.attention(*[cupy.asnumpy(q)] * 3)
+        assert np.abs(cupy.asnumpy(function(q, q, q)[0]) - want).max() < 1e-5
+        row = {"seqlen": 512, "head_dim": 64, "causal": False}
+    (timed,) = function.with_times([row])
+    assert 0 < timed[f"your {name}, ms, this GPU"] < 1e4
