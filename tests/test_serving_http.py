@@ -1,4 +1,4 @@
-"""The web server: completions as OpenAI has them; bad requests harm nobody; a client that goes."""
+"""The web server: completions as OpenAI has them, bad requests, clients that go."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def post(server):
 
 
 def text_of(prompt, **options):
-    """The answer of an engine that serves nobody else."""
+    """The answer of an engine that serves no other request."""
     engine = make_engine()
     ((answer, *_),) = engine.generate([CHARACTERS.encode(prompt)], Options(**options))
     return answer.text

@@ -1,7 +1,7 @@
-"""An engine in a thread of its own, and what can be seen of it meanwhile.
+"""An engine in a thread of its own, and a view of its state for other threads.
 
 Only that thread touches the engine. Other threads leave it messages, which it reads before each
-step, so that nobody waits for a lock while a step runs.
+step, so that none of them waits for a lock while a step runs.
 """
 
 import logging

@@ -34,7 +34,7 @@ def most_likely(logits, temperatures, number):
 
 
 def on_host(both):
-    """Copy what `most_likely` returned to host memory; this waits for a GPU.
+    """Copy the result of `most_likely` to host memory; this waits for a GPU.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Requests and answers in the JSON of OpenAI's completions.
 
-https://platform.openai.com/docs/api-reference/completions says what the fields mean; `top_k` and
-`beams` are ours. A field that would change the answer and is not supported is refused, so that
-nobody takes one answer for another.
+https://platform.openai.com/docs/api-reference/completions explains the fields; `top_k` and
+`beams` are ours. A field that would change the answer and is not supported is refused: an answer
+that ignores it would be taken for one that does not.
 """
 
 import json

@@ -3,7 +3,7 @@
 Such a step has one row for each branch, and some hundred small launches: on a GPU it takes as long
 as Python needs to enqueue them. A graph enqueues them all at once. Its arrays, sizes and addresses
 are fixed, so there is one for each number of rows, rounded up to a power of two. The rows that are
-too many are padding: their slot is −1, so that they write nothing, and nobody reads their results.
+too many are padding: their slot is −1, so that they write nothing, and their results are not read.
 
 CuPy refuses to call cuBLAS during a capture: `products` calls it, and without it there is no graph.
 

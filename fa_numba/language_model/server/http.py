@@ -21,7 +21,7 @@ from fa_numba.language_model.server.background import Background
 from fa_numba.language_model.server.completions import BadRequest, choice
 from fa_numba.language_model.server.engine import Overloaded
 
-CLIENT_CLOSED_REQUEST = 499  # for the log: nobody reads this answer
+CLIENT_CLOSED_REQUEST = 499  # for the log: the client has gone
 SECONDS_TO_RETRY = 1
 
 
@@ -125,7 +125,7 @@ class Reply:
         self.complete, self._left = False, options.n
 
         def listen(request, index, text, reason):
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._pieces.put_nowait, (index, text, reason))
 
         try:

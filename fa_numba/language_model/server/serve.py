@@ -95,7 +95,7 @@ def main(options) -> int:
 
 
 def _warm_up(weights, config, options):
-    """Compile what prompts of few and of many tokens need, on pages of their own."""
+    """Answer prompts of few and of many tokens on other pages, so that all kernels are compiled."""
     engine = Engine(weights, config, page_size=options.page_size)
     longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 2
     engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=2))
