@@ -13,6 +13,7 @@ from fa_numba.language_model.model import Config, init_weights
 from fa_numba.language_model.server.engine import Engine
 from fa_numba.language_model.server.options import Options
 
+SECONDS_TO_END = 3  # for answers that are under way when the server is interrupted
 MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
 
 EPILOG = """\
@@ -88,7 +89,8 @@ def main(options) -> int:
     )
     name = "untrained" if options.untrained else Path(options.model).stem
     app = make_app(engine, characters, model=name)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    settings = {"log_level": "warning", "timeout_graceful_shutdown": SECONDS_TO_END}
+    server = uvicorn.Server(uvicorn.Config(app, **settings))
     with listening, threadpoolctl.threadpool_limits(options.blas_threads, "blas"):
         server.run(sockets=[listening])
     return 0
