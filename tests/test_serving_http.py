@@ -259,9 +259,15 @@ def test_the_command_serves_until_it_is_interrupted():
             body = {"prompt": "The ", "max_tokens": 5, "model": "untrained"}
             reply = httpx.post(f"{address[0]}/v1/completions", json=body, timeout=60)
             assert len(reply.json()["choices"][0]["text"]) == 5
+            more = body | {"max_tokens": 240, "n": 30, "stream": True}
+            with httpx.stream("POST", f"{address[0]}/v1/completions", json=more) as reply:
+                lines = reply.iter_lines()
+                next(lines)
+                server.send_signal(signal.SIGINT)
+                assert "the server is stopping" in "".join(lines)
+            assert server.wait(timeout=30) == 130
         finally:
-            server.send_signal(signal.SIGINT)
-    assert server.returncode == 130
+            server.kill()
 
 
 @pytest.mark.parametrize(

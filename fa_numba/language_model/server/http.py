@@ -23,6 +23,10 @@ from fa_numba.language_model.server.engine import Overloaded
 
 CLIENT_CLOSED_REQUEST = 499  # for the log: the client has gone
 SECONDS_TO_RETRY = 1
+FAILURES = {  # message and status, by the reason for which an answer ended
+    "cancelled": ("the server is stopping", 503),
+    "error": ("the server failed while it answered", 500),
+}
 
 
 def make_app(engine, tokenizer, *, model="fa-numba"):
@@ -68,8 +72,10 @@ def make_app(engine, tokenizer, *, model="fa-numba"):
         if not reply.complete:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         answers = sorted(reply.request.answers)
-        if any(answer.reason == "error" for answer in answers):
-            return _error("the server failed while it answered", status=500, kind="server_error")
+        for answer in answers:
+            if answer.reason in FAILURES:
+                message, status = FAILURES[answer.reason]
+                return _error(message, status=status, kind="server_error")
         choices = [choice(a.index, a.text, a.reason) for a in answers]
         counts = completions.usage_of(reply.request)
         return JSONResponse(completions.completion(*names, choices, counts))
@@ -143,7 +149,7 @@ class Reply:
                 return
             _, _, reason = piece.result()
             self._left -= bool(reason)
-            self.complete = not self._left or reason in ("cancelled", "error")
+            self.complete = not self._left or reason in FAILURES
             yield piece.result()
 
     def close(self):
@@ -172,8 +178,9 @@ class EventStream(StreamingResponse):
 async def _events(reply, gone, names, usage):
     """The pieces of an answer, then its counts, then [DONE]."""
     async for index, text, reason in reply.pieces(gone):
-        if reason == "error":
-            yield _event(completions.error_body("the server failed", kind="server_error"))
+        if reason in FAILURES:
+            message, _ = FAILURES[reason]
+            yield _event(completions.error_body(message, kind="server_error"))
             return
         yield _event(completions.completion(*names, [choice(index, text, reason)]))
     if usage and reply.complete:

@@ -91,6 +91,13 @@ def main(options) -> int:
     app = make_app(engine, characters, model=name)
     settings = {"log_level": "warning", "timeout_graceful_shutdown": SECONDS_TO_END}
     server = uvicorn.Server(uvicorn.Config(app, **settings))
+    handle_exit = server.handle_exit
+
+    def cancel_and_exit(signal, frame):
+        app.state.background.stop_soon()
+        handle_exit(signal, frame)
+
+    server.handle_exit = cancel_and_exit
     with listening, threadpoolctl.threadpool_limits(options.blas_threads, "blas"):
         server.run(sockets=[listening])
     return 0
