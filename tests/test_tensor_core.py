@@ -100,7 +100,6 @@ def test_descriptor():
 
 
 half, float32_3d = types.Array(types.float16, 4, "C"), types.Array(types.float32, 3, "C")
-strided = types.Array(types.float16, 4, "A")
 MAP, SIZES = types.uint64, (types.int32, types.int32, types.float32)
 PERSISTENT = MAP, MAP, MAP, MAP, float32_3d, *3 * (types.int32,), types.float32
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
@@ -108,12 +107,7 @@ MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 
 def compiled(name, head_dim, dtype, causal):
     """Machine code of a kernel, whose registers stay within its docstring's budget."""
-    if name == "mma":
-        sizes = flash_attn_mma.tile_sizes(head_dim)
-        kernel = flash_attn_mma.make_flash_attn_mma(head_dim, *sizes, causal, dtype)
-        args, cc = (*3 * (strided,), half, float32_3d, types.float32, types.float32), (8, 0)
-        args += MASK_ARGS
-    elif name == "wgmma":
+    if name == "wgmma":
         kernel = flash_attn_wgmma.make_flash_attn_wgmma(head_dim, 64, causal, dtype)
         args, cc = (MAP, MAP, MAP, half, float32_3d, *SIZES), (9, 0, "a")
     elif name == "ws":
@@ -171,8 +165,6 @@ def moves_before_products(code):
 @pytest.mark.parametrize(
     "name, head_dim, dtype, causal",
     [
-        ("mma", 64, "float16", True),
-        ("mma", 128, "bfloat16", False),
         ("wgmma", 64, "bfloat16", False),
         ("wgmma", 128, "float16", True),
         ("ws", 64, "float16", True),
