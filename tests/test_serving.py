@@ -368,6 +368,11 @@ def test_draws_follow_the_probabilities():
     assert last == [1], "never a token past the last one"
 
 
+def test_the_smallest_temperatures_are_nearly_greedy(greedy):
+    options = Options(max_tokens=NEW, temperature=1e-320)
+    assert tokens_of(make_engine().generate(PROMPTS[:3], options)) == [[a] for a in greedy[:3]]
+
+
 def test_text_up_to_a_stop_string_however_it_comes():
     rng = np.random.default_rng(0)
     for _ in range(500):

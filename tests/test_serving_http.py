@@ -140,6 +140,11 @@ BAD = {
     "unknown": ({"mx_tokens": 5}, "mx_tokens", "no field"),
     "seed": ({"seed": -1}, "seed", "at least 0"),
     "user": ({"user": 7}, "user", "string"),
+    "long user": ({"user": "a" * 300}, "user", "at most 256"),
+    "huge token": ({"prompt": [10**40]}, "prompt", "int64"),
+    "float token": ({"prompt": [1.5]}, "prompt", "one list of tokens"),
+    "huge number": ('{"prompt": "a", "max_tokens": 1' + "0" * 5000 + "}", None, "JSON"),
+    "deep": ('{"prompt": ' + "[" * 10**5, None, "JSON"),
     "stream_options": ({"stream_options": 1}, "stream_options", "object"),
 }
 

@@ -137,7 +137,7 @@ class Reply:
         try:
             self.request = background.submit(prompt, options, listen)
         except (TypeError, ValueError) as error:
-            raise BadRequest(str(error), str(error).split()[0].split("[")[0]) from None
+            raise completions.bad_argument(error) from None
 
     async def pieces(self, gone):
         """(index, text, reason) of each piece, until the last one, or until `gone` is done."""
