@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import thorough
 from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -89,10 +90,10 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
 @pytest.mark.parametrize(
     "head_dim, dtype, causal, ordered",
     [
-        (128, "float16", False, True),
+        thorough(128, "float16", False, True),
         (128, "float16", True, True),
         (64, "bfloat16", True, True),
-        (128, "float16", True, False),
+        thorough(128, "float16", True, False),
     ],
 )
 def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):

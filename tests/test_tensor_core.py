@@ -5,6 +5,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import thorough
 from numba import types
 from tensor_core_kernels import KERNELS
 
@@ -166,10 +167,10 @@ def moves_before_products(code):
     "name, head_dim, dtype, causal",
     [
         ("wgmma", 64, "bfloat16", False),
-        ("wgmma", 128, "float16", True),
-        ("ws", 64, "float16", True),
+        thorough("wgmma", 128, "float16", True),
+        thorough("ws", 64, "float16", True),
         ("ws", 128, "bfloat16", False),
-        ("persistent", 64, "bfloat16", True),
+        thorough("persistent", 64, "bfloat16", True),
         ("persistent", 128, "float16", True),
         ("persistent", 256, "float16", False),
     ],
@@ -188,7 +189,7 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
 
 
 @needs_compiler
-@pytest.mark.parametrize("seqlen, causal", [(77, True), (197, False), (128, False)])
+@pytest.mark.parametrize("seqlen, causal", [(77, True), thorough(197, False), thorough(128, False)])
 def test_short_tiles_stay_in_registers(seqlen, causal):
     tiling = persistent_tiling(64, seqlen, causal, seqlen_q=seqlen)
     kernel = flash_attn_persistent.make_flash_attn_persistent(64, tiling, causal, "float16")
@@ -206,9 +207,9 @@ def test_short_tiles_stay_in_registers(seqlen, causal):
     [
         (128, False, (100, 50), 30.0, True),
         (64, True, (511, -1), 30.0, True),
-        (64, False, (-1, -1), 0.0, True),
-        (64, True, (4095, -1), 0.0, False),
-        (128, True, (-1, -1), 0.0, True),
+        thorough(64, False, (-1, -1), 0.0, True),
+        thorough(64, True, (4095, -1), 0.0, False),
+        thorough(128, True, (-1, -1), 0.0, True),
         (256, True, (-1, -1), 30.0, True),
     ],
 )
@@ -233,8 +234,8 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
 @pytest.mark.parametrize(
     "head_dim, mask",
     [
-        (64, Mask(True, (4095, -1))),
-        (128, Mask(False, (100, 50), 30.0)),
+        thorough(64, Mask(True, (4095, -1))),
+        thorough(128, Mask(False, (100, 50), 30.0)),
         (64, Mask(True, (511, -1), 30.0, True)),
     ],
 )
