@@ -123,9 +123,9 @@ def test_losses_are_those_of_numpy():
 
 @pytest.mark.parametrize("float16", (False, True))
 def test_a_graph_has_the_losses_of_its_launches(way, float16):
+    """Also while others allocate and write memory."""
     if way == "0":
         pytest.skip("CuPy's products cannot be captured")
-    """Also while others allocate and write memory."""
     runs = [trainer(float16=float16, graph=graph) for graph in (False, True)]
     for _ in range(12):
         for run in runs:
