@@ -8,6 +8,7 @@ products       matrix products: NumPy's, or cuBLAS called directly
 kernel_choice  the kernels of attention and softmax: the fastest, the lessons', a learner's own
 text           the shipped text, files, the vocabulary of characters
 train          the trainer: batches, schedule, optimizer, validation
+blas_threads   one thread for products of small matrices
 adamw          the optimizer
 step_graph     a step on a GPU as one CUDA graph
 checkpoint     a model in a file, with all that its training needs to continue

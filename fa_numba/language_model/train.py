@@ -15,6 +15,7 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.language_model import adamw, gradients, model, products, step_graph
+from fa_numba.language_model.blas_threads import one_blas_thread
 
 VALIDATION_BATCHES = 20
 VALIDATION_SEED = 1_000_003  # other batches than a step's
@@ -148,7 +149,8 @@ class Trainer:
         number, recipe = self.steps_done, self.recipe
         starts = self._starts("train", (recipe.seed, number))
         numbers = np.concatenate([starts, adamw.numbers_of(number, recipe).view(np.int32)])
-        self.losses.append(self._run(numbers))
+        with one_blas_thread():
+            self.losses.append(self._run(numbers))
         return self.losses[-1]
 
     def _compute(self, numbers):
@@ -178,7 +180,8 @@ class Trainer:
         for i in range(VALIDATION_BATCHES):
             starts = self._xp.asarray(self._starts("validation", (VALIDATION_SEED, i)))
             batch, kernels = self._pieces("validation", starts), self.kernels._asdict()
-            losses.append(gradients.loss_of(weights, self.config, *batch, **kernels))
+            with one_blas_thread():
+                losses.append(gradients.loss_of(weights, self.config, *batch, **kernels))
         loss = float(np.mean([float(x) for x in losses]))
         self.validation_losses[self.steps_done] = loss
         return loss
