@@ -7,6 +7,7 @@ that a launcher or another check has read (fa_numba.runtime.arrays).
 values          flags, numbers, sizes, masks
 attention       arrays of attention, forward, backward, decoding and linear, and of softmax
 hardware        arrays against a GPU: its instructions, 16-byte copies, shared memory, registers
+model           sizes of a language model, its tokens, the options of its training
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
 call            a whole forward call, checked, with its results allocated
 requirements    single requirements on arrays, which the checks combine
@@ -77,6 +78,17 @@ from fa_numba.checks.hardware import (
     check_varlen_tensor_core,
     rows_suit_tensor_maps,
 )
+from fa_numba.checks.model import (
+    check_characters,
+    check_config,
+    check_exercise_files,
+    check_float16,
+    check_generation,
+    check_model_tokens,
+    check_recipe,
+    check_room_in_context,
+    check_text_length,
+)
 from fa_numba.checks.requirements import MAX_HEAD_DIM
 from fa_numba.checks.values import (
     Mask,
@@ -117,13 +129,18 @@ __all__ = [
     "check_bwd_tensor_core_wide",
     "check_cache_shape",
     "check_causal",
+    "check_characters",
     "check_chunk_size",
+    "check_config",
     "check_copy",
     "check_decode",
     "check_decode_tensor_core",
+    "check_exercise_files",
     "check_dropout",
     "check_feature_map",
     "check_flag",
+    "check_float16",
+    "check_generation",
     "check_4x4_tiles",
     "check_forward_tiles",
     "check_fp8",
@@ -133,6 +150,7 @@ __all__ = [
     "check_linear_chunk_size",
     "check_linear_form",
     "check_mask",
+    "check_model_tokens",
     "check_new_tokens",
     "check_num_splits",
     "check_number",
@@ -143,6 +161,8 @@ __all__ = [
     "check_pools",
     "check_positive_scale",
     "check_qkv",
+    "check_recipe",
+    "check_room_in_context",
     "check_request",
     "check_room",
     "check_rows",
@@ -160,6 +180,7 @@ __all__ = [
     "check_tensor_core_float32",
     "check_tensor_core_padded",
     "check_tensor_core_wide",
+    "check_text_length",
     "check_tokens",
     "check_top_k",
     "check_varlen",

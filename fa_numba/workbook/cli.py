@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         help="an exercise of yours that has passed, such as ex06b: begin with your code of it",
     )  # fmt: skip
     handout.add_options(add("handout", "a copy of the workbook for a class, without solutions"))
+    _add_language_model(add)
     add("tour", "run the first lessons' kernels on real text and print one table")
     _add_trace(commands)
     return parser
@@ -108,6 +109,15 @@ def _add_trace(commands):
     trace_command.add_options(command)
 
 
+def _add_language_model(add):
+    from fa_numba.language_model import command
+
+    command.add_train_options(
+        add("train", "train a small language model on text, by these kernels")
+    )
+    command.add_generate_options(add("generate", "continue a text, with the model you trained"))
+
+
 def _run(options) -> int:
     _need(f"fa-numba {options.command}", *NEEDS.get(options.command, ()))
     if options.command == "learn":
@@ -131,6 +141,10 @@ def _run(options) -> int:
         from fa_numba.workbook import tour
 
         return tour.main()
+    if options.command in ("train", "generate"):
+        from fa_numba.language_model import command
+
+        return {"train": command.train, "generate": command.generate_text}[options.command](options)
     if options.command == "trace":
         from fa_numba.microscope import command as trace_command
 
@@ -177,12 +191,15 @@ def _run(options) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    from fa_numba.language_model import command as language_model
+    from fa_numba.language_model.text import Damaged
     from fa_numba.microscope.command import BadRequest
     from fa_numba.simt.errors import KernelError
     from fa_numba.workbook import classroom, grader
     from fa_numba.workbook.catalog import UnknownExercise
 
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
+    expected += (language_model.BadRequest, Damaged)
     expected += (classroom.Refused, grader.NoSuchHint)
     parser = _parser()
     options, rest = parser.parse_known_args(argv)
