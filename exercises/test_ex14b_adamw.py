@@ -106,6 +106,16 @@ def test_no_gradient(exercise):
     )
 
 
+def test_tiny_gradients(exercise):
+    """gradients as small as EPSILON: half a step, since EPSILON is added"""
+    state = tuple(np.zeros(2, np.float32) for _ in NAMES)
+    run_step(exercise, state, np.full(2, 1e-8, np.float32), 1)
+    assert np.allclose(state[0], -RATE / 2, rtol=1e-3), (
+        f"gradients of 1e-8 beside an EPSILON of 1e-8: the weights must move by {-RATE / 2:g}, got "
+        f"{state[0][0]:.4g}"
+    )
+
+
 def test_grads_unchanged(exercise):
     """grads is not changed"""
     grads = np.random.default_rng(8).standard_normal(6, np.float32)
