@@ -23,7 +23,7 @@ layer_grad(dmiddle, saved, w_qkv, w_out, attn_grad, join) -> dx, dw_qkv, dw_out
 No argument is changed. About 8 lines.
 """
 
-from fa_numba.language_model.rows import normalize, normalize_grad  # noqa: F401
+from fa_numba.language_model.rows import normalize, normalize_grad
 
 
 def layer_grad(dmiddle, saved, w_qkv, w_out, attn_grad, join):

@@ -20,10 +20,10 @@ import numpy as np
 ### KIND: write
 ### HINT 1: Lesson 01: softmax does not change if the same number is subtracted from all scores of a
 ### HINT 1: row. With the row's maximum subtracted no exp overflows.
-### HINT 2: log p = (score - maximum) - log(sum of all exp(score - maximum)). This is a difference of
-### HINT 2: two numbers of moderate size, whatever p is. It is lesson 06's lse once more.
-### HINT 3: each = np.arange(len(targets)), targets; shifted[each] is the score of each row's target.
-### HINT 3: Then dlogits = exp / sum; dlogits[each] -= 1; divide by the number of rows.
+### HINT 2: log p = (score - maximum) - log(sum of all exp(score - maximum)). This is a difference
+### HINT 2: of two numbers of moderate size, whatever p is. It is lesson 06's lse once more.
+### HINT 3: each = np.arange(len(targets)), targets; shifted[each] is the score of each row's
+### HINT 3: target. Then dlogits = exp / sum; dlogits[each] -= 1; divide by the number of rows.
 ### DEBRIEF: Each row of dlogits sums to 0: probability that one symbol gains, the others lose. At
 ### DEBRIEF: first the model knows nothing, and the loss is log(vocabulary). The package computes p
 ### DEBRIEF: by the softmax kernel and then the log of it, cut off at 1e-37: so its losses end at 85

@@ -34,9 +34,9 @@ EPSILON, WEIGHT_DECAY = 1e-8, 0.1
 ### HINT 3: place: averages += (1 - BETA1) * (grads - averages); weights -= ...
 ### DEBRIEF: Without c1 and c2 the first step has the right size by chance here: 0.1 / sqrt(0.01) =
 ### DEBRIEF: 1. Then the square root lags behind, and steps grow to more than twice the learning
-### DEBRIEF: rate. With beta2 = 0.999 the first step is already 3.2 times too large, and the tenth 6.5
-### DEBRIEF: times. Warm-up hides a missing correction; so the mistake lives long. Decay in AdamW
-### DEBRIEF: stands beside the quotient, not inside of the gradient: that is the W.
+### DEBRIEF: rate. With beta2 = 0.999 the first step is already 3.2 times too large, and the tenth
+### DEBRIEF: 6.5 times. Warm-up hides a missing correction; so the mistake lives long. Decay in
+### DEBRIEF: AdamW stands beside the quotient, not inside of the gradient: that is the W.
 
 
 def step(weights, averages, squares, grads, t, rate):

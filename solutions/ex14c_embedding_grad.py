@@ -24,8 +24,8 @@ import numpy as np
 ### HINT 1: is that of a product: y = x @ w.T has dw = dy.T @ x.
 ### HINT 2: The other: each row of dx0 is added to the row of its token. The letter e comes a dozen
 ### HINT 2: times in a batch, so a dozen rows are added to one.
-### HINT 3: NumPy's d[tokens] += dx0 adds one of them and drops the others. np.add.at(d, tokens, dx0)
-### HINT 3: adds them all. So does a product with the one-hot matrix of the tokens, transposed.
+### HINT 3: NumPy's d[tokens] += dx0 adds one of them and drops the others. np.add.at(d, tokens,
+### HINT 3: dx0) adds them all. So does a product with the one-hot matrix of the tokens, transposed.
 ### DEBRIEF: d[tokens] += dx0 reads all rows, adds, and writes all rows: of rows written to the same
 ### DEBRIEF: place one remains. On a GPU the same happens when threads add without atomics. The
 ### DEBRIEF: model still learns with the mistake, because the gradient by the logits is complete;

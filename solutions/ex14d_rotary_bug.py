@@ -20,15 +20,16 @@ mended(x, positions, cos, sin), mended_grad(dx, positions, cos, sin): both retur
 ### KIND: find the bug
 ### HINT 1: Give `published` one row with head_dim 2, x = (1, 0), and an angle of 90 degrees. The
 ### HINT 1: result should be (0, 1). What is the length of the result that you get?
-### HINT 2: left and right are views of x. When the second line reads left, what is in it?
-### HINT 2: For the gradient: y = R x has dx = R^T dy, and R is a rotation.
+### HINT 2: left and right are views of x. When the second line reads left, what is in it? For the
+### HINT 2: gradient: y = R x has dx = R^T dy, and R is a rotation.
 ### HINT 3: Compute the new left into a variable, write right, then write left. The transpose of a
 ### HINT 3: rotation turns by the opposite angle: mended(dx, positions, cos, -sin).
 ### DEBRIEF: Position 0 has angle 0 and is right, and small angles are nearly right: slow pairs and
-### DEBRIEF: early positions hide the bug. A test that lengths stay the same finds it at once; a test
-### DEBRIEF: that scores depend on the distance alone finds every bug of a rotary embedding. The
-### DEBRIEF: other well-known bug is of another kind: pairs (0, 1), (2, 3), ... in place of halves.
-### DEBRIEF: Both are rotary embeddings, but weights trained with one are useless with the other.
+### DEBRIEF: early positions hide the bug. A test that lengths stay the same finds it at once; a
+### DEBRIEF: test that scores depend on the distance alone finds every bug of a rotary embedding.
+### DEBRIEF: The other well-known bug is of another kind: pairs (0, 1), (2, 3), ... in place of
+### DEBRIEF: halves. Both are rotary embeddings, but weights trained with one are useless with the
+### DEBRIEF: other.
 
 
 def published(x, positions, cos, sin):

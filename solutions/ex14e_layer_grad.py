@@ -23,20 +23,21 @@ layer_grad(dmiddle, saved, w_qkv, w_out, attn_grad, join) -> dx, dw_qkv, dw_out
 No argument is changed. About 8 lines.
 """
 
-from fa_numba.language_model.rows import normalize, normalize_grad  # noqa: F401
+from fa_numba.language_model.rows import normalize, normalize_grad
 
 ### KIND: write
 ### HINT 1: Two rules are enough, from the last line of the forward pass to its first. A product y =
 ### HINT 1: x @ w has dx = dy @ w.T and dw = x.T @ dy. A sum y = a + b hands dy to both.
-### HINT 2: out @ w_out takes out as rows: out.reshape(x.shape). Its gradient becomes (batch, seqlen,
-### HINT 2: heads, head_dim) again before attn_grad gets it. The input of w_qkv is normalize(x), not x.
+### HINT 2: out @ w_out takes out as rows: out.reshape(x.shape). Its gradient becomes (batch,
+### HINT 2: seqlen, heads, head_dim) again before attn_grad gets it. The input of w_qkv is
+### HINT 2: normalize(x), not x.
 ### HINT 3: dout = (dmiddle @ w_out.T).reshape(out.shape); dqkv = join(*attn_grad(...)); and in the
 ### HINT 3: end dx = normalize_grad(dqkv @ w_qkv.T, x, dmiddle): x also reaches middle directly.
 ### DEBRIEF: attn_grad gets q, k, v, out and lse, and no matrix of probabilities: seven small arrays
 ### DEBRIEF: are all that attention keeps for its backward pass. normalize(x) is computed a second
 ### DEBRIEF: time and not kept: the same trade, recomputation for memory, one level up. The branch
-### DEBRIEF: from x to middle is the residual: without dmiddle in dx the first layers of a deep model
-### DEBRIEF: hardly learn.
+### DEBRIEF: from x to middle is the residual: without dmiddle in dx the first layers of a deep
+### DEBRIEF: model hardly learn.
 
 
 def layer_grad(dmiddle, saved, w_qkv, w_out, attn_grad, join):

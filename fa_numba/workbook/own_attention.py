@@ -37,7 +37,14 @@ def own_attention(root: Path | None = None) -> Kernels:
         own = kernel_choice.from_exercises(root / "exercises")
         kernels = kernels._replace(**{p: getattr(own, p) for p, ok in passed.items() if ok})
     for part, names in (("attn", FORWARD), ("attn_grad", BACKWARD)):
-        theirs = f"your {', '.join(names)}"
-        ours = f"the package's {getattr(kernels, part).__name__}, until {', '.join(names)} pass"
-        say(f"{part}: {theirs if passed[part] else ours}")
+        if passed[part]:
+            say(f"{part}: your {_listed(names)}")
+        else:
+            verb = "passes" if len(names) == 1 else "pass"
+            ours = getattr(kernels, part).__name__
+            say(f"{part}: the package's {ours}, until {_listed(names)} {verb}")
     return kernels
+
+
+def _listed(names):
+    return " and ".join([*filter(None, [", ".join(names[:-1])]), names[-1]])
