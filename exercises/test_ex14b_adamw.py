@@ -65,6 +65,8 @@ def test_one_step(exercise, t):
     before = tuple(x.copy() for x in state)
     swapped = (want[0], before[1] * 0.1 + 0.9 * grads, before[2] * 0.01 + 0.99 * grads**2)
     mistakes.append(("beta and 1 - beta are exchanged.", swapped))
+    inside = by_formula(before, grads + np.float32(0.1) * before[0], t, decay=0.0)
+    mistakes.append(("The decay is part of the gradient: it stands beside the quotient.", inside))
     run_step(exercise, state, grads, t)
     compare(state, want, plain, f"t = {t}", mistakes)
 

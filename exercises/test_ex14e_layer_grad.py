@@ -14,6 +14,8 @@ USUAL = {
     "The residual is missing: x also reaches middle directly.": {"residual": False},
     "The gradient does not pass the norm: normalize_grad.": {"through_norm": False},
     "dw_qkv has x in it; the product is normalize(x) @ w_qkv.": {"normed": False},
+    "dout is not dmiddle: between them is the product with w_out.": {"projected": False},
+    "w_out is not transposed in dout = dmiddle @ w_out.T.": {"transposed": False},
     "join is not called: it undoes the rotation.": {"joined": False},
 }
 SIZES = [(1, 1, 1, 1, 2), (1, 6, 2, 2, 4), (3, 4, 4, 1, 4), (2, 5, 4, 2, 4)]

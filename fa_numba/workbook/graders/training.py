@@ -112,13 +112,23 @@ class Layer:
         results = self.plain.forward(self.x)[:-1]
         return tuple(np.ascontiguousarray(x, np.float32) for x in (self.x, *results))
 
-    def gradients(self, *, residual=True, normed=True, joined=True, through_norm=True):
+    def gradients(
+        self,
+        *,
+        residual=True,
+        normed=True,
+        joined=True,
+        through_norm=True,
+        projected=True,
+        transposed=True,
+    ):
         """dx, dw_qkv and dw_out; with one of the options off, those of a usual mistake."""
         x, w_qkv, w_out, dmiddle = map(
             self._in_dtype, (self.x, self.w_qkv, self.w_out, self.dmiddle)
         )
         q, k, v, out, _, _ = self.forward(x)
-        dout = (dmiddle @ w_out.T).reshape(out.shape)
+        dout = dmiddle @ (w_out.T if transposed else w_out) if projected else dmiddle
+        dout = dout.reshape(out.shape)
         dq, dk, dv = reference.attention_bwd(dout, q, k, v, causal=True, dtype=self.dtype)
         parts = dq * self.dtype(2 if joined else 1), dk, dv
         dqkv = np.concatenate(parts, axis=2).reshape(len(x), -1)
