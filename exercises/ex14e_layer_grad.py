@@ -33,4 +33,4 @@ def layer_grad(dmiddle, saved, w_qkv, w_out, attn_grad, join):
     raise NotImplementedError("ex14e: layer_grad")
 
 
-# Stub f9037d8e of solutions/ex14e_layer_grad.py: `fa-numba reset ex14e` brings it back.
+# Stub 7c58fe62 of solutions/ex14e_layer_grad.py: `fa-numba reset ex14e` brings it back.
