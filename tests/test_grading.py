@@ -349,7 +349,7 @@ RIGHT = {
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
+def told(tmp_path, monkeypatch, warm_judges):
     """A function that grades a file with these bodies and returns {check: Check}."""
     for folder in ("solutions", "exercises"):
         (tmp_path / folder).mkdir()
@@ -414,6 +414,27 @@ def test_one_mistake_is_one_screen(told):
     assert "must be 2, got 3" in shown and "float64" not in shown and "float64" in folded
     report.verbose = True
     assert "out[3] must be" in repr(report) and "float64" in repr(report)
+
+
+def test_causes_of_errors():
+    """One sentence for all cases of a mistake: its lines, in order, and nothing of the case."""
+    from types import SimpleNamespace
+
+    from fa_numba.simt import errors
+    from fa_numba.workbook.graders.causes import Wrong
+    from fa_numba.workbook.grading.explain import causes_of
+    from fa_numba.workbook.grading.failures import AnswerError
+
+    for lines in ((101, 58), (58, 101)):
+        race = errors.RaceError("a race, and no barrier lies between")
+        race.sites = [SimpleNamespace(line=line) for line in lines]
+        cause = "threads race in lines 58 and 101, and no barrier lies between."
+        assert causes_of(race) == ([cause], "")
+    race.message, race.sites = "a race", [SimpleNamespace(line=7)] * 2
+    assert causes_of(race) == (["threads race in line 7 itself."], "")
+    assert causes_of(Wrong("x", causes=["a", ""], where="out[0]")) == (["a"], "out[0]")
+    assert causes_of(AnswerError("it ended\nfor ever")) == (["it ended"], "")
+    assert causes_of(AnswerError("")) == ([], "") == causes_of(AssertionError("no"))
 
 
 @pytest.mark.parametrize("body", ["out[0] = np.zeros(3)[0]", "out[0] = x[0]\nreturn 3"])

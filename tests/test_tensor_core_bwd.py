@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import thorough
 from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -12,6 +13,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 from tensor_core_bwd_kernels import KERNELS
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.checks import check_grad_dtype
 from fa_numba.tensor_core.backward import make_convert_dq, make_prepare_rows
 from fa_numba.tensor_core.dq_parts import fastest_order
 from fa_numba.tensor_core.flash_attn_bwd_mma import (
@@ -57,6 +59,7 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
         (make_prepare_rows(head_dim, dtype, True), (x, x, *3 * (rows,), dq_sum)),
         (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,), types.float32)),
         (make_convert_dq(head_dim, dtype), (dq_sum, x, types.float32)),
+        (make_convert_dq(head_dim, "float32"), (dq_sum, dq_sum, types.float32)),
     ):
         code = compile_kernel(kernel, args, cc=HOPPER)
         assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
@@ -96,13 +99,13 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
 @pytest.mark.parametrize(
     "head_dim, order, mask, spilled_by_products",
     [
-        (64, "added", (True,), 0),
+        thorough(64, "added", (True,), 0),
         (64, "by arrival", (True,), 4),
-        (64, "added", (False, (100, 50)), 0),
+        thorough(64, "added", (False, (100, 50)), 0),
         (64, "added", (False, (-1, -1), 30.0, True), 80),  # a cap's derivatives take 32 registers
-        (96, "by arrival", (True,), 4),
+        thorough(96, "by arrival", (True,), 4),
         (128, "ordered", (True, (100, -1), 30.0, True), 16),
-        (128, "by arrival", (False,), 4),
+        thorough(128, "by arrival", (False,), 4),
         (128, "added", (True,), 0),
     ],
 )
@@ -128,13 +131,42 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
 
 
 @needs_compiler
+def test_gradients_in_float32_stay_in_registers():
+    rows, x = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    kernel = make_flash_attn_bwd_persistent(128, "added", True, "bfloat16", GRAD_FLOAT32=True)
+    maps = *4 * (types.uint64,), x, x  # dk and dv themselves
+    numbers = *3 * (types.int32,), *3 * (types.float32,), types.int32, *MASK_ARGS
+    code = compile_kernel(kernel, (*maps, rows, rows, x, x, *numbers), cc=HOPPER)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("float16", False), "grad_dtype must be None or \"float32\", got 'float16'"),
+        (
+            ("float32", True),
+            'deterministic must be False where grad_dtype is "float32": the sums of dq are in any '
+            "order, got True",
+        ),
+    ],
+)
+def test_refused_dtypes_of_gradients(arguments, message):
+    with pytest.raises(ValueError) as raised:
+        check_grad_dtype(*arguments)
+    assert str(raised.value) == message
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     "head_dim, deterministic, dtype, mask",
     [
         (256, False, "float16", (False,)),
-        (256, True, "bfloat16", (True,)),
+        thorough(256, True, "bfloat16", (True,)),
         (192, False, "float16", (True, (100, -1), 30.0, True)),
-        (136, False, "bfloat16", (False, (30, 20))),
+        thorough(136, False, "bfloat16", (False, (30, 20))),
     ],
 )
 def test_wide_kernels_stay_in_registers(head_dim, deterministic, dtype, mask):

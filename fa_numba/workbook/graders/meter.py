@@ -25,7 +25,7 @@ def race_cause(text, sites):
     sites : sequence of simt Site
         The two places in the source.
     """
-    lines = sorted({site.line for site in sites})
+    lines = sorted({str(site.line) for site in sites}, key=lambda line: (len(line), line))
     places = f"lines {lines[0]} and {lines[-1]}" if len(lines) > 1 else f"line {lines[0]} itself"
     barrier = ", and no barrier lies between" if "no barrier lies between" in text else ""
     return f"threads race in {places}{barrier}."

@@ -64,7 +64,7 @@ def causes_of(error: BaseException) -> tuple[list[str], str]:
             return [race_cause(str(error.message), sites)], ""
         return [f"{name} in line {sites[0].line}."], ""
     if isinstance(error, AnswerError | BadFile):
-        return [clipped(str(error).strip().splitlines()[0], 200)], ""
+        return [clipped(line, 200) for line in str(error).strip().splitlines()[:1]], ""
     lines = getattr(error, "answer_lines", ())
     if lines and not isinstance(error, AssertionError | pytest.fail.Exception):
         return [f"{name} in line {lines[-1][0]}."], ""
