@@ -37,7 +37,7 @@ from fa_numba.on_cuda_cores.running_state import convert  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
-SEQLENS = 16_384, 65_536, 262_144  # tokens of each GPU
+SEQLENS = 65_536, 16_384, 262_144  # tokens of each GPU
 KEYS = 1 << 20  # of all GPUs, in decoding
 CHECKED = 4099  # tokens of all GPUs, where results are compared with float64
 METHODS = ("zigzag", "striped", "contiguous", "ulysses")
@@ -209,22 +209,20 @@ def measure(ranks, peer, link):
             if peer and ranks.time_left_for(2 * one / world_size * calls):
                 measure_peer(ranks, peer, seqlen, what, repeats, single)
             if what == FORWARD and repeats > 1 and ranks.time_left_for(one * calls):
-                with thread_blocks_that_end():
-                    measure_method(ranks, "zigzag", seqlen, what, repeats, single, link, "split")
+                with persistent_thread_blocks():
+                    measure_method(
+                        ranks, "zigzag", seqlen, what, repeats, single, link, "persistent"
+                    )
 
 
 @contextlib.contextmanager
-def thread_blocks_that_end():
-    """Let the local kernel be flash_attn_split, with one split: a thread block for each tile.
-
-    Transfers take SMs for a while. A persistent thread block that has to wait for its SM ends as
-    much later; of many short thread blocks only a few wait.
-    """
-    least, chosen.LEAST_GAIN = chosen.LEAST_GAIN, 0.0
+def persistent_thread_blocks():
+    """Let the local kernel be flash_attn_persistent, whose thread blocks hold all SMs."""
+    chosen.FORWARD, usual = "flash_attn_persistent", chosen.FORWARD
     try:
         yield
     finally:
-        chosen.LEAST_GAIN = least
+        chosen.FORWARD = usual
 
 
 def inputs(seqlen, rank):

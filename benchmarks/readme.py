@@ -473,6 +473,21 @@ def language_model_table(question):
     return "\n\n".join([caption(record), *map(table, kinds.values())])
 
 
+def serving_tables():
+    """A table for each of the script's questions, under its title."""
+    record = load("serving")
+    if record is None:
+        return None
+    parts, kinds = [caption(record)], {}
+    for row in record["rows"]:
+        cells = {name: value for name, value in row.items() if name != "table"}
+        kinds.setdefault(row["table"], []).append(cells)
+    for title, rows in kinds.items():
+        columns = dict.fromkeys(column for row in rows for column in row)
+        parts += [f"**{title}**", table([{c: row.get(c, "") for c in columns} for row in rows])]
+    return "\n\n".join(parts)
+
+
 def gpu_table():
     """The README's one table: fa-numba beside the libraries, with one sentence before it."""
     records = {question: load(question) for question in ("tensor_core", "tensor_core_bwd")}
@@ -593,6 +608,7 @@ def parts_of_benchmarks():
         "language_model_cpu": [language_model_table("language_model_cpu")],
         "many_gpus": many_gpus_tables(),
         "ranks": [ranks_table()],
+        "serving": [serving_tables()],
         "cpu": [cpu_table("flash_attn", "flash_attn_grad")],
         "cpu_decoding": [cpu_table("flash_decode", "paged_attn_decode")],
         "cpu_softmax": [cpu_table("softmax", "softmax_topk")],

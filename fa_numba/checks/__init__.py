@@ -9,6 +9,7 @@ attention       arrays of attention, forward, backward, decoding and linear, and
 hardware        arrays against a GPU: its instructions, 16-byte copies, shared memory, registers
 model           sizes of a language model, its tokens, the options of its training
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
+serving         a server's sizes, and the requests to it
 call            a whole forward call, checked, with its results allocated
 requirements    single requirements on arrays, which the checks combine
 argument_names  an argument by the name that another library gives it
@@ -90,7 +91,15 @@ from fa_numba.checks.model import (
     check_text_length,
 )
 from fa_numba.checks.requirements import MAX_HEAD_DIM
+from fa_numba.checks.serving import (
+    check_answer_options,
+    check_fits,
+    check_number_of,
+    check_prompt,
+    check_step_sizes,
+)
 from fa_numba.checks.values import (
+    MAX_TOP_K,
     Mask,
     check_causal,
     check_chunk_size,
@@ -114,10 +123,12 @@ __all__ = [
     "HOPPER",
     "MAX_BWD_HEAD_DIM",
     "MAX_HEAD_DIM",
+    "MAX_TOP_K",
     "Call",
     "Mask",
     "TensorCores",
     "check_aligned",
+    "check_answer_options",
     "check_append",
     "check_backward_tiles",
     "check_beams",
@@ -139,6 +150,7 @@ __all__ = [
     "check_exercise_files",
     "check_dropout",
     "check_feature_map",
+    "check_fits",
     "check_flag",
     "check_float16",
     "check_generation",
@@ -154,14 +166,17 @@ __all__ = [
     "check_mask",
     "check_model_tokens",
     "check_new_tokens",
+    "check_no_dropout",
     "check_num_splits",
     "check_number",
+    "check_number_of",
     "check_page",
     "check_paged",
     "check_paged_decode",
     "check_pool",
     "check_pools",
     "check_positive_scale",
+    "check_prompt",
     "check_qkv",
     "check_recipe",
     "check_room_in_context",
@@ -176,6 +191,7 @@ __all__ = [
     "check_splits_pay",
     "check_state",
     "check_states",
+    "check_step_sizes",
     "check_strides",
     "check_swap",
     "check_tensor_core",
@@ -194,5 +210,4 @@ __all__ = [
     "check_write",
     "forward_call",
     "rows_suit_tensor_maps",
-    "check_no_dropout",
 ]
