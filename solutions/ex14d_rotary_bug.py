@@ -28,7 +28,7 @@ mended(x, positions, cos, sin), mended_grad(dx, positions, cos, sin): both retur
 ### DEBRIEF: early positions hide the bug. A test that lengths stay the same finds it at once; a
 ### DEBRIEF: test that scores depend on the distance alone finds every bug of a rotary embedding.
 ### DEBRIEF: The other well-known bug is of another kind: pairs (0, 1), (2, 3), ... in place of
-### DEBRIEF: halves. Both are rotary embeddings, but weights trained with one are useless with the
+### DEBRIEF: halves. Both are rotary embeddings, but weights trained with one are wrong with the
 ### DEBRIEF: other.
 
 

@@ -33,11 +33,11 @@ from fa_numba.language_model.rows import normalize, normalize_grad
 ### HINT 2: normalize(x), not x.
 ### HINT 3: dout = (dmiddle @ w_out.T).reshape(out.shape); dqkv = join(*attn_grad(...)); and in the
 ### HINT 3: end dx = normalize_grad(dqkv @ w_qkv.T, x, dmiddle): x also reaches middle directly.
-### DEBRIEF: attn_grad gets q, k, v, out and lse, and no matrix of probabilities: seven small arrays
+### DEBRIEF: attn_grad gets q, k, v, out and lse, and no matrix of probabilities: these five arrays
 ### DEBRIEF: are all that attention keeps for its backward pass. normalize(x) is computed a second
 ### DEBRIEF: time and not kept: the same trade, recomputation for memory, one level up. The branch
-### DEBRIEF: from x to middle is the residual: without dmiddle in dx the first layers of a deep
-### DEBRIEF: model hardly learn.
+### DEBRIEF: from x to middle is the residual: by it the gradient reaches the layers before
+### DEBRIEF: unchanged, however many they are.
 
 
 def layer_grad(dmiddle, saved, w_qkv, w_out, attn_grad, join):
