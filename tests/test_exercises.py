@@ -55,6 +55,7 @@ def test_there_are_exercises():
         "11",
         "12",
         "13",
+        "14",
     }
     assert all(sum(e.lesson == lesson for e in EXERCISES) >= 2 for lesson in lessons)
     assert len(WITH_BARRIERS) >= 12

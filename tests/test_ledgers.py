@@ -7,7 +7,7 @@ import pytest
 
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
-from fa_numba.workbook.ledgers import many_gpus
+from fa_numba.workbook.ledgers import many_gpus, training
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +56,24 @@ def test_the_bound_of_the_sources_is_that_of_full_attention(unrecorded):
     """The A100's 312 TFLOP/s over 600 GB/s."""
     (row,) = [row for row in unrecorded if "hidden" in row["claim"]]
     assert f"{math.floor(312e12 / 600e9)} tokens by the sums" in row["our number"]
+
+
+def test_of_training_each_row_has_a_claim_a_number_and_a_verdict():
+    for row in training.ledger():
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+
+
+def test_bytes_with_recomputation_are_those_of_lesson_07():
+    """Loads and stores of three kernels without a mask, in elements: its formula."""
+    n, d, tile = 64, 16, 16
+    meter = training.of_a_head(d, tile, n)
+    assert meter["moved"] == 4 * (7 * n * d + 3 * n + n // tile * (4 * n * d + 2 * n) + 2 * n * d)
+    assert meter["kept"] == 4 * (n * d + n)
+
+
+def test_share_of_attention():
+    """Half of the FLOPs where 12 layers N w = 6 (layers 12 w² + vocabulary w)."""
+    width, layers, vocabulary = 64, 3, 10
+    seqlen = 6 * (layers * 12 * width**2 + vocabulary * width) / (12 * layers * width)
+    assert math.isclose(training.attention_share(width, layers, seqlen, vocabulary), 0.5)

@@ -43,6 +43,7 @@ def test_the_lessons_are_there():
         "11",
         "12",
         "13",
+        "14",
     ]
 
 

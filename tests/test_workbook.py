@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -270,6 +271,22 @@ def test_solutions_and_folders_are_graded_by_the_same_checks(workbook, tmp_path)
     outcomes = [c.outcome for c in grader.grade("ex99a", impl=str(other)).graded[0].checks]
     assert outcomes == ["passed", "failed", "passed"]
     assert progress.result(workbook) is None, "only the learner's own file counts as progress"
+
+
+def test_progress_is_kept_with_the_settings_of_this_repository(workbook, tmp_path):
+    """Its pyproject.toml deselects tests by a marker that exercises do not have."""
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    solve(workbook)
+    assert grader.grade("ex99a")
+    assert progress.is_passed(workbook)
+
+
+def test_a_part_of_the_checks_is_no_progress(workbook):
+    solve(workbook)
+    command = [sys.executable, "-m", "pytest", "exercises", "-q", "-k", "half"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "1 passed" in done.stdout, done.stdout
+    assert progress.result(workbook) is None
 
 
 def test_endless_loop_is_stopped(workbook):

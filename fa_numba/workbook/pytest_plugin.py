@@ -32,6 +32,7 @@ __all__ = [
     "pytest_addoption",
     "pytest_collection_finish",
     "pytest_configure",
+    "pytest_deselected",
     "pytest_report_header",
     "pytest_report_teststatus",
     "pytest_runtest_call",
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 RESULTS = pytest.StashKey[dict]()
+DESELECTED = pytest.StashKey[bool]()  # by -k, -m or another plugin: not all checks run
 CONFIG = []  # of this session: pytest_runtest_logreport is not told
 
 
@@ -263,6 +265,11 @@ def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.write("\n" + report.text(width=width, colour=writer.hasmarkup))
 
 
+def pytest_deselected(items):
+    if items:
+        items[0].config.stash[DESELECTED] = True
+
+
 def pytest_sessionfinish(session):
     config = session.config
     if hasattr(config, "workerinput"):  # of pytest-xdist: the process that started it reports
@@ -274,7 +281,7 @@ def pytest_sessionfinish(session):
     if config.option.impl != "exercises":
         return
     results = config.stash[RESULTS]
-    whole = not (config.option.keyword or config.option.markexpr)
+    whole = not config.stash.get(DESELECTED, False)
     whole &= not any("::" in arg for arg in config.args)
     done = [g for g in graded if len(g.checks) == next(iter(results[g.exercise].values()))[1]]
     if whole and done:

@@ -6,6 +6,7 @@
 - softmax: rows of scores, and comparison with float64
 - linear: heads of linear attention
 - ranks: programs for many ranks, run on them, and a causal head cut into parts
+- training: comparison with float64, and a layer with its gradients
 - mistakes: which known mistake explains a wrong attention output
 - causes: the error of a check that names its likely causes
 - meter: expected HBM traffic, memory on the chip, and races, by the engine's meter
