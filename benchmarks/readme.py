@@ -352,6 +352,18 @@ def serial_table():
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
 
 
+def language_model_table(question):
+    """Steps beside PyTorch's; then runs to a loss, whose columns differ."""
+    record = load(question)
+    if record is None:
+        return None
+    kinds = {}
+    for row in record["rows"]:
+        cells = {name: value for name, value in row.items() if name != "what"}
+        kinds.setdefault(row["what"], []).append(cells)
+    return "\n\n".join([caption(record), *map(table, kinds.values())])
+
+
 def gpu_table():
     """The README's one table: fa-numba beside the libraries, with one sentence before it."""
     records = {question: load(question) for question in ("tensor_core", "tensor_core_bwd")}
@@ -468,6 +480,9 @@ def parts_of_benchmarks():
         "calls": [launch_table()],
         "dropout": [dropout_table()],
         "torch": [torch_tables()],
+        "language_model": [language_model_table("language_model")],
+        "language_model_cpu": [language_model_table("language_model_cpu")],
+        "serving": [language_model_table("serving")],
         "cpu": [cpu_table("flash_attn", "flash_attn_grad")],
         "cpu_decoding": [cpu_table("flash_decode", "paged_attn_decode")],
         "cpu_softmax": [cpu_table("softmax", "softmax_topk")],

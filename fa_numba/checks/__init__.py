@@ -7,7 +7,9 @@ that a launcher or another check has read (fa_numba.runtime.arrays).
 values          flags, numbers, sizes, masks
 attention       arrays of attention, forward, backward, decoding and linear, and of softmax
 hardware        arrays against a GPU: its instructions, 16-byte copies, shared memory, registers
+model           sizes of a language model, its tokens, the options of its training
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
+serving         a server's sizes, and the requests to it
 call            a whole forward call, checked, with its results allocated
 requirements    single requirements on arrays, which the checks combine
 argument_names  an argument by the name that another library gives it
@@ -77,8 +79,27 @@ from fa_numba.checks.hardware import (
     check_varlen_tensor_core,
     rows_suit_tensor_maps,
 )
+from fa_numba.checks.model import (
+    check_characters,
+    check_config,
+    check_exercise_files,
+    check_float16,
+    check_generation,
+    check_model_tokens,
+    check_recipe,
+    check_room_in_context,
+    check_text_length,
+)
 from fa_numba.checks.requirements import MAX_HEAD_DIM
+from fa_numba.checks.serving import (
+    check_answer_options,
+    check_fits,
+    check_number_of,
+    check_prompt,
+    check_step_sizes,
+)
 from fa_numba.checks.values import (
+    MAX_TOP_K,
     Mask,
     check_causal,
     check_chunk_size,
@@ -101,10 +122,12 @@ __all__ = [
     "HOPPER",
     "MAX_BWD_HEAD_DIM",
     "MAX_HEAD_DIM",
+    "MAX_TOP_K",
     "Call",
     "Mask",
     "TensorCores",
     "check_aligned",
+    "check_answer_options",
     "check_append",
     "check_backward_tiles",
     "check_beams",
@@ -117,14 +140,20 @@ __all__ = [
     "check_bwd_tensor_core_wide",
     "check_cache_shape",
     "check_causal",
+    "check_characters",
     "check_chunk_size",
+    "check_config",
     "check_copy",
     "check_decode",
     "check_decode_tensor_core",
+    "check_exercise_files",
     "check_dropout",
     "check_feature_map",
+    "check_fits",
     "check_flag",
     "check_4x4_tiles",
+    "check_float16",
+    "check_generation",
     "check_forward_tiles",
     "check_fp8",
     "check_gradient_strides",
@@ -133,16 +162,22 @@ __all__ = [
     "check_linear_chunk_size",
     "check_linear_form",
     "check_mask",
+    "check_model_tokens",
     "check_new_tokens",
+    "check_no_dropout",
     "check_num_splits",
     "check_number",
+    "check_number_of",
     "check_page",
     "check_paged",
     "check_paged_decode",
     "check_pool",
     "check_pools",
     "check_positive_scale",
+    "check_prompt",
     "check_qkv",
+    "check_recipe",
+    "check_room_in_context",
     "check_request",
     "check_room",
     "check_rows",
@@ -154,12 +189,14 @@ __all__ = [
     "check_splits_pay",
     "check_state",
     "check_states",
+    "check_step_sizes",
     "check_strides",
     "check_swap",
     "check_tensor_core",
     "check_tensor_core_float32",
     "check_tensor_core_padded",
     "check_tensor_core_wide",
+    "check_text_length",
     "check_tokens",
     "check_top_k",
     "check_varlen",
@@ -171,5 +208,4 @@ __all__ = [
     "check_write",
     "forward_call",
     "rows_suit_tensor_maps",
-    "check_no_dropout",
 ]

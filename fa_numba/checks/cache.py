@@ -443,12 +443,8 @@ def check_tokens(tokens) -> list:
         checked = [_token(token) for token in tokens]
     except TypeError:
         raise TypeError(f"tokens must be a sequence of integers, got {tokens!r:.60}") from None
-    try:
-        np.array(checked, np.int64)  # as they are hashed
-    except OverflowError:
-        raise ValueError(
-            f"tokens must be integers that an int64 can hold, got {tokens!r:.60}"
-        ) from None
+    if checked and not -(2**63) <= min(checked) <= max(checked) < 2**63:  # as they are hashed
+        raise ValueError(f"tokens must be integers that an int64 can hold, got {tokens!r:.60}")
     return checked
 
 

@@ -6,6 +6,7 @@ from fa_numba.figures.style import (
     BLUE,
     GREY,
     INK,
+    ORANGE,
     Drawing,
     label_ends,
     on_paper,
@@ -14,7 +15,7 @@ from fa_numba.figures.style import (
 
 
 @on_paper
-def loss_curve(losses, levels, *, window=20, label="loss", title=""):
+def loss_curve(losses, levels, *, points=None, window=20, label="loss", title=""):
     """Every step as a thin line, their running mean as a thick one.
 
     Parameters
@@ -23,23 +24,28 @@ def loss_curve(losses, levels, *, window=20, label="loss", title=""):
         Positive.
     levels : dict of str to float
         A dashed line each.
+    points : dict of str to dict of int to float, optional
+        Losses of another kind, by the number of steps before: a line through its points each.
     window : int, default=20
-        Steps of the running mean.
+        Steps of the running mean; fewer if there are fewer losses.
     label, title : str, optional
 
     Returns
     -------
     Drawing
     """
-    losses = np.asarray(losses)
+    losses, points, window = np.asarray(losses), points or {}, min(window, len(losses))
     mean = np.convolve(losses, np.ones(window) / window, mode="valid")
     steps = np.arange(window - 1, len(losses))
     words = [f"{label}: {mean[0]:.3g} at first, {mean[-1]:.3g} after {len(losses)} steps"]
     words += [f"{name}: {level:.3g}" for name, level in levels.items()]
+    words += [f"{name}: {[*found.values()][-1]:.3g}" for name, found in points.items() if found]
     figure = Drawing(8, 3.6, text="\n".join(words))
     ax = plain(figure.subplots(), grid="y")
     ax.plot(losses, color=GREY, linewidth=0.6, alpha=0.7)
     ax.plot(steps, mean, color=BLUE, linewidth=2)
+    for found in points.values():
+        ax.plot([*found], [*found.values()], color=ORANGE, linewidth=2, marker="o", markersize=4)
     for level in levels.values():
         ax.axhline(level, color=GREY, linewidth=1.2, linestyle="--")
     ax.set_yscale("log")
@@ -48,5 +54,6 @@ def loss_curve(losses, levels, *, window=20, label="loss", title=""):
     ax.set_ylabel(label, fontsize=9)
     ax.set_title(title, loc="left", fontsize=11, color=INK)
     ends = [(name, level, INK) for name, level in levels.items()]
+    ends += [(name, [*found.values()][-1], ORANGE) for name, found in points.items() if found]
     label_ends(ax, len(losses), [*ends, ("learned", mean[-1], BLUE)])
     return figure

@@ -101,6 +101,11 @@ class PagePool:
         return len(self._free)
 
     @property
+    def kept_pages(self):
+        """Free pages whose tokens a new sequence may still share, as a list."""
+        return [page for page in self._free if self._page_with.get(self._hash[page]) == page]
+
+    @property
     def sequences(self):
         """The sequences of the pool, oldest first."""
         return list(self._sequences)
@@ -125,6 +130,11 @@ class PagePool:
         """Number of free pages that `allocate` would take for these tokens."""
         tokens = checks.check_tokens(tokens)
         return self._pages_to_take(tokens, self._pages_that_hold(self._hashes(tokens)))
+
+    def shared_tokens(self, tokens):
+        """Number of tokens, from the first, that are in pages which `allocate` would share."""
+        tokens = checks.check_tokens(tokens)
+        return len(self._pages_that_hold(self._hashes(tokens))) * self.page_size
 
     def allocate(self, tokens):
         """Add a new sequence.
@@ -193,8 +203,12 @@ class PagePool:
             sequence.tokens += new
             end = len(sequence.tokens)
             pages += [self._take() for _ in range(ceil_div(end, self.page_size) - len(pages))]
-            self._remember_filled(sequence, start)
-            slots += self._slots(pages, start, end).tolist()
+            if end // self.page_size > start // self.page_size:
+                self._remember_filled(sequence, start)
+            if end == start + 1:  # decoding
+                slots.append(pages[-1] * self.page_size + start % self.page_size)
+            else:
+                slots += self._slots(pages, start, end).tolist()
         return _writes(copies, slots)
 
     def fork(self, seq):
@@ -250,8 +264,11 @@ class PagePool:
         return np.array([self.length(seq) for seq in checks.check_seqs(seqs)], np.int32)
 
     def _find(self, seq):
-        checks.check_seq(seq, self._sequences)
-        return self._sequences[seq]
+        found = self._sequences.get(seq) if type(seq) is int else None
+        if found is None:
+            checks.check_seq(seq, self._sequences)
+            found = self._sequences[seq]
+        return found
 
     def _add(self, tokens, pages):
         seq = self._next_number

@@ -206,6 +206,11 @@ def _library_of_type(kind):
     return None
 
 
+def module_of(x):
+    """The module whose functions compute with an array on its device: CuPy's, else NumPy."""
+    return sys.modules["cupy"] if library_of(x) == "cupy" else np
+
+
 def dtype_name(x) -> str:
     """Name of an array's dtype: "float32" in every library."""
     return _name_of_dtype(x.dtype)

@@ -60,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         help="an exercise of yours that has passed, such as ex06b: begin with your code of it",
     )  # fmt: skip
     handout.add_options(add("handout", "a copy of the workbook for a class, without solutions"))
+    _add_language_model(add)
+    _add_serve(commands)
     add("tour", "run the first lessons' kernels on real text and print one table")
     _add_trace(commands)
     return parser
@@ -69,13 +71,13 @@ class Missing(Exception):
     """A package that a command needs is not installed."""
 
 
-def _need(command, *packages):
+def _need(command, *packages, extra="lessons"):
     """Raise `Missing`, which names the package to install, before an import fails."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise Missing(
                 f"{command} needs the package {package}, which is not installed here. In the "
-                'checkout: make, or pip install -e ".[lessons]"'
+                f'checkout: make, or pip install -e ".[{extra}]"'
             )
 
 
@@ -91,6 +93,7 @@ NEEDS = {
     "debrief": ["rich"],
     "solution": ["rich"],
     "reset": ["rich"],
+    "serve": ["starlette", "threadpoolctl", "uvicorn"],
     "tour": ["rich", "matplotlib"],
 }
 
@@ -108,8 +111,31 @@ def _add_trace(commands):
     trace_command.add_options(command)
 
 
+def _add_language_model(add):
+    from fa_numba.language_model import command
+
+    command.add_train_options(
+        add("train", "train a small language model on text, by these kernels")
+    )
+    command.add_generate_options(add("generate", "continue a text, with the model you trained"))
+
+
+def _add_serve(commands):
+    from fa_numba.language_model.server import serve
+
+    command = commands.add_parser(
+        "serve",
+        help="answer requests with the model you trained, many at a time",
+        description="A web server with OpenAI's completions, and a page that shows its pages.",
+        epilog=serve.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_options(command)
+
+
 def _run(options) -> int:
-    _need(f"fa-numba {options.command}", *NEEDS.get(options.command, ()))
+    extra = "serve" if options.command == "serve" else "lessons"
+    _need(f"fa-numba {options.command}", *NEEDS.get(options.command, ()), extra=extra)
     if options.command == "learn":
         from fa_numba.workbook import learn
 
@@ -131,6 +157,14 @@ def _run(options) -> int:
         from fa_numba.workbook import tour
 
         return tour.main()
+    if options.command in ("train", "generate"):
+        from fa_numba.language_model import command
+
+        return {"train": command.train, "generate": command.generate_text}[options.command](options)
+    if options.command == "serve":
+        from fa_numba.language_model.server import serve
+
+        return serve.main(options)
     if options.command == "trace":
         from fa_numba.microscope import command as trace_command
 
@@ -177,12 +211,15 @@ def _run(options) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    from fa_numba.language_model import command as language_model
+    from fa_numba.language_model.text import Damaged
     from fa_numba.microscope.command import BadRequest
     from fa_numba.simt.errors import KernelError
     from fa_numba.workbook import classroom, grader
     from fa_numba.workbook.catalog import UnknownExercise
 
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
+    expected += (language_model.BadRequest, Damaged)
     expected += (classroom.Refused, grader.NoSuchHint)
     parser = _parser()
     options, rest = parser.parse_known_args(argv)

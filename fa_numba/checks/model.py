@@ -1,0 +1,154 @@
+"""Checks of a language model: its sizes, the tokens it takes, the options of its training."""
+
+import math
+import numbers
+from pathlib import Path
+
+import numpy as np
+
+from fa_numba.checks.requirements import MAX_HEAD_DIM, require_axes, require_one_library
+from fa_numba.checks.values import MAX_TOP_K, check_flag, integer
+from fa_numba.runtime.arrays import facts
+
+MAX_VOCABULARY = 2**20  # tokens are int32; larger vocabularies than any model's
+
+
+def check_config(vocabulary, layers, heads, kv_heads, head_dim, context, rotary_base) -> None:
+    """Raise unless these sizes make a model."""
+    sizes = {"vocabulary": vocabulary, "layers": layers, "heads": heads, "kv_heads": kv_heads}
+    for name, size in (sizes | {"head_dim": head_dim, "context": context}).items():
+        integer(name, size, at_least=1)
+    if vocabulary > MAX_VOCABULARY:
+        raise ValueError(f"vocabulary must be at most {MAX_VOCABULARY}, got {vocabulary}")
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads must divide the {heads} heads, got {kv_heads}")
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+        raise ValueError(
+            "head_dim must be even, because the rotary embedding turns pairs of columns, and at "
+            f"most {MAX_HEAD_DIM}, got {head_dim}"
+        )
+    check_number_between("rotary_base", rotary_base, above=1)
+
+
+def check_number_between(name, value, *, above=-math.inf, at_least=-math.inf, at_most=math.inf):
+    """Raise unless a value is a finite number in this range."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not (math.isfinite(value) and above < value and at_least <= value <= at_most):
+        bounds = [f"above {above}"] if above > -math.inf else []
+        bounds += [f"at least {at_least}"] if at_least > -math.inf else []
+        bounds += [f"at most {at_most}"] if at_most < math.inf else []
+        raise ValueError(f"{name} must be {' and '.join(bounds) or 'finite'}, got {value}")
+
+
+def check_model_tokens(config, weights, tokens, targets=None) -> None:
+    """Raise unless a model can take these tokens, and predict these targets."""
+    named = {"tokens": tokens} if targets is None else {"tokens": tokens, "targets": targets}
+    for name, x in named.items():
+        read = facts(x)
+        require_one_library(weights=facts(weights["embedding"]), **{name: read})
+        require_axes(name, read, ("batch", "tokens"))
+        if read.dtype not in ("int32", "int64"):
+            raise TypeError(f"{name} must be int32 or int64, got {read.dtype}")
+    if targets is not None and targets.shape != tokens.shape:
+        raise ValueError(
+            f"targets must have the shape of tokens, {tokens.shape}, got {targets.shape}"
+        )
+    if not 1 <= tokens.shape[1] <= config.context:
+        raise ValueError(
+            f"tokens must have between 1 and {config.context} tokens in a row, the model's "
+            f"context, got {tokens.shape[1]}"
+        )
+    for name, x in named.items():
+        # Only where the numbers are at hand: a look at a GPU's would wait for it in every step.
+        if isinstance(x, np.ndarray) and x.size and not 0 <= x.min() <= x.max() < config.vocabulary:
+            raise ValueError(
+                f"{name} must be at least 0 and less than the vocabulary, {config.vocabulary}, "
+                f"got numbers from {x.min()} to {x.max()}"
+            )
+
+
+def check_characters(name, text, symbols) -> None:
+    """Raise unless a text has no character that is missing from a vocabulary."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, got {type(text).__name__}")
+    if unknown := sorted(set(text) - set(symbols)):
+        raise ValueError(
+            f"{name} must have only the {len(symbols)} characters that the model knows, got "
+            f"{', '.join(map(repr, unknown[:5]))}{' and others' if len(unknown) > 5 else ''}"
+        )
+
+
+def check_text_length(name, length, needed) -> None:
+    """Raise unless a text has enough tokens for one sequence and its target."""
+    if length < needed:
+        raise ValueError(f"{name} must have at least {needed} tokens, got {length}")
+
+
+def check_recipe(
+    *,
+    steps,
+    batch,
+    learning_rate,
+    warm_up,
+    last_rate,
+    beta1,
+    beta2,
+    weight_decay,
+    clip,
+    seed,
+    float16,
+) -> None:
+    """Raise unless a model can be trained with these options."""
+    integer("steps", steps, at_least=1)
+    integer("batch", batch, at_least=1)
+    integer("warm_up", warm_up, at_least=0)
+    integer("seed", seed, at_least=0)
+    check_flag("float16", float16)
+    check_number_between("learning_rate", learning_rate, above=0)
+    check_number_between("clip", clip, above=0)
+    check_number_between("weight_decay", weight_decay, at_least=0)
+    for name, share in {"last_rate": last_rate, "beta1": beta1, "beta2": beta2}.items():
+        check_number_between(name, share, at_least=0, at_most=1 if name == "last_rate" else 0.9999)
+
+
+def check_float16(float16, xp) -> None:
+    """Raise if float16 is asked for on NumPy arrays."""
+    if float16 and xp is np:
+        raise ValueError(
+            "float16 must be False for NumPy, which multiplies float16 slowly; got True"
+        )
+
+
+def check_room_in_context(length, context) -> None:
+    """Raise unless a sequence of this length fits the model's context."""
+    if length > context:
+        raise ValueError(
+            f"tokens must leave the sequence within the model's context of {context} tokens, got "
+            f"{length} in all"
+        )
+
+
+def check_generation(config, prompt, length, temperature, top_k, seed) -> int:
+    """Raise unless a prompt can be continued with these options; return the length as an int."""
+    if not len(prompt):
+        raise ValueError("prompt must have at least one token, got none")
+    for token in prompt:
+        if not 0 <= integer("a token of prompt", token) < config.vocabulary:
+            raise ValueError(
+                f"prompt must have tokens from 0 to {config.vocabulary - 1}, got {token}"
+            )
+    check_number_between("temperature", temperature, at_least=0)
+    integer("seed", seed, at_least=0)
+    if integer("top_k", top_k, at_least=1) > MAX_TOP_K:
+        raise ValueError(f"top_k must be at most {MAX_TOP_K}, which a thread keeps, got {top_k}")
+    return integer("length", length, at_least=0)
+
+
+def check_exercise_files(folder, files) -> None:
+    """Raise unless a folder has these files."""
+    if missing := [file for file in files if not (Path(folder) / file).is_file()]:
+        raise ValueError(
+            'kernels must be "fastest", "lesson" or a folder with the exercises 06b, 07a, 07b and '
+            f"07c, got {str(folder)!r}, without {missing[0]}"
+        )

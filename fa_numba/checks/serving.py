@@ -1,0 +1,96 @@
+"""Checks of a server's sizes and of the requests to it."""
+
+import numbers
+
+from fa_numba.checks.cache import check_tokens
+from fa_numba.checks.values import MAX_TOP_K, integer
+from fa_numba.tiling.block_sizes import ceil_div
+
+MAX_STOPS = 4
+
+
+def check_answer_options(
+    max_tokens, temperature, top_k, top_p, n, beams, stop, seed, client
+) -> None:
+    """Raise unless these say how to answer a request."""
+    integer("max_tokens", max_tokens, at_least=1)
+    _between("temperature", temperature, 0, 2)
+    if integer("top_k", top_k, at_least=1) > MAX_TOP_K:
+        raise ValueError(f"top_k must be at most {MAX_TOP_K}, got {top_k}")
+    _between("top_p", top_p, 0, 1)
+    integer("n", n, at_least=1)
+    if integer("beams", beams, at_least=0) > MAX_TOP_K:
+        raise ValueError(f"beams must be at most {MAX_TOP_K}, got {beams}")
+    if beams and n > beams:
+        raise ValueError(f"n must be at most beams = {beams}, got {n}")
+    _require_stop(stop)
+    if beams and stop:
+        raise ValueError(f"stop must be empty in a beam search, got {stop!r:.60}")
+    integer("seed", seed, at_least=0)
+    if not isinstance(client, str):
+        raise TypeError(f"client must be a string, got {client!r:.60}")
+
+
+def _between(name, value, low, high):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r:.60}")
+    if not low <= value <= high:  # also refuses NaN
+        raise ValueError(f"{name} must be from {low} to {high}, got {value}")
+
+
+def _require_stop(stop):
+    if not isinstance(stop, tuple) or not all(isinstance(s, str) for s in stop):
+        raise TypeError(f"stop must be a tuple of strings, got {stop!r:.60}")
+    if len(stop) > MAX_STOPS or "" in stop:
+        raise ValueError(f"stop must be at most {MAX_STOPS} strings, none empty, got {stop!r:.60}")
+
+
+def check_prompt(prompt, max_tokens, vocabulary, context) -> list:
+    """Return the prompt as a list of ints; raise unless the model can read and answer it."""
+    try:
+        prompt = check_tokens(prompt)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"prompt: {error}") from None
+    if not prompt:
+        raise ValueError("prompt must have at least one token, got none")
+    for i, token in enumerate(prompt):
+        if not 0 <= token < vocabulary:
+            raise ValueError(f"prompt[{i}] must be from 0 to {vocabulary - 1}, got {token}")
+    if len(prompt) + max_tokens > context:
+        raise ValueError(
+            f"prompt and max_tokens must be at most {context} tokens together, the model's "
+            f"context, got {len(prompt)} + {max_tokens} = {len(prompt) + max_tokens}"
+        )
+    return prompt
+
+
+def check_fits(prompt, max_tokens, width, pool, max_branches) -> None:
+    """Raise unless `width` answers to a prompt of so many tokens fit into an empty pool.
+
+    As if they shared no page: sharing may end when they are preempted.
+    """
+    if width > max_branches:
+        raise ValueError(
+            f"n and beams must be at most {max_branches}, the answers of a step, got {width}"
+        )
+    needed = width * ceil_div(prompt + max_tokens, pool.page_size)
+    if needed > pool.num_pages:
+        raise ValueError(
+            f"prompt and max_tokens must fit into the {pool.num_pages} pages of {pool.page_size} "
+            f"tokens: {width} x ({prompt} + {max_tokens}) tokens may need {needed} pages"
+        )
+
+
+def check_step_sizes(max_rows, max_branches) -> None:
+    """Raise unless a step has room for every branch, and for a part of a prompt."""
+    integer("max_branches", max_branches, at_least=1)
+    if integer("max_rows", max_rows, at_least=1) <= max_branches:
+        raise ValueError(
+            f"max_rows must be more than max_branches = {max_branches}, or prompts are never "
+            f"read, got {max_rows}"
+        )
+
+
+def check_number_of(name, value) -> int:
+    """Return a number of things, at least 1, as an int."""
+    return integer(name, value, at_least=1)

@@ -1,0 +1,340 @@
+"""``fa-numba train`` and ``fa-numba generate``: a small language model, from the command line.
+
+fa-numba train
+fa-numba generate "The function"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import math
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fa_numba.language_model import checkpoint, generate, kernel_choice, text
+from fa_numba.language_model.model import Config
+from fa_numba.language_model.train import Recipe, Trainer
+from fa_numba.runtime import arrays
+
+MODEL = "model.npz"
+SAMPLE = 160  # characters
+SIZES = ("layers", "heads", "kv_heads", "head_dim", "context")
+FOR_THE_RECIPE = ("steps", "batch", "learning_rate", "seed", "float16")
+
+
+class BadRequest(ValueError):
+    """The command line is wrong; the message names the option or argument."""
+
+
+def add_train_options(parser):
+    """Declare the options of ``fa-numba train``."""
+    parser.add_argument(
+        "--text", nargs="+", metavar="FILE", help="UTF-8 files to learn; else Python's help topics"
+    )
+    parser.add_argument("--out", default=MODEL, metavar="FILE", help=f"file of the model ({MODEL})")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the training of the model in that file"
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help=f"batches ({Recipe.steps})")
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help=f"sequences in a batch ({Recipe.batch})"
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, metavar="X", help=f"largest ({Recipe.learning_rate})"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help=f"({Recipe.seed})")
+    for size in SIZES:
+        default = getattr(Config, size)
+        option = f"--{size.replace('_', '-')}"
+        parser.add_argument(option, type=int, metavar="N", help=f"of the model ({default})")
+    parser.add_argument(
+        "--kernels",
+        default="fastest",
+        metavar="WHICH",
+        help="fastest (default), lesson, or a folder with your exercises",
+    )
+    parser.add_argument(
+        "--every", type=int, default=250, metavar="N", help="steps between samples (250)"
+    )
+    add_gpu_option(parser)
+    parser.add_argument(
+        "--float16", action="store_true", default=None, help="compute in float16; needs --gpu"
+    )
+
+
+def add_generate_options(parser):
+    """Declare the options of ``fa-numba generate``."""
+    parser.add_argument("prompt", help="the text to continue")
+    parser.add_argument(
+        "--model", default=MODEL, metavar="FILE", help=f"file that fa-numba train wrote ({MODEL})"
+    )
+    parser.add_argument("--length", type=int, default=400, metavar="N", help="characters (400)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, metavar="X", help="0 is greedy (0.8)"
+    )
+    parser.add_argument("--top-k", type=int, default=32, metavar="N", help="32 at most (32)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(0)")
+    add_gpu_option(parser)
+
+
+def add_gpu_option(parser):
+    """Declare --gpu."""
+    parser.add_argument("--gpu", action="store_true", help="compute on the GPU, with CuPy")
+
+
+def module_for(gpu):
+    """CuPy for a GPU, else NumPy."""
+    if not gpu:
+        return np
+    if importlib.util.find_spec("cupy") is None:
+        raise BadRequest(
+            "--gpu needs CuPy, which is not installed here: pip install "
+            '"fa-numba[cuda13]", or [cuda12]'
+        )
+    import cupy
+
+    if not arrays.gpu_available():
+        raise BadRequest(f"--gpu needs a GPU. {arrays.backend()}")
+    return cupy
+
+
+def train(options) -> int:
+    """Run ``fa-numba train``; returns the exit status."""
+    run = _Run(options)
+    print(run.description())
+    with _interrupts_after_a_step() as stop:
+        run.train(stop)
+    run.save()
+    if stop.is_set():
+        print(f"Stopped after {run.trainer.steps_done} steps: --resume continues.")
+        return 130
+    return 0
+
+
+@contextlib.contextmanager
+def _interrupts_after_a_step():
+    """An event that Ctrl-C sets: a step that it broke off would leave half of the weights updated.
+
+    A second Ctrl-C ends the program.
+    """
+    stop, usual = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def on_interrupt(*_):
+        stop.set()
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+class _Run:
+    """One run of ``fa-numba train``: a trainer, and what is shown and written on the way."""
+
+    def __init__(self, options):
+        self.options, self.out = options, Path(options.out)
+        self.xp = module_for(options.gpu)
+        corpus = _read_text(options.text)
+        self.sha256 = hashlib.sha256(corpus.encode()).hexdigest()
+        try:
+            self.kernels = kernel_choice.by_name(options.kernels)
+            if options.every < 1:
+                raise ValueError(f"every must be at least 1, got {options.every}")
+            self.trainer = (self._resume if options.resume else self._start)(corpus)
+        except (TypeError, ValueError) as error:
+            raise BadRequest(str(error)) from None
+
+    def _start(self, corpus):
+        if self.out.exists():
+            raise BadRequest(
+                f"{self.out} exists: --resume continues its training, --out names another file"
+            )
+        if not self.out.parent.is_dir():
+            raise BadRequest(f"--out must be in a folder that exists, got {self.out}")
+        self.characters = text.Characters.of(corpus)
+        config = Config(len(self.characters), **_given(self.options, SIZES))
+        return self._trainer(config, Recipe(**_given(self.options, FOR_THE_RECIPE)), corpus)
+
+    def _resume(self, corpus):
+        stored = checkpoint.load(self.out)
+        if sizes := _given(self.options, SIZES):
+            raise BadRequest(f"--{next(iter(sizes))} is that of the model with --resume")
+        if stored.text_sha256 != self.sha256:
+            raise BadRequest(f"--text must be the text that {self.out} has learned so far")
+        self.characters = stored.characters
+        recipe = replace(stored.recipe, **_given(self.options, FOR_THE_RECIPE))
+        trainer = self._trainer(stored.config, recipe, corpus)
+        trainer.continue_from(stored.state, stored.losses, stored.validation_losses)
+        return trainer
+
+    def _trainer(self, config, recipe, corpus):
+        parts = text.split(self.characters.encode(corpus))
+        return Trainer(config, recipe, *parts, xp=self.xp, **self.kernels._asdict())
+
+    def description(self):
+        """The text and the model, in words."""
+        config, (train_part, _) = self.trainer.config, self.trainer.texts.values()
+        source = ", ".join(self.options.text or ["Python's help topics"])
+        return (
+            f"Text: {source}; {len(train_part)} characters to learn, "
+            f"{len(self.characters)} different ones.\n"
+            f"Model: {config.num_weights} weights, {config.layers} layers, {config.heads} heads "
+            f"of {config.head_dim}, {config.kv_heads} of keys and values, context "
+            f"{config.context}; {'CuPy, on the GPU' if self.xp is not np else 'NumPy'}."
+        )
+
+    def train(self, stop):
+        """All steps that are left, or those until an event is set, with a progress bar."""
+        trainer, total = self.trainer, self.trainer.recipe.steps
+        with _progress(total, trainer.steps_done) as show:
+            while trainer.steps_done < total and not stop.is_set():
+                trainer.step()
+                done = trainer.steps_done
+                if done % 10 == 0 or self.xp is np:  # to look at a GPU's loss waits for it
+                    show(done, self._finite_loss())
+                if done % self.options.every == 0 or done == total:
+                    self._finite_loss()
+                    self.look(show)
+
+    def _finite_loss(self):
+        loss = float(self.trainer.losses[-1])
+        if not math.isfinite(loss):
+            raise BadRequest(
+                f"the loss of step {self.trainer.steps_done} is {loss}: a smaller --learning-rate "
+                f"may help, or no --float16. {self.out} is as it was last written"
+            )
+        return loss
+
+    def look(self, show):
+        """Validate, print a sample, and write the model."""
+        loss = self.trainer.validate()
+        show(
+            self.trainer.steps_done,
+            float(self.trainer.losses[-1]),
+            f"step {self.trainer.steps_done}: validation loss {loss:.3f} nats per character\n"
+            f"{_indented(self.sample())}\n",
+        )
+        self.save()
+
+    def sample(self):
+        """Text that the model writes now, after a line feed."""
+        start = self.characters.encode("\n") if "\n" in self.characters.symbols else [0]
+        trainer = self.trainer
+        tokens = generate.generate(trainer.weights, trainer.config, start, SAMPLE)
+        return self.characters.decode(tokens)
+
+    def save(self):
+        """Write the model, and a picture of its losses beside it."""
+        trainer = self.trainer
+        checkpoint.save(self.out, trainer, self.characters, self.sha256)
+        if importlib.util.find_spec("matplotlib") is not None and trainer.losses:
+            from fa_numba.figures.loss_curve import loss_curve
+
+            figure = loss_curve(
+                trainer.losses,
+                {},
+                points={"validation": trainer.validation_losses},
+                label="nats per character",
+                title=f"{self.out.name}: {trainer.config.num_weights} weights",
+            )
+            with checkpoint.replacing(self.out.with_suffix(".png")) as file:
+                figure.savefig(file, format="png", dpi=110)
+
+
+def _given(options, names):
+    """The options of these names that the command line has."""
+    return {n: getattr(options, n) for n in names if getattr(options, n) is not None}
+
+
+def _read_text(files):
+    if not files:
+        return text.topics()
+    try:
+        return text.read_files(files)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"--text must name files of UTF-8 text: {error}") from None
+
+
+def _indented(sample):
+    return "\n".join(f"    {line}" for line in sample.splitlines())
+
+
+class _progress:
+    """A context manager: show(step, loss, message=None) moves a bar, or prints lines now and then.
+
+    Parameters
+    ----------
+    total : int
+        Steps of the whole run.
+    done : int
+        Steps of earlier runs.
+    """
+
+    def __init__(self, total, done):
+        self.total, self.done, self.bar = total, done, None
+        self.last_line, self.start = time.monotonic(), time.monotonic()
+
+    def __enter__(self):
+        if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+            from rich import progress
+
+            self.bar = progress.Progress(
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[loss]}"),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+            )
+            self.task = self.bar.add_task("", total=self.total, completed=self.done, loss="")
+            self.bar.start()
+        return self
+
+    def __call__(self, step, loss, message=None):
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, loss=f"loss {loss:.3f}")
+            if message:
+                self.bar.console.print(message, markup=False, highlight=False)
+        elif message:
+            print(message, flush=True)
+        elif time.monotonic() - self.last_line > 10:
+            self.last_line = time.monotonic()
+            each = (self.last_line - self.start) / (step - self.done) * 1e3
+            print(f"step {step} of {self.total}: loss {loss:.3f}, {each:.0f} ms each", flush=True)
+
+    def __exit__(self, *error):
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def generate_text(options) -> int:
+    """Run ``fa-numba generate``; returns the exit status."""
+    xp = module_for(options.gpu)
+    model = checkpoint.load(options.model)
+    try:
+        prompt = model.characters.encode(options.prompt, "prompt")
+        tokens = generate.generate(
+            model.weights(xp),
+            model.config,
+            prompt,
+            options.length,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            seed=options.seed,
+        )
+        print(options.prompt, end="", flush=True)
+        for token in tokens:
+            print(model.characters.decode([token]), end="", flush=True)
+    except (TypeError, ValueError) as error:
+        raise BadRequest(str(error)) from None
+    print()
+    return 0

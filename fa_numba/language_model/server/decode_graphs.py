@@ -1,0 +1,107 @@
+"""A step without prompts as one CUDA graph.
+
+Such a step has one row for each branch, and some hundred small launches: on a GPU it takes as long
+as Python needs to enqueue them. A graph enqueues them all at once. Its arrays, sizes and addresses
+are fixed, so there is one for each number of rows, rounded up to a power of two. The rows that are
+too many are padding: their slot is −1, so that they write nothing, and nobody reads their results.
+
+CuPy refuses to call cuBLAS during a capture: `products` calls it, and without it there is no graph.
+
+The arrays of a graph come from a memory pool of their own: CuPy would give their memory to others
+while the graph still writes to it.
+"""
+
+import numpy as np
+
+from fa_numba.language_model import model
+from fa_numba.language_model.server import choose
+from fa_numba.tiling.block_sizes import ceil_div
+
+WARM_UPS = 2  # before a capture: kernels are compiled, and libraries allocate their memory
+
+
+class DecodeGraphs:
+    """The graphs of a model over pages.
+
+    Parameters
+    ----------
+    paged : PagedModel
+        On a GPU.
+    max_rows : int
+        More rows than these run without a graph.
+    """
+
+    def __init__(self, paged, max_rows):
+        self.paged, self.max_rows = paged, max_rows
+        self.columns = ceil_div(paged.config.context, paged.pool.page_size)
+        self._memory = paged.xp.cuda.MemoryPool()
+        self.graphs = {}
+
+    def suits(self, plan) -> bool:
+        """Whether a step has only rows that choose a token, and not too many."""
+        return 0 < len(plan.parts) <= self.max_rows and all(
+            part.chosen and part.stop - part.start == 1 for part in plan.parts
+        )
+
+    def run(self, plan, temperatures, number):
+        """As `PagedModel.run`, for a plan that suits."""
+        parts = plan.parts
+        rows = 1 << (len(parts) - 1).bit_length()
+        key = rows, number
+        if key not in self.graphs:
+            self.graphs[key] = self._capture(rows, number)
+        graph, inputs, both = self.graphs[key]
+        inputs.set(_padded(self._numbers(parts, temperatures), rows))
+        graph.launch(self.paged.xp.cuda.get_current_stream())
+        probabilities, tokens = choose.on_host(both)
+        return probabilities[: len(parts)], tokens[: len(parts)]
+
+    def _numbers(self, parts, temperatures):
+        """Of each row: token, position, slot, length, temperature, pages."""
+        numbers = np.empty((len(parts), 5 + self.columns), np.int32)
+        numbers[:, 0] = [part.branch.tokens[part.start] for part in parts]
+        numbers[:, 1] = [part.start for part in parts]
+        numbers[:, 2] = [part.slots[0] for part in parts]
+        numbers[:, 3] = [part.stop for part in parts]
+        numbers[:, 4] = temperatures.view(np.int32)
+        numbers[:, 5:] = -1
+        table = self.paged.pool.block_table([part.branch.seq for part in parts])
+        numbers[:, 5 : 5 + table.shape[1]] = table
+        return numbers
+
+    def _capture(self, rows, number):
+        """The graph of so many rows, its input and its result."""
+        xp = self.paged.xp
+        with xp.cuda.using_allocator(self._memory.malloc):
+            inputs = xp.asarray(_padded(np.empty((0, 5 + self.columns), np.int32), rows))
+            stream = xp.cuda.get_current_stream()
+            for _ in range(WARM_UPS):
+                self._decode(inputs, number)
+            stream.synchronize()
+            stream.begin_capture()
+            try:
+                both = self._decode(inputs, number)
+            finally:
+                graph = stream.end_capture()
+        return graph, inputs, both
+
+    def _decode(self, inputs, number):
+        # Columns become arrays of their own: kernels take 32-bit numbers side by side.
+        xp, paged = self.paged.xp, self.paged
+        tokens, positions, slots, lengths, temperatures = xp.ascontiguousarray(inputs[:, :5].T)
+        table = xp.ascontiguousarray(inputs[:, 5:])
+
+        def attend(layer, q):
+            return paged.attend_to_pages(layer, q[:, None], table, lengths)
+
+        x = paged.layers(tokens, positions, slots, attend)
+        logits = model.logits(paged.weights, x)
+        return choose.most_likely(logits, temperatures.view(np.float32), number)
+
+
+def _padded(numbers, rows):
+    """The numbers of more rows: token 0 at position 0 without a slot, alone on page 0."""
+    padded = np.zeros((rows, numbers.shape[1]), np.int32)
+    padded[:, 2], padded[:, 3], padded[:, 4] = -1, 1, np.float32(1).view(np.int32)
+    padded[: len(numbers)] = numbers
+    return padded

@@ -1,0 +1,326 @@
+"""Continuous batching: each step gives every answer that is under way its next token.
+
+Requests join and leave between any two steps, so that no answer waits for the longest of a batch.
+
+Paper: Yu et al. 2022, Orca, OSDI, section 4.1, "iteration-level scheduling".
+"""
+
+import time
+from collections import deque
+
+import numpy as np
+
+from fa_numba import checks
+from fa_numba.kv_cache.page_pool import PagePool
+from fa_numba.kv_cache.sampling import beams, samples
+from fa_numba.language_model.server import choose
+from fa_numba.language_model.server.options import Options
+from fa_numba.language_model.server.paged_model import PagedModel
+from fa_numba.language_model.server.request import Answer, Branch, Request
+from fa_numba.language_model.server.schedule import Schedule
+from fa_numba.language_model.server.text_stream import TextStream
+
+SECONDS_OF_RATE = 2.0  # tokens per second are averaged over so long
+
+
+class Overloaded(RuntimeError):
+    """The queue is full; nothing has been changed."""
+
+
+class Engine:
+    """A model that answers many requests at a time.
+
+    Parameters
+    ----------
+    weights, config
+        Of the model; NumPy or CuPy arrays.
+    num_pages : int, default=256
+    page_size : int, default=16
+        Tokens of a page.
+    host_pages : int, default=0
+        Pages in host memory, to swap preempted requests to. 0: they are recomputed.
+    share_prefixes : bool, default=True
+        Let prompts that begin alike share pages.
+    max_rows, max_branches, static
+        Of `Schedule`.
+    max_waiting : int, default=2048
+        Requests in the queue; more are refused.
+    decode : callable, default=None
+        ``decode(tokens)`` is the text of tokens; without it answers have no text.
+    **model_options
+        Of `PagedModel`.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    steps, tokens_made : int
+
+    Examples
+    --------
+    >>> from fa_numba.language_model.model import Config, init_weights
+    >>> config = Config(vocabulary=10)
+    >>> engine = Engine(init_weights(config), config)
+    >>> answers = engine.generate([[1, 2, 3], [4]], Options(max_tokens=5, temperature=0))
+    >>> [len(answer.tokens) for answer, in answers]
+    [5, 5]
+    """
+
+    def __init__(
+        self,
+        weights,
+        config,
+        *,
+        num_pages=256,
+        page_size=16,
+        host_pages=0,
+        share_prefixes=True,
+        max_rows=256,
+        max_branches=64,
+        max_waiting=2048,
+        static=False,
+        decode=None,
+        **model_options,
+    ):
+        self.max_waiting = checks.check_number_of("max_waiting", max_waiting)
+        self.decode, self.config = decode, config
+
+        def begin():
+            """The schedule and the caches, empty."""
+            pool = PagePool(num_pages, page_size, share_prefixes=share_prefixes)
+            host = (
+                PagePool(host_pages, page_size, share_prefixes=share_prefixes)
+                if host_pages
+                else None
+            )
+            sizes = {"max_rows": max_rows, "max_branches": max_branches, "static": static}
+            self.schedule = Schedule(pool, host, **sizes)
+            sizes = {"max_branches": max_branches, **model_options}
+            self.model = PagedModel(weights, config, pool, host, **sizes)
+
+        self._begin = begin
+        begin()
+        self.steps = self.tokens_made = self.ended = self.cancelled = 0
+        self._recent = deque()  # (time, tokens) of the last steps
+
+    @property
+    def pool(self) -> PagePool:
+        """The pages."""
+        return self.schedule.pool
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request runs or waits."""
+        return bool(self.schedule.running or len(self.schedule.queue))
+
+    def submit(self, prompt, options=None, listener=None) -> Request:
+        """Add a request.
+
+        Parameters
+        ----------
+        prompt : sequence of int
+            At least one token.
+        options : Options, default=Options()
+        listener : callable, default=None
+            As in `Request`.
+
+        Returns
+        -------
+        Request
+
+        Raises
+        ------
+        TypeError, ValueError
+            The prompt has tokens that the model does not know, or it is too long, with its answer,
+            for the model or for the pages.
+        Overloaded
+            The queue is full.
+        """
+        request = self.make_request(prompt, options, listener)
+        self.add(request)
+        return request
+
+    def make_request(self, prompt, options=None, listener=None) -> Request:
+        """A request, checked; changes nothing, and may be called from any thread."""
+        options = options or Options()
+        limits = self.config.vocabulary, self.config.context
+        prompt = checks.check_prompt(prompt, options.max_tokens, *limits)
+        schedule = self.schedule
+        checks.check_fits(
+            len(prompt), options.max_tokens, options.width, schedule.pool, schedule.max_branches
+        )
+        if len(schedule.queue) >= self.max_waiting:
+            raise Overloaded(f"{self.max_waiting} requests wait already: try again later")
+        return Request(prompt, options, listener)
+
+    def add(self, request):
+        """Put a request of `make_request` into the queue."""
+        self._prepare(request, request.branches[0])
+        self.schedule.submit(request)
+
+    def cancel(self, request, reason="cancelled"):
+        """End a request now, and free its pages; an ended one is left alone."""
+        if request.ended is not None:
+            return
+        self.schedule.remove(request)
+        self.cancelled += 1
+        branches, request.branches = request.branches, []
+        for branch in branches:
+            self._answer(request, branch, reason)
+        self._end(request)
+
+    def fail(self):
+        """End all requests with the reason "error", and begin with empty pages."""
+        requests = [*self.schedule.running, *self.schedule.queue]
+        for request in requests:
+            self.cancel(request, "error")
+        self._begin()
+
+    def step(self) -> int:
+        """Compute one step; return the number of tokens that were added to answers."""
+        plan = self.schedule.step()
+        chosen = [part for part in plan.parts if part.chosen]
+        options = [part.request.options for part in chosen]
+        temperatures = np.array([choose.divisor(o) for o in options], np.float32)
+        needed = (choose.candidates_needed(o, self.config.vocabulary) for o in options)
+        candidates = self.model.run(plan, temperatures, max(needed, default=1))
+        self.steps += 1
+        made = self._choose(chosen, *candidates) if chosen else 0
+        now = time.perf_counter()
+        self.tokens_made += made
+        self._recent.append((now, made))
+        while self._recent[0][0] < now - SECONDS_OF_RATE:
+            self._recent.popleft()
+        return made
+
+    def generate(self, prompts, options=None) -> list:
+        """Answer all prompts.
+
+        Parameters
+        ----------
+        prompts : sequence of sequences of int
+        options : Options, or a list of one for each prompt
+
+        Returns
+        -------
+        list of list of Answer
+            The answers to each prompt.
+        """
+        several = isinstance(options, (list, tuple))
+        options = options if several else [options] * len(prompts)
+        requests = [self.submit(p, o) for p, o in zip(prompts, options, strict=True)]
+        while any(request.ended is None for request in requests):
+            self.step()
+        return [request.answers for request in requests]
+
+    def tokens_per_second(self) -> float:
+        """Tokens added to answers, averaged over the last seconds."""
+        now = time.perf_counter()
+        made = sum(n for at, n in list(self._recent) if at >= now - SECONDS_OF_RATE)
+        return made / SECONDS_OF_RATE
+
+    def _choose(self, parts, probabilities, tokens):
+        """Choose the next token of each part; return how many were added."""
+        rows = {}  # of each request
+        for row, part in enumerate(parts):
+            rows.setdefault(part.request, []).append(row)
+        made, sampled = 0, []
+        for request, mine in rows.items():
+            if not request.started:
+                self._fork(request)
+                mine = mine * len(request.branches)
+            self.schedule.queue.charge(request, len(mine))
+            if request.options.beams:
+                made += self._search(request, probabilities[mine], tokens[mine])
+            else:
+                sampled += [(request, b, i) for b, i in zip(request.branches, mine, strict=True)]
+        return made + self._sample(sampled, probabilities, tokens)
+
+    def _fork(self, request):
+        """The prompt has been read: one branch for each answer. Beams fork by their tokens."""
+        request.started, request.first_token = True, time.perf_counter()
+        if request.options.beams or request.options.n == 1:
+            return
+        first = request.branches[0]
+        for i, seq in enumerate(samples(self.pool, first.seq, request.options.n)[1:], 1):
+            branch = Branch(i, list(request.prompt), seq)
+            self._prepare(request, branch)
+            request.branches.append(branch)
+
+    def _prepare(self, request, branch):
+        options = request.options
+        branch.stream = TextStream(self.decode or _no_text, options.stop)
+        branch.rng = np.random.default_rng([options.seed, branch.index])
+
+    def _sample(self, sampled, probabilities, tokens):
+        """Draw the next token of each (request, branch, row)."""
+        if not sampled:
+            return 0
+        rows = [row for _, _, row in sampled]
+        options = [request.options for request, _, _ in sampled]
+        top_k = np.array([1 if o.temperature == 0 else o.top_k for o in options])
+        top_p = np.array([o.top_p for o in options])
+        uniform = np.array([branch.rng.random() for _, branch, _ in sampled])
+        drawn = choose.draw(probabilities[rows], tokens[rows], top_k, top_p, uniform).tolist()
+        for (request, branch, _), token in zip(sampled, drawn, strict=True):
+            self._extend(request, branch, token)
+        return len(sampled)
+
+    def _extend(self, request, branch, token):
+        """Add a token to a branch, and end it if it is complete."""
+        branch.tokens.append(token)
+        piece = branch.stream.feed(token)
+        self._tell(request, branch.index, piece, None)
+        full = len(branch.tokens) == len(request.prompt) + request.options.max_tokens
+        if full or branch.stream.stopped:
+            request.branches.remove(branch)
+            self.schedule.free(branch)
+            self._answer(request, branch, "stop" if branch.stream.stopped else "length")
+            if not request.branches:
+                self.schedule.remove(request)
+                self._end(request)
+
+    def _search(self, request, probabilities, tokens):
+        """Continue the best beams; at the end the n best are the answers."""
+        branches, options = request.branches, request.options
+        scores = np.array([branch.score for branch in branches])
+        found = choose.best_beams(scores, probabilities, tokens, options.beams)
+        parents, new_tokens, scores = found
+        seqs = beams(self.pool, [branch.seq for branch in branches], parents)
+        request.branches = [
+            Branch(i, [*branches[parent].tokens, token], seq, score=score)
+            for i, (parent, token, score, seq) in enumerate(
+                zip(parents, new_tokens, scores, seqs, strict=True)
+            )
+        ]
+        made = len(request.branches[0].tokens) - len(request.prompt)
+        if made == options.max_tokens:
+            self.schedule.remove(request)
+            branches, request.branches = request.branches, []
+            for branch in branches[: options.n]:
+                self._prepare(request, branch)
+                for token in branch.tokens[len(request.prompt) :]:
+                    branch.stream.feed(token)
+                self._tell(request, branch.index, branch.stream.text, None)
+                self._answer(request, branch, "length")
+            self._end(request)
+        return len(seqs)
+
+    def _answer(self, request, branch, reason):
+        piece = branch.stream.finish() if branch.stream else ""
+        text = branch.stream.text if branch.stream else ""
+        tokens = branch.tokens[len(request.prompt) :]
+        request.answers.append(Answer(branch.index, tokens, text, reason))
+        self._tell(request, branch.index, piece, reason)
+
+    def _end(self, request):
+        request.ended = time.perf_counter()
+        request.answers.sort(key=lambda answer: answer.index)
+        self.ended += 1
+
+    def _tell(self, request, index, text, reason):
+        if request.listener and (text or reason):
+            request.listener(request, index, text, reason)
+
+
+def _no_text(tokens):
+    return ""

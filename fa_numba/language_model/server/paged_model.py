@@ -1,0 +1,197 @@
+"""The work of a step on arrays: the model over pages.
+
+All rows of a step go through the model together, so that each weight is read once for all of them.
+Only attention tells the sequences apart: one call for the branches with a single row, and one for
+each chunk of a prompt. Both read the keys and values of earlier tokens from the pages, where the
+step's own were written first.
+
+The numbers that a step needs (tokens, positions, slots, block tables, lengths) are copied to a GPU
+as one array.
+"""
+
+import contextlib
+
+import numpy as np
+
+from fa_numba.dispatch.decoding import paged_attn_decode
+from fa_numba.language_model import model, products
+from fa_numba.language_model.server import choose, page_moves
+from fa_numba.language_model.server.decode_graphs import DecodeGraphs
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
+
+TABLE_COLUMNS = 8  # block tables have a multiple of it: fewer different shapes, and so replays
+
+
+class PagedModel:
+    """A model and the caches of all its layers.
+
+    Parameters
+    ----------
+    weights : dict of str to array
+        As from `init_weights`. NumPy or CuPy arrays; the caches are like them.
+    config : Config
+    pool : PagePool
+    host_pool : PagePool, default=None
+    attend : callable, default=fa_numba.paged_attn_decode
+        ``attend(q, k_cache, v_cache, block_table, seq_lens, causal=True)`` returns (out, lse).
+    max_branches : int, default=64
+        Rows of the largest CUDA graph.
+    graphs : bool, default=True
+        On a GPU, compute a step without prompts as one CUDA graph.
+
+    Attributes
+    ----------
+    k_caches, v_caches : arrays of shape (layers, num_pages, page_size, kv_heads, head_dim)
+    graphs : DecodeGraphs or None
+    """
+
+    def __init__(
+        self,
+        weights,
+        config,
+        pool,
+        host_pool=None,
+        *,
+        attend=paged_attn_decode,
+        max_branches=64,
+        graphs=True,
+    ):
+        self.weights, self.config = products.factors(weights), config
+        self.pool, self.attend = pool, attend
+        self.like = weights["embedding"]
+        self.xp = arrays.module_of(self.like)
+        on_gpu = self.xp is not np
+        self._stream = contextlib.nullcontext()
+        if on_gpu:  # the legacy default stream cannot be captured
+            self._stream = self.xp.cuda.Stream(non_blocking=True)
+            self.xp.cuda.Device().synchronize()  # the weights are there
+        shape = pool.page_size, config.kv_heads, config.head_dim
+        shape = config.layers, pool.num_pages, *shape
+        self.k_caches, self.v_caches = (
+            arrays.empty(self.like, shape, self.like.dtype) for _ in range(2)
+        )
+        if host_pool is not None:
+            shape = config.layers, host_pool.num_pages, *shape[2:]
+            self.k_host, self.v_host = (np.empty(shape, self.like.dtype) for _ in range(2))
+        can = self.weights is not weights  # cuBLAS was found
+        self.graphs = DecodeGraphs(self, max_branches) if graphs and can else None
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page in all layers, keys and values."""
+        return 2 * self.k_caches.nbytes // self.pool.num_pages
+
+    def move(self, plan):
+        """Apply a plan's changes of the caches that need no model."""
+        device = self.k_caches, self.v_caches
+        if plan.swap_out.size:
+            page_moves.swap(*device, self.k_host, self.v_host, *plan.swap_out)
+        if plan.swap_in.size:
+            page_moves.swap(self.k_host, self.v_host, *device, *plan.swap_in)
+        page_moves.copy(*device, *plan.copies)
+
+    def run(self, plan, temperatures, number):
+        """Compute the rows of a plan.
+
+        Parameters
+        ----------
+        plan : Plan
+        temperatures : NumPy array of shape (chosen parts,), float32
+            Of the parts that are `chosen`, in their order.
+        number : int
+            Candidates for the next token.
+
+        Returns
+        -------
+        probabilities, tokens : NumPy arrays of shape (chosen parts, number)
+            The most likely next tokens, as from `most_likely`.
+        """
+        with self._stream:
+            self.move(plan)
+            if self.graphs and self.graphs.suits(plan):
+                return self.graphs.run(plan, temperatures, number)
+            return self._run(plan.parts, temperatures, number)
+
+    def _run(self, parts, temperatures, number):
+        sizes = [part.stop - part.start for part in parts]
+        ends = np.cumsum(sizes, dtype=int)
+        last = [end - 1 for end, part in zip(ends, parts, strict=True) if part.chosen]
+        table = self.block_table(parts)
+        numbers = [
+            *rows_of(parts),
+            np.array(last, int),
+            table,
+            np.array([part.stop for part in parts]),
+            temperatures.view(np.int32),
+        ]
+        tokens, positions, slots, last, table, lengths, temperatures = self.upload(numbers)
+        single = sizes.count(1)  # they come first
+        calls = [(0, single, slice(0, single))] if single else []
+        for i in range(single, len(parts)):
+            calls.append((ends[i] - sizes[i], ends[i], slice(i, i + 1)))
+
+        def attend(layer, q):
+            outs = []
+            for start, stop, rows in calls:
+                batch = q[start:stop].reshape(rows.stop - rows.start, -1, *q.shape[1:])
+                outs.append(self.attend_to_pages(layer, batch, table[rows], lengths[rows]))
+            return outs[0] if len(outs) == 1 else self.xp.concatenate(outs)
+
+        if not parts:
+            return None, None
+        x = self.layers(tokens, positions, slots, attend)
+        if not last.size:
+            return None, None
+        logits = model.logits(self.weights, x[last])
+        both = choose.most_likely(logits, temperatures.view(np.float32), number)
+        return choose.on_host(both)
+
+    def block_table(self, parts):
+        """The pages of parts; −1 past the last one."""
+        table = self.pool.block_table([part.branch.seq for part in parts])
+        columns = ceil_div(table.shape[1], TABLE_COLUMNS) * TABLE_COLUMNS
+        padded = np.full((len(parts), columns), -1, np.int32)
+        padded[:, : table.shape[1]] = table
+        return padded
+
+    def layers(self, tokens, positions, slots, attend):
+        """The model up to the logits; ``attend(layer, q)`` returns rows of attention's result."""
+        weights, config = self.weights, self.config
+        x = model.embed(weights, tokens)
+        for layer in range(config.layers):
+            q, k, v = model.qkv(weights, config, layer, x, positions)
+            page_moves.write(k, v, self.k_caches[layer], self.v_caches[layer], slots)
+            x = model.after_attention(weights, config, layer, x, attend(layer, q))
+        return x
+
+    def attend_to_pages(self, layer, q, table, lengths):
+        """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows."""
+        caches = self.k_caches[layer], self.v_caches[layer]
+        out, _ = self.attend(q, *caches, table, lengths, causal=True)
+        return out.reshape(-1, *q.shape[2:])
+
+    def upload(self, numbers):
+        """int32 arrays on the device of the weights, by one copy."""
+        together = arrays.from_numpy(self.like, flat(numbers))
+        views, start = [], 0
+        for x in numbers:
+            views.append(together[start : start + x.size].reshape(x.shape))
+            start += x.size
+        return views
+
+
+def rows_of(parts):
+    """Tokens, positions and slots of the rows of parts."""
+    if not parts:
+        return [np.empty(0, np.int32)] * 3
+    return [
+        np.concatenate([part.branch.tokens[part.start : part.stop] for part in parts]),
+        np.concatenate([np.arange(part.start, part.stop) for part in parts]),
+        np.concatenate([part.slots for part in parts]),
+    ]
+
+
+def flat(numbers):
+    """One int32 array of the numbers of several."""
+    return np.concatenate([x.ravel() for x in numbers]).astype(np.int32)

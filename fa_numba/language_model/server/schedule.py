@@ -1,0 +1,327 @@
+"""The work of a step: who runs, on which pages, and who is preempted when the pages run out.
+
+A step has at most `max_rows` rows; a row is one token of one sequence. First each answer that is
+under way gets its one row. The rows that are left go to prompts, oldest first, so that a long
+prompt is read in chunks, and no answer waits for the whole of it.
+
+    1   new tokens of the sequences that have pages; while there is no room for them, the request
+        that came last is preempted
+    2   if nobody was preempted: the next requests of the queue, while there is room for them
+    3   first chunks of those that have no pages yet
+
+`kv_cache.Scheduler` is the same idea with whole prompts and one answer for each. Here a request has
+branches, which run, are preempted and come back together. A preempted request is swapped out if
+there is a host pool with room, else recomputed: its branches become prompts, one after another, so
+that a later one finds the pages that they have in common.
+
+Nobody waits for ever: the oldest request that runs is never preempted for another one, and `submit`
+refuses a request whose branches would not fit into an empty pool.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fa_numba import checks
+from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool
+from fa_numba.language_model.server.fair_queue import FairQueue
+from fa_numba.language_model.server.request import Branch, Request
+from fa_numba.tiling.block_sizes import ceil_div
+
+NO_PAIRS = np.empty((2, 0), np.int32)
+
+
+@dataclass
+class Part:
+    """The rows of one branch in a step: its tokens `start` to `stop` − 1.
+
+    Attributes
+    ----------
+    request : Request
+    branch : Branch
+    start, stop : int
+    slots : int32 array of shape (stop − start,)
+        Where their keys and values go; −1: they are in a shared page already.
+    chosen : bool
+        The last row's logits choose the branch's next token.
+    """
+
+    request: Request
+    branch: Branch
+    start: int
+    stop: int
+    slots: np.ndarray | None = None
+    chosen: bool = False
+
+
+class Plan(NamedTuple):
+    """One step: changes of the caches, to apply in this order, and the rows to compute.
+
+    Attributes
+    ----------
+    swap_out, swap_in, copies : int32 arrays of shape (2, pages)
+        src and dst: to the host's cache, from it, and within the cache.
+    parts : list of Part
+        Those of one row first.
+    preempted : list of Request
+    """
+
+    swap_out: np.ndarray
+    swap_in: np.ndarray
+    copies: np.ndarray
+    parts: list
+    preempted: list
+
+
+class Schedule:
+    """Requests, and the pages that they share.
+
+    Parameters
+    ----------
+    pool : PagePool
+    host_pool : PagePool, default=None
+        To swap to; without it, and when it is full, preempted requests are recomputed.
+    max_rows : int, default=256
+        Of a step. More: prompts are read faster, and the answers beside them come more slowly.
+    max_branches : int, default=64
+        That run at a time.
+    static : bool, default=False
+        Let requests in only when all that ran have ended, for comparison: static batching.
+
+    Attributes
+    ----------
+    running : list of Request
+        In the order in which they were let in.
+    queue : FairQueue
+    recomputed, swapped : int
+        Tokens computed again after a preemption; pages swapped out.
+    preemptions, shared : int
+        Requests preempted; tokens of prompts found in pages.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        host_pool: PagePool | None = None,
+        *,
+        max_rows=256,
+        max_branches=64,
+        static=False,
+    ):
+        checks.check_pools(pool, host_pool)
+        checks.check_step_sizes(max_rows, max_branches)
+        self.pool, self.host_pool = pool, host_pool
+        self.max_rows, self.max_branches, self.static = max_rows, max_branches, static
+        self.running, self.queue = [], FairQueue()
+        self.preemptions = self.recomputed = self.swapped = self.shared = 0
+
+    def submit(self, request):
+        """Add a request to the queue; raise ValueError if it could never run."""
+        options = request.options
+        checks.check_fits(
+            len(request.prompt), options.max_tokens, options.width, self.pool, self.max_branches
+        )
+        self.queue.push(request)
+
+    def remove(self, request):
+        """Take a request out, wherever it is, and free its pages."""
+        if request in self.running:
+            self.running.remove(request)
+        else:
+            self.queue.remove(request)
+        for branch in request.branches:
+            self.free(branch)
+
+    def free(self, branch):
+        """Free a branch's pages."""
+        if branch.seq is not None:
+            self.pool.free(branch.seq)
+        if branch.seq_on_host is not None:
+            self.host_pool.free(branch.seq_on_host)
+        branch.seq = branch.seq_on_host = None
+
+    def used_slots(self) -> int:
+        """Slots of the pool that hold a token of a request which runs; a shared one counts once."""
+        size, used = self.pool.page_size, {}
+        for branch in (b for r in self.running for b in r.branches if b.seq is not None):
+            length = self.pool.length(branch.seq)
+            for i, page in enumerate(self.pool.pages(branch.seq)):
+                used[page] = max(used.get(page, 0), min(size, length - i * size))
+        return sum(used.values())
+
+    def step(self) -> Plan:
+        """Find pages for the rows of a step. Apply the plan before the next call."""
+        preempted, swap_out = [], []
+        while True:
+            parts, left = self._next_rows()
+            try:
+                new = {p.branch.seq: p.branch.tokens[p.start : p.stop] for p in parts}
+                src, dst, slots = self.pool.append(new)
+                break
+            except OutOfPagesError:
+                swap_out += self._preempt(preempted)
+        at = 0
+        for part in parts:
+            part.slots = slots[at : at + part.stop - part.start]
+            at += part.stop - part.start
+        swap_in = [] if preempted else self._let_in()
+        first, progress = self._first_chunks(left)
+        parts += first
+        if not (parts or progress or swap_in or preempted) and len(self.running) > 1:
+            # Each waits for pages that another one has.
+            swap_out += self._preempt(preempted)
+        parts.sort(key=lambda part: part.stop - part.start > 1)  # stable
+        self.recomputed += sum(p.stop - p.start - p.chosen for p in parts if p.request.started)
+        self.queue.forget_idle(self.running)
+        return Plan(_pairs(swap_out), _pairs(swap_in), np.array([src, dst]), parts, preempted)
+
+    def _next_rows(self):
+        """Parts of the branches that have pages, and the number of rows that are left."""
+        left, parts, reading = self.max_rows, [], []
+        for request in self.running:
+            if self._is_ready(request):
+                for branch in request.branches:
+                    end = len(branch.tokens)
+                    parts.append(Part(request, branch, end - 1, end, chosen=True))
+                left -= len(request.branches)
+            else:
+                reading.append(request)
+        for request in reading:
+            for branch in request.branches:
+                if branch.seq is None or left <= 0:
+                    break
+                start, end = self.pool.length(branch.seq), _end_of_reading(request, branch)
+                stop = min(end, start + left)
+                if start < stop:
+                    parts.append(_part(request, branch, start, stop))
+                    left -= stop - start
+                if stop < end:
+                    break
+        return parts, left
+
+    def _is_ready(self, request):
+        """Only the last token of each branch is not in the cache, and none is a prompt's first."""
+        return request.started and all(
+            b.seq is not None and self.pool.length(b.seq) == len(b.tokens) - 1
+            for b in request.branches
+        )
+
+    def _let_in(self):
+        """Let in the next requests while there is room; return the (src, dst) to swap in."""
+        moves = []
+        if not len(self.queue) or (self.static and self.running):
+            return moves
+        branches = sum(request.width for request in self.running)
+        reserved = sum(map(self._pages_to_come, self.running))
+        while (request := self.queue.first()) is not None:
+            needed = sum(self.pool.pages_needed(self._to_cache(b)) for b in request.branches)
+            branches += request.width
+            if needed + reserved > self.pool.num_free or branches > self.max_branches:
+                break
+            self.queue.remove(request)
+            self.running.append(request)
+            if not request.started:
+                self.queue.charge(request, len(request.prompt))
+            for branch in request.branches:
+                if branch.seq_on_host is not None:
+                    branch.seq, pages = _copy_sequence(
+                        self.host_pool, branch.seq_on_host, self.pool
+                    )
+                    self.host_pool.free(branch.seq_on_host)
+                    branch.seq_on_host = None
+                    moves += pages
+            reserved += self._pages_to_come(request)
+        return moves
+
+    def _to_cache(self, branch):
+        """The tokens whose pages a branch takes, or soon will take, once it is let in."""
+        if branch.seq_on_host is None:
+            return branch.tokens
+        return self.host_pool.tokens(branch.seq_on_host)
+
+    def _pages_to_come(self, request):
+        """Pages for all tokens that a request has now, and for the next one of each branch."""
+        size, total = self.pool.page_size, 0
+        for branch in request.branches:
+            held = 0 if branch.seq is None else len(self.pool.pages(branch.seq))
+            total += max(0, ceil_div(len(branch.tokens) + 1, size) - held)
+        return total
+
+    def _first_chunks(self, left):
+        """Parts of branches that get their first pages now; and whether any got some."""
+        parts, progress = [], False
+        for request in self.running:
+            for branch in request.branches:
+                end = _end_of_reading(request, branch)
+                if branch.seq is not None:
+                    if self.pool.length(branch.seq) < end:
+                        break  # the branches after it share its pages once they are full
+                    continue
+                shared = self.pool.shared_tokens(branch.tokens[:end])
+                stop = min(end, shared + left)
+                if left <= 0 or self.pool.pages_needed(branch.tokens[:stop]) > self.pool.num_free:
+                    break
+                branch.seq, writes = self.pool.allocate(branch.tokens[:stop])
+                progress = True
+                if not request.started:
+                    request.shared = shared
+                    self.shared += shared
+                # The last token of a prompt is computed though it is shared: for its logits.
+                start = min(shared, stop - 1) if stop == len(branch.tokens) else shared
+                if start < stop:
+                    part = _part(request, branch, start, stop)
+                    part.slots = writes.slot_mapping[start:]
+                    parts.append(part)
+                    left -= stop - start
+                if stop < end:
+                    break
+        return parts, progress
+
+    def _preempt(self, preempted):
+        """Preempt the request that was let in last; return the (src, dst) to swap out."""
+        request = self.running.pop()
+        preempted.append(request)
+        self.queue.push_preempted(request)
+        self.preemptions += 1
+        request.preempted += 1
+        branches = [branch for branch in request.branches if branch.seq is not None]
+        moves = []
+        if self.host_pool is not None and len(branches) == len(request.branches):
+            needed = sum(self.host_pool.pages_needed(self.pool.tokens(b.seq)) for b in branches)
+            if needed <= self.host_pool.num_free:
+                for branch in branches:
+                    branch.seq_on_host, pages = _copy_sequence(
+                        self.pool, branch.seq, self.host_pool
+                    )
+                    moves += pages
+        self.swapped += len(moves)
+        for branch in branches:
+            self.pool.free(branch.seq)
+            branch.seq = None
+        return moves
+
+
+def _end_of_reading(request, branch):
+    """Number of tokens to read as a prompt is.
+
+    The last token of several branches is left for a step in which all of them are ready.
+    """
+    return len(branch.tokens) - (len(request.branches) > 1)
+
+
+def _part(request, branch, start, stop):
+    chosen = len(request.branches) == 1 and stop == len(branch.tokens)
+    return Part(request, branch, start, stop, chosen=chosen)
+
+
+def _copy_sequence(source, seq, target):
+    """Allocate a copy of `seq` in `target`; return it, and (src, dst) of its unshared pages."""
+    copy, writes = target.allocate(source.tokens(seq))
+    first_slots = writes.slot_mapping[:: target.page_size]  # of each page; −1: already there
+    pages = zip(source.pages(seq), target.pages(copy), first_slots, strict=True)
+    return copy, [(src, dst) for src, dst, slot in pages if slot >= 0]
+
+
+def _pairs(moves):
+    return np.array(moves, np.int32).reshape(-1, 2).T.copy() if moves else NO_PAIRS

@@ -1,0 +1,118 @@
+"""The command `fa-numba serve`: a model behind a web server."""
+
+import argparse
+import importlib.util
+import socket
+from pathlib import Path
+
+import numpy as np
+
+from fa_numba.language_model import checkpoint, text
+from fa_numba.language_model.command import MODEL, BadRequest
+from fa_numba.language_model.model import Config, init_weights
+from fa_numba.language_model.server.engine import Engine
+from fa_numba.language_model.server.options import Options
+
+MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
+
+EPILOG = """\
+A completion, streamed:
+
+  curl -N localhost:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 40, "stream": true}'
+
+OpenAI's clients work too: base_url="http://localhost:8000/v1", any api_key. In a browser
+http://localhost:8000 shows pages, queue and tokens per second.
+"""
+
+
+def add_options(command: argparse.ArgumentParser):
+    """Add the command's options."""
+    sizes = {
+        "--pages": (512, "pages of keys and values"),
+        "--page-size": (16, "tokens of a page"),
+        "--host-pages": (0, "pages in host memory to swap to; 0: recompute instead"),
+        "--batch": (64, "answers computed at a time, at most"),
+        "--rows": (256, "tokens computed in a step, at most: one for each answer, and prompts"),
+        "--queue": (2048, "requests that wait, at most; others get status 429"),
+        "--blas-threads": (1, "threads of a product of matrices; more pay off for large models"),
+    }
+    command.add_argument(
+        "--model", default=MODEL, metavar="FILE", help=f"file that fa-numba train wrote ({MODEL})"
+    )
+    command.add_argument(
+        "--untrained", action="store_true", help="random weights instead, to try the server"
+    )
+    command.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    command.add_argument("--port", type=int, default=8000, help="0: any free one (%(default)s)")
+    command.add_argument("--gpu", action="store_true", help="weights and pages on a GPU, by CuPy")
+    for name, (default, help) in sizes.items():
+        command.add_argument(name, type=int, default=default, help=f"{help} (%(default)s)")
+
+
+def main(options) -> int:
+    """Serve until interrupted; return the exit status."""
+    import threadpoolctl
+    import uvicorn
+
+    from fa_numba.language_model.server.http import make_app
+
+    try:
+        weights, config, characters = _model(options)
+        engine = Engine(
+            weights,
+            config,
+            num_pages=options.pages,
+            page_size=options.page_size,
+            host_pages=options.host_pages,
+            max_rows=options.rows,
+            max_branches=options.batch,
+            max_waiting=options.queue,
+            decode=characters.decode,
+        )
+        listening = socket.create_server((options.host, options.port))
+    except (OSError, TypeError, ValueError) as error:
+        raise BadRequest(error) from None
+    host, port = listening.getsockname()[:2]
+    print("Compiling; the next start will be quicker.", flush=True)
+    _warm_up(weights, config, options)
+    megabytes = engine.model.page_bytes * options.pages / 1e6
+    print(
+        f"{config.num_weights:,} weights, {options.pages} pages of {options.page_size} tokens "
+        f"({megabytes:.1f} MB), answers of up to {config.context} tokens with their prompts\n"
+        f"http://{host}:{port}  shows the server at work; POST /v1/completions answers. "
+        "Ctrl+C ends it.",
+        flush=True,
+    )
+    name = "untrained" if options.untrained else Path(options.model).stem
+    app = make_app(engine, characters, model=name)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    with listening, threadpoolctl.threadpool_limits(options.blas_threads, "blas"):
+        server.run(sockets=[listening])
+    return 0
+
+
+def _warm_up(weights, config, options):
+    """Compile what prompts of few and of many tokens need, on pages of their own."""
+    engine = Engine(weights, config, page_size=options.page_size)
+    longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 2
+    engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=2))
+
+
+def _model(options):
+    """Weights, config and vocabulary, as the options say."""
+    xp = np
+    if options.gpu:
+        if importlib.util.find_spec("cupy") is None:
+            raise BadRequest("--gpu needs the package cupy, which is not installed here")
+        import cupy as xp
+    if options.untrained:
+        characters = text.Characters.of(text.topics())
+        config = Config(len(characters), context=256)
+        return init_weights(config, xp=xp), config, characters
+    if not Path(options.model).exists():
+        raise BadRequest(
+            f"there is no file {options.model}: fa-numba train writes one, in minutes; "
+            "fa-numba serve --untrained tries the server without one"
+        )
+    loaded = checkpoint.load(options.model)
+    return loaded.weights(xp), loaded.config, loaded.characters

@@ -1,0 +1,56 @@
+"""Text of tokens as they come, up to a stop string.
+
+Text that may be the beginning of a stop string is held back until that is known: a client that was
+sent it cannot be asked to forget it.
+"""
+
+
+class TextStream:
+    """The text of one answer.
+
+    Parameters
+    ----------
+    decode : callable
+        ``decode(tokens)`` is a str.
+    stop : tuple of str
+
+    Attributes
+    ----------
+    text : str
+        All that may be sent.
+    stopped : bool
+        A stop string has come; nothing follows.
+    """
+
+    def __init__(self, decode, stop=()):
+        self.decode, self.stop = decode, stop
+        self.text, self.stopped, self._held = "", False, ""
+
+    def finish(self) -> str:
+        """The answer is complete: return what was held back."""
+        piece, self._held = self._held, ""
+        self.text += piece
+        return piece
+
+    def feed(self, token) -> str:
+        """Add a token; return the text that may be sent now."""
+        piece = self.decode([token])
+        if not self.stop:
+            self.text += piece
+            return piece
+        self._held += piece
+        found = [at for s in self.stop if (at := self._held.find(s)) >= 0]
+        if found:
+            piece, self._held, self.stopped = self._held[: min(found)], "", True
+        else:
+            keep = max((_overlap(self._held, s) for s in self.stop), default=0)
+            end = len(self._held) - keep
+            piece, self._held = self._held[:end], self._held[end:]
+        self.text += piece
+        return piece
+
+
+def _overlap(text, stop):
+    """Length of the longest end of `text` that `stop` begins with, but is not all of it."""
+    most = min(len(text), len(stop) - 1)
+    return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)

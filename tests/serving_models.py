@@ -1,0 +1,108 @@
+"""Models and servers of the serving tests."""
+
+import contextlib
+import threading
+import time
+
+import numpy as np
+
+from fa_numba.language_model.model import Config, init_weights
+from fa_numba.language_model.server import Engine
+from fa_numba.language_model.text import Characters
+
+CHARACTERS = Characters.of("\n abcdefghijklmnopqrstuvwxyz.,ABCDEFGHIJKLMNOPQRSTUVW")
+CONFIG = Config(len(CHARACTERS), layers=2, heads=4, kv_heads=2, head_dim=16, context=128)
+# Eight times as large as at first: answers then depend on every token before.
+WEIGHTS = {name: 8 * x for name, x in init_weights(CONFIG, seed=1).items()}
+
+
+def make_engine(**options):
+    """An engine whose pages are full of NaN, which nobody may read."""
+    engine = Engine(WEIGHTS, CONFIG, decode=CHARACTERS.decode, **options)
+    engine.model.k_caches[:] = engine.model.v_caches[:] = np.nan
+    return engine
+
+
+def assert_empty(engine):
+    """No page is used, in the pool or on the host, and nobody is served or waits."""
+    schedule = engine.schedule
+    assert not schedule.running and not len(schedule.queue) and not list(schedule.queue)
+    for pool in (schedule.pool, schedule.host_pool):
+        assert pool is None or (pool.num_free == pool.num_pages and not pool.sequences)
+
+
+def wait_until(condition, seconds=20):
+    """Wait for another thread; the time is a limit, and no test passes because of it."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come about"
+        time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def serving(engine):
+    """A web server in a thread, on a port of its own; yields its address."""
+    import uvicorn
+
+    from fa_numba.language_model.server.http import make_app
+
+    app = make_app(engine, CHARACTERS, model="tiny")
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="on")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def next_tokens(tokens):
+    """The three most likely next tokens of `Ledger`."""
+    code = _code(tokens)[-1]
+    return [(code >> 7) % 9, 9 + (code >> 13) % 9, 18 + (code >> 17) % 9]
+
+
+def _code(tokens):
+    """A number for each token that depends on all tokens up to it, as its keys do."""
+    codes, code = [], 1
+    for token in tokens:
+        code = (code * 1_000_003 + token + 1) % (2**61 - 1)
+        codes.append(code)
+    return codes
+
+
+class Ledger:
+    """A stand-in for the model: pages of codes, each of which says which prefix belongs there."""
+
+    def __init__(self, engine):
+        pool, host = engine.pool, engine.schedule.host_pool
+        self.pool = pool
+        self.pages = np.zeros((pool.num_pages, pool.page_size), np.int64)
+        self.host = np.zeros((host.num_pages, pool.page_size), np.int64)
+        self.copied = 0
+
+    def run(self, plan, temperatures, number):
+        src, dst = plan.swap_out
+        self.host[dst] = self.pages[src]
+        src, dst = plan.swap_in
+        self.pages[dst] = self.host[src]
+        src, dst = plan.copies
+        self.pages[dst] = self.pages[src]
+        self.copied += len(src)
+        slots, chosen = self.pages.reshape(-1), []
+        codes = [_code(part.branch.tokens[: part.stop]) for part in plan.parts]
+        for part, code in zip(plan.parts, codes, strict=True):
+            for t, slot in zip(range(part.start, part.stop), part.slots, strict=True):
+                if slot >= 0:
+                    slots[slot] = code[t]
+        for part, code in zip(plan.parts, codes, strict=True):
+            cached = self.pages[self.pool.pages(part.branch.seq)].ravel()
+            assert cached[: part.stop].tolist() == code, "a page of another prefix"
+            if part.chosen:
+                chosen.append(next_tokens(part.branch.tokens[: part.stop]))
+        tokens = np.array(chosen, np.int32).reshape(-1, 3)
+        return np.tile(np.array([0.5, 0.3, 0.2], np.float32), (len(tokens), 1)), tokens

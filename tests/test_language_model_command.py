@@ -1,0 +1,157 @@
+"""`fa-numba train` and `fa-numba generate`, as a user types them."""
+
+import re
+import signal
+import sys
+
+import pytest
+
+from fa_numba.language_model import checkpoint
+from fa_numba.workbook import cli
+
+TINY = "--layers 1 --heads 2 --kv-heads 1 --head-dim 8 --context 16 --batch 4".split()
+SENTENCE = "the cat sat on the mat, and the rat sat on the cat.\n"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(SENTENCE * 30, encoding="utf-8")
+    return tmp_path
+
+
+def run(*words):
+    return cli.main([*words])
+
+
+def train(*more):
+    return run("train", "--text", "a.txt", *more)
+
+
+def losses(path="model.npz"):
+    return checkpoint.load(path).losses
+
+
+def test_train_generate_resume(here, capsys):
+    assert train(*TINY, "--steps", "8", "--every", "4") == 0
+    said = capsys.readouterr().out
+    assert "1404 characters to learn, 15 different ones" in said and "NumPy" in said
+    assert re.search(r"step 8: validation loss \d\.\d{3}", said)
+    assert sorted(path.name for path in here.iterdir()) == ["a.txt", "model.npz", "model.png"]
+    assert (here / "model.png").read_bytes().startswith(b"\x89PNG")
+
+    assert run("generate", "the cat", "--length", "30", "--seed", "1") == 0
+    once = capsys.readouterr().out
+    assert once.startswith("the cat") and len(once) == len("the cat") + 30 + 1
+    run("generate", "the cat", "--length", "30", "--seed", "1")
+    assert capsys.readouterr().out == once
+
+    assert train("--resume", "--steps", "12") == 0
+    whole = losses()
+    assert len(whole) == 12
+    assert train(*TINY, "--steps", "12", "--out", "other.npz") == 0
+    assert losses("other.npz") == whole, "the warm-up does not depend on the number of steps"
+
+
+def test_a_stopped_run_continues_as_if_it_had_not_stopped(here, monkeypatch, capsys):
+    from fa_numba.language_model.train import Trainer
+
+    train(*TINY, "--steps", "9", "--out", "whole.npz")
+    step = Trainer.step
+
+    def stop_at_5(self):
+        if self.steps_done == 4:
+            signal.raise_signal(signal.SIGINT)  # in the midst of the fifth step
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", stop_at_5)
+        assert train(*TINY, "--steps", "9") == 130
+    assert "Stopped after 5 steps: --resume continues" in capsys.readouterr().out
+    assert len(losses()) == 5
+    assert train("--resume") == 0
+    assert losses() == losses("whole.npz")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("--heads", "3"), "kv_heads must divide the 3 heads, got 2"),
+        (("--steps", "0"), "steps must be at least 1, got 0"),
+        (("--every", "0"), "every must be at least 1, got 0"),
+        (("--learning-rate", "-1"), "learning_rate must be above 0, got -1.0"),
+        (("--context", "2000"), "train must have at least 2001 tokens, got 1404"),
+        (("--text", "none.txt"), "--text must name files of UTF-8 text"),
+        (("--out", "none/model.npz"), "--out must be in a folder that exists"),
+        (("--kernels", "none"), 'kernels must be "fastest", "lesson" or a folder'),
+        (("--float16",), "float16 must be False for NumPy"),
+        (("--resume",), "No such file"),
+    ],
+)
+def test_bad_options_of_train(here, capsys, words, said):
+    assert train(*words) == 2
+    message = capsys.readouterr().err
+    assert said in message and message.startswith("fa-numba: ")
+    assert not (here / "model.npz").exists()
+
+
+def test_a_model_is_not_overwritten(here, capsys):
+    train(*TINY, "--steps", "1")
+    before = (here / "model.npz").read_bytes()
+    assert train(*TINY, "--steps", "1") == 2
+    assert "model.npz exists" in capsys.readouterr().err
+    assert train("--resume", "--layers", "2") == 2
+    assert "--layers is that of the model" in capsys.readouterr().err
+    (here / "a.txt").write_text(SENTENCE * 31, encoding="utf-8")
+    assert train("--resume") == 2
+    assert "--text must be the text that model.npz has learned" in capsys.readouterr().err
+    assert (here / "model.npz").read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_ends_the_run(here, monkeypatch, capsys):
+    from fa_numba.language_model.train import Trainer
+
+    train(*TINY, "--steps", "3")
+    before, step = (here / "model.npz").read_bytes(), Trainer.step
+
+    def spoilt(self):
+        step(self)
+        self.losses[-1] = float("nan")
+
+    monkeypatch.setattr(Trainer, "step", spoilt)
+    assert train("--resume", "--steps", "9") == 2
+    assert "the loss of step 4 is nan: a smaller --learning-rate" in capsys.readouterr().err
+    assert (here / "model.npz").read_bytes() == before
+
+
+def test_bad_options_of_generate(here, capsys):
+    assert run("generate", "the") == 2
+    assert "model.npz" in capsys.readouterr().err
+    train(*TINY, "--steps", "1")
+    capsys.readouterr()
+    for words, said in (
+        (
+            ("Zürich",),
+            "prompt must have only the 15 characters that the model knows, got 'Z', 'i', 'ü'",
+        ),
+        (("",), "prompt must have at least one token"),
+        (("the", "--top-k", "33"), "top_k must be at most 32"),
+        (("the", "--temperature", "-1"), "temperature must be at least 0"),
+        (("the", "--model", "a.txt"), "a.txt is no model that fa-numba train has written"),
+    ):
+        assert run("generate", *words) == 2
+        got = capsys.readouterr()
+        assert said in got.err and got.out == ""
+
+
+def test_gpu_without_cupy(here, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert train("--gpu") == 2
+    assert "--gpu needs CuPy" in capsys.readouterr().err
+
+
+def test_a_terminal_sees_a_bar(here, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert train(*TINY, "--steps", "3") == 0
+    assert "3/3" in capsys.readouterr().out

@@ -1,0 +1,471 @@
+"""The engine: an answer depends on its request alone, whoever else is served, and how."""
+
+import itertools
+
+import numpy as np
+import pytest
+from serving_models import (
+    CHARACTERS,
+    CONFIG,
+    WEIGHTS,
+    Ledger,
+    assert_empty,
+    make_engine,
+    next_tokens,
+)
+
+from fa_numba.kernels import paged_attn_decode as lesson_kernel
+from fa_numba.language_model import model
+from fa_numba.language_model.server import Engine, Options, Overloaded, choose
+from fa_numba.language_model.server.background import view_of
+from fa_numba.language_model.server.decode_graphs import DecodeGraphs, _padded
+from fa_numba.language_model.server.text_stream import TextStream
+
+TEXTS = "A", "abcde", "The quick brown ", "jumps over the lazy dog, and then it sle"
+TEXTS += ("jumps over the lazy dog, and then ", "jumps over the lazy dog, and the", "z" * 70, "Nm")
+PROMPTS = [CHARACTERS.encode(text).tolist() for text in TEXTS]
+NEW = 24
+GREEDY = Options(max_tokens=NEW, temperature=0)
+
+
+def logits_of(tokens):
+    """Of each position, by one pass over the whole sequence."""
+    return model.forward(WEIGHTS, CONFIG, np.array([tokens], np.int32))[0]
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    """The greedy answers, by whole passes, without any cache."""
+    answers = []
+    for prompt in PROMPTS:
+        tokens = list(prompt)
+        for _ in range(NEW):
+            tokens.append(int(logits_of(tokens)[-1].argmax()))
+        answers.append(tokens[len(prompt) :])
+    return answers
+
+
+def count_rows(engine):
+    """A list to which each step adds its number of rows."""
+    rows, run = [], engine.model.run
+
+    def count(plan, *args):
+        rows.append(sum(part.stop - part.start for part in plan.parts))
+        return run(plan, *args)
+
+    engine.model.run = count
+    return rows
+
+
+def tokens_of(replies):
+    return [[answer.tokens for answer in answers] for answers in replies]
+
+
+@pytest.mark.parametrize("max_rows", [256, 7])
+def test_logits_from_pages_equal_those_of_a_whole_pass(monkeypatch, max_rows):
+    seen, most_likely = [], choose.most_likely
+
+    def record(logits, *args):
+        seen.append(logits.copy())
+        return most_likely(logits, *args)
+
+    monkeypatch.setattr(choose, "most_likely", record)
+    for prompt in PROMPTS:
+        seen.clear()
+        engine = make_engine(max_rows=max_rows, max_branches=4)
+        ((answer,),) = engine.generate([prompt], Options(max_tokens=NEW, seed=3))
+        want = logits_of(prompt + answer.tokens)[len(prompt) - 1 : -1]
+        got = np.concatenate(seen)
+        assert got.shape == want.shape
+        assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+WAYS = {
+    "pages of 16": {},
+    "pages of 1": {"page_size": 1, "num_pages": 4000},
+    "pages of 5": {"page_size": 5},
+    "one page each": {"page_size": 128, "num_pages": 8},
+    "no sharing": {"share_prefixes": False},
+    "chunks": {"max_rows": 9, "max_branches": 8},
+    "two at a time": {"max_branches": 2, "max_rows": 3},
+    "one at a time": {"max_branches": 1},
+    "static": {"static": True, "max_branches": 3},
+    "recomputed": {"page_size": 8, "num_pages": 22},
+    "recomputed, no sharing": {"page_size": 8, "num_pages": 22, "share_prefixes": False},
+    "recomputed in chunks": {"page_size": 4, "num_pages": 40, "max_rows": 10, "max_branches": 8},
+    "swapped": {"page_size": 8, "num_pages": 22, "host_pages": 40},
+    "swapped, little room": {"page_size": 8, "num_pages": 22, "host_pages": 6},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_greedy_text_is_the_same_in_all_ways(way, greedy):
+    engine = make_engine(**WAYS[way])
+    assert [[answer] for answer in greedy] == tokens_of(engine.generate(PROMPTS, GREEDY))
+    schedule = engine.schedule
+    assert bool(schedule.preemptions) == ("recomputed" in way or "swapped" in way)
+    assert bool(schedule.recomputed) == ("recomputed" in way or "little" in way)
+    assert bool(schedule.swapped) == ("swapped" in way)
+    assert_empty(engine)
+    # Again, with the pages as the first time left them.
+    assert [[answer] for answer in greedy] == tokens_of(engine.generate(PROMPTS[::-1], GREEDY))[
+        ::-1
+    ]
+    assert_empty(engine)
+
+
+def test_any_attention_can_serve(greedy):
+    """A lesson's kernel on the CPU engine, as a learner's own."""
+    options = Options(max_tokens=2, temperature=0)
+    engine = make_engine(attend=lesson_kernel.paged_attn_decode, page_size=8)
+    replies = engine.generate([PROMPTS[1]], options)
+    assert tokens_of(replies) == [[greedy[1][:2]]]
+
+
+OPTIONS = [
+    Options(max_tokens=9, seed=1),
+    Options(max_tokens=20, temperature=0.5, top_k=4, seed=2, n=3),
+    Options(max_tokens=30, temperature=0),
+    Options(max_tokens=12, temperature=1.5, top_p=0.7, seed=3, n=2),
+    Options(max_tokens=14, beams=4, n=2),
+    Options(max_tokens=1, n=4, seed=9),
+    Options(max_tokens=17, temperature=0.7, seed=4),
+    Options(max_tokens=6, beams=3),
+]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {},
+        {"max_branches": 4, "max_rows": 6},
+        {"page_size": 8, "num_pages": 30},
+        {"page_size": 8, "num_pages": 30, "host_pages": 30},
+    ],
+    ids=["plenty", "four at a time", "recomputed", "swapped"],
+)
+def test_a_batch_equals_single_runs(way):
+    single = [make_engine().generate([p], o)[0] for p, o in zip(PROMPTS, OPTIONS, strict=True)]
+    engine = make_engine(**way)
+    together = engine.generate(PROMPTS, OPTIONS)
+    assert together == single
+    assert [len(answers) for answers in together] == [1, 3, 1, 2, 2, 4, 1, 1]
+    assert bool(engine.schedule.preemptions) == ("num_pages" in way)
+    assert_empty(engine)
+
+
+def test_samples_of_a_request_differ_and_are_those_of_their_seeds():
+    three, two = (
+        make_engine().generate([PROMPTS[1]], Options(max_tokens=20, n=n, seed=5))[0] for n in (3, 2)
+    )
+    assert three[:2] == two and len({tuple(a.tokens) for a in three}) == 3
+    (other,) = make_engine().generate([PROMPTS[1]], Options(max_tokens=20, n=3, seed=6))
+    assert other[0].tokens != three[0].tokens
+
+
+def test_samples_share_the_pages_of_their_prompt():
+    engine = make_engine(page_size=8)
+    prompt = PROMPTS[3]  # 40 tokens: 5 full pages
+    engine.submit(prompt, Options(max_tokens=9, n=6))
+    for _ in range(4):
+        engine.step()
+    assert engine.pool.num_pages - engine.pool.num_free == 5 + 6
+    assert engine.schedule.used_slots() == 40 + 6 * 3
+
+
+def test_a_prompt_that_was_read_before_is_not_read_again():
+    engine = make_engine(page_size=8)
+    engine.generate([PROMPTS[3]], GREEDY)
+    rows = count_rows(engine)
+    request = engine.submit(PROMPTS[3], GREEDY)
+    while engine.busy:
+        engine.step()
+    assert request.shared == 40 and rows == [1] * NEW, "only the last token, for its logits"
+
+
+def test_answers_go_on_while_a_long_prompt_is_read():
+    engine = make_engine(max_rows=10, max_branches=4)
+    short = engine.submit(PROMPTS[1], Options(max_tokens=40))
+    engine.step()
+    long = engine.submit(PROMPTS[6], Options(max_tokens=5))
+    rows = count_rows(engine)
+    while not long.started:
+        before = len(short.branches[0].tokens)
+        engine.step()
+        assert rows[-1] <= 10
+        assert len(short.branches[0].tokens) == before + 1
+    assert len(short.branches[0].tokens) == len(PROMPTS[1]) + 1 + 8, "70 tokens, 9 in a step"
+
+
+def test_requests_join_and_leave_between_steps():
+    engine, running = make_engine(), []
+    for i in range(30):
+        if i % 3 == 0:
+            engine.submit(PROMPTS[i % 8], Options(max_tokens=5))
+        engine.step()
+        running.append(len(engine.schedule.running))
+    assert running[:8] == [1, 1, 1, 2, 1, 1, 2, 1]
+
+
+def test_a_client_with_many_requests_does_not_hold_up_another():
+    ends = {}
+    for share in (True, False):
+        engine = make_engine(max_branches=2)
+        names = ("many", "few") if share else ("one", "one")
+        for _ in range(40):
+            engine.submit(PROMPTS[1], Options(max_tokens=4, client=names[0]))
+        few = [engine.submit(PROMPTS[0], Options(max_tokens=4, client=names[1])) for _ in range(3)]
+        while any(request.ended is None for request in few):
+            engine.step()
+        ends[share] = engine.ended
+        while engine.busy:
+            engine.step()
+        assert engine.ended == 43
+    assert ends[False] >= 42 and ends[True] <= 10
+
+
+def test_a_client_that_comes_back_has_saved_nothing_up():
+    engine = make_engine(max_branches=1)
+    for _ in range(20):
+        engine.submit(PROMPTS[1], Options(max_tokens=4, client="busy"))
+    for _ in range(40):
+        engine.step()
+    for _ in range(20):
+        engine.submit(PROMPTS[1], Options(max_tokens=4, client="new"))
+    waiting = engine.schedule.queue
+    before = {c: sum(r.options.client == c for r in waiting) for c in ("busy", "new")}
+    for _ in range(40):
+        engine.step()
+    after = {c: sum(r.options.client == c for r in waiting) for c in ("busy", "new")}
+    left = {c: before[c] - after[c] for c in before}
+    assert abs(left["busy"] - left["new"]) <= 2 and min(left.values()) >= 4
+
+
+def test_a_thousand_requests_at_once_all_end():
+    engine = make_engine(num_pages=24, page_size=8, host_pages=8)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, CONFIG.vocabulary, n).tolist() for n in rng.integers(1, 25, 1000)]
+    options = [Options(max_tokens=int(n), temperature=0) for n in rng.integers(1, 9, 1000)]
+    replies = engine.generate(prompts, options)
+    for (answer,), o in zip(replies, options, strict=True):
+        assert len(answer.tokens) == o.max_tokens and answer.reason == "length"
+    assert engine.schedule.preemptions and engine.ended == 1000
+    for i in range(0, 1000, 250):
+        assert replies[i] == make_engine().generate([prompts[i]], options[i])[0]
+    assert_empty(engine)
+
+
+def test_a_full_queue_refuses_and_changes_nothing():
+    engine = make_engine(max_waiting=2)
+    for _ in range(2):
+        engine.submit(PROMPTS[0])
+    with pytest.raises(Overloaded, match="2 requests wait already"):
+        engine.submit(PROMPTS[0])
+    assert len(engine.schedule.queue) == 2
+
+
+def test_cancelled_anywhere():
+    """In the queue, while its prompt is read, while it answers, preempted, and after its end."""
+    for way in ({}, {"host_pages": 30}):
+        engine = make_engine(page_size=4, num_pages=30, max_rows=12, max_branches=8, **way)
+        requests = [engine.submit(p, Options(max_tokens=20, n=2)) for p in PROMPTS[1:6]]
+        states = set()
+        while engine.busy:
+            engine.step()
+            for request in requests[::2]:
+                queue = engine.schedule.queue
+                state = (request.started, request in queue.preempted, request in list(queue))
+                if request.ended is None and state not in states:
+                    states.add(state)
+                    engine.cancel(request)
+        for request in requests:
+            engine.cancel(request)
+        reasons = {answer.reason for r in requests for answer in r.answers}
+        assert reasons == {"cancelled", "length"} and len(states) >= 2
+        assert_empty(engine)
+
+
+def test_ten_thousand_random_steps_leave_no_page_behind():
+    """Pages are checked to the token: `Ledger` has a code of its prefix in the place of each key.
+
+    Its next tokens are arithmetic on the code of the last token, so that answers are known.
+    """
+    rng = np.random.default_rng(1)
+    engine = Engine(
+        WEIGHTS, CONFIG, num_pages=12, page_size=4, host_pages=8, max_rows=14, max_branches=10
+    )
+    engine.model = ledger = Ledger(engine)
+    live, done, stems = [], [], [rng.integers(0, 9, 16).tolist() for _ in range(4)]
+    for step in range(10_000):
+        if len(live) < 12 and rng.random() < 0.35:
+            stem = stems[rng.integers(4)][: rng.integers(1, 16)]
+            prompt = stem + rng.integers(0, 9, rng.integers(3)).tolist()
+            kinds = {"temperature": 0}, {"n": int(rng.integers(1, 4))}, {"beams": 2}
+            options = Options(max_tokens=int(rng.integers(1, 10)), **kinds[rng.integers(3)])
+            if options.width * -(-(len(prompt) + options.max_tokens) // 4) <= 12:
+                live.append(engine.submit(prompt, options))
+        if live and rng.random() < 0.05:
+            engine.cancel(live[rng.integers(len(live))])
+        engine.step()
+        pool = engine.pool
+        if step % 50 == 0:
+            held = {p for seq in pool.sequences for p in pool.pages(seq)}
+            assert len(held) + pool.num_free == pool.num_pages
+            view = view_of(engine)
+            assert sum(owner >= 0 or owner == -3 for owner in view["pages"]) == len(held)
+            assert view["used_slots"] <= 4 * len(held)
+        done += [request for request in live if request.ended is not None]
+        live = [request for request in live if request.ended is None]
+    schedule = engine.schedule
+    assert schedule.preemptions > 100 and schedule.swapped > 100 and schedule.recomputed > 100
+    assert engine.cancelled > 100 and ledger.copied > 100 and len(done) > 1000
+    for request in live:
+        engine.cancel(request)
+    assert_empty(engine)
+    for request in done:
+        if request.options.temperature == 0 and request.answers[0].reason == "length":
+            tokens = list(request.prompt)
+            for _ in range(request.options.max_tokens):
+                tokens.append(int(next_tokens(tokens)[0]))
+            assert request.answers[0].tokens == tokens[len(request.prompt) :]
+
+
+def test_beams_find_the_best_answer():
+    """With as many beams as candidates nothing is missed: all 5 · 5 answers, by whole passes."""
+    config = model.Config(5, layers=1, heads=2, kv_heads=1, head_dim=16, context=32)
+    weights = {name: 20 * x for name, x in model.init_weights(config, seed=2).items()}
+    prompt = [1, 2, 3]
+
+    def log_probability(answer):
+        logits = model.forward(weights, config, np.array([prompt + list(answer)], np.int32))[0]
+        logits = logits.astype(np.float64)
+        log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        return sum(log_p[2 + i, token] for i, token in enumerate(answer))
+
+    best = sorted(itertools.product(range(5), repeat=2), key=log_probability)[::-1]
+    engine = Engine(weights, config)
+    (answers,) = engine.generate([prompt], Options(max_tokens=2, beams=25, n=6))
+    assert [tuple(answer.tokens) for answer in answers] == best[:6]
+
+
+def test_draws_follow_the_probabilities():
+    rng, rows = np.random.default_rng(0), 20_000
+    probabilities = np.tile(np.array([0.4, 0.3, 0.2, 0.05], np.float32), (rows, 1))
+    tokens = np.tile(np.array([7, 3, 9, 1], np.int32), (rows, 1))
+
+    def shares(top_k, top_p):
+        given = np.full(rows, top_k), np.full(rows, top_p)
+        drawn = choose.draw(probabilities, tokens, *given, rng.random(rows))
+        return [round(float((drawn == token).mean()), 2) for token in (7, 3, 9, 1)]
+
+    np.testing.assert_allclose(shares(4, 1.0), np.array([0.4, 0.3, 0.2, 0.05]) / 0.95, atol=0.02)
+    np.testing.assert_allclose(shares(2, 1.0), [4 / 7, 3 / 7, 0, 0], atol=0.02)
+    np.testing.assert_allclose(shares(4, 0.71), [4 / 9, 3 / 9, 2 / 9, 0], atol=0.02)
+    assert shares(4, 0.69)[2:] == [0, 0] and shares(4, 0.0) == [1, 0, 0, 0]
+    last = choose.draw(
+        probabilities[:1], tokens[:1], np.array([4]), np.array([1.0]), np.array([1.0])
+    )
+    assert last == [1], "never a token past the last one"
+
+
+def test_text_up_to_a_stop_string_however_it_comes():
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        text = "".join(rng.choice(list("abc"), rng.integers(1, 30)))
+        stop = tuple("".join(rng.choice(list("abc"), rng.integers(1, 5))) for _ in range(2))
+        stream, pieces = TextStream("".join, stop), []
+        for letter in text:
+            pieces.append(stream.feed(letter))
+            if stream.stopped:
+                break
+        found = [text.index(s) for s in stop if s in text]
+        ends = [text.index(s) + len(s) for s in stop if s in text]
+        assert stream.stopped == bool(found)
+        if found:  # the string that is complete first ends the text
+            first = min(ends)
+            at = min(text.index(s) for s in stop if s in text[:first])
+            assert "".join(pieces) == text[:at] == stream.text and stream.finish() == ""
+        else:
+            shown = "".join(pieces)
+            assert text.startswith(shown) and len(text) - len(shown) < max(map(len, stop))
+            assert shown + stream.finish() == text == stream.text
+
+
+def test_a_failed_step_ends_all_requests_and_leaves_empty_pages():
+    engine = make_engine()
+    told = []
+    for prompt in PROMPTS:
+        engine.submit(prompt, GREEDY, lambda *event: told.append(event[3]))
+    for _ in range(3):
+        engine.step()
+    engine.fail()
+    assert told.count("error") == len(PROMPTS) and not engine.busy
+    assert_empty(engine)
+    assert len(engine.generate([PROMPTS[0]], GREEDY)[0][0].tokens) == NEW
+
+
+def test_the_work_of_a_graph_equals_that_of_a_step():
+    """All of `DecodeGraphs` except the capture, on NumPy arrays: padding and columns."""
+
+    class OnCpu:
+        """The functions of CuPy that it uses."""
+
+        class cuda:
+            MemoryPool = object
+
+        ascontiguousarray = staticmethod(np.ascontiguousarray)
+
+    engine = make_engine()
+    paged, run, sizes = engine.model, engine.model.run, []
+    paged.xp = OnCpu
+    graphs = DecodeGraphs(paged, 64)
+    paged.xp = np
+
+    def both(plan, temperatures, number):
+        if not graphs.suits(plan):
+            return run(plan, temperatures, number)
+        before = paged.k_caches.copy(), paged.v_caches.copy()
+        paged.move(plan)
+        paged.xp, rows = OnCpu, 1 << (len(plan.parts) - 1).bit_length()
+        inputs = _padded(graphs._numbers(plan.parts, temperatures), rows)
+        got = choose.on_host(graphs._decode(inputs, number))
+        paged.xp, written = np, paged.k_caches.copy()
+        paged.k_caches[:], paged.v_caches[:] = before
+        want = run(plan, temperatures, number)
+        np.testing.assert_allclose(written, paged.k_caches, rtol=1e-2, atol=1e-4)
+        np.testing.assert_allclose(got[0][: len(plan.parts)], want[0], rtol=1e-2, atol=1e-4)
+        sizes.append(rows)
+        return want
+
+    paged.run = both
+    options = Options(max_tokens=3), Options(max_tokens=5, n=2), Options(max_tokens=4, beams=2)
+    engine.generate([[1, 2, 3], [4], [5, 6, 7, 8, 9]], options)
+    assert sizes == [8, 8, 4, 2]
+
+
+@pytest.mark.parametrize(
+    "error, words, call",
+    [
+        (ValueError, "prompt must have at least one token", lambda e: e.submit([])),
+        (ValueError, r"prompt\[1\] must be from 0 to 52, got 54", lambda e: e.submit([1, 54])),
+        (TypeError, "prompt: tokens must be a sequence", lambda e: e.submit([1.5])),
+        (ValueError, "at most 128 tokens together", lambda e: e.submit([1] * 120)),
+        (ValueError, "must fit into the 6 pages", lambda e: e.submit([1] * 90)),
+        (ValueError, "n and beams must be at most 4", lambda e: e.submit([1], Options(n=5))),
+        (ValueError, "temperature must be from 0 to 2", lambda e: Options(temperature=np.nan)),
+        (ValueError, "top_k must be at most 32", lambda e: Options(top_k=33)),
+        (TypeError, "stop must be a tuple of strings", lambda e: Options(stop="abc")),
+        (
+            ValueError,
+            "stop must be empty in a beam search",
+            lambda e: Options(beams=2, stop=("a",)),
+        ),
+        (ValueError, "max_rows must be more than max_branches", lambda e: make_engine(max_rows=64)),
+        (ValueError, "max_waiting must be at least 1", lambda e: make_engine(max_waiting=0)),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(error, words, call):
+    engine = make_engine(num_pages=6, max_branches=4)
+    with pytest.raises(error, match=words):
+        call(engine)
+    assert_empty(engine)

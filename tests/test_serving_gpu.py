@@ -1,0 +1,85 @@
+"""The serving engine on a GPU: with and without CUDA graphs, by every kind of preemption."""
+
+import numpy as np
+import pytest
+from serving_models import CONFIG, WEIGHTS, assert_empty
+from test_serving import GREEDY, OPTIONS, PROMPTS, tokens_of
+
+from fa_numba.language_model import model
+from fa_numba.language_model.server import Engine, Options
+from fa_numba.runtime import arrays
+
+pytestmark = pytest.mark.gpu
+cupy = pytest.importorskip("cupy")
+
+
+def make_engine(**options):
+    """An engine on the GPU, whose pages are full of NaN."""
+    weights = {name: cupy.asarray(x) for name, x in WEIGHTS.items()}
+    engine = Engine(weights, CONFIG, **options)
+    engine.model.k_caches.fill(np.nan)
+    engine.model.v_caches.fill(np.nan)
+    return engine
+
+
+def plain_attention(q, k, v, causal):
+    """In NumPy, with the precision of its arguments."""
+    group, n = q.shape[2] // k.shape[2], q.shape[1]
+    k, v = (np.repeat(x, group, axis=2) for x in (k, v))
+    s = np.einsum("bmhd,bnhd->bhmn", q, k) / np.sqrt(q.shape[3])
+    s = np.where(np.tril(np.ones((n, n), bool)), s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return np.einsum("bhmn,bnhd->bmhd", p / p.sum(-1, keepdims=True), v), None
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    """The greedy answers by whole passes in NumPy."""
+    answers = []
+    for prompt in PROMPTS:
+        tokens = list(prompt)
+        for _ in range(GREEDY.max_tokens):
+            given = np.array([tokens], np.int32)
+            logits = model.forward(WEIGHTS, CONFIG, given, attn=plain_attention)
+            tokens.append(int(logits[0, -1].argmax()))
+        answers.append([tokens[len(prompt) :]])
+    return answers
+
+
+WAYS = {
+    "graphs": {},
+    "no graphs": {"graphs": False},
+    "chunks": {"max_rows": 9, "max_branches": 8},
+    "recomputed": {"page_size": 8, "num_pages": 22},
+    "swapped": {"page_size": 8, "num_pages": 22, "host_pages": 40},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_greedy_text_equals_that_of_numpy(way, greedy):
+    engine = make_engine(**WAYS[way])
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == greedy
+    assert bool(engine.model.graphs and engine.model.graphs.graphs) == (way != "no graphs")
+    assert bool(engine.schedule.preemptions) == (way in ("recomputed", "swapped"))
+    assert_empty(engine)
+
+
+def test_a_batch_with_graphs_equals_single_runs_without():
+    single = [
+        make_engine(graphs=False).generate([p], o)[0] for p, o in zip(PROMPTS, OPTIONS, strict=True)
+    ]
+    assert make_engine().generate(PROMPTS, OPTIONS) == single
+
+
+def test_a_step_without_prompts_is_one_graph_and_one_wait(monkeypatch):
+    engine = make_engine()
+    for prompt in PROMPTS[:4]:
+        engine.submit(prompt, Options(max_tokens=40))
+    for _ in range(5):
+        engine.step()
+    ((rows, _),) = engine.model.graphs.graphs
+    copies, to_numpy = [], arrays.to_numpy
+    monkeypatch.setattr(arrays, "to_numpy", lambda x: copies.append(x.shape) or to_numpy(x))
+    monkeypatch.setattr(engine.model, "layers", None)  # nothing is enqueued piece by piece
+    engine.step()
+    assert rows == 4 and len(copies) == 1

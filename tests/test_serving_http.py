@@ -1,0 +1,277 @@
+"""The web server: completions as OpenAI has them; bad requests harm nobody; a client that goes."""
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+from serving_models import CHARACTERS, assert_empty, make_engine, serving, wait_until
+
+from fa_numba.language_model.server import Options
+from fa_numba.workbook import cli
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return make_engine(num_pages=300, max_waiting=1000)
+
+
+@pytest.fixture(scope="module")
+def server(engine):
+    with serving(engine) as address:
+        yield address
+    assert_empty(engine)
+
+
+@pytest.fixture
+def post(server):
+    with httpx.Client(base_url=server, timeout=60) as client:
+
+        def post(body=None, **fields):
+            content = json.dumps(fields) if body is None else body
+            return client.post("/v1/completions", content=content)
+
+        yield post
+
+
+def text_of(prompt, **options):
+    """The answer of an engine that serves nobody else."""
+    engine = make_engine()
+    ((answer, *_),) = engine.generate([CHARACTERS.encode(prompt)], Options(**options))
+    return answer.text
+
+
+def events_of(reply):
+    lines = [line for line in reply.text.split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
+    return [json.loads(line[6:]) for line in lines[:-1]]
+
+
+GREEDY = {"prompt": "Hello there", "max_tokens": 20, "temperature": 0}
+
+
+def test_an_answer(post):
+    reply = post(**GREEDY)
+    body = reply.json()
+    assert reply.status_code == 200 and body["object"] == "text_completion"
+    (choice,) = body["choices"]
+    assert choice["text"] == text_of("Hello there", max_tokens=20, temperature=0)
+    assert choice["finish_reason"] == "length" and choice["index"] == 0
+    assert body["usage"]["prompt_tokens"] == 11 and body["usage"]["completion_tokens"] == 20
+    assert body["usage"]["total_tokens"] == 31 and body["model"] == "tiny"
+    assert post(**GREEDY | {"prompt": CHARACTERS.encode("Hello there").tolist()}).json()[
+        "choices"
+    ] == [choice]
+
+
+def test_a_stream_has_the_same_text_in_pieces(post):
+    reply = post(**GREEDY, stream=True, stream_options={"include_usage": True})
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    *pieces, counts = events_of(reply)
+    texts = [piece["choices"][0]["text"] for piece in pieces]
+    assert "".join(texts) == text_of("Hello there", max_tokens=20, temperature=0)
+    assert len(texts) == 21, "each token by itself, then the reason"
+    assert [p["choices"][0]["finish_reason"] for p in pieces] == [None] * 20 + ["length"]
+    assert counts["choices"] == [] and counts["usage"]["completion_tokens"] == 20
+
+
+def test_several_answers_and_beams(post):
+    options = {"prompt": "ab", "max_tokens": 8, "n": 3, "seed": 5}
+    choices = post(**options).json()["choices"]
+    assert [c["index"] for c in choices] == [0, 1, 2]
+    assert len({c["text"] for c in choices}) == 3
+    streamed = ["", "", ""]
+    for event in events_of(post(**options, stream=True)):
+        streamed[event["choices"][0]["index"]] += event["choices"][0]["text"]
+    assert streamed == [c["text"] for c in choices]
+    best = post(prompt="ab", max_tokens=8, beams=4, n=2).json()["choices"]
+    assert len({c["text"] for c in best}) == 2
+
+
+def test_without_a_seed_answers_differ(post):
+    texts = {post(prompt="ab", max_tokens=20).json()["choices"][0]["text"] for _ in range(3)}
+    assert len(texts) == 3
+    texts = {post(prompt="ab", max_tokens=20, seed=3).json()["choices"][0]["text"] for _ in "12"}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings(post, stream):
+    full = text_of("Hello there", max_tokens=20, temperature=0)
+    reply = post(**GREEDY, stop=[full[7:10], "zzzz"], stream=stream)
+    if stream:
+        choices = [event["choices"][0] for event in events_of(reply)]
+        text, reason = "".join(c["text"] for c in choices), choices[-1]["finish_reason"]
+    else:
+        (choice,) = reply.json()["choices"]
+        text, reason = choice["text"], choice["finish_reason"]
+    assert text == full[: full.index(full[7:10])] and reason == "stop"
+
+
+BAD = {
+    "no JSON": ("{", None, "JSON"),
+    "no object": ("[1]", None, "JSON object"),
+    "bytes": (b"\xff\xfe", None, "JSON"),
+    "no prompt": ({}, "prompt", "missing"),
+    "number": ({"prompt": 3}, "prompt", "one string"),
+    "prompts": ({"prompt": ["a", "b"]}, "prompt", "one string"),
+    "empty": ({"prompt": ""}, "prompt", "at least one token"),
+    "symbol": ({"prompt": "a€"}, "prompt", "'€'"),
+    "token": ({"prompt": [1, 999]}, "prompt", "from 0 to"),
+    "long": ({"prompt": "a" * 200}, "prompt", "context"),
+    "max_tokens": ({"max_tokens": 0}, "max_tokens", "at least 1"),
+    "too many": ({"max_tokens": 1000}, "prompt", "context"),
+    "text": ({"max_tokens": "5"}, "max_tokens", "integer"),
+    "temperature": ({"temperature": -1}, "temperature", "from 0 to 2"),
+    "hot": ({"temperature": "hot"}, "temperature", "number"),
+    "nan": ('{"prompt": "a", "top_p": NaN}', "top_p", "from 0 to 1"),
+    "top_k": ({"top_k": 100}, "top_k", "at most 32"),
+    "n": ({"n": 1000}, "n", "at most 64"),
+    "beams": ({"beams": 2, "n": 3}, "n", "at most beams"),
+    "stop": ({"stop": 3}, "stop", "strings"),
+    "empty stop": ({"stop": [""]}, "stop", "none empty"),
+    "stream": ({"stream": "yes"}, "stream", "true or false"),
+    "logprobs": ({"logprobs": 5}, "logprobs", "not supported"),
+    "unknown": ({"mx_tokens": 5}, "mx_tokens", "no field"),
+    "seed": ({"seed": -1}, "seed", "at least 0"),
+    "user": ({"user": 7}, "user", "string"),
+    "stream_options": ({"stream_options": 1}, "stream_options", "object"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_gets_a_4xx_that_names_the_field(post, name):
+    body, param, words = BAD[name]
+    reply = post(**{"prompt": "a"} | body) if body and isinstance(body, dict) else (
+        post(json.dumps(body)) if isinstance(body, dict) else post(body)
+    )  # fmt: skip
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert words in error["message"] and error["type"] == "invalid_request_error"
+    assert error["param"] == param
+
+
+def test_other_refusals(post, server):
+    assert post(prompt="a", model="gpt-5").status_code == 404
+    assert post(b'{"prompt": "' + b"a" * 2**20 + b'"}').status_code == 413
+    get = httpx.get(f"{server}/v1/completions")
+    assert get.status_code == 405 and "GET" in get.json()["error"]["message"]
+    assert httpx.get(f"{server}/nothing").json()["error"]["message"] == "there is no /nothing"
+    assert httpx.get(f"{server}/v1/models").json()["data"][0]["id"] == "tiny"
+
+
+def test_bad_requests_harm_no_other(server):
+    """Between answers come bad requests, and connections that break off."""
+
+    async def run():
+        async with httpx.AsyncClient(base_url=server, timeout=60) as client:
+            bodies = []
+            for i in range(60):
+                good = json.dumps(GREEDY | {"prompt": f"{chr(97 + i % 26)}bc"})
+                bodies.append(good if i % 3 == 0 else "{" if i % 3 == 1 else '{"prompt": 5}')
+            send = (client.post("/v1/completions", content=body) for body in bodies)
+            return await asyncio.gather(*send)
+
+    for i, reply in enumerate(asyncio.run(run())):
+        assert reply.status_code == (200 if i % 3 == 0 else 400)
+        if i % 30 == 0:
+            want = text_of(f"{chr(97 + i % 26)}bc", max_tokens=20, temperature=0)
+            assert reply.json()["choices"][0]["text"] == want
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_frees_its_pages(server, stream):
+    before = httpx.get(f"{server}/state").json()["cancelled"]
+    body = json.dumps({"prompt": "abc", "max_tokens": 120, "n": 16, "stream": stream}).encode()
+    host, port = server.removeprefix("http://").split(":")
+    for _ in range(3):
+        with socket.create_connection((host, int(port))) as connection:
+            head = (
+                f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
+            connection.sendall(head.encode() + body)
+            wait_until(lambda: httpx.get(f"{server}/state").json()["used_pages"])
+
+    def all_gone():
+        state = httpx.get(f"{server}/state").json()
+        return state["cancelled"] == before + 3 and not state["used_pages"]
+
+    wait_until(all_gone)
+
+
+def test_the_state_and_the_page(server, post):
+    post(**GREEDY)
+    page = httpx.get(server)
+    assert page.status_code == 200 and "<canvas" in page.text
+    assert "http://" not in page.text and "https://" not in page.text, "all of it is here"
+    wait_until(lambda: httpx.get(f"{server}/state").json()["num_running"] == 0)
+    state = httpx.get(f"{server}/state").json()
+    assert set(state["pages"]) <= {-1, -2} and len(state["pages"]) == 300
+    assert state["tokens_made"] > 0 and state["waiting"] == []
+
+
+def test_a_full_queue_refuses_with_429():
+    engine = make_engine(max_waiting=2, max_branches=1, max_rows=8)
+    with serving(engine) as address:
+
+        async def run():
+            async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+                send = (client.post("/v1/completions", json=GREEDY) for _ in range(30))
+                return await asyncio.gather(*send)
+
+        replies = asyncio.run(run())
+    codes = {reply.status_code for reply in replies}
+    assert codes == {200, 429}
+    refused = next(reply for reply in replies if reply.status_code == 429)
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert_empty(engine)
+
+
+def test_a_step_that_fails_ends_its_requests_and_no_more():
+    engine = make_engine()
+    run = engine.model.run
+
+    def fail(*given):
+        engine.model.run = run
+        raise RuntimeError("the model failed")
+
+    engine.model.run = fail
+    with serving(engine) as address:
+        reply = httpx.post(f"{address}/v1/completions", json=GREEDY)
+        assert reply.status_code == 500 and reply.json()["error"]["type"] == "server_error"
+        reply = httpx.post(f"{address}/v1/completions", json=GREEDY)
+        want = text_of("Hello there", max_tokens=20, temperature=0)
+        assert reply.json()["choices"][0]["text"] == want
+    assert_empty(engine)
+
+
+def test_the_command_serves_until_it_is_interrupted():
+    command = [sys.executable, "-m", "fa_numba.workbook.cli", "serve", "--untrained", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = next(m for line in server.stdout if (m := re.search(r"http://\S+", line)))
+            body = {"prompt": "The ", "max_tokens": 5, "model": "untrained"}
+            reply = httpx.post(f"{address[0]}/v1/completions", json=body, timeout=60)
+            assert len(reply.json()["choices"][0]["text"]) == 5
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert server.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--model", "none.npz"], "there is no file none.npz"),
+        (["--untrained", "--pages", "0"], "num_pages must be at least 1"),
+        (["--untrained", "--rows", "5"], "max_rows must be more than max_branches = 64"),
+    ],
+)
+def test_the_command_refuses_bad_options(capsys, options, words):
+    assert cli.main(["serve", *options]) == 2
+    assert words in capsys.readouterr().err
