@@ -16,8 +16,10 @@ learn: lessons
 	@$(BIN)/fa-numba doctor
 	@$(BIN)/fa-numba learn
 
+# Hundreds of processes import the same files: compiled once, whatever the environment says.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 lint: dev
 	$(BIN)/python -m ruff check .

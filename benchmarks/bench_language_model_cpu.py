@@ -1,4 +1,4 @@
-"""How fast does the language model learn on a CPU, and what do the lessons' kernels cost there?
+"""How fast does the language model learn on a CPU, with the jobs and with the lessons' kernels?
 
 curve     a run with the defaults of fa-numba train: steps and seconds to a validation loss of 1.55
           nats per character

@@ -1,7 +1,8 @@
-"""Does a small model train faster with fa_numba.torch, and to the same loss?
+"""Does a small model train faster with fa_numba.torch, and to the same loss? What does a call cost?
 
 training   a step of a model of nanoGPT's shape under autocast, with our attention and PyTorch's
 call       one call of flash_attn_func, forward and backward, beside PyTorch's attention
+host       microseconds until such a call returns, of a problem that the GPU solves sooner
 
 A step is timed as a user has it: Python, optimizer and all. The losses of the two compared with
 those of PyTorch's two fused implementations say whether they differ by more than rounding.
@@ -9,6 +10,7 @@ those of PyTorch's two fused implementations say whether they differ by more tha
 
 import itertools
 import statistics
+import time
 
 from benchmarks.small_gpt import Training
 from benchmarks.timing import save, time_ms
@@ -16,6 +18,8 @@ from benchmarks.timing import save, time_ms
 SEQLENS, TOKENS = (256, 512, 1024), 16384  # of a batch
 WARM_UP, STEPS = 10, 60
 HEAD_DIMS, SEQLENS_OF_CALLS, WIDTH = (64, 128), (2048, 8192), 2048
+SMALL = 1, 2, 64, 64  # batch, heads, seqlen, head_dim
+CALLS_IN_A_ROW, ROUNDS = 100, 200
 
 
 def attends():
@@ -114,13 +118,73 @@ def call_rows():
     return rows
 
 
+def host_times(function, inputs, backward):
+    """Median µs until a call returns: in a row, and each after the GPU has finished the last."""
+    import torch
+
+    dout = torch.ones_like(function(*inputs))
+
+    def call():
+        out = function(*inputs)
+        if backward:
+            torch.autograd.grad(out, inputs, dout)
+
+    def measured(num_calls):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(num_calls):
+            call()
+        return (time.perf_counter() - start) * 1e6 / num_calls
+
+    for _ in range(20):
+        call()
+    in_a_row = [measured(CALLS_IN_A_ROW) for _ in range(7)]
+    alone = [measured(1) for _ in range(ROUNDS)]
+    return statistics.median(in_a_row), statistics.median(alone)
+
+
+def host_rows():
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    from fa_numba.torch import flash_attn_func, scaled_dot_product_attention
+
+    batch, heads, seqlen, head_dim = SMALL
+    q, k, v = torch.randn((3, *SMALL), device="cuda").bfloat16().unbind()
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    ours = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in inputs]
+    functions = {
+        "scaled_dot_product_attention of fa_numba.torch": (
+            lambda *x: scaled_dot_product_attention(*x, is_causal=True),
+            inputs,
+        ),
+        "flash_attn_func": (lambda *x: flash_attn_func(*x, causal=True), ours),
+        "SDPA": (lambda *x: sdpa(*x, is_causal=True), inputs),
+    }
+    rows = []
+    for name, (function, given) in functions.items():
+        for backward in (False, True):
+            in_a_row, alone = host_times(function, given, backward)
+            rows.append(
+                {
+                    "what": "host",
+                    "kernel": name,
+                    "pass": "forward and backward" if backward else "forward",
+                    "in a row, µs": round(in_a_row, 1),
+                    "after synchronizing, µs": round(alone, 1),
+                }
+            )
+    return rows
+
+
 def main():
     note = (
         f"bfloat16; training: 6 layers, 6 heads, 384 wide, {TOKENS} tokens in a batch, ms of a "
         f"step with its optimizer, {STEPS} steps; call: forward and backward, {TOKENS} tokens, "
-        f"num_heads · head_dim = {WIDTH}"
+        f"num_heads · head_dim = {WIDTH}; host: µs until a call returns that records gradients, of "
+        f"(batch, heads, seqlen, head_dim) = {SMALL}"
     )
-    save("torch", training_rows() + call_rows(), note=note)
+    save("torch", training_rows() + call_rows() + host_rows(), note=note)
 
 
 if __name__ == "__main__":

@@ -292,7 +292,7 @@ def dropout_table():
 
 
 def torch_tables():
-    """Training of a small model; then calls, forward and backward."""
+    """Training of a small model; then calls, forward and backward; then their host time."""
 
     def step(row):
         return f"{row['ms']} (± {row['largest difference from SDPA']})"
@@ -311,7 +311,14 @@ def torch_tables():
             mask = "causal" if row["causal"] else "full"
             column = f"d = {row['head_dim']}, n = {row['seqlen']}, {mask}, ms"
             rows.setdefault(kernel(row), {"kernel": kernel(row)})[column] = row["ms"]
-    return training and "\n\n".join([training, table(with_all_columns(list(rows.values())))])
+    host = {}
+    for row in record["rows"]:
+        if row["what"] == "host":
+            cells = host.setdefault(kernel(row), {"kernel": kernel(row)})
+            for how in ("in a row, µs", "after synchronizing, µs"):
+                cells[f"{row['pass']}, {how}"] = row[how]
+    calls = [table(with_all_columns(list(x.values()))) for x in (rows, host) if x]
+    return training and "\n\n".join([training, *calls])
 
 
 def memory_table():

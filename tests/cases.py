@@ -340,3 +340,11 @@ def check_copies(copy, k_cache, v_cache, src, dst):
     assert copy(k_cache, v_cache, src, dst) is None
     for x, x_ref in zip((k_cache, v_cache, src, dst), (*want, *host[2:]), strict=True):
         assert_same(x, x_ref)
+
+
+def thorough(*values):
+    """A case that `make test` leaves out: one more instantiation of a kernel that it does compile.
+
+    ``pytest -m thorough`` runs these alone.
+    """
+    return pytest.param(*values, marks=pytest.mark.thorough)

@@ -3,20 +3,33 @@
 import gc
 import os
 import re
+import signal
+import sys
+from types import SimpleNamespace
 
 # One thread of BLAS for each of many workers: with one per core, 16 workers take twice the time.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# nbformat imports jsonschema, which builds 38 grammars for formats of text that no notebook has.
+if "rfc3987_syntax" not in sys.modules:
+    sys.modules["rfc3987_syntax"] = None
+
+# A shell starts `make test &` with Ctrl-C ignored, and so would be every process of the tests.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 import numpy as np
 import pytest
+from warm_judges import WarmJudges
 
 from fa_numba import simt
+from fa_numba.workbook import grader
 
 # Tests of ten seconds and more. They begin first, so that no worker waits at the end for one.
 LONG = re.compile(
-    r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_(runs|every_exercise)"
+    r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_runs"
     r"|test_classroom\.py::test_(students|a_hanging)|test_features\.py::test_the_page"
     r"|test_(handout|hostile_answers|tour)\.py"
 )
@@ -29,10 +42,12 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """Modules and test cases stay: Python's garbage collector need not look through them again.
 
-    Compiling a kernel makes enough objects for it to do so often. That is an eighth of the time.
+    Compiling a kernel makes enough objects for it to do so often, some 200 times. It does so less
+    often here: looking through them took an eighth of the time.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture
@@ -45,3 +60,20 @@ def checked():
     """Check the launches of the package's own functions for races and uninitialised reads."""
     with simt.options(package=True):
         yield
+
+
+@pytest.fixture(scope="session")
+def _warm_judges():
+    judges = WarmJudges()
+    yield judges
+    judges.close()
+
+
+@pytest.fixture
+def warm_judges(_warm_judges, monkeypatch):
+    """`grader.grade` forks its judges from a process that has everything imported.
+
+    Its value is called as `subprocess.run` is.
+    """
+    monkeypatch.setattr(grader, "subprocess", SimpleNamespace(run=_warm_judges.run))
+    return _warm_judges.run

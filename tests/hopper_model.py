@@ -97,7 +97,7 @@ class Model:
         self.threads = [greenlet.greenlet(thread_block) for _ in range(threads)]
         for tid, thread in enumerate(self.threads):
             thread.tid, thread.met, thread.started, thread.groups = tid, {}, 0, []
-            thread.stores, thread.waits_for = [], ""
+            thread.stores, thread.waits_for, thread.static_arrays = [], "", 0
         warps = [self.threads[i : i + 32] for i in range(0, threads, 32)]
         asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
         idle, self.progress = 0, True
@@ -296,6 +296,10 @@ class Model:
     def exp2(self, x):
         return np.exp2(np.float32(x))
 
+    def max3_bits(self, x, y, z):
+        bits = np.array([x, y, z], np.float32).view(np.int32)
+        return bits.max(keepdims=True).view(np.float32)[0]
+
     def pack_f16x2(self, low, high):
         return int(np.array([low, high], np.float16).view(np.uint32)[0])
 
@@ -317,6 +321,9 @@ class Model:
 
     def wgmma_wait_with(self, pending, d, length, a, a_length):
         self.wgmma_wait(pending, d, length)
+
+    def wgmma_f16(self, n, k, d, a, b):
+        self._start(d, n, (), lambda _: self._rows(a, 64, k, 64) @ self._rows(b, n, k, n).T)
 
     def wgmma_rows_f16(self, n, k, a_rows, d, a, b):
         def product(_):
@@ -454,6 +461,11 @@ def _replace_types(model):
     class Shared:
         @staticmethod
         def array(shape, dtype):
-            return shape and model.static.setdefault(shape, np.full(shape, 77, dtypes[dtype]))
+            if not shape:
+                return shape
+            thread = model._me()
+            thread.static_arrays += 1  # all threads declare them in the same order
+            new = np.full(shape, 77, dtypes[dtype])
+            return model.static.setdefault(thread.static_arrays, new)
 
     cuda.local, cuda.shared = Local, Shared

@@ -4,6 +4,7 @@ What `make learn` installs is known from `pyproject.toml` and from what the inst
 they need. Everything else that happens to be here, such as the tools of the tests, is hidden.
 """
 
+import functools
 import importlib.metadata
 import os
 import re
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+PYTHON = os.environ.get("FA_NUMBA_LEARN_PYTHON")  # of a virtual environment by `make learn`
 COMPILERS = ("nvvm", "nvrtc", "nvJitLink")  # libraries, as cuda.pathfinder calls them
 TOOLS = ("ptxas", "nvdisasm", "nvcc")
 
@@ -74,6 +76,7 @@ def learner_distributions():
     return {name for name, *_ in found}
 
 
+@functools.cache
 def not_for_learners():
     """Names of modules that are installed here, and that `make learn` would not install."""
     theirs = learner_distributions()

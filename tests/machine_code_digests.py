@@ -1,9 +1,9 @@
 """Does a change leave machine code as it was? Digests of every kernel that the tests compile.
 
-    python -m pytest tests -k "compile or registers" -p machine_code_digests --digests=before.json
+    python -m pytest tests -m "" -k "compile or registers" -p machine_code_digests --digests=a.json
     ... change the code ...
-    python -m pytest tests -k "compile or registers" -p machine_code_digests --digests=after.json
-    python tests/machine_code_digests.py before.json after.json [old_name=new_name ...]
+    python -m pytest tests -m "" -k "compile or registers" -p machine_code_digests --digests=b.json
+    python tests/machine_code_digests.py a.json b.json [old_name=new_name ...]
 
 A digest is that of the machine code alone, the .text and .nv.constant sections of a cubin: names,
 paths and line numbers may change. Kernels are told apart by name, compute capability and constants;

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from test_workbook import SOLUTION, workbook  # noqa: F401
@@ -14,8 +15,26 @@ from test_workbook import SOLUTION, workbook  # noqa: F401
 from fa_numba.workbook import classroom, cli
 from fa_numba.workbook.report import Check
 
+KEPT = "DEVNULL", "TimeoutExpired"  # of the module subprocess
 RIGHT = SOLUTION
 HALF = SOLUTION.replace("return x / 2", "return x / 3")  # 2 of 3 checks pass
+
+
+@pytest.fixture
+def warm_classroom(warm_judges, monkeypatch):
+    """`classroom.Judges` forks them as `grader.grade` does in these tests."""
+
+    class Process:
+        def __init__(self, command, *, cwd, env, **streams):
+            assert set(streams.values()) == {subprocess.DEVNULL}
+            self.how = {"cwd": cwd, "env": env, "capture_output": True, "text": True}
+            self.command = command
+
+        def wait(self, limit):
+            warm_judges(self.command, **self.how)
+
+    warm = SimpleNamespace(Popen=Process, **{n: getattr(subprocess, n) for n in KEPT})
+    monkeypatch.setattr(classroom, "subprocess", warm)
 
 
 @pytest.fixture
@@ -38,6 +57,7 @@ def rows(path):
     return {row["student"]: row for row in csv.DictReader(path.read_text().splitlines())}
 
 
+@pytest.mark.usefixtures("warm_classroom")
 def test_students_are_graded_whatever_their_files_do(workbook, hand_in, tmp_path, capsys):
     folders = [
         hand_in("right", RIGHT),

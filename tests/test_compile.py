@@ -141,6 +141,12 @@ def launches(name, **options):
     return list({(kernel, signature_of(args)): (kernel, args) for kernel, args in seen}.values())
 
 
+@functools.cache
+def compiled(kernel, signature, targets):
+    """Backward passes share kernels, as do the functions of pages: each is compiled once."""
+    return compile_for(kernel, signature, targets)
+
+
 def check(code):
     assert code.float64_instructions == 0
     assert code.spill_bytes == 0
@@ -153,7 +159,7 @@ def check_budget(kernel, args, targets=TARGETS):
     stated = re.search(r"budget +(\d+) registers, (\d+) bytes shared", kernel.py_func.__doc__)
     assert stated, f"{kernel.py_func.__name__} states no budget"
     registers, shared = map(int, stated.groups())
-    codes = compile_for(kernel, args, targets)
+    codes = compiled(kernel, signature_of(args), tuple(targets))
     for code in codes:
         check(code)
         assert code.registers <= registers
@@ -265,7 +271,7 @@ def test_any_group_of_linear_attention_can_start(group_size):
     assert code.registers * recurrent_threads(256) <= 65536  # of an SM
 
 
-@pytest.mark.parametrize("head_dim", [1, 128, 256])
+@pytest.mark.parametrize("head_dim", [1, 256])  # 64: above; to 128 the tiles are those of 64
 @pytest.mark.parametrize("name", LESSONS)
 def test_any_head_dim_stays_in_registers(name, head_dim):
     head_dim = min(head_dim, 128) if name == "flash_attn_v2_4x4" else head_dim

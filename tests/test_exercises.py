@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import learner
 import pytest
 
 from fa_numba.workbook import stubs
@@ -34,6 +35,7 @@ AT_LEAST_TEN = {
     "11": "ex11",
     "12": "ex12[ab]",
     "13": "ex13[cdg]",
+    "15": "ex15[abcde]",
 }
 
 
@@ -54,6 +56,7 @@ def test_there_are_exercises():
         "11",
         "12",
         "13",
+        "15",
     }
     assert all(sum(e.lesson == lesson for e in EXERCISES) >= 2 for lesson in lessons)
     assert len(WITH_BARRIERS) >= 12
@@ -94,23 +97,43 @@ def test_title_names_the_exercise(exercise):
     assert first.startswith(f'"""{exercise.short} · ')
 
 
+GRADE_ALL = """
+import dataclasses, json, sys
+from fa_numba.workbook import catalog, grader
+report = grader.grade_all(catalog.all_exercises(), impl=sys.argv[1])
+checks = {g.exercise.name: [dataclasses.asdict(c) for c in g.checks] for g in report.graded}
+print(json.dumps(checks))
+"""
+
+
 def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
+    """In what `make learn` installs: in FA_NUMBA_LEARN_PYTHON, or with everything else hidden."""
+    written = tmp_path / "stubs"
+    written.mkdir()
     for exercise in EXERCISES:
         body = stubs.read(exercise).stub
         # Without its last line a stub no longer counts as untouched, and each check speaks for
         # itself. Compiling is the one thing that a body of `raise` can do.
-        (tmp_path / exercise.stub.name).write_text(body[: body.rindex("# Stub ")], encoding="utf-8")
-    for graded in grade_all(EXERCISES, impl=str(tmp_path)).graded:
+        (written / exercise.stub.name).write_text(body[: body.rindex("# Stub ")], encoding="utf-8")
+    env = dict(os.environ)
+    if learner.PYTHON is None:
+        env |= learner.environment(tmp_path / "site", learner.not_for_learners())
+    command = [learner.PYTHON or sys.executable, "-c", GRADE_ALL, str(written)]
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    graded = json.loads(done.stdout)
+    assert graded.keys() == {e.name for e in EXERCISES}
+    for name, checks in graded.items():
         wrong = {
-            c.name: c.message or c.outcome for c in graded.checks if c.outcome != "not started"
+            c["name"]: c["message"] or c["outcome"] for c in checks if c["outcome"] != "not started"
         }
         wrong = {name: m for name, m in wrong.items() if not (m == "passed" and "compile" in name)}
-        assert not wrong, f"{graded.exercise.name}: {wrong}"
-        assert graded.count("not started")
+        assert not wrong, f"{name}: {wrong}"
+        assert "not started" in {c["outcome"] for c in checks}
 
 
 @FOURTH
-def test_solutions_pass(fourth, monkeypatch):
+def test_solutions_pass(fourth, monkeypatch, warm_judges):
     """And where there is a compiler, every kernel compiles to machine code for every target."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "--machine-code")  # of the graders' session
     exercises = EXERCISES[fourth::4]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import itertools
 import pkgutil
 import warnings
 from collections import Counter
@@ -133,13 +132,16 @@ def test_is_legible(drawing, name):
         rows = slice(max(0, int(height - box.y1)), int(height - box.y0) + 1)
         shades = luminance(pixels[rows, max(0, int(box.x0)) : int(box.x1) + 1])
         assert contrast(shades.min(), shades.max()) >= 3, f"{said!r} is too pale"
-    upright = [(text, box) for text, box in texts if text.get_rotation() % 90 == 0]
-    for (one, a), (two, b) in itertools.combinations(upright, 2):
-        # Boxes have room above and below the letters, which may overlap.
-        wide = min(a.x1, b.x1) - max(a.x0, b.x0)
-        high = min(a.y1, b.y1) - max(a.y0, b.y0)
-        overlap = wide > 1 and high > 0.25 * min(a.height, b.height)
-        assert not overlap, f"{one.get_text()!r} lies on {two.get_text()!r}"
+    # Boxes have room above and below the letters, which may overlap. All pairs at once.
+    upright = [
+        (text.get_text(), box.extents) for text, box in texts if text.get_rotation() % 90 == 0
+    ]
+    x0, y0, x1, y1 = np.array([extents for _, extents in upright]).reshape(-1, 4).T
+    wide = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
+    high = np.minimum.outer(y1, y1) - np.maximum.outer(y0, y0)
+    overlap = (wide > 1) & (high > 0.25 * np.minimum.outer(y1 - y0, y1 - y0))
+    for one, two in np.argwhere(np.triu(overlap, 1)):
+        pytest.fail(f"{upright[one][0]!r} lies on {upright[two][0]!r}")
 
 
 def test_what_needs_a_compiler_is_left_out_and_named(no_compiler, tmp_path, monkeypatch, capsys):
@@ -203,6 +205,14 @@ def test_pairs_of_ranks_are_those_that_a_ring_counts(drawings):
             for step, pairs in enumerate(run.pairs.T)
         ]
     assert drawings["pairs_of_every_rank"].describe().splitlines() == lines
+
+
+def test_pages_of_a_server_are_those_of_its_pool(drawings):
+    """Read back from the words of the drawing: no page is lost, and none is used twice."""
+    lines = drawings["pages_of_a_server"].describe().splitlines()
+    assert lines[0] == "after step  1: A A A B B C C C D · · ·; waiting E F"
+    assert lines[4] == "after step  5: A A A B B C C C · B C A; preempted D; waiting E F"
+    assert lines[-1] == "after step 25: " + " ".join("·" * 12)
 
 
 def test_record_keeps_what_the_trace_counts():

@@ -10,6 +10,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from cases import thorough
 from numba import cuda, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -360,12 +361,12 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     "head_dim, order, mask, spilled_by_products",
     [
         (64, ADDED, (True,), 0),
-        (128, ADDED, (True,), 0),
-        (128, ADDED, (False,), 0),
-        (96, ADDED, (False, (100, 50)), 0),
+        thorough(128, ADDED, (True,), 0),
+        thorough(128, ADDED, (False,), 0),
+        thorough(96, ADDED, (False, (100, 50)), 0),
         # A cap's derivatives take 32 registers.
         (64, ADDED, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80),
-        (64, BY_ARRIVAL, (True,), 4),
+        thorough(64, BY_ARRIVAL, (True,), 4),
         (128, BY_ARRIVAL, (True,), 4),
         (128, ORDERED, (False,), 4),
     ],

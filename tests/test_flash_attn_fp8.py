@@ -1,10 +1,16 @@
 """FP8 without a GPU: slots against wgmma's layouts, machine code of the kernels."""
 
 import itertools
+import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import thorough
 from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -89,16 +95,18 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
 @pytest.mark.parametrize(
     "head_dim, dtype, causal, ordered",
     [
-        (128, "float16", False, True),
+        thorough(128, "float16", False, True),
         (128, "float16", True, True),
         (64, "bfloat16", True, True),
-        (128, "float16", True, False),
+        thorough(128, "float16", True, False),
     ],
 )
 def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):
     kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, causal, dtype, ordered)
     args = (*3 * [tiles], *3 * [scales], types.uint64, scales)
-    code = compile_kernel(kernel, (*args, *3 * [types.int32], types.float32), cc=HOPPER)
+    code = compile_kernel(
+        kernel, (*args, *3 * [types.int32], types.float32, types.int32), cc=HOPPER
+    )
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
     assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
@@ -112,11 +120,44 @@ def test_shared_memory_fits():
         assert flash_attn_fp8.shared_bytes(head_dim) <= 227 * 1024
 
 
+@pytest.mark.parametrize("seqlen_q", [1, 64, 65, 190, 192, 193, 512, 1024])
+def test_tiles_end_with_the_last_block(seqlen_q):
+    absent = flash_attn_fp8.absent_rows(seqlen_q, True)
+    num_tiles = -(-(seqlen_q + absent) // 192)
+    assert 192 * num_tiles - absent == -(-seqlen_q // 64) * 64
+    assert 0 <= absent < 192 and num_tiles == -(-seqlen_q // 192)
+    assert flash_attn_fp8.absent_rows(seqlen_q, False) == 0
+
+
+@pytest.mark.parametrize(
+    "seqlen_q, seqlen_k, heads, causal",
+    [(200, 300, (2, 1), True), (190, 10, (1, 1), True)],
+)
+def test_out_and_lse_on_a_model(seqlen_q, seqlen_k, heads, causal):
+    """The kernel's source on a model of the instructions, in a process of its own."""
+    pytest.importorskip("greenlet", reason="threads of the model")
+    sizes = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "heads": heads, "head_dim": 64}
+    case = json.dumps(sizes | {"causal": causal, "slices": 2})
+    tests = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tests.parent), str(tests)))}
+    program = [sys.executable, tests / "flash_attn_fp8_on_model.py", case]
+    run = subprocess.run(program, capture_output=True, text=True, timeout=600, env=environment)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+
+
 @needs_compiler
 def test_nothing_waits_for_single_exponentials():
     """A warp computes its exponentials in a row: no score is rounded between two."""
     kernel = flash_attn_fp8.make_flash_attn_fp8(128, False, "float16", True)
-    args = (*3 * [tiles], *3 * [scales], types.uint64, scales, *3 * [types.int32], types.float32)
+    args = (
+        *3 * [tiles],
+        *3 * [scales],
+        types.uint64,
+        scales,
+        *3 * [types.int32],
+        types.float32,
+        types.int32,
+    )
     code = compile_kernel(kernel, args, cc=HOPPER)
     names = [i.opcode.split(".")[0] for i in code.instructions]
     names = [x for x in names if x in ("MUFU", "F2FP", "BAR")]

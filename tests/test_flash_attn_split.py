@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import thorough
 from numba import cuda, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -48,13 +49,13 @@ def kernel_of(head_dim, consumers, heads, causal, *rest):
     "head_dim, consumers, heads, causal, window, softcap, alibi",
     [
         (64, 1, 1, False, FULL, 0.0, False),
-        (64, 3, 1, True, FULL, 0.0, False),
+        thorough(64, 3, 1, True, FULL, 0.0, False),
         (128, 1, 2, True, FULL, 0.0, False),
-        (128, 2, 4, False, FULL, 0.0, False),
+        thorough(128, 2, 4, False, FULL, 0.0, False),
         (128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True),
-        (64, 2, 1, True, FULL, 0.0, True),
+        thorough(64, 2, 1, True, FULL, 0.0, True),
         (256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True),
-        (256, 2, 1, False, FULL, 0.0, False),
+        thorough(256, 2, 1, False, FULL, 0.0, False),
     ],
 )
 def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, window, softcap, alibi):

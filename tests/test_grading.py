@@ -349,7 +349,7 @@ RIGHT = {
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
+def told(tmp_path, monkeypatch, warm_judges):
     """A function that grades a file with these bodies and returns {check: Check}."""
     for folder in ("solutions", "exercises"):
         (tmp_path / folder).mkdir()

@@ -230,9 +230,11 @@ def test_kernels_of_rows_equal_numpy(rng, dtype):
     heads, want = x.reshape(23, 3, 32), exact[0].reshape(23, 3, 32)
     table = model.rotary_table_for(config, want)
     rows.rotate(want[:, :2], positions, *table)
-    inputs = heads[:, :2], positions, *table, np.float32(1)
-    arrays.launch(row_kernels.rotate_kernel, (23,), row_kernels.BLOCK, *inputs)
-    np.testing.assert_allclose(heads, want, **allowed)
+    other = heads.copy()
+    for out in (other, heads):  # to another array, then in place
+        inputs = heads[:, :2], out[:, :2], positions, *table, np.float32(1)
+        arrays.launch(row_kernels.rotate_kernel, (23,), row_kernels.BLOCK, *inputs)
+        np.testing.assert_allclose(out, want, **allowed)
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
@@ -245,7 +247,7 @@ def test_kernels_of_rows_compile_within_their_budgets(name):
     arguments = {
         "normalize_kernel": (x, x, one),
         "normalize_grad_kernel": (x, x, x, x, one),
-        "rotate_kernel": (heads, np.zeros(8, np.int32), table, table, one),
+        "rotate_kernel": (heads, heads, np.zeros(8, np.int32), table, table, one),
         "square_relu_kernel": (numbers, numbers),
         "square_relu_grad_kernel": (numbers, numbers, numbers),
         "sum_of_squares_kernel": (weights, weights),

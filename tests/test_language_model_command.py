@@ -3,10 +3,11 @@
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
-from fa_numba.language_model import checkpoint
+from fa_numba.language_model import checkpoint, kernel_choice
 from fa_numba.workbook import cli
 
 TINY = "--layers 1 --heads 2 --kv-heads 1 --head-dim 8 --context 16 --batch 4".split()
@@ -106,6 +107,20 @@ def test_a_model_is_not_overwritten(here, capsys):
     assert train("--resume") == 2
     assert "--text must be the text that model.npz has learned" in capsys.readouterr().err
     assert (here / "model.npz").read_bytes() == before
+
+
+def test_unwritten_exercises_are_named(here, capsys):
+    stubs = here / "stubs"
+    stubs.mkdir()
+    for name in kernel_choice.FILES.values():
+        solution = Path(__file__).parents[1] / "solutions" / name
+        (stubs / name).write_text(solution.read_text(encoding="utf-8"), encoding="utf-8")
+    forward = stubs / kernel_choice.FILES["attn"]
+    head = forward.read_text(encoding="utf-8").partition("### BEGIN SOLUTION")[0]
+    body = 'raise NotImplementedError("ex06b: kernel")\n\n    return kernel\n'
+    forward.write_text(head + body, encoding="utf-8")
+    assert train(*TINY, "--steps", "1", "--kernels", "stubs") == 2
+    assert "--kernels: ex06b: kernel is not written yet" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_ends_the_run(here, monkeypatch, capsys):

@@ -34,6 +34,14 @@ class FakeGpu:
         self.CUresult = launching.driver.CUresult
         self.CUfunction_attribute = launching.driver.CUfunction_attribute
         self.CUkernel = self.CUdevice = self.CUstream = self.CUfunction = int
+        self.context, self.primary = 0, 5
+
+    def cuCtxGetCurrent(self):
+        return SUCCESS, self.context
+
+    def cuCtxSetCurrent(self, context):
+        self.context, self.error = context, SUCCESS
+        return (SUCCESS,)
 
     def cuLaunchKernel(self, function, *sizes_stream_where_extra):
         *sizes, stream, where, extra = sizes_stream_where_extra
@@ -52,10 +60,10 @@ class FakeGpu:
         return self
 
     def __enter__(self):
-        pass
+        self.before, self.context = self.context, self.primary
 
     def __exit__(self, *error):
-        pass
+        self.context = self.before
 
 
 @pytest.fixture
@@ -173,8 +181,20 @@ def test_a_refusal_of_the_driver_is_an_error_with_the_launch(gpu):
     gpu.error = gpu.CUresult.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(RuntimeError, match=r"grid \(4, 1, 1\).*CUDA_ERROR_INVALID_VALUE"):
         launch([np.float32], [1.0])
-    gpu.error = gpu.CUresult.CUDA_ERROR_INVALID_CONTEXT  # a new thread
-    assert launch([np.float32], [1.0]) is None
+
+
+def test_a_thread_without_a_context_enters_that_of_the_kernel(gpu):
+    """Unless it has another one, or the kernel's is not known: the dispatcher then launches."""
+    gpu.primary, invalid = 0, gpu.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    launch([np.float32], [1.0])
+    gpu.error = invalid
+    assert launch([np.float32], [1.0]) is None and gpu.context == 0
+    gpu.primary, gpu.error = 5, SUCCESS
+    launch([np.float64], [1.0])
+    gpu.error = invalid
+    assert launch([np.float64], [1.0]) and gpu.context == 5
+    gpu.context, gpu.error = 7, invalid
+    assert launch([np.float64], [1.0]) is None and gpu.context == 7
 
 
 @pytest.mark.parametrize(

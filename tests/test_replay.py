@@ -4,6 +4,7 @@ import ctypes
 import gc
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import fa_numba
 from fa_numba import checks
 from fa_numba.dispatch.job import Job
 from fa_numba.kernels import dropout
-from fa_numba.runtime import arrays, graphs, launching
+from fa_numba.runtime import arrays, graphs, launching, replay
 
 
 class Prepared(launching.PreparedLaunch):
@@ -47,6 +48,8 @@ class FakeDriver:
     def cuLaunchKernel(self, function, *sizes_stream_where_extra):
         *sizes, stream, where, extra = sizes_stream_where_extra
         assert (function, extra, len(sizes)) == (7, 0, 7)
+        if not self.gpu.context:
+            return (launching.driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
         if not self.gpu.error:
             prepared = self.gpu.prepared[where]
             self.launched(prepared.kernel, prepared.values(), stream)
@@ -54,6 +57,11 @@ class FakeDriver:
 
     def cuCtxGetCurrent(self):
         return 0, self.gpu.context
+
+    def cuCtxSetCurrent(self, context):
+        self.gpu.entered.append(context)
+        self.gpu.context = context
+        return (0,)
 
     def cuThreadExchangeStreamCaptureMode(self, mode):
         return 0, mode
@@ -99,11 +107,13 @@ def gpu(monkeypatch, request):
     Replays make launches each time; or once, and then launch a CUDA graph of them.
     """
     gpu = types.SimpleNamespace(launches={}, prepared={}, calls=0, error=0, context=99)
+    gpu.entered = []
     gpu.graphs = gpu.by_graph = 0
 
     def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, normalize):
         arguments = [normalize(x) if isinstance(x, tuple) else x for x in arguments]
         prepared = Prepared(gpu, kernel, grid, block, shared_bytes, arguments)
+        prepared.context = gpu.context
         prepared.launch(values, stream)
         return prepared
 
@@ -296,6 +306,7 @@ def test_frequent_replays_launch_a_graph_for_each_stream(gpu, monkeypatch):
 
 def test_addresses_that_alternate_are_set_once(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    monkeypatch.setattr(graphs, "GRAPHS_OF_STREAM", 2)
     set_params, count = launching.driver.cuGraphExecKernelNodeSetParams, [0]
 
     def counted(*args):
@@ -322,6 +333,28 @@ def test_addresses_that_alternate_are_set_once(gpu, monkeypatch):
     assert gpu.graphs == 2
 
 
+def test_the_number_of_all_graphs_is_limited(gpu, monkeypatch):
+    """Beyond it a graph is set to other addresses, the oldest first, and calls stay right."""
+    gc.collect()
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", graphs._num_graphs + 3)
+
+    @arrays.replayed
+    def function(x):
+        arrays.launch("kernel", (4,), (32,), x)
+        return x
+
+    xs = [cupy_array(2, 3) for _ in range(5)]
+    for x in (xs[0], *xs, *xs):
+        function(x)
+        assert gpu.launches["kernel"][-1][0] == [x.data.ptr]
+        assert gpu.graphs <= 3
+    assert gpu.graphs == 3
+    function.replays.clear()
+    gc.collect()
+    assert gpu.graphs == 0 and graphs._num_graphs == graphs.MAX_GRAPHS - 3
+
+
 def test_scratch_arrays_are_parts_of_one_block(gpu, monkeypatch):
     @arrays.replayed
     def function(x):
@@ -344,6 +377,25 @@ def test_scratch_arrays_are_parts_of_one_block(gpu, monkeypatch):
         assert values[0] == x.data.ptr and values[2] == result.data.ptr
         assert values[3] - values[1] == 512  # 400 bytes, and the next multiple of 256
         assert made == [(5,), 512 + 256]
+
+
+def test_a_replay_may_allocate_its_results_otherwise(gpu):
+    function, seen = decorated(gpu), []
+
+    def change(i, allocation):
+        seen.append((i, allocation.num_bytes))
+        return (lambda: cupy_array(3, 2, dtype=np.int32)) if i == 0 else allocation.allocate
+
+    x, y = cupy_array(2, 3), cupy_array(5)
+    assert function.replay_of(x, y) is None
+    function(x, y)
+    other = replay.with_results(function.replay_of(x, y), change)
+    made, ones = other((x, y))
+    assert seen == [(0, 24), (1, None)]
+    assert made.shape == (3, 2) and (ones.host == 1).all() and gpu.calls == 1
+    assert gpu.launches["first"][-1][0][:3] == [a.data.ptr for a in (x, y, made)]
+    made, _ = function(x, y)
+    assert made.shape == (2, 3)
 
 
 def test_without_graphs_there_are_launches(gpu, monkeypatch):
@@ -380,6 +432,19 @@ def test_arrays_on_another_gpu_are_another_call(gpu):
     x, y = np.zeros((2, 3), np.float32), np.zeros(5, np.float32)
     for index, calls in ((0, 1), (0, 1), (1, 2)):
         function(CupyArray(x), CupyArray(y, index))
+        assert gpu.calls == calls
+
+
+def test_arrays_on_a_gpu_that_is_not_current_are_not_replayed(gpu, monkeypatch):
+    @arrays.replayed
+    def function(x):
+        gpu.calls += 1
+        return x
+
+    x = CupyArray(np.zeros(3), 1)
+    for current, calls in ((0, 1), (0, 2), (1, 2), (0, 3)):
+        monkeypatch.setattr(gpu.cupy.cuda.runtime, "current", current)
+        assert function(x) is x
         assert gpu.calls == calls
 
 
@@ -517,17 +582,63 @@ def test_numbers_computed_from_addresses_are_computed_again(gpu):
         seen.clear()
 
 
-def test_a_thread_without_a_context_calls_the_function(gpu):
+def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, monkeypatch):
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    monkeypatch.setattr(graphs, "GRAPHS_OF_STREAM", 1)
+    made, computed = weakref.WeakSet(), []
+
+    def compute(address, capturing):
+        computed.append(address)
+        return address + 1
+
+    def owner(address):
+        array = cupy_array(1)
+        made.add(array)
+        return array
+
+    @arrays.replayed
+    def function(x):
+        number = np.uint64(x.data.ptr + 1)
+        arrays.replay.current().note_computation(number, x, compute, owner)
+        arrays.launch("kernel", (1,), (32,), x, number)
+        return x
+
+    x, y = cupy_array(2, 3), cupy_array(2, 3)
+    for argument, owners, computations in ((x, 0, 0), (x, 1, 1), (x, 1, 1), (y, 1, 2), (x, 1, 3)):
+        function(argument)
+        assert gpu.launches["kernel"][-1][0] == [argument.data.ptr, argument.data.ptr + 1]
+        gc.collect()
+        assert len(made) == owners and len(computed) == computations
+    function.replays.clear()
+    gc.collect()
+    assert len(made) == 0
+
+
+def test_a_thread_without_a_context_enters_that_of_the_recording(gpu):
     function = decorated(gpu)
     x, y = cupy_array(2, 3), cupy_array(5)
-    for calls in (2, 3):
+    for turn in range(1, 4):
         function(x, y)
-        gpu.error, gpu.context = launching.driver.CUresult.CUDA_ERROR_INVALID_CONTEXT, 0
+        gpu.context = 0
         function(x, y)
-        assert gpu.calls == calls
-        gpu.error, gpu.context = 0, 99
-    function(x, y)
-    gpu.error = launching.driver.CUresult.CUDA_ERROR_LAUNCH_FAILED
+        assert gpu.calls == 1 and gpu.context == 99
+        assert gpu.entered == [99] * turn and len(gpu.launches["second"]) == 2 * turn
+
+
+def test_another_context_calls_the_function(gpu, monkeypatch):
+    function = decorated(gpu)
+    x, y = cupy_array(2, 3), cupy_array(5)
+    for _ in range(3):
+        function(x, y)
+    if gpu.by_graph:
+        gpu.context = 7
+        function(x, y)
+        assert gpu.calls == 2
+    gpu.context = 0
+    monkeypatch.setattr(launching.PreparedLaunch, "context", 0)
+    function(cupy_array(3, 3), y)
+    assert gpu.entered == []
+    gpu.context, gpu.error = 99, launching.driver.CUresult.CUDA_ERROR_LAUNCH_FAILED
     with pytest.raises(RuntimeError, match="CUDA_ERROR_LAUNCH_FAILED"):
         function(x, y)
 

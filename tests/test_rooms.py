@@ -4,6 +4,7 @@ docs/architecture.md draws the floors.
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def name_of(path):
 FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
 def imports_of(name):
     """Names of the files that a file imports, anywhere in it."""
     path, found = FILES[name], set()
@@ -66,9 +68,6 @@ def imports_of(name):
     return found - {name}
 
 
-IMPORTS = {name: imports_of(name) for name in FILES}
-
-
 def test_every_room_has_a_floor():
     assert {name[0] for name in FILES} == set(FLOOR)
 
@@ -76,7 +75,7 @@ def test_every_room_has_a_floor():
 @pytest.mark.parametrize("name", FILES, ids=".".join)
 def test_imports_go_down(name):
     room = name[0]
-    for other in IMPORTS[name]:
+    for other in imports_of(name):
         assert other in FILES, f"{'.'.join(name)} imports {'.'.join(other)}, which is not there"
         if other[0] != room:
             assert FLOOR[other[0]] < FLOOR[room], (
@@ -92,7 +91,7 @@ def test_no_circle():
         if name in done:
             return
         path.append(name)
-        for other in sorted(IMPORTS[name]):
+        for other in sorted(imports_of(name)):
             # A package's __init__ may gather its own files.
             if not (len(name) == 1 and other[0] == name[0]) and other in FILES:
                 walk(other)
@@ -106,7 +105,8 @@ def test_no_circle():
 def test_no_launcher_imports_analysis():
     """A call needs no prediction: the choosers of tile sizes and splits are in `tiling`."""
     readers = {"analysis", "figures", "microscope", "workbook"}
-    for name, imports in IMPORTS.items():
+    for name in FILES:
+        imports = imports_of(name)
         if name[0] not in readers:
             assert "analysis" not in {other[0] for other in imports}, ".".join(name)
 

@@ -5,6 +5,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import thorough
 from numba import types
 from tensor_core_kernels import KERNELS
 
@@ -100,7 +101,6 @@ def test_descriptor():
 
 
 half, float32_3d = types.Array(types.float16, 4, "C"), types.Array(types.float32, 3, "C")
-strided = types.Array(types.float16, 4, "A")
 MAP, SIZES = types.uint64, (types.int32, types.int32, types.float32)
 PERSISTENT = MAP, MAP, MAP, MAP, float32_3d, *3 * (types.int32,), types.float32
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
@@ -108,12 +108,7 @@ MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 
 def compiled(name, head_dim, dtype, causal):
     """Machine code of a kernel, whose registers stay within its docstring's budget."""
-    if name == "mma":
-        sizes = flash_attn_mma.tile_sizes(head_dim)
-        kernel = flash_attn_mma.make_flash_attn_mma(head_dim, *sizes, causal, dtype)
-        args, cc = (*3 * (strided,), half, float32_3d, types.float32, types.float32), (8, 0)
-        args += MASK_ARGS
-    elif name == "wgmma":
+    if name == "wgmma":
         kernel = flash_attn_wgmma.make_flash_attn_wgmma(head_dim, 64, causal, dtype)
         args, cc = (MAP, MAP, MAP, half, float32_3d, *SIZES), (9, 0, "a")
     elif name == "ws":
@@ -171,13 +166,11 @@ def moves_before_products(code):
 @pytest.mark.parametrize(
     "name, head_dim, dtype, causal",
     [
-        ("mma", 64, "float16", True),
-        ("mma", 128, "bfloat16", False),
         ("wgmma", 64, "bfloat16", False),
-        ("wgmma", 128, "float16", True),
-        ("ws", 64, "float16", True),
+        thorough("wgmma", 128, "float16", True),
+        thorough("ws", 64, "float16", True),
         ("ws", 128, "bfloat16", False),
-        ("persistent", 64, "bfloat16", True),
+        thorough("persistent", 64, "bfloat16", True),
         ("persistent", 128, "float16", True),
         ("persistent", 256, "float16", False),
     ],
@@ -196,7 +189,7 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
 
 
 @needs_compiler
-@pytest.mark.parametrize("seqlen, causal", [(77, True), (197, False), (128, False)])
+@pytest.mark.parametrize("seqlen, causal", [(77, True), thorough(197, False), thorough(128, False)])
 def test_short_tiles_stay_in_registers(seqlen, causal):
     tiling = persistent_tiling(64, seqlen, causal, seqlen_q=seqlen)
     kernel = flash_attn_persistent.make_flash_attn_persistent(64, tiling, causal, "float16")
@@ -214,9 +207,9 @@ def test_short_tiles_stay_in_registers(seqlen, causal):
     [
         (128, False, (100, 50), 30.0, True),
         (64, True, (511, -1), 30.0, True),
-        (64, False, (-1, -1), 0.0, True),
-        (64, True, (4095, -1), 0.0, False),
-        (128, True, (-1, -1), 0.0, True),
+        thorough(64, False, (-1, -1), 0.0, True),
+        thorough(64, True, (4095, -1), 0.0, False),
+        thorough(128, True, (-1, -1), 0.0, True),
         (256, True, (-1, -1), 30.0, True),
     ],
 )
@@ -241,8 +234,8 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
 @pytest.mark.parametrize(
     "head_dim, mask",
     [
-        (64, Mask(True, (4095, -1))),
-        (128, Mask(False, (100, 50), 30.0)),
+        thorough(64, Mask(True, (4095, -1))),
+        thorough(128, Mask(False, (100, 50), 30.0)),
         (64, Mask(True, (511, -1), 30.0, True)),
     ],
 )

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import thorough
 from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -96,13 +97,13 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
 @pytest.mark.parametrize(
     "head_dim, order, mask, spilled_by_products",
     [
-        (64, "added", (True,), 0),
+        thorough(64, "added", (True,), 0),
         (64, "by arrival", (True,), 4),
-        (64, "added", (False, (100, 50)), 0),
+        thorough(64, "added", (False, (100, 50)), 0),
         (64, "added", (False, (-1, -1), 30.0, True), 80),  # a cap's derivatives take 32 registers
-        (96, "by arrival", (True,), 4),
+        thorough(96, "by arrival", (True,), 4),
         (128, "ordered", (True, (100, -1), 30.0, True), 16),
-        (128, "by arrival", (False,), 4),
+        thorough(128, "by arrival", (False,), 4),
         (128, "added", (True,), 0),
     ],
 )
@@ -132,9 +133,9 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
     "head_dim, deterministic, dtype, mask",
     [
         (256, False, "float16", (False,)),
-        (256, True, "bfloat16", (True,)),
+        thorough(256, True, "bfloat16", (True,)),
         (192, False, "float16", (True, (100, -1), 30.0, True)),
-        (136, False, "bfloat16", (False, (30, 20))),
+        thorough(136, False, "bfloat16", (False, (30, 20))),
     ],
 )
 def test_wide_kernels_stay_in_registers(head_dim, deterministic, dtype, mask):

@@ -6,6 +6,7 @@ import re
 import numba
 import numpy as np
 import pytest
+from cases import thorough
 from numba import cuda, float32, int32, types, uint32
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -234,9 +235,9 @@ def philox_products(code):
     "head_dim, dtype, causal, mask",
     [
         (64, "bfloat16", True, "plain"),
-        (128, "float16", False, "plain"),
+        thorough(128, "float16", False, "plain"),
         (128, "float16", True, "all"),
-        (256, "float16", False, "plain"),
+        thorough(256, "float16", False, "plain"),
     ],
 )
 def test_the_forward_kernel_stays_in_registers(head_dim, dtype, causal, mask):
@@ -267,9 +268,9 @@ def test_the_forward_kernel_stays_in_registers(head_dim, dtype, causal, mask):
 @pytest.mark.parametrize(
     "head_dim, order, causal, mask, spilled_by_products",
     [
-        (64, "added", False, "plain", 4),
+        thorough(64, "added", False, "plain", 4),
         (64, "by arrival", True, "plain", 12),
-        (128, "added", True, "plain", 0),
+        thorough(128, "added", True, "plain", 0),
         (128, "ordered", True, "all", 16),
     ],
 )

@@ -27,6 +27,7 @@ DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 MASKS = {
     "window": {"window_size": (100, 50)},
     "causal-window": {"causal": True, "window_size": (63, -1)},
+    "window-512": {"window_size": (511, 0)},  # for half of a tile at either end
     "window-right": {"window_size": (-1, 37)},
     "window-long": {"window_size": (1030, 2)},
     "diagonal": {"window_size": (0, 0)},

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import thorough
 from numba import cuda, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -30,13 +31,13 @@ MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 @pytest.mark.parametrize(
     "head_dim, seqlen, causal, window, softcap, alibi",
     [
-        (128, 2048, False, (-1, -1), 0.0, False),
+        thorough(128, 2048, False, (-1, -1), 0.0, False),
         (64, 2048, True, (-1, -1), 0.0, False),
         (128, 512, False, (100, 50), 30.0, True),
-        (64, 2048, True, (511, -1), 30.0, True),
-        (64, 2048, True, (511, -1), 0.0, False),
-        (128, 2048, True, (-1, -1), 0.0, True),
-        (192, 2048, False, (-1, -1), 0.0, False),
+        thorough(64, 2048, True, (511, -1), 30.0, True),
+        thorough(64, 2048, True, (511, -1), 0.0, False),
+        thorough(128, 2048, True, (-1, -1), 0.0, True),
+        thorough(192, 2048, False, (-1, -1), 0.0, False),
         (256, 2048, True, (511, -1), 30.0, True),
     ],
 )

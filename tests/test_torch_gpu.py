@@ -28,6 +28,7 @@ from fa_numba.torch import (  # noqa: E402
     flash_attn_func,
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
+    jobs,
     scaled_dot_product_attention,
 )
 
@@ -274,6 +275,76 @@ def test_torch_compile(dynamic):
     assert_same(gradients(compiled, inputs, dout), gradients(model, inputs, dout))
 
 
+@pytest.fixture
+def operators_called(monkeypatch):
+    """Names of the jobs that ran by way of an operator."""
+    called, run = [], jobs.run
+    monkeypatch.setattr(
+        jobs, "run", lambda job, *args, **options: called.append(job) or run(job, *args, **options)
+    )
+    return called
+
+
+def transposed(function):
+    return lambda *x: function(*(y.transpose(1, 2) for y in x)).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [call, transposed(lambda *x: scaled_dot_product_attention(*x, is_causal=True))],
+    ids=["flash_attn_func", "sdpa"],
+)
+def test_known_calls_small(operators_called, function):
+    """Each is a replay with its own numbers, also in the thread of the backward pass."""
+    for turn in range(5):
+        shapes = [(2, 256, 4, 64)] * 3
+        made = tensors(*shapes, (2, 256, 4, 64), dtype=torch.float16, device="cuda", seed=turn)
+        *inputs, dout = [x.detach() for x in made]
+        operators_called.clear()
+        compare(
+            function,
+            lambda *x: plain(*x, causal=True),
+            [x.requires_grad_() for x in inputs],
+            dout,
+        )
+        assert turn < 2 or not operators_called
+
+
+def test_known_calls_with_other_strides_small(operators_called):
+    inputs, dout = inputs_of(torch.float16, *[(2, 256, 4, 64)] * 3)
+    want = gradients(call, inputs, dout)
+    for _ in range(3):
+        operators_called.clear()
+        for order in ((0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)):
+            back = [order.index(i) for i in range(4)]
+            q, k, v, d = (
+                x.detach().permute(order).contiguous().permute(back) for x in (*inputs, dout)
+            )
+            others = [x.requires_grad_() for x in (q, k, v)]
+            assert_same(gradients(call, others, d), want)
+    assert not operators_called
+    with torch.autograd.graph.save_on_cpu():
+        out = call(*inputs)
+    assert_same(torch.autograd.grad(out, inputs, dout), want[1:])
+    numbers = torch.zeros(inputs[0].numel() + 8, device="cuda", dtype=torch.float16)
+    for shift in (0, 1, 8):
+        with torch.no_grad():
+            q = numbers[shift : shift + inputs[0].numel()].view(inputs[0].shape).copy_(inputs[0])
+            assert_same([call(q, *inputs[1:])], want[:1])
+
+
+def test_deterministic_algorithms_small():
+    inputs, dout = inputs_of(torch.float16, *[(2, 256, 4, 64)] * 3)
+    gradients(call, inputs, dout)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, *others = (gradients(call, inputs, dout) for _ in range(4))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for other in others:
+        assert all(torch.equal(x, y) for x, y in zip(first, other, strict=True))
+
+
 def test_autocast():
     inputs, _ = inputs_of(torch.float32, *[(2, 128, 4, 64)] * 3)
     for dtype in DTYPES[:2]:
@@ -346,8 +417,9 @@ def test_two_gpus():
     inputs, dout = inputs_of(torch.float16, *[(2, 256, 4, 64)] * 3)
     want = gradients(call, inputs, dout)
     others = [x.detach().to("cuda:1").requires_grad_() for x in inputs]
-    got = gradients(call, others, dout.to("cuda:1"))
-    assert_same([x.to("cuda:0") for x in got], want)
+    for _ in range(3):
+        got = gradients(call, others, dout.to("cuda:1"))
+        assert_same([x.to("cuda:0") for x in got], want)
 
 
 def losses(attend, **more):

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ def test_half(exercise):
 
 
 @pytest.fixture
-def workbook(tmp_path, monkeypatch):
+def workbook(tmp_path, monkeypatch, warm_judges):
     """A workbook with one pristine exercise; its root is the working directory."""
     for folder in ("solutions", "exercises"):
         (tmp_path / folder).mkdir()
@@ -424,13 +425,12 @@ def test_whole_folder_prints_a_line_per_exercise(workbook, pytester_free_run):
 
 
 @pytest.fixture
-def pytester_free_run(workbook):
-    import subprocess
-    import sys
-
+def pytester_free_run(workbook, warm_judges):
     def run(*arguments):
         command = [sys.executable, "-m", "pytest", *arguments, "-p", "no:cacheprovider"]
-        run = subprocess.run(command, cwd=workbook.root, capture_output=True, text=True)
+        run = warm_judges(
+            command, cwd=workbook.root, env=os.environ, capture_output=True, text=True
+        )
         return run.stdout + run.stderr
 
     return run

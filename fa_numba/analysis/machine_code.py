@@ -8,6 +8,7 @@ float64 instruction has crept in. Only this module and `probes` touch how numba-
 
 import contextlib
 import functools
+import gc
 import html
 import inspect
 import linecache
@@ -313,6 +314,7 @@ def _compile(kernel, args, targets, lineinfo=False):
         if kernel.targetoptions.get(name)
     }
     with contextlib.ExitStack() as context:
+        context.enter_context(_no_garbage_collection())
         context.enter_context(_answer_for(targets[0]))
         results = context.enter_context(_compile_anew()) if lineinfo else []
         library, _ = compiler._compile_pyfunc_with_fixup(
@@ -325,6 +327,19 @@ def _compile(kernel, args, targets, lineinfo=False):
             **options,
         )
         return [library.get_asm_str(cc=cc) for cc in targets], results
+
+
+@contextlib.contextmanager
+def _no_garbage_collection():
+    """Numba makes so many objects that Python would look for circles among them 200 times."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _answer_for(cc):

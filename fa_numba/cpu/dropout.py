@@ -1,6 +1,6 @@
 """Dropout of P on a CPU: the bits of `kernels.dropout`, LANES queries at once.
 
-Philox4x32-10 gives four words of 32 random bits for a counter and the seed as its key. A counter
+Philox4x32-7 gives four words of 32 random bits for a counter and the seed as its key. A counter
 serves a patch: queries m and m + 8, keys n, n + 1, n + 8 and n + 9. The words of a query have two
 keys each, 15 bits a key; bits below dropout_p · 2¹⁵ drop the entry. So the entries that are dropped
 are those that every other kernel of this package drops.
@@ -20,7 +20,7 @@ from fa_numba.cpu.vectors import LANES, load, store, vector
 
 M0, M2 = 0xD2511F53, 0xCD9E8D57  # factors of words 0 and 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85  # added to the key in each round
-ROUNDS = 10
+ROUNDS = 7
 NO_DROPOUT = False, 0, np.uint64(0), ONE
 BITS = 15  # that decide on an entry
 KEYS = 4  # of one counter

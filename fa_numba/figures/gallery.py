@@ -37,6 +37,7 @@ from fa_numba.figures.occupancy_by_block import occupancy_by_block
 from fa_numba.figures.online_statistics import online_statistics
 from fa_numba.figures.overflow import overflow
 from fa_numba.figures.page_table import page_table
+from fa_numba.figures.pages_over_time import frame_of, pages_over_time
 from fa_numba.figures.race import race_diagram
 from fa_numba.figures.rank_pairs import rank_pairs
 from fa_numba.figures.rescaling import rescaling
@@ -62,6 +63,8 @@ from fa_numba.figures.two_orders import two_orders
 from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
+from fa_numba.language_model.model import Config, init_weights
+from fa_numba.language_model.server import Engine, Options
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
 from fa_numba.ptx import layouts
@@ -784,6 +787,19 @@ def bytes_of_a_ring_and_a_tree(seqlen=64, heads=4, d=16, world_size=4):
     })  # fmt: skip
 
 
+def pages_of_a_server():
+    config = Config(vocabulary=20, layers=1, heads=1, kv_heads=1, head_dim=4)
+    sizes = {"num_pages": 12, "page_size": 4, "max_branches": 4, "share_prefixes": False}
+    engine = Engine(init_weights(config), config, **sizes)
+    asked = [(9, 10), (5, 22), (10, 6), (3, 20), (6, 9), (2, 5)]
+    requests = [engine.submit([1] * n, Options(max_tokens=more)) for n, more in asked]
+    frames = []
+    while engine.busy:
+        engine.step()
+        frames.append(frame_of(engine.schedule, requests))
+    return pages_over_time(frames, 12, 4)
+
+
 EXAMPLES = (
     a_thread_grid,
     a_memory_hierarchy,
@@ -834,5 +850,6 @@ EXAMPLES = (
     keys_in_a_ring,
     pairs_of_every_rank,
     bytes_of_a_ring_and_a_tree,
+    pages_of_a_server,
     an_attention_map,
 )

@@ -1,6 +1,7 @@
 """A loss against the steps of training, with levels to compare it with."""
 
 import numpy as np
+from matplotlib.ticker import LogFormatter
 
 from fa_numba.figures.style import (
     BLUE,
@@ -12,6 +13,13 @@ from fa_numba.figures.style import (
     on_paper,
     plain,
 )
+
+
+class PlainNumbers(LogFormatter):
+    """Labels of a logarithmic axis such as 0.2 and 3, not 2 × 10⁻¹ and 3 × 10⁰."""
+
+    def __call__(self, x, pos=None):
+        return super().__call__(x, pos) and f"{x:g}"
 
 
 @on_paper
@@ -49,6 +57,8 @@ def loss_curve(losses, levels, *, points=None, window=20, label="loss", title=""
     for level in levels.values():
         ax.axhline(level, color=GREY, linewidth=1.2, linestyle="--")
     ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(PlainNumbers())
+    ax.yaxis.set_minor_formatter(PlainNumbers())
     ax.set_xlim(0, len(losses))
     ax.set_xlabel("step", fontsize=9)
     ax.set_ylabel(label, fontsize=9)

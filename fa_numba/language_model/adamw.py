@@ -14,7 +14,7 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 EPSILON = np.float32(1e-8)  # for weights whose gradients were all 0
-PIECE = 2**16  # numbers that NumPy works on at a time, so that they stay in the processor's cache
+PIECE = 2**16  # numbers that NumPy works on at a time: they fit the processor's cache
 NUM_NUMBERS = 6
 
 

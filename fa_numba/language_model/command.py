@@ -139,7 +139,7 @@ def _interrupts_after_a_step():
 
 
 class _Run:
-    """One run of ``fa-numba train``: a trainer, and what is shown and written on the way."""
+    """One run of ``fa-numba train``: a trainer, its samples, its files."""
 
     def __init__(self, options):
         self.options, self.out = options, Path(options.out)
@@ -198,13 +198,19 @@ class _Run:
         trainer, total = self.trainer, self.trainer.recipe.steps
         with _progress(total, trainer.steps_done) as show:
             while trainer.steps_done < total and not stop.is_set():
-                trainer.step()
+                self._step()
                 done = trainer.steps_done
                 if done % 10 == 0 or self.xp is np:  # to look at a GPU's loss waits for it
                     show(done, self._finite_loss())
                 if done % self.options.every == 0 or done == total:
                     self._finite_loss()
                     self.look(show)
+
+    def _step(self):
+        try:
+            self.trainer.step()
+        except NotImplementedError as error:  # as a stub of an exercise raises
+            raise BadRequest(f"--kernels: {error} is not written yet") from None
 
     def _finite_loss(self):
         loss = float(self.trainer.losses[-1])

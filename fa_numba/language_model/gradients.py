@@ -127,10 +127,11 @@ def _rotate_back(config, positions, dq, dk, dv):
     """Gradients of `model.qkv`'s product, (rows, columns of qkv), from those of its results."""
     heads = config.heads + 2 * config.kv_heads, config.head_dim
     dqkv = arrays.module_of(dq).empty((len(positions), *heads), dq.dtype)
-    for part, d in zip(model.split_heads(config, dqkv), (dq, dk, dv), strict=True):
-        part[:] = d.reshape(part.shape)
+    to_q, to_k, to_v = model.split_heads(config, dqkv)
     table = model.rotary_table_for(config, dqkv)
-    rows.rotate(dqkv[:, : -config.kv_heads], positions, *table, back=True)
+    for d, part in ((dq, to_q), (dk, to_k)):
+        rows.rotate(d.reshape(part.shape), positions, *table, out=part, back=True)
+    to_v[:] = dv.reshape(to_v.shape)
     return dqkv.reshape(len(dqkv), -1)
 
 

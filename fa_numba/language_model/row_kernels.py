@@ -71,23 +71,25 @@ def normalize_grad_kernel(dy, x, added, dx, epsilon):
 
 
 @cuda.jit
-def rotate_kernel(x, positions, cos, sin, sign):
-    """Turn the pairs (x[d], x[d + half]) of each head by the angles of a position, in place.
+def rotate_kernel(x, y, positions, cos, sin, sign):
+    """y has the pairs (x[d], x[d + half]) of each head, turned by the angles of a position.
+
+    y may be x: a thread reads a pair before it writes it, and no other thread has that pair.
 
     grid      (rows,); threads (32, ROWS), one per pair, then the pairs 32 and heads ROWS further on
     shared    none
     private   none
-    HBM       x read and written once; cos, sin from a cache
+    HBM       x read and y written once; cos, sin from a cache
     budget    64 registers, 0 bytes shared
     """
     row, half = cuda.blockIdx.x, x.shape[2] // 2
     position = positions[row]
-    for head in range(cuda.threadIdx.y, x.shape[1], ROWS):
-        for d in range(cuda.threadIdx.x, half, WARP_SIZE):
-            c, s = cos[position, d], sign * sin[position, d]
+    for d in range(cuda.threadIdx.x, half, WARP_SIZE):
+        c, s = cos[position, d], sign * sin[position, d]
+        for head in range(cuda.threadIdx.y, x.shape[1], ROWS):
             left, right = float32(x[row, head, d]), float32(x[row, head, d + half])
-            x[row, head, d] = left * c - right * s
-            x[row, head, d + half] = right * c + left * s
+            y[row, head, d] = left * c - right * s
+            y[row, head, d + half] = right * c + left * s
 
 
 @cuda.jit

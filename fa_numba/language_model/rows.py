@@ -50,8 +50,8 @@ def _mean_of_product(x, y):
     return (np.vecdot(x, y) / np.float32(x.shape[1]))[:, None]
 
 
-def rotate(x, positions, cos, sin, *, back=False):
-    """Rotary embedding, in place: turn the pairs (x[d], x[d + head_dim / 2]).
+def rotate(x, positions, cos, sin, *, out=None, back=False):
+    """Rotary embedding: turn the pairs (x[d], x[d + head_dim / 2]).
 
     Parameters
     ----------
@@ -59,20 +59,22 @@ def rotate(x, positions, cos, sin, *, back=False):
     positions : array of shape (rows,), int32
     cos, sin : arrays of shape (context, head_dim / 2), float32
         Of the angle of each position and pair.
+    out : array of the shape and dtype of x, optional
+        By default x itself is changed.
     back : bool, default=False
         Turn the other way. That is the gradient: a rotation's transpose is its inverse.
     """
-    sign = np.float32(-1 if back else 1)
-    half = x.shape[2] // 2
+    sign, out = np.float32(-1 if back else 1), x if out is None else out
     if not isinstance(x, np.ndarray):
-        arguments = x, positions, cos, sin, sign
+        arguments = x, out, positions, cos, sin, sign
         arrays.launch(row_kernels.rotate_kernel, (len(x),), row_kernels.BLOCK, *arguments)
         return
+    half = x.shape[2] // 2
     cos, sin = cos[positions][:, None], (sign * sin)[positions][:, None]
     left, right = x[:, :, :half], x[:, :, half:]
     turned_left = left * cos - right * sin
-    right[:] = right * cos + left * sin
-    left[:] = turned_left
+    out[:, :, half:] = right * cos + left * sin
+    out[:, :, :half] = turned_left
 
 
 def square_relu(x):

@@ -43,7 +43,7 @@ class Recipe:
     seed : int, default=0
         Of the first weights and of the batches.
     float16 : bool, default=False
-        Compute in float16, from weights that stay float32; for CuPy.
+        Compute in float16, from copies of float32 weights; for CuPy.
     """
 
     steps: int = 1000

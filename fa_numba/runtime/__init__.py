@@ -24,9 +24,10 @@ skips 4 and 5, a hit in 4 skips 5:
                       code loaded by the driver.
 5. disk               kernel_cache, ~/.cache/fa_numba. Key: source of the package, constants, types,
                       GPU, versions. Value: machine code. A miss compiles with Numba, in seconds.
-6. CUDA graphs        graphs.Launches, up to two for each replay and stream. After eight repetitions
+6. CUDA graphs        graphs.Launches, up to 32 for each replay and stream. After eight repetitions
                       a replay launches one of them instead of its kernels.
 
+fa_numba.torch has a cache before 1, eager._plans, of which a hit skips PyTorch's dispatcher too.
 Beside them, tensor_maps._maps keeps the tensor maps of each address, and every job of
 dispatch is itself replayed, so that the choice of a kernel is made once for each key of its own.
 

@@ -536,8 +536,8 @@ class Library:
     Attributes
     ----------
     layout : callable
-        ``layout(x)`` holds all that a call may depend on: shape, strides, dtype, device. It raises
-        an error for an object that is no array of this library.
+        ``layout(x)`` holds all that a call may depend on: first shape, strides, dtype, index of
+        the device. It raises an error for an object that is no array of this library.
     address : callable
         ``address(x)``
     view : callable
@@ -619,7 +619,9 @@ def _full_of_cupy(like, shape, value, dtype):
 
 
 def _empty_of_torch(like, shape, dtype):
-    return functools.partial(_prototype(like, dtype).new_empty, shape)
+    # new_empty(shape) takes 0.3 µs longer: it works out these strides each time.
+    strides = [math.prod([max(n, 1) for n in shape[i:]]) for i in range(1, len(shape) + 1)]
+    return functools.partial(_prototype(like, dtype).new_empty_strided, shape, tuple(strides))
 
 
 def _full_of_torch(like, shape, value, dtype):

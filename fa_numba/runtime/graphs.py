@@ -13,19 +13,31 @@ import struct
 import threading
 import weakref
 
-from fa_numba.runtime.launching import cu_stream, driver, relaxed_capture, value_of
+from fa_numba.runtime.launching import (
+    cu_stream,
+    current_context,
+    driver,
+    enter_context,
+    relaxed_capture,
+    value_of,
+)
 
 REPEATS_BEFORE_GRAPH = 8
 MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
-# Results of one call are mostly alive until the next one returns, so two addresses alternate.
-GRAPHS_OF_STREAM = 2
+# Results of one call are mostly alive until the next one returns, so two addresses alternate; the
+# layers of a model that trains each come back to their own.
+GRAPHS_OF_STREAM = 32
+MAX_GRAPHS = 1024  # of all launches together
+
+_num_graphs = 0
 
 
 class Launches:
     """Launches in a fixed order, repeated with other addresses.
 
     The words of a repetition, addresses of arrays and numbers computed from them, are written into
-    one row of memory. The driver reads these parameters of all launches there.
+    one row of memory. The driver reads these parameters of all launches there. A graph is found by
+    its key, the seed and the addresses, before numbers are computed from them.
 
     Parameters
     ----------
@@ -44,18 +56,42 @@ class Launches:
             prepared.copy(values, {i: first + 8 * word for i, word in words.items()})
             for prepared, values, words in recorded
         ]
-        self.graphs, self.repeats = {}, 0  # graphs: of each stream, the one used last in the end
+        self.graphs, self.repeats = {}, 0  # of each stream: graphs by their keys
 
-    def enqueue(self, words: list, stream: int, capturing: bool) -> bool:
-        """Enqueue all launches with these words; return False if that cannot be done."""
+    def relaunch(self, key: tuple, stream: int) -> bool:
+        """Enqueue the graph that the stream has for this key; return False if there is none."""
+        with self.lock:
+            known = self.graphs.get(stream)
+            graph = known.get(key) if known else None
+            if graph is None:
+                return False
+            if graph.context != current_context() and not enter_context(graph.context):
+                return False
+            graph.enqueue()
+        return True
+
+    def enqueue(self, key, words, owners, stream, capturing) -> bool:
+        """Enqueue all launches; return False if that cannot be done.
+
+        Parameters
+        ----------
+        key : tuple
+            It decides the words.
+        words : list of int
+        owners : list
+            They own memory whose address is a word; a graph keeps them.
+        stream : int
+        capturing : bool
+        """
         with self.lock:
             known = self.graphs.get(stream)
             if known and not capturing:
-                if known[0].context != _current_context():
+                one, *_ = known.values()
+                if one.context != current_context() and not enter_context(one.context):
                     return False
-                graph = known[-1]
-                if words != graph.words:
-                    graph = self._graph_of(words, known, stream)
+                self.write(*words)
+                graph = self._graph_for(known, stream)
+                graph.owners, known[key] = owners, graph
                 graph.enqueue()
                 return True
             self.write(*words)
@@ -65,22 +101,19 @@ class Launches:
             self.repeats += 1
             often = self.repeats > REPEATS_BEFORE_GRAPH and not capturing
             if often and stream not in self.graphs and len(self.graphs) < MAX_STREAMS:
-                made = _make_graph(self.prepared, stream)
-                self.graphs[stream] = [made] if made else []  # none: do not try again
+                self.graphs[stream] = {}  # if it stays empty, no other graph is tried
+                if made := _make_graph(self.prepared, stream):
+                    made.owners, self.graphs[stream][key] = owners, made
         return True
 
-    def _graph_of(self, words, known, stream):
-        """The graph with these words, now the last of the stream's known ones."""
-        graph = known[0]
-        if words != graph.words:
-            self.write(*words)
-            if len(known) < GRAPHS_OF_STREAM and (made := _make_graph(self.prepared, stream)):
-                known.append(made)
-                made.words = words
+    def _graph_for(self, known, stream):
+        """A graph with the current parameters: a new one, or the oldest of the stream's."""
+        if len(known) < GRAPHS_OF_STREAM and _num_graphs < MAX_GRAPHS:
+            if made := _make_graph(self.prepared, stream):
                 return made
-            graph.update(words)
-        known.append(known.pop(0))
-        return graph
+        oldest = known.pop(next(iter(known)))
+        oldest.update()
+        return oldest
 
 
 class Graph:
@@ -93,6 +126,11 @@ class Graph:
     stream : int
         Handle of the only stream that it is launched on: on two, its launches would wait for each
         other.
+
+    Attributes
+    ----------
+    owners : list
+        Objects that the graph keeps: they own memory that the launches read.
     """
 
     def __init__(self, launches, stream):
@@ -104,18 +142,16 @@ class Graph:
             nodes.append((node, params))
             after = [node]
         self.launched = value_of(driver.cuGraphInstantiate(graph, 0))
-        self.nodes, self.words, self.context = nodes, None, _current_context()
+        self.nodes, self.context, self.owners = nodes, current_context(), ()
         weakref.finalize(self, _destroy, graph, self.launched).atexit = False
 
-    def update(self, words):
-        """Copy the current parameters, computed from these words, into the graph."""
-        self.words = None
+    def update(self):
+        """Copy the current parameters into the graph."""
         for node, params in self.nodes:
             value_of(driver.cuGraphExecKernelNodeSetParams(self.launched, node, params))
-        self.words = words
 
     def enqueue(self):
-        """Enqueue with the parameters of the last update."""
+        """Enqueue with the parameters of its making or of the last update."""
         (error,) = driver.cuGraphLaunch(self.launched, self.stream)
         if error:
             raise RuntimeError(
@@ -135,20 +171,19 @@ def _node_params(prepared):
 
 def _make_graph(launches, stream):
     """Return a graph of these launches, or None if the driver cannot make one."""
+    global _num_graphs
     try:
         with relaxed_capture():
-            return Graph(launches, stream)
+            made = Graph(launches, stream)
     except (RuntimeError, AttributeError, TypeError):
         return None
+    _num_graphs += 1
+    return made
 
 
 def _destroy(graph, launched):
-    if _current_context():
+    global _num_graphs
+    _num_graphs -= 1
+    if current_context():  # without one, these calls end the process
         driver.cuGraphExecDestroy(launched)  # a graph that is running ends first
         driver.cuGraphDestroy(graph)
-
-
-def _current_context():
-    """Handle of this thread's context, or 0: without one, a call with a graph ends the process."""
-    _, context = driver.cuCtxGetCurrent()
-    return int(context)

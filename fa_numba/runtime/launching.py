@@ -77,7 +77,11 @@ class PreparedLaunch:
         8 bytes for each parameter, and their addresses. They live as long as this object.
     pointers_at : int
         Address of `pointers`, an argument of cuLaunchKernel.
+    context : int
+        Handle of the context that `function` belongs to; 0 if that is not known.
     """
+
+    context = 0
 
     def __init__(self, function, grid, block, shared_bytes, arguments):
         self.function = function
@@ -154,8 +158,9 @@ class PreparedLaunch:
         )
         if not error:
             return True
-        if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-            return False  # in a new thread: Numba's dispatcher makes a context current
+        if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:  # in a new thread
+            # Without the context, Numba's dispatcher launches, and makes one current for that.
+            return enter_context(self.context) and self.enqueue(stream)
         raise RuntimeError(
             f"cuLaunchKernel failed for grid {self.grid}, block {self.block}, "
             f"{self.shared_bytes} bytes of dynamic shared memory: {error.name}"
@@ -221,6 +226,7 @@ def _prepare(key, dispatcher, grid, block, shared_bytes, device, arguments):
             # Launching the CUkernel costs 0.5 µs more: the driver looks up the CUfunction.
             function = value_of(driver.cuKernelGetFunction(cukernel))
             prepared = PreparedLaunch(function, grid, block, shared_bytes, arguments)
+            prepared.context = current_context()
         # AttributeError, TypeError: a version of numba-cuda or cuda.bindings lacks a name used
         # here, or its functions take other arguments. NotImplementedError: Numba or ctypes lacks
         # a type; ctypes lacks float16.
@@ -376,6 +382,26 @@ def _own_stream(device):
 def cu_stream(handle: int):
     """The driver's object of a stream."""
     return driver.CUstream(handle)
+
+
+# Contexts
+
+
+def current_context() -> int:
+    """Handle of this thread's context, or 0."""
+    _, context = driver.cuCtxGetCurrent()
+    return int(context)
+
+
+def enter_context(context: int) -> bool:
+    """Make a context current in a thread that has none; return whether that was done.
+
+    CUDA's runtime does that at a thread's first call of it. The driver does not.
+    """
+    if context == 0 or current_context() != 0:
+        return False
+    (error,) = driver.cuCtxSetCurrent(context)
+    return not error
 
 
 # The driver

@@ -65,15 +65,28 @@ def replayed(function: Callable, library_of_type: Callable) -> Callable:
         libraries = map(library_of_type, map(type, options.values()))
         return next(filter(None, libraries), None)
 
+    def arguments_of(library, args, options):
+        """The arrays and the seed of a call, and its key."""
+        seed = options.get("seed")
+        deciding = {**options, "seed": 0} if type(seed) is int else options
+        given, key = what_decides(library.layout, args, deciding)
+        return given, seed, key
+
+    def replay_of(*args, **options):
+        """Return the replay of a call that was made with such arguments, or None."""
+        library = library_of_type(type(args[0]))
+        if library is None or not launching.enabled:
+            return None
+        _, _, key = arguments_of(library, args, options)
+        return replays.get(key) or None
+
     @functools.wraps(function)
     def call(*args, **options):
         library = library_of_type(type(args[0])) if args else library_by_name(options)
         if library is None or _local.recording or not launching.enabled:
             return function(*args, **options)
         try:
-            seed = options.get("seed")
-            deciding = {**options, "seed": 0} if type(seed) is int else options
-            given, key = what_decides(library.layout, args, deciding)
+            given, seed, key = arguments_of(library, args, options)
             replay = replays.get(key, NOT_RECORDED)
         except (AttributeError, RuntimeError, TypeError):  # an argument that cannot be compared
             return function(*args, **options)
@@ -94,7 +107,7 @@ def replayed(function: Callable, library_of_type: Callable) -> Callable:
                 pass
         return function(*args, **options)
 
-    call.replays = replays
+    call.replays, call.replay_of = replays, replay_of
     return call
 
 
@@ -156,12 +169,14 @@ class View(NamedTuple):
 class Computed(NamedTuple):
     """A number computed from the address of an array, or from the seed.
 
-    `source` is the array's index, or None for the seed.
+    `source` is the array's index, or None for the seed. If the number is an address of memory
+    itself, ``owner(address of the array)`` is an object that keeps it.
     """
 
     number: object
     source: int | None
     compute: Callable
+    owner: Callable | None = None
 
 
 class Allocation(NamedTuple):
@@ -246,9 +261,12 @@ class Recording:
         """Note that `view` begins where x does."""
         self.views.append(View(view, self.index_of(x)))
 
-    def note_computation(self, number, x, compute):
-        """Note that `number` came from ``compute(address of x, is a graph being captured)``."""
-        self.computations.append(Computed(number, self.index_of(x), compute))
+    def note_computation(self, number, x, compute, owner=None):
+        """Note that `number` came from ``compute(address of x, is a graph being captured)``.
+
+        `owner` is that of `Computed`.
+        """
+        self.computations.append(Computed(number, self.index_of(x), compute, owner))
 
     def note_seed(self, number, compute):
         """Note that `number` came from ``compute(seed, is a graph being captured)``."""
@@ -315,6 +333,39 @@ def _places(recording, results):
     return Places(words, [allocations[i - first].allocate for i in single], offsets, block_bytes)
 
 
+class Steps(NamedTuple):
+    """What all replays of a recording share.
+
+    Attributes
+    ----------
+    library : arrays.Library
+    device : int
+        That of the arrays; a replay needs it to be the current one.
+    has_seed : bool
+    remainders : tuple of (int, int)
+        Those of `Recording`.
+    block_of : callable or None
+        Allocates the scratch arrays.
+    offsets : list of int
+        Theirs in the block.
+    computations : list of (int or None, callable, callable or None)
+        Index of an address, None for the seed; computes a number from it; the number's owner.
+    launches : graphs.Launches
+    results : list of (int, Allocation or None)
+        Index of each result among a call's arrays; None for an argument.
+    """
+
+    library: object
+    device: int
+    has_seed: bool
+    remainders: tuple
+    block_of: Callable | None
+    offsets: list
+    computations: list
+    launches: graphs.Launches
+    results: list
+
+
 def _make_replay(recording, results):
     """Return a function that repeats a recorded call, and keeps none of its arrays alive.
 
@@ -325,19 +376,13 @@ def _make_replay(recording, results):
         Indices of the arrays that the call returned.
     """
     library, places = recording.library, _places(recording, results)
-    word_of, allocates, offsets = places.words, places.allocates, places.offsets
-    block_of, block_address = None, library.scratch_address
-    if offsets:
+    word_of, num_arrays, first = places.words, len(recording.arrays), recording.num_arguments
+    *_, device = library.layout(recording.arrays[0])[:4]
+    block_of = None
+    if places.offsets:
         block_of = library.scratch(recording.arrays[0], places.block_bytes)
-    results_of = operator.itemgetter(*[word_of[i] for i in results])
-    num_arrays = len(recording.arrays)
-    address_of, is_capturing = library.address, library.is_capturing
-    current_device_and_stream = library.current_device_and_stream()
-    recorded_on, _ = current_device_and_stream()
-    remainders = tuple(recording.remainders.items())
-    has_seed = recording.has_seed
     computations = [
-        (None if step.source is None else word_of[step.source], step.compute)
+        (None if step.source is None else word_of[step.source], step.compute, step.owner)
         for step in recording.computations
     ]
     launches = graphs.Launches(
@@ -352,29 +397,76 @@ def _make_replay(recording, results):
             for step in recording.launches
         ],
     )
+    allocations = [None] * first + recording.allocations
+    steps = Steps(
+        library=library,
+        device=device,
+        has_seed=recording.has_seed,
+        remainders=tuple(recording.remainders.items()),
+        block_of=block_of,
+        offsets=places.offsets,
+        computations=computations,
+        launches=launches,
+        results=[(word_of[i], allocations[i]) for i in results],
+    )
+    return _repeat(steps, places.allocates, first)
+
+
+def with_results(replay, change):
+    """Return a replay of the same steps whose results are allocated otherwise, in the same layout.
+
+    Parameters
+    ----------
+    replay : callable
+    change : callable
+        ``change(i, allocation)`` returns what allocates result i in the place of
+        ``allocation.allocate``.
+    """
+    made, first = list(replay.allocates), replay.num_arguments
+    for i, (place, allocation) in enumerate(replay.steps.results):
+        if allocation is not None:
+            made[place - first] = change(i, allocation)
+    return _repeat(replay.steps, made, first)
+
+
+def _repeat(steps, allocates, num_arguments):
+    """The replay of these steps; `allocates` are for the arrays after the arguments."""
+    library, needed, has_seed, remainders, block_of, offsets, *rest = steps
+    computations, launches, results = rest
+    results_of = operator.itemgetter(*[place for place, _ in results])
+    address_of, block_address = library.address, library.scratch_address
+    current_device_and_stream = library.current_device_and_stream()
+    is_capturing, relaunch = library.is_capturing, launches.relaunch
 
     def replay(given, seed=None):
         """Repeat the call with these arrays; raise RefusedError if that is impossible."""
         device, stream = current_device_and_stream()
-        if device != recorded_on or (has_seed and seed not in SEEDS):
+        if device != needed or (has_seed and seed not in SEEDS):
             raise RefusedError
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
         arrays = *given, *[allocate() for allocate in allocates]
-        words = list(map(address_of, arrays))
+        key = seed, *map(address_of, arrays)
         if block_of:
             block = block_of()  # freed when this function returns; the stream orders its uses
             begin = block_address(block)
-            words += [begin + offset for offset in offsets]
-        for index, remainder in remainders:
-            if words[index] % 16 != remainder:
+            key += tuple([begin + offset for offset in offsets])
+        if capturing or not relaunch(key, stream):
+            _, *words = key
+            for index, remainder in remainders:
+                if words[index] % 16 != remainder:
+                    raise RefusedError
+            owners = []
+            for source, compute, owner in computations:
+                given_number = seed if source is None else words[source]
+                words.append(compute(given_number, capturing))
+                if owner:
+                    owners.append(owner(given_number))
+            if not launches.enqueue(key, words, owners, stream, capturing):
                 raise RefusedError
-        for source, compute in computations:
-            words.append(compute(seed if source is None else words[source], capturing))
-        if not launches.enqueue(words, stream, capturing):
-            raise RefusedError
         if capturing:
-            kept = arrays[len(given) :]
+            kept = arrays[num_arguments:]
             library.keep_captured((*kept, block) if block_of else kept)
         return results_of(arrays)
 
+    replay.steps, replay.allocates, replay.num_arguments = steps, allocates, num_arguments
     return replay

@@ -36,16 +36,24 @@ class Maps:
 
         With `capturing`, a CUDA graph is being captured, and may be replayed at any time later.
         """
+        map_address, array = self._find(address)
+        if capturing:
+            _captured[map_address] = array
+        return map_address
+
+    def owner(self, address: int):
+        """The array that holds the map of an array at `address`."""
+        _, array = self._find(address)
+        return array
+
+    def _find(self, address):
         found = self.known.get(address)
         if found is None:
             found = self.older.get(address) or self._make(address)
             if len(self.known) >= MAX_MAPS:  # keeps recently used maps, so this call's too
                 self.known, self.older = {}, self.known
             found = self.known.setdefault(address, found)  # or that of a thread that was faster
-        map_address, array = found
-        if capturing:
-            _captured[map_address] = array
-        return map_address
+        return found
 
     def _make(self, address):
         encode = functools.partial(encode_tensor_map, address, *self.layout)
@@ -87,7 +95,7 @@ def tensor_map(x, box_rows: int, l2_bytes: int = 256, windows: bool = False) -> 
     maps = _maps(device, shape, strides, box_rows, facts.dtype, l2_bytes, windows)
     found = np.uint64(maps.at(facts.address, arrays.is_capturing(x)))
     if recording := replay.current():
-        recording.note_computation(found, x, maps.at)
+        recording.note_computation(found, x, maps.at, maps.owner)
     return found
 
 

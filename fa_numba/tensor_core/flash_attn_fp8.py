@@ -97,6 +97,7 @@ from fa_numba.tensor_core.tile_scheduler import (
     WORK_LENGTH,
     make_for_each_tile,
 )
+from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import choose_num_slices
 
 MAX_HEAD_DIM = 128  # more does not fit into registers
@@ -165,6 +166,7 @@ class QLoads(NamedTuple):
     base: Any
     seqlen_q: Any
     seqlen_k: Any
+    absent_rows: Any
 
 
 class KVLoads(NamedTuple):
@@ -177,6 +179,16 @@ class KVLoads(NamedTuple):
     kv_full: Any
     seqlen_q: Any
     seqlen_k: Any
+    absent_rows: Any
+
+
+def absent_rows(seqlen_q, causal):
+    """Rows by which the first tile of queries begins before query 0.
+
+    Under a causal mask the tiles of queries end with the last one's block of Q_ROWS: where a head's
+    blocks do not fill its tiles, idle consumers are then those of the tile with the fewest keys.
+    """
+    return Q_ROWS * (-ceil_div(seqlen_q, Q_ROWS) % CONSUMERS) if causal else 0
 
 
 def orders_exponentials(seqlen_k, causal):
@@ -328,6 +340,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         """Wait for a free slot, write to it which queries are next, and start their copy."""
         slot = count % SLOTS
         full = args.base + Q_RING.full + slot * BARRIER
+        if CAUSAL:
+            m_start = int32(m_start - args.absent_rows)
         wait(args.base + Q_RING.empty + slot * BARRIER, phase(count, SLOTS) ^ 1)
         args.work[slot, M_START] = m_start
         args.work[slot, HEAD] = head
@@ -336,12 +350,18 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         num_tiles = num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k)
         last_tile = first_tile(args.v_scale, b, kv_head) + num_tiles - 1
         args.factors[slot, CONSUMERS] = args.v_scale[0, 0, last_tile]
-        first = int32(first_tile(args.q_scale, b, head) + m_start // Q_ROWS)
+        first = first_tile(args.q_scale, b, head)
         for w in range(CONSUMERS):
-            args.factors[slot, w] = args.q_scale[0, 0, first + w] * args.scale
+            # An absent block is block 0: its consumer reads neither its rows nor its factor.
+            row = int32(m_start + w * Q_ROWS)
+            block = int32(first + (max(row, int32(0)) if CAUSAL else row) // Q_ROWS)
+            args.factors[slot, w] = args.q_scale[0, 0, block] * args.scale
+            q_rows = global_address(args.q) + uint64(uint32(block)) * uint64(Q_BYTES)
+            q_tile = args.base + Q.start + (slot * CONSUMERS + w) * Q_BYTES
+            bulk_load(q_tile, q_rows, Q_BYTES, full)
+        # Last, because it tells the consumers that `factors` and `work` are written; the barrier
+        # may count bytes before it expects them.
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
-        q_rows = global_address(args.q) + uint64(uint32(first)) * uint64(Q_BYTES)
-        bulk_load(args.base + Q.start + slot * SLOT_BYTES, q_rows, SLOT_BYTES, full)
         return uint32(count + 1)
 
     load_each_q = make_for_each_tile(BLOCK_M, load_q)
@@ -355,6 +375,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         @cuda.jit(device=True, forceinline=True)
         def load_kv(count, m_start, head, b, kv_head, args):
             before = float32(1)
+            if CAUSAL:
+                m_start = int32(m_start - args.absent_rows)
             n_tile = first_tile(args.scales, b, kv_head)
             end = int32(n_tile + num_tiles_of(m_start + BLOCK_M - 1, args.seqlen_q, args.seqlen_k))
             source = global_address(args.tiles) + uint64(uint32(n_tile)) * uint64(NUM_BYTES)
@@ -484,7 +506,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
 
             scales = Scales(factors[slot, group], k_scales, v_ratios)
             num_tiles = num_tiles_of(m_start + BLOCK_M - 1, seqlen_q, seqlen_k)
-            own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k) if m < seqlen_q else int32(0)
+            inside = m < seqlen_q and (not CAUSAL or m >= 0)
+            own = num_tiles_of(m + Q_ROWS - 1, seqlen_q, seqlen_k) if inside else int32(0)
             whole = int32(max(end_key(m + seqlen_k - seqlen_q, seqlen_k), 0) // BLOCK_N)
             inner_end, end = uint32(tile + min(whole, own)), uint32(tile + own)
             all_end = uint32(tile + num_tiles)
@@ -503,6 +526,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
 
             m_start, head, b = work[slot, M_START], work[slot, HEAD], work[slot, BATCH]
             m_warp = int32(m_start + group * Q_ROWS + warp_row)
+            if CAUSAL and m_warp < 0:
+                m_warp = seqlen_q  # nothing of an absent block is stored
             v_scale = factors[slot, CONSUMERS]
             while tile != all_end:  # other warpgroups see them: release them unread
                 stage, parity = tile % STAGES, phase(tile, STAGES)
@@ -533,12 +558,14 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_fp8_kernel(
-        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, num_slices, scale
-    ):
+        q, k, v, q_scale, k_scale, v_scale, out_map, lse, seqlen_k, group_size, num_slices, scale,
+        absent_rows,
+    ):  # fmt: skip
         """A thread block works through tiles of queries, each with its tiles of K and V.
 
         q, k, v and their scales are those of `quantize_fp8.Quantized`; out_map is the address of a
-        tensor map with boxes of 16 rows. scale is softmax_scale · log2 e.
+        tensor map with boxes of 16 rows. scale is softmax_scale · log2 e, absent_rows
+        `absent_rows` of the sizes.
 
         grid      (at most one per SM,); warpgroup 0 loads, the others compute
         shared    q_tile (SLOTS, CONSUMERS, 64, HEAD_DIM), k_tile (STAGES, BLOCK_N, HEAD_DIM),
@@ -570,8 +597,9 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
             shape, seqlen_q, count = lse.shape, int32(lse.shape[2]), uint32(0)
             if tid == 0:  # one thread for Q, one for K, one for V
                 q_loads = QLoads(
-                    q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k
-                )
+                    q, q_scale, v_scale, scale, work, factors, base, seqlen_q, seqlen_k,
+                    absent_rows,
+                )  # fmt: skip
                 num_q_tiles_done = load_each_q(count, shape, group_size, num_slices, q_loads)
                 slot = num_q_tiles_done % SLOTS
                 wait(base + Q_RING.empty + slot * BARRIER, phase(num_q_tiles_done, SLOTS) ^ 1)
@@ -579,11 +607,11 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
                 mbarrier_arrive(base + Q_RING.full + slot * BARRIER)
             elif tid == 32:
                 ring = base + K.start, base + K_RING.full
-                k_loads = KVLoads(k, k_scale, k_scales, *ring, seqlen_q, seqlen_k)
+                k_loads = KVLoads(k, k_scale, k_scales, *ring, seqlen_q, seqlen_k, absent_rows)
                 load_each_k(count, shape, group_size, num_slices, k_loads)
             elif tid == 64:
                 ring = base + V.start, base + V_RING.full
-                v_loads = KVLoads(v, v_scale, v_ratios, *ring, seqlen_q, seqlen_k)
+                v_loads = KVLoads(v, v_scale, v_ratios, *ring, seqlen_q, seqlen_k, absent_rows)
                 load_each_v(count, shape, group_size, num_slices, v_loads)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
@@ -659,12 +687,13 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     _, seqlen_k, num_kv_heads, _ = k8.shape
     ordered = orders_exponentials(seqlen_k, causal)
     kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), ordered)
-    cut = seqlen_q, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
+    absent = absent_rows(seqlen_q, causal)
+    cut = seqlen_q + absent, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
     num_sms = arrays.num_sms(out)
-    num_slices = choose_num_slices(batch * num_heads, num_sms, *cut)
+    num_slices = choose_num_slices(batch * num_heads, num_sms, *cut, fewest=not ordered)
     grid = (min(num_slices * batch * num_heads, num_sms),)
     tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_slices)
     out_map, size = tensor_map(out, 16), shared_bytes(head_dim)
-    arguments = *tiles, *scales, out_map, lse, *sizes, scale
+    arguments = *tiles, *scales, out_map, lse, *sizes, scale, np.int32(absent)
     arrays.launch(kernel, grid, (128 * (CONSUMERS + 1),), *arguments, shared_bytes=size)

@@ -172,6 +172,8 @@ def make_flash_attn_persistent(
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1  # out has no memory of its own: it overwrites Q
     LEFT = WINDOW[0] >= 0
+    # Measured to gain with three consumers alone: docs/notes/masks.md.
+    HALVES = LEFT and not (ALIBI or DROPOUT) and CONSUMERS == 3
     # Without causal, window and ALiBi only the last key tile needs masking. It is processed first,
     # so the loop has no masking. Measured to gain for these head_dims alone: docs/notes/forward.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
@@ -184,12 +186,11 @@ def make_flash_attn_persistent(
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
     next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
     options = DTYPE, WINDOW, SOFTCAP, ALIBI
-    loop = make_mainloop(
-        HEAD_DIM, TILING, CAUSAL, *options, MASK_IN_LOOP=not LAST_FIRST, DROPOUT=DROPOUT
-    )
+    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, not LAST_FIRST, DROPOUT, HALVES)
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
+    ends_in_half = loop.ends_in_half
     load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     place_of = make_query_rows(BLOCK_N).place_of
@@ -356,7 +357,12 @@ def make_flash_attn_persistent(
                 )  # fmt: skip
                 step_start = int32(step_start + BLOCK_N)
 
-            add_last_product(registers, rings, stage, parity)
+            halved = False
+            if HALVES:
+                last_start = int32(step_end - BLOCK_N)
+                halved = last_start > n_tile * BLOCK_N
+                halved = halved and ends_in_half(last_start, wg_position, seqlen_k, mask_args)
+            add_last_product(registers, rings, stage, parity, halved)
             # Read again, while P V runs: the loop needs the registers.
             m_start, head, b = work[slot, M_START], work[slot, HEAD], work[slot, BATCH]
             cuda.syncwarp()  # all lanes have read work: safe to overwrite

@@ -42,7 +42,12 @@ from fa_numba.tensor_core.alibi import (
     slope_pieces,
 )
 from fa_numba.tensor_core.dropout_fragments import make_query_rows
-from fa_numba.tensor_core.fragments import make_fragment_functions, make_mask_tile, make_score_mod
+from fa_numba.tensor_core.fragments import (
+    fragment_function,
+    make_fragment_functions,
+    make_mask_tile,
+    make_score_mod,
+)
 from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
 from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
@@ -130,6 +135,7 @@ class Mainloop(NamedTuple):
     unmasked_range_of: Any
     add_last_product: Any
     finish_product: Any
+    ends_in_half: Any
 
 
 @functools.cache
@@ -229,11 +235,22 @@ def make_ring(HEAD_DIM, TILING):
 
 @functools.cache
 def make_mainloop(
-    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP, DROPOUT=False
+    HEAD_DIM,
+    TILING,
+    CAUSAL,
+    DTYPE,
+    WINDOW,
+    SOFTCAP,
+    ALIBI,
+    MASK_IN_LOOP,
+    DROPOUT=False,
+    HALVES=False,
 ):
     """A consumer warpgroup's iterations over tiles of K and V.
 
-    With MASK_IN_LOOP a tile after the first may need masking.
+    With MASK_IN_LOOP a tile after the first may need masking. With HALVES the half of the first
+    tile, or of a later one, that none of the warpgroup's rows attends to is not computed; not with
+    ALIBI or DROPOUT, and for head_dim up to 64 alone: half of a tile is then half of its one panel.
 
     Parameters of the functions: registers, rings and score_mod_args (`Registers`, `KVRings`,
     `ScoreModArgs`); stage and parity of a tile; q_desc, the descriptor of the warpgroup's rows of
@@ -255,10 +272,13 @@ def make_mainloop(
         unmasked_range_of(wg_position, seqlen_k, mask_args)
             Returns (first, last). A tile needs no mask if first <= n_start <= last: all rows of the
             warpgroup whose first row is at wg_position attend to all of its keys.
-        add_last_product(registers, rings, stage, parity)
-            Starts P V of the last tile. stage and parity are that tile's.
+        add_last_product(registers, rings, stage, parity, halved)
+            Starts P V of the last tile. stage and parity are that tile's. halved: its second half
+            is not computed (`ends_in_half`, and it is not the first tile).
         finish_product(acc, p, v_empty, lane)
             Waits until P V is added to acc, then releases the stage of V by its barrier v_empty.
+        ends_in_half(n_start, wg_position, seqlen_k, mask_args)
+            Returns True if none of the warpgroup's rows attends to the second half of a tile.
     """
     BLOCK_N, STAGES, OVERLAP = TILING.block_n, TILING.stages, TILING.overlap
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # a multiple of 16, as wgmma needs; extra columns are 0
@@ -283,6 +303,31 @@ def make_mainloop(
     first_key, end_key = bounds.first_key, bounds.end_key
     next_stage = make_ring(HEAD_DIM, TILING).next_stage
     wait = mbarrier.wait_function()
+    HALF = BLOCK_N // 2
+    HALF_S_LENGTH, P16_OF_HALF, HALF_P_SHAPE = HALF // 2, HALF // 16, (HALF // 16, 4)
+    half_steps = make_softmax_steps(HALF, SOFTCAP, ALIBI)
+    raise_half, exponentiate_half = half_steps.raise_maximum, half_steps.exponentiate
+    mask_half = make_mask_tile(HALF, CAUSAL, WINDOW)
+    pack_half = make_fragment_functions(HALF, COLS, forward.pack_of(DTYPE)).pack_p
+
+    @cuda.jit(device=True, forceinline=True)
+    def starts_in_half(n_start, wg_position, mask_args):
+        """True if none of the warpgroup's rows attends to the first half of a tile."""
+        return first_key(wg_position, mask_args) >= n_start + HALF
+
+    @cuda.jit(device=True, forceinline=True)
+    def ends_in_half(n_start, wg_position, seqlen_k, mask_args=UNREAD):
+        return end_key(wg_position + ROWS - 1, seqlen_k, mask_args) <= n_start + HALF
+
+    @fragment_function()
+    def pack_into_half(s, p, HALF_INDEX):
+        """Pack P of a half of a tile; the other half is 0."""
+        packed = cuda.local.array(HALF_P_SHAPE, uint32)
+        pack_half(s, packed)
+        for k in range(P16_OF_HALF):
+            for r in range(4):
+                p[HALF_INDEX * P16_OF_HALF + k, r] = packed[k, r]
+                p[(1 - HALF_INDEX) * P16_OF_HALF + k, r] = uint32(0)
 
     @cuda.jit(device=True, forceinline=True)
     def score_mod_args_of(alibi_slopes, head, scale, ramp, wg_position, lane, mask_args=UNREAD):
@@ -300,9 +345,66 @@ def make_mainloop(
             mbarrier_arrive(v_empty)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def first_half_iteration(
+        registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, score_mod_args, lane
+    ):
+        """first_iteration of a tile whose first half is not seen: its second half."""
+        s, p, _, m_i, l_i, alpha, offset = registers
+        scale, mask_args = score_mod_args.scale, score_mod_args.mask_args
+        rows = rings.k_tile + stage * KV_BYTES + HALF * ROW_BYTES
+        k_desc = descriptor(K_MAJOR_DESC, uint32(rows))
+        wait(rings.k_full + stage * BARRIER, parity)
+        wgmma_fence()
+        multiply(HALF, COLS, s, q_desc, k_desc)
+        wgmma_commit()
+        wgmma_wait(0, s, HALF_S_LENGTH)
+        if lane == 0:
+            mbarrier_arrive(rings.k_full + EMPTY + stage * BARRIER)
+        mask_half(s, int32(n_start + HALF), position, seqlen_k, lane, mask_args)
+        _, small = raise_half(s, offset, m_i, l_i, alpha, scale, mask_args)
+        exponentiate_half(s, offset, m_i, l_i, small, scale, mask_args)
+        pack_into_half(s, p, 1)
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def last_half_iteration(
+        registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, score_mod_args, lane
+    ):
+        """An iteration over a tile whose second half is not seen: its first half."""
+        s, p, acc, m_i, l_i, alpha, offset = registers
+        scale, mask_args = score_mod_args.scale, score_mod_args.mask_args
+        k_tile, k_full, v_tile, v_full = rings
+        position = int32(opaque(position))
+        new_stage, new_parity = next_stage(stage, parity)
+        k_desc = descriptor(K_MAJOR_DESC, uint32(k_tile + new_stage * KV_BYTES))
+        v_desc = descriptor(MN_MAJOR_DESC, uint32(v_tile + stage * KV_BYTES))
+        wait(k_full + new_stage * BARRIER, new_parity)
+        wait(v_full + stage * BARRIER, parity)
+        wgmma_fence()
+        multiply(HALF, COLS, s, q_desc, k_desc)
+        wgmma_commit()
+        multiply_registers(COLS, BLOCK_N, acc, p, v_desc)
+        wgmma_commit()
+        wgmma_wait(1, s, HALF_S_LENGTH)
+        if lane == 0:
+            mbarrier_arrive(k_full + EMPTY + new_stage * BARRIER)
+        mask_half(s, n_start, position, seqlen_k, lane, mask_args)
+        risen, small = raise_half(s, offset, m_i, l_i, alpha, scale, mask_args)
+        exponentiate_half(s, offset, m_i, l_i, small, scale, mask_args)
+        wait(v_full + new_stage * BARRIER, new_parity)
+        finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
+        pack_into_half(s, p, 0)
+        if risen:
+            rescale(acc, alpha)
+        return new_stage, new_parity
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
     def first_iteration(
         registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, score_mod_args, lane
     ):
+        if HALVES and starts_in_half(n_start, score_mod_args.wg_position, score_mod_args.mask_args):
+            tile = stage, parity, q_desc, n_start, position, seqlen_k
+            first_half_iteration(registers, rings, *tile, score_mod_args, lane)
+            return
         s, p, _, m_i, l_i, alpha, offset = registers
         mask_args = score_mod_args.mask_args
         k_desc = descriptor(K_MAJOR_DESC, uint32(rings.k_tile + stage * KV_BYTES))
@@ -414,19 +516,26 @@ def make_mainloop(
     ):  # fmt: skip
         first_unmasked, last_unmasked = unmasked_range
         tile = stage, parity, q_desc, n_start, position, seqlen_k
+        mask_args = score_mod_args.mask_args
         edge = MASK_IN_LOOP and (n_start < first_unmasked or n_start > last_unmasked)
         if ALIBI_BY_WGMMA and not ONE_SIDED:  # keys on both sides of some row
             after_first = n_start + BLOCK_N - 1 > score_mod_args.wg_position
             edge = edge or (after_first and n_start < score_mod_args.wg_position + ROWS - 1)
+        if HALVES and ends_in_half(n_start, score_mod_args.wg_position, seqlen_k, mask_args):
+            return last_half_iteration(registers, rings, *tile, score_mod_args, lane)
         if edge:
             return edge_iteration(registers, rings, *tile, score_mod_args, lane)
         return inner_iteration(registers, rings, *tile, score_mod_args, lane)
 
     @cuda.jit(device=True, forceinline=True)
-    def add_last_product(registers, rings, stage, parity):
+    def add_last_product(registers, rings, stage, parity, halved=False):
         v_desc = descriptor(MN_MAJOR_DESC, uint32(rings.v_tile + stage * KV_BYTES))
         wait(rings.v_full + stage * BARRIER, parity)
         wgmma_fence()
+        if HALVES and halved:
+            multiply_registers(COLS, HALF, registers.acc, registers.p, v_desc)
+            wgmma_commit()
+            return
         multiply_registers(COLS, BLOCK_N, registers.acc, registers.p, v_desc)
         wgmma_commit()
 
@@ -437,4 +546,5 @@ def make_mainloop(
         unmasked_range_of,
         add_last_product,
         finish_product,
+        ends_in_half,
     )

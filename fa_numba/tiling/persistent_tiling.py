@@ -144,7 +144,7 @@ def longest_work(num_slices, counts, num_heads, num_blocks):
 
 
 @functools.lru_cache(1024)
-def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile):
+def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile, fewest=False):
     """The number of work slices per head for which the last thread block finishes earliest.
 
     Parameters
@@ -153,6 +153,8 @@ def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile)
         As for `longest_work`.
     seqlen_q, seqlen_k, *mask_and_tile
         As for `tiles_of_keys`.
+    fewest : bool, default=False
+        True: the smallest of equally good numbers, so that a thread block keeps a head.
 
     Returns
     -------
@@ -163,4 +165,6 @@ def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile)
     if len(counts) * num_heads > MAX_TILES:
         return ceil_div(len(counts), 2)
     choices = range(1, len(counts) + 1)
-    return min(choices, key=lambda n: (longest_work(n, counts, num_heads, num_blocks), -n))
+    return min(
+        choices, key=lambda n: (longest_work(n, counts, num_heads, num_blocks), n if fewest else -n)
+    )

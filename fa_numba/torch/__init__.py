@@ -5,14 +5,16 @@
 sdpa        scaled_dot_product_attention, PyTorch's arguments and layout (batch, heads, seqlen, dim)
 flash       flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache, flash-attention's
             arguments and layout (batch, seqlen, heads, dim)
-operators   the registered operators that both call, with their gradients
+eager       calls that come again, without PyTorch's dispatcher
+operators   the registered operators that both call otherwise, with their gradients
 jobs        the functions of fa_numba that the operators run
 autocast    the dtype of torch.autocast
 seed        the seed of dropout
 
 Both come down to operators that PyTorch knows by name, shapes and gradients, so `torch.compile`
-keeps them in its graph. CUDA tensors run on their GPU and current stream; tensors in CPU memory run
-as the NumPy arrays that share their memory. Nothing in fa_numba imports this package.
+keeps them in its graph. A call outside of it that was made before is a replay. CUDA tensors run on
+their GPU and current stream; tensors in CPU memory run as the NumPy arrays that share their memory.
+Nothing in fa_numba imports this package.
 """
 
 try:

@@ -14,4 +14,9 @@ def autocast(*tensors):
     if device is None or not torch.is_autocast_enabled(device.type):
         return tensors
     dtype = torch.get_autocast_dtype(device.type)
-    return tuple([x.to(dtype) if getattr(x, "dtype", None) in FLOATS else x for x in tensors])
+    return tuple([_cast(x, dtype) for x in tensors])
+
+
+def _cast(x, dtype):
+    given = getattr(x, "dtype", None)
+    return x.to(dtype) if given != dtype and given in FLOATS else x

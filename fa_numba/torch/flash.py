@@ -1,9 +1,11 @@
 """flash-attention's functions: its arguments, in its order, with its layout and meaning."""
 
+import functools
+
 import torch
 
 from fa_numba.checks import torch_calls
-from fa_numba.torch import operators
+from fa_numba.torch import eager, operators
 from fa_numba.torch.autocast import autocast
 from fa_numba.torch.seed import draw_seed
 
@@ -15,7 +17,7 @@ def flash_attn_func(
     dropout_p=0.0,
     softmax_scale=None,
     causal=False,
-    window_size=(-1, -1),
+    window_size=eager.NO_WINDOW,
     softcap=0.0,
     alibi_slopes=None,
     deterministic=False,
@@ -42,7 +44,8 @@ def flash_attn_func(
         Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h. It gets no
         gradient.
     deterministic : bool, default=False
-        Gradients with the same bits in every run.
+        Gradients with the same bits in every run. True if torch.use_deterministic_algorithms is on
+        during the call.
     return_attn_probs : bool, default=False
         Return three tensors.
 
@@ -62,6 +65,11 @@ def flash_attn_func(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    slopes = () if alibi_slopes is None else (alibi_slopes,)
+    options = causal, softcap, softmax_scale, deterministic, dropout_p, return_attn_probs
+    call = "flash_attn_func", q, k, v, slopes, options, window_size
+    if (out := eager.repeat(*call)) is not None:
+        return out
     torch_calls.check_flash_options(softmax_scale, softcap, window_size)
     torch_calls.check_flags(
         causal=causal, deterministic=deterministic, return_attn_probs=return_attn_probs
@@ -71,9 +79,16 @@ def flash_attn_func(
     alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     q, k, v = autocast(q, k, v)
     seed = draw_seed() if dropout_p else None
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     numbers = causal, window_size, softcap, softmax_scale, deterministic, dropout_p
-    out, lse = operators.flash_attn(q, k, v, alibi_slopes, seed, *numbers)
-    return (out, lse, q.new_empty(0)) if return_attn_probs else out
+    arguments = functools.partial(attention_arguments, numbers)
+    operator, given = arguments(q, k, v, slopes, seed)
+    out, lse = operator(*given)
+    if return_attn_probs:
+        return out, lse, q.new_empty(0)
+    call = "flash_attn_func", q, k, v, slopes, options, window_size
+    eager.remember(*call, arguments, drops=dropout_p != 0)
+    return out
 
 
 def flash_attn_varlen_func(
@@ -87,7 +102,7 @@ def flash_attn_varlen_func(
     dropout_p=0.0,
     softmax_scale=None,
     causal=False,
-    window_size=(-1, -1),
+    window_size=eager.NO_WINDOW,
     softcap=0.0,
     alibi_slopes=None,
     deterministic=False,
@@ -124,6 +139,14 @@ def flash_attn_varlen_func(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    others = cu_seqlens_q, cu_seqlens_k
+    if alibi_slopes is not None:
+        others += (alibi_slopes,)
+    options = causal, softcap, softmax_scale, deterministic, return_attn_probs
+    options += dropout_p, block_table
+    call = "flash_attn_varlen_func", q, k, v, others, options, window_size
+    if (out := eager.repeat(*call)) is not None:
+        return out
     torch_calls.check_flash_options(softmax_scale, softcap, window_size)
     torch_calls.check_flags(
         causal=causal, deterministic=deterministic, return_attn_probs=return_attn_probs
@@ -133,10 +156,35 @@ def flash_attn_varlen_func(
     torch_calls.check_tensors(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     q, k, v = autocast(q, k, v)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     numbers = causal, window_size, softcap, softmax_scale, deterministic
-    tensors = q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes
-    out, lse = operators.flash_attn_varlen(*tensors, *numbers)
-    return (out, lse, q.new_empty(0)) if return_attn_probs else out
+    arguments = functools.partial(_packed_arguments, numbers)
+    operator, given = arguments(q, k, v, others, None)
+    out, lse = operator(*given)
+    if return_attn_probs:
+        return out, lse, q.new_empty(0)
+    call = "flash_attn_varlen_func", q, k, v, others, options, window_size
+    eager.remember(*call, arguments)
+    return out
+
+
+def attention_arguments(numbers, q, k, v, slopes, seed):
+    """The operator of attention, and its arguments; `seed` is a number, a tensor or None.
+
+    `numbers` are causal, window_size, softcap, softmax_scale, deterministic, dropout_p.
+    """
+    slopes = slopes[0].reshape(-1) if slopes else None
+    if isinstance(seed, int):
+        seed = torch.tensor(seed)
+    return operators.flash_attn, (q, k, v, slopes, seed, *numbers)
+
+
+def _packed_arguments(numbers, q, k, v, others, seed):
+    """The same of a packed batch, which has no dropout and takes no seed."""
+    cu_seqlens_q, cu_seqlens_k, *slopes = others
+    slopes = slopes[0].reshape(-1) if slopes else None
+    given = q, k, v, cu_seqlens_q, cu_seqlens_k, slopes, *numbers
+    return operators.flash_attn_varlen, given
 
 
 def flash_attn_with_kvcache(
@@ -153,7 +201,7 @@ def flash_attn_with_kvcache(
     block_table=None,
     softmax_scale=None,
     causal=False,
-    window_size=(-1, -1),
+    window_size=eager.NO_WINDOW,
     softcap=0.0,
     rotary_interleaved=True,
     alibi_slopes=None,

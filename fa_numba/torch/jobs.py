@@ -11,6 +11,7 @@ from fa_numba.dispatch import (
     flash_decode,
     paged_attn_decode,
 )
+from fa_numba.runtime import arrays
 
 __all__ = [
     "flash_attn",
@@ -19,11 +20,12 @@ __all__ = [
     "flash_attn_varlen_grad",
     "flash_decode",
     "paged_attn_decode",
+    "replay_of",
     "run",
 ]
 
 
-def run(job, *tensors, alibi_slopes=None, **options):
+def run(job, *tensors, **options):
     """Run a function of fa_numba on tensors, while PyTorch records no gradients.
 
     Parameters
@@ -32,33 +34,47 @@ def run(job, *tensors, alibi_slopes=None, **options):
         One of this module.
     *tensors : tensors
         Of any strides: one with gaps along its last axis is copied.
-    alibi_slopes : tensor or None
     **options
-        The other options of the job, numbers and tuples.
+        The other arguments of the job: numbers, tuples, and alibi_slopes, a tensor or None.
 
     Returns
     -------
     tuple of tensors
         Contiguous, on the device of the first tensor.
     """
-    if alibi_slopes is not None:
-        tensors += (alibi_slopes,)
-    tensors = [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
-    on_cpu = tensors[0].device.type == "cpu"
-    given = [_as_numpy(x) for x in tensors] if on_cpu else tensors
-    if alibi_slopes is not None:
-        options["alibi_slopes"] = given.pop()
-    results = job(*given, **options)
+    on_cpu = arrays.library_of(tensors[0]) is None
+
+    def given(x):
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        return _as_numpy(x) if on_cpu else x
+
+    slopes = options.pop("alibi_slopes")
+    if slopes is not None:
+        options["alibi_slopes"] = given(slopes)
+    results = job(*map(given, tensors), **options)
     if on_cpu:
         results = map(_as_tensor, results)
     return tuple(x.contiguous() for x in results)
 
 
+def replay_of(job, *tensors, **options):
+    """Return the replay of a call of `run` with GPU tensors that was made before, or None.
+
+    Its arrays are these tensors: there is none where `run` copies one.
+    """
+    slopes = options.pop("alibi_slopes")
+    if slopes is not None:
+        options["alibi_slopes"] = slopes
+    arguments = tensors if slopes is None else (*tensors, slopes)
+    if any(x.stride(-1) != 1 for x in arguments):
+        return None
+    with torch.no_grad():
+        return job.replay_of(*tensors, **options)
+
+
 def _as_numpy(x):
-    """Return the NumPy array that shares a tensor's memory; a GPU's tensor as it is."""
+    """Return the NumPy array that shares a tensor's memory."""
     x = x.detach()
-    if x.device.type != "cpu":
-        return x
     if x.dtype == torch.bfloat16:  # NumPy has no bfloat16 of its own
         import ml_dtypes
 

@@ -1,8 +1,8 @@
 """The operators that PyTorch knows as torch.ops.fa_numba.flash_attn and so on.
 
-Each has an implementation, which runs a job, and a fake one, from which `torch.compile` learns
-shapes and dtypes. The forward passes have gradients, by operators of their own, which take dout,
-out and lse before the arguments of the forward pass. All have flash-attention's layout.
+Each has an implementation, which runs a job of fa_numba, and a fake one, from which `torch.compile`
+learns shapes and dtypes. The forward passes have gradients, by operators of their own, which take
+dout, out and lse before the arguments of the forward pass. All have flash-attention's layout.
 
 `torch.library.custom_op` would need fewer lines, but a call with gradients takes it several times
 as long.
@@ -24,20 +24,46 @@ CACHED = f"{CACHES}, {SLOPES}, {NUMBERS}"
 RESULTS = "Tensor dout, Tensor out, Tensor lse"
 
 _library = torch.library.Library("fa_numba", "DEF")
+_job_calls = {}  # of each operator: the function that names its job
 
 
-def _define(name, arguments, num_results, function, fake):
-    """Define an operator, and return it."""
+def _define(name, arguments, num_results, job_call, fake):
+    """Define an operator, and return it.
+
+    Parameters
+    ----------
+    name : str
+    arguments : str
+    num_results : int
+    job_call : callable
+        Returns for the arguments: the job that computes the results, a tuple of the tensors that
+        it takes, and a dict of its options.
+    fake : callable
+        Returns results of the right shapes and dtypes.
+    """
+
+    def implementation(*arguments):
+        job, tensors, options = job_call(*arguments)
+        return jobs.run(job, *tensors, **options)
+
     results = ", ".join(["Tensor"] * num_results)
     tags = (torch.Tag.pt2_compliant_tag,)
     _library.define(f"{name}({arguments}) -> ({results})", tags=tags)
     for device in ("CPU", "CUDA"):
-        _library.impl(name, function, device)
+        _library.impl(name, implementation, device)
     torch.library.register_fake(f"fa_numba::{name}", fake, lib=_library)
-    return getattr(torch.ops.fa_numba, name).default
+    operator = getattr(torch.ops.fa_numba, name).default
+    _job_calls[operator] = job_call
+    return operator
 
 
-# Implementations, for tensors that need no gradient
+def replay_of(operator, *arguments):
+    """Return the replay of an operator's call on a GPU that was made before, or None."""
+    job, tensors, options = _job_calls[operator](*arguments)
+    return jobs.replay_of(job, *tensors, **options)
+
+
+# Jobs of the operators
 
 
 def _options(alibi_slopes, causal, window_size, softcap, softmax_scale):
@@ -45,33 +71,33 @@ def _options(alibi_slopes, causal, window_size, softcap, softmax_scale):
         "alibi_slopes": alibi_slopes,
         "causal": causal,
         "window_size": tuple(window_size),
-        "softcap": softcap,
-        "softmax_scale": softmax_scale,
+        "softcap": float(softcap),
+        "softmax_scale": None if softmax_scale is None else float(softmax_scale),
     }
 
 
 def _dropout(dropout_p, seed):
-    return {"dropout_p": dropout_p, "seed": seed.item()} if dropout_p else {}
+    return {"dropout_p": float(dropout_p), "seed": seed.item()} if dropout_p else {}
 
 
 def _flash_attn(q, k, v, alibi_slopes, seed, *numbers):
     *numbers, _, dropout_p = numbers
     torch_calls.refuse_captured_dropout(q, dropout_p)
     options = _options(alibi_slopes, *numbers) | _dropout(dropout_p, seed)
-    return jobs.run(jobs.flash_attn, q, k, v, **options)
+    return jobs.flash_attn, (q, k, v), options
 
 
 def _flash_attn_grad(dout, out, lse, q, k, v, alibi_slopes, seed, *numbers):
     *numbers, deterministic, dropout_p = numbers
     options = _options(alibi_slopes, *numbers) | _dropout(dropout_p, seed)
     options["deterministic"] = deterministic
-    return jobs.run(jobs.flash_attn_grad, dout, q, k, v, out, lse, **options)
+    return jobs.flash_attn_grad, (dout, q, k, v, out, lse), options
 
 
 def _flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *numbers):
     *numbers, _ = numbers
     tensors = q, k, v, cu_seqlens_q, cu_seqlens_k
-    return jobs.run(jobs.flash_attn_varlen, *tensors, **_options(alibi_slopes, *numbers))
+    return jobs.flash_attn_varlen, tensors, _options(alibi_slopes, *numbers)
 
 
 def _flash_attn_varlen_grad(
@@ -80,15 +106,14 @@ def _flash_attn_varlen_grad(
     *numbers, deterministic = numbers
     options = _options(alibi_slopes, *numbers) | {"deterministic": deterministic}
     tensors = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
-    return jobs.run(jobs.flash_attn_varlen_grad, *tensors, **options)
+    return jobs.flash_attn_varlen_grad, tensors, options
 
 
 def _flash_decode(q, k_cache, v_cache, seq_lens, block_table, *options):
     if block_table is None:
-        tensors = q, k_cache, v_cache, seq_lens
-        return jobs.run(jobs.flash_decode, *tensors, **_options(*options))
+        return jobs.flash_decode, (q, k_cache, v_cache, seq_lens), _options(*options)
     tensors = q, k_cache, v_cache, block_table, seq_lens
-    return jobs.run(jobs.paged_attn_decode, *tensors, **_options(*options))
+    return jobs.paged_attn_decode, tensors, _options(*options)
 
 
 # Shapes and dtypes of the results
@@ -120,6 +145,7 @@ flash_attn_varlen_grad = _define(
     "flash_attn_varlen_grad", f"{RESULTS}, {PACKED}", 3, _flash_attn_varlen_grad, _fake_gradients
 )
 flash_decode = _define("flash_decode", CACHED, 2, _flash_decode, _fake_results)
+GRADIENTS = {flash_attn: flash_attn_grad, flash_attn_varlen: flash_attn_varlen_grad}
 
 
 # Gradients

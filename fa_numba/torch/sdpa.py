@@ -1,8 +1,13 @@
 """`scaled_dot_product_attention` with the arguments, the layout and the meaning of PyTorch's."""
 
+import functools
+
+import torch
+
 from fa_numba.checks import torch_calls
-from fa_numba.torch import operators
+from fa_numba.torch import eager
 from fa_numba.torch.autocast import autocast
+from fa_numba.torch.flash import attention_arguments
 from fa_numba.torch.seed import draw_seed
 
 
@@ -37,13 +42,18 @@ def scaled_dot_product_attention(
     -------
     tensor of the shape, dtype and device of query
         A view whose memory has the layout (batch, seqlen_q, num_heads, head_dim), as PyTorch's
-        FlashAttention returns.
+        FlashAttention returns. Its gradients have the same bits in every run if
+        torch.use_deterministic_algorithms is on during the call.
 
     Raises
     ------
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    options = attn_mask, dropout_p, is_causal, scale, enable_gqa
+    out = eager.repeat("scaled_dot_product_attention", query, key, value, (), options)
+    if out is not None:
+        return out
     torch_calls.check_sdpa_options(attn_mask, dropout_p, is_causal, scale, enable_gqa)
     torch_calls.check_tensors(query=query, key=key, value=value)
     query, key, value = autocast(query, key, value)
@@ -62,7 +72,15 @@ def scaled_dot_product_attention(
         causal, window_size = False, (-1, seqlen_q - seqlen_k)
     scale = None if scale is None else float(scale)
     seed = draw_seed() if dropout_p else None
-    numbers = causal, window_size, 0.0, scale, False, dropout_p
-    out, _ = operators.flash_attn(q, k, v, None, seed, *numbers)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    numbers = causal, window_size, 0.0, scale, deterministic, dropout_p
+    arguments = functools.partial(attention_arguments, numbers)
+    operator, given = arguments(q, k, v, (), seed)
+    out, _ = operator(*given)
     out = out.transpose(1, 2)
-    return out.squeeze(1) if no_heads else out
+    if no_heads:
+        return out.squeeze(1)
+    if k.shape[1] == seqlen_k:
+        call = "scaled_dot_product_attention", query, key, value, (), options, eager.NO_WINDOW
+        eager.remember(*call, arguments, drops=dropout_p != 0, transposed=True)
+    return out

@@ -28,7 +28,7 @@ LEFT_OUT = (".ci/", ".github/", "solutions/")
 GIVEN = ("benchmarks/", "exercises/", "fa_numba/", "notebooks/")
 NOT_GIVEN = ("fa_numba/workbook/",)
 # Of the tests those of the workbook's machinery, which need no solutions.
-TESTS = ("conftest.py", "test_install.py", "test_workbook.py")
+TESTS = ("conftest.py", "test_install.py", "test_workbook.py", "warm_judges.py")
 
 
 class Refused(ValueError):

@@ -1,0 +1,318 @@
+"""Repeats a call outside of `torch.compile` without PyTorch's dispatcher, which takes far longer.
+
+The dispatcher calls a registered operator of Python by way of two Python functions, one for
+gradients and one for the GPU, and converts all arguments for each. A replay needs none of that. So
+`remember` keeps, for a call that passed the checks and ran, a `Plan`: the replays of its forward
+and backward pass. `repeat` finds it for a call with the same layouts and options, and runs it as
+one node of PyTorch's autograd. Anything else goes by way of the operator:
+
+- while PyTorch traces, transforms or intercepts operators (`_intercepted`);
+- a tensor that is not a plain one in GPU memory (`_is_plain`);
+- a first call, and one that a replay refuses, because of an address or of the current GPU.
+"""
+
+import functools
+import operator
+
+import torch
+from torch.autograd import forward_ad
+
+from fa_numba.runtime import launching
+from fa_numba.runtime.replay import RefusedError, with_results
+from fa_numba.torch import operators
+from fa_numba.torch.autocast import autocast
+from fa_numba.torch.seed import draw_seed
+
+MAX_PLANS = 1024
+GPU = "cuda"
+NO_WINDOW = (-1, -1)
+
+_plans = {}  # by options and layouts
+_recent = {}  # the plan that was used last with a choice of options
+
+try:
+    _dispatch_keys = torch._C._dispatch_keys
+    _num_dispatch_modes = torch._C._len_torch_dispatch_stack
+    _transforms_are_active = torch._C._are_functorch_transforms_active
+    _is_tracing = torch._C._is_tracing
+    _dispatch_keys(torch.empty(0)).raw_repr()
+    HAS_INTERNALS = forward_ad._current_level < 0
+except AttributeError:  # another version of PyTorch: every call goes by way of the operator
+    HAS_INTERNALS = False
+
+
+def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
+    """Return out as a function did before, or None if it has to run itself.
+
+    Parameters
+    ----------
+    function : str
+        Its name.
+    q, k, v : objects
+        Its arguments, unchecked.
+    others : tuple
+        The other arguments that are arrays and not None.
+    options : tuple
+        The other arguments.
+    window_size : tuple
+        Not among the options.
+    """
+    if torch.compiler.is_dynamo_compiling() or forward_ad._current_level >= 0:
+        return None
+    try:
+        choice = _choice(function, options, window_size)
+        plan = _recent.get(choice)
+        if plan is None or not (plan.fits(q, k, v, *others) and launching.enabled):
+            if _intercepted() or any(x.requires_grad for x in others):
+                return None
+            given = q, k, v
+            if torch.is_autocast_enabled(GPU):
+                q, k, v = autocast(*given)
+            plan = _plans.get((choice, _layouts(q, k, v, *others)))
+            if plan is None:
+                return None
+            if all(map(operator.is_, given, (q, k, v))):  # not cast
+                if not plan.fits(*given, *others):
+                    plan.fits = _fitting(*given, *others)
+                _recent[choice] = plan
+    except (AttributeError, TypeError, RuntimeError):  # an argument that the checks will refuse
+        return None
+    return plan(q, k, v, others)
+
+
+def remember(
+    function,
+    q,
+    k,
+    v,
+    others,
+    options,
+    window_size,
+    arguments,
+    *,
+    drops=False,
+    transposed=False,
+):
+    """Keep how to repeat a call that has just run, if that is possible.
+
+    Parameters
+    ----------
+    function, q, k, v, others, options, window_size
+        As for `repeat`; q, k, v as cast by autocast.
+    arguments : callable
+        Returns the operator and its arguments for (q, k, v, others, seed), tensors with the axes of
+        the operator.
+    drops : bool, default=False
+        There is dropout.
+    transposed : bool, default=False
+        q, k, v and the results have the axes (batch, heads, seqlen, head_dim).
+    """
+    if _intercepted() or not all(map(_is_plain, (q, k, v, *others))):
+        return
+    if any(x.requires_grad for x in others):  # an error where PyTorch records gradients
+        return
+    try:
+        choice = _choice(function, options, window_size)
+        hash(choice)
+    except TypeError:  # an option that cannot be compared, such as a list
+        return
+    plan = Plan(arguments, drops, transposed)
+    if plan.find_forward(q, k, v, others):
+        if len(_plans) >= MAX_PLANS:
+            _plans.clear()
+            _recent.clear()
+        _plans[choice, _layouts(q, k, v, *others)] = plan
+
+
+def _choice(function, options, window_size):
+    """All but tensors. True, 1 and 1.0 are equal, so it has the types of the options too.
+
+    It has autocast's dtype, because `fits` knows only whether autocast is on.
+    """
+    state = torch.are_deterministic_algorithms_enabled(), torch.get_autocast_dtype(GPU)
+    choice = function, state, options, *map(type, options)
+    if window_size is not NO_WINDOW:
+        choice += window_size, *map(type, window_size)
+    return choice
+
+
+def _layouts(*tensors):
+    """All that a call may depend on, apart from addresses.
+
+    Only the dispatcher's keys tell a view that is to be negated from the tensor itself.
+    """
+    layouts = ()
+    for x in tensors:
+        layouts += x.shape, x.stride(), x.dtype, x.get_device(), _dispatch_keys(x).raw_repr()
+    return layouts
+
+
+def _fitting(*tensors):
+    """Return a function that says whether other tensors have the same layouts, or perhaps not.
+
+    It is that of torch.compile: one call takes a fifth of the time of `_layouts`. It also says no
+    where one of the modes of `_intercepted`, of autocast or of inference is not as it is now.
+    """
+    try:
+        guards = torch._C._dynamo.guards.TensorGuards(
+            *tensors,
+            dynamic_dims_sizes=[[*x.shape] for x in tensors],
+            dynamic_dims_strides=[[*x.stride()] for x in tensors],
+        )
+        return guards.check if guards.check(*tensors) else _never
+    except (AttributeError, TypeError, RuntimeError):  # another version of PyTorch
+        return _never
+
+
+def _never(*tensors):
+    return False
+
+
+def _is_plain(x):
+    """Whether data_ptr() of a tensor says all, and its memory is that of a GPU."""
+    return x.device.type == GPU and _dispatch_keys(x).raw_repr() in _plain_kinds(GPU)
+
+
+@functools.cache
+def _plain_kinds(device):
+    """What the dispatcher knows of plain tensors on a device, made in inference mode or not.
+
+    It knows more of a subclass, and of a tensor that torch.func transforms.
+    """
+    plain = []
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            plain.append(_dispatch_keys(torch.empty(0, device=device)).raw_repr())
+    return frozenset(plain)
+
+
+def _intercepted():
+    """Whether something wants to see the operators that are called now, or replays are off."""
+    return (
+        torch.compiler.is_dynamo_compiling()
+        or not (HAS_INTERNALS and launching.enabled)
+        or _num_dispatch_modes() != 0  # fake tensors, a count of operations, …
+        or _transforms_are_active()  # torch.func
+        or _is_tracing()  # torch.jit.trace
+        or forward_ad._current_level >= 0
+    )
+
+
+class Plan:
+    """How to repeat a call with tensors of the same layouts, and its backward pass.
+
+    Parameters
+    ----------
+    arguments, drops, transposed
+        As for `remember`.
+
+    Attributes
+    ----------
+    forward : callable
+        A replay: ``forward((q, k, v, *others), seed)`` returns out and lse.
+    backward : dict of tuple to callable
+        A replay for the layouts of dout and of all saved tensors, which hooks may have copied:
+        ``replay((dout, q, k, v, out, lse, *others), seed)`` returns the gradients.
+    fits : callable
+        ``fits(q, k, v, *others)`` says whether these tensors have the layouts of the plan, or
+        perhaps not.
+    recent : (callable, callable)
+        The replay of `backward` that was used last, after what says whether tensors fit it.
+    """
+
+    def __init__(self, arguments, drops, transposed):
+        self.arguments, self.drops, self.transposed = arguments, drops, transposed
+        self.forward, self.backward = None, {}
+        self.fits, self.recent = _never, (_never, None)
+
+    def find_forward(self, q, k, v, others):
+        """Find the replay of a call that has run; return whether there is one."""
+        function, arguments = self.arguments(*self._ours(q, k, v), others, 0)
+        if found := operators.replay_of(function, *arguments):
+            self.forward = self._replay_with_axes(found, 1)
+        return found is not None
+
+    def __call__(self, q, k, v, others):
+        """Return out, with a node of autograd if a gradient is needed."""
+        seed = draw_seed().item() if self.drops else None
+        try:
+            if self.drops and torch.cuda.is_current_stream_capturing():
+                raise RefusedError
+            if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
+                return _with_gradients(self, seed, q, k, v, *others)
+            return self.forward((q, k, v, *others), seed)[0]
+        except RefusedError:
+            function, arguments = self.arguments(*self._ours(q, k, v), others, seed)
+            out, _ = function(*arguments)
+            return self._axes(out)
+
+    def gradients(self, dout, out, lse, q, k, v, others, seed):
+        """Return dq, dk, dv."""
+        given, plain, replay = (dout, q, k, v, out, lse, *others), False, None
+        if not (torch.compiler.is_dynamo_compiling() or torch.is_grad_enabled()):
+            fits, replay = self.recent
+            if not (fits(*given) and forward_ad._current_level < 0 and launching.enabled):
+                replay, plain = None, not _intercepted() and _is_plain(dout)
+        if plain:
+            if dout.stride(-1) != 1:  # a sum's gradient, for instance
+                dout = self._axes(self._axes(dout).contiguous())
+                given = dout, q, k, v, out, lse, *others
+            layouts = _layouts(*given)
+            if replay := self.backward.get(layouts):
+                self.recent = _fitting(*given), replay
+        if replay:
+            try:
+                return replay(given, seed)
+            except RefusedError:
+                pass
+        function, arguments = self.arguments(*self._ours(q, k, v), others, seed)
+        gradients = operators.GRADIENTS[function]
+        arguments = *self._ours(dout, out), lse, *arguments
+        results = gradients(*arguments)
+        if plain and not replay and (found := operators.replay_of(gradients, *arguments)):
+            self.backward[layouts] = self._replay_with_axes(found, 3)
+        return self._ours(*results)
+
+    def _axes(self, x):
+        """A tensor with the axes of the function in the place of those of the operator, or back."""
+        return x.transpose(1, 2) if self.transposed else x
+
+    def _ours(self, *tensors):
+        return tuple(map(self._axes, tensors))
+
+    def _replay_with_axes(self, replay, num_results):
+        """The replay, with the axes of the function for its first results."""
+        if not self.transposed:
+            return replay
+
+        def allocate(i, allocation):
+            if i >= num_results:
+                return allocation.allocate
+            if allocation.num_bytes is None:  # not empty but zeros, for instance
+                return lambda: allocation.allocate().transpose(1, 2)
+            new_empty_strided, layout = allocation.allocate.func, allocation.allocate.args
+            swapped = [(x[0], x[2], x[1], *x[3:]) for x in layout]  # shape and strides
+            return functools.partial(new_empty_strided, *swapped)
+
+        return with_results(replay, allocate)
+
+
+class Attention(torch.autograd.Function):
+    """A node of autograd for one call of a `Plan`."""
+
+    @staticmethod
+    def forward(ctx, plan, seed, *tensors):
+        out, lse = plan.forward(tensors, seed)
+        ctx.save_for_backward(out, lse, *tensors)
+        ctx.plan, ctx.seed = plan, seed
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        out, lse, q, k, v, *others = ctx.saved_tensors
+        gradients = ctx.plan.gradients(dout, out, lse, q, k, v, others, ctx.seed)
+        return None, None, *gradients, *[None] * len(others)
+
+
+# Function.apply without its care for torch.func, which `_intercepted` excludes: 2 µs less.
+_with_gradients = super(torch.autograd.Function, Attention).apply

@@ -1,0 +1,64 @@
+"""flash_attn_persistent by `hopper_model`: python tests/flash_attn_persistent_on_model.py CASE."""
+
+import json
+import sys
+
+import numpy as np
+from hopper_model import GlobalArray, Model, replace_instructions
+
+from fa_numba import reference
+from fa_numba.checks import Mask
+
+MODULES = (
+    *(f"ptx.{x}" for x in ("statement", "convert", "mbarrier", "barriers", "ldmatrix", "tma")),
+    *(f"ptx.{x}" for x in ("vectors", "wgmma")),
+    "kernels.masks",
+    "on_cuda_cores.run_time_masks",
+    *(f"tensor_core.{x}" for x in ("forward", "fragments", "alibi", "lazy_rescaling")),
+    *(f"tensor_core.{x}" for x in ("dropout_fragments", "shared_plan", "mainloop")),
+    *(f"tensor_core.{x}" for x in ("tile_scheduler", "flash_attn_persistent")),
+)
+KIND = np.float16
+LOG2_E = np.float32(np.log2(np.e))
+
+
+def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, **mask):
+    """Compare out and lse with the definition; heads are (num_heads, num_kv_heads)."""
+    model = Model(seed=seqlen_q)
+    modules = dict(zip(MODULES, replace_instructions(model, MODULES), strict=True))
+    persistent, run_time_masks = (
+        modules[name] for name in (MODULES[-1], "on_cuda_cores.run_time_masks")
+    )
+    num_heads, num_kv_heads = heads
+    rng = np.random.default_rng(seqlen_q)
+    q = rng.standard_normal((1, seqlen_q, num_heads, head_dim)).astype(KIND)
+    k, v = (
+        rng.standard_normal((1, seqlen_k, num_kv_heads, head_dim)).astype(KIND) for _ in range(2)
+    )
+    window, softcap = tuple(mask.get("window_size", (-1, -1))), mask.get("softcap", 0.0)
+    options = {"causal": causal, "window_size": window, "softcap": softcap}
+    want, want_lse = reference.attention(q, k, v, **options)
+    plain, _ = reference.attention(q, k, v, **options, dtype=KIND)
+    given = Mask(causal, window, softcap, False)
+    constants = run_time_masks.constants_of(given, persistent.LEAST_CAP)
+    tiling = persistent.persistent_tiling(head_dim, seqlen_k, causal)
+    out = GlobalArray(model, np.full(q.shape, np.nan, KIND))
+    lse = GlobalArray(model, np.full((1, num_heads, seqlen_q), np.nan, np.float32))
+    arrays = (*((GlobalArray(model, x), rows) for x, rows in ((q, 64), (k, 128), (v, 128))),)
+    for name, entry in zip("qkvo", (*arrays, (out, 16)), strict=True):
+        model.maps[name] = entry
+    make = persistent.make_flash_attn_persistent
+    kernel = make(head_dim, tiling, causal, "float16", constants.window_size, constants.softcap)
+    sizes = seqlen_k, num_heads // num_kv_heads, slices
+    args = *"qkvo", lse, *sizes, LOG2_E / np.float32(head_dim**0.5), np.float32(0)
+    masks = run_time_masks.arguments_of(given)
+    model.launch(kernel, (2,), tiling.num_threads, *args, *masks)
+    error, allowed = np.abs(out.data - want).max(), 2 * np.abs(plain - want).max() + 1e-6
+    print("out", error, "of", allowed)
+    assert error <= allowed
+    np.testing.assert_allclose(lse.data, want_lse, rtol=1e-5, atol=1e-4)
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")  # numbers of memory that nobody has written
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,90 @@
+"""Judges that begin with pytest and Numba imported, as grading starts many of them.
+
+`fa-numba check` and its like start ``python -m pytest``, and that the process which answers: two
+seconds, nearly all of them imports. Here one process imports everything once, starts one fork
+server, and is forked for each judge. `test_hostile_answers` and others start judges as users do.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+
+class WarmJudges:
+    """The process that is forked; `run` has the arguments and the result of `subprocess.run`."""
+
+    def __init__(self):
+        self.process, self.lock = None, threading.Lock()
+
+    def run(self, *command, **how):
+        with self.lock:
+            return self._run(*command, **how)
+
+    def _run(self, command, *, cwd, env, **how):
+        assert command[:3] == [sys.executable, "-m", "pytest"], command
+        assert how.pop("encoding", "utf-8") == "utf-8"
+        assert how == {"capture_output": True, "text": True}, how
+        if self.process is None:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            request = {"arguments": command[3:], "cwd": str(cwd), "env": dict(env), "out": folder}
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            status = int(self.process.stdout.readline())
+            texts = [Path(folder, name).read_text(encoding="utf-8") for name in ("1", "2")]
+        return subprocess.CompletedProcess(command, status, *texts)
+
+    def close(self):
+        if self.process is not None:
+            self.process.communicate()
+
+
+def judge(request):
+    """In a process of its own: all that ``python -m pytest`` does after its imports."""
+    import pytest
+
+    for number in (1, 2):
+        with open(Path(request["out"], str(number)), "w", encoding="utf-8") as file:
+            os.dup2(file.fileno(), number)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.path[0] = request["cwd"]
+    return int(pytest.main(request["arguments"]))
+
+
+def main():
+    import pytest  # noqa: F401
+
+    import fa_numba.analysis.machine_code
+    import fa_numba.simt
+    import fa_numba.workbook.pytest_plugin  # noqa: F401
+    from fa_numba.workbook.grading import processes
+
+    processes.fork_server()
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            status = 70  # of an error in the lines above
+            with contextlib.suppress(BaseException):
+                status = judge(json.loads(line))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    processes.close_fork_server()
+
+
+if __name__ == "__main__":
+    main()
