@@ -63,10 +63,8 @@ from fa_numba.figures.two_orders import two_orders
 from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
-from fa_numba.language_model.model import Config, init_weights
-from fa_numba.language_model.server import Engine, Options
 from fa_numba.kernels.flash_decode import flash_decode
-from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
+from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, Scheduler, samples
 from fa_numba.ptx import layouts
 
 DEVICE = "H100"
@@ -788,15 +786,20 @@ def bytes_of_a_ring_and_a_tree(seqlen=64, heads=4, d=16, world_size=4):
 
 
 def pages_of_a_server():
-    config = Config(vocabulary=20, layers=1, heads=1, kv_heads=1, head_dim=4)
-    sizes = {"num_pages": 12, "page_size": 4, "max_branches": 4, "share_prefixes": False}
-    engine = Engine(init_weights(config), config, **sizes)
-    asked = [(9, 10), (5, 22), (10, 6), (3, 20), (6, 9), (2, 5)]
-    requests = [engine.submit([1] * n, Options(max_tokens=more)) for n, more in asked]
+    scheduler = Scheduler(PagePool(12, 4, share_prefixes=False))
+    asked = [(9, 10), (5, 22), (10, 6), (3, 20), (6, 9), (2, 5)]  # tokens of prompt and answer
+    requests = [scheduler.submit([1] * n) for n, _ in asked]
     frames = []
-    while engine.busy:
-        engine.step()
-        frames.append(frame_of(engine.schedule, requests))
+    while scheduler.running or scheduler.waiting:
+        scheduler.step()
+        queue = [requests.index(request) for request in scheduler.waiting]
+        gone = [i for i in queue if len(requests[i].tokens) > asked[i][0]]
+        seqs = {requests.index(request): request.seq for request in scheduler.running}
+        frames.append(frame_of(scheduler.pool, seqs, queue, gone))
+        for request in list(scheduler.running):
+            request.tokens.append(1)
+            if len(request.tokens) == sum(asked[requests.index(request)]):
+                scheduler.finish(request)
     return pages_over_time(frames, 12, 4)
 
 

@@ -8,39 +8,33 @@ from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def frame_of(schedule, requests):
+def frame_of(pool, seqs, queue=(), preempted=()):
     """The pages of a server between two steps.
 
     Parameters
     ----------
-    schedule : Schedule
-        Of a `fa_numba.language_model.server.Engine`; its requests have one answer each.
-    requests : list of Request
-        All that were submitted; their indices name them.
+    pool : PagePool
+    seqs : dict of int to int or None
+        The sequence in the pool of each request that runs, by the request's number; None: it has no
+        pages yet.
+    queue : sequence of int
+        Numbers of the requests that wait, the next one first.
+    preempted : sequence of int
+        Those among them that have run before.
 
     Returns
     -------
     dict
-        "pages": dict of page to (indices of the requests that have it, slots filled); "waiting" and
-        "preempted": lists of indices.
+        "pages": dict of page to (numbers of the requests that have it, slots filled); "queue" and
+        "preempted".
     """
-    pool, pages = schedule.pool, {}
-    for i, request in enumerate(requests):
-        for branch in request.branches if request in schedule.running else ():
-            if branch.seq is None:
-                continue
-            length = pool.length(branch.seq)
-            for column, page in enumerate(pool.pages(branch.seq)):
-                owners, filled = pages.get(page, ([], 0))
-                here = min(pool.page_size, length - column * pool.page_size)
-                pages[page] = [*owners, i], max(filled, here)
-    preempted = [requests.index(r) for r in schedule.queue.preempted]
-    waiting = [requests.index(r) for r in schedule.queue]
-    return {
-        "pages": pages,
-        "waiting": [i for i in waiting if i not in preempted],
-        "preempted": preempted,
-    }
+    pages = {}
+    for i, seq in seqs.items():
+        for column, page in enumerate(() if seq is None else pool.pages(seq)):
+            owners, filled = pages.get(page, ([], 0))
+            here = min(pool.page_size, pool.length(seq) - column * pool.page_size)
+            pages[page] = [*owners, i], max(filled, here)
+    return {"pages": pages, "queue": list(queue), "preempted": list(preempted)}
 
 
 @on_paper
@@ -48,7 +42,7 @@ def pages_over_time(frames, num_pages, page_size):
     """A column for each step, a row for each page, a colour for each request.
 
     A cell is filled as far as the page is; a shared page has the colours of all who share it. Below
-    it, who waits, and in a frame who was preempted.
+    are those who wait, in a frame if they were preempted.
 
     Parameters
     ----------
@@ -60,7 +54,7 @@ def pages_over_time(frames, num_pages, page_size):
     -------
     Drawing
     """
-    queue = max([len(f["waiting"]) + len(f["preempted"]) for f in frames] + [1])
+    queue = max(1, *(len(frame["queue"]) for frame in frames))
     figure = Drawing(0.235 * len(frames) + 1.2, 0.235 * (num_pages + queue) + 1.15)
     ax = figure.subplots()
     lines, before = [], {}
@@ -78,9 +72,8 @@ def pages_over_time(frames, num_pages, page_size):
                 ax.text(step + 0.5, page + 0.55, "".join(map(_letter, owners)), ha="center",
                         va="center", fontsize=8, color=INK, weight="bold")  # fmt: skip
             before[page] = list(owners)
-        in_line = [(i, True) for i in frame["preempted"]] + [(i, False) for i in frame["waiting"]]
-        for row, (i, gone) in enumerate(in_line):
-            y = num_pages + 0.6 + row
+        for row, i in enumerate(frame["queue"]):
+            y, gone = num_pages + 0.6 + row, i in frame["preempted"]
             colour = COLOURS[i % len(COLOURS)]
             ax.text(step + 0.5, y + 0.5, _letter(i), ha="center", va="center", fontsize=8,
                     color=colour, weight="bold" if gone else "normal")  # fmt: skip
@@ -106,9 +99,11 @@ def _line(step, frame, num_pages):
     owners = [frame["pages"].get(page, ((), 0))[0] for page in range(num_pages)]
     pages = " ".join("".join(map(_letter, o)) or "·" for o in owners)
     words = f"after step {step + 1:>2}: {pages}"
-    for name in ("preempted", "waiting"):
-        if frame[name]:
-            words += f"; {name} {' '.join(map(_letter, frame[name]))}"
+    if frame["queue"]:
+        names = (
+            f"[{_letter(i)}]" if i in frame["preempted"] else _letter(i) for i in frame["queue"]
+        )
+        words += f"; in the queue {' '.join(names)}"
     return words
 
 
