@@ -34,7 +34,7 @@ def ledger(folder=None):
     return [
         *_about_memory(arrays, pages),
         _about_orca(rows),
-        *_about_preemption(rows),
+        _about_preemption(rows),
         *_about_prompts(),
     ]
 
@@ -127,18 +127,11 @@ def _about_preemption(rows):
             f"tokens per second, swapped over recomputed: {_ratio(rows, *ways[::-1])}×, with "
             f"{tokens:,} tokens recomputed and {rows[ways[1]]['pages swapped']:,} pages swapped"
         )
-    return [
-        _row(
-            "recomputation against swapping depends on the PCIe bandwidth (000)",
-            timed,
-            "and on the model, which sets the price of a token; without a bus the copy is cheap",
-        ),
-        _row(
-            "all blocks of a request are evicted together (000)",
-            "in the picture above a letter in a frame has no page",
-            "true: its next token needs all of its keys",
-        ),
-    ]
+    return _row(
+        "recomputation against swapping depends on the PCIe bandwidth (000)",
+        timed,
+        "and on the model, which sets the price of a token; without a bus the copy is cheap",
+    )
 
 
 def _about_prompts():
