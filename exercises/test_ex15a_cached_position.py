@@ -27,14 +27,15 @@ def check(exercise, length, num_cached, page_size, pages=PAGES):
             continue
         causes = []
         if name == "positions":
-            shift = set((found - want).tolist())
+            starts = {
+                length: "The new tokens begin at len(tokens), which counts them already.",
+                length - 1: "The new tokens begin at the last one: right for one, not for several.",
+                0: "The new tokens begin at 0 again.",
+            }
+            same = len(set((found - want).tolist())) == 1
             causes = [
-                len(shift) == 1
-                and num_cached
-                and found[0] == length
-                and "The new tokens begin at len(tokens), which counts them already.",
-                num_cached and found[0] == 0 and "The new tokens begin at 0 again.",
-                len(shift) == 1 and f"Each position is {shift.pop():+} away.",
+                same and num_cached and starts.get(int(found[0])),
+                same and "All positions are away by the same number: where do the new ones begin?",
             ]
         raise Wrong(f"{here}: {name} must be {want.tolist()}, got {found.tolist()}", causes=causes)
     assert got[2] == length, (
