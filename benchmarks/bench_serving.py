@@ -9,7 +9,7 @@ batch       answers at a time, prompts of 32 tokens, 64 tokens each; nothing els
 load        requests arrive at random (Poisson) at a share of the rate that the engine can serve
 batching    the same mixed requests, all there at first: continuous; and static, where a batch of 16
             begins when the last one has ended. Static batching pads: it computes a token for each
-            answer until the longest one ends. Beside it: ended answers leave, and nobody joins
+            answer until the longest one ends. Beside it: ended answers leave, and none joins
 memory      requests at a time in 4096 slots that never run out of requests, and the share of the
             slots without tokens: pages, and contiguous arrays of three sizes
 preempting  the mixed requests in a quarter of the pages: recomputed, or swapped
@@ -165,7 +165,7 @@ def serve_padded(engine, requests, batch):
 
 
 def by_batching(model, batch=16, **options):
-    """All three in turn, several times, so that a busy moment of the machine meets each of them."""
+    """One after the other, several times: a busy moment of the machine then meets each of them."""
     sizes = {"num_pages": 1024, "max_branches": batch, **options}
     ways = {
         "static batching": lambda: serve_padded(Engine(*model, **sizes), mixed_trace(), batch),
@@ -250,10 +250,16 @@ def by_torch(model, what, batches=(1, 4, 16, 64, 256)):
 
 
 def main():
-    rows = on_gpu() if arrays.gpu_available() else []
     small = make_model("small")
-    rows += by_batch(small, "CPU, small model")
-    rows += by_batching(small) + by_load(small) + by_preemption(small) + by_memory()
+    tables = {
+        "Answers at a time": (on_gpu() if arrays.gpu_available() else [])
+        + by_batch(small, "CPU, small model"),
+        "Static and continuous batching": by_batching(small),
+        "Load": by_load(small),
+        "Few pages": by_preemption(small),
+        "Memory": by_memory(),
+    }
+    rows = [{"table": title} | row for title, found in tables.items() for row in found]
     note = (
         f"CPU: {cpu()}; small model: {small[1].num_weights:,} weights; pages of {PAGE_SIZE} "
         "tokens; at most 16 answers at a time where no batch is given"

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.timing import GONE, RESULTS
+from fa_numba.distributed import LAYOUTS, prediction
 
 ROOT = Path(__file__).parents[1]
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
@@ -32,6 +33,9 @@ GPU_KERNELS = {
     "SDPA FlashAttention-2": "FlashAttention-2",
 }
 PUBLISHED = "fa-numba", "cuDNN", "FlashAttention-2", "published"  # columns
+GRADIENTS = "out", "dq", "dk", "dv"
+FORWARD, BOTH = "forward", "forward+backward"  # of bench_many_gpus
+INFINIBAND = "InfiniBand", 50  # GB/s of each GPU: a port of 400 Gbit/s
 NEAR = 0.97  # a kernel is as good as the fastest
 # Kernels of the table of calls.
 CALLS = "flash_attn_v2", "flash_attn,", "flash_attn_persistent", "flash_decode_mma", "SDPA"
@@ -321,6 +325,104 @@ def torch_tables():
     return training and "\n\n".join([training, *calls])
 
 
+def ranks_table():
+    """Errors, bytes and pairs of rings on ranks in one process."""
+
+    def row_of(row):
+        errors = [row[f"error_{name}"] for name in ("out", "dq", "dk", "dv")]
+        return {
+            "layout": row["layout"],
+            "ranks": row["ranks"],
+            **{f"error of {n}": f"{x:.1e}" for n, x in zip(GRADIENTS, errors, strict=True)},
+            "pairs, most : fewest": f"{row['most_pairs'] / row['fewest_pairs']:.2f}",
+            "limit of the layout": f"{row['efficiency']:.2f}",
+        }
+
+    record = load("ranks")
+    return record and f"{caption(record)}\n\n{table([row_of(row) for row in record['rows']])}"
+
+
+def many_gpus_tables():
+    """Shares of one GPU's rate, what of the communication is hidden, decoding, and predictions."""
+    record = load("many_gpus")
+    if record is None:
+        return []
+    timed = [row for row in record["rows"] if "ms" in row and "method" in row]
+    single = {(r["tokens"], r["what"]): r["ms"] for r in timed if r["method"] == "one GPU"}
+    shares, hidden = {}, {}
+    link = max((row["gb_per_s"] for row in record["rows"] if "gb_per_s" in row), default=None)
+    for row in timed:
+        size = row["tokens"], row["what"]
+        cells = shares.setdefault(
+            size, {"tokens of each GPU": size[0], "": size[1], "one GPU, ms": f"{single[size]:.4g}"}
+        )
+        if "share_of_single" not in row:
+            continue
+        cells[row["method"]] = f"{row['share_of_single']:.3f}"
+        if row["method"] in LAYOUTS and link:
+            efficiency = predicted(row["method"], 2, size, single, link).get("efficiency")
+            cells[row["method"]] += f" ({efficiency:.3f})" if efficiency else ""
+        if "hidden" in row:
+            cells = hidden.setdefault((*size, row["method"]), {})
+            cells["tokens of each GPU"], cells[""], cells["method"] = *size, row["method"]
+            cells["ms"] = f"{row['ms']:.4g}"
+            cells["without communication"] = f"{row['ms_without_communication']:.4g}"
+            cells["transfers alone"] = f"{row['ms_of_transfers']:.3g}"
+            cells["hidden"] = f"{row['hidden']:.2f}"
+    parts = [
+        f"{caption(record)} Share of the rate of one GPU that has the whole sequence; in "
+        "parentheses the prediction of `fa_numba.distributed.prediction`, from the rate of one GPU "
+        f"and {link:.0f} GB/s of the link:\n\n{table(with_all_columns(list(shares.values())))}",
+        "What communication costs. Hidden: the share of the transfers' time that does not "
+        f"show:\n\n{table(list(hidden.values()))}",
+    ]
+    decoding = {r["decoding"]: f"{r['ms']:.3g}" for r in record["rows"] if "decoding" in r}
+    if decoding:
+        keys = next(r["keys"] for r in record["rows"] if "decoding" in r)
+        parts.append(f"Decoding, one query and {keys} keys, ms:\n\n{table([decoding])}")
+    return [*parts, many_more_gpus(single, link)]
+
+
+def many_more_gpus(single, link):
+    """A table of predictions: nobody measured these."""
+    tokens = 65_536
+    if not {(tokens, FORWARD), (tokens, BOTH)} <= set(single):
+        return None
+    rows = []
+    for world_size, wire, rate in ((8, "NVLink", link), (64, *INFINIBAND), (1024, *INFINIBAND)):
+        row = {"GPUs": world_size, "link": f"{wire}, {rate:.0f} GB/s"}
+        for layout in ("zigzag", "contiguous"):
+            for what in (FORWARD, BOTH):
+                found = predicted(layout, world_size, (tokens, what), single, rate)
+                row[f"{layout}, {what}"] = f"{found['efficiency']:.3f}"
+        rows.append(row)
+    return (
+        f"A prediction, not a measurement: the share at {tokens} tokens of each GPU, by the same "
+        "model. 50 GB/s is what a port of 400 Gbit/s carries for each GPU; the model knows no "
+        f"latency and no other traffic.\n\n{table(rows)}"
+    )
+
+
+def predicted(layout, world_size, size, single, link):
+    """The predicted share of one GPU's rate; nothing where that rate was not measured."""
+    tokens, what = size
+    passes = {False: single.get((tokens, FORWARD))}
+    if what == BOTH and passes[False]:
+        passes[True] = single[size] - passes[False]
+    if None in passes.values():
+        return {}
+    measured = prediction.Problem(2 * tokens, 2, 32, 8, 128)  # single has two GPUs' tokens
+    problem = prediction.Problem(world_size * tokens, world_size, 32, 8, 128, layout)
+    pairs = prediction.pairs_per_rank(measured).sum()
+    seconds = alone = 0.0
+    for backward, ms in passes.items():
+        per_pair = prediction.FLOPS_PER_PAIR["backward" if backward else "forward"] * 32 * 128
+        options = {"flops": per_pair * pairs / (ms / 1e3), "bytes_per_second": link * 1e9}
+        found = prediction.predict_ring(problem, **options, backward=backward)
+        seconds, alone = seconds + found.seconds, alone + found.single
+    return {"efficiency": alone / (world_size * seconds)}
+
+
 def memory_table():
     """One row per function, a column for each length."""
     return section(
@@ -369,6 +471,21 @@ def language_model_table(question):
         cells = {name: value for name, value in row.items() if name != "what"}
         kinds.setdefault(row["what"], []).append(cells)
     return "\n\n".join([caption(record), *map(table, kinds.values())])
+
+
+def serving_tables():
+    """A table for each of the script's questions, under its title."""
+    record = load("serving")
+    if record is None:
+        return None
+    parts, kinds = [caption(record)], {}
+    for row in record["rows"]:
+        cells = {name: value for name, value in row.items() if name != "table"}
+        kinds.setdefault(row["table"], []).append(cells)
+    for title, rows in kinds.items():
+        columns = dict.fromkeys(column for row in rows for column in row)
+        parts += [f"**{title}**", table([{c: row.get(c, "") for c in columns} for row in rows])]
+    return "\n\n".join(parts)
 
 
 def gpu_table():
@@ -489,7 +606,9 @@ def parts_of_benchmarks():
         "torch": [torch_tables()],
         "language_model": [language_model_table("language_model")],
         "language_model_cpu": [language_model_table("language_model_cpu")],
-        "serving": [language_model_table("serving")],
+        "many_gpus": many_gpus_tables(),
+        "ranks": [ranks_table()],
+        "serving": [serving_tables()],
         "cpu": [cpu_table("flash_attn", "flash_attn_grad")],
         "cpu_decoding": [cpu_table("flash_decode", "paged_attn_decode")],
         "cpu_softmax": [cpu_table("softmax", "softmax_topk")],

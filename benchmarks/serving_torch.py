@@ -1,6 +1,6 @@
 """The served model in PyTorch: a plain loop with SDPA and a static cache.
 
-All sequences of the batch have the same length, nobody joins or leaves, and the cache is one array
+All sequences of the batch have the same length, none joins or leaves, and the cache is one array
 of the greatest length for each sequence.
 """
 

@@ -40,7 +40,7 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, **mask):
     want, want_lse = reference.attention(q, k, v, **options)
     plain, _ = reference.attention(q, k, v, **options, dtype=KIND)
     given = Mask(causal, window, softcap, False)
-    constants = run_time_masks.constants_of(given, persistent.LEAST_CAP)
+    window_size = run_time_masks.constants_of(given).window_size
     tiling = persistent.persistent_tiling(head_dim, seqlen_k, causal)
     out = GlobalArray(model, np.full(q.shape, np.nan, KIND))
     lse = GlobalArray(model, np.full((1, num_heads, seqlen_q), np.nan, np.float32))
@@ -48,7 +48,7 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, **mask):
     for name, entry in zip("qkvo", (*arrays, (out, 16)), strict=True):
         model.maps[name] = entry
     make = persistent.make_flash_attn_persistent
-    kernel = make(head_dim, tiling, causal, "float16", constants.window_size, constants.softcap)
+    kernel = make(head_dim, tiling, causal, "float16", window_size, softcap)
     sizes = seqlen_k, num_heads // num_kv_heads, slices
     args = *"qkvo", lse, *sizes, LOG2_E / np.float32(head_dim**0.5), np.float32(0)
     masks = run_time_masks.arguments_of(given)

@@ -17,14 +17,14 @@ WEIGHTS = {name: 8 * x for name, x in init_weights(CONFIG, seed=1).items()}
 
 
 def make_engine(**options):
-    """An engine whose pages are full of NaN, which nobody may read."""
+    """An engine whose pages are full of NaN, which must not be read."""
     engine = Engine(WEIGHTS, CONFIG, decode=CHARACTERS.decode, **options)
     engine.model.k_caches[:] = engine.model.v_caches[:] = np.nan
     return engine
 
 
 def assert_empty(engine):
-    """No page is used, in the pool or on the host, and nobody is served or waits."""
+    """No page is used, in the pool or on the host, and no request runs or waits."""
     schedule = engine.schedule
     assert not schedule.running and not len(schedule.queue) and not list(schedule.queue)
     for pool in (schedule.pool, schedule.host_pool):

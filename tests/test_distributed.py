@@ -20,11 +20,12 @@ from fa_numba.distributed import (
     shard,
     tree_decode,
     ulysses_attn,
+    ulysses_attn_grad,
     unshard,
 )
 from fa_numba.distributed.layouts import Span, make_layout
-from fa_numba.distributed.merge import empty_state, merge_into
-from fa_numba.distributed.parts import num_steps, part_of
+from fa_numba.distributed.merge import RunningState, empty_state, merge_into
+from fa_numba.distributed.parts import num_steps, part_of, parts_of
 from fa_numba.distributed.prediction import (
     Problem,
     largest_pairs,
@@ -147,11 +148,13 @@ def test_error_is_flat_in_ranks(rng, layout):
 def test_a_state_of_16_bits_is_not_flat(rng, monkeypatch):
     """The test above can fail: with 16 bits between steps the error does grow with the ranks."""
 
-    def merge_rounded(out, lse, *partial):
-        merge_into(out, lse, *partial)
-        out[...] = out.astype(np.float16)
+    class Rounded(RunningState):
+        def merge(self, *partial):
+            super().merge(*partial)
+            out, _ = self.result()
+            out[...] = out.astype(np.float16)
 
-    monkeypatch.setattr("fa_numba.distributed.ring.merge_into", merge_rounded)
+    monkeypatch.setattr("fa_numba.distributed.ring.RunningState", Rounded)
     q, k, v = make_qkv(rng, 1, 256, 256, 2, 2, 16)
     want, _ = reference.attention(q, k, v)
     of_one, of_8 = (rms(ring(n, q, k, v, layout="zigzag")[1] - want) for n in (1, 8))
@@ -268,6 +271,11 @@ def test_bytes_and_pairs_are_those_of_the_formulas(rng, world_size, layout, caus
     options |= {"seqlen": seqlen, "attn": numpy_attn}
     run = run_ranks(ulysses_attn, world_size, *shards, **options)
     np.testing.assert_array_equal(run.bytes_sent, ulysses_bytes(problem))
+    inputs = shards[0], *shards, *zip(*run.results, strict=True)
+    of_grad = {"attn_grad": numpy_attn_grad, **options}
+    del of_grad["attn"]
+    run = run_ranks(ulysses_attn_grad, world_size, *inputs, **of_grad)
+    np.testing.assert_array_equal(run.bytes_sent, ulysses_bytes(problem, backward=True))
     del options["causal"]
     run = run_ranks(tree_decode, world_size, [q[:, -1:]] * world_size, *shards[1:], **options)
     np.testing.assert_array_equal(run.bytes_sent.sum(axis=1), tree_bytes(problem))
@@ -387,6 +395,36 @@ def test_ulysses_is_one_device_bit_for_bit(rng, world_size, layout):
     got = unshard(outs, layout), unshard(lses, layout, axis=2)
     check(("out", "lse"), got, want, plain)
 
+    dout = random(rng, *q.shape)
+    inputs = shard(dout, layout, world_size), *shards, outs, lses
+    del options["attn"]
+    run = run_ranks(
+        ulysses_attn_grad, world_size, *inputs, **options, **mask, attn_grad=numpy_attn_grad
+    )
+    gradients = [unshard(x, layout) for x in zip(*run.results, strict=True)]
+    want = reference.attention_bwd(dout, q, k, v, **mask)
+    plain = reference.attention_bwd(dout, q, k, v, **mask, dtype=np.float32)
+    check(("dq", "dk", "dv"), gradients, want, plain)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ulysses_gradients_of_packed_batches(rng, world_size):
+    q, k, v = (x[0] for x in make_qkv(rng, 1, 55, 55, 4, 2, 8))
+    dout, where = random(rng, *q.shape), {"cu_seqlens": PACKED, "axis": 0}
+    options = {"layout": "zigzag", "cu_seqlens": PACKED, "causal": True}
+    shards = [shard(x, "zigzag", world_size, **where) for x in (q, k, v)]
+    run = run_ranks(ulysses_attn, world_size, *shards, **options, attn=numpy_attn)
+    douts = shard(dout, "zigzag", world_size, **where)
+    inputs = douts, *shards, *zip(*run.results, strict=True)
+    run = run_ranks(ulysses_attn_grad, world_size, *inputs, **options, attn_grad=numpy_attn_grad)
+    gradients = [unshard(x, "zigzag", **where) for x in zip(*run.results, strict=True)]
+    args = dout, q, k, v, PACKED, PACKED
+    want, plain = (
+        reference.varlen_attention_bwd(*args, causal=True, dtype=t)
+        for t in (np.float64, np.float32)
+    )
+    check(("dq", "dk", "dv"), gradients, want, plain)
+
 
 @each_layout
 @each_world
@@ -404,6 +442,23 @@ def test_tree_decode_is_attention(rng, world_size, layout, left, alibi):
     for got in run.results:
         for name, *x in zip(("out", "lse"), got, want, plain, strict=True):
             assert_close(*x, name=name, floor=4 * ULP)  # of few numbers the largest error is luck
+
+
+@pytest.mark.parametrize("seqlen", [64, 61])
+@pytest.mark.parametrize("right", [0, -1], ids=["causal", "full"])
+@each_layout
+@each_world
+def test_a_step_is_one_call_of_a_kernel(world_size, layout, right, seqlen):
+    """Neighbouring parts are joined; what they see is tested by all other tests here."""
+    whole = make_layout(layout, seqlen, world_size)
+    for rank in range(world_size):
+        parts = [parts_of(whole, rank, owner, -1, right) for owner in range(world_size)]
+        counts = [len(of_step) for of_step in parts]
+        if layout == "contiguous" and right == 0:
+            assert counts == [int(owner <= rank) for owner in range(world_size)]
+        else:
+            assert counts == [1] * world_size
+        assert len(parts_of(whole, rank, rank, 3, right)) >= 1  # windows are not joined
 
 
 lengths = st.integers(1, 12)
@@ -541,7 +596,7 @@ def die():
     ids=["dies", "stalls"],
 )
 @pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("fault_at", [0, 1, 4])
+@pytest.mark.parametrize("fault_at", [0, 1, 2])
 def test_a_lost_rank_is_an_error_on_the_others(rng, fault, message, order, fault_at):
     shards = [shard(x, "zigzag", 4) for x in make_qkv(rng, 1, 32, 32, 1, 1, 4)]
     start = time.monotonic()

@@ -93,9 +93,9 @@ def test_very_large_calls_pair_their_tiles():
     assert choose_num_slices(100_000, 132, 4096, 4096, 128, 128, True, (-1, -1)) == 16
 
 
-def test_of_equally_good_numbers_the_fewest():
+def test_of_equally_good_numbers_the_nearest():
     problem = 1024, 132, 576, 512, 192, 128, True, (-1, -1), 3
-    most, fewest = choose_num_slices(*problem), choose_num_slices(*problem, fewest=True)
+    most, two = choose_num_slices(*problem), choose_num_slices(*problem, nearest=2)
     counts = tiles_of_keys(*problem[2:])
-    assert fewest < most
-    assert longest_work(fewest, counts, 1024, 132) == longest_work(most, counts, 1024, 132)
+    assert two == 2 < most
+    assert longest_work(two, counts, 1024, 132) == longest_work(most, counts, 1024, 132)

@@ -1,4 +1,4 @@
-"""The web server: completions as OpenAI has them; bad requests harm nobody; a client that goes."""
+"""The web server: completions as OpenAI has them, bad requests, clients that go."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def post(server):
 
 
 def text_of(prompt, **options):
-    """The answer of an engine that serves nobody else."""
+    """The answer of an engine that serves no other request."""
     engine = make_engine()
     ((answer, *_),) = engine.generate([CHARACTERS.encode(prompt)], Options(**options))
     return answer.text
@@ -140,6 +140,11 @@ BAD = {
     "unknown": ({"mx_tokens": 5}, "mx_tokens", "no field"),
     "seed": ({"seed": -1}, "seed", "at least 0"),
     "user": ({"user": 7}, "user", "string"),
+    "long user": ({"user": "a" * 300}, "user", "at most 256"),
+    "huge token": ({"prompt": [10**40]}, "prompt", "int64"),
+    "float token": ({"prompt": [1.5]}, "prompt", "one list of tokens"),
+    "huge number": ('{"prompt": "a", "max_tokens": 1' + "0" * 5000 + "}", None, "JSON"),
+    "deep": ('{"prompt": ' + "[" * 10**5, None, "JSON"),
     "stream_options": ({"stream_options": 1}, "stream_options", "object"),
 }
 
@@ -259,15 +264,22 @@ def test_the_command_serves_until_it_is_interrupted():
             body = {"prompt": "The ", "max_tokens": 5, "model": "untrained"}
             reply = httpx.post(f"{address[0]}/v1/completions", json=body, timeout=60)
             assert len(reply.json()["choices"][0]["text"]) == 5
+            more = body | {"max_tokens": 240, "n": 30, "stream": True}
+            with httpx.stream("POST", f"{address[0]}/v1/completions", json=more) as reply:
+                lines = reply.iter_lines()
+                next(lines)
+                server.send_signal(signal.SIGINT)
+                assert "the server is stopping" in "".join(lines)
+            assert server.wait(timeout=30) == 130
         finally:
-            server.send_signal(signal.SIGINT)
-    assert server.returncode == 130
+            server.kill()
 
 
 @pytest.mark.parametrize(
     "options, words",
     [
         (["--model", "none.npz"], "there is no file none.npz"),
+        (["--float16"], "--float16 needs --gpu"),
         (["--untrained", "--pages", "0"], "num_pages must be at least 1"),
         (["--untrained", "--rows", "5"], "max_rows must be more than max_branches = 64"),
     ],

@@ -202,6 +202,23 @@ def test_short_tiles_stay_in_registers(seqlen, causal):
 
 
 @needs_compiler
+def test_out_in_float32_stays_in_registers():
+    tiling = persistent_tiling(128, 4096, True)
+    kernel = flash_attn_persistent.make_flash_attn_persistent(
+        128, tiling, True, "bfloat16", OUT_FLOAT32=True
+    )
+    maps, (_, *others) = PERSISTENT[:3], PERSISTENT[3:]
+    out = types.Array(types.float32, 4, "C")
+    arguments = *maps, out, *others, types.float32, *MASK_ARGS
+    code = compile_kernel(kernel, arguments, cc=(9, 0, "a"))
+    assert code.registers <= stated_registers(kernel)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in code.report
+    assert exponentials_beside_p_v(code) >= tiling.block_n // 2
+    assert moves_before_products(code) == 0
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     "head_dim, causal, window, softcap, alibi",
     [

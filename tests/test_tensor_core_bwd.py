@@ -13,6 +13,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 from tensor_core_bwd_kernels import KERNELS
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.checks import check_grad_dtype
 from fa_numba.tensor_core.backward import make_convert_dq, make_prepare_rows
 from fa_numba.tensor_core.dq_parts import fastest_order
 from fa_numba.tensor_core.flash_attn_bwd_mma import (
@@ -58,6 +59,7 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
         (make_prepare_rows(head_dim, dtype, True), (x, x, *3 * (rows,), dq_sum)),
         (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,), types.float32)),
         (make_convert_dq(head_dim, dtype), (dq_sum, x, types.float32)),
+        (make_convert_dq(head_dim, "float32"), (dq_sum, dq_sum, types.float32)),
     ):
         code = compile_kernel(kernel, args, cc=HOPPER)
         assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
@@ -126,6 +128,35 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
+
+
+@needs_compiler
+def test_gradients_in_float32_stay_in_registers():
+    rows, x = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    kernel = make_flash_attn_bwd_persistent(128, "added", True, "bfloat16", GRAD_FLOAT32=True)
+    maps = *4 * (types.uint64,), x, x  # dk and dv themselves
+    numbers = *3 * (types.int32,), *3 * (types.float32,), types.int32, *MASK_ARGS
+    code = compile_kernel(kernel, (*maps, rows, rows, x, x, *numbers), cc=HOPPER)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("float16", False), "grad_dtype must be None or \"float32\", got 'float16'"),
+        (
+            ("float32", True),
+            'deterministic must be False where grad_dtype is "float32": the sums of dq are in any '
+            "order, got True",
+        ),
+    ],
+)
+def test_refused_dtypes_of_gradients(arguments, message):
+    with pytest.raises(ValueError) as raised:
+        check_grad_dtype(*arguments)
+    assert str(raised.value) == message
 
 
 @needs_compiler

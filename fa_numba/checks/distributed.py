@@ -33,6 +33,25 @@ def check_timeout(timeout):
     return float(timeout)
 
 
+def check_rank_environment(environment):
+    """Rank, number of ranks, index of the GPU, and address of the board, from the environment."""
+    values = {}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+        text = environment.get(name)
+        if text is None or not text.isdigit():
+            got = "nothing" if text is None else repr(text)
+            raise ValueError(
+                f"the environment variable {name} must be an integer, got {got}: start the program "
+                "with python -m fa_numba.distributed.run, or with torchrun"
+            )
+        values[name] = int(text)
+    rank, world_size = values["RANK"], values["WORLD_SIZE"]
+    if rank >= world_size:
+        raise ValueError(f"RANK must be less than WORLD_SIZE, {world_size}, got {rank}")
+    address = environment.get("MASTER_ADDR", "127.0.0.1"), values["MASTER_PORT"] + 1
+    return rank, world_size, values["LOCAL_RANK"], address
+
+
 def check_shards(shards, world_size):
     """Raise unless each positional argument of run_ranks has an element for each rank."""
     for i, parts in enumerate(shards):

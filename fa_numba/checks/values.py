@@ -177,6 +177,18 @@ def check_out_dtype(out_dtype) -> str | None:
     return out_dtype
 
 
+def check_grad_dtype(grad_dtype, deterministic: bool) -> str | None:
+    """Return the dtype of gradients: None for that of the inputs, or "float32"."""
+    if grad_dtype not in (None, "float32"):
+        raise ValueError(f'grad_dtype must be None or "float32", got {grad_dtype!r}')
+    if grad_dtype is not None and deterministic:
+        raise ValueError(
+            'deterministic must be False where grad_dtype is "float32": the sums of dq are in any '
+            "order, got True"
+        )
+    return grad_dtype
+
+
 def check_num_splits(num_splits) -> int:
     """Return the number of splits as an int; 0 lets the launcher choose."""
     num_splits = integer("num_splits", num_splits, at_least=0)

@@ -3,12 +3,15 @@
 communicator    the verbs by which ranks talk, and the errors when one is lost
 in_process      ranks as threads in lock step, on NumPy arrays: to learn from and to test with
 mpi             ranks as processes, by mpi4py
+nccl            ranks as processes, one for each GPU, by CuPy's NCCL
+run             starts these processes: python -m fa_numba.distributed.run
+board, lost     by which processes find each other, and find out who is lost
 layouts         which rank holds which tokens: contiguous, striped, zigzag; shard, unshard
 parts           what a rank's queries see of the keys that are here: the kernels' own options
 local_attn      attention of one part on the rank's own device
 merge           partial results merged, over steps and over ranks
 ring            queries stay, keys travel: ring_attn, ring_attn_grad
-ulysses         tokens exchanged for heads: ulysses_attn
+ulysses         tokens exchanged for heads: ulysses_attn, ulysses_attn_grad
 tree            one query, keys on all ranks: tree_decode
 paged           the paged cache over several devices: by heads, or by pages
 prediction      bytes, pairs and times, by formula
@@ -33,7 +36,7 @@ from fa_numba.distributed.paged import (
 )
 from fa_numba.distributed.ring import ring_attn, ring_attn_grad
 from fa_numba.distributed.tree import tree_decode
-from fa_numba.distributed.ulysses import ulysses_attn
+from fa_numba.distributed.ulysses import ulysses_attn, ulysses_attn_grad
 
 __all__ = [
     "LAYOUTS",
@@ -52,5 +55,6 @@ __all__ = [
     "shard",
     "tree_decode",
     "ulysses_attn",
+    "ulysses_attn_grad",
     "unshard",
 ]

@@ -25,6 +25,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fa_numba.on_cuda_cores.running_state import copy
+from fa_numba.runtime import arrays
+
 REDUCTIONS = {"sum": np.add, "max": np.maximum}
 
 
@@ -141,9 +144,9 @@ class Communicator(abc.ABC):
         Arrival
             Its `wait` returns a dict of int to array, by rank of source.
         """
-        mine = {r: x.copy() for r, x in outgoing.items() if r == self.rank}
+        mine = {r: copy(x) for r, x in outgoing.items() if r == self.rank}
         sent = {r: _contiguous(x) for r, x in outgoing.items() if r != self.rank and x.size}
-        empty = {r: np.empty_like(like, shape=s) for r, s in shapes.items() if 0 in s}
+        empty = {r: arrays.empty(like, s, like.dtype) for r, s in shapes.items() if 0 in s}
         expected = {r: s for r, s in shapes.items() if r != self.rank and r not in empty}
         step = self.record.step
         step.bytes_sent += sum(x.nbytes for x in sent.values())
@@ -258,7 +261,7 @@ class Communicator(abc.ABC):
 
 
 def _contiguous(x):
-    return x if x.flags.c_contiguous else x.copy()
+    return x if x.flags.c_contiguous else copy(x)
 
 
 def even_cuts(size, num_parts):

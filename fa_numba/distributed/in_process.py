@@ -23,6 +23,7 @@ import numpy as np
 
 from fa_numba.checks import distributed as checks
 from fa_numba.distributed.communicator import Communicator, RankLostError
+from fa_numba.on_cuda_cores.running_state import copy
 
 
 @dataclass
@@ -149,7 +150,7 @@ class _World:
         with self.changed:
             for destination, x in outgoing.items():
                 pair = rank, destination
-                self.mail[*pair, next(self.sent[pair])] = x.copy()
+                self.mail[*pair, next(self.sent[pair])] = copy(x)
             pairs = [(source, rank) for source in sources]
             return [(*pair, next(self.expected[pair])) for pair in pairs]
 

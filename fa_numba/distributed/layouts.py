@@ -30,6 +30,8 @@ import numpy as np
 
 from fa_numba.checks import distributed as checks
 from fa_numba.distributed.communicator import even_cuts
+from fa_numba.on_cuda_cores.running_state import copy_into
+from fa_numba.runtime import arrays
 
 LAYOUTS = checks.LAYOUTS
 
@@ -100,6 +102,16 @@ class Layout:
         """Number of tokens of a rank."""
         return sum(span.count for span in self.spans(rank))
 
+    def slices(self, rank):
+        """(tokens, rows) of each span of a rank: where its tokens are in the packed batch, and in
+        the rank's own arrays. A list of pairs of slices."""
+        found = []
+        for span in self.spans(rank):
+            start = self.cu_seqlens[span.sequence] + span.start
+            tokens = slice(start, start + span.step * (span.count - 1) + 1, span.step)
+            found.append((tokens, slice(span.offset, span.offset + span.count)))
+        return found
+
     def tokens(self, rank):
         """The tokens of a rank, as indices into the packed batch: an int64 array."""
         parts = [
@@ -141,8 +153,8 @@ def shard(x, layout, world_size, *, axis=1, cu_seqlens=None):
     """
     whole = make_layout(layout, checks.check_axis(x, axis), world_size, cu_seqlens)
     checks.check_tokens("x", x.shape[axis], whole.cu_seqlens[-1], "cu_seqlens[-1]")
-    before = (slice(None),) * (axis % len(x.shape))
-    return [x[(*before, whole.tokens(rank))] for rank in range(world_size)]
+    axis %= len(x.shape)
+    return [_rows_of(x, whole, rank, axis) for rank in range(world_size)]
 
 
 def unshard(shards, layout, *, axis=1, cu_seqlens=None):
@@ -168,6 +180,23 @@ def unshard(shards, layout, *, axis=1, cu_seqlens=None):
     whole = make_layout(layout, sum(lengths), len(shards), cu_seqlens)
     for rank, length in enumerate(lengths):
         checks.check_tokens(f"shards[{rank}]", length, whole.count(rank), f"rank {rank}, {layout}")
-    order = np.concatenate([whole.tokens(rank) for rank in range(len(shards))])
-    before = (slice(None),) * (axis % len(shards[0].shape))
-    return np.concatenate(shards, axis=axis)[(*before, np.argsort(order))]
+    axis %= len(shards[0].shape)
+    made = _empty(shards[0], axis, whole.cu_seqlens[-1])
+    before = (slice(None),) * axis
+    for rank, x in enumerate(shards):
+        for tokens, rows in whole.slices(rank):
+            copy_into(made[(*before, tokens)], x[(*before, rows)])
+    return made
+
+
+def _rows_of(x, layout, rank, axis):
+    """The rows of a rank, in its own order."""
+    made, before = _empty(x, axis, layout.count(rank)), (slice(None),) * axis
+    for tokens, rows in layout.slices(rank):
+        copy_into(made[(*before, rows)], x[(*before, tokens)])
+    return made
+
+
+def _empty(x, axis, length):
+    """An array like x with another length along an axis."""
+    return arrays.empty(x, (*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)

@@ -30,10 +30,9 @@ import numpy as np
 
 from fa_numba.checks import distributed as checks
 from fa_numba.distributed.communicator import Communicator, RankLostError
+from fa_numba.distributed.lost import GRACE, Notices
 
-GRACE = 1.0  # seconds that a rank has to answer a notice
 NAP = 20e-6  # seconds between two tests of requests; there may be more ranks than cores
-LOST, WAITS = "lost", "waits"  # kinds of notices
 
 
 @contextlib.contextmanager
@@ -63,10 +62,7 @@ def communicator(timeout=300.0):
         comm.finish()
     except BaseException as error:
         traceback.print_exc()
-        if isinstance(error, RankLostError):
-            comm.tell_all(LOST, error.rank, str(error))
-        else:
-            comm.tell_all(LOST, comm.rank, _lost(comm.rank, error))
+        comm.notices.tell_error(error)
         sys.stderr.flush()
         time.sleep(2 * GRACE)  # other ranks may wait for answers, and then print
         MPI.COMM_WORLD.Abort(1)
@@ -80,7 +76,8 @@ class _MPI(Communicator):
         self._mpi, self._timeout = MPI, timeout
         self._data = MPI.COMM_WORLD.Dup()
         self._control = MPI.COMM_WORLD.Dup()
-        self._notices = {}  # by sender: (LOST, the lost rank, why), or (WAITS, None, None)
+        self._received = {}  # notices by sender
+        self.notices = Notices(self.rank, self.world_size, self._tell_all, self._read_notices, NAP)
         self._told = []  # requests of notices; kept, because a request must outlive its message
 
     def _start_exchange(self, outgoing, shapes, like):
@@ -104,10 +101,9 @@ class _MPI(Communicator):
         start = time.monotonic()
         while requests := [x for x in requests if not self._done(*x)]:
             waited = time.monotonic() - start
-            self._read_notices()
             too_long = self._timeout is not None and waited > self._timeout
-            if too_long or self._notices:
-                self._give_up(sorted({rank for rank, _ in requests}), waited)
+            if self._read_notices() or too_long:
+                self.notices.raise_lost(sorted({rank for rank, _ in requests}), waited)
             time.sleep(NAP)
 
     def _done(self, rank, request):
@@ -117,35 +113,14 @@ class _MPI(Communicator):
             why, _, _ = str(error).partition(",")
             raise RankLostError(f"rank {rank} is lost: MPI reports {why!r}", rank) from error
 
-    def _give_up(self, ranks, waited):
-        """Notify all ranks, collect their notices, and raise the error that names the lost rank."""
-        self.tell_all(WAITS)
-        end = time.monotonic() + GRACE
-        others = self.world_size - 1
-        while True:
-            for kind, lost, why in self._notices.values():
-                if kind == LOST:
-                    raise RankLostError(why, lost)
-            if time.monotonic() > end or len(self._notices) == others:
-                break
-            time.sleep(NAP)
-            self._read_notices()
-        silent = [r for r in range(self.world_size) if r not in self._notices and r != self.rank]
-        names = ", ".join(f"rank {r}" for r in ranks)
-        waits = f"rank {self.rank} has waited {waited:.1f} s for {names}"
-        if not silent:
-            raise RankLostError(f"no rank can go on: {waits}, and all others wait too")
-        verb = "is" if len(silent) == 1 else "are"
-        lost = ", ".join(f"rank {r}" for r in silent)
-        raise RankLostError(f"{lost} {verb} lost: no answer within {GRACE:g} s; {waits}", silent[0])
-
     def _read_notices(self):
         status = self._mpi.Status()
         while self._control.Iprobe(status=status):
             source = status.Get_source()
-            self._notices[source] = self._control.recv(source=source)
+            self._received[source] = self._control.recv(source=source)
+        return self._received
 
-    def tell_all(self, kind, lost=None, why=None):
+    def _tell_all(self, kind, lost, why):
         """Send a notice to all others."""
         for rank in range(self.world_size):
             if rank != self.rank:
@@ -156,9 +131,3 @@ class _MPI(Communicator):
         others = [r for r in range(self.world_size) if r != self.rank]
         goodbye = np.zeros(1, np.uint8)
         self._start_exchange(dict.fromkeys(others, goodbye), dict.fromkeys(others, (1,)), goodbye)()
-
-
-def _lost(rank, error):
-    """The message about a lost rank, with the first line of its error."""
-    message = (str(error).splitlines() or [""])[0]
-    return f"rank {rank} is lost: {type(error).__name__}: {message}"

@@ -29,7 +29,7 @@ import numpy as np
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.dispatch import paged_attn_decode
-from fa_numba.distributed.local_attn import as_float32
+from fa_numba.distributed.local_attn import rounded
 from fa_numba.distributed.merge import merge_over_ranks
 from fa_numba.kv_cache.head_shard import head_shard
 
@@ -117,11 +117,11 @@ def context_parallel_decode(
     checks.check_communicator(comm)
     checks.check_one_query(q)
     lengths = local_seq_lens(seq_lens, k_cache.shape[1], comm.world_size, comm.rank)
-    arrays = (as_float32(x) for x in (q, k_cache, v_cache))
+    arrays = (rounded(x, np.float32) for x in (q, k_cache, v_cache))
     options = {"softcap": softcap, "softmax_scale": softmax_scale}
     out, lse = paged_attn_decode(*arrays, block_table, lengths, **options)
     out, lse = merge_over_ranks(comm, out, lse)
-    return out.astype(q.dtype), lse
+    return rounded(out, q.dtype), lse
 
 
 def local_slots(slot_mapping, page_size, world_size, rank):

@@ -22,10 +22,15 @@ these cases:
                         and keys 0, 1, ...
 
 So a kernel needs no positions.
+
+Parts whose rows are neighbours are joined, because one call of a kernel is faster than two. In
+zigzag a rank has two chunks. Its own keys are one causal part; of the keys of another rank it sees
+one full part, either all queries and the first chunk of the keys or the second chunk of the queries
+and all keys.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,51 @@ def _sum_of_ends(num_rows, end, most):
 @functools.lru_cache(4096)
 def parts_of(layout, rank, owner, left, right):
     """The parts of a step in which `rank` has the keys of `owner`: a tuple of Part."""
-    found = [
-        part_of(queries, keys, left, right)
-        for queries in layout.spans(rank)
-        for keys in layout.spans(owner)
-        if queries.sequence == keys.sequence
-    ]
-    return tuple(part for part in found if part is not None)
+    of_owner = {}
+    for keys in layout.spans(owner):
+        of_owner.setdefault(keys.sequence, []).append(keys)
+    found = []
+    for queries in layout.spans(rank):
+        parts = (part_of(queries, keys, left, right) for keys in of_owner.get(queries.sequence, ()))
+        found += _joined([part for part in parts if part is not None], _join_keys)
+    if left < 0:  # else no two parts of one sequence join, and sequences never do
+        found = _joined(found, _join_queries)
+    return tuple(found)
+
+
+def _joined(parts, join):
+    """The parts, with neighbours joined where `join` returns a part for the two."""
+    made = []
+    for part in parts:
+        both = join(made[-1], part) if made else None
+        if both is None:
+            made.append(part)
+        else:
+            made[-1] = both
+    return made
+
+
+def _join_keys(a, b):
+    """One part with the keys of two; None unless all queries see all keys of the first."""
+    neighbours = a.queries == b.queries and a.keys.stop == b.keys.start
+    if not (neighbours and _full(a) and b.window_size == (-1, -1)):
+        return None
+    return replace(b, keys=slice(a.keys.start, b.keys.stop), pairs=a.pairs + b.pairs)
+
+
+def _join_queries(a, b):
+    """One part with the queries of two that see the same keys, or keys up to one diagonal."""
+    neighbours = a.queries.stop == b.queries.start and a.keys.start == b.keys.start
+    if not neighbours or b.window_size != (-1, -1) or a.causal != b.causal:
+        return None
+    diagonals = [part.keys.stop - part.queries.stop for part in (a, b)]
+    if not (diagonals[0] == diagonals[1] if a.causal else _full(a) and a.keys == b.keys):
+        return None
+    return replace(b, queries=slice(a.queries.start, b.queries.stop), pairs=a.pairs + b.pairs)
+
+
+def _full(part):
+    return not part.causal and part.window_size == (-1, -1)
 
 
 @functools.lru_cache(1024)

@@ -100,15 +100,17 @@ def ring_bytes(problem, backward=False):
     return sent
 
 
-def ulysses_bytes(problem):
-    """Bytes that each rank sends in the two exchanges of `ulysses_attn`.
+def ulysses_bytes(problem, backward=False):
+    """Bytes that each rank sends in the two exchanges of `ulysses_attn`, or its gradients.
 
-    First exchange: q, k and v of its own tokens, with the heads of other ranks. Second exchange:
-    out and lse of its own heads, with the tokens of other ranks.
+    First exchange: q, k and v of its own tokens, with the heads of other ranks; backward dout, out
+    and lse too. Second exchange: out and lse of its own heads, with the tokens of other ranks;
+    backward dq, dk and dv, where dk and dv are float32 if ranks share K/V heads.
 
     Parameters
     ----------
     problem : Problem
+    backward : bool, default=False
 
     Returns
     -------
@@ -118,8 +120,15 @@ def ulysses_bytes(problem):
     heads = problem.num_heads // world_size
     kv_heads = max(1, problem.num_kv_heads // world_size)
     row = problem.batch * problem.head_dim * problem.itemsize
-    first = (world_size - 1) * tokens * (heads + 2 * kv_heads) * row
-    second = (problem.seqlen - tokens) * heads * (row + 4 * problem.batch)
+    lse = 4 * problem.batch
+    if backward:
+        first = (world_size - 1) * tokens * ((3 * heads + 2 * kv_heads) * row + heads * lse)
+        shared = problem.num_kv_heads < world_size
+        of_kv = row // problem.itemsize * 4 if shared else row
+        second = (problem.seqlen - tokens) * (heads * row + 2 * kv_heads * of_kv)
+    else:
+        first = (world_size - 1) * tokens * (heads + 2 * kv_heads) * row
+        second = (problem.seqlen - tokens) * heads * (row + lse)
     return np.stack([first, second], axis=1)
 
 

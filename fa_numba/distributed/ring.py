@@ -30,9 +30,11 @@ import numpy as np
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.distributed.layouts import make_layout
-from fa_numba.distributed.local_attn import local_attn, local_attn_grad
-from fa_numba.distributed.merge import empty_state, merge_into
+from fa_numba.distributed.local_attn import local_attn, local_attn_grad, rounded
+from fa_numba.distributed.merge import RunningState
 from fa_numba.distributed.parts import num_steps, parts_of
+from fa_numba.on_cuda_cores.running_state import copy_into
+from fa_numba.runtime import arrays
 
 
 @refuses_other_names
@@ -73,7 +75,7 @@ def ring_attn(
     alibi_slopes : None
         A ring refuses ALiBi; the error gives the reason.
     softmax_scale : float, default=1/√head_dim
-    attn : callable, default=flash_attn
+    attn : callable, default=the fastest for the arrays
         Attention on one device: see `fa_numba.distributed.local_attn`.
 
     Returns
@@ -97,18 +99,19 @@ def ring_attn(
     mask = causal, window_size, softcap, alibi_slopes, softmax_scale
     plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
     attn = local_attn(attn)
-    out, lse = empty_state(q)
-    kv = np.stack([k, v])  # they travel together, in their own dtype
+    state = RunningState(q)
+    kv = stacked(k, v)
     for t in range(plan.num_steps):
         comm.record.begin_step()
         arriving = plan.start_next_kv(kv, t)
         for part in plan.parts(t):
             m, n = part.queries, part.keys
             partial = attn(q[:, m], kv[0][:, n], kv[1][:, n], **part.mask, **plan.scores)
-            merge_into(out[:, m], lse[:, :, m], *partial)
+            state.merge(m, *partial)
             comm.record.step.pairs += part.pairs
         kv = arriving.wait() if arriving else kv
-    out, lse = out.astype(q.dtype), lse.astype(np.float32)  # not before the last step
+    out, lse = state.result()
+    out, lse = rounded(out, q.dtype), lse.astype(np.float32)  # not before the last step
     return (out[0], lse[0]) if packed else (out, lse)
 
 
@@ -143,7 +146,7 @@ def ring_attn_grad(
         As they were given to `ring_attn`.
     out, lse : arrays
         Results of `ring_attn` on this rank.
-    attn_grad : callable, default=flash_attn_grad
+    attn_grad : callable, default=the fastest for the arrays
         Its backward pass on one device: see `fa_numba.distributed.local_attn`.
 
     Returns
@@ -164,28 +167,47 @@ def ring_attn_grad(
     mask = causal, window_size, softcap, alibi_slopes, softmax_scale
     plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
     attn_grad = local_attn_grad(attn_grad)
-    dq = np.zeros_like(q, np.float32)
-    kv, arriving_dkv = np.stack([k, v]), None
+    dq, everything = None, slice(0, q.shape[1])
+    kv, arriving_dkv = stacked(k, v), None
     for t in range(plan.num_steps):
         comm.record.begin_step()
         arriving_kv = plan.start_next_kv(kv, t)
-        dkv = np.zeros_like(kv, np.float32)  # this rank's part of dK and dV of these keys
+        dkv = arrays.full(kv, kv.shape, 0)  # this rank's part of dK and dV of these keys
         for part in plan.parts(t):
             m, n = part.queries, part.keys
             gradients = attn_grad(
                 dout[:, m], q[:, m], kv[0][:, n], kv[1][:, n], out[:, m], lse[:, :, m],
                 **part.mask, **plan.scores,
             )  # fmt: skip
-            for total, x in zip((dq[:, m], dkv[0][:, n], dkv[1][:, n]), gradients, strict=True):
-                total += x
+            if dq is None and m == everything:
+                dq = gradients[0]  # nothing to add it to
+            else:
+                dq = arrays.full(q, q.shape, 0) if dq is None else dq
+                add_into(dq[:, m], gradients[0])
+            for total, x in zip(dkv, gradients[1:], strict=True):
+                add_into(total[:, n], x)
             comm.record.step.pairs += part.pairs
         if arriving_dkv:
             dkv += arriving_dkv.wait()  # the sum of the ranks before this one
         arriving_dkv = plan.start_next_kv(dkv, t)
         kv = arriving_kv.wait() if arriving_kv else kv
+    dq = arrays.full(q, q.shape, 0) if dq is None else dq  # no query of this rank sees a key
     dk, dv = plan.send_home(dkv)
-    gradients = [x.astype(q.dtype) for x in (dq, dk, dv)]
+    gradients = [rounded(x, q.dtype) for x in (dq, dk, dv)]
     return tuple(x[0] for x in gradients) if packed else tuple(gradients)
+
+
+def add_into(total, x):
+    """Add x to a view of an array."""
+    total += x
+
+
+def stacked(k, v):
+    """K and V in one array: they travel together, in their own dtype."""
+    kv = arrays.empty(k, (2, *k.shape), k.dtype)
+    copy_into(kv[0], k)
+    copy_into(kv[1], v)
+    return kv
 
 
 class _Plan:

@@ -15,8 +15,8 @@ import numpy as np
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.distributed.layouts import Span, make_layout
-from fa_numba.distributed.local_attn import local_attn
-from fa_numba.distributed.merge import empty_state, merge_into, merge_over_ranks
+from fa_numba.distributed.local_attn import local_attn, rounded
+from fa_numba.distributed.merge import RunningState, merge_over_ranks
 from fa_numba.distributed.parts import part_of
 
 
@@ -52,7 +52,7 @@ def tree_decode(
     softcap : float, default=0.0
     alibi_slopes : array of shape (num_heads,), float32, default=None
     softmax_scale : float, default=1/√head_dim
-    attn : callable, default=flash_attn
+    attn : callable, default=the fastest for the arrays
         Attention on one device: see `fa_numba.distributed.local_attn`.
 
     Returns
@@ -76,7 +76,7 @@ def tree_decode(
     layout = make_layout(layout, seqlen, comm.world_size)
     checks.check_rank_tokens(k, layout, comm.rank, "k")
     attn = local_attn(attn)
-    out, lse = empty_state(q)
+    state = RunningState(q)
     query = Span(0, seqlen - 1, 1, 1, 0)
 
     comm.record.begin_step()
@@ -92,7 +92,8 @@ def tree_decode(
             last = keys.start + keys.step * (n.stop - 1 - keys.offset)
             farther = alibi_slopes[:, None] * np.float32(query.start - last)
         out_part, lse_part = attn(q, k[:, n], v[:, n], **scores)
-        merge_into(out, lse, out_part, lse_part - farther)
+        state.merge(slice(0, 1), out_part, lse_part - farther)
         comm.record.step.pairs += part.pairs
+    out, lse = state.result()
     out, lse = merge_over_ranks(comm, out, lse.astype(np.float32))
-    return out.astype(q.dtype), lse
+    return rounded(out, q.dtype), lse

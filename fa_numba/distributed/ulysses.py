@@ -8,6 +8,9 @@ A rank sends (world_size − 1) / world_size of its q, k, v and out. A ring send
 world_size − 1 times, which is more. But there cannot be more ranks than query heads, and with more
 ranks than K/V heads each K/V head is sent to several ranks. No rank computes during the exchanges.
 
+The backward pass exchanges in the same way. Where several ranks have a K/V head, each has a part of
+its dK and dV; these parts travel in float32, and are added in the order of the ranks.
+
 Paper: Jacobs et al. 2023, DeepSpeed Ulysses, arXiv:2309.14509, section 3.
 """
 
@@ -16,10 +19,14 @@ import numpy as np
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.distributed.layouts import make_layout
-from fa_numba.distributed.local_attn import local_attn
-from fa_numba.distributed.merge import empty_state
+from fa_numba.distributed.local_attn import local_attn, local_attn_grad, rounded
 from fa_numba.distributed.parts import parts_of
 from fa_numba.kv_cache.head_shard import head_shard
+from fa_numba.on_cuda_cores.running_state import copy_into
+from fa_numba.runtime import arrays
+
+HEADS = 2  # axis of the heads of q, k, v; tokens are along axis 1
+HEADS_OF_LSE = 1  # tokens are along axis 2
 
 
 @refuses_other_names
@@ -67,52 +74,179 @@ def ulysses_attn(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
-    left, right, scores = checks.check_scores(q, causal, window_size, softcap, softmax_scale)
-    seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
-    layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
-    checks.check_rank_tokens(q, layout, comm.rank)
-    checks.check_slopes(q, alibi_slopes)
-    ranks = range(comm.world_size)
-    heads = [head_shard(q.shape[2], k.shape[2], comm.world_size, rank) for rank in ranks]
-    tokens = [layout.tokens(rank) for rank in ranks]
-    whole = make_layout("contiguous", seqlen, 1, cu_seqlens)
-
-    def to_heads(x, slices):
-        """This rank's heads of x, of all tokens in their order."""
-        batch, _, _, head_dim = x.shape
-        mine = _size(slices[comm.rank])
-        shapes = [(batch, len(rows), mine, head_dim) for rows in tokens]
-        pieces = comm.all_to_all([x[:, :, of_rank] for of_rank in slices], shapes)
-        all_tokens = np.empty_like(x, shape=(batch, whole.count(0), mine, head_dim))
-        for rows, piece in zip(tokens, pieces, strict=True):
-            all_tokens[:, rows] = piece
-        return all_tokens
-
-    def to_tokens(x, axis):
-        """All heads of x, of this rank's tokens; heads are along `axis`, tokens along 3 − axis."""
-        pieces = [x[(slice(None),) * (3 - axis) + (rows,)] for rows in tokens]
-        shape = pieces[comm.rank].shape
-        shapes = [(*shape[:axis], _size(of_q), *shape[axis + 1 :]) for of_q, _ in heads]
-        return np.concatenate(comm.all_to_all(pieces, shapes), axis=axis)
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    plan = _Plan(comm, q, k, layout, seqlen, cu_seqlens, *mask)
 
     comm.record.begin_step()
-    q_heads = to_heads(q, [of_q for of_q, _ in heads])
-    k_heads, v_heads = (to_heads(x, [of_kv for _, of_kv in heads]) for x in (k, v))
-    if alibi_slopes is not None:
-        scores["alibi_slopes"] = alibi_slopes[heads[comm.rank][0]]
-    out, lse = empty_state(q_heads)
+    q_heads = plan.to_heads(q, plan.q_heads)
+    k_heads, v_heads = (plan.to_heads(x, plan.kv_heads) for x in (k, v))
+    batch, num_tokens, num_heads, _ = q_heads.shape
+    out = arrays.full(q, q_heads.shape, 0)
+    lse = arrays.full(q, (batch, num_heads, num_tokens), -np.inf)
     attn = local_attn(attn)
-    for part in parts_of(whole, 0, 0, left, right):  # one for each sequence
+    for part in plan.parts():
         m, n = part.queries, part.keys
-        out[:, m], lse[:, :, m] = attn(
-            q_heads[:, m], k_heads[:, n], v_heads[:, n], **part.mask, **scores
+        out_part, lse[:, :, m] = attn(
+            q_heads[:, m], k_heads[:, n], v_heads[:, n], **part.mask, **plan.scores
         )
+        copy_into(out[:, m], out_part)
         comm.record.step.pairs += part.pairs
 
     comm.record.begin_step()
-    out, lse = to_tokens(out.astype(q.dtype), 2), to_tokens(lse.astype(np.float32), 1)
+    out = plan.to_tokens(rounded(out, q.dtype), plan.q_heads)
+    lse = plan.to_tokens(lse, plan.q_heads, HEADS_OF_LSE)
     return (out[0], lse[0]) if packed else (out, lse)
+
+
+@refuses_other_names
+def ulysses_attn_grad(
+    comm,
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    layout="contiguous",
+    seqlen=None,
+    cu_seqlens=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    attn_grad=None,
+):
+    """Gradients of `ulysses_attn`; every rank calls it.
+
+    Parameters
+    ----------
+    comm : Communicator
+    dout : array of the shape and dtype of q
+        Gradient of the loss with respect to this rank's out.
+    q, k, v, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As they were given to `ulysses_attn`.
+    out, lse : arrays
+        Results of `ulysses_attn`, or of `ring_attn`, on this rank.
+    attn_grad : callable, default=the fastest for the arrays
+        Its backward pass on one device: see `fa_numba.distributed.local_attn`.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes and dtype of q, k, v
+        Of this rank's tokens.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RankLostError
+        Another rank has died or stalled.
+    """
+    checks.check_communicator(comm)
+    packed = cu_seqlens is not None
+    q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
+    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    plan = _Plan(comm, q, k, layout, seqlen, cu_seqlens, *mask)
+
+    comm.record.begin_step()
+    dout, out, q_all = (plan.to_heads(x, plan.q_heads) for x in (dout, out, q))
+    k_all, v_all = (plan.to_heads(x, plan.kv_heads) for x in (k, v))
+    lse = plan.to_heads(lse, plan.q_heads, HEADS_OF_LSE)
+    totals = [arrays.full(q, x.shape, 0) for x in (q_all, k_all, v_all)]
+    attn_grad = local_attn_grad(attn_grad)
+    for part in plan.parts():
+        m, n = part.queries, part.keys
+        gradients = attn_grad(
+            dout[:, m], q_all[:, m], k_all[:, n], v_all[:, n], out[:, m], lse[:, :, m],
+            **part.mask, **plan.scores,
+        )  # fmt: skip
+        for total, rows, x in zip(totals, (m, n, n), gradients, strict=True):
+            copy_into(total[:, rows], x)
+        comm.record.step.pairs += part.pairs
+
+    comm.record.begin_step()
+    dq, dk, dv = totals
+    dq = plan.to_tokens(rounded(dq, q.dtype), plan.q_heads)
+    if not plan.kv_heads_are_shared:
+        dk, dv = (rounded(x, q.dtype) for x in (dk, dv))
+    dk, dv = (rounded(plan.to_tokens(x, plan.kv_heads), q.dtype) for x in (dk, dv))
+    return tuple(x[0] for x in (dq, dk, dv)) if packed else (dq, dk, dv)
+
+
+class _Plan:
+    """The tokens and the heads of each rank, and the two exchanges."""
+
+    def __init__(
+        self, comm, q, k, layout, seqlen, cu_seqlens, causal, window_size, softcap, slopes, scale
+    ):
+        scores = checks.check_scores(q, causal, window_size, softcap, scale)
+        self.left, self.right, self.scores = scores
+        seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
+        self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
+        checks.check_rank_tokens(q, self.layout, comm.rank)
+        checks.check_slopes(q, slopes)
+        self.comm, self.ranks = comm, range(comm.world_size)
+        shards = [head_shard(q.shape[2], k.shape[2], comm.world_size, r) for r in self.ranks]
+        self.q_heads, self.kv_heads = zip(*shards, strict=True)
+        self.whole = make_layout("contiguous", seqlen, 1, cu_seqlens)
+        if slopes is not None:
+            self.scores["alibi_slopes"] = slopes[self.q_heads[comm.rank]]
+
+    @property
+    def kv_heads_are_shared(self):
+        """Whether several ranks have the same K/V head."""
+        return len(set(map(str, self.kv_heads))) < len(self.kv_heads)
+
+    def parts(self):
+        """A part for each sequence that has tokens."""
+        return parts_of(self.whole, 0, 0, self.left, self.right)
+
+    def to_heads(self, x, heads, axis=HEADS):
+        """This rank's heads of x, of all tokens in their order; heads are along `axis`."""
+        mine = _size(heads[self.comm.rank])
+        shapes = [_shape(x, axis, mine, self.layout.count(r)) for r in self.ranks]
+        arrived = self.comm.all_to_all([_part(x, axis, of_rank) for of_rank in heads], shapes)
+        made = arrays.empty(x, _shape(x, axis, mine, self.whole.count(0)), x.dtype)
+        for rank, piece in enumerate(arrived):
+            for tokens, rows in self.layout.slices(rank):
+                copy_into(_part(made, 3 - axis, tokens), _part(piece, 3 - axis, rows))
+        return made
+
+    def to_tokens(self, x, heads, axis=HEADS):
+        """All heads of x, of this rank's tokens; heads that several ranks have are added."""
+        pieces, mine = [], self.layout.count(self.comm.rank)
+        for rank in self.ranks:
+            shape = _shape(x, axis, x.shape[axis], self.layout.count(rank))
+            pieces.append(arrays.empty(x, shape, x.dtype))
+            for tokens, rows in self.layout.slices(rank):
+                copy_into(_part(pieces[-1], 3 - axis, rows), _part(x, 3 - axis, tokens))
+        shapes = [_shape(x, axis, _size(of_rank), mine) for of_rank in heads]
+        arrived = self.comm.all_to_all(pieces, shapes)
+        made = arrays.empty(x, _shape(x, axis, heads[-1].stop, mine), x.dtype)
+        before = None
+        for of_rank, piece in zip(heads, arrived, strict=True):
+            if of_rank == before:
+                into = _part(made, axis, of_rank)
+                into += piece
+            else:
+                copy_into(_part(made, axis, of_rank), piece)
+            before = of_rank
+        return made
 
 
 def _size(part):
     return part.stop - part.start
+
+
+def _part(x, axis, where):
+    """A part of x along an axis."""
+    return x[(slice(None),) * axis + (where,)]
+
+
+def _shape(x, axis, num_heads, num_tokens):
+    """The shape of x with other numbers of heads, along `axis`, and of tokens."""
+    shape = list(x.shape)
+    shape[axis], shape[3 - axis] = num_heads, num_tokens
+    return tuple(shape)

@@ -4,7 +4,9 @@ CuPy's products run in cuBLAS too. But CuPy refuses to call it while a stream is
 CUDA graph of a whole step needs, and its results have the dtype of its factors: sums of float16
 products, which cuBLAS keeps in float32, would be rounded before they are scaled.
 
-Where cuBLAS cannot be found under its usual name, CuPy's products are used, and no graph.
+The direct calls, and so the graphs of training steps, are used with FA_NUMBA_CUBLAS=1 alone: they
+have been tested with a model of cuBLAS, and not on a GPU yet. Without it, or where cuBLAS cannot be
+found under its usual name, CuPy's products are used, and no graph.
 """
 
 import ctypes
@@ -163,6 +165,8 @@ def cublas(device):
     -------
     (library, handle) or None
     """
+    if os.environ.get("FA_NUMBA_CUBLAS", "0") != "1":
+        return None
     cupy = _cupy()
     cupy.cuda.device.get_cublas_handle()  # CuPy has then loaded the library, wherever it is
     version = cupy.cuda.runtime.runtimeGetVersion() // 1000

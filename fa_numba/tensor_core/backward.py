@@ -128,6 +128,7 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
 def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
     """The kernel that converts dQ's sums to its dtype and order: 128 threads for each square.
 
+    DTYPE is that of dq: "float16", "bfloat16" or "float32".
     dq_sum has tiles of queries in squares of 64 × 64, each in the layout of the accumulators of 128
     threads: the j-th 8 columns are 512 numbers, and thread t added x[4 t] to x[4 t + 3] at once, or
     with QUADS=False x[t], x[t + 128], ..., each beside those of its neighbours.
@@ -135,6 +136,7 @@ def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     # Bytes that the four lanes of a row have; from one lane to the next, or to the next register.
     QUAD, STEP = (64, 16) if QUADS else (16, 512)
+    IN_16_BITS = DTYPE != "float32"
     pack = forward.pack_of(DTYPE)
     SHAPE = (4, 4)
 
@@ -143,7 +145,7 @@ def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
         """A thread rounds 8 columns of two rows at a time: the sums of four lanes.
 
         grid      (num_m_tiles, num_heads, batch); 128 threads for a square of 64 × 64
-        private   x (4, 4), two (4,)
+        private   x (4, 4), two (4,), in float32 four (4,)
         HBM       dq_sum, dq once
         budget    64 registers
         """
@@ -162,12 +164,22 @@ def make_convert_dq(HEAD_DIM, DTYPE, QUADS=True):
                 load_global_x4(x[n], source + uint64(QUAD * quad + STEP * n))
             for h in range(2):
                 m = m_start + 16 * (quad >> 3) + 8 * h + (quad & 7)
-                for n in range(4):
-                    x0 = x[n, 2 * h] if QUADS else x[2 * h, n]
-                    x1 = x[n, 2 * h + 1] if QUADS else x[2 * h + 1, n]
-                    two[n] = pack(x0 * softmax_scale, x1 * softmax_scale)
-                if m < dq.shape[1] and d < HEAD_DIM:
-                    store_global_x4(global_address(dq[b, m, head]) + uint64(2 * d), two)
+                if IN_16_BITS:
+                    for n in range(4):
+                        x0 = x[n, 2 * h] if QUADS else x[2 * h, n]
+                        x1 = x[n, 2 * h + 1] if QUADS else x[2 * h + 1, n]
+                        two[n] = pack(x0 * softmax_scale, x1 * softmax_scale)
+                    if m < dq.shape[1] and d < HEAD_DIM:
+                        store_global_x4(global_address(dq[b, m, head]) + uint64(2 * d), two)
+                else:
+                    four = cuda.local.array(4, float32)
+                    for half in range(2):
+                        for c in range(4):
+                            n, r = 2 * half + c // 2, 2 * h + c % 2
+                            four[c] = (x[n, r] if QUADS else x[r, n]) * softmax_scale
+                        if m < dq.shape[1] and d < HEAD_DIM:
+                            address = global_address(dq[b, m, head]) + uint64(4 * d + 16 * half)
+                            store_global_x4(address, four)
 
     return convert_dq
 
@@ -207,8 +219,8 @@ def check(
     return softmax_scale, checks.check_flag("deterministic", deterministic)
 
 
-def prepare(dout, q, k, v, out, lse, add_dq=True):
-    """Allocate the gradients, and compute lse_2 and delta.
+def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None):
+    """Allocate the gradients, of a dtype or of those of q, k, v, and compute lse_2 and delta.
 
     Returns
     -------
@@ -219,7 +231,7 @@ def prepare(dout, q, k, v, out, lse, add_dq=True):
         0.
     """
     batch, seqlen_q, num_heads, head_dim = q.shape
-    gradients = [arrays.empty(q, x.shape, x.dtype) for x in (q, k, v)]
+    gradients = [arrays.empty(q, x.shape, x.dtype if dtype is None else dtype) for x in (q, k, v)]
     num_rows = ceil_div(seqlen_q, tile_rows(head_dim)) * tile_rows(head_dim)
     rows = [arrays.empty(q, (batch, num_heads, num_rows)) for _ in range(2)]
     dq_sum = empty_sums(q) if add_dq else np.float32(0)

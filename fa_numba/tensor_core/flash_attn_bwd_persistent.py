@@ -101,6 +101,7 @@ from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_fragments import (
     BLOCK_N,
+    make_store_float32,
     make_store_tile,
 )
 from fa_numba.tensor_core.gradient_mainloop import (
@@ -251,7 +252,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT):
+def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32):
     """consume(base, slots, part, maps, outputs, sizes): compute tile after tile, 256 threads."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
@@ -265,7 +266,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
-    store_tile = make_store_tile(COLS, pack)
+    store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     place_of = make_key_rows(BLOCK_M, pack, SOFTCAP > 0).place_of
     wait = mbarrier.wait_function()
@@ -403,7 +404,15 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
 
 @functools.cache
 def make_flash_attn_bwd_persistent(
-    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT=False
+    HEAD_DIM,
+    ORDER,
+    CAUSAL,
+    DTYPE,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    DROPOUT=False,
+    GRAD_FLOAT32=False,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
@@ -411,7 +420,8 @@ def make_flash_attn_bwd_persistent(
     With ADDED dq_sum is 0 at first, and counters may be any scalar; otherwise all counters are 0 at
     first. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
     (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With DROPOUT the
-    kernel has more arguments, `dropout_fragments.dropout_arguments`.
+    kernel has more arguments, `dropout_fragments.dropout_arguments`. With GRAD_FLOAT32, which needs
+    ADDED, the arguments dk_map and dv_map are dk and dv themselves, float32.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
@@ -419,7 +429,8 @@ def make_flash_attn_bwd_persistent(
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
     produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW)
-    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT)
+    constants = HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32
+    consume = make_consumer(*constants)
     count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
 
     @cuda.jit(device=True, inline="always", fastmath=True)
@@ -552,6 +563,7 @@ def flash_attn_bwd_persistent(
     dropout_p=0.0,
     seed=0,
     deterministic=False,
+    grad_dtype=None,
 ):
     """FlashAttention, backward, with persistent thread blocks: float16 and bfloat16 on Hopper GPUs.
 
@@ -573,10 +585,13 @@ def flash_attn_bwd_persistent(
     deterministic : bool, default=False
         The same bits in every run. By default dk and dv have the same bits, and dq is summed in
         any order.
+    grad_dtype : "float32", default=None
+        Dtype of the gradients; None is that of q. Contributions of other keys or queries can be
+        added to float32 gradients without a loss. Not with deterministic.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+    dq, dk, dv : arrays of the shapes and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
 
@@ -589,6 +604,7 @@ def flash_attn_bwd_persistent(
     scale, deterministic = backward.check(
         "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
     )
+    in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     gradient_scale, drops = scale, ()
@@ -600,9 +616,12 @@ def flash_attn_bwd_persistent(
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
     n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
     order = ORDERED if deterministic else fastest_order(head_dim, n_tiles, heads, num_sms, mask)
-    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, add_dq=order == ADDED)
+    if in_float32:
+        order = ADDED  # the other orders round dQ within the kernel
+    grad_dtype = np.float32 if in_float32 else None
+    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, order == ADDED, grad_dtype)
     if seqlen_k == 0:
-        return arrays.full(q, q.shape, 0, q.dtype), dk, dv
+        return arrays.full(q, q.shape, 0, dq.dtype), dk, dv
 
     if order == ADDED:
         counters = np.int32(0)
@@ -611,14 +630,14 @@ def flash_attn_bwd_persistent(
         dq_sum = backward.empty_sums(q)
         counters = arrays.full(q, (1 + math.prod(dq_sum.shape[:3]),), 0, np.int32)
         units = heads * n_tiles
-    boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m), (dk, 16), (dv, 16)
-    maps = (tensor_map(*box) for box in boxes)
+    maps = [tensor_map(*x) for x in ((q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m))]
+    maps += (dk, dv) if in_float32 else (tensor_map(dk, 16), tensor_map(dv, 16))
     sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads)
     scales = np.float32(scale * LOG2_E), gradient_scale
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
     constants = run_time_masks.constants_of(mask)
     kernel = make_flash_attn_bwd_persistent(
-        head_dim, order, mask.causal, dtype, *constants[1:], dropout_p > 0
+        head_dim, order, mask.causal, dtype, *constants[1:], dropout_p > 0, in_float32
     )
     args += *run_time_masks.arguments_of(mask), *drops
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)

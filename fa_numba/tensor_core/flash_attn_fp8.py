@@ -690,7 +690,9 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     absent = absent_rows(seqlen_q, causal)
     cut = seqlen_q + absent, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS
     num_sms = arrays.num_sms(out)
-    num_slices = choose_num_slices(batch * num_heads, num_sms, *cut, fewest=not ordered)
+    # Of 1, 2, 3 and 6, two were the fastest for short causal sequences at head_dim 64, on an H200.
+    nearest = None if ordered else 2
+    num_slices = choose_num_slices(batch * num_heads, num_sms, *cut, nearest=nearest)
     grid = (min(num_slices * batch * num_heads, num_sms),)
     tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_slices)

@@ -77,9 +77,9 @@ from fa_numba.tensor_core.dropout_fragments import (
 from fa_numba.tensor_core.fragments import (
     make_fragment_functions,
     make_score_mod,
+    make_store_float32,
     make_store_tile,
 )
-from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import (
     DroppingArgs,
     KVRings,
@@ -140,7 +140,15 @@ class ProducerArgs(NamedTuple):
 
 @functools.cache
 def make_flash_attn_persistent(
-    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT=False
+    HEAD_DIM,
+    TILING,
+    CAUSAL,
+    DTYPE,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    DROPOUT=False,
+    OUT_FLOAT32=False,
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
@@ -148,7 +156,8 @@ def make_flash_attn_persistent(
     (`PersistentTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI
     the argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be
     AT_RUN_TIME (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With
-    DROPOUT the kernel has more arguments, `dropout_fragments.dropout_arguments`.
+    DROPOUT the kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32
+    the argument out_map is out itself, float32, and the registers are stored without TMA.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -193,6 +202,8 @@ def make_flash_attn_persistent(
     ends_in_half = loop.ends_in_half
     load_tile = make_load_tile(NUM_PANELS)
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
+    if OUT_FLOAT32:
+        store_tile = make_store_float32(HEAD_DIM)
     place_of = make_query_rows(BLOCK_N).place_of
     wait = mbarrier.wait_function()
 
@@ -482,6 +493,7 @@ def flash_attn_persistent(
     softmax_scale=None,
     dropout_p=0.0,
     seed=0,
+    out_dtype=None,
 ):
     """FlashAttention-3, forward, persistent: float16 and bfloat16 on Hopper GPUs.
 
@@ -499,10 +511,13 @@ def flash_attn_persistent(
         Positive.
     dropout_p, seed
         As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32.
+    out_dtype : "float32", default=None
+        Dtype of out; None is that of q. A partial result, to be merged with others, loses nothing
+        in float32.
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
+    out : array of the shape and library of q
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
@@ -515,11 +530,14 @@ def flash_attn_persistent(
         On a GPU that has no wgmma.
     """
     score_options = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *score_options, softmax_scale, on=REQUIREMENTS)
+    call = checks.forward_call(
+        q, k, v, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype
+    )
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
-    options, constants = call.mask, run_time_masks.constants_of(call.mask, LEAST_CAP)
+    # A softcap as an argument would cost 2 to 5 % of the time: docs/notes/launching.md.
+    options, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
     tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal, seqlen_q=call.seqlen_q)
     if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
         tiling = tiling._replace(overlap=False)
@@ -528,19 +546,21 @@ def flash_attn_persistent(
         tiling,
         options.causal,
         call.dtype,
-        constants.window_size,
-        constants.softcap,
+        window_size,
+        options.softcap,
         options.alibi,
         dropout_p > 0,
+        out_dtype is not None,
     )
     consumers, block_n = tiling.consumers, tiling.block_n
     num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
     tiles = ROWS * consumers, block_n, options.causal, options.window_size, consumers
     num_slices = choose_num_slices(batch_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
     grid = (min(num_slices * batch_heads, num_sms),)
-    boxes = (q, ROWS), (k, block_n), (v, block_n), (call.out, WARP_ROWS)
+    maps = [tensor_map(*box) for box in ((q, ROWS), (k, block_n), (v, block_n))]
+    maps.append(tensor_map(call.out, WARP_ROWS) if out_dtype is None else call.out)
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size), np.int32(num_slices)
-    arguments = *(tensor_map(*box) for box in boxes), call.lse, *sizes, call.scale_log2
+    arguments = *maps, call.lse, *sizes, call.scale_log2
     arguments += call.slopes, *run_time_masks.arguments_of(options)
     if dropout_p > 0:
         arguments += dropout_arguments(dropout_p, seed)

@@ -65,7 +65,6 @@ from fa_numba.tensor_core.fragments import (
     make_store_row,
     make_store_tile,
 )
-from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import (
     KVRings,
     Registers,
@@ -589,8 +588,8 @@ def flash_attn_persistent_varlen(
     consumers, block_n = tiling.consumers, tiling.block_n
     block_m = ROWS * consumers
     sequences = cu_seqlens_q, cu_seqlens_k, arrays.full(q, (1,), 0, np.int32)
-    constants = run_time_masks.constants_of(mask, LEAST_CAP)
-    score_mod = constants.window_size, constants.softcap, mask.alibi
+    # A softcap as an argument would cost 2 to 5 % of the time: docs/notes/launching.md.
+    score_mod = run_time_masks.constants_of(mask).window_size, mask.softcap, mask.alibi
     dtype = arrays.dtype_name(q)
     kernel = make_flash_attn_persistent_varlen(head_dim, tiling, mask.causal, dtype, *score_mod)
     # A sequence has at most one query tile that is not full.

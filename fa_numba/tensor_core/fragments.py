@@ -367,6 +367,42 @@ def make_store_tile(HEAD_DIM, pack):
     return TileStores(finish_rows, store_tile)
 
 
+@functools.cache
+def make_store_float32_rows(HEAD_DIM):
+    """store_rows(acc, x, b, head, m, lane, upper, lower): a warp's 16 rows, in float32.
+
+    acc goes to rows m to m + 15 of a head of x, a float32 array of shape (batch, seqlen, heads,
+    HEAD_DIM), without a way through shared memory. The rows m to m + 7 are multiplied by `upper`,
+    the others by `lower`. HEAD_DIM is a multiple of 8.
+    """
+
+    @fragment_function()
+    def store_rows(acc, x, b, head, m, lane, upper, lower):
+        for h in range(2):
+            row = int32(m + (lane >> 2) + 8 * h)
+            scale = upper if h == 0 else lower
+            if row < x.shape[1]:
+                row_of_x = x[b, row, head]
+                col = uint64(2 * (lane & 3))
+                for j in range(HEAD_DIM // 8):
+                    for c in range(2):
+                        row_of_x[col + uint64(8 * j + c)] = acc[j, 2 * h + c] * scale
+
+    return store_rows
+
+
+@functools.cache
+def make_store_float32(HEAD_DIM):
+    """The store_tile of `make_store_tile` for an out of float32, which takes out, not its map."""
+    store_rows = make_store_float32_rows(HEAD_DIM)
+
+    @fragment_function()
+    def store_tile(acc, inverse, rows, out, m, seqlen_q, head, b, lane):
+        store_rows(acc, out, b, head, m, lane, inverse[0], inverse[1])
+
+    return store_tile
+
+
 @fragment_function()
 def log_sum_exp(m_i, l_i, scale):
     """The natural logarithm of l_i · 2^(scale m_i); −inf where l_i is 0."""

@@ -21,7 +21,12 @@ from fa_numba.ptx.ldmatrix import stmatrix_x4
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_store_4d, tma_store_commit
 from fa_numba.ptx.vectors import load_shared_x2, store_global_b32
-from fa_numba.tensor_core.fragments import MASKED, fragment_function, make_cap_tile
+from fa_numba.tensor_core.fragments import (
+    MASKED,
+    fragment_function,
+    make_cap_tile,
+    make_store_float32_rows,
+)
 
 BLOCK_N = 128  # keys of a tile
 CAPPED_MASKED = np.float32(-1e15)  # replaces MASKED where the square of a score must be a float32
@@ -204,6 +209,18 @@ def make_store_gradient(HEAD_DIM, COLS, pack):
                         store_global_b32(address + uint64(16 * j), two)
 
     return store_gradient
+
+
+@functools.cache
+def make_store_float32(HEAD_DIM):
+    """The store_tile of `make_store_tile` for float32: it takes the array, not its map."""
+    store_rows = make_store_float32_rows(HEAD_DIM)
+
+    @fragment_function()
+    def store_tile(acc, rows, x, n, seqlen_k, head, b, lane, scale):
+        store_rows(acc, x, b, head, n, lane, scale, scale)
+
+    return store_tile
 
 
 @functools.cache

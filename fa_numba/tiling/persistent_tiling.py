@@ -144,7 +144,7 @@ def longest_work(num_slices, counts, num_heads, num_blocks):
 
 
 @functools.lru_cache(1024)
-def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile, fewest=False):
+def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile, nearest=None):
     """The number of work slices per head for which the last thread block finishes earliest.
 
     Parameters
@@ -153,18 +153,22 @@ def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile,
         As for `longest_work`.
     seqlen_q, seqlen_k, *mask_and_tile
         As for `tiles_of_keys`.
-    fewest : bool, default=False
-        True: the smallest of equally good numbers, so that a thread block keeps a head.
+    nearest : int, default=None
+        Of equally good numbers the one nearest to this; None is the largest.
 
     Returns
     -------
     int
-        The largest of equally good numbers: then the GPU reads K and V of the fewest heads at once.
+        With a larger number the GPU reads K and V of fewer heads at once.
     """
     counts = tiles_of_keys(seqlen_q, seqlen_k, *mask_and_tile)
     if len(counts) * num_heads > MAX_TILES:
         return ceil_div(len(counts), 2)
     choices = range(1, len(counts) + 1)
     return min(
-        choices, key=lambda n: (longest_work(n, counts, num_heads, num_blocks), n if fewest else -n)
+        choices,
+        key=lambda n: (
+            longest_work(n, counts, num_heads, num_blocks),
+            -n if nearest is None else abs(n - nearest),
+        ),
     )

@@ -10,6 +10,7 @@ operators   the registered operators that both call otherwise, with their gradie
 jobs        the functions of fa_numba that the operators run
 autocast    the dtype of torch.autocast
 seed        the seed of dropout
+distributed rings over several GPUs, by a process group of PyTorch; import it by itself
 
 Both come down to operators that PyTorch knows by name, shapes and gradients, so `torch.compile`
 keeps them in its graph. A call outside of it that was made before is a replay. CUDA tensors run on

@@ -46,14 +46,14 @@ def run(job, *tensors, **options):
 
     def given(x):
         x = x if x.stride(-1) == 1 else x.contiguous()
-        return _as_numpy(x) if on_cpu else x
+        return as_numpy(x) if on_cpu else x
 
     slopes = options.pop("alibi_slopes")
     if slopes is not None:
         options["alibi_slopes"] = given(slopes)
     results = job(*map(given, tensors), **options)
     if on_cpu:
-        results = map(_as_tensor, results)
+        results = map(as_tensor, results)
     return tuple(x.contiguous() for x in results)
 
 
@@ -72,7 +72,7 @@ def replay_of(job, *tensors, **options):
         return job.replay_of(*tensors, **options)
 
 
-def _as_numpy(x):
+def as_numpy(x):
     """Return the NumPy array that shares a tensor's memory."""
     x = x.detach()
     if x.dtype == torch.bfloat16:  # NumPy has no bfloat16 of its own
@@ -82,7 +82,7 @@ def _as_numpy(x):
     return x.numpy()
 
 
-def _as_tensor(x):
+def as_tensor(x):
     x = np.ascontiguousarray(x)
     if x.dtype.name == "bfloat16":
         return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)

@@ -1,7 +1,7 @@
-"""An engine in a thread of its own, and what can be seen of it meanwhile.
+"""An engine in a thread of its own, and a view of its state for other threads.
 
 Only that thread touches the engine. Other threads leave it messages, which it reads before each
-step, so that nobody waits for a lock while a step runs.
+step, so that none of them waits for a lock while a step runs.
 """
 
 import logging
@@ -42,14 +42,20 @@ class Background:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self):
-        """Cancel all requests, and end the thread."""
+    def stop_soon(self):
+        """Cancel all requests, and end the thread; do not wait for that."""
         self._stopping = True
         self._wake.set()
+
+    def stop(self):
+        """Cancel all requests, and end the thread."""
+        self.stop_soon()
         self._thread.join()
 
     def submit(self, prompt, options, listener) -> Request:
         """As `Engine.submit`; the listener is called in the engine's thread."""
+        if self._stopping:
+            raise Overloaded("the server is stopping")
         if len(self._inbox) + len(self.engine.schedule.queue) >= self.engine.max_waiting:
             raise Overloaded(f"{self.engine.max_waiting} requests wait already: try again later")
         request = self.engine.make_request(prompt, options, listener)
@@ -82,6 +88,9 @@ class Background:
                 self.view, self._viewed_at = view_of(engine), now
             if not engine.busy and not self._inbox:
                 self._wake.wait(SECONDS_BETWEEN_VIEWS)
+        while self._inbox:
+            function, request = self._inbox.popleft()
+            function(request)
         for request in [*engine.schedule.running, *engine.schedule.queue]:
             engine.cancel(request)
 

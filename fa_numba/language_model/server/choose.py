@@ -10,6 +10,8 @@ from fa_numba.checks import MAX_TOP_K
 from fa_numba.dispatch.softmax import softmax_topk
 from fa_numba.runtime import arrays
 
+LEAST_TEMPERATURE = 0.01  # logits divided by much less would exceed float32
+
 
 def most_likely(logits, temperatures, number):
     """The most likely tokens of each row, and their probabilities.
@@ -34,7 +36,7 @@ def most_likely(logits, temperatures, number):
 
 
 def on_host(both):
-    """Copy what `most_likely` returned to host memory; this waits for a GPU.
+    """Copy the result of `most_likely` to host memory; this waits for a GPU.
 
     Returns
     -------
@@ -103,4 +105,6 @@ def candidates_needed(options, vocabulary):
 
 def divisor(options):
     """The number by which a request's logits are divided before softmax."""
-    return 1.0 if options.beams or options.temperature == 0 else options.temperature
+    if options.beams or options.temperature == 0:
+        return 1.0
+    return max(options.temperature, LEAST_TEMPERATURE)

@@ -1,16 +1,18 @@
 """Requests and answers in the JSON of OpenAI's completions.
 
-https://platform.openai.com/docs/api-reference/completions says what the fields mean; `top_k` and
-`beams` are ours. A field that would change the answer and is not supported is refused, so that
-nobody takes one answer for another.
+https://platform.openai.com/docs/api-reference/completions explains the fields; `top_k` and
+`beams` are ours. A field that would change the answer and is not supported is refused: an answer
+that ignores it would be taken for one that does not.
 """
 
 import json
+import re
 import secrets
 
 from fa_numba.language_model.server.options import Options
 
 MAX_BODY = 2**20  # bytes of a request
+MAX_USER = 256  # characters
 FIELDS = (
     "model prompt max_tokens temperature top_k top_p n beams stop seed user stream stream_options"
 ).split()
@@ -39,6 +41,12 @@ class BadRequest(ValueError):
     def __init__(self, message, param=None, status=400):
         super().__init__(message)
         self.param, self.status = param, status
+
+
+def bad_argument(error) -> BadRequest:
+    """The refusal for an error of `checks`, whose message begins with the argument's name."""
+    name = re.match(r"\w*", str(error))[0]
+    return BadRequest(str(error), name if name in FIELDS else None)
 
 
 def parse(body: bytes, tokenizer, model: str, client: str) -> tuple:
@@ -84,7 +92,7 @@ def parse(body: bytes, tokenizer, model: str, client: str) -> tuple:
         prompt = _prompt(fields["prompt"], tokenizer)
         options = _options(fields, client)
     except (TypeError, ValueError) as error:
-        raise BadRequest(str(error), str(error).split()[0].split("[")[0]) from None
+        raise bad_argument(error) from None
     return prompt, options, stream, bool(stream_options.get("include_usage"))
 
 
@@ -121,8 +129,8 @@ def _options(fields, client):
     stop = fields.get("stop") or ()
     stop = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, list) else stop
     user = fields.get("user")
-    if user is not None and not isinstance(user, str):
-        raise TypeError(f"user must be a string, got {user!r:.60}")
+    if user is not None and not (isinstance(user, str) and len(user) <= MAX_USER):
+        raise TypeError(f"user must be a string of at most {MAX_USER}, got {user!r:.60}")
     return Options(**given, stop=stop, client=user or client)
 
 

@@ -3,9 +3,9 @@
 Such a step has one row for each branch, and some hundred small launches: on a GPU it takes as long
 as Python needs to enqueue them. A graph enqueues them all at once. Its arrays, sizes and addresses
 are fixed, so there is one for each number of rows, rounded up to a power of two. The rows that are
-too many are padding: their slot is −1, so that they write nothing, and nobody reads their results.
+too many are padding: their slot is −1, so that they write nothing, and their results are not read.
 
-CuPy refuses to call cuBLAS during a capture: `products` calls it, and without it there is no graph.
+CuPy refuses to call cuBLAS during a capture: `few_rows_product` multiplies instead.
 
 The arrays of a graph come from a memory pool of their own: CuPy would give their memory to others
 while the graph still writes to it.
@@ -15,6 +15,7 @@ import numpy as np
 
 from fa_numba.language_model import model
 from fa_numba.language_model.server import choose
+from fa_numba.language_model.server.few_rows_product import Factor
 from fa_numba.tiling.block_sizes import ceil_div
 
 WARM_UPS = 2  # before a capture: kernels are compiled, and libraries allocate their memory
@@ -34,6 +35,7 @@ class DecodeGraphs:
     def __init__(self, paged, max_rows):
         self.paged, self.max_rows = paged, max_rows
         self.columns = ceil_div(paged.config.context, paged.pool.page_size)
+        self.weights = {name: Factor(w) for name, w in paged.weights.items()}
         self._memory = paged.xp.cuda.MemoryPool()
         self.graphs = {}
 
@@ -94,8 +96,8 @@ class DecodeGraphs:
         def attend(layer, q):
             return paged.attend_to_pages(layer, q[:, None], table, lengths)
 
-        x = paged.layers(tokens, positions, slots, attend)
-        logits = model.logits(paged.weights, x)
+        x = paged.layers(self.weights, tokens, positions, slots, attend)
+        logits = model.logits(self.weights, x)
         return choose.most_likely(logits, temperatures.view(np.float32), number)
 
 

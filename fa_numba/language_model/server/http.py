@@ -21,8 +21,12 @@ from fa_numba.language_model.server.background import Background
 from fa_numba.language_model.server.completions import BadRequest, choice
 from fa_numba.language_model.server.engine import Overloaded
 
-CLIENT_CLOSED_REQUEST = 499  # for the log: nobody reads this answer
+CLIENT_CLOSED_REQUEST = 499  # for the log: the client has gone
 SECONDS_TO_RETRY = 1
+FAILURES = {  # message and status, by the reason for which an answer ended
+    "cancelled": ("the server is stopping", 503),
+    "error": ("the server failed while it answered", 500),
+}
 
 
 def make_app(engine, tokenizer, *, model="fa-numba"):
@@ -68,8 +72,10 @@ def make_app(engine, tokenizer, *, model="fa-numba"):
         if not reply.complete:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         answers = sorted(reply.request.answers)
-        if any(answer.reason == "error" for answer in answers):
-            return _error("the server failed while it answered", status=500, kind="server_error")
+        for answer in answers:
+            if answer.reason in FAILURES:
+                message, status = FAILURES[answer.reason]
+                return _error(message, status=status, kind="server_error")
         choices = [choice(a.index, a.text, a.reason) for a in answers]
         counts = completions.usage_of(reply.request)
         return JSONResponse(completions.completion(*names, choices, counts))
@@ -125,13 +131,13 @@ class Reply:
         self.complete, self._left = False, options.n
 
         def listen(request, index, text, reason):
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._pieces.put_nowait, (index, text, reason))
 
         try:
             self.request = background.submit(prompt, options, listen)
         except (TypeError, ValueError) as error:
-            raise BadRequest(str(error), str(error).split()[0].split("[")[0]) from None
+            raise completions.bad_argument(error) from None
 
     async def pieces(self, gone):
         """(index, text, reason) of each piece, until the last one, or until `gone` is done."""
@@ -143,7 +149,7 @@ class Reply:
                 return
             _, _, reason = piece.result()
             self._left -= bool(reason)
-            self.complete = not self._left or reason in ("cancelled", "error")
+            self.complete = not self._left or reason in FAILURES
             yield piece.result()
 
     def close(self):
@@ -172,8 +178,9 @@ class EventStream(StreamingResponse):
 async def _events(reply, gone, names, usage):
     """The pieces of an answer, then its counts, then [DONE]."""
     async for index, text, reason in reply.pieces(gone):
-        if reason == "error":
-            yield _event(completions.error_body("the server failed", kind="server_error"))
+        if reason in FAILURES:
+            message, _ = FAILURES[reason]
+            yield _event(completions.error_body(message, kind="server_error"))
             return
         yield _event(completions.completion(*names, [choice(index, text, reason)]))
     if usage and reply.complete:

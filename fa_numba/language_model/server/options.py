@@ -14,7 +14,7 @@ class Options:
     max_tokens : int, default=16
         Tokens of the answer.
     temperature : float, default=1.0
-        Divides the logits. 0: the most likely token, always.
+        Divides the logits; less than 0.01 is 0.01. 0: the most likely token, always.
     top_k : int, default=32
         Tokens are drawn from so many of the most likely ones; at most 32.
     top_p : float, default=1.0

@@ -6,7 +6,7 @@ prompt is read in chunks, and no answer waits for the whole of it.
 
     1   new tokens of the sequences that have pages; while there is no room for them, the request
         that came last is preempted
-    2   if nobody was preempted: the next requests of the queue, while there is room for them
+    2   without a preemption in 1: the next requests of the queue, while there is room for them
     3   first chunks of those that have no pages yet
 
 `kv_cache.Scheduler` is the same idea with whole prompts and one answer for each. Here a request has
@@ -14,8 +14,8 @@ branches, which run, are preempted and come back together. A preempted request i
 there is a host pool with room, else recomputed: its branches become prompts, one after another, so
 that a later one finds the pages that they have in common.
 
-Nobody waits for ever: the oldest request that runs is never preempted for another one, and `submit`
-refuses a request whose branches would not fit into an empty pool.
+No request waits for ever: the oldest one that runs is never preempted for another one, and `submit`
+refuses one whose branches would not fit into an empty pool.
 """
 
 from dataclasses import dataclass

@@ -13,6 +13,7 @@ from fa_numba.language_model.model import Config, init_weights
 from fa_numba.language_model.server.engine import Engine
 from fa_numba.language_model.server.options import Options
 
+SECONDS_TO_END = 3  # for answers that are under way when the server is interrupted
 MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
 
 EPILOG = """\
@@ -45,6 +46,9 @@ def add_options(command: argparse.ArgumentParser):
     command.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
     command.add_argument("--port", type=int, default=8000, help="0: any free one (%(default)s)")
     command.add_argument("--gpu", action="store_true", help="weights and pages on a GPU, by CuPy")
+    command.add_argument(
+        "--float16", action="store_true", help="weights and pages in float16; needs --gpu"
+    )
     for name, (default, help) in sizes.items():
         command.add_argument(name, type=int, default=default, help=f"{help} (%(default)s)")
 
@@ -85,14 +89,22 @@ def main(options) -> int:
     )
     name = "untrained" if options.untrained else Path(options.model).stem
     app = make_app(engine, characters, model=name)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    settings = {"log_level": "warning", "timeout_graceful_shutdown": SECONDS_TO_END}
+    server = uvicorn.Server(uvicorn.Config(app, **settings))
+    handle_exit = server.handle_exit
+
+    def cancel_and_exit(signal, frame):
+        app.state.background.stop_soon()
+        handle_exit(signal, frame)
+
+    server.handle_exit = cancel_and_exit
     with listening, threadpoolctl.threadpool_limits(options.blas_threads, "blas"):
         server.run(sockets=[listening])
     return 0
 
 
 def _warm_up(weights, config, options):
-    """Compile what prompts of few and of many tokens need, on pages of their own."""
+    """Answer prompts of few and of many tokens on other pages, so that all kernels are compiled."""
     engine = Engine(weights, config, page_size=options.page_size)
     longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 2
     engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=2))
@@ -101,6 +113,8 @@ def _warm_up(weights, config, options):
 def _model(options):
     """Weights, config and vocabulary, as the options say."""
     xp = np
+    if options.float16 and not options.gpu:
+        raise BadRequest("--float16 needs --gpu: NumPy multiplies float16 slowly")
     if options.gpu:
         if importlib.util.find_spec("cupy") is None:
             raise BadRequest("--gpu needs the package cupy, which is not installed here")
@@ -108,11 +122,18 @@ def _model(options):
     if options.untrained:
         characters = text.Characters.of(text.topics())
         config = Config(len(characters), context=256)
-        return init_weights(config, xp=xp), config, characters
+        weights = init_weights(config, xp=xp)
+        return _in_dtype(weights, options), config, characters
     if not Path(options.model).exists():
         raise BadRequest(
             f"there is no file {options.model}: fa-numba train writes one, in minutes; "
             "fa-numba serve --untrained tries the server without one"
         )
     loaded = checkpoint.load(options.model)
-    return loaded.weights(xp), loaded.config, loaded.characters
+    return _in_dtype(loaded.weights(xp), options), loaded.config, loaded.characters
+
+
+def _in_dtype(weights, options):
+    if not options.float16:
+        return weights
+    return {name: x.astype(np.float16) for name, x in weights.items()}

@@ -27,7 +27,7 @@ class TextStream:
         self.text, self.stopped, self._held = "", False, ""
 
     def finish(self) -> str:
-        """The answer is complete: return what was held back."""
+        """The answer is complete: return the text that was held back."""
         piece, self._held = self._held, ""
         self.text += piece
         return piece
