@@ -35,6 +35,7 @@ AT_LEAST_TEN = {
     "11": "ex11",
     "12": "ex12[ab]",
     "13": "ex13[cdg]",
+    "15": "ex15[abcde]",
 }
 
 
@@ -56,6 +57,7 @@ def test_there_are_exercises():
         "12",
         "13",
         "14",
+        "15",
     }
     assert all(sum(e.lesson == lesson for e in EXERCISES) >= 2 for lesson in lessons)
     assert len(WITH_BARRIERS) >= 12

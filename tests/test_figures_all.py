@@ -19,12 +19,13 @@ from fa_numba.analysis import cuda_tools
 from fa_numba.analysis.cuda_tools import disassembler_available
 from fa_numba.distributed import LAYOUTS, numpy_attn, ring_attn, run_ranks, shard
 from fa_numba.figures import __main__ as figures_command
-from fa_numba.figures import gallery, sheet
+from fa_numba.figures import gallery, pages_over_time, sheet
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.banks import banks
 from fa_numba.figures.race import race_diagram
 from fa_numba.figures.sectors import sectors
 from fa_numba.figures.style import PAPER, Drawing
+from fa_numba.kv_cache import PagePool
 
 DPI = 150
 NO_DRAWINGS = {"__main__", "gallery", "sheet", "style"}
@@ -205,6 +206,23 @@ def test_pairs_of_ranks_are_those_that_a_ring_counts(drawings):
             for step, pairs in enumerate(run.pairs.T)
         ]
     assert drawings["pairs_of_every_rank"].describe().splitlines() == lines
+
+
+def test_pages_of_a_server_are_those_of_its_pool(drawings):
+    lines = drawings["pages_of_a_server"].describe().splitlines()
+    assert lines[0] == "after step  1: A A A B B C C C D · · ·; in the queue E F"
+    assert lines[4] == "after step  5: A A A B B C C C · B C A; in the queue [D] E F"
+    assert lines[-1] == "after step 27: · · · F · · · · · F · ·"
+
+
+def test_a_shared_page_has_all_its_owners():
+    pool = PagePool(4, 2)
+    first = pool.allocate([1, 2, 3])[0]
+    second = pool.fork(first)
+    frame = pages_over_time.frame_of(pool, {0: first, 2: second, 3: None}, queue=[1])
+    assert frame["pages"] == {0: ([0, 2], 2), 1: ([0, 2], 1)}
+    drawing = pages_over_time.pages_over_time([frame], 4, 2)
+    assert drawing.describe() == "after step  1: AC AC · ·; in the queue B"
 
 
 def test_record_keeps_what_the_trace_counts():

@@ -7,7 +7,7 @@ import pytest
 
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
-from fa_numba.workbook.ledgers import many_gpus, training
+from fa_numba.workbook.ledgers import many_gpus, serving, training
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +77,42 @@ def test_share_of_attention():
     width, layers, vocabulary = 64, 3, 10
     seqlen = 6 * (layers * 12 * width**2 + vocabulary * width) / (12 * layers * width)
     assert math.isclose(training.attention_share(width, layers, seqlen, vocabulary), 0.5)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    return serving.ledger(tmp_path_factory.mktemp("no_results"))
+
+
+def test_of_serving_each_row_has_a_claim_a_number_and_a_verdict(served):
+    assert len(served) >= 6
+    for row in served:
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+
+
+def test_steps_of_batches_by_hand():
+    lengths = [5, 1, 1, 1, 4]  # 5 + 1 + 4; and with two places: 5 beside 1, 1, 1, 4
+    assert serving.steps_of(lengths, 2, static=True) == 5 + 1 + 4
+    assert serving.steps_of(lengths, 2, static=False) == 7
+
+
+def test_of_serving_times_are_the_recorded_ones_or_none(served, tmp_path):
+    assert sum(serving.NOT_RECORDED in row["our number"] for row in served) == 2
+    rows = [
+        {"what": "static batching", "tokens/s": 100},
+        {"what": "continuous batching", "tokens/s": 250},
+        {"what": "64 pages, preempted requests recomputed", "tokens/s": 100, "recomputed": 1234},
+        {"what": "64 pages, preempted requests swapped", "tokens/s": 150, "pages swapped": 99},
+    ]
+    record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
+    (tmp_path / "serving.json").write_text(json.dumps(record))
+    numbers = " ".join(row["our number"] for row in serving.ledger(tmp_path))
+    assert serving.NOT_RECORDED not in numbers
+    assert "16 at a time: 2.50×" in numbers and "1.50×, with 1,234 tokens" in numbers
+
+
+def test_what_is_counted_is_what_the_engine_does(served):
+    """16 prompts, 200 common tokens: 12 shared pages, and 2 for each."""
+    (row,) = [row for row in served if "prefix" in row["claim"]]
+    assert f"{12 + 16 * 2} pages, {16 * 14} without" in row["our number"]

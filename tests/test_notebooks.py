@@ -44,6 +44,7 @@ def test_the_lessons_are_there():
         "12",
         "13",
         "14",
+        "15",
     ]
 
 

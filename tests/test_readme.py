@@ -48,7 +48,7 @@ def test_what_stands_between_markers_is_of_the_results(name):
 
 
 def test_the_readme_is_short():
-    assert len(TEXT.splitlines()) <= 155
+    assert len(TEXT.splitlines()) <= 160
 
 
 def test_links_lead_somewhere():

@@ -37,6 +37,7 @@ from fa_numba.figures.occupancy_by_block import occupancy_by_block
 from fa_numba.figures.online_statistics import online_statistics
 from fa_numba.figures.overflow import overflow
 from fa_numba.figures.page_table import page_table
+from fa_numba.figures.pages_over_time import frame_of, pages_over_time
 from fa_numba.figures.race import race_diagram
 from fa_numba.figures.rank_pairs import rank_pairs
 from fa_numba.figures.rescaling import rescaling
@@ -63,7 +64,7 @@ from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
 from fa_numba.kernels.flash_decode import flash_decode
-from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
+from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, Scheduler, samples
 from fa_numba.ptx import layouts
 
 DEVICE = "H100"
@@ -784,6 +785,24 @@ def bytes_of_a_ring_and_a_tree(seqlen=64, heads=4, d=16, world_size=4):
     })  # fmt: skip
 
 
+def pages_of_a_server():
+    scheduler = Scheduler(PagePool(12, 4, share_prefixes=False))
+    asked = [(9, 10), (5, 22), (10, 6), (3, 20), (6, 9), (2, 5)]  # tokens of prompt and answer
+    requests = [scheduler.submit([1] * n) for n, _ in asked]
+    frames = []
+    while scheduler.running or scheduler.waiting:
+        scheduler.step()
+        queue = [requests.index(request) for request in scheduler.waiting]
+        gone = [i for i in queue if len(requests[i].tokens) > asked[i][0]]
+        seqs = {requests.index(request): request.seq for request in scheduler.running}
+        frames.append(frame_of(scheduler.pool, seqs, queue, gone))
+        for request in list(scheduler.running):
+            request.tokens.append(1)
+            if len(request.tokens) == sum(asked[requests.index(request)]):
+                scheduler.finish(request)
+    return pages_over_time(frames, 12, 4)
+
+
 EXAMPLES = (
     a_thread_grid,
     a_memory_hierarchy,
@@ -834,5 +853,6 @@ EXAMPLES = (
     keys_in_a_ring,
     pairs_of_every_rank,
     bytes_of_a_ring_and_a_tree,
+    pages_of_a_server,
     an_attention_map,
 )

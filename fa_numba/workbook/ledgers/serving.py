@@ -1,0 +1,159 @@
+"""The ledger of the lesson on serving: what the sources say about batches, pages and preemption."""
+
+import numpy as np
+
+from fa_numba.kv_cache import PagePool, random_trace, serve_contiguous, serve_paged
+from fa_numba.kv_cache.waste import reservations
+from fa_numba.workbook.recorded import recorded_rows
+
+NOT_RECORDED = "not recorded yet"
+SLOTS, MAX_LEN = 4096, 512
+
+
+def ledger(folder=None):
+    """The rows of the ledger.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Where the results of benchmarks are; by default benchmarks/results.
+
+    Returns
+    -------
+    list of dict
+        claim, our number, verdict.
+    """
+    rows = {row["what"]: row for row in recorded_rows("serving", folder=folder)}
+    trace = random_trace(20000, mean_prompt=48, mean_answer=64, max_len=MAX_LEN)
+    sizes = {"steps": 600, "warm_up": 200}
+    arrays = {
+        name: serve_contiguous(trace, SLOTS, reserve, **sizes)
+        for name, reserve in reservations(MAX_LEN).items()
+    }
+    pages = {size: serve_paged(trace, SLOTS, size, **sizes) for size in (1, 16, 256)}
+    return [
+        *_about_memory(arrays, pages),
+        _about_orca(rows),
+        _about_preemption(rows),
+        *_about_prompts(),
+    ]
+
+
+def _row(claim, number, verdict):
+    return {"claim": claim, "our number": number, "verdict": verdict}
+
+
+def _about_memory(arrays, pages):
+    ours = pages[16]
+    return [
+        _row(
+            "60–80 % of the KV memory goes to fragmentation and reservation (000)",
+            "counted: " + ", ".join(f"{name} {use.waste:.0%}" for name, use in arrays.items())
+            + f"; pages of 16 {ours.waste:.0%}",
+            "right for arrays of the maximum; it depends on how far the maximum is from the mean",
+        ),
+        _row(
+            "2–3 times as many requests (000)",
+            "requests at a time, pages of 16 over arrays: "
+            + ", ".join(
+                f"{name} {ours.at_a_time / use.at_a_time:.1f}×" for name, use in arrays.items()
+            ),
+            "between the maximum and an oracle, as the servers were that it was measured against",
+        ),
+        _row(
+            "large blocks: more fragmentation; small: less parallelism (000)",
+            "waste by page size: "
+            + ", ".join(f"{size} {use.waste:.0%}" for size, use in pages.items()),
+            "the first half is counted here; for the second see lesson 10: no price in our kernel",
+        ),
+    ]  # fmt: skip
+
+
+def steps_of(lengths, batch, *, static):
+    """Steps until all answers of these lengths have ended.
+
+    Parameters
+    ----------
+    lengths : list of int
+    batch : int
+        Answers at a time.
+    static : bool
+        A batch begins when the last one has ended.
+
+    Returns
+    -------
+    int
+    """
+    if static:
+        return sum(max(lengths[i : i + batch]) for i in range(0, len(lengths), batch))
+    ends = np.zeros(batch, int)
+    for n in lengths:
+        ends[ends.argmin()] += n
+    return int(ends.max())
+
+
+def _about_orca(rows):
+    trace = random_trace(960, mean_prompt=48, mean_answer=64, max_len=MAX_LEN)
+    lengths = [final - prompt for prompt, final in trace]
+    counted = [
+        steps_of(lengths, batch, static=True) / steps_of(lengths, batch, static=False)
+        for batch in (4, 16, 64)
+    ]
+    timed = NOT_RECORDED
+    if {"continuous batching", "static batching"} <= rows.keys():
+        timed = f"{_ratio(rows, 'continuous batching', 'static batching')}×"
+    return _row(
+        "vLLM improves throughput 2–4× over other systems (002), of which Orca is one (000)",
+        "steps, static over continuous: "
+        + ", ".join(
+            f"{gain:.1f}× for {batch} at a time"
+            for gain, batch in zip(counted, (4, 16, 64), strict=True)
+        )
+        + f"; tokens per second, continuous over static, 16 at a time: {timed}",
+        "two gains that multiply: no empty places is Orca's, no empty slots is vLLM's",
+    )
+
+
+def _ratio(rows, one, other):
+    return f"{rows[one]['tokens/s'] / rows[other]['tokens/s']:.2f}"
+
+
+def _about_preemption(rows):
+    ways = [f"64 pages, preempted requests {way}" for way in ("recomputed", "swapped")]
+    timed = NOT_RECORDED
+    if set(ways) <= rows.keys():
+        tokens = rows[ways[0]]["recomputed"]
+        timed = (
+            f"tokens per second, swapped over recomputed: {_ratio(rows, *ways[::-1])}×, with "
+            f"{tokens:,} tokens recomputed and {rows[ways[1]]['pages swapped']:,} pages swapped"
+        )
+    return _row(
+        "recomputation against swapping depends on the PCIe bandwidth (000)",
+        timed,
+        "and on the model, which sets the price of a token; without a bus the copy is cheap",
+    )
+
+
+def _about_prompts():
+    used = {}
+    for share in (True, False):
+        pool = PagePool(4096, 16, share_prefixes=share)
+        for i in range(16):
+            pool.allocate([0] * 200 + [1 + i] * 10)
+        used[share] = pool.num_pages - pool.num_free
+    length, chunk = 400, 32
+    return [
+        _row(
+            "a shared prefix becomes much more efficient (000)",
+            f"16 prompts, 200 of 210 tokens in common: {used[True]} pages, {used[False]} without "
+            "sharing",
+            "true for full pages; the part-filled last page of the prefix is computed again",
+        ),
+        _row(
+            "with chunks the maximum size of S grows linearly in L (002)",
+            f"scores of a prompt of {length} tokens: {length * length:,} in one piece, at most "
+            f"{chunk * length:,} in chunks of {chunk}",
+            "true where S is stored; a fused kernel never stores it, and servers cut prompts for "
+            "the sake of the other answers",
+        ),
+    ]
