@@ -8,6 +8,7 @@
 - ranks: programs for many ranks, run on them, and a causal head cut into parts
 - training: comparison with float64, and a layer with its gradients
 - mistakes: which known mistake explains a wrong attention output
+- tiles: products by tiles with several sums in a thread, their loads and types
 - causes: the error of a check that names its likely causes
 - meter: expected HBM traffic, memory on the chip, and races, by the engine's meter
 """
