@@ -7,7 +7,6 @@ import pytest
 
 from fa_numba.analysis.occupancy import occupancy
 from fa_numba.workbook.graders.causes import Wrong
-from fa_numba.workbook.grading.proxies import each
 
 MOST_SHARED = 232448
 
@@ -52,7 +51,8 @@ def mistakes(threads, registers, shared):
 
 
 def check(exercise, cases, what):
-    for case, got in zip(cases, each(exercise.warps_per_sm, cases), strict=True):
+    for case in cases:
+        got = exercise.warps_per_sm(*case)
         want = occupancy(*case, device="H200").warps_per_sm
         if type(got) is not int or got != want:
             causes = ["The result is not an int."] if type(got) is not int else []
@@ -79,12 +79,12 @@ def test_threads(exercise):
 
 def test_registers(exercise):
     """every number of registers"""
-    check(exercise, [(n, r, 0) for r in range(1, 256) for n in (32, 96, 128, 256)], "no tiles")
+    check(exercise, [(n, r, 0) for r in range(1, 256) for n in (32, 128)], "no tiles")
 
 
 def test_shared(exercise):
     """from no shared memory to all of it"""
-    check(exercise, [(64, 16, n) for n in range(0, MOST_SHARED + 1, 128)], "few registers")
+    check(exercise, [(64, 16, n) for n in range(0, MOST_SHARED + 1, 384)], "few registers")
 
 
 def test_does_not_fit(exercise):
@@ -98,9 +98,9 @@ def test_all_at_once(exercise):
     cases = [
         (int(a), int(b), 128 * int(c))
         for a, b, c in zip(
-            rng.integers(1, 1025, 500),
-            rng.integers(1, 256, 500),
-            (rng.random(500) ** 3 * (MOST_SHARED // 128 + 1)).astype(int),
+            rng.integers(1, 1025, 300),
+            rng.integers(1, 256, 300),
+            (rng.random(300) ** 3 * (MOST_SHARED // 128 + 1)).astype(int),
             strict=True,
         )
     ]
