@@ -68,7 +68,7 @@ def test_grade_is_check(command, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name, said", [
-    ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 15"),
+    ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 16"),
     ("ex05z", "no exercise called 'ex05z': lesson 05 has ex05a, ex05b, ex05c, ex05d"),
     ("flash_atn", "did you mean ex05b_flash_attn_v1"),
     ("zzzz", "see `fa-numba status` for the list"),

@@ -36,6 +36,7 @@ AT_LEAST_TEN = {
     "12": "ex12[ab]",
     "13": "ex13[cdg]",
     "15": "ex15[abcde]",
+    "16": "ex16[bc]",
 }
 
 
@@ -58,6 +59,7 @@ def test_there_are_exercises():
         "13",
         "14",
         "15",
+        "16",
     }
     assert all(sum(e.lesson == lesson for e in EXERCISES) >= 2 for lesson in lessons)
     assert len(WITH_BARRIERS) >= 12

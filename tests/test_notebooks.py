@@ -45,6 +45,7 @@ def test_the_lessons_are_there():
         "13",
         "14",
         "15",
+        "16",
     ]
 
 
