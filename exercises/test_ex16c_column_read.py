@@ -53,8 +53,8 @@ def test_no_conflicts_in_loads(exercise):
         asked = sum(a.load_requests for a in trace.shared.values())
         raise Wrong(
             f"{asked} requests to read take {times} steps, {number} more than without conflicts",
-            causes=["The threads of a warp read addresses whose distance is a multiple of 32 floats "
-                    "or shares a factor with 32."],
+            causes=["The threads of a warp read addresses a multiple of 32 floats apart, or "
+                    "a distance that shares a factor with 32."],
         )  # fmt: skip
 
 

@@ -52,4 +52,6 @@ RIGHT = [
     ("from the last k", K, "for k in range(TX - 1, -1, -1):"),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    (f"{COLUMN.strip()} -> {COLUMN.strip().replace('4,', '5,')}", "8 floats beside acc are allowed"),
+]
