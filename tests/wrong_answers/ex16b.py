@@ -53,5 +53,8 @@ RIGHT = [
 ]  # fmt: skip
 
 EQUIVALENT = [
-    (f"{COLUMN.strip()} -> {COLUMN.strip().replace('4,', '5,')}", "8 floats beside acc are allowed"),
+    (
+        f"{COLUMN.strip()} -> {COLUMN.strip().replace('4,', '5,')}",
+        "8 floats beside acc are allowed",
+    ),
 ]
