@@ -47,7 +47,8 @@ def test_equals_float64(exercise):
     """out = p v, as in float64"""
     for seed in range(2):
         p, v = inputs(seed)
-        out, _ = launch(exercise, p, v)
+        out, trace = launch(exercise, p, v)
+        expect_no_races(trace)
         expect_product(out, p, v, f"inputs {seed}", causes=lambda wrong: causes(exercise, wrong))
 
 
