@@ -49,7 +49,7 @@ LIMITS = {"out": 8e-3, "dq": 1.6e-2, "dk": 1.6e-2, "dv": 1.6e-2}
 
 
 class Silent(Communicator):
-    """A communicator that moves nothing: what arrives is what was sent. For timing alone."""
+    """A communicator that moves nothing: each rank receives its own arrays. For timing alone."""
 
     def _start_exchange(self, outgoing, shapes, like):
         arrived = {}
@@ -91,7 +91,7 @@ class Ranks:
 
     def seconds(self, function, repeats, warm=True):
         """Median over `repeats` of the slowest rank's seconds; all ranks start together."""
-        if warm and repeats > 1:  # a single one takes seconds: what the first call costs is nothing
+        if warm and repeats > 1:  # a single call takes seconds, and hides the cost of the first one
             function()
         samples = []
         for _ in range(repeats):
