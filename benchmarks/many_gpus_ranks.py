@@ -316,7 +316,7 @@ def make_peer():
 
 
 def check_peer(ranks, peer):
-    """The peer's results are those of this package's ring, but for roundings."""
+    """Raise unless the peer's results equal those of this package's ring, within roundings."""
     comm = ranks.comm
     q, k, v, dout = inputs(2048, comm.rank)
     want = run_method(comm, "zigzag", q, k, v, dout)

@@ -71,7 +71,7 @@ def test_one_more_token(exercise):
 
 
 def test_after_a_rejection(exercise):
-    """next_probabilities: what the large model gives more than the draft, divided by its sum"""
+    """next_probabilities: the large model's excess over the draft, divided by its sum"""
     p, q = np.stack([P, LATER, P]), np.stack([Q, P])
     for kept in (0, 1):
         rest = np.maximum(p[kept] - q[kept], 0)

@@ -29,7 +29,7 @@ def expected(s, slope):
 
 
 def known_mistakes(s, slope):
-    """What the mistakes that people make give."""
+    """The results of mistakes that people make."""
     m, n = np.indices(s.shape)
     x, slope = s.astype(np.float64), np.float64(np.float32(slope))
     log2_e = 1.4426950408889634

@@ -18,7 +18,7 @@ KERNELS = {
 
 
 def mistakes(threads, registers, shared):
-    """Wrong rules -> what they give."""
+    """The results of wrong rules, by rule."""
     warps = math.ceil(threads / 32)
     rounded = 8 * math.ceil(registers / 8)
     limits = {

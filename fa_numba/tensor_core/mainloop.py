@@ -100,7 +100,7 @@ class ScoreModArgs(NamedTuple):
 
 
 class DroppingArgs(NamedTuple):
-    """`ScoreModArgs`, and what a main loop with dropout takes in their place.
+    """`ScoreModArgs`, and the arguments of a main loop with dropout in their place.
 
     Attributes
     ----------

@@ -175,9 +175,9 @@ def _is_plain(x):
 
 @functools.cache
 def _plain_kinds(device):
-    """What the dispatcher knows of plain tensors on a device, made in inference mode or not.
+    """The dispatch keys of plain tensors on a device, made in inference mode or not.
 
-    It knows more of a subclass, and of a tensor that torch.func transforms.
+    A subclass, and a tensor that torch.func transforms, have more keys.
     """
     plain = []
     for inference in (False, True):
