@@ -55,7 +55,7 @@ def main():
     rng = cupy.random.default_rng(0)
     a, b = (rng.standard_normal((SIDE, SIDE), dtype=np.float32) for _ in range(2))
     c, expected = cupy.empty_like(a), a @ b
-    make_tiled_matmul = runpy.run_path(find_one("ex04c").solution)["make_tiled_matmul"]
+    make_tiled_matmul = runpy.run_path(find_one("ex05b").solution)["make_tiled_matmul"]
 
     products = {"product, no tiles": (matmul_without_tiles, 32)}
     products |= {f"product, T = {T}": (make_tiled_matmul(T), T) for T in TILES}

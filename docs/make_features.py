@@ -45,7 +45,7 @@ SAME_STRIDES = "test_same_bits::test_strides_do_not_change_a_bit_and_inputs_are_
 STEP = No("`lazy_softmax_attn` is a step on the way, with `causal` alone")
 NO_SCORES = No("linear attention has no scores that could be masked, capped or scaled")
 FA1_ONLY = No("block-sparse attention is FlashAttention-1's; a window skips tiles everywhere")
-TRAINING = No("dropout is for training: in `flash_attn` and the kernels of lessons 05 to 07")
+TRAINING = No("dropout is for training: in `flash_attn` and the kernels of lessons 06 to 08")
 PACKED_DROPOUT = No("packed sequences have no dropout yet")
 CHOSEN = No("its problems are all chosen")
 SEE_PAGED = No("`paged_attn_decode` is there for it")
@@ -478,7 +478,7 @@ TABLES = {
                 TOPKS: "test_softmax_topk::test_shapes[{}]",
             },
             "large numbers": {
-                "naive_softmax": No("it overflows, on purpose: that is lesson 01's beginning"),
+                "naive_softmax": No("it overflows, on purpose: that is lesson 02's beginning"),
                 "safe_softmax": "test_{}::test_large_numbers",
                 ROWS: "test_online_softmax::test_large_numbers[{}]",
                 TOPKS: "test_softmax_topk::test_large_numbers[{}]",

@@ -1,4 +1,4 @@
-"""`fa-numba reset ex09c --from ex08d`: a later exercise starts from the learner's own one."""
+"""`fa-numba reset ex17c --from ex16c`: a later exercise starts from the learner's own one."""
 
 import ast
 import shutil
@@ -41,10 +41,10 @@ def checkout(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "earlier, later, missing",
     [
-        ("ex05b", "ex06b", "l, m"),
-        ("ex06b", "ex08d", "BLOCK_M, CAUSAL, k, v"),
-        ("ex07b", "ex07c", "dk, dv"),
-        ("ex08d", "ex09c", "lse, out"),
+        ("ex06b", "ex07b", "l, m"),
+        ("ex07b", "ex16c", "BLOCK_M, CAUSAL, k, v"),
+        ("ex08b", "ex08c", "dk, dv"),
+        ("ex16c", "ex17c", "lse, out"),
     ],
 )
 def test_the_kernels_of_the_lessons(checkout, earlier, later, missing):
@@ -65,72 +65,72 @@ def test_the_kernels_of_the_lessons(checkout, earlier, later, missing):
 
 def test_what_is_carried_runs(checkout):
     """From an exercise to itself: the frame of the stub around the learner's code."""
-    (exercise,) = checkout("ex06b")
+    (exercise,) = checkout("ex07b")
     text, _ = carry.carried(exercise, exercise)
     assert "# All its names are defined here." in text
     exercise.stub.write_text(text)
     progress.record([Graded(exercise, [Check("all", "passed")])])
     q, k, v = np.random.default_rng(0).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
     with simt.tracing() as traces:
-        out, _ = own.mine("ex06b")(q, k, v, causal=True, block_m=4, block_n=4)
+        out, _ = own.mine("ex07b")(q, k, v, causal=True, block_m=4, block_n=4)
     assert np.abs(out - reference.attention(q, k, v, causal=True)[0]).max() < 1e-5
     assert traces[0].races == []
 
 
 def test_functions_of_one_name_and_helpers_go_along(checkout):
     helper = "\nfrom numba import int32\n\nSMALL = int32(7)\n\n\n@cuda.jit(device=True)\ndef helper(x):\n    return x + SMALL\n"  # noqa: E501
-    first, second = checkout("ex02a", "ex02b", extra=helper)
+    first, second = checkout("ex03a", "ex03b", extra=helper)
     text, done = carry.carried(second, first)
     assert done == ["merge"]
     tree = ast.parse(text)
     names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
     assert names == ["helper", "merge", "online_softmax_kernel"] and "SMALL = int32(7)" in text
     assert "@cuda.jit(device=True)\ndef helper" in text
-    assert 'NotImplementedError("ex02b: online_softmax_kernel")' in text
-    assert 'NotImplementedError("ex02b: merge")' not in text
+    assert 'NotImplementedError("ex03b: online_softmax_kernel")' in text
+    assert 'NotImplementedError("ex03b: merge")' not in text
 
 
 def test_the_only_kernel_becomes_the_only_kernel(checkout):
-    first, second = checkout("ex01b", "ex02b")
+    first, second = checkout("ex02b", "ex03b")
     text, done = carry.carried(second, first)
     assert done == ["online_softmax_kernel"]
     assert "where it was safe_softmax_kernel(x, y)" in text
 
 
 def test_reset_writes_it_and_keeps_a_backup(checkout, capsys, monkeypatch):
-    first, second = checkout("ex08d", "ex09c")
-    assert cli.main(["reset", "ex09c", "--from", "ex08d"]) == 0, "untouched: nobody is asked"
+    first, second = checkout("ex16c", "ex17c")
+    assert cli.main(["reset", "ex17c", "--from", "ex16c"]) == 0, "untouched: nobody is asked"
     assert "make it fit its statement" in " ".join(capsys.readouterr().out.split())
     assert stubs.state(second) == "changed" and not progress.is_passed(second)
     second.stub.write_text(mine := second.stub.read_text() + "# mine\n")
     monkeypatch.setattr("builtins.input", lambda prompt: "n")
-    assert "Nothing was changed" in grader.reset("ex09c", start="ex08d").markdown
+    assert "Nothing was changed" in grader.reset("ex17c", start="ex16c").markdown
     assert second.stub.read_text() == mine
-    assert ".backup/ex09c" in grader.reset("ex09c", start="ex08d", yes=True).markdown
+    assert ".backup/ex17c" in grader.reset("ex17c", start="ex16c", yes=True).markdown
     assert "# mine" not in second.stub.read_text()
     (backup,) = (second.root / "exercises/.backup").iterdir()
     assert backup.read_text() == mine
-    grader.reset("ex09c", yes=True)
+    grader.reset("ex17c", yes=True)
     assert stubs.state(second) == "pristine"
 
 
 def test_only_what_has_passed(checkout):
-    first, second = checkout("ex08d", "ex09c")
+    first, second = checkout("ex16c", "ex17c")
     first.stub.write_text(first.stub.read_text() + "# edited\n")
-    assert "has not passed" in grader.reset("ex09c", start="ex08d").markdown
+    assert "has not passed" in grader.reset("ex17c", start="ex16c").markdown
     assert stubs.state(second) == "pristine"
 
 
 def test_nothing_in_common(checkout):
-    _, second = checkout("ex08d", "ex10a")
-    said = grader.reset("ex10a", start="ex08d").markdown
-    assert said == "ex10a and ex08d have no function in common. Nothing was changed."
+    _, second = checkout("ex16c", "ex18a")
+    said = grader.reset("ex18a", start="ex16c").markdown
+    assert said == "ex18a and ex16c have no function in common. Nothing was changed."
     assert stubs.state(second) == "pristine"
 
 
 def test_a_function_that_was_removed(checkout):
-    first, second = checkout("ex08d", "ex09c")
+    first, second = checkout("ex16c", "ex17c")
     first.stub.write_text(first.stub.read_text().replace("def kernel(", "def other("))
     progress.record([Graded(first, [Check("all", "passed")])])
-    said = grader.reset("ex09c", start="ex08d").markdown
+    said = grader.reset("ex17c", start="ex16c").markdown
     assert "has no function make_kernel.kernel" in said and stubs.state(second) == "pristine"

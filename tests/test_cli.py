@@ -63,14 +63,14 @@ def test_grade_is_check(command, monkeypatch, capsys):
         return grader.Report([])
 
     monkeypatch.setattr(grader, "grade_all", grade_all)
-    assert cli.main([command, "ex05b", "6b"]) == 1
-    assert asked == [["ex05b", "ex06b"]]
+    assert cli.main([command, "ex06b", "7b"]) == 1
+    assert asked == [["ex06b", "ex07b"]]
 
 
 @pytest.mark.parametrize("name, said", [
-    ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 16"),
-    ("ex05z", "no exercise called 'ex05z': lesson 05 has ex05a, ex05b, ex05c, ex05d"),
-    ("flash_atn", "did you mean ex05b_flash_attn_v1"),
+    ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 23"),
+    ("ex06z", "no exercise called 'ex06z': lesson 06 has ex06a, ex06b, ex06c"),
+    ("flash_atn", "did you mean ex06b_flash_attn_v1"),
     ("zzzz", "see `fa-numba status` for the list"),
 ])  # fmt: skip
 def test_an_unknown_exercise(name, said, capsys):
@@ -79,16 +79,16 @@ def test_an_unknown_exercise(name, said, capsys):
 
 
 def test_a_zero_may_be_left_out():
-    assert catalog.find("ex5b") == catalog.find("5b") == catalog.find("ex05b")
+    assert catalog.find("ex6b") == catalog.find("6b") == catalog.find("ex06b")
 
 
 def test_the_debrief_waits_for_a_pass(monkeypatch, capsys):
     monkeypatch.setattr(progress, "is_passed", lambda exercise: False)
-    assert "has not passed" in grader.debrief("ex01b").markdown
-    assert cli.main(["debrief", "ex01b", "--force"]) == 0
+    assert "has not passed" in grader.debrief("ex02b").markdown
+    assert cli.main(["debrief", "ex02b", "--force"]) == 0
     assert "17 barriers a row" in capsys.readouterr().out
     monkeypatch.setattr(progress, "is_passed", lambda exercise: True)
-    assert "17 barriers a row" in grader.debrief("ex01b").markdown
+    assert "17 barriers a row" in grader.debrief("ex02b").markdown
 
 
 # --- a narrow terminal
@@ -205,7 +205,7 @@ def test_learn_starts_jupyterlab_on_lesson_00(tmp_path, monkeypatch, capsys):
     cli.main(["learn", "--no-browser"])
     (argv,) = started
     assert argv[:3] == [sys.executable, "-m", "jupyterlab"]
-    assert "--LabApp.default_url=/lab/tree/lessons/00_a_gpu_in_ten_minutes.ipynb" in argv
+    assert "--LabApp.default_url=/lab/tree/lessons/00_first_kernels.ipynb" in argv
     assert argv[-2:] == ["--allow-root", "--no-browser"]
     said = capsys.readouterr().out
     assert "You are root" in said and "brought up to date" in said

@@ -1,4 +1,4 @@
-"""Figures of lessons 04 and 10: the words beside a drawing say what was counted."""
+"""Figures of lessons 05 and 18: the words beside a drawing say what was counted."""
 
 import numpy as np
 import pytest

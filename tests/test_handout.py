@@ -129,11 +129,11 @@ def test_it_is_a_workbook(made, inside):
 
 
 @pytest.mark.parametrize("command, said", [
-    ("show ex05b", "the outer loop walks the K/V tiles"),
-    ("hint ex05b", "Hint 1 of 2"),
-    ("hint ex05b --tier 2", "Hint 2 of 2"),
-    ("debrief ex01b --force", "17 barriers a row"),
-    ("solution ex05b --force", "has no solutions"),
+    ("show ex06b", "the outer loop walks the K/V tiles"),
+    ("hint ex06b", "Hint 1 of 2"),
+    ("hint ex06b --tier 2", "Hint 2 of 2"),
+    ("debrief ex02b --force", "17 barriers a row"),
+    ("solution ex06b --force", "has no solutions"),
     ("status", "0 of 67 exercises passed"),
 ])  # fmt: skip
 def test_commands_work(inside, capsys, command, said):
@@ -142,20 +142,20 @@ def test_commands_work(inside, capsys, command, said):
 
 
 def test_a_third_hint_is_refused_in_a_line(inside, capsys):
-    assert cli.main(["hint", "ex05b", "--tier", "3"]) == 2
+    assert cli.main(["hint", "ex06b", "--tier", "3"]) == 2
     assert "tier must be one of [1, 2], got 3" in capsys.readouterr().err
 
 
 def test_checks_and_reset_work(made, tmp_path, monkeypatch):
     made = handout.make(tmp_path / "mine", root=ROOT)  # one to write in
     monkeypatch.chdir(made.folder)
-    exercise = catalog.find_one("ex00b")
+    exercise = catalog.find_one("ex01a")
     exercise.stub.write_text((ROOT / "solutions" / exercise.stub.name).read_text())
-    report = grader.grade("ex00b")
+    report = grader.grade("ex01a")
     assert report.passed and "Compare with ours" not in report.text()
     assert report.graded[0].debrief
     assert progress.is_passed(exercise)
-    grader.reset("ex00b", yes=True)
+    grader.reset("ex01a", yes=True)
     assert exercise.stub.read_text() == catalog.bundled(made.folder, exercise.name)["stub"]
 
 

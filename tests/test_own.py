@@ -44,14 +44,14 @@ def passes(name):
 
 def test_yours_once_it_passes_and_says_so(checkout, capsys):
     # names that are not the statement's: the meter speaks of x and y all the same
-    checkout("ex02b", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
-    softmax = own.mine("ex02b")
+    checkout("ex03b", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
+    softmax = own.mine("ex03b")
     assert not softmax.yours and softmax.function is fa_numba.online_softmax
-    assert capsys.readouterr().out == "ex02b: our online_softmax, until yours passes\n"
-    passes("ex02b")
-    softmax = own.mine("ex02b")
-    assert softmax.yours and softmax.name == "your ex02b"
-    assert "your kernel, exercises/ex02b" in capsys.readouterr().out
+    assert capsys.readouterr().out == "ex03b: our online_softmax, until yours passes\n"
+    passes("ex03b")
+    softmax = own.mine("ex03b")
+    assert softmax.yours and softmax.name == "your ex03b"
+    assert "your kernel, exercises/ex03b" in capsys.readouterr().out
     x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
     with simt.tracing() as traces:
         y = softmax(x)
@@ -61,10 +61,10 @@ def test_yours_once_it_passes_and_says_so(checkout, capsys):
 
 
 def test_the_file_is_read_anew(checkout):
-    root = checkout("ex02b")
-    passes("ex02b")
-    assert own.mine("ex02b").yours
-    path = root / "exercises" / "ex02b_online_softmax_kernel.py"
+    root = checkout("ex03b")
+    passes("ex03b")
+    assert own.mine("ex03b").yours
+    path = root / "exercises" / "ex03b_online_softmax_kernel.py"
     seven = """
 
 @cuda.jit
@@ -73,12 +73,12 @@ def online_softmax_kernel(x, y):
         y[cuda.blockIdx.x, 0] = 7
 """
     path.write_text(path.read_text() + seven)
-    assert not own.mine("ex02b").yours, "edited since, and not checked"
-    passes("ex02b")
-    assert own.mine("ex02b")(np.ones((1, 1), np.float32)) == 7
+    assert not own.mine("ex03b").yours, "edited since, and not checked"
+    passes("ex03b")
+    assert own.mine("ex03b")(np.ones((1, 1), np.float32)) == 7
 
 
-@pytest.mark.parametrize("name, ours", [("ex05b", "flash_attn_v1"), ("ex06b", "flash_attn_v2")])
+@pytest.mark.parametrize("name, ours", [("ex06b", "flash_attn_v1"), ("ex07b", "flash_attn_v2")])
 def test_attention_is_called_as_ours_is(checkout, name, ours):
     checkout(name, changes={r"\bk\b": "keys"})
     passes(name)
@@ -101,41 +101,41 @@ def test_attention_is_called_as_ours_is(checkout, name, ours):
 
 
 def test_causal(checkout):
-    checkout("ex06b")
-    passes("ex06b")
+    checkout("ex07b")
+    passes("ex07b")
     q, k, v = np.random.default_rng(1).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
-    out, lse = own.mine("ex06b")(q, k, v, causal=True, block_m=4, block_n=4)
+    out, lse = own.mine("ex07b")(q, k, v, causal=True, block_m=4, block_n=4)
     truth, truth_lse = reference.attention(q, k, v, causal=True)
     assert np.abs(out - truth).max() < 1e-5 and np.abs(lse - truth_lse).max() < 1e-5
 
 
 def test_a_kernel_that_the_lesson_brings(checkout, capsys):
-    checkout("ex04c")
+    checkout("ex05b")
 
     def make_tiled_matmul(TILE):
         return module.make_tiled_matmul(TILE)
 
-    module = own._module(catalog.find_one("ex04c"))
+    module = own._module(catalog.find_one("ex05b"))
     a, b = np.random.default_rng(0).standard_normal((2, 5, 5), dtype=np.float32)
-    for name in ("tiled_matmul", "your ex04c"):
-        matmul = own.mine("ex04c", ours=make_tiled_matmul)
+    for name in ("tiled_matmul", "your ex05b"):
+        matmul = own.mine("ex05b", ours=make_tiled_matmul)
         assert matmul.name == name and np.allclose(matmul(a, b, 4), a @ b, atol=1e-5)
-        passes("ex04c")
+        passes("ex05b")
 
 
 def test_what_cannot_be_asked_for(checkout):
-    checkout("ex02b", "ex04c", "ex05a")
-    with pytest.raises(ValueError, match="name must be one of ex01b, .*, got 'ex05a'"):
-        own.mine("ex05a")
-    with pytest.raises(ValueError, match="ours is needed for ex04c, got None"):
-        own.mine("ex04c")
+    checkout("ex03b", "ex05b", "ex06a")
+    with pytest.raises(ValueError, match="name must be one of ex02b, .*, got 'ex06a'"):
+        own.mine("ex06a")
+    with pytest.raises(ValueError, match="ours is needed for ex05b, got None"):
+        own.mine("ex05b")
     with pytest.raises(ValueError, match="ours is not taken: the package has the kernel"):
-        own.mine("ex02b", ours=abs)
+        own.mine("ex03b", ours=abs)
 
 
 def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch, capsys):
     folder = ROOT / "benchmarks" / "results"
-    checkout("ex05b", "ex06b")
+    checkout("ex06b", "ex07b")
     timed = []
     monkeypatch.setattr(own.Mine, "_time", lambda self, row: timed.append(row) or 1.5)
 
@@ -146,26 +146,26 @@ def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch
         ).markdown  # fmt: skip
 
     monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: True)
-    assert "this GPU" not in shown("ex06b"), "ours has been timed already"
-    passes("ex06b")
-    assert "your ex06b, ms, this GPU" in shown("ex06b") and len(timed) == 6
+    assert "this GPU" not in shown("ex07b"), "ours has been timed already"
+    passes("ex07b")
+    assert "your ex07b, ms, this GPU" in shown("ex07b") and len(timed) == 6
     monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: False)
-    assert "this GPU" not in shown("ex06b")
+    assert "this GPU" not in shown("ex07b")
 
 
 def test_inputs_are_those_of_the_benchmark():
     from fa_numba.workbook.recorded import recorded_rows
 
     for row in recorded_rows("attention", folder=ROOT / "benchmarks" / "results"):
-        shapes, options = own.JOBS["ex06b"].inputs(row)
+        shapes, options = own.JOBS["ex07b"].inputs(row)
         batch, seqlen, num_heads, head_dim = shapes[0]
         assert (batch * seqlen, num_heads * head_dim) == (8192, 1024) and len(shapes) == 3
         assert options.get("causal", False) == row["causal"]
-        assert (own.JOBS["ex05b"].inputs(row) is None) == row["causal"], "ex05b has no mask"
+        assert (own.JOBS["ex06b"].inputs(row) is None) == row["causal"], "ex06b has no mask"
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["ex02b", "ex05b", "ex06b"])
+@pytest.mark.parametrize("name", ["ex03b", "ex06b", "ex07b"])
 def test_on_a_gpu(checkout, name):
     cupy = pytest.importorskip("cupy", reason="needs CuPy")
     if not cuda.is_available():
@@ -173,7 +173,7 @@ def test_on_a_gpu(checkout, name):
     checkout(name)
     passes(name)
     function = own.mine(name)
-    if name == "ex02b":
+    if name == "ex03b":
         x = cupy.random.default_rng(0).standard_normal((300, 1000), dtype=np.float32)
         want = reference.softmax(cupy.asnumpy(x).astype(np.float64))
         assert np.abs(cupy.asnumpy(function(x)) - want).max() < 1e-6

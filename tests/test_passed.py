@@ -16,23 +16,23 @@ def one_passed_check(exercise):
 
 def a_workbook(tmp_path, source):
     """A checkout with one exercise, whose file is `source`."""
-    name = find_one("ex13a", ROOT).name
+    name = find_one("ex21a", ROOT).name
     for folder in ("exercises", "solutions"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "solutions" / f"{name}.py").write_text('"""ex13a · A title\n"""\n')
+    (tmp_path / "solutions" / f"{name}.py").write_text('"""ex21a · A title\n"""\n')
     (tmp_path / "exercises" / f"{name}.py").write_text(source)
-    return find_one("ex13a", tmp_path)
+    return find_one("ex21a", tmp_path)
 
 
 def test_none_until_it_is_passed(tmp_path):
     exercise = a_workbook(tmp_path, "def owner(rank):\n    return rank + 40\n")
-    assert passed("ex13a", "owner", tmp_path) is None
+    assert passed("ex21a", "owner", tmp_path) is None
     progress.record([one_passed_check(exercise)])
-    assert passed("ex13a", "owner", tmp_path)(2) == 42
+    assert passed("ex21a", "owner", tmp_path)(2) == 42
 
 
 def test_none_after_a_change(tmp_path):
     exercise = a_workbook(tmp_path, "def owner(rank):\n    return rank\n")
     progress.record([one_passed_check(exercise)])
     exercise.stub.write_text("def owner(rank):\n    return 0\n")
-    assert passed("ex13a", "owner", tmp_path) is None
+    assert passed("ex21a", "owner", tmp_path) is None

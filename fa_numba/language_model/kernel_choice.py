@@ -18,10 +18,10 @@ from fa_numba.tiling.block_sizes import ceil_div
 ROWS = 4  # of delta in a thread block
 BLOCK = 16  # queries, and keys, of a tile of a learner's kernels
 FILES = {
-    "attn": "ex06b_flash_attn_v2.py",
-    "delta": "ex07a_delta.py",
-    "dkdv": "ex07b_dkdv_kernel.py",
-    "dq": "ex07c_dq_kernel.py",
+    "attn": "ex07b_flash_attn_v2.py",
+    "delta": "ex08a_delta.py",
+    "dkdv": "ex08b_dkdv_kernel.py",
+    "dq": "ex08c_dq_kernel.py",
 }
 
 

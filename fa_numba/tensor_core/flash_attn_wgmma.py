@@ -11,7 +11,7 @@ element of Q, K or V. Scores, P and out are in registers; P, the result of a pro
 the layout of the next product's operand. Two thread blocks share an SM, so that one multiplies
 while the other computes its softmax.
 
-To read it: lesson 11 up to its step 3; then, as they come up, `tma` (the copy), `mbarrier` (when it
+To read it: lesson 13 up to its step 3; then, as they come up, `tma` (the copy), `mbarrier` (when it
 is done), `wgmma` (the products, and which register holds which element), `shared_plan` (the layout
 of shared memory) and `fragments` (the softmax, the same mathematics as in flash_attn_v2). There one
 thread computed one row; here a warpgroup computes 64: the four lanes of a quad hold a row's scores,

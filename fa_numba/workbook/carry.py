@@ -1,4 +1,4 @@
-"""A stub that starts from the learner's earlier answer: ``fa-numba reset ex09c --from ex08d``.
+"""A stub that starts from the learner's earlier answer: ``fa-numba reset ex17c --from ex16c``.
 
 The stub of the later exercise keeps its statement and its frame. The bodies that it leaves blank
 are those of the earlier answer, and a comment says what does not fit yet.

@@ -25,12 +25,12 @@ class Exercise:
 
     @property
     def short(self) -> str:
-        """``ex05a`` of ``ex05a_tile_update``."""
+        """``ex06a`` of ``ex06a_tile_update``."""
         return self.name.split("_", 1)[0]
 
     @property
     def lesson(self) -> str:
-        """``05`` of ``ex05a_tile_update``."""
+        """``06`` of ``ex06a_tile_update``."""
         return self.name[2:4]
 
     @property
@@ -110,7 +110,7 @@ def all_exercises(root: Path | None = None) -> list[Exercise]:
 
 
 def find(name: str, root: Path | None = None) -> list[Exercise]:
-    """The exercises a learner means: ``ex05`` or ``05`` (a lesson), ``ex05b``, or a full name."""
+    """The exercises a learner means: ``ex06`` or ``06`` (a lesson), ``ex06b``, or a full name."""
     exercises = all_exercises(root)
     wanted = Path(name).name.removesuffix(".py").removeprefix("test_").lower()
     wanted = wanted if wanted.startswith("ex") else f"ex{wanted}"

@@ -114,7 +114,7 @@ def read_points(path: Path | None, exercises: list[Exercise]) -> dict[str, float
     Parameters
     ----------
     path : path or None
-        A CSV file of "exercise,points" lines, where ex05 means each exercise of the lesson.
+        A CSV file of "exercise,points" lines, where ex06 means each exercise of the lesson.
         Exercises that it does not name are not graded. None: 1 point each.
     exercises : list of Exercise
         Those that may be graded.
@@ -134,7 +134,7 @@ def read_points(path: Path | None, exercises: list[Exercise]) -> dict[str, float
         try:
             name, value = cells[0], float(cells[1])
         except (IndexError, ValueError):
-            raise Refused(f"{where}: must be exercise,points such as ex05b,10; got {row}") from None
+            raise Refused(f"{where}: must be exercise,points such as ex06b,10; got {row}") from None
         if not 0 <= value < float("inf"):
             raise Refused(f"{where}: points must be 0 or more, got {cells[1]}")
         try:
@@ -374,7 +374,7 @@ def add_options(parser):
     group = parser.add_argument_group("folders of students (see docs/instructors.md)")
     group.add_argument("--jobs", type=int, default=1, metavar="N", help="students at a time")
     group.add_argument(
-        "--exercises", metavar="NAMES", help="only these, such as ex05,ex06b; otherwise all"
+        "--exercises", metavar="NAMES", help="only these, such as ex06,ex07b; otherwise all"
     )
     group.add_argument("--points", type=Path, metavar="FILE", help="CSV: exercise,points")
     group.add_argument(

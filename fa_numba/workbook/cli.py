@@ -14,7 +14,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fa-numba",
         description="The workbook: write attention kernels and have them graded.",
-        epilog="Exercises are named ex05b (one) or ex05 (a whole lesson). "
+        epilog="Exercises are named ex06b (one) or ex06 (a whole lesson). "
         "`fa-numba COMMAND --help` says more of each.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -23,7 +23,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help, description=help)
         if argument:
             command.add_argument(
-                "name", metavar="NAME", help="an exercise, such as ex05b", **argument
+                "name", metavar="NAME", help="an exercise, such as ex06b", **argument
             )
         return command
 
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--yes", action="store_true", help="do not ask")
     command.add_argument(
         "--from", dest="start", metavar="EARLIER",
-        help="an exercise of yours that has passed, such as ex06b: begin with your code of it",
+        help="an exercise of yours that has passed, such as ex07b: begin with your code of it",
     )  # fmt: skip
     handout.add_options(add("handout", "a copy of the workbook for a class, without solutions"))
     _add_language_model(add)

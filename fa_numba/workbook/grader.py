@@ -25,7 +25,7 @@ class NoSuchHint(ValueError):
 
 
 def grade(name: str, *, impl: str = "exercises", verbose: bool = False) -> Report:
-    """Grade one exercise (``"ex05b"``) or a lesson's (``"ex05"``).
+    """Grade one exercise (``"ex06b"``) or a lesson's (``"ex06"``).
 
     The files are read fresh from disk, each in a process of its own: save first, then grade.
 
@@ -157,7 +157,7 @@ def reset(name: str, *, start: str | None = None, yes: bool = False) -> Note:
     name : str
         One exercise.
     start : str, optional
-        An earlier exercise that has passed, such as ``"ex08d"``: the stub then has your code of it
+        An earlier exercise that has passed, such as ``"ex16c"``: the stub then has your code of it
         where it would be blank.
     yes : bool, default=False
         Do not ask.
@@ -253,7 +253,7 @@ def status(name: str | None = None) -> Status:
     Parameters
     ----------
     name : str, optional
-        A lesson (``"05"``) or an exercise; without it, the whole workbook.
+        A lesson (``"06"``) or an exercise; without it, the whole workbook.
     """
     exercises = all_exercises() if name is None else find(name)
     whole_lesson = name is not None and len(exercises) > 1

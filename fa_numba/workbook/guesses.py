@@ -124,7 +124,7 @@ def summary(lesson: str | None = None) -> str:
     Parameters
     ----------
     lesson : str, optional
-        Those of this lesson, such as ``"06"``.
+        Those of this lesson, such as ``"07"``.
     """
     entries = [e for name, e in _entries().items() if lesson is None or name[:2] == lesson]
     grades = [entry["grade"] for entry in entries if "grade" in entry]

@@ -12,7 +12,7 @@ from pathlib import Path
 from fa_numba.workbook import lessons
 from fa_numba.workbook.catalog import find_root
 
-FIRST = "00_a_gpu_in_ten_minutes.ipynb"
+FIRST = "00_first_kernels.ipynb"
 
 
 def command(root, *, as_root: bool) -> list[str]:

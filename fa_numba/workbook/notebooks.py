@@ -86,7 +86,7 @@ def canonical(text: str, *, lesson: bool = False) -> str:
 
 
 def is_lesson(path: Path) -> bool:
-    """Whether a file is one: ``05_flash_attention_1.ipynb``."""
+    """Whether a file is one: ``06_flash_attention_1.ipynb``."""
     return path.name[:2].isdigit() and path.name[2:3] == "_"
 
 

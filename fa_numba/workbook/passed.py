@@ -15,7 +15,7 @@ def passed(name: str, attribute: str, root: Path | None = None):
     Parameters
     ----------
     name : str
-        Of an exercise, such as ``"ex09a"``.
+        Of an exercise, such as ``"ex17a"``.
     attribute : str
         The name of a function or kernel in its file.
     root : path, optional

@@ -55,7 +55,7 @@ def parse(text: str, name: str) -> Parsed:
     text : str
         The solution file.
     name : str
-        The exercise, such as ``ex05a_tile_update``.
+        The exercise, such as ``ex06a_tile_update``.
     """
 
     def fail(line, message):

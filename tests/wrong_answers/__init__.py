@@ -1,6 +1,6 @@
 """The project's own wrong answers, and the right ones that look different.
 
-Each exercise has a module here, named like it (``ex06a``), with three lists:
+Each exercise has a module here, named like it (``ex07a``), with three lists:
 
 WRONG       (name of the mistake, text in the solution, what stands there instead), or
             (name, [(text, instead), ...]) where a mistake shows in several places. Each text

@@ -1,191 +1,153 @@
 """Wrong and right answers of ex03c: see tests/wrong_answers/__init__.py."""
 
-GUARD = "    if m_row >= q.shape[0]:\n"
-START = "    m_i = float32(-math.inf)\n    l_i = float32(0.0)\n    n_start"
-CHUNK = "    n_start = chunk * key_chunk_size\n"
-KEYS = "    for n in range(n_start, min(n_start + key_chunk_size, k.shape[0])):\n"
-DOT = "            s += q_row[c] * k[n, c]\n"
-SCALE = "        s *= softmax_scale\n"
-MASKED = "        if m_new > -math.inf:  #"
-ALPHA = "            alpha = math.exp(m_i - m_new)\n"
-P = "            p = math.exp(s - m_new)\n"
-L = "            l_i = l_i * alpha + p\n"
-ACC = "                acc_row[c] = acc_row[c] * alpha + p * v[n, c]\n"
-STORE_L = "    l[chunk, m_row] = l_i\n    m"
-STORE_M = "    m[chunk, m_row] = m_i\n"
-STORE_ACC = "        acc[chunk, m_row, c] = acc_row[c]\n"
-Q_LOAD = "        q_row[c] = q[m_row, c]\n"
-ACC_ROW = (
-    "    acc_row = cuda.local.array(HEAD_DIM, float32)\n    for c in range(HEAD_DIM):\n        q"
+RANKS = "    return x_a > x_b or (x_a == x_b and col_a < col_b)\n"
+ENTER = "    if ranks_before(x_j, col, x_best[last], col_best[last]):\n"
+CLIMB = "        for i in range(last, 0, -1):\n"
+SWAP_COLS = "                col_best[i - 1], col_best[i] = col_best[i], col_best[i - 1]\n"
+START = "            x_best[i] = float32(-math.inf)\n"
+M_START = "        m_i = float32(-math.inf)\n"
+UNMASKED = "            if x_j > -math.inf:  #"
+L = "                l_i = l_i * math.exp(m_i - m_new) + math.exp(x_j - m_new)\n"
+READ = "            x_j = x[row, col]\n"
+COLUMNS = "        for col in range(x.shape[1]):\n"
+VALUE = "                value = math.exp(x_best[i] - m_i) / l_i\n"
+STORE = "            values[row, i] = value\n"
+EMPTY = "col_best[i] if col_best[i] != NO_COLUMN else int32(-1)\n"
+LISTS = (
+    "        x_best = cuda.local.array(K, float32)\n        col_best = cuda.local.array(K, int32)\n"
 )
-M_START = "    m_i = float32(-math.inf)\n    for chunk"
-MAXIMUM = "        m_i = max(m_i, m[chunk, m_row])\n"
-EMPTY = "    if m_i == -math.inf:  #"
-MERGE_ALPHA = "        alpha = math.exp(m[chunk, m_row] - m_i)\n"
-MERGE_L = "        l_i += alpha * l[chunk, m_row]\n"
-MERGE_ACC = "            acc_row[c] += alpha * acc[chunk, m_row, c]\n"
-OUT = "        out[m_row, c] = acc_row[c] / l_i if l_i != 0 else float32(0.0)\n"
-CHUNKS = "    num_chunks = -(-seqlen_k // key_chunk_size)\n"
-KEPT = "    kept = min(query_chunk_size, seqlen_q) * num_chunks * (d + 2)\n"
-RETURN = "    return kept, seqlen_q * seqlen_k * d"
+ACCESSES = "    return fused, 3 * num_rows * num_cols + fused"
+FUSED = "    fused = num_rows * num_cols + 2 * num_rows * k"
 
 WRONG = [
-    ("no guard of the row", GUARD, "    if m_row < 0:\n"),
-    ("guard off by one", GUARD, GUARD.replace(">=", ">")),
-    *((f"m starts at {low}", START, START.replace("-math.inf", low))
+    ("the smaller score first", RANKS, RANKS.replace("x_a > x_b", "x_a < x_b")),
+    ("ties by the larger column", RANKS, RANKS.replace("col_a < col_b", "col_a > col_b")),
+    ("no rule for ties", RANKS, "    return x_a > x_b\n"),
+    ("whoever comes last wins a tie", RANKS, "    return x_a >= x_b\n"),
+    ("columns compared as float32", RANKS,
+     RANKS.replace("col_a < col_b", "float32(col_a) < float32(col_b)")),
+    ("scores of nearly the same size tie", RANKS,
+     "    return x_a - x_b > 1e-6 or (abs(x_a - x_b) <= 1e-6 and col_a < col_b)\n"),
+    ("any score enters", ENTER, "    if x_j > -math.inf:\n"),
+    ("-inf never enters", ENTER, ENTER.replace("if ", "if x_j > -math.inf and ")),
+    ("below -1e9 never enters", ENTER, ENTER.replace("if ", "if x_j > float32(-1e9) and ")),
+    ("the last place is not looked at", "    last = x_best.shape[0] - 1\n",
+     "    last = x_best.shape[0] - 2\n"),
+    ("16 places at most", "    last = x_best.shape[0] - 1\n",
+     "    last = min(x_best.shape[0], 16) - 1\n"),
+    ("climbs one place", CLIMB, "        for i in range(last, last - 1, -1):\n"),
+    ("never reaches the first place", CLIMB, "        for i in range(last, 1, -1):\n"),
+    ("climbs down", CLIMB, "        for i in range(1, last + 1):\n"),
+    ("the columns stay behind", SWAP_COLS, ""),
+    *((f"an empty place holds {low}", START, f"            x_best[i] = float32({low})\n")
+      for low in ("0.0", "-1e4", "-1e30")),
+    *((f"the maximum starts at {low}", M_START, f"        m_i = float32({low})\n")
       for low in ("0.0", "-1e4", "-1e9", "-1e30")),
-    *((f"below {low} counts as masked", MASKED, MASKED.replace("-math.inf", f"float32({low})"))
-      for low in ("-1e4", "-1e30")),
-    ("no guard of masked keys", MASKED, "        if m_new < math.inf:  #"),
-    ("the whole row for each chunk", KEYS, "    for n in range(k.shape[0]):\n"),
-    ("the last key of a chunk is left out", KEYS,
-     KEYS.replace("k.shape[0])", "k.shape[0]) - 1")),
-    ("a chunk from 0", CHUNK, "    n_start = 0\n"),
-    ("chunks of 8", CHUNK, "    n_start = chunk * 8\n"),
-    ("256 keys at most", KEYS, KEYS.replace("key_chunk_size,", "min(key_chunk_size, 256),")),
-    ("no scale", SCALE, ""),
-    ("1/sqrt(d) for softmax_scale", SCALE, "        s *= float32(1 / math.sqrt(HEAD_DIM))\n"),
-    ("alpha is missing in l", L, "            l_i = l_i + p\n"),
-    ("alpha is missing in acc", ACC, ACC.replace(" * alpha", "")),
-    ("alpha upside down", ALPHA, "            alpha = math.exp(m_new - m_i)\n"),
-    ("m is not kept", "            m_i = m_new\n    l[", "            m_i = s\n    l["),
-    ("p without the maximum", P, "            p = math.exp(s)\n"),
-    ("p cut off", P, "            p = math.exp(max(s - m_new, float32(-10.0)))\n"),
-    ("acc is divided in each chunk", STORE_ACC,
-     "        acc[chunk, m_row, c] = acc_row[c] / l_i if l_i > 0 else float32(0.0)\n"),
-    ("l of an empty chunk is 1", STORE_L, STORE_L.replace("= l_i", "= l_i if l_i > 0 else "
-                                                          "float32(1.0)")),
-    ("m of an empty chunk is finite", STORE_M, "    m[chunk, m_row] = max(m_i, float32(-1e30))\n"),
-    ("q is loaded for each key", DOT, "            s += q[m_row, c] * k[n, c]\n"),
-    ("acc in HBM", [
-        (ACC, "                acc_row[c] = acc_row[c] * alpha + p * v[n, c]\n"
-              "                acc[chunk, m_row, c] = acc_row[c]\n")]),
-    ("scores of a chunk in a local array", [
-        (ACC_ROW, "    kept = cuda.local.array(512, float32)\n" + ACC_ROW),
-        (SCALE, SCALE + "        kept[n - n_start] = s\n")]),
-    ("k in shared memory", ACC_ROW,
-     "    k_tile = cuda.shared.array((32, HEAD_DIM), float32)\n"
-     "    k_tile[cuda.threadIdx.x, 0] = k[0, 0]\n" + ACC_ROW),
-    ("q is scaled in place", Q_LOAD, "        q[m_row, c] = q[m_row, c] * float32(1.0)\n" + Q_LOAD),
-    ("the merge starts at 0", M_START, M_START.replace("-math.inf", "0.0")),
-    ("the merge starts at -1e9", M_START, M_START.replace("-math.inf", "-1e9")),
-    ("the merge starts at -1e30", M_START, M_START.replace("-math.inf", "-1e30")),
-    ("merge: below -1e30 is no key", EMPTY, "    if m_i < float32(-1e30):  #"),
-    ("merge: no guard of m", EMPTY, "    if m_i == math.inf:  #"),
-    ("merge: the first chunk's maximum", MAXIMUM, "        m_i = m[0, m_row]\n"),
-    ("merge: no alpha", MERGE_ALPHA, "        alpha = float32(1.0)\n"),
-    ("merge: no alpha of l", MERGE_L, "        l_i += l[chunk, m_row]\n"),
-    ("merge: no alpha of acc", MERGE_ACC, MERGE_ACC.replace("alpha * ", "")),
-    ("merge: averages", MERGE_L, "        l_i += float32(1.0)\n"),
-    ("merge: 64 chunks at most", [
-        ("    for chunk in range(m.shape[0]):\n        alpha",
-         "    for chunk in range(min(m.shape[0], 64)):\n        alpha")]),
-    ("merge: not divided", OUT, "        out[m_row, c] = acc_row[c]\n"),
-    ("merge: no guard of 0 / 0", OUT, "        out[m_row, c] = acc_row[c] / l_i\n"),
-    ("merge: a small number for 0", OUT, "        out[m_row, c] = acc_row[c] / (l_i + "
-                                         "float32(1e-4))\n"),
-    ("merge: out as an accumulator", MERGE_ACC,
-     MERGE_ACC + "            out[m_row, c] = acc_row[c]\n"),
-    ("merge: l rescaled in place", MERGE_L,
-     "        l[chunk, m_row] *= alpha\n        l_i += l[chunk, m_row]\n"),
-    ("merge: thread 0 does it all", [
-        ("    m_row = cuda.grid(1)\n    if m_row >= out.shape[0]:\n        return\n",
-         "    if cuda.grid(1) > 0:\n        return\n    for m_row in range(out.shape[0]):\n"
-         "        merge_row(acc, l, m, out, m_row)\n\n\n@cuda.jit(device=True)\n"
-         "def merge_row(acc, l, m, out, m_row):\n")]),
-    ("chunks rounded down", CHUNKS, "    num_chunks = max(seqlen_k // key_chunk_size, 1)\n"),
-    ("acc alone is kept", KEPT, KEPT.replace("d + 2", "d")),
-    ("all queries are kept", KEPT, KEPT.replace("min(query_chunk_size, seqlen_q)", "seqlen_q")),
-    ("more queries than there are", KEPT,
-     KEPT.replace("min(query_chunk_size, seqlen_q)", "query_chunk_size")),
-    ("k once per chunk of queries", RETURN, "    return kept, num_chunks * seqlen_k * d"),
-    ("k and v", RETURN, RETURN.replace("seqlen_q *", "2 * seqlen_q *")),
-    ("floats", RETURN, "    return float(kept), float(seqlen_q) * seqlen_k * d"),
+    ("below -1e9 counts as masked", UNMASKED, "            if x_j > float32(-1e9):  #"),
+    ("no guard of a masked beginning", UNMASKED, "            if x_j < math.inf:  #"),
+    ("l is not rescaled", L, L.replace("l_i * math.exp(m_i - m_new)", "l_i")),
+    ("the sum of exp alone", L, "                l_i += math.exp(x_j)\n"),
+    ("the list alone is summed", L, L.replace("math.exp(x_j - m_new)",
+     "(math.exp(x_j - m_new) if ranks_before(x_j, col, x_best[K - 1], col_best[K - 1] + 1)"
+     " else float32(0))")),
+    ("1024 columns at most", COLUMNS, "        for col in range(min(x.shape[1], 1024)):\n"),
+    ("the last column is left out", COLUMNS, "        for col in range(x.shape[1] - 1):\n"),
+    ("not divided", VALUE, VALUE.replace(" / l_i", "")),
+    ("divided by the length of the list", VALUE, VALUE.replace("l_i", "K")),
+    ("an exponent cut off at -30", VALUE,
+     VALUE.replace("x_best[i] - m_i", "max(x_best[i] - m_i, float32(-30.0))")),
+    ("no guard of a masked row", "            if l_i > 0:\n", "            if l_i > -1:\n"),
+    ("an empty place has column NO_COLUMN", EMPTY, "col_best[i]\n"),
+    ("an empty place is not written", "            columns[row, i] =",
+     "            if col_best[i] != NO_COLUMN:\n                columns[row, i] ="),
+    ("no guard of the row", "        if row >= x.shape[0]:\n", "        if row < 0:\n"),
+    ("the row by its place in the block", "        row = cuda.grid(1)\n",
+     "        row = cuda.threadIdx.x\n"),
+    ("x is read three times", L, L.replace("x_j - m_new", "x[row, col] - m_new")),
+    ("the score again from x", VALUE, VALUE.replace("x_best[i] -", "x[row, col_best[i]] -")),
+    ("the row in a local array", [
+        (LISTS, LISTS + "        kept = cuda.local.array(2048, float32)\n"),
+        (READ, "            kept[col] = x[row, col]\n            x_j = kept[col]\n")]),
+    ("shared lists", LISTS, LISTS.replace("x_best = cuda.local.array(K, float32)",
+     "lists = cuda.shared.array((32, K), float32)\n"
+     "        x_best = lists[cuda.threadIdx.x]")),
+    ("values read back", STORE, "            values[row, i] = math.exp(x_best[i] - m_i)\n"
+     "            values[row, i] = value if values[row, i] > 0 else float32(0)\n"),
+    ("x changed", READ, READ + "            x[row, col] = max(x_j, float32(-3.4e38))\n"),
+    ("accesses: no columns", FUSED, FUSED.replace("2 * num_rows", "num_rows")),
+    ("accesses: softmax reads once", ACCESSES, ACCESSES.replace("3 *", "2 *")),
+    ("accesses: safe softmax", ACCESSES, ACCESSES.replace("3 *", "4 *")),
+    ("accesses: floats", ACCESSES, "    return fused * 1.0, 3.0 * num_rows * num_cols + fused"),
+    ("float64", "        l_i = float32(0.0)\n", "        l_i = 0.0\n"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("the chunk's maximum first is more traffic, so one walk; other names and loops", """
+    ("a search for the place, then a shift; other names", """
+import functools
 import math
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
-HEAD_DIM = 8
+NO_COLUMN = 2**31 - 1
 
 
 @cuda.jit(device=True)
-def score(query, keys, j, factor):
-    total = float32(0)
-    for i in range(HEAD_DIM):
-        total += query[i] * keys[j, i]
-    return total * factor
+def ranks_before(x_a, col_a, x_b, col_b):
+    if x_a == x_b:
+        return col_a < col_b
+    return x_a > x_b
 
 
-@cuda.jit
-def summarize_chunks(queries, keys, values, sums, norms, tops, chunk_len, factor):
-    i = cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x
-    part = cuda.blockIdx.y
-    if i < queries.shape[0]:
-        query = cuda.local.array(HEAD_DIM, float32)
-        total = cuda.local.array(HEAD_DIM, float32)
-        for c in range(HEAD_DIM):
-            query[c] = queries[i, c]
-            total[c] = float32(0)
-        top, norm = float32(-math.inf), float32(0)
-        j = part * chunk_len
-        end = j + chunk_len
-        while j < end and j < keys.shape[0]:
-            s = score(query, keys, j, factor)
-            if s > top:
-                shrink = math.exp(top - s)
-                top = s
-                norm *= shrink
-                for c in range(HEAD_DIM):
-                    total[c] *= shrink
-            weight = math.exp(s - top) if s > -math.inf else float32(0)
-            norm += weight
-            for c in range(HEAD_DIM):
-                total[c] += weight * values[j, c]
-            j += 1
-        tops[part, i], norms[part, i] = top, norm
-        for c in range(HEAD_DIM):
-            sums[part, i, c] = total[c]
+@cuda.jit(device=True)
+def topk_update(scores, places, s, place):
+    i = len(scores)
+    while i > 0 and ranks_before(s, place, scores[i - 1], places[i - 1]):
+        i -= 1
+        if i + 1 < len(scores):
+            scores[i + 1] = scores[i]
+            places[i + 1] = places[i]
+    if i < len(scores):
+        scores[i] = s
+        places[i] = place
 
 
-@cuda.jit
-def merge_chunks(sums, norms, tops, result):
-    i = cuda.grid(1)
-    if i < result.shape[0]:
-        total = cuda.local.array(HEAD_DIM, float32)
-        for c in range(HEAD_DIM):
-            total[c] = float32(0)
-        top, norm = float32(-math.inf), float32(0)
-        for part in range(tops.shape[0] - 1, -1, -1):
-            m = tops[part, i]
-            l = norms[part, i]
-            new = max(top, m)
-            base = float32(0) if new == -math.inf else new
-            old_weight, weight = math.exp(top - base), math.exp(m - base)
-            norm = norm * old_weight + l * weight
-            for c in range(HEAD_DIM):
-                total[c] = total[c] * old_weight + sums[part, i, c] * weight
-            top = new
-        for c in range(HEAD_DIM):
-            result[i, c] = total[c] / norm if norm > 0 else float32(0)
+@functools.cache
+def make_topk(K):
+    @cuda.jit
+    def best(logits, shares, where):
+        r = cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x
+        if r < logits.shape[0]:
+            s = cuda.local.array(K, float32)
+            c = cuda.local.array(K, int32)
+            for i in range(K):
+                s[i], c[i] = float32(-math.inf), int32(NO_COLUMN)
+            l = float32(0)
+            m = float32(-math.inf)
+            for j in range(logits.shape[1]):
+                logit = logits[r, j]
+                topk_update(s, c, logit, int32(j))
+                if logit > m:
+                    l = l * math.exp(m - logit) + float32(1)
+                    m = logit
+                elif logit > -math.inf:
+                    l += math.exp(logit - m)
+            for i in range(K):
+                if c[i] == NO_COLUMN:
+                    shares[r, i], where[r, i] = float32(0), int32(-1)
+                else:
+                    shares[r, i] = float32(0) if l == 0 else math.exp(s[i] - m) / l
+                    where[r, i] = c[i]
+
+    return best
 
 
-def traffic(seqlen_q, seqlen_k, d, query_chunk_size, key_chunk_size):
-    queries = seqlen_q if seqlen_q < query_chunk_size else query_chunk_size
-    chunks = (seqlen_k + key_chunk_size - 1) // key_chunk_size
-    return queries * chunks * d + 2 * queries * chunks, d * seqlen_k * seqlen_q
+def accesses(num_rows, num_cols, k):
+    fused = num_rows * (num_cols + 2 * k)
+    return fused, fused + num_rows * num_cols * 3
 """),
-    ("a row of v is kept, a helper for the division", [
-        (ACC, "                v_row[c] = v[n, c]\n"
-              "                acc_row[c] = acc_row[c] * alpha + p * v_row[c]\n"),
-        (ACC_ROW, "    v_row = cuda.local.array(HEAD_DIM, float32)\n" + ACC_ROW),
-        (OUT, "        out[m_row, c] = share(acc_row[c], l_i)\n"),
-        ("def traffic", "@cuda.jit(device=True)\ndef share(part, whole):\n"
-         "    if whole > 0:\n        return part / whole\n    return float32(0.0)\n\n\n"
-         "def traffic")]),
+    ("a masked row is divided by 1", "            value = float32(0.0)\n            if l_i > 0:\n"
+     + VALUE, "            value = math.exp(x_best[i] - (m_i if l_i > 0 else float32(0)))\n"
+     "            value = value / (l_i if l_i > 0 else float32(1))\n"),
 ]  # fmt: skip
 
 EQUIVALENT = []

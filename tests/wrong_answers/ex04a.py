@@ -1,100 +1,64 @@
 """Wrong and right answers of ex04a: see tests/wrong_answers/__init__.py."""
 
-BUDGET = "    budget = sram_bytes // dtype_bytes  # elements\n"
-LOOP = "    for B_c in range(1, budget // (2 * d) + 1):\n"
-SOLVE = "        B_r = (budget - 2 * B_c * d) // (d + B_c)\n"
-TEST = "        if B_r >= 1 and B_r * B_c > best[0] * best[1]:\n"
-KEEP = "            best = (B_r, B_c)\n"
-NONE = "    if best == (0, 0):\n        raise ValueError(\n"
-NEED = "{dtype_bytes * (3 * d + 1)} bytes, "
-RETURN = "    return best\n"
-BODY = LOOP + SOLVE + TEST + KEEP
+ROWS = "    num_row_tiles = 1 if B_r is None else -(-N // B_r)\n"
+COLS = "    num_col_tiles = 1 if B_c is None else -(-N // B_c)\n"
+Q = '        "q_reads": N * d * num_col_tiles,'
+K = '        "k_reads": N * d * num_row_tiles,'
+V = '        "v_reads": N * d * num_row_tiles,'
+S_READS = '        "s_reads": N * N,\n'
+OUT = '        "out_writes": N * d,\n'
+TRAFFIC = "    traffic = {key: count * dtype_bytes for key, count in elements.items()}\n"
+RETURN = '    return {**traffic, "total": sum(traffic.values())}\n'
 
 WRONG = [
-    ("elements for bytes", BUDGET, "    budget = sram_bytes\n"),
-    ("two bytes taken for granted", BUDGET, "    budget = sram_bytes // 2\n"),
-    ("float32 by default", "d, dtype_bytes=2):", "d, dtype_bytes=4):"),
-    ("K without V", SOLVE, SOLVE.replace("2 * B_c * d", "B_c * d")),
-    ("the scores are forgotten", SOLVE, SOLVE.replace("(d + B_c)", "d")),
-    ("rounded up", SOLVE, SOLVE.replace("(budget - 2 * B_c * d)", "(budget - 2 * B_c * d + d)")),
-    ("floats", SOLVE, SOLVE.replace("//", "/")),
-    ("the last B_c is left out", LOOP, LOOP.replace(" + 1", "")),
-    ("B_c up to 256", LOOP, LOOP.replace("budget // (2 * d) + 1", "min(budget // (2 * d), 256) + 1")),
-    ("B_c a power of two", TEST, TEST.replace("if ", "if B_c & (B_c - 1) == 0 and ")),
-    ("B_r a multiple of 16", SOLVE, SOLVE.replace("(d + B_c)\n", "(d + B_c)\n        "
-                                                  "B_r = B_r // 16 * 16 or B_r\n")),
-    ("square tiles", SOLVE, SOLVE + "        B_r = min(B_r, B_c)\n"),
-    ("the largest B_c", TEST, "        if B_r >= 1:\n"),
-    ("the largest sum", TEST, TEST.replace("B_r * B_c > best[0] * best[1]",
-                                           "B_r + B_c > best[0] + best[1]")),
-    ("empty tiles", TEST, TEST.replace("B_r >= 1 and ", "")
-     .replace(" > best[0] * best[1]", " >= best[0] * best[1]")),
-    ("the pair the other way round", KEEP, "            best = (B_c, B_r)\n"),
-    ("two loops", LOOP + SOLVE + TEST,
-     "    for B_c in range(1, budget // (2 * d) + 1):\n        for B_r in range(1, budget // d):\n"
-     "            if B_r * d + 2 * B_c * d + B_r * B_c > budget:\n                break\n"
-     "            if B_r * B_c <= best[0] * best[1]:\n                continue\n"),
-    ("the formula without rounding", BODY,
-     "    B_c = int((d * d + budget / 2) ** 0.5 - d)\n    if B_c > 0:\n"
-     "        best = (2 * B_c, B_c)\n"),
-    ("the formula, then B_r", BODY,
-     "    B_c = int((d * d + budget / 2) ** 0.5 - d)\n    if B_c > 0:\n"
-     "        best = ((budget - 2 * B_c * d) // (d + B_c), B_c)\n"),
-    ("None where nothing fits", NONE, "    if best == (0, 0):\n        return None\n"
-     "    if False:\n        raise ValueError(\n"),
-    ("(0, 0) where nothing fits", NONE, "    if False:\n        raise ValueError(\n"),
-    ("another error", "        raise ValueError(\n", "        raise IndexError(\n"),
-    ("no number in the message", NEED, "more, "),
-    ("elements in the message", NEED, "{3 * d + 1} bytes, "),
-    ("without the scores in the message", NEED, "{dtype_bytes * 3 * d} bytes, "),
-    ("a list", RETURN, "    return list(best)\n"),
-    ("three numbers", RETURN, "    return (*best, best[0] * best[1])\n"),
-    ("no return", RETURN, ""),
+    ("tiles rounded down", ROWS, ROWS.replace("-(-N // B_r)", "N // B_r")),
+    ("tiles not rounded", COLS, COLS.replace("-(-N // B_c)", "N / B_c")),
+    ("tiles rounded by floats", ROWS, ROWS.replace("-(-N // B_r)", "round(N / B_r + 0.5)")),
+    ("one tile more", COLS, COLS.replace("-(-N // B_c)", "N // B_c + 1")),
+    ("tiles walked in a loop", ROWS,
+     ROWS.replace("-(-N // B_r)", "sum(1 for _ in range(0, N, B_r))")),
+    ("no default tile", ROWS, ROWS.replace("1 if", "N if")),
+    ("B_r and B_c swapped", [(Q, Q.replace("col", "row")), (K, K.replace("row", "col"))]),
+    ("K as often as Q", K, K.replace("row", "col")),
+    ("Q loaded once", Q, Q.replace(" * num_col_tiles", "")),
+    ("V loaded once", V, V.replace(" * num_row_tiles", "")),
+    ("V per column of tiles", V, V.replace("row", "col")),
+    ("whole tiles", Q, '        "q_reads": d * num_col_tiles * num_row_tiles * (B_r or N),'),
+    ("S is not read back", S_READS, '        "s_reads": 0,\n'),
+    ("S is read per tile", S_READS, '        "s_reads": N * N * num_col_tiles,\n'),
+    ("out once per tile", OUT, '        "out_writes": N * d * num_col_tiles,\n'),
+    ("float32 by default", "def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):",
+     "def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=4):"),
+    ("elements, not bytes", TRAFFIC, TRAFFIC.replace(" * dtype_bytes", "")),
+    ("bytes of 2 taken for granted", TRAFFIC, TRAFFIC.replace("dtype_bytes", "2")),
+    ("floats", TRAFFIC, TRAFFIC.replace("count *", "float(count) *")),
+    ("the total counts itself", RETURN,
+     '    traffic["total"] = 0\n    return {**traffic, "total": 2 * sum(traffic.values())}\n'),
+    ("the total leaves O out", RETURN,
+     RETURN.replace("sum(traffic.values())", 'sum(traffic.values()) - traffic["out_writes"]')),
+    ("no total", RETURN, "    return traffic\n"),
+    ("a list", RETURN, "    return list(traffic.values())\n"),
+    ("no return", RETURN, "    traffic.values()\n"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("a loop over B_r, the last of equal pairs", """
-def calculate_block_sizes(sram_bytes, d, dtype_bytes=2):
-    elements = sram_bytes // dtype_bytes
-    if elements < 3 * d + 1:
-        raise ValueError(f"B_r = B_c = 1 needs {dtype_bytes * (3 * d + 1)} bytes")
-    best_product, pair = 0, None
-    B_r = 1
-    while B_r * d <= elements:
-        B_c = max((elements - B_r * d) // (2 * d + B_r), 0)
-        if B_r * B_c >= best_product:
-            best_product, pair = B_r * B_c, (B_r, B_c)
-        B_r += 1
-    return pair
-"""),
-    ("max with a key", BODY, """
-    def rows(B_c):
-        return (budget - 2 * B_c * d) // (d + B_c)
+    ("math.ceil of a fraction, one dict", """
+from fractions import Fraction
+from math import ceil
 
-    columns = range(1, budget // (2 * d) + 1)
-    B_c = max(columns, key=lambda B_c: B_c * rows(B_c), default=0)
-    if B_c and rows(B_c) > 0:
-        best = rows(B_c), B_c
+
+def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
+    above, beside = (ceil(Fraction(N, b)) if b else 1 for b in (B_r, B_c))
+    whole, square = N * d * dtype_bytes, N * N * dtype_bytes
+    result = dict.fromkeys(("s_writes", "s_reads", "p_writes", "p_reads"), square)
+    result.update(q_reads=whole * beside, k_reads=whole * above, v_reads=whole * above)
+    result["out_writes"] = whole
+    result["total"] = sum(result.values())
+    return result
 """),
-    ("near the formula only", BODY, """
-    middle = int((d * d + budget / 2) ** 0.5 - d)
-    reach = max(64, middle // 8)
-    for B_c in range(max(1, middle - reach), middle + reach):
-        B_r = (budget - 2 * B_c * d) // (d + B_c)
-        if B_r >= 1 and B_r * B_c > best[0] * best[1]:
-            best = (B_r, B_c)
-"""),
+    ("defaults by or", [
+        (ROWS, "    B_r, B_c = B_r or N, B_c or N\n    num_row_tiles = (N + B_r - 1) // B_r\n"),
+        (COLS, "    num_col_tiles = (N + B_c - 1) // B_c\n")]),
 ]  # fmt: skip
 
-IF = "if B_r >= 1 and B_r * B_c > best[0] * best[1]:"
-FOR = "for B_c in range(1, budget // (2 * d) + 1):"
-BEYOND = "beyond budget / (2 d) not even one row of Q fits: such a B_c is skipped"
-EQUIVALENT = [
-    (f"{IF} -> if B_r * B_c > best[0] * best[1]:", "B_c is positive: so is B_r where this is true"),
-    (f"{IF} -> {IF.replace(' > ', ' >= ')}", "of equal products any is right"),
-    (f"{FOR} -> {FOR.replace('+ 1)', '+ 2)')}", BEYOND),
-    (f"{FOR} -> {FOR.replace('(2 * d)', '2')}", BEYOND),
-    (f"{FOR} -> {FOR.replace('(2 * d)', 'd')}", BEYOND),
-    (f"{FOR} -> {FOR.replace('(2 * d)', '(3 * d)')}",
-     "the best B_c lies near budget / (4 d) at most; the same for d up to 12 and 1500 elements"),
-]  # fmt: skip
+EQUIVALENT = []

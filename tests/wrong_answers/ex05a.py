@@ -1,121 +1,136 @@
 """Wrong and right answers of ex05a: see tests/wrong_answers/__init__.py."""
 
-M_NEW = "    m_new = np.maximum(m, s.max(axis=1))\n"
-BASE = "    base = np.where(np.isneginf(m_new), np.float32(0), m_new)"
-ALPHA = "    alpha = np.exp(m - base)"
-P = "    p = np.exp(s - base[:, None])"
-L = "    l_new = alpha * l + p.sum(axis=1)\n"
-SUM = "    unnormalised = (l * alpha)[:, None] * out + p @ v\n"
-DIVISOR = "    divisor = np.where(l_new == 0, np.float32(1), l_new)"
-RETURN = "    return unnormalised / divisor[:, None], l_new, m_new\n"
+READ = (
+    "        row_max = partial[0]\n        cuda.syncthreads()  # every thread has read the maximum: "
+    "safe to write the next row's\n"
+)
+FIRST = "        cuda.syncthreads()  # every thread's maximum is there: safe to compare\n"
+STEP = (
+    "            cuda.syncthreads()  # this step's maxima are there: safe to take the next step\n"
+)
+FOLD = "                partial[tid] = max(partial[tid], partial[tid + half])\n" + STEP
+HALF = "        half = THREADS // 2\n        while half > 0:\n            if tid < half:\n" + FOLD
+LAST = (
+    READ + "        for col in range(tid, x.shape[1], THREADS):\n"
+    "            y[row, col] = x[row, col] - row_max\n"
+)
+HEAD = (
+    '    """y = x - row maximum."""\n    partial = cuda.shared.array(THREADS, float32)\n'
+    "    tid = cuda.threadIdx.x\n"
+)
+ROWS = HEAD + "    for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):\n"
+BEST = ROWS + "        best = float32(-math.inf)\n"
+COLUMNS = BEST + "        for col in range(tid, x.shape[1], THREADS):\n"
+MAXIMUM = COLUMNS + "            best = max(best, x[row, col])\n"
+READ_LINE, BARRIER = READ.split("\n")[:2]
 
 WRONG = [
-    ("no stand-in for -inf", BASE, "    base = m_new"),
-    ("the lowest float32 for -inf, and it is returned", M_NEW,
-     "    m_new = np.maximum(np.maximum(m, s.max(axis=1)), np.finfo(np.float32).min)\n"),
-    *((f"below {low} counts as masked", BASE,
-       f"    base = np.where(m_new < {low}, np.float32(0), m_new)")
-      for low in ("-1e4", "-1e9", "-1e30")),
-    ("m from -1e9", M_NEW, "    m_new = np.maximum(np.maximum(m, s.max(axis=1)), np.float32(-1e9))\n"),
-    ("the tile's maximum alone", M_NEW, "    m_new = s.max(axis=1)\n"),
-    ("the maximum of the whole tile", M_NEW, "    m_new = np.maximum(m, s.max())\n"),
-    ("the maximum leaves out the first key", M_NEW,
-     "    m_new = np.maximum(m, s[:, 1:].max(axis=1, initial=-np.inf))\n"),
-    ("alpha upside down", ALPHA, "    alpha = np.exp(base - m)"),
-    ("exp cut off at -20", P, "    p = np.exp(np.maximum(s - base[:, None], np.float32(-20)))"),
-    ("alpha cut off at -20", ALPHA, "    alpha = np.exp(np.maximum(m - base, np.float32(-20)))"),
-    ("far keys dropped", P, P + "\n    p = np.where(p < 1e-8, np.float32(0), p)"),
-    ("p without the maximum", P, "    p = np.exp(s)"),
-    ("l is not rescaled", L, "    l_new = l + p.sum(axis=1)\n"),
-    ("l of the tile alone", L, "    l_new = p.sum(axis=1)\n"),
-    ("l summed down the columns", L, "    l_new = alpha * l + p.sum(axis=0)[: len(l)].sum()\n"),
-    ("out is not rescaled", SUM, SUM.replace("(l * alpha)", "l")),
-    ("out is not multiplied by l", SUM, SUM.replace("(l * alpha)", "alpha")),
-    ("out is not divided", RETURN, RETURN.replace("unnormalised / divisor[:, None]", "unnormalised")),
-    ("divided by the old l", DIVISOR, "    divisor = np.where(l == 0, np.float32(1), l)"),
-    ("0 / 0", DIVISOR, "    divisor = l_new"),
-    ("a small number for 0", DIVISOR, "    divisor = l_new + np.float32(1e-5)"),
-    ("l of a masked row is 1", RETURN, RETURN.replace(", l_new,", ", divisor,")),
-    ("nan_to_num over all", RETURN,
-     "    return np.nan_to_num(unnormalised / divisor[:, None]), l_new, np.nan_to_num(m_new)\n"),
-    ("m and l swapped", RETURN, RETURN.replace("l_new, m_new", "m_new, l_new")),
-    ("out alone", RETURN, RETURN.replace(", l_new, m_new", "")),
-    ("no return", RETURN, "    unnormalised /= divisor[:, None]\n"),
-    ("float64", P, "    p = np.exp(s.astype(np.float64) - base[:, None])"),
-    ("m in place", M_NEW, "    m_old = m.copy()\n    np.maximum(m, s.max(axis=1), out=m)\n"
-                          "    m_new, m = m, m_old\n"),
-    ("out in place", RETURN, "    out[:] = unnormalised / divisor[:, None]\n"
-                             "    return out.copy(), l_new, m_new\n"),
-    ("s in place", P, "    s -= base[:, None]\n    p = np.exp(s)"),
-    ("-inf in s replaced", M_NEW, "    s[np.isneginf(s)] = -3.4e38\n" + M_NEW),
-    ("an argument returned where nothing changes", RETURN,
-     "    if np.isneginf(s).all():\n        return out, l, m\n" + RETURN),
-    ("the argument m returned where the maximum stays", RETURN,
-     "    if (m_new == m).all():\n        m_new = m\n" + RETURN),
-    ("a loop over rows", SUM, "    unnormalised = np.stack([\n"
-     "        l[i] * alpha[i] * out[i] + p[i] @ v for i in range(len(l))\n    ])\n"),
-    ("a loop over keys", SUM, "    unnormalised = (l * alpha)[:, None] * out\n"
-     "    for n in range(s.shape[1]):\n"
-     "        unnormalised = unnormalised + p[:, n, None] * v[n]\n"),
-    ("a loop over elements", L, "    l_new = alpha * l\n    for i in range(len(l)):\n"
-     "        for n in range(s.shape[1]):\n            l_new[i] += p[i, n]\n"),
+    ("as it was", READ, READ_LINE + "\n"),
+    ("the barrier before the maximum is read", READ, BARRIER + "\n" + READ_LINE + "\n"),
+    ("the barrier for one thread", READ,
+     READ_LINE + "\n        if tid == 0:\n            cuda.syncthreads()\n"),
+    ("a warp barrier", READ, READ.replace("syncthreads", "syncwarp")),
+    ("a fence", READ, READ.replace("syncthreads", "threadfence_block")),
+    ("a barrier per column", LAST,
+     LAST.replace(BARRIER + "\n", "").rstrip() + "\n            cuda.syncthreads()\n"),
+    ("two barriers more", READ, READ + BARRIER + "\n"),
+    ("no barrier before the steps", FIRST, ""),
+    ("no barrier between the steps", STEP, ""),
+    ("the barrier moved into the if", FOLD, FOLD.replace("            cuda.sync", "                cuda.sync")),
+    ("one row per thread block", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, "
+     "min(cuda.blockIdx.x + 1, x.shape[0])):\n"),
+    ("all rows by every thread block", ROWS, HEAD + "    for row in range(x.shape[0]):\n"),
+    ("all rows by thread block 0", ROWS,
+     HEAD + "    for row in range(cuda.blockIdx.x * x.shape[0], x.shape[0]):\n"),
+    ("64 rows at most", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, min(x.shape[0], 64), "
+     "cuda.gridDim.x):\n"),
+    *((f"the maximum starts at {low}", BEST, ROWS + f"        best = float32({low})\n")
+      for low in ("0.0", "-1e4", "-1e9", "-1e30")),
+    ("4096 columns at most", COLUMNS,
+     BEST + "        for col in range(tid, min(x.shape[1], 4096), THREADS):\n"),
+    ("the last column is left out", COLUMNS,
+     BEST + "        for col in range(tid, x.shape[1] - 1, THREADS):\n"),
+    ("each thread its own maximum", READ, READ.replace("partial[0]", "best")),
+    ("the minimum", MAXIMUM, MAXIMUM.replace("max(best", "min(best")),
+    ("the steps stop at two", HALF, HALF.replace("half > 0", "half > 1")),
+    ("added", LAST, LAST.replace("] - row_max", "] + row_max")),
+    ("thread 0 alone", MAXIMUM[len(HEAD) :] + "        partial[tid] = best\n" + FIRST + HALF + "            half //= 2\n" + LAST,
+     "    for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):\n"
+     "        partial[tid] = float32(0)\n        if tid == 0:\n"
+     "            best = float32(-math.inf)\n            for col in range(x.shape[1]):\n"
+     "                best = max(best, x[row, col])\n            for col in range(x.shape[1]):\n"
+     "                y[row, col] = x[row, col] - best\n"),
+    ("the maximum of each thread from HBM", READ + "        for", "        cuda.syncthreads()\n"
+     "        row_max = float32(-math.inf)\n        for col in range(x.shape[1]):\n"
+     "            row_max = max(row_max, x[row, col])\n        for"),
+    ("a row of partial for each row", HEAD,
+     HEAD.replace("cuda.shared.array(THREADS", "cuda.shared.array(2 * THREADS")),
+    ("y as a scratch pad", MAXIMUM, MAXIMUM + "            y[row, col] = x[row, col]\n"),
+    ("x in place", LAST, LAST.replace("            y[row, col] = x[row, col] - row_max\n",
+     "            x[row, col] -= row_max\n            y[row, col] = x[row, col]\n")),
+    ("float64", BEST, ROWS + "        best = float(-math.inf)\n"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("as the paper writes it", """
-import numpy as np
+    ("the barrier at the start of a row", [
+        (READ, READ_LINE + "\n"), (BEST, ROWS + "        cuda.syncthreads()\n"
+                                                "        best = float32(-math.inf)\n")]),
+    ("warp shuffles, two barriers a row, other names", """
+import math
+
+from numba import cuda, float32
+
+THREADS = 64
 
 
-def tile_update(s, v, out, l, m):
-    zero = np.float32(0)
-
-    def exp(a, b):
-        masked = np.isneginf(a)
-        return np.where(masked, zero, np.exp(np.where(masked, zero, a) - np.where(masked, zero, b)))
-
-    m_ij = np.max(s, axis=1)
-    p_ij = exp(s, m_ij[:, np.newaxis])
-    l_ij = np.sum(p_ij, axis=1)
-    m_new = np.maximum(m, m_ij)
-    old, new = exp(m, m_new), exp(m_ij, m_new)
-    l_new = old * l + new * l_ij
-    out_new = (l * old)[:, None] * out + new[:, None] * (p_ij @ v)
-    return out_new / np.where(l_new > 0, l_new, np.float32(1))[:, None], l_new, m_new
-"""),
-    ("only the rows that see a key", """
-import numpy as np
-
-
-def tile_update(s, v, out, l, m):
-    out, l, m = out.copy(), l.copy(), m.copy()
-    top = np.maximum(m, s.max(axis=1))
-    live = top > -np.inf
-    base = top[live]
-    p = np.exp(s[live] - base[:, None])
-    alpha = np.exp(m[live] - base) * l[live]
-    total = alpha + p.sum(axis=1)
-    out[live] = (alpha[:, None] * out[live] + p @ v) / total[:, None]
-    l[live], m[live] = total, base
-    return out, l, m
-"""),
-    ("einsum, a list, warnings and nan_to_num", """
-import numpy as np
+@cuda.jit
+def broken_kernel(x, y):
+    partial = cuda.shared.array(THREADS, float32)
+    tid = cuda.threadIdx.x
+    for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
+        best = float32(-math.inf)
+        for col in range(tid, x.shape[1], THREADS):
+            best = max(best, x[row, col])
+        partial[tid] = best
+        cuda.syncthreads()
+        half = THREADS // 2
+        while half > 0:
+            if tid < half:
+                partial[tid] = max(partial[tid], partial[tid + half])
+            cuda.syncthreads()
+            half //= 2
+        row_max = partial[0]
+        for col in range(tid, x.shape[1], THREADS):
+            y[row, col] = x[row, col] - row_max
 
 
-def tile_update(s, v, out, l, m):
-    m_new = np.maximum(m, s.max(axis=1))
-    p = np.nan_to_num(np.exp(s - m_new[:, None]))
-    alpha = np.nan_to_num(np.exp(m - m_new))
-    l_new = alpha * l + p.sum(axis=1)
-    out_new = np.einsum("m,md->md", alpha * l, out) + np.einsum("mn,nd->md", p, v)
-    return [np.nan_to_num(out_new / l_new[:, None]), l_new, m_new]
-"""),
+@cuda.jit
+def kernel(source, target):
+    tops = cuda.shared.array(2, float32)
+    t = cuda.threadIdx.x
+    i = cuda.blockIdx.x
+    while i < source.shape[0]:
+        top = float32(-math.inf)
+        for j in range(t, source.shape[1], cuda.blockDim.x):
+            if source[i, j] > top:
+                top = source[i, j]
+        for delta in (16, 8, 4, 2, 1):
+            top = max(top, cuda.shfl_xor_sync(0xFFFFFFFF, top, delta))
+        if t % 32 == 0:
+            tops[t // 32] = top
+        cuda.syncthreads()
+        top = max(tops[0], tops[1])
+        cuda.syncthreads()
+        for j in range(t, source.shape[1], cuda.blockDim.x):
+            target[i, j] = source[i, j] - top
+        i += cuda.gridDim.x
+""".replace("""            if source[i, j] > top:
+                top = source[i, j]
+""", """            top = max(top, source[i, j])
+""")),
+    ("the last step by every thread", [
+        (HALF, HALF.replace("half > 0", "half > 1")),
+        (READ, READ.replace("partial[0]", "max(partial[0], partial[1])"))]),
 ]  # fmt: skip
 
-EQUIVALENT = [
-    (f"{DIVISOR.strip()} -> {DIVISOR.strip().replace('(1)', '(2)')}",
-     "0 divided by any number but 0: a row without a key has out = 0"),
-    ("base = np.where(np.isneginf(m_new), np.float32(0), m_new) -> "
-     "base = np.where(np.isneginf(m_new), np.float32(1), m_new)",
-     "exp(-inf - x) is 0 for every finite x"),
-]  # fmt: skip
+EQUIVALENT = []

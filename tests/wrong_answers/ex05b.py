@@ -1,210 +1,136 @@
 """Wrong and right answers of ex05b: see tests/wrong_answers/__init__.py."""
 
-Q_TILE = "        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)\n"
-P_TILE = "        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n"
-KEYS = "        for n_start in range(0, seqlen_k, BLOCK_N):\n"
-K_ROWS = "            for row in range(ty, BLOCK_N, BLOCK_M):\n"
-K_COLS = "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    inside"
-K_LOAD = "                    k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)\n"
-QUERIES = "            for m_start in range(0, seqlen_q, BLOCK_M):\n"
-Q_LOAD = "                    q_tile[ty, d] = q[m_row, d] if m_row < seqlen_q else float32(0.0)\n"
-STATE = "                if tx == 0:\n                    l_old[ty]"
-L_LOAD = " = l[m_row] if m_row < seqlen_q else float32(0.0)\n"
-M_LOAD = "                    m_old[ty] = m[m_row] if m_row < seqlen_q else float32(-math.inf)\n"
-LOADED = "                cuda.syncthreads()  # q_tile, k_tile, v_tile, l_old, m_old are complete\n"
-MISSING = "                s = float32(-math.inf)  # a key"
-EXISTS = "                if n_start + tx < seqlen_k:\n"
-DOT = "                        s += q_tile[ty, d] * k_tile[tx, d]\n"
-SCALE = "                    s *= softmax_scale  #"
-SCORED = "                cuda.syncthreads()  # s_tile is complete: a row can be scanned\n"
-M_NEW = "                m_new = m_old[ty]\n"
-SCAN = "                    m_new = max(m_new, s_tile[ty, c])  #"
-ALPHA = "                l_alpha = l_old[ty] * math.exp(m_old[ty] - m_new)  #"
-P = "                p_tile[ty, tx] = math.exp(s - m_new)\n"
-WEIGHED = (
-    "                cuda.syncthreads()  # p_tile is complete; l_old and m_old may be overwritten\n"
-)
-L_NEW = "                l_new = l_alpha\n"
-L_SUM = "                    l_new += p_tile[ty, c]  #"
-ROW = "                if m_row < seqlen_q:\n"
-OUT_COLS = "                    for d in range(tx, HEAD_DIM, BLOCK_N):\n                        acc"
-UNDO = "                        acc = l_alpha * out[m_row, d]  #"
-ACC = "                            acc += p_tile[ty, c] * v_tile[c, d]\n"
-OUT = "                        out[m_row, d] = acc / l_new  #"
-STORE_L = "                        l[m_row] = l_new\n"
-STORE_M = "                        m[m_row] = m_new  #"
-LAST = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
+A_TILE = "        a_tile = cuda.shared.array((TILE, TILE), float32)\n"
+B_TILE = "        b_tile = cuda.shared.array((TILE, TILE), float32)\n"
+ROW = "        row = cuda.blockIdx.y * TILE + ty  # of a and c\n"
+COL = "        col = cuda.blockIdx.x * TILE + tx  # of b and c\n"
+ACC = "        acc = float32(0)\n"
+LOOP = "        for k_start in range(0, a.shape[1], TILE):\n"
+A_TEST = "            inside = row < a.shape[0] and k_start + tx < a.shape[1]\n"
+A_LOAD = "            a_tile[ty, tx] = a[row, k_start + tx] if inside else float32(0)\n"
+B_TEST = "            inside = k_start + ty < b.shape[0] and col < b.shape[1]\n"
+B_LOAD = "            b_tile[ty, tx] = b[k_start + ty, col] if inside else float32(0)\n"
+INNER = "            for k in range(TILE):\n"
+DOT = "                acc += a_tile[ty, k] * b_tile[k, tx]\n"
+BEFORE = "            cuda.syncthreads()  # both tiles are complete: safe to read\n"
+AFTER = "            cuda.syncthreads()  # every thread is done reading: safe to overwrite\n"
+STORE_TEST = "        if row < c.shape[0] and col < c.shape[1]:\n"
+STORE = "            c[row, col] = acc\n"
 
 WRONG = [
-    *((f"a missing key is {low}", MISSING, f"                s = float32({low})  # a key")
-      for low in ("0.0", "-1e4", "-1e9", "-1e30")),
-    ("a missing key is loaded as 0 and counts", EXISTS, "                if tx >= 0:\n"),
-    ("one key too many", EXISTS, EXISTS.replace("<", "<=")),
-    ("the last key is left out", EXISTS, EXISTS.replace("seqlen_k", "seqlen_k - 1")),
-    ("whole tiles of keys", KEYS, KEYS.replace("seqlen_k,", "seqlen_k // BLOCK_N * BLOCK_N,")),
-    ("whole tiles of queries", QUERIES,
-     QUERIES.replace("seqlen_q,", "max(seqlen_q // BLOCK_M * BLOCK_M, 1),")),
-    ("64 tiles of keys at most", KEYS, KEYS.replace("seqlen_k,", "min(seqlen_k, 64 * BLOCK_N),")),
-    ("64 tiles of queries at most", QUERIES,
-     QUERIES.replace("seqlen_q,", "min(seqlen_q, 64 * BLOCK_M),")),
-    ("no guard of the query", ROW, "                if True:\n"),
-    ("no scale", SCALE, "                    pass  #"),
-    ("1/sqrt(head_dim)", SCALE, "                    s *= float32(1 / math.sqrt(HEAD_DIM))  #"),
-    ("divided by the scale", SCALE, "                    s /= softmax_scale  #"),
-    ("the tile's maximum alone", M_NEW, "                m_new = float32(-math.inf)\n"),
-    *((f"the maximum is never below {low}", M_NEW,
-       f"                m_new = max(m_old[ty], float32({low}))\n") for low in ("-1e4", "-1e30")),
-    ("alpha is missing", ALPHA, "                l_alpha = l_old[ty]  #"),
-    ("alpha upside down", ALPHA, ALPHA.replace("m_old[ty] - m_new", "m_new - m_old[ty]")),
-    ("alpha without l", ALPHA, "                l_alpha = math.exp(m_old[ty] - m_new)  #"),
-    ("p without the maximum", P, "                p_tile[ty, tx] = math.exp(s)\n"),
-    ("exp cut off at -20", P, "                p_tile[ty, tx] = math.exp(max(s - m_new, "
-                              "float32(-20.0))) if n_start + tx < seqlen_k else float32(0.0)\n"),
-    ("l starts from 0 in each tile", L_NEW, "                l_new = float32(0.0)\n"),
-    ("out is not rescaled", UNDO, "                        acc = l_old[ty] * out[m_row, d]  #"),
-    ("out of the last tile alone", UNDO, "                        acc = float32(0.0)  #"),
-    ("the first launch only", UNDO, "                        acc = float32(0.0)\n"
-     "                        if n_start > 0:\n"
-     "                            acc = l_alpha * out[m_row, d]  #"),
-    ("not divided", OUT, "                        out[m_row, d] = acc  #"),
-    ("divided by the old l", OUT, "                        out[m_row, d] = acc / l_alpha  #"),
-    ("k for v", ACC, ACC.replace("v_tile", "k_tile")),
-    ("p transposed", ACC, ACC.replace("p_tile[ty, c]", "p_tile[c, tx]")),
-    ("l is not stored", STORE_L, ""),
-    ("m is not stored", STORE_M, "                        pass  #"),
-    ("l and m swapped", [(STORE_L, "                        l[m_row] = m_new\n"),
-                         (STORE_M, "                        m[m_row] = l_new  #")]),
-    ("m is stored as exp", STORE_M, "                        m[m_row] = math.exp(m_new)  #"),
-    ("every thread stores l", "                    if tx == 0:\n                        l[",
-     "                    if tx >= 0:\n                        l["),
-    ("every thread loads the state", STATE, STATE.replace("tx == 0", "tx >= 0")),
-    ("no barrier after the loads", LOADED, ""),
-    ("no barrier after the scores", SCORED, ""),
-    ("no barrier after p", WEIGHED, ""),
-    ("no barrier after the tile", LAST, ""),
-    ("an early return", "                m_row = m_start + ty\n",
-     "                m_row = m_start + ty\n                if m_row >= seqlen_q:\n"
-     "                    return\n"),
-    ("a barrier under the guard", WEIGHED,
-     "                if m_row < seqlen_q:\n    " + WEIGHED),
-    ("k is loaded by every row of threads", K_ROWS, "            for row in range(BLOCK_N):\n"),
-    ("k and v in every inner turn", [
-        (DOT, "                        s += q_tile[ty, d] * k[n_start + tx, d]\n")]),
-    ("q from HBM", DOT, "                        s += (q[m_row, d] if m_row < seqlen_q else "
-                        "float32(0.0)) * k_tile[tx, d]\n"),
-    ("neighbouring columns to one thread", K_COLS,
-     "                own = -(-HEAD_DIM // BLOCK_N)\n"
-     "                for d in range(tx * own, min(tx * own + own, HEAD_DIM)):\n"
-     "                    inside"),
-    ("out by neighbouring columns", OUT_COLS,
-     "                    own = -(-HEAD_DIM // BLOCK_N)\n"
-     "                    for d in range(tx * own, min(tx * own + own, HEAD_DIM)):\n"
-     "                        acc"),
-    ("head_dim at most 16", DOT, "                        if d < 16:\n    " + DOT),
-    ("all of q in shared memory", Q_TILE,
-     "        all_of_q = cuda.shared.array((1024, 4), float32)\n"
-     "        all_of_q[cuda.threadIdx.y, 0] = float32(0.0)\n" + Q_TILE),
-    ("a spare tile", P_TILE, P_TILE + "        spare = cuda.shared.array((BLOCK_N, HEAD_DIM), "
-     "float32)\n        spare[0, 0] = float32(0.0)\n"),
-    ("the scores of a row in a local array", L_NEW,
-     "                scores = cuda.local.array(1024, float32)\n"
-     "                scores[tx] = s\n" + L_NEW),
-    ("thread (ty, 0) owns all columns of out", OUT_COLS,
-     "                    for d in range(0 if tx == 0 else HEAD_DIM, HEAD_DIM):\n"
-     "                        acc"),
-    ("q scaled in place", Q_LOAD, "                    if m_row < seqlen_q and n_start == 0:\n"
-     "                        q[m_row, d] *= float32(1.0)\n" + Q_LOAD),
-    ("float64", L_NEW, "                l_new = 0.0 + l_alpha\n"),
+    ("a early return", ROW, ROW + "        if row >= c.shape[0]:\n            return\n"),
+    ("x down the rows", [(ROW, ROW.replace("Idx.y", "Idx.x")), (COL, COL.replace("Idx.x", "Idx.y"))]),
+    ("tx down the rows", [(ROW, ROW.replace("+ ty", "+ tx")), (COL, COL.replace("+ tx", "+ ty")),
+                          (A_TEST, A_TEST.replace("+ tx", "+ ty")),
+                          (A_LOAD, A_LOAD.replace("[ty, tx]", "[tx, ty]").replace("+ tx", "+ ty")),
+                          (B_TEST, B_TEST.replace("+ ty", "+ tx")),
+                          (B_LOAD, B_LOAD.replace("[ty, tx]", "[tx, ty]").replace("+ ty", "+ tx")),
+                          (DOT, DOT.replace("[ty, k]", "[tx, k]").replace("[k, tx]", "[k, ty]"))]),
+    ("b_tile transposed", [(B_LOAD, B_LOAD.replace("[ty, tx]", "[tx, ty]")),
+                           (DOT, DOT.replace("b_tile[k, tx]", "b_tile[tx, k]"))]),
+    ("a_tile transposed", [(A_LOAD, A_LOAD.replace("[ty, tx]", "[tx, ty]")),
+                           (DOT, DOT.replace("a_tile[ty, k]", "a_tile[k, ty]"))]),
+    ("whole tiles only", LOOP, LOOP.replace("a.shape[1], TILE", "a.shape[1] // TILE * TILE, TILE")),
+    ("128 tiles at most", LOOP, LOOP.replace("a.shape[1],", "min(a.shape[1], 128 * TILE),")),
+    ("K taken from c", LOOP, LOOP.replace("a.shape[1]", "c.shape[1]")),
+    ("no test of a's columns", A_TEST, "            inside = row < a.shape[0]\n"),
+    ("no test of a's rows", A_TEST, "            inside = k_start + tx < a.shape[1]\n"),
+    ("no test of b's rows", B_TEST, "            inside = col < b.shape[1]\n"),
+    ("no test of b's columns", B_TEST, "            inside = k_start + ty < b.shape[0]\n"),
+    ("a clamped index, not 0", A_LOAD,
+     "            a_tile[ty, tx] = a[min(row, a.shape[0] - 1), min(k_start + tx, a.shape[1] - 1)]\n"),
+    ("1 outside", [(A_LOAD, A_LOAD.replace("float32(0)", "float32(1)")),
+                   (B_LOAD, B_LOAD.replace("float32(0)", "float32(1)"))]),
+    ("nothing outside", [(A_LOAD, "            if inside:\n                a_tile[ty, tx] = "
+                                  "a[row, k_start + tx]\n")]),
+    ("no store test", STORE_TEST, "        if True:\n"),
+    ("half a store test", STORE_TEST, "        if row < c.shape[0]:\n"),
+    ("no barrier before", BEFORE, ""),
+    ("no barrier after", AFTER, ""),
+    ("a warp barrier", BEFORE, BEFORE.replace("syncthreads", "syncwarp")),
+    ("the last k is left out", INNER, INNER.replace("TILE", "TILE - 1")),
+    ("rows times rows", DOT, DOT.replace("b_tile[k, tx]", "b_tile[tx, k]")),
+    ("the sum in c", [(ACC, "        if row < c.shape[0] and col < c.shape[1]:\n"
+                            "            c[row, col] = float32(0)\n"),
+                      (DOT, "                if row < c.shape[0] and col < c.shape[1]:\n"
+                            "                    c[row, col] += a_tile[ty, k] * b_tile[k, tx]\n"),
+                      (STORE, "            pass\n")]),
+    ("the sum starts from c", STORE, STORE.replace("= acc", "+= acc")),
+    ("stored in every step", AFTER,
+     AFTER + "            if row < c.shape[0] and col < c.shape[1]:\n    " + STORE),
+    ("b from HBM", [(B_LOAD, "            b_tile[ty, tx] = float32(0)\n"),
+                    (DOT, "                if k_start + k < b.shape[0] and col < b.shape[1]:\n"
+                          "                    acc += a_tile[ty, k] * b[k_start + k, col]\n")]),
+    ("no tiles", [(DOT, "                if k_start + k < b.shape[0] and row < c.shape[0] and "
+                        "col < c.shape[1]:\n"
+                        "                    acc += a[row, k_start + k] * b[k_start + k, col]\n")]),
+    ("a third tile", A_TILE, A_TILE + "        c_tile = cuda.shared.array((TILE, TILE), float32)\n"
+     "        c_tile[cuda.threadIdx.y, cuda.threadIdx.x] = float32(0)\n"),
+    ("padded tiles", A_TILE, A_TILE.replace("TILE, TILE)", "TILE, TILE + 1)")),
+    ("two tiles in flight", B_TILE, B_TILE.replace("TILE, TILE)", "2 * TILE, TILE)")),
+    ("products in a local array", [(ACC, ACC + "        kept = cuda.local.array(TILE, float32)\n"),
+                                   (DOT, "                kept[k] = a_tile[ty, k] * b_tile[k, tx]\n"
+                                         "                acc += kept[k]\n")]),
+    ("a scaled in place", A_LOAD,
+     A_LOAD + "            if row < a.shape[0] and k_start + tx < a.shape[1] and col < TILE:\n"
+     "                a[row, k_start + tx] = float32(0)\n"),
+    ("float64", ACC, "        acc = 0.0\n"),
+    ("float16", DOT, "                acc += float32(int(a_tile[ty, k] * 2048) / float32(2048)) * "
+                     "b_tile[k, tx]\n"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("flat loads, padded tiles, other names", """
+    ("a while loop, other names, ifs", """
 import functools
-import math
 
 from numba import cuda, float32
 
 
 @functools.cache
-def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N):
-    ROW = HEAD_DIM + 1
-
+def make_tiled_matmul(TILE):
     @cuda.jit
-    def kernel(queries, keys, values, result, norm, top, factor):
-        q = cuda.shared.array((BLOCK_M, ROW), float32)
-        k = cuda.shared.array((BLOCK_N, ROW), float32)
-        v = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
-        s = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
-        p = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
-        norms = cuda.shared.array(BLOCK_M, float32)
-        tops = cuda.shared.array(BLOCK_M, float32)
-        x, y = cuda.threadIdx.x, cuda.threadIdx.y
-        me = y * BLOCK_N + x
-        n = 0
-        while n < keys.shape[0]:
-            for i in range(me, BLOCK_N * HEAD_DIM, BLOCK_M * BLOCK_N):
-                row, col = i // HEAD_DIM, i % HEAD_DIM
-                k[row, col], v[row, col] = float32(0), float32(0)
-                if n + row < keys.shape[0]:
-                    k[row, col] = keys[n + row, col]
-                    v[row, col] = values[n + row, col]
-            m = 0
-            while m < queries.shape[0]:
-                for i in range(me, BLOCK_M * HEAD_DIM, BLOCK_M * BLOCK_N):
-                    row, col = i // HEAD_DIM, i % HEAD_DIM
-                    q[row, col] = float32(0)
-                    if m + row < queries.shape[0]:
-                        q[row, col] = queries[m + row, col]
-                live = m + y < queries.shape[0]
-                if x == BLOCK_N - 1 and live:
-                    norms[y] = norm[m + y]
-                    tops[y] = top[m + y]
-                cuda.syncthreads()
-                mine = float32(0)
-                for c in range(HEAD_DIM - 1, -1, -1):
-                    mine += k[x, c] * q[y, c]
-                s[y, x] = mine * factor if n + x < keys.shape[0] else float32(-math.inf)
-                cuda.syncthreads()
-                old = tops[y] if live else float32(0)
-                new = old
-                for c in range(BLOCK_N):
-                    if s[y, c] > new:
-                        new = s[y, c]
-                kept = norms[y] * math.exp(old - new) if live else float32(0)
-                p[y, x] = math.exp(s[y, x] - new)
-                cuda.syncthreads()
-                if live:
-                    total = kept
-                    for c in range(BLOCK_N):
-                        total += p[y, c]
-                    for c in range(x, HEAD_DIM, BLOCK_N):
-                        mixed = float32(0)
-                        for j in range(BLOCK_N):
-                            mixed += p[y, j] * v[j, c]
-                        if kept > 0:
-                            mixed += kept * result[m + y, c]
-                        result[m + y, c] = mixed / total
-                    if x == 0:
-                        norm[m + y], top[m + y] = total, new
-                cuda.syncthreads()
-                m += BLOCK_M
-            n += BLOCK_N
+    def product(left, right, result):
+        i, j = cuda.threadIdx.y, cuda.threadIdx.x
+        y, x = TILE * cuda.blockIdx.y + i, TILE * cuda.blockIdx.x + j
+        rows, inner = left.shape
+        cols = right.shape[1]
+        left_tile = cuda.shared.array(shape=(TILE, TILE), dtype=float32)
+        right_tile = cuda.shared.array(shape=(TILE, TILE), dtype=float32)
+        total = float32(0)
+        step = 0
+        while step * TILE < inner:
+            left_tile[i, j] = float32(0)
+            if y < rows and step * TILE + j < inner:
+                left_tile[i, j] = left[y, step * TILE + j]
+            right_tile[i, j] = float32(0)
+            if step * TILE + i < inner:
+                if x < cols:
+                    right_tile[i, j] = right[step * TILE + i, x]
+            cuda.syncthreads()
+            n = TILE - 1
+            while n >= 0:
+                total = total + right_tile[n, j] * left_tile[i, n]
+                n -= 1
+            cuda.syncthreads()
+            step += 1
+        if y < rows:
+            if x < cols:
+                result[y, x] = total
 
-    return kernel
+    return product
 """),
-    ("a helper, ifs for ternaries, a local array of own columns", [
-        (DOT, "                        s += product(q_tile, k_tile, ty, tx, d)\n"),
-        (OUT, "                        own = cuda.local.array(HEAD_DIM, float32)\n"
-              "                        own[d] = acc / l_new\n"
-              "                        out[m_row, d] = own[d]  #"),
-        ("@functools.cache\ndef make_kernel", "@cuda.jit(device=True)\n"
-         "def product(a, b, i, j, d):\n    return a[i, d] * b[j, d]\n\n\n"
-         "@functools.cache\ndef make_kernel"),
+    ("cuda.grid and a helper", [
+        (ROW + COL, "        col, row = cuda.grid(2)\n"),
+        (A_TEST + A_LOAD, "            a_tile[ty, tx] = element(a, row, k_start + tx)\n"),
+        (B_TEST + B_LOAD, "            b_tile[ty, tx] = element(b, k_start + ty, col)\n"),
+        ("@functools.cache\ndef make", "@cuda.jit(device=True)\ndef element(x, i, j):\n"
+         "    if i < x.shape[0] and j < x.shape[1]:\n        return x[i, j]\n"
+         "    return float32(0)\n\n\n@functools.cache\ndef make"),
     ]),
 ]  # fmt: skip
 
+OUTSIDE = "the other tile holds 0 for this k, or this row or column of c is not stored"
 EQUIVALENT = [
-    ("m_old[ty] = m[m_row] if m_row < seqlen_q else float32(-math.inf) -> "
-     "m_old[ty] = m[m_row] if m_row < seqlen_q else float32(math.inf)",
-     "rows of queries that do not exist are not stored"),
-]  # fmt: skip
+    (f"{load.strip()} -> {load.strip().replace('float32(0)', 'float32(1)')}", OUTSIDE)
+    for load in (A_LOAD, B_LOAD)
+]

@@ -1,76 +1,100 @@
 """Wrong and right answers of ex05c: see tests/wrong_answers/__init__.py."""
 
-SCALE = "                s_ij *= softmax_scale  # mended: the scale was missing\n"
-MISSING = (
-    "                if n_start + tx >= seqlen_k:\n                    s_ij = float32(-math.inf)"
-)
-CONSTANT = "    softmax_scale = float32(1 / math.sqrt(HEAD_DIM))\n"
-MENDED = SCALE + MISSING
-HEAD = '        paper    FlashAttention, arXiv:2205.14135, Algorithm 1\n        """\n'
-DOC = (
-    """\
-        \"\"\"FlashAttention-1 forward of one head, as published, with both bugs mended.
-
-        grid     (1,); threads (BLOCK_N, BLOCK_M), one per score of the tile
-        shared   q_load (BLOCK_M, HEAD_DIM); k_load, v_load (BLOCK_N, HEAD_DIM);
-                 s_tile, p_tile (BLOCK_M, BLOCK_N); l_load, m_load (BLOCK_M,)
-        HBM      k, v once; q, out, l, m once per K/V tile, the last three there and back
-"""
-    + HEAD
-)
-Q_LOAD = HEAD + "        q_load = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)\n"
+BUDGET = "    budget = sram_bytes // dtype_bytes  # elements\n"
+LOOP = "    for B_c in range(1, budget // (2 * d) + 1):\n"
+SOLVE = "        B_r = (budget - 2 * B_c * d) // (d + B_c)\n"
+TEST = "        if B_r >= 1 and B_r * B_c > best[0] * best[1]:\n"
+KEEP = "            best = (B_r, B_c)\n"
+NONE = "    if best == (0, 0):\n        raise ValueError(\n"
+NEED = "{dtype_bytes * (3 * d + 1)} bytes, "
+RETURN = "    return best\n"
+BODY = LOOP + SOLVE + TEST + KEEP
 
 WRONG = [
-    ("the scale is still missing", SCALE, ""),
-    ("missing keys still count", MISSING, MISSING.replace(">= seqlen_k", "< 0")),
-    ("neither is mended", SCALE, "                s_ij *= float32(1.0)\n"
-                                 "                if s_ij > 1e30:\n                    s_ij = s_ij\n"),
-    ("1 / head_dim", CONSTANT, "    softmax_scale = float32(1 / HEAD_DIM)\n"),
-    ("sqrt(head_dim)", CONSTANT, "    softmax_scale = float32(math.sqrt(HEAD_DIM))\n"),
-    ("1/8 for every head_dim", CONSTANT, "    softmax_scale = float32(0.125)\n"),
-    ("the scale in float64", [(CONSTANT, "    softmax_scale = 1 / math.sqrt(HEAD_DIM)\n")]),
-    ("the scale after the mask", MENDED, MISSING.replace("-math.inf", "-1e9")
-     + "  # a key\n" + SCALE.rstrip()),
-    *((f"a missing key is {low}", MISSING, MISSING.replace("-math.inf", low))
-      for low in ("-1e4", "-1e9", "-1e30", "0.0")),
-    ("one key too many", MISSING, MISSING.replace(">=", ">")),
-    ("the last key is left out", MISSING, MISSING.replace(">= seqlen_k", ">= seqlen_k - 1")),
-    ("the mask by the query", MISSING, MISSING.replace("n_start + tx >= seqlen_k",
-                                                       "m_start + ty >= seqlen_q")),
-    ("the mask by the row of threads", MISSING, MISSING.replace("n_start + tx", "n_start + ty")),
-    ("masked by its value", MISSING, MISSING.replace("n_start + tx >= seqlen_k", "s_ij == 0")),
-    ("64 tiles at most", MISSING, MISSING.replace(">= seqlen_k", ">= min(seqlen_k, 64 * BLOCK_N)")),
-    ("scaled twice", SCALE, SCALE + SCALE),
-    ("a larger tile", Q_LOAD, Q_LOAD.replace("BLOCK_M, HEAD_DIM", "2 * BLOCK_M, HEAD_DIM")),
-    ("a spare tile", Q_LOAD, Q_LOAD + "        spare = cuda.shared.array((16, 16), float32)\n"
-                                      "        spare[0, 0] = float32(0.0)\n"),
-    ("q scaled in place", MENDED, MISSING.replace("                if", """                if n_start == 0 and m_start + ty < seqlen_q and tx == 0:
-                    for d in range(HEAD_DIM):
-                        q[m_start + ty, d] *= float32(1.0)
-                s_ij *= softmax_scale
-                if""", 1)),
-    ("the published kernel mended as well", [
-        ("                    s_ij += q_load[ty, d] * k_load[tx, d]\n                s_tile[ty, tx] = "
-         "s_ij\n", "                    s_ij += q_load[ty, d] * k_load[tx, d]\n"
-         "                s_ij *= float32(1 / math.sqrt(HEAD_DIM))\n"
-         "                if n_start + tx >= seqlen_k:\n"
-         "                    s_ij = float32(-math.inf)\n                s_tile[ty, tx] = s_ij\n")]),
+    ("elements for bytes", BUDGET, "    budget = sram_bytes\n"),
+    ("two bytes taken for granted", BUDGET, "    budget = sram_bytes // 2\n"),
+    ("float32 by default", "d, dtype_bytes=2):", "d, dtype_bytes=4):"),
+    ("K without V", SOLVE, SOLVE.replace("2 * B_c * d", "B_c * d")),
+    ("the scores are forgotten", SOLVE, SOLVE.replace("(d + B_c)", "d")),
+    ("rounded up", SOLVE, SOLVE.replace("(budget - 2 * B_c * d)", "(budget - 2 * B_c * d + d)")),
+    ("floats", SOLVE, SOLVE.replace("//", "/")),
+    ("the last B_c is left out", LOOP, LOOP.replace(" + 1", "")),
+    ("B_c up to 256", LOOP, LOOP.replace("budget // (2 * d) + 1", "min(budget // (2 * d), 256) + 1")),
+    ("B_c a power of two", TEST, TEST.replace("if ", "if B_c & (B_c - 1) == 0 and ")),
+    ("B_r a multiple of 16", SOLVE, SOLVE.replace("(d + B_c)\n", "(d + B_c)\n        "
+                                                  "B_r = B_r // 16 * 16 or B_r\n")),
+    ("square tiles", SOLVE, SOLVE + "        B_r = min(B_r, B_c)\n"),
+    ("the largest B_c", TEST, "        if B_r >= 1:\n"),
+    ("the largest sum", TEST, TEST.replace("B_r * B_c > best[0] * best[1]",
+                                           "B_r + B_c > best[0] + best[1]")),
+    ("empty tiles", TEST, TEST.replace("B_r >= 1 and ", "")
+     .replace(" > best[0] * best[1]", " >= best[0] * best[1]")),
+    ("the pair the other way round", KEEP, "            best = (B_c, B_r)\n"),
+    ("two loops", LOOP + SOLVE + TEST,
+     "    for B_c in range(1, budget // (2 * d) + 1):\n        for B_r in range(1, budget // d):\n"
+     "            if B_r * d + 2 * B_c * d + B_r * B_c > budget:\n                break\n"
+     "            if B_r * B_c <= best[0] * best[1]:\n                continue\n"),
+    ("the formula without rounding", BODY,
+     "    B_c = int((d * d + budget / 2) ** 0.5 - d)\n    if B_c > 0:\n"
+     "        best = (2 * B_c, B_c)\n"),
+    ("the formula, then B_r", BODY,
+     "    B_c = int((d * d + budget / 2) ** 0.5 - d)\n    if B_c > 0:\n"
+     "        best = ((budget - 2 * B_c * d) // (d + B_c), B_c)\n"),
+    ("None where nothing fits", NONE, "    if best == (0, 0):\n        return None\n"
+     "    if False:\n        raise ValueError(\n"),
+    ("(0, 0) where nothing fits", NONE, "    if False:\n        raise ValueError(\n"),
+    ("another error", "        raise ValueError(\n", "        raise IndexError(\n"),
+    ("no number in the message", NEED, "more, "),
+    ("elements in the message", NEED, "{3 * d + 1} bytes, "),
+    ("without the scores in the message", NEED, "{dtype_bytes * 3 * d} bytes, "),
+    ("a list", RETURN, "    return list(best)\n"),
+    ("three numbers", RETURN, "    return (*best, best[0] * best[1])\n"),
+    ("no return", RETURN, ""),
 ]  # fmt: skip
 
 RIGHT = [
-    ("a ternary, divided by the root", [
-        (SCALE, ""),
-        (MISSING, "                s_ij = (s_ij / float32(math.sqrt(HEAD_DIM)) "
-                  "if n_start + tx < seqlen_k else float32(-math.inf))")]),
-    ("the mask before the scale", MENDED,
-     MISSING + "  # -inf times a positive number is -inf\n" + SCALE.rstrip()),
-    ("other names for the arguments", [
-        ("    def kernel(q, k, v, out, l, m):\n" + DOC, "    def kernel(Q, K, V, O, L, M):\n" + DOC
-         + "        q, k, v, out, l, m = Q, K, V, O, L, M\n")]),
+    ("a loop over B_r, the last of equal pairs", """
+def calculate_block_sizes(sram_bytes, d, dtype_bytes=2):
+    elements = sram_bytes // dtype_bytes
+    if elements < 3 * d + 1:
+        raise ValueError(f"B_r = B_c = 1 needs {dtype_bytes * (3 * d + 1)} bytes")
+    best_product, pair = 0, None
+    B_r = 1
+    while B_r * d <= elements:
+        B_c = max((elements - B_r * d) // (2 * d + B_r), 0)
+        if B_r * B_c >= best_product:
+            best_product, pair = B_r * B_c, (B_r, B_c)
+        B_r += 1
+    return pair
+"""),
+    ("max with a key", BODY, """
+    def rows(B_c):
+        return (budget - 2 * B_c * d) // (d + B_c)
+
+    columns = range(1, budget // (2 * d) + 1)
+    B_c = max(columns, key=lambda B_c: B_c * rows(B_c), default=0)
+    if B_c and rows(B_c) > 0:
+        best = rows(B_c), B_c
+"""),
+    ("near the formula only", BODY, """
+    middle = int((d * d + budget / 2) ** 0.5 - d)
+    reach = max(64, middle // 8)
+    for B_c in range(max(1, middle - reach), middle + reach):
+        B_r = (budget - 2 * B_c * d) // (d + B_c)
+        if B_r >= 1 and B_r * B_c > best[0] * best[1]:
+            best = (B_r, B_c)
+"""),
 ]  # fmt: skip
 
-DEAD = "m_load[ty] = m[m_row] if q_mask else float32(-math.inf)"
+IF = "if B_r >= 1 and B_r * B_c > best[0] * best[1]:"
+FOR = "for B_c in range(1, budget // (2 * d) + 1):"
+BEYOND = "beyond budget / (2 d) not even one row of Q fits: such a B_c is skipped"
 EQUIVALENT = [
-    (f"{DEAD} -> {DEAD.replace('(-', '(')}",
-     "the row of a query that does not exist: nothing of it is stored"),
+    (f"{IF} -> if B_r * B_c > best[0] * best[1]:", "B_c is positive: so is B_r where this is true"),
+    (f"{IF} -> {IF.replace(' > ', ' >= ')}", "of equal products any is right"),
+    (f"{FOR} -> {FOR.replace('+ 1)', '+ 2)')}", BEYOND),
+    (f"{FOR} -> {FOR.replace('(2 * d)', '2')}", BEYOND),
+    (f"{FOR} -> {FOR.replace('(2 * d)', 'd')}", BEYOND),
+    (f"{FOR} -> {FOR.replace('(2 * d)', '(3 * d)')}",
+     "the best B_c lies near budget / (4 d) at most; the same for d up to 12 and 1500 elements"),
 ]  # fmt: skip

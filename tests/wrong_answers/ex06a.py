@@ -1,53 +1,121 @@
-"""ex06a: live tiles and masked tiles of a causal mask."""
+"""Wrong and right answers of ex06a: see tests/wrong_answers/__init__.py."""
 
-# fmt: off
-LIVE = "return max(0, math.ceil(num_keys / BLOCK_N))"
-MASK = "return last_n > last_key(m_tile * BLOCK_M, seqlen_q, seqlen_k)"
-GRID = "num_m_tiles = math.ceil(seqlen_q / BLOCK_M)"
+M_NEW = "    m_new = np.maximum(m, s.max(axis=1))\n"
+BASE = "    base = np.where(np.isneginf(m_new), np.float32(0), m_new)"
+ALPHA = "    alpha = np.exp(m - base)"
+P = "    p = np.exp(s - base[:, None])"
+L = "    l_new = alpha * l + p.sum(axis=1)\n"
+SUM = "    unnormalised = (l * alpha)[:, None] * out + p @ v\n"
+DIVISOR = "    divisor = np.where(l_new == 0, np.float32(1), l_new)"
+RETURN = "    return unnormalised / divisor[:, None], l_new, m_new\n"
 
 WRONG = [
-    ("top-left aligned", "return m + seqlen_k - seqlen_q", "return m"),
-    ("strict mask", "return m + seqlen_k - seqlen_q", "return m + seqlen_k - seqlen_q - 1"),
-    ("queries that do not exist count", "min((m_tile + 1) * BLOCK_M, seqlen_q)",
-     "((m_tile + 1) * BLOCK_M)"),
-    ("a tile of no keys counts negatively", "max(0, math.ceil(num_keys / BLOCK_N))",
-     "math.ceil(num_keys / BLOCK_N)"),
-    ("at least one tile", "max(0, math", "max(1, math"),
-    ("rounded down", LIVE, "return max(0, num_keys // BLOCK_N)"),
-    ("the first query, not the last", "last_m = min((m_tile + 1) * BLOCK_M, seqlen_q) - 1",
-     "last_m = m_tile * BLOCK_M"),
-    ("float32 has 24 bits", LIVE,
-     "import numpy as np\n    return max(0, math.ceil(np.float32(num_keys) / np.float32(BLOCK_N)))"),
-    ("a loop over keys", LIVE,
-     "return sum(1 for n in range(0, max(0, num_keys), BLOCK_N))"),
-    ("needs_mask by the last query", MASK,
-     "return last_n > last_key((m_tile + 1) * BLOCK_M - 1, seqlen_q, seqlen_k)"),
-    ("needs_mask off by one", MASK, MASK.replace(">", ">=")),
-    ("needs_mask for square problems only", MASK, "return last_n > m_tile * BLOCK_M"),
-    ("needs_mask always", MASK, "return True"),
-    ("the ragged last tile forgotten", MASK,
-     "return min(last_n, seqlen_k - 1) > last_key(m_tile * BLOCK_M, seqlen_q, seqlen_k)"),
-    ("needs_mask is an int", MASK, MASK.replace("return ", "return int(") + ")"),
-    ("the last m-tile is missing", GRID, "num_m_tiles = seqlen_q // BLOCK_M"),
-    ("the whole grid, dead tiles too", "num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, "
-     "seqlen_k)\n        for", "math.ceil(seqlen_k / BLOCK_N)\n        for"),
-    ("counts are floats", "return m + seqlen_k - seqlen_q", "return float(m + seqlen_k - seqlen_q)"),
-]
+    ("no stand-in for -inf", BASE, "    base = m_new"),
+    ("the lowest float32 for -inf, and it is returned", M_NEW,
+     "    m_new = np.maximum(np.maximum(m, s.max(axis=1)), np.finfo(np.float32).min)\n"),
+    *((f"below {low} counts as masked", BASE,
+       f"    base = np.where(m_new < {low}, np.float32(0), m_new)")
+      for low in ("-1e4", "-1e9", "-1e30")),
+    ("m from -1e9", M_NEW, "    m_new = np.maximum(np.maximum(m, s.max(axis=1)), np.float32(-1e9))\n"),
+    ("the tile's maximum alone", M_NEW, "    m_new = s.max(axis=1)\n"),
+    ("the maximum of the whole tile", M_NEW, "    m_new = np.maximum(m, s.max())\n"),
+    ("the maximum leaves out the first key", M_NEW,
+     "    m_new = np.maximum(m, s[:, 1:].max(axis=1, initial=-np.inf))\n"),
+    ("alpha upside down", ALPHA, "    alpha = np.exp(base - m)"),
+    ("exp cut off at -20", P, "    p = np.exp(np.maximum(s - base[:, None], np.float32(-20)))"),
+    ("alpha cut off at -20", ALPHA, "    alpha = np.exp(np.maximum(m - base, np.float32(-20)))"),
+    ("far keys dropped", P, P + "\n    p = np.where(p < 1e-8, np.float32(0), p)"),
+    ("p without the maximum", P, "    p = np.exp(s)"),
+    ("l is not rescaled", L, "    l_new = l + p.sum(axis=1)\n"),
+    ("l of the tile alone", L, "    l_new = p.sum(axis=1)\n"),
+    ("l summed down the columns", L, "    l_new = alpha * l + p.sum(axis=0)[: len(l)].sum()\n"),
+    ("out is not rescaled", SUM, SUM.replace("(l * alpha)", "l")),
+    ("out is not multiplied by l", SUM, SUM.replace("(l * alpha)", "alpha")),
+    ("out is not divided", RETURN, RETURN.replace("unnormalised / divisor[:, None]", "unnormalised")),
+    ("divided by the old l", DIVISOR, "    divisor = np.where(l == 0, np.float32(1), l)"),
+    ("0 / 0", DIVISOR, "    divisor = l_new"),
+    ("a small number for 0", DIVISOR, "    divisor = l_new + np.float32(1e-5)"),
+    ("l of a masked row is 1", RETURN, RETURN.replace(", l_new,", ", divisor,")),
+    ("nan_to_num over all", RETURN,
+     "    return np.nan_to_num(unnormalised / divisor[:, None]), l_new, np.nan_to_num(m_new)\n"),
+    ("m and l swapped", RETURN, RETURN.replace("l_new, m_new", "m_new, l_new")),
+    ("out alone", RETURN, RETURN.replace(", l_new, m_new", "")),
+    ("no return", RETURN, "    unnormalised /= divisor[:, None]\n"),
+    ("float64", P, "    p = np.exp(s.astype(np.float64) - base[:, None])"),
+    ("m in place", M_NEW, "    m_old = m.copy()\n    np.maximum(m, s.max(axis=1), out=m)\n"
+                          "    m_new, m = m, m_old\n"),
+    ("out in place", RETURN, "    out[:] = unnormalised / divisor[:, None]\n"
+                             "    return out.copy(), l_new, m_new\n"),
+    ("s in place", P, "    s -= base[:, None]\n    p = np.exp(s)"),
+    ("-inf in s replaced", M_NEW, "    s[np.isneginf(s)] = -3.4e38\n" + M_NEW),
+    ("an argument returned where nothing changes", RETURN,
+     "    if np.isneginf(s).all():\n        return out, l, m\n" + RETURN),
+    ("the argument m returned where the maximum stays", RETURN,
+     "    if (m_new == m).all():\n        m_new = m\n" + RETURN),
+    ("a loop over rows", SUM, "    unnormalised = np.stack([\n"
+     "        l[i] * alpha[i] * out[i] + p[i] @ v for i in range(len(l))\n    ])\n"),
+    ("a loop over keys", SUM, "    unnormalised = (l * alpha)[:, None] * out\n"
+     "    for n in range(s.shape[1]):\n"
+     "        unnormalised = unnormalised + p[:, n, None] * v[n]\n"),
+    ("a loop over elements", L, "    l_new = alpha * l\n    for i in range(len(l)):\n"
+     "        for n in range(s.shape[1]):\n            l_new[i] += p[i, n]\n"),
+]  # fmt: skip
 
 RIGHT = [
-    ("floor division of negatives", [
-        (LIVE, "return max(0, -(-num_keys // BLOCK_N))"),
-        (GRID, "num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M"),
-    ]),
-    ("a Python loop over m-tiles", [
-        (GRID, "total = 0"),
-        ("""    return sum(
-        num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
-        for m_tile in range(num_m_tiles)
-    )""", """    for i in range(0, seqlen_q, BLOCK_M):
-        total += num_live_n_tiles(i // BLOCK_M, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
-    return total"""),
-    ]),
-]
+    ("as the paper writes it", """
+import numpy as np
 
-EQUIVALENT = []
+
+def tile_update(s, v, out, l, m):
+    zero = np.float32(0)
+
+    def exp(a, b):
+        masked = np.isneginf(a)
+        return np.where(masked, zero, np.exp(np.where(masked, zero, a) - np.where(masked, zero, b)))
+
+    m_ij = np.max(s, axis=1)
+    p_ij = exp(s, m_ij[:, np.newaxis])
+    l_ij = np.sum(p_ij, axis=1)
+    m_new = np.maximum(m, m_ij)
+    old, new = exp(m, m_new), exp(m_ij, m_new)
+    l_new = old * l + new * l_ij
+    out_new = (l * old)[:, None] * out + new[:, None] * (p_ij @ v)
+    return out_new / np.where(l_new > 0, l_new, np.float32(1))[:, None], l_new, m_new
+"""),
+    ("only the rows that see a key", """
+import numpy as np
+
+
+def tile_update(s, v, out, l, m):
+    out, l, m = out.copy(), l.copy(), m.copy()
+    top = np.maximum(m, s.max(axis=1))
+    live = top > -np.inf
+    base = top[live]
+    p = np.exp(s[live] - base[:, None])
+    alpha = np.exp(m[live] - base) * l[live]
+    total = alpha + p.sum(axis=1)
+    out[live] = (alpha[:, None] * out[live] + p @ v) / total[:, None]
+    l[live], m[live] = total, base
+    return out, l, m
+"""),
+    ("einsum, a list, warnings and nan_to_num", """
+import numpy as np
+
+
+def tile_update(s, v, out, l, m):
+    m_new = np.maximum(m, s.max(axis=1))
+    p = np.nan_to_num(np.exp(s - m_new[:, None]))
+    alpha = np.nan_to_num(np.exp(m - m_new))
+    l_new = alpha * l + p.sum(axis=1)
+    out_new = np.einsum("m,md->md", alpha * l, out) + np.einsum("mn,nd->md", p, v)
+    return [np.nan_to_num(out_new / l_new[:, None]), l_new, m_new]
+"""),
+]  # fmt: skip
+
+EQUIVALENT = [
+    (f"{DIVISOR.strip()} -> {DIVISOR.strip().replace('(1)', '(2)')}",
+     "0 divided by any number but 0: a row without a key has out = 0"),
+    ("base = np.where(np.isneginf(m_new), np.float32(0), m_new) -> "
+     "base = np.where(np.isneginf(m_new), np.float32(1), m_new)",
+     "exp(-inf - x) is 0 for every finite x"),
+]  # fmt: skip

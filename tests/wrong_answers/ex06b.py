@@ -1,102 +1,210 @@
-"""ex06b: the FlashAttention-2 kernel."""
+"""Wrong and right answers of ex06b: see tests/wrong_answers/__init__.py."""
 
-# fmt: off
-M_I = "m_i = float32(-math.inf)"
-S = "s = float32(-math.inf)  # a key that is hidden or does not exist: exp gives 0"
-IF = "if n < seqlen_k and n <= last_n:"
-SAFE = "m_safe = m_new if m_new > -math.inf else float32(0.0)"
-STOP = "n_stop = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q"
-LOAD_K = "k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)"
-LOAD_Q = "q_tile[ty, d] = q[m, d] if m < seqlen_q else float32(0.0)"
-LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
-OUT = "out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)"
-BARRIER_4 = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
-
-
-def finite(name, number):
-    """A finite number in place of -inf, for hidden keys and for the running maximum."""
-    return [
-        (f"{name} for a hidden key", S, f"s = float32({number})"),
-        (f"{name} for the first maximum and hidden keys", [
-            (S, f"s = float32({number})"), (M_I, f"m_i = float32({number})")]),
-        (f"{name} for the first maximum", [
-            (M_I, f"m_i = float32({number})"), (SAFE, "m_safe = m_new")]),
-    ]
-
+Q_TILE = "        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)\n"
+P_TILE = "        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n"
+KEYS = "        for n_start in range(0, seqlen_k, BLOCK_N):\n"
+K_ROWS = "            for row in range(ty, BLOCK_N, BLOCK_M):\n"
+K_COLS = "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    inside"
+K_LOAD = "                    k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)\n"
+QUERIES = "            for m_start in range(0, seqlen_q, BLOCK_M):\n"
+Q_LOAD = "                    q_tile[ty, d] = q[m_row, d] if m_row < seqlen_q else float32(0.0)\n"
+STATE = "                if tx == 0:\n                    l_old[ty]"
+L_LOAD = " = l[m_row] if m_row < seqlen_q else float32(0.0)\n"
+M_LOAD = "                    m_old[ty] = m[m_row] if m_row < seqlen_q else float32(-math.inf)\n"
+LOADED = "                cuda.syncthreads()  # q_tile, k_tile, v_tile, l_old, m_old are complete\n"
+MISSING = "                s = float32(-math.inf)  # a key"
+EXISTS = "                if n_start + tx < seqlen_k:\n"
+DOT = "                        s += q_tile[ty, d] * k_tile[tx, d]\n"
+SCALE = "                    s *= softmax_scale  #"
+SCORED = "                cuda.syncthreads()  # s_tile is complete: a row can be scanned\n"
+M_NEW = "                m_new = m_old[ty]\n"
+SCAN = "                    m_new = max(m_new, s_tile[ty, c])  #"
+ALPHA = "                l_alpha = l_old[ty] * math.exp(m_old[ty] - m_new)  #"
+P = "                p_tile[ty, tx] = math.exp(s - m_new)\n"
+WEIGHED = (
+    "                cuda.syncthreads()  # p_tile is complete; l_old and m_old may be overwritten\n"
+)
+L_NEW = "                l_new = l_alpha\n"
+L_SUM = "                    l_new += p_tile[ty, c]  #"
+ROW = "                if m_row < seqlen_q:\n"
+OUT_COLS = "                    for d in range(tx, HEAD_DIM, BLOCK_N):\n                        acc"
+UNDO = "                        acc = l_alpha * out[m_row, d]  #"
+ACC = "                            acc += p_tile[ty, c] * v_tile[c, d]\n"
+OUT = "                        out[m_row, d] = acc / l_new  #"
+STORE_L = "                        l[m_row] = l_new\n"
+STORE_M = "                        m[m_row] = m_new  #"
+LAST = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
 
 WRONG = [
-    *finite("-1e4", "-1e4"),
-    *finite("-1e9", "-1e9"),
-    *finite("-1e30", "-1e30"),
-    ("float32's lowest for a hidden key", S, "s = float32(-3.4028234e38)"),
-    ("no guard of -inf - -inf", [(SAFE, "m_safe = m_new"), (OUT, "out[m, d] = acc[i] / l_i"), (LSE, "lse[m] = m_i + math.log(l_i)")]),
-    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "            l_i *= alpha\n", ""),
-    ("alpha upside down", "math.exp(m_i - m_safe)", "math.exp(m_safe - m_i)"),
-    ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
-    ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
-    ("1/sqrt(d) for softmax_scale", "s *= softmax_scale", "s *= float32(1 / math.sqrt(HEAD_DIM))"),
-    ("scale after the maximum", [("s *= softmax_scale", "s = s"), ("math.exp(s - m_safe)", "math.exp((s - m_safe) * softmax_scale)")]),
-    ("top-left mask", "last_n = m + seqlen_k - seqlen_q if", "last_n = m if"),
-    ("strict mask", "last_n = m + seqlen_k - seqlen_q if", "last_n = m + seqlen_k - seqlen_q - 1 if"),
-    ("no mask", "last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1", "last_n = seqlen_k - 1"),
-    ("keys beyond the last take part", IF, "if n <= max(last_n, n_stop + BLOCK_N):"),
-    ("dead tiles are visited", STOP, "n_stop = seqlen_k"),
-    ("loads only the keys that some query sees", LOAD_K, "k_tile[row, d] = k[n_start + row, d] if n_start + row < min(seqlen_k, n_stop) else float32(0.0)"),
-    ("log2", "math.log(l_i)", "math.log2(l_i)"),
-    ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
-    ("lse of rows without a key is 0", LSE, "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(0.0)"),
-    ("not divided", OUT, "out[m, d] = acc[i]"),
-    ("every thread stores lse", "if tx == 0:", "if tx >= 0:"),
-    ("every thread loads all of q's row", "for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile", "for d in range(HEAD_DIM):\n            q_tile"),
-    ("q is loaded in every tile", BARRIER_4, BARRIER_4 + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n                    q_tile[ty, d] = q[m, d]\n"),
-    ("out is summed in HBM", [("            acc[i] = float32(0.0)", "            acc[i] = float32(0.0)\n            if m < seqlen_q and tx + i * BLOCK_N < HEAD_DIM:\n                out[m, tx + i * BLOCK_N] = float32(0.0)"),
-                              (OUT, "out[m, d] += acc[i] / l_i if l_i > 0 else float32(0.0)")]),
-    ("exponents held above -80", "math.exp(s - m_safe)", "(math.exp(max(s - m_safe, float32(-80.0))) if s > -math.inf else float32(0.0))"),
-    ("64 tiles at most", "for n_start in range(0, n_stop, BLOCK_N):", "for n_start in range(0, min(n_stop, 64 * BLOCK_N), BLOCK_N):"),
-    ("256 tiles at most", "for n_start in range(0, n_stop, BLOCK_N):", "for n_start in range(0, min(n_stop, 256 * BLOCK_N), BLOCK_N):"),
-    ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),
-    ("a spare tile", "        p_tile = cuda", "        spare = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n        spare[ty, tx] = float32(0.0)\n        p_tile = cuda"),
-    ("acc in shared memory", "acc = cuda.local.array(NUM_COLS, float32)", "out_tile = cuda.shared.array((BLOCK_M, BLOCK_N * NUM_COLS), float32)\n        out_tile[ty, tx] = float32(0.0)\n        acc = cuda.local.array(NUM_COLS, float32)"),
-    ("a local array of a whole row of scores", "        m_i = float32(-math.inf)\n", "        row_of_scores = cuda.local.array(1024, float32)\n        row_of_scores[0] = float32(0.0)\n        m_i = float32(-math.inf)\n"),
-    ("every thread computes all scores of its row", BARRIER_4, BARRIER_4 + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
-    ("q is scaled in HBM", LOAD_Q, "if m < seqlen_q:\n                q[m, d] = q[m, d] * float32(1.0000001)\n            " + LOAD_Q),
-    ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
-    ("rows that do not exist are stored", "        if m < seqlen_q:\n", "        if m <= seqlen_q:\n"),
-    ("out is not cleared for rows without a key", OUT, "out[m, d] = acc[i] / l_i if l_i > 0 else out[m, d]"),
-]
+    *((f"a missing key is {low}", MISSING, f"                s = float32({low})  # a key")
+      for low in ("0.0", "-1e4", "-1e9", "-1e30")),
+    ("a missing key is loaded as 0 and counts", EXISTS, "                if tx >= 0:\n"),
+    ("one key too many", EXISTS, EXISTS.replace("<", "<=")),
+    ("the last key is left out", EXISTS, EXISTS.replace("seqlen_k", "seqlen_k - 1")),
+    ("whole tiles of keys", KEYS, KEYS.replace("seqlen_k,", "seqlen_k // BLOCK_N * BLOCK_N,")),
+    ("whole tiles of queries", QUERIES,
+     QUERIES.replace("seqlen_q,", "max(seqlen_q // BLOCK_M * BLOCK_M, 1),")),
+    ("64 tiles of keys at most", KEYS, KEYS.replace("seqlen_k,", "min(seqlen_k, 64 * BLOCK_N),")),
+    ("64 tiles of queries at most", QUERIES,
+     QUERIES.replace("seqlen_q,", "min(seqlen_q, 64 * BLOCK_M),")),
+    ("no guard of the query", ROW, "                if True:\n"),
+    ("no scale", SCALE, "                    pass  #"),
+    ("1/sqrt(head_dim)", SCALE, "                    s *= float32(1 / math.sqrt(HEAD_DIM))  #"),
+    ("divided by the scale", SCALE, "                    s /= softmax_scale  #"),
+    ("the tile's maximum alone", M_NEW, "                m_new = float32(-math.inf)\n"),
+    *((f"the maximum is never below {low}", M_NEW,
+       f"                m_new = max(m_old[ty], float32({low}))\n") for low in ("-1e4", "-1e30")),
+    ("alpha is missing", ALPHA, "                l_alpha = l_old[ty]  #"),
+    ("alpha upside down", ALPHA, ALPHA.replace("m_old[ty] - m_new", "m_new - m_old[ty]")),
+    ("alpha without l", ALPHA, "                l_alpha = math.exp(m_old[ty] - m_new)  #"),
+    ("p without the maximum", P, "                p_tile[ty, tx] = math.exp(s)\n"),
+    ("exp cut off at -20", P, "                p_tile[ty, tx] = math.exp(max(s - m_new, "
+                              "float32(-20.0))) if n_start + tx < seqlen_k else float32(0.0)\n"),
+    ("l starts from 0 in each tile", L_NEW, "                l_new = float32(0.0)\n"),
+    ("out is not rescaled", UNDO, "                        acc = l_old[ty] * out[m_row, d]  #"),
+    ("out of the last tile alone", UNDO, "                        acc = float32(0.0)  #"),
+    ("the first launch only", UNDO, "                        acc = float32(0.0)\n"
+     "                        if n_start > 0:\n"
+     "                            acc = l_alpha * out[m_row, d]  #"),
+    ("not divided", OUT, "                        out[m_row, d] = acc  #"),
+    ("divided by the old l", OUT, "                        out[m_row, d] = acc / l_alpha  #"),
+    ("k for v", ACC, ACC.replace("v_tile", "k_tile")),
+    ("p transposed", ACC, ACC.replace("p_tile[ty, c]", "p_tile[c, tx]")),
+    ("l is not stored", STORE_L, ""),
+    ("m is not stored", STORE_M, "                        pass  #"),
+    ("l and m swapped", [(STORE_L, "                        l[m_row] = m_new\n"),
+                         (STORE_M, "                        m[m_row] = l_new  #")]),
+    ("m is stored as exp", STORE_M, "                        m[m_row] = math.exp(m_new)  #"),
+    ("every thread stores l", "                    if tx == 0:\n                        l[",
+     "                    if tx >= 0:\n                        l["),
+    ("every thread loads the state", STATE, STATE.replace("tx == 0", "tx >= 0")),
+    ("no barrier after the loads", LOADED, ""),
+    ("no barrier after the scores", SCORED, ""),
+    ("no barrier after p", WEIGHED, ""),
+    ("no barrier after the tile", LAST, ""),
+    ("an early return", "                m_row = m_start + ty\n",
+     "                m_row = m_start + ty\n                if m_row >= seqlen_q:\n"
+     "                    return\n"),
+    ("a barrier under the guard", WEIGHED,
+     "                if m_row < seqlen_q:\n    " + WEIGHED),
+    ("k is loaded by every row of threads", K_ROWS, "            for row in range(BLOCK_N):\n"),
+    ("k and v in every inner turn", [
+        (DOT, "                        s += q_tile[ty, d] * k[n_start + tx, d]\n")]),
+    ("q from HBM", DOT, "                        s += (q[m_row, d] if m_row < seqlen_q else "
+                        "float32(0.0)) * k_tile[tx, d]\n"),
+    ("neighbouring columns to one thread", K_COLS,
+     "                own = -(-HEAD_DIM // BLOCK_N)\n"
+     "                for d in range(tx * own, min(tx * own + own, HEAD_DIM)):\n"
+     "                    inside"),
+    ("out by neighbouring columns", OUT_COLS,
+     "                    own = -(-HEAD_DIM // BLOCK_N)\n"
+     "                    for d in range(tx * own, min(tx * own + own, HEAD_DIM)):\n"
+     "                        acc"),
+    ("head_dim at most 16", DOT, "                        if d < 16:\n    " + DOT),
+    ("all of q in shared memory", Q_TILE,
+     "        all_of_q = cuda.shared.array((1024, 4), float32)\n"
+     "        all_of_q[cuda.threadIdx.y, 0] = float32(0.0)\n" + Q_TILE),
+    ("a spare tile", P_TILE, P_TILE + "        spare = cuda.shared.array((BLOCK_N, HEAD_DIM), "
+     "float32)\n        spare[0, 0] = float32(0.0)\n"),
+    ("the scores of a row in a local array", L_NEW,
+     "                scores = cuda.local.array(1024, float32)\n"
+     "                scores[tx] = s\n" + L_NEW),
+    ("thread (ty, 0) owns all columns of out", OUT_COLS,
+     "                    for d in range(0 if tx == 0 else HEAD_DIM, HEAD_DIM):\n"
+     "                        acc"),
+    ("q scaled in place", Q_LOAD, "                    if m_row < seqlen_q and n_start == 0:\n"
+     "                        q[m_row, d] *= float32(1.0)\n" + Q_LOAD),
+    ("float64", L_NEW, "                l_new = 0.0 + l_alpha\n"),
+]  # fmt: skip
 
 RIGHT = [
-    ("another bound of the loop", STOP, "n_stop = min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q)"),
-    ("other names for the parameters", [
-        ("def kernel(q, k, v, out, lse, softmax_scale):", "def kernel(Q, K, V, O, L, scale):"),
-        ("seqlen_q, seqlen_k = q.shape[0], k.shape[0]", "seqlen_q, seqlen_k = Q.shape[0], K.shape[0]"),
-        ("= q[m, d] if", "= Q[m, d] if"), ("= k[n_start", "= K[n_start"), ("= v[n_start", "= V[n_start"),
-        ("s *= softmax_scale", "s *= scale"), ("out[m, d] =", "O[m, d] ="), ("lse[m] =", "L[m] ="),
+    ("flat loads, padded tiles, other names", """
+import functools
+import math
+
+from numba import cuda, float32
+
+
+@functools.cache
+def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N):
+    ROW = HEAD_DIM + 1
+
+    @cuda.jit
+    def kernel(queries, keys, values, result, norm, top, factor):
+        q = cuda.shared.array((BLOCK_M, ROW), float32)
+        k = cuda.shared.array((BLOCK_N, ROW), float32)
+        v = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        s = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        p = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        norms = cuda.shared.array(BLOCK_M, float32)
+        tops = cuda.shared.array(BLOCK_M, float32)
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        me = y * BLOCK_N + x
+        n = 0
+        while n < keys.shape[0]:
+            for i in range(me, BLOCK_N * HEAD_DIM, BLOCK_M * BLOCK_N):
+                row, col = i // HEAD_DIM, i % HEAD_DIM
+                k[row, col], v[row, col] = float32(0), float32(0)
+                if n + row < keys.shape[0]:
+                    k[row, col] = keys[n + row, col]
+                    v[row, col] = values[n + row, col]
+            m = 0
+            while m < queries.shape[0]:
+                for i in range(me, BLOCK_M * HEAD_DIM, BLOCK_M * BLOCK_N):
+                    row, col = i // HEAD_DIM, i % HEAD_DIM
+                    q[row, col] = float32(0)
+                    if m + row < queries.shape[0]:
+                        q[row, col] = queries[m + row, col]
+                live = m + y < queries.shape[0]
+                if x == BLOCK_N - 1 and live:
+                    norms[y] = norm[m + y]
+                    tops[y] = top[m + y]
+                cuda.syncthreads()
+                mine = float32(0)
+                for c in range(HEAD_DIM - 1, -1, -1):
+                    mine += k[x, c] * q[y, c]
+                s[y, x] = mine * factor if n + x < keys.shape[0] else float32(-math.inf)
+                cuda.syncthreads()
+                old = tops[y] if live else float32(0)
+                new = old
+                for c in range(BLOCK_N):
+                    if s[y, c] > new:
+                        new = s[y, c]
+                kept = norms[y] * math.exp(old - new) if live else float32(0)
+                p[y, x] = math.exp(s[y, x] - new)
+                cuda.syncthreads()
+                if live:
+                    total = kept
+                    for c in range(BLOCK_N):
+                        total += p[y, c]
+                    for c in range(x, HEAD_DIM, BLOCK_N):
+                        mixed = float32(0)
+                        for j in range(BLOCK_N):
+                            mixed += p[y, j] * v[j, c]
+                        if kept > 0:
+                            mixed += kept * result[m + y, c]
+                        result[m + y, c] = mixed / total
+                    if x == 0:
+                        norm[m + y], top[m + y] = total, new
+                cuda.syncthreads()
+                m += BLOCK_M
+            n += BLOCK_N
+
+    return kernel
+"""),
+    ("a helper, ifs for ternaries, a local array of own columns", [
+        (DOT, "                        s += product(q_tile, k_tile, ty, tx, d)\n"),
+        (OUT, "                        own = cuda.local.array(HEAD_DIM, float32)\n"
+              "                        own[d] = acc / l_new\n"
+              "                        out[m_row, d] = own[d]  #"),
+        ("@functools.cache\ndef make_kernel", "@cuda.jit(device=True)\n"
+         "def product(a, b, i, j, d):\n    return a[i, d] * b[j, d]\n\n\n"
+         "@functools.cache\ndef make_kernel"),
     ]),
-    ("an m-tile without keys is answered first", "        m_i = float32(-math.inf)\n",
-     "        if n_stop <= 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n"
-     "                    out[m, d] = float32(0.0)\n            if tx == 0 and m < seqlen_q:\n                lse[m] = float32(-math.inf)\n            return\n"
-     "        m_i = float32(-math.inf)\n"),
-    ("q scaled on its way to shared memory, padded columns", [
-        (LOAD_Q, "q_tile[ty, d] = q[m, d] * softmax_scale if m < seqlen_q else float32(0.0)"), ("s *= softmax_scale", "s = s"),
-        ("    @cuda.jit\n", "    PADDED = HEAD_DIM + 1\n\n    @cuda.jit\n"),
-        ("(BLOCK_M, HEAD_DIM), float32)", "(BLOCK_M, PADDED), float32)"),
-        ("k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM)", "k_tile = cuda.shared.array((BLOCK_N, PADDED)"),
-    ]),
-    ("one tile for s and p, a lowest finite first maximum", [
-        ("        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n", ""),
-        (M_I, "m_i = float32(-3.4028234e38)"),
-        ("            p_tile[ty, tx] = math.exp(s - m_safe)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_safe)"),
-        ("l_i += p_tile[ty, c]", "l_i += s_tile[ty, c]"), ("acc[i] += p_tile[ty, c]", "acc[i] += s_tile[ty, c]"),
-    ]),
-]
+]  # fmt: skip
 
 EQUIVALENT = [
-    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k + 1", "`n < seqlen_k` is tested beside it"),
-    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k", "`n < seqlen_k` is tested beside it"),
-    ("if n < seqlen_k and n <= last_n: -> if n <= last_n:", "the last key of a query that exists is below seqlen_k"),
-    ("if n < seqlen_k and n <= last_n: -> if n <= seqlen_k and n <= last_n:", "the last key of a query that exists is below seqlen_k"),
-    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "NaN in l_i, which is not > 0: the row is answered as one without keys"),
-    ("lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf) -> lse[m] = m_i + math.log(l_i) if l_i >= 0 else float32(-math.inf)", "log(0) is -inf"),
-]
+    ("m_old[ty] = m[m_row] if m_row < seqlen_q else float32(-math.inf) -> "
+     "m_old[ty] = m[m_row] if m_row < seqlen_q else float32(math.inf)",
+     "rows of queries that do not exist are not stored"),
+]  # fmt: skip

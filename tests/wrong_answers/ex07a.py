@@ -1,74 +1,53 @@
-"""ex07a: delta = rowsum(dout * out)."""
+"""ex07a: live tiles and masked tiles of a causal mask."""
 
 # fmt: off
-LOOP = "for d in range(lane, out.shape[1], 32):"
-TERM = "total += dout[m, d] * out[m, d]"
-SHUFFLE = "total += cuda.shfl_xor_sync(FULL_WARP, total, distance)"
-BODY = '''        total = float32(0.0)
-        for d in range(lane, out.shape[1], 32):
-            total += dout[m, d] * out[m, d]
-        distance = 16
-        while distance > 0:
-            total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
-            distance //= 2
-        if lane == 0:
-            delta[m] = total
-'''
-SHARED = '''        part = cuda.shared.array((ROWS, 32), float32)
-        total = float32(0.0)
-        for d in range(lane, out.shape[1], 32):
-            total += dout[m, d] * out[m, d]
-        part[cuda.threadIdx.y, lane] = total
-        cuda.syncwarp()
-        if lane == 0:
-            for other in range(1, 32):
-                total += part[cuda.threadIdx.y, other]
-            delta[m] = total
-'''
+LIVE = "return max(0, math.ceil(num_keys / BLOCK_N))"
+MASK = "return last_n > last_key(m_tile * BLOCK_M, seqlen_q, seqlen_k)"
+GRID = "num_m_tiles = math.ceil(seqlen_q / BLOCK_M)"
 
 WRONG = [
-    ("no guard for rows", "if m < out.shape[0]:", "if m >= 0:"),
-    ("one row too many", "if m < out.shape[0]:", "if m <= out.shape[0]:"),
-    ("the last row is missing", "if m < out.shape[0]:", "if m < out.shape[0] - 1:"),
-    ("columns beyond a warp are missing", LOOP, "for d in range(lane, min(out.shape[1], 32), 32):"),
-    ("4096 columns at most", LOOP, "for d in range(lane, min(out.shape[1], 4096), 32):"),
-    ("neighbouring columns to one lane", LOOP, "width = (out.shape[1] + 31) // 32\n        for d in range(lane * width, min(out.shape[1], (lane + 1) * width)):"),
-    ("neighbouring columns of dout to one lane", TERM, "total += dout[m, lane * 2 + d // 32] * out[m, lane * 2 + d // 32] if out.shape[1] == 64 else dout[m, d] * out[m, d]"),
-    ("every lane all columns", LOOP, "for d in range(out.shape[1]):"),
-    ("squares of dout", TERM, "total += dout[m, d] * dout[m, d]"),
-    ("squares of out", TERM, "total += out[m, d] * out[m, d]"),
-    ("a sum, no product", TERM, "total += dout[m, d] + out[m, d]"),
-    ("half the lanes", "distance = 16", "distance = 8"),
-    ("the last shuffle is missing", "while distance > 0:", "while distance > 1:"),
-    ("shuffled, not added", SHUFFLE, SHUFFLE.replace("+=", "=")),
-    ("no shuffles", SHUFFLE, "pass"),
-    ("every lane stores", "if lane == 0:", "if lane >= 0:"),
-    ("shared memory", BODY, SHARED),
-    ("a barrier", "        distance = 16", "        cuda.syncthreads()\n        distance = 16"),
-    ("starts at the smallest positive number", "total = float32(0.0)", "total = float32(1e-12)"),
-    ("clipped", "delta[m] = total", "delta[m] = min(max(total, float32(-1e9)), float32(1e9))"),
-    ("added to what is there", "delta[m] = total", "delta[m] += total"),
-    ("product left in out", TERM, "out[m, d] = dout[m, d] * out[m, d]\n            total += out[m, d]"),
-    ("64 thread blocks at most", "m = cuda.blockIdx.x * ROWS", "m = cuda.blockIdx.x % 64 * ROWS"),
-    ("float64", "total = float32(0.0)", "total = 0.0"),
-    ("shuffles in the loop over columns", "        distance = 16\n        while distance > 0:\n            total += cuda.shfl_xor_sync(FULL_WARP, total, distance)\n            distance //= 2\n",
-     "            for distance in (16, 8, 4, 2, 1):\n                total += cuda.shfl_xor_sync(FULL_WARP, total, distance)\n"),
+    ("top-left aligned", "return m + seqlen_k - seqlen_q", "return m"),
+    ("strict mask", "return m + seqlen_k - seqlen_q", "return m + seqlen_k - seqlen_q - 1"),
+    ("queries that do not exist count", "min((m_tile + 1) * BLOCK_M, seqlen_q)",
+     "((m_tile + 1) * BLOCK_M)"),
+    ("a tile of no keys counts negatively", "max(0, math.ceil(num_keys / BLOCK_N))",
+     "math.ceil(num_keys / BLOCK_N)"),
+    ("at least one tile", "max(0, math", "max(1, math"),
+    ("rounded down", LIVE, "return max(0, num_keys // BLOCK_N)"),
+    ("the first query, not the last", "last_m = min((m_tile + 1) * BLOCK_M, seqlen_q) - 1",
+     "last_m = m_tile * BLOCK_M"),
+    ("float32 has 24 bits", LIVE,
+     "import numpy as np\n    return max(0, math.ceil(np.float32(num_keys) / np.float32(BLOCK_N)))"),
+    ("a loop over keys", LIVE,
+     "return sum(1 for n in range(0, max(0, num_keys), BLOCK_N))"),
+    ("needs_mask by the last query", MASK,
+     "return last_n > last_key((m_tile + 1) * BLOCK_M - 1, seqlen_q, seqlen_k)"),
+    ("needs_mask off by one", MASK, MASK.replace(">", ">=")),
+    ("needs_mask for square problems only", MASK, "return last_n > m_tile * BLOCK_M"),
+    ("needs_mask always", MASK, "return True"),
+    ("the ragged last tile forgotten", MASK,
+     "return min(last_n, seqlen_k - 1) > last_key(m_tile * BLOCK_M, seqlen_q, seqlen_k)"),
+    ("needs_mask is an int", MASK, MASK.replace("return ", "return int(") + ")"),
+    ("the last m-tile is missing", GRID, "num_m_tiles = seqlen_q // BLOCK_M"),
+    ("the whole grid, dead tiles too", "num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, "
+     "seqlen_k)\n        for", "math.ceil(seqlen_k / BLOCK_N)\n        for"),
+    ("counts are floats", "return m + seqlen_k - seqlen_q", "return float(m + seqlen_k - seqlen_q)"),
 ]
 
 RIGHT = [
-    ("shfl_down and other names", [
-        ("def delta_kernel(dout, out, delta):", "def delta_kernel(d_out, o, result):"),
-        ("if m < out.shape[0]:", "if m < o.shape[0]:"), (LOOP, "for d in range(lane, o.shape[1], 32):"),
-        (TERM, "total += d_out[m, d] * o[m, d]"), (SHUFFLE, "total += cuda.shfl_down_sync(FULL_WARP, total, distance)"),
-        ("delta[m] = total", "result[m] = total"),
+    ("floor division of negatives", [
+        (LIVE, "return max(0, -(-num_keys // BLOCK_N))"),
+        (GRID, "num_m_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M"),
     ]),
-    ("early return, distances upwards", [
-        ("    if m < out.shape[0]:\n", "    if m >= out.shape[0]:\n        return\n    if True:\n"),
-        ("distance = 16", "distance = 1"), ("while distance > 0:", "while distance < 32:"), ("distance //= 2", "distance *= 2"),
+    ("a Python loop over m-tiles", [
+        (GRID, "total = 0"),
+        ("""    return sum(
+        num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
+        for m_tile in range(num_m_tiles)
+    )""", """    for i in range(0, seqlen_q, BLOCK_M):
+        total += num_live_n_tiles(i // BLOCK_M, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
+    return total"""),
     ]),
 ]
 
-EQUIVALENT = [
-    ("distance = 16 -> distance = 17", "17, 8, 4, 2, 1 reach all 32 lanes as well"),
-    ("if lane == 0: -> if lane == 1:", "after the shuffles every lane holds the sum"),
-]
+EQUIVALENT = []

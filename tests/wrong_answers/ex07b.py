@@ -1,76 +1,102 @@
-"""ex07b: the gradients of K and V."""
+"""ex07b: the FlashAttention-2 kernel."""
 
 # fmt: off
-IF = "if m < seqlen_q and n < seqlen_k and m >= first_m:"
-P = "p = math.exp(s * softmax_scale - lse_tile[ty])"
-DS = "ds_tile[ty, tx] = p * (dp - delta_tile[ty])"
-DV = "dv_acc[i] += p_tile[row, tx] * do_tile[row, d]"
-DK = "dk_acc[i] += ds_tile[row, tx] * q_tile[row, d]"
-STORE = "dk[n, d] = dk_acc[i] * softmax_scale"
-BEGIN = "m_begin = max(0, n_start + seqlen_q - seqlen_k) // BLOCK_M * BLOCK_M"
-LOOP = "for m_start in range(m_begin, seqlen_q, BLOCK_M):"
-NUMBERS = "            if tx == 0:\n                lse_tile[ty] = lse[m] if m < seqlen_q else float32(0.0)\n                delta_tile[ty] = delta[m] if m < seqlen_q else float32(0.0)\n"
-ALL = IF + "\n                p = math.exp(s * softmax_scale - lse_tile[ty])"
+M_I = "m_i = float32(-math.inf)"
+S = "s = float32(-math.inf)  # a key that is hidden or does not exist: exp gives 0"
+IF = "if n < seqlen_k and n <= last_n:"
+SAFE = "m_safe = m_new if m_new > -math.inf else float32(0.0)"
+STOP = "n_stop = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q"
+LOAD_K = "k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)"
+LOAD_Q = "q_tile[ty, d] = q[m, d] if m < seqlen_q else float32(0.0)"
+LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
+OUT = "out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)"
+BARRIER_4 = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
 
 
-def filled(number):
-    """A finite score for hidden pairs, and exp of it."""
-    return (f"{number} for a hidden pair", [
-        (IF, f"if m < seqlen_q and n < seqlen_k:\n                s = s * softmax_scale if m >= first_m else float32({number})"), (P, "p = math.exp(s - lse_tile[ty])")])
+def finite(name, number):
+    """A finite number in place of -inf, for hidden keys and for the running maximum."""
+    return [
+        (f"{name} for a hidden key", S, f"s = float32({number})"),
+        (f"{name} for the first maximum and hidden keys", [
+            (S, f"s = float32({number})"), (M_I, f"m_i = float32({number})")]),
+        (f"{name} for the first maximum", [
+            (M_I, f"m_i = float32({number})"), (SAFE, "m_safe = m_new")]),
+    ]
 
 
 WRONG = [
-    filled("-1e4"), filled("-1e9"), filled("-1e30"), filled("-math.inf"),
-    ("no mask", "first_m = n + seqlen_q - seqlen_k if CAUSAL else 0", "first_m = 0"),
-    ("top-left mask", "first_m = n + seqlen_q - seqlen_k if CAUSAL else 0", "first_m = n if CAUSAL else 0"),
-    ("strict mask", "first_m = n + seqlen_q - seqlen_k if CAUSAL else 0", "first_m = n + seqlen_q - seqlen_k + 1 if CAUSAL else 0"),
-    ("dead tiles are visited", BEGIN, "m_begin = 0"),
-    ("dead tiles load lse and delta", [(LOOP, "for m_start in range(0, seqlen_q, BLOCK_M):"),
-        ("            m = m_start + ty\n", "            m = m_start + ty\n            alive = m_start >= m_begin\n"),
-        ("q_tile[ty, d] = q[m, d] if m < seqlen_q", "q_tile[ty, d] = q[m, d] if alive and m < seqlen_q"),
-        ("do_tile[ty, d] = dout[m, d] if m < seqlen_q", "do_tile[ty, d] = dout[m, d] if alive and m < seqlen_q")]),
-    ("a live tile is skipped", BEGIN, "m_begin = (max(0, n_start + seqlen_q - seqlen_k) + BLOCK_M - 1) // BLOCK_M * BLOCK_M"),
-    ("no scale in the scores", P, "p = math.exp(s - lse_tile[ty])"),
-    ("no scale in dk", STORE, "dk[n, d] = dk_acc[i]"),
-    ("scale twice in dk", DS, "ds_tile[ty, tx] = softmax_scale * p * (dp - delta_tile[ty])"),
-    ("scale in dv", "dv[n, d] = dv_acc[i]", "dv[n, d] = dv_acc[i] * softmax_scale"),
-    ("delta added", DS, DS.replace("-", "+")),
-    ("no delta", DS, "ds_tile[ty, tx] = p * dp"),
-    ("ds without p", DS, "ds_tile[ty, tx] = dp - delta_tile[ty]"),
-    ("p not divided", P, "p = math.exp(s * softmax_scale)"),
-    ("dv from ds", DV, DV.replace("p_tile", "ds_tile")),
-    ("dk from p", DK, DK.replace("ds_tile", "p_tile")),
-    ("dk of dout", DK, DK.replace("q_tile", "do_tile")),
-    ("a row of p, not a column", DV, "dv_acc[i] += p_tile[tx % BLOCK_M, row % BLOCK_N] * do_tile[row, d]"),
-    ("dv without the last tile's rows", LOOP, "for m_start in range(m_begin, seqlen_q // BLOCK_M * BLOCK_M, BLOCK_M):"),
-    ("64 m-tiles at most", LOOP, "for m_start in range(m_begin, min(seqlen_q, m_begin + 64 * BLOCK_M), BLOCK_M):"),
-    ("128 m-tiles at most", LOOP, "for m_start in range(m_begin, min(seqlen_q, m_begin + 128 * BLOCK_M), BLOCK_M):"),
-    ("128 n-tiles at most", "n_start = cuda.blockIdx.x * BLOCK_N", "n_start = cuda.blockIdx.x % 128 * BLOCK_N"),
-    ("every thread loads lse and delta", "            if tx == 0:\n", "            if tx >= 0:\n"),
-    ("lse and delta straight from HBM", [(P, P.replace("lse_tile[ty]", "lse[m]"))]),
-    ("k loaded in every turn", "            m = m_start + ty\n", "            m = m_start + ty\n            for d in range(ty, HEAD_DIM, BLOCK_M):\n                if n < seqlen_k:\n                    k_tile[tx, d] = k[n, d]\n            cuda.syncthreads()\n"),
-    ("dk summed in HBM", [("            dk_acc[i] = float32(0.0)\n", "            dk_acc[i] = float32(0.0)\n            if n < seqlen_k and ty + i * BLOCK_M < HEAD_DIM:\n                dk[n, ty + i * BLOCK_M] = float32(0.0)\n"), (STORE, "dk[n, d] += dk_acc[i] * softmax_scale")]),
-    ("accumulators are not cleared", "            dv_acc[i] = float32(0.0)\n", ""),
-    ("keys that do not exist are stored", "        if n < seqlen_k:\n", "        if n <= seqlen_k:\n"),
-    ("dv in a shared tile", "        dv_acc = cuda.local", "        dv_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)\n        dv_tile[tx, 0] = float32(0.0)\n        dv_acc = cuda.local"),
-    ("a local array of all queries", "        dv_acc = cuda.local", "        all_p = cuda.local.array(1024, float32)\n        all_p[0] = float32(0.0)\n        dv_acc = cuda.local"),
-    ("every thread computes a whole row of scores", "            p = float32(0.0)\n", "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    dp += float32(0.0) * q_tile[ty, d] * k_tile[c, d]\n            p = float32(0.0)\n"),
-    ("delta is changed", NUMBERS, NUMBERS + "            if tx == 0 and m < seqlen_q:\n                delta[m] = float32(0.0)\n"),
-    ("float64", "dp = float32(0.0)", "dp = 0.0"),
+    *finite("-1e4", "-1e4"),
+    *finite("-1e9", "-1e9"),
+    *finite("-1e30", "-1e30"),
+    ("float32's lowest for a hidden key", S, "s = float32(-3.4028234e38)"),
+    ("no guard of -inf - -inf", [(SAFE, "m_safe = m_new"), (OUT, "out[m, d] = acc[i] / l_i"), (LSE, "lse[m] = m_i + math.log(l_i)")]),
+    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
+    ("l not rescaled", "            l_i *= alpha\n", ""),
+    ("alpha upside down", "math.exp(m_i - m_safe)", "math.exp(m_safe - m_i)"),
+    ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
+    ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
+    ("1/sqrt(d) for softmax_scale", "s *= softmax_scale", "s *= float32(1 / math.sqrt(HEAD_DIM))"),
+    ("scale after the maximum", [("s *= softmax_scale", "s = s"), ("math.exp(s - m_safe)", "math.exp((s - m_safe) * softmax_scale)")]),
+    ("top-left mask", "last_n = m + seqlen_k - seqlen_q if", "last_n = m if"),
+    ("strict mask", "last_n = m + seqlen_k - seqlen_q if", "last_n = m + seqlen_k - seqlen_q - 1 if"),
+    ("no mask", "last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1", "last_n = seqlen_k - 1"),
+    ("keys beyond the last take part", IF, "if n <= max(last_n, n_stop + BLOCK_N):"),
+    ("dead tiles are visited", STOP, "n_stop = seqlen_k"),
+    ("loads only the keys that some query sees", LOAD_K, "k_tile[row, d] = k[n_start + row, d] if n_start + row < min(seqlen_k, n_stop) else float32(0.0)"),
+    ("log2", "math.log(l_i)", "math.log2(l_i)"),
+    ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
+    ("lse of rows without a key is 0", LSE, "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(0.0)"),
+    ("not divided", OUT, "out[m, d] = acc[i]"),
+    ("every thread stores lse", "if tx == 0:", "if tx >= 0:"),
+    ("every thread loads all of q's row", "for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile", "for d in range(HEAD_DIM):\n            q_tile"),
+    ("q is loaded in every tile", BARRIER_4, BARRIER_4 + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n                    q_tile[ty, d] = q[m, d]\n"),
+    ("out is summed in HBM", [("            acc[i] = float32(0.0)", "            acc[i] = float32(0.0)\n            if m < seqlen_q and tx + i * BLOCK_N < HEAD_DIM:\n                out[m, tx + i * BLOCK_N] = float32(0.0)"),
+                              (OUT, "out[m, d] += acc[i] / l_i if l_i > 0 else float32(0.0)")]),
+    ("exponents held above -80", "math.exp(s - m_safe)", "(math.exp(max(s - m_safe, float32(-80.0))) if s > -math.inf else float32(0.0))"),
+    ("64 tiles at most", "for n_start in range(0, n_stop, BLOCK_N):", "for n_start in range(0, min(n_stop, 64 * BLOCK_N), BLOCK_N):"),
+    ("256 tiles at most", "for n_start in range(0, n_stop, BLOCK_N):", "for n_start in range(0, min(n_stop, 256 * BLOCK_N), BLOCK_N):"),
+    ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),
+    ("a spare tile", "        p_tile = cuda", "        spare = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n        spare[ty, tx] = float32(0.0)\n        p_tile = cuda"),
+    ("acc in shared memory", "acc = cuda.local.array(NUM_COLS, float32)", "out_tile = cuda.shared.array((BLOCK_M, BLOCK_N * NUM_COLS), float32)\n        out_tile[ty, tx] = float32(0.0)\n        acc = cuda.local.array(NUM_COLS, float32)"),
+    ("a local array of a whole row of scores", "        m_i = float32(-math.inf)\n", "        row_of_scores = cuda.local.array(1024, float32)\n        row_of_scores[0] = float32(0.0)\n        m_i = float32(-math.inf)\n"),
+    ("every thread computes all scores of its row", BARRIER_4, BARRIER_4 + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
+    ("q is scaled in HBM", LOAD_Q, "if m < seqlen_q:\n                q[m, d] = q[m, d] * float32(1.0000001)\n            " + LOAD_Q),
+    ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
+    ("rows that do not exist are stored", "        if m < seqlen_q:\n", "        if m <= seqlen_q:\n"),
+    ("out is not cleared for rows without a key", OUT, "out[m, d] = acc[i] / l_i if l_i > 0 else out[m, d]"),
 ]
 
 RIGHT = [
-    ("other names", [("def kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale):", "def kernel(dO, q, k, v, L, D, dK, dV, scale):"),
-        ("= dout[m, d] if", "= dO[m, d] if"), ("= lse[m] if", "= L[m] if"), ("= delta[m] if", "= D[m] if"),
-        (P, P.replace("softmax_scale", "scale")), (STORE, "dK[n, d] = dk_acc[i] * scale"), ("dv[n, d] =", "dV[n, d] =")]),
-    ("scale in ds, a guard for lse = -inf", [(DS, "ds_tile[ty, tx] = softmax_scale * p * (dp - delta_tile[ty])"), (STORE, "dk[n, d] = dk_acc[i]"),
-        (IF, "if n < seqlen_k and lse_tile[ty] > -math.inf and m < seqlen_q and m >= first_m:")]),
-    ("the exponent held to 0", P, "p = math.exp(min(s * softmax_scale - lse_tile[ty], float32(0.0)))"),
+    ("another bound of the loop", STOP, "n_stop = min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q)"),
+    ("other names for the parameters", [
+        ("def kernel(q, k, v, out, lse, softmax_scale):", "def kernel(Q, K, V, O, L, scale):"),
+        ("seqlen_q, seqlen_k = q.shape[0], k.shape[0]", "seqlen_q, seqlen_k = Q.shape[0], K.shape[0]"),
+        ("= q[m, d] if", "= Q[m, d] if"), ("= k[n_start", "= K[n_start"), ("= v[n_start", "= V[n_start"),
+        ("s *= softmax_scale", "s *= scale"), ("out[m, d] =", "O[m, d] ="), ("lse[m] =", "L[m] ="),
+    ]),
+    ("an m-tile without keys is answered first", "        m_i = float32(-math.inf)\n",
+     "        if n_stop <= 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n"
+     "                    out[m, d] = float32(0.0)\n            if tx == 0 and m < seqlen_q:\n                lse[m] = float32(-math.inf)\n            return\n"
+     "        m_i = float32(-math.inf)\n"),
+    ("q scaled on its way to shared memory, padded columns", [
+        (LOAD_Q, "q_tile[ty, d] = q[m, d] * softmax_scale if m < seqlen_q else float32(0.0)"), ("s *= softmax_scale", "s = s"),
+        ("    @cuda.jit\n", "    PADDED = HEAD_DIM + 1\n\n    @cuda.jit\n"),
+        ("(BLOCK_M, HEAD_DIM), float32)", "(BLOCK_M, PADDED), float32)"),
+        ("k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM)", "k_tile = cuda.shared.array((BLOCK_N, PADDED)"),
+    ]),
+    ("one tile for s and p, a lowest finite first maximum", [
+        ("        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n", ""),
+        (M_I, "m_i = float32(-3.4028234e38)"),
+        ("            p_tile[ty, tx] = math.exp(s - m_safe)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_safe)"),
+        ("l_i += p_tile[ty, c]", "l_i += s_tile[ty, c]"), ("acc[i] += p_tile[ty, c]", "acc[i] += s_tile[ty, c]"),
+    ]),
 ]
 
-OUTSIDE = "rows of queries that do not exist hold 0 and add 0; keys that do not exist are not stored"
 EQUIVALENT = [
-    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m >= first_m:", OUTSIDE),
-    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m <= seqlen_q and n < seqlen_k and (m >= first_m):", OUTSIDE),
-    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m < seqlen_q and n <= seqlen_k and (m >= first_m):", OUTSIDE),
+    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k + 1", "`n < seqlen_k` is tested beside it"),
+    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k", "`n < seqlen_k` is tested beside it"),
+    ("if n < seqlen_k and n <= last_n: -> if n <= last_n:", "the last key of a query that exists is below seqlen_k"),
+    ("if n < seqlen_k and n <= last_n: -> if n <= seqlen_k and n <= last_n:", "the last key of a query that exists is below seqlen_k"),
+    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "NaN in l_i, which is not > 0: the row is answered as one without keys"),
+    ("lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf) -> lse[m] = m_i + math.log(l_i) if l_i >= 0 else float32(-math.inf)", "log(0) is -inf"),
 ]

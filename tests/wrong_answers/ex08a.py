@@ -1,43 +1,74 @@
-"""ex08a: the size of a cache, and what a decoding step reads of it."""
+"""ex08a: delta = rowsum(dout * out)."""
 
 # fmt: off
-CACHE = "return 2 * seqlen * num_layers * num_kv_heads * head_dim * dtype_bytes"
-BATCH = "return memory_bytes // cache_bytes(seqlen, num_layers, num_kv_heads, head_dim, dtype_bytes)"
-QO = "q_and_out = 2 * num_layers * num_heads * head_dim * dtype_bytes"
-FLOPS = "flops = 4 * num_layers * num_heads * head_dim * seqlen"
+LOOP = "for d in range(lane, out.shape[1], 32):"
+TERM = "total += dout[m, d] * out[m, d]"
+SHUFFLE = "total += cuda.shfl_xor_sync(FULL_WARP, total, distance)"
+BODY = '''        total = float32(0.0)
+        for d in range(lane, out.shape[1], 32):
+            total += dout[m, d] * out[m, d]
+        distance = 16
+        while distance > 0:
+            total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
+            distance //= 2
+        if lane == 0:
+            delta[m] = total
+'''
+SHARED = '''        part = cuda.shared.array((ROWS, 32), float32)
+        total = float32(0.0)
+        for d in range(lane, out.shape[1], 32):
+            total += dout[m, d] * out[m, d]
+        part[cuda.threadIdx.y, lane] = total
+        cuda.syncwarp()
+        if lane == 0:
+            for other in range(1, 32):
+                total += part[cuda.threadIdx.y, other]
+            delta[m] = total
+'''
 
 WRONG = [
-    ("keys without values", CACHE, CACHE.replace("2 * ", "")),
-    ("no layers", CACHE, CACHE.replace("num_layers * ", "")),
-    ("no heads", CACHE, CACHE.replace("num_kv_heads * ", "")),
-    ("16-bit numbers always", CACHE, CACHE.replace("dtype_bytes", "2")),
-    ("a float", CACHE, CACHE.replace("return ", "return 1.0 * ")),
-    ("through float64", CACHE, CACHE.replace("return ", "return int(1.0 * ") + ")"),
-    ("rounded up", BATCH, BATCH.replace("memory_bytes //", "-(-memory_bytes //") + ")"),
-    ("divided in float64", BATCH, BATCH.replace("return memory_bytes //", "return int(memory_bytes /") + ")"),
-    ("batch of 16-bit numbers", BATCH, BATCH.replace("dtype_bytes)", "2)")),
-    ("at least one fits", BATCH, BATCH.replace("return ", "return max(1, ") + ")"),
-    ("queries of the K/V heads", QO, QO.replace("num_heads", "num_kv_heads")),
-    ("queries without output", QO, QO.replace("2 * ", "")),
-    ("queries of one layer", QO, QO.replace("num_layers * ", "")),
-    ("queries of all tokens", QO, QO + " * seqlen"),
-    ("the cache alone", QO, "q_and_out = 0"),
-    ("FLOPs of the K/V heads", FLOPS, FLOPS.replace("num_heads", "num_kv_heads")),
-    ("one FLOP for a multiply-add", FLOPS, FLOPS.replace("4", "2")),
-    ("one product", FLOPS, FLOPS.replace("4", "2")+ "  # noqa"),
-    ("FLOPs of one layer", FLOPS, FLOPS.replace("num_layers * ", "")),
-    ("the limit for long sequences", "return flops / moved", "return 2 * num_heads / num_kv_heads / dtype_bytes"),
-    ("upside down", "return flops / moved", "return moved / flops"),
-    ("whole FLOPs", "return flops / moved", "return flops // moved"),
+    ("no guard for rows", "if m < out.shape[0]:", "if m >= 0:"),
+    ("one row too many", "if m < out.shape[0]:", "if m <= out.shape[0]:"),
+    ("the last row is missing", "if m < out.shape[0]:", "if m < out.shape[0] - 1:"),
+    ("columns beyond a warp are missing", LOOP, "for d in range(lane, min(out.shape[1], 32), 32):"),
+    ("4096 columns at most", LOOP, "for d in range(lane, min(out.shape[1], 4096), 32):"),
+    ("neighbouring columns to one lane", LOOP, "width = (out.shape[1] + 31) // 32\n        for d in range(lane * width, min(out.shape[1], (lane + 1) * width)):"),
+    ("neighbouring columns of dout to one lane", TERM, "total += dout[m, lane * 2 + d // 32] * out[m, lane * 2 + d // 32] if out.shape[1] == 64 else dout[m, d] * out[m, d]"),
+    ("every lane all columns", LOOP, "for d in range(out.shape[1]):"),
+    ("squares of dout", TERM, "total += dout[m, d] * dout[m, d]"),
+    ("squares of out", TERM, "total += out[m, d] * out[m, d]"),
+    ("a sum, no product", TERM, "total += dout[m, d] + out[m, d]"),
+    ("half the lanes", "distance = 16", "distance = 8"),
+    ("the last shuffle is missing", "while distance > 0:", "while distance > 1:"),
+    ("shuffled, not added", SHUFFLE, SHUFFLE.replace("+=", "=")),
+    ("no shuffles", SHUFFLE, "pass"),
+    ("every lane stores", "if lane == 0:", "if lane >= 0:"),
+    ("shared memory", BODY, SHARED),
+    ("a barrier", "        distance = 16", "        cuda.syncthreads()\n        distance = 16"),
+    ("starts at the smallest positive number", "total = float32(0.0)", "total = float32(1e-12)"),
+    ("clipped", "delta[m] = total", "delta[m] = min(max(total, float32(-1e9)), float32(1e9))"),
+    ("added to what is there", "delta[m] = total", "delta[m] += total"),
+    ("product left in out", TERM, "out[m, d] = dout[m, d] * out[m, d]\n            total += out[m, d]"),
+    ("64 thread blocks at most", "m = cuda.blockIdx.x * ROWS", "m = cuda.blockIdx.x % 64 * ROWS"),
+    ("float64", "total = float32(0.0)", "total = 0.0"),
+    ("shuffles in the loop over columns", "        distance = 16\n        while distance > 0:\n            total += cuda.shfl_xor_sync(FULL_WARP, total, distance)\n            distance //= 2\n",
+     "            for distance in (16, 8, 4, 2, 1):\n                total += cuda.shfl_xor_sync(FULL_WARP, total, distance)\n"),
 ]
-del WRONG[17]
 
 RIGHT = [
-    ("counted otherwise", [
-        (CACHE, "per_token = num_layers * num_kv_heads * head_dim\n    return sum(seqlen * per_token * dtype_bytes for _ in 'kv')"),
-        (BATCH, "return divmod(memory_bytes, cache_bytes(seqlen, num_layers, num_kv_heads, head_dim, dtype_bytes))[0]"),
+    ("shfl_down and other names", [
+        ("def delta_kernel(dout, out, delta):", "def delta_kernel(d_out, o, result):"),
+        ("if m < out.shape[0]:", "if m < o.shape[0]:"), (LOOP, "for d in range(lane, o.shape[1], 32):"),
+        (TERM, "total += d_out[m, d] * o[m, d]"), (SHUFFLE, "total += cuda.shfl_down_sync(FULL_WARP, total, distance)"),
+        ("delta[m] = total", "result[m] = total"),
     ]),
-    ("the intensity from one layer", "return flops / moved", "group = num_heads / num_kv_heads\n    return 2 * group * seqlen / (seqlen + group) / dtype_bytes"),
+    ("early return, distances upwards", [
+        ("    if m < out.shape[0]:\n", "    if m >= out.shape[0]:\n        return\n    if True:\n"),
+        ("distance = 16", "distance = 1"), ("while distance > 0:", "while distance < 32:"), ("distance //= 2", "distance *= 2"),
+    ]),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("distance = 16 -> distance = 17", "17, 8, 4, 2, 1 reach all 32 lanes as well"),
+    ("if lane == 0: -> if lane == 1:", "after the shuffles every lane holds the sum"),
+]

@@ -1,63 +1,76 @@
-"""ex08b: appending to a rolling cache."""
+"""ex08b: the gradients of K and V."""
 
 # fmt: off
-OLD = "if t < end - window:  # a later token has, or will have, its place"
-RING = "return num_sinks + (t - num_sinks) % window"
-PAD = "if i >= num_new[b]:"
-N = "n = place(lengths[b] + i, lengths[b] + num_new[b], num_sinks, window)"
-LOOP = "for e in range(cuda.threadIdx.x, num_kv_heads * head_dim, cuda.blockDim.x):"
-HD = "h, d = e // head_dim, e % head_dim"
-K = "k_cache[b, n, h, d] = k_new[b, i, h, d]"
+IF = "if m < seqlen_q and n < seqlen_k and m >= first_m:"
+P = "p = math.exp(s * softmax_scale - lse_tile[ty])"
+DS = "ds_tile[ty, tx] = p * (dp - delta_tile[ty])"
+DV = "dv_acc[i] += p_tile[row, tx] * do_tile[row, d]"
+DK = "dk_acc[i] += ds_tile[row, tx] * q_tile[row, d]"
+STORE = "dk[n, d] = dk_acc[i] * softmax_scale"
+BEGIN = "m_begin = max(0, n_start + seqlen_q - seqlen_k) // BLOCK_M * BLOCK_M"
+LOOP = "for m_start in range(m_begin, seqlen_q, BLOCK_M):"
+NUMBERS = "            if tx == 0:\n                lse_tile[ty] = lse[m] if m < seqlen_q else float32(0.0)\n                delta_tile[ty] = delta[m] if m < seqlen_q else float32(0.0)\n"
+ALL = IF + "\n                p = math.exp(s * softmax_scale - lse_tile[ty])"
+
+
+def filled(number):
+    """A finite score for hidden pairs, and exp of it."""
+    return (f"{number} for a hidden pair", [
+        (IF, f"if m < seqlen_q and n < seqlen_k:\n                s = s * softmax_scale if m >= first_m else float32({number})"), (P, "p = math.exp(s - lse_tile[ty])")])
+
 
 WRONG = [
-    ("the clock starts with token 0", RING, "return num_sinks + t % window"),
-    ("the ring covers the sinks", RING, "return (t - num_sinks) % (num_sinks + window)"),
-    ("no sinks", "if t < num_sinks:", "if t < 0:"),
-    ("one sink too many", "if t < num_sinks:", "if t <= num_sinks:"),
-    ("one token too few is kept", OLD, "if t <= end - window:"),
-    ("one token too many is kept", OLD, "if t < end - window - 1:"),
-    ("old tokens are written too", OLD, "if t < 0:"),
-    ("float32 clock", RING, "return num_sinks + int(float32(t - num_sinks) % float32(window))"),
-    ("float32 age", OLD, "if float32(t) < float32(end - window):"),
-    ("clock by loops", RING, "while t >= num_sinks + window:\n        t -= window\n    return t"),
-    ("padding is written", PAD, "if i >= k_new.shape[1]:"),
-    ("one token of padding", PAD, "if i > num_new[b]:"),
-    ("the last token is missing", PAD, "if i >= num_new[b] - 1 and i > 0:"),
-    ("end without the new tokens", N, "n = place(lengths[b] + i, lengths[b] + i + 1, num_sinks, window)"),
-    ("end of the longest call", N, "n = place(lengths[b] + i, lengths[b] + k_new.shape[1], num_sinks, window)"),
-    ("lengths of sequence 0", N, N.replace("lengths[b]", "lengths[0]")),
-    ("token number of the call", N, "n = place(i, num_new[b], num_sinks, window)"),
-    ("heads side by side", HD, "h, d = e % num_kv_heads, e // num_kv_heads"),
-    ("neighbouring floats to one thread", [(LOOP, "width = (num_kv_heads * head_dim + cuda.blockDim.x - 1) // cuda.blockDim.x\n    for e in range(cuda.threadIdx.x * width, min(num_kv_heads * head_dim, (cuda.threadIdx.x + 1) * width)):")]),
-    ("no stride", LOOP, "for e in range(cuda.threadIdx.x, min(num_kv_heads * head_dim, cuda.blockDim.x)):"),
-    ("a stride of 32", LOOP, LOOP.replace("cuda.blockDim.x)", "32)")),
-    ("4096 floats at most", LOOP, LOOP.replace("num_kv_heads * head_dim", "min(4096, num_kv_heads * head_dim)")),
-    ("256 tokens at most", PAD, "if i >= min(num_new[b], 256):"),
-    ("64 sequences at most", PAD, "if b >= 64 or i >= num_new[b]:"),
-    ("values forgotten", "        v_cache[b, n, h, d] = v_new[b, i, h, d]", "        pass"),
-    ("keys for values", "v_cache[b, n, h, d] = v_new[b, i, h, d]", "v_cache[b, n, h, d] = k_new[b, i, h, d]"),
-    ("row of sequence 0", K, "k_cache[0, n, h, d] = k_new[b, i, h, d]"),
-    ("added", K, K.replace(" = ", " += ")),
-    ("the ring is cleared first", "    for e in", "    for e in range(cuda.threadIdx.x, num_kv_heads * head_dim, cuda.blockDim.x):\n        k_cache[b, (n + 1) % k_cache.shape[1], e // head_dim, e % head_dim] = 0\n    for e in"),
-    ("loaded before it is known where to", "    if n < 0:\n", "    x = k_new[b, i, 0, 0]\n    if n < 0 or x != x:\n"),
-    ("lengths moved on", "    if n < 0:\n", "    if cuda.threadIdx.x == 0 and i == num_new[b] - 1:\n        lengths[b] += num_new[b]\n    if n < 0:\n"),
-    ("shared memory", "    if n < 0:\n", "    spare = cuda.shared.array(8, 'float32')\n    spare[0] = 0\n    if n < 0:\n"),
-    ("a barrier", "    if n < 0:\n", "    cuda.syncthreads()\n    if n < 0:\n"),
+    filled("-1e4"), filled("-1e9"), filled("-1e30"), filled("-math.inf"),
+    ("no mask", "first_m = n + seqlen_q - seqlen_k if CAUSAL else 0", "first_m = 0"),
+    ("top-left mask", "first_m = n + seqlen_q - seqlen_k if CAUSAL else 0", "first_m = n if CAUSAL else 0"),
+    ("strict mask", "first_m = n + seqlen_q - seqlen_k if CAUSAL else 0", "first_m = n + seqlen_q - seqlen_k + 1 if CAUSAL else 0"),
+    ("dead tiles are visited", BEGIN, "m_begin = 0"),
+    ("dead tiles load lse and delta", [(LOOP, "for m_start in range(0, seqlen_q, BLOCK_M):"),
+        ("            m = m_start + ty\n", "            m = m_start + ty\n            alive = m_start >= m_begin\n"),
+        ("q_tile[ty, d] = q[m, d] if m < seqlen_q", "q_tile[ty, d] = q[m, d] if alive and m < seqlen_q"),
+        ("do_tile[ty, d] = dout[m, d] if m < seqlen_q", "do_tile[ty, d] = dout[m, d] if alive and m < seqlen_q")]),
+    ("a live tile is skipped", BEGIN, "m_begin = (max(0, n_start + seqlen_q - seqlen_k) + BLOCK_M - 1) // BLOCK_M * BLOCK_M"),
+    ("no scale in the scores", P, "p = math.exp(s - lse_tile[ty])"),
+    ("no scale in dk", STORE, "dk[n, d] = dk_acc[i]"),
+    ("scale twice in dk", DS, "ds_tile[ty, tx] = softmax_scale * p * (dp - delta_tile[ty])"),
+    ("scale in dv", "dv[n, d] = dv_acc[i]", "dv[n, d] = dv_acc[i] * softmax_scale"),
+    ("delta added", DS, DS.replace("-", "+")),
+    ("no delta", DS, "ds_tile[ty, tx] = p * dp"),
+    ("ds without p", DS, "ds_tile[ty, tx] = dp - delta_tile[ty]"),
+    ("p not divided", P, "p = math.exp(s * softmax_scale)"),
+    ("dv from ds", DV, DV.replace("p_tile", "ds_tile")),
+    ("dk from p", DK, DK.replace("ds_tile", "p_tile")),
+    ("dk of dout", DK, DK.replace("q_tile", "do_tile")),
+    ("a row of p, not a column", DV, "dv_acc[i] += p_tile[tx % BLOCK_M, row % BLOCK_N] * do_tile[row, d]"),
+    ("dv without the last tile's rows", LOOP, "for m_start in range(m_begin, seqlen_q // BLOCK_M * BLOCK_M, BLOCK_M):"),
+    ("64 m-tiles at most", LOOP, "for m_start in range(m_begin, min(seqlen_q, m_begin + 64 * BLOCK_M), BLOCK_M):"),
+    ("128 m-tiles at most", LOOP, "for m_start in range(m_begin, min(seqlen_q, m_begin + 128 * BLOCK_M), BLOCK_M):"),
+    ("128 n-tiles at most", "n_start = cuda.blockIdx.x * BLOCK_N", "n_start = cuda.blockIdx.x % 128 * BLOCK_N"),
+    ("every thread loads lse and delta", "            if tx == 0:\n", "            if tx >= 0:\n"),
+    ("lse and delta straight from HBM", [(P, P.replace("lse_tile[ty]", "lse[m]"))]),
+    ("k loaded in every turn", "            m = m_start + ty\n", "            m = m_start + ty\n            for d in range(ty, HEAD_DIM, BLOCK_M):\n                if n < seqlen_k:\n                    k_tile[tx, d] = k[n, d]\n            cuda.syncthreads()\n"),
+    ("dk summed in HBM", [("            dk_acc[i] = float32(0.0)\n", "            dk_acc[i] = float32(0.0)\n            if n < seqlen_k and ty + i * BLOCK_M < HEAD_DIM:\n                dk[n, ty + i * BLOCK_M] = float32(0.0)\n"), (STORE, "dk[n, d] += dk_acc[i] * softmax_scale")]),
+    ("accumulators are not cleared", "            dv_acc[i] = float32(0.0)\n", ""),
+    ("keys that do not exist are stored", "        if n < seqlen_k:\n", "        if n <= seqlen_k:\n"),
+    ("dv in a shared tile", "        dv_acc = cuda.local", "        dv_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)\n        dv_tile[tx, 0] = float32(0.0)\n        dv_acc = cuda.local"),
+    ("a local array of all queries", "        dv_acc = cuda.local", "        all_p = cuda.local.array(1024, float32)\n        all_p[0] = float32(0.0)\n        dv_acc = cuda.local"),
+    ("every thread computes a whole row of scores", "            p = float32(0.0)\n", "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    dp += float32(0.0) * q_tile[ty, d] * k_tile[c, d]\n            p = float32(0.0)\n"),
+    ("delta is changed", NUMBERS, NUMBERS + "            if tx == 0 and m < seqlen_q:\n                delta[m] = float32(0.0)\n"),
+    ("float64", "dp = float32(0.0)", "dp = 0.0"),
 ]
-WRONG = [(name, change if isinstance(change, list) else [(change, *rest)]) for name, change, *rest in WRONG]
-IMPORT = ("from numba import cuda\n", "from numba import cuda, float32\n")
-WRONG = [(name, [IMPORT, *pairs] if "float32(" in str(pairs) else pairs) for name, pairs in WRONG]
 
 RIGHT = [
-    ("other names, a loop of its own for heads", [
-        ("def kernel(k_new, v_new, lengths, num_new, num_sinks, k_cache, v_cache):", "def kernel(k, v, begin, count, num_sinks, K, V):"),
-        (PAD, "if i >= count[b]:"), ("= k_new.shape[2], k_new.shape[3]", "= k.shape[2], k.shape[3]"), ("window = k_cache.shape[1] - num_sinks", "window = K.shape[1] - num_sinks"),
-        (N, "n = place(begin[b] + i, begin[b] + count[b], num_sinks, window)"), (K, "K[b, n, h, d] = k[b, i, h, d]"),
-        ("v_cache[b, n, h, d] = v_new[b, i, h, d]", "V[b, n, h, d] = v[b, i, h, d]")]),
-    ("one condition around everything", [
-        ("        return  # padding\n", "        n = -1\n    else:\n        n = 0\n"),
-        ("    " + N, "    if n == 0:\n        " + N)]),
-    ("place with one return", [("        return t\n", "        n = t\n"), ("        return -1\n", "        n = -1\n"), ("    if t < end", "    elif t < end"), ("    " + RING, "    else:\n        n = num_sinks + (t - num_sinks) % window\n    return n")]),
+    ("other names", [("def kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale):", "def kernel(dO, q, k, v, L, D, dK, dV, scale):"),
+        ("= dout[m, d] if", "= dO[m, d] if"), ("= lse[m] if", "= L[m] if"), ("= delta[m] if", "= D[m] if"),
+        (P, P.replace("softmax_scale", "scale")), (STORE, "dK[n, d] = dk_acc[i] * scale"), ("dv[n, d] =", "dV[n, d] =")]),
+    ("scale in ds, a guard for lse = -inf", [(DS, "ds_tile[ty, tx] = softmax_scale * p * (dp - delta_tile[ty])"), (STORE, "dk[n, d] = dk_acc[i]"),
+        (IF, "if n < seqlen_k and lse_tile[ty] > -math.inf and m < seqlen_q and m >= first_m:")]),
+    ("the exponent held to 0", P, "p = math.exp(min(s * softmax_scale - lse_tile[ty], float32(0.0)))"),
 ]
 
-EQUIVALENT = []
+OUTSIDE = "rows of queries that do not exist hold 0 and add 0; keys that do not exist are not stored"
+EQUIVALENT = [
+    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m >= first_m:", OUTSIDE),
+    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m <= seqlen_q and n < seqlen_k and (m >= first_m):", OUTSIDE),
+    ("if m < seqlen_q and n < seqlen_k and (m >= first_m): -> if m < seqlen_q and n <= seqlen_k and (m >= first_m):", OUTSIDE),
+]

@@ -1,35 +1,47 @@
-"""ex11a: the fragments of mma.m16n8k16."""
+"""ex11a: float32 throughout."""
 
-# fmt: off
-ROW = "row = lane // 4 + 8 * (register % 2)"
-COL = "col = 2 * (lane % 4) + 8 * (register // 2) + half"
-B = "return 2 * (lane % 4) + 8 * register + half, lane // 4"
-D = "return lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2"
-LANE = "lane = 4 * (row % 8) + col % 8 // 2"
-IN_A = "return lane, row // 8 + 2 * (col // 8), col % 2"
-IN_B = "return 4 * col + row % 8 // 2, row // 8, row % 2"
-IN_D = "return 4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2"
+ACC = "acc = float32(0.0)"
+PENALTY = "penalty = slope[0] * float32(m - n)"
+SCORE = "score = s[m, n] * float32(0.125) - penalty"
+SUM = "acc += math.exp2(score * float32(LOG2_E))"
+# broken_kernel has the lines without float32, and shares the others.
+KERNEL = '    """Sums of the weights of each row, computed in float32."""\n    m = cuda.grid(1)\n    if m < s.shape[0]:\n        '
 
 WRONG = [
-    ("a1 and a2 changed over", [(ROW, ROW.replace("register % 2", "register // 2")), (COL, COL.replace("register // 2", "register % 2"))]),
-    ("a lane's columns apart", COL, "col = lane % 4 + 4 * half + 8 * (register // 2)"),
-    ("lanes down the rows", ROW, "row = lane % 8 + 8 * (register % 2)"),
-    ("the high half is the left one", COL, "col = 2 * (lane % 4) + 8 * (register // 2) + 1 - half"),
-    ("B by rows", B, "return lane // 4, 2 * (lane % 4) + 8 * register + half"),
-    ("B's registers interleaved", B, "return 4 * (lane % 4) + 2 * register + half, lane // 4"),
-    ("D as A", D, "return lane // 4 + 8 * (register % 2), 2 * (lane % 4) + register // 2"),
-    ("D as floats", D, "return lane / 4 // 1 + 8 * (register // 2), 2 * (lane % 4) + register % 2"),
-    ("the owner in A for 8 rows", LANE, "lane = 4 * row + col % 8 // 2"),
-    ("the owner's registers changed over", IN_A, "return lane, 2 * (row // 8) + col // 8, col % 2"),
-    ("the owner's half from the row", IN_B, "return 4 * col + row % 8 // 2, row // 8, col % 2"),
-    ("the owner in D with a half", IN_D, "return 4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2, 0"),
-    ("a list", IN_D, "return [4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2]"),
-]
+    ("the literal is left", ACC, "acc = float32(0) + 0.0"),
+    ("the difference of indices is left", PENALTY, "penalty = slope[0] * (m - n) * float32(1)"),
+    ("the division by an integer is left", SCORE, "score = s[m, n] / 8 - float32(penalty)"),
+    ("the global is left", SUM, "acc += float32(math.exp2(score * LOG2_E))"),
+    ("rounded at the end", [(ACC, "acc = 0.0 * 1.0"), (SUM, "acc += float32(1) * math.exp2(score * float32(LOG2_E))")]),
+    ("an integer for log2 e", SUM, "acc += math.exp2(score * float32(int(LOG2_E)))"),
+    ("without log2 e", SUM, "acc += math.exp2(score)"),
+    ("exp and log2 e", SUM, "acc += math.exp(score * float32(LOG2_E))"),
+    ("times 8", SCORE, SCORE.replace("0.125", "8")),
+    ("without the 8", SCORE, "score = s[m, n] - penalty"),
+    ("an integer division", SCORE, "score = s[m, n] * float32(1 // 8) - penalty"),
+    ("a whole penalty", PENALTY, "penalty = float32(int(slope[0]) * (m - n))"),
+    ("the penalty has the wrong sign", PENALTY, "penalty = slope[0] * float32(n - m)"),
+    ("no penalty", SCORE, "score = s[m, n] * float32(0.125)"),
+    ("e^(2 score / 2), twice", SUM, "acc += math.exp2(score * float32(LOG2_E) * float32(0.5)) * math.exp2(score * float32(LOG2_E) * float32(0.5))"),
+    ("slope as an integer array", PENALTY, "penalty = float32(0.25) * float32(m - n)"),
+    ("0.126", SCORE, SCORE.replace("0.125", "0.126")),
+    ("all keys", KERNEL + ACC + "\n        for n in range(m + 1):", KERNEL + ACC + "\n        for n in range(s.shape[0]):"),
+    ("not the last key", KERNEL + ACC + "\n        for n in range(m + 1):", KERNEL + ACC + "\n        for n in range(m):"),
+    ("one thread block", KERNEL, KERNEL.replace("cuda.grid(1)", "cuda.threadIdx.x")),
+]  # fmt: skip
 
 RIGHT = [
-    ("divmod", [(ROW, "g, c = divmod(lane, 4)\n    right, low = divmod(register, 2)\n    row = g + 8 * low"), (COL, "col = 2 * c + 8 * right + half")]),
-    ("bits", [(IN_B, "return (col << 2) | (row & 7) >> 1, row >> 3, row & 1"), (IN_D, "return (row & 7) * 4 + (col >> 1), (row >> 3) * 2 + (col & 1)")]),
-    ("the inverse by a search", IN_D, "found = [(lane, r) for lane in range(32) for r in range(4) if element_of_d(lane, r) == (row, col)]\n    return found[0]"),
-]
+    ("np.float32 of constants outside", [
+        ("LOG2_E = 1.4426950408889634\n", "LOG2_E = 1.4426950408889634\nEIGHTH, LOG2 = np.float32(1 / 8), np.float32(LOG2_E)\n"),
+        ("import math\n", "import math\n\nimport numpy as np\n"),
+        (SCORE, "score = s[m, n] * EIGHTH - penalty"),
+        (SUM, "acc += math.exp2(score * LOG2)"),
+    ]),
+    ("the distance counts down in float32", [
+        (KERNEL + ACC, KERNEL + ACC + "\n        distance = float32(m)"),
+        (PENALTY, "penalty = slope[0] * distance\n            distance -= float32(1)"),
+    ]),
+    ("exp in place of exp2", SUM, "acc += math.exp(score)"),
+]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [("if m < s.shape[0]: -> if m < s.shape[1]:", "s has as many rows as columns")]

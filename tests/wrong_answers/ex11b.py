@@ -1,44 +1,60 @@
-"""ex11b: a swizzled tile."""
+"""ex11b: 4 x 4 sums in a thread."""
 
-# fmt: off
-WORDS = "words = {start // 4 + i for start in starts for i in range(4)}"
-BANK = "in_bank[word % 32] += 1"
-MAX = "return max(in_bank)"
-PLACE = "place = (col // 8) ^ (row % 8)"
-BYTE = "return 128 * row + 16 * place + 2 * (col % 8)"
-CHUNK = "chunk = (rest // 16) ^ (row % 8)"
-BACK = "return row, 8 * chunk + rest % 16 // 2"
+COLUMN = "column = cuda.local.array(4, float32)\n"
+A = "column[i] = a_tile[ty + i * TX, k]"
+B = "x = b_tile[k, tx + j * TX]"
+SUM = "acc[i, j] += column[i] * x"
+PLACE = "row, col = first_row + i * TX, first_col + j * TX"
+TEST = "if row < c.shape[0] and col < c.shape[1]:"
+STORE = "c[row, col] = acc[i, j]"
+K = "for k in range(TX):"
+FIRST = "for i in range(4):\n                column"
 
 WRONG = [
-    ("the same words are counted twice", WORDS, "words = [start // 4 + i for start in starts for i in range(4)]"),
-    ("16 banks", BANK, "in_bank[word % 16] += 1"),
-    ("accesses, not words", MAX, "return len(set(starts))"),
-    ("words of all banks", MAX, "return -(-sum(in_bank) // 32)"),
-    ("16 turns at most", MAX, "return min(16, max(in_bank))"),
-    ("conflicts, not turns", MAX, "return max(in_bank) - 1"),
-    ("no swizzle", [(PLACE, "place = col // 8"), (CHUNK, "chunk = rest // 16")]),
-    ("xor by half the row", [(PLACE, "place = (col // 8) ^ (row // 2 % 8)"), (CHUNK, "chunk = (rest // 16) ^ (row // 2 % 8)")]),
-    ("four places", [(PLACE, "place = (col // 8) ^ (row % 4)"), (CHUNK, "chunk = (rest // 16) ^ (row % 4)")]),
-    ("padded rows", [(PLACE, "place = col // 8"), (BYTE, "return 144 * row + 16 * place + 2 * (col % 8)"), ("row, rest = divmod(byte, 128)", "row, rest = divmod(byte, 144)"), (CHUNK, "chunk = rest // 16")]),
-    ("elements swizzled, chunks torn", [(BYTE, "return 128 * row + 16 * place + 2 * (col % 8 ^ row % 8)"), (BACK, "return row, 8 * chunk + (rest % 16 // 2 ^ row % 8)")]),
-    ("right for 24 rows", [(PLACE, "place = (col // 8) ^ (row % 8 if row < 24 else 0)"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 if row < 24 else 0)")]),
-    ("right from multiples of 8 on alone", [(PLACE, "place = (col // 8) ^ (row % 8 ^ (row // 8 % 2))"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 ^ (row // 8 % 2))")]),
-    ("element_at without the swizzle", CHUNK, "chunk = rest // 16"),
-    ("element_at in bytes", BACK, "return row, 8 * chunk + rest % 16"),
-    ("rows are floats", BACK, "return byte / 128 // 1, 8 * chunk + rest % 16 // 2"),
-    ("starts is sorted", WORDS, "starts.sort()\n    " + WORDS),
-]
+    ("neighbouring rows", A, "column[i] = a_tile[4 * ty + i, k]"),
+    ("neighbouring columns", B, "x = b_tile[k, 4 * tx + j]"),
+    ("neighbours in both and in the store", [(A, "column[i] = a_tile[4 * ty + i, k]"), (B, "x = b_tile[k, 4 * tx + j]"), (PLACE, "row, col = first_row + 3 * ty + i, first_col + 3 * tx + j")]),
+    ("two loads for each product", SUM, "acc[i, j] += a_tile[ty + i * TX, k] * b_tile[k, tx + j * TX]"),
+    ("a is loaded again", SUM, "acc[i, j] += a_tile[ty + i * TX, k] * x"),
+    ("b is loaded again", SUM, "acc[i, j] += column[i] * b_tile[k, tx + j * TX]"),
+    ("x and y", SUM, "acc[j, i] += column[i] * x"),
+    ("one sum", SUM, "acc[0, 0] += column[i] * x"),
+    ("not added", SUM, "acc[i, j] = column[i] * x"),
+    ("the last k is left out", K, "for k in range(TX - 1):"),
+    ("four values of k", K, "for k in range(4):"),
+    ("three rows", FIRST, FIRST.replace("4", "3")),
+    ("rows 4 apart", A, "column[i] = a_tile[ty + i * 4, k]"),
+    ("columns 4 apart", B, "x = b_tile[k, tx + j * 4]"),
+    ("tx for ty", A, "column[i] = a_tile[tx + i * TX, k]"),
+    ("no test", TEST, "if True:"),
+    ("rows are not tested", TEST, "if col < c.shape[1]:"),
+    ("columns are not tested", TEST, "if row < c.shape[0]:"),
+    ("the first element is tested", TEST, "if first_row < c.shape[0] and first_col < c.shape[1]:"),
+    ("added to c", STORE, "c[row, col] += acc[i, j]"),
+    ("transposed", STORE, "c[row, col] = acc[j, i]"),
+    ("one element", STORE, "c[row, col] = acc[0, 0]"),
+    ("all of the column", COLUMN, "column = cuda.local.array(16, float32)\n"),
+    ("float64", COLUMN, "column = cuda.local.array(4, 'float64')\n"),
+    ("float16 sums", SUM, "acc[i, j] += float32(int(column[i] * 2048)) / float32(2048) * x"),
+]  # fmt: skip
 
 RIGHT = [
-    ("shifted by the row", [(PLACE, "place = (col // 8 + row) % 8"), (CHUNK, "chunk = (rest // 16 - row) % 8")]),
-    ("chunks of 16 bytes counted", [(WORDS, "chunks = {start // 16 for start in starts}"), ("    in_bank = [0] * 32\n    for word in words:\n        in_bank[word % 32] += 1\n", "    in_bank = [sum(chunk % 8 == group for chunk in chunks) for group in range(8)]\n")]),
-    ("shifted backwards", [(PLACE, "place = (col // 8 - 3 * row) % 8"), (CHUNK, "chunk = (rest // 16 + 3 * row) % 8")]),
-]
+    ("four numbers of b are kept, rows outside", [
+        (A, "column[i] = b_tile[k, tx + i * TX]"),
+        (B, "x = a_tile[ty + j * TX, k]"),
+        (SUM, "acc[j, i] += column[i] * x"),
+    ]),
+    ("both are kept", [
+        (COLUMN, COLUMN + "        line = cuda.local.array(4, float32)\n"),
+        (A, A + "\n                line[i] = b_tile[k, tx + i * TX]"),
+        (B, "x = line[j]"),
+    ]),
+    ("from the last k", K, "for k in range(TX - 1, -1, -1):"),
+]  # fmt: skip
 
-ALIGNED = "a start is a multiple of 16, so its four words share their banks with no others"
 EQUIVALENT = [
-    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 - i for start in starts for i in range(4)}", ALIGNED),
-    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 for start in starts for i in range(4)}", ALIGNED),
-    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 + i for start in starts for i in range(4 - 1)}", ALIGNED),
-    ("in_bank = [0] * 32 -> in_bank = [0] * 33", "a bank that no word is in"),
+    (
+        f"{COLUMN.strip()} -> {COLUMN.strip().replace('4,', '5,')}",
+        "8 floats beside acc are allowed",
+    ),
 ]

@@ -1,36 +1,61 @@
-"""ex11c: from the accumulators to an operand."""
+"""ex11c: a column of a tile without bank conflicts."""
 
-# fmt: off
-JR = "j, r = 2 * k + i // 2, 2 * (i % 2)"
-SOURCES = "return (j, r), (j, r + 1)"
-BITS = "np.asarray(x, np.float32).astype(np.float16).view(np.uint16).astype(np.uint32)"
-PACK = "return (high << np.uint32(16)) | low"
-EMPTY = "registers = np.empty((len(p) // 2, 4), np.uint32)"
-STORE = "registers[k, i] = pack(p[low], p[high])"
+TILE = "k_tile = cuda.shared.array((32, 65), float32)"
+HEAD = '    """s = q k^T, each thread in a bank of its own."""\n    ' + TILE + "\n"
+BODY = """    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    for n in range(ty, 32, 8):
+        for d in range(tx, 64, 32):
+            k_tile[n, d] = k[n, d]
+    cuda.syncthreads()  # k_tile is complete: safe to read
+    acc = float32(0)
+    for d in range(64):
+        acc += q[ty, d] * k_tile[tx, d]
+    s[ty, tx] = acc
+"""
+ALL = HEAD + BODY
+
+
+def changed(*pairs):
+    """The whole body changed: its lines stand in broken_kernel, too."""
+    text = ALL
+    for old, new in pairs:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return ALL, text
+
+
+READ, WRITE, BARRIER = (
+    "k_tile[tx, d]",
+    "k_tile[n, d] =",
+    "    cuda.syncthreads()  # k_tile is complete: safe to read\n",
+)
+SHAPE = "(32, 65)"
 
 WRONG = [
-    ("a1 and a2 changed over", JR, "j, r = 2 * k + i % 2, 2 * (i // 2)"),
-    ("products far apart", JR, "j, r = k + i // 2, 2 * (i % 2)"),
-    ("halves changed over", SOURCES, "return (j, r + 1), (j, r)"),
-    ("the same row twice", SOURCES, "return (j, r), (j, r + 2)"),
-    ("lists", SOURCES, "return [j, r], [j, r + 1]"),
-    ("high in the low half", PACK, "return (low << np.uint32(16)) | high"),
-    ("added, not joined", PACK, "return high + low"),
-    ("64 bits", PACK, "return (high.astype(np.uint64) << np.uint64(16)) | low"),
-    ("cut, not rounded", BITS, "((np.asarray(x, np.float32).view(np.uint32) >> np.uint32(13) << np.uint32(13)).view(np.float32)).astype(np.float16).view(np.uint16).astype(np.uint32)"),
-    ("float32's upper half", BITS, "(np.asarray(x, np.float32).view(np.uint32) >> np.uint32(16))"),
-    ("subnormal numbers become 0", BITS, "np.where(np.abs(np.asarray(x, np.float32)) < 6.1e-5, np.float32(0), x).astype(np.float16).view(np.uint16).astype(np.uint32)"),
-    ("large numbers become 65504", BITS, "np.clip(np.asarray(x, np.float32), -65504, 65504).astype(np.float16).view(np.uint16).astype(np.uint32)"),
-    ("half of the registers", EMPTY, "registers = np.empty((len(p) // 4 or 1, 4), np.uint32)"),
-    ("32 products at most", EMPTY, "p = p[:32]\n    " + EMPTY),
-    ("p rounded in place", EMPTY, "p[...] = p.astype(np.float16)\n    " + EMPTY),
-    ("pack rounds in place", "    low, high = (\n        " + BITS, "    if np.ndim(low):\n        low[...] = np.asarray(low).astype(np.float16)\n    low, high = (\n        " + BITS),
-]
+    ("as it was", TILE, TILE.replace("65", "64")),
+    ("padded by two", TILE, TILE.replace("65", "66")),
+    ("padded to 96", TILE, TILE.replace("65", "96")),
+    ("padded to 97", TILE, TILE.replace("65", "97")),
+    ("one row more", TILE, TILE.replace("(32, 65)", "(33, 64)")),
+    ("transposed, not padded", *changed((SHAPE, "(64, 32)"), (WRITE, "k_tile[d, n] ="), (READ, "k_tile[d, tx]"))),
+    ("no barrier", *changed((BARRIER, ""))),
+    ("a warp barrier", *changed(("syncthreads", "syncwarp"))),
+    ("no tile", *changed((READ, "k[tx, d]"))),
+    ("the row of another thread", *changed((READ, "k_tile[ty, d]"))),
+    ("a shift of the start, that skips", *changed((READ, "k_tile[tx, (d + tx) % 64]"))),
+    ("swizzled reads only", *changed((SHAPE, "(32, 64)"), (READ, "k_tile[tx, d ^ tx]"))),
+    ("half of d", *changed(("range(64)", "range(32)"))),
+    ("float64", *changed(("float32(0)", "0.0"))),
+    ("each thread loads its own row", *changed(("range(ty, 32, 8)", "range(tx, 32, 32)"), ("range(tx, 64, 32)", "range(ty, 64, 8)"))),
+    ("loaded by each warp", *changed(("range(ty, 32, 8)", "range(32)"))),
+    ("16 keys", *changed(("range(ty, 32, 8)", "range(ty, 16, 8)"))),
+    ("a second tile, of q", *changed((TILE, TILE + "\n    q_tile = cuda.shared.array((8, 64), float32)\n    q_tile[cuda.threadIdx.y, cuda.threadIdx.x] = float32(0)"))),
+]  # fmt: skip
 
 RIGHT = [
-    ("two float16 seen as one uint32", PACK, "pair = np.stack([low, high], axis=-1).astype(np.uint16)\n    return pair.view(np.uint32)[..., 0] if pair.ndim > 1 else pair.view(np.uint32)[0]"),
-    ("all registers at once", "    for k in range(len(p) // 2):\n        for i in range(4):\n            low, high = sources(k, i)\n            registers[k, i] = pack(p[low], p[high])\n",
-     "    pairs = p.reshape(len(p) // 2, 2, 2, 2)  # k, left or right half, row g or g + 8, the two columns\n    registers[...] = pack(pairs[..., 0], pairs[..., 1]).reshape(-1, 4)\n"),
-]
+    ("transposed and padded", *changed((SHAPE, "(64, 33)"), (WRITE, "k_tile[d, n] ="), (READ, "k_tile[d, tx]"))),
+    ("a swizzle", *changed((SHAPE, "(32, 64)"), (WRITE, "k_tile[n, d ^ n] ="), (READ, "k_tile[tx, d ^ tx]"))),
+    ("each thread begins elsewhere", *changed((SHAPE, "(32, 64)"), (READ, "k_tile[tx, (d + tx) % 64]"), ("q[ty, d]", "q[ty, (d + tx) % 64]"))),
+]  # fmt: skip
 
 EQUIVALENT = []

@@ -1,43 +1,44 @@
-"""ex11d: wgmma's descriptors."""
+"""ex11d: a budget of loads for each FMA."""
 
-# fmt: off
-SWIZZLE = "swizzle = {0: 0, 128: 1, 64: 2, 32: 3}[swizzle_bytes]"
-OFFSETS = "offsets = (leading_bytes >> 4 << 16) | (stride_bytes >> 4 << 32)"
-RETURN = "return (address >> 4) | offsets | (swizzle << 62)"
-FIELDS = "address, leading, stride = (((descriptor >> bit) & 0x3FFF) << 4 for bit in (0, 16, 32))"
-BACK = "return address, leading, stride, (0, 128, 64, 32)[descriptor >> 62]"
-OF_K = "return descriptor(address, 16, 8 * ROW_BYTES, 128)"
-OF_V = "return descriptor(address, BLOCK_N * ROW_BYTES, 8 * ROW_BYTES, 128)"
-K_BYTES = "num_bytes = d // 64 * num_rows * ROW_BYTES + d % 64 * 2"
-K_STEP = "return descriptor + (num_bytes >> 4)"
-V_STEP = "return descriptor + (n * ROW_BYTES >> 4)"
+SHAPE = "return 8, 8"
+COLUMN = "column = cuda.local.array(ROWS, float32)\n"
+A = "column[i] = p_tile[ty + i * TY, r]"
+B = "x = v_tile[r, tx + j * TX]"
+SUM = "acc[i, j] += column[i] * x"
+R = "for r in range(64):\n            for i in range(ROWS):\n                column"
 
 WRONG = [
-    ("swizzle codes in order", [(SWIZZLE, "swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[swizzle_bytes]"), (BACK, BACK.replace("(0, 128, 64, 32)", "(0, 32, 64, 128)"))]),
-    ("the address whole", [(RETURN, RETURN.replace("(address >> 4)", "address"))]),
-    ("offsets changed over", OFFSETS, "offsets = (stride_bytes >> 4 << 16) | (leading_bytes >> 4 << 32)"),
-    ("offsets whole", OFFSETS, "offsets = (leading_bytes << 16) | (stride_bytes << 32)"),
-    ("swizzle at bit 61", [(RETURN, RETURN.replace("62", "61")), (BACK, BACK.replace("62", "61 & 3"))]),
-    ("added in float64", RETURN, "return int(float(address >> 4) + offsets + swizzle * 2.0**62)"),
-    ("13 bits of an offset", FIELDS, FIELDS.replace("0x3FFF", "0x1FFF")),
-    ("fields in units of 16", FIELDS, FIELDS.replace(" << 4", "")),
-    ("fields as floats", BACK, "return address / 1, leading, stride, (0, 128, 64, 32)[descriptor >> 62]"),
-    ("K's offsets of a row", OF_K, "return descriptor(address, 16, ROW_BYTES, 128)"),
-    ("K's leading offset of a block", OF_K, "return descriptor(address, 64 * ROW_BYTES, 8 * ROW_BYTES, 128)"),
-    ("K without swizzle", OF_K, OF_K.replace(", 128)", ", 0)")),
-    ("V's leading offset of K", OF_V, "return descriptor(address, 16, 8 * ROW_BYTES, 128)"),
-    ("V's offsets changed over", OF_V, "return descriptor(address, 8 * ROW_BYTES, BLOCK_N * ROW_BYTES, 128)"),
-    ("K's steps within the block alone", K_BYTES, "num_bytes = d % 64 * 2"),
-    ("K's steps without blocks", K_BYTES, "num_bytes = d * 2"),
-    ("K's blocks of 64 rows", K_BYTES, K_BYTES.replace("num_rows", "64")),
-    ("K's steps in bytes", K_STEP, "return descriptor + num_bytes"),
-    ("V's steps of columns", V_STEP, "return descriptor + (n * 2 >> 4)"),
-    ("V's steps from the beginning", V_STEP, "return descriptor // 2**14 * 2**14 + ((descriptor & 0x3FFF) * 0 + 0x840 + (n * ROW_BYTES >> 4))"),
-]
+    ("4 x 4", SHAPE, "return 4, 4"),
+    ("16 x 4: no registers, too many loads", SHAPE, "return 2, 32"),
+    ("16 x 8: too many sums", SHAPE, "return 16, 8"),
+    ("one element", SHAPE, "return 1, 4"),
+    ("16 x 16", SHAPE, "return 16, 16"),
+    ("no divisor", SHAPE, "return 6, 8"),
+    ("a list", SHAPE, "return [8, 8]"),
+    ("floats", SHAPE, "return 8.0, 8.0"),
+    ("p is loaded again", SUM, "acc[i, j] += p_tile[ty + i * TY, r] * x"),
+    ("v is loaded again", SUM, "acc[i, j] += column[i] * v_tile[r, tx + j * TX]"),
+    ("x and y", SUM, "acc[j, i] += column[i] * x"),
+    ("not added", SUM, "acc[i, j] = column[i] * x"),
+    ("neighbouring rows", A, "column[i] = p_tile[ROWS * ty + i, r]"),
+    ("neighbouring columns", B, "x = v_tile[r, COLS * tx + j]"),
+    ("p transposed", A, "column[i] = p_tile[r, ty + i * TY]"),
+    ("tx for ty", A, "column[i] = p_tile[tx + i * TY, r]"),
+    ("half of r", R, R.replace("64", "32")),
+    ("a whole tile in local memory", COLUMN, "column = cuda.local.array(64, float32)\n"),
+    ("float64", COLUMN, "column = cuda.local.array(ROWS, 'float64')\n"),
+    ("twice", SUM, SUM + "\n                    acc[i, j] += column[i] * x"),
+]  # fmt: skip
 
 RIGHT = [
-    ("arithmetic for bits", [(OFFSETS, "offsets = leading_bytes // 16 * 2**16 + stride_bytes // 16 * 2**32"), (RETURN, "return address // 16 + offsets + swizzle * 2**62"), (FIELDS, "address, leading, stride = (descriptor // 2**bit % 2**14 * 16 for bit in (0, 16, 32))")]),
-    ("steps through fields", [(V_STEP, "address, *others = fields(descriptor)\n    return globals()['descriptor'](address + n * ROW_BYTES, *others)"), (K_BYTES, "block, col = divmod(d, 64)\n    num_bytes = (block * num_rows * 64 + col) * 2")]),
-]
+    ("8 x 4", SHAPE, "return 8, 4"),
+    ("4 x 16", SHAPE, "return 4, 16"),
+    ("a row of v is kept", [
+        (COLUMN, "line = cuda.local.array(COLS, float32)\n"),
+        ("for i in range(ROWS):\n                " + A, "for j in range(COLS):\n                line[j] = v_tile[r, tx + j * TX]"),
+        ("for j in range(COLS):\n                " + B, "for i in range(ROWS):\n                x = p_tile[ty + i * TY, r]"),
+        ("for i in range(ROWS):\n                    " + SUM, "for j in range(COLS):\n                    acc[i, j] += x * line[j]"),
+    ]),
+]  # fmt: skip
 
-EQUIVALENT = [("return descriptor(address, 16, 8 * ROW_BYTES, 128) -> return descriptor(address, 17, 8 * ROW_BYTES, 128)", "17 >> 4 is 1 as well")]
+EQUIVALENT = []

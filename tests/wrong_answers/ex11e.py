@@ -1,38 +1,49 @@
-"""ex11e: who waits for whom."""
+"""ex11e: warps that fit on an SM."""
 
-# fmt: off
-P_WAIT = 'steps.append(("wait", "empty", stage, (turn + 1) % 2))'
-P_LOAD = 'steps.append(("load", stage, tile))'
-C_WAIT = 'steps.append(("wait", "full", stage, turn % 2))'
-C_READ = 'steps.append(("read", stage, tile))'
-C_ARRIVE = 'steps.append(("arrive", stage))'
+WARPS = "warps = math.ceil(threads / 32)"
+BY_WARPS = "by_warps = 64 // warps"
+BY_REGISTERS = "by_registers = 4 * (16384 // (32 * 8 * math.ceil(registers / 8))) // warps"
+BY_SHARED = "by_shared = 233472 // (shared_bytes + 1024)"
+RETURN = "return warps * min(by_warps, by_registers, by_shared, 32)"
 
 WRONG = [
-    ("the producer begins with parity 0", P_WAIT, P_WAIT.replace("(turn + 1)", "turn")),
-    ("the consumer begins with parity 1", C_WAIT, C_WAIT.replace("turn % 2", "(turn + 1) % 2")),
-    ("the producer never waits", P_WAIT, "pass"),
-    ("the consumer never waits", C_WAIT, "pass"),
-    ("the first turn alone is free", P_WAIT, "if turn:\n            steps.append((\"wait\", \"empty\", stage, 0))"),
-    ("parity of the tile", C_WAIT, C_WAIT.replace("turn % 2", "tile % 2")),
-    ("parity of the turn, not kept to 0 and 1", C_WAIT, C_WAIT.replace("turn % 2", "turn")),
-    ("nobody arrives", C_ARRIVE, "pass"),
-    ("arrives before it has read", [(C_READ, C_ARRIVE), ("        " + C_ARRIVE + "\n", "        " + C_READ + "\n")]),
-    ("arrives at the next stage", C_ARRIVE, 'steps.append(("arrive", (stage + 1) % num_stages))'),
-    ("loads before it waits", [(P_WAIT, P_LOAD), ("        " + P_LOAD + "\n", "        " + P_WAIT + "\n")]),
-    ("waits for full before the next copy", P_LOAD, P_LOAD + "\n        steps.append((\"wait\", \"full\", stage, turn % 2))"),
-    ("tiles in the wrong order", C_READ, 'steps.append(("read", stage, num_tiles - 1 - tile))'),
-    ("tile and stage changed over", P_LOAD, 'steps.append(("load", tile, stage))'),
-    ("300 tiles at most", [(P_LOAD, "if tile < 300:\n            " + P_LOAD)]),
-    ("lists for tuples", C_READ, 'steps.append(["read", stage, tile])'),
-    ("one stage is left free", P_WAIT, "if tile >= num_stages - 1 and num_stages > 1:\n            last = tile - num_stages + 1\n            steps.append((\"wait\", \"empty\", last % num_stages, last // num_stages % 2))\n        " + P_WAIT),
-]
-WRONG[8] = ("arrives before it has read", [("        " + C_READ + "\n        " + C_ARRIVE, "        " + C_ARRIVE + "\n        " + C_READ)])
-WRONG[10] = ("loads before it waits", [("        " + P_WAIT + "\n        " + P_LOAD, "        " + P_LOAD + "\n        " + P_WAIT)])
+    ("threads rounded down", WARPS, "warps = max(1, threads // 32)"),
+    ("a warp has 64 threads", WARPS, "warps = math.ceil(threads / 64)"),
+    ("32 warps", BY_WARPS, "by_warps = 32 // warps"),
+    ("2048 threads", BY_WARPS, "by_warps = 2048 // threads"),
+    ("registers as they are", BY_REGISTERS, "by_registers = 4 * (16384 // (32 * registers)) // warps"),
+    ("registers of the SM, not of quarters", BY_REGISTERS, "by_registers = 65536 // (32 * 8 * math.ceil(registers / 8)) // warps"),
+    ("blocks of a quarter, times four", BY_REGISTERS, "by_registers = 4 * (16384 // (32 * 8 * math.ceil(registers / 8)) // warps)"),
+    ("by threads", BY_REGISTERS, "by_registers = 65536 // (threads * 8 * math.ceil(registers / 8))"),
+    ("no limit by registers", RETURN, "return warps * min(by_warps, by_shared, 32)"),
+    ("no limit by shared memory", RETURN, "return warps * min(by_warps, by_registers, 32)"),
+    ("no limit by warps", RETURN, "return warps * min(by_registers, by_shared, 32)"),
+    ("no limit of thread blocks", RETURN, "return warps * min(by_warps, by_registers, by_shared)"),
+    ("16 thread blocks", RETURN, RETURN.replace("32", "16")),
+    ("without CUDA's KiB", BY_SHARED, "by_shared = 233472 // max(shared_bytes, 1)"),
+    ("less shared memory", BY_SHARED, BY_SHARED.replace("233472", "232448")),
+    ("thread blocks", RETURN, RETURN.replace("warps * ", "")),
+    ("threads", RETURN, RETURN.replace("warps * ", "32 * warps * ")),
+    ("a share", RETURN, RETURN + " / 64"),
+    ("at least one", RETURN, RETURN.replace("min(", "max(1, min(") + ")"),
+    ("the largest", RETURN, RETURN.replace("min", "max")),
+]  # fmt: skip
 
 RIGHT = [
-    ("a parity that flips", "    for tile in range(num_tiles):\n        turn, stage = divmod(tile, num_stages)\n        " + P_WAIT,
-     "    stage, parity = 0, 1\n    for tile in range(num_tiles):\n        if tile and tile % num_stages == 0:\n            parity ^= 1\n        stage = tile % num_stages\n        steps.append((\"wait\", \"empty\", stage, parity))"),
-    ("no wait in the first turn", P_WAIT, "if turn:\n            steps.append((\"wait\", \"empty\", stage, (turn - 1) % 2))"),
-]
+    ("integers only", [
+        (WARPS, "warps = -(-threads // 32)"),
+        (BY_REGISTERS, "by_registers = 16384 // (256 * ((registers + 7) // 8)) * 4 // warps"),
+    ]),
+    ("thread blocks are counted up", [
+        (RETURN, "blocks = 0\n    while blocks < 32 and (blocks + 1) * warps <= min(64, 4 * (16384 // (32 * 8 * math.ceil(registers / 8)))):\n        if (blocks + 1) * (shared_bytes + 1024) > 233472:\n            break\n        blocks += 1\n    return blocks * warps"),
+        (BY_WARPS, ""), (BY_REGISTERS, ""), (BY_SHARED, ""),
+    ]),
+]  # fmt: skip
 
-EQUIVALENT = [("steps.append(('wait', 'empty', stage, (turn + 1) % 2)) -> steps.append(('wait', 'empty', stage, (turn - 1) % 2))", "the same parity")]
+EQUIVALENT = [
+    (f"{BY_SHARED} -> {BY_SHARED.replace('233472', '233473')}", "the divisor is a multiple of 128"),
+    (
+        f"{BY_REGISTERS} -> {BY_REGISTERS.replace('16384', '16385')}",
+        "the divisor is a multiple of 256",
+    ),
+]

@@ -1,46 +1,35 @@
-"""ex12a: recurrent linear attention."""
+"""ex12a: the fragments of mma.m16n8k16."""
 
 # fmt: off
-ONE = "v_n = v[n, c] if c < head_dim else float32(1.0)"
-U = "u = state[f, c] + phi_k[n, f] * v_n"
-KEEP = "            state[f, c] = u\n"
-Y = "y += phi_q[n, f] * u"
-OUT = "out[n, c] = y / l if l != float32(0.0) else float32(0.0)"
-TOKENS = "for n in range(v.shape[0]):"
-FEATURES = "for f in range(phi_k.shape[1]):"
-LAST = "if c == head_dim:"
+ROW = "row = lane // 4 + 8 * (register % 2)"
+COL = "col = 2 * (lane % 4) + 8 * (register // 2) + half"
+B = "return 2 * (lane % 4) + 8 * register + half, lane // 4"
+D = "return lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2"
+LANE = "lane = 4 * (row % 8) + col % 8 // 2"
+IN_A = "return lane, row // 8 + 2 * (col // 8), col % 2"
+IN_B = "return 4 * col + row % 8 // 2, row // 8, row % 2"
+IN_D = "return 4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2"
 
 WRONG = [
-    ("only positive sums", OUT, OUT.replace("!=", ">")),
-    ("a small number for 0", OUT, "out[n, c] = y / (l + float32(1e-6))"),
-    ("small sums are 0", OUT, OUT.replace("l != float32(0.0)", "abs(l) > float32(1e-8)")),
-    ("no guard", OUT, "out[n, c] = y / l"),
-    ("not divided", OUT, "out[n, c] = y"),
-    ("a token does not see itself", Y, "y += phi_q[n, f] * (u - phi_k[n, f] * v_n)"),
-    ("the state before is ignored", U, "u = (state[f, c] if n > 0 else float32(0.0)) + phi_k[n, f] * v_n"),
-    ("the state is not kept", KEEP, ""),
-    ("queries for keys", U, U.replace("phi_k", "phi_q")),
-    ("keys for queries", Y, Y.replace("phi_q", "phi_k")),
-    ("the divisor's column of v", ONE, "v_n = v[n, min(c, head_dim - 1)]"),
-    ("every thread stores the divisor", LAST, "if c <= head_dim:"),
-    ("512 tokens at most", TOKENS, "for n in range(min(512, v.shape[0])):"),
-    ("256 features at most", FEATURES, "for f in range(min(256, phi_k.shape[1])):"),
-    ("the last token is missing", TOKENS, "for n in range(v.shape[0] - 1):"),
-    ("v loaded for each feature", U, "u = state[f, c] + phi_k[n, f] * (v[n, c] if c < head_dim else float32(1.0))"),
-    ("the state loaded twice", Y, "y += phi_q[n, f] * state[f, c]"),
-    ("out is summed in HBM", OUT, "out[n, c] = y\n            out[n, c] = out[n, c] / l if l != float32(0.0) else float32(0.0)"),
-    ("all sums in shared memory", [("divisor = cuda.shared.array(1, float32)", "divisor = cuda.shared.array(257, float32)"), (LAST, "if c <= head_dim:"), ("divisor[0] = y", "divisor[c] = y"), ("l = divisor[0]", "l = divisor[head_dim]")]),
-    ("a column of the state in a local array", "    head_dim = v.shape[1]\n", "    head_dim = v.shape[1]\n    column = cuda.local.array(512, float32)\n    column[0] = float32(0.0)\n"),
-    ("features are changed", Y, Y + "\n            if c == 0 and n > 0:\n                phi_q[n - 1, f] = float32(0.0)"),
-    ("NaN is let through from later tokens", TOKENS, "x = float32(0.0)\n    for n in range(v.shape[0]):\n        x += phi_k[n, 0] * float32(0.0)\n    if c == head_dim:\n        state[0, c] += x\n    for n in range(v.shape[0]):"),
-    ("float64", "y = float32(0.0)", "y = 0.0"),
+    ("a1 and a2 changed over", [(ROW, ROW.replace("register % 2", "register // 2")), (COL, COL.replace("register // 2", "register % 2"))]),
+    ("a lane's columns apart", COL, "col = lane % 4 + 4 * half + 8 * (register // 2)"),
+    ("lanes down the rows", ROW, "row = lane % 8 + 8 * (register % 2)"),
+    ("the high half is the left one", COL, "col = 2 * (lane % 4) + 8 * (register // 2) + 1 - half"),
+    ("B by rows", B, "return lane // 4, 2 * (lane % 4) + 8 * register + half"),
+    ("B's registers interleaved", B, "return 4 * (lane % 4) + 2 * register + half, lane // 4"),
+    ("D as A", D, "return lane // 4 + 8 * (register % 2), 2 * (lane % 4) + register // 2"),
+    ("D as floats", D, "return lane / 4 // 1 + 8 * (register // 2), 2 * (lane % 4) + register % 2"),
+    ("the owner in A for 8 rows", LANE, "lane = 4 * row + col % 8 // 2"),
+    ("the owner's registers changed over", IN_A, "return lane, 2 * (row // 8) + col // 8, col % 2"),
+    ("the owner's half from the row", IN_B, "return 4 * col + row % 8 // 2, row // 8, col % 2"),
+    ("the owner in D with a half", IN_D, "return 4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2, 0"),
+    ("a list", IN_D, "return [4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2]"),
 ]
 
 RIGHT = [
-    ("other names, tokens with a while", [("def kernel(phi_q, phi_k, v, state, out):", "def kernel(Q, K, V, U, O):"), ("head_dim = v.shape[1]", "head_dim = V.shape[1]"),
-        (TOKENS, "for n in range(V.shape[0]):"), (ONE, ONE.replace("v[n, c]", "V[n, c]")), (FEATURES, "for f in range(K.shape[1]):"), (U, "u = U[f, c] + K[n, f] * v_n"), (KEEP, "            U[f, c] = u\n"), (Y, "y += Q[n, f] * u"), (OUT, OUT.replace("out[", "O["))]),
-    ("two divisors in turn, one barrier a token", [("divisor = cuda.shared.array(1, float32)", "divisor = cuda.shared.array(2, float32)"), ("divisor[0] = y", "divisor[n % 2] = y"), ("l = divisor[0]", "l = divisor[n % 2]"),
-        ("        cuda.syncthreads()  # everyone is done with divisor: safe to overwrite\n", "")]),
+    ("divmod", [(ROW, "g, c = divmod(lane, 4)\n    right, low = divmod(register, 2)\n    row = g + 8 * low"), (COL, "col = 2 * c + 8 * right + half")]),
+    ("bits", [(IN_B, "return (col << 2) | (row & 7) >> 1, row >> 3, row & 1"), (IN_D, "return (row & 7) * 4 + (col >> 1), (row >> 3) * 2 + (col & 1)")]),
+    ("the inverse by a search", IN_D, "found = [(lane, r) for lane in range(32) for r in range(4) if element_of_d(lane, r) == (row, col)]\n    return found[0]"),
 ]
 
-EQUIVALENT = [("divisor = cuda.shared.array(1, float32) -> divisor = cuda.shared.array(2, float32)", "a float more is allowed")]
+EQUIVALENT = []

@@ -1,50 +1,44 @@
-"""ex12b: chunked linear attention."""
+"""ex12b: a swizzled tile."""
 
 # fmt: off
-LOOP = "for start in range(0, seqlen, CHUNK):"
-SCORES = "for n in range(tx, ty + 1, COLS):  # later tokens need no score"
-OWN = "            for n in range(ty + 1):\n                y += s_tile[ty, n] * v_tile[n, tx]"
-BEFORE = "y += q_tile[ty, f] * u_tile[f, tx]"
-OUT = "out[m, tx] = y / l if l != float32(0.0) else float32(0.0)"
-UPDATE = "u_tile[f, tx] += kv"
-KV = "kv += k_tile[n, f] * v_tile[n, tx]"
-LOAD_K = "k_tile[ty, f] = phi_k[m, f] if m < seqlen else float32(0.0)"
-V1 = "v_tile[ty, tx] = v[m, tx] if m < seqlen else float32(0.0)"
-STORE = "        for f in range(ty, FEATURE_DIM, CHUNK):\n            state[f, tx] = u_tile[f, tx]\n"
+WORDS = "words = {start // 4 + i for start in starts for i in range(4)}"
+BANK = "in_bank[word % 32] += 1"
+MAX = "return max(in_bank)"
+PLACE = "place = (col // 8) ^ (row % 8)"
+BYTE = "return 128 * row + 16 * place + 2 * (col % 8)"
+CHUNK = "chunk = (rest // 16) ^ (row % 8)"
+BACK = "return row, 8 * chunk + rest % 16 // 2"
 
 WRONG = [
-    ("only positive sums", OUT, OUT.replace("!=", ">")),
-    ("a small number for 0", OUT, "out[m, tx] = y / (l + float32(1e-6))"),
-    ("no guard", OUT, "out[m, tx] = y / l"),
-    ("not divided", OUT, "out[m, tx] = y"),
-    ("later tokens with weight 0", [(SCORES, "for n in range(tx, CHUNK, COLS):"), ("s_tile[ty, n] = s  #", "s_tile[ty, n] = s if n <= ty else float32(0.0)  #"), (OWN, OWN.replace("range(ty + 1)", "range(CHUNK)"))]),
-    ("no mask within the chunk", [(SCORES, "for n in range(tx, CHUNK, COLS):"), (OWN, OWN.replace("range(ty + 1)", "range(CHUNK)"))]),
-    ("strict mask", OWN, OWN.replace("range(ty + 1)", "range(ty)")),
-    ("the chunks before are missing", BEFORE, "y += q_tile[ty, f] * u_tile[f, tx] * float32(0.0)"),
-    ("the chunk is in the state twice", UPDATE, "u_tile[f, tx] += kv + kv"),
-    ("the state is that of the last chunk", UPDATE, "u_tile[f, tx] = kv"),
-    ("the state is not stored", STORE, ""),
-    ("the state before is ignored", "u_tile[f, tx] = state[f, tx]", "u_tile[f, tx] = float32(0.0)"),
-    ("the state goes to HBM after each chunk", UPDATE, UPDATE + "\n                state[f, tx] = u_tile[f, tx]"),
-    ("keys beyond the last", LOAD_K, "k_tile[ty, f] = phi_k[min(m, seqlen - 1), f]"),
-    ("queries for keys", KV, KV.replace("k_tile", "q_tile")),
-    ("the last, ragged chunk is missing", LOOP, "for start in range(0, seqlen // CHUNK * CHUNK, CHUNK):"),
-    ("256 chunks at most", LOOP, "for start in range(0, min(seqlen, 256 * CHUNK), CHUNK):"),
-    ("chunks no larger than the block is wide", SCORES, "for n in range(tx, min(ty + 1, COLS), COLS):"),
-    ("every thread stores the divisor", "if tx == HEAD_DIM:", "if tx <= HEAD_DIM:"),
-    ("rows that do not exist are stored", "if m < seqlen and tx < HEAD_DIM:", "if m <= seqlen and tx < HEAD_DIM:"),
-    ("a spare tile", "        divisor = cuda", "        spare = cuda.shared.array((CHUNK, CHUNK), float32)\n        spare[0, 0] = float32(0.0)\n        divisor = cuda"),
-    ("a local array", "        divisor = cuda", "        row = cuda.local.array(64, float32)\n        row[0] = float32(0.0)\n        divisor = cuda"),
-    ("v loaded twice", V1, V1 + "\n                if m < seqlen:\n                    v_tile[ty, tx] = v[m, tx]"),
-    ("features are changed", LOAD_K, LOAD_K + "\n                if m < seqlen:\n                    phi_k[m, f] = float32(0.0)"),
-    ("float64", "y = float32(0.0)", "y = 0.0"),
+    ("the same words are counted twice", WORDS, "words = [start // 4 + i for start in starts for i in range(4)]"),
+    ("16 banks", BANK, "in_bank[word % 16] += 1"),
+    ("accesses, not words", MAX, "return len(set(starts))"),
+    ("words of all banks", MAX, "return -(-sum(in_bank) // 32)"),
+    ("16 turns at most", MAX, "return min(16, max(in_bank))"),
+    ("conflicts, not turns", MAX, "return max(in_bank) - 1"),
+    ("no swizzle", [(PLACE, "place = col // 8"), (CHUNK, "chunk = rest // 16")]),
+    ("xor by half the row", [(PLACE, "place = (col // 8) ^ (row // 2 % 8)"), (CHUNK, "chunk = (rest // 16) ^ (row // 2 % 8)")]),
+    ("four places", [(PLACE, "place = (col // 8) ^ (row % 4)"), (CHUNK, "chunk = (rest // 16) ^ (row % 4)")]),
+    ("padded rows", [(PLACE, "place = col // 8"), (BYTE, "return 144 * row + 16 * place + 2 * (col % 8)"), ("row, rest = divmod(byte, 128)", "row, rest = divmod(byte, 144)"), (CHUNK, "chunk = rest // 16")]),
+    ("elements swizzled, chunks torn", [(BYTE, "return 128 * row + 16 * place + 2 * (col % 8 ^ row % 8)"), (BACK, "return row, 8 * chunk + (rest % 16 // 2 ^ row % 8)")]),
+    ("right for 24 rows", [(PLACE, "place = (col // 8) ^ (row % 8 if row < 24 else 0)"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 if row < 24 else 0)")]),
+    ("right from multiples of 8 on alone", [(PLACE, "place = (col // 8) ^ (row % 8 ^ (row // 8 % 2))"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 ^ (row // 8 % 2))")]),
+    ("element_at without the swizzle", CHUNK, "chunk = rest // 16"),
+    ("element_at in bytes", BACK, "return row, 8 * chunk + rest % 16"),
+    ("rows are floats", BACK, "return byte / 128 // 1, 8 * chunk + rest % 16 // 2"),
+    ("starts is sorted", WORDS, "starts.sort()\n    " + WORDS),
 ]
 
 RIGHT = [
-    ("other names", [("def kernel(phi_q, phi_k, v, state, out):", "def kernel(Q, K, V, U, O):"), ("seqlen = v.shape[0]", "seqlen = V.shape[0]"), ("u_tile[f, tx] = state[f, tx]", "u_tile[f, tx] = U[f, tx]"),
-        ("q_tile[ty, f] = phi_q[m, f]", "q_tile[ty, f] = Q[m, f]"), (LOAD_K, LOAD_K.replace("phi_k", "K")), (V1, V1.replace("= v[", "= V[")), (OUT, OUT.replace("out[", "O[")), ("state[f, tx] = u_tile[f, tx]\n", "U[f, tx] = u_tile[f, tx]\n")]),
-    ("its own chunk first, all scores of existing pairs", [("            y = float32(0.0)\n            for f in range(FEATURE_DIM):\n                y += q_tile[ty, f] * u_tile[f, tx]  # phi(Q) U, the chunks before\n", "            y = float32(0.0)\n"),
-        ("            if tx == HEAD_DIM:\n", "            for f in range(FEATURE_DIM):\n                y += q_tile[ty, f] * u_tile[f, tx]\n            if tx == HEAD_DIM:\n"), (SCORES, "for n in range(tx, CHUNK, COLS):")]),
+    ("shifted by the row", [(PLACE, "place = (col // 8 + row) % 8"), (CHUNK, "chunk = (rest // 16 - row) % 8")]),
+    ("chunks of 16 bytes counted", [(WORDS, "chunks = {start // 16 for start in starts}"), ("    in_bank = [0] * 32\n    for word in words:\n        in_bank[word % 32] += 1\n", "    in_bank = [sum(chunk % 8 == group for chunk in chunks) for group in range(8)]\n")]),
+    ("shifted backwards", [(PLACE, "place = (col // 8 - 3 * row) % 8"), (CHUNK, "chunk = (rest // 16 + 3 * row) % 8")]),
 ]
 
-EQUIVALENT = []
+ALIGNED = "a start is a multiple of 16, so its four words share their banks with no others"
+EQUIVALENT = [
+    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 - i for start in starts for i in range(4)}", ALIGNED),
+    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 for start in starts for i in range(4)}", ALIGNED),
+    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 + i for start in starts for i in range(4 - 1)}", ALIGNED),
+    ("in_bank = [0] * 32 -> in_bank = [0] * 33", "a bank that no word is in"),
+]

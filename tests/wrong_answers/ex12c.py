@@ -1,46 +1,36 @@
-"""ex12c: elu + 1, relu and Taylor features."""
+"""ex12c: from the accumulators to an operand."""
 
 # fmt: off
-ELU = "return x[f] + float32(1.0) if x[f] > float32(0.0) else math.exp(x[f])"
-RELU = "return max(x[f], float32(0.0))"
-ONE = "    if f == 0:\n        return float32(1.0)\n"
-FIRST = "return x[f - 1] / math.sqrt(math.sqrt(float32(d)))"
-IJ = "i, j = (f - 1 - d) // d, (f - 1 - d) % d"
-SECOND = "return x[i] * x[j] / math.sqrt(float32(2 * d))"
+JR = "j, r = 2 * k + i // 2, 2 * (i % 2)"
+SOURCES = "return (j, r), (j, r + 1)"
+BITS = "np.asarray(x, np.float32).astype(np.float16).view(np.uint16).astype(np.uint32)"
+PACK = "return (high << np.uint32(16)) | low"
+EMPTY = "registers = np.empty((len(p) // 2, 4), np.uint32)"
+STORE = "registers[k, i] = pack(p[low], p[high])"
 
 WRONG = [
-    ("elu without 1", ELU, "return x[f] if x[f] > float32(0.0) else math.exp(x[f]) - float32(1.0)"),
-    ("e^x above 0 too", ELU, "return math.exp(x[f])"),
-    ("x + 1 below 0 too", ELU, "return max(x[f] + float32(1.0), float32(0.0))"),
-    ("a smallest feature", ELU, "return x[f] + float32(1.0) if x[f] > float32(0.0) else max(math.exp(x[f]), float32(1e-10))"),
-    ("2^x", ELU, ELU.replace("math.exp(x[f])", "math.exp(x[f] * float32(0.6931472))")),
-    ("e^x subtracted and added", ELU, "return x[f] + float32(1.0) if x[f] > float32(0.0) else (math.exp(x[f]) - float32(1.0)) + float32(1.0)"),
-    ("leaky", RELU, "return max(x[f], float32(0.01) * x[f])"),
-    ("absolute", RELU, "return abs(x[f])"),
-    ("relu up to 6", RELU, "return min(max(x[f], float32(0.0)), float32(6.0))"),
-    ("relu in place", RELU, "x[f] = max(x[f], float32(0.0))\n    return x[f]"),
-    ("relu of float64", RELU, "return max(x[f], 0.0)"),
-    ("no feature 1", ONE, "    if f == 0:\n        return float32(0.0)\n"),
-    ("no scale of the first degree", FIRST, "return x[f - 1]"),
-    ("the whole scale on each side", FIRST, "return x[f - 1] / math.sqrt(float32(d))"),
-    ("no 1/2", SECOND, "return x[i] * x[j] / math.sqrt(float32(d))"),
-    ("the whole 1/2 on each side", SECOND, "return x[i] * x[j] / (float32(2.0) * math.sqrt(float32(d)))"),
-    ("squares alone", SECOND, "return x[i] * x[i] / math.sqrt(float32(2 * d))"),
-    ("pairs i < j twice", IJ, "i, j = (f - 1 - d) // d, (f - 1 - d) % d\n    if i > j:\n        return float32(0.0)"),
-    ("64 components at most", IJ, "d = min(d, 64)\n    " + IJ),
-    ("an array of all features", SECOND, "phi = cuda.local.array(8192, float32)\n    phi[0] = x[i] * x[j] / math.sqrt(float32(2 * d))\n    return phi[0]"),
-    ("clipped at 100", SECOND, "return min(max(x[i], float32(-2.0)), float32(2.0)) * x[j] / math.sqrt(float32(2 * d))"),
+    ("a1 and a2 changed over", JR, "j, r = 2 * k + i % 2, 2 * (i // 2)"),
+    ("products far apart", JR, "j, r = k + i // 2, 2 * (i % 2)"),
+    ("halves changed over", SOURCES, "return (j, r + 1), (j, r)"),
+    ("the same row twice", SOURCES, "return (j, r), (j, r + 2)"),
+    ("lists", SOURCES, "return [j, r], [j, r + 1]"),
+    ("high in the low half", PACK, "return (low << np.uint32(16)) | high"),
+    ("added, not joined", PACK, "return high + low"),
+    ("64 bits", PACK, "return (high.astype(np.uint64) << np.uint64(16)) | low"),
+    ("cut, not rounded", BITS, "((np.asarray(x, np.float32).view(np.uint32) >> np.uint32(13) << np.uint32(13)).view(np.float32)).astype(np.float16).view(np.uint16).astype(np.uint32)"),
+    ("float32's upper half", BITS, "(np.asarray(x, np.float32).view(np.uint32) >> np.uint32(16))"),
+    ("subnormal numbers become 0", BITS, "np.where(np.abs(np.asarray(x, np.float32)) < 6.1e-5, np.float32(0), x).astype(np.float16).view(np.uint16).astype(np.uint32)"),
+    ("large numbers become 65504", BITS, "np.clip(np.asarray(x, np.float32), -65504, 65504).astype(np.float16).view(np.uint16).astype(np.uint32)"),
+    ("half of the registers", EMPTY, "registers = np.empty((len(p) // 4 or 1, 4), np.uint32)"),
+    ("32 products at most", EMPTY, "p = p[:32]\n    " + EMPTY),
+    ("p rounded in place", EMPTY, "p[...] = p.astype(np.float16)\n    " + EMPTY),
+    ("pack rounds in place", "    low, high = (\n        " + BITS, "    if np.ndim(low):\n        low[...] = np.asarray(low).astype(np.float16)\n    low, high = (\n        " + BITS),
 ]
 
 RIGHT = [
-    ("elu of parts, relu by if", [(ELU, "return math.exp(min(x[f], float32(0.0))) + max(x[f], float32(0.0))"), (RELU, "if x[f] > float32(0.0):\n        return x[f]\n    return float32(0.0)")]),
-    ("pairs first, i <= j times the root of 2", [(ONE, ""), ("    if f <= d:\n", "    pairs = d * d\n    if f == pairs:\n        return float32(1.0)\n    if f > pairs:\n        return x[f - pairs - 1] / math.sqrt(math.sqrt(float32(d)))\n    if f < 0:\n"),
-        (IJ, "i, j = f // d, f % d\n    if i < j:\n        return x[i] * x[j] / math.sqrt(float32(d))\n    if i > j:\n        return float32(0.0)")]),
+    ("two float16 seen as one uint32", PACK, "pair = np.stack([low, high], axis=-1).astype(np.uint16)\n    return pair.view(np.uint32)[..., 0] if pair.ndim > 1 else pair.view(np.uint32)[0]"),
+    ("all registers at once", "    for k in range(len(p) // 2):\n        for i in range(4):\n            low, high = sources(k, i)\n            registers[k, i] = pack(p[low], p[high])\n",
+     "    pairs = p.reshape(len(p) // 2, 2, 2, 2)  # k, left or right half, row g or g + 8, the two columns\n    registers[...] = pack(pairs[..., 0], pairs[..., 1]).reshape(-1, 4)\n"),
 ]
 
-OTHER = "the pairs (i, j) come in another order, which is free"
-EQUIVALENT = [
-    ("return x[f] + float32(1.0) if x[f] > float32(0.0) else math.exp(x[f]) -> return x[f] + float32(1.0) if x[f] >= float32(0.0) else math.exp(x[f])", "at 0 both are 1"),
-    *(("i, j = ((f - 1 - d) // d, (f - 1 - d) % d) -> i, j = ((f - 1 - d) // d, " + other + ")", OTHER) for other in (
-        "(f - 1 + d) % d", "(d - (f - 1)) % d", "(f - 1) % d", "(f + 1 - d) % d", "(1 - f - d) % d", "(f - d) % d", "(f - 2 - d) % d")),
-]
+EQUIVALENT = []

@@ -1,31 +1,43 @@
-"""ex13a: who has whose keys."""
+"""ex13a: wgmma's descriptors."""
 
-OWNER = "return (rank - step) % world_size"
-STEP = "return (rank - owner) % world_size"
+# fmt: off
+SWIZZLE = "swizzle = {0: 0, 128: 1, 64: 2, 32: 3}[swizzle_bytes]"
+OFFSETS = "offsets = (leading_bytes >> 4 << 16) | (stride_bytes >> 4 << 32)"
+RETURN = "return (address >> 4) | offsets | (swizzle << 62)"
+FIELDS = "address, leading, stride = (((descriptor >> bit) & 0x3FFF) << 4 for bit in (0, 16, 32))"
+BACK = "return address, leading, stride, (0, 128, 64, 32)[descriptor >> 62]"
+OF_K = "return descriptor(address, 16, 8 * ROW_BYTES, 128)"
+OF_V = "return descriptor(address, BLOCK_N * ROW_BYTES, 8 * ROW_BYTES, 128)"
+K_BYTES = "num_bytes = d // 64 * num_rows * ROW_BYTES + d % 64 * 2"
+K_STEP = "return descriptor + (num_bytes >> 4)"
+V_STEP = "return descriptor + (n * ROW_BYTES >> 4)"
 
 WRONG = [
-    ("the ring the other way round", OWNER, "return (rank + step) % world_size"),
-    ("no wrap", OWNER, "return rank - step"),
-    ("the wrap of C: negative numbers", OWNER, "import math\n    return int(math.fmod(rank - step, world_size))"),
-    ("the next rank's keys", OWNER, "return (rank - step - 1) % world_size"),
-    ("its own keys always", OWNER, "return rank"),
-    ("a float", OWNER, "return (rank - step) % float(world_size)"),
-    ("through float64", OWNER, "return int((rank - step) % float(world_size))"),
-    ("absolute distance", OWNER, "return abs(rank - step) % world_size"),
-    ("step the other way round", STEP, "return (owner - rank) % world_size"),
-    ("step without wrap", STEP, "return rank - owner"),
-    ("steps from 1", STEP, "return (rank - owner) % world_size + 1"),
-    ("step by distance", STEP, "return abs(rank - owner)"),
-    ("both the other way round", [(OWNER, "return (rank + step) % world_size"), (STEP, "return (owner - rank) % world_size")]),
-]  # fmt: skip
+    ("swizzle codes in order", [(SWIZZLE, "swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[swizzle_bytes]"), (BACK, BACK.replace("(0, 128, 64, 32)", "(0, 32, 64, 128)"))]),
+    ("the address whole", [(RETURN, RETURN.replace("(address >> 4)", "address"))]),
+    ("offsets changed over", OFFSETS, "offsets = (stride_bytes >> 4 << 16) | (leading_bytes >> 4 << 32)"),
+    ("offsets whole", OFFSETS, "offsets = (leading_bytes << 16) | (stride_bytes << 32)"),
+    ("swizzle at bit 61", [(RETURN, RETURN.replace("62", "61")), (BACK, BACK.replace("62", "61 & 3"))]),
+    ("added in float64", RETURN, "return int(float(address >> 4) + offsets + swizzle * 2.0**62)"),
+    ("13 bits of an offset", FIELDS, FIELDS.replace("0x3FFF", "0x1FFF")),
+    ("fields in units of 16", FIELDS, FIELDS.replace(" << 4", "")),
+    ("fields as floats", BACK, "return address / 1, leading, stride, (0, 128, 64, 32)[descriptor >> 62]"),
+    ("K's offsets of a row", OF_K, "return descriptor(address, 16, ROW_BYTES, 128)"),
+    ("K's leading offset of a block", OF_K, "return descriptor(address, 64 * ROW_BYTES, 8 * ROW_BYTES, 128)"),
+    ("K without swizzle", OF_K, OF_K.replace(", 128)", ", 0)")),
+    ("V's leading offset of K", OF_V, "return descriptor(address, 16, 8 * ROW_BYTES, 128)"),
+    ("V's offsets changed over", OF_V, "return descriptor(address, 8 * ROW_BYTES, BLOCK_N * ROW_BYTES, 128)"),
+    ("K's steps within the block alone", K_BYTES, "num_bytes = d % 64 * 2"),
+    ("K's steps without blocks", K_BYTES, "num_bytes = d * 2"),
+    ("K's blocks of 64 rows", K_BYTES, K_BYTES.replace("num_rows", "64")),
+    ("K's steps in bytes", K_STEP, "return descriptor + num_bytes"),
+    ("V's steps of columns", V_STEP, "return descriptor + (n * 2 >> 4)"),
+    ("V's steps from the beginning", V_STEP, "return descriptor // 2**14 * 2**14 + ((descriptor & 0x3FFF) * 0 + 0x840 + (n * ROW_BYTES >> 4))"),
+]
 
 RIGHT = [
-    ("a case for the wrap", [
-        (OWNER, "found = rank - step\n    return found + world_size if found < 0 else found"),
-        (STEP, "return rank - owner if rank >= owner else rank - owner + world_size"),
-    ]),
-    ("never negative", [(OWNER, "return (rank + world_size - step) % world_size"), (STEP, "return (rank + world_size - owner) % world_size")]),
-    ("step_of by search", STEP, "return (rank - owner + 5 * world_size) % world_size"),
-]  # fmt: skip
+    ("arithmetic for bits", [(OFFSETS, "offsets = leading_bytes // 16 * 2**16 + stride_bytes // 16 * 2**32"), (RETURN, "return address // 16 + offsets + swizzle * 2**62"), (FIELDS, "address, leading, stride = (descriptor // 2**bit % 2**14 * 16 for bit in (0, 16, 32))")]),
+    ("steps through fields", [(V_STEP, "address, *others = fields(descriptor)\n    return globals()['descriptor'](address + n * ROW_BYTES, *others)"), (K_BYTES, "block, col = divmod(d, 64)\n    num_bytes = (block * num_rows * 64 + col) * 2")]),
+]
 
-EQUIVALENT = []
+EQUIVALENT = [("return descriptor(address, 16, 8 * ROW_BYTES, 128) -> return descriptor(address, 17, 8 * ROW_BYTES, 128)", "17 >> 4 is 1 as well")]

@@ -1,43 +1,38 @@
-"""ex13b: the zigzag layout and the pairs of a rank."""
+"""ex13b: who waits for whom."""
 
-CHUNKS = "chunks = np.arange(seqlen).reshape(2 * world_size, -1)"
-JOIN = "return np.concatenate([chunks[rank], chunks[-1 - rank]])"
-PAIRS = "return int(np.sum(tokens + 1))"
+# fmt: off
+P_WAIT = 'steps.append(("wait", "empty", stage, (turn + 1) % 2))'
+P_LOAD = 'steps.append(("load", stage, tile))'
+C_WAIT = 'steps.append(("wait", "full", stage, turn % 2))'
+C_READ = 'steps.append(("read", stage, tile))'
+C_ARRIVE = 'steps.append(("arrive", stage))'
 
 WRONG = [
-    ("W chunks", CHUNKS, "chunks = np.arange(seqlen).reshape(world_size, -1)"),
-    ("chunks across", CHUNKS, "chunks = np.arange(seqlen).reshape(-1, 2 * world_size).T"),
-    ("two neighbours", JOIN, "return np.concatenate([chunks[2 * rank], chunks[2 * rank + 1]])"),
-    ("a second part W later", JOIN, "return np.concatenate([chunks[rank], chunks[rank + world_size]])"),
-    ("off by one from the end", JOIN, "return np.concatenate([chunks[rank], chunks[-rank]])"),
-    ("the late chunk first", JOIN, "return np.concatenate([chunks[-1 - rank], chunks[rank]])"),
-    ("the late chunk backwards", JOIN, "return np.concatenate([chunks[rank], chunks[-1 - rank][::-1]])"),
-    ("one chunk", JOIN, "return chunks[rank]"),
-    ("a list", JOIN, "return [*chunks[rank].tolist(), *chunks[-1 - rank].tolist()]"),
-    ("two rows", JOIN, "return np.stack([chunks[rank], chunks[-1 - rank]])"),
-    ("floats", CHUNKS, "chunks = np.arange(float(seqlen)).reshape(2 * world_size, -1)"),
-    ("striped", JOIN, "return np.arange(rank, seqlen, world_size)"),
-    ("a token does not see itself", PAIRS, "return int(np.sum(tokens))"),
-    ("pairs with its own keys alone", PAIRS, "return len(tokens) * (len(tokens) + 1) // 2"),
-    ("the mean of all ranks", PAIRS, "return int(len(tokens) * (np.max(tokens) + 1) / 2)"),
-    ("a NumPy integer", PAIRS, "return np.sum(tokens + 1)"),
-    ("32 bits", PAIRS, "return int(np.sum((tokens + 1).astype(np.int32), dtype=np.int32))"),
-    ("from first and last", PAIRS, "return int((tokens[0] + tokens[-1] + 2) * len(tokens)) // 2"),
-]  # fmt: skip
+    ("the producer begins with parity 0", P_WAIT, P_WAIT.replace("(turn + 1)", "turn")),
+    ("the consumer begins with parity 1", C_WAIT, C_WAIT.replace("turn % 2", "(turn + 1) % 2")),
+    ("the producer never waits", P_WAIT, "pass"),
+    ("the consumer never waits", C_WAIT, "pass"),
+    ("the first turn alone is free", P_WAIT, "if turn:\n            steps.append((\"wait\", \"empty\", stage, 0))"),
+    ("parity of the tile", C_WAIT, C_WAIT.replace("turn % 2", "tile % 2")),
+    ("parity of the turn, not kept to 0 and 1", C_WAIT, C_WAIT.replace("turn % 2", "turn")),
+    ("nobody arrives", C_ARRIVE, "pass"),
+    ("arrives before it has read", [(C_READ, C_ARRIVE), ("        " + C_ARRIVE + "\n", "        " + C_READ + "\n")]),
+    ("arrives at the next stage", C_ARRIVE, 'steps.append(("arrive", (stage + 1) % num_stages))'),
+    ("loads before it waits", [(P_WAIT, P_LOAD), ("        " + P_LOAD + "\n", "        " + P_WAIT + "\n")]),
+    ("waits for full before the next copy", P_LOAD, P_LOAD + "\n        steps.append((\"wait\", \"full\", stage, turn % 2))"),
+    ("tiles in the wrong order", C_READ, 'steps.append(("read", stage, num_tiles - 1 - tile))'),
+    ("tile and stage changed over", P_LOAD, 'steps.append(("load", tile, stage))'),
+    ("300 tiles at most", [(P_LOAD, "if tile < 300:\n            " + P_LOAD)]),
+    ("lists for tuples", C_READ, 'steps.append(["read", stage, tile])'),
+    ("one stage is left free", P_WAIT, "if tile >= num_stages - 1 and num_stages > 1:\n            last = tile - num_stages + 1\n            steps.append((\"wait\", \"empty\", last % num_stages, last // num_stages % 2))\n        " + P_WAIT),
+]
+WRONG[8] = ("arrives before it has read", [("        " + C_READ + "\n        " + C_ARRIVE, "        " + C_ARRIVE + "\n        " + C_READ)])
+WRONG[10] = ("loads before it waits", [("        " + P_WAIT + "\n        " + P_LOAD, "        " + P_LOAD + "\n        " + P_WAIT)])
 
 RIGHT = [
-    ("two ranges", [
-        (CHUNKS, "chunk = seqlen // (2 * world_size)\n    end = seqlen - rank * chunk"),
-        (JOIN, "return np.r_[rank * chunk : (rank + 1) * chunk, end - chunk : end]"),
-    ]),
-    ("counted in Python", PAIRS, "return sum(range(len(tokens), len(tokens))) + int(tokens.sum()) + len(tokens)"),
-    ("np.split", [(CHUNKS, "chunks = np.split(np.arange(seqlen), 2 * world_size)")]),
-]  # fmt: skip
-
-EQUIVALENT = [
-    (
-        "chunks = np.arange(seqlen).reshape(2 * world_size, -1) -> "
-        "chunks = np.arange(seqlen).reshape(2 * world_size, -2)",
-        "any negative number stands for the length that is left",
-    ),
+    ("a parity that flips", "    for tile in range(num_tiles):\n        turn, stage = divmod(tile, num_stages)\n        " + P_WAIT,
+     "    stage, parity = 0, 1\n    for tile in range(num_tiles):\n        if tile and tile % num_stages == 0:\n            parity ^= 1\n        stage = tile % num_stages\n        steps.append((\"wait\", \"empty\", stage, parity))"),
+    ("no wait in the first turn", P_WAIT, "if turn:\n            steps.append((\"wait\", \"empty\", stage, (turn - 1) % 2))"),
 ]
+
+EQUIVALENT = [("steps.append(('wait', 'empty', stage, (turn + 1) % 2)) -> steps.append(('wait', 'empty', stage, (turn - 1) % 2))", "the same parity")]

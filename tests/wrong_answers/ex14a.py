@@ -1,52 +1,74 @@
-"""ex14a: cross-entropy and its gradient."""
+"""ex14a: a rotation that spreads outliers."""
 
-SHIFT = "shifted = logits - logits.max(axis=1, keepdims=True)"
-TOTAL = "total = exp.sum(axis=1, keepdims=True)"
-LOSS = "loss = (np.log(total[:, 0]) - shifted[each]).mean()"
-P = "dlogits = exp / total"
-ONE = "    dlogits[each] -= 1\n"
-RETURN = "return loss, dlogits / np.float32(len(targets))"
+# fmt: off
+SIZE = "shape, d = x.shape, x.shape[-1]"
+PAIRS = "pairs = x.reshape(*shape[:-1], d // (2 * h), 2, h)"
+STACK = "x = np.stack([a + b, a - b], axis=-2).reshape(shape)"
+RETURN = "return x / x.dtype.type(np.sqrt(d))"
+ROTATE = "return hadamard(x * signs.astype(x.dtype))"
+BACK = "return hadamard(y) * signs.astype(y.dtype)"
+WRITTEN = '''    d = x.shape[-1]
+    H = np.ones((1, 1), x.dtype)
+    while len(H) < d:
+        H = np.block([[H, H], [H, -H]])
+    return x @ H / x.dtype.type(np.sqrt(d))
+'''
+BODY = '''    shape, d = x.shape, x.shape[-1]
+    h = 1
+    while h < d:
+        pairs = x.reshape(*shape[:-1], d // (2 * h), 2, h)
+        a, b = pairs[..., 0, :], pairs[..., 1, :]
+        x = np.stack([a + b, a - b], axis=-2).reshape(shape)
+        h *= 2
+    return x / x.dtype.type(np.sqrt(d))
+'''
+BY_SUMS = '''    d = x.shape[-1]
+    out = np.empty_like(x)
+    j = np.arange(d)
+    for i in range(d):
+        bits = i & j
+        for half in (16, 8, 4, 2, 1):
+            bits = bits ^ bits >> half
+        out[..., i] = (x * np.where(bits & 1, -1, 1)).sum(axis=-1)
+    return out / x.dtype.type(np.sqrt(d))
+'''
+IN_PLACE = BODY.replace("x = np.stack([a + b, a - b], axis=-2).reshape(shape)", "x[...] = np.stack([a + b, a - b], axis=-2).reshape(shape)")
+RECURSIVE = '''    d = x.shape[-1]
+    if d == 1:
+        return x.copy()
+    left, right = hadamard(x[..., : d // 2]), hadamard(x[..., d // 2 :])
+    half = x.dtype.type(np.sqrt(0.5))
+    return np.concatenate([left + right, left - right], axis=-1) * half
+'''
 
 WRONG = [
-    ("no maximum", SHIFT, "shifted = logits"),
-    ("the maximum of all rows", SHIFT, "shifted = logits - logits.max()"),
-    ("the mean for the maximum", SHIFT, SHIFT.replace(".max(", ".mean(")),
-    ("the shift in place", SHIFT, "logits -= logits.max(axis=1, keepdims=True)\n    shifted = logits"),
-    ("log of p", LOSS, "loss = -np.log(exp[each] / total[:, 0]).mean()"),
-    ("log of p, cut off", LOSS, "loss = -np.log(np.maximum(exp[each] / total[:, 0], 1e-37)).mean()"),
-    ("log of p plus a bit", LOSS, "loss = -np.log(exp[each] / total[:, 0] + 1e-9).mean()"),
-    ("the sum over rows", LOSS, LOSS.replace(".mean()", ".sum()")),
-    ("log p", LOSS, "loss = (shifted[each] - np.log(total[:, 0])).mean()"),
-    ("bits", LOSS, LOSS.replace("np.log(", "np.log2(")),
-    ("a loss for each row", LOSS, LOSS.replace(".mean()", "")),
-    ("without the log of the sum", LOSS, "loss = -shifted[each].mean()"),
-    ("the mean over columns too", LOSS, "loss = (np.log(total) - shifted).mean()"),
-    ("a product for the target", LOSS, "loss = (np.log(total[:, 0]) - shifted[:, targets[0]]).mean()"),
-    ("softmax over rows", TOTAL, "total = exp.sum(axis=0, keepdims=True)"),
-    ("no target", ONE, ""),
-    ("the target's sign", ONE, "    dlogits[each] += 1\n"),
-    ("every target in every row", ONE, "    dlogits[:, targets] -= 1\n"),
-    ("y - p", RETURN, "return loss, -dlogits / np.float32(len(targets))"),
-    ("the gradient of the sum", RETURN, "return loss, dlogits"),
-    ("divided by all numbers", RETURN, "return loss, dlogits / np.float32(logits.size)"),
-    ("float64", RETURN, "return loss, dlogits.astype(np.float64) / len(targets)"),
-    ("the loss alone", RETURN, "return loss"),
-    ("p is not divided", P, "dlogits = exp.copy()"),
-]  # fmt: skip
+    ("not divided", RETURN, "return x"),
+    ("divided by d", RETURN, "return x / x.dtype.type(d)"),
+    ("float64 comes back", RETURN, "return x / np.sqrt(np.float64(d))"),
+    ("float32 comes back", RETURN, "return (x / x.dtype.type(np.sqrt(d))).astype(np.float32)"),
+
+    ("the minus on the other side", STACK, STACK.replace("a - b", "b - a")),
+    ("the last size is missing", "while h < d:", "while h < d // 2:"),
+    ("the matrix written down", BODY, WRITTEN),
+    ("d^2 additions", BODY, BY_SUMS),
+    ("in place", BODY, IN_PLACE),
+    ("signs after", ROTATE, "return hadamard(x) * signs.astype(x.dtype)"),
+    ("no signs", ROTATE, "return hadamard(x)"),
+    ("signs decide the dtype", ROTATE, "return hadamard(x * signs.astype(np.float64))"),
+    ("signs before, back too", BACK, "return hadamard(y * signs.astype(y.dtype))"),
+    ("in float16 on the way", ROTATE, "return hadamard((x * signs.astype(x.dtype)).astype(np.float16).astype(x.dtype))"),
+    ("rotated in place", ROTATE, "x *= signs.astype(x.dtype)\n    return hadamard(x)"),
+    ("256 columns at most", SIZE, "shape, d = x.shape, x.shape[-1]\n    if d > 256:\n        return np.concatenate([hadamard(part) for part in np.split(x, d // 256, axis=-1)], axis=-1)"),
+]
+
 
 RIGHT = [
-    ("lse first", [
-        (SHIFT, "m = logits.max(axis=1)\n    lse = m + np.log(np.exp(logits - m[:, None]).sum(axis=1))"),
-        ("    exp = np.exp(shifted)\n", ""),
-        ("    " + TOTAL + "\n", ""),
-        (LOSS, "loss = (lse - logits[each]).mean()"),
-        (P, "dlogits = np.exp(logits - lse[:, None])"),
-    ]),
-    ("one-hot", [
-        (LOSS, "y = np.eye(logits.shape[1], dtype=np.float32)[targets]\n    loss = ((np.log(total) - shifted) * y).sum() / np.float32(len(y))"),
-        (P, "dlogits = exp / total - y"),
-        (ONE, ""),
-    ]),
-]  # fmt: skip
+    ("rows of a matrix, whatever the shape", PAIRS, "pairs = x.reshape(-1, d // (2 * h), 2, h)"),
+    ("recursive", BODY, RECURSIVE),
+    ("each step divided by the root of 2, signs multiplied otherwise", [(STACK, "half = x.dtype.type(np.sqrt(0.5))\n        x = np.stack([a * half + b * half, a * half - b * half], axis=-2).reshape(shape)"), (RETURN, "return x.copy()"), (ROTATE, "return hadamard(np.where(signs > 0, x, -x))")]),
+]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("return hadamard(y) * signs.astype(y.dtype) -> return hadamard(y) / signs.astype(y.dtype)", "signs are 1 and -1"),
+    ("return hadamard(x * signs.astype(x.dtype)) -> return hadamard(x / signs.astype(x.dtype))", "signs are 1 and -1"),
+]

@@ -1,47 +1,43 @@
-"""ex16a: float32 throughout."""
+"""ex16a: the size of a cache, and what a decoding step reads of it."""
 
-ACC = "acc = float32(0.0)"
-PENALTY = "penalty = slope[0] * float32(m - n)"
-SCORE = "score = s[m, n] * float32(0.125) - penalty"
-SUM = "acc += math.exp2(score * float32(LOG2_E))"
-# broken_kernel has the lines without float32, and shares the others.
-KERNEL = '    """Sums of the weights of each row, computed in float32."""\n    m = cuda.grid(1)\n    if m < s.shape[0]:\n        '
+# fmt: off
+CACHE = "return 2 * seqlen * num_layers * num_kv_heads * head_dim * dtype_bytes"
+BATCH = "return memory_bytes // cache_bytes(seqlen, num_layers, num_kv_heads, head_dim, dtype_bytes)"
+QO = "q_and_out = 2 * num_layers * num_heads * head_dim * dtype_bytes"
+FLOPS = "flops = 4 * num_layers * num_heads * head_dim * seqlen"
 
 WRONG = [
-    ("the literal is left", ACC, "acc = float32(0) + 0.0"),
-    ("the difference of indices is left", PENALTY, "penalty = slope[0] * (m - n) * float32(1)"),
-    ("the division by an integer is left", SCORE, "score = s[m, n] / 8 - float32(penalty)"),
-    ("the global is left", SUM, "acc += float32(math.exp2(score * LOG2_E))"),
-    ("rounded at the end", [(ACC, "acc = 0.0 * 1.0"), (SUM, "acc += float32(1) * math.exp2(score * float32(LOG2_E))")]),
-    ("an integer for log2 e", SUM, "acc += math.exp2(score * float32(int(LOG2_E)))"),
-    ("without log2 e", SUM, "acc += math.exp2(score)"),
-    ("exp and log2 e", SUM, "acc += math.exp(score * float32(LOG2_E))"),
-    ("times 8", SCORE, SCORE.replace("0.125", "8")),
-    ("without the 8", SCORE, "score = s[m, n] - penalty"),
-    ("an integer division", SCORE, "score = s[m, n] * float32(1 // 8) - penalty"),
-    ("a whole penalty", PENALTY, "penalty = float32(int(slope[0]) * (m - n))"),
-    ("the penalty has the wrong sign", PENALTY, "penalty = slope[0] * float32(n - m)"),
-    ("no penalty", SCORE, "score = s[m, n] * float32(0.125)"),
-    ("e^(2 score / 2), twice", SUM, "acc += math.exp2(score * float32(LOG2_E) * float32(0.5)) * math.exp2(score * float32(LOG2_E) * float32(0.5))"),
-    ("slope as an integer array", PENALTY, "penalty = float32(0.25) * float32(m - n)"),
-    ("0.126", SCORE, SCORE.replace("0.125", "0.126")),
-    ("all keys", KERNEL + ACC + "\n        for n in range(m + 1):", KERNEL + ACC + "\n        for n in range(s.shape[0]):"),
-    ("not the last key", KERNEL + ACC + "\n        for n in range(m + 1):", KERNEL + ACC + "\n        for n in range(m):"),
-    ("one thread block", KERNEL, KERNEL.replace("cuda.grid(1)", "cuda.threadIdx.x")),
-]  # fmt: skip
+    ("keys without values", CACHE, CACHE.replace("2 * ", "")),
+    ("no layers", CACHE, CACHE.replace("num_layers * ", "")),
+    ("no heads", CACHE, CACHE.replace("num_kv_heads * ", "")),
+    ("16-bit numbers always", CACHE, CACHE.replace("dtype_bytes", "2")),
+    ("a float", CACHE, CACHE.replace("return ", "return 1.0 * ")),
+    ("through float64", CACHE, CACHE.replace("return ", "return int(1.0 * ") + ")"),
+    ("rounded up", BATCH, BATCH.replace("memory_bytes //", "-(-memory_bytes //") + ")"),
+    ("divided in float64", BATCH, BATCH.replace("return memory_bytes //", "return int(memory_bytes /") + ")"),
+    ("batch of 16-bit numbers", BATCH, BATCH.replace("dtype_bytes)", "2)")),
+    ("at least one fits", BATCH, BATCH.replace("return ", "return max(1, ") + ")"),
+    ("queries of the K/V heads", QO, QO.replace("num_heads", "num_kv_heads")),
+    ("queries without output", QO, QO.replace("2 * ", "")),
+    ("queries of one layer", QO, QO.replace("num_layers * ", "")),
+    ("queries of all tokens", QO, QO + " * seqlen"),
+    ("the cache alone", QO, "q_and_out = 0"),
+    ("FLOPs of the K/V heads", FLOPS, FLOPS.replace("num_heads", "num_kv_heads")),
+    ("one FLOP for a multiply-add", FLOPS, FLOPS.replace("4", "2")),
+    ("one product", FLOPS, FLOPS.replace("4", "2")+ "  # noqa"),
+    ("FLOPs of one layer", FLOPS, FLOPS.replace("num_layers * ", "")),
+    ("the limit for long sequences", "return flops / moved", "return 2 * num_heads / num_kv_heads / dtype_bytes"),
+    ("upside down", "return flops / moved", "return moved / flops"),
+    ("whole FLOPs", "return flops / moved", "return flops // moved"),
+]
+del WRONG[17]
 
 RIGHT = [
-    ("np.float32 of constants outside", [
-        ("LOG2_E = 1.4426950408889634\n", "LOG2_E = 1.4426950408889634\nEIGHTH, LOG2 = np.float32(1 / 8), np.float32(LOG2_E)\n"),
-        ("import math\n", "import math\n\nimport numpy as np\n"),
-        (SCORE, "score = s[m, n] * EIGHTH - penalty"),
-        (SUM, "acc += math.exp2(score * LOG2)"),
+    ("counted otherwise", [
+        (CACHE, "per_token = num_layers * num_kv_heads * head_dim\n    return sum(seqlen * per_token * dtype_bytes for _ in 'kv')"),
+        (BATCH, "return divmod(memory_bytes, cache_bytes(seqlen, num_layers, num_kv_heads, head_dim, dtype_bytes))[0]"),
     ]),
-    ("the distance counts down in float32", [
-        (KERNEL + ACC, KERNEL + ACC + "\n        distance = float32(m)"),
-        (PENALTY, "penalty = slope[0] * distance\n            distance -= float32(1)"),
-    ]),
-    ("exp in place of exp2", SUM, "acc += math.exp(score)"),
-]  # fmt: skip
+    ("the intensity from one layer", "return flops / moved", "group = num_heads / num_kv_heads\n    return 2 * group * seqlen / (seqlen + group) / dtype_bytes"),
+]
 
-EQUIVALENT = [("if m < s.shape[0]: -> if m < s.shape[1]:", "s has as many rows as columns")]
+EQUIVALENT = []

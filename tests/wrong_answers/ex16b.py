@@ -1,60 +1,63 @@
-"""ex16b: 4 x 4 sums in a thread."""
+"""ex16b: appending to a rolling cache."""
 
-COLUMN = "column = cuda.local.array(4, float32)\n"
-A = "column[i] = a_tile[ty + i * TX, k]"
-B = "x = b_tile[k, tx + j * TX]"
-SUM = "acc[i, j] += column[i] * x"
-PLACE = "row, col = first_row + i * TX, first_col + j * TX"
-TEST = "if row < c.shape[0] and col < c.shape[1]:"
-STORE = "c[row, col] = acc[i, j]"
-K = "for k in range(TX):"
-FIRST = "for i in range(4):\n                column"
+# fmt: off
+OLD = "if t < end - window:  # a later token has, or will have, its place"
+RING = "return num_sinks + (t - num_sinks) % window"
+PAD = "if i >= num_new[b]:"
+N = "n = place(lengths[b] + i, lengths[b] + num_new[b], num_sinks, window)"
+LOOP = "for e in range(cuda.threadIdx.x, num_kv_heads * head_dim, cuda.blockDim.x):"
+HD = "h, d = e // head_dim, e % head_dim"
+K = "k_cache[b, n, h, d] = k_new[b, i, h, d]"
 
 WRONG = [
-    ("neighbouring rows", A, "column[i] = a_tile[4 * ty + i, k]"),
-    ("neighbouring columns", B, "x = b_tile[k, 4 * tx + j]"),
-    ("neighbours in both and in the store", [(A, "column[i] = a_tile[4 * ty + i, k]"), (B, "x = b_tile[k, 4 * tx + j]"), (PLACE, "row, col = first_row + 3 * ty + i, first_col + 3 * tx + j")]),
-    ("two loads for each product", SUM, "acc[i, j] += a_tile[ty + i * TX, k] * b_tile[k, tx + j * TX]"),
-    ("a is loaded again", SUM, "acc[i, j] += a_tile[ty + i * TX, k] * x"),
-    ("b is loaded again", SUM, "acc[i, j] += column[i] * b_tile[k, tx + j * TX]"),
-    ("x and y", SUM, "acc[j, i] += column[i] * x"),
-    ("one sum", SUM, "acc[0, 0] += column[i] * x"),
-    ("not added", SUM, "acc[i, j] = column[i] * x"),
-    ("the last k is left out", K, "for k in range(TX - 1):"),
-    ("four values of k", K, "for k in range(4):"),
-    ("three rows", FIRST, FIRST.replace("4", "3")),
-    ("rows 4 apart", A, "column[i] = a_tile[ty + i * 4, k]"),
-    ("columns 4 apart", B, "x = b_tile[k, tx + j * 4]"),
-    ("tx for ty", A, "column[i] = a_tile[tx + i * TX, k]"),
-    ("no test", TEST, "if True:"),
-    ("rows are not tested", TEST, "if col < c.shape[1]:"),
-    ("columns are not tested", TEST, "if row < c.shape[0]:"),
-    ("the first element is tested", TEST, "if first_row < c.shape[0] and first_col < c.shape[1]:"),
-    ("added to c", STORE, "c[row, col] += acc[i, j]"),
-    ("transposed", STORE, "c[row, col] = acc[j, i]"),
-    ("one element", STORE, "c[row, col] = acc[0, 0]"),
-    ("all of the column", COLUMN, "column = cuda.local.array(16, float32)\n"),
-    ("float64", COLUMN, "column = cuda.local.array(4, 'float64')\n"),
-    ("float16 sums", SUM, "acc[i, j] += float32(int(column[i] * 2048)) / float32(2048) * x"),
-]  # fmt: skip
+    ("the clock starts with token 0", RING, "return num_sinks + t % window"),
+    ("the ring covers the sinks", RING, "return (t - num_sinks) % (num_sinks + window)"),
+    ("no sinks", "if t < num_sinks:", "if t < 0:"),
+    ("one sink too many", "if t < num_sinks:", "if t <= num_sinks:"),
+    ("one token too few is kept", OLD, "if t <= end - window:"),
+    ("one token too many is kept", OLD, "if t < end - window - 1:"),
+    ("old tokens are written too", OLD, "if t < 0:"),
+    ("float32 clock", RING, "return num_sinks + int(float32(t - num_sinks) % float32(window))"),
+    ("float32 age", OLD, "if float32(t) < float32(end - window):"),
+    ("clock by loops", RING, "while t >= num_sinks + window:\n        t -= window\n    return t"),
+    ("padding is written", PAD, "if i >= k_new.shape[1]:"),
+    ("one token of padding", PAD, "if i > num_new[b]:"),
+    ("the last token is missing", PAD, "if i >= num_new[b] - 1 and i > 0:"),
+    ("end without the new tokens", N, "n = place(lengths[b] + i, lengths[b] + i + 1, num_sinks, window)"),
+    ("end of the longest call", N, "n = place(lengths[b] + i, lengths[b] + k_new.shape[1], num_sinks, window)"),
+    ("lengths of sequence 0", N, N.replace("lengths[b]", "lengths[0]")),
+    ("token number of the call", N, "n = place(i, num_new[b], num_sinks, window)"),
+    ("heads side by side", HD, "h, d = e % num_kv_heads, e // num_kv_heads"),
+    ("neighbouring floats to one thread", [(LOOP, "width = (num_kv_heads * head_dim + cuda.blockDim.x - 1) // cuda.blockDim.x\n    for e in range(cuda.threadIdx.x * width, min(num_kv_heads * head_dim, (cuda.threadIdx.x + 1) * width)):")]),
+    ("no stride", LOOP, "for e in range(cuda.threadIdx.x, min(num_kv_heads * head_dim, cuda.blockDim.x)):"),
+    ("a stride of 32", LOOP, LOOP.replace("cuda.blockDim.x)", "32)")),
+    ("4096 floats at most", LOOP, LOOP.replace("num_kv_heads * head_dim", "min(4096, num_kv_heads * head_dim)")),
+    ("256 tokens at most", PAD, "if i >= min(num_new[b], 256):"),
+    ("64 sequences at most", PAD, "if b >= 64 or i >= num_new[b]:"),
+    ("values forgotten", "        v_cache[b, n, h, d] = v_new[b, i, h, d]", "        pass"),
+    ("keys for values", "v_cache[b, n, h, d] = v_new[b, i, h, d]", "v_cache[b, n, h, d] = k_new[b, i, h, d]"),
+    ("row of sequence 0", K, "k_cache[0, n, h, d] = k_new[b, i, h, d]"),
+    ("added", K, K.replace(" = ", " += ")),
+    ("the ring is cleared first", "    for e in", "    for e in range(cuda.threadIdx.x, num_kv_heads * head_dim, cuda.blockDim.x):\n        k_cache[b, (n + 1) % k_cache.shape[1], e // head_dim, e % head_dim] = 0\n    for e in"),
+    ("loaded before it is known where to", "    if n < 0:\n", "    x = k_new[b, i, 0, 0]\n    if n < 0 or x != x:\n"),
+    ("lengths moved on", "    if n < 0:\n", "    if cuda.threadIdx.x == 0 and i == num_new[b] - 1:\n        lengths[b] += num_new[b]\n    if n < 0:\n"),
+    ("shared memory", "    if n < 0:\n", "    spare = cuda.shared.array(8, 'float32')\n    spare[0] = 0\n    if n < 0:\n"),
+    ("a barrier", "    if n < 0:\n", "    cuda.syncthreads()\n    if n < 0:\n"),
+]
+WRONG = [(name, change if isinstance(change, list) else [(change, *rest)]) for name, change, *rest in WRONG]
+IMPORT = ("from numba import cuda\n", "from numba import cuda, float32\n")
+WRONG = [(name, [IMPORT, *pairs] if "float32(" in str(pairs) else pairs) for name, pairs in WRONG]
 
 RIGHT = [
-    ("four numbers of b are kept, rows outside", [
-        (A, "column[i] = b_tile[k, tx + i * TX]"),
-        (B, "x = a_tile[ty + j * TX, k]"),
-        (SUM, "acc[j, i] += column[i] * x"),
-    ]),
-    ("both are kept", [
-        (COLUMN, COLUMN + "        line = cuda.local.array(4, float32)\n"),
-        (A, A + "\n                line[i] = b_tile[k, tx + i * TX]"),
-        (B, "x = line[j]"),
-    ]),
-    ("from the last k", K, "for k in range(TX - 1, -1, -1):"),
-]  # fmt: skip
-
-EQUIVALENT = [
-    (
-        f"{COLUMN.strip()} -> {COLUMN.strip().replace('4,', '5,')}",
-        "8 floats beside acc are allowed",
-    ),
+    ("other names, a loop of its own for heads", [
+        ("def kernel(k_new, v_new, lengths, num_new, num_sinks, k_cache, v_cache):", "def kernel(k, v, begin, count, num_sinks, K, V):"),
+        (PAD, "if i >= count[b]:"), ("= k_new.shape[2], k_new.shape[3]", "= k.shape[2], k.shape[3]"), ("window = k_cache.shape[1] - num_sinks", "window = K.shape[1] - num_sinks"),
+        (N, "n = place(begin[b] + i, begin[b] + count[b], num_sinks, window)"), (K, "K[b, n, h, d] = k[b, i, h, d]"),
+        ("v_cache[b, n, h, d] = v_new[b, i, h, d]", "V[b, n, h, d] = v[b, i, h, d]")]),
+    ("one condition around everything", [
+        ("        return  # padding\n", "        n = -1\n    else:\n        n = 0\n"),
+        ("    " + N, "    if n == 0:\n        " + N)]),
+    ("place with one return", [("        return t\n", "        n = t\n"), ("        return -1\n", "        n = -1\n"), ("    if t < end", "    elif t < end"), ("    " + RING, "    else:\n        n = num_sinks + (t - num_sinks) % window\n    return n")]),
 ]
+
+EQUIVALENT = []

@@ -1,61 +1,71 @@
-"""ex16c: a column of a tile without bank conflicts."""
+"""ex16c: one decoding step with grouped heads."""
 
-TILE = "k_tile = cuda.shared.array((32, 65), float32)"
-HEAD = '    """s = q k^T, each thread in a bank of its own."""\n    ' + TILE + "\n"
-BODY = """    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    for n in range(ty, 32, 8):
-        for d in range(tx, 64, 32):
-            k_tile[n, d] = k[n, d]
-    cuda.syncthreads()  # k_tile is complete: safe to read
-    acc = float32(0)
-    for d in range(64):
-        acc += q[ty, d] * k_tile[tx, d]
-    s[ty, tx] = acc
-"""
-ALL = HEAD + BODY
-
-
-def changed(*pairs):
-    """The whole body changed: its lines stand in broken_kernel, too."""
-    text = ALL
-    for old, new in pairs:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return ALL, text
-
-
-READ, WRITE, BARRIER = (
-    "k_tile[tx, d]",
-    "k_tile[n, d] =",
-    "    cuda.syncthreads()  # k_tile is complete: safe to read\n",
-)
-SHAPE = "(32, 65)"
+# fmt: off
+M_I = "m_i = float32(-math.inf)"
+S = "s = float32(-math.inf)  # a key that does not exist: exp gives 0"
+LOOP = "for n_start in range(0, seqlen_k, BLOCK_N):"
+OUT = "out[b, head, d] = acc[i] / l_i if seqlen_k > 0 else float32(0.0)"
+LSE = "lse[b, head] = m_i + math.log(l_i)"
+LOAD_Q = "q_tile[ty, d] = q[b, head, d]"
+INSIDE = "inside = n_start + row < seqlen_k"
+ROWS = "for row in range(ty, BLOCK_N, GROUP_SIZE):"
+LAST = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
 
 WRONG = [
-    ("as it was", TILE, TILE.replace("65", "64")),
-    ("padded by two", TILE, TILE.replace("65", "66")),
-    ("padded to 96", TILE, TILE.replace("65", "96")),
-    ("padded to 97", TILE, TILE.replace("65", "97")),
-    ("one row more", TILE, TILE.replace("(32, 65)", "(33, 64)")),
-    ("transposed, not padded", *changed((SHAPE, "(64, 32)"), (WRITE, "k_tile[d, n] ="), (READ, "k_tile[d, tx]"))),
-    ("no barrier", *changed((BARRIER, ""))),
-    ("a warp barrier", *changed(("syncthreads", "syncwarp"))),
-    ("no tile", *changed((READ, "k[tx, d]"))),
-    ("the row of another thread", *changed((READ, "k_tile[ty, d]"))),
-    ("a shift of the start, that skips", *changed((READ, "k_tile[tx, (d + tx) % 64]"))),
-    ("swizzled reads only", *changed((SHAPE, "(32, 64)"), (READ, "k_tile[tx, d ^ tx]"))),
-    ("half of d", *changed(("range(64)", "range(32)"))),
-    ("float64", *changed(("float32(0)", "0.0"))),
-    ("each thread loads its own row", *changed(("range(ty, 32, 8)", "range(tx, 32, 32)"), ("range(tx, 64, 32)", "range(ty, 64, 8)"))),
-    ("loaded by each warp", *changed(("range(ty, 32, 8)", "range(32)"))),
-    ("16 keys", *changed(("range(ty, 32, 8)", "range(ty, 16, 8)"))),
-    ("a second tile, of q", *changed((TILE, TILE + "\n    q_tile = cuda.shared.array((8, 64), float32)\n    q_tile[cuda.threadIdx.y, cuda.threadIdx.x] = float32(0)"))),
-]  # fmt: skip
+    ("-1e4 for a key that does not exist", S, "s = float32(-1e4)"),
+    ("-1e9 for a key that does not exist", S, "s = float32(-1e9)"),
+    ("-1e30 for a key that does not exist", S, "s = float32(-1e30)"),
+    ("-1e4 for the first maximum", M_I, "m_i = float32(-1e4)"),
+    ("-1e9 for the first maximum", M_I, "m_i = float32(-1e9)"),
+    ("-1e30 for the first maximum", M_I, "m_i = float32(-1e30)"),
+    ("0 for the first maximum", M_I, "m_i = float32(0.0)"),
+    ("keys of the padding take part", "if n_start + tx < seqlen_k:", "if n_start + tx < k_cache.shape[1]:"),
+    ("one key too many", "if n_start + tx < seqlen_k:", "if n_start + tx <= seqlen_k:"),
+    ("the cache is read to its end", INSIDE, "inside = n_start + row < k_cache.shape[1]"),
+    ("the longest sequence's length", "seqlen_k = seq_lens[b]", "seqlen_k = max(seq_lens[b], seq_lens[0])"),
+    ("the last key is missing", LOOP, "for n_start in range(0, seqlen_k - 1, BLOCK_N):"),
+    ("heads in turn", "head = kv_head * GROUP_SIZE + ty", "head = ty * cuda.gridDim.x + kv_head"),
+    ("K/V head 0", "k_tile[row, d] = k_cache[b, n_start + row, kv_head, d]", "k_tile[row, d] = k_cache[b, n_start + row, 0, d]"),
+    ("sequence 0's values", "v_tile[row, d] = v_cache[b, n_start", "v_tile[row, d] = v_cache[0, n_start"),
+    ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
+    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
+    ("l not rescaled", "            l_i *= alpha\n", ""),
+    ("an empty sequence is NaN", OUT, "out[b, head, d] = acc[i] / l_i"),
+    ("an empty sequence is not written", OUT, "if seqlen_k > 0:\n                    out[b, head, d] = acc[i] / l_i"),
+    ("lse of an empty sequence is 0", LSE, LSE + " if seqlen_k > 0 else float32(0.0)"),
+    ("log2", LSE, LSE.replace("log", "log2")),
+    ("every thread stores lse", "if tx == 0:", "if tx >= 0:"),
+    ("each head loads the keys", ROWS, "for row in range(BLOCK_N):"),
+    ("columns to neighbouring rows of threads", "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_tile", "                for d in range(tx * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N), min(HEAD_DIM, (tx + 1) * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N))):\n                    k_tile"),
+    ("a thread loads a whole key", [(ROWS, "for row in range(tx if ty == 0 else BLOCK_N, BLOCK_N, BLOCK_N):"), ("                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_tile", "                for d in range(HEAD_DIM):\n                    k_tile")]),
+    ("q is loaded in every tile", LAST, LAST + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                q_tile[ty, d] = q[b, head, d]\n"),
+    ("out is summed in HBM", OUT, "out[b, head, d] = float32(0.0)\n                out[b, head, d] += acc[i] / l_i if seqlen_k > 0 else float32(0.0)"),
+    ("exponents held above -80", "math.exp(s - m_new)", "(math.exp(max(s - m_new, float32(-80.0))) if s > -math.inf else float32(0.0))"),
+    ("128 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 128 * BLOCK_N), BLOCK_N):"),
+    ("256 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 256 * BLOCK_N), BLOCK_N):"),
+    ("64 K/V heads at most", "        kv_head, b = cuda.blockIdx.x,", "        kv_head, b = cuda.blockIdx.x % 64,"),
+    ("64 sequences at most", "        seqlen_k = seq_lens[b]", "        b = b % 64\n        seqlen_k = seq_lens[b]"),
+    ("a spare tile", "        p_tile = cuda", "        spare = cuda.shared.array((GROUP_SIZE, BLOCK_N), float32)\n        spare[ty, tx] = float32(0.0)\n        p_tile = cuda"),
+    ("a local array of scores", "        m_i = float32(-math.inf)\n", "        scores = cuda.local.array(1024, float32)\n        scores[0] = float32(0.0)\n        m_i = float32(-math.inf)\n"),
+    ("every thread computes all scores of its row", LAST, LAST + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
+    ("seq_lens is changed", "        if tx == 0:\n", "        if tx == 0:\n            seq_lens[b] = seqlen_k + 1\n"),
+    ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
+]
 
 RIGHT = [
-    ("transposed and padded", *changed((SHAPE, "(64, 33)"), (WRITE, "k_tile[d, n] ="), (READ, "k_tile[d, tx]"))),
-    ("a swizzle", *changed((SHAPE, "(32, 64)"), (WRITE, "k_tile[n, d ^ n] ="), (READ, "k_tile[tx, d ^ tx]"))),
-    ("each thread begins elsewhere", *changed((SHAPE, "(32, 64)"), (READ, "k_tile[tx, (d + tx) % 64]"), ("q[ty, d]", "q[ty, (d + tx) % 64]"))),
-]  # fmt: skip
+    ("other names", [("def kernel(q, k_cache, v_cache, seq_lens, out, lse, softmax_scale):", "def kernel(Q, K, V, n, O, L, scale):"),
+        ("seqlen_k = seq_lens[b]", "seqlen_k = n[b]"), (LOAD_Q, "q_tile[ty, d] = Q[b, head, d]"), ("= k_cache[b,", "= K[b,"), ("= v_cache[b,", "= V[b,"),
+        ("s *= softmax_scale", "s *= scale"), ("out[b, head, d] =", "O[b, head, d] ="), ("lse[b, head] =", "L[b, head] =")]),
+    ("an empty sequence is answered before q is loaded", "        for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile",
+     "        if seqlen_k == 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                out[b, head, d] = float32(0.0)\n            if tx == 0:\n                lse[b, head] = float32(-math.inf)\n            return\n"
+     "        for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile"),
+    ("lowest finite number for the first maximum, one tile for s and p", [(M_I, "m_i = float32(-3.4028234e38)"),
+        ("        p_tile = cuda.shared.array((GROUP_SIZE, BLOCK_N), float32)\n", ""),
+        ("            p_tile[ty, tx] = math.exp(s - m_new)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_new)"),
+        ("l_i += p_tile[ty, c]", "l_i += s_tile[ty, c]"), ("acc[i] += p_tile[ty, c]", "acc[i] += s_tile[ty, c]")]),
+]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(0) -> k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(1)", "the score of a key that does not exist is -inf, whatever the tile holds"),
+    ("v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(0) -> v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(1)", "a key that does not exist has weight 0"),
+]

@@ -64,7 +64,7 @@ def _about_memory(arrays, pages):
             "large blocks: more fragmentation; small: less parallelism (000)",
             "waste by page size: "
             + ", ".join(f"{size} {use.waste:.0%}" for size, use in pages.items()),
-            "the first half is counted here; for the second see lesson 10: no price in our kernel",
+            "the first half is counted here; for the second see lesson 18: no price in our kernel",
         ),
     ]  # fmt: skip
 

@@ -1,0 +1,48 @@
+"""ex11a · Find the float64
+
+`broken_kernel` adds up a causal row of softmax weights with ALiBi's penalty for distant keys:
+
+    total[m] = sum over n = 0 ... m of 2^(LOG2_E · (s[m, n] / 8 - slope · (m - n)))
+
+It is right, all its arrays are float32, and it computes in float64: an H200 does that at half the
+speed, a graphics card at a 64th. In Numba a type spreads:
+
+- a bare literal, and a global number, with a point is float64
+- float32 with float64 gives float64
+- float32 with an int64 gives float64, too, and every bare integer and every index is an int64
+
+Write `kernel`, the same in float32 throughout. Copy broken_kernel and mend it; four lines change.
+
+Launch   grid (ceil(N / 64),), thread block (64,): thread m of the grid owns row m
+Arrays   s (N, N), slope (1,), total (N,), all float32
+Types    no operation on float64, and no more exponentials than broken_kernel has
+"""
+
+import math
+
+from numba import cuda, float32
+
+LOG2_E = 1.4426950408889634
+
+
+@cuda.jit
+def broken_kernel(s, slope, total):
+    """Sums of the weights of each row, computed in float64."""
+    m = cuda.grid(1)
+    if m < s.shape[0]:
+        acc = 0.0
+        for n in range(m + 1):
+            penalty = slope[0] * (m - n)
+            score = s[m, n] / 8 - penalty
+            acc += math.exp2(score * LOG2_E)
+        total[m] = acc
+
+
+@cuda.jit
+def kernel(s, slope, total):
+    """Sums of the weights of each row, computed in float32."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex11a: kernel")
+
+
+# Stub 0ffa0b98 of solutions/ex11a_find_the_float64.py: `fa-numba reset ex11a` brings it back.

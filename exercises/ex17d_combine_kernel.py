@@ -1,0 +1,50 @@
+"""ex17d · Combine the splits
+
+The second kernel of Flash-Decoding: for each row, one query of one head, merge the partial results
+of all splits into one.
+
+shapes    out_partial (num_splits, batch, num_heads, HEAD_DIM);  lse_partial (num_splits, batch,
+          num_heads);  out (batch, num_heads, HEAD_DIM);  lse (batch, num_heads). All float32.
+          A split without keys has out_partial 0 and lse_partial -inf.
+launch    kernel[(num_heads, batch), 32](out_partial, lse_partial, out, lse): a warp owns a row,
+          thread tx the columns tx, tx + 32, ... of it
+result    lse = log(sum over splits of e^lse_partial);
+          out = sum over splits of e^(lse_partial - lse) out_partial.
+          A row whose splits are all without keys is 0, its lse -inf. lse_partial may be as large
+          as 1e4 or as small as -1e4: no e^lse_partial as it stands. A weight may be as far off as
+          float32 can tell two lse apart: e^(lse_partial - lse) is good enough
+HBM       loads   out_partial once; lse_partial as often as you like
+          stores  out and lse once; neither is loaded
+access    neighbouring threads load neighbouring columns
+memory    no shared memory and no barrier: every thread of a row may compute the same m_i and l_i.
+          A thread keeps its NUM_COLS columns, and nothing for each split
+
+About 20 lines. num_splits is any number >= 1, known only when the kernel runs.
+"""
+
+import functools
+import math
+
+from numba import cuda, float32
+
+
+@functools.cache
+def make_kernel(HEAD_DIM):
+    """The kernel for one head_dim, a compile-time constant."""
+    NUM_COLS = math.ceil(HEAD_DIM / 32)  # columns of out that a thread owns
+
+    @cuda.jit
+    def kernel(out_partial, lse_partial, out, lse):
+        """Merge the partial results of all splits: a warp per row.
+
+        grid     (num_heads, batch); threads (32,)
+        private  acc (NUM_COLS,); m_i, l_i, the same in all threads
+        HBM      out_partial, out, lse once
+        """
+        # YOUR CODE HERE
+        raise NotImplementedError("ex17d: kernel")
+
+    return kernel
+
+
+# Stub 236262ec of solutions/ex17d_combine_kernel.py: `fa-numba reset ex17d` brings it back.

@@ -1,0 +1,45 @@
+"""ex20a · The state: linear attention one token at a time
+
+Causal linear attention of one head. Token m looks at the tokens 0 ... m, itself among them, and
+weighs token n by phi_q[m] . phi_k[n], where softmax attention has exp(q[m] . k[n]). All that is
+needed of the past is a sum, the state, with a column for each column of v and a last one for the
+weights themselves, as though each v had a 1 at its end:
+
+    state[f, c]        = sum over tokens n of phi_k[n, f] * v[n, c],   c < HEAD_DIM
+    state[f, HEAD_DIM] = sum over tokens n of phi_k[n, f]
+
+For each token, in order: add it to the state; then, with y[c] = sum over f of
+phi_q[m, f] * state[f, c], its output is out[m, c] = y[c] / y[HEAD_DIM], or 0 if y[HEAD_DIM] is 0.
+
+shapes    phi_q, phi_k (seqlen, feature_dim);  v, out (seqlen, HEAD_DIM);
+          state (feature_dim, HEAD_DIM + 1).  All float32; seqlen, feature_dim, HEAD_DIM >= 1.
+state     on entry it holds the tokens before (all 0 if there are none); on exit these as well.
+launch    kernel[1, HEAD_DIM + 1](phi_q, phi_k, v, state, out): thread c owns column c of the state.
+          HEAD_DIM is v.shape[1], at most 256, and HEAD_DIM + 1 need not be whole warps.
+HBM       each token loads each element of the state once and stores it once, for feature_dim is
+          not known when the kernel is compiled. v is loaded once, out stored once and never
+          loaded. phi_q and phi_k may be read by every thread.
+shared    one float, or a few, eight at most; no local array
+features  may be of any sign and size, and all 0; so may the sums of weights be less than 0
+
+About 18 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+"""
+
+from numba import cuda, float32
+
+
+@cuda.jit
+def kernel(phi_q, phi_k, v, state, out):
+    """Causal linear attention of one head, token by token.
+
+    grid     (1,); threads (HEAD_DIM + 1,), one per column of the state
+    shared   divisor (1,)
+    private  y, one column of the output, not yet divided
+    HBM      state once to and fro per token; v, out once
+    paper    Transformers are RNNs, arXiv:2006.16236, equations 18 to 20
+    """
+    # YOUR CODE HERE
+    raise NotImplementedError("ex20a: kernel")
+
+
+# Stub 2f6a7318 of solutions/ex20a_state_update.py: `fa-numba reset ex20a` brings it back.

@@ -1,0 +1,47 @@
+"""ex20c · Three feature maps: elu + 1, relu, Taylor
+
+Linear attention weighs by phi(q) . phi(k). Write three maps phi as device functions: each returns
+one feature, number f, of the map of a row x. Kernels call them, each thread for itself.
+
+    elu1(x, f)      f = 0 ... d - 1       x[f] + 1 where x[f] > 0, else e^x[f]
+    relu(x, f)      f = 0 ... d - 1       x[f] where x[f] > 0, else 0
+    taylor2(x, f)   f = 0 ... d + d * d   the products of phi(q) and phi(k), summed over f, are
+                                          1 + s + s^2 / 2   with s = q . k / sqrt(d):
+                                          the Taylor series of e^s up to its second degree
+
+x is a row of d = x.shape[0] numbers, float32, d >= 1; f is an int. The result is float32. Which
+feature of taylor2 comes where is yours to choose; queries and keys have the same map. All three are
+finite for numbers of x between -1e4 and 1e4 (taylor2 may then be large).
+
+memory    registers only; x is read, never written. In whole: no array of all features.
+
+About 2, 1 and 6 lines. Write float32(1.0), not 1.0: a bare literal is float64 to Numba.
+"""
+
+import math
+
+from numba import cuda, float32
+
+
+@cuda.jit(device=True)
+def elu1(x, f):
+    """Feature f of elu(x) + 1."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex20c: elu1")
+
+
+@cuda.jit(device=True)
+def relu(x, f):
+    """Feature f of max(x, 0)."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex20c: relu")
+
+
+@cuda.jit(device=True)
+def taylor2(x, f):
+    """Feature f of the map whose products are 1 + s + s^2 / 2, with s = q . k / sqrt(d)."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex20c: taylor2")
+
+
+# Stub 2b91ef6a of solutions/ex20c_feature_maps.py: `fa-numba reset ex20c` brings it back.

@@ -1,0 +1,55 @@
+"""ex20d · Hedgehog: learn the feature map, and its gradient by hand
+
+Hedgehog's map is learned until phi(q) . phi(k) weighs the keys as softmax does. With weights w of
+shape (d, F), a row x of length d has 2 F features:
+
+    phi(x) = [e^(x w), e^(-x w)]                                 feature_map
+
+Of N queries q and keys k, each with a w of its own, causal: query m sees the keys n <= m, with
+
+    a[m, n] = phi(q[m]) . phi(k[n]),    A[m, n] = a[m, n] / (sum of a[m, :] over n <= m)
+
+and A = 0 for n > m                                              attention_weights
+
+Given p (N, N), the weights of softmax attention, each row a distribution over n <= m and 0 beyond,
+the loss is the cross-entropy, its mean over the queries:
+
+    loss = -1/N * sum over m and n <= m of p[m, n] log A[m, n]   loss
+
+Write these, and the gradient of the loss by both weights        gradient
+
+All arrays are float64 NumPy; q, k (N, d), N, d, F >= 1; |x w| stays below 100. p may be 0 where
+n <= m, and nothing may be NaN for that. No argument is changed. Derive the gradient on paper first
+(lesson 20 helps); no finite differences, no loop over m, n, or the elements of w.
+
+About 2, 3, 4 and 8 lines.
+"""
+
+import numpy as np
+
+
+def feature_map(x, w):
+    """phi(x) = [e^(x w), e^(-x w)], of shape (N, 2 F)."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex20d: feature_map")
+
+
+def attention_weights(phi_q, phi_k):
+    """A, of shape (N, N): each row sums to 1 over the keys n <= m and is 0 beyond."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex20d: attention_weights")
+
+
+def loss(q, k, w_q, w_k, p):
+    """Cross-entropy between p and A, the mean over the queries: a number."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex20d: loss")
+
+
+def gradient(q, k, w_q, w_k, p):
+    """(d loss / d w_q, d loss / d w_k), of the shapes of w_q and w_k."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex20d: gradient")
+
+
+# Stub 87862d2d of solutions/ex20d_hedgehog_gradient.py: `fa-numba reset ex20d` brings it back.

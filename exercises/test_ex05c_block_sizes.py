@@ -1,0 +1,154 @@
+"""Grader of ex05c: the largest tiles that fit."""
+
+import re
+
+import numpy as np
+import pytest
+
+KIB = 1024
+BUDGETS = [
+    (164 * KIB, 64, 2),  # source 004's two lines
+    (164 * KIB, 128, 2),
+    (48 * KIB, 64, 2),
+    (48 * KIB, 64, 4),
+    (48 * KIB, 96, 4),
+    (227 * KIB, 256, 2),
+    (20 * KIB, 256, 1),
+    (9999, 7, 2),
+    (1000, 3, 8),
+    (513, 1, 1),
+]
+
+
+def sram(B_r, B_c, d, dtype_bytes):
+    return dtype_bytes * (B_r * d + 2 * B_c * d + B_r * B_c)
+
+
+def brute_force(sram_bytes, d, dtype_bytes):
+    """The largest product, found by trying every B_r as well as every B_c."""
+    best = 0
+    for B_r in range(1, sram_bytes // dtype_bytes // d + 1):
+        B_c = 1
+        # for this B_r the cost only grows with B_c: walk until it no longer fits
+        while sram(B_r, B_c, d, dtype_bytes) <= sram_bytes:
+            best = max(best, B_r * B_c)
+            B_c += 1
+    return best
+
+
+def answer(exercise, *arguments):
+    """(B_r, B_c), held to what any answer must be."""
+    got = exercise.calculate_block_sizes(*arguments)
+    assert isinstance(got, tuple) and len(got) == 2, f"want (B_r, B_c), got {got!r}"
+    assert all(type(size) is int for size in got), (
+        f"tile sizes are whole numbers of rows: want two ints, got {got!r}. "
+        "Divide with //, which keeps ints exact"
+    )
+    return got
+
+
+def check(exercise, sram_bytes, d, dtype_bytes, best=None):
+    B_r, B_c = answer(exercise, sram_bytes, d, dtype_bytes)
+    case = f"sram_bytes={sram_bytes}, d={d}, dtype_bytes={dtype_bytes}"
+    used = sram(B_r, B_c, d, dtype_bytes)
+    assert B_r >= 1 and B_c >= 1, f"{case}: tiles need at least one row, got {(B_r, B_c)}"
+    assert used <= sram_bytes, f"{case}: ({B_r}, {B_c}) needs {used} bytes"
+    best = best or brute_force(sram_bytes, d, dtype_bytes)
+    assert B_r * B_c == best, (
+        f"{case}: ({B_r}, {B_c}) fits with product {B_r * B_c}; another pair reaches {best}"
+    )
+
+
+def test_two_ints(exercise):
+    """the answer is two Python ints"""
+    answer(exercise, 164 * KIB, 64)
+    answer(exercise, 9999, 7, 2)
+
+
+def test_sources_example(exercise):
+    """an A100's 164 KiB, d = 64, fp16: at least the 128 x 128 that the source chose, and more"""
+    B_r, B_c = answer(exercise, 164 * KIB, 64)
+    assert B_r * B_c >= 128 * 128, (
+        f"128 x 128 needs 80 KiB and fits: the best pair cannot be smaller, got {(B_r, B_c)}"
+    )
+    check(exercise, 164 * KIB, 64, 2)
+
+
+@pytest.mark.parametrize("sram_bytes, d, dtype_bytes", BUDGETS)
+def test_largest_product(exercise, sram_bytes, d, dtype_bytes):
+    """fits, and no other pair has a larger product"""
+    check(exercise, sram_bytes, d, dtype_bytes)
+
+
+def test_small_budgets(exercise):
+    """every budget from one row upwards, byte by byte"""
+    for sram_bytes in range(2 * (3 * 5 + 1), 600):
+        check(exercise, sram_bytes, 5, 2)
+
+
+def test_smallest(exercise):
+    """exactly one row of each fits: (1, 1)"""
+    for d, dtype_bytes in [(1, 1), (64, 2), (100, 4)]:
+        need = dtype_bytes * (3 * d + 1)
+        got = answer(exercise, need, d, dtype_bytes)
+        assert got == (1, 1), f"{need} bytes hold exactly one row each at d={d}, got {got}"
+
+
+def test_element_size(exercise):
+    """twice the bytes per element needs twice the SRAM"""
+    for d in (32, 64, 80):
+        half = answer(exercise, 48 * KIB, d, 2)
+        full = answer(exercise, 96 * KIB, d, 4)
+        assert half[0] * half[1] == full[0] * full[1], (
+            f"d={d}: 48 KiB of 2-byte elements and 96 KiB of 4-byte elements are the same number "
+            f"of elements, got {half} and {full}"
+        )
+
+
+def test_default_is_half_precision(exercise):
+    """dtype_bytes is 2 when not given"""
+    default = answer(exercise, 48 * KIB, 64)
+    explicit = answer(exercise, 48 * KIB, 64, 2)
+    assert default == explicit, f"want fp16 by default: {explicit}, got {default}"
+
+
+@pytest.mark.parametrize(
+    "short, d, dtype_bytes", [(1, 64, 2), (50, 64, 2), (385, 64, 2), (1, 3, 4), (7, 100, 1)]
+)
+def test_nothing_fits(exercise, short, d, dtype_bytes):
+    """where not even one row fits, ValueError says how many bytes it takes"""
+    need = dtype_bytes * (3 * d + 1)
+    sram_bytes = need - short
+    case = f"sram_bytes={sram_bytes}, d={d}, dtype_bytes={dtype_bytes} cannot hold B_r = B_c = 1"
+    try:
+        got = exercise.calculate_block_sizes(sram_bytes, d, dtype_bytes)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        assert type(error).__name__ == "ValueError", (
+            f"{case}: want ValueError, got {type(error).__name__}: {error}"
+        )
+        numbers = re.findall(r"\d+", str(error))
+        assert str(need) in numbers, (
+            f"{case}: the message must say that this needs {need} bytes, it is {str(error)!r}"
+        )
+        return
+    raise AssertionError(f"{case}: want ValueError, got {got}")
+
+
+def test_large_budget(exercise):
+    """64 MiB at d = 64 answers at once: one loop over one of the sizes, not two"""
+    sram_bytes, d = 64 * KIB * KIB, 64
+    B_c = np.arange(1, sram_bytes // (2 * d))
+    B_r = (sram_bytes - 2 * B_c * d) // (d + B_c)
+    check(exercise, sram_bytes, d, 1, best=int((B_r * B_c).max()))
+
+
+def test_rectangular(exercise):
+    """the best tile is about twice as tall as wide"""
+    for sram_bytes, d, dtype_bytes in [(164 * KIB, 64, 2), (1024 * KIB, 128, 2)]:
+        B_r, B_c = answer(exercise, sram_bytes, d, dtype_bytes)
+        assert 1.8 <= B_r / B_c <= 2.2, (
+            f"a row of Q costs d elements, a row of K and V together 2d: the optimum spends "
+            f"equally on both, so B_r is near 2 B_c; got {(B_r, B_c)}"
+        )

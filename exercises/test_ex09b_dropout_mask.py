@@ -1,0 +1,246 @@
+"""Grader of ex09b: Philox4x32-10, and the dropout mask that it draws."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from fa_numba import reference, simt
+from fa_numba.workbook.graders.meter import expect_chip_memory
+
+LOW = 2**32 - 1
+ONES = (LOW,) * 4
+DIGITS = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)  # of pi
+PUBLISHED = [  # counter, key, words after ten rounds: test vectors of the authors of Philox
+    ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    (ONES, ONES[:2], (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (*DIGITS, (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+]
+
+
+def one_round(counter, key):
+    """A round in Python's integers, which do not overflow."""
+    c0, c1, c2, c3 = counter
+    product_0, product_2 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+    upper_0, upper_2 = product_0 >> 32, product_2 >> 32
+    return upper_2 ^ c1 ^ key[0], product_2 & LOW, upper_0 ^ c3 ^ key[1], product_0 & LOW
+
+
+def philox_round(exercise, counter, key):
+    """What the learner's round makes of these words."""
+    function = exercise.philox_round
+
+    @cuda.jit
+    def kernel(numbers, words):
+        c0, c1, c2, c3 = function(
+            numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
+        )
+        words[0] = c0
+        words[1] = c1
+        words[2] = c2
+        words[3] = c3
+
+    words = np.zeros(4, np.uint64)  # wide, so that what is no uint32 shows
+    try:
+        trace = simt.trace(kernel, 1, 1, np.array([*counter, *key], np.uint32), words)
+    except Exception as error:
+        if "unpack" in str(error):
+            raise AssertionError(
+                "philox_round must return four words, (c0, c1, c2, c3): is a return missing?"
+            ) from None
+        raise
+    check_registers(trace)
+    return words.tolist()
+
+
+def check_round(exercise, counter, key):
+    got, want = philox_round(exercise, counter, key), one_round(counter, key)
+    for i, (x, y) in enumerate(zip(got, want, strict=True)):
+        assert x <= LOW, f"word {i} must be a uint32, got {x:#x}: cast it with uint32(...)"
+        assert x == y, f"counter {_hex(counter)}, key {_hex(key)}: {_why(i, x, y, counter, want)}"
+
+
+def _why(i, got, want, counter, words):
+    text = f"c{i} must become {want:08x}, got {got:08x}"
+    if i in (0, 2):
+        product = (0xCD9E8D57 * counter[2], 0xD2511F53 * counter[0])[i // 2]
+        if got == want ^ (product >> 32):
+            return f"{text}. The upper half of the product is missing: is it computed in 64 bits?"
+        if got == want ^ (product >> 32) ^ (product & LOW):
+            return f"{text}. That is the lower half of the product, the upper one is wanted"
+    if got in words:
+        return f"{text}, which is what c{words.index(got)} must become"
+    return text
+
+
+def _hex(words):
+    return "(" + ", ".join(f"{word:08x}" for word in words) + ")"
+
+
+def draw(exercise, seed, threshold, shape, first=(0, 0, 0, 0), threads=8):
+    """keeps of every entry of (batch, heads, queries, keys), the first of which is at `first`."""
+    keeps = exercise.keeps
+
+    @cuda.jit
+    def kernel(mask, seed, threshold, first):
+        num_n = mask.shape[3]
+        i = cuda.grid(1)  # entry i of the last two axes
+        if i < mask.shape[2] * num_n:
+            m, n = i // num_n, i % num_n
+            head, b = cuda.blockIdx.y, cuda.blockIdx.z
+            mask[b, head, m, n] = keeps(
+                seed, b + first[0], head + first[1], m + first[2], n + first[3], threshold
+            )
+
+    mask = np.zeros(shape, bool)
+    grid = -(-shape[2] * shape[3] // threads), shape[1], shape[0]
+    place = np.array(first, np.int64)
+    trace = simt.trace(kernel, grid, threads, mask, np.uint64(seed), np.uint32(threshold), place)
+    check_registers(trace)
+    return mask
+
+
+def check_registers(trace):
+    """Integers in registers, and nothing else."""
+    expect_chip_memory(trace, allowed="four words and a key, in registers")
+    assert not trace.flops.total, (
+        f"{trace.flops.total} floating-point operations: the words are integers, and so is the "
+        "threshold; compare these"
+    )
+
+
+def definition(seed, threshold, shape):
+    """The mask that the exercise asks for, of (batch, heads, queries, keys)."""
+    quads = *shape[:3], -(-shape[3] // 4)
+    counter = np.indices(quads, sparse=True)[::-1]  # n // 4, m, head, batch
+    words = reference.philox(counter, (seed % 2**32, seed // 2**32))
+    words = np.stack([np.broadcast_to(x, quads) for x in words], axis=-1)
+    return words.reshape(*shape[:3], -1)[..., : shape[3]] >= threshold
+
+
+def check_mask(exercise, seed, p, shape, **how):
+    threshold = int(p * 2**32)
+    got, want = draw(exercise, seed, threshold, shape, **how), definition(seed, threshold, shape)
+    for b, head, m, n in np.argwhere(got != want)[:1]:
+        verdict = ["dropped", "kept"]
+        pytest.fail(
+            f"seed={seed}, p={p}, batch {b}, head {head}, query {m}, key {n}: must be "
+            f"{verdict[int(want[b, head, m, n])]}, got {verdict[int(got[b, head, m, n])]}; "
+            f"{(got != want).sum()} of {want.size} entries are wrong"
+        )
+
+
+def check_word(exercise, counter, key, i, word):
+    """The i-th word of a call is `word`: it keeps at that threshold and not one above."""
+    seed, first = key[0] + (key[1] << 32), (*counter[:0:-1], 4 * counter[0] + i)
+    for threshold, want in ((word, True), (word + 1, False)):
+        got = draw(exercise, seed, threshold, (1, 1, 1, 1), first)[0, 0, 0, 0]
+        assert got == want, (
+            f"counter {_hex(counter)}, key {_hex(key)}: word {i} is {word:08x}, so at threshold "
+            f"{threshold:08x} the entry must be {'kept' if want else 'dropped'}"
+        )
+
+
+def test_round_of_zeros(exercise):
+    """philox_round: of a counter of zeros the key is left"""
+    check_round(exercise, (0,) * 4, (5, 7))
+
+
+@pytest.mark.parametrize("word", range(4))
+def test_each_word(exercise, word):
+    """philox_round: each word goes where the formula says"""
+    check_round(exercise, tuple(1 + 6 * (i == word) for i in range(4)), (0, 0))
+
+
+def test_large_words(exercise):
+    """philox_round: a product of 32 bits by 32 bits keeps its upper half"""
+    check_round(exercise, ONES, (0, 0))
+
+
+def test_random_rounds(exercise):
+    """philox_round: any counter, any key"""
+    for numbers in np.random.default_rng(0).integers(0, 2**32, (20, 6)).tolist():
+        check_round(exercise, tuple(numbers[:4]), tuple(numbers[4:]))
+
+
+@pytest.mark.parametrize("case", range(3), ids=["zeros", "ones", "pi"])
+def test_published_words(exercise, case):
+    """keeps: ten rounds give the words that the authors of Philox published"""
+    counter, key, words = PUBLISHED[case]
+    for i, word in enumerate(words):
+        check_word(exercise, counter, key, i, word)
+
+
+def test_mask(exercise):
+    """keeps: the mask is the one of the definition"""
+    check_mask(exercise, 1234, 0.3, (2, 3, 7, 13))
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1])
+def test_seeds(exercise, seed):
+    """keeps: both halves of the seed count"""
+    check_mask(exercise, seed, 0.5, (1, 2, 4, 9))
+
+
+def test_four_words(exercise):
+    """keeps: four neighbouring keys use the four words of one call"""
+    check_mask(exercise, 3, 0.5, (1, 1, 1, 64))
+
+
+def test_every_index_counts(exercise):
+    """keeps: batch, head, query and key each have their say"""
+    shape = (8, 8, 8, 8)
+    mask = draw(exercise, 5, 2**31, shape)
+    for axis, name in enumerate(("b", "head", "m", "n")):
+        lines = np.moveaxis(mask, axis, 0)
+        assert not (lines == lines[0]).all(), f"the mask does not depend on {name}"
+    check_mask(exercise, 5, 0.5, shape)
+
+
+def test_threshold(exercise):
+    """keeps: threshold 0 drops nothing, the largest nearly everything"""
+    assert draw(exercise, 7, 0, (1, 1, 16, 16)).all(), "no word is below 0: nothing is dropped"
+    kept = draw(exercise, 7, LOW, (1, 1, 16, 16)).sum()
+    assert kept == 0, f"a word is at least 2**32 - 1 once in 4 billion times, got {kept} of 256"
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+def test_share(exercise, p):
+    """keeps: the share of dropped entries is p"""
+    dropped = (~draw(exercise, 11, int(p * 2**32), (1, 1, 64, 128), threads=256)).sum()
+    size, deviation = 64 * 128, (64 * 128 * p * (1 - p)) ** 0.5
+    assert abs(dropped - size * p) <= 4 * deviation, (
+        f"p={p}: of {size} entries {size * p:.0f} ± {4 * deviation:.0f} must be dropped, got "
+        f"{dropped}"
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 7, 32, 91])
+def test_threads(exercise, threads):
+    """keeps: who draws an entry makes no difference"""
+    check_mask(exercise, 13, 0.4, (2, 1, 7, 13), threads=threads)
+
+
+def test_far_away(exercise):
+    """keeps: positions of 32 bits"""
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        counter = tuple(rng.integers(2**31, 2**32, 4).tolist())
+        words = reference.philox(counter, (1, 2))
+        for i in range(4):
+            check_word(exercise, counter, (1, 2), i, int(words[i]))
+
+
+def test_compiles_for_a_gpu(exercise):
+    """both functions compile for a GPU, in integers"""
+    from fa_numba.analysis.gpu_ready import gpu_ready
+
+    keeps = exercise.keeps
+
+    @cuda.jit
+    def kernel(mask, seed, threshold):
+        m, n = cuda.grid(2)
+        mask[m, n] = keeps(seed, 0, cuda.blockIdx.z, m, n, threshold)
+
+    mask = np.zeros((1, 1), bool)
+    simt.run(kernel, 1, 1, mask, np.uint64(0), np.uint32(0))  # what is not written says so here
+    gpu_ready(kernel, (mask, np.uint64(0), np.uint32(0)))

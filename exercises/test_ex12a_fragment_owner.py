@@ -1,0 +1,156 @@
+"""Grader of ex12a: the fragments of mma.m16n8k16."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fa_numba.ptx import layouts
+
+WHERE = {"a": layouts.mma_a(), "b": layouts.mma_b(), "d": layouts.mma_d()}
+SHAPES = {"a": (16, 16), "b": (16, 8), "d": (16, 8)}
+TABLE = {  # of the statement: what each register is
+    "a": (
+        "row g, cols c, c+1",
+        "row g+8, cols c, c+1",
+        "row g, cols c+8, c+9",
+        "row g+8, cols c+8, c+9",
+    ),
+    "b": ("rows c, c+1, col g", "rows c+8, c+9, col g"),
+    "d": ("row g, col c", "row g, col c+1", "row g+8, col c", "row g+8, col c+1"),
+}
+
+
+def places(matrix):
+    """Every (lane, register[, half]) of a fragment."""
+    return itertools.product(*map(range, WHERE[matrix][0].shape))
+
+
+def said(matrix, place):
+    words = ("lane", "register", "half")
+    return ", ".join(f"{word} {i}" for word, i in zip(words, place, strict=False))
+
+
+def because(matrix, place):
+    """Why: the statement's table, and what g and c are in this lane."""
+    lane, register, *_ = place
+    g, c = lane // 4, 2 * (lane % 4)
+    return f"{matrix}{register} is {TABLE[matrix][register]}, here g = {g}, c = {c}"
+
+
+def check_elements(exercise, matrix):
+    row, col = WHERE[matrix]
+    for place in places(matrix):
+        want = int(row[place]), int(col[place])
+        got = getattr(exercise, f"element_of_{matrix}")(*place)
+        assert got == want, (
+            f"element_of_{matrix}: {said(matrix, place)} holds {matrix.upper()}"
+            f"[{want[0]}, {want[1]}] ({because(matrix, place)}), got {got}"
+        )
+
+
+def check_owners(exercise, matrix):
+    row, col = WHERE[matrix]
+    for place in places(matrix):
+        element = int(row[place]), int(col[place])
+        got = getattr(exercise, f"owner_in_{matrix}")(*element)
+        assert got == place, (
+            f"owner_in_{matrix}{element}: {matrix.upper()}[{element[0]}, {element[1]}] is held by "
+            f"{said(matrix, place)} ({because(matrix, place)}), got {got}"
+        )
+
+
+@pytest.mark.parametrize("matrix", ["a", "b", "d"])
+def test_first_lanes(exercise, matrix):
+    """lanes 0 and 1, by the table of the statement"""
+    row, col = WHERE[matrix]
+    for place in places(matrix):
+        if place[0] > 1:
+            continue
+        got = getattr(exercise, f"element_of_{matrix}")(*place)
+        want = int(row[place]), int(col[place])
+        assert got == want, (
+            f"{said(matrix, place)} of {matrix.upper()}: {because(matrix, place)}. "
+            f"Want {want}, got {got}"
+        )
+
+
+@pytest.mark.parametrize("matrix", ["a", "b", "d"])
+def test_elements(exercise, matrix):
+    """every lane, register and half: which element it holds"""
+    check_elements(exercise, matrix)
+
+
+@pytest.mark.parametrize("matrix", ["a", "b", "d"])
+def test_owners(exercise, matrix):
+    """every element: who holds it"""
+    check_owners(exercise, matrix)
+
+
+@pytest.mark.parametrize("matrix", ["a", "b", "d"])
+def test_each_element_once(exercise, matrix):
+    """each element is held once, none twice"""
+    rows, cols = SHAPES[matrix]
+    held = np.zeros(SHAPES[matrix], int)
+    for place in places(matrix):
+        row, col = getattr(exercise, f"element_of_{matrix}")(*place)
+        assert 0 <= row < rows and 0 <= col < cols, (
+            f"{said(matrix, place)}: ({row}, {col}) lies outside of {matrix.upper()} {rows, cols}"
+        )
+        held[row, col] += 1
+    bad = np.argwhere(held != 1)
+    assert not len(bad), (
+        f"{matrix.upper()}[{bad[0][0]}, {bad[0][1]}] is held {held[tuple(bad[0])]} times"
+    )
+
+
+@pytest.mark.parametrize("matrix", ["a", "b", "d"])
+def test_there_and_back(exercise, matrix):
+    """element_of and owner_in undo each other"""
+    for place in places(matrix):
+        element = getattr(exercise, f"element_of_{matrix}")(*place)
+        got = getattr(exercise, f"owner_in_{matrix}")(*element)
+        assert got == place, (
+            f"{said(matrix, place)} holds {element}, whose owner is said to be {got}"
+        )
+
+
+def test_a_row_of_d_is_a_quad(exercise):
+    """a row of D belongs to four neighbouring lanes"""
+    for row in range(16):
+        lanes = {exercise.owner_in_d(row, col)[0] for col in range(8)}
+        first = 4 * (row % 8)
+        assert lanes == set(range(first, first + 4)), (
+            f"row {row} of D: lanes {first} to {first + 3}, got {sorted(lanes)}"
+        )
+
+
+def test_a_product(exercise):
+    """32 lanes' fragments, put together as the tensor core does, give A B"""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-9, 10, (16, 16)), rng.integers(-9, 10, (16, 8))
+    held_a = {p: a[exercise.element_of_a(*p)] for p in places("a")}
+    held_b = {p: b[exercise.element_of_b(*p)] for p in places("b")}
+    owner_a = {(r, c): exercise.owner_in_a(r, c) for r in range(16) for c in range(16)}
+    owner_b = {(r, c): exercise.owner_in_b(r, c) for r in range(16) for c in range(8)}
+    for lane, register in places("d"):
+        row, col = exercise.element_of_d(lane, register)
+        got = sum(held_a[owner_a[row, k]] * held_b[owner_b[k, col]] for k in range(16))
+        assert got == (a @ b)[row, col], (
+            f"d{register} of lane {lane} is D[{row}, {col}], the sum of A[{row}, k] B[k, {col}]. "
+            f"From the lanes that owner_in_a and owner_in_b name: want {(a @ b)[row, col]}, "
+            f"got {got}"
+        )
+
+
+def test_ints(exercise):
+    """tuples of ints, no floats"""
+    for got in (
+        exercise.element_of_a(7, 3, 1),
+        exercise.element_of_b(7, 1, 1),
+        exercise.element_of_d(7, 3),
+        exercise.owner_in_a(11, 13),
+        exercise.owner_in_b(11, 5),
+        exercise.owner_in_d(11, 5),
+    ):
+        assert type(got) is tuple and all(type(x) is int for x in got), f"got {got!r}"

@@ -1,0 +1,96 @@
+"""Grader of ex22c: the gradient of a tied embedding, against float64."""
+
+import numpy as np
+
+from fa_numba.workbook.graders.training import expect, expect_same
+
+
+def case(rows=12, vocabulary=5, width=4, *, seed=0, tokens=None):
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, vocabulary, rows) if tokens is None else np.asarray(tokens)
+    rows = len(tokens)
+    shapes = (rows, width), (rows, vocabulary), (rows, width)
+    return tokens.astype(np.int32), *(rng.standard_normal(shape, np.float32) for shape in shapes)
+
+
+def uses(tokens, dx0, dlogits, last, dtype=np.float64):
+    """The gradients by the lookup and by the logits."""
+    one_hot = (tokens[:, None] == np.arange(dlogits.shape[1])).astype(dtype)
+    return one_hot.T @ dx0.astype(dtype), dlogits.T.astype(dtype) @ last.astype(dtype)
+
+
+def check(exercise, given, of):
+    tokens, dx0, _, _ = given
+    lookup, by_logits = uses(*given)
+    once = by_logits.copy()
+    once[tokens] += dx0
+    mean = by_logits + lookup / np.maximum(1, np.bincount(tokens, minlength=len(lookup)))[:, None]
+    mistakes = [
+        ("Of rows with the same token one is added: the others are lost.", once),
+        ("The gradient by the logits is missing: the embedding is used twice.", lookup),
+        ("The gradient by the lookup is missing: the embedding is used twice.", by_logits),
+        ("Rows of the same token add up; that is their mean.", mean),
+    ]
+    plain = sum(uses(*given, np.float32))
+    got = exercise.embedding_grad(*given)
+    expect("dembedding", got, lookup + by_logits, plain, of=of, mistakes=mistakes)
+
+
+def test_each_token_once(exercise):
+    """each token once"""
+    check(exercise, case(tokens=[3, 0, 4, 1, 2]), "tokens 3 0 4 1 2")
+
+
+def test_tokens_again(exercise):
+    """tokens that come several times: their rows add up"""
+    check(exercise, case(tokens=[1, 1]), "tokens 1 1")
+    check(exercise, case(tokens=[2, 0, 2, 2, 0]), "tokens 2 0 2 2 0")
+
+
+def test_tokens_that_never_come(exercise):
+    """a symbol that is not in the batch has the gradient of its logits alone"""
+    check(exercise, case(tokens=[0, 4]), "tokens 0 4 of 5")
+
+
+def test_a_batch(exercise):
+    """a batch of 128 tokens of 103 symbols"""
+    check(exercise, case(128, 103, 16, seed=1), "128 tokens")
+
+
+def test_a_product_alone(exercise):
+    """dx0 = 0: the gradient of the product"""
+    tokens, dx0, dlogits, last = case(seed=2)
+    check(exercise, (tokens, 0 * dx0, dlogits, last), "dx0 = 0")
+
+
+def test_a_lookup_alone(exercise):
+    """dlogits = 0: the gradient of the lookup"""
+    tokens, dx0, dlogits, last = case(seed=3)
+    check(exercise, (tokens, dx0, 0 * dlogits, last), "dlogits = 0")
+
+
+def test_finite_differences(exercise):
+    """the slope of a loss of both uses"""
+    tokens, dx0, dlogits, last = case(6, 4, 3, seed=4)
+    got = np.asarray(exercise.embedding_grad(tokens, dx0, dlogits, last))
+    assert got.shape == (4, 3), f"dembedding must have the shape (4, 3), got {got.shape}"
+
+    def loss(embedding):
+        return (dx0 * embedding[tokens]).sum() + (dlogits * (last @ embedding.T)).sum()
+
+    for at in np.ndindex(4, 3):
+        moved = np.zeros((4, 3))
+        moved[at] = 1e-3
+        slope = (loss(moved) - loss(-moved)) / 2e-3
+        assert abs(got[at] - slope) <= 1e-4 * max(1, abs(slope)), (
+            f"dembedding{list(at)}: the loss changes by {slope:.5f} per unit, got {got[at]:.5f}"
+        )
+
+
+def test_inputs_unchanged(exercise):
+    """no argument is changed"""
+    given = case()
+    before = [x.copy() for x in given]
+    exercise.embedding_grad(*given)
+    for name, now, was in zip(("tokens", "dx0", "dlogits", "last"), given, before, strict=True):
+        expect_same(name, now, was)

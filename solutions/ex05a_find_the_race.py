@@ -1,0 +1,84 @@
+"""ex05a · Find the race
+
+`broken_kernel` subtracts from every row its largest element: y = x - max(row of x), the first step
+of a safe softmax. x and y are (num_rows, num_cols) float32. A thread block takes the rows
+blockIdx.x, blockIdx.x + gridDim.x, ... one after the other: its threads reduce a row to its maximum
+in the shared array `partial`, read it, subtract it, and go on to their next row.
+
+It passes every test with one thread block per row. Launch fewer thread blocks than rows, and it
+races: one barrier is missing. On a GPU the answer is then wrong now and then, which is the worst
+way to be wrong; the CPU engine names the two lines.
+
+Write `kernel`, the same without the race. Copy broken_kernel and mend it, or find your own way.
+
+Launch   any grid (num_blocks,), also fewer thread blocks than rows; thread block (THREADS,)
+Rows     shared out among the thread blocks, and columns among the threads, as before. Any finite
+         number may be the largest of a row, -3e38 as well
+HBM      x is loaded at most twice, y stored once, neighbours by neighbouring threads, as before
+Shared   one array of THREADS float32, no local array, as before
+Barriers at most one more per row than broken_kernel has
+"""
+
+import math
+
+from numba import cuda, float32
+
+THREADS = 64  # leave it as it is
+
+### KIND: find the bug
+### HINT 1: Run broken_kernel on 4 rows with 2 thread blocks and read the report: which line reads,
+### which line writes? Can a fast thread reach the second while a slow one is still at the first?
+### HINT 2: partial[0] holds the maximum until every thread has read it. Who is the first to write
+### partial[0] after that, and in which turn of the loop over rows?
+### HINT 3: Put a cuda.syncthreads() after `row_max = partial[0]`: nobody starts the next row before
+### everybody has read this one's maximum.
+### DEBRIEF: A barrier separates a write from the reads that need it (RAW), and also a read from the
+### write that destroys what was read (WAR). People forget the second kind, because it only bites
+### from the second turn of a loop on. In FlashAttention it protects the tiles of K and V.
+
+
+@cuda.jit
+def broken_kernel(x, y):
+    """y = x - row maximum, with one barrier missing."""
+    partial = cuda.shared.array(THREADS, float32)
+    tid = cuda.threadIdx.x
+    for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
+        best = float32(-math.inf)
+        for col in range(tid, x.shape[1], THREADS):
+            best = max(best, x[row, col])
+        partial[tid] = best
+        cuda.syncthreads()
+        half = THREADS // 2
+        while half > 0:
+            if tid < half:
+                partial[tid] = max(partial[tid], partial[tid + half])
+            cuda.syncthreads()
+            half //= 2
+        row_max = partial[0]
+        for col in range(tid, x.shape[1], THREADS):
+            y[row, col] = x[row, col] - row_max
+
+
+@cuda.jit
+def kernel(x, y):
+    """y = x - row maximum."""
+    ### BEGIN SOLUTION
+    partial = cuda.shared.array(THREADS, float32)
+    tid = cuda.threadIdx.x
+    for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
+        best = float32(-math.inf)
+        for col in range(tid, x.shape[1], THREADS):
+            best = max(best, x[row, col])
+        partial[tid] = best
+        cuda.syncthreads()  # every thread's maximum is there: safe to compare
+        half = THREADS // 2
+        while half > 0:
+            if tid < half:
+                partial[tid] = max(partial[tid], partial[tid + half])
+            cuda.syncthreads()  # this step's maxima are there: safe to take the next step
+            half //= 2
+        row_max = partial[0]
+        cuda.syncthreads()  # every thread has read the maximum: safe to write the next row's
+        for col in range(tid, x.shape[1], THREADS):
+            y[row, col] = x[row, col] - row_max
+    ### END SOLUTION

@@ -1,0 +1,80 @@
+"""ex20d · Hedgehog: learn the feature map, and its gradient by hand
+
+Hedgehog's map is learned until phi(q) . phi(k) weighs the keys as softmax does. With weights w of
+shape (d, F), a row x of length d has 2 F features:
+
+    phi(x) = [e^(x w), e^(-x w)]                                 feature_map
+
+Of N queries q and keys k, each with a w of its own, causal: query m sees the keys n <= m, with
+
+    a[m, n] = phi(q[m]) . phi(k[n]),    A[m, n] = a[m, n] / (sum of a[m, :] over n <= m)
+
+and A = 0 for n > m                                              attention_weights
+
+Given p (N, N), the weights of softmax attention, each row a distribution over n <= m and 0 beyond,
+the loss is the cross-entropy, its mean over the queries:
+
+    loss = -1/N * sum over m and n <= m of p[m, n] log A[m, n]   loss
+
+Write these, and the gradient of the loss by both weights        gradient
+
+All arrays are float64 NumPy; q, k (N, d), N, d, F >= 1; |x w| stays below 100. p may be 0 where
+n <= m, and nothing may be NaN for that. No argument is changed. Derive the gradient on paper first
+(lesson 20 helps); no finite differences, no loop over m, n, or the elements of w.
+
+About 2, 3, 4 and 8 lines.
+"""
+
+import numpy as np
+
+### HINT 1: The chain has four links: w -> phi -> a -> A -> loss. Begin at the end: what is the
+### HINT 1: derivative of the loss by log a[m, n]? The same as for softmax and cross-entropy.
+### HINT 2: d loss / d log a[m, n] = (A[m, n] - p[m, n]) / N, so that of a itself is this over
+### HINT 2: a[m, n], and 0 beyond the mask: call it g (N, N). a = phi_q phi_k^T, so
+### HINT 2: d phi_q = g phi_k and d phi_k = g^T phi_q. The exp gives its own value as a factor.
+### HINT 3: da = (A - p) / N / a, lower triangle; dxw = (da @ phi_k) * phi_q, (N, 2 F). The second
+### HINT 3: half of the features has -x w in its exponent:
+### HINT 3: dw_q = q.T @ (dxw[:, :F] - dxw[:, F:]). For w_k with da.T, phi_q, phi_k and k.
+### DEBRIEF: At w = 0 all features are 1, and the gradient is 0: e^(x w) and e^(-x w) pull in
+### DEBRIEF: opposite directions. So training starts from small random weights. The gradient is 0
+### DEBRIEF: again where A = p: what distillation aims at, and what a finite number of features
+### DEBRIEF: cannot reach.
+
+
+def feature_map(x, w):
+    """phi(x) = [e^(x w), e^(-x w)], of shape (N, 2 F)."""
+    ### BEGIN SOLUTION
+    xw = x @ w
+    return np.concatenate([np.exp(xw), np.exp(-xw)], axis=1)
+    ### END SOLUTION
+
+
+def attention_weights(phi_q, phi_k):
+    """A, of shape (N, N): each row sums to 1 over the keys n <= m and is 0 beyond."""
+    ### BEGIN SOLUTION
+    a = np.tril(phi_q @ phi_k.T)
+    return a / a.sum(axis=1, keepdims=True)
+    ### END SOLUTION
+
+
+def loss(q, k, w_q, w_k, p):
+    """Cross-entropy between p and A, the mean over the queries: a number."""
+    ### BEGIN SOLUTION
+    weights = attention_weights(feature_map(q, w_q), feature_map(k, w_k))
+    sees = np.tri(len(q), dtype=bool)  # log 0, beyond the mask, is not looked at
+    return -np.sum(p[sees] * np.log(weights[sees])) / len(q)
+    ### END SOLUTION
+
+
+def gradient(q, k, w_q, w_k, p):
+    """(d loss / d w_q, d loss / d w_k), of the shapes of w_q and w_k."""
+    ### BEGIN SOLUTION
+    num_features = w_q.shape[1]
+    phi_q, phi_k = feature_map(q, w_q), feature_map(k, w_k)
+    da = np.tril((attention_weights(phi_q, phi_k) - p) / (phi_q @ phi_k.T)) / len(q)
+    dxw_q = (da @ phi_k) * phi_q
+    dxw_k = (da.T @ phi_q) * phi_k
+    dw_q = q.T @ (dxw_q[:, :num_features] - dxw_q[:, num_features:])
+    dw_k = k.T @ (dxw_k[:, :num_features] - dxw_k[:, num_features:])
+    return dw_q, dw_k
+    ### END SOLUTION
