@@ -1,26 +1,20 @@
-"""ex19a · A page pool
+"""ex19b · Share pages: fork and free
 
 Who has which page, in plain Python: no key, no kernel. A sequence is a number that the pool gives
 it and never gives again; its row is the list of its pages, first to last. A page may be in the rows
 of several sequences, and is free when it is in none.
 
-Pool(num_pages, page_size)
-allocate(length) -> seq     a new sequence of `length` tokens, in pages of its own; 0 tokens: none
-append(seq) -> (slot, copy)
-    one more token. slot = page * page_size + offset is its place. A new page only where the last
-    one is full, or there is none. Where the last page is part-filled and shared with another
-    sequence, it may not be written: seq gets a free page in its place, and copy = (that page, the
-    new one) says what must be copied before the slot is written. Otherwise copy is None. Who is
-    left alone with a page writes into it.
-fork(seq) -> seq            a second sequence with the same tokens, in the same pages; takes none
-free(seq)                   the sequence is gone; those of its pages that nobody else has are free
-row(seq), length(seq), num_free     as they stand; given
+Two methods of the pool are yours:
 
-OutOfPages where a free page is needed and there is none, or too few: then nothing has changed, and
-the caller may free a sequence and try again. KeyError, from every method, for a sequence that is
-not there (any more), whether pages are free or not.
+fork(seq) -> seq   a second sequence with the same tokens, in the same pages; takes no page
+free(seq)          the sequence is gone; those of its pages that nobody else has are free
 
-About 25 lines in all; `take` is given.
+references[page]   how many rows a page is in; 0 for a free page
+Each sequence has a row of its own: rows may name the same pages, but must not be the same list.
+KeyError for a sequence that is not there (any more); then nothing has changed.
+
+About 3 lines and 6 lines; `take`, `add`, `allocate` and `grow` are given, and show
+how pages are counted.
 """
 
 
@@ -65,24 +59,31 @@ class Pool:
         return seq
 
     def allocate(self, length):
-        """Take in a sequence of `length` tokens; return its number."""
-        # YOUR CODE HERE
-        raise NotImplementedError("ex19a: allocate")
+        """Take in a sequence of `length` tokens; return its number.
 
-    def append(self, seq):
-        """One token more; return (slot, copy)."""
-        # YOUR CODE HERE
-        raise NotImplementedError("ex19a: append")
+        OutOfPages before anything has changed: count first, then take.
+        """
+        needed = -(-length // self.page_size)
+        if needed > self.num_free:
+            raise OutOfPages(f"{needed} pages needed, {self.num_free} free")
+        return self.add([self.take() for _ in range(needed)], length)
+
+    def grow(self, seq):
+        """One page more at the end of a row, for tokens to come."""
+        row = self.rows[seq]
+        if self.num_free == 0:
+            raise OutOfPages("1 page needed, 0 free")
+        row.append(self.take())
 
     def fork(self, seq):
         """A second sequence with the same tokens; return its number."""
         # YOUR CODE HERE
-        raise NotImplementedError("ex19a: fork")
+        raise NotImplementedError("ex19b: fork")
 
     def free(self, seq):
         """Let a sequence go."""
         # YOUR CODE HERE
-        raise NotImplementedError("ex19a: free")
+        raise NotImplementedError("ex19b: free")
 
 
-# Stub f0b32dea of solutions/ex19a_page_pool.py: `fa-numba reset ex19a` brings it back.
+# Stub b6073ea1 of solutions/ex19b_share_pages.py: `fa-numba reset ex19b` brings it back.

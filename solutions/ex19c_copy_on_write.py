@@ -1,35 +1,25 @@
-"""ex19a · A page pool
+"""ex19c · One more token: copy on write
 
-Who has which page, in plain Python: no key, no kernel. A sequence is a number that the pool gives
-it and never gives again; its row is the list of its pages, first to last. A page may be in the rows
-of several sequences, and is free when it is in none.
+The pool of ex19b, complete but for the method that each step of a server calls:
 
-Pool(num_pages, page_size)
-allocate(length) -> seq     a new sequence of `length` tokens, in pages of its own; 0 tokens: none
 append(seq) -> (slot, copy)
     one more token. slot = page * page_size + offset is its place. A new page only where the last
     one is full, or there is none. Where the last page is part-filled and shared with another
     sequence, it may not be written: seq gets a free page in its place, and copy = (that page, the
     new one) says what must be copied before the slot is written. Otherwise copy is None. Who is
     left alone with a page writes into it.
-fork(seq) -> seq            a second sequence with the same tokens, in the same pages; takes none
-free(seq)                   the sequence is gone; those of its pages that nobody else has are free
-row(seq), length(seq), num_free     as they stand; given
 
-OutOfPages where a free page is needed and there is none, or too few: then nothing has changed, and
-the caller may free a sequence and try again. KeyError, from every method, for a sequence that is
-not there (any more), whether pages are free or not.
-
-About 25 lines in all; `take` is given.
+OutOfPages where a free page is needed and there is none: then nothing has changed, and the caller
+may free a sequence and try again. KeyError for a sequence that is not there, whether pages are free
+or not. About 12 lines.
 """
 
-### HINT 1: References count how many rows a page is in: 1 for a page just taken, +1 for each of a
-### HINT 1: forked sequence's pages, -1 for each page of a freed one, and at 0 the page is free.
-### HINT 2: Decide everything before you change anything: how many pages does this call need? If
-### HINT 2: fewer are free, raise. Only then take.
-### HINT 3: append: offset = length % page_size; shared = offset > 0 and references[row[-1]] > 1.
-### HINT 3: One free page is needed if offset == 0 or shared. If shared: the old page loses a
-### HINT 3: reference, row[-1] becomes the new page, copy = (old, new). If offset == 0: row grows.
+### HINT 1: Decide everything before you change anything: does this token need a free page, and is
+### HINT 1: there one?
+### HINT 2: offset = length % page_size. A page is needed where offset is 0, or where the last page
+### HINT 2: is shared: offset > 0 and references[row[-1]] > 1.
+### HINT 3: If shared: the old page loses a reference, row[-1] becomes the new page, copy = (old,
+### HINT 3: new). If offset == 0: the row grows. Then the length grows.
 ### DEBRIEF: Your pool is the heart of PagedAttention, and there is no CUDA in it. Full pages are
 ### DEBRIEF: never written again, so sharing them is free; the part-filled last one is the only
 ### DEBRIEF: page that is ever copied, once per writer but the last. The package's PagePool adds a
@@ -78,13 +68,29 @@ class Pool:
         return seq
 
     def allocate(self, length):
-        """Take in a sequence of `length` tokens; return its number."""
-        ### BEGIN SOLUTION
+        """Take in a sequence of `length` tokens; return its number.
+
+        OutOfPages before anything has changed: count first, then take.
+        """
         needed = -(-length // self.page_size)
         if needed > self.num_free:
             raise OutOfPages(f"{needed} pages needed, {self.num_free} free")
         return self.add([self.take() for _ in range(needed)], length)
-        ### END SOLUTION
+
+    def fork(self, seq):
+        """A second sequence with the same tokens; return its number."""
+        for page in self.rows[seq]:
+            self.references[page] += 1
+        return self.add(list(self.rows[seq]), self.lengths[seq])
+
+    def free(self, seq):
+        """Let a sequence go."""
+        row = self.rows.pop(seq)
+        del self.lengths[seq]
+        for page in row:
+            self.references[page] -= 1
+            if self.references[page] == 0:
+                self.free_pages.append(page)
 
     def append(self, seq):
         """One token more; return (slot, copy)."""
@@ -101,23 +107,4 @@ class Pool:
             row.append(self.take())
         self.lengths[seq] += 1
         return row[-1] * self.page_size + offset, copy
-        ### END SOLUTION
-
-    def fork(self, seq):
-        """A second sequence with the same tokens; return its number."""
-        ### BEGIN SOLUTION
-        for page in self.rows[seq]:
-            self.references[page] += 1
-        return self.add(list(self.rows[seq]), self.lengths[seq])
-        ### END SOLUTION
-
-    def free(self, seq):
-        """Let a sequence go."""
-        ### BEGIN SOLUTION
-        row = self.rows.pop(seq)
-        del self.lengths[seq]
-        for page in row:
-            self.references[page] -= 1
-            if self.references[page] == 0:
-                self.free_pages.append(page)
         ### END SOLUTION

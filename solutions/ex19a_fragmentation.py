@@ -1,4 +1,4 @@
-"""ex19b · What does a request waste?
+"""ex19a · Predict: what does a request waste?
 
 A trace is a list of requests (prompt, final): tokens of the prompt, tokens when the answer is
 complete; 1 <= prompt < final. A request enters with its prompt and gets one token in each step, so
@@ -7,19 +7,15 @@ holds memory, counted in slots, room for one token each:
 
     held(prompt, n, final)   slots that the request holds in the step in which it has n tokens
 
-An array in one piece holds what was set aside for it on the first day, whatever n. Pages come as
-they are needed. In each step a held slot is one of three: it has a token; or it is empty and will
-have one before the request leaves; or it never will.
+An array in one piece holds the same number in each step; pages come as they are needed. In each
+step a held slot is one of three: it has a token; or it is empty and will have one before the
+request leaves; or it never will.
 
-power_of_two(prompt, final)   what an array in one piece is given where somebody guesses the length
-                              of the answer: the prompt, and the smallest power of two (1, 2, 4, ..)
-                              that is not smaller than the answer, final - prompt
-paged(n, page_size)           slots of the pages that n tokens are in
-usage(trace, held)            (tokens, later, never): slots of each kind, summed over all steps of
-                              all requests; three ints
-waste(trace, held)            share of them without a token: (later + never) / all of them
+paged(n, page_size)      slots of the pages that n tokens are in
+usage(trace, held)       (tokens, later, never): slots of each kind, summed over all steps of all
+                         requests; three ints
 
-About 12 lines in all.
+The simulator of the lesson must agree with your numbers, slot for slot. About 1 line and 6 lines.
 """
 
 ### KIND: predict
@@ -27,7 +23,6 @@ About 12 lines in all.
 ### HINT 1: later; 2, 2, 2 never.
 ### HINT 2: A request will have `final` tokens in the end, so of `held` slots min(held, final) will
 ### HINT 2: be used. Those that are not yet: min(held, final) - n.
-### HINT 3: power_of_two: prompt + 2 ** (answer - 1).bit_length(), with answer = final - prompt.
 ### HINT 3: usage: for prompt, final in trace: for n in range(prompt + 1, final + 1): add up n,
 ### HINT 3: min(h, final) - n and h - min(h, final) for h = held(prompt, n, final).
 ### DEBRIEF: None of this depends on how much memory there is, or who waits for whom: a request
@@ -35,13 +30,6 @@ About 12 lines in all.
 ### DEBRIEF: kind, free slots in which nobody fits: external fragmentation, for arrays in one piece
 ### DEBRIEF: alone. And "60 to 80 %" is a statement about a trace and a limit: set max_len to 1024
 ### DEBRIEF: or 4096, and it is another.
-
-
-def power_of_two(prompt, final):
-    """Return the slots of the prompt and of the answer, rounded up to a power of two."""
-    ### BEGIN SOLUTION
-    return prompt + 2 ** (final - prompt - 1).bit_length()
-    ### END SOLUTION
 
 
 def paged(n, page_size):
@@ -62,12 +50,4 @@ def usage(trace, held):
             later += min(slots, final) - n
             never += slots - min(slots, final)
     return tokens, later, never
-    ### END SOLUTION
-
-
-def waste(trace, held):
-    """Return the share of the held slots that have no token."""
-    ### BEGIN SOLUTION
-    tokens, later, never = usage(trace, held)
-    return (later + never) / (tokens + later + never)
     ### END SOLUTION

@@ -1,4 +1,4 @@
-"""Grader of ex19b: the waste of contiguous arrays and of pages, against the package's simulator."""
+"""Grader of ex19a: the waste of contiguous arrays and of pages, against the package's simulator."""
 
 import pytest
 
@@ -30,28 +30,6 @@ def expect(got, want, what):
             f"{what}: (tokens, later, never) must be {tuple(want)}, got {tuple(got)}: "
             + (f"`{name}` is the first that is wrong")
         )
-
-
-@pytest.mark.parametrize(
-    "prompt, final, want",
-    [(1, 2, 2), (3, 5, 5), (3, 6, 7), (3, 7, 7), (3, 8, 11), (100, 164, 164), (100, 165, 228)]
-    + [(5, 5 + 2**60, 5 + 2**60), (5, 6 + 2**60, 5 + 2**61)],
-)
-def test_power_of_two(exercise, prompt, final, want):
-    """power_of_two rounds the answer up, and not the prompt"""
-    got = exercise.power_of_two(prompt, final)
-    assert got == want, (
-        f"prompt {prompt}, answer {final - prompt} tokens: {prompt} + {want - prompt} = {want} "
-        f"slots, got {got}"
-    )
-
-
-def test_power_of_two_is_the_simulator_s(exercise):
-    """power_of_two is what the simulator sets aside"""
-    reserve = reservations(MAX_LEN)["a power of two"]
-    for prompt, final in TRACE:
-        got, want = exercise.power_of_two(prompt, final), reserve(prompt, final)
-        assert got == want, f"({prompt}, {final}): want {want}, got {got}"
 
 
 @pytest.mark.parametrize(
@@ -89,10 +67,9 @@ def test_oracle(exercise):
 
 
 def test_arguments_unchanged(exercise):
-    """usage and waste leave the trace as it is"""
+    """usage leaves the trace as it is"""
     trace = [(3, 6), (1, 2)]
     exercise.usage(trace, lambda prompt, n, final: 8)
-    exercise.waste(trace, lambda prompt, n, final: 8)
     assert trace == [(3, 6), (1, 2)], f"the trace was [(3, 6), (1, 2)], and is now {trace}"
 
 
@@ -133,17 +110,6 @@ def test_agrees_with_the_pool(exercise, page_size):
     expect(got, want, f"pages of {page_size}")
 
 
-def test_waste(exercise):
-    """waste is the share without a token"""
-    got = exercise.waste([(3, 6)], lambda prompt, n, final: 8)
-    assert abs(got - 9 / 24) <= 1e-12, f"9 of 24 slots have no token: want {9 / 24}, got {got}"
-    got = exercise.waste([(3, 6), (1, 3)], lambda prompt, n, final: 8)
-    assert abs(got - 20 / 40) <= 1e-12, (
-        f"(3, 6) and (1, 3) in 8 slots: 20 of 40 slots have no token, want 0.5, got {got}: the "
-        "share of all slots together, no mean of shares"
-    )
-
-
 def test_pages_waste_less_than_one_page(exercise):
     """waste of pages: never a whole page of a request"""
     for page_size in (1, 2, 16, 64):
@@ -159,9 +125,14 @@ def test_pages_waste_less_than_one_page(exercise):
 def test_the_claim(exercise):
     """60 to 80 %: true of the maximum on a trace of chats with 2048 tokens at most, not of pages"""
     trace = random_trace(300)
+
+    def waste(held):
+        tokens, later, never = exercise.usage(trace, held)
+        return (later + never) / (tokens + later + never)
+
     wasted = {
-        "the maximum": exercise.waste(trace, lambda prompt, n, final: 2048),
-        "pages of 16": exercise.waste(trace, lambda prompt, n, final: exercise.paged(n, 16)),
+        "the maximum": waste(lambda prompt, n, final: 2048),
+        "pages of 16": waste(lambda prompt, n, final: exercise.paged(n, 16)),
     }
     assert 0.6 <= wasted["the maximum"] <= 0.8, f"want 60 to 80 %, got {wasted['the maximum']:.1%}"
     assert wasted["pages of 16"] <= 0.03, f"want at most 3 %, got {wasted['pages of 16']:.1%}"
