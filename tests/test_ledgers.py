@@ -7,7 +7,9 @@ import pytest
 
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
-from fa_numba.workbook.ledgers import many_gpus, serving, training
+from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
+from fa_numba.kv_cache.waste import reservations
+from fa_numba.workbook.ledgers import many_gpus, page_pool, paged_attention, serving, training
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +118,16 @@ def test_what_is_counted_is_what_the_engine_does(served):
     """16 prompts, 200 common tokens: 12 shared pages, and 2 for each."""
     (row,) = [row for row in served if "prefix" in row["claim"]]
     assert f"{12 + 16 * 2} pages, {16 * 14} without" in row["our number"]
+
+
+def test_pages():
+    rows = paged_attention.ledger()
+    assert "18.0 GiB = 19.3 GB" in rows[0]["our number"]
+    assert paged_attention.table_share() == 4 * 2 / (32 * 2 * 2 * 64 * 4)
+    trace = random_trace(500, max_len=256)
+    usage = {name: serve_contiguous(trace, 2000, r) for name, r in reservations(256).items()}
+    rows = page_pool.ledger(usage | {"pages of 16": serve_paged(trace, 2000, 16)})
+    numbers = " ".join(row["our number"] for row in rows)
+    assert "at most 15 empty slots of 16" in numbers and "66 pages of 16, 252 without" in numbers
+    assert "preempted: B in step 5; 27 tokens" in numbers
+    assert all(row.keys() == {"claim", "our number", "verdict"} for row in rows)
