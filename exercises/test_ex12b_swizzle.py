@@ -106,7 +106,9 @@ def test_writing(exercise):
     for row in range(ROWS):
         starts = [exercise.byte_of(row, 8 * chunk) for chunk in range(8)]
         got = by_hand(starts)
-        assert got == 1, f"the 8 chunks of row {row} take {got} wavefronts: banks {banks_of(starts)}"
+        assert got == 1, (
+            f"the 8 chunks of row {row} take {got} wavefronts: banks {banks_of(starts)}"
+        )
 
 
 def test_there_and_back(exercise):

@@ -81,7 +81,9 @@ def causes(which, got, want, name):
         },
     }[which]  # fmt: skip
     found = [cause for cause, x in mistakes.items() if x and np.isclose(ratio, x, rtol=1e-12)]
-    return found or (["The bias is 2^(exponent_bits - 1) - 1."] if bias and which != "error" else [])
+    return found or (
+        ["The bias is 2^(exponent_bits - 1) - 1."] if bias and which != "error" else []
+    )
 
 
 @pytest.mark.parametrize("name, want", [

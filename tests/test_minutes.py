@@ -24,7 +24,6 @@ STILL_LONGER = {
     "16_kv_cache",
     "17_flash_decoding",
     "18_paged_attention",
-    "12_tensor_cores",
     "20_linear_attention",
 }
 

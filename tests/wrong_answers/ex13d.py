@@ -48,4 +48,8 @@ RIGHT = [
 """),
 ]
 
-EQUIVALENT = []
+SNAKE = "another order within the budget"
+EQUIVALENT = [
+    ("backwards = first // num_blocks % 2 -> backwards = first // num_blocks % 3", SNAKE),
+    ("tile = num_tiles - 1 - first - (num_blocks - 1 - block if backwards else block) -> tile = num_tiles - 1 - first - (block if backwards else num_blocks - 1 - block)", SNAKE),
+]
