@@ -14,7 +14,6 @@ x is (rows, columns); the last block may have fewer rows. round_e4m3 is given, a
 
 import numpy as np
 
-
 E4M3_MAX = 448.0
 
 

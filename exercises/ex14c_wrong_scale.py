@@ -17,7 +17,6 @@ round_e4m3 and P_SCALE are given and have no bug.
 
 import numpy as np
 
-
 P_SCALE = 256.0  # brings P, at most 1, to the top of e4m3's range
 
 

@@ -87,8 +87,8 @@ def test_reading(exercise, chunk):
         starts = [exercise.byte_of(row + i, 8 * chunk) for i in range(8)]
         got = by_hand(starts)
         assert got == 1, (
-            f"chunk {chunk} of rows {row} to {row + 7} takes {got} wavefronts: the rows lie in banks "
-            f"{banks_of(starts)}"
+            f"chunk {chunk} of rows {row} to {row + 7} takes {got} wavefronts: the rows lie in "
+            f"banks {banks_of(starts)}"
         )
 
 

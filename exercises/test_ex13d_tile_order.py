@@ -46,9 +46,7 @@ def test_budget(exercise, num_blocks, num_tiles):
         counts = [len(tiles) for tiles in found]
         causes = []
         if all(tiles == sorted(range(b, num_tiles, num_blocks)) for b, tiles in enumerate(found)):
-            causes = [
-                "Each round runs the same way: the last thread block gets the most each time."
-            ]
+            causes = ["Each round runs the same way: the last thread block always gets the most."]
         elif max(counts) - min(counts) <= 1 and any(
             tiles == list(range(min(tiles), max(tiles) + 1)) and len(tiles) > 1 for tiles in found
         ):

@@ -56,17 +56,16 @@ def causes(which, got, want, name):
     """The likely reason, by the ratio."""
     if not isinstance(got, float) or got <= 0:
         return ["The result is not a positive float."]
-    exponent_bits, mantissa_bits, has_infinity = FORMATS[name]
-    step, ratio = 2.0**-mantissa_bits, got / want
-    bias = 2 ** (exponent_bits - 1) - 1
+    _, mantissa_bits, has_infinity = FORMATS[name]
+    step = 2.0**-mantissa_bits
+    less = (2 - step) / (2 - 2 * step)
+    of_largest = {
+        "The largest e belongs to infinities and NaN.": 2.0 if has_infinity else 0,
+        "All bits set is a NaN: the largest number has one less in f.": 0 if has_infinity else less,
+        "Without infinities the largest e is a number's, too.": 0 if has_infinity else less / 2,
+    }
     mistakes = {
-        "largest": {
-            "All bits set is a NaN: the largest number has one less in f.": (2 - step) / (2 - 2 * step)
-            if not has_infinity else 0.0,
-            "The largest e belongs to infinities and NaN.": 2.0 if has_infinity else 0.0,
-            "Without infinities the largest e is a number's, too.": 0.5
-            * (2 - step) / (2 - 2 * step) if not has_infinity else 0.0,
-        },
+        "largest": of_largest,
         "smallest_normal": {
             "e = 0 has no normal number: the smallest e is 1.": 0.5,
             "The smallest normal number has f = 0.": 1 + step,
@@ -79,11 +78,9 @@ def causes(which, got, want, name):
             "That is the distance of neighbours: rounding is off by half of it at most.": 2.0,
             "That is half of what rounding can be off by.": 0.5,
         },
-    }[which]  # fmt: skip
-    found = [cause for cause, x in mistakes.items() if x and np.isclose(ratio, x, rtol=1e-12)]
-    return found or (
-        ["The bias is 2^(exponent_bits - 1) - 1."] if bias and which != "error" else []
-    )
+    }
+    found = [c for c, x in mistakes[which].items() if x and np.isclose(got / want, x, rtol=1e-12)]
+    return found or ["The bias is 2^(exponent_bits - 1) - 1."] * (which != "error")
 
 
 @pytest.mark.parametrize("name, want", [

@@ -25,8 +25,8 @@ side by side, in order, and begin at a multiple of 16. All numbers are ints. Abo
 ### HINT 2: The chunk's place within its row may depend on the row: a permutation of 0 .. 7 for each
 ### row, such that for one chunk 8 rows give 8 different places. Shift it, or xor it, by the row.
 ### HINT 3: place = (col // 8) ^ (row % 8); byte = 128 * row + 16 * place + 2 * (col % 8). xor
-### undoes itself: chunk = place ^ (row % 8). For wavefronts: make the set of all words start // 4 + 0 ..
-### 3, count them by word % 32, return the greatest count.
+### undoes itself: chunk = place ^ (row % 8). For wavefronts: make the set of all
+### words start // 4 + 0 .. 3, count them by word % 32, return the greatest count.
 ### DEBRIEF: xor is what the hardware does: TMA writes tiles so, and wgmma reads them so ("128-byte
 ### swizzle", the bits 4-6 of the address xor the bits 7-9), which is why a tile must begin at a
 ### multiple of 1024. Padding would help ldmatrix as well, as it did in lesson 05, but it costs

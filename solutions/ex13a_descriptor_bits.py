@@ -34,7 +34,8 @@ ROW_BYTES = 128
 ### you found right by 4, then left to where its field begins.
 ### HINT 2: (address >> 4) | (leading_bytes >> 4) << 16 | ... The steps: a panel of 64 columns is
 ### num_rows * 128 bytes; inside of a panel 16 columns are 32 bytes. 16 rows of V are 2048 bytes.
-### HINT 3: The address is in the lowest bits, divided by 16: so a step is desc + (bytes >> 4). For K bytes = d // 64 * num_rows * 128 + d % 64 * 2, for V n * 128.
+### HINT 3: The address is in the lowest bits, divided by 16: so a step is desc + (bytes >> 4). For
+### K bytes = d // 64 * num_rows * 128 + d % 64 * 2, for V n * 128.
 ### DEBRIEF: Two numbers in registers describe what a whole warpgroup multiplies: no thread computes
 ### an address in the inner loop, and no element of K or V passes through a register. A wrong
 ### descriptor raises nothing: the instruction reads something else. Hence the test on a GPU,

@@ -22,8 +22,8 @@ checks. A line each, and one for the bias.
 ### KIND: predict
 ### HINT 1: The largest error is half of the distance between neighbours. How many numbers of the
 ### HINT 1: format lie from 1 up to 2?
-### HINT 2: With infinities the largest number has e one below the largest, and all bits of f. Without
-### HINT 2: it has the largest e, and f one below all bits.
+### HINT 2: With infinities the largest number has e one below the largest, and all bits of f.
+### HINT 2: Without it has the largest e, and f one below all bits.
 ### HINT 3: step = 2.0**-mantissa_bits. With infinities (2 - step) 2^bias, without
 ### HINT 3: (2 - 2 step) 2^(bias + 1). The smallest: 2^(1 - bias), step 2^(1 - bias); step / 2.
 ### DEBRIEF: e4m3: 448, 2^-6, 2^-9, 1/16. e5m2: 57344, 2^-14, 2^-16, 1/8. An exponent bit squares

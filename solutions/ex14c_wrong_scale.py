@@ -20,8 +20,8 @@ import numpy as np
 ### KIND: find the bug
 ### HINT 1: Follow one number of k8 and one of v8. By which scale is each multiplied, in tile 0 and
 ### HINT 1: in tile 1?
-### HINT 2: Scores need the scale of their own tile. And acc is a sum over tiles: after the loop it is
-### HINT 2: too late to give each tile its scale.
+### HINT 2: Scores need the scale of their own tile. And acc is a sum over tiles: after the loop it
+### HINT 2: is too late to give each tile its scale.
 ### HINT 3: k_scales[t] in the scores; acc = alpha * acc + ... * v_scales[t] in the loop; and
 ### HINT 3: return acc / l_i.
 ### DEBRIEF: With one tile both are right, and so is every test whose tensors come from one normal
