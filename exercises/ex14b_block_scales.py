@@ -46,4 +46,4 @@ def dequantise(x8, scales, block_rows):
     raise NotImplementedError("ex14b: dequantise")
 
 
-# Stub be64bd8b of solutions/ex14b_block_scales.py: `fa-numba reset ex14b` brings it back.
+# Stub d33e6ad7 of solutions/ex14b_block_scales.py: `fa-numba reset ex14b` brings it back.

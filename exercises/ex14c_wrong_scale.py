@@ -48,4 +48,4 @@ def mended(q8, q_scale, k8, k_scales, v8, v_scales, BLOCK_N):
     raise NotImplementedError("ex14c: mended")
 
 
-# Stub 5c5b7d16 of solutions/ex14c_wrong_scale.py: `fa-numba reset ex14c` brings it back.
+# Stub d6fd93d0 of solutions/ex14c_wrong_scale.py: `fa-numba reset ex14c` brings it back.

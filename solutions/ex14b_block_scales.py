@@ -14,6 +14,8 @@ x is (rows, columns); the last block may have fewer rows. round_e4m3 is given, a
 
 import numpy as np
 
+E4M3_MAX = 448.0
+
 ### KIND: fill a line
 ### HINT 1: Which number has to become 448? Signs do not matter, and one division gives the scale.
 ### HINT 2: np.abs(block).max() / 448, but zeros need a scale, too: 0 / 0 is NaN. Row r belongs to
@@ -24,8 +26,6 @@ import numpy as np
 ### DEBRIEF: is harder, since P V adds up tiles of different scales: that is ex14c. An outlier
 ### DEBRIEF: coarsens the numbers of its own block alone; how little that helps with floats, you
 ### DEBRIEF: see below.
-
-E4M3_MAX = 448.0
 
 
 def round_e4m3(x):

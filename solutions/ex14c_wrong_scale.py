@@ -17,6 +17,8 @@ round_e4m3 and P_SCALE are given and have no bug.
 
 import numpy as np
 
+P_SCALE = 256.0  # brings P, at most 1, to the top of e4m3's range
+
 ### KIND: find the bug
 ### HINT 1: Follow one number of k8 and one of v8. By which scale is each multiplied, in tile 0 and
 ### HINT 1: in tile 1?
@@ -29,8 +31,6 @@ import numpy as np
 ### DEBRIEF: size. flash_attn_fp8 holds acc over the scale of the newest tile of V and converts it
 ### DEBRIEF: when that changes, in the multiply-add that adds the tile: the scale costs nothing. An
 ### DEBRIEF: earlier form had V's scale in P, and lost the weight of keys whose V is small.
-
-P_SCALE = 256.0  # brings P, at most 1, to the top of e4m3's range
 
 
 def round_e4m3(x):
