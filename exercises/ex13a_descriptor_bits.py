@@ -1,22 +1,22 @@
 """ex13a · A matrix in one number
 
 wgmma reads matrices straight from shared memory. Pack into 64 bits what it needs to know of one.
-All bits that belong to no field are 0:
+All other bits are 0:
 
     bits  0–13   address / 16
     bits 16–29   leading byte offset / 16         both offsets and the address are
     bits 32–45   stride byte offset / 16          multiples of 16 below 2^18
     bits 62–63   swizzle: 0 none, 1 in rows of 128 bytes, 2 of 64, 3 of 32
 
-A tile consists of panels of 64 columns of float16, one after the other; a panel has all rows of the
-tile, 128 bytes each, swizzled:
+A tile consists of panels of 64 columns of float16. A panel has all rows of the tile, 128 bytes
+each, swizzled; the next panel follows.
 
                leading byte offset               stride byte offset
     Q, K       not looked at: put 16             from 8 rows to the next 8
     V          from a panel to the next panel    from 8 rows to the next 8
 
-One instruction takes 16 terms of a sum: 16 columns of K, or 16 rows of V. For the next 16 the
-address is farther on. Nothing else changes: the hardware swizzles bits of the address itself.
+One instruction takes 16 columns of K, or 16 rows of V. For the next 16 the address is farther on;
+nothing else changes, since the hardware swizzles bits of the address itself.
 
 descriptor(address, leading_bytes, stride_bytes, swizzle_bytes)   swizzle_bytes: 0, 32, 64 or 128
 of_k(address)                 of a tile of Q or K
@@ -60,4 +60,4 @@ def v_step(desc, n):
     raise NotImplementedError("ex13a: v_step")
 
 
-# Stub 99bcaa63 of solutions/ex13a_descriptor_bits.py: `fa-numba reset ex13a` brings it back.
+# Stub ff6eb11a of solutions/ex13a_descriptor_bits.py: `fa-numba reset ex13a` brings it back.

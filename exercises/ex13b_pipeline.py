@@ -1,8 +1,7 @@
 """ex13b · Who waits for whom?
 
-A producer copies the tiles 0, 1, 2, ... into a ring of stages, tile t to stage t % num_stages, and
-consumers, all alike, read each of them. Nobody knows how long a copy or a read takes. Write what
-each does for one tile.
+A producer copies the tiles 0, 1, 2, ... into a ring, tile t to stage t % num_stages. Consumers, all
+alike, read each of them. Write what each does for one tile, whatever the times of copies and reads.
 
     full[stage]     a barrier: its phase ends when the copy of a tile to this stage is complete
     empty[stage]    its phase ends when every consumer has arrived at it
@@ -18,9 +17,8 @@ has ended has it. On a new barrier, parity 1 counts as ended. The steps are tupl
 producer_tile(tile, use, stage)    the producer's steps for a tile, a list
 consumer_tile(tile, use, stage)    each consumer's; tile is the use-th in its stage: 0, 1, 2, ...
 
-Whatever the times: every consumer reads every tile, in order, when it is there; no tile is copied
-over one that somebody has still to read; nobody waits for ever, or without need: the producer runs
-ahead until the ring is full. 2 and 3 steps.
+No tile is read before it is there, or copied over one that somebody has still to read. Nobody waits
+for ever, or without need: the producer runs ahead until the ring is full. 2 and 3 steps.
 """
 
 
@@ -55,4 +53,4 @@ def consumer_tile(tile, use, stage):
     raise NotImplementedError("ex13b: consumer_tile")
 
 
-# Stub 34f189a8 of solutions/ex13b_pipeline.py: `fa-numba reset ex13b` brings it back.
+# Stub 53927b74 of solutions/ex13b_pipeline.py: `fa-numba reset ex13b` brings it back.

@@ -3,8 +3,8 @@
 Place a tile of float16 so that ldmatrix and cp.async both read and write it without a bank
 conflict, and without a byte of padding. Any map will do: the banks decide.
 
-A row has 64 columns, 128 bytes: 8 chunks of 16 bytes. The word at byte x is in bank x // 4 % 32. In
-one wavefront each bank serves one word, to any number of lanes.
+A row has 64 columns: 8 chunks of 16 bytes. The word at byte x is in bank x // 4 % 32. In one
+wavefront each bank serves one word, to any number of lanes.
 
     reading   ldmatrix: the same chunk of 8 rows, r .. r + 7, for any chunk and any r
     writing   cp.async: the 8 chunks of one row

@@ -21,11 +21,10 @@ import numpy as np
 ### HINT 2: the four terms the two mixed ones are the smaller ones.
 ### HINT 3: big = to_tf32(x); small = to_tf32(x - big). The mixed terms are tensor_core(a_small,
 ### HINT 3: b_big) and tensor_core(a_big, b_small); the large one comes last.
-### DEBRIEF: Three products for one, and each is half as fast as one of float16: still more than
-### DEBRIEF: twice what the CUDA cores can do. flash_attn_tf32x3 does the split in registers, by an
-### DEBRIEF: addition, an AND and a subtraction. The same trick with three parts of bfloat16, or
-### DEBRIEF: with eight-bit integers, makes float32 and even float64 out of smaller numbers; it is
-### DEBRIEF: known as the Ozaki scheme.
+### DEBRIEF: Three products for one, and each is half as fast as one of float16: on an A100 or H100
+### DEBRIEF: still more than twice what the CUDA cores can do. flash_attn_tf32x3 does the split in
+### DEBRIEF: registers, by an addition, an AND and a subtraction. The Ozaki scheme goes further in
+### DEBRIEF: the same spirit: it cuts float64 into many small pieces, whose products are exact.
 
 
 def to_tf32(x):
