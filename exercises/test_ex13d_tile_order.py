@@ -5,7 +5,18 @@ import pytest
 from fa_numba.workbook.graders.causes import Wrong
 
 BUDGET = 1.10  # longest work over the least possible
-CASES = [(4, 32), (8, 32), (8, 16), (3, 30), (5, 128), (16, 64), (132, 1056), (7, 100), (10, 95)]
+CASES = [
+    (6, 28),
+    (4, 32),
+    (8, 32),
+    (8, 16),
+    (3, 30),
+    (5, 128),
+    (16, 64),
+    (132, 1056),
+    (7, 100),
+    (10, 95),
+]
 FEW = [(1, 7), (4, 4), (8, 3), (132, 5), (1, 1)]
 
 
