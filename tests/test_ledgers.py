@@ -5,11 +5,21 @@ import math
 
 import pytest
 
+from fa_numba.analysis.devices import DEVICES
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
 from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
-from fa_numba.workbook.ledgers import many_gpus, page_pool, paged_attention, serving, training
+from fa_numba.workbook.ledgers import (
+    eight_bits,
+    hopper,
+    many_gpus,
+    page_pool,
+    paged_attention,
+    serving,
+    tensor_cores,
+    training,
+)
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +141,76 @@ def test_pages():
     assert "at most 15 empty slots of 16" in numbers and "66 pages of 16, 252 without" in numbers
     assert "preempted: B in step 5; 27 tokens" in numbers
     assert all(row.keys() == {"claim", "our number", "verdict"} for row in rows)
+
+
+ERRORS = {"float16": 1e-4, "one scale": 2e-2, "blocks": 1.8e-2, "rotated": 9e-3, "both": 1e-2}
+FAST = {
+    "tensor_cores": (tensor_cores.ledger, tensor_cores.NOT_RECORDED),
+    "hopper": (hopper.ledger, hopper.NOT_RECORDED),
+    "eight_bits": (lambda folder: eight_bits.ledger(ERRORS, folder), eight_bits.NOT_RECORDED),
+}
+
+
+def results(folder, name, rows):
+    record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
+    (folder / f"{name}.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_of_tensor_cores_each_row_has_a_claim_a_number_and_a_verdict(name, tmp_path):
+    ledger, not_recorded = FAST[name]
+    rows = ledger(tmp_path)
+    assert len(rows) >= 2
+    for row in rows:
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+    assert any(not_recorded in row["our number"] for row in rows)
+    assert not any(not_recorded in row["our number"] for row in ledger(None))
+
+
+def of_a_kernel(kernel, seqlen, tflops, causal):
+    return {"kernel": kernel, "dtype": "float16", "head_dim": 128, "seqlen": seqlen,
+            "causal": causal, "TFLOP/s": tflops}  # fmt: skip
+
+
+def test_shares_of_the_peak_are_those_of_the_best_length(tmp_path):
+    peak = DEVICES["H200"].float16_tensor / 1e12
+    speeds = {512: 0.1 * peak, 1024: 0.25 * peak}
+    results(tmp_path, "tensor_core", [
+        of_a_kernel("SDPA FlashAttention-2", n, speed, False) for n, speed in speeds.items()
+    ])  # fmt: skip
+    row = tensor_cores.ledger(tmp_path)[-1]
+    assert row["verdict"].startswith("true: PyTorch's FlashAttention-2 reaches 25%")
+
+
+def test_order_of_causal_tiles_by_hand():
+    """One head, tiles of 1, 2, 3, 4 on 2 SMs: as numbered 1+3 beside 2+4, longest first 5 and 5."""
+    assert hopper.tiles_of_keys(512) == [1, 2, 3, 4]
+    assert math.isclose(hopper.busy_share(1, 512, "as numbered", num_sms=2), 10 / 2 / 6)
+    assert math.isclose(hopper.busy_share(1, 512, "longest first", num_sms=2), 1)
+    assert math.isclose(hopper.busy_share(1, 512, "last first", num_sms=2), 1)
+
+
+def test_persistent_over_ws_is_that_of_the_shortest_and_the_longest(tmp_path):
+    speeds = {512: (1, 3), 1024: (1, 2), 2048: (2, 3)}
+    results(tmp_path, "tensor_core", [
+        of_a_kernel(f"flash_attn_{name}", n, speed, True)
+        for n, both in speeds.items()
+        for name, speed in zip(("ws", "persistent"), both, strict=True)
+    ])  # fmt: skip
+    number = hopper.ledger(tmp_path)[-1]["our number"]
+    assert "3.00× at 512 tokens, 1.50× at 2,048 tokens" in number
+
+
+def test_gains_of_eight_bits_are_over_float16_at_the_same_length(tmp_path):
+    kernels = "flash_attn_persistent", "flash_attn_fp8", eight_bits.WITH_QUANTISATION
+    results(tmp_path, "fp8", [
+        of_a_kernel(kernel, n, speed, False)
+        for n, three in ((512, (2, 4, 1)), (1024, (2, 3, 2)))
+        for kernel, speed in zip(kernels, three, strict=True)
+    ] + [{"error of": eight_bits.PLAIN, "RMSE": 0.5}])  # fmt: skip
+    speed, accuracy = eight_bits.ledger(ERRORS, tmp_path)
+    assert "flash_attn_fp8: 1.50 to 2.00×" in speed["our number"]
+    assert "quantisation included: 0.50 to 1.00×" in speed["our number"]
+    assert eight_bits.NOT_RECORDED in accuracy["our number"]
+    assert "2.0 times better" in accuracy["verdict"] and "100 times" in accuracy["verdict"]

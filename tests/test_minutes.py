@@ -23,7 +23,6 @@ STILL_LONGER = {
     "08_backward",
     "16_kv_cache",
     "17_flash_decoding",
-    "12_tensor_cores",
     "20_linear_attention",
 }
 

@@ -33,6 +33,7 @@ from fa_numba.figures.kernel_roofline import kernel_roofline
 from fa_numba.figures.loss_curve import loss_curve
 from fa_numba.figures.memory_hierarchy import memory_hierarchy
 from fa_numba.figures.memory_shares import memory_shares
+from fa_numba.figures.number_lines import number_lines
 from fa_numba.figures.occupancy_by_block import occupancy_by_block
 from fa_numba.figures.online_statistics import online_statistics
 from fa_numba.figures.overflow import overflow
@@ -676,6 +677,11 @@ def errors_of_scores_in_fp8(seqlen=1024, d=128):
     return score_errors(scores(q, k), quantised)
 
 
+def eight_bit_numbers():
+    e4m3 = fp8.round_e4m3(np.linspace(0, 32, 1 << 14))
+    return number_lines({"e4m3": e4m3, "int8, scaled": np.arange(128) / 4}, upto=32)
+
+
 def two_orders_of_a_product():
     return two_orders(seqlen=96, feature_dim=24, head_dim=16)
 
@@ -844,6 +850,7 @@ EXAMPLES = (
     a_swizzled_tile,
     descriptors_of_k_and_v,
     products_beside_softmax,
+    eight_bit_numbers,
     errors_of_scores_in_fp8,
     two_orders_of_a_product,
     scores_inside_a_chunk,

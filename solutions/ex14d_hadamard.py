@@ -1,4 +1,4 @@
-"""ex14a · A rotation that spreads outliers
+"""ex14d · A rotation that spreads outliers
 
 Let H be the Hadamard matrix of size d, a power of two: H = [1] for d = 1, and twice as large
 

@@ -1,4 +1,4 @@
-"""ex14a · A rotation that spreads outliers
+"""ex14d · A rotation that spreads outliers
 
 Let H be the Hadamard matrix of size d, a power of two: H = [1] for d = 1, and twice as large
 
@@ -25,19 +25,19 @@ import numpy as np
 def hadamard(x):
     """x H / √d along the last axis."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex14a: hadamard")
+    raise NotImplementedError("ex14d: hadamard")
 
 
 def rotate(x, signs):
     """x diag(signs) H / √d."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex14a: rotate")
+    raise NotImplementedError("ex14d: rotate")
 
 
 def unrotate(y, signs):
     """What rotate made y of."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex14a: unrotate")
+    raise NotImplementedError("ex14d: unrotate")
 
 
-# Stub f8045715 of solutions/ex14a_hadamard.py: `fa-numba reset ex14a` brings it back.
+# Stub dbf4b887 of solutions/ex14d_hadamard.py: `fa-numba reset ex14d` brings it back.

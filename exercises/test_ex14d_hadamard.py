@@ -1,4 +1,4 @@
-"""Grader of ex14a: the rotation, and what it does for attention in 8 bits."""
+"""Grader of ex14d: the rotation, and what it does for attention in 8 bits."""
 
 import numpy as np
 import pytest
