@@ -19,6 +19,8 @@ HBM      x is loaded once; with 32 or more columns left, each request moves as f
 
 from numba import cuda, float32
 
+FULL_WARP = 0xFFFFFFFF
+
 
 @cuda.jit
 def broken_kernel(x, total):
@@ -31,7 +33,7 @@ def broken_kernel(x, total):
         for col in range(lane * part, min(lane * part + part, x.shape[1])):
             acc += x[row, col]
         for step in range(5):
-            acc += cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16 >> step)
+            acc += cuda.shfl_xor_sync(FULL_WARP, acc, 16 >> step)
         if lane == 0:
             total[row] = acc
 
@@ -43,4 +45,4 @@ def kernel(x, total):
     raise NotImplementedError("ex15c: kernel")
 
 
-# Stub ec715284 of solutions/ex15c_lanes.py: `fa-numba reset ex15c` brings it back.
+# Stub 377900a2 of solutions/ex15c_lanes.py: `fa-numba reset ex15c` brings it back.

@@ -2,7 +2,7 @@
 
 `broken_timer` is to return how many microseconds a kernel runs on the GPU, compiled, with its inputs
 in HBM. On the simulated GPU it is off by a factor that depends on the kernel. Write `timer`: copy
-broken_timer and mend it. Three lines are enough.
+broken_timer and mend it. Two or three lines are enough.
 
 gpu      has perf_counter(), synchronize(), flush(), event() and event_elapsed_time(start, end);
          all times are microseconds. flush() enqueues a kernel that overwrites L2; it runs for 2 ms
@@ -21,11 +21,10 @@ import statistics
 
 ### KIND: find the bug
 ### HINT 1: Print the nine samples. The first one differs from the others, and those are not `cold`.
-### HINT 2: Three things are wrong: the first sample compiles; the others find their inputs in L2,
-### HINT 2: and the GPU idles between the first event and the kernel; and the mean of nine samples
-### HINT 2: moves with each of them.
-### HINT 3: kernel() once before the loop; gpu.flush() as the first line in the loop;
-### HINT 3: statistics.median(samples).
+### HINT 2: The first sample compiles; the others find their inputs in L2, and the GPU idles between
+### HINT 2: the first event and the kernel; and the mean of nine samples moves with each of them.
+### HINT 3: gpu.flush() as the first line in the loop, statistics.median(samples) at the end. And
+### HINT 3: kernel() once before the loop, so that no sample compiles.
 ### DEBRIEF: The flush has two uses. It empties L2, and it gives the CPU time to enqueue the kernel
 ### DEBRIEF: and both events before the GPU gets there. Where a launch takes longer than the flush,
 ### DEBRIEF: it needs more of them: benchmarks/timing.py writes eight times a GiB. The median ignores

@@ -19,6 +19,8 @@ HBM      x is loaded once; with 32 or more columns left, each request moves as f
 
 from numba import cuda, float32
 
+FULL_WARP = 0xFFFFFFFF
+
 ### KIND: find the bug
 ### HINT 1: A request is what the 32 lanes of a warp load at the same time. In the first iteration,
 ### HINT 1: which columns do lanes 0, 1 and 2 load, if a row has 512?
@@ -43,7 +45,7 @@ def broken_kernel(x, total):
         for col in range(lane * part, min(lane * part + part, x.shape[1])):
             acc += x[row, col]
         for step in range(5):
-            acc += cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16 >> step)
+            acc += cuda.shfl_xor_sync(FULL_WARP, acc, 16 >> step)
         if lane == 0:
             total[row] = acc
 
@@ -59,7 +61,7 @@ def kernel(x, total):
         for col in range(lane, x.shape[1], 32):
             acc += x[row, col]
         for step in range(5):
-            acc += cuda.shfl_xor_sync(0xFFFFFFFF, acc, 16 >> step)
+            acc += cuda.shfl_xor_sync(FULL_WARP, acc, 16 >> step)
         if lane == 0:
             total[row] = acc
     ### END SOLUTION

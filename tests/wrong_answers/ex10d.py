@@ -31,4 +31,19 @@ RIGHT = [
     ("the mask in two conditions", MASK, "if n >= seqlen:\n                    continue\n                if is_query and (n <= m or not CAUSAL):"),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("acc[d] = float32(0) -> acc[d] = float32(1)", "the first key multiplies it by alpha = 0"),
+    (
+        "m_i, l_i = (NEG_INF, float32(0)) -> m_i, l_i = (NEG_INF, float32(1))",
+        "the first key multiplies it by alpha = 0",
+    ),
+    *(
+        (
+            f"{x}_tile[tx, d] = {x}[row, d] if row < {x}.shape[0] else float32(0) -> "
+            f"{x}_tile[tx, d] = {x}[row, d] if row < {x}.shape[0] else float32(1)",
+            "the mask lets nothing behind the batch through",
+        )
+        for x in "kv"
+    ),
+    ("s = float32(0) -> s = float32(1)", "all scores of a row move together"),
+]
