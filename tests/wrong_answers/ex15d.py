@@ -29,7 +29,7 @@ WRONG = [
 
 RIGHT = [
     ("int64 in words", [IMPORT, (ROW, "row = int64(token) * int64(num_heads) + int64(head)\n"), (RETURN, "return row * int64(head_dim) + int64(d)\n")]),
-    ("one line", [(ROW, ""), (RETURN, "return (token * num_heads + head) * head_dim + d\n")]),
+    ("one line", [("    " + ROW, ""), (RETURN, "return (token * num_heads + head) * head_dim + d\n")]),
 ]  # fmt: skip
 
 EQUIVALENT = []
