@@ -82,9 +82,8 @@ def test_tiles(exercise, lengths, tile):
         "Each sequence begins a tile of its own: round up for each, not for the sum.": (
             1 - real / (-(-total // tile) * tile) ** 2
         ),
-        "The last tile is computed as a whole: round up.": 1 - real / max(
-            sum((n // tile * tile) ** 2 for n in lengths), 1
-        ),
+        "The last tile is computed as a whole: round up.": 1
+        - real / max(sum((n // tile * tile) ** 2 for n in lengths), 1),
     }
     got = exercise.waste_of_tiles(list(lengths), tile)
     compare(got, 1 - real / computed, f"tiles of {tile}, {lengths}", mistakes)

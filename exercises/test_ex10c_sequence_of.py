@@ -53,7 +53,9 @@ def check(exercise, lengths, block):
     wrong = [tile for tile, (a, b) in enumerate(zip(got.tolist(), want, strict=True)) if a != b]
     if wrong:
         tile = wrong[0]
-        after = [next((b for b, x in enumerate(first) if x > t), len(first)) for t in range(len(want))]
+        after = [
+            next((b for b, x in enumerate(first) if x > t), len(first)) for t in range(len(want))
+        ]
         without = [max(b for b, x in enumerate(first) if x - b <= t) for t in range(len(want))]
         causes = {
             "That is the first sequence behind the tile: the one before it has the tile.": after,

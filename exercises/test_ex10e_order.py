@@ -67,7 +67,9 @@ def test_other_tiles(exercise):
     """tiles of other sizes"""
     for tile in (1, 16, 200):
         got = ask(exercise, (17, 300, 16), True, tile)
-        assert sorted(got) == [(b, t) for b, n in enumerate((17, 300, 16)) for t in range(-(-n // tile))]
+        assert sorted(got) == [
+            (b, t) for b, n in enumerate((17, 300, 16)) for t in range(-(-n // tile))
+        ]
 
 
 @pytest.mark.parametrize("name", BATCHES)

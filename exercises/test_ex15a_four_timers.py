@@ -16,7 +16,9 @@ TIMES = [  # enqueue, cold, warm
     (10, 400, 9),
     (0.5, 1000, 800),
 ]
-EACH = pytest.mark.parametrize("times", TIMES, ids=lambda t: "enqueue {}, cold {}, warm {}".format(*t))
+EACH = pytest.mark.parametrize(
+    "times", TIMES, ids=lambda t: "enqueue {}, cold {}, warm {}".format(*t)
+)
 
 
 def run(program, enqueue, cold, warm):

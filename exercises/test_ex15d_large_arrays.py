@@ -48,7 +48,8 @@ def check(exercise, tokens, num_heads, head_dim, dtype=np.int64):
         row = wrapped(t * num_heads + h, 32)
         causes = {
             "The place is cut to 32 bits: beyond 2^31 it becomes negative.": wrapped(truth, 32),
-            "The place is cut to 32 bits without a sign: beyond 2^32 it begins anew.": truth % 2**32,
+            "The place is cut to 32 bits without a sign: beyond 2^32 it begins anew.": truth
+            % 2**32,
             "The row, token * num_heads + head, is cut to 32 bits.": row * head_dim + d,
             "The row is cut to 32 bits without a sign.": (t * num_heads + h) % 2**32 * head_dim + d,
             "A float holds whole numbers only up to 2^24, float64 up to 2^53.": int(float(truth)),

@@ -95,7 +95,7 @@ class SimulatedGpu:
             operations, self._captured = self._captured, None
 
         def launch():
-            self._host("graph", LAUNCHES, self._graph_enqueue)
+            self._host("", LAUNCHES, self._graph_enqueue)
             for operation in operations:
                 self._run(*operation)
 

@@ -47,10 +47,12 @@ def packed_batch(lengths, block, *, causal=False):
         at = starts[b] + row
         width = min(block, starts[b + 1] - at)
         packed.plot([at, at], [0, 1], color=PAPER, linewidth=1.4)
-        packed.text(at + width / 2, 0.5, number, ha="center", va="center", fontsize=7.5, color=PAPER)
+        packed.text(
+            at + width / 2, 0.5, number, ha="center", va="center", fontsize=7.5, color=PAPER
+        )
     in_grid = starts[-1] // block + batch
     packed.set(xlim=(0, tokens), ylim=(1.05, -0.05), yticks=[])
-    packed.set_xticks(starts, starts)
+    packed.set_xticks(starts, _in_two_lines(starts))
     packed.set_title(f"packed: {tokens} tokens; {len(numbers)} tiles of {block} with their numbers, "
                      f"of {in_grid} in the grid", loc="left", fontsize=10, color=INK)  # fmt: skip
     packed.set_xlabel("cu_seqlens", fontsize=9, color=INK)
@@ -75,7 +77,9 @@ def packed_batch(lengths, block, *, causal=False):
     figure.text = (
         f"lengths {lengths}: {share:.0%} of the padded tokens are padding; cu_seqlens {starts}; "
         f"tiles of {block}: "
-        + ", ".join(f"{number} is row {row} of sequence {b}" for number, (b, row) in numbers.items())
+        + ", ".join(
+            f"{number} is row {row} of sequence {b}" for number, (b, row) in numbers.items()
+        )
     )
     return figure
 
@@ -87,6 +91,15 @@ def tile_numbers(starts, block):
         for b, (start, end) in enumerate(zip(starts, starts[1:], strict=False))
         for t in range(-(-(end - start) // block))
     }
+
+
+def _in_two_lines(starts):
+    """Labels of the starts; one that would touch its left neighbour stands a line lower."""
+    words, near, low = [], 0.05 * starts[-1], False
+    for start, before in zip(starts, [-near, *starts], strict=False):
+        low = not low and start - before < near
+        words.append(f"\n{start}" if low else f"{start}")
+    return words
 
 
 def _box(x, y, width, height, colour):

@@ -215,6 +215,20 @@ def _tiled_matmul(module):
     return matmul
 
 
+def _transpose(module):
+    def transpose(x):
+        y = arrays.empty(x, x.shape[::-1])
+        grid = x.shape[1] // 32, x.shape[0] // 32
+        launch(module.transpose, ("x", "y"), grid, (32, 8), x, y)
+        return y
+
+    return transpose
+
+
+def _transpose_inputs(row):
+    return ([(8192, 8192)], {}) if row["kernel"] == "transposition, tile of 32 × 33" else None
+
+
 def _heads(q, k):
     """(batch entry, head, head of k) of every head, each on a stream of its own on a GPU."""
     batch, _, num_heads, _ = q.shape
@@ -289,4 +303,5 @@ JOBS = {
     "ex05b": Job(_tiled_matmul),
     "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs),
     "ex07b": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
+    "ex15e": Job(_transpose, inputs=_transpose_inputs),
 }

@@ -3,7 +3,10 @@
 WARM_UP = "kernel()  # compiles\n"
 FLUSH = "gpu.flush()  # empties L2, and hides the launch\n"
 # broken_timer has the lines of the loop, too: they are named by their neighbours.
-START = FLUSH + "        start, end = gpu.event(), gpu.event()\n        start.record()\n        kernel()\n        end.record()\n"
+START = (
+    FLUSH
+    + "        start, end = gpu.event(), gpu.event()\n        start.record()\n        kernel()\n        end.record()\n"
+)
 LOOP = WARM_UP + "    samples = []\n    for _ in range(9):"
 MEDIAN = "return statistics.median(samples)"
 

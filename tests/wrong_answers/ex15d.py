@@ -21,7 +21,10 @@ WRONG = [
     ("never negative", RETURN, "return abs(int32(row * head_dim + d))\n"),
     ("at most 2^31", RETURN, "return min(row * head_dim + d, 2147483647)\n"),
 ]  # fmt: skip
-IMPORT = ("from numba import cuda, int32", "from numba import cuda, float32, float64, int32, int64, uint32")
+IMPORT = (
+    "from numba import cuda, int32",
+    "from numba import cuda, float32, float64, int32, int64, uint32",
+)
 WRONG = [
     (name, [IMPORT, *(old[0] if isinstance(old[0], list) else [tuple(old)])])
     for name, *old in WRONG
