@@ -1,8 +1,8 @@
 """ex10a · Predict what padding costs
 
-Sequences of these lengths are one batch. Padded, each of them becomes as long as the longest; packed,
-they lie end to end. Attention has no mask but the ends of the sequences: every query of a sequence
-sees every key of it.
+Sequences of these lengths are one batch. Padded, each of them becomes as long as the longest;
+packed, they lie end to end. Attention has no mask but the ends of the sequences: every query of a
+sequence sees every key of it.
 
 padding_of_tokens(lengths)          share of the padded batch's tokens that are padding
 padding_of_pairs(lengths)           share of the padded batch's pairs of a query and a key that are
@@ -38,4 +38,4 @@ def waste_of_tiles(lengths, tile):
     raise NotImplementedError("ex10a: waste_of_tiles")
 
 
-# Stub d2bc0442 of solutions/ex10a_padded_share.py: `fa-numba reset ex10a` brings it back.
+# Stub 109cc497 of solutions/ex10a_padded_share.py: `fa-numba reset ex10a` brings it back.

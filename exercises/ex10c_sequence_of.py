@@ -5,8 +5,8 @@ A thread block gets the number of a tile of queries. Tiles of sequence b are num
     cu_seqlens[b] // BLOCK + b
 
 on. So the tile belongs to the last sequence whose first number is not larger than the tile's. Find
-that sequence, in a loop: the two ends of the search are given, b may still be it, b_end is certainly
-not.
+that sequence, in a loop: the two ends of the search are given, b may still be it, b_end is
+certainly not.
 
 Called    by every thread of a thread block, with tile >= 0
 Arrays    cu_seqlens (batch + 1,), int32, batch >= 1; sequences may be empty
@@ -32,4 +32,4 @@ def make_sequence_of(BLOCK):
     return sequence_of
 
 
-# Stub 641ddcaf of solutions/ex10c_sequence_of.py: `fa-numba reset ex10c` brings it back.
+# Stub 324e14ab of solutions/ex10c_sequence_of.py: `fa-numba reset ex10c` brings it back.

@@ -1,11 +1,11 @@
 """ex10d · Find the bug: neighbours in a batch
 
-`make_broken_kernel` computes attention over a packed batch, one head. With one sequence it is right.
-With two, some rows are wrong, and they change with the tokens of another sequence: the answer to one
-user depends on what another one wrote.
+`make_broken_kernel` computes attention over a packed batch, one head. With one sequence it is
+right. With two, some rows are wrong, and they change with the tokens of another sequence: the
+answer to one user depends on what another one wrote.
 
-Write `make_kernel`: copy make_broken_kernel and mend it. Two lines change. The grader says which row
-sees which foreign key, and which lines race.
+Write `make_kernel`: copy make_broken_kernel and mend it. Two lines change. The grader says which
+row sees which foreign key, and which lines race.
 
 Launch    grid (tokens // BLOCK + batch,), thread block (BLOCK,): a thread block has a tile of
           BLOCK queries of a sequence, thread tx the query m_start + tx
@@ -76,4 +76,4 @@ def make_kernel(HEAD_DIM, BLOCK, CAUSAL):
     raise NotImplementedError("ex10d: make_kernel")
 
 
-# Stub b7d327d6 of solutions/ex10d_border.py: `fa-numba reset ex10d` brings it back.
+# Stub 736ba30a of solutions/ex10d_border.py: `fa-numba reset ex10d` brings it back.

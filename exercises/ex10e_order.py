@@ -1,8 +1,8 @@
 """ex10e · A budget of waiting: the order of thread blocks
 
-A GPU with num_sms SMs starts thread blocks in the order of the list: one on each SM, and each next one
-on the SM that becomes free first. A thread block has one tile of queries, and takes as long as the
-number of its tiles of keys. The launch ends with its last thread block: its makespan.
+A GPU with num_sms SMs starts thread blocks in the order of the list: one on each SM, and each next
+one on the SM that becomes free first. A thread block has one tile of queries, and takes as long as
+the number of its tiles of keys. The launch ends with its last thread block: its makespan.
 
 order(lengths, tile, causal)   returns the thread blocks in the order in which they start, a list
                                of pairs (sequence, tile of queries), each exactly once
@@ -33,4 +33,4 @@ def order(lengths, tile, causal):
     raise NotImplementedError("ex10e: order")
 
 
-# Stub 9ae6d1cd of solutions/ex10e_order.py: `fa-numba reset ex10e` brings it back.
+# Stub 5da67e09 of solutions/ex10e_order.py: `fa-numba reset ex10e` brings it back.

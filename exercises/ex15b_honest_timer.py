@@ -1,8 +1,8 @@
 """ex15b · Find the bug: a timer
 
-`broken_timer` is to return how many microseconds a kernel runs on the GPU, compiled, with its inputs
-in HBM. On the simulated GPU it is off by a factor that depends on the kernel. Write `timer`: copy
-broken_timer and mend it. Two or three lines are enough.
+`broken_timer` is to return how many microseconds a kernel runs on the GPU, compiled, with its
+inputs in HBM. On the simulated GPU it is off by a factor that depends on the kernel. Write `timer`:
+copy broken_timer and mend it. Two or three lines are enough.
 
 gpu      has perf_counter(), synchronize(), flush(), event() and event_elapsed_time(start, end);
          all times are microseconds. flush() enqueues a kernel that overwrites L2; it runs for 2 ms
@@ -39,4 +39,4 @@ def timer(gpu, kernel):
     raise NotImplementedError("ex15b: timer")
 
 
-# Stub 2badb7c4 of solutions/ex15b_honest_timer.py: `fa-numba reset ex15b` brings it back.
+# Stub 4217da10 of solutions/ex15b_honest_timer.py: `fa-numba reset ex15b` brings it back.

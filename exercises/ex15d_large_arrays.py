@@ -1,9 +1,9 @@
 """ex15d · Find the bug: right up to 2^31
 
 `broken_element` returns the place of element [token, head, d] in an array of shape (tokens,
-num_heads, head_dim), counted in elements from the start of the array. Somebody made it 32 bits wide,
-to save registers. It passes every test, because no test has an array of more than 2^31 elements. With
-32 heads of 128 that is half a million tokens, 4 GB in float16.
+num_heads, head_dim), counted in elements from the start of the array. Somebody made it 32 bits
+wide, to save registers. It passes every test, because no test has an array of more than 2^31
+elements. With 32 heads of 128 that is half a million tokens, 4 GB in float16.
 
 Write `element`, right for every array that fits into a GPU. Copy broken_element and mend it; one or
 two lines change.
@@ -33,4 +33,4 @@ def element(token, head, d, num_heads, head_dim):
     raise NotImplementedError("ex15d: element")
 
 
-# Stub f30dbee3 of solutions/ex15d_large_arrays.py: `fa-numba reset ex15d` brings it back.
+# Stub a2bb39b8 of solutions/ex15d_large_arrays.py: `fa-numba reset ex15d` brings it back.

@@ -1,7 +1,7 @@
 """ex15e · A budget of sectors: transpose
 
-`broken_kernel` writes y = x.T. It reads along the rows of x and writes down the columns of y, so that
-each request of a store touches 32 sectors. Lesson 05 mends that with a tile of 32 x 33 floats.
+`broken_kernel` writes y = x.T. It reads along the rows of x and writes down the columns of y, so
+that each request of a store touches 32 sectors. Lesson 05 mends that with a tile of 32 x 33 floats.
 
 Write `transpose`: the thread block reads a tile of 32 x 32 along the rows of x, keeps it in shared
 memory, and writes it along the rows of y.
@@ -32,4 +32,4 @@ def transpose(x, y):
     raise NotImplementedError("ex15e: transpose")
 
 
-# Stub 5c3e23ea of solutions/ex15e_transpose.py: `fa-numba reset ex15e` brings it back.
+# Stub c486481e of solutions/ex15e_transpose.py: `fa-numba reset ex15e` brings it back.

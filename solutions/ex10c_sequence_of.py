@@ -5,8 +5,8 @@ A thread block gets the number of a tile of queries. Tiles of sequence b are num
     cu_seqlens[b] // BLOCK + b
 
 on. So the tile belongs to the last sequence whose first number is not larger than the tile's. Find
-that sequence, in a loop: the two ends of the search are given, b may still be it, b_end is certainly
-not.
+that sequence, in a loop: the two ends of the search are given, b may still be it, b_end is
+certainly not.
 
 Called    by every thread of a thread block, with tile >= 0
 Arrays    cu_seqlens (batch + 1,), int32, batch >= 1; sequences may be empty
@@ -21,14 +21,15 @@ from numba import cuda
 ### KIND: fill a loop
 ### HINT 1: A binary search: as long as more than one sequence is left, look at the middle one. Does
 ### HINT 1: it begin at this tile or before?
-### HINT 2: while b_end - b > 1: middle = (b + b_end) // 2. If its first number is <= tile, b = middle,
-### HINT 2: else b_end = middle.
+### HINT 2: while b_end - b > 1: middle = (b + b_end) // 2. If its first number is <= tile, b =
+### HINT 2: middle, else b_end = middle.
 ### HINT 3: The first number of the middle one: cu_seqlens[middle] // BLOCK + middle.
 ### DEBRIEF: The numbers have gaps, at most one for each sequence, so that nobody sums up rounded
-### DEBRIEF: lengths: neither the host, which would have to read them from the GPU, nor 100,000 thread
-### DEBRIEF: blocks. The + b makes them grow from sequence to sequence even where one is empty, and a
-### DEBRIEF: binary search needs that. FlashAttention launches tiles for the longest sequence in each
-### DEBRIEF: sequence instead, and most of these thread blocks return at once if lengths differ much.
+### DEBRIEF: lengths: neither the host, which would have to read them from the GPU, nor 100,000
+### DEBRIEF: thread blocks. The + b makes them grow from sequence to sequence even where one is
+### DEBRIEF: empty, and a binary search needs that. FlashAttention launches tiles for the longest
+### DEBRIEF: sequence in each sequence instead, and most of these thread blocks return at once if
+### DEBRIEF: lengths differ much.
 
 
 def make_sequence_of(BLOCK):

@@ -1,11 +1,11 @@
 """ex10d · Find the bug: neighbours in a batch
 
-`make_broken_kernel` computes attention over a packed batch, one head. With one sequence it is right.
-With two, some rows are wrong, and they change with the tokens of another sequence: the answer to one
-user depends on what another one wrote.
+`make_broken_kernel` computes attention over a packed batch, one head. With one sequence it is
+right. With two, some rows are wrong, and they change with the tokens of another sequence: the
+answer to one user depends on what another one wrote.
 
-Write `make_kernel`: copy make_broken_kernel and mend it. Two lines change. The grader says which row
-sees which foreign key, and which lines race.
+Write `make_kernel`: copy make_broken_kernel and mend it. Two lines change. The grader says which
+row sees which foreign key, and which lines race.
 
 Launch    grid (tokens // BLOCK + batch,), thread block (BLOCK,): a thread block has a tile of
           BLOCK queries of a sequence, thread tx the query m_start + tx
@@ -25,11 +25,11 @@ from fa_numba.constants import NEG_INF
 from fa_numba.kernels.sequence_of import make_sequence_of
 
 ### KIND: find the bug
-### HINT 1: Two conditions ask whether a token exists. Which tokens exist for a thread block that has
-### HINT 1: sequence b: those of the batch, or those of the sequence?
+### HINT 1: Two conditions ask whether a token exists. Which tokens exist for a thread block that
+### HINT 1: has sequence b: those of the batch, or those of the sequence?
 ### HINT 2: The last tile of a sequence has threads without a query. In the batch their rows belong
-### HINT 2: to the next sequence, and another thread block writes these, too. With the keys it is the
-### HINT 2: same: after the last key of the sequence come keys of the next one.
+### HINT 2: to the next sequence, and another thread block writes these, too. With the keys it is
+### HINT 2: the same: after the last key of the sequence come keys of the next one.
 ### HINT 3: is_query = m < seqlen, and in the mask n < seqlen in place of start + n < k.shape[0].
 ### DEBRIEF: The end of the batch was taken for the end of the sequence, twice. Under a causal mask
 ### DEBRIEF: the second one does no harm, because no query sees a key behind itself: a test that is

@@ -1,8 +1,8 @@
 """ex10e · A budget of waiting: the order of thread blocks
 
-A GPU with num_sms SMs starts thread blocks in the order of the list: one on each SM, and each next one
-on the SM that becomes free first. A thread block has one tile of queries, and takes as long as the
-number of its tiles of keys. The launch ends with its last thread block: its makespan.
+A GPU with num_sms SMs starts thread blocks in the order of the list: one on each SM, and each next
+one on the SM that becomes free first. A thread block has one tile of queries, and takes as long as
+the number of its tiles of keys. The launch ends with its last thread block: its makespan.
 
 order(lengths, tile, causal)   returns the thread blocks in the order in which they start, a list
                                of pairs (sequence, tile of queries), each exactly once
@@ -22,15 +22,15 @@ About 3 lines.
 import math
 
 ### KIND: beat a budget
-### HINT 1: Draw it with two SMs and thread blocks of 1, 1, 1, 1 and 4 tiles, in this order and in the
-### HINT 1: reverse. When does the last one end?
+### HINT 1: Draw it with two SMs and thread blocks of 1, 1, 1, 1 and 4 tiles, in this order and in
+### HINT 1: the reverse. When does the last one end?
 ### HINT 2: A long thread block that starts last runs alone. Those that start last should be short.
 ### HINT 3: List all (b, t), and sort them by key_tiles, the longest first: key=lambda x:
 ### HINT 3: -key_tiles(lengths, *x, tile, causal).
-### DEBRIEF: Longest first is Graham's rule of 1969: at most 4/3 of the best possible, and much better
-### DEBRIEF: if most thread blocks are short. The scheduler of a GPU does the rest, it takes the next
-### DEBRIEF: thread block where an SM is free; but it knows nothing of their lengths. That is why "the
-### DEBRIEF: scheduler loads the next block" is half of an answer to load imbalance.
+### DEBRIEF: Longest first is Graham's rule of 1969: at most 4/3 of the best possible, and much
+### DEBRIEF: better if most thread blocks are short. The scheduler of a GPU does the rest, it takes
+### DEBRIEF: the next thread block where an SM is free; but it knows nothing of their lengths. That
+### DEBRIEF: is why "the scheduler loads the next block" is half of an answer to load imbalance.
 ### DEBRIEF: flash_attn_persistent_varlen sorts the sequences on the GPU, since the host does not
 ### DEBRIEF: know their lengths.
 

@@ -1,8 +1,8 @@
 """ex15b · Find the bug: a timer
 
-`broken_timer` is to return how many microseconds a kernel runs on the GPU, compiled, with its inputs
-in HBM. On the simulated GPU it is off by a factor that depends on the kernel. Write `timer`: copy
-broken_timer and mend it. Two or three lines are enough.
+`broken_timer` is to return how many microseconds a kernel runs on the GPU, compiled, with its
+inputs in HBM. On the simulated GPU it is off by a factor that depends on the kernel. Write `timer`:
+copy broken_timer and mend it. Two or three lines are enough.
 
 gpu      has perf_counter(), synchronize(), flush(), event() and event_elapsed_time(start, end);
          all times are microseconds. flush() enqueues a kernel that overwrites L2; it runs for 2 ms
@@ -27,8 +27,9 @@ import statistics
 ### HINT 3: kernel() once before the loop, so that no sample compiles.
 ### DEBRIEF: The flush has two uses. It empties L2, and it gives the CPU time to enqueue the kernel
 ### DEBRIEF: and both events before the GPU gets there. Where a launch takes longer than the flush,
-### DEBRIEF: it needs more of them: benchmarks/timing.py writes eight times a GiB. The median ignores
-### DEBRIEF: a few disturbed samples. The minimum would do so, too, but it rewards a lucky one.
+### DEBRIEF: it needs more of them: benchmarks/timing.py writes eight times a GiB. The median
+### DEBRIEF: ignores a few disturbed samples. The minimum would do so, too, but it rewards a lucky
+### DEBRIEF: one.
 
 
 def broken_timer(gpu, kernel):

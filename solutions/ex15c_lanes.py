@@ -27,9 +27,9 @@ FULL_WARP = 0xFFFFFFFF
 ### HINT 2: 32 floats that are neighbours are 4 sectors. 32 floats that are 16 apart are 32 sectors.
 ### HINT 2: So in each iteration lane 1 must load the neighbour of what lane 0 loads.
 ### HINT 3: for col in range(lane, x.shape[1], 32)
-### DEBRIEF: A core of a CPU wants a part of its own, in one piece, because its cache is its own. The
-### DEBRIEF: lanes of a warp load together, and want neighbours. The meter says so without a GPU:
-### DEBRIEF: 32 sectors a request, 12 % of the bytes used. In ncu the same two counters are
+### DEBRIEF: A core of a CPU wants a part of its own, in one piece, because its cache is its own.
+### DEBRIEF: The lanes of a warp load together, and want neighbours. The meter says so without a
+### DEBRIEF: GPU: 32 sectors a request, 12 % of the bytes used. In ncu the same two counters are
 ### DEBRIEF: l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum over l1tex__t_requests_..., and its rule
 ### DEBRIEF: "uncoalesced global accesses" names the line.
 

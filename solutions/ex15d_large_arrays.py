@@ -1,9 +1,9 @@
 """ex15d · Find the bug: right up to 2^31
 
 `broken_element` returns the place of element [token, head, d] in an array of shape (tokens,
-num_heads, head_dim), counted in elements from the start of the array. Somebody made it 32 bits wide,
-to save registers. It passes every test, because no test has an array of more than 2^31 elements. With
-32 heads of 128 that is half a million tokens, 4 GB in float16.
+num_heads, head_dim), counted in elements from the start of the array. Somebody made it 32 bits
+wide, to save registers. It passes every test, because no test has an array of more than 2^31
+elements. With 32 heads of 128 that is half a million tokens, 4 GB in float16.
 
 Write `element`, right for every array that fits into a GPU. Copy broken_element and mend it; one or
 two lines change.
@@ -20,8 +20,8 @@ from numba import cuda, int32
 
 ### KIND: find the bug
 ### HINT 1: What is the largest int32? Which of the two lines exceeds it first, for 32 heads of 128?
-### HINT 2: int32(...) cuts off the upper half of its argument: 2^31 becomes -2^31. In Numba products
-### HINT 2: and sums of integers are int64 unless you write int32 around them.
+### HINT 2: int32(...) cuts off the upper half of its argument: 2^31 becomes -2^31. In Numba
+### HINT 2: products and sums of integers are int64 unless you write int32 around them.
 ### HINT 3: row = token * num_heads + head; return row * head_dim + d.
 ### DEBRIEF: The engine wraps as the GPU does: -2^31, and no error. The first wrong element is far
 ### DEBRIEF: from the start, so that small tests pass, and what is read is somebody else's memory.

@@ -1,4 +1,4 @@
-"""A batch of sequences of several lengths: padded, packed, and the pairs that attention computes."""
+"""A batch of sequences of several lengths: padded, packed, and the pairs of attention."""
 
 from matplotlib.patches import Patch, Rectangle
 

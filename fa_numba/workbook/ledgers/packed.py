@@ -31,7 +31,7 @@ def ledger(folder=None):
             "sequence handling: FlashAttention fixed-length batches, vLLM variable-length (004)",
             f"FLOPs by the meter for {len(LENGTHS)} sequences: padded {padded:,}, packed "
             f"{packed:,}, {packed / padded:.2f} of it",
-            "FlashAttention has had packed batches since its first release; the difference to "
+            "FlashAttention has packed batches since its first release; the difference to "
             "PagedAttention is where keys lie, not how long sequences are",
         ),
         _row(
@@ -40,7 +40,7 @@ def ledger(folder=None):
             "online softmax is for tiles; lengths need a start, an end and a mask",
         ),
         _row(
-            "workload imbalance need not be handled: the GPU's scheduler loads the next block (001)",
+            "need we handle workload imbalance? No, the scheduler loads the next block (001)",
             "8 sequences of 1024 under a causal mask, tiles of 64 on 32 SMs, time over the bound: "
             f"{in_order:.2f} in the order of the grid, {longest_first:.2f} longest first",
             "true for blocks of equal length; it does not know which block is long",
@@ -48,7 +48,7 @@ def ledger(folder=None):
         _row(
             "use case: FlashAttention training (batch processing), vLLM inference (004)",
             f"packed over padded, the same lengths, H200: {_recorded_rate(folder)} of the rate",
-            "batches for training are packed as well; where all lengths are equal that wins nothing",
+            "batches for training are packed, too; where all lengths are equal that wins nothing",
         ),
     ]
 
