@@ -123,6 +123,21 @@ def test_a_kernel_that_the_lesson_brings(checkout, capsys):
         passes("ex05b")
 
 
+def test_packed(checkout):
+    checkout("ex10d", changes={r"\bk\b": "keys"})
+    starts = np.array([0, 5, 5, 12], np.int32)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((12, heads, 6), dtype=np.float32) for heads in (4, 2, 2))
+    for name in ("flash_attn_varlen", "your ex10d"):
+        attn = own.mine("ex10d")
+        assert attn.name == name
+        for causal in (False, True):
+            want, _ = reference.varlen_attention(q, k, v, starts, starts, causal=causal)
+            out, _ = attn(q, k, v, starts, starts, causal=causal)
+            assert np.abs(out - want).max() < 1e-5
+        passes("ex10d")
+
+
 def test_a_transposition(checkout):
     """The lesson's kernel, then the learner's, under the names of the statement."""
     checkout("ex15e", changes={r"(?<!\.)\by\b": "turned"})

@@ -53,8 +53,8 @@ def packed_batch(lengths, block, *, causal=False):
     in_grid = starts[-1] // block + batch
     packed.set(xlim=(0, tokens), ylim=(1.05, -0.05), yticks=[])
     packed.set_xticks(starts, _in_two_lines(starts))
-    packed.set_title(f"packed: {tokens} tokens; {len(numbers)} tiles of {block} with their numbers, "
-                     f"of {in_grid} in the grid", loc="left", fontsize=10, color=INK)  # fmt: skip
+    packed.set_title(f"packed: {tokens} tokens; {len(numbers)} tiles of {block} with their numbers,"
+                     f" of {in_grid} in the grid", loc="left", fontsize=10, color=INK)  # fmt: skip
     packed.set_xlabel("cu_seqlens", fontsize=9, color=INK)
 
     real = 0
