@@ -39,8 +39,8 @@ EQUIVALENT = [
     ),
     *(
         (
-            f"{x}_tile[tx, d] = {x}[row, d] if row < {x}.shape[0] else float32(0) -> "
-            f"{x}_tile[tx, d] = {x}[row, d] if row < {x}.shape[0] else float32(1)",
+            f"{x}_tile[tx, d] = {x}[row, d] if row < k.shape[0] else float32(0) -> "
+            f"{x}_tile[tx, d] = {x}[row, d] if row < k.shape[0] else float32(1)",
             "the mask lets nothing behind the batch through",
         )
         for x in "kv"
