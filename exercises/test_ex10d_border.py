@@ -151,11 +151,16 @@ def test_hbm_traffic(exercise):
 
 
 def test_broken_kernel_stays(exercise):
-    """make_broken_kernel is as it was given"""
+    """make_broken_kernel is as it was given: right with one sequence, wrong with two"""
     shape = (9, 4)
     q, k, v = matrices(shape, shape, shape)
     _, trace = launch(exercise, q, k, v, (5, 4), False, make="make_broken_kernel")
     assert trace.races, "make_broken_kernel is to stay: mend make_kernel"
+    out, trace = launch(exercise, q, k, v, (9,), True, make="make_broken_kernel")
+    expect_no_races(trace)
+    assert np.abs(out - definition(q, k, v, (9,), True)).max() < 1e-5, (
+        "make_broken_kernel is to stay: mend make_kernel"
+    )
 
 
 def test_float32(exercise):
