@@ -1,11 +1,15 @@
-"""Figures of lessons 05 and 18: the words beside a drawing say what was counted."""
+"""Figures of lessons 05, 10 and 18: the words beside a drawing say what was counted."""
 
 import numpy as np
 import pytest
+from numba import cuda
 
+from fa_numba import simt
 from fa_numba.figures.banks import banks
 from fa_numba.figures.memory_shares import memory_shares
+from fa_numba.figures.packed_batch import packed_batch, tile_numbers
 from fa_numba.figures.tiled_product import tiled_product
+from fa_numba.kernels.sequence_of import make_sequence_of
 
 
 def test_tiled_product_counts_each_iteration():
@@ -30,3 +34,32 @@ def test_memory_shares_names_every_kind():
     figure = memory_shares(shares, notes={"a": "3 at a time"})
     assert figure.describe() == "a: used 75%, free 25%\nb: used 100%, free 0%"
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("lengths", [(5,), (9, 2, 5, 1), (16, 8), (3, 40, 3)], ids=str)
+@pytest.mark.parametrize("block", [1, 4, 16])
+def test_tiles_of_a_packed_batch_are_those_of_the_kernels(lengths, block):
+    starts = np.cumsum([0, *lengths]).astype(np.int32)
+    sequence_of = make_sequence_of(block)
+
+    @cuda.jit
+    def ask(cu_seqlens, found):
+        tile = cuda.grid(1)
+        if tile < found.shape[0]:
+            b, _, seqlen, row = sequence_of(tile, cu_seqlens)
+            found[tile, 0] = b
+            found[tile, 1] = row if row < seqlen else -1
+
+    found = np.zeros((starts[-1] // block + len(lengths), 2), np.int64)
+    simt.run(ask, len(found) // 32 + 1, 32, starts, found)
+    used = {tile: (b, row) for tile, (b, row) in enumerate(found.tolist()) if row >= 0}
+    assert tile_numbers(starts.tolist(), block) == used
+
+
+def test_packed_batch_counts_pairs():
+    assert "50% of the padded tokens" in packed_batch([4, 1, 1], 2).describe()
+    titles = [ax.get_title(loc="left") for ax in packed_batch([3, 1], 2, causal=True).axes]
+    assert titles[-1] == "pairs: 7 of 16" and titles[0] == "padded: 6 tokens, 33% padding"
+    assert (
+        titles[1].startswith("packed: 4 tokens; 3 tiles of 2") and "of 4 in the grid" in titles[1]
+    )

@@ -14,8 +14,10 @@ from fa_numba.workbook.ledgers import (
     eight_bits,
     hopper,
     many_gpus,
+    packed,
     page_pool,
     paged_attention,
+    profiling,
     serving,
     tensor_cores,
     training,
@@ -214,3 +216,53 @@ def test_gains_of_eight_bits_are_over_float16_at_the_same_length(tmp_path):
     assert "quantisation included: 0.50 to 1.00×" in speed["our number"]
     assert eight_bits.NOT_RECORDED in accuracy["our number"]
     assert "2.0 times better" in accuracy["verdict"] and "100 times" in accuracy["verdict"]
+
+
+@pytest.mark.parametrize("module, recorded_in", [(packed, 1), (profiling, 4)])
+def test_of_practice_each_row_has_a_claim_a_number_and_a_verdict(module, recorded_in, tmp_path):
+    for row in module.ledger():
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+        assert module.NOT_RECORDED not in row["our number"]
+    without = [row["our number"] for row in module.ledger(tmp_path)]
+    assert sum(module.NOT_RECORDED in number for number in without) == recorded_in
+
+
+def test_packed_flops_are_those_of_its_tiles():
+    """Padded: one square of tiles for each sequence; packed: each its own. FLOPs go by tiles."""
+    padded, of_packed = packed.flops_of([40, 8, 20], tile=8)
+    assert math.isclose(of_packed / padded, (5**2 + 1 + 3**2) / (3 * 5**2), rel_tol=2e-3)
+    assert packed.flops_of([16, 16])[0] == packed.flops_of([16, 16])[1]
+
+
+def test_waiting_by_hand():
+    """Two sequences of 2 tiles on 2 SMs: times 1 2 1 2 end at 4, sorted at 3, the mean."""
+    in_order, longest_first = packed.waiting(causal=True, lengths=[8, 8], tile=4, num_sms=2)
+    assert math.isclose(in_order, 4 / 3) and longest_first == 1
+    in_order, longest_first = packed.waiting(causal=True, lengths=[4, 4, 8], tile=4, num_sms=2)
+    assert in_order == 1.2 and longest_first == 1.2
+    assert packed.waiting(causal=False, lengths=[8, 8], tile=4, num_sms=4) == (1, 1)
+
+
+def test_launches_of_a_short_sequence():
+    launches, moved = profiling.short_sequence(8, 4)
+    assert launches == (3, 1) and moved[0] > moved[1]
+    assert profiling.standard_intensity(64) == 32
+    assert profiling.ridge_of("H200") > 100
+
+
+def test_of_profiling_times_are_the_recorded_ones(tmp_path):
+    rows = [
+        {"kernel": name, "head_dim": 64, "seqlen": 512, "causal": False, "ms": ms}
+        for name, ms in (("SDPA math", 3.0), ("SDPA memory-efficient", 1.2))
+    ]
+    (tmp_path / "attention.json").write_text(json.dumps({"rows": rows}))
+    cells = {"kernel": "k", "load requests": [1, 1, "yes"], "load sectors": [1, 2, "no: x"]}
+    (tmp_path / "microscope.json").write_text(json.dumps({"rows": [cells]}))
+    call = {"in a row, µs": 9.5, "its graph on the GPU, µs": 2.5}
+    rows = [{"call": "flash_attn_v2, CuPy"} | call]
+    (tmp_path / "launch.json").write_text(json.dumps({"rows": rows}))
+    numbers = " ".join(row["our number"] for row in profiling.ledger(tmp_path))
+    assert "N = 512: 2.5 times as fast" in numbers and "1 of 2 counters" in numbers
+    assert "9.5 µs for each call in a row, 2.5 µs" in numbers
+    assert numbers.count(profiling.NOT_RECORDED) == 1

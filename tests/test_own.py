@@ -123,6 +123,41 @@ def test_a_kernel_that_the_lesson_brings(checkout, capsys):
         passes("ex05b")
 
 
+def test_packed(checkout):
+    checkout("ex10d", changes={r"\bk\b": "keys"})
+    starts = np.array([0, 5, 5, 12], np.int32)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((12, heads, 6), dtype=np.float32) for heads in (4, 2, 2))
+    for name in ("flash_attn_varlen", "your ex10d"):
+        attn = own.mine("ex10d")
+        assert attn.name == name
+        for causal in (False, True):
+            want, _ = reference.varlen_attention(q, k, v, starts, starts, causal=causal)
+            out, _ = attn(q, k, v, starts, starts, causal=causal)
+            assert np.abs(out - want).max() < 1e-5
+        passes("ex10d")
+
+
+def test_a_transposition(checkout):
+    """The lesson's kernel, then the learner's, under the names of the statement."""
+    checkout("ex15e", changes={r"(?<!\.)\by\b": "turned"})
+    ours = own._module(catalog.find_one("ex15e")).transpose
+    x = np.random.default_rng(0).standard_normal((32, 64), dtype=np.float32)
+    for name in ("transpose", "your ex15e"):
+        transpose = own.mine("ex15e", ours=ours)
+        with simt.tracing() as traces:
+            assert transpose.name == name and (transpose(x) == x.T).all()
+        assert traces[0].arrays["y"].stores == x.size
+        passes("ex15e")
+    shapes = {
+        row["kernel"]: own.JOBS["ex15e"].inputs(row)
+        for row in recorded.recorded_rows("tiles", folder=ROOT / "benchmarks" / "results")
+    }
+    timed = [name for name, inputs in shapes.items() if inputs]
+    assert timed == ["transposition, tile of 32 × 33"]
+    assert shapes[timed[0]] == ([(8192, 8192)], {})
+
+
 def test_what_cannot_be_asked_for(checkout):
     checkout("ex03b", "ex05b", "ex06a")
     with pytest.raises(ValueError, match="name must be one of ex02b, .*, got 'ex06a'"):

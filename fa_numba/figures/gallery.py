@@ -37,6 +37,7 @@ from fa_numba.figures.number_lines import number_lines
 from fa_numba.figures.occupancy_by_block import occupancy_by_block
 from fa_numba.figures.online_statistics import online_statistics
 from fa_numba.figures.overflow import overflow
+from fa_numba.figures.packed_batch import packed_batch
 from fa_numba.figures.page_table import page_table
 from fa_numba.figures.pages_over_time import frame_of, pages_over_time
 from fa_numba.figures.race import race_diagram
@@ -476,6 +477,10 @@ def mask_and_skipped_tiles():
     return causal_tiles(seqlen_q, seqlen_k, block, block, lambda m_tile: live[m_tile], needs_mask)
 
 
+def a_packed_batch():
+    return packed_batch([60, 12, 30, 11, 31], 12, causal=True)
+
+
 def what_the_backward_pass_computes():
     return backward_flow(seqlen_q=4096, seqlen_k=4096, head_dim=64, block_m=16, block_n=16)
 
@@ -836,6 +841,7 @@ EXAMPLES = (
     masks_of_tiles_and_their_cost,
     masks_that_are_not_stored,
     mask_and_skipped_tiles,
+    a_packed_batch,
     what_the_backward_pass_computes,
     growth_of_the_cache,
     a_rolling_cache,

@@ -20,6 +20,7 @@ import numpy as np
 
 import fa_numba
 from fa_numba import analysis, simt
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.runtime import arrays
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import Exercise, find_one
@@ -215,6 +216,20 @@ def _tiled_matmul(module):
     return matmul
 
 
+def _transpose(module):
+    def transpose(x):
+        y = arrays.empty(x, x.shape[::-1])
+        grid = x.shape[1] // 32, x.shape[0] // 32
+        launch(module.transpose, ("x", "y"), grid, (32, 8), x, y)
+        return y
+
+    return transpose
+
+
+def _transpose_inputs(row):
+    return ([(8192, 8192)], {}) if row["kernel"] == "transposition, tile of 32 × 33" else None
+
+
 def _heads(q, k):
     """(batch entry, head, head of k) of every head, each on a stream of its own on a GPU."""
     batch, _, num_heads, _ = q.shape
@@ -272,6 +287,25 @@ def _flash_attn_v2(module):
     return flash_attn_v2
 
 
+def _flash_attn_varlen(module):
+    names = "q", "k", "v", "cu_seqlens", "out", "softmax_scale"
+
+    def flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *, causal=False, block=16):
+        """As the package's, for queries and keys of the same sequences; without lse."""
+        tokens, num_heads, head_dim = q.shape
+        group = num_heads // k.shape[1]
+        out = arrays.full(q, q.shape, np.nan)
+        kernel = module.make_kernel(head_dim, block, causal)
+        grid = (tokens // block + cu_seqlens_q.shape[0] - 1,)
+        scale = np.float32(1 / math.sqrt(head_dim))
+        for h in range(num_heads):
+            head = q[:, h], k[:, h // group], v[:, h // group], cu_seqlens_q, out[:, h]
+            launch(kernel, names, grid, (block,), *head, scale)
+        return out, None
+
+    return flash_attn_varlen
+
+
 def _attention_inputs(row):
     """As benchmarks/bench_attention.py: 8192 tokens, 1024 columns of q in all."""
     head_dim = row.get("head_dim", 64)
@@ -289,4 +323,6 @@ JOBS = {
     "ex05b": Job(_tiled_matmul),
     "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs),
     "ex07b": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
+    "ex10d": Job(_flash_attn_varlen, flash_attn_varlen),
+    "ex15e": Job(_transpose, inputs=_transpose_inputs),
 }
