@@ -6,9 +6,10 @@
 
 with the mean and the variance of the row, variance = mean of (x[row, n] - mean)^2. Like softmax it
 reduces twice, and it uses `partial` for both. Its arithmetic is right. One barrier is in the wrong
-place, one is missing. Launch it on rows of 128, 100 and 1000 columns, and read the engine's reports.
+place, one is missing.
 
-Write `kernel`, the same without the bugs. Copy broken_kernel; about three lines change.
+Write `kernel`, the same without the bugs. Copy broken_kernel as it is, grade it, and read the
+reports: they name the lines. About three lines change.
 
 x, y      (num_rows, num_cols) float32 in HBM; any num_cols >= 1
 launch    kernel[num_rows, NUM_THREADS](x, y): thread block `row` owns row `row`
@@ -71,4 +72,4 @@ def kernel(x, y):
     raise NotImplementedError("ex02c: kernel")
 
 
-# Stub dced550b of solutions/ex02c_barriers.py: `fa-numba reset ex02c` brings it back.
+# Stub dfb6f4e3 of solutions/ex02c_barriers.py: `fa-numba reset ex02c` brings it back.

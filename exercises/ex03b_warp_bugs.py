@@ -8,7 +8,8 @@ Each lane reads its own columns, then five shuffles merge the 32 lanes. Two bugs
 the rescaling of l. One forgets it. The other is a misprint of many texts, FlashAttention-2's paper
 among them: a factor upside down. The maxima are right, and l is right for a row of equal scores.
 
-Write `kernel`, the same without the bugs. Copy broken_kernel; about four lines change.
+Write `kernel`, the same without the bugs. Copy broken_kernel as it is, grade it, and read the
+report. About four lines change.
 
 x, m, l   (num_rows, num_cols), (num_rows,), (num_rows,) float32 in HBM; any num_cols >= 1
 launch    kernel[num_rows, 32](x, m, l): the warp of thread block `row` owns row `row`
@@ -61,4 +62,4 @@ def kernel(x, m, l):
     raise NotImplementedError("ex03b: kernel")
 
 
-# Stub c85c457a of solutions/ex03b_warp_bugs.py: `fa-numba reset ex03b` brings it back.
+# Stub f27ceaea of solutions/ex03b_warp_bugs.py: `fa-numba reset ex03b` brings it back.

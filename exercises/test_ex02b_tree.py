@@ -123,4 +123,5 @@ def test_memory(exercise):
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32"""
     x = np.zeros((2, 8), np.float32)
+    launch(exercise, x)  # a function that is not written yet says so here
     gpu_ready(exercise.row_maxima, (x, np.zeros((2, NUM_THREADS), np.float32)))

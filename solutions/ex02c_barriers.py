@@ -6,9 +6,10 @@
 
 with the mean and the variance of the row, variance = mean of (x[row, n] - mean)^2. Like softmax it
 reduces twice, and it uses `partial` for both. Its arithmetic is right. One barrier is in the wrong
-place, one is missing. Launch it on rows of 128, 100 and 1000 columns, and read the engine's reports.
+place, one is missing.
 
-Write `kernel`, the same without the bugs. Copy broken_kernel; about three lines change.
+Write `kernel`, the same without the bugs. Copy broken_kernel as it is, grade it, and read the
+reports: they name the lines. About three lines change.
 
 x, y      (num_rows, num_cols) float32 in HBM; any num_cols >= 1
 launch    kernel[num_rows, NUM_THREADS](x, y): thread block `row` owns row `row`
@@ -28,8 +29,8 @@ EPS = float32(1e-5)
 ### HINT 1: it: how often does a thread of number tid go round the first loop?
 ### HINT 2: The second report names two lines: one thread still reads partial[0], another one
 ### HINT 2: already stores into partial. What must lie between them, and is it inside of a loop?
-### HINT 3: Move `partial[tid] = total` and the barrier behind the first loop, as they are behind the
-### HINT 3: second one. Add a cuda.syncthreads() after the line that reads the mean.
+### HINT 3: Move `partial[tid] = total` and the barrier behind the first loop, as they are behind
+### HINT 3: the second one. Add a cuda.syncthreads() after the line that reads the mean.
 ### DEBRIEF: A barrier in a loop is right only if all threads go round equally often. On a GPU the
 ### DEBRIEF: first bug hangs, or passes with wrong numbers, for some lengths only: those that nobody
 ### DEBRIEF: tests are the ones that are no multiple of the thread block. The second bug is a write

@@ -8,7 +8,8 @@ Each lane reads its own columns, then five shuffles merge the 32 lanes. Two bugs
 the rescaling of l. One forgets it. The other is a misprint of many texts, FlashAttention-2's paper
 among them: a factor upside down. The maxima are right, and l is right for a row of equal scores.
 
-Write `kernel`, the same without the bugs. Copy broken_kernel; about four lines change.
+Write `kernel`, the same without the bugs. Copy broken_kernel as it is, grade it, and read the
+report. About four lines change.
 
 x, m, l   (num_rows, num_cols), (num_rows,), (num_rows,) float32 in HBM; any num_cols >= 1
 launch    kernel[num_rows, 32](x, m, l): the warp of thread block `row` owns row `row`
@@ -23,10 +24,11 @@ from numba import cuda, float32
 FULL_MASK = 0xFFFFFFFF
 
 ### KIND: find the bug
-### HINT 1: Run it on short rows that you can check by hand: 64 columns, so that each lane has two.
-### HINT 1: All 0 but for one 1: put the 1 into column 0, 32 and 40, and look at l.
-### HINT 2: Compare both places with l_new = alpha l_old + exp(s - m_new), alpha = exp(m_old - m_new).
-### HINT 2: In the first place m_i is overwritten too early: what is left of the old maximum?
+### HINT 1: Take short rows that you can check by hand: 64 columns, so that each lane has two. All
+### HINT 1: are 0 but for one 1: put the 1 into column 0, 32 and 40, and compute l.
+### HINT 2: Compare both places with l_new = alpha l_old + exp(s - m_new), where alpha is
+### HINT 2: exp(m_old - m_new). In the first place m_i is overwritten too early: what is left of
+### HINT 2: the old maximum?
 ### HINT 3: Loop: m_new = max(m_i, s); l_i = l_i * math.exp(m_i - m_new) + math.exp(s - m_new); then
 ### HINT 3: m_i = m_new. Shuffles: math.exp(m_i - m_new) and math.exp(m_b - m_new).
 ### DEBRIEF: A factor of a rescaling is at most 1: what was summed under a smaller maximum shrinks.

@@ -55,7 +55,7 @@ WRONG = [
      "        m_warp"),
     ("the last warp is left out", WARPS, WARPS.replace("NUM_WARPS", "NUM_WARPS - 1")),
     ("warp 0 counts twice", WARPS, WARPS.replace("1, ", "")),
-    ("each warp for itself", "    m_i = m_warp[0]\n    l_i = l_warp[0]\n" + WARPS,
+    ("each warp for itself", "    m_i, l_i = m_warp[0], l_warp[0]\n" + WARPS,
      "    for w in range(0):\n"),
     ("no barrier", "    cuda.syncthreads()  # every warp's pair is in place\n", ""),
     ("a warp barrier", "    cuda.syncthreads()  # every", "    cuda.syncwarp()  # every"),
