@@ -15,7 +15,7 @@ memory    each element of x is read at most twice, each element of y written onc
 given     write_row, the second pass
 dtype     float32 throughout
 
-`merge` is ex03a's: `fa-numba reset ex03c --from ex03a` puts yours here. The kernel is about 15 lines.
+`merge` is ex03a's: `fa-numba reset ex03c --from ex03a` puts yours here. The kernel takes 15 lines.
 """
 
 import math
@@ -61,4 +61,4 @@ def online_softmax_kernel(x, y):
     raise NotImplementedError("ex03c: online_softmax_kernel")
 
 
-# Stub 122149b7 of solutions/ex03c_online_softmax_kernel.py: `fa-numba reset ex03c` brings it back.
+# Stub 47b87d07 of solutions/ex03c_online_softmax_kernel.py: `fa-numba reset ex03c` brings it back.

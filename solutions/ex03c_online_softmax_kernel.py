@@ -15,7 +15,7 @@ memory    each element of x is read at most twice, each element of y written onc
 given     write_row, the second pass
 dtype     float32 throughout
 
-`merge` is ex03a's: `fa-numba reset ex03c --from ex03a` puts yours here. The kernel is about 15 lines.
+`merge` is ex03a's: `fa-numba reset ex03c --from ex03a` puts yours here. The kernel takes 15 lines.
 """
 
 import math

@@ -86,9 +86,9 @@ def test_the_debrief_waits_for_a_pass(monkeypatch, capsys):
     monkeypatch.setattr(progress, "is_passed", lambda exercise: False)
     assert "has not passed" in grader.debrief("ex02d").markdown
     assert cli.main(["debrief", "ex02d", "--force"]) == 0
-    assert "17 barriers a row" in capsys.readouterr().out
+    assert "17 barriers per row" in capsys.readouterr().out
     monkeypatch.setattr(progress, "is_passed", lambda exercise: True)
-    assert "17 barriers a row" in grader.debrief("ex02d").markdown
+    assert "17 barriers per row" in grader.debrief("ex02d").markdown
 
 
 # --- a narrow terminal
