@@ -5,8 +5,8 @@
     m[row] = max_n x[row, n],    l[row] = sum_n exp(x[row, n] - m[row]).
 
 Each lane reads its own columns, then five shuffles merge the 32 lanes. Two bugs are in it, both in
-the rescaling of l. One forgets it. The other is a misprint of many texts, FlashAttention-2's paper
-among them: a factor upside down. The maxima are right, and l is right for a row of equal scores.
+the rescaling of l. One forgets it. The other is a misprint of our source 001, lecture slides: a
+factor upside down. The maxima are right, and l is right for a row of equal scores.
 
 Write `kernel`, the same without the bugs. Copy broken_kernel as it is, grade it, and read the
 report. About four lines change.
@@ -62,4 +62,4 @@ def kernel(x, m, l):
     raise NotImplementedError("ex03b: kernel")
 
 
-# Stub f27ceaea of solutions/ex03b_warp_bugs.py: `fa-numba reset ex03b` brings it back.
+# Stub 9c1d6894 of solutions/ex03b_warp_bugs.py: `fa-numba reset ex03b` brings it back.

@@ -60,6 +60,20 @@ def test_yours_once_it_passes_and_says_so(checkout, capsys):
     assert (trace.arrays["x"].loads, trace.arrays["y"].stores) == (2 * x.size, x.size)
 
 
+def test_safe_softmax_is_called_as_ours_is(checkout):
+    checkout("ex02d", changes={r"(?<!\.)\bx\b": "scores"})
+    passes("ex02d")
+    x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
+    meters = {}
+    for softmax in (own.mine("ex02d"), fa_numba.safe_softmax):
+        with simt.tracing() as traces:
+            y = softmax(x)
+        assert np.abs(y - reference.softmax(x.astype(np.float64))).max() < 1e-6
+        (trace,) = traces
+        meters[softmax] = trace.arrays["x"].loads, trace.arrays["y"].stores, trace.barriers
+    assert set(meters.values()) == {(3 * x.size, x.size, 3 * 17)}
+
+
 def test_the_file_is_read_anew(checkout):
     root = checkout("ex03c")
     passes("ex03c")
