@@ -79,19 +79,20 @@ def test_what_is_carried_runs(checkout):
 
 def test_functions_of_one_name_and_helpers_go_along(checkout):
     helper = "\nfrom numba import int32\n\nSMALL = int32(7)\n\n\n@cuda.jit(device=True)\ndef helper(x):\n    return x + SMALL\n"  # noqa: E501
-    first, second = checkout("ex03a", "ex03b", extra=helper)
+    first, second = checkout("ex03a", "ex03c", extra=helper)
     text, done = carry.carried(second, first)
     assert done == ["merge"]
     tree = ast.parse(text)
     names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
-    assert names == ["helper", "merge", "online_softmax_kernel"] and "SMALL = int32(7)" in text
+    assert names == ["helper", "merge", "write_row", "online_softmax_kernel"]
+    assert "SMALL = int32(7)" in text
     assert "@cuda.jit(device=True)\ndef helper" in text
-    assert 'NotImplementedError("ex03b: online_softmax_kernel")' in text
-    assert 'NotImplementedError("ex03b: merge")' not in text
+    assert 'NotImplementedError("ex03c: online_softmax_kernel")' in text
+    assert 'NotImplementedError("ex03c: merge")' not in text
 
 
 def test_the_only_kernel_becomes_the_only_kernel(checkout):
-    first, second = checkout("ex02b", "ex03b")
+    first, second = checkout("ex02d", "ex03c")
     text, done = carry.carried(second, first)
     assert done == ["online_softmax_kernel"]
     assert "where it was safe_softmax_kernel(x, y)" in text

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+import fa_numba
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
@@ -14,10 +15,12 @@ from fa_numba.workbook.ledgers import (
     eight_bits,
     hopper,
     many_gpus,
+    online_softmax,
     packed,
     page_pool,
     paged_attention,
     profiling,
+    safe_softmax,
     serving,
     tensor_cores,
     training,
@@ -266,3 +269,58 @@ def test_of_profiling_times_are_the_recorded_ones(tmp_path):
     assert "N = 512: 2.5 times as fast" in numbers and "1 of 2 counters" in numbers
     assert "9.5 µs for each call in a row, 2.5 µs" in numbers
     assert numbers.count(profiling.NOT_RECORDED) == 1
+
+
+def test_of_safe_softmax_each_row_has_a_claim_a_number_and_a_verdict():
+    rows = safe_softmax.ledger(8, 5 * 8**2 + 2 * 8)
+    assert len(rows) == 7
+    for row in rows:
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+    assert "the meter says 336, not 328" in rows[5]["our number"]
+    assert "2.625 at L = 8" in rows[6]["our number"]
+
+
+def test_accesses_are_those_of_the_formula():
+    assert safe_softmax.accesses(fa_numba.naive_softmax) == (2, 1)
+    assert safe_softmax.accesses(fa_numba.safe_softmax) == (3, 1)
+    assert safe_softmax.accesses(fa_numba.online_softmax) == (2, 1)
+
+
+def softmax_results(folder):
+    """Recorded times of two row lengths, and of one in another type, which counts nowhere."""
+    softmax = [
+        {"columns": columns, "dtype": "float32", "kernel": kernel, "ms": ms}
+        for columns, kernel, ms in (
+            (100, "safe_softmax", 3.0),
+            (100, "online_softmax", 2.0),
+            (10, "safe_softmax", 1.1),
+            (10, "online_softmax", 1.0),
+        )
+    ]
+    softmax += [softmax[0] | {"dtype": "float16", "ms": 99.0}]
+    topk = [
+        {"rows": 1, "columns": 10, "dtype": "float32", "kernel": kernel, "ms": ms}
+        for kernel, ms in (("torch.softmax, then topk", 14.0), ("softmax_topk_warps", 2.0))
+    ]
+    for name, rows in (("softmax", softmax), ("topk", topk)):
+        record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
+        (folder / f"{name}.json").write_text(json.dumps(record))
+
+
+def test_of_online_softmax_times_are_the_recorded_ones_or_none(tmp_path):
+    rows = online_softmax.ledger(tmp_path)
+    assert sum(online_softmax.NOT_RECORDED in row["our number"] for row in rows) == 2
+    for row in rows:
+        assert list(row) == ["claim", "our number", "verdict"] and all(row.values())
+    softmax_results(tmp_path)
+    assert online_softmax.gains(tmp_path) == {10: 1.1, 100: 1.5}
+    numbers = " ".join(row["our number"] for row in online_softmax.ledger(tmp_path))
+    assert "1.10 to 1.50, most at 100 columns" in numbers
+    assert "7.0 to 7.0 times faster" in numbers and "5.00 times fewer" in numbers
+
+
+def test_merge_is_that_of_the_whole_row():
+    m, l = online_softmax.merge((3.0, 1.0), online_softmax.merge((1.0, 1.0), (2.0, 1.0)))
+    assert m == 3 and math.isclose(l, 1 + math.exp(-2) + math.exp(-1))
+    assert online_softmax.worst_of_trees(20) < 1e-14

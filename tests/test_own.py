@@ -44,14 +44,14 @@ def passes(name):
 
 def test_yours_once_it_passes_and_says_so(checkout, capsys):
     # names that are not the statement's: the meter speaks of x and y all the same
-    checkout("ex03b", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
-    softmax = own.mine("ex03b")
+    checkout("ex03c", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
+    softmax = own.mine("ex03c")
     assert not softmax.yours and softmax.function is fa_numba.online_softmax
-    assert capsys.readouterr().out == "ex03b: our online_softmax, until yours passes\n"
-    passes("ex03b")
-    softmax = own.mine("ex03b")
-    assert softmax.yours and softmax.name == "your ex03b"
-    assert "your kernel, exercises/ex03b" in capsys.readouterr().out
+    assert capsys.readouterr().out == "ex03c: our online_softmax, until yours passes\n"
+    passes("ex03c")
+    softmax = own.mine("ex03c")
+    assert softmax.yours and softmax.name == "your ex03c"
+    assert "your kernel, exercises/ex03c" in capsys.readouterr().out
     x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
     with simt.tracing() as traces:
         y = softmax(x)
@@ -60,11 +60,25 @@ def test_yours_once_it_passes_and_says_so(checkout, capsys):
     assert (trace.arrays["x"].loads, trace.arrays["y"].stores) == (2 * x.size, x.size)
 
 
+def test_safe_softmax_is_called_as_ours_is(checkout):
+    checkout("ex02d", changes={r"(?<!\.)\bx\b": "scores"})
+    passes("ex02d")
+    x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
+    meters = {}
+    for softmax in (own.mine("ex02d"), fa_numba.safe_softmax):
+        with simt.tracing() as traces:
+            y = softmax(x)
+        assert np.abs(y - reference.softmax(x.astype(np.float64))).max() < 1e-6
+        (trace,) = traces
+        meters[softmax] = trace.arrays["x"].loads, trace.arrays["y"].stores, trace.barriers
+    assert set(meters.values()) == {(3 * x.size, x.size, 3 * 17)}
+
+
 def test_the_file_is_read_anew(checkout):
-    root = checkout("ex03b")
-    passes("ex03b")
-    assert own.mine("ex03b").yours
-    path = root / "exercises" / "ex03b_online_softmax_kernel.py"
+    root = checkout("ex03c")
+    passes("ex03c")
+    assert own.mine("ex03c").yours
+    path = root / "exercises" / "ex03c_online_softmax_kernel.py"
     seven = """
 
 @cuda.jit
@@ -73,9 +87,9 @@ def online_softmax_kernel(x, y):
         y[cuda.blockIdx.x, 0] = 7
 """
     path.write_text(path.read_text() + seven)
-    assert not own.mine("ex03b").yours, "edited since, and not checked"
-    passes("ex03b")
-    assert own.mine("ex03b")(np.ones((1, 1), np.float32)) == 7
+    assert not own.mine("ex03c").yours, "edited since, and not checked"
+    passes("ex03c")
+    assert own.mine("ex03c")(np.ones((1, 1), np.float32)) == 7
 
 
 @pytest.mark.parametrize("name, ours", [("ex06b", "flash_attn_v1"), ("ex07b", "flash_attn_v2")])
@@ -159,13 +173,13 @@ def test_a_transposition(checkout):
 
 
 def test_what_cannot_be_asked_for(checkout):
-    checkout("ex03b", "ex05b", "ex06a")
-    with pytest.raises(ValueError, match="name must be one of ex02b, .*, got 'ex06a'"):
+    checkout("ex03c", "ex05b", "ex06a")
+    with pytest.raises(ValueError, match="name must be one of ex02d, .*, got 'ex06a'"):
         own.mine("ex06a")
     with pytest.raises(ValueError, match="ours is needed for ex05b, got None"):
         own.mine("ex05b")
     with pytest.raises(ValueError, match="ours is not taken: the package has the kernel"):
-        own.mine("ex03b", ours=abs)
+        own.mine("ex03c", ours=abs)
 
 
 def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch, capsys):
@@ -200,7 +214,7 @@ def test_inputs_are_those_of_the_benchmark():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["ex03b", "ex06b", "ex07b"])
+@pytest.mark.parametrize("name", ["ex03c", "ex06b", "ex07b"])
 def test_on_a_gpu(checkout, name):
     cupy = pytest.importorskip("cupy", reason="needs CuPy")
     if not cuda.is_available():
@@ -208,7 +222,7 @@ def test_on_a_gpu(checkout, name):
     checkout(name)
     passes(name)
     function = own.mine(name)
-    if name == "ex03b":
+    if name == "ex03c":
         x = cupy.random.default_rng(0).standard_normal((300, 1000), dtype=np.float32)
         want = reference.softmax(cupy.asnumpy(x).astype(np.float64))
         assert np.abs(cupy.asnumpy(function(x)) - want).max() < 1e-6

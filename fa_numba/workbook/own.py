@@ -318,8 +318,8 @@ def _unmasked_inputs(row):
 
 
 JOBS = {
-    "ex02b": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
-    "ex03b": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
+    "ex02d": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
+    "ex03c": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
     "ex05b": Job(_tiled_matmul),
     "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs),
     "ex07b": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),

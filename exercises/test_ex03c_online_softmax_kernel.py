@@ -1,4 +1,4 @@
-"""Grader of ex03b: online softmax, a thread block per row, warp shuffles."""
+"""Grader of ex03c: online softmax, a thread block per row, warp shuffles."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_no_race(exercise):
 
 
 def test_hbm_traffic(exercise):
-    """at most 2 reads and 1 write of each element, by the meter: one pass fewer than ex02b"""
+    """at most 2 reads and 1 write of each element, by the meter: one pass fewer than ex02d"""
     for x in (rows.case("columns no multiple of the threads"), rows.masked_rows()):
         _, trace, _ = launch(exercise, x, simt.trace)
         why = "maximum and sum share one pass, and the second pass writes"

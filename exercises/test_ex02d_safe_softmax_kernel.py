@@ -1,4 +1,4 @@
-"""Grader of ex02b: softmax, a thread block per row, tree reduction."""
+"""Grader of ex02d: softmax, a thread block per row, tree reduction."""
 
 import numpy as np
 import pytest
