@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from cases import thorough
 
 import fa_numba
 from fa_numba.analysis.machine_code import compile_kernel, compiler_available
@@ -86,7 +87,7 @@ def oracle_loss(weights, config, tokens, targets):
     return -anp.mean(anp.sum(log_p * np.eye(config.vocabulary)[targets], axis=-1))
 
 
-@pytest.mark.parametrize("kv_heads", (1, 2, 4))
+@pytest.mark.parametrize("kv_heads", (thorough(1), 2, thorough(4)))
 def test_loss_and_gradients_equal_those_of_autograd(rng, kv_heads):
     import autograd
 
