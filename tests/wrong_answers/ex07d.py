@@ -1,4 +1,4 @@
-"""ex07b: the FlashAttention-2 kernel."""
+"""ex07d: the FlashAttention-2 kernel."""
 
 # fmt: off
 M_I = "m_i = float32(-math.inf)"

@@ -1,4 +1,4 @@
-"""ex07b · The FlashAttention-2 kernel
+"""ex07d · The FlashAttention-2 kernel
 
 The loops change places. A thread block owns one m-tile of queries and walks the K/V tiles; its
 running maximum m_i, sum l_i and output acc stay with the threads, and out is divided by l_i once,
