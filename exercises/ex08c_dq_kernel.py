@@ -1,7 +1,7 @@
 """ex08c · The gradient of Q
 
 dq is a sum over keys, so a thread block owns one m-tile of queries and walks the n-tiles of keys,
-as the forward pass does (ex07b). P comes back from lse, exact, tile by tile:
+as the forward pass does (ex07d). P comes back from lse, exact, tile by tile:
 
     P  = exp(softmax_scale * q k^T - lse)        0 where the mask hides the key
     dP = dout v^T                                dS = P ∘ (dP - delta)
@@ -12,7 +12,7 @@ shapes    dout, q, dq (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse, de
 launch    kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dq, softmax_scale),
           with num_m_tiles = ceil(seqlen_q / BLOCK_M). Thread (ty, tx) computes element (ty, tx) of
           dS, then owns the columns tx, tx + BLOCK_N, ... of row ty of dq, NUM_COLS at most.
-mask      as in ex07b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
+mask      as in ex07d: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
           sees no key has lse = -inf and gets dq = 0. Dead tiles are skipped.
 lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1.
 shared    tiles of q, dout, k, v, dS and one for P, and the tile's lse and delta, at most. A padded

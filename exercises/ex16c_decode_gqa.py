@@ -24,7 +24,7 @@ access    neighbouring threads load neighbouring columns of a key
 scores    any that float32 holds, -1e30 too: what stands for "no key" is -inf, no large number
 result    out = softmax(softmax_scale q k^T) v;  lse = log(sum of exp(score)), the natural logarithm
 
-About 45 lines, of which most are ex07b's. Write float32(0.0), not 0.0.
+About 45 lines, of which most are ex07d's. Write float32(0.0), not 0.0.
 """
 
 import functools

@@ -27,7 +27,7 @@ HBM       loads   each key and value of a sequence once in all, whatever num_spl
                   q at most once per split; each element by one thread
           stores  out_partial and lse_partial once; neither is loaded
 
-About 45 lines, most of them those of ex07b. Write float32(0.0), not 0.0.
+About 45 lines, most of them those of ex07d. Write float32(0.0), not 0.0.
 """
 
 import functools

@@ -14,7 +14,7 @@ launch    kernel[num_n_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dk,
           with num_n_tiles = ceil(seqlen_k / BLOCK_N). Thread (ty, tx) computes element (ty, tx) of
           P and dS, then owns the columns ty, ty + BLOCK_M, ... of row tx of dk and dv,
           NUM_COLS of them at most.
-mask      as in ex07b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
+mask      as in ex07d: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
           sees no key has lse = -inf and adds nothing. Dead tiles are skipped.
 lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1
 shared    tiles of q, dout, k, v, P and dS, and the tile's lse and delta, at most. A padded column
@@ -31,7 +31,7 @@ import math
 
 from numba import cuda, float32
 
-### HINT 1: Turn ex07b around: k and v are loaded before the loop, q, dout, lse and delta in it.
+### HINT 1: Turn ex07d around: k and v are loaded before the loop, q, dout, lse and delta in it.
 ### HINT 1: There is no running maximum: lse already holds all that softmax needs.
 ### HINT 2: Two dot products give s and dp in the thread that needs both; p and ds go to shared
 ### HINT 2: memory, because dv and dk sum over the rows of a column. Three barriers: tiles complete,

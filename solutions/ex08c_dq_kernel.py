@@ -1,7 +1,7 @@
 """ex08c · The gradient of Q
 
 dq is a sum over keys, so a thread block owns one m-tile of queries and walks the n-tiles of keys,
-as the forward pass does (ex07b). P comes back from lse, exact, tile by tile:
+as the forward pass does (ex07d). P comes back from lse, exact, tile by tile:
 
     P  = exp(softmax_scale * q k^T - lse)        0 where the mask hides the key
     dP = dout v^T                                dS = P ∘ (dP - delta)
@@ -12,7 +12,7 @@ shapes    dout, q, dq (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse, de
 launch    kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dq, softmax_scale),
           with num_m_tiles = ceil(seqlen_q / BLOCK_M). Thread (ty, tx) computes element (ty, tx) of
           dS, then owns the columns tx, tx + BLOCK_N, ... of row ty of dq, NUM_COLS at most.
-mask      as in ex07b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
+mask      as in ex07d: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
           sees no key has lse = -inf and gets dq = 0. Dead tiles are skipped.
 lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1.
 shared    tiles of q, dout, k, v, dS and one for P, and the tile's lse and delta, at most. A padded
@@ -30,13 +30,13 @@ import math
 
 from numba import cuda, float32
 
-### HINT 1: The frame of ex07b without its statistics, and the two dot products of ex08b.
+### HINT 1: The frame of ex07d without its statistics, and the two dot products of ex08b.
 ### HINT 2: Only ds goes to shared memory. Three barriers in the loop: tiles complete, ds complete,
 ### HINT 2: all done before k_tile is overwritten. Thread tx == 0 loads lse and delta of a row, and
 ### HINT 2: all read them: the first barrier covers them too.
 ### HINT 3: dq_acc[i] += ds_tile[ty, c] * k_tile[c, d] over the keys c of the tile, with
 ### HINT 3: d = tx + i * BLOCK_N; softmax_scale multiplies once, at the end. The loop bound is the
-### HINT 3: n_stop of ex07b.
+### HINT 3: n_stop of ex07d.
 ### DEBRIEF: You now have a complete attention layer, forward and backward, that never stores an
 ### DEBRIEF: N x N matrix. Gradients of your own kernel may be checked by moving one number of q
 ### DEBRIEF: a little and watching the loss: the grader does just that.

@@ -24,7 +24,7 @@ access    neighbouring threads load neighbouring columns of a key
 scores    any that float32 holds, -1e30 too: what stands for "no key" is -inf, no large number
 result    out = softmax(softmax_scale q k^T) v;  lse = log(sum of exp(score)), the natural logarithm
 
-About 45 lines, of which most are ex07b's. Write float32(0.0), not 0.0.
+About 45 lines, of which most are ex07d's. Write float32(0.0), not 0.0.
 """
 
 import functools
@@ -32,7 +32,7 @@ import math
 
 from numba import cuda, float32
 
-### HINT 1: Start from your ex07b (without CAUSAL): its BLOCK_M rows were queries of one head, these
+### HINT 1: Start from your ex07d (without CAUSAL): its BLOCK_M rows were queries of one head, these
 ### GROUP_SIZE rows are heads of one query. The loop over tiles of keys does not change.
 ### HINT 2: kv_head, b = cuda.blockIdx.x, cuda.blockIdx.y; this row's head is kv_head * GROUP_SIZE +
 ### ty. No row is without a query, so no test of m < seqlen_q; keys need n < seq_lens[b].

@@ -27,7 +27,7 @@ HBM       loads   each key and value of a sequence once in all, whatever num_spl
                   q at most once per split; each element by one thread
           stores  out_partial and lse_partial once; neither is loaded
 
-About 45 lines, most of them those of ex07b. Write float32(0.0), not 0.0.
+About 45 lines, most of them those of ex07d. Write float32(0.0), not 0.0.
 """
 
 import functools
@@ -35,7 +35,7 @@ import math
 
 from numba import cuda, float32
 
-### HINT 1: Start from ex07b without CAUSAL. The m-tile is now a group of heads, one query each;
+### HINT 1: Start from ex07d without CAUSAL. The m-tile is now a group of heads, one query each;
 ### HINT 1: every row of it exists. What changes is where the loop over n_start begins and ends.
 ### HINT 2: num_n_tiles = ceil(seq_lens[b] / BLOCK_N), of this sequence and not of the cache. Split
 ### HINT 2: s may take the tiles s * num_n_tiles // num_splits up to, not including,

@@ -41,8 +41,8 @@ def checkout(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "earlier, later, missing",
     [
-        ("ex06b", "ex07b", "l, m"),
-        ("ex07b", "ex16c", "BLOCK_M, CAUSAL, k, v"),
+        ("ex06b", "ex07d", "l, m"),
+        ("ex07d", "ex16c", "BLOCK_M, CAUSAL, k, v"),
         ("ex08b", "ex08c", "dk, dv"),
         ("ex16c", "ex17c", "lse, out"),
     ],
@@ -65,14 +65,14 @@ def test_the_kernels_of_the_lessons(checkout, earlier, later, missing):
 
 def test_what_is_carried_runs(checkout):
     """From an exercise to itself: the frame of the stub around the learner's code."""
-    (exercise,) = checkout("ex07b")
+    (exercise,) = checkout("ex07d")
     text, _ = carry.carried(exercise, exercise)
     assert "# All its names are defined here." in text
     exercise.stub.write_text(text)
     progress.record([Graded(exercise, [Check("all", "passed")])])
     q, k, v = np.random.default_rng(0).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
     with simt.tracing() as traces:
-        out, _ = own.mine("ex07b")(q, k, v, causal=True, block_m=4, block_n=4)
+        out, _ = own.mine("ex07d")(q, k, v, causal=True, block_m=4, block_n=4)
     assert np.abs(out - reference.attention(q, k, v, causal=True)[0]).max() < 1e-5
     assert traces[0].races == []
 

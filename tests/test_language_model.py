@@ -505,7 +505,7 @@ BAD = {
     "temperature must be at least 0, got -1": lambda: continue_prompt([1], temperature=-1),
     "top_k must be at most 32": lambda: continue_prompt([1], top_k=33),
     "length must be at least 0, got -1": lambda: continue_prompt([1], length=-1),
-    "without ex07b_flash_attn_v2.py": lambda: kernel_choice.by_name("docs"),
+    "without ex07d_flash_attn_v2.py": lambda: kernel_choice.by_name("docs"),
 }
 
 

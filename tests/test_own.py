@@ -78,7 +78,7 @@ def online_softmax_kernel(x, y):
     assert own.mine("ex03b")(np.ones((1, 1), np.float32)) == 7
 
 
-@pytest.mark.parametrize("name, ours", [("ex06b", "flash_attn_v1"), ("ex07b", "flash_attn_v2")])
+@pytest.mark.parametrize("name, ours", [("ex06b", "flash_attn_v1"), ("ex07d", "flash_attn_v2")])
 def test_attention_is_called_as_ours_is(checkout, name, ours):
     checkout(name, changes={r"\bk\b": "keys"})
     passes(name)
@@ -101,10 +101,10 @@ def test_attention_is_called_as_ours_is(checkout, name, ours):
 
 
 def test_causal(checkout):
-    checkout("ex07b")
-    passes("ex07b")
+    checkout("ex07d")
+    passes("ex07d")
     q, k, v = np.random.default_rng(1).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
-    out, lse = own.mine("ex07b")(q, k, v, causal=True, block_m=4, block_n=4)
+    out, lse = own.mine("ex07d")(q, k, v, causal=True, block_m=4, block_n=4)
     truth, truth_lse = reference.attention(q, k, v, causal=True)
     assert np.abs(out - truth).max() < 1e-5 and np.abs(lse - truth_lse).max() < 1e-5
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_asked_for(checkout):
 
 def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch, capsys):
     folder = ROOT / "benchmarks" / "results"
-    checkout("ex06b", "ex07b")
+    checkout("ex06b", "ex07d")
     timed = []
     monkeypatch.setattr(own.Mine, "_time", lambda self, row: timed.append(row) or 1.5)
 
@@ -146,18 +146,18 @@ def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch
         ).markdown  # fmt: skip
 
     monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: True)
-    assert "this GPU" not in shown("ex07b"), "ours has been timed already"
-    passes("ex07b")
-    assert "your ex07b, ms, this GPU" in shown("ex07b") and len(timed) == 6
+    assert "this GPU" not in shown("ex07d"), "ours has been timed already"
+    passes("ex07d")
+    assert "your ex07d, ms, this GPU" in shown("ex07d") and len(timed) == 6
     monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: False)
-    assert "this GPU" not in shown("ex07b")
+    assert "this GPU" not in shown("ex07d")
 
 
 def test_inputs_are_those_of_the_benchmark():
     from fa_numba.workbook.recorded import recorded_rows
 
     for row in recorded_rows("attention", folder=ROOT / "benchmarks" / "results"):
-        shapes, options = own.JOBS["ex07b"].inputs(row)
+        shapes, options = own.JOBS["ex07d"].inputs(row)
         batch, seqlen, num_heads, head_dim = shapes[0]
         assert (batch * seqlen, num_heads * head_dim) == (8192, 1024) and len(shapes) == 3
         assert options.get("causal", False) == row["causal"]
@@ -165,7 +165,7 @@ def test_inputs_are_those_of_the_benchmark():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["ex03b", "ex06b", "ex07b"])
+@pytest.mark.parametrize("name", ["ex03b", "ex06b", "ex07d"])
 def test_on_a_gpu(checkout, name):
     cupy = pytest.importorskip("cupy", reason="needs CuPy")
     if not cuda.is_available():

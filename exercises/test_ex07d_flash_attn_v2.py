@@ -1,4 +1,4 @@
-"""Grader of ex07b: the FlashAttention-2 kernel."""
+"""Grader of ex07d: the FlashAttention-2 kernel."""
 
 import math
 
