@@ -1,9 +1,9 @@
 """ex07d · The FlashAttention-2 kernel
 
-The loops have changed places. A thread block owns one m-tile of queries and walks the K/V tiles; its
-running maximum m_i, sum l_i and output acc stay with the threads, and out is divided by l_i once, at
-the end. Loads, dot product, add_tile of ex07b and the final store are given. Fill in the bounds, and
-the loop behind the score: hidden keys, maximum, P and barriers.
+A thread block owns one m-tile of queries and walks the K/V tiles. Its running maximum m_i, sum l_i
+and output acc stay with the threads; out is divided by l_i once, at the end. Loads, dot product,
+ex07b's add_tile and the final store are given. Fill in the bounds, and the loop behind the score:
+hidden keys, maximum, P and barriers.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse (seqlen_q,). All float32,
           of any length >= 1
@@ -114,4 +114,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return kernel
 
 
-# Stub 4adda237 of solutions/ex07d_flash_attn_v2.py: `fa-numba reset ex07d` brings it back.
+# Stub 8cc65836 of solutions/ex07d_flash_attn_v2.py: `fa-numba reset ex07d` brings it back.

@@ -1,16 +1,15 @@
 """ex07e · Find the bug: two sources, one line each
 
-`make_published_kernel` walks tiles of TILE keys as FlashAttention-2 does, a thread for each row, and
-leaves its state after each tile in m_after, l_after and acc_after. Its update of acc contains what
-two published texts print: one factor is upside down, and one division is too many. m and l are
-right. Look at the history of a row (the lesson draws it), find both, and write `make_kernel`: copy
-the body, then mend it. Two places change.
+`make_published_kernel` walks tiles of TILE keys as FlashAttention-2 does, a thread for each row. It
+leaves its state after each tile in m_after, l_after and acc_after. m and l are right. The update of
+acc has two bugs, each printed in a published text. Look at the history of a row (the lesson draws
+it), find both, and write `make_kernel`: copy the body, then mend it. Two places change.
 
 Launch   grid (ceil(rows / 32),), thread block (32,): thread `row` of the grid owns a row
 Arrays   s (rows, seqlen_k) scores, v (seqlen_k, HEAD_DIM), out (rows, HEAD_DIM); seqlen_k is a
          multiple of TILE. All float32
-History  after tile t: m_after[row, t], l_after[row, t], acc_after[row, t, :]. As in FlashAttention-2
-         acc is not divided: acc = sum of exp(s - m) v over the keys so far
+History  after tile t: m_after[row, t], l_after[row, t], acc_after[row, t, :]. acc is not divided,
+         as in FlashAttention-2: it is the sum of exp(s - m) v over the keys so far
 Result   out = softmax(s) v
 """
 
@@ -73,4 +72,4 @@ def make_kernel(HEAD_DIM):
     return kernel
 
 
-# Stub bb77865c of solutions/ex07e_published_update.py: `fa-numba reset ex07e` brings it back.
+# Stub ab984f1a of solutions/ex07e_published_update.py: `fa-numba reset ex07e` brings it back.

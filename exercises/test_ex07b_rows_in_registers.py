@@ -80,7 +80,7 @@ def test_no_division(exercise):
     trace = run(exercise, head, 8, 4)
     done = trace.flops.by_kind.get("div", 0)
     assert done <= head.dout.size, (
-        f"out has {head.dout.size} elements, and there are {done} divisions: divide once, at the end"
+        f"out has {head.dout.size} elements, divided is {done} times: divide once, at the end"
     )
 
 

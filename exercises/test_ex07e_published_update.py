@@ -5,7 +5,12 @@ import math
 import numpy as np
 
 from fa_numba import simt
-from fa_numba.workbook.graders.attention import expect_close, expect_guard, expect_unchanged, guarded
+from fa_numba.workbook.graders.attention import (
+    expect_close,
+    expect_guard,
+    expect_unchanged,
+    guarded,
+)
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 from fa_numba.workbook.graders.mistakes import forward_mistakes

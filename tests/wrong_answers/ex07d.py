@@ -32,7 +32,7 @@ WRONG = [
     *finite("-1e30", "-1e30"),
     ("float32's lowest for a hidden key", S, "s = float32(-3.4028234e38)"),
     ("no guard of -inf - -inf", [(SAFE, "m_safe = m_new"), (OUT, "out[m, d] = acc[i] / l_i"), (LSE, "lse[m] = m_i + math.log(l_i)")]),
-    ("add_tile without alpha", "add_tile(acc, l_i, alpha, p", "add_tile(acc, l_i, float32(1.0), p"),
+    ("add_tile without alpha", "l_i = add_tile(acc, l_i, alpha", "l_i = add_tile(acc, l_i, float32(1.0)"),
     ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
     ("l not rescaled", "        l_i *= alpha\n", ""),
     ("l_i is not taken from add_tile", "            l_i = add_tile(", "            add_tile("),
