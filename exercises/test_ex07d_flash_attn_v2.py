@@ -17,6 +17,7 @@ from fa_numba.workbook.graders.attention import (
     negative_scores,
     ordered_scores,
     random_head,
+    scored_head,
     weightless_value,
 )
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
@@ -65,6 +66,11 @@ def test_tile_size(exercise, BLOCK_M, BLOCK_N, causal):
 def test_ascending_scores(exercise):
     """a new maximum in every tile rescales what was summed before"""
     check(exercise, ordered_scores())
+
+
+def test_hidden_keys_and_the_maximum(exercise):
+    """causal: a hidden key takes no part in the maximum, however large its score"""
+    check(exercise, scored_head(200.0 * np.arange(21), seqlen_q=21, causal=True))
 
 
 @BOTH

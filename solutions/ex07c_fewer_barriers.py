@@ -26,8 +26,8 @@ from numba import cuda, float32
 ### HINT 2: A thread may read what it wrote itself without a barrier. Three pairs remain: v_tile and
 ### HINT 2: s_tile are written, then read; p_tile is written, then read; v_tile is read, then
 ### HINT 2: overwritten in the next iteration.
-### HINT 3: For par: a row of s_tile and of p_tile is written and read by one warp, v_tile by all. So
-### HINT 3: the barrier between p_tile's store and its loads may be cuda.syncwarp().
+### HINT 3: For par: a row of s_tile and of p_tile is written and read by one warp, v_tile by all.
+### HINT 3: So the barrier between p_tile's store and its loads may be cuda.syncwarp().
 ### DEBRIEF: What remains are the two barriers that v_tile needs, before it is read and before it is
 ### DEBRIEF: overwritten. The rows of scores never leave their warp: this is FlashAttention-2's
 ### DEBRIEF: partition among warps, which gives each warp rows. FlashAttention-1 gave each warp a

@@ -21,8 +21,8 @@ import numpy as np
 ### HINT 3: Z enters dP alone, as dp = (dout @ v.T) * z. A dropped pair has dp = 0, but its ds is
 ### HINT 3: -p * delta, not 0: raising its score lowers the weights of all others.
 ### DEBRIEF: pz * (dp - delta) says that a dropped pair has no gradient at all. But its score is in
-### DEBRIEF: the sum of the softmax still. The rows of ds must sum to 0, as the weights sum to 1: the
-### DEBRIEF: cheapest test that finds this bug, with no finite difference. Kernels that store a
+### DEBRIEF: the sum of the softmax still. The rows of ds must sum to 0, as the weights sum to 1:
+### DEBRIEF: the cheapest test that finds this bug, with no finite difference. Kernels that store a
 ### DEBRIEF: dropped entry as -p, as ours do, make the mistake easy: abs(p) belongs here, max(p, 0)
 ### DEBRIEF: there.
 

@@ -17,14 +17,14 @@ No loop. One or two lines each.
 import math
 
 ### KIND: predict
-### HINT 1: Count the products by kernel: forward S and PV; dkdv has S, dP, dV, dK; dq has S, dP, dQ.
+### HINT 1: Count the products by kernel: forward S and PV; dkdv S, dP, dV and dK; dq S, dP and dQ.
 ### HINT 2: What a thread block owns is loaded once, what it walks along once for each thread block.
-### HINT 2: dkdv owns k and v; it walks along q, dout, lse and delta. dq owns q, dout, lse and delta;
-### HINT 2: it walks along k and v.
+### HINT 2: dkdv owns k and v; it walks along q, dout, lse and delta. dq owns q, dout, lse and
+### HINT 2: delta; it walks along k and v.
 ### HINT 3: With T_r = ceil(N / BLOCK_M), T_c = ceil(N / BLOCK_N): forward N d + 2 N d T_r; delta
 ### HINT 3: 2 N d; dkdv 2 N d + T_c (2 N d + 2 N); dq 2 N d + 2 N + 2 N d T_r.
-### DEBRIEF: 7 products against 2, so 3.5 times the FLOPs; and with equal tiles a bit more than twice
-### DEBRIEF: the loads: each of the two large kernels loads about as much as the forward pass.
+### DEBRIEF: 7 products against 2, so 3.5 times the FLOPs; and with equal tiles a bit more than
+### DEBRIEF: twice the loads: each of the two large kernels loads about as much as the forward pass.
 ### DEBRIEF: More FLOPs for each byte than the forward pass has: a GPU does not mind.
 
 

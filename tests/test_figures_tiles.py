@@ -1,4 +1,4 @@
-"""Figures of lessons 05 and 18: the words beside a drawing say what was counted."""
+"""Figures of lessons 05, 07 and 18: the words beside a drawing say what was counted."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import pytest
 from fa_numba.figures.banks import banks
 from fa_numba.figures.memory_shares import memory_shares
 from fa_numba.figures.tiled_product import tiled_product
+from fa_numba.figures.warp_partition import warp_partition
 
 
 def test_tiled_product_counts_each_iteration():
@@ -29,4 +30,16 @@ def test_memory_shares_names_every_kind():
     shares = {"a": {"used": 0.75, "free": 0.25}, "b": {"used": 1.0, "free": 0.0}}
     figure = memory_shares(shares, notes={"a": "3 at a time"})
     assert figure.describe() == "a: used 75%, free 25%\nb: used 100%, free 0%"
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_warp_partition_counts_the_parts_of_a_row():
+    by_keys = np.repeat([[0, 1, 2, 3]], 3, axis=0)
+    text = warp_partition({"keys": by_keys, "queries": by_keys.T}).describe()
+    assert text.count("0 1 2 3   out: sum of 4 parts") == 3
+    assert text.count("out: sum of 1 part\n") == 3 and "2 2 2   out: sum of 1 part" in text
+
+
+def test_warp_partition_draws_partitions_of_other_shapes():
+    figure = warp_partition({"one warp": np.zeros((2, 5), int)})
     assert figure._repr_png_().startswith(b"\x89PNG")

@@ -49,7 +49,6 @@ WRONG = [
     ("no mask", STOP, "return seqlen_k - 1, seqlen_k"),
     ("keys beyond the last take part", FULL, "return seqlen_k + BLOCK_N, seqlen_k"),
     ("one key beyond the last takes part", FULL, "return seqlen_k, seqlen_k"),
-    ("queries that do not exist make tiles live", "min(m_start + BLOCK_M, seqlen_q)", "m_start + BLOCK_M"),
     ("dead tiles are visited", STOP, "return m + seqlen_k - seqlen_q, seqlen_k"),
     ("loads only the keys that some query sees", LOAD_K, "k_tile[row, d] = k[n_start + row, d] if n_start + row < min(seqlen_k, n_stop) else float32(0.0)"),
     ("log2", "math.log(l_i)", "math.log2(l_i)"),

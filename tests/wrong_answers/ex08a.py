@@ -60,6 +60,7 @@ RIGHT = [
 ]
 
 EQUIVALENT = [
-    ("for distance in (16, 8, 4, 2, 1): -> for distance in (17, 8, 4, 2, 1):", "17, 8, 4, 2, 1 reach all 32 lanes as well"),
+    *((f"for distance in (16, 8, 4, 2, 1): -> for distance in ({numbers}):", f"{numbers} reach all 32 lanes as well")
+      for numbers in ("17, 8, 4, 2, 1", "16, 9, 4, 2, 1", "16, 8, 5, 2, 1", "16, 8, 4, 3, 1")),
     ("if lane == 0: -> if lane == 1:", "after the shuffles every lane holds the sum"),
 ]

@@ -38,7 +38,7 @@ WRONG = [
 ]
 
 RIGHT = [
-    ("delta as a sum over the keys", *changed((DELTA + "\n", ""), (DP, DP + "\n    delta = np.sum(p * dp, axis=1, keepdims=True)"))),
+    ("delta as a sum over the keys", *changed(("    " + DELTA + "\n", ""), (DP, DP + "\n    delta = np.sum(p * dp, axis=1, keepdims=True)"))),
     ("einsum and other names", *changed((BODY, '''    logits = softmax_scale * np.einsum("md,nd->mn", q, k)
     share = np.exp(logits - logits.max(axis=1)[:, None])
     share = share / share.sum(axis=1)[:, None]
