@@ -176,5 +176,5 @@ def test_elements_of_the_backward_pass():
 
 def test_the_famous_table_is_twelve_times_too_small():
     (row,) = [row for row in backward.claimed_table() if row[""] == "counted / claimed"]
-    assert row["standard"] == 6 * 2 * 1024**2 * 64 * 1024 / 66.6e9
+    assert math.isclose(row["standard"], 6 * 2 * 1024**2 * 64 * 1024 / 66.6e9)
     assert 12 < row["standard"] < row["FlashAttention"] < 13
