@@ -19,8 +19,6 @@ STILL_LONGER = {
     "04_standard_attention",
     "05_tiles",
     "06_flash_attention_1",
-    "07_flash_attention_2",
-    "08_backward",
     "16_kv_cache",
     "17_flash_decoding",
     "18_paged_attention",

@@ -60,7 +60,7 @@ def given(name: str, attribute: str, root: Path | None = None):
     module.__file__ = f"<given {exercise.short}>"
     lines = text.splitlines(keepends=True)
     linecache.cache[module.__file__] = len(text), None, lines, module.__file__  # for its source
-    exec(compile(text, module.__file__, "exec"), module.__dict__)  # noqa: S102
+    exec(compile(text, module.__file__, "exec"), module.__dict__)
     if not hasattr(module, attribute):
         raise ValueError(f"attribute must be a name that {exercise.short} gives, got {attribute!r}")
     return getattr(module, attribute)
