@@ -1,9 +1,8 @@
 """ex07d · The FlashAttention-2 kernel
 
-A thread block owns one m-tile of queries and walks the K/V tiles. Its running maximum m_i, sum l_i
-and output acc stay with the threads; out is divided by l_i once, at the end. Loads, dot product,
-ex07b's add_tile and the final store are given. Fill in the bounds, and the loop behind the score:
-hidden keys, maximum, P and barriers.
+A thread block owns one m-tile of queries and walks the K/V tiles; m_i, l_i and acc stay with the
+threads. Loads, dot product, ex07b's add_tile and the final store are given. Fill in the bounds, and
+the loop behind the score: hidden keys, maximum, P and barriers.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse (seqlen_q,). All float32,
           of any length >= 1
@@ -12,9 +11,9 @@ launch    kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](q, k, v, out, lse, softmax_sca
 thread    (ty, tx) has the score s of query ty and key tx of the tile, and the columns tx,
           tx + BLOCK_N, ... of row ty of out in acc
 mask      CAUSAL is a compile-time bool: query m sees the keys 0 .. m + seqlen_k - seqlen_q (ex07a)
-scores    any that float32 holds, -1e30 too. A key that is hidden or does not exist has the score
-          -inf. A row may see no key at all: no NaN (`store` then writes out = 0 and lse = -inf)
-memory    the arrays that are there and no more; a padded column in each tile is allowed
+scores    any that float32 holds, -1e30 too; -inf for a key that is hidden or does not exist. A row
+          may see no key at all: no NaN (`store` then writes out = 0 and lse = -inf)
+memory    the arrays that are there; a padded column in each tile is allowed
 HBM       q once; of k and v each live n-tile once per m-tile, dead tiles (ex07a) never
 
 About 20 lines, three of them barriers. Write float32(0.0), not 0.0: to Numba that is float64.
@@ -114,4 +113,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return kernel
 
 
-# Stub 8cc65836 of solutions/ex07d_flash_attn_v2.py: `fa-numba reset ex07d` brings it back.
+# Stub 8bfec32a of solutions/ex07d_flash_attn_v2.py: `fa-numba reset ex07d` brings it back.

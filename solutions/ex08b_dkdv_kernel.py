@@ -1,9 +1,8 @@
 """ex08b · The gradients of K and V
 
-A thread block owns one n-tile of keys and walks the m-tiles of queries, because dk and dv are sums
-over queries. P was never stored: it comes back tile by tile from q, k and lse. Loads, barriers,
-bounds and the final store are given. Fill in `weights`, the P and dS of one pair, and `accumulate`,
-the two sums over the rows of a tile.
+A thread block owns one n-tile of keys and walks the m-tiles of queries: dk and dv are sums over
+queries. Loads, barriers, bounds and the final store are given. Fill in `weights`, the P and dS of
+one pair, and `accumulate`, the two sums over the rows of a tile.
 
     P  = exp(softmax_scale * q k^T - lse)        0 where `sees` is False
     dP = dout v^T                                dS = P ∘ (dP - delta)
@@ -17,9 +16,9 @@ weights    returns (p, ds) of query ty and key tx of the tiles. sees is False fo
            masked or does not exist; lse may be -inf there, as a query may see no key
 accumulate adds a tile: dv_acc[i] and dk_acc[i] are column ty + i BLOCK_M of row tx of dv and dk,
            NUM_COLS of them at most; a column must be below HEAD_DIM
-memory     the arrays that are there and no more
+memory     the arrays that are there
 
-About 6 lines each. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+About 6 lines each. Write float32(0.0), not 0.0: to Numba that is float64.
 """
 
 import functools

@@ -64,7 +64,7 @@ def test_grade_is_check(command, monkeypatch, capsys):
 
     monkeypatch.setattr(grader, "grade_all", grade_all)
     assert cli.main([command, "ex06b", "7b"]) == 1
-    assert asked == [["ex06b", "ex07d"]]
+    assert asked == [["ex06b", "ex07b"]]
 
 
 @pytest.mark.parametrize("name, said", [
