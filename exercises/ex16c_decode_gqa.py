@@ -54,4 +54,4 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
     return kernel
 
 
-# Stub 3064cfa3 of solutions/ex16c_decode_gqa.py: `fa-numba reset ex16c` brings it back.
+# Stub 3cc68601 of solutions/ex16c_decode_gqa.py: `fa-numba reset ex16c` brings it back.

@@ -17,6 +17,7 @@ from fa_numba.workbook.graders.attention import (
     negative_scores,
     ordered_scores,
     random_head,
+    scored_head,
     weightless_value,
 )
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
@@ -65,6 +66,11 @@ def test_tile_size(exercise, BLOCK_M, BLOCK_N, causal):
 def test_ascending_scores(exercise):
     """a new maximum in every tile rescales what was summed before"""
     check(exercise, ordered_scores())
+
+
+def test_hidden_keys_and_the_maximum(exercise):
+    """causal: a hidden key takes no part in the maximum, however large its score"""
+    check(exercise, scored_head(200.0 * np.arange(21), seqlen_q=21, causal=True))
 
 
 @BOTH
@@ -219,5 +225,7 @@ def test_compiles_for_a_gpu(exercise, causal):
     """compiles for a GPU, without float64"""
     from fa_numba.analysis.gpu_ready import gpu_ready
 
-    (kernel, _, _, *args), _ = prepare(exercise, random_head(4, 4, 64, causal=causal), 16, 16)
+    launch, _ = prepare(exercise, random_head(4, 4, 64, causal=causal), 16, 16)
+    simt.run(*launch)  # a stub says here that it is not written
+    kernel, _, _, *args = launch
     gpu_ready(kernel, args)

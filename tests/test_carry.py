@@ -1,6 +1,7 @@
 """`fa-numba reset ex17c --from ex16c`: a later exercise starts from the learner's own one."""
 
 import ast
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -41,9 +42,7 @@ def checkout(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "earlier, later, missing",
     [
-        ("ex06b", "ex07d", "l, m"),
         ("ex07d", "ex16c", "BLOCK_M, CAUSAL, k, v"),
-        ("ex08b", "ex08c", "dk, dv"),
         ("ex16c", "ex17c", "lse, out"),
     ],
 )
@@ -65,16 +64,52 @@ def test_the_kernels_of_the_lessons(checkout, earlier, later, missing):
 
 def test_what_is_carried_runs(checkout):
     """From an exercise to itself: the frame of the stub around the learner's code."""
-    (exercise,) = checkout("ex07d")
+    (exercise,) = checkout("ex03c")
     text, _ = carry.carried(exercise, exercise)
     assert "# All its names are defined here." in text
     exercise.stub.write_text(text)
     progress.record([Graded(exercise, [Check("all", "passed")])])
-    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
+    x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
     with simt.tracing() as traces:
-        out, _ = own.mine("ex07d")(q, k, v, causal=True, block_m=4, block_n=4)
-    assert np.abs(out - reference.attention(q, k, v, causal=True)[0]).max() < 1e-5
+        y = own.mine("ex03c")(x)
+    assert np.abs(y - reference.softmax(x.astype(np.float64))).max() < 1e-6
     assert traces[0].races == []
+
+
+def test_dq_starts_from_dk_and_dv(checkout):
+    """Both functions go over; P and dS are right at once, the sums are not yet."""
+    first, second = checkout("ex08b", "ex08c")
+    text, done = carry.carried(second, first)
+    assert done == ["weights", "accumulate"] and "NotImplementedError" not in text
+    weights, accumulate = text.split("def accumulate")
+    assert "# All its names are defined here." in weights
+    assert "# Not defined here: dk_acc, do_tile, dv_acc, p_tile, q_tile." in accumulate
+    right = second.solution.read_text().split("### BEGIN SOLUTION")[2].split("### END")[0]
+    lines = text.splitlines()
+    start = next(i for i, x in enumerate(lines) if "# From your ex08b, where it was acc" in x)
+    stop = next(i for i, x in enumerate(lines) if i > start and "@cuda.jit" in x)
+    second.stub.write_text("\n".join([*lines[:start], right.strip("\n"), "", *lines[stop:]]))
+    q, k, v, dout = np.random.default_rng(0).standard_normal((4, 8, 4), dtype=np.float32)
+    arrays = [x[None, :, None] for x in (dout, q, k, v)]
+    out, lse = reference.attention(*arrays[1:])
+    delta = np.sum(dout * out[0, :, 0], axis=1, dtype=np.float32)
+    spec = importlib.util.spec_from_file_location("carried_ex08c", second.stub)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    dq, lse = np.zeros((8, 4), np.float32), lse[0, 0].astype(np.float32)
+    kernel = module.make_kernel(4, 4, 4, False)
+    simt.run(kernel, 2, (4, 4), dout, q, k, v, lse, delta, dq, np.float32(0.5))
+    assert np.abs(dq - reference.attention_bwd(*arrays)[0][0, :, 0]).max() < 1e-5
+
+
+def test_functions_beside_a_kernel_go_with_it(checkout):
+    first, second = checkout("ex07d", "ex16c")
+    tree = ast.parse(carry.carried(second, first)[0])
+    (factory,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[:4] == "make"]
+    inside = [n for n in factory.body if isinstance(n, ast.FunctionDef)]
+    *beside, last = [n.name for n in inside]
+    assert sorted(beside) == ["add_tile", "bounds", "store"] and last == "kernel"
+    assert all("device=True" in ast.unparse(n.decorator_list[0]) for n in inside[:3])
 
 
 def test_functions_of_one_name_and_helpers_go_along(checkout):

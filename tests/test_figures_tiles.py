@@ -1,4 +1,4 @@
-"""Figures of lessons 05, 10 and 18: the words beside a drawing say what was counted."""
+"""Figures of lessons 05, 07, 10 and 18: the words beside a drawing say what was counted."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,11 @@ from numba import cuda
 
 from fa_numba import simt
 from fa_numba.figures.banks import banks
+from fa_numba.figures.causal_tiles import causal_tiles, tiles_of_mask
 from fa_numba.figures.memory_shares import memory_shares
 from fa_numba.figures.packed_batch import packed_batch, tile_numbers
 from fa_numba.figures.tiled_product import tiled_product
+from fa_numba.figures.warp_partition import warp_partition
 from fa_numba.kernels.sequence_of import make_sequence_of
 
 
@@ -63,3 +65,26 @@ def test_packed_batch_counts_pairs():
     assert (
         titles[1].startswith("packed: 4 tokens; 3 tiles of 2") and "of 4 in the grid" in titles[1]
     )
+
+
+def test_warp_partition_counts_the_parts_of_a_row():
+    by_keys = np.repeat([[0, 1, 2, 3]], 3, axis=0)
+    text = warp_partition({"keys": by_keys, "queries": by_keys.T}).describe()
+    assert text.count("0 1 2 3   out: sum of 4 parts") == 3
+    assert text.count("out: sum of 1 part\n") == 3 and "2 2 2   out: sum of 1 part" in text
+
+
+def test_warp_partition_draws_partitions_of_other_shapes():
+    figure = warp_partition({"one warp": np.zeros((2, 5), int)})
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_tiles_of_a_mask_are_counted_pair_by_pair():
+    """Five queries, three keys, tiles of 2 by 2: rows 0 and 1 see nothing, row 2 sees key 0."""
+    sees = np.arange(3) <= np.arange(5)[:, None] - 2
+    live, needs_mask = tiles_of_mask(sees, 2, 2)
+    assert [live(i) for i in range(3)] == [0, 1, 2]
+    assert needs_mask(1, 0) and not needs_mask(2, 0)
+    assert needs_mask(2, 1), "half of its columns do not exist"
+    text = causal_tiles(5, 3, 2, 2, live, needs_mask).describe()
+    assert "1 whole, 2 masked, 3 skipped" in text

@@ -3,28 +3,18 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 import fa_numba
+from fa_numba import analysis
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
 from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
-from fa_numba.workbook.ledgers import (
-    eight_bits,
-    hopper,
-    many_gpus,
-    online_softmax,
-    packed,
-    page_pool,
-    paged_attention,
-    profiling,
-    safe_softmax,
-    serving,
-    tensor_cores,
-    training,
-)
+from fa_numba.workbook.ledgers import backward, eight_bits, flash_attention_2, hopper, many_gpus, online_softmax, packed, page_pool, paged_attention, profiling, safe_softmax, serving, tensor_cores, training
+
 
 
 @pytest.fixture(scope="module")
@@ -324,3 +314,63 @@ def test_merge_is_that_of_the_whole_row():
     m, l = online_softmax.merge((3.0, 1.0), online_softmax.merge((1.0, 1.0), (2.0, 1.0)))
     assert m == 3 and math.isclose(l, 1 + math.exp(-2) + math.exp(-1))
     assert online_softmax.worst_of_trees(20) < 1e-14
+
+
+def test_of_flash_attention_2_each_row_has_a_claim_a_number_and_a_verdict():
+    for row in flash_attention_2.ledger():
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+
+
+def test_line_10_with_the_inverse_is_wrong_where_a_maximum_grows():
+    rng = np.random.default_rng(0)
+    s, v = rng.standard_normal(12), rng.standard_normal((12, 3))
+    s[:4] += 10  # the first tile has the maximum
+    exact = np.exp(s) @ v / np.exp(s).sum()
+    assert np.allclose(flash_attention_2.line_10(s, v, 4, 1), exact)
+    assert np.allclose(flash_attention_2.line_10(s, v, 4, -1), exact), "alpha is 1"
+    assert not np.allclose(flash_attention_2.line_10(s[::-1], v[::-1], 4, -1), exact, rtol=0.1)
+
+
+def test_busy_sms_by_hand():
+    """Thread blocks of 1 and 2 tiles: the longest begins last, or first."""
+    seqlen = 2 * flash_attention_2.BLOCK
+    assert flash_attention_2.busy_share(seqlen, 1, 2) == 3 / 4
+    assert flash_attention_2.busy_share(seqlen, 2, 2) == 6 / 8  # 1, 2, then 1 and 2
+    assert flash_attention_2.busy_share(seqlen, 2, 2, descending=True) == 1
+
+
+def test_of_flash_attention_2_times_are_the_recorded_ones_or_none(tmp_path):
+    (*_, row) = flash_attention_2.ledger(tmp_path)
+    assert row["our number"] == flash_attention_2.NOT_RECORDED
+    rows = [
+        {"kernel": kernel, "head_dim": 64, "seqlen": 4096, "causal": False, "ms": ms}
+        for kernel, ms in (("flash_attn_v1", 6.0), ("flash_attn_v2", 4.0))
+    ]
+    record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
+    (tmp_path / "attention.json").write_text(json.dumps(record))
+    (*_, row) = flash_attention_2.ledger(tmp_path)
+    assert "N=4096: 1.5×" in row["our number"]
+
+
+def test_of_the_backward_pass_each_row_has_a_claim_a_number_and_a_verdict():
+    for row in backward.ledger():
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+
+
+def test_elements_of_the_backward_pass():
+    """7 N² + 8 N d with P stored; and the traffic formula of our kernels, loads and stores."""
+    assert backward.stored_elements(1000, 10) == 7 * 1000**2 + 8 * 1000 * 10
+    problem = analysis.Problem(1, 48, 48, 1, 1, 16, block_m=16, block_n=16)
+    moved = analysis.traffic.flash_attn_bwd(problem)
+    total = sum(moved.loads.values()) + sum(moved.stores.values())
+    assert backward.recomputed_elements(48, 16, 16) == total
+    (row,) = backward.comparison(16, (48,), (16,))
+    assert row["kept: out and lse, MB"] == 4 * 48 * 17 / 1e6
+
+
+def test_the_famous_table_is_twelve_times_too_small():
+    (row,) = [row for row in backward.claimed_table() if row[""] == "counted / claimed"]
+    assert math.isclose(row["standard"], 6 * 2 * 1024**2 * 64 * 1024 / 66.6e9)
+    assert 12 < row["standard"] < row["FlashAttention"] < 13

@@ -18,8 +18,6 @@ STILL_LONGER = {
     "04_standard_attention",
     "05_tiles",
     "06_flash_attention_1",
-    "07_flash_attention_2",
-    "08_backward",
     "16_kv_cache",
     "17_flash_decoding",
     "20_linear_attention",

@@ -62,6 +62,7 @@ from fa_numba.figures.timelines import timelines
 from fa_numba.figures.traffic_growth import traffic_growth
 from fa_numba.figures.tree_reduction import tree_reduction
 from fa_numba.figures.two_orders import two_orders
+from fa_numba.figures.warp_partition import warp_partition
 from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
@@ -400,6 +401,19 @@ def flash_attention_as_frames():
 def m_l_acc_through_the_tiles():
     _, m, l, acc = row_after_each_tile()
     return tile_statistics(m, l, acc)
+
+
+@cuda.jit
+def my_warp(owner):
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    owner[y, x] = (y * cuda.blockDim.x + x) // 32
+
+
+def keys_or_queries_to_a_warp():
+    by_keys, by_queries = np.zeros((16, 8), int), np.zeros((8, 16), int)
+    simt.run(my_warp, 1, by_keys.shape[::-1], by_keys)
+    simt.run(my_warp, 1, by_queries.shape[::-1], by_queries)
+    return warp_partition({"warps own keys": by_keys.T, "warps own queries": by_queries})
 
 
 def weights_through_the_tiles():
@@ -837,6 +851,7 @@ EXAMPLES = (
     flash_attention_as_frames,
     m_l_acc_through_the_tiles,
     weights_through_the_tiles,
+    keys_or_queries_to_a_warp,
     bytes_by_formula_and_meter,
     masks_of_tiles_and_their_cost,
     masks_that_are_not_stored,

@@ -47,7 +47,7 @@ def by_name(name) -> Kernels:
 
 
 def from_exercises(folder) -> Kernels:
-    """A learner's own attention: the kernels of exercises 06b, 07a, 07b and 07c.
+    """A learner's own attention: the kernels of exercises 07d, 08a, 08b and 08c.
 
     They compute one head of one sequence, so that there is a launch for each.
 

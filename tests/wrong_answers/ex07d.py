@@ -3,9 +3,11 @@
 # fmt: off
 M_I = "m_i = float32(-math.inf)"
 S = "s = float32(-math.inf)  # a key that is hidden or does not exist: exp gives 0"
-IF = "if n < seqlen_k and n <= last_n:"
+IF = "if n > last_n:"
 SAFE = "m_safe = m_new if m_new > -math.inf else float32(0.0)"
-STOP = "n_stop = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q"
+STOP = "return m + seqlen_k - seqlen_q, end_m + seqlen_k - seqlen_q"
+FULL = "return seqlen_k - 1, seqlen_k"
+LOOP = "for n_start in range(0, n_stop, BLOCK_N):"
 LOAD_K = "k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)"
 LOAD_Q = "q_tile[ty, d] = q[m, d] if m < seqlen_q else float32(0.0)"
 LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
@@ -30,18 +32,24 @@ WRONG = [
     *finite("-1e30", "-1e30"),
     ("float32's lowest for a hidden key", S, "s = float32(-3.4028234e38)"),
     ("no guard of -inf - -inf", [(SAFE, "m_safe = m_new"), (OUT, "out[m, d] = acc[i] / l_i"), (LSE, "lse[m] = m_i + math.log(l_i)")]),
+    ("add_tile without alpha", "l_i = add_tile(acc, l_i, alpha", "l_i = add_tile(acc, l_i, float32(1.0)"),
     ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "            l_i *= alpha\n", ""),
+    ("l not rescaled", "        l_i *= alpha\n", ""),
+    ("l_i is not taken from add_tile", "            l_i = add_tile(", "            add_tile("),
+    ("the new maximum is forgotten", "            m_i = m_new\n", ""),
     ("alpha upside down", "math.exp(m_i - m_safe)", "math.exp(m_safe - m_i)"),
     ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
     ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
     ("1/sqrt(d) for softmax_scale", "s *= softmax_scale", "s *= float32(1 / math.sqrt(HEAD_DIM))"),
     ("scale after the maximum", [("s *= softmax_scale", "s = s"), ("math.exp(s - m_safe)", "math.exp((s - m_safe) * softmax_scale)")]),
-    ("top-left mask", "last_n = m + seqlen_k - seqlen_q if", "last_n = m if"),
-    ("strict mask", "last_n = m + seqlen_k - seqlen_q if", "last_n = m + seqlen_k - seqlen_q - 1 if"),
-    ("no mask", "last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1", "last_n = seqlen_k - 1"),
-    ("keys beyond the last take part", IF, "if n <= max(last_n, n_stop + BLOCK_N):"),
-    ("dead tiles are visited", STOP, "n_stop = seqlen_k"),
+    ("a hidden key keeps its score", S, "s *= float32(1.0)"),
+    ("p is set to 0, the maximum sees hidden keys", [(IF, "hidden = n > last_n\n            if n >= seqlen_k:"), ("math.exp(s - m_safe)  # P", "float32(0.0) if hidden else math.exp(s - m_safe)  # P")]),
+    ("top-left mask", STOP, "return m, end_m + seqlen_k - seqlen_q"),
+    ("strict mask", STOP, STOP.replace("- seqlen_q, end", "- seqlen_q - 1, end")),
+    ("no mask", STOP, "return seqlen_k - 1, seqlen_k"),
+    ("keys beyond the last take part", FULL, "return seqlen_k + BLOCK_N, seqlen_k"),
+    ("one key beyond the last takes part", FULL, "return seqlen_k, seqlen_k"),
+    ("dead tiles are visited", STOP, "return m + seqlen_k - seqlen_q, seqlen_k"),
     ("loads only the keys that some query sees", LOAD_K, "k_tile[row, d] = k[n_start + row, d] if n_start + row < min(seqlen_k, n_stop) else float32(0.0)"),
     ("log2", "math.log(l_i)", "math.log2(l_i)"),
     ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
@@ -62,17 +70,17 @@ WRONG = [
     ("every thread computes all scores of its row", BARRIER_4, BARRIER_4 + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
     ("q is scaled in HBM", LOAD_Q, "if m < seqlen_q:\n                q[m, d] = q[m, d] * float32(1.0000001)\n            " + LOAD_Q),
     ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
-    ("rows that do not exist are stored", "        if m < seqlen_q:\n", "        if m <= seqlen_q:\n"),
+    ("rows that do not exist are stored", "        if m < out.shape[0]:\n", "        if m <= out.shape[0]:\n"),
     ("out is not cleared for rows without a key", OUT, "out[m, d] = acc[i] / l_i if l_i > 0 else out[m, d]"),
 ]
 
 RIGHT = [
-    ("another bound of the loop", STOP, "n_stop = min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q)"),
+    ("another bound of the loop", STOP, "return m + seqlen_k - seqlen_q, min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q)"),
     ("other names for the parameters", [
         ("def kernel(q, k, v, out, lse, softmax_scale):", "def kernel(Q, K, V, O, L, scale):"),
         ("seqlen_q, seqlen_k = q.shape[0], k.shape[0]", "seqlen_q, seqlen_k = Q.shape[0], K.shape[0]"),
         ("= q[m, d] if", "= Q[m, d] if"), ("= k[n_start", "= K[n_start"), ("= v[n_start", "= V[n_start"),
-        ("s *= softmax_scale", "s *= scale"), ("out[m, d] =", "O[m, d] ="), ("lse[m] =", "L[m] ="),
+        ("s *= softmax_scale", "s *= scale"), ("l_i, out, lse)\n\n    return", "l_i, O, L)\n\n    return"),
     ]),
     ("an m-tile without keys is answered first", "        m_i = float32(-math.inf)\n",
      "        if n_stop <= 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n"
@@ -88,15 +96,10 @@ RIGHT = [
         ("        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n", ""),
         (M_I, "m_i = float32(-3.4028234e38)"),
         ("            p_tile[ty, tx] = math.exp(s - m_safe)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_safe)"),
-        ("l_i += p_tile[ty, c]", "l_i += s_tile[ty, c]"), ("acc[i] += p_tile[ty, c]", "acc[i] += s_tile[ty, c]"),
+        ("alpha, p_tile, v_tile)\n            cuda", "alpha, s_tile, v_tile)\n            cuda"),
     ]),
 ]
 
 EQUIVALENT = [
-    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k + 1", "`n < seqlen_k` is tested beside it"),
-    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k", "`n < seqlen_k` is tested beside it"),
-    ("if n < seqlen_k and n <= last_n: -> if n <= last_n:", "the last key of a query that exists is below seqlen_k"),
-    ("if n < seqlen_k and n <= last_n: -> if n <= seqlen_k and n <= last_n:", "the last key of a query that exists is below seqlen_k"),
     ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "NaN in l_i, which is not > 0: the row is answered as one without keys"),
-    ("lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf) -> lse[m] = m_i + math.log(l_i) if l_i >= 0 else float32(-math.inf)", "log(0) is -inf"),
 ]
