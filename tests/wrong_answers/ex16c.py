@@ -4,11 +4,13 @@
 M_I = "m_i = float32(-math.inf)"
 S = "s = float32(-math.inf)  # a key that does not exist: exp gives 0"
 LOOP = "for n_start in range(0, seqlen_k, BLOCK_N):"
-OUT = "out[b, head, d] = acc[i] / l_i if seqlen_k > 0 else float32(0.0)"
-LSE = "lse[b, head] = m_i + math.log(l_i)"
+OUT = "out[b, head, d] = acc[i] / l_i if l_i > 0 else float32(0.0)"
+LSE = "lse[b, head] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
 LOAD_Q = "q_tile[ty, d] = q[b, head, d]"
 INSIDE = "inside = n_start + row < seqlen_k"
-ROWS = "for row in range(ty, BLOCK_N, GROUP_SIZE):"
+ROWS = "for row in range(ty, BLOCK_N, BLOCK_M):"
+TEST = "if n < seqlen_k:"
+MAX = "m_safe = m_new if m_new > -math.inf else float32(0.0)  # -inf - (-inf) would be NaN"
 LAST = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
 
 WRONG = [
@@ -19,8 +21,8 @@ WRONG = [
     ("-1e9 for the first maximum", M_I, "m_i = float32(-1e9)"),
     ("-1e30 for the first maximum", M_I, "m_i = float32(-1e30)"),
     ("0 for the first maximum", M_I, "m_i = float32(0.0)"),
-    ("keys of the padding take part", "if n_start + tx < seqlen_k:", "if n_start + tx < k_cache.shape[1]:"),
-    ("one key too many", "if n_start + tx < seqlen_k:", "if n_start + tx <= seqlen_k:"),
+    ("keys of the padding take part", TEST, "if n < k_cache.shape[1]:"),
+    ("one key too many", TEST, "if n <= seqlen_k:"),
     ("the cache is read to its end", INSIDE, "inside = n_start + row < k_cache.shape[1]"),
     ("the longest sequence's length", "seqlen_k = seq_lens[b]", "seqlen_k = max(seq_lens[b], seq_lens[0])"),
     ("the last key is missing", LOOP, "for n_start in range(0, seqlen_k - 1, BLOCK_N):"),
@@ -31,16 +33,16 @@ WRONG = [
     ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
     ("l not rescaled", "            l_i *= alpha\n", ""),
     ("an empty sequence is NaN", OUT, "out[b, head, d] = acc[i] / l_i"),
-    ("an empty sequence is not written", OUT, "if seqlen_k > 0:\n                    out[b, head, d] = acc[i] / l_i"),
-    ("lse of an empty sequence is 0", LSE, LSE + " if seqlen_k > 0 else float32(0.0)"),
-    ("log2", LSE, LSE.replace("log", "log2")),
+    ("an empty sequence is not written", OUT, "if l_i > 0:\n                    out[b, head, d] = acc[i] / l_i"),
+    ("lse of an empty sequence is 0", LSE, LSE.replace("-math.inf", "0.0")),
+    ("log2", LSE, LSE.replace("log(", "log2(")),
     ("every thread stores lse", "if tx == 0:", "if tx >= 0:"),
     ("each head loads the keys", ROWS, "for row in range(BLOCK_N):"),
     ("columns to neighbouring rows of threads", "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_tile", "                for d in range(tx * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N), min(HEAD_DIM, (tx + 1) * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N))):\n                    k_tile"),
     ("a thread loads a whole key", [(ROWS, "for row in range(tx if ty == 0 else BLOCK_N, BLOCK_N, BLOCK_N):"), ("                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_tile", "                for d in range(HEAD_DIM):\n                    k_tile")]),
     ("q is loaded in every tile", LAST, LAST + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                q_tile[ty, d] = q[b, head, d]\n"),
-    ("out is summed in HBM", OUT, "out[b, head, d] = float32(0.0)\n                out[b, head, d] += acc[i] / l_i if seqlen_k > 0 else float32(0.0)"),
-    ("exponents held above -80", "math.exp(s - m_new)", "(math.exp(max(s - m_new, float32(-80.0))) if s > -math.inf else float32(0.0))"),
+    ("out is summed in HBM", OUT, "out[b, head, d] = float32(0.0)\n                out[b, head, d] += acc[i] / l_i if l_i > 0 else float32(0.0)"),
+    ("exponents held above -80", "math.exp(s - m_safe)", "(math.exp(max(s - m_safe, float32(-80.0))) if s > -math.inf else float32(0.0))"),
     ("128 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 128 * BLOCK_N), BLOCK_N):"),
     ("256 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 256 * BLOCK_N), BLOCK_N):"),
     ("64 K/V heads at most", "        kv_head, b = cuda.blockIdx.x,", "        kv_head, b = cuda.blockIdx.x % 64,"),
@@ -60,8 +62,8 @@ RIGHT = [
      "        if seqlen_k == 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                out[b, head, d] = float32(0.0)\n            if tx == 0:\n                lse[b, head] = float32(-math.inf)\n            return\n"
      "        for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile"),
     ("lowest finite number for the first maximum, one tile for s and p", [(M_I, "m_i = float32(-3.4028234e38)"),
-        ("        p_tile = cuda.shared.array((GROUP_SIZE, BLOCK_N), float32)\n", ""),
-        ("            p_tile[ty, tx] = math.exp(s - m_new)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_new)"),
+        ("        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n", ""),
+        ("            p_tile[ty, tx] = math.exp(s - m_safe)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_safe)"),
         ("l_i += p_tile[ty, c]", "l_i += s_tile[ty, c]"), ("acc[i] += p_tile[ty, c]", "acc[i] += s_tile[ty, c]")]),
 ]
 
