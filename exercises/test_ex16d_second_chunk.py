@@ -52,9 +52,10 @@ def launch(exercise, q, k_cache, v_cache, seq_len, out, run=simt.run):
     return run(exercise.kernel, grid, 32, q, k_cache, v_cache, seq_len, out, SCALE)
 
 
-def check(exercise, tokens, chunks, *, spare=4):
-    """The prompt in chunks of these sizes, in a cache that grows."""
+def check(exercise, tokens, chunks, *, spare=4, size=1, tolerance=2e-5):
+    """The prompt in chunks of these sizes, in a cache that grows; scores `size` times as large."""
     q, k, v = prompt(tokens)
+    q *= np.float32(size)
     caches = np.full((2, tokens + spare, HEAD_DIM), np.nan, np.float32)
     whole = attend(q, k, v, np.arange(tokens))
     start = 0
@@ -63,10 +64,10 @@ def check(exercise, tokens, chunks, *, spare=4):
         caches[:, start:stop] = k[start:stop], v[start:stop]
         out = np.full((size, HEAD_DIM), np.nan, np.float32)
         launch(exercise, q[start:stop], *caches, stop, out)
-        wrong = np.flatnonzero(~(np.abs(out - whole[start:stop]) <= 2e-5).all(axis=1))
+        wrong = np.flatnonzero(~(np.abs(out - whole[start:stop]) <= tolerance).all(axis=1))
         if len(wrong):
             m = int(wrong[0])
-            d = int(np.argmax(~(np.abs(out[m] - whole[start + m]) <= 2e-5)))
+            d = int(np.argmax(~(np.abs(out[m] - whole[start + m]) <= tolerance)))
             raise Wrong(
                 f"{tokens} tokens in chunks of {', '.join(map(str, chunks[:4]))}: chunk {number}, "
                 f"query {m}, token {start + m} of the prompt: out[{m}, {d}] must be "
@@ -101,6 +102,11 @@ def test_decoding(exercise):
 def test_long_chunks(exercise):
     """chunks of more than one thread block"""
     check(exercise, 110, [40, 70])
+
+
+def test_large_scores(exercise):
+    """scores of some hundreds, of either sign"""
+    check(exercise, 12, [6, 6], size=100, tolerance=2e-3)
 
 
 def test_keys_loaded(exercise):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fa_numba import reference, simt
-from fa_numba.workbook import carry, catalog, cli, grader, own, progress, stubs
+from fa_numba.workbook import carry, catalog, cli, grader, minutes, own, progress, stubs
 from fa_numba.workbook.report import Check, Graded
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +42,7 @@ def checkout(tmp_path, monkeypatch):
     "earlier, later, missing",
     [
         ("ex06b", "ex07b", "l, m"),
-        ("ex07b", "ex16c", "BLOCK_M, CAUSAL, k, v"),
+        ("ex07b", "ex16c", "CAUSAL, k, v"),
         ("ex08b", "ex08c", "dk, dv"),
         ("ex16c", "ex17c", "lse, out"),
     ],
@@ -88,6 +88,28 @@ def test_functions_of_one_name_and_helpers_go_along(checkout):
     assert "@cuda.jit(device=True)\ndef helper" in text
     assert 'NotImplementedError("ex03b: online_softmax_kernel")' in text
     assert 'NotImplementedError("ex03b: merge")' not in text
+
+
+STARTED = [e for e in catalog.all_exercises(ROOT) if stubs.read(e).start]
+
+
+@pytest.mark.parametrize("later", STARTED, ids=lambda e: e.short)
+def test_what_starts_from_an_earlier_one_changes_few_lines(checkout, later):
+    start = stubs.read(later).start
+    assert f"reset {later.short} --from {start}" in " ".join(stubs.read(later).stub.split())
+    first, second = checkout(start, later.short)
+    text, done = carry.carried(second, first)
+    assert done and first.lesson <= second.lesson
+    blanks = stubs.read(second).stub.count("NotImplementedError")
+    assert text.count("NotImplementedError") == blanks - len(done)
+    assert 0 < minutes.solution_lines(second) <= 20
+
+
+def test_the_merge_of_ex17a_is_that_of_ex17d(checkout):
+    first, second = checkout("ex17a", "ex17d")
+    text, done = carry.carried(second, first)
+    assert done == ["merge_weights", "mix"]
+    assert text.count("NotImplementedError") == 1 and "ex17d: kernel" in text
 
 
 def test_the_only_kernel_becomes_the_only_kernel(checkout):
