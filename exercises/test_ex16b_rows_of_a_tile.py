@@ -127,4 +127,6 @@ def test_compiles_for_a_gpu(exercise):
         found[0], found[1] = owner(n, 3, 4)
         found[2] = last_key(n, 4, 5, 9)
 
-    gpu_ready(ask, (7, np.zeros(3, np.int32)))
+    found = np.zeros(3, np.int32)
+    simt.run(ask, 1, 1, 7, found)
+    gpu_ready(ask, (7, found))

@@ -286,4 +286,6 @@ def test_compiles_for_a_gpu(exercise):
     ring = make_ring()
     counts = np.zeros(2, np.int32)
     new = np.zeros((2, 1, 2, 3), np.float32)
-    gpu_ready(exercise.kernel, (new, new, counts, counts, 0, ring.k_cache, ring.v_cache))
+    arguments = new, new, counts, counts + 1, 0, ring.k_cache, ring.v_cache
+    simt.run(exercise.kernel, (1, 2), 32, *arguments)
+    gpu_ready(exercise.kernel, arguments)

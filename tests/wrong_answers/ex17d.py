@@ -35,9 +35,9 @@ TWO_LOOPS = '''        tx = cuda.threadIdx.x
         if tx == 0:
             lse[b, head] = merged
 '''
-AT_ONCE = '''        acc = cuda.local.array((HEAD_DIM + 31) // 32, float32)
+AT_ONCE = '''        acc = cuda.local.array(NUM_COLS, float32)
         tx = cuda.threadIdx.x
-        for i in range((HEAD_DIM + 31) // 32):
+        for i in range(NUM_COLS):
             acc[i] = float32(0.0)
         merged = float32(-math.inf)
         for split in range(lse_partial.shape[0]):
@@ -54,7 +54,6 @@ WRONG = [
     ("the first state weighs 1", START, START.replace("-math.inf", "0.0")),
     ("-1e3 for no keys", START, START.replace("-math.inf", "-1e3")),
     ("the state goes on to the next column", [(LOOP, START + "\n        " + LOOP), ("            " + START + "\n            for split", "            for split")]),
-    ("x goes on to the next column", [(LOOP, "x = float32(0.0)\n        " + LOOP), ("            " + START, "            merged = float32(-math.inf)")]),
     ("what was merged is not weighted", MIX, MIX.replace("w_a, x", "float32(1.0), x")),
     ("the split is not weighted", MIX, MIX.replace("w_b, out", "float32(1.0), out")),
     ("weights changed over", MERGE, MERGE.replace("w_a, w_b, merged =", "w_b, w_a, merged =")),
@@ -88,10 +87,13 @@ WRONG = [
 
 RIGHT = [
     ("the statement's formula, the lse first", [(BODY, TWO_LOOPS)]),
-    ("all columns of a thread at once", [(BODY, AT_ONCE)]),
+    ("all columns of a thread at once", [(BODY, AT_ONCE), ("a compile-time constant.\"\"\"\n", "a compile-time constant.\"\"\"\n    NUM_COLS = math.ceil(HEAD_DIM / 32)\n")]),
     ("other names", [("def kernel(out_partial, lse_partial, out, lse):", "def kernel(O_part, L_part, O, L):"), (SPLITS, "for split in range(L_part.shape[0]):"),
         (MERGE, MERGE.replace("lse_partial", "L_part")), (MIX, MIX.replace("out_partial", "O_part")), (OUT, "O[b, head, d] = x"), (LSE, "L[b, head] = merged")]),
     ("empty splits are passed over", MERGE, "if lse_partial[split, b, head] == -math.inf:\n                    continue\n                " + MERGE),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("a = w_a * x_a if w_a > 0 else float32(0.0) -> a = w_a * x_a if w_a >= 0 else float32(0.0)", "a split without keys has out_partial 0"),
+    ("return a + w_b * x_b if w_b > 0 else a -> return a + w_b * x_b if w_b >= 0 else a", "a split without keys has out_partial 0"),
+]

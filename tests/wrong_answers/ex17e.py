@@ -9,7 +9,6 @@ WRONG = [
     ("as it was", TEST, "if m > -math.inf:"),
     ("only +inf is looked at", TEST, "if score < math.inf:"),
     ("only -inf is looked at", TEST, "if score > -math.inf:"),
-    ("the maximum is looked at", TEST, "if -math.inf < m < math.inf:"),
     ("+inf becomes -inf, its out is let in", MAX, "            score = score if score < math.inf else float32(-math.inf)\n" + OLD),
     ("+inf becomes a large number", MAX, "            score = min(score, float32(1e30))\n" + OLD),
     ("splits after the first empty one are left out", TEST, "if score == math.inf or score == -math.inf:\n                break\n            if score < math.inf:"),
@@ -23,6 +22,7 @@ WRONG = [
 ]
 
 RIGHT = [
+    ("the maximum: a split with -inf has out 0", TEST, "if -math.inf < m < math.inf:"),
     ("continue", TEST, "if score == math.inf or score == -math.inf:\n                continue\n            if m > -math.inf:"),
     ("by isinf", TEST, "if not math.isinf(score):"),
     ("the largest finite number", TEST, "if abs(score) <= float32(3.4e38):"),
