@@ -55,8 +55,8 @@ WRONG = [
 ]
 
 RIGHT = [
-    ("other names", [("def kernel(q, k_cache, v_cache, seq_lens, out, lse, softmax_scale):", "def kernel(Q, K, V, n, O, L, scale):"),
-        ("seqlen_k = seq_lens[b]", "seqlen_k = n[b]"), (LOAD_Q, "q_tile[ty, d] = Q[b, head, d]"), ("= k_cache[b,", "= K[b,"), ("= v_cache[b,", "= V[b,"),
+    ("other names", [("def kernel(q, k_cache, v_cache, seq_lens, out, lse, softmax_scale):", "def kernel(Q, K, V, lens, O, L, scale):"),
+        ("seqlen_k = seq_lens[b]", "seqlen_k = lens[b]"), (LOAD_Q, "q_tile[ty, d] = Q[b, head, d]"), ("= k_cache[b,", "= K[b,"), ("= v_cache[b,", "= V[b,"),
         ("s *= softmax_scale", "s *= scale"), ("out[b, head, d] =", "O[b, head, d] ="), ("lse[b, head] =", "L[b, head] =")]),
     ("an empty sequence is answered before q is loaded", "        for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile",
      "        if seqlen_k == 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                out[b, head, d] = float32(0.0)\n            if tx == 0:\n                lse[b, head] = float32(-math.inf)\n            return\n"
@@ -68,6 +68,8 @@ RIGHT = [
 ]
 
 EQUIVALENT = [
+    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "each tile has a key, so m_new is finite after it"),
+    ("lse[b, head] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf) -> lse[b, head] = m_i + math.log(l_i) if l_i >= 0 else float32(-math.inf)", "log(0) is -inf"),
     ("k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(0) -> k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(1)", "the score of a key that does not exist is -inf, whatever the tile holds"),
     ("v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(0) -> v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(1)", "a key that does not exist has weight 0"),
 ]
