@@ -21,8 +21,6 @@ STILL_LONGER = {
     "06_flash_attention_1",
     "07_flash_attention_2",
     "08_backward",
-    "16_kv_cache",
-    "17_flash_decoding",
     "18_paged_attention",
     "12_tensor_cores",
     "20_linear_attention",
