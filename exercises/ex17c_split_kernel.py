@@ -15,7 +15,7 @@ splits    a sequence has ceil(seq_len / BLOCK_N) tiles of BLOCK_N keys, the last
           some get none
 result    out_partial = softmax(softmax_scale q k^T) v and lse_partial = log(sum of exp(score)),
           natural logarithm, over the keys of the split alone; (0, -inf) for a split without keys
-as before shared and private memory, scores of -1e30, NaN beyond seq_lens
+as before shared and private memory, add_tile, store, scores of -1e30, NaN beyond seq_lens
 HBM       loads   each key and value of a sequence once in all, whatever num_splits and GROUP_SIZE;
                   q at most once per split; each element by one thread
           stores  out_partial and lse_partial once; neither is loaded
@@ -32,6 +32,33 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
     """The kernel for one head_dim, group size and tile size, compile-time constants."""
     BLOCK_M = GROUP_SIZE  # the rows of a tile are the query heads of a group
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit(device=True)
+    def add_tile(acc, l_i, alpha, p_tile, v_tile):
+        """Rescale acc and l_i by alpha, add a tile; return the new l_i."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        l_i *= alpha
+        for c in range(BLOCK_N):
+            l_i += p_tile[ty, c]
+        for i in range(NUM_COLS):
+            d = tx + i * BLOCK_N
+            if d < HEAD_DIM:
+                acc[i] *= alpha
+                for c in range(BLOCK_N):
+                    acc[i] += p_tile[ty, c] * v_tile[c, d]
+        return l_i
+
+    @cuda.jit(device=True)
+    def store(m, acc, m_i, l_i, out, lse):
+        """Divide acc by l_i, store this thread's columns of row m of out, and lse."""
+        tx = cuda.threadIdx.x
+        if m < out.shape[0]:
+            for i in range(NUM_COLS):
+                d = tx + i * BLOCK_N
+                if d < HEAD_DIM:
+                    out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)
+            if tx == 0:
+                lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)
 
     @cuda.jit
     def kernel(q, k_cache, v_cache, seq_lens, out_partial, lse_partial, softmax_scale):
@@ -50,4 +77,4 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
     return kernel
 
 
-# Stub 2debb2c1 of solutions/ex17c_split_kernel.py: `fa-numba reset ex17c` brings it back.
+# Stub 84a9cd30 of solutions/ex17c_split_kernel.py: `fa-numba reset ex17c` brings it back.

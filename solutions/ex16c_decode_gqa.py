@@ -2,7 +2,7 @@
 
 One new query per head, and a cache of keys and values for each sequence. The GROUP_SIZE query heads
 that share a K/V head are the rows of one tile, so that the cache is read once for all of them.
-Start from your own kernel: `fa-numba reset ex16c --from ex07b`. Ten of its lines change.
+Start from your own kernel: `fa-numba reset ex16c --from ex07b`. About ten of its lines change.
 
 shapes    q, out (batch, num_heads, HEAD_DIM);  lse (batch, num_heads)
           k_cache, v_cache (batch, max_len, num_kv_heads, HEAD_DIM);  all float32
@@ -14,6 +14,8 @@ mask      none: the new token sees all seq_lens[b] keys. What the cache holds pa
           anything, NaN too, and is not loaded
 empty     seq_lens[b] = 0: out is 0 and lse is -inf
 shared    tiles of q, k, v, s, p, as in ex07b; acc, m_i and l_i are private
+given     add_tile and store: ex07b's update of l_i and acc, and its end. out[b] is a view of the
+          sequence's part of out, and a device function takes it as an array of two dimensions
 HBM       q loaded once; k_cache and v_cache, each: sum of seq_lens * num_kv_heads * HEAD_DIM; out
           and lse stored once, not loaded. Neighbouring threads load neighbouring columns
 scores    any that float32 holds, -1e30 too: what stands for "no key" is -inf
@@ -33,8 +35,8 @@ from numba import cuda, float32
 ### HINT 2: seqlen_k is no shape any more: it is seq_lens[b]. Every row is a query, so no test of
 ### HINT 2: m < seqlen_q is left. CAUSAL is gone, with last_n and n_stop.
 ### HINT 3: q_tile[ty, d] = q[b, head, d]; k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if
-### HINT 3: inside, and v_tile; the score is computed if n < seqlen_k. At the end out[b, head, d]
-### HINT 3: and lse[b, head]. An empty sequence never enters the loop, and l_i > 0 tells.
+### HINT 3: inside, and v_tile; a score is -inf if n >= seqlen_k. At the end store(head, acc, m_i,
+### HINT 3: l_i, out[b], lse[b]). An empty sequence never enters the loop, and l_i > 0 tells.
 ### DEBRIEF: The FLOPs are GROUP_SIZE times those of one head, the bytes of the cache are those of
 ### DEBRIEF: one head, so the intensity is GROUP_SIZE times as high: where memory sets the pace, a
 ### DEBRIEF: group takes the time of one head. What is left: num_kv_heads * batch thread blocks are
@@ -46,6 +48,33 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
     """The kernel for one head_dim, group size and tile size, compile-time constants."""
     BLOCK_M = GROUP_SIZE  # the rows of a tile are the query heads of a group
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit(device=True)
+    def add_tile(acc, l_i, alpha, p_tile, v_tile):
+        """Rescale acc and l_i by alpha, add a tile; return the new l_i."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        l_i *= alpha
+        for c in range(BLOCK_N):
+            l_i += p_tile[ty, c]
+        for i in range(NUM_COLS):
+            d = tx + i * BLOCK_N
+            if d < HEAD_DIM:
+                acc[i] *= alpha
+                for c in range(BLOCK_N):
+                    acc[i] += p_tile[ty, c] * v_tile[c, d]
+        return l_i
+
+    @cuda.jit(device=True)
+    def store(m, acc, m_i, l_i, out, lse):
+        """Divide acc by l_i, store this thread's columns of row m of out, and lse."""
+        tx = cuda.threadIdx.x
+        if m < out.shape[0]:
+            for i in range(NUM_COLS):
+                d = tx + i * BLOCK_N
+                if d < HEAD_DIM:
+                    out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)
+            if tx == 0:
+                lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)
 
     @cuda.jit
     def kernel(q, k_cache, v_cache, seq_lens, out, lse, softmax_scale):
@@ -84,13 +113,13 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
                     v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(0)
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
-            n = n_start + tx
-            s = float32(-math.inf)  # a key that does not exist: exp gives 0
-            if n < seqlen_k:
-                s = float32(0.0)
-                for d in range(HEAD_DIM):
-                    s += q_tile[ty, d] * k_tile[tx, d]
-                s *= softmax_scale
+            n = n_start + tx  # this thread's key
+            s = float32(0.0)
+            for d in range(HEAD_DIM):
+                s += q_tile[ty, d] * k_tile[tx, d]
+            s *= softmax_scale
+            if n >= seqlen_k:
+                s = float32(-math.inf)  # a key that does not exist: exp gives 0
             s_tile[ty, tx] = s
             cuda.syncthreads()  # s_tile is complete: a row can be scanned
 
@@ -103,23 +132,10 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
             m_i = m_new
             cuda.syncthreads()  # p_tile is complete: safe to read
 
-            l_i *= alpha
-            for c in range(BLOCK_N):
-                l_i += p_tile[ty, c]
-            for i in range(NUM_COLS):
-                d = tx + i * BLOCK_N
-                if d < HEAD_DIM:
-                    acc[i] *= alpha
-                    for c in range(BLOCK_N):
-                        acc[i] += p_tile[ty, c] * v_tile[c, d]
+            l_i = add_tile(acc, l_i, alpha, p_tile, v_tile)
             cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite
 
-        for i in range(NUM_COLS):
-            d = tx + i * BLOCK_N
-            if d < HEAD_DIM:
-                out[b, head, d] = acc[i] / l_i if l_i > 0 else float32(0.0)
-        if tx == 0:
-            lse[b, head] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)
+        store(head, acc, m_i, l_i, out[b], lse[b])
         ### END SOLUTION
 
     return kernel

@@ -1,6 +1,7 @@
 """`fa-numba reset ex17c --from ex16c`: a later exercise starts from the learner's own one."""
 
 import ast
+import re
 import shutil
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def checkout(tmp_path, monkeypatch):
     "earlier, later, missing",
     [
         ("ex06b", "ex07b", "l, m"),
-        ("ex07b", "ex16c", "CAUSAL, k, v"),
+        ("ex07b", "ex16c", "k, v"),
         ("ex08b", "ex08c", "dk, dv"),
         ("ex16c", "ex17c", "lse, out"),
     ],
@@ -55,7 +56,7 @@ def test_the_kernels_of_the_lessons(checkout, earlier, later, missing):
     assert ast.get_docstring(tree) == ast.get_docstring(ast.parse(stubs.read(second).stub))
     assert "NotImplementedError" not in text
     assert f"# From your {earlier}, where it was kernel(" in text
-    assert f"# Not defined here: {missing}." in text
+    assert re.search(rf"# Not defined here: (\w+, )*{missing}\.", text)
     body = [line.strip() for line in first.stub.read_text().splitlines()]
     start = next(i for i, line in enumerate(body) if "cuda.shared.array" in line)
     assert body[start : start + 20] == [

@@ -107,7 +107,8 @@ def solution_lines(exercise: Exercise) -> int:
     given, added = _lines(exercise)
     known = set()
     if start := stubs.read(exercise).start:
-        known = {_bare(line) for line in _lines(find_one(start, exercise.root))[1]}
+        before, known = _lines(find_one(start, exercise.root))
+        known = {_bare(line) for line in (*before, *known)}
     new = [line for line in added if line not in given and _bare(line) not in known]
     return sum(bool(line) and not line.startswith("#") for line in new)
 
