@@ -2,7 +2,7 @@
 
 ex16c with the tiles of a sequence shared out among num_splits thread blocks. Each attends to its
 own keys and leaves a partial result, which ex17d combines. Start from your own kernel: `fa-numba
-reset ex17c --from ex16c`. Eight lines are new or change.
+reset ex17c --from ex16c`. Seven lines are new or change.
 
 shapes    q, k_cache, v_cache, seq_lens as in ex16c
           out_partial (num_splits, batch, num_heads, HEAD_DIM), float32

@@ -34,7 +34,7 @@ WRONG = [
     ("small weights are left out", MIX_A, "a = w_a * x_a if w_a > float32(1e-20) else float32(0.0)"),
     ("x_a for x_b", MIX_B, "return a + w_b * x_a if w_b > 0 else a"),
     ("a divided mean", MIX_B, "return (a + w_b * x_b) / (w_a + w_b) if w_b > 0 else a / w_a"),
-    ("float64", MIX_A, "a = w_a * x_a if w_a > 0 else 0.0"),
+    ("float64", RETURN, RETURN.replace("log(e_a + e_b)", "log(0.0 + e_a + e_b)")),
 ]
 
 RIGHT = [
