@@ -93,6 +93,19 @@ def test_the_formula(exercise):
     assert Minutes(240, 30, ()).line == "*About 4 minutes: 2 to read, 2 for the code.*"
 
 
+def test_lines_of_the_exercise_that_it_starts_from_are_not_written_again(exercise):
+    later = exercise.root / "solutions" / "ex99b_y.py"
+    text = exercise.solution.read_text().replace("ex99a", "ex99b")
+    text = text.replace("    y = x + 1\n", "    y = x + 1  # as before\n    z = 3 * y\n")
+    later.write_text(text.replace("find the bug", "write"))
+    assert minutes.solution_lines(catalog.find_one("ex99b")) == 2
+    later.write_text(later.read_text().replace("### HINT", "### FROM: ex99a\n### HINT"))
+    found = catalog.find_one("ex99b")
+    assert stubs.read(found).start == "ex99a" and "FROM" not in stubs.read(found).stub
+    assert minutes.solution_lines(found) == 1, "z = 3 * y"
+    assert stubs.read(exercise).start is None
+
+
 def test_the_notebook_tool_keeps_the_sentence_up_to_date(exercise):
     once = notebooks.canonical(lesson(), lesson=True)
     first = nbformat.reads(once, 4).cells[0].source
