@@ -75,5 +75,4 @@ EQUIVALENT = [
     ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "a tile of a share has a key, so m_new is finite after it"),
     ("k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(0) -> k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(1)", "the score of a key that does not exist is -inf, whatever the tile holds"),
     ("v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(0) -> v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(1)", "a key that does not exist has weight 0"),
-    ("num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N -> num_n_tiles = (seqlen_k + BLOCK_N) // BLOCK_N", "a tile without keys loads nothing, and its split is answered as idle"),
 ]
