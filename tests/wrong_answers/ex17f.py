@@ -26,4 +26,7 @@ RIGHT = [
     ("what rounding hides is left out", IF, "if w_b > float32(1e-12):"),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("a = w_a * x_a if w_a > 0 else float32(0.0) -> a = w_a * x_a if w_a >= 0 else float32(0.0)", "x, what was merged before, is finite"),
+    ("return a + w_b * x_b if w_b > 0 else a -> return a + w_b * x_b if w_b >= 0 else a", "mix is only called where w_b > 0"),
+]  # fmt: skip
