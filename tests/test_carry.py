@@ -106,19 +106,6 @@ def test_what_starts_from_an_earlier_one_changes_few_lines(checkout, later):
     assert 0 < minutes.solution_lines(second) <= 20
 
 
-def test_a_kernel_that_the_stub_begins(checkout):
-    """The blank of the earlier kernel is the end of its loop; all of it goes along."""
-    first, second = checkout("ex16c", "ex17c")
-    lines = first.solution.read_text().splitlines()
-    begin = next(i for i, line in enumerate(lines) if "BEGIN SOLUTION" in line)
-    deeper = next(i for i, line in enumerate(lines) if "s_tile[ty, tx] = s" in line)
-    lines.insert(deeper, " " * 12 + lines[begin].strip())
-    first.solution.write_text("\n".join(x for i, x in enumerate(lines) if i != begin) + "\n")
-    assert "s *= softmax_scale" in stubs.read(first).stub
-    text, done = carry.carried(second, first)
-    assert done == ["kernel"] and text.count("q_tile = cuda.shared.array") == 1
-
-
 def test_the_merge_of_ex17a_is_that_of_ex17d(checkout):
     first, second = checkout("ex17a", "ex17d")
     text, done = carry.carried(second, first)

@@ -43,7 +43,7 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
     """
     stub, given = stubs.read(later).stub, stubs.read(earlier).stub
     text = earlier.stub.read_text(encoding="utf-8")
-    pairs = _pairs(_blanks(stub), _blanks(given, parts=True))
+    pairs = _pairs(_blanks(stub), _blanks(given))
     if not pairs:
         raise CannotStart(f"{later.short} and {earlier.short} have no function in common")
     theirs = {path: node for node, path in _functions(ast.parse(text))}
@@ -70,13 +70,10 @@ def _functions(tree, above=()):
             yield from _functions(node, path)
 
 
-def _blanks(stub, *, parts=False) -> list[Blank]:
-    """The functions that a stub leaves blank; with `parts` also those that it begins to write."""
+def _blanks(stub) -> list[Blank]:
     found = []
     for node, path in _functions(ast.parse(stub)):
         last = node.body[-1]
-        while parts and isinstance(last, ast.For | ast.While | ast.If | ast.With):
-            last = last.body[-1]
         if isinstance(last, ast.Raise) and "NotImplementedError" in ast.unparse(last):
             marks = [ast.unparse(mark) for mark in node.decorator_list]
             is_kernel = any(m.startswith("cuda.jit") and "device" not in m for m in marks)
