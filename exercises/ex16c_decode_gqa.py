@@ -2,7 +2,7 @@
 
 One new query per head, and a cache of keys and values for each sequence. The GROUP_SIZE query heads
 that share a K/V head are the rows of one tile, so that the cache is read once for all of them.
-Start from your own kernel: `fa-numba reset ex16c --from ex07b`. About ten of its lines change.
+Start from your own kernel: `fa-numba reset ex16c --from ex07d`. About ten of its lines change.
 
 shapes    q, out (batch, num_heads, HEAD_DIM);  lse (batch, num_heads)
           k_cache, v_cache (batch, max_len, num_kv_heads, HEAD_DIM);  all float32
@@ -13,8 +13,8 @@ launch    kernel[(num_kv_heads, batch), (BLOCK_N, GROUP_SIZE)](q, k_cache, v_cac
 mask      none: the new token sees all seq_lens[b] keys. What the cache holds past them may be
           anything, NaN too, and is not loaded
 empty     seq_lens[b] = 0: out is 0 and lse is -inf
-shared    tiles of q, k, v, s, p, as in ex07b; acc, m_i and l_i are private
-given     add_tile and store: ex07b's update of l_i and acc, and its end. out[b] is a view of the
+shared    tiles of q, k, v, s, p, as in ex07d; acc, m_i and l_i are private
+given     add_tile and store: ex07d's update of l_i and acc, and its end. out[b] is a view of the
           sequence's part of out, and a device function takes it as an array of two dimensions
 HBM       q loaded once; k_cache and v_cache, each: sum of seq_lens * num_kv_heads * HEAD_DIM; out
           and lse stored once, not loaded. Neighbouring threads load neighbouring columns

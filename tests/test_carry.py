@@ -42,8 +42,8 @@ def checkout(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "earlier, later, missing",
     [
-        ("ex06b", "ex07b", "l, m"),
-        ("ex07b", "ex16c", "k, v"),
+        ("ex06b", "ex07d", "l, m"),
+        ("ex07d", "ex16c", "k, v"),
         ("ex08b", "ex08c", "dk, dv"),
         ("ex16c", "ex17c", "lse, out"),
     ],
@@ -66,29 +66,29 @@ def test_the_kernels_of_the_lessons(checkout, earlier, later, missing):
 
 def test_what_is_carried_runs(checkout):
     """From an exercise to itself: the frame of the stub around the learner's code."""
-    (exercise,) = checkout("ex07b")
+    (exercise,) = checkout("ex07d")
     text, _ = carry.carried(exercise, exercise)
     assert "# All its names are defined here." in text
     exercise.stub.write_text(text)
     progress.record([Graded(exercise, [Check("all", "passed")])])
     q, k, v = np.random.default_rng(0).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
     with simt.tracing() as traces:
-        out, _ = own.mine("ex07b")(q, k, v, causal=True, block_m=4, block_n=4)
+        out, _ = own.mine("ex07d")(q, k, v, causal=True, block_m=4, block_n=4)
     assert np.abs(out - reference.attention(q, k, v, causal=True)[0]).max() < 1e-5
     assert traces[0].races == []
 
 
 def test_functions_of_one_name_and_helpers_go_along(checkout):
     helper = "\nfrom numba import int32\n\nSMALL = int32(7)\n\n\n@cuda.jit(device=True)\ndef helper(x):\n    return x + SMALL\n"  # noqa: E501
-    first, second = checkout("ex03a", "ex03b", extra=helper)
+    first, second = checkout("ex03a", "ex03c", extra=helper)
     text, done = carry.carried(second, first)
     assert done == ["merge"]
     tree = ast.parse(text)
     names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
     assert names == ["helper", "merge", "online_softmax_kernel"] and "SMALL = int32(7)" in text
     assert "@cuda.jit(device=True)\ndef helper" in text
-    assert 'NotImplementedError("ex03b: online_softmax_kernel")' in text
-    assert 'NotImplementedError("ex03b: merge")' not in text
+    assert 'NotImplementedError("ex03c: online_softmax_kernel")' in text
+    assert 'NotImplementedError("ex03c: merge")' not in text
 
 
 STARTED = [e for e in catalog.all_exercises(ROOT) if stubs.read(e).start]
@@ -114,7 +114,7 @@ def test_the_merge_of_ex17a_is_that_of_ex17d(checkout):
 
 
 def test_the_only_kernel_becomes_the_only_kernel(checkout):
-    first, second = checkout("ex02b", "ex03b")
+    first, second = checkout("ex02d", "ex03c")
     text, done = carry.carried(second, first)
     assert done == ["online_softmax_kernel"]
     assert "where it was safe_softmax_kernel(x, y)" in text
