@@ -13,8 +13,24 @@ from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
 from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
-from fa_numba.workbook.ledgers import backward, eight_bits, flash_attention_2, hopper, many_gpus, online_softmax, packed, page_pool, paged_attention, profiling, safe_softmax, serving, tensor_cores, training
-
+from fa_numba.workbook.ledgers import (
+    backward,
+    eight_bits,
+    flash_attention_2,
+    flash_decoding,
+    hopper,
+    kv_cache,
+    many_gpus,
+    online_softmax,
+    packed,
+    page_pool,
+    paged_attention,
+    profiling,
+    safe_softmax,
+    serving,
+    tensor_cores,
+    training,
+)
 
 
 @pytest.fixture(scope="module")
@@ -374,3 +390,53 @@ def test_the_famous_table_is_twelve_times_too_small():
     (row,) = [row for row in backward.claimed_table() if row[""] == "counted / claimed"]
     assert math.isclose(row["standard"], 6 * 2 * 1024**2 * 64 * 1024 / 66.6e9)
     assert 12 < row["standard"] < row["FlashAttention"] < 13
+
+
+@pytest.mark.parametrize("ledger", [kv_cache.ledger, flash_decoding.ledger])
+def test_ledgers_of_decoding_have_a_claim_a_number_and_a_verdict(ledger):
+    rows = ledger()
+    assert len(rows) >= 7
+    for row in rows:
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+
+
+def test_two_kept_tokens_repair_a_head_that_looks_near_and_no_other():
+    near, without, everywhere = kv_cache.sink_errors().values()
+    assert near[0] > 1 and near[2] < 0.1, "wrong by more than its size, then right"
+    assert without[0] < 0.1 and abs(without[2] - without[0]) < 0.02, "there was nothing to repair"
+    assert everywhere[2] > 0.1
+
+
+def test_what_stays_grows_as_the_dropped_weight_says():
+    everything, alone, both = kv_cache.sink_weights().values()
+    dropped = everything[np.isnan(alone)].sum()
+    assert dropped > 0.8
+    np.testing.assert_allclose(alone[~np.isnan(alone)].sum(), 1, rtol=1e-5)
+    stays = ~np.isnan(alone)
+    np.testing.assert_allclose(alone[stays] / everything[stays], 1 / (1 - dropped), rtol=1e-4)
+    assert np.nansum(both[:2]) > 0.5
+
+
+def test_cache_sizes_are_those_of_the_sources():
+    numbers = " ".join(row["our number"] for row in kv_cache.ledger())
+    assert "19,327,352,832 bytes" in numbers and "ridge of an A100 is 201" in numbers
+
+
+def test_extra_traffic_is_the_group_over_the_keys_of_a_split():
+    for num_splits in (64, 256):
+        rule = 4 * num_splits / flash_decoding.KEYS
+        assert abs(flash_decoding.extra_traffic(num_splits) / rule - 1) < 0.02
+
+
+def test_gains_are_the_recorded_ones_or_none(tmp_path):
+    def numbers():
+        return " ".join(row["our number"] for row in flash_decoding.ledger(tmp_path))
+
+    assert flash_decoding.NOT_RECORDED in numbers()
+    row = {"kernel": "flash_decode", "batch": 1, "seqlen": 1000, "heads": "32/8"}
+    rows = [row | {"num_splits": n, "ms": ms} for n, ms in ((0, 2.0), (1, 7.0), (8, 2.5))]
+    record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
+    (tmp_path / "decode.json").write_text(json.dumps(record))
+    assert "1 × 1,000 keys, 32/8 heads: 3.5×" in numbers()
+    assert flash_decoding.NOT_RECORDED not in numbers()

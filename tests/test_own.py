@@ -10,6 +10,7 @@ from numba import cuda
 
 import fa_numba
 from fa_numba import reference, simt
+from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.workbook import catalog, own, progress, recorded
 from fa_numba.workbook.report import Check, Graded
 
@@ -121,6 +122,45 @@ def test_causal(checkout):
     out, lse = own.mine("ex07d")(q, k, v, causal=True, block_m=4, block_n=4)
     truth, truth_lse = reference.attention(q, k, v, causal=True)
     assert np.abs(out - truth).max() < 1e-5 and np.abs(lse - truth_lse).max() < 1e-5
+
+
+@pytest.mark.parametrize("name, num_splits", [("ex16c", 1), ("ex17c", 3)])
+def test_decoding_is_called_as_ours_is(checkout, name, num_splits):
+    checkout(name, changes={r"\bk_cache\b": "keys"})
+    passes(name)
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((3, 1, 4, 6), dtype=np.float32)
+    k, v = rng.standard_normal((2, 3, 20, 2, 6), dtype=np.float32)
+    seq_lens = np.array([20, 0, 9], np.int32)
+    decode, options = own.mine(name), {"num_splits": num_splits, "block_n": 4}
+    moved, results = {}, {}
+    for function in (decode, flash_decode):
+        with simt.tracing() as traces:
+            results[function] = function(q, k, v, seq_lens, **options)
+        moved[function] = {x: traces[0].arrays[x].loads for x in ("q", "k_cache", "v_cache")}
+    for x, y in zip(results[decode], results[flash_decode], strict=True):
+        assert x.shape == y.shape
+        np.testing.assert_allclose(x, y, atol=1e-5)
+    assert moved[decode] == moved[flash_decode]
+    full, _ = decode(q, k, v)
+    assert np.abs(full - reference.attention(q, k, v)[0]).max() < 1e-5
+
+
+def test_a_kernel_that_does_not_split(checkout):
+    checkout("ex16c")
+    passes("ex16c")
+    q = np.zeros((1, 1, 1, 4), np.float32)
+    with pytest.raises(ValueError, match="num_splits must be 1"):
+        own.mine("ex16c")(q, q, q, num_splits=2)
+
+
+def test_inputs_of_the_decode_benchmark():
+    from fa_numba.workbook.recorded import recorded_rows
+
+    for row in recorded_rows("decode", folder=ROOT / "benchmarks" / "results"):
+        (q, k, v), options = own.JOBS["ex17c"].inputs(row)
+        assert k == v and q[0] == k[0] == row["batch"] and k[1] == row["seqlen"] and not options
+        assert f"{q[2]}/{k[2]}" == row["heads"]
 
 
 def test_a_kernel_that_the_lesson_brings(checkout, capsys):

@@ -28,6 +28,7 @@ from fa_numba.figures.coalescing import coalescing
 from fa_numba.figures.dropout_masks import dropout_masks
 from fa_numba.figures.fragments import fragments
 from fa_numba.figures.hbm_bytes import hbm_bytes
+from fa_numba.figures.head_sharing import head_sharing
 from fa_numba.figures.kept_weights import kept_weights
 from fa_numba.figures.kernel_roofline import kernel_roofline
 from fa_numba.figures.loss_curve import loss_curve
@@ -540,6 +541,16 @@ def window_and_skipped_tiles():
     return window_tiles((distance >= -11) & (distance <= 0), turn >= 0, tile, tile)
 
 
+def heads_that_share_keys(num_heads=8):
+    """The values of a K/V head are its number, so that out says which one a query head read."""
+    q, read = np.ones((1, 1, num_heads, 1), np.float32), {}
+    for name, num_kv_heads in (("MHA", num_heads), ("GQA", 2), ("MQA", 1)):
+        v = np.arange(num_kv_heads, dtype=np.float32).reshape(1, 1, -1, 1)
+        out, _ = flash_decode(q, np.ones_like(v), v, np.ones(1, np.int32), num_splits=1)
+        read[name] = out[0, 0, :, 0].astype(int)
+    return head_sharing(read)
+
+
 def weights_without_the_first_tokens(steps=32, window=12, num_sinks=2):
     """One-hot values, so that out is the weight of each token."""
     q, k = np.zeros((2, 1, steps, 1, steps), np.float32)
@@ -861,6 +872,7 @@ EXAMPLES = (
     growth_of_the_cache,
     a_rolling_cache,
     window_and_skipped_tiles,
+    heads_that_share_keys,
     weights_without_the_first_tokens,
     thread_blocks_on_the_sms,
     the_saw_of_splits,

@@ -21,6 +21,7 @@ import numpy as np
 import fa_numba
 from fa_numba import analysis, simt
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import choose_splits, flash_decode, make_combine
 from fa_numba.runtime import arrays
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import Exercise, find_one
@@ -306,6 +307,71 @@ def _flash_attn_varlen(module):
     return flash_attn_varlen
 
 
+def _lengths(q, k_cache, seq_lens):
+    """Without seq_lens, caches that are full."""
+    if seq_lens is None:
+        return arrays.full(q, (q.shape[0],), k_cache.shape[1], np.int32)
+    return seq_lens
+
+
+def _decode_tile(q, k_cache, block_n):
+    """head_dim, the query heads of a K/V head, and the keys of a tile."""
+    head_dim, group_size = q.shape[3], q.shape[2] // k_cache.shape[2]
+    chosen = analysis.kernel_block_sizes("flash_decode", head_dim, num_rows=group_size)
+    return head_dim, group_size, block_n or chosen[1]
+
+
+def _decode(module):
+    names = "q", "k_cache", "v_cache", "seq_lens", "out", "lse", "softmax_scale"
+
+    def decode(q, k_cache, v_cache, seq_lens=None, *, num_splits=1, block_n=None):
+        if num_splits != 1:
+            raise ValueError(f"num_splits must be 1: ex16c does not split, got {num_splits!r}")
+        batch, num_kv_heads = q.shape[0], k_cache.shape[2]
+        head_dim, group_size, block_n = _decode_tile(q, k_cache, block_n)
+        out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, q.shape[2], 1))
+        kernel = module.make_kernel(head_dim, group_size, block_n)
+        caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
+        scale = np.float32(1 / math.sqrt(head_dim))
+        grid, block = (num_kv_heads, batch), (block_n, group_size)
+        launch(kernel, names, grid, block, q[:, 0], *caches, out[:, 0], lse[..., 0], scale)
+        return out, lse
+
+    return decode
+
+
+def _split_decode(module):
+    names = "q", "k_cache", "v_cache", "seq_lens", "out_partial", "lse_partial", "softmax_scale"
+
+    def decode(q, k_cache, v_cache, seq_lens=None, *, num_splits=0, block_n=None):
+        """The learner's splits, and the package's combine."""
+        (batch, _, num_heads, head_dim), num_kv_heads = q.shape, k_cache.shape[2]
+        head_dim, group_size, block_n = _decode_tile(q, k_cache, block_n)
+        if num_splits == 0:
+            sizes = k_cache.shape[1], (-1, -1), group_size, block_n
+            num_splits = choose_splits(q, num_kv_heads, *sizes)
+        out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, num_heads, 1))
+        out_partial, lse_partial = (arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
+        kernel = module.make_kernel(head_dim, group_size, block_n)
+        caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
+        partial = out_partial[:, :, 0], lse_partial[..., 0]
+        scale = np.float32(1 / math.sqrt(head_dim))
+        grid, block = (num_splits, num_kv_heads, batch), (block_n, group_size)
+        launch(kernel, names, grid, block, q[:, 0], *caches, *partial, scale)
+        grid = 1, num_heads, batch
+        arrays.launch(make_combine(head_dim), grid, (32,), out_partial, lse_partial, out, lse)
+        return out, lse
+
+    return decode
+
+
+def _decode_inputs(row):
+    """As benchmarks/bench_decode.py: one query of each sequence, head_dim 128."""
+    num_heads, num_kv_heads = map(int, row["heads"].split("/"))
+    cache = row["batch"], row["seqlen"], num_kv_heads, 128
+    return [(row["batch"], 1, num_heads, 128), cache, cache], {}
+
+
 def _attention_inputs(row):
     """As benchmarks/bench_attention.py: 8192 tokens, 1024 columns of q in all."""
     head_dim = row.get("head_dim", 64)
@@ -325,4 +391,6 @@ JOBS = {
     "ex07d": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
     "ex10d": Job(_flash_attn_varlen, flash_attn_varlen),
     "ex15e": Job(_transpose, inputs=_transpose_inputs),
+    "ex16c": Job(_decode, flash_decode),
+    "ex17c": Job(_split_decode, flash_decode, _decode_inputs),
 }
