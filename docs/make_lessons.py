@@ -56,8 +56,8 @@ PARTS = {
 HEAD = """# The lessons
 
 `python docs/make_lessons.py` writes this page, and a test fails where it is out of date. The
-minutes are those of [one formula](../fa_numba/workbook/minutes.py): 120 words a minute, 4 seconds for each
-line of code, and for each exercise 4 minutes and one for each line of its solution.
+minutes are those of [one formula](../fa_numba/workbook/minutes.py): 120 words a minute, 4 seconds
+for each line of code, and for each exercise 4 minutes and one for each line of its solution.
 """
 
 
