@@ -7,7 +7,7 @@ import pytest
 
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
-from fa_numba.workbook.ledgers import many_gpus, serving, training
+from fa_numba.workbook.ledgers import how_fast, many_gpus, serving, training
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +116,14 @@ def test_what_is_counted_is_what_the_engine_does(served):
     """16 prompts, 200 common tokens: 12 shared pages, and 2 for each."""
     (row,) = [row for row in served if "prefix" in row["claim"]]
     assert f"{12 + 16 * 2} pages, {16 * 14} without" in row["our number"]
+
+
+def test_the_ledger_on_speed():
+    rows = how_fast.ledger()
+    assert len(rows) >= 12
+    for row in rows:
+        assert list(row) == ["claim", "our number", "verdict"] and "(00" in row["claim"]
+    (links,) = [row for row in rows if "NVLink, 64" in row["claim"]]
+    assert "300 GB/s" in links["our number"] and "31.5" in links["our number"]
+    (layer,) = [row for row in rows if "about 200" in row["claim"]]
+    assert "batch 201" in layer["our number"] and "float32 batch 25" in layer["our number"]

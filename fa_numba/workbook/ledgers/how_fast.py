@@ -43,7 +43,7 @@ def _about_memory():
             "true of the chip, not of your kernel",
         ),
         _row(
-            "SRAM of a modern GPU: about 20 MB (000)",
+            "SRAM of a modern GPU: about 20 MB (004)",
             f"{on_chip / 1e6:.1f} MB over {a100.num_sms} SMs, in pieces that do not see each other",
             "true as a sum; no tile can use it",
         ),
@@ -120,7 +120,7 @@ def _about_bounds():
             "true while B L is far below d; with 2 bytes for each number it is FLOP per byte",
         ),
         _row(
-            "Attention at N=1024, d=64 on an A100 spends 97 % of its time on memory (000)",
+            "Attention at N=1024, d=64 on an A100 spends 97 % of its time on memory (004)",
             "with one precision throughout and both products counted: "
             f"{_share_of_memory(half, 2):.0%} in float16, {_share_of_memory(single, 4):.0%} in "
             "float32",
