@@ -44,14 +44,14 @@ def passes(name):
 
 def test_yours_once_it_passes_and_says_so(checkout, capsys):
     # names that are not the statement's: the meter speaks of x and y all the same
-    checkout("ex03b", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
-    softmax = own.mine("ex03b")
+    checkout("ex03c", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
+    softmax = own.mine("ex03c")
     assert not softmax.yours and softmax.function is fa_numba.online_softmax
-    assert capsys.readouterr().out == "ex03b: our online_softmax, until yours passes\n"
-    passes("ex03b")
-    softmax = own.mine("ex03b")
-    assert softmax.yours and softmax.name == "your ex03b"
-    assert "your kernel, exercises/ex03b" in capsys.readouterr().out
+    assert capsys.readouterr().out == "ex03c: our online_softmax, until yours passes\n"
+    passes("ex03c")
+    softmax = own.mine("ex03c")
+    assert softmax.yours and softmax.name == "your ex03c"
+    assert "your kernel, exercises/ex03c" in capsys.readouterr().out
     x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
     with simt.tracing() as traces:
         y = softmax(x)
@@ -61,10 +61,10 @@ def test_yours_once_it_passes_and_says_so(checkout, capsys):
 
 
 def test_the_file_is_read_anew(checkout):
-    root = checkout("ex03b")
-    passes("ex03b")
-    assert own.mine("ex03b").yours
-    path = root / "exercises" / "ex03b_online_softmax_kernel.py"
+    root = checkout("ex03c")
+    passes("ex03c")
+    assert own.mine("ex03c").yours
+    path = root / "exercises" / "ex03c_online_softmax_kernel.py"
     seven = """
 
 @cuda.jit
@@ -73,12 +73,12 @@ def online_softmax_kernel(x, y):
         y[cuda.blockIdx.x, 0] = 7
 """
     path.write_text(path.read_text() + seven)
-    assert not own.mine("ex03b").yours, "edited since, and not checked"
-    passes("ex03b")
-    assert own.mine("ex03b")(np.ones((1, 1), np.float32)) == 7
+    assert not own.mine("ex03c").yours, "edited since, and not checked"
+    passes("ex03c")
+    assert own.mine("ex03c")(np.ones((1, 1), np.float32)) == 7
 
 
-@pytest.mark.parametrize("name, ours", [("ex06b", "flash_attn_v1"), ("ex07b", "flash_attn_v2")])
+@pytest.mark.parametrize("name, ours", [("ex06b", "flash_attn_v1"), ("ex07d", "flash_attn_v2")])
 def test_attention_is_called_as_ours_is(checkout, name, ours):
     checkout(name, changes={r"\bk\b": "keys"})
     passes(name)
@@ -101,10 +101,10 @@ def test_attention_is_called_as_ours_is(checkout, name, ours):
 
 
 def test_causal(checkout):
-    checkout("ex07b")
-    passes("ex07b")
+    checkout("ex07d")
+    passes("ex07d")
     q, k, v = np.random.default_rng(1).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
-    out, lse = own.mine("ex07b")(q, k, v, causal=True, block_m=4, block_n=4)
+    out, lse = own.mine("ex07d")(q, k, v, causal=True, block_m=4, block_n=4)
     truth, truth_lse = reference.attention(q, k, v, causal=True)
     assert np.abs(out - truth).max() < 1e-5 and np.abs(lse - truth_lse).max() < 1e-5
 
@@ -154,18 +154,18 @@ def test_a_kernel_that_the_lesson_brings(checkout, capsys):
 
 
 def test_what_cannot_be_asked_for(checkout):
-    checkout("ex03b", "ex05b", "ex06a")
+    checkout("ex03c", "ex05b", "ex06a")
     with pytest.raises(ValueError, match="name must be one of ex00d, .*, got 'ex06a'"):
         own.mine("ex06a")
     with pytest.raises(ValueError, match="ours is needed for ex05b, got None"):
         own.mine("ex05b")
     with pytest.raises(ValueError, match="ours is not taken: the package has the kernel"):
-        own.mine("ex03b", ours=abs)
+        own.mine("ex03c", ours=abs)
 
 
 def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch, capsys):
     folder = ROOT / "benchmarks" / "results"
-    checkout("ex06b", "ex07b")
+    checkout("ex06b", "ex07d")
     timed = []
     monkeypatch.setattr(own.Mine, "_time", lambda self, row: timed.append(row) or 1.5)
 
@@ -176,18 +176,18 @@ def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch
         ).markdown  # fmt: skip
 
     monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: True)
-    assert "this GPU" not in shown("ex07b"), "ours has been timed already"
-    passes("ex07b")
-    assert "your ex07b, ms, this GPU" in shown("ex07b") and len(timed) == 6
+    assert "this GPU" not in shown("ex07d"), "ours has been timed already"
+    passes("ex07d")
+    assert "your ex07d, ms, this GPU" in shown("ex07d") and len(timed) == 6
     monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: False)
-    assert "this GPU" not in shown("ex07b")
+    assert "this GPU" not in shown("ex07d")
 
 
 def test_inputs_are_those_of_the_benchmark():
     from fa_numba.workbook.recorded import recorded_rows
 
     for row in recorded_rows("attention", folder=ROOT / "benchmarks" / "results"):
-        shapes, options = own.JOBS["ex07b"].inputs(row)
+        shapes, options = own.JOBS["ex07d"].inputs(row)
         batch, seqlen, num_heads, head_dim = shapes[0]
         assert (batch * seqlen, num_heads * head_dim) == (8192, 1024) and len(shapes) == 3
         assert options.get("causal", False) == row["causal"]
@@ -195,7 +195,7 @@ def test_inputs_are_those_of_the_benchmark():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["ex03b", "ex06b", "ex07b"])
+@pytest.mark.parametrize("name", ["ex03c", "ex06b", "ex07d"])
 def test_on_a_gpu(checkout, name):
     cupy = pytest.importorskip("cupy", reason="needs CuPy")
     if not cuda.is_available():
@@ -203,7 +203,7 @@ def test_on_a_gpu(checkout, name):
     checkout(name)
     passes(name)
     function = own.mine(name)
-    if name == "ex03b":
+    if name == "ex03c":
         x = cupy.random.default_rng(0).standard_normal((300, 1000), dtype=np.float32)
         want = reference.softmax(cupy.asnumpy(x).astype(np.float64))
         assert np.abs(cupy.asnumpy(function(x)) - want).max() < 1e-6

@@ -1,6 +1,6 @@
 """The learner's own kernel in the lessons: `mine`.
 
-    attn = mine("ex07b")          # yours once it passes, the package's until then
+    attn = mine("ex07d")          # yours once it passes, the package's until then
     out, lse = attn(q, k, v)      # called as the package's function is
 
 A `Job` says how to call an exercise's kernel as a lesson calls the package's function.
@@ -59,7 +59,7 @@ class Mine:
     exercise : Exercise
     yours : bool
     name : str
-        For a title: ``"your ex07b"`` or ``"flash_attn_v2"``.
+        For a title: ``"your ex07d"`` or ``"flash_attn_v2"``.
     """
 
     def __init__(self, exercise: Exercise, job: Job, function: Callable, *, yours: bool, name: str):
@@ -99,7 +99,7 @@ def mine(name: str, ours: Callable | None = None) -> Mine:
     Parameters
     ----------
     name : str
-        One exercise, such as ``"ex07b"``.
+        One exercise, such as ``"ex07d"``.
     ours : function, optional
         The lesson's own kernel or factory, of the name that it has in the exercise; for an exercise
         whose kernel is not in the package.
@@ -308,9 +308,9 @@ JOBS = {
         _first(own_first.rotate, "kernel", ("x", "y", "c", "s", "out_x", "out_y")),
         own_first.rotate,
     ),
-    "ex02b": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
-    "ex03b": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
+    "ex02d": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
+    "ex03c": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
     "ex05b": Job(_tiled_matmul),
     "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs),
-    "ex07b": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
+    "ex07d": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
 }
