@@ -1,21 +1,17 @@
-"""ex00a · Which element is mine?
+"""ex00a · Map: which element is mine?
 
-A kernel is one function that thousands of threads run at once. Each thread finds its own piece of
-the work from two numbers: which thread block it is in, and which place it has there.
+Write a kernel that multiplies every element of a vector by a factor. All threads of the thread
+block run the same function. A thread differs from the others in its number, `cuda.threadIdx.x`, so
+let it take the element of that number.
 
-Write two kernels. Every thread handles one element, neighbouring threads neighbouring elements, and
-a thread without an element does nothing.
+    out[i] = factor * x[i]        for i = 0 ... n - 1
 
-scale_vector(x, out, factor)    x, out (n,) float32: out[i] = factor * x[i]
-    grid (num_blocks,), thread blocks (threads,); there may be more threads than elements
+Launch   grid (1,), thread block (n,): as many threads as elements
+Arrays   x, out (n,) float32; factor is a float32 number
+Rules    no loop: a thread reads one element of x, writes one element of out, and that is all
 
-add_matrices(a, b, out)         a, b, out (num_rows, num_cols) float32: out = a + b
-    grid (blocks_x, blocks_y), thread blocks (threads_x, threads_y); x runs along a row, so that the
-    threads of a warp touch neighbours in memory, and y runs down the rows
-
-Write nothing but `out`, each element once; read each element of x, a and b once; use no shared
-memory and no local arrays.
-About 3 lines each.
+About 2 lines. Save the file, then run grade("ex00a") in the lesson, or `fa-numba check ex00a` in a
+terminal. `fa-numba watch` grades a file whenever you save it.
 """
 
 from numba import cuda
@@ -28,11 +24,4 @@ def scale_vector(x, out, factor):
     raise NotImplementedError("ex00a: scale_vector")
 
 
-@cuda.jit
-def add_matrices(a, b, out):
-    """out[row, col] = a[row, col] + b[row, col], one thread per element, x along a row."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex00a: add_matrices")
-
-
-# Stub 7af13ecd of solutions/ex00a_thread_index.py: `fa-numba reset ex00a` brings it back.
+# Stub 17e6156e of solutions/ex00a_thread_index.py: `fa-numba reset ex00a` brings it back.

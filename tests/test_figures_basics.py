@@ -1,10 +1,17 @@
-"""The drawings of lesson 00 show what they claim to show."""
+"""The drawings of the first lessons show what they claim to show."""
 
 import numpy as np
 import pytest
 
 from fa_numba.analysis.devices import DEVICES
-from fa_numba.figures import memory_hierarchy, roofline, thread_grid
+from fa_numba.figures import (
+    divergence,
+    gallery,
+    layer_limits,
+    memory_hierarchy,
+    roofline,
+    thread_grid,
+)
 from fa_numba.figures.number_lines import number_lines
 
 
@@ -40,3 +47,24 @@ def test_number_lines_say_how_many_numbers_and_which_steps():
         "whole: 5 numbers from 0 to 4, steps of 1 to 1",
         "powers: 5 numbers from 0 to 4, steps of 0.25 to 2",
     ]
+
+
+def test_a_divergent_warp_runs_both_sides():
+    x = np.zeros(40, np.float32)
+    both = divergence.issued_lines(gallery.branch_by_thread, 40, x, x.copy())
+    assert [[int(lanes.sum()) for _, lanes in warp] for warp in both] == [[16, 16], [4, 4]]
+    assert (both[0][0][1] == (np.arange(32) % 2 == 0)).all()
+    one = divergence.issued_lines(gallery.branch_by_warp, 40, x, x.copy())
+    assert [[int(lanes.sum()) for _, lanes in warp] for warp in one] == [[32], [8]]
+    assert one[0][0][0] < one[1][0][0], "each warp has a line of its own"
+
+
+@pytest.mark.parametrize(
+    "batch, launch, limit",
+    [(1, 1e-6, "memory"), (1, 1e-3, "overhead"), (4096, 1e-6, "arithmetic")],
+)
+def test_a_layer_has_three_limits(batch, launch, limit):
+    times = layer_limits.layer_times("A100-40GB", batch, 4096, launch)
+    assert max(times, key=times.get) == limit
+    drawing = layer_limits.layer_limits("A100-40GB", batch, launch=launch)
+    assert drawing.describe().endswith(f"the limit is {limit}")

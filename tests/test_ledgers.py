@@ -19,6 +19,7 @@ from fa_numba.workbook.ledgers import (
     flash_attention_2,
     flash_decoding,
     hopper,
+    how_fast,
     kv_cache,
     many_gpus,
     online_softmax,
@@ -440,3 +441,14 @@ def test_gains_are_the_recorded_ones_or_none(tmp_path):
     (tmp_path / "decode.json").write_text(json.dumps(record))
     assert "1 × 1,000 keys, 32/8 heads: 3.5×" in numbers()
     assert flash_decoding.NOT_RECORDED not in numbers()
+
+
+def test_the_ledger_on_speed():
+    rows = how_fast.ledger()
+    assert len(rows) >= 12
+    for row in rows:
+        assert list(row) == ["claim", "our number", "verdict"] and "(00" in row["claim"]
+    (links,) = [row for row in rows if "NVLink, 64" in row["claim"]]
+    assert "300 GB/s" in links["our number"] and "31.5" in links["our number"]
+    (layer,) = [row for row in rows if "about 200" in row["claim"]]
+    assert "batch 201" in layer["our number"] and "float32 batch 25" in layer["our number"]

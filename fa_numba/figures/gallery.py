@@ -25,12 +25,14 @@ from fa_numba.figures.causal_tiles import causal_tiles
 from fa_numba.figures.chunk_places import chunk_places
 from fa_numba.figures.chunked_weights import chunked_weights
 from fa_numba.figures.coalescing import coalescing
+from fa_numba.figures.divergence import divergence
 from fa_numba.figures.dropout_masks import dropout_masks
 from fa_numba.figures.fragments import fragments
 from fa_numba.figures.hbm_bytes import hbm_bytes
 from fa_numba.figures.head_sharing import head_sharing
 from fa_numba.figures.kept_weights import kept_weights
 from fa_numba.figures.kernel_roofline import kernel_roofline
+from fa_numba.figures.layer_limits import layer_limits
 from fa_numba.figures.loss_curve import loss_curve
 from fa_numba.figures.memory_hierarchy import memory_hierarchy
 from fa_numba.figures.memory_shares import memory_shares
@@ -215,6 +217,37 @@ def row_after_each_tile(tile=4, num_tiles=6, d=8):
 
 def a_thread_grid():
     return thread_grid(shape=(8, 32), block=(16, 4))
+
+
+@cuda.jit
+def branch_by_thread(x, out):
+    """Every other thread takes the other side."""
+    t = cuda.threadIdx.x
+    if t % 2 == 0:
+        out[t] = x[t] + 1
+    else:
+        out[t] = x[t] - 1
+
+
+@cuda.jit
+def branch_by_warp(x, out):
+    """Every other warp takes the other side."""
+    t = cuda.threadIdx.x
+    if t // 32 == 0:
+        out[t] = x[t] + 1
+    else:
+        out[t] = x[t] - 1
+
+
+def a_divergent_warp():
+    arrays = tuple(np.zeros((2, 64), np.float32))
+    return divergence({
+        "if t % 2 == 0": (branch_by_thread, arrays), "if t // 32 == 0": (branch_by_warp, arrays)
+    })  # fmt: skip
+
+
+def a_layer_and_its_limits():
+    return layer_limits("A100-40GB", 32, launch=11e-6)
 
 
 def a_memory_hierarchy():
@@ -841,8 +874,10 @@ def pages_of_a_server():
 
 EXAMPLES = (
     a_thread_grid,
+    a_divergent_warp,
     a_memory_hierarchy,
     a_roofline,
+    a_layer_and_its_limits,
     every_kernel_on_the_roofline,
     the_range_of_exp,
     a_tree_reduction,

@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from fa_numba import analysis, simt
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import choose_splits, flash_decode, make_combine
 from fa_numba.runtime import arrays
-from fa_numba.workbook import progress
+from fa_numba.workbook import own_first, progress
 from fa_numba.workbook.catalog import Exercise, find_one
 from fa_numba.workbook.recorded import say
 
@@ -185,6 +186,19 @@ def gpu_ms(function: Callable) -> float:
 
 
 # --- how each exercise's kernel is called
+
+
+def _first(function, kernel_name, names):
+    """A puzzle of lesson 00: our function with another kernel."""
+
+    def make(module):
+        def launch_theirs(kernel, grid, block, *args):
+            launch(kernel, names, grid, block, *args)
+
+        kernel = getattr(module, kernel_name)
+        return partial(function, kernel=kernel, launch=launch_theirs)
+
+    return make
 
 
 def _rows(kernel_name):
@@ -384,6 +398,16 @@ def _unmasked_inputs(row):
 
 
 JOBS = {
+    "ex00d": Job(
+        _first(own_first.rescale, "rescale", ("x", "shift", "scale", "out")), own_first.rescale
+    ),
+    "ex00f": Job(
+        _first(own_first.below_largest, "below_largest", ("x", "out")), own_first.below_largest
+    ),
+    "ex00h": Job(
+        _first(own_first.rotate, "kernel", ("x", "y", "c", "s", "out_x", "out_y")),
+        own_first.rotate,
+    ),
     "ex02d": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
     "ex03c": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
     "ex05b": Job(_tiled_matmul),
