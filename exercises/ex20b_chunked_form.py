@@ -26,7 +26,8 @@ HBM       loads   phi_q, phi_k, v and state once
           stores  out and state once. Nothing else: the state stays on the chip from chunk to chunk.
 mask      a token never looks at a later one: NaN in that one must not reach it
 
-About 45 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+The kernel with its tiles, scores and barriers is given. Fill in `output`, which returns y, and
+`add_chunk`: about 6 and 5 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
 
 import functools
@@ -39,6 +40,20 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
     """The kernel for these sizes, compile-time constants."""
     COLS = HEAD_DIM + 1
 
+    @cuda.jit(device=True)
+    def output(q_tile, u_tile, s_tile, v_tile):
+        """y[m, tx] of token ty of the chunk: the chunks before, and its own chunk up to itself."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        # YOUR CODE HERE
+        raise NotImplementedError("ex20b: output")
+
+    @cuda.jit(device=True)
+    def add_chunk(u_tile, k_tile, v_tile):
+        """Add the chunk's tokens to the state; the thread block shares the state's elements."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        # YOUR CODE HERE
+        raise NotImplementedError("ex20b: add_chunk")
+
     @cuda.jit
     def kernel(phi_q, phi_k, v, state, out):
         """Causal linear attention of one head, chunk by chunk.
@@ -50,10 +65,48 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
         HBM      everything once
         paper    Transformer Quality in Linear Time, arXiv:2202.10447
         """
-        # YOUR CODE HERE
-        raise NotImplementedError("ex20b: kernel")
+        q_tile = cuda.shared.array((CHUNK, FEATURE_DIM), float32)
+        k_tile = cuda.shared.array((CHUNK, FEATURE_DIM), float32)
+        v_tile = cuda.shared.array((CHUNK, COLS), float32)
+        s_tile = cuda.shared.array((CHUNK, CHUNK), float32)
+        u_tile = cuda.shared.array((FEATURE_DIM, COLS), float32)
+        divisor = cuda.shared.array(CHUNK, float32)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        seqlen = v.shape[0]
+
+        for f in range(ty, FEATURE_DIM, CHUNK):
+            u_tile[f, tx] = state[f, tx]
+        for start in range(0, seqlen, CHUNK):
+            m = start + ty  # this thread's token
+            for f in range(tx, FEATURE_DIM, COLS):
+                q_tile[ty, f] = phi_q[m, f] if m < seqlen else float32(0.0)
+                k_tile[ty, f] = phi_k[m, f] if m < seqlen else float32(0.0)
+            v_tile[ty, tx] = float32(1.0)
+            if tx < HEAD_DIM:
+                v_tile[ty, tx] = v[m, tx] if m < seqlen else float32(0.0)
+            cuda.syncthreads()  # q_tile, k_tile, v_tile, u_tile are complete: safe to read
+
+            for n in range(tx, ty + 1, COLS):  # later tokens need no score
+                s = float32(0.0)
+                for f in range(FEATURE_DIM):
+                    s += q_tile[ty, f] * k_tile[n, f]
+                s_tile[ty, n] = s  # S = phi(Q) phi(K)^T
+            cuda.syncthreads()  # s_tile is complete: safe to read
+
+            y = output(q_tile, u_tile, s_tile, v_tile)
+            if tx == HEAD_DIM:
+                divisor[ty] = y
+            cuda.syncthreads()  # divisor is complete, and everyone is done with the old state
+
+            if m < seqlen and tx < HEAD_DIM:
+                l = divisor[ty]
+                out[m, tx] = y / l if l != float32(0.0) else float32(0.0)
+            add_chunk(u_tile, k_tile, v_tile)
+            cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
+        for f in range(ty, FEATURE_DIM, CHUNK):
+            state[f, tx] = u_tile[f, tx]
 
     return kernel
 
 
-# Stub 11b31272 of solutions/ex20b_chunked_form.py: `fa-numba reset ex20b` brings it back.
+# Stub 5b940c71 of solutions/ex20b_chunked_form.py: `fa-numba reset ex20b` brings it back.

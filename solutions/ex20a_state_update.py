@@ -22,23 +22,37 @@ HBM       each token loads each element of the state once and stores it once, fo
 shared    one float, or a few, eight at most; no local array
 features  may be of any sign and size, and all 0; so may the sums of weights be less than 0
 
-About 18 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+The kernel with its divisor and its barriers is given. Fill in add_token: what thread c does for
+token n with column c of the state; it returns y[c]. About 7 lines. Write float32(0.0), not 0.0.
 """
 
 from numba import cuda, float32
 
-### HINT 1: One loop over the tokens, in it one over the features. In the same turn of the inner
-### HINT 1: loop the thread updates its element of the state and takes it times phi_q.
-### HINT 2: The last thread's value of v is 1, so it needs no code of its own but for that. Its sum
-### HINT 2: is the divisor of all others: it goes to them through shared memory, with a barrier
-### HINT 2: between.
-### HINT 3: v_n = v[n, c] if c < HEAD_DIM else 1; for f: u = state[f, c] + phi_k[n, f] * v_n;
-### HINT 3: state[f, c] = u; y += phi_q[n, f] * u. Then if c == HEAD_DIM: divisor[0] = y; barrier;
-### HINT 3: the others store y / divisor[0]; barrier, before the next token's divisor is written.
+### KIND: fill a loop
+### HINT 1: One loop over the features. In the same iteration the thread updates its element of the
+### HINT 1: state and multiplies it by phi_q.
+### HINT 2: The last thread's value of v is 1. That is its only difference.
+### HINT 3: v_n = v[n, c] if c < head_dim else float32(1.0); y = float32(0.0); for f in
+### HINT 3: range(phi_k.shape[1]): u = state[f, c] + phi_k[n, f] * v_n; state[f, c] = u;
+### HINT 3: y += phi_q[n, f] * u.
 ### DEBRIEF: This is decoding without a KV cache: the state does not grow, and a token costs the
 ### DEBRIEF: same whether it is the second or the millionth. For a whole prompt the kernel is poor:
 ### DEBRIEF: the state goes to HBM and back for each token, and every token waits for the one
 ### DEBRIEF: before.
+
+
+@cuda.jit(device=True)
+def add_token(n, c, phi_q, phi_k, v, state):
+    """Add token n to column c of the state; return y[c], its output before the division."""
+    ### BEGIN SOLUTION
+    v_n = v[n, c] if c < v.shape[1] else float32(1.0)
+    y = float32(0.0)
+    for f in range(phi_k.shape[1]):
+        u = state[f, c] + phi_k[n, f] * v_n  # U <- U + phi(k) v^T             eqs. 18, 19
+        state[f, c] = u
+        y += phi_q[n, f] * u  # phi(q)^T U                                     eq. 20
+    return y
+    ### END SOLUTION
 
 
 @cuda.jit
@@ -51,17 +65,11 @@ def kernel(phi_q, phi_k, v, state, out):
     HBM      state once to and fro per token; v, out once
     paper    Transformers are RNNs, arXiv:2006.16236, equations 18 to 20
     """
-    ### BEGIN SOLUTION
     divisor = cuda.shared.array(1, float32)
     c = cuda.threadIdx.x
     head_dim = v.shape[1]
     for n in range(v.shape[0]):
-        v_n = v[n, c] if c < head_dim else float32(1.0)
-        y = float32(0.0)
-        for f in range(phi_k.shape[1]):
-            u = state[f, c] + phi_k[n, f] * v_n  # U <- U + phi(k) v^T         eqs. 18, 19
-            state[f, c] = u
-            y += phi_q[n, f] * u  # phi(q)^T U                                 eq. 20
+        y = add_token(n, c, phi_q, phi_k, v, state)
         if c == head_dim:
             divisor[0] = y
         cuda.syncthreads()  # divisor is complete: safe to read
@@ -69,4 +77,3 @@ def kernel(phi_q, phi_k, v, state, out):
             l = divisor[0]
             out[n, c] = y / l if l != float32(0.0) else float32(0.0)
         cuda.syncthreads()  # everyone is done with divisor: safe to overwrite
-    ### END SOLUTION

@@ -26,20 +26,21 @@ HBM       loads   phi_q, phi_k, v and state once
           stores  out and state once. Nothing else: the state stays on the chip from chunk to chunk.
 mask      a token never looks at a later one: NaN in that one must not reach it
 
-About 45 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+The kernel with its tiles, scores and barriers is given. Fill in `output`, which returns y, and
+`add_chunk`: about 6 and 5 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
 
 import functools
 
 from numba import cuda, float32
 
-### HINT 1: Per chunk: load three tiles, barrier; scores, barrier; y, and the divisors, barrier; out
-### HINT 1: and the new state, barrier. The state is loaded before all that and stored after it.
-### HINT 2: The block is HEAD_DIM + 1 threads wide, the tiles are not: walk their columns in steps
-### HINT 2: of blockDim.x, for f in range(tx, FEATURE_DIM, COLS), and rows of the state in steps of
-### HINT 2: CHUNK. Rows of tokens that do not exist hold 0 and change nothing.
+### KIND: fill a loop
+### HINT 1: y is a sum over features, with the state, and a sum over the tokens of the chunk up to
+### HINT 1: ty, with the scores.
+### HINT 2: The state has FEATURE_DIM rows, the thread block CHUNK: thread (ty, tx) has the rows ty,
+### HINT 2: ty + CHUNK, ... of column tx. Rows of tokens that do not exist hold 0.
 ### HINT 3: y = 0; for f: y += q_tile[ty, f] * u_tile[f, tx]; for n in range(ty + 1):
-### HINT 3: y += s_tile[ty, n] * v_tile[n, tx]. If tx == HEAD_DIM: divisor[ty] = y. Barrier.
+### HINT 3: y += s_tile[ty, n] * v_tile[n, tx].
 ### HINT 3: for f in range(ty, FEATURE_DIM, CHUNK): for n in range(CHUNK):
 ### HINT 3:     u_tile[f, tx] += k_tile[n, f] * v_tile[n, tx]
 ### DEBRIEF: Both forms compute the same sums; the parentheses differ. Inside a chunk it is (Q Kᵀ)
@@ -53,6 +54,31 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
     """The kernel for these sizes, compile-time constants."""
     COLS = HEAD_DIM + 1
 
+    @cuda.jit(device=True)
+    def output(q_tile, u_tile, s_tile, v_tile):
+        """y[m, tx] of token ty of the chunk: the chunks before, and its own chunk up to itself."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        ### BEGIN SOLUTION
+        y = float32(0.0)
+        for f in range(FEATURE_DIM):
+            y += q_tile[ty, f] * u_tile[f, tx]  # phi(Q) U, the chunks before
+        for n in range(ty + 1):
+            y += s_tile[ty, n] * v_tile[n, tx]  # + S V, its own chunk
+        return y
+        ### END SOLUTION
+
+    @cuda.jit(device=True)
+    def add_chunk(u_tile, k_tile, v_tile):
+        """Add the chunk's tokens to the state; the thread block shares the state's elements."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        ### BEGIN SOLUTION
+        for f in range(ty, FEATURE_DIM, CHUNK):
+            kv = float32(0.0)
+            for n in range(CHUNK):
+                kv += k_tile[n, f] * v_tile[n, tx]
+            u_tile[f, tx] += kv  # U <- U + phi(K)^T V
+        ### END SOLUTION
+
     @cuda.jit
     def kernel(phi_q, phi_k, v, state, out):
         """Causal linear attention of one head, chunk by chunk.
@@ -64,7 +90,6 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
         HBM      everything once
         paper    Transformer Quality in Linear Time, arXiv:2202.10447
         """
-        ### BEGIN SOLUTION
         q_tile = cuda.shared.array((CHUNK, FEATURE_DIM), float32)
         k_tile = cuda.shared.array((CHUNK, FEATURE_DIM), float32)
         v_tile = cuda.shared.array((CHUNK, COLS), float32)
@@ -93,11 +118,7 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
                 s_tile[ty, n] = s  # S = phi(Q) phi(K)^T
             cuda.syncthreads()  # s_tile is complete: safe to read
 
-            y = float32(0.0)
-            for f in range(FEATURE_DIM):
-                y += q_tile[ty, f] * u_tile[f, tx]  # phi(Q) U, the chunks before
-            for n in range(ty + 1):
-                y += s_tile[ty, n] * v_tile[n, tx]  # + S V, its own chunk
+            y = output(q_tile, u_tile, s_tile, v_tile)
             if tx == HEAD_DIM:
                 divisor[ty] = y
             cuda.syncthreads()  # divisor is complete, and everyone is done with the old state
@@ -105,14 +126,9 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
             if m < seqlen and tx < HEAD_DIM:
                 l = divisor[ty]
                 out[m, tx] = y / l if l != float32(0.0) else float32(0.0)
-            for f in range(ty, FEATURE_DIM, CHUNK):
-                kv = float32(0.0)
-                for n in range(CHUNK):
-                    kv += k_tile[n, f] * v_tile[n, tx]
-                u_tile[f, tx] += kv  # U <- U + phi(K)^T V
+            add_chunk(u_tile, k_tile, v_tile)
             cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
         for f in range(ty, FEATURE_DIM, CHUNK):
             state[f, tx] = u_tile[f, tx]
-        ### END SOLUTION
 
     return kernel

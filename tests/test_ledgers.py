@@ -13,6 +13,7 @@ from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
 from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
+from fa_numba.workbook import lookup_head
 from fa_numba.workbook.ledgers import (
     backward,
     eight_bits,
@@ -21,6 +22,7 @@ from fa_numba.workbook.ledgers import (
     hopper,
     how_fast,
     kv_cache,
+    linear,
     many_gpus,
     online_softmax,
     packed,
@@ -452,3 +454,21 @@ def test_the_ledger_on_speed():
     assert "300 GB/s" in links["our number"] and "31.5" in links["our number"]
     (layer,) = [row for row in rows if "about 200" in row["claim"]]
     assert "batch 201" in layer["our number"] and "float32 batch 25" in layer["our number"]
+
+
+def test_linear_attention():
+    head = lookup_head.LookupHead()
+    q, k, v = head(1)
+    assert q.shape == k.shape == v.shape == (lookup_head.LENGTH, lookup_head.HEAD_DIM)
+    assert lookup_head.softmax_weights(q, k).sum(axis=1) == pytest.approx(1)
+    assert lookup_head.linear_weights(q**2, k**2)[0, 0] == pytest.approx(1)
+    softmax = head.measures(lookup_head.softmax_weights)
+    assert softmax[1:] == (1, 0), "in order, and no divergence from itself"
+    names = "softmax", "elu1", "relu", "all even", "taylor2"
+    measured = dict.fromkeys((*names, "hedgehog, untrained", "hedgehog, trained"), softmax)
+    errors = {"hedgehog, untrained": 0.5, "hedgehog, trained": 0.25}
+    rows = linear.ledger(head, measured, errors, {"a map": (1024, 0.5)})
+    numbers = " ".join(row["our number"] for row in rows)
+    assert "2.00× the FLOPs counted" in numbers and "rank 153 = 1 + d" in numbers
+    assert "a map, 1024 weights: 0.500" in numbers and "50% → 25%" in numbers
+    assert all(row.keys() == {"claim", "our number", "verdict"} for row in rows)

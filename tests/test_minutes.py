@@ -18,7 +18,6 @@ STILL_LONGER = {
     "04_standard_attention",
     "05_tiles",
     "06_flash_attention_1",
-    "20_linear_attention",
 }
 
 
