@@ -29,6 +29,7 @@ class Blank:
 
     path: tuple[str, ...]  # the names of the functions around it, and its own
     is_kernel: bool
+    node: ast.FunctionDef
 
     @property
     def name(self) -> str:
@@ -39,7 +40,9 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
     """The stub of `later` with bodies of the learner's `earlier`, and the names of the functions.
 
     A body goes to the function of the same name, or from the only kernel to the only kernel.
-    What else the learner defined beside the functions goes with it.
+    Where both stubs give the first lines of the function, such as the loads of a kernel, only what
+    the learner wrote below them goes. What else the learner defined beside the functions goes with
+    it.
     """
     stub, given = stubs.read(later).stub, stubs.read(earlier).stub
     text = earlier.stub.read_text(encoding="utf-8")
@@ -52,7 +55,14 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
         node = theirs.get(source.path)
         if node is None:
             raise CannotStart(f"{earlier.stub.name} has no function {'.'.join(source.path)}")
-        stub = _filled(stub, later.short, to.name, _body(text, node), _from(earlier, node))
+        body = _body(text, node)
+        if frame := _frame(stub, to):
+            theirs_given = _frame(given, source)
+            if theirs_given and body[: len(theirs_given)] == theirs_given:
+                body = body[len(theirs_given) :]
+            else:  # the frame goes too
+                stub = _without_frame(stub, to, len(frame))
+        stub = _filled(stub, later.short, to.name, body, _from(earlier, node))
         done.append(to.name)
     stub = _with_additions(stub, text, given)
     for name in done:
@@ -74,10 +84,12 @@ def _blanks(stub) -> list[Blank]:
     found = []
     for node, path in _functions(ast.parse(stub)):
         last = node.body[-1]
+        while isinstance(last, ast.For | ast.While | ast.If | ast.With):  # a frame is given
+            last = (getattr(last, "orelse", None) or last.body)[-1]
         if isinstance(last, ast.Raise) and "NotImplementedError" in ast.unparse(last):
             marks = [ast.unparse(mark) for mark in node.decorator_list]
             is_kernel = any(m.startswith("cuda.jit") and "device" not in m for m in marks)
-            found.append(Blank(path, is_kernel))
+            found.append(Blank(path, is_kernel, node))
     return found
 
 
@@ -90,14 +102,37 @@ def _pairs(later, earlier):
     return pairs
 
 
-def _body(text, node):
-    """The lines of a function after its docstring."""
-    lines = text.splitlines()
+def _start(lines, node):
+    """The number of the first line of a function's body, after its docstring."""
     first = node.body[0]
     start = first.end_lineno + 1 if ast.get_docstring(node) is not None else first.lineno
     while start > node.lineno + 1 and lines[start - 2].lstrip().startswith("#"):
         start -= 1  # comments above the first statement
-    return textwrap.dedent("\n".join(lines[start - 1 : node.end_lineno])).strip("\n") or "pass"
+    return start
+
+
+def _body(text, node) -> list[str]:
+    """The lines of a function after its docstring."""
+    lines = text.splitlines()
+    return lines[_start(lines, node) - 1 : node.end_lineno]
+
+
+def _frame(stub, blank) -> list[str]:
+    """The lines that a stub gives in a function above its blank."""
+    lines = _body(stub, next(node for node, path in _functions(ast.parse(stub))
+                             if path == blank.path))  # fmt: skip
+    at = next((i for i, line in enumerate(lines) if line.strip() == BLANK), 0)
+    return lines[:at]
+
+
+def _without_frame(stub, blank, length):
+    """The stub without the lines that it gives above a blank, and the blank where they began."""
+    lines = stub.splitlines()
+    node = next(node for node, path in _functions(ast.parse(stub)) if path == blank.path)
+    start = _start(lines, node) - 1
+    indent = " " * node.body[0].col_offset
+    mark = [indent + line.strip() for line in lines[start + length : start + length + 2]]
+    return "\n".join([*lines[:start], *mark, *lines[start + length + 2 :]]) + "\n"
 
 
 def _from(earlier, node):
@@ -105,15 +140,25 @@ def _from(earlier, node):
 
 
 def _filled(stub, short, name, body, said):
-    """The stub with a body in place of the blank of this name."""
+    """The stub with the lines of a body in place of the blank of this name."""
     lines = stub.splitlines()
     at = next(i for i, x in enumerate(lines) if x.strip() == f"raise {_error(short, name)}")
     indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
     start = at - 1 if lines[at - 1].strip() == BLANK else at
     comment = textwrap.wrap(said, WIDTH - len(indent) - 2, initial_indent="# ",
                             subsequent_indent="# ")  # fmt: skip
-    new = textwrap.indent("\n".join([*comment, _marker(name), body]), indent)
-    return "\n".join([*lines[:start], *new.splitlines(), *lines[at + 1 :]]) + "\n"
+    new = [*(indent + line for line in [*comment, _marker(name)]), *_shifted(body, indent)]
+    return "\n".join([*lines[:start], *new, *lines[at + 1 :]]) + "\n"
+
+
+def _shifted(body, indent):
+    """The lines of a body, the first of which begins at `indent`; some may begin further left."""
+    written = [line for line in body if line.strip()]
+    if not written:
+        return [indent + "pass"]
+    by = len(indent) - (len(written[0]) - len(written[0].lstrip()))
+    return [(" " * (len(line) - len(line.lstrip()) + by) + line.lstrip()) if line.strip() else ""
+            for line in body]  # fmt: skip
 
 
 def _error(short, name):

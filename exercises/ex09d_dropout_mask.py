@@ -1,4 +1,4 @@
-"""ex09b · Dropout that nobody stores
+"""ex09d · Dropout that nobody stores
 
 Dropout sets each entry of P to 0 with probability p. The backward pass needs the same entries at 0
 again. Instead of storing which ones, both passes draw them: a counter-based generator makes random
@@ -35,46 +35,19 @@ from numba import cuda, uint32
 M0, M2 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 
-### HINT 1: The upper half of a product x is x >> np.uint64(32). All four new words come from the
-### HINT 1: old ones, so compute both products before you overwrite anything.
-### HINT 2: keeps: cast the counter and the key to uint32, call philox_round ten times in a loop,
-### HINT 2: and let the key grow in between; uint32(k0 + W0) wraps around. The first round uses the
-### HINT 2: key as it is.
-### HINT 3: product_0 = M0 * c0; product_2 = M2 * c2; return uint32((product_2 >> np.uint64(32)) ^
-### HINT 3: c1 ^ k0), uint32(product_2), and the same with product_0, c3, k1. At the end of keeps:
-### HINT 3: low = c1 if n % 2 == 1 else c0; high = c3 if n % 2 == 1 else c2; word = high if n % 4
-### HINT 3: >= 2 else low; return word >= threshold.
-### DEBRIEF: Ten rounds are twenty multiplications. The paper finds that seven rounds pass all
-### DEBRIEF: BigCrush tests; ten leave a margin. You compared integers: no random float, nothing
-### DEBRIEF: rounded: the mask is the same on every machine. All four words of a call are good: a
-### DEBRIEF: thread that holds four neighbouring keys needs one call for them. What has to be handed
-### DEBRIEF: from the forward to the backward pass is the seed: 8 bytes, whatever N is.
-
 
 @cuda.jit(device=True)
 def philox_round(c0, c1, c2, c3, k0, k1):
     """Return the counter's four words after one round with the key k0, k1."""
-    ### BEGIN SOLUTION
-    product_0 = M0 * c0  # both before a word is overwritten
-    product_2 = M2 * c2
-    c0 = uint32((product_2 >> np.uint64(32)) ^ c1 ^ k0)
-    c2 = uint32((product_0 >> np.uint64(32)) ^ c3 ^ k1)
-    return c0, uint32(product_2), c2, uint32(product_0)
-    ### END SOLUTION
+    # YOUR CODE HERE
+    raise NotImplementedError("ex09d: philox_round")
 
 
 @cuda.jit(device=True)
 def keeps(seed, b, head, m, n, threshold):
     """Return whether dropout keeps entry (m, n) of P in this batch and head."""
-    ### BEGIN SOLUTION
-    c0, c1, c2, c3 = uint32(n // 4), uint32(m), uint32(head), uint32(b)
-    k0, k1 = uint32(seed), uint32(seed >> np.uint64(32))
-    for _ in range(10):
-        c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-        k0 = uint32(k0 + W0)
-        k1 = uint32(k1 + W1)
-    low = c1 if n % 2 == 1 else c0
-    high = c3 if n % 2 == 1 else c2
-    word = high if n % 4 >= 2 else low
-    return word >= threshold
-    ### END SOLUTION
+    # YOUR CODE HERE
+    raise NotImplementedError("ex09d: keeps")
+
+
+# Stub 09cc7e13 of solutions/ex09d_dropout_mask.py: `fa-numba reset ex09d` brings it back.

@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex09b: see tests/wrong_answers/__init__.py."""
+"""Wrong and right answers of ex09d: see tests/wrong_answers/__init__.py."""
 
 P0 = "    product_0 = M0 * c0  # both before a word is overwritten\n"
 P2 = "    product_2 = M2 * c2\n"
