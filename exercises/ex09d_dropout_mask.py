@@ -50,4 +50,4 @@ def keeps(seed, b, head, m, n, threshold):
     raise NotImplementedError("ex09d: keeps")
 
 
-# Stub 09cc7e13 of solutions/ex09d_dropout_mask.py: `fa-numba reset ex09d` brings it back.
+# Stub 01126ef2 of solutions/ex09d_dropout_mask.py: `fa-numba reset ex09d` brings it back.
