@@ -29,7 +29,6 @@ class Blank:
 
     path: tuple[str, ...]  # the names of the functions around it, and its own
     is_kernel: bool
-    node: ast.FunctionDef
 
     @property
     def name(self) -> str:
@@ -40,33 +39,28 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
     """The stub of `later` with bodies of the learner's `earlier`, and the names of the functions.
 
     A body goes to the function of the same name, or from the only kernel to the only kernel.
-    Where both stubs give the first lines of the function, such as the loads of a kernel, only what
-    the learner wrote below them goes. What else the learner defined beside the functions goes with
-    it.
+    What else the learner defined beside the functions goes with it, and the functions around a
+    kernel that its body calls.
     """
     stub, given = stubs.read(later).stub, stubs.read(earlier).stub
     text = earlier.stub.read_text(encoding="utf-8")
-    pairs = _pairs(_blanks(stub), _blanks(given))
+    pairs = _pairs(_blanks(stub), _blanks(given, within=True))
     if not pairs:
         raise CannotStart(f"{later.short} and {earlier.short} have no function in common")
     theirs = {path: node for node, path in _functions(ast.parse(text))}
-    done = []
+    done, called = [], {}
     for to, source in pairs:
         node = theirs.get(source.path)
         if node is None:
             raise CannotStart(f"{earlier.stub.name} has no function {'.'.join(source.path)}")
-        body = _body(text, node)
-        if frame := _frame(stub, to):
-            theirs_given = _frame(given, source)
-            if theirs_given and body[: len(theirs_given)] == theirs_given:
-                body = body[len(theirs_given) :]
-            else:  # the frame goes too
-                stub = _without_frame(stub, to, len(frame))
-        stub = _filled(stub, later.short, to.name, body, _from(earlier, node))
+        called[to.name] = _called(source.path, theirs, {a.name for a, _ in pairs} | set(done))
+        stub = _filled(stub, later.short, to.name, _body(text, node), _from(earlier, node))
+        stub = _with_called(stub, to.path, text, called[to.name])
         done.append(to.name)
     stub = _with_additions(stub, text, given)
     for name in done:
-        stub = stub.replace(_marker(name), _unknown(stub, name))
+        names = {name, *(node.name for node in called[name])}
+        stub = stub.replace(_marker(name), _unknown(stub, names))
     return stub, done
 
 
@@ -80,17 +74,58 @@ def _functions(tree, above=()):
             yield from _functions(node, path)
 
 
-def _blanks(stub) -> list[Blank]:
+def _blanks(stub, *, within=False) -> list[Blank]:
+    """The functions whose body ends with a blank; `within`: also those with one in a loop."""
     found = []
     for node, path in _functions(ast.parse(stub)):
-        last = node.body[-1]
-        while isinstance(last, ast.For | ast.While | ast.If | ast.With):  # a frame is given
-            last = (getattr(last, "orelse", None) or last.body)[-1]
-        if isinstance(last, ast.Raise) and "NotImplementedError" in ast.unparse(last):
+        if any(map(_is_blank, _own(node) if within else node.body[-1:])):
             marks = [ast.unparse(mark) for mark in node.decorator_list]
             is_kernel = any(m.startswith("cuda.jit") and "device" not in m for m in marks)
-            found.append(Blank(path, is_kernel, node))
+            found.append(Blank(path, is_kernel))
     return found
+
+
+def _is_blank(node):
+    return isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
+
+
+def _own(function):
+    """The nodes of a function, without those of functions in it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node
+            yield from _own(node)
+
+
+def _called(path, theirs, without):
+    """The learner's functions beside this one, in one factory, that its body calls."""
+    beside = {p[-1]: node for p, node in theirs.items() if p[:-1] == path[:-1] and len(p) > 1}
+    found, look_at = {}, [theirs[path]]
+    while look_at:
+        used = {n.id for n in ast.walk(look_at.pop()) if isinstance(n, ast.Name)}
+        new = {name: beside[name] for name in used & beside.keys() - found.keys() - without}
+        found |= new
+        look_at += new.values()
+    return sorted(found.values(), key=lambda node: node.lineno)
+
+
+def _with_called(stub, path, text, functions):
+    """The stub with these functions of the learner's text before the function of this path."""
+    tree = dict((p, node) for node, p in _functions(ast.parse(stub)))
+    there = {p[-1] for p in tree}
+    lines, added = text.splitlines(), []
+    start = _first_line(tree[path]) - 1
+    indent = " " * tree[path].col_offset
+    for node in functions:
+        if node.name not in there:
+            code = textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
+            added += [*textwrap.indent(code, indent).splitlines(), ""]
+    lines = stub.splitlines()
+    return "\n".join([*lines[:start], *added, *lines[start:]]) + "\n"
+
+
+def _first_line(node):
+    return min([node.lineno, *(mark.lineno for mark in getattr(node, "decorator_list", []))])
 
 
 def _pairs(later, earlier):
@@ -102,37 +137,14 @@ def _pairs(later, earlier):
     return pairs
 
 
-def _start(lines, node):
-    """The number of the first line of a function's body, after its docstring."""
+def _body(text, node):
+    """The lines of a function after its docstring."""
+    lines = text.splitlines()
     first = node.body[0]
     start = first.end_lineno + 1 if ast.get_docstring(node) is not None else first.lineno
     while start > node.lineno + 1 and lines[start - 2].lstrip().startswith("#"):
         start -= 1  # comments above the first statement
-    return start
-
-
-def _body(text, node) -> list[str]:
-    """The lines of a function after its docstring."""
-    lines = text.splitlines()
-    return lines[_start(lines, node) - 1 : node.end_lineno]
-
-
-def _frame(stub, blank) -> list[str]:
-    """The lines that a stub gives in a function above its blank."""
-    lines = _body(stub, next(node for node, path in _functions(ast.parse(stub))
-                             if path == blank.path))  # fmt: skip
-    at = next((i for i, line in enumerate(lines) if line.strip() == BLANK), 0)
-    return lines[:at]
-
-
-def _without_frame(stub, blank, length):
-    """The stub without the lines that it gives above a blank, and the blank where they began."""
-    lines = stub.splitlines()
-    node = next(node for node, path in _functions(ast.parse(stub)) if path == blank.path)
-    start = _start(lines, node) - 1
-    indent = " " * node.body[0].col_offset
-    mark = [indent + line.strip() for line in lines[start + length : start + length + 2]]
-    return "\n".join([*lines[:start], *mark, *lines[start + length + 2 :]]) + "\n"
+    return textwrap.dedent("\n".join(lines[start - 1 : node.end_lineno])).strip("\n") or "pass"
 
 
 def _from(earlier, node):
@@ -140,25 +152,15 @@ def _from(earlier, node):
 
 
 def _filled(stub, short, name, body, said):
-    """The stub with the lines of a body in place of the blank of this name."""
+    """The stub with a body in place of the blank of this name."""
     lines = stub.splitlines()
     at = next(i for i, x in enumerate(lines) if x.strip() == f"raise {_error(short, name)}")
     indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
     start = at - 1 if lines[at - 1].strip() == BLANK else at
     comment = textwrap.wrap(said, WIDTH - len(indent) - 2, initial_indent="# ",
                             subsequent_indent="# ")  # fmt: skip
-    new = [*(indent + line for line in [*comment, _marker(name)]), *_shifted(body, indent)]
-    return "\n".join([*lines[:start], *new, *lines[at + 1 :]]) + "\n"
-
-
-def _shifted(body, indent):
-    """The lines of a body, the first of which begins at `indent`; some may begin further left."""
-    written = [line for line in body if line.strip()]
-    if not written:
-        return [indent + "pass"]
-    by = len(indent) - (len(written[0]) - len(written[0].lstrip()))
-    return [(" " * (len(line) - len(line.lstrip()) + by) + line.lstrip()) if line.strip() else ""
-            for line in body]  # fmt: skip
+    new = textwrap.indent("\n".join([*comment, _marker(name), body]), indent)
+    return "\n".join([*lines[:start], *new.splitlines(), *lines[at + 1 :]]) + "\n"
 
 
 def _error(short, name):
@@ -169,15 +171,15 @@ def _marker(name):
     return f"# names of {name}"
 
 
-def _unknown(stub, name):
-    """A comment on the names that the body uses and this file does not define."""
+def _unknown(stub, names):
+    """A comment on the names that these functions use and this file does not define."""
     module = symtable.symtable(stub, "stub", "exec")
     known = set(module.get_identifiers()) | set(vars(builtins))
     unknown = set()
 
     def look(table):
         for inner in table.get_children():
-            if inner.get_name() == name:
+            if inner.get_name() in names:
                 unknown.update(s.get_name() for s in inner.get_symbols() if s.is_global())
             look(inner)
 
@@ -193,13 +195,13 @@ def _with_additions(stub, text, given):
     for node in ast.parse(text).body:
         names = _names(node)
         if names and not names & (in_given | there):
-            start = min([node.lineno, *(m.lineno for m in getattr(node, "decorator_list", []))])
+            start = _first_line(node)
             added.append("\n".join(lines[start - 1 : node.end_lineno]))
     if not added:
         return stub
     body = ast.parse(stub).body
     first = next(n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef))
-    at = min([first.lineno, *(mark.lineno for mark in first.decorator_list)]) - 1
+    at = _first_line(first) - 1
     lines = stub.splitlines()
     return "\n".join([*lines[:at], "\n\n\n".join(added), "", "", *lines[at:]]) + "\n"
 
