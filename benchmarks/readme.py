@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
 YARDSTICKS = "full", "causal", "padded", "padded, causal"  # masks are compared with these: 1
 # The README's failing check: the solution of this exercise without its line about this.
-WRONG, MISSING = "ex02b_safe_softmax_kernel.py", "# everyone has read the maximum"
+WRONG, MISSING = "ex02d_safe_softmax_kernel.py", "# everyone has read the maximum"
 # Rows of the README's table: a title, the results, and the record that each cell shows.
 GPU_ROWS = (
     ("forward, n = 512", "tensor_core", 512, False),

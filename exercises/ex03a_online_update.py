@@ -1,4 +1,4 @@
-"""ex03a · Online softmax: one score more, and two halves into one
+"""ex03a · One score more, and two halves into one
 
 Whoever has read part of a row knows two numbers about it, whatever the order of reading:
 
@@ -41,4 +41,4 @@ def merge(m_a, l_a, m_b, l_b):
     raise NotImplementedError("ex03a: merge")
 
 
-# Stub 11fe9361 of solutions/ex03a_online_update.py: `fa-numba reset ex03a` brings it back.
+# Stub e934a343 of solutions/ex03a_online_update.py: `fa-numba reset ex03a` brings it back.

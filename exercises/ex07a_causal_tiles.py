@@ -13,8 +13,8 @@ in which no query of the m-tile sees any key is dead: no need to load it. All ot
 As the mask is a staircase, the live tiles of an m-tile are the first few, so a count is enough.
 
 All arguments are ints; seqlen_q, seqlen_k, BLOCK_M, BLOCK_N >= 1, lengths up to 10^12. Return
-Python's ints and bools. Each function is one to four lines; num_live_tiles may loop over the
-m-tiles, nothing loops over tiles of keys, over keys or queries.
+Python's ints and bools. One to three lines each, and no loop: num_live_tiles, which adds up the
+counts of all m-tiles, is given.
 """
 
 import math
@@ -43,8 +43,11 @@ def needs_mask(m_tile, n_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k):
 
 def num_live_tiles(BLOCK_M, BLOCK_N, seqlen_q, seqlen_k):
     """How many tiles the whole grid visits, all m-tiles together."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex07a: num_live_tiles")
+    num_m_tiles = math.ceil(seqlen_q / BLOCK_M)
+    return sum(
+        num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
+        for m_tile in range(num_m_tiles)
+    )
 
 
-# Stub dea2b39f of solutions/ex07a_causal_tiles.py: `fa-numba reset ex07a` brings it back.
+# Stub ac5e92ec of solutions/ex07a_causal_tiles.py: `fa-numba reset ex07a` brings it back.

@@ -2,15 +2,14 @@
 
 The backward pass needs one number per query row, delta = sum over d of dout[m, d] * out[m, d]. It
 stands for rowsum(dP ∘ P), a sum over all keys, and costs only a pass over head_dim (lesson 08 says
-why the two are equal).
+why the two are equal). A warp owns a row; its row and its lane are given.
 
 shapes    dout, out (seqlen_q, head_dim);  delta (seqlen_q,). All float32; any lengths >= 1.
-launch    delta_kernel[ceil(seqlen_q / ROWS), (32, ROWS)](dout, out, delta), with ROWS below: a warp
-          owns a row. threadIdx.x is the lane, threadIdx.y the row of the thread block.
+launch    delta_kernel[ceil(seqlen_q / ROWS), (32, ROWS)](dout, out, delta), with ROWS below
 HBM       loads dout and out once, stores delta once. Neighbouring lanes load neighbouring columns.
 shared    none, and no barrier: the lanes of a warp add up by shuffles (lesson 03).
 
-About 8 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+About 7 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
 
 from numba import cuda, float32
@@ -28,8 +27,12 @@ def delta_kernel(dout, out, delta):
     HBM      dout, out, delta once
     paper    FlashAttention-2, arXiv:2307.08691, Algorithm 2, line 4
     """
+    m = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
+    lane = cuda.threadIdx.x
+    if m >= out.shape[0]:
+        return  # the whole warp: its lanes have one row
     # YOUR CODE HERE
     raise NotImplementedError("ex08a: delta_kernel")
 
 
-# Stub 9b9ef042 of solutions/ex08a_delta.py: `fa-numba reset ex08a` brings it back.
+# Stub 8199d8b2 of solutions/ex08a_delta.py: `fa-numba reset ex08a` brings it back.

@@ -1,29 +1,24 @@
 """ex08b · The gradients of K and V
 
-A thread block owns one n-tile of keys and walks the m-tiles of queries: the loop order of
-FlashAttention-1, because dk and dv are sums over queries. P was never stored. It comes back tile by
-tile from q, k and lse, already divided by its row sum:
+A thread block owns one n-tile of keys and walks the m-tiles of queries: dk and dv are sums over
+queries. Loads, barriers, bounds and the final store are given. Fill in `weights`, the P and dS of
+one pair, and `accumulate`, the two sums over the rows of a tile.
 
-    P  = exp(softmax_scale * q k^T - lse)        0 where the mask hides the key
+    P  = exp(softmax_scale * q k^T - lse)        0 where `sees` is False
     dP = dout v^T                                dS = P ∘ (dP - delta)
-    dV = P^T dout                                dK = softmax_scale * dS^T q
+    dV = P^T dout                                dK = softmax_scale * dS^T q (scaled at the end)
 
-shapes    dout, q (seqlen_q, HEAD_DIM);  k, v, dk, dv (seqlen_k, HEAD_DIM);
-          lse, delta (seqlen_q,). All float32.
-launch    kernel[num_n_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dk, dv, softmax_scale),
-          with num_n_tiles = ceil(seqlen_k / BLOCK_N). Thread (ty, tx) computes element (ty, tx) of
-          P and dS, then owns the columns ty, ty + BLOCK_M, ... of row tx of dk and dv,
-          NUM_COLS of them at most.
-mask      as in ex07b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
-          sees no key has lse = -inf and adds nothing. Dead tiles are skipped.
-lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1
-shared    tiles of q, dout, k, v, P and dS, and the tile's lse and delta, at most. A padded column
-          in each tile, or four floats per row besides, are allowed; dk and dv are not there
-HBM       loads   k and v once; of q, dout, lse and delta each live m-tile once per n-tile, whole
-                  (its rows below seqlen_q), each element by one thread.
-          stores  dk and dv once. Neither is loaded
+shapes     dout, q (seqlen_q, HEAD_DIM);  k, v, dk, dv (seqlen_k, HEAD_DIM);
+           lse, delta (seqlen_q,). All float32, of any length >= 1
+launch     kernel[num_n_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dk, dv,
+           softmax_scale), with num_n_tiles = ceil(seqlen_k / BLOCK_N)
+weights    returns (p, ds) of query ty and key tx of the tiles. sees is False for a pair that is
+           masked or does not exist; lse may be -inf there, as a query may see no key
+accumulate adds a tile: dv_acc[i] and dk_acc[i] are column ty + i BLOCK_M of row tx of dv and dk,
+           NUM_COLS of them at most; a column must be below HEAD_DIM
+memory     the arrays that are there
 
-About 45 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+About 6 lines each. Write float32(0.0), not 0.0: to Numba that is float64.
 """
 
 import functools
@@ -37,6 +32,20 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     """The kernel for one head_dim, one pair of tile sizes and one mask, compile-time constants."""
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_M)  # columns of dk and dv that a thread owns
 
+    @cuda.jit(device=True)
+    def weights(q_tile, do_tile, k_tile, v_tile, lse, delta, sees, softmax_scale):
+        """(p, ds) of this thread's pair: query ty and key tx of the tiles."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        # YOUR CODE HERE
+        raise NotImplementedError("ex08b: weights")
+
+    @cuda.jit(device=True)
+    def accumulate(dk_acc, dv_acc, p_tile, ds_tile, q_tile, do_tile):
+        """Add the tile's part of this thread's columns of dK and dV."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        # YOUR CODE HERE
+        raise NotImplementedError("ex08b: accumulate")
+
     @cuda.jit
     def kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale):
         """dK and dV of one head: a thread block owns BLOCK_N keys and walks the Q tiles.
@@ -48,10 +57,61 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         HBM      k, v, dk, dv once; live tiles of q, dout, lse, delta once per n-tile
         paper    FlashAttention-2, arXiv:2307.08691, Algorithm 2
         """
-        # YOUR CODE HERE
-        raise NotImplementedError("ex08b: kernel")
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        do_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        ds_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        lse_tile = cuda.shared.array(BLOCK_M, float32)
+        delta_tile = cuda.shared.array(BLOCK_M, float32)
+        dk_acc = cuda.local.array(NUM_COLS, float32)  # dk[n, ty::BLOCK_M], not yet scaled
+        dv_acc = cuda.local.array(NUM_COLS, float32)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        seqlen_q, seqlen_k = q.shape[0], k.shape[0]
+        n_start = cuda.blockIdx.x * BLOCK_N
+        n = n_start + tx  # this thread's key
+        first_m = n + seqlen_q - seqlen_k if CAUSAL else 0  # the first query that sees it
+        m_begin = 0
+        if CAUSAL:  # no query of an earlier tile sees a key of this one
+            m_begin = max(0, n_start + seqlen_q - seqlen_k) // BLOCK_M * BLOCK_M
+
+        for d in range(ty, HEAD_DIM, BLOCK_M):
+            k_tile[tx, d] = k[n, d] if n < seqlen_k else float32(0.0)
+            v_tile[tx, d] = v[n, d] if n < seqlen_k else float32(0.0)
+        for i in range(NUM_COLS):
+            dk_acc[i] = float32(0.0)
+            dv_acc[i] = float32(0.0)
+
+        for m_start in range(m_begin, seqlen_q, BLOCK_M):
+            m = m_start + ty
+            for d in range(tx, HEAD_DIM, BLOCK_N):
+                q_tile[ty, d] = q[m, d] if m < seqlen_q else float32(0.0)
+                do_tile[ty, d] = dout[m, d] if m < seqlen_q else float32(0.0)
+            if tx == 0:
+                lse_tile[ty] = lse[m] if m < seqlen_q else float32(0.0)
+                delta_tile[ty] = delta[m] if m < seqlen_q else float32(0.0)
+            cuda.syncthreads()  # all tiles are complete: safe to read
+
+            sees = m < seqlen_q and n < seqlen_k and m >= first_m
+            p, ds = weights(
+                q_tile, do_tile, k_tile, v_tile, lse_tile[ty], delta_tile[ty], sees, softmax_scale
+            )
+            p_tile[ty, tx] = p
+            ds_tile[ty, tx] = ds
+            cuda.syncthreads()  # p_tile, ds_tile are complete: safe to read
+
+            accumulate(dk_acc, dv_acc, p_tile, ds_tile, q_tile, do_tile)
+            cuda.syncthreads()  # every thread is done with the tiles: safe to overwrite
+
+        if n < seqlen_k:
+            for i in range(NUM_COLS):
+                d = ty + i * BLOCK_M
+                if d < HEAD_DIM:
+                    dk[n, d] = dk_acc[i] * softmax_scale
+                    dv[n, d] = dv_acc[i]
 
     return kernel
 
 
-# Stub 999435fb of solutions/ex08b_dkdv_kernel.py: `fa-numba reset ex08b` brings it back.
+# Stub 0f2650ed of solutions/ex08b_dkdv_kernel.py: `fa-numba reset ex08b` brings it back.

@@ -1,28 +1,23 @@
 """ex08c · The gradient of Q
 
 dq is a sum over keys, so a thread block owns one m-tile of queries and walks the n-tiles of keys,
-as the forward pass does (ex07b). P comes back from lse, exact, tile by tile:
+as the forward pass does. P comes back from lse, exact, tile by tile:
 
-    P  = exp(softmax_scale * q k^T - lse)        0 where the mask hides the key
+    P  = exp(softmax_scale * q k^T - lse)        0 where `sees` is False
     dP = dout v^T                                dS = P ∘ (dP - delta)
-    dQ = softmax_scale * dS k
+    dQ = softmax_scale * dS k (scaled at the end)
 
-shapes    dout, q, dq (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse, delta (seqlen_q,).
-          All float32.
-launch    kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dq, softmax_scale),
-          with num_m_tiles = ceil(seqlen_q / BLOCK_M). Thread (ty, tx) computes element (ty, tx) of
-          dS, then owns the columns tx, tx + BLOCK_N, ... of row ty of dq, NUM_COLS at most.
-mask      as in ex07b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
-          sees no key has lse = -inf and gets dq = 0. Dead tiles are skipped.
-lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1.
-shared    tiles of q, dout, k, v, dS and one for P, and the tile's lse and delta, at most. A padded
-          column in each tile, or four floats per row besides, are allowed; dq is not there
-HBM       loads   q, dout, lse, delta once (not needed where an m-tile sees no key); of k and v each
-                  live n-tile once per m-tile, whole (its rows below seqlen_k), each element by one
-                  thread.
-          stores  dq once. It is not loaded
+Begin with your ex08b: `fa-numba reset ex08c --from ex08b`. Its `weights` fits as it is. Change its
+`accumulate`: a sum along a row of dS, in place of two down a column.
 
-About 40 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+shapes     dout, q, dq (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse, delta (seqlen_q,).
+           All float32, of any length >= 1
+launch     kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dq, softmax_scale),
+           with num_m_tiles = ceil(seqlen_q / BLOCK_M)
+weights    as in ex08b
+accumulate adds a tile: dq_acc[i] is column tx + i BLOCK_N of row ty of dq, NUM_COLS of them at
+           most; a column must be below HEAD_DIM
+memory     the arrays that are there and no more. P needs no tile: no other thread wants it
 """
 
 import functools
@@ -36,6 +31,20 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     """The kernel for one head_dim, one pair of tile sizes and one mask, compile-time constants."""
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of dq that a thread owns
 
+    @cuda.jit(device=True)
+    def weights(q_tile, do_tile, k_tile, v_tile, lse, delta, sees, softmax_scale):
+        """(p, ds) of this thread's pair: query ty and key tx of the tiles."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        # YOUR CODE HERE
+        raise NotImplementedError("ex08c: weights")
+
+    @cuda.jit(device=True)
+    def accumulate(dq_acc, ds_tile, k_tile):
+        """Add the tile's part of this thread's columns of dQ."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        # YOUR CODE HERE
+        raise NotImplementedError("ex08c: accumulate")
+
     @cuda.jit
     def kernel(dout, q, k, v, lse, delta, dq, softmax_scale):
         """dQ of one head: a thread block owns BLOCK_M queries and walks the K/V tiles.
@@ -47,10 +56,58 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         HBM      q, dout, lse, delta, dq once; live tiles of k, v once per m-tile
         paper    FlashAttention-2, arXiv:2307.08691, Algorithm 2
         """
-        # YOUR CODE HERE
-        raise NotImplementedError("ex08c: kernel")
+        q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        do_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        ds_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
+        lse_tile = cuda.shared.array(BLOCK_M, float32)
+        delta_tile = cuda.shared.array(BLOCK_M, float32)
+        dq_acc = cuda.local.array(NUM_COLS, float32)  # dq[m, tx::BLOCK_N], not yet scaled
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        seqlen_q, seqlen_k = q.shape[0], k.shape[0]
+        m_start = cuda.blockIdx.x * BLOCK_M
+        m = m_start + ty  # this thread's query
+        last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1  # the last key it sees
+        n_stop = seqlen_k
+        if CAUSAL:  # no query of the tile sees key n_stop or any after it
+            n_stop = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q
+
+        for d in range(tx, HEAD_DIM, BLOCK_N):
+            q_tile[ty, d] = q[m, d] if m < seqlen_q else float32(0.0)
+            do_tile[ty, d] = dout[m, d] if m < seqlen_q else float32(0.0)
+        if tx == 0:
+            lse_tile[ty] = lse[m] if m < seqlen_q else float32(0.0)
+            delta_tile[ty] = delta[m] if m < seqlen_q else float32(0.0)
+        for i in range(NUM_COLS):
+            dq_acc[i] = float32(0.0)
+
+        for n_start in range(0, n_stop, BLOCK_N):
+            for row in range(ty, BLOCK_N, BLOCK_M):
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    inside = n_start + row < seqlen_k
+                    k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)
+                    v_tile[row, d] = v[n_start + row, d] if inside else float32(0.0)
+            cuda.syncthreads()  # all tiles are complete: safe to read
+
+            n = n_start + tx
+            sees = m < seqlen_q and n < seqlen_k and n <= last_n
+            _, ds = weights(
+                q_tile, do_tile, k_tile, v_tile, lse_tile[ty], delta_tile[ty], sees, softmax_scale
+            )
+            ds_tile[ty, tx] = ds
+            cuda.syncthreads()  # ds_tile is complete: safe to read
+
+            accumulate(dq_acc, ds_tile, k_tile)
+            cuda.syncthreads()  # every thread is done with k_tile: safe to overwrite
+
+        if m < seqlen_q:
+            for i in range(NUM_COLS):
+                d = tx + i * BLOCK_N
+                if d < HEAD_DIM:
+                    dq[m, d] = dq_acc[i] * softmax_scale
 
     return kernel
 
 
-# Stub 43aed476 of solutions/ex08c_dq_kernel.py: `fa-numba reset ex08c` brings it back.
+# Stub ccd4aeef of solutions/ex08c_dq_kernel.py: `fa-numba reset ex08c` brings it back.

@@ -1,44 +1,56 @@
 """ex13b · Who waits for whom?
 
-A producer copies the tiles 0, 1, 2, ... of K into a ring of num_stages stages, tile t into stage
-t % num_stages, and consumers, all alike, read each of them. A copy takes its time and nobody knows
-how long; so does a read. Each stage has two barriers:
+A producer copies the tiles 0, 1, 2, ... into a ring, tile t to stage t % num_stages. Consumers, all
+alike, read each of them. Write what each does for one tile, whatever the times of copies and reads.
 
-    full[stage]     its phase ends when the copy of a tile to this stage is complete
+    full[stage]     a barrier: its phase ends when the copy of a tile to this stage is complete
     empty[stage]    its phase ends when every consumer has arrived at it
 
-A barrier is in phase 0, 1, 2, ...; a wait names the parity of a phase, 0 or 1, and ends when the
-last phase that has ended has this parity. At the beginning no phase has ended, and that counts as
-parity 1: a wait for parity 1 on a new barrier ends at once.
+A barrier is in phase 0, 1, 2, ... A wait names a parity, 0 or 1, and ends when the last phase that
+has ended has it. On a new barrier, parity 1 counts as ended. The steps are tuples:
 
-Write the steps of both, as lists of tuples:
-
-    ("wait", "full", stage, parity)     go on when full[stage] has ended a phase of this parity
-    ("wait", "empty", stage, parity)    the same of empty[stage]
+    ("wait", "full", stage, parity)     or "empty": go on when a phase of this parity has ended
     ("load", stage, tile)               producer: start to copy the tile to this stage, and go on
     ("read", stage, tile)               consumer: read the tile in this stage, until that is done
-    ("arrive", stage)                   consumer: arrive at empty[stage]: it is done with the stage
+    ("arrive", stage)                   consumer: arrive at empty[stage]
 
-producer_steps(num_tiles, num_stages)    the list of the one producer
-consumer_steps(num_tiles, num_stages)    the list of each consumer
+producer_tile(tile, use, stage)    the producer's steps for a tile, a list
+consumer_tile(tile, use, stage)    each consumer's; tile is the use-th in its stage: 0, 1, 2, ...
 
-Whatever the times: every consumer reads every tile, in order, when it is there; no tile is copied
-over one that somebody has still to read; nobody waits for ever; and nobody waits without need: the
-producer runs ahead until the ring is full. num_tiles >= 0, num_stages >= 1; there may be fewer
-tiles than stages. About 6 lines each.
+No tile is read before it is there, or copied over one that somebody has still to read. Nobody waits
+for ever, or without need: the producer runs ahead until the ring is full. 2 and 3 steps.
 """
 
 
 def producer_steps(num_tiles, num_stages):
     """What the producer does, step by step."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex13b: producer_steps")
+    return steps_of(producer_tile, num_tiles, num_stages)
 
 
 def consumer_steps(num_tiles, num_stages):
     """What each consumer does, step by step."""
+    return steps_of(consumer_tile, num_tiles, num_stages)
+
+
+def steps_of(make, num_tiles, num_stages):
+    """The steps that make returns for each tile, one after the other."""
+    steps = []
+    for tile in range(num_tiles):
+        use, stage = divmod(tile, num_stages)
+        steps += make(tile, use, stage)
+    return steps
+
+
+def producer_tile(tile, use, stage):
+    """What the producer does for a tile."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex13b: consumer_steps")
+    raise NotImplementedError("ex13b: producer_tile")
 
 
-# Stub 3726fe6f of solutions/ex13b_pipeline.py: `fa-numba reset ex13b` brings it back.
+def consumer_tile(tile, use, stage):
+    """What each consumer does for a tile."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex13b: consumer_tile")
+
+
+# Stub 53927b74 of solutions/ex13b_pipeline.py: `fa-numba reset ex13b` brings it back.

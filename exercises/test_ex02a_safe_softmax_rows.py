@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from numba import cuda
 
 from fa_numba import simt
 from fa_numba.workbook.graders import softmax as rows
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_stores_by
 
 
@@ -12,6 +14,61 @@ def check(exercise, x, threads=32):
     grid = -(-len(x) // threads)
     y, _, _ = rows.run(simt.run, exercise.safe_softmax_rows, grid, threads, x)
     rows.check_rows(x, y)
+
+
+def statistics(exercise, x):
+    """(m, l) of each row, as row_statistics returns them."""
+    row_statistics = exercise.row_statistics
+
+    @cuda.jit
+    def kernel(x, m, l):
+        row = cuda.grid(1)
+        if row < x.shape[0]:
+            m[row], l[row] = row_statistics(x, row)
+
+    m, l = np.full((2, len(x)), rows.FILLER, np.float32)
+    try:
+        simt.run(kernel, 1, 32, x, m, l)
+    except Exception as error:
+        if "unpack" in str(error):
+            raise Wrong(
+                f"row_statistics must return two numbers: {error}",
+                causes=["row_statistics must return (m, l)."],
+            ) from None
+        raise
+    return m, l
+
+
+@pytest.mark.parametrize("of", ["ordinary", "large", "masked", "all masked", "steep"])
+def test_statistics(exercise, of):
+    """row_statistics returns (m, l) of a row"""
+    steep = np.full((1, 2000), -30, np.float32)
+    steep[:, -1] = 0
+    x = {
+        "ordinary": lambda: rows.case("a few rows"),
+        "large": rows.large_scores,
+        "masked": rows.masked_scores,
+        "all masked": rows.masked_rows,
+        "steep": lambda: steep,
+    }[of]()
+    m, l = statistics(exercise, x)
+    for row, scores in enumerate(x.astype(np.float64)):
+        want_m = scores.max()
+        want_l = np.exp(scores - want_m).sum() if want_m > -np.inf else 0.0
+        case = f"{of} scores, row {row}"
+        if not m[row] == want_m:
+            raise Wrong(
+                f"{case}: m must be {want_m:.6g}, got {m[row]:.6g}",
+                causes=["m is the largest score of the row, and it starts at -inf."],
+                where=case,
+            )
+        if not abs(l[row] - want_l) <= 2e-6 * want_l:
+            causes = ["l is the sum of exp(x[row, n] - m) over all columns of the row."]
+            if want_l == 0:
+                causes = ["A row of -inf only has l = 0: -inf - -inf is NaN and needs a guard."]
+            raise Wrong(
+                f"{case}: l must be {want_l:.7g}, got {l[row]:.7g}", causes=causes, where=case
+            )
 
 
 @pytest.mark.parametrize("case", ["a few rows", "one column", "two columns"])
@@ -72,7 +129,7 @@ def test_low_scores(exercise):
 
 def test_long_rows(exercise):
     """rows of thousands of columns"""
-    check(exercise, rows.long_rows())
+    check(exercise, rows.long_rows(2000))
 
 
 def test_rows_that_are_views(exercise):
@@ -114,4 +171,5 @@ def test_compiles_for_a_gpu(exercise):
     from fa_numba.analysis.gpu_ready import gpu_ready
 
     x = np.zeros((4, 8), np.float32)
+    statistics(exercise, x)  # a function that is not written yet says so here
     gpu_ready(exercise.safe_softmax_rows, (x, x))

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from fa_numba.ptx.layouts import wavefronts
+from fa_numba.ptx import layouts
 from fa_numba.workbook.grading.proxies import each
 
 ROWS, COLS = 24, 64
 
 
 def by_hand(starts):
-    return wavefronts(starts, 16)
+    return layouts.wavefronts(starts, 16)
 
 
 def banks_of(starts):
@@ -27,7 +27,7 @@ BY_HAND = [
     ([128 * i for i in range(8)], 8, "8 rows in the same 4 banks"),
     ([128 * i for i in range(4)] + [16, 144, 272, 400], 4, "two groups of 4 banks"),
     ([144 * i for i in range(8)], 1, "rows padded by 16 bytes: 32 banks"),
-    ([64] * 8, 1, "8 lanes ask for the same words: one turn serves all"),
+    ([64] * 8, 1, "8 lanes ask for the same words: one wavefront serves all"),
     ([64, 64, 192], 2, "two lanes ask for the same, one for others in these banks"),
     ([16 * i for i in range(16)], 2, "64 words in 32 banks"),
     ([32 * 1024, 128 * 7], 2, "far apart, but in the same banks"),
@@ -35,19 +35,19 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize("starts, want, why", BY_HAND, ids=[why for _, _, why in BY_HAND])
-def test_turns(exercise, starts, want, why):
-    """turns: counted by hand"""
-    got = exercise.turns(starts)
-    assert got == want, f"turns({starts}) must be {want} ({why}), got {got}"
+def test_wavefronts(exercise, starts, want, why):
+    """wavefronts: counted by hand"""
+    got = exercise.wavefronts(starts)
+    assert got == want, f"wavefronts({starts}) must be {want} ({why}), got {got}"
 
 
-def test_turns_of_any(exercise):
-    """turns: any addresses"""
+def test_wavefronts_of_any(exercise):
+    """wavefronts: any addresses"""
     rng = np.random.default_rng(0)
     for _ in range(50):
         starts = (16 * rng.integers(0, 64, rng.integers(1, 20))).tolist()
-        got, want = exercise.turns(starts), by_hand(starts)
-        assert got == want, f"turns({starts}) must be {want}, got {got}"
+        got, want = exercise.wavefronts(starts), by_hand(starts)
+        assert got == want, f"wavefronts({starts}) must be {want}, got {got}"
 
 
 def test_fills_the_tile(exercise):
@@ -82,13 +82,13 @@ def test_chunks_stay_whole(exercise):
 
 @pytest.mark.parametrize("chunk", range(8))
 def test_reading(exercise, chunk):
-    """ldmatrix: the same chunk of 8 rows in one turn"""
+    """ldmatrix: the same chunk of 8 rows in one wavefront"""
     for row in range(0, ROWS, 8):
         starts = [exercise.byte_of(row + i, 8 * chunk) for i in range(8)]
         got = by_hand(starts)
         assert got == 1, (
-            f"chunk {chunk} of rows {row} to {row + 7} takes {got} turns: the rows lie in banks "
-            f"{banks_of(starts)}"
+            f"chunk {chunk} of rows {row} to {row + 7} takes {got} wavefronts: the rows lie in "
+            f"banks {banks_of(starts)}"
         )
 
 
@@ -98,15 +98,17 @@ def test_reading_from_any_row(exercise):
         for chunk in range(8):
             starts = [exercise.byte_of(row + i, 8 * chunk) for i in range(8)]
             got = by_hand(starts)
-            assert got == 1, f"chunk {chunk} of rows {row} to {row + 7} takes {got} turns"
+            assert got == 1, f"chunk {chunk} of rows {row} to {row + 7} takes {got} wavefronts"
 
 
 def test_writing(exercise):
-    """cp.async: the 8 chunks of a row in one turn"""
+    """cp.async: the 8 chunks of a row in one wavefront"""
     for row in range(ROWS):
         starts = [exercise.byte_of(row, 8 * chunk) for chunk in range(8)]
         got = by_hand(starts)
-        assert got == 1, f"the 8 chunks of row {row} take {got} turns: banks {banks_of(starts)}"
+        assert got == 1, (
+            f"the 8 chunks of row {row} take {got} wavefronts: banks {banks_of(starts)}"
+        )
 
 
 def test_there_and_back(exercise):
@@ -123,7 +125,7 @@ def test_far_down(exercise):
         for chunk in (0, 5):
             starts = [exercise.byte_of(row + i, 8 * chunk) for i in range(8)]
             got = by_hand([int(s) % 2**30 for s in starts])
-            assert got == 1, f"chunk {chunk} of rows {row} to {row + 7} takes {got} turns"
+            assert got == 1, f"chunk {chunk} of rows {row} to {row + 7} takes {got} wavefronts"
         for col in (0, 9, 63):
             byte = exercise.byte_of(row, col)
             assert 128 * row <= byte < 128 * (row + 1), (
@@ -133,17 +135,17 @@ def test_far_down(exercise):
             got = exercise.element_at(byte)
             assert got == (row, col), f"element_at({byte}) must be {(row, col)}, got {got}"
     starts = [128 * i for i in range(100)]
-    assert exercise.turns(starts) == 100, "100 rows in the same 4 banks take 100 turns"
+    assert exercise.wavefronts(starts) == 100, "100 rows in the same 4 banks take 100 wavefronts"
 
 
 def test_starts_unchanged(exercise):
-    """turns: the list stays as it is"""
+    """wavefronts: the list stays as it is"""
     starts = [128, 0, 128]
-    exercise.turns(starts)
+    exercise.wavefronts(starts)
     assert starts == [128, 0, 128], f"starts was [128, 0, 128], and is now {starts}"
 
 
 def test_ints(exercise):
     """ints, no floats"""
-    got = exercise.turns([0]), exercise.byte_of(3, 17), *exercise.element_at(130)
+    got = exercise.wavefronts([0]), exercise.byte_of(3, 17), *exercise.element_at(130)
     assert all(type(x) is int for x in got), f"got {got!r}"

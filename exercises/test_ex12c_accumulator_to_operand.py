@@ -59,64 +59,6 @@ def test_sources_use_everything_once(exercise):
             assert times == 1, f"p[{j}, {r}] goes into {times} halves of registers, must be one"
 
 
-def test_low_half_first(exercise):
-    """pack: low is in the low half"""
-    got = exercise.pack(np.float32(1.0), np.float32(0.0))
-    assert int(got) == 0x3C00, f"pack(1, 0) must be 0x3c00 (1.0 in the low half), got {int(got):#x}"
-    got = exercise.pack(np.float32(0.0), np.float32(-2.0))
-    assert int(got) == 0xC0000000, f"pack(0, -2) must be 0xc0000000, got {int(got):#x}"
-
-
-def test_rounding(exercise):
-    """pack: rounds to nearest, ties to even, down to the smallest and up to infinity"""
-    x = np.float32(
-        [1 + 2**-11, 1 + 3 * 2**-11, 1 + 1.01 * 2**-11, 0.1, 2**-25, 1.01 * 2**-25, 2**-24,
-         65519.0, 65520.0, -0.0, -1 / 3]
-    )  # fmt: skip
-    with np.errstate(over="ignore"):
-        want = x.astype(np.float16)
-        got = exercise.pack(x, x[::-1].copy())
-    low, high = np.moveaxis(halves(np.asarray(got)), -1, 0)
-    for name, half, expected in (("low", low, want), ("high", high, want[::-1])):
-        bad = np.flatnonzero(half.view(np.uint16) != expected.view(np.uint16))
-        if len(bad):
-            i = bad[0]
-            number = x[i] if name == "low" else x[::-1][i]
-            raise AssertionError(
-                f"the {name} half of float32 {number:.9g} must be its nearest float16 (ties to "
-                f"even), {float(expected[i])!r}, got {float(half[i])!r}"
-            )
-
-
-def test_pack_of_arrays(exercise):
-    """pack: arrays, element by element, as uint32"""
-    low, high = random_p(16), random_p(16, seed=1)
-    got = exercise.pack(low, high)
-    assert got.shape == low.shape, f"shape must be {low.shape}, got {got.shape}"
-    assert got.dtype == np.uint32, f"must be uint32, got {got.dtype}"
-    pairs = halves(got)
-    same(pairs[..., 0], low.astype(np.float16), "the low halves: ")
-    same(pairs[..., 1], high.astype(np.float16), "the high halves: ")
-
-
-def test_pack_of_one(exercise):
-    """pack: of two numbers one np.uint32"""
-    got = exercise.pack(np.float32(0.25), np.float32(3))
-    assert np.ndim(got) == 0 and np.asarray(got).dtype == np.uint32, f"got {got!r}"
-
-
-def test_pack_leaves_its_arguments(exercise):
-    """pack: arrays of any shape, read-only and strided ones too; they stay as they are"""
-    whole = np.random.default_rng(3).standard_normal((4, 6, 2)).astype(np.float32)
-    before = whole.copy()
-    low, high = whole[::2, ::3], whole[1::2, 1::3]
-    whole.flags.writeable = low.flags.writeable = high.flags.writeable = False
-    pairs = halves(np.asarray(exercise.pack(low, high)))
-    same(pairs[..., 0], low.astype(np.float16), "the low halves: ")
-    same(pairs[..., 1], high.astype(np.float16), "the high halves: ")
-    assert (whole == before).all(), "pack wrote into its arguments"
-
-
 @pytest.mark.parametrize("columns", [16, 32, 48, 128, 1040])
 def test_to_operand(exercise, columns):
     """to_operand: each lane then holds what the layout of A says"""

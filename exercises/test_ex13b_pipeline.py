@@ -67,7 +67,7 @@ def test_every_tile(exercise, num_tiles, num_stages):
     run(exercise, num_tiles, num_stages)
 
 
-def test_first_turn(exercise):
+def test_first_use(exercise):
     """the first copies wait for nobody: the ring begins empty"""
     ring = run(exercise, 3, 3)
     copies = [span.start for span in ring.spans if span.who == 0]
@@ -126,8 +126,8 @@ def test_no_needless_wait(exercise, consumers):
             )
 
 
-def test_many_turns(exercise):
-    """the parity flips with every turn of the ring, a hundred times"""
+def test_many_uses(exercise):
+    """the parity flips with every use of a stage, a hundred times"""
     run(exercise, 301, 3)
     run(exercise, 200, 2, consumers=2)
 

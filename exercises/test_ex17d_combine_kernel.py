@@ -7,6 +7,7 @@ import pytest
 
 from fa_numba import reference, simt
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_guard, expect_unchanged, guarded
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 INF = math.inf
@@ -57,18 +58,51 @@ def expect(got, want, plain, partials, what=""):
             finite = np.isfinite(y)
             size = np.maximum(1, np.where(finite, np.abs(y), 0))
             tolerance = 2 * np.abs(p - y)[finite].max(initial=0) + 1e-6 * size
-            if name == "out":  # weights e^(lse_partial - lse): as exact as float32 holds an lse
-                row = np.abs(np.where(np.isfinite(want[1]), want[1], 0)).astype(np.float32)
-                tolerance = tolerance + 4 * np.spacing(row)[..., None]
+            # Each split that is merged rounds lse once, and weights e^(lse_partial - lse) are as
+            # exact as that.
+            row = np.abs(np.where(np.isfinite(want[1]), want[1], 0)).astype(np.float32)
+            rounded = 4 * math.sqrt(len(partials[1])) * np.spacing(row)
+            tolerance = tolerance + (rounded[..., None] if name == "out" else rounded)
             wrong = np.argwhere(~((x == y) | (np.abs(x - y) <= tolerance)))
         if len(wrong):
             at = tuple(int(i) for i in wrong[0])
             value = "was never written" if x[at] == UNWRITTEN else f"is {x[at]:.7g}"
             row = ", ".join(f"{s:.4g}" for s in partials[1][:8, at[0], at[1]])
-            pytest.fail(
+            raise Wrong(
                 f"{name}{list(at)} must be {y[at]:.7g}, but {value}. lse_partial of the row: {row}"
-                f"{', ...' * (len(partials[1]) > 8)}. {what}".rstrip()
+                f"{', ...' * (len(partials[1]) > 8)}. {what}".rstrip(),
+                causes=[*mistakes(*partials, *got), what],
+                where=f"{name}{list(at)}",
             )
+
+
+def mistakes(out_partial, lse_partial, out, lse):
+    """The usual mistakes that explain both results."""
+    out_partial, lse_partial = out_partial.astype(np.float64), lse_partial.astype(np.float64)
+    right, total = answer(out_partial, lse_partial)
+    with np.errstate(all="ignore"):
+        w = np.exp(lse_partial - total)
+        kept, merged = np.zeros_like(right), np.full_like(total, -INF)
+        for x, score in zip(out_partial, lse_partial, strict=True):
+            merged = np.logaddexp(merged, score)
+            kept = kept + np.exp(score - merged)[..., None] * x
+        top = lse_partial.max(axis=0)
+        known = {
+            "The mean of the splits is stored; each weighs e^lse_partial.": (
+                out_partial.mean(axis=0), total,
+            ),
+            "What was merged before is not weighted again: w_a belongs to it.": (kept, total),
+            "The last split alone is stored.": (out_partial[-1], lse_partial[-1]),
+            "The last split is missing.": answer(out_partial[:-1], lse_partial[:-1])
+            if len(w) > 1 else (right, total),
+            "lse takes the natural logarithm, not log2.": (right, top + (total - top) / np.log(2)),
+            "lse is the largest lse_partial, without the log of the sum.": (right, top),
+        }  # fmt: skip
+        return [
+            cause
+            for cause, (x, y) in known.items()
+            if np.allclose(x, out, rtol=1e-3, atol=1e-4) and np.allclose(y, lse, 1e-4, 1e-4)
+        ]
 
 
 def check(exercise, partials, what=""):

@@ -1,4 +1,4 @@
-"""ex03a · Online softmax: one score more, and two halves into one
+"""ex03a · One score more, and two halves into one
 
 Whoever has read part of a row knows two numbers about it, whatever the order of reading:
 

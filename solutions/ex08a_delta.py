@@ -2,15 +2,14 @@
 
 The backward pass needs one number per query row, delta = sum over d of dout[m, d] * out[m, d]. It
 stands for rowsum(dP ∘ P), a sum over all keys, and costs only a pass over head_dim (lesson 08 says
-why the two are equal).
+why the two are equal). A warp owns a row; its row and its lane are given.
 
 shapes    dout, out (seqlen_q, head_dim);  delta (seqlen_q,). All float32; any lengths >= 1.
-launch    delta_kernel[ceil(seqlen_q / ROWS), (32, ROWS)](dout, out, delta), with ROWS below: a warp
-          owns a row. threadIdx.x is the lane, threadIdx.y the row of the thread block.
+launch    delta_kernel[ceil(seqlen_q / ROWS), (32, ROWS)](dout, out, delta), with ROWS below
 HBM       loads dout and out once, stores delta once. Neighbouring lanes load neighbouring columns.
 shared    none, and no barrier: the lanes of a warp add up by shuffles (lesson 03).
 
-About 8 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+About 7 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
 
 from numba import cuda, float32
@@ -18,12 +17,13 @@ from numba import cuda, float32
 ROWS = 4  # rows, and warps, of a thread block
 FULL_WARP = 0xFFFFFFFF
 
-### HINT 1: The row is m = cuda.blockIdx.x * ROWS + cuda.threadIdx.y. Lane tx takes the columns tx,
-### HINT 1: tx + 32, ... and sums its own products.
+### KIND: fill a loop
+### HINT 1: Lane tx takes the columns tx, tx + 32, ... and sums its own products. Then the 32 sums
+### HINT 1: of the warp must be added.
 ### HINT 2: Five shuffles, distances 16, 8, 4, 2, 1, give every lane the sum of all 32. All lanes
-### HINT 2: of a warp have the same row, so `if m < seqlen_q` never parts them.
-### HINT 3: total += cuda.shfl_xor_sync(FULL_WARP, total, distance), distance halving from 16; then
-### HINT 3: lane 0 stores delta[m].
+### HINT 2: of a warp have the same row, so that none is missing.
+### HINT 3: for distance in (16, 8, 4, 2, 1): total += cuda.shfl_xor_sync(FULL_WARP, total,
+### HINT 3: distance). Then lane 0 stores delta[m].
 ### DEBRIEF: N d products replace the N^2 of rowsum(dP ∘ P), and nothing quadratic is needed at
 ### DEBRIEF: once: this is what makes the backward pass work tile by tile.
 
@@ -37,17 +37,16 @@ def delta_kernel(dout, out, delta):
     HBM      dout, out, delta once
     paper    FlashAttention-2, arXiv:2307.08691, Algorithm 2, line 4
     """
-    ### BEGIN SOLUTION
     m = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
     lane = cuda.threadIdx.x
-    if m < out.shape[0]:
-        total = float32(0.0)
-        for d in range(lane, out.shape[1], 32):
-            total += dout[m, d] * out[m, d]
-        distance = 16
-        while distance > 0:
-            total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
-            distance //= 2
-        if lane == 0:
-            delta[m] = total
+    if m >= out.shape[0]:
+        return  # the whole warp: its lanes have one row
+    ### BEGIN SOLUTION
+    total = float32(0.0)
+    for d in range(lane, out.shape[1], 32):
+        total += dout[m, d] * out[m, d]
+    for distance in (16, 8, 4, 2, 1):
+        total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
+    if lane == 0:
+        delta[m] = total
     ### END SOLUTION

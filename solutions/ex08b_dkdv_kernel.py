@@ -1,29 +1,24 @@
 """ex08b · The gradients of K and V
 
-A thread block owns one n-tile of keys and walks the m-tiles of queries: the loop order of
-FlashAttention-1, because dk and dv are sums over queries. P was never stored. It comes back tile by
-tile from q, k and lse, already divided by its row sum:
+A thread block owns one n-tile of keys and walks the m-tiles of queries: dk and dv are sums over
+queries. Loads, barriers, bounds and the final store are given. Fill in `weights`, the P and dS of
+one pair, and `accumulate`, the two sums over the rows of a tile.
 
-    P  = exp(softmax_scale * q k^T - lse)        0 where the mask hides the key
+    P  = exp(softmax_scale * q k^T - lse)        0 where `sees` is False
     dP = dout v^T                                dS = P ∘ (dP - delta)
-    dV = P^T dout                                dK = softmax_scale * dS^T q
+    dV = P^T dout                                dK = softmax_scale * dS^T q (scaled at the end)
 
-shapes    dout, q (seqlen_q, HEAD_DIM);  k, v, dk, dv (seqlen_k, HEAD_DIM);
-          lse, delta (seqlen_q,). All float32.
-launch    kernel[num_n_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dk, dv, softmax_scale),
-          with num_n_tiles = ceil(seqlen_k / BLOCK_N). Thread (ty, tx) computes element (ty, tx) of
-          P and dS, then owns the columns ty, ty + BLOCK_M, ... of row tx of dk and dv,
-          NUM_COLS of them at most.
-mask      as in ex07b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
-          sees no key has lse = -inf and adds nothing. Dead tiles are skipped.
-lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1
-shared    tiles of q, dout, k, v, P and dS, and the tile's lse and delta, at most. A padded column
-          in each tile, or four floats per row besides, are allowed; dk and dv are not there
-HBM       loads   k and v once; of q, dout, lse and delta each live m-tile once per n-tile, whole
-                  (its rows below seqlen_q), each element by one thread.
-          stores  dk and dv once. Neither is loaded
+shapes     dout, q (seqlen_q, HEAD_DIM);  k, v, dk, dv (seqlen_k, HEAD_DIM);
+           lse, delta (seqlen_q,). All float32, of any length >= 1
+launch     kernel[num_n_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dk, dv,
+           softmax_scale), with num_n_tiles = ceil(seqlen_k / BLOCK_N)
+weights    returns (p, ds) of query ty and key tx of the tiles. sees is False for a pair that is
+           masked or does not exist; lse may be -inf there, as a query may see no key
+accumulate adds a tile: dv_acc[i] and dk_acc[i] are column ty + i BLOCK_M of row tx of dv and dk,
+           NUM_COLS of them at most; a column must be below HEAD_DIM
+memory     the arrays that are there
 
-About 45 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+About 6 lines each. Write float32(0.0), not 0.0: to Numba that is float64.
 """
 
 import functools
@@ -31,16 +26,14 @@ import math
 
 from numba import cuda, float32
 
-### HINT 1: Turn ex07b around: k and v are loaded before the loop, q, dout, lse and delta in it.
-### HINT 1: There is no running maximum: lse already holds all that softmax needs.
-### HINT 2: Two dot products give s and dp in the thread that needs both; p and ds go to shared
-### HINT 2: memory, because dv and dk sum over the rows of a column. Three barriers: tiles complete,
-### HINT 2: p and ds complete, all done before the next load. Set p = 0 for hidden pairs by
-### HINT 2: testing, not by exp: exp(s - (-inf)) is inf.
-### HINT 3: dv_acc[i] += p_tile[r, tx] * do_tile[r, d] over the rows r, with d = ty + i * BLOCK_M;
-### HINT 3: dk_acc[i] the same with ds_tile and q_tile, times softmax_scale at the end. With CAUSAL
-### HINT 3: the first query that sees key n_start is n_start - (seqlen_k - seqlen_q): the loop
-### HINT 3: starts at max(0, that) // BLOCK_M * BLOCK_M.
+### KIND: fill a loop
+### HINT 1: weights: two dot products over d in one loop, one of q_tile's row ty with k_tile's row
+### HINT 1: tx, one of do_tile's with v_tile's. lse already holds all that softmax needs.
+### HINT 2: p must be 0 by a test of sees, not by exp: exp(s - (-inf)) is inf. accumulate: the sum
+### HINT 2: over the queries goes down a column, p_tile[row, tx] for all rows.
+### HINT 3: p = exp(s * softmax_scale - lse) if sees else 0; ds = p * (dp - delta). For each i with
+### HINT 3: d = ty + i * BLOCK_M < HEAD_DIM and each row < BLOCK_M: dv_acc[i] += p_tile[row, tx] *
+### HINT 3: do_tile[row, d], and dk_acc[i] the same with ds_tile and q_tile.
 ### DEBRIEF: The two products of the forward pass became five: S again, dP, dV, dK and (in ex08c)
 ### DEBRIEF: dQ. That is 2.5 times the arithmetic. With two kernels S and dP are computed twice, so
 ### DEBRIEF: ours does 3.5 times; the paper's single kernel adds up dQ in HBM with atomics instead,
@@ -51,6 +44,33 @@ from numba import cuda, float32
 def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     """The kernel for one head_dim, one pair of tile sizes and one mask, compile-time constants."""
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_M)  # columns of dk and dv that a thread owns
+
+    @cuda.jit(device=True)
+    def weights(q_tile, do_tile, k_tile, v_tile, lse, delta, sees, softmax_scale):
+        """(p, ds) of this thread's pair: query ty and key tx of the tiles."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        ### BEGIN SOLUTION
+        s = float32(0.0)
+        dp = float32(0.0)
+        for d in range(HEAD_DIM):
+            s += q_tile[ty, d] * k_tile[tx, d]  # S = Q K^T                       line 10
+            dp += do_tile[ty, d] * v_tile[tx, d]  # dP = dO V^T                   line 13
+        p = math.exp(s * softmax_scale - lse) if sees else float32(0.0)  # P, exact   line 11
+        return p, p * (dp - delta)  # dS = P (dP - delta)                         line 14
+        ### END SOLUTION
+
+    @cuda.jit(device=True)
+    def accumulate(dk_acc, dv_acc, p_tile, ds_tile, q_tile, do_tile):
+        """Add the tile's part of this thread's columns of dK and dV."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        ### BEGIN SOLUTION
+        for i in range(NUM_COLS):
+            d = ty + i * BLOCK_M
+            if d < HEAD_DIM:
+                for row in range(BLOCK_M):
+                    dv_acc[i] += p_tile[row, tx] * do_tile[row, d]  # dV = P^T dO       line 12
+                    dk_acc[i] += ds_tile[row, tx] * q_tile[row, d]  # dK = dS^T Q       line 16
+        ### END SOLUTION
 
     @cuda.jit
     def kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale):
@@ -63,7 +83,6 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         HBM      k, v, dk, dv once; live tiles of q, dout, lse, delta once per n-tile
         paper    FlashAttention-2, arXiv:2307.08691, Algorithm 2
         """
-        ### BEGIN SOLUTION
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         do_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
@@ -100,24 +119,15 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                 delta_tile[ty] = delta[m] if m < seqlen_q else float32(0.0)
             cuda.syncthreads()  # all tiles are complete: safe to read
 
-            s = float32(0.0)
-            dp = float32(0.0)
-            for d in range(HEAD_DIM):
-                s += q_tile[ty, d] * k_tile[tx, d]  # S = Q K^T                   line 10
-                dp += do_tile[ty, d] * v_tile[tx, d]  # dP = dO V^T               line 13
-            p = float32(0.0)
-            if m < seqlen_q and n < seqlen_k and m >= first_m:
-                p = math.exp(s * softmax_scale - lse_tile[ty])  # P, exact        line 11
+            sees = m < seqlen_q and n < seqlen_k and m >= first_m
+            p, ds = weights(
+                q_tile, do_tile, k_tile, v_tile, lse_tile[ty], delta_tile[ty], sees, softmax_scale
+            )
             p_tile[ty, tx] = p
-            ds_tile[ty, tx] = p * (dp - delta_tile[ty])  # dS = P (dP - delta)    line 14
+            ds_tile[ty, tx] = ds
             cuda.syncthreads()  # p_tile, ds_tile are complete: safe to read
 
-            for i in range(NUM_COLS):
-                d = ty + i * BLOCK_M
-                if d < HEAD_DIM:
-                    for row in range(BLOCK_M):
-                        dv_acc[i] += p_tile[row, tx] * do_tile[row, d]  # dV = P^T dO   line 12
-                        dk_acc[i] += ds_tile[row, tx] * q_tile[row, d]  # dK = dS^T Q   line 16
+            accumulate(dk_acc, dv_acc, p_tile, ds_tile, q_tile, do_tile)
             cuda.syncthreads()  # every thread is done with the tiles: safe to overwrite
 
         if n < seqlen_k:
@@ -126,6 +136,5 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                 if d < HEAD_DIM:
                     dk[n, d] = dk_acc[i] * softmax_scale
                     dv[n, d] = dv_acc[i]
-        ### END SOLUTION
 
     return kernel

@@ -1,28 +1,23 @@
 """ex08c · The gradient of Q
 
 dq is a sum over keys, so a thread block owns one m-tile of queries and walks the n-tiles of keys,
-as the forward pass does (ex07b). P comes back from lse, exact, tile by tile:
+as the forward pass does. P comes back from lse, exact, tile by tile:
 
-    P  = exp(softmax_scale * q k^T - lse)        0 where the mask hides the key
+    P  = exp(softmax_scale * q k^T - lse)        0 where `sees` is False
     dP = dout v^T                                dS = P ∘ (dP - delta)
-    dQ = softmax_scale * dS k
+    dQ = softmax_scale * dS k (scaled at the end)
 
-shapes    dout, q, dq (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse, delta (seqlen_q,).
-          All float32.
-launch    kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dq, softmax_scale),
-          with num_m_tiles = ceil(seqlen_q / BLOCK_M). Thread (ty, tx) computes element (ty, tx) of
-          dS, then owns the columns tx, tx + BLOCK_N, ... of row ty of dq, NUM_COLS at most.
-mask      as in ex07b: with CAUSAL query m sees the keys 0 .. m + seqlen_k - seqlen_q. A query that
-          sees no key has lse = -inf and gets dq = 0. Dead tiles are skipped.
-lengths   any, seqlen_q, seqlen_k, HEAD_DIM >= 1.
-shared    tiles of q, dout, k, v, dS and one for P, and the tile's lse and delta, at most. A padded
-          column in each tile, or four floats per row besides, are allowed; dq is not there
-HBM       loads   q, dout, lse, delta once (not needed where an m-tile sees no key); of k and v each
-                  live n-tile once per m-tile, whole (its rows below seqlen_k), each element by one
-                  thread.
-          stores  dq once. It is not loaded
+Begin with your ex08b: `fa-numba reset ex08c --from ex08b`. Its `weights` fits as it is. Change its
+`accumulate`: a sum along a row of dS, in place of two down a column.
 
-About 40 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+shapes     dout, q, dq (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse, delta (seqlen_q,).
+           All float32, of any length >= 1
+launch     kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](dout, q, k, v, lse, delta, dq, softmax_scale),
+           with num_m_tiles = ceil(seqlen_q / BLOCK_M)
+weights    as in ex08b
+accumulate adds a tile: dq_acc[i] is column tx + i BLOCK_N of row ty of dq, NUM_COLS of them at
+           most; a column must be below HEAD_DIM
+memory     the arrays that are there and no more. P needs no tile: no other thread wants it
 """
 
 import functools
@@ -30,13 +25,13 @@ import math
 
 from numba import cuda, float32
 
-### HINT 1: The frame of ex07b without its statistics, and the two dot products of ex08b.
-### HINT 2: Only ds goes to shared memory. Three barriers in the loop: tiles complete, ds complete,
-### HINT 2: all done before k_tile is overwritten. Thread tx == 0 loads lse and delta of a row, and
-### HINT 2: all read them: the first barrier covers them too.
-### HINT 3: dq_acc[i] += ds_tile[ty, c] * k_tile[c, d] over the keys c of the tile, with
-### HINT 3: d = tx + i * BLOCK_N; softmax_scale multiplies once, at the end. The loop bound is the
-### HINT 3: n_stop of ex07b.
+### KIND: fill a loop
+### HINT 1: In accumulate everything about dv goes, and a row takes the place of a column: which
+### HINT 1: index of ds_tile is the sum over, if dq belongs to query ty?
+### HINT 2: Over the keys c of the tile: ds_tile[ty, c] times key c. The columns of a thread are now
+### HINT 2: tx, tx + BLOCK_N, ...
+### HINT 3: dq_acc[i] += ds_tile[ty, c] * k_tile[c, d] for c in range(BLOCK_N), with
+### HINT 3: d = tx + i * BLOCK_N < HEAD_DIM.
 ### DEBRIEF: You now have a complete attention layer, forward and backward, that never stores an
 ### DEBRIEF: N x N matrix. Gradients of your own kernel may be checked by moving one number of q
 ### DEBRIEF: a little and watching the loss: the grader does just that.
@@ -46,6 +41,32 @@ from numba import cuda, float32
 def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     """The kernel for one head_dim, one pair of tile sizes and one mask, compile-time constants."""
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of dq that a thread owns
+
+    @cuda.jit(device=True)
+    def weights(q_tile, do_tile, k_tile, v_tile, lse, delta, sees, softmax_scale):
+        """(p, ds) of this thread's pair: query ty and key tx of the tiles."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        ### BEGIN SOLUTION
+        s = float32(0.0)
+        dp = float32(0.0)
+        for d in range(HEAD_DIM):
+            s += q_tile[ty, d] * k_tile[tx, d]  # S = Q K^T                       line 10
+            dp += do_tile[ty, d] * v_tile[tx, d]  # dP = dO V^T                   line 13
+        p = math.exp(s * softmax_scale - lse) if sees else float32(0.0)  # P, exact   line 11
+        return p, p * (dp - delta)  # dS = P (dP - delta)                         line 14
+        ### END SOLUTION
+
+    @cuda.jit(device=True)
+    def accumulate(dq_acc, ds_tile, k_tile):
+        """Add the tile's part of this thread's columns of dQ."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        ### BEGIN SOLUTION
+        for i in range(NUM_COLS):
+            d = tx + i * BLOCK_N
+            if d < HEAD_DIM:
+                for c in range(BLOCK_N):
+                    dq_acc[i] += ds_tile[ty, c] * k_tile[c, d]  # dQ = dS K         line 15
+        ### END SOLUTION
 
     @cuda.jit
     def kernel(dout, q, k, v, lse, delta, dq, softmax_scale):
@@ -58,7 +79,6 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
         HBM      q, dout, lse, delta, dq once; live tiles of k, v once per m-tile
         paper    FlashAttention-2, arXiv:2307.08691, Algorithm 2
         """
-        ### BEGIN SOLUTION
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         do_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
@@ -94,22 +114,14 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
             cuda.syncthreads()  # all tiles are complete: safe to read
 
             n = n_start + tx
-            s = float32(0.0)
-            dp = float32(0.0)
-            for d in range(HEAD_DIM):
-                s += q_tile[ty, d] * k_tile[tx, d]  # S = Q K^T                   line 10
-                dp += do_tile[ty, d] * v_tile[tx, d]  # dP = dO V^T               line 13
-            p = float32(0.0)
-            if m < seqlen_q and n < seqlen_k and n <= last_n:
-                p = math.exp(s * softmax_scale - lse_tile[ty])  # P, exact        line 11
-            ds_tile[ty, tx] = p * (dp - delta_tile[ty])  # dS = P (dP - delta)    line 14
+            sees = m < seqlen_q and n < seqlen_k and n <= last_n
+            _, ds = weights(
+                q_tile, do_tile, k_tile, v_tile, lse_tile[ty], delta_tile[ty], sees, softmax_scale
+            )
+            ds_tile[ty, tx] = ds
             cuda.syncthreads()  # ds_tile is complete: safe to read
 
-            for i in range(NUM_COLS):
-                d = tx + i * BLOCK_N
-                if d < HEAD_DIM:
-                    for c in range(BLOCK_N):
-                        dq_acc[i] += ds_tile[ty, c] * k_tile[c, d]  # dQ = dS K   line 15
+            accumulate(dq_acc, ds_tile, k_tile)
             cuda.syncthreads()  # every thread is done with k_tile: safe to overwrite
 
         if m < seqlen_q:
@@ -117,6 +129,5 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
                 d = tx + i * BLOCK_N
                 if d < HEAD_DIM:
                     dq[m, d] = dq_acc[i] * softmax_scale
-        ### END SOLUTION
 
     return kernel

@@ -23,6 +23,7 @@ exact for large numbers too.
 About 8 lines in all.
 """
 
+### KIND: predict
 ### HINT 1: A share of 7 tiles over 3 splits is 3, 2 and 2: the largest counts. A wave that is not
 ### HINT 1: full takes as long as a full one. Both round up: -(-a // b).
 ### HINT 2: step_time is num_waves(...) * (tiles of the largest share + overhead).

@@ -1,7 +1,8 @@
 """ex17d · Combine the splits
 
 The second kernel of Flash-Decoding: for each row, one query of one head, merge the partial results
-of all splits into one.
+of all splits, one after the other. Your merge of two does the work: `fa-numba reset ex17d --from
+ex17a`. What is left is a loop over splits.
 
 shapes    out_partial (num_splits, batch, num_heads, HEAD_DIM);  lse_partial (num_splits, batch,
           num_heads);  out (batch, num_heads, HEAD_DIM);  lse (batch, num_heads). All float32.
@@ -11,15 +12,14 @@ launch    kernel[(num_heads, batch), 32](out_partial, lse_partial, out, lse): a 
 result    lse = log(sum over splits of e^lse_partial);
           out = sum over splits of e^(lse_partial - lse) out_partial.
           A row whose splits are all without keys is 0, its lse -inf. lse_partial may be as large
-          as 1e4 or as small as -1e4: no e^lse_partial as it stands. A weight may be as far off as
-          float32 can tell two lse apart: e^(lse_partial - lse) is good enough
+          as 1e4 or as small as -1e4
 HBM       loads   out_partial once; lse_partial as often as you like
           stores  out and lse once; neither is loaded
 access    neighbouring threads load neighbouring columns
-memory    no shared memory and no barrier: every thread of a row may compute the same m_i and l_i.
-          A thread keeps its NUM_COLS columns, and nothing for each split
+memory    no shared memory and no barrier: a thread needs nothing of another one. It keeps its
+          columns, and nothing for each split
 
-About 20 lines. num_splits is any number >= 1, known only when the kernel runs.
+About 9 lines beside the merge. num_splits is any number >= 1, known only when the kernel runs.
 """
 
 import functools
@@ -27,57 +27,64 @@ import math
 
 from numba import cuda, float32
 
-### HINT 1: Online softmax once more: a split is a key, its score is lse_partial, its value is
-### HINT 1: out_partial. Or two loops: the maximum of lse_partial first, then the sums.
-### HINT 2: Each thread walks all splits with m_i, l_i and the accumulators of its own columns:
-### HINT 2: m_new, alpha, p = exp(lse_partial - m_new); l_i and every acc get alpha * old + p * new.
-### HINT 3: acc = cuda.local.array(NUM_COLS, float32), column d = tx + i * 32 in acc[i]. While only
-### HINT 3: empty splits have come, m_new is -inf: subtract 0 in its place. At the end out = acc /
-### HINT 3: l_i and lse = m_i + log(l_i), unless l_i == 0.
+### KIND: fill a loop
+### FROM: ex17a
+### HINT 1: Begin with the state of no keys, (0, -inf). Merge each split into it.
+### HINT 2: The state of a column is x and its lse. Each thread walks all splits for a column of its
+### HINT 2: own, then for the next column.
+### HINT 3: for d in range(cuda.threadIdx.x, HEAD_DIM, 32): x, merged = float32(0.0),
+### HINT 3: float32(-math.inf); then for each split w_a, w_b, merged = merge_weights(merged,
+### HINT 3: lse_partial[split, b, head]) and x = mix(w_a, x, w_b, out_partial[split, b, head, d]).
 ### DEBRIEF: The detour through HBM is HEAD_DIM + 1 numbers, written and read, per split and head:
 ### DEBRIEF: against the keys and values of a split that is GROUP_SIZE / (keys per split), next to
 ### DEBRIEF: nothing for splits of thousands of keys. The price that counts is another: a second
-### DEBRIEF: launch, which starts when the last thread block of the first is done.
+### DEBRIEF: launch, which starts when the last thread block of the first is done. The package's
+### DEBRIEF: combine keeps m_i and l_i in place of one lse and divides once at the end, as
+### DEBRIEF: FlashAttention-2 does: two exponentials for each split, and no logarithm in the loop.
+
+
+@cuda.jit(device=True)
+def merge_weights(lse_a, lse_b):
+    """Return (w_a, w_b, lse): the weights of two parts in their merger, and its lse."""
+    ### BEGIN SOLUTION
+    lse_max = max(lse_a, lse_b)
+    if lse_max == -math.inf:  # two empty parts: -inf - -inf would be NaN
+        return float32(0.0), float32(0.0), lse_max
+    e_a, e_b = math.exp(lse_a - lse_max), math.exp(lse_b - lse_max)
+    return e_a / (e_a + e_b), e_b / (e_a + e_b), lse_max + math.log(e_a + e_b)
+    ### END SOLUTION
+
+
+@cuda.jit(device=True)
+def mix(w_a, x_a, w_b, x_b):
+    """w_a x_a + w_b x_b, without what weighs nothing."""
+    ### BEGIN SOLUTION
+    a = w_a * x_a if w_a > 0 else float32(0.0)  # whatever an empty part holds is not let in
+    return a + w_b * x_b if w_b > 0 else a
+    ### END SOLUTION
 
 
 @functools.cache
 def make_kernel(HEAD_DIM):
     """The kernel for one head_dim, a compile-time constant."""
-    NUM_COLS = math.ceil(HEAD_DIM / 32)  # columns of out that a thread owns
 
     @cuda.jit
     def kernel(out_partial, lse_partial, out, lse):
         """Merge the partial results of all splits: a warp per row.
 
         grid     (num_heads, batch); threads (32,)
-        private  acc (NUM_COLS,); m_i, l_i, the same in all threads
         HBM      out_partial, out, lse once
         """
         ### BEGIN SOLUTION
-        acc = cuda.local.array(NUM_COLS, float32)
-        tx, head, b = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y
-        m_i = float32(-math.inf)
-        l_i = float32(0.0)
-        for i in range(NUM_COLS):
-            acc[i] = float32(0.0)
-        for split in range(lse_partial.shape[0]):
-            score = lse_partial[split, b, head]
-            m_new = max(m_i, score)
-            m_safe = m_new if m_new > -math.inf else float32(0.0)  # -inf - -inf would be NaN
-            alpha = math.exp(m_i - m_safe)
-            p = math.exp(score - m_safe)
-            m_i = m_new
-            l_i = alpha * l_i + p
-            for i in range(NUM_COLS):
-                d = tx + i * 32
-                if d < HEAD_DIM:
-                    acc[i] = alpha * acc[i] + p * out_partial[split, b, head, d]
-        for i in range(NUM_COLS):
-            d = tx + i * 32
-            if d < HEAD_DIM:
-                out[b, head, d] = acc[i] / l_i if l_i > 0 else float32(0.0)
-        if tx == 0:
-            lse[b, head] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)
+        head, b = cuda.blockIdx.x, cuda.blockIdx.y
+        for d in range(cuda.threadIdx.x, HEAD_DIM, 32):
+            x, merged = float32(0.0), float32(-math.inf)
+            for split in range(lse_partial.shape[0]):
+                w_a, w_b, merged = merge_weights(merged, lse_partial[split, b, head])
+                x = mix(w_a, x, w_b, out_partial[split, b, head, d])
+            out[b, head, d] = x
+            if d == 0:
+                lse[b, head] = merged
         ### END SOLUTION
 
     return kernel

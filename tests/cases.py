@@ -343,7 +343,7 @@ def check_copies(copy, k_cache, v_cache, src, dst):
 
 
 def thorough(*values):
-    """A case that `make test` leaves out: one more instantiation of a kernel that it does compile.
+    """A case that `make test` leaves out: one more of a kind of which it runs others.
 
     ``pytest -m thorough`` runs these alone.
     """

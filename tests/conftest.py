@@ -12,6 +12,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# FA_NUMBA_TEST_GPUS=2: of two GPUs each worker sees one, the workers by turns.
+if "PYTEST_XDIST_WORKER" in os.environ and "FA_NUMBA_TEST_GPUS" in os.environ:
+    worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(worker % int(os.environ["FA_NUMBA_TEST_GPUS"]))
+
 # nbformat imports jsonschema, which builds 38 grammars for formats of text that no notebook has.
 if "rfc3987_syntax" not in sys.modules:
     sys.modules["rfc3987_syntax"] = None

@@ -84,11 +84,11 @@ def test_a_zero_may_be_left_out():
 
 def test_the_debrief_waits_for_a_pass(monkeypatch, capsys):
     monkeypatch.setattr(progress, "is_passed", lambda exercise: False)
-    assert "has not passed" in grader.debrief("ex02b").markdown
-    assert cli.main(["debrief", "ex02b", "--force"]) == 0
-    assert "17 barriers a row" in capsys.readouterr().out
+    assert "has not passed" in grader.debrief("ex02d").markdown
+    assert cli.main(["debrief", "ex02d", "--force"]) == 0
+    assert "17 barriers per row" in capsys.readouterr().out
     monkeypatch.setattr(progress, "is_passed", lambda exercise: True)
-    assert "17 barriers a row" in grader.debrief("ex02b").markdown
+    assert "17 barriers per row" in grader.debrief("ex02d").markdown
 
 
 # --- a narrow terminal

@@ -165,7 +165,7 @@ def test_any_deleted_barrier_is_caught_and_both_lines_named(fourth, tmp_path):
 
 def test_a_sample_of_other_mistakes_is_caught(tmp_path):
     answer = tmp_path / "mutants.json"
-    command = [sys.executable, "-m", "fa_numba.workbook.mutants", "ex00a", "ex07b"]
+    command = [sys.executable, "-m", "fa_numba.workbook.mutants", "ex00a", "ex07d"]
     command += ["--every=9", f"--json={answer}"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     mutants = [m for some in json.loads(answer.read_text()).values() for m in some]

@@ -31,12 +31,13 @@ def test_the_page_is_what_the_tests_say():
     )
 
 
-def test_the_page_of_functions_is_what_the_docstrings_say():
-    spec = importlib.util.spec_from_file_location("make_functions", DOCS / "make_functions.py")
-    functions = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(functions)
-    assert functions.PAGE.read_text(encoding="utf-8") == functions.page(), (
-        "a docstring has changed: python docs/make_functions.py writes docs/functions.md anew"
+@pytest.mark.parametrize("name", ["make_functions", "make_lessons"])
+def test_a_generated_page_is_up_to_date(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.PAGE.read_text(encoding="utf-8") == script.page(), (
+        f"python docs/{name}.py writes {script.PAGE.name} anew"
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.figures import memory_hierarchy, roofline, thread_grid
+from fa_numba.figures.number_lines import number_lines
 
 
 @pytest.mark.parametrize("shape, block", [((8, 32), (16, 4)), ((5, 7), (4, 2)), ((1, 1), (32, 1))])
@@ -31,3 +32,11 @@ def test_roofline_says_what_bounds_each_point():
     _, little, much = drawing.describe().splitlines()
     assert "bound by memory" in little and "0.13 TFLOP/s" in little
     assert "bound by arithmetic" in much and "19.5 TFLOP/s" in much
+
+
+def test_number_lines_say_how_many_numbers_and_which_steps():
+    drawing = number_lines({"whole": np.arange(-3, 9), "powers": 2.0 ** np.arange(-2, 4)}, upto=4)
+    assert drawing.text.splitlines() == [
+        "whole: 5 numbers from 0 to 4, steps of 1 to 1",
+        "powers: 5 numbers from 0 to 4, steps of 0.25 to 2",
+    ]

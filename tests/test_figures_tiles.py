@@ -1,11 +1,17 @@
-"""Figures of lessons 05 and 18: the words beside a drawing say what was counted."""
+"""Figures of lessons 05, 07, 10 and 18: the words beside a drawing say what was counted."""
 
 import numpy as np
 import pytest
+from numba import cuda
 
+from fa_numba import simt
 from fa_numba.figures.banks import banks
+from fa_numba.figures.causal_tiles import causal_tiles, tiles_of_mask
 from fa_numba.figures.memory_shares import memory_shares
+from fa_numba.figures.packed_batch import packed_batch, tile_numbers
 from fa_numba.figures.tiled_product import tiled_product
+from fa_numba.figures.warp_partition import warp_partition
+from fa_numba.kernels.sequence_of import make_sequence_of
 
 
 def test_tiled_product_counts_each_iteration():
@@ -30,3 +36,55 @@ def test_memory_shares_names_every_kind():
     figure = memory_shares(shares, notes={"a": "3 at a time"})
     assert figure.describe() == "a: used 75%, free 25%\nb: used 100%, free 0%"
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("lengths", [(5,), (9, 2, 5, 1), (16, 8), (3, 40, 3)], ids=str)
+@pytest.mark.parametrize("block", [1, 4, 16])
+def test_tiles_of_a_packed_batch_are_those_of_the_kernels(lengths, block):
+    starts = np.cumsum([0, *lengths]).astype(np.int32)
+    sequence_of = make_sequence_of(block)
+
+    @cuda.jit
+    def ask(cu_seqlens, found):
+        tile = cuda.grid(1)
+        if tile < found.shape[0]:
+            b, _, seqlen, row = sequence_of(tile, cu_seqlens)
+            found[tile, 0] = b
+            found[tile, 1] = row if row < seqlen else -1
+
+    found = np.zeros((starts[-1] // block + len(lengths), 2), np.int64)
+    simt.run(ask, len(found) // 32 + 1, 32, starts, found)
+    used = {tile: (b, row) for tile, (b, row) in enumerate(found.tolist()) if row >= 0}
+    assert tile_numbers(starts.tolist(), block) == used
+
+
+def test_packed_batch_counts_pairs():
+    assert "50% of the padded tokens" in packed_batch([4, 1, 1], 2).describe()
+    titles = [ax.get_title(loc="left") for ax in packed_batch([3, 1], 2, causal=True).axes]
+    assert titles[-1] == "pairs: 7 of 16" and titles[0] == "padded: 6 tokens, 33% padding"
+    assert (
+        titles[1].startswith("packed: 4 tokens; 3 tiles of 2") and "of 4 in the grid" in titles[1]
+    )
+
+
+def test_warp_partition_counts_the_parts_of_a_row():
+    by_keys = np.repeat([[0, 1, 2, 3]], 3, axis=0)
+    text = warp_partition({"keys": by_keys, "queries": by_keys.T}).describe()
+    assert text.count("0 1 2 3   out: sum of 4 parts") == 3
+    assert text.count("out: sum of 1 part\n") == 3 and "2 2 2   out: sum of 1 part" in text
+
+
+def test_warp_partition_draws_partitions_of_other_shapes():
+    figure = warp_partition({"one warp": np.zeros((2, 5), int)})
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_tiles_of_a_mask_are_counted_pair_by_pair():
+    """Five queries, three keys, tiles of 2 by 2: rows 0 and 1 see nothing, row 2 sees key 0."""
+    sees = np.arange(3) <= np.arange(5)[:, None] - 2
+    live, needs_mask = tiles_of_mask(sees, 2, 2)
+    assert [live(i) for i in range(3)] == [0, 1, 2]
+    assert needs_mask(1, 0) and not needs_mask(2, 0)
+    assert needs_mask(2, 1), "half of its columns do not exist"
+    text = causal_tiles(5, 3, 2, 2, live, needs_mask).describe()
+    assert "1 whole, 2 masked, 3 skipped" in text

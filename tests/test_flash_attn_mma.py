@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from cases import thorough
 from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -28,10 +29,10 @@ TARGETS = (8, 0), (9, 0, "a")
 @pytest.mark.parametrize(
     "head_dim, dtype, causal, window, softcap, alibi",
     [
-        (64, "float16", True, (-1, -1), 0.0, False),
+        thorough(64, "float16", True, (-1, -1), 0.0, False),
         (128, "bfloat16", False, (-1, -1), 0.0, False),
         (256, "float16", False, (-1, -1), 0.0, False),
-        (128, "float16", False, (100, 50), 30.0, True),
+        thorough(128, "float16", False, (100, 50), 30.0, True),
         (64, "float16", True, (511, -1), 30.0, True),
     ],
 )

@@ -132,7 +132,7 @@ def test_it_is_a_workbook(made, inside):
     ("show ex06b", "the outer loop walks the K/V tiles"),
     ("hint ex06b", "Hint 1 of 2"),
     ("hint ex06b --tier 2", "Hint 2 of 2"),
-    ("debrief ex02b --force", "17 barriers a row"),
+    ("debrief ex02d --force", "17 barriers per row"),
     ("solution ex06b --force", "has no solutions"),
     ("status", "0 of 67 exercises passed"),
 ])  # fmt: skip

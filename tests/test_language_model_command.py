@@ -116,11 +116,11 @@ def test_unwritten_exercises_are_named(here, capsys):
         solution = Path(__file__).parents[1] / "solutions" / name
         (stubs / name).write_text(solution.read_text(encoding="utf-8"), encoding="utf-8")
     forward = stubs / kernel_choice.FILES["attn"]
-    head = forward.read_text(encoding="utf-8").partition("### BEGIN SOLUTION")[0]
-    body = 'raise NotImplementedError("ex07b: kernel")\n\n    return kernel\n'
+    head = forward.read_text(encoding="utf-8").rpartition("### BEGIN SOLUTION")[0]
+    body = 'raise NotImplementedError("ex07d: kernel")\n\n    return kernel\n'
     forward.write_text(head + body, encoding="utf-8")
     assert train(*TINY, "--steps", "1", "--kernels", "stubs") == 2
-    assert "--kernels: ex07b: kernel is not written yet" in capsys.readouterr().err
+    assert "--kernels: ex07d: kernel is not written yet" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_ends_the_run(here, monkeypatch, capsys):

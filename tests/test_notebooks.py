@@ -51,6 +51,13 @@ def test_links_lead_to_files(path):
 
 
 @EACH
+def test_a_lesson_names_its_own_number(path):
+    text, number = path.read_text(encoding="utf-8"), path.name[:2]
+    assert f'"# {number} · ' in text
+    assert set(re.findall(r'status\(\\"(\d\d)\\"\)', text)) == {number}
+
+
+@EACH
 def test_all_words_are_there(path):
     """The grader says hint('ex06b'): that must not be a NameError."""
     imports = [

@@ -10,6 +10,7 @@ from numba import cuda
 
 import fa_numba
 from fa_numba import reference, simt
+from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.workbook import catalog, own, progress, recorded
 from fa_numba.workbook.report import Check, Graded
 
@@ -44,14 +45,14 @@ def passes(name):
 
 def test_yours_once_it_passes_and_says_so(checkout, capsys):
     # names that are not the statement's: the meter speaks of x and y all the same
-    checkout("ex03b", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
-    softmax = own.mine("ex03b")
+    checkout("ex03c", changes={r"(?<!\.)\bx\b": "scores", r"(?<!\.)\by\b": "shares"})
+    softmax = own.mine("ex03c")
     assert not softmax.yours and softmax.function is fa_numba.online_softmax
-    assert capsys.readouterr().out == "ex03b: our online_softmax, until yours passes\n"
-    passes("ex03b")
-    softmax = own.mine("ex03b")
-    assert softmax.yours and softmax.name == "your ex03b"
-    assert "your kernel, exercises/ex03b" in capsys.readouterr().out
+    assert capsys.readouterr().out == "ex03c: our online_softmax, until yours passes\n"
+    passes("ex03c")
+    softmax = own.mine("ex03c")
+    assert softmax.yours and softmax.name == "your ex03c"
+    assert "your kernel, exercises/ex03c" in capsys.readouterr().out
     x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
     with simt.tracing() as traces:
         y = softmax(x)
@@ -60,11 +61,25 @@ def test_yours_once_it_passes_and_says_so(checkout, capsys):
     assert (trace.arrays["x"].loads, trace.arrays["y"].stores) == (2 * x.size, x.size)
 
 
+def test_safe_softmax_is_called_as_ours_is(checkout):
+    checkout("ex02d", changes={r"(?<!\.)\bx\b": "scores"})
+    passes("ex02d")
+    x = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32)
+    meters = {}
+    for softmax in (own.mine("ex02d"), fa_numba.safe_softmax):
+        with simt.tracing() as traces:
+            y = softmax(x)
+        assert np.abs(y - reference.softmax(x.astype(np.float64))).max() < 1e-6
+        (trace,) = traces
+        meters[softmax] = trace.arrays["x"].loads, trace.arrays["y"].stores, trace.barriers
+    assert set(meters.values()) == {(3 * x.size, x.size, 3 * 17)}
+
+
 def test_the_file_is_read_anew(checkout):
-    root = checkout("ex03b")
-    passes("ex03b")
-    assert own.mine("ex03b").yours
-    path = root / "exercises" / "ex03b_online_softmax_kernel.py"
+    root = checkout("ex03c")
+    passes("ex03c")
+    assert own.mine("ex03c").yours
+    path = root / "exercises" / "ex03c_online_softmax_kernel.py"
     seven = """
 
 @cuda.jit
@@ -73,12 +88,12 @@ def online_softmax_kernel(x, y):
         y[cuda.blockIdx.x, 0] = 7
 """
     path.write_text(path.read_text() + seven)
-    assert not own.mine("ex03b").yours, "edited since, and not checked"
-    passes("ex03b")
-    assert own.mine("ex03b")(np.ones((1, 1), np.float32)) == 7
+    assert not own.mine("ex03c").yours, "edited since, and not checked"
+    passes("ex03c")
+    assert own.mine("ex03c")(np.ones((1, 1), np.float32)) == 7
 
 
-@pytest.mark.parametrize("name, ours", [("ex06b", "flash_attn_v1"), ("ex07b", "flash_attn_v2")])
+@pytest.mark.parametrize("name, ours", [("ex06b", "flash_attn_v1"), ("ex07d", "flash_attn_v2")])
 def test_attention_is_called_as_ours_is(checkout, name, ours):
     checkout(name, changes={r"\bk\b": "keys"})
     passes(name)
@@ -101,12 +116,51 @@ def test_attention_is_called_as_ours_is(checkout, name, ours):
 
 
 def test_causal(checkout):
-    checkout("ex07b")
-    passes("ex07b")
+    checkout("ex07d")
+    passes("ex07d")
     q, k, v = np.random.default_rng(1).standard_normal((3, 1, 9, 1, 4), dtype=np.float32)
-    out, lse = own.mine("ex07b")(q, k, v, causal=True, block_m=4, block_n=4)
+    out, lse = own.mine("ex07d")(q, k, v, causal=True, block_m=4, block_n=4)
     truth, truth_lse = reference.attention(q, k, v, causal=True)
     assert np.abs(out - truth).max() < 1e-5 and np.abs(lse - truth_lse).max() < 1e-5
+
+
+@pytest.mark.parametrize("name, num_splits", [("ex16c", 1), ("ex17c", 3)])
+def test_decoding_is_called_as_ours_is(checkout, name, num_splits):
+    checkout(name, changes={r"\bk_cache\b": "keys"})
+    passes(name)
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((3, 1, 4, 6), dtype=np.float32)
+    k, v = rng.standard_normal((2, 3, 20, 2, 6), dtype=np.float32)
+    seq_lens = np.array([20, 0, 9], np.int32)
+    decode, options = own.mine(name), {"num_splits": num_splits, "block_n": 4}
+    moved, results = {}, {}
+    for function in (decode, flash_decode):
+        with simt.tracing() as traces:
+            results[function] = function(q, k, v, seq_lens, **options)
+        moved[function] = {x: traces[0].arrays[x].loads for x in ("q", "k_cache", "v_cache")}
+    for x, y in zip(results[decode], results[flash_decode], strict=True):
+        assert x.shape == y.shape
+        np.testing.assert_allclose(x, y, atol=1e-5)
+    assert moved[decode] == moved[flash_decode]
+    full, _ = decode(q, k, v)
+    assert np.abs(full - reference.attention(q, k, v)[0]).max() < 1e-5
+
+
+def test_a_kernel_that_does_not_split(checkout):
+    checkout("ex16c")
+    passes("ex16c")
+    q = np.zeros((1, 1, 1, 4), np.float32)
+    with pytest.raises(ValueError, match="num_splits must be 1"):
+        own.mine("ex16c")(q, q, q, num_splits=2)
+
+
+def test_inputs_of_the_decode_benchmark():
+    from fa_numba.workbook.recorded import recorded_rows
+
+    for row in recorded_rows("decode", folder=ROOT / "benchmarks" / "results"):
+        (q, k, v), options = own.JOBS["ex17c"].inputs(row)
+        assert k == v and q[0] == k[0] == row["batch"] and k[1] == row["seqlen"] and not options
+        assert f"{q[2]}/{k[2]}" == row["heads"]
 
 
 def test_a_kernel_that_the_lesson_brings(checkout, capsys):
@@ -123,19 +177,54 @@ def test_a_kernel_that_the_lesson_brings(checkout, capsys):
         passes("ex05b")
 
 
+def test_packed(checkout):
+    checkout("ex10d", changes={r"\bk\b": "keys"})
+    starts = np.array([0, 5, 5, 12], np.int32)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((12, heads, 6), dtype=np.float32) for heads in (4, 2, 2))
+    for name in ("flash_attn_varlen", "your ex10d"):
+        attn = own.mine("ex10d")
+        assert attn.name == name
+        for causal in (False, True):
+            want, _ = reference.varlen_attention(q, k, v, starts, starts, causal=causal)
+            out, _ = attn(q, k, v, starts, starts, causal=causal)
+            assert np.abs(out - want).max() < 1e-5
+        passes("ex10d")
+
+
+def test_a_transposition(checkout):
+    """The lesson's kernel, then the learner's, under the names of the statement."""
+    checkout("ex15e", changes={r"(?<!\.)\by\b": "turned"})
+    ours = own._module(catalog.find_one("ex15e")).transpose
+    x = np.random.default_rng(0).standard_normal((32, 64), dtype=np.float32)
+    for name in ("transpose", "your ex15e"):
+        transpose = own.mine("ex15e", ours=ours)
+        with simt.tracing() as traces:
+            assert transpose.name == name and (transpose(x) == x.T).all()
+        assert traces[0].arrays["y"].stores == x.size
+        passes("ex15e")
+    shapes = {
+        row["kernel"]: own.JOBS["ex15e"].inputs(row)
+        for row in recorded.recorded_rows("tiles", folder=ROOT / "benchmarks" / "results")
+    }
+    timed = [name for name, inputs in shapes.items() if inputs]
+    assert timed == ["transposition, tile of 32 × 33"]
+    assert shapes[timed[0]] == ([(8192, 8192)], {})
+
+
 def test_what_cannot_be_asked_for(checkout):
-    checkout("ex03b", "ex05b", "ex06a")
-    with pytest.raises(ValueError, match="name must be one of ex02b, .*, got 'ex06a'"):
+    checkout("ex03c", "ex05b", "ex06a")
+    with pytest.raises(ValueError, match="name must be one of ex02d, .*, got 'ex06a'"):
         own.mine("ex06a")
     with pytest.raises(ValueError, match="ours is needed for ex05b, got None"):
         own.mine("ex05b")
     with pytest.raises(ValueError, match="ours is not taken: the package has the kernel"):
-        own.mine("ex03b", ours=abs)
+        own.mine("ex03c", ours=abs)
 
 
 def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch, capsys):
     folder = ROOT / "benchmarks" / "results"
-    checkout("ex06b", "ex07b")
+    checkout("ex06b", "ex07d")
     timed = []
     monkeypatch.setattr(own.Mine, "_time", lambda self, row: timed.append(row) or 1.5)
 
@@ -146,18 +235,18 @@ def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch
         ).markdown  # fmt: skip
 
     monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: True)
-    assert "this GPU" not in shown("ex07b"), "ours has been timed already"
-    passes("ex07b")
-    assert "your ex07b, ms, this GPU" in shown("ex07b") and len(timed) == 6
+    assert "this GPU" not in shown("ex07d"), "ours has been timed already"
+    passes("ex07d")
+    assert "your ex07d, ms, this GPU" in shown("ex07d") and len(timed) == 6
     monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: False)
-    assert "this GPU" not in shown("ex07b")
+    assert "this GPU" not in shown("ex07d")
 
 
 def test_inputs_are_those_of_the_benchmark():
     from fa_numba.workbook.recorded import recorded_rows
 
     for row in recorded_rows("attention", folder=ROOT / "benchmarks" / "results"):
-        shapes, options = own.JOBS["ex07b"].inputs(row)
+        shapes, options = own.JOBS["ex07d"].inputs(row)
         batch, seqlen, num_heads, head_dim = shapes[0]
         assert (batch * seqlen, num_heads * head_dim) == (8192, 1024) and len(shapes) == 3
         assert options.get("causal", False) == row["causal"]
@@ -165,7 +254,7 @@ def test_inputs_are_those_of_the_benchmark():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["ex03b", "ex06b", "ex07b"])
+@pytest.mark.parametrize("name", ["ex03c", "ex06b", "ex07d"])
 def test_on_a_gpu(checkout, name):
     cupy = pytest.importorskip("cupy", reason="needs CuPy")
     if not cuda.is_available():
@@ -173,7 +262,7 @@ def test_on_a_gpu(checkout, name):
     checkout(name)
     passes(name)
     function = own.mine(name)
-    if name == "ex03b":
+    if name == "ex03c":
         x = cupy.random.default_rng(0).standard_normal((300, 1000), dtype=np.float32)
         want = reference.softmax(cupy.asnumpy(x).astype(np.float64))
         assert np.abs(cupy.asnumpy(function(x)) - want).max() < 1e-6

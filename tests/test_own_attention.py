@@ -37,7 +37,7 @@ def pass_all(root, names):
 def test_the_packages_until_they_pass(workbook, capsys):
     kernels = own_attention(workbook)
     assert kernels.attn is flash_attn_v2 and kernels.attn_grad is flash_attn_bwd
-    assert "until ex07b passes" in capsys.readouterr().out
+    assert "until ex07d passes" in capsys.readouterr().out
 
 
 def test_a_pass_alone(workbook, capsys):
@@ -45,7 +45,7 @@ def test_a_pass_alone(workbook, capsys):
     kernels = own_attention(workbook)
     assert kernels.attn is not flash_attn_v2 and kernels.attn_grad is flash_attn_bwd
     said = capsys.readouterr().out
-    assert "attn: your ex07b" in said and "until ex08a, ex08b and ex08c pass" in said
+    assert "attn: your ex07d" in said and "until ex08a, ex08b and ex08c pass" in said
 
 
 def test_two_of_three_kernels_are_not_enough(workbook):

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from fa_numba import simt
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import find_one
-from fa_numba.workbook.passed import passed
+from fa_numba.workbook.passed import given, passed
 from fa_numba.workbook.report import Check, Graded
 
 ROOT = Path(__file__).parents[1]
@@ -36,3 +40,31 @@ def test_none_after_a_change(tmp_path):
     progress.record([one_passed_check(exercise)])
     exercise.stub.write_text("def owner(rank):\n    return 0\n")
     assert passed("ex21a", "owner", tmp_path) is None
+
+
+SOLUTION = '''"""ex21a · A title"""
+from numba import cuda
+
+
+@cuda.jit
+def broken(x):
+    x[cuda.grid(1)] = 7
+
+
+def owner(rank):
+    ### BEGIN SOLUTION
+    return rank
+    ### END SOLUTION
+'''
+
+
+def test_what_is_given_runs_whatever_the_learner_wrote(tmp_path):
+    exercise = a_workbook(tmp_path, "this is no Python")
+    exercise.solution.write_text(SOLUTION)
+    x = np.zeros(2, np.float32)
+    simt.run(given("ex21a", "broken", tmp_path), 1, 2, x)
+    assert x.tolist() == [7, 7]
+    with pytest.raises(NotImplementedError, match="ex21a: owner"):
+        given("ex21a", "owner", tmp_path)(1)
+    with pytest.raises(ValueError, match="attribute must be a name that ex21a gives, got 'other'"):
+        given("ex21a", "other", tmp_path)

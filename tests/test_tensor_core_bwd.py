@@ -68,7 +68,7 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, dtype, causal", [(64, "bfloat16", True), (128, "float16", False)]
+    "head_dim, dtype, causal", [thorough(64, "bfloat16", True), (128, "float16", False)]
 )
 def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
     x = types.Array(types.float16, 4, "C")

@@ -149,6 +149,6 @@ def check_exercise_files(folder, files) -> None:
     """Raise unless a folder has these files."""
     if missing := [file for file in files if not (Path(folder) / file).is_file()]:
         raise ValueError(
-            'kernels must be "fastest", "lesson" or a folder with the exercises 06b, 07a, 07b and '
-            f"07c, got {str(folder)!r}, without {missing[0]}"
+            'kernels must be "fastest", "lesson" or a folder with the exercises 07d, 08a, 08b and '
+            f"08c, got {str(folder)!r}, without {missing[0]}"
         )

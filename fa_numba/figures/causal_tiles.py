@@ -34,6 +34,35 @@ def causal_tiles(seqlen_q, seqlen_k, block_m, block_n, num_live_n_tiles, needs_m
     return draw_tiles(n <= m + seqlen_k - seqlen_q, state, block_m, block_n)
 
 
+def tiles_of_mask(sees, block_m, block_n):
+    """The two functions that `causal_tiles` needs, found from the mask pair by pair.
+
+    Parameters
+    ----------
+    sees : bool array of shape (seqlen_q, seqlen_k)
+        Whether a query sees a key; a row's keys are the first few.
+    block_m, block_n : int
+
+    Returns
+    -------
+    num_live_n_tiles : function of m_tile
+    needs_mask : function of (m_tile, n_tile)
+    """
+    num_n_tiles = -(-sees.shape[1] // block_n)
+
+    def tile(i, j):
+        return sees[i * block_m : (i + 1) * block_m, j * block_n : (j + 1) * block_n]
+
+    def num_live_n_tiles(m_tile):
+        return sum(bool(tile(m_tile, j).any()) for j in range(num_n_tiles))
+
+    def needs_mask(m_tile, n_tile):
+        pairs = tile(m_tile, n_tile)
+        return not pairs.all() or pairs.shape[1] < block_n
+
+    return num_live_n_tiles, needs_mask
+
+
 def draw_tiles(sees, state, block_m, block_n):
     """The pairs of a mask, and over them its tiles: "whole", "masked" or "skipped".
 

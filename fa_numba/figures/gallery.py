@@ -28,14 +28,17 @@ from fa_numba.figures.coalescing import coalescing
 from fa_numba.figures.dropout_masks import dropout_masks
 from fa_numba.figures.fragments import fragments
 from fa_numba.figures.hbm_bytes import hbm_bytes
+from fa_numba.figures.head_sharing import head_sharing
 from fa_numba.figures.kept_weights import kept_weights
 from fa_numba.figures.kernel_roofline import kernel_roofline
 from fa_numba.figures.loss_curve import loss_curve
 from fa_numba.figures.memory_hierarchy import memory_hierarchy
 from fa_numba.figures.memory_shares import memory_shares
+from fa_numba.figures.number_lines import number_lines
 from fa_numba.figures.occupancy_by_block import occupancy_by_block
 from fa_numba.figures.online_statistics import online_statistics
 from fa_numba.figures.overflow import overflow
+from fa_numba.figures.packed_batch import packed_batch
 from fa_numba.figures.page_table import page_table
 from fa_numba.figures.pages_over_time import frame_of, pages_over_time
 from fa_numba.figures.race import race_diagram
@@ -60,6 +63,7 @@ from fa_numba.figures.timelines import timelines
 from fa_numba.figures.traffic_growth import traffic_growth
 from fa_numba.figures.tree_reduction import tree_reduction
 from fa_numba.figures.two_orders import two_orders
+from fa_numba.figures.warp_partition import warp_partition
 from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.figures.window_tiles import window_tiles
@@ -400,6 +404,19 @@ def m_l_acc_through_the_tiles():
     return tile_statistics(m, l, acc)
 
 
+@cuda.jit
+def my_warp(owner):
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    owner[y, x] = (y * cuda.blockDim.x + x) // 32
+
+
+def keys_or_queries_to_a_warp():
+    by_keys, by_queries = np.zeros((16, 8), int), np.zeros((8, 16), int)
+    simt.run(my_warp, 1, by_keys.shape[::-1], by_keys)
+    simt.run(my_warp, 1, by_queries.shape[::-1], by_queries)
+    return warp_partition({"warps own keys": by_keys.T, "warps own queries": by_queries})
+
+
 def weights_through_the_tiles():
     scores, m, l, _ = row_after_each_tile()
     num_tiles = len(m)
@@ -475,6 +492,10 @@ def mask_and_skipped_tiles():
     return causal_tiles(seqlen_q, seqlen_k, block, block, lambda m_tile: live[m_tile], needs_mask)
 
 
+def a_packed_batch():
+    return packed_batch([60, 12, 30, 11, 31], 12, causal=True)
+
+
 def what_the_backward_pass_computes():
     return backward_flow(seqlen_q=4096, seqlen_k=4096, head_dim=64, block_m=16, block_n=16)
 
@@ -518,6 +539,16 @@ def window_and_skipped_tiles():
     )
     distance = np.arange(seqlen_k) - (np.arange(seqlen_q)[:, None] + seqlen_k - seqlen_q)
     return window_tiles((distance >= -11) & (distance <= 0), turn >= 0, tile, tile)
+
+
+def heads_that_share_keys(num_heads=8):
+    """The values of a K/V head are its number, so that out says which one a query head read."""
+    q, read = np.ones((1, 1, num_heads, 1), np.float32), {}
+    for name, num_kv_heads in (("MHA", num_heads), ("GQA", 2), ("MQA", 1)):
+        v = np.arange(num_kv_heads, dtype=np.float32).reshape(1, 1, -1, 1)
+        out, _ = flash_decode(q, np.ones_like(v), v, np.ones(1, np.int32), num_splits=1)
+        read[name] = out[0, 0, :, 0].astype(int)
+    return head_sharing(read)
 
 
 def weights_without_the_first_tokens(steps=32, window=12, num_sinks=2):
@@ -676,6 +707,11 @@ def errors_of_scores_in_fp8(seqlen=1024, d=128):
     return score_errors(scores(q, k), quantised)
 
 
+def eight_bit_numbers():
+    e4m3 = fp8.round_e4m3(np.linspace(0, 32, 1 << 14))
+    return number_lines({"e4m3": e4m3, "int8, scaled": np.arange(128) / 4}, upto=32)
+
+
 def two_orders_of_a_product():
     return two_orders(seqlen=96, feature_dim=24, head_dim=16)
 
@@ -826,14 +862,17 @@ EXAMPLES = (
     flash_attention_as_frames,
     m_l_acc_through_the_tiles,
     weights_through_the_tiles,
+    keys_or_queries_to_a_warp,
     bytes_by_formula_and_meter,
     masks_of_tiles_and_their_cost,
     masks_that_are_not_stored,
     mask_and_skipped_tiles,
+    a_packed_batch,
     what_the_backward_pass_computes,
     growth_of_the_cache,
     a_rolling_cache,
     window_and_skipped_tiles,
+    heads_that_share_keys,
     weights_without_the_first_tokens,
     thread_blocks_on_the_sms,
     the_saw_of_splits,
@@ -844,6 +883,7 @@ EXAMPLES = (
     a_swizzled_tile,
     descriptors_of_k_and_v,
     products_beside_softmax,
+    eight_bit_numbers,
     errors_of_scores_in_fp8,
     two_orders_of_a_product,
     scores_inside_a_chunk,

@@ -40,7 +40,7 @@ def softmax_passes(traces, *, x="x", y="y"):
             top += 1
         middle = top - (len(kinds) + 1) / 2
         ax.text(-0.5, middle, name, va="center", ha="right", fontsize=11, color=INK)
-        ax.text(squares + 3.2, middle, f"{reads + writes:g} accesses\nan element",
+        ax.text(squares + 3.2, middle, f"{reads + writes:g} accesses\nper element",
                 va="center", fontsize=9, color=GREY)  # fmt: skip
         top += 1
     left = -1 - 0.42 * max(map(len, passes))

@@ -11,7 +11,7 @@ one for every head, and out is divided by l_i once, after the last tile.
 Dropout is decided tile by tile (`dropout`). A dropped entry is stored as −p (P is never negative,
 so the sign is free): the row sum uses |p|, the product with V only the positive entries.
 
-Exercise ex07b (solutions/ex07b_flash_attn_v2.py) is this kernel without masks and dropout. The next
+Exercise ex07d (solutions/ex07d_flash_attn_v2.py) is this kernel without masks and dropout. The next
 step is on_cuda_cores/flash_attn_v2_unsigned.py.
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.

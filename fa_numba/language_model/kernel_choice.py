@@ -18,7 +18,7 @@ from fa_numba.tiling.block_sizes import ceil_div
 ROWS = 4  # of delta in a thread block
 BLOCK = 16  # queries, and keys, of a tile of a learner's kernels
 FILES = {
-    "attn": "ex07b_flash_attn_v2.py",
+    "attn": "ex07d_flash_attn_v2.py",
     "delta": "ex08a_delta.py",
     "dkdv": "ex08b_dkdv_kernel.py",
     "dq": "ex08c_dq_kernel.py",
@@ -47,7 +47,7 @@ def by_name(name) -> Kernels:
 
 
 def from_exercises(folder) -> Kernels:
-    """A learner's own attention: the kernels of exercises 06b, 07a, 07b and 07c.
+    """A learner's own attention: the kernels of exercises 07d, 08a, 08b and 08c.
 
     They compute one head of one sequence, so that there is a launch for each.
 

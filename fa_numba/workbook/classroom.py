@@ -374,7 +374,7 @@ def add_options(parser):
     group = parser.add_argument_group("folders of students (see docs/instructors.md)")
     group.add_argument("--jobs", type=int, default=1, metavar="N", help="students at a time")
     group.add_argument(
-        "--exercises", metavar="NAMES", help="only these, such as ex06,ex07b; otherwise all"
+        "--exercises", metavar="NAMES", help="only these, such as ex06,ex07d; otherwise all"
     )
     group.add_argument("--points", type=Path, metavar="FILE", help="CSV: exercise,points")
     group.add_argument(

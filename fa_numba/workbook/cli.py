@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--yes", action="store_true", help="do not ask")
     command.add_argument(
         "--from", dest="start", metavar="EARLIER",
-        help="an exercise of yours that has passed, such as ex07b: begin with your code of it",
+        help="an exercise of yours that has passed, such as ex07d: begin with your code of it",
     )  # fmt: skip
     handout.add_options(add("handout", "a copy of the workbook for a class, without solutions"))
     _add_language_model(add)

@@ -102,7 +102,19 @@ def solution_lines(exercise: Exercise) -> int:
     """Lines of code that a solution adds to the stub; comments and empty lines aside.
 
     Lines that the stub has already, such as those of a kernel with a bug in it, are not written.
+    Nor are those of the exercise that the learner starts from.
     """
+    given, added = _lines(exercise)
+    known = set()
+    if start := stubs.read(exercise).start:
+        before, known = _lines(find_one(start, exercise.root))
+        known = {_bare(line) for line in (*before, *known)}
+    new = [line for line in added if line not in given and _bare(line) not in known]
+    return sum(bool(line) and not line.startswith("#") for line in new)
+
+
+def _lines(exercise):
+    """Lines of a solution that the stub has, and those that it has not."""
     inside, given, added = False, set(), []
     for line in exercise.solution.read_text(encoding="utf-8").splitlines():
         word = line.strip()
@@ -112,7 +124,12 @@ def solution_lines(exercise: Exercise) -> int:
             added.append(word)
         else:
             given.add(word)
-    return sum(bool(word) and not word.startswith("#") and word not in given for word in added)
+    return given, added
+
+
+def _bare(line):
+    """A line without the comment at its end."""
+    return line.partition("  #")[0].strip()
 
 
 def with_line(title: str, minutes: Minutes) -> str:

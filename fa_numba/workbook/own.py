@@ -1,6 +1,6 @@
 """The learner's own kernel in the lessons: `mine`.
 
-    attn = mine("ex07b")          # yours once it passes, the package's until then
+    attn = mine("ex07d")          # yours once it passes, the package's until then
     out, lse = attn(q, k, v)      # called as the package's function is
 
 A `Job` says how to call an exercise's kernel as a lesson calls the package's function.
@@ -20,6 +20,8 @@ import numpy as np
 
 import fa_numba
 from fa_numba import analysis, simt
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_decode import choose_splits, flash_decode, make_combine
 from fa_numba.runtime import arrays
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import Exercise, find_one
@@ -58,7 +60,7 @@ class Mine:
     exercise : Exercise
     yours : bool
     name : str
-        For a title: ``"your ex07b"`` or ``"flash_attn_v2"``.
+        For a title: ``"your ex07d"`` or ``"flash_attn_v2"``.
     """
 
     def __init__(self, exercise: Exercise, job: Job, function: Callable, *, yours: bool, name: str):
@@ -98,7 +100,7 @@ def mine(name: str, ours: Callable | None = None) -> Mine:
     Parameters
     ----------
     name : str
-        One exercise, such as ``"ex07b"``.
+        One exercise, such as ``"ex07d"``.
     ours : function, optional
         The lesson's own kernel or factory, of the name that it has in the exercise; for an exercise
         whose kernel is not in the package.
@@ -215,6 +217,20 @@ def _tiled_matmul(module):
     return matmul
 
 
+def _transpose(module):
+    def transpose(x):
+        y = arrays.empty(x, x.shape[::-1])
+        grid = x.shape[1] // 32, x.shape[0] // 32
+        launch(module.transpose, ("x", "y"), grid, (32, 8), x, y)
+        return y
+
+    return transpose
+
+
+def _transpose_inputs(row):
+    return ([(8192, 8192)], {}) if row["kernel"] == "transposition, tile of 32 × 33" else None
+
+
 def _heads(q, k):
     """(batch entry, head, head of k) of every head, each on a stream of its own on a GPU."""
     batch, _, num_heads, _ = q.shape
@@ -272,6 +288,90 @@ def _flash_attn_v2(module):
     return flash_attn_v2
 
 
+def _flash_attn_varlen(module):
+    names = "q", "k", "v", "cu_seqlens", "out", "softmax_scale"
+
+    def flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *, causal=False, block=16):
+        """As the package's, for queries and keys of the same sequences; without lse."""
+        tokens, num_heads, head_dim = q.shape
+        group = num_heads // k.shape[1]
+        out = arrays.full(q, q.shape, np.nan)
+        kernel = module.make_kernel(head_dim, block, causal)
+        grid = (tokens // block + cu_seqlens_q.shape[0] - 1,)
+        scale = np.float32(1 / math.sqrt(head_dim))
+        for h in range(num_heads):
+            head = q[:, h], k[:, h // group], v[:, h // group], cu_seqlens_q, out[:, h]
+            launch(kernel, names, grid, (block,), *head, scale)
+        return out, None
+
+    return flash_attn_varlen
+
+
+def _lengths(q, k_cache, seq_lens):
+    """Without seq_lens, caches that are full."""
+    if seq_lens is None:
+        return arrays.full(q, (q.shape[0],), k_cache.shape[1], np.int32)
+    return seq_lens
+
+
+def _decode_tile(q, k_cache, block_n):
+    """head_dim, the query heads of a K/V head, and the keys of a tile."""
+    head_dim, group_size = q.shape[3], q.shape[2] // k_cache.shape[2]
+    chosen = analysis.kernel_block_sizes("flash_decode", head_dim, num_rows=group_size)
+    return head_dim, group_size, block_n or chosen[1]
+
+
+def _decode(module):
+    names = "q", "k_cache", "v_cache", "seq_lens", "out", "lse", "softmax_scale"
+
+    def decode(q, k_cache, v_cache, seq_lens=None, *, num_splits=1, block_n=None):
+        if num_splits != 1:
+            raise ValueError(f"num_splits must be 1: ex16c does not split, got {num_splits!r}")
+        batch, num_kv_heads = q.shape[0], k_cache.shape[2]
+        head_dim, group_size, block_n = _decode_tile(q, k_cache, block_n)
+        out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, q.shape[2], 1))
+        kernel = module.make_kernel(head_dim, group_size, block_n)
+        caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
+        scale = np.float32(1 / math.sqrt(head_dim))
+        grid, block = (num_kv_heads, batch), (block_n, group_size)
+        launch(kernel, names, grid, block, q[:, 0], *caches, out[:, 0], lse[..., 0], scale)
+        return out, lse
+
+    return decode
+
+
+def _split_decode(module):
+    names = "q", "k_cache", "v_cache", "seq_lens", "out_partial", "lse_partial", "softmax_scale"
+
+    def decode(q, k_cache, v_cache, seq_lens=None, *, num_splits=0, block_n=None):
+        """The learner's splits, and the package's combine."""
+        (batch, _, num_heads, head_dim), num_kv_heads = q.shape, k_cache.shape[2]
+        head_dim, group_size, block_n = _decode_tile(q, k_cache, block_n)
+        if num_splits == 0:
+            sizes = k_cache.shape[1], (-1, -1), group_size, block_n
+            num_splits = choose_splits(q, num_kv_heads, *sizes)
+        out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, num_heads, 1))
+        out_partial, lse_partial = (arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
+        kernel = module.make_kernel(head_dim, group_size, block_n)
+        caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
+        partial = out_partial[:, :, 0], lse_partial[..., 0]
+        scale = np.float32(1 / math.sqrt(head_dim))
+        grid, block = (num_splits, num_kv_heads, batch), (block_n, group_size)
+        launch(kernel, names, grid, block, q[:, 0], *caches, *partial, scale)
+        grid = 1, num_heads, batch
+        arrays.launch(make_combine(head_dim), grid, (32,), out_partial, lse_partial, out, lse)
+        return out, lse
+
+    return decode
+
+
+def _decode_inputs(row):
+    """As benchmarks/bench_decode.py: one query of each sequence, head_dim 128."""
+    num_heads, num_kv_heads = map(int, row["heads"].split("/"))
+    cache = row["batch"], row["seqlen"], num_kv_heads, 128
+    return [(row["batch"], 1, num_heads, 128), cache, cache], {}
+
+
 def _attention_inputs(row):
     """As benchmarks/bench_attention.py: 8192 tokens, 1024 columns of q in all."""
     head_dim = row.get("head_dim", 64)
@@ -284,9 +384,13 @@ def _unmasked_inputs(row):
 
 
 JOBS = {
-    "ex02b": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
-    "ex03b": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
+    "ex02d": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
+    "ex03c": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
     "ex05b": Job(_tiled_matmul),
     "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs),
-    "ex07b": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
+    "ex07d": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
+    "ex10d": Job(_flash_attn_varlen, flash_attn_varlen),
+    "ex15e": Job(_transpose, inputs=_transpose_inputs),
+    "ex16c": Job(_decode, flash_decode),
+    "ex17c": Job(_split_decode, flash_decode, _decode_inputs),
 }

@@ -10,7 +10,7 @@ from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import find_one, find_root
 from fa_numba.workbook.recorded import say
 
-FORWARD, BACKWARD = ("ex07b",), ("ex08a", "ex08b", "ex08c")
+FORWARD, BACKWARD = ("ex07d",), ("ex08a", "ex08b", "ex08c")
 
 
 def own_attention(root: Path | None = None) -> Kernels:
@@ -24,7 +24,7 @@ def own_attention(root: Path | None = None) -> Kernels:
     Returns
     -------
     Kernels
-        attn is the learner's ex07b or `flash_attn_v2`, attn_grad the learner's ex08a, ex08b and
+        attn is the learner's ex07d or `flash_attn_v2`, attn_grad the learner's ex08a, ex08b and
         ex08c or `flash_attn_bwd`.
     """
     root = find_root() if root is None else Path(root)

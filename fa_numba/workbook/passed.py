@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
+import types
 from pathlib import Path
 
-from fa_numba.workbook import progress
+from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import find_one
 
 
@@ -32,4 +34,33 @@ def passed(name: str, attribute: str, root: Path | None = None):
     spec = importlib.util.spec_from_file_location(exercise.name, exercise.stub)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return getattr(module, attribute)
+
+
+def given(name: str, attribute: str, root: Path | None = None):
+    """A function or kernel that an exercise gives, such as one with a bug, as it was given.
+
+    Parameters
+    ----------
+    name : str
+        Of an exercise, such as ``"ex07e"``.
+    attribute : str
+        The name of a function or kernel that its stub defines in full.
+    root : path, optional
+        The checkout; by default the one around the working directory.
+
+    Returns
+    -------
+    object
+        From the stub as it is generated, whatever the learner has made of it.
+    """
+    exercise = find_one(name, root)
+    text = stubs.read(exercise).stub
+    module = types.ModuleType(f"given_{exercise.short}")
+    module.__file__ = f"<given {exercise.short}>"
+    lines = text.splitlines(keepends=True)
+    linecache.cache[module.__file__] = len(text), None, lines, module.__file__  # for its source
+    exec(compile(text, module.__file__, "exec"), module.__dict__)
+    if not hasattr(module, attribute):
+        raise ValueError(f"attribute must be a name that {exercise.short} gives, got {attribute!r}")
     return getattr(module, attribute)

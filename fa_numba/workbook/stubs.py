@@ -2,8 +2,8 @@
 
 A file of ``solutions/`` is the only source. The text between ``### BEGIN SOLUTION`` and ``### END
 SOLUTION`` becomes one ``raise NotImplementedError``; every other line that starts with ``###``
-(kind, hints, debrief) is dropped. The last line of a stub carries a checksum of the lines above it,
-which tells three cases apart without asking git:
+(kind, the exercise to start from, hints, debrief) is dropped. The last line of a stub carries a
+checksum of the lines above it, which tells three cases apart without asking git:
 
 pristine   the checksum fits and the text is what the solution generates today
 stale      the checksum fits, but the solution has moved on: drift, and `--check` fails
@@ -28,6 +28,7 @@ from fa_numba.workbook.catalog import Exercise, all_exercises, bundled, find
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 HINT = re.compile(r"### HINT (\d):\s*(.*)")
 KIND = re.compile(r"### KIND:\s*(.*)")
+FROM = re.compile(r"### FROM:\s*(ex\d\d[a-z])$")  # `fa-numba reset exNNx --from` this one
 KINDS = "fill a line", "fill a loop", "write", "find the bug", "beat a budget", "predict"
 DEBRIEF = re.compile(r"### DEBRIEF:\s*(.*)")
 SEAL = re.compile(r"# Stub (\w{8}) of \S+: `fa-numba reset \w+` brings it back\.\n?\Z")
@@ -39,12 +40,16 @@ class SolutionError(ValueError):
 
 @dataclass
 class Parsed:
-    """The parts of a solution file: the learner's stub, hints and debrief; one of `KINDS`."""
+    """The parts of a solution file: the learner's stub, hints and debrief; one of `KINDS`.
+
+    `start` is the exercise whose answer this one starts from.
+    """
 
     stub: str
     hints: dict[int, str] = field(default_factory=dict)
     debrief: str = ""
     kind: str = "write"
+    start: str | None = None
 
 
 def parse(text: str, name: str) -> Parsed:
@@ -63,7 +68,7 @@ def parse(text: str, name: str) -> Parsed:
 
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
     short = name.split("_", 1)[0]
-    kept, told, heading, begin, kind = [], {}, None, 0, "write"
+    kept, told, heading, begin, kind, start = [], {}, None, 0, "write", None
     for number, line in enumerate(text.splitlines(), 1):
         word = line.strip()
         if word == BEGIN:
@@ -82,6 +87,8 @@ def parse(text: str, name: str) -> Parsed:
         elif match := KIND.match(word):
             kind = match[1]
             kind in KINDS or fail(number, f"KIND is one of {', '.join(KINDS)}, not {kind!r}")
+        elif match := FROM.match(word):
+            start = match[1]
         elif word.startswith("###"):
             if match := HINT.match(word):
                 heading, words = int(match[1]), match[2]
@@ -89,7 +96,7 @@ def parse(text: str, name: str) -> Parsed:
                 heading, words = "debrief", match[1]
             else:
                 heading is None and fail(
-                    number, "### is for KIND:, HINT n:, DEBRIEF: and the markers"
+                    number, "### is for KIND:, FROM:, HINT n:, DEBRIEF: and the markers"
                 )
                 words = word[3:].removeprefix(" ")
             told.setdefault(heading, []).append(words)
@@ -101,7 +108,7 @@ def parse(text: str, name: str) -> Parsed:
     body = re.sub(r"\n{4,}", "\n\n\n", "\n".join(kept)).rstrip() + "\n"
     debrief = "\n".join(told.pop("debrief", []))
     hints = {n: "\n".join(lines) for n, lines in told.items()}
-    return Parsed(_sealed(body, name), hints, debrief, kind)
+    return Parsed(_sealed(body, name), hints, debrief, kind, start)
 
 
 def read(exercise: Exercise) -> Parsed:

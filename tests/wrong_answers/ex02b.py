@@ -1,171 +1,67 @@
 """Wrong and right answers of ex02b: see tests/wrong_answers/__init__.py."""
 
-START = "    m_i = float32(-math.inf)\n"
-MAXIMUM = "        m_i = max(m_i, x[row, n])\n"
-MASKED = "    if m_i == -math.inf:  # every"
-SUM = "        l_i += math.exp(x[row, n] - m_i)\n"
-WRITE = "        y[row, n] = math.exp(x[row, n] - m_i) * scale"
-COLUMNS = "    for n in range(tid, x.shape[1], NUM_THREADS):\n"
-MAX_LOOP, SUM_LOOP = COLUMNS + "        m_i", COLUMNS + "        l_i"
-WRITE_LOOP = COLUMNS + "        y"
-OWN = "    own = -(-x.shape[1] // NUM_THREADS)\n"
-CHUNK = OWN + "    for n in range(tid * own, min(tid * own + own, x.shape[1])):\n"
-PARTIAL = "    partial = cuda.shared.array(NUM_THREADS, float32)\n"
+FIRST = "    stride = NUM_THREADS // 2\n"
+LOOP = "    while stride > 0:\n"
+IF = "        if tid < stride:\n"
+STEP = "            partial[tid] = max(partial[tid], partial[tid + stride])\n"
+BARRIER = "        cuda.syncthreads()  # this level is complete before the next one reads it\n"
+HALF = "        stride //= 2\n"
+TREE = FIRST + LOOP + IF + STEP + BARRIER + HALF
 
 WRONG = [
-    *((f"the maximum starts at {low}", START, f"    m_i = float32({low})\n")
-      for low in ("0.0", "-1e4", "-1e9", "-1e30")),
-    ("a row below -1e9 counts as masked", MASKED, "    if m_i < float32(-1e9):  # every"),
-    ("no guard of a masked row", MASKED, "    if m_i == math.inf:  # every"),
-    ("no guard of 0 / 0", "    if partial[0] > 0:\n", "    if True:\n"),
-    ("the first column is left out of the maximum", MAX_LOOP,
-     COLUMNS.replace("tid,", "max(tid, 1),") + "        m_i"),
-    ("the last column is left out of the maximum", MAX_LOOP,
-     COLUMNS.replace("x.shape[1],", "x.shape[1] - 1,") + "        m_i"),
-    ("the last column is left out of the sum", SUM_LOOP,
-     COLUMNS.replace("x.shape[1],", "x.shape[1] - 1,") + "        l_i"),
-    ("32 strides at most", SUM_LOOP,
-     COLUMNS.replace("x.shape[1],", "min(x.shape[1], 4096),") + "        l_i"),
-    ("neighbouring columns to one thread, in the sum", SUM_LOOP, CHUNK + "        l_i"),
-    ("neighbouring columns to one thread, in the store", WRITE_LOOP, CHUNK + "        y"),
-    ("one thread finds the maximum", MAX_LOOP,
-     "    for n in range(0 if tid == 0 else x.shape[1], x.shape[1]):\n        m_i"),
-    ("a minimum in the tree", "max(partial[tid], partial[tid + stride])\n        cuda",
-     "min(partial[tid], partial[tid + stride])\n        cuda"),
-    ("the tree stops at two", "    stride = NUM_THREADS // 2\n    while stride > 0:\n"
-     "        if tid < stride:\n            partial[tid] +=",
-     "    stride = NUM_THREADS // 2\n    while stride > 1:\n"
-     "        if tid < stride:\n            partial[tid] +="),
-    ("the tree is a quarter short", "    stride = NUM_THREADS // 2\n    while stride > 0:\n"
-     "        if tid < stride:\n            partial[tid] = max",
-     "    stride = NUM_THREADS // 4\n    while stride > 0:\n"
-     "        if tid < stride:\n            partial[tid] = max"),
-    ("a warp needs no barrier", "            partial[tid] += partial[tid + stride]\n"
-     "        cuda.syncthreads()",
-     "            partial[tid] += partial[tid + stride]\n        if stride > 16:\n"
-     "            cuda.syncthreads()"),
-    ("the barrier under the if", "            partial[tid] += partial[tid + stride]\n"
-     "        cuda.syncthreads()",
-     "            partial[tid] += partial[tid + stride]\n            cuda.syncthreads()"),
-    ("no barrier before partial is used again",
-     "    cuda.syncthreads()  # everyone has read the maximum: partial is free again\n", ""),
-    ("the thread's own maximum", "    m_i = partial[0]\n", "    partial[0]\n"),
-    ("the thread's own sum", [
-        ("    if partial[0] > 0:\n", "    if l_i > 0:\n"),
-        ("        scale = float32(1.0) / partial[0]\n", "        scale = float32(1.0) / l_i\n")]),
-    ("not divided", WRITE, WRITE.replace(" * scale", "")),
-    ("an exponent cut off at -30", WRITE,
-     WRITE.replace("x[row, n] - m_i", "max(x[row, n] - m_i, float32(-30.0))")),
-    ("a second array", [
-        (PARTIAL, PARTIAL + "    sums = cuda.shared.array(NUM_THREADS, float32)\n"),
-        ("    partial[tid] = l_i\n", "    sums[tid] = l_i\n    partial[tid] = sums[tid]\n")]),
-    ("the row in shared memory", [
-        (PARTIAL, PARTIAL + "    kept = cuda.shared.array(6000, float32)\n"),
-        (MAXIMUM, "        kept[n] = x[row, n]\n        m_i = max(m_i, kept[n])\n"),
-        (SUM, SUM.replace("x[row, n]", "kept[n]")),
-        (WRITE, WRITE.replace("x[row, n]", "kept[n]"))]),
-    ("own columns in a local array", [
-        (PARTIAL, PARTIAL + "    kept = cuda.local.array(64, float32)\n"),
-        (MAXIMUM, "        kept[n // NUM_THREADS] = x[row, n]\n" + MAXIMUM),
-        (WRITE, WRITE.replace("x[row, n]", "kept[n // NUM_THREADS]"))]),
-    ("y as a scratch pad", [
-        (SUM, "        y[row, n] = math.exp(x[row, n] - m_i)\n        l_i += y[row, n]\n"),
-        (WRITE, "        y[row, n] *= scale")]),
-    ("x as a scratch pad", [
-        (SUM, "        x[row, n] = math.exp(x[row, n] - m_i)\n        l_i += x[row, n]\n"),
-        (WRITE, "        y[row, n] = x[row, n] * scale")]),
-    ("thread block 0 does all rows", [
-        ("    row = cuda.blockIdx.x\n    tid = cuda.threadIdx.x\n",
-         "    tid = cuda.threadIdx.x\n    if cuda.blockIdx.x > 0:\n        return\n"
-         "    for row in range(x.shape[0]):\n        one_row(x, y, row, tid, partial)\n"
-         "        cuda.syncthreads()\n\n\n@cuda.jit(device=True)\n"
-         "def one_row(x, y, row, tid, partial):\n")]),
-    ("a column per thread, once", WRITE_LOOP,
-     "    for n in range(tid, min(x.shape[1], NUM_THREADS)):\n        y"),
-    ("float64", "    l_i = float32(0.0)\n", "    l_i = 0.0\n"),
+    ("a quarter at first", FIRST, "    stride = NUM_THREADS // 4\n"),
+    ("all at first", FIRST, "    stride = NUM_THREADS\n"),
+    ("stops at two", LOOP, "    while stride > 1:\n"),
+    ("a minimum", STEP, STEP.replace("max", "min")),
+    ("a sum", STEP, "            partial[tid] += partial[tid + stride]\n"),
+    ("never negative", STEP, STEP.replace("max(", "max(float32(0), ")),
+    ("never below -1e9", STEP, STEP.replace("max(", "max(float32(-1e9), ")),
+    ("the neighbour's number", STEP, STEP.replace("tid + stride", "tid + 1")),
+    ("its own number", STEP, STEP.replace("tid + stride", "tid")),
+    ("no barrier", BARRIER, ""),
+    ("the barrier under the if", BARRIER, "    " + BARRIER),
+    ("a warp barrier", BARRIER, BARRIER.replace("syncthreads", "syncwarp")),
+    ("no barrier in the last warp", BARRIER,
+     "        if stride > 16:\n            cuda.syncthreads()\n"),
+    ("no barrier after the last level", BARRIER,
+     "        if stride > 1:\n            cuda.syncthreads()\n"),
+    ("two barriers", BARRIER, BARRIER + BARRIER),
+    ("everybody works", IF, "        if tid + stride < NUM_THREADS:\n"),
+    ("one thread too few", IF, "        if tid < stride - 1:\n"),
+    ("divided by 4", HALF, "        stride //= 4\n"),
+    ("every second thread", TREE,
+     "    stride = 1\n    while stride < NUM_THREADS:\n        if tid % (2 * stride) == 0:\n"
+     + STEP + BARRIER + "        stride *= 2\n"),
+    ("neighbouring threads, distant numbers: conflicts", TREE,
+     "    stride = 1\n    while stride < NUM_THREADS:\n        i = 2 * stride * tid\n"
+     "        if i < NUM_THREADS:\n            partial[i] = max(partial[i], partial[i + stride])\n"
+     + BARRIER + "        stride *= 2\n"),
+    ("thread 0 alone", TREE,
+     "    if tid == 0:\n        for i in range(1, NUM_THREADS):\n"
+     "            partial[0] = max(partial[0], partial[i])\n    cuda.syncthreads()\n"),
+    ("thread 0 alone, in a register", TREE,
+     "    if tid == 0:\n        m_i = partial[0]\n        for i in range(1, NUM_THREADS):\n"
+     "            m_i = max(m_i, partial[i])\n        partial[0] = m_i\n    cuda.syncthreads()\n"),
+    ("a second array", TREE, "    other = cuda.shared.array(NUM_THREADS, float32)\n"
+     "    other[tid] = partial[tid]\n    cuda.syncthreads()\n"
+     + TREE.replace("partial[tid + stride]", "other[tid + stride]")),
 ]  # fmt: skip
 
 RIGHT = [
-    ("other names, a tree that doubles, atomic-free", """
-import math
-
-from numba import cuda, float32
-
-NUM_THREADS = 128
-
-
-@cuda.jit
-def safe_softmax_kernel(scores, shares):
-    i, t = cuda.blockIdx.x, cuda.threadIdx.x
-    pad = cuda.shared.array(NUM_THREADS, float32)
-    top = float32(-math.inf)
-    for j in range(t, scores.shape[1], NUM_THREADS):
-        top = max(top, scores[i, j])
-    pad[t] = top
-    step = 1
-    while step < NUM_THREADS:
-        cuda.syncthreads()
-        if t % (2 * step) == 0:
-            pad[t] = max(pad[t], pad[t + step])
-        step *= 2
-    cuda.syncthreads()
-    top = pad[0]
-    cuda.syncthreads()
-    total = float32(0)
-    for j in range(t, scores.shape[1], NUM_THREADS):
-        s = scores[i, j]
-        total += math.exp(s - top) if s > -math.inf else float32(0)
-    pad[t] = total
-    step = 1
-    while step < NUM_THREADS:
-        cuda.syncthreads()
-        if t % (2 * step) == 0:
-            pad[t] += pad[t + step]
-        step *= 2
-    cuda.syncthreads()
-    for j in range(t, scores.shape[1], NUM_THREADS):
-        s, w = scores[i, j], float32(0)
-        if s > -math.inf:
-            w = math.exp(s - top) / pad[0]
-        shares[i, j] = w
-"""),
-    ("one helper for both trees, few folds", """
-import math
-
-from numba import cuda, float32
-
-NUM_THREADS = 128
-
-
-@cuda.jit(device=True)
-def fold(partial, tid, mine, adds):
-    cuda.syncthreads()
-    partial[tid] = mine
-    cuda.syncthreads()
-    if tid == 0:
-        for i in range(1, NUM_THREADS):
-            mine = mine + partial[i] if adds else max(mine, partial[i])
-        partial[0] = mine
-    cuda.syncthreads()
-    return partial[0]
-
-
-@cuda.jit
-def safe_softmax_kernel(x, y):
-    partial = cuda.shared.array(NUM_THREADS, float32)
-    row, tid = cuda.blockIdx.x, cuda.threadIdx.x
-    m = float32(-math.inf)
-    for n in range(tid, x.shape[1], cuda.blockDim.x):
-        m = max(x[row, n], m)
-    m = fold(partial, tid, m, False)
-    m = float32(0) if m == -math.inf else m
-    l = float32(0)
-    for n in range(tid, x.shape[1], cuda.blockDim.x):
-        l = l + math.exp(x[row, n] - m)
-    l = fold(partial, tid, l, True)
-    for n in range(tid, x.shape[1], cuda.blockDim.x):
-        y[row, n] = math.exp(x[row, n] - m) / l if l > 0 else float32(0)
-"""),
+    ("its own number in a register", TREE,
+     "    m_i = partial[tid] if tid < NUM_THREADS // 2 else float32(0)\n" + FIRST + LOOP + IF
+     + "            m_i = max(m_i, partial[tid + stride])\n            partial[tid] = m_i\n"
+     + BARRIER + HALF),
+    ("four at a time", TREE,
+     "    width = 32\n    while width > 0:\n        if tid < width:\n            m_i = partial[tid]\n"
+     "            i = tid + width\n            while i < 4 * width:\n"
+     "                m_i = max(m_i, partial[i])\n                i += width\n"
+     "            partial[tid] = m_i\n        cuda.syncthreads()\n        width //= 4\n"
+     "    if tid == 0:\n        partial[0] = max(partial[0], partial[1])\n    cuda.syncthreads()\n"),
+    ("a loop over the levels, an if in place of max", TREE,
+     "    for level in range(7):\n        half = 64 >> level\n        if tid < half:\n"
+     "            b = partial[tid + half]\n            if b > partial[tid]:\n"
+     "                partial[tid] = b\n        cuda.syncthreads()\n"),
 ]  # fmt: skip
 
 EQUIVALENT = []

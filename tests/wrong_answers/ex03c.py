@@ -1,153 +1,185 @@
 """Wrong and right answers of ex03c: see tests/wrong_answers/__init__.py."""
 
-RANKS = "    return x_a > x_b or (x_a == x_b and col_a < col_b)\n"
-ENTER = "    if ranks_before(x_j, col, x_best[last], col_best[last]):\n"
-CLIMB = "        for i in range(last, 0, -1):\n"
-SWAP_COLS = "                col_best[i - 1], col_best[i] = col_best[i], col_best[i - 1]\n"
-START = "            x_best[i] = float32(-math.inf)\n"
-M_START = "        m_i = float32(-math.inf)\n"
-UNMASKED = "            if x_j > -math.inf:  #"
-L = "                l_i = l_i * math.exp(m_i - m_new) + math.exp(x_j - m_new)\n"
-READ = "            x_j = x[row, col]\n"
-COLUMNS = "        for col in range(x.shape[1]):\n"
-VALUE = "                value = math.exp(x_best[i] - m_i) / l_i\n"
-STORE = "            values[row, i] = value\n"
-EMPTY = "col_best[i] if col_best[i] != NO_COLUMN else int32(-1)\n"
-LISTS = (
-    "        x_best = cuda.local.array(K, float32)\n        col_best = cuda.local.array(K, int32)\n"
+START = "    m_i = float32(-math.inf)\n"
+MERGE_GUARD = "    if m == -math.inf:  # two"
+MERGE = "    return m, l_a * math.exp(m_a - m) + l_b * math.exp(m_b - m)\n"
+MASKED = "    if m_i == -math.inf:  # -inf"
+FOLD = "        m_i, l_i = merge(m_i, l_i, m_b, l_b)\n"
+COLUMNS = "    for n in range(tid, x.shape[1], NUM_THREADS):\n"
+READ = COLUMNS + "        m_i"
+WRITE_LOOP = COLUMNS.replace("tid,", "cuda.threadIdx.x,") + "        y"
+STEP = "        m_i, l_i = merge(m_i, l_i, x[row, n], float32(1.0))\n"
+WRITE = "        y[row, n] = math.exp(x[row, n] - m_i) * scale"
+CHUNK = (
+    "    own = -(-x.shape[1] // NUM_THREADS)\n"
+    "    for n in range(tid * own, min(tid * own + own, x.shape[1])):\n"
 )
-ACCESSES = "    return fused, 3 * num_rows * num_cols + fused"
-FUSED = "    fused = num_rows * num_cols + 2 * num_rows * k"
+STORE = "    if lane == 0:\n        m_warp[warp] = m_i\n        l_warp[warp] = l_i\n"
+WARPS = "    for w in range(1, NUM_WARPS):\n"
+SHARED = (
+    "    m_warp = cuda.shared.array(NUM_WARPS, float32)\n"
+    "    l_warp = cuda.shared.array(NUM_WARPS, float32)\n"
+)
 
 WRONG = [
-    ("the smaller score first", RANKS, RANKS.replace("x_a > x_b", "x_a < x_b")),
-    ("ties by the larger column", RANKS, RANKS.replace("col_a < col_b", "col_a > col_b")),
-    ("no rule for ties", RANKS, "    return x_a > x_b\n"),
-    ("whoever comes last wins a tie", RANKS, "    return x_a >= x_b\n"),
-    ("columns compared as float32", RANKS,
-     RANKS.replace("col_a < col_b", "float32(col_a) < float32(col_b)")),
-    ("scores of nearly the same size tie", RANKS,
-     "    return x_a - x_b > 1e-6 or (abs(x_a - x_b) <= 1e-6 and col_a < col_b)\n"),
-    ("any score enters", ENTER, "    if x_j > -math.inf:\n"),
-    ("-inf never enters", ENTER, ENTER.replace("if ", "if x_j > -math.inf and ")),
-    ("below -1e9 never enters", ENTER, ENTER.replace("if ", "if x_j > float32(-1e9) and ")),
-    ("the last place is not looked at", "    last = x_best.shape[0] - 1\n",
-     "    last = x_best.shape[0] - 2\n"),
-    ("16 places at most", "    last = x_best.shape[0] - 1\n",
-     "    last = min(x_best.shape[0], 16) - 1\n"),
-    ("climbs one place", CLIMB, "        for i in range(last, last - 1, -1):\n"),
-    ("never reaches the first place", CLIMB, "        for i in range(last, 1, -1):\n"),
-    ("climbs down", CLIMB, "        for i in range(1, last + 1):\n"),
-    ("the columns stay behind", SWAP_COLS, ""),
-    *((f"an empty place holds {low}", START, f"            x_best[i] = float32({low})\n")
-      for low in ("0.0", "-1e4", "-1e30")),
-    *((f"the maximum starts at {low}", M_START, f"        m_i = float32({low})\n")
+    ("a syncwarp that half of the warp never reaches",
+     "    if lane == 0:\n        m_warp[warp] = m_i",
+     "    if lane < 16:\n        cuda.syncwarp()\n    if lane == 0:\n        m_warp[warp] = m_i"),
+    *((f"the maximum starts at {low}", START, f"    m_i = float32({low})\n")
       for low in ("0.0", "-1e4", "-1e9", "-1e30")),
-    ("below -1e9 counts as masked", UNMASKED, "            if x_j > float32(-1e9):  #"),
-    ("no guard of a masked beginning", UNMASKED, "            if x_j < math.inf:  #"),
-    ("l is not rescaled", L, L.replace("l_i * math.exp(m_i - m_new)", "l_i")),
-    ("the sum of exp alone", L, "                l_i += math.exp(x_j)\n"),
-    ("the list alone is summed", L, L.replace("math.exp(x_j - m_new)",
-     "(math.exp(x_j - m_new) if ranks_before(x_j, col, x_best[K - 1], col_best[K - 1] + 1)"
-     " else float32(0))")),
-    ("1024 columns at most", COLUMNS, "        for col in range(min(x.shape[1], 1024)):\n"),
-    ("the last column is left out", COLUMNS, "        for col in range(x.shape[1] - 1):\n"),
-    ("not divided", VALUE, VALUE.replace(" / l_i", "")),
-    ("divided by the length of the list", VALUE, VALUE.replace("l_i", "K")),
-    ("an exponent cut off at -30", VALUE,
-     VALUE.replace("x_best[i] - m_i", "max(x_best[i] - m_i, float32(-30.0))")),
-    ("no guard of a masked row", "            if l_i > 0:\n", "            if l_i > -1:\n"),
-    ("an empty place has column NO_COLUMN", EMPTY, "col_best[i]\n"),
-    ("an empty place is not written", "            columns[row, i] =",
-     "            if col_best[i] != NO_COLUMN:\n                columns[row, i] ="),
-    ("no guard of the row", "        if row >= x.shape[0]:\n", "        if row < 0:\n"),
-    ("the row by its place in the block", "        row = cuda.grid(1)\n",
-     "        row = cuda.threadIdx.x\n"),
-    ("x is read three times", L, L.replace("x_j - m_new", "x[row, col] - m_new")),
-    ("the score again from x", VALUE, VALUE.replace("x_best[i] -", "x[row, col_best[i]] -")),
-    ("the row in a local array", [
-        (LISTS, LISTS + "        kept = cuda.local.array(2048, float32)\n"),
-        (READ, "            kept[col] = x[row, col]\n            x_j = kept[col]\n")]),
-    ("shared lists", LISTS, LISTS.replace("x_best = cuda.local.array(K, float32)",
-     "lists = cuda.shared.array((32, K), float32)\n"
-     "        x_best = lists[cuda.threadIdx.x]")),
-    ("values read back", STORE, "            values[row, i] = math.exp(x_best[i] - m_i)\n"
-     "            values[row, i] = value if values[row, i] > 0 else float32(0)\n"),
-    ("x changed", READ, READ + "            x[row, col] = max(x_j, float32(-3.4e38))\n"),
-    ("accesses: no columns", FUSED, FUSED.replace("2 * num_rows", "num_rows")),
-    ("accesses: softmax reads once", ACCESSES, ACCESSES.replace("3 *", "2 *")),
-    ("accesses: safe softmax", ACCESSES, ACCESSES.replace("3 *", "4 *")),
-    ("accesses: floats", ACCESSES, "    return fused * 1.0, 3.0 * num_rows * num_cols + fused"),
-    ("float64", "        l_i = float32(0.0)\n", "        l_i = 0.0\n"),
+    *((f"merge: below {low} is empty", MERGE_GUARD, f"    if m < float32({low}):  # two")
+      for low in ("-1e4", "-1e9", "-1e30")),
+    ("a row below -1e9 counts as masked", MASKED, "    if m_i < float32(-1e9):  # -inf"),
+    ("merge: no guard", MERGE_GUARD, "    if m == math.inf:  # two"),
+    ("merge: nothing is rescaled", MERGE, "    return m, l_a + l_b\n"),
+    ("merge: the factors are swapped", MERGE,
+     "    return m, l_b * math.exp(m_a - m) + l_a * math.exp(m_b - m)\n"),
+    ("merge: far parts are dropped", MERGE,
+     "    if m_a - m_b > float32(15):\n        return m_a, l_a\n" + MERGE),
+    ("no guard of a masked row", MASKED, "    if m_i == math.inf:  # -inf"),
+    ("no guard of 0 / 0", "    if l_i > 0:\n", "    if True:\n"),
+    ("offsets from 8", "    offset = 16\n", "    offset = 8\n"),
+    ("offsets to 2", "    while offset > 0:", "    while offset > 1:"),
+    ("l is not shuffled", "        l_b = cuda.shfl_xor_sync(FULL_MASK, l_i, offset)\n",
+     "        l_b = l_i\n"),
+    ("the mask of half a warp", "FULL_MASK = 0xFFFFFFFF\n", "FULL_MASK = 0xFFFF\n"),
+    ("shuffled under an if", "        m_b = cuda.shfl_xor_sync(FULL_MASK, m_i, offset)\n"
+     "        l_b = cuda.shfl_xor_sync(FULL_MASK, l_i, offset)\n" + FOLD,
+     "        if lane < 2 * offset:\n"
+     "            m_b = cuda.shfl_xor_sync(FULL_MASK, m_i, offset)\n"
+     "            l_b = cuda.shfl_xor_sync(FULL_MASK, l_i, offset)\n    " + FOLD),
+    ("shuffled down, read by all lanes", [
+        ("        m_b = cuda.shfl_xor_sync(", "        m_b = cuda.shfl_up_sync("),
+        ("        l_b = cuda.shfl_xor_sync(", "        l_b = cuda.shfl_up_sync(")]),
+    ("lane 1 stores", "    if lane == 0:\n        m_warp", "    if lane == 1 and warp == 0:\n"
+     "        m_warp"),
+    ("the last warp is left out", WARPS, WARPS.replace("NUM_WARPS", "NUM_WARPS - 1")),
+    ("warp 0 counts twice", WARPS, WARPS.replace("1, ", "")),
+    ("each warp for itself", "    m_i, l_i = m_warp[0], l_warp[0]\n" + WARPS,
+     "    for w in range(0):\n"),
+    ("no barrier", "    cuda.syncthreads()  # every warp's pair is in place\n", ""),
+    ("a warp barrier", "    cuda.syncthreads()  # every", "    cuda.syncwarp()  # every"),
+    ("neighbouring columns to one thread, reading", READ, CHUNK + "        m_i"),
+    ("neighbouring columns to one thread, writing", WRITE_LOOP,
+     CHUNK.replace("tid", "cuda.threadIdx.x") + "        y"),
+    ("the last column is left out", READ,
+     COLUMNS.replace("x.shape[1],", "x.shape[1] - 1,") + "        m_i"),
+    ("4096 columns at most", READ,
+     COLUMNS.replace("x.shape[1],", "min(x.shape[1], 4096),") + "        m_i"),
+    ("each score counts exp(s)", STEP, STEP.replace("float32(1.0)", "math.exp(x[row, n])")),
+    ("not divided", WRITE, WRITE.replace(" * scale", "")),
+    ("an exponent cut off at -30", WRITE,
+     WRITE.replace("x[row, n] - m_i", "max(x[row, n] - m_i, float32(-30.0))")),
+    ("three passes", READ, "    for n in range(tid, x.shape[1], NUM_THREADS):\n"
+     "        m_i = max(m_i, x[row, n])\n    l_i = float32(0.0)\n" + READ),
+    ("a pair per thread in shared memory", [
+        (SHARED, SHARED + "    pairs = cuda.shared.array((NUM_THREADS, 2), float32)\n"),
+        (STORE, "    pairs[tid, 0], pairs[tid, 1] = m_i, l_i\n    cuda.syncthreads()\n" + STORE)]),
+    ("spare shared memory", SHARED, SHARED.replace("(NUM_WARPS", "(32")),
+    ("own columns in a local array", [
+        (SHARED, SHARED + "    kept = cuda.local.array(64, float32)\n"),
+        (STEP, "        kept[n // NUM_THREADS] = x[row, n]\n" + STEP),
+        (WRITE, WRITE.replace("x[row, n]", "kept[n // NUM_THREADS]"))]),
+    ("y as a scratch pad", [
+        (STEP, STEP + "        y[row, n] = x[row, n]\n"),
+        (WRITE, WRITE.replace("x[row, n]", "y[row, n]"))]),
+    ("-inf in x replaced", STEP,
+     "        if x[row, n] == -math.inf:\n            x[row, n] = float32(-3.4e38)\n" + STEP),
+    ("float64", "    l_i = float32(0.0)\n", "    l_i = 0.0\n"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("a search for the place, then a shift; other names", """
-import functools
+    ("one array of pairs, the last fold by warp 0, other names", """
 import math
 
-from numba import cuda, float32, int32
+from numba import cuda, float32
 
-NO_COLUMN = 2**31 - 1
-
-
-@cuda.jit(device=True)
-def ranks_before(x_a, col_a, x_b, col_b):
-    if x_a == x_b:
-        return col_a < col_b
-    return x_a > x_b
+NUM_WARPS = 4
+NUM_THREADS = 32 * NUM_WARPS
+FULL_MASK = 0xFFFFFFFF
 
 
 @cuda.jit(device=True)
-def topk_update(scores, places, s, place):
-    i = len(scores)
-    while i > 0 and ranks_before(s, place, scores[i - 1], places[i - 1]):
-        i -= 1
-        if i + 1 < len(scores):
-            scores[i + 1] = scores[i]
-            places[i + 1] = places[i]
-    if i < len(scores):
-        scores[i] = s
-        places[i] = place
+def merge(m_a, l_a, m_b, l_b):
+    if m_b > m_a:
+        return m_b, l_b + l_a * math.exp(m_a - m_b)
+    if m_b == -math.inf:
+        return m_a, l_a
+    return m_a, l_a + l_b * math.exp(m_b - m_a)
 
 
-@functools.cache
-def make_topk(K):
-    @cuda.jit
-    def best(logits, shares, where):
-        r = cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x
-        if r < logits.shape[0]:
-            s = cuda.local.array(K, float32)
-            c = cuda.local.array(K, int32)
-            for i in range(K):
-                s[i], c[i] = float32(-math.inf), int32(NO_COLUMN)
-            l = float32(0)
-            m = float32(-math.inf)
-            for j in range(logits.shape[1]):
-                logit = logits[r, j]
-                topk_update(s, c, logit, int32(j))
-                if logit > m:
-                    l = l * math.exp(m - logit) + float32(1)
-                    m = logit
-                elif logit > -math.inf:
-                    l += math.exp(logit - m)
-            for i in range(K):
-                if c[i] == NO_COLUMN:
-                    shares[r, i], where[r, i] = float32(0), int32(-1)
-                else:
-                    shares[r, i] = float32(0) if l == 0 else math.exp(s[i] - m) / l
-                    where[r, i] = c[i]
-
-    return best
-
-
-def accesses(num_rows, num_cols, k):
-    fused = num_rows * (num_cols + 2 * k)
-    return fused, fused + num_rows * num_cols * 3
+@cuda.jit
+def online_softmax_kernel(scores, shares):
+    pairs = cuda.shared.array((NUM_WARPS, 2), float32)
+    t = cuda.threadIdx.x
+    m, l = float32(-math.inf), float32(0)
+    for j in range(t, scores.shape[1], NUM_THREADS):
+        m, l = merge(m, l, scores[cuda.blockIdx.x, j], float32(1))
+    for bit in range(5):
+        m_b = cuda.shfl_xor_sync(FULL_MASK, m, 1 << bit)
+        l_b = cuda.shfl_xor_sync(FULL_MASK, l, 1 << bit)
+        m, l = merge(m, l, m_b, l_b)
+    if t % 32 == 0:
+        pairs[t // 32, 0] = m
+        pairs[t // 32, 1] = l
+    cuda.syncthreads()
+    if t == 0:
+        for w in range(1, NUM_WARPS):
+            m, l = merge(m, l, pairs[w, 0], pairs[w, 1])
+        pairs[0, 0], pairs[0, 1] = m, l
+    cuda.syncthreads()
+    m, l = pairs[0, 0], pairs[0, 1]
+    for j in range(t, scores.shape[1], NUM_THREADS):
+        s = scores[cuda.blockIdx.x, j]
+        shares[cuda.blockIdx.x, j] = math.exp(s - m) / l if s != -math.inf else float32(0)
 """),
-    ("a masked row is divided by 1", "            value = float32(0.0)\n            if l_i > 0:\n"
-     + VALUE, "            value = math.exp(x_best[i] - (m_i if l_i > 0 else float32(0)))\n"
-     "            value = value / (l_i if l_i > 0 else float32(1))\n"),
+    ("shuffled down", """
+import math
+
+from numba import cuda, float32
+
+NUM_WARPS = 4
+NUM_THREADS = 32 * NUM_WARPS
+
+
+@cuda.jit(device=True)
+def merge(m_a, l_a, m_b, l_b):
+    m = max(m_a, m_b)
+    base = float32(0) if m == -math.inf else m
+    return m, l_a * math.exp(m_a - base) + l_b * math.exp(m_b - base)
+
+
+@cuda.jit
+def online_softmax_kernel(x, y):
+    m_warp = cuda.shared.array(NUM_WARPS, float32)
+    l_warp = cuda.shared.array(NUM_WARPS, float32)
+    row, tid = cuda.blockIdx.x, cuda.threadIdx.x
+    m, l = float32(-math.inf), float32(0)
+    for n in range(tid, x.shape[1], cuda.blockDim.x):
+        s = x[row, n]
+        if s > m:
+            l = l * math.exp(m - s) + float32(1)
+            m = s
+        elif s > -math.inf:
+            l += math.exp(s - m)
+    for delta in (16, 8, 4, 2, 1):
+        m_b = cuda.shfl_down_sync(0xFFFFFFFF, m, delta)
+        l_b = cuda.shfl_down_sync(0xFFFFFFFF, l, delta)
+        m, l = merge(m, l, m_b, l_b)
+    if tid % 32 == 0:
+        m_warp[tid // 32], l_warp[tid // 32] = m, l
+    cuda.syncthreads()
+    m, l = float32(-math.inf), float32(0)
+    for w in range(NUM_WARPS):
+        m, l = merge(m, l, m_warp[w], l_warp[w])
+    m = float32(0) if m == -math.inf else m
+    for n in range(tid, x.shape[1], cuda.blockDim.x):
+        y[row, n] = math.exp(x[row, n] - m) / l if l > 0 else float32(0)
+"""),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("offset = 16 -> offset = 17",
+     "distances 17, 8, 4, 2, 1 combine to every distance up to 31 as well: each lane meets all"),
+    ("if lane == 0: -> if lane == 1:", "every lane of a warp holds the same pair: any may store it"),
+]  # fmt: skip

@@ -1,102 +1,40 @@
-"""ex07b: the FlashAttention-2 kernel."""
+"""ex07b: the online update of acc and l_i."""
 
 # fmt: off
-M_I = "m_i = float32(-math.inf)"
-S = "s = float32(-math.inf)  # a key that is hidden or does not exist: exp gives 0"
-IF = "if n < seqlen_k and n <= last_n:"
-SAFE = "m_safe = m_new if m_new > -math.inf else float32(0.0)"
-STOP = "n_stop = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q"
-LOAD_K = "k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)"
-LOAD_Q = "q_tile[ty, d] = q[m, d] if m < seqlen_q else float32(0.0)"
-LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
-OUT = "out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)"
-BARRIER_4 = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
-
-
-def finite(name, number):
-    """A finite number in place of -inf, for hidden keys and for the running maximum."""
-    return [
-        (f"{name} for a hidden key", S, f"s = float32({number})"),
-        (f"{name} for the first maximum and hidden keys", [
-            (S, f"s = float32({number})"), (M_I, f"m_i = float32({number})")]),
-        (f"{name} for the first maximum", [
-            (M_I, f"m_i = float32({number})"), (SAFE, "m_safe = m_new")]),
-    ]
-
+L = "l_i += p_tile[ty, c]  # l_i <- alpha l_i + rowsum(P)             line 9"
+ACC = "acc[i] += p_tile[ty, c] * v_tile[c, tx + i * BLOCK_N]  # O <- alpha O + P V"
+RESCALE = "            acc[i] *= alpha\n"
+RETURN = "        return l_i\n"
 
 WRONG = [
-    *finite("-1e4", "-1e4"),
-    *finite("-1e9", "-1e9"),
-    *finite("-1e30", "-1e30"),
-    ("float32's lowest for a hidden key", S, "s = float32(-3.4028234e38)"),
-    ("no guard of -inf - -inf", [(SAFE, "m_safe = m_new"), (OUT, "out[m, d] = acc[i] / l_i"), (LSE, "lse[m] = m_i + math.log(l_i)")]),
-    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "            l_i *= alpha\n", ""),
-    ("alpha upside down", "math.exp(m_i - m_safe)", "math.exp(m_safe - m_i)"),
-    ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
-    ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
-    ("1/sqrt(d) for softmax_scale", "s *= softmax_scale", "s *= float32(1 / math.sqrt(HEAD_DIM))"),
-    ("scale after the maximum", [("s *= softmax_scale", "s = s"), ("math.exp(s - m_safe)", "math.exp((s - m_safe) * softmax_scale)")]),
-    ("top-left mask", "last_n = m + seqlen_k - seqlen_q if", "last_n = m if"),
-    ("strict mask", "last_n = m + seqlen_k - seqlen_q if", "last_n = m + seqlen_k - seqlen_q - 1 if"),
-    ("no mask", "last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1", "last_n = seqlen_k - 1"),
-    ("keys beyond the last take part", IF, "if n <= max(last_n, n_stop + BLOCK_N):"),
-    ("dead tiles are visited", STOP, "n_stop = seqlen_k"),
-    ("loads only the keys that some query sees", LOAD_K, "k_tile[row, d] = k[n_start + row, d] if n_start + row < min(seqlen_k, n_stop) else float32(0.0)"),
-    ("log2", "math.log(l_i)", "math.log2(l_i)"),
-    ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
-    ("lse of rows without a key is 0", LSE, "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(0.0)"),
-    ("not divided", OUT, "out[m, d] = acc[i]"),
-    ("every thread stores lse", "if tx == 0:", "if tx >= 0:"),
-    ("every thread loads all of q's row", "for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile", "for d in range(HEAD_DIM):\n            q_tile"),
-    ("q is loaded in every tile", BARRIER_4, BARRIER_4 + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n                    q_tile[ty, d] = q[m, d]\n"),
-    ("out is summed in HBM", [("            acc[i] = float32(0.0)", "            acc[i] = float32(0.0)\n            if m < seqlen_q and tx + i * BLOCK_N < HEAD_DIM:\n                out[m, tx + i * BLOCK_N] = float32(0.0)"),
-                              (OUT, "out[m, d] += acc[i] / l_i if l_i > 0 else float32(0.0)")]),
-    ("exponents held above -80", "math.exp(s - m_safe)", "(math.exp(max(s - m_safe, float32(-80.0))) if s > -math.inf else float32(0.0))"),
-    ("64 tiles at most", "for n_start in range(0, n_stop, BLOCK_N):", "for n_start in range(0, min(n_stop, 64 * BLOCK_N), BLOCK_N):"),
-    ("256 tiles at most", "for n_start in range(0, n_stop, BLOCK_N):", "for n_start in range(0, min(n_stop, 256 * BLOCK_N), BLOCK_N):"),
-    ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),
-    ("a spare tile", "        p_tile = cuda", "        spare = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n        spare[ty, tx] = float32(0.0)\n        p_tile = cuda"),
-    ("acc in shared memory", "acc = cuda.local.array(NUM_COLS, float32)", "out_tile = cuda.shared.array((BLOCK_M, BLOCK_N * NUM_COLS), float32)\n        out_tile[ty, tx] = float32(0.0)\n        acc = cuda.local.array(NUM_COLS, float32)"),
-    ("a local array of a whole row of scores", "        m_i = float32(-math.inf)\n", "        row_of_scores = cuda.local.array(1024, float32)\n        row_of_scores[0] = float32(0.0)\n        m_i = float32(-math.inf)\n"),
-    ("every thread computes all scores of its row", BARRIER_4, BARRIER_4 + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
-    ("q is scaled in HBM", LOAD_Q, "if m < seqlen_q:\n                q[m, d] = q[m, d] * float32(1.0000001)\n            " + LOAD_Q),
-    ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
-    ("rows that do not exist are stored", "        if m < seqlen_q:\n", "        if m <= seqlen_q:\n"),
-    ("out is not cleared for rows without a key", OUT, "out[m, d] = acc[i] / l_i if l_i > 0 else out[m, d]"),
+    ("acc not rescaled", RESCALE, ""),
+    ("l not rescaled", "        l_i *= alpha\n", ""),
+    ("neither rescaled", [(RESCALE, ""), ("        l_i *= alpha\n", "")]),
+    ("the inverse", RESCALE, "            acc[i] /= alpha if alpha > 0 else float32(1.0)\n"),
+    ("rescaled once for each key", [(RESCALE, ""), (ACC, "acc[i] = acc[i] * alpha + p_tile[ty, c] * v_tile[c, tx + i * BLOCK_N]")]),
+    ("rescaled after adding", [(RESCALE, ""), (RETURN, "        for i in range(NUM_COLS):\n            acc[i] *= alpha\n" + RETURN)]),
+    ("FlashAttention-1's division in each tile", RETURN, "        for i in range(NUM_COLS):\n            acc[i] /= l_i\n" + RETURN),
+    ("V without weights", ACC, "acc[i] += v_tile[c, tx + i * BLOCK_N]"),
+    ("P of another row", ACC, "acc[i] += p_tile[(ty + 1) % BLOCK_M, c] * v_tile[c, tx + i * BLOCK_N]"),
+    ("the thread's own p alone", ACC, "acc[i] += p_tile[ty, tx] * v_tile[c, tx + i * BLOCK_N]"),
+    ("neighbouring columns", ACC, "acc[i] += p_tile[ty, c] * v_tile[c, tx * NUM_COLS + i]"),
+    ("column tx alone", ACC, "acc[i] += p_tile[ty, c] * v_tile[c, tx]"),
+    ("the sum is that of this tile", L, "l_i = l_i + p_tile[ty, c] if c else p_tile[ty, c]"),
+    ("l_i is not returned", RETURN, "        return float32(1.0)\n"),
+    ("one key fewer", "for c in range(BLOCK_N):\n            l_i", "for c in range(BLOCK_N - 1):\n            l_i"),
+    ("a barrier", RETURN, "        cuda.syncthreads()\n" + RETURN),
+    ("a tile of its own", "        l_i *= alpha\n", "        pv = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n        pv[ty, tx] = alpha\n        l_i *= alpha\n"),
+    ("float64", ACC, "acc[i] += p_tile[ty, c] * v_tile[c, tx + i * BLOCK_N] * 1.0"),
 ]
 
 RIGHT = [
-    ("another bound of the loop", STOP, "n_stop = min(seqlen_k, m_start + BLOCK_M + seqlen_k - seqlen_q)"),
-    ("other names for the parameters", [
-        ("def kernel(q, k, v, out, lse, softmax_scale):", "def kernel(Q, K, V, O, L, scale):"),
-        ("seqlen_q, seqlen_k = q.shape[0], k.shape[0]", "seqlen_q, seqlen_k = Q.shape[0], K.shape[0]"),
-        ("= q[m, d] if", "= Q[m, d] if"), ("= k[n_start", "= K[n_start"), ("= v[n_start", "= V[n_start"),
-        ("s *= softmax_scale", "s *= scale"), ("out[m, d] =", "O[m, d] ="), ("lse[m] =", "L[m] ="),
-    ]),
-    ("an m-tile without keys is answered first", "        m_i = float32(-math.inf)\n",
-     "        if n_stop <= 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n"
-     "                    out[m, d] = float32(0.0)\n            if tx == 0 and m < seqlen_q:\n                lse[m] = float32(-math.inf)\n            return\n"
-     "        m_i = float32(-math.inf)\n"),
-    ("q scaled on its way to shared memory, padded columns", [
-        (LOAD_Q, "q_tile[ty, d] = q[m, d] * softmax_scale if m < seqlen_q else float32(0.0)"), ("s *= softmax_scale", "s = s"),
-        ("    @cuda.jit\n", "    PADDED = HEAD_DIM + 1\n\n    @cuda.jit\n"),
-        ("(BLOCK_M, HEAD_DIM), float32)", "(BLOCK_M, PADDED), float32)"),
-        ("k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM)", "k_tile = cuda.shared.array((BLOCK_N, PADDED)"),
-    ]),
-    ("one tile for s and p, a lowest finite first maximum", [
-        ("        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n", ""),
-        (M_I, "m_i = float32(-3.4028234e38)"),
-        ("            p_tile[ty, tx] = math.exp(s - m_safe)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_safe)"),
-        ("l_i += p_tile[ty, c]", "l_i += s_tile[ty, c]"), ("acc[i] += p_tile[ty, c]", "acc[i] += s_tile[ty, c]"),
-    ]),
+    ("a sum first, added at the end", [
+        (RESCALE, "            pv = float32(0.0)\n"), (ACC, "pv += p_tile[ty, c] * v_tile[c, tx + i * BLOCK_N]"),
+        (RETURN, "            acc[i] = acc[i] * alpha + pv\n" + RETURN)]),
+    ("one loop over the keys, other names", [
+        ("def add_tile(acc, l_i, alpha, p_tile, v_tile):", "def add_tile(o, total, a, p, v_tile):"),
+        ("        l_i *= alpha\n", "        total *= a\n"), (L, "total += p[ty, c]"), (RESCALE, "            o[i] = o[i] * a\n"),
+        (ACC, "o[i] += p[ty, c] * v_tile[c, i * BLOCK_N + tx]"), (RETURN, "        return total\n")]),
 ]
 
-EQUIVALENT = [
-    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k + 1", "`n < seqlen_k` is tested beside it"),
-    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k", "`n < seqlen_k` is tested beside it"),
-    ("if n < seqlen_k and n <= last_n: -> if n <= last_n:", "the last key of a query that exists is below seqlen_k"),
-    ("if n < seqlen_k and n <= last_n: -> if n <= seqlen_k and n <= last_n:", "the last key of a query that exists is below seqlen_k"),
-    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "NaN in l_i, which is not > 0: the row is answered as one without keys"),
-    ("lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf) -> lse[m] = m_i + math.log(l_i) if l_i >= 0 else float32(-math.inf)", "log(0) is -inf"),
-]
+EQUIVALENT = []

@@ -1,9 +1,10 @@
 """ex08c: the gradient of Q."""
 
 # fmt: off
-IF = "if m < seqlen_q and n < seqlen_k and n <= last_n:"
-P = "p = math.exp(s * softmax_scale - lse_tile[ty])"
-DS = "ds_tile[ty, tx] = p * (dp - delta_tile[ty])"
+SEES = "sees = m < seqlen_q and n < seqlen_k and n <= last_n"
+P = "p = math.exp(s * softmax_scale - lse) if sees else float32(0.0)"
+DS = "return p, p * (dp - delta)"
+LSE, DELTA = "v_tile, lse_tile[ty], d", "ty], delta_tile[ty], sees"
 DQ = "dq_acc[i] += ds_tile[ty, c] * k_tile[c, d]"
 STORE = "dq[m, d] = dq_acc[i] * softmax_scale"
 STOP = "n_stop = min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q"
@@ -14,7 +15,7 @@ LAST = "last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1"
 def filled(number):
     """A finite score for hidden pairs, and exp of it."""
     return (f"{number} for a hidden pair", [
-        (IF, f"if m < seqlen_q and n < seqlen_k:\n                s = s * softmax_scale if n <= last_n else float32({number})"), (P, "p = math.exp(s - lse_tile[ty])")])
+        (P, f"p = math.exp((s * softmax_scale if sees else float32({number})) - lse)")])
 
 
 WRONG = [
@@ -22,15 +23,17 @@ WRONG = [
     ("no mask", LAST, "last_n = seqlen_k - 1"),
     ("top-left mask", LAST, "last_n = m if CAUSAL else seqlen_k - 1"),
     ("strict mask", LAST, "last_n = m + seqlen_k - seqlen_q - 1 if CAUSAL else seqlen_k - 1"),
-    ("keys beyond the last take part", IF, "if m < seqlen_q and n <= max(last_n, n_stop + BLOCK_N):"),
+    ("keys beyond the last take part", SEES, "sees = m < seqlen_q and n <= max(last_n, n_stop + BLOCK_N)"),
+    ("sees is not used", P, "p = math.exp(s * softmax_scale - lse)"),
+    ("ex08b's columns", "d = tx + i * BLOCK_N\n            if d < HEAD_DIM:\n                for c", "d = ty + i * BLOCK_M\n            if d < HEAD_DIM:\n                for c"),
     ("dead tiles are visited", STOP, "n_stop = seqlen_k"),
     ("the last live tile is skipped", STOP, "n_stop = (min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N"),
     ("no scale in the scores", P, "p = math.exp(s - lse_tile[ty])"),
     ("no scale in dq", STORE, "dq[m, d] = dq_acc[i]"),
-    ("scale twice", DS, "ds_tile[ty, tx] = softmax_scale * p * (dp - delta_tile[ty])"),
+    ("scale twice", DS, "return p, softmax_scale * p * (dp - delta)"),
     ("delta added", DS, DS.replace("-", "+")),
-    ("no delta", DS, "ds_tile[ty, tx] = p * dp"),
-    ("ds without p", DS, "ds_tile[ty, tx] = dp - delta_tile[ty]"),
+    ("no delta", DS, "return p, p * dp"),
+    ("ds without p", DS, "return p, dp - delta"),
     ("dq of v", DQ, DQ.replace("k_tile", "v_tile")),
     ("dp of q and v", "dp += do_tile[ty, d] * v_tile[tx, d]", "dp += q_tile[ty, d] * v_tile[tx, d]"),
     ("dp of dout and k", "dp += do_tile[ty, d] * v_tile[tx, d]", "dp += do_tile[ty, d] * k_tile[tx, d]"),
@@ -39,8 +42,8 @@ WRONG = [
     ("128 n-tiles at most", LOOP, "for n_start in range(0, min(n_stop, 128 * BLOCK_N), BLOCK_N):"),
     ("128 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 128 * BLOCK_M"),
     ("every thread loads lse and delta", "        if tx == 0:\n", "        if tx >= 0:\n"),
-    ("lse straight from HBM", P, P.replace("lse_tile[ty]", "lse[m]")),
-    ("delta straight from HBM", DS, DS.replace("delta_tile[ty]", "(delta[m] if m < seqlen_q else float32(0.0))")),
+    ("lse straight from HBM", LSE, "v_tile, lse[m], d"),
+    ("delta straight from HBM", DELTA, "ty], delta[m] if m < seqlen_q else float32(0.0), sees"),
     ("q loaded in every turn", "            n = n_start + tx\n", "            if m < seqlen_q:\n                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    q_tile[ty, d] = q[m, d]\n            cuda.syncthreads()\n            n = n_start + tx\n"),
     ("every thread loads all of a key", "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    inside", "                for d in range(HEAD_DIM):\n                    inside"),
     ("dq summed in HBM", [("            dq_acc[i] = float32(0.0)\n", "            dq_acc[i] = float32(0.0)\n            if m < seqlen_q and tx + i * BLOCK_N < HEAD_DIM:\n                dq[m, tx + i * BLOCK_N] = float32(0.0)\n"), (STORE, "dq[m, d] += dq_acc[i] * softmax_scale")]),
@@ -56,19 +59,12 @@ WRONG = [
 RIGHT = [
     ("other names", [("def kernel(dout, q, k, v, lse, delta, dq, softmax_scale):", "def kernel(dO, q, k, v, L, D, dQ, scale):"),
         ("= dout[m, d] if", "= dO[m, d] if"), ("= lse[m] if", "= L[m] if"), ("= delta[m] if", "= D[m] if"),
-        (P, P.replace("softmax_scale", "scale")), (STORE, "dQ[m, d] = dq_acc[i] * scale")]),
+        ("sees, softmax_scale\n            )", "sees, scale\n            )"), (STORE, "dQ[m, d] = dq_acc[i] * scale")]),
     ("an m-tile without keys is answered first", "        for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile",
      "        if n_stop <= 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                if m < seqlen_q:\n                    dq[m, d] = float32(0.0)\n            return\n"
      "        for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile"),
-    ("scale in ds, -inf for hidden keys and a guard for lse", [(DS, "ds_tile[ty, tx] = softmax_scale * p * (dp - delta_tile[ty])"), (STORE, "dq[m, d] = dq_acc[i]"),
-        (IF, "if lse_tile[ty] > -math.inf and m < seqlen_q and n < seqlen_k:\n                s = s * softmax_scale if n <= last_n else float32(-math.inf)"), (P, "p = math.exp(s - lse_tile[ty])")]),
+    ("scale in ds, -inf for hidden keys and a guard for lse", [(DS, "return p, softmax_scale * p * (dp - delta)"), (STORE, "dq[m, d] = dq_acc[i]"),
+        (P, "p = float32(0.0)\n        if lse > -math.inf:\n            p = math.exp((s * softmax_scale if sees else float32(-math.inf)) - lse)")]),
 ]
 
-OUTSIDE = "rows of queries that do not exist are not stored; the last key of one that exists is below seqlen_k"
-EQUIVALENT = [
-    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k + 1", "`n < seqlen_k` is tested beside it"),
-    ("last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k - 1 -> last_n = m + seqlen_k - seqlen_q if CAUSAL else seqlen_k", "`n < seqlen_k` is tested beside it"),
-    ("if m < seqlen_q and n < seqlen_k and (n <= last_n): -> if n <= last_n:", OUTSIDE),
-    ("if m < seqlen_q and n < seqlen_k and (n <= last_n): -> if m <= seqlen_q and n < seqlen_k and (n <= last_n):", OUTSIDE),
-    ("if m < seqlen_q and n < seqlen_k and (n <= last_n): -> if m < seqlen_q and n <= seqlen_k and (n <= last_n):", OUTSIDE),
-]
+EQUIVALENT = []

@@ -1,74 +1,32 @@
-"""ex14a: a rotation that spreads outliers."""
+"""ex14a: what a format can hold."""
 
 # fmt: off
-SIZE = "shape, d = x.shape, x.shape[-1]"
-PAIRS = "pairs = x.reshape(*shape[:-1], d // (2 * h), 2, h)"
-STACK = "x = np.stack([a + b, a - b], axis=-2).reshape(shape)"
-RETURN = "return x / x.dtype.type(np.sqrt(d))"
-ROTATE = "return hadamard(x * signs.astype(x.dtype))"
-BACK = "return hadamard(y) * signs.astype(y.dtype)"
-WRITTEN = '''    d = x.shape[-1]
-    H = np.ones((1, 1), x.dtype)
-    while len(H) < d:
-        H = np.block([[H, H], [H, -H]])
-    return x @ H / x.dtype.type(np.sqrt(d))
-'''
-BODY = '''    shape, d = x.shape, x.shape[-1]
-    h = 1
-    while h < d:
-        pairs = x.reshape(*shape[:-1], d // (2 * h), 2, h)
-        a, b = pairs[..., 0, :], pairs[..., 1, :]
-        x = np.stack([a + b, a - b], axis=-2).reshape(shape)
-        h *= 2
-    return x / x.dtype.type(np.sqrt(d))
-'''
-BY_SUMS = '''    d = x.shape[-1]
-    out = np.empty_like(x)
-    j = np.arange(d)
-    for i in range(d):
-        bits = i & j
-        for half in (16, 8, 4, 2, 1):
-            bits = bits ^ bits >> half
-        out[..., i] = (x * np.where(bits & 1, -1, 1)).sum(axis=-1)
-    return out / x.dtype.type(np.sqrt(d))
-'''
-IN_PLACE = BODY.replace("x = np.stack([a + b, a - b], axis=-2).reshape(shape)", "x[...] = np.stack([a + b, a - b], axis=-2).reshape(shape)")
-RECURSIVE = '''    d = x.shape[-1]
-    if d == 1:
-        return x.copy()
-    left, right = hadamard(x[..., : d // 2]), hadamard(x[..., d // 2 :])
-    half = x.dtype.type(np.sqrt(0.5))
-    return np.concatenate([left + right, left - right], axis=-1) * half
-'''
+BIAS = "bias, step = 2 ** (exponent_bits - 1) - 1, 2.0**-mantissa_bits"
+LARGEST = "largest = (2 - step) * 2.0**bias if has_infinity else (2 - 2 * step) * 2.0 ** (bias + 1)"
+RETURN = "return largest, 2.0 ** (1 - bias), step * 2.0 ** (1 - bias), step / 2"
 
 WRONG = [
-    ("not divided", RETURN, "return x"),
-    ("divided by d", RETURN, "return x / x.dtype.type(d)"),
-    ("float64 comes back", RETURN, "return x / np.sqrt(np.float64(d))"),
-    ("float32 comes back", RETURN, "return (x / x.dtype.type(np.sqrt(d))).astype(np.float32)"),
-
-    ("the minus on the other side", STACK, STACK.replace("a - b", "b - a")),
-    ("the last size is missing", "while h < d:", "while h < d // 2:"),
-    ("the matrix written down", BODY, WRITTEN),
-    ("d^2 additions", BODY, BY_SUMS),
-    ("in place", BODY, IN_PLACE),
-    ("signs after", ROTATE, "return hadamard(x) * signs.astype(x.dtype)"),
-    ("no signs", ROTATE, "return hadamard(x)"),
-    ("signs decide the dtype", ROTATE, "return hadamard(x * signs.astype(np.float64))"),
-    ("signs before, back too", BACK, "return hadamard(y * signs.astype(y.dtype))"),
-    ("in float16 on the way", ROTATE, "return hadamard((x * signs.astype(x.dtype)).astype(np.float16).astype(x.dtype))"),
-    ("rotated in place", ROTATE, "x *= signs.astype(x.dtype)\n    return hadamard(x)"),
-    ("256 columns at most", SIZE, "shape, d = x.shape, x.shape[-1]\n    if d > 256:\n        return np.concatenate([hadamard(part) for part in np.split(x, d // 256, axis=-1)], axis=-1)"),
+    ("infinities in e4m3", LARGEST, "largest = (2 - step) * 2.0**bias"),
+    ("no infinities at all", LARGEST, "largest = (2 - 2 * step) * 2.0 ** (bias + 1)"),
+    ("480", LARGEST, "largest = (2 - step) * 2.0**bias if has_infinity else (2 - step) * 2.0 ** (bias + 1)"),
+    ("a power of two", LARGEST, "largest = 2.0 ** (bias + 1)"),
+    ("the other way round", LARGEST, LARGEST.replace("if has_infinity", "if not has_infinity")),
+    ("the bias of nobody", BIAS, BIAS.replace(" - 1, 2.0", ", 2.0")),
+    ("the bias doubled", BIAS, BIAS.replace("(exponent_bits - 1) - 1", "exponent_bits - 1")),
+    ("step of one bit less", BIAS, BIAS.replace("2.0**-mantissa_bits", "2.0**(1 - mantissa_bits)")),
+    ("e = 0 is normal", RETURN, RETURN.replace("2.0 ** (1 - bias), step", "2.0**-bias, step")),
+    ("no subnormal numbers", RETURN, RETURN.replace("step * 2.0 ** (1 - bias)", "2.0 ** (1 - bias)")),
+    ("subnormal numbers of e = 0", RETURN, RETURN.replace("step * 2.0 ** (1 - bias)", "step * 2.0**-bias")),
+    ("the whole step", RETURN, RETURN.replace("step / 2", "step")),
+    ("relative to the number itself", RETURN, RETURN.replace("step / 2", "1 / (2 / step + 1)")),
+    ("a list", RETURN, "return [largest, 2.0 ** (1 - bias), step * 2.0 ** (1 - bias), step / 2]"),
+    ("three numbers", RETURN, "return largest, 2.0 ** (1 - bias), step / 2"),
+    ("e4m3 alone", RETURN, "return 448.0, 2.0**-6, 2.0**-9, 1 / 16"),
 ]
-
 
 RIGHT = [
-    ("rows of a matrix, whatever the shape", PAIRS, "pairs = x.reshape(-1, d // (2 * h), 2, h)"),
-    ("recursive", BODY, RECURSIVE),
-    ("each step divided by the root of 2, signs multiplied otherwise", [(STACK, "half = x.dtype.type(np.sqrt(0.5))\n        x = np.stack([a * half + b * half, a * half - b * half], axis=-2).reshape(shape)"), (RETURN, "return x.copy()"), (ROTATE, "return hadamard(np.where(signs > 0, x, -x))")]),
+    ("by ldexp", [(BIAS, "import math\n    bias, step = (1 << exponent_bits - 1) - 1, math.ldexp(1.0, -mantissa_bits)"), (RETURN, "least = math.ldexp(1.0, 1 - bias)\n    return largest, least, least * step, step / 2")]),
+    ("by counting e", LARGEST, "e = 2**exponent_bits - (2 if has_infinity else 1)\n    f = 2**mantissa_bits - (1 if has_infinity else 2)\n    largest = (1 + f * step) * 2.0 ** (e - bias)"),
 ]
 
-EQUIVALENT = [
-    ("return hadamard(y) * signs.astype(y.dtype) -> return hadamard(y) / signs.astype(y.dtype)", "signs are 1 and -1"),
-    ("return hadamard(x * signs.astype(x.dtype)) -> return hadamard(x / signs.astype(x.dtype))", "signs are 1 and -1"),
-]
+EQUIVALENT = []

@@ -4,11 +4,14 @@
 M_I = "m_i = float32(-math.inf)"
 S = "s = float32(-math.inf)  # a key that does not exist: exp gives 0"
 LOOP = "for n_start in range(0, seqlen_k, BLOCK_N):"
-OUT = "out[b, head, d] = acc[i] / l_i if seqlen_k > 0 else float32(0.0)"
-LSE = "lse[b, head] = m_i + math.log(l_i)"
+OUT = "out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)"
+LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
+STORE = "store(head, acc, m_i, l_i, out[b], lse[b])"
 LOAD_Q = "q_tile[ty, d] = q[b, head, d]"
 INSIDE = "inside = n_start + row < seqlen_k"
-ROWS = "for row in range(ty, BLOCK_N, GROUP_SIZE):"
+ROWS = "for row in range(ty, BLOCK_N, BLOCK_M):"
+TEST = "if n >= seqlen_k:"
+MAX = "m_safe = m_new if m_new > -math.inf else float32(0.0)  # -inf - (-inf) would be NaN"
 LAST = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
 
 WRONG = [
@@ -19,28 +22,30 @@ WRONG = [
     ("-1e9 for the first maximum", M_I, "m_i = float32(-1e9)"),
     ("-1e30 for the first maximum", M_I, "m_i = float32(-1e30)"),
     ("0 for the first maximum", M_I, "m_i = float32(0.0)"),
-    ("keys of the padding take part", "if n_start + tx < seqlen_k:", "if n_start + tx < k_cache.shape[1]:"),
-    ("one key too many", "if n_start + tx < seqlen_k:", "if n_start + tx <= seqlen_k:"),
+    ("keys of the padding take part", TEST, "if n >= k_cache.shape[1]:"),
+    ("one key too many", TEST, "if n > seqlen_k:"),
     ("the cache is read to its end", INSIDE, "inside = n_start + row < k_cache.shape[1]"),
     ("the longest sequence's length", "seqlen_k = seq_lens[b]", "seqlen_k = max(seq_lens[b], seq_lens[0])"),
+    ("another sequence's out", STORE, STORE.replace("out[b]", "out[0]")),
+    ("the row of the group", STORE, STORE.replace("head,", "ty,")),
     ("the last key is missing", LOOP, "for n_start in range(0, seqlen_k - 1, BLOCK_N):"),
     ("heads in turn", "head = kv_head * GROUP_SIZE + ty", "head = ty * cuda.gridDim.x + kv_head"),
     ("K/V head 0", "k_tile[row, d] = k_cache[b, n_start + row, kv_head, d]", "k_tile[row, d] = k_cache[b, n_start + row, 0, d]"),
     ("sequence 0's values", "v_tile[row, d] = v_cache[b, n_start", "v_tile[row, d] = v_cache[0, n_start"),
     ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
     ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "            l_i *= alpha\n", ""),
-    ("an empty sequence is NaN", OUT, "out[b, head, d] = acc[i] / l_i"),
-    ("an empty sequence is not written", OUT, "if seqlen_k > 0:\n                    out[b, head, d] = acc[i] / l_i"),
-    ("lse of an empty sequence is 0", LSE, LSE + " if seqlen_k > 0 else float32(0.0)"),
-    ("log2", LSE, LSE.replace("log", "log2")),
+    ("l not rescaled", "        l_i *= alpha\n", ""),
+    ("an empty sequence is NaN", OUT, "out[m, d] = acc[i] / l_i"),
+    ("an empty sequence is not written", OUT, "if l_i > 0:\n                        out[m, d] = acc[i] / l_i"),
+    ("lse of an empty sequence is 0", LSE, LSE.replace("-math.inf", "0.0")),
+    ("log2", LSE, LSE.replace("log(", "log2(")),
     ("every thread stores lse", "if tx == 0:", "if tx >= 0:"),
     ("each head loads the keys", ROWS, "for row in range(BLOCK_N):"),
-    ("columns to neighbouring rows of threads", "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_tile", "                for d in range(tx * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N), min(HEAD_DIM, (tx + 1) * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N))):\n                    k_tile"),
-    ("a thread loads a whole key", [(ROWS, "for row in range(tx if ty == 0 else BLOCK_N, BLOCK_N, BLOCK_N):"), ("                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_tile", "                for d in range(HEAD_DIM):\n                    k_tile")]),
+    ("columns to neighbouring rows of threads", "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    inside", "                for d in range(tx * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N), min(HEAD_DIM, (tx + 1) * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N))):\n                    inside"),
+    ("a thread loads a whole key", [(ROWS, "for row in range(tx if ty == 0 else BLOCK_N, BLOCK_N, BLOCK_N):"), ("                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    inside", "                for d in range(HEAD_DIM):\n                    inside")]),
     ("q is loaded in every tile", LAST, LAST + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                q_tile[ty, d] = q[b, head, d]\n"),
-    ("out is summed in HBM", OUT, "out[b, head, d] = float32(0.0)\n                out[b, head, d] += acc[i] / l_i if seqlen_k > 0 else float32(0.0)"),
-    ("exponents held above -80", "math.exp(s - m_new)", "(math.exp(max(s - m_new, float32(-80.0))) if s > -math.inf else float32(0.0))"),
+    ("out is summed in HBM", OUT, "out[m, d] = float32(0.0)\n                    out[m, d] += acc[i] / l_i if l_i > 0 else float32(0.0)"),
+    ("exponents held above -80", "math.exp(s - m_safe)", "(math.exp(max(s - m_safe, float32(-80.0))) if s > -math.inf else float32(0.0))"),
     ("128 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 128 * BLOCK_N), BLOCK_N):"),
     ("256 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 256 * BLOCK_N), BLOCK_N):"),
     ("64 K/V heads at most", "        kv_head, b = cuda.blockIdx.x,", "        kv_head, b = cuda.blockIdx.x % 64,"),
@@ -48,24 +53,25 @@ WRONG = [
     ("a spare tile", "        p_tile = cuda", "        spare = cuda.shared.array((GROUP_SIZE, BLOCK_N), float32)\n        spare[ty, tx] = float32(0.0)\n        p_tile = cuda"),
     ("a local array of scores", "        m_i = float32(-math.inf)\n", "        scores = cuda.local.array(1024, float32)\n        scores[0] = float32(0.0)\n        m_i = float32(-math.inf)\n"),
     ("every thread computes all scores of its row", LAST, LAST + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
-    ("seq_lens is changed", "        if tx == 0:\n", "        if tx == 0:\n            seq_lens[b] = seqlen_k + 1\n"),
+    ("seq_lens is changed", STORE, "if tx == 0:\n            seq_lens[b] = seqlen_k + 1\n        " + STORE),
     ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
 ]
 
 RIGHT = [
-    ("other names", [("def kernel(q, k_cache, v_cache, seq_lens, out, lse, softmax_scale):", "def kernel(Q, K, V, n, O, L, scale):"),
-        ("seqlen_k = seq_lens[b]", "seqlen_k = n[b]"), (LOAD_Q, "q_tile[ty, d] = Q[b, head, d]"), ("= k_cache[b,", "= K[b,"), ("= v_cache[b,", "= V[b,"),
-        ("s *= softmax_scale", "s *= scale"), ("out[b, head, d] =", "O[b, head, d] ="), ("lse[b, head] =", "L[b, head] =")]),
+    ("other names", [("def kernel(q, k_cache, v_cache, seq_lens, out, lse, softmax_scale):", "def kernel(Q, K, V, lens, O, L, scale):"),
+        ("seqlen_k = seq_lens[b]", "seqlen_k = lens[b]"), (LOAD_Q, "q_tile[ty, d] = Q[b, head, d]"), ("= k_cache[b,", "= K[b,"), ("= v_cache[b,", "= V[b,"),
+        ("s *= softmax_scale", "s *= scale"), (STORE, STORE.replace("out[b], lse[b]", "O[b], L[b]"))]),
     ("an empty sequence is answered before q is loaded", "        for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile",
      "        if seqlen_k == 0:\n            for d in range(tx, HEAD_DIM, BLOCK_N):\n                out[b, head, d] = float32(0.0)\n            if tx == 0:\n                lse[b, head] = float32(-math.inf)\n            return\n"
      "        for d in range(tx, HEAD_DIM, BLOCK_N):\n            q_tile"),
     ("lowest finite number for the first maximum, one tile for s and p", [(M_I, "m_i = float32(-3.4028234e38)"),
-        ("        p_tile = cuda.shared.array((GROUP_SIZE, BLOCK_N), float32)\n", ""),
-        ("            p_tile[ty, tx] = math.exp(s - m_new)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_new)"),
-        ("l_i += p_tile[ty, c]", "l_i += s_tile[ty, c]"), ("acc[i] += p_tile[ty, c]", "acc[i] += s_tile[ty, c]")]),
+        ("        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n", ""),
+        ("            p_tile[ty, tx] = math.exp(s - m_safe)", "            cuda.syncthreads()\n            s_tile[ty, tx] = math.exp(s - m_safe)"),
+        ("alpha, p_tile, v_tile)\n            cuda", "alpha, s_tile, v_tile)\n            cuda")]),
 ]
 
 EQUIVALENT = [
+    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "each tile has a key, so m_new is finite after it"),
     ("k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(0) -> k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(1)", "the score of a key that does not exist is -inf, whatever the tile holds"),
     ("v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(0) -> v_tile[row, d] = v_cache[b, n_start + row, kv_head, d] if inside else float32(1)", "a key that does not exist has weight 0"),
 ]

@@ -256,7 +256,7 @@ def check_traffic(trace, size, reads, why):
     """Fail unless each of `size` elements of x is read up to `reads` times, of y written once."""
     x, y = trace.arrays["x"], trace.arrays["y"]
     assert x.loads <= reads * size, (
-        f"x has {size} elements and was read {x.loads} times, {x.loads / size:.3g} an element: "
+        f"x has {size} elements and was read {x.loads} times, {x.loads / size:.3g} per element: "
         f"{why}"
     )
     assert not x.stores, f"x is an input, and {x.stores} stores went into it"

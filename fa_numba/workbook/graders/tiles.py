@@ -75,7 +75,7 @@ def shared_loads(trace, *, most, products, rule):
 
 def expect_float32(trace):
     """Fail with the lines of a launch that compute in float64."""
-    lines = trace.flops.of("float64").by_line
+    lines = [line for line, number in trace.flops.of("float64").by_line.items() if number]
     if lines:
         numbers = " and ".join(f"line {line}" for line in sorted(lines))
         raise Wrong(

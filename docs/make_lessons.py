@@ -1,0 +1,101 @@
+"""Write docs/lessons.md: the lessons with their minutes, ideas and exercises.
+
+python docs/make_lessons.py [--check]
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+from fa_numba.workbook import minutes, stubs
+from fa_numba.workbook.catalog import find_one
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "lessons.md"
+
+PARTS = {
+    "The machine": {
+        "00": "a kernel, a thread, a guard, a thread block, shared memory, a barrier, a warp",
+        "01": "three limits: memory, arithmetic, overhead; count, divide, compare",
+    },
+    "Softmax": {
+        "02": "subtract the maximum; the threads of a block reduce a row by a tree",
+        "03": "maximum and sum in one pass: one factor rescales all that was summed",
+    },
+    "Attention": {
+        "04": "heads, a causal mask; S and P in HBM: count the bytes",
+        "05": "shared memory, barriers, banks, coalescing, and how large a tile can be",
+        "06": "never write S: rescale instead",
+        "07": "swap the loops: the state stays in registers, out is divided once",
+        "08": "rebuild P from lse, tile by tile; delta makes each tile independent",
+        "09": "windows, softcap, ALiBi, block-sparse masks, dropout that nobody stores",
+        "10": "sequences of any lengths end to end, and none sees its neighbour",
+    },
+    "Fast": {
+        "11": "from 2.6 to 40 TFLOP/s in float32: loads per FMA, machine code, occupancy",
+        "12": "which lane holds which element; P is already in its place; 3 × TF32",
+        "13": "who waits for whom, who computes which tile: wgmma, TMA, persistent kernels",
+        "14": "256 numbers: scales in the right place, a rotation for outliers",
+        "15": "a launch is not a kernel: honest times, and counters that name the line",
+    },
+    "Inference": {
+        "16": "keep keys and values, read them once for a group, in chunks, and only a window",
+        "17": "split the keys, merge the parts exactly, and count how many pay",
+        "18": "a block table instead of one long array, and what the detour costs",
+        "19": "who has which page, who shares it, who must leave",
+    },
+    "Further": {
+        "20": "a state that does not grow, and what it forgets",
+        "21": "rings, stripes and trees: who waits, what travels",
+        "22": "a small GPT learns with your kernels",
+        "23": "many requests at a time: who enters, who leaves, which guess stays",
+    },
+}
+
+HEAD = """# The lessons
+
+`python docs/make_lessons.py` writes this page, and a test fails where it is out of date. The
+minutes are those of [one formula](../fa_numba/workbook/minutes.py): 120 words a minute, 4 seconds
+for each line of code, and for each exercise 4 minutes and one for each line of its solution.
+"""
+
+
+def page():
+    """The text of docs/lessons.md."""
+    lines, total, kinds = [HEAD], 0, Counter()
+    for part, ideas in PARTS.items():
+        lines += [
+            f"\n## {part}\n",
+            "| lesson | the idea | minutes | exercises |",
+            "|---|---|---|---|",
+        ]
+        for number, idea in ideas.items():
+            (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            title = "".join(cells[0]["source"])
+            names = minutes.GRADED.findall("\n".join("".join(c["source"]) for c in cells))
+            taken = int(minutes.LINE.search(title)[1])
+            heading = title.partition("\n")[0].lstrip("# ")
+            exercises = [stubs.read(find_one(name, ROOT)) for name in names]
+            said = " · ".join(f"{name} {e.kind}" for name, e in zip(names, exercises, strict=True))
+            lines.append(f"| [{heading}](../notebooks/{path.name}) | {idea} | {taken} | {said} |")
+            total += taken
+            kinds.update(exercise.kind for exercise in exercises)
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in stubs.KINDS)
+    hours = f"{total / 60:.0f} hours"
+    lines.append(
+        f"\n{sum(map(len, PARTS.values()))} lessons, {hours}, {kinds.total()} exercises: {counted}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    text = page()
+    if "--check" in sys.argv:
+        sys.exit(text != PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

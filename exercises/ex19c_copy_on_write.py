@@ -1,0 +1,89 @@
+"""ex19c · One more token: copy on write
+
+The pool of ex19b, complete but for the method that each step of a server calls:
+
+append(seq) -> (slot, copy)
+    one more token. slot = page * page_size + offset is its place. A new page only where the last
+    one is full, or there is none. Where the last page is part-filled and shared with another
+    sequence, it may not be written: seq gets a free page in its place, and copy = (that page, the
+    new one) says what must be copied before the slot is written. Otherwise copy is None. Who is
+    left alone with a page writes into it.
+
+OutOfPages where a free page is needed and there is none: then nothing has changed, and the caller
+may free a sequence and try again. KeyError for a sequence that is not there, whether pages are free
+or not. About 12 lines.
+"""
+
+
+class OutOfPages(Exception):
+    """Too few pages are free. Nothing has been changed."""
+
+
+class Pool:
+    """Pages to give out."""
+
+    def __init__(self, num_pages, page_size):
+        self.num_pages, self.page_size = num_pages, page_size
+        self.free_pages = list(range(num_pages))
+        self.references = [0] * num_pages  # how many rows a page is in
+        self.rows, self.lengths = {}, {}  # by sequence
+        self.next_seq = 0
+
+    @property
+    def num_free(self):
+        """How many pages are free."""
+        return len(self.free_pages)
+
+    def row(self, seq):
+        """The pages of a sequence, first to last."""
+        return list(self.rows[seq])
+
+    def length(self, seq):
+        """Tokens of a sequence."""
+        return self.lengths[seq]
+
+    def take(self):
+        """A free page, now in one row. The caller has made sure that there is one."""
+        page = self.free_pages.pop()
+        self.references[page] = 1
+        return page
+
+    def add(self, row, length):
+        """A new sequence with this row; returns its number."""
+        seq = self.next_seq
+        self.next_seq += 1
+        self.rows[seq], self.lengths[seq] = row, length
+        return seq
+
+    def allocate(self, length):
+        """Take in a sequence of `length` tokens; return its number.
+
+        OutOfPages before anything has changed: count first, then take.
+        """
+        needed = -(-length // self.page_size)
+        if needed > self.num_free:
+            raise OutOfPages(f"{needed} pages needed, {self.num_free} free")
+        return self.add([self.take() for _ in range(needed)], length)
+
+    def fork(self, seq):
+        """A second sequence with the same tokens; return its number."""
+        for page in self.rows[seq]:
+            self.references[page] += 1
+        return self.add(list(self.rows[seq]), self.lengths[seq])
+
+    def free(self, seq):
+        """Let a sequence go."""
+        row = self.rows.pop(seq)
+        del self.lengths[seq]
+        for page in row:
+            self.references[page] -= 1
+            if self.references[page] == 0:
+                self.free_pages.append(page)
+
+    def append(self, seq):
+        """One token more; return (slot, copy)."""
+        # YOUR CODE HERE
+        raise NotImplementedError("ex19c: append")
+
+
+# Stub a7935b2d of solutions/ex19c_copy_on_write.py: `fa-numba reset ex19c` brings it back.

@@ -1,0 +1,122 @@
+"""Grader of ex14c: attention in e4m3 with a scale for each tile."""
+
+import numpy as np
+import pytest
+
+from fa_numba.analysis import fp8
+from fa_numba.workbook.graders.causes import Wrong
+
+HEAD_DIM = 16
+
+
+def quantised(x, block_rows):
+    """e4m3 numbers as float64, and a scale for each block of rows."""
+    scales = np.abs(x).reshape(len(x) // block_rows, -1).max(axis=1) / 448
+    scales = np.where(scales > 0, scales, 1.0)
+    return fp8.round_e4m3(x / np.repeat(scales, block_rows)[:, None]), scales
+
+
+def problem(tiles, BLOCK_N=8, *, rows=5, seed=0, k_sizes=None, v_sizes=None):
+    """The arguments of an answer; tile t of K and of V is so many times as large."""
+    rng = np.random.default_rng(seed)
+    q = rng.standard_normal((rows, HEAD_DIM))
+    k, v = rng.standard_normal((2, tiles * BLOCK_N, HEAD_DIM))
+    for x, sizes in ((k, k_sizes), (v, v_sizes)):
+        if sizes is not None:
+            x *= np.repeat(sizes, BLOCK_N)[:, None]
+    q8, (q_scale,) = quantised(q, rows)
+    return (q8, float(q_scale), *quantised(k, BLOCK_N), *quantised(v, BLOCK_N), BLOCK_N)
+
+
+def model(q8, q_scale, k8, k_scales, v8, v_scales, BLOCK_N, late_v=None):
+    """As the statement says; late_v: one scale for all of V, by mistake."""
+    out_scale = np.repeat(v_scales, BLOCK_N)[:, None] if late_v is None else late_v
+    k = k8 * np.repeat(k_scales, BLOCK_N)[:, None]
+    s = q8 @ k.T * q_scale / np.sqrt(q8.shape[1])
+    # P is rounded under the maximum of its tile, as in a loop over tiles.
+    m = np.maximum.accumulate(
+        s.reshape(len(s), -1, BLOCK_N).max(axis=2), axis=1
+    ).repeat(BLOCK_N, axis=1)  # fmt: skip
+    p = fp8.round_e4m3(256 * np.exp(s - m)) / 256 * np.exp(m - m[:, -1:])
+    return p @ (v8 * out_scale) / np.exp(s - m[:, -1:]).sum(axis=1, keepdims=True)
+
+
+def check(exercise, arguments, what):
+    q8, q_scale, k8, k_scales, v8, v_scales, BLOCK_N = arguments
+    got, want = np.asarray(exercise.mended(*arguments)), model(*arguments)
+    assert got.shape == want.shape, f"{what}: out must be of shape {want.shape}, got {got.shape}"
+    size = np.abs(want).max()
+    wrong = ~(np.abs(got - want) <= 1e-9 * size)
+    if not wrong.any():
+        return
+
+    def of(k_scales=k_scales, late_v=None):
+        return model(q8, q_scale, k8, k_scales, v8, v_scales, BLOCK_N, late_v)
+
+    first = np.full_like(k_scales, k_scales[0])
+    mistakes = {
+        "All scores have the scale of K's first tile, and out that of V's last.": of(
+            first, v_scales[-1]
+        ),
+        "All scores have the scale of K's first tile.": of(first),
+        "All scores have the scale of K's last tile.": of(np.full_like(k_scales, k_scales[-1])),
+        "The whole of out has the scale of V's last tile.": of(late_v=v_scales[-1]),
+        "The whole of out has the scale of V's first tile.": of(late_v=v_scales[0]),
+        "out lacks V's scale.": of(late_v=1.0),
+        "Scores lack K's scale.": of(np.ones_like(k_scales)),
+    }
+    row, col = map(int, np.argwhere(wrong)[0])
+    raise Wrong(
+        f"{what}: out[{row}, {col}] must be {want[row, col]:.6g}, got {got[row, col]:.6g}",
+        causes=[cause for cause, x in mistakes.items() if np.allclose(got, x, atol=1e-9 * size)],
+        where=f"{what}, out[{row}, {col}]",
+    )
+
+
+def test_one_tile(exercise):
+    """one tile, as before"""
+    check(exercise, problem(1), "one tile")
+
+
+@pytest.mark.parametrize("sizes", [(1, 4), (4, 1), (1, 3, 9, 0.3)], ids=str)
+def test_tiles_of_k(exercise, sizes):
+    """tiles of K of different sizes"""
+    check(exercise, problem(len(sizes), k_sizes=sizes), f"tiles of K times {sizes}")
+
+
+@pytest.mark.parametrize("sizes", [(1, 100), (100, 1), (1, 1e-3, 30, 1e3)], ids=str)
+def test_tiles_of_v(exercise, sizes):
+    """tiles of V of different sizes"""
+    check(exercise, problem(len(sizes), v_sizes=sizes), f"tiles of V times {sizes}")
+
+
+def test_both(exercise):
+    """both of different sizes, many tiles"""
+    rng = np.random.default_rng(1)
+    sizes = 2.0 ** rng.integers(-2, 3, (2, 12))
+    check(exercise, problem(12, 4, k_sizes=sizes[0], v_sizes=sizes[1], seed=2), "12 tiles")
+
+
+def test_zeros(exercise):
+    """a tile of zeros in V: its keys keep their weight"""
+    check(exercise, problem(3, v_sizes=(1, 0, 5)), "a tile of V is zero")
+
+
+def test_small_values_keep_their_weight(exercise):
+    """a tile whose V is tiny beside the others': it is not lost"""
+    check(exercise, problem(2, v_sizes=(1e-6, 1e-6), seed=4), "tiny V")
+    check(exercise, problem(3, v_sizes=(1e4, 1e-4, 1e-4), seed=5), "tiny V beside large V")
+
+
+def test_inputs_unchanged(exercise):
+    """inputs stay as they are; published is as it was given"""
+    arguments = problem(3, k_sizes=(1, 2, 4), v_sizes=(4, 2, 1))
+    before = [np.copy(x) for x in arguments]
+    exercise.mended(*arguments)
+    for name, x, old in zip(
+        ("q8", "q_scale", "k8", "k_scales", "v8", "v_scales"), arguments, before, strict=False
+    ):
+        assert np.array_equal(x, old), f"{name} was changed"
+    q8, q_scale, k8, k_scales, v8, v_scales, BLOCK_N = arguments
+    bugs = model(q8, q_scale, k8, np.full(3, k_scales[0]), v8, v_scales, BLOCK_N, v_scales[-1])
+    assert np.allclose(exercise.published(*arguments), bugs), "published is to stay: write mended"

@@ -1,0 +1,91 @@
+"""The ledger of the lesson on packed batches: lengths, masks and load imbalance."""
+
+import numpy as np
+
+from fa_numba import flash_attn_v2, simt
+from fa_numba.analysis.waves import makespan
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.workbook.recorded import recorded_rows
+
+LENGTHS = 90, 14, 37, 5, 61
+NOT_RECORDED = "not recorded yet"
+
+
+def ledger(folder=None):
+    """The rows of the ledger.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Of the results, in place of benchmarks/results.
+
+    Returns
+    -------
+    list of dict
+        claim, our number, verdict.
+    """
+    padded, packed = flops_of(LENGTHS)
+    in_order, longest_first = waiting(causal=True)
+    return [
+        _row(
+            "sequence handling: FlashAttention fixed-length batches, vLLM variable-length (004)",
+            f"FLOPs by the meter for {len(LENGTHS)} sequences: padded {padded:,}, packed "
+            f"{packed:,}, {packed / padded:.2f} of it",
+            "FlashAttention has packed batches since its first release; the difference to "
+            "PagedAttention is where keys lie, not how long sequences are",
+        ),
+        _row(
+            "uses online softmax for variable-length sequences (004)",
+            "flash_attn_varlen and flash_attn_v2 have the same softmax, line by line",
+            "online softmax is for tiles; lengths need a start, an end and a mask",
+        ),
+        _row(
+            "need we handle workload imbalance? No, the scheduler loads the next block (001)",
+            "8 sequences of 1024 under a causal mask, tiles of 64 on 32 SMs, time over the bound: "
+            f"{in_order:.2f} in the order of the grid, {longest_first:.2f} longest first",
+            "true for blocks of equal length; it does not know which block is long",
+        ),
+        _row(
+            "use case: FlashAttention training (batch processing), vLLM inference (004)",
+            f"packed over padded, the same lengths, H200: {_recorded_rate(folder)} of the rate",
+            "batches for training are packed, too; where all lengths are equal that wins nothing",
+        ),
+    ]
+
+
+def flops_of(lengths, head_dim=16, tile=16):
+    """FLOPs of the forward pass by the meter: (padded, packed)."""
+    starts = np.cumsum([0, *lengths]).astype(np.int32)
+    q, k, v = np.random.default_rng(0).standard_normal((3, starts[-1], 1, head_dim), np.float32)
+    rectangle = np.zeros((3, len(lengths), max(lengths), 1, head_dim), np.float32)
+    for b, n in enumerate(lengths):
+        for x, y in zip((q, k, v), rectangle, strict=True):
+            y[b, :n] = x[starts[b] : starts[b + 1]]
+    tiles = {"block_m": tile, "block_n": tile}
+    with simt.tracing() as padded:
+        flash_attn_v2(*rectangle, **tiles)
+    with simt.tracing() as packed:
+        flash_attn_varlen(q, k, v, starts, starts, **tiles)
+    return padded[0].flops.total, packed[0].flops.total
+
+
+def waiting(*, causal, lengths=(1024,) * 8, tile=64, num_sms=32):
+    """Makespan over its bound: (in the order of the grid, longest thread blocks first)."""
+    times = [
+        t + 1 if causal else -(-n // tile) for n in lengths for t in range(-(-n // tile))
+    ]  # in tiles of keys
+    bound = max(sum(times) / num_sms, max(times))
+    return tuple(makespan(x, num_sms) / bound for x in (times, sorted(times, reverse=True)))
+
+
+def _recorded_rate(folder):
+    rates = [
+        row["of plain"]
+        for row in recorded_rows("tensor_core_masks", folder=folder)
+        if row["mask"] == "packed, equal lengths"
+    ]
+    return " and ".join(f"{rate:.2f}" for rate in rates) or NOT_RECORDED
+
+
+def _row(claim, number, verdict):
+    return {"claim": claim, "our number": number, "verdict": verdict}

@@ -1,0 +1,109 @@
+"""ex02c · Find the bugs: two barriers in the wrong place
+
+`broken_kernel` is a layer norm, the other operation of a transformer that works row by row:
+
+    y[row, n] = (x[row, n] - mean) / sqrt(variance + EPS)
+
+with the mean and the variance of the row, variance = mean of (x[row, n] - mean)^2. Like softmax it
+reduces twice, and it uses `partial` for both. Its arithmetic is right. One barrier is in the wrong
+place, one is missing.
+
+Write `kernel`, the same without the bugs. Copy broken_kernel as it is, grade it, and read the
+reports: they name the lines. About three lines change.
+
+x, y      (num_rows, num_cols) float32 in HBM; any num_cols >= 1
+launch    kernel[num_rows, NUM_THREADS](x, y): thread block `row` owns row `row`
+memory    one shared array of NUM_THREADS float32; x is read three times, y written once
+barriers  at most 17 per row, with the 14 of the two calls of fold_sum
+"""
+
+import math
+
+from numba import cuda, float32
+
+NUM_THREADS = 128  # leave it as it is
+EPS = float32(1e-5)
+
+### KIND: find the bug
+### HINT 1: Rows of 128 columns pass the first barrier. With 100 columns 28 threads never come to
+### HINT 1: it: how often does a thread of number tid go round the first loop?
+### HINT 2: The second report names two lines: one thread still reads partial[0], another one
+### HINT 2: already stores into partial. What must lie between them, and is it inside of a loop?
+### HINT 3: Move `partial[tid] = total` and the barrier behind the first loop, as they are behind
+### HINT 3: the second one. Add a cuda.syncthreads() after the line that reads the mean.
+### DEBRIEF: A barrier in a loop is right only if all threads go round equally often. On a GPU the
+### DEBRIEF: first bug hangs, or passes with wrong numbers, for some lengths only: those that nobody
+### DEBRIEF: tests are the ones that are no multiple of the thread block. The second bug is a write
+### DEBRIEF: after read (WAR): it gives wrong means once in a while.
+
+
+@cuda.jit(device=True)
+def fold_sum(partial, tid):
+    """Leave the sum of partial's numbers in partial[0], ready for every thread to read."""
+    stride = NUM_THREADS // 2
+    while stride > 0:
+        if tid < stride:
+            partial[tid] += partial[tid + stride]
+        cuda.syncthreads()
+        stride //= 2
+
+
+@cuda.jit
+def broken_kernel(x, y):
+    """Layer norm of each row, with the bugs. Leave it as it is."""
+    partial = cuda.shared.array(NUM_THREADS, float32)
+    row = cuda.blockIdx.x
+    tid = cuda.threadIdx.x
+    num_cols = float32(x.shape[1])
+
+    total = float32(0.0)
+    for n in range(tid, x.shape[1], NUM_THREADS):
+        total += x[row, n]
+        partial[tid] = total
+        cuda.syncthreads()
+    fold_sum(partial, tid)
+    mean = partial[0] / num_cols
+
+    total = float32(0.0)
+    for n in range(tid, x.shape[1], NUM_THREADS):
+        distance = x[row, n] - mean
+        total += distance * distance
+    partial[tid] = total
+    cuda.syncthreads()
+    fold_sum(partial, tid)
+    deviation = math.sqrt(partial[0] / num_cols + EPS)
+
+    for n in range(tid, x.shape[1], NUM_THREADS):
+        y[row, n] = (x[row, n] - mean) / deviation
+
+
+@cuda.jit
+def kernel(x, y):
+    """Layer norm of each row; a thread block owns one row."""
+    ### BEGIN SOLUTION
+    partial = cuda.shared.array(NUM_THREADS, float32)
+    row = cuda.blockIdx.x
+    tid = cuda.threadIdx.x
+    num_cols = float32(x.shape[1])
+
+    total = float32(0.0)
+    for n in range(tid, x.shape[1], NUM_THREADS):
+        total += x[row, n]
+    partial[tid] = total
+    cuda.syncthreads()  # every thread's sum is in place
+    fold_sum(partial, tid)
+    mean = partial[0] / num_cols
+    cuda.syncthreads()  # everyone has read the sum: partial is free again
+
+    total = float32(0.0)
+    for n in range(tid, x.shape[1], NUM_THREADS):
+        distance = x[row, n] - mean
+        total += distance * distance
+    partial[tid] = total
+    cuda.syncthreads()  # every thread's sum is in place
+    fold_sum(partial, tid)
+    deviation = math.sqrt(partial[0] / num_cols + EPS)
+
+    for n in range(tid, x.shape[1], NUM_THREADS):
+        y[row, n] = (x[row, n] - mean) / deviation
+    ### END SOLUTION

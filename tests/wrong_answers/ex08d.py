@@ -1,0 +1,53 @@
+"""ex08d: gradients of attention with dropout."""
+
+# fmt: off
+from pathlib import Path
+
+TEXT = (Path(__file__).parents[2] / "solutions/ex08d_dropout_gradients.py").read_text(encoding="utf-8")
+BODY = TEXT.split("### BEGIN SOLUTION\n")[1].split("    ### END SOLUTION")[0]
+
+
+def changed(*pairs):
+    """The whole body changed: most of its lines stand in published_bwd, too."""
+    text = BODY
+    for old, new in pairs:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return BODY, text
+
+
+DS, DP = "ds = p * (dp - delta)", "dp = (dout @ v.T) * z"
+DELTA = "delta = np.sum(dout * (pz @ v), axis=1, keepdims=True)"
+DV = "dv = pz.T @ dout"
+
+WRONG = [
+    ("as published", *changed((DS, "ds = pz * (dp - delta)"))),
+    ("it calls published_bwd", *changed((BODY, "    return published_bwd(dout, q, k, v, z, softmax_scale)\n"))),
+    ("Z in P alone", *changed((DP, "dp = dout @ v.T"), (DS, "ds = pz * (dp - delta)"))),
+    ("no Z in dP", *changed((DP, "dp = dout @ v.T"))),
+    ("no dropout at all in dS", *changed((DP, "dp = dout @ v.T"), (DELTA, DELTA.replace("pz", "p")))),
+    ("delta without Z", *changed((DELTA, DELTA.replace("pz", "p")))),
+    ("no delta", *changed((DS, "ds = p * dp"))),
+    ("delta added", *changed((DS, "ds = p * (dp + delta)"))),
+    ("Z after the bracket", *changed((DP, "dp = dout @ v.T"), (DS, "ds = p * (dp - delta) * z"))),
+    ("dv without Z", *changed((DV, "dv = p.T @ dout"))),
+    ("the scale twice", *changed((DS, "ds = softmax_scale * p * (dp - delta)"))),
+    ("the maximum is gone", *changed(("s - s.max(axis=1, keepdims=True)", "s"))),
+    ("z is written", *changed((DP, "z *= 1 - 1e-12\n    dp = (dout @ v.T) * z"))),
+    ("published_bwd is mended instead", [("ds = pz * (dp - delta)", "ds = p * (dp - delta) + 0 * pz")]),
+]
+
+RIGHT = [
+    ("delta as a sum over the keys", *changed(("    " + DELTA + "\n", ""), (DP, DP + "\n    delta = np.sum(p * dp, axis=1, keepdims=True)"))),
+    ("einsum and other names", *changed((BODY, '''    logits = softmax_scale * np.einsum("md,nd->mn", q, k)
+    share = np.exp(logits - logits.max(axis=1)[:, None])
+    share = share / share.sum(axis=1)[:, None]
+    kept = share * z
+    g = np.einsum("md,nd->mn", dout, v) * z
+    mean = np.einsum("mn,mn->m", share, g)
+    gs = softmax_scale * share * (g - mean[:, None])
+    return gs @ k, gs.T @ q, kept.T @ dout
+'''))),
+]
+
+EQUIVALENT = []
