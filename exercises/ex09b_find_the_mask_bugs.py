@@ -1,15 +1,15 @@
 """ex09b · Find the bugs: window, softcap and ALiBi
 
-`broken_kernel` turns the products q · k of one head into scores. It has a causal window, softcap and
-ALiBi, in the wrong way three times. Write `kernel`, the same without the bugs. Copy broken_kernel;
-at most five lines change.
+`broken_kernel` turns the products q · k of one head into scores. It has a causal window, softcap
+and ALiBi, in the wrong way three times. Write `kernel`, the same without the bugs. Copy
+broken_kernel; at most five lines change.
 
 A key that query m sees has the score
 
     softcap · tanh(softmax_scale · qk[m, n] / softcap) - slope · |position - n|
 
-with position = m + seqlen_k - seqlen_q, and every other key has the score -inf. Query m sees W keys,
-its own position included: position - W < n <= position, as far as these keys exist.
+with position = m + seqlen_k - seqlen_q, and every other key has the score -inf. Query m sees W
+keys, its own position included: position - W < n <= position, as far as these keys exist.
 
 Arrays   qk, s (seqlen_q, seqlen_k), float32
 Launch   kernel[grid, (16, 16)](qk, s, softmax_scale, softcap, slope, W): one thread for each pair,
@@ -44,4 +44,4 @@ def kernel(qk, s, softmax_scale, softcap, slope, W):
     raise NotImplementedError("ex09b: kernel")
 
 
-# Stub cd536053 of solutions/ex09b_find_the_mask_bugs.py: `fa-numba reset ex09b` brings it back.
+# Stub 85c0cd26 of solutions/ex09b_find_the_mask_bugs.py: `fa-numba reset ex09b` brings it back.

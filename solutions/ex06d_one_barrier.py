@@ -23,7 +23,8 @@ from numba import cuda, float32
 ### HINT 1: Why is there a second barrier? Threads read weights that others wrote. Whoever has the
 ### HINT 1: scores and the maximum of a row can compute its weights.
 ### HINT 2: Without p_tile the second barrier is gone, but now somebody may still read s_tile when
-### HINT 2: somebody else stores the next tile's scores in it. There is room for two tiles of scores.
+### HINT 2: somebody else stores the next tile's scores in it. There is room for two tiles of
+### HINT 2: scores.
 ### HINT 3: s_tile = cuda.shared.array((2, BLOCK_M, BLOCK_N), float32), and tile number t uses
 ### HINT 3: s_tile[t % 2]: who stores tile t + 2 has passed the barrier of tile t + 1, and so has
 ### HINT 3: everyone who read tile t. Both sums take math.exp(s_tile[t % 2, ty, c] - m_row).

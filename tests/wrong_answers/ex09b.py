@@ -57,4 +57,9 @@ RIGHT = [
 """),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    (
+        "x -= slope * float32(abs(position - n)) -> x -= slope * float32(abs(n - position))",
+        "the same distance",
+    ),
+]
