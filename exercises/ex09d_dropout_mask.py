@@ -19,7 +19,6 @@ About 5 lines.
 import numpy as np
 from numba import cuda, uint32
 
-
 M0, M2 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 
@@ -59,4 +58,4 @@ def keeps(seed, b, head, m, n, threshold):
     raise NotImplementedError("ex09d: keeps")
 
 
-# Stub d030b210 of solutions/ex09d_dropout_mask.py: `fa-numba reset ex09d` brings it back.
+# Stub 5519767d of solutions/ex09d_dropout_mask.py: `fa-numba reset ex09d` brings it back.

@@ -19,6 +19,9 @@ About 5 lines.
 import numpy as np
 from numba import cuda, uint32
 
+M0, M2 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
+
 ### KIND: fill a line
 ### HINT 1: Four neighbouring keys share a counter, and each takes another word of the four.
 ### HINT 2: seed >> np.uint64(32) is the upper half. What philox returns can be unpacked into four
@@ -31,9 +34,6 @@ from numba import cuda, uint32
 ### DEBRIEF: holds four neighbouring keys needs one call for them, five multiplications for each.
 ### DEBRIEF: The paper finds that seven rounds pass all BigCrush tests; ten leave a margin. What has
 ### DEBRIEF: to be handed from the forward to the backward pass is the seed: 8 bytes, whatever N is.
-
-M0, M2 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 
 
 @cuda.jit(device=True)

@@ -130,7 +130,7 @@ def _extra_memory(memory):
         "O(N) additional memory beyond inputs and output (002); 10–20 times less memory (001)",
         f"l and m for N=128: {l.size + m.size} floats, S and P: {2 * 128**2}; allocated beside "
         f"the output at N=4096: {number}",
-        "2N is right; “10–20 times” is a whole training step at one N: the ratio grows with N",
+        "2N is right; the ratio is no constant: it grows with N",
     )
 
 
