@@ -1,9 +1,9 @@
 """ex06a · One tile of FlashAttention-1
 
-FlashAttention-1 keeps, for every query row, three things: `out` (the attention output over the
-keys seen so far, already divided), `l` (the sum of exp(score - m) over those keys) and `m` (their
-largest score). Here is one turn of its inner loop in NumPy: a tile of scores arrives, the three
-are brought up to date. The kernel of ex06b does the same, with threads.
+FlashAttention-1 keeps, for every query row, three things: `out` (the attention output over the keys
+seen so far, already divided), `l` (the sum of exp(score - m) over those keys) and `m` (their
+largest score). Here is one iteration of its inner loop in NumPy: a tile of scores arrives, the
+three are brought up to date. The kernel of ex06b does the same, with threads.
 
 With _ij for what the tile says on its own (Algorithm 1, lines 10 to 12):
 
@@ -31,4 +31,4 @@ def tile_update(s, v, out, l, m):
     raise NotImplementedError("ex06a: tile_update")
 
 
-# Stub a323144c of solutions/ex06a_tile_update.py: `fa-numba reset ex06a` brings it back.
+# Stub 29034e4a of solutions/ex06a_tile_update.py: `fa-numba reset ex06a` brings it back.

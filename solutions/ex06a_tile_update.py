@@ -1,9 +1,9 @@
 """ex06a · One tile of FlashAttention-1
 
-FlashAttention-1 keeps, for every query row, three things: `out` (the attention output over the
-keys seen so far, already divided), `l` (the sum of exp(score - m) over those keys) and `m` (their
-largest score). Here is one turn of its inner loop in NumPy: a tile of scores arrives, the three
-are brought up to date. The kernel of ex06b does the same, with threads.
+FlashAttention-1 keeps, for every query row, three things: `out` (the attention output over the keys
+seen so far, already divided), `l` (the sum of exp(score - m) over those keys) and `m` (their
+largest score). Here is one iteration of its inner loop in NumPy: a tile of scores arrives, the
+three are brought up to date. The kernel of ex06b does the same, with threads.
 
 With _ij for what the tile says on its own (Algorithm 1, lines 10 to 12):
 
@@ -24,18 +24,18 @@ About 10 lines of NumPy, no loop.
 
 import numpy as np
 
-### HINT 1: Follow the six formulas in order. Give m and l a column axis, `[:, None]`, wherever
-### HINT 1: they meet a matrix.
+### HINT 1: Follow the six formulas in order. Give m and l a column axis, `[:, None]`, wherever they
+### HINT 1: meet a matrix.
 ### HINT 2: Only a row with m_new = -inf makes -inf - (-inf). Subtract a stand-in that is 0 there
 ### HINT 2: and m_new elsewhere: then every exp is exp(-inf) = 0, and nothing else changes.
 ### HINT 3: base = np.where(np.isneginf(m_new), 0, m_new); p = np.exp(s - base[:, None]) makes
 ### HINT 3: exp(m_ij - m_new) * p_ij in one step; alpha = np.exp(m - base); l_new = alpha * l +
 ### HINT 3: p.sum(axis=1). Divide by np.where(l_new == 0, 1, l_new).
-### DEBRIEF: Out is a finished softmax after every tile: stop early, and you have attention over
-### DEBRIEF: the keys seen so far. That costs a multiplication by l and a division by l_new for
-### DEBRIEF: each element of out in each tile. FlashAttention-2 drops both (lesson 07).
-### DEBRIEF: exp(m_ij - m_new) * exp(s - m_ij) is exp(s - m_new): the detour through m_ij is the
-### DEBRIEF: paper's way to write it, and nothing forces you to compute it.
+### DEBRIEF: Out is a finished softmax after every tile: stop early, and you have attention over the
+### DEBRIEF: keys seen so far. That costs a multiplication by l and a division by l_new for each
+### DEBRIEF: element of out in each tile. FlashAttention-2 drops both (lesson 07). exp(m_ij - m_new)
+### DEBRIEF: * exp(s - m_ij) is exp(s - m_new): the detour through m_ij is the paper's way to write
+### DEBRIEF: it, and nothing forces you to compute it.
 
 
 def tile_update(s, v, out, l, m):

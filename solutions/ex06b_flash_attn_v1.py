@@ -1,29 +1,22 @@
 """ex06b · The FlashAttention-1 kernel
 
-One head of attention, softmax(softmax_scale * q k^T) v, without the seqlen_q x seqlen_k matrix
-ever existing: the outer loop walks the K/V tiles, the inner loop the Q tiles, and out, l and m
-live in HBM, read and written back once per tile.
+One head of attention, softmax(softmax_scale * q k^T) v, without the seqlen_q x seqlen_k matrix ever
+existing: the outer loop walks the K/V tiles, the inner loop the Q tiles, and out, l and m live in
+HBM, read and written back once per tile. Loads and dot products are given. Fill in the update of
+ex06a, thread by thread, and the barriers that it needs.
 
-shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  l, m (seqlen_q,). All float32.
-start     the caller has set out = 0, l = 0, m = -inf (Algorithm 1, line 2), or an earlier launch
-          with other keys has left its state there: go on from what out, l and m hold. No mask.
-launch    kernel[1, (BLOCK_N, BLOCK_M)](q, k, v, out, l, m, softmax_scale): one thread block does
-          the whole head. threadIdx.x = tx < BLOCK_N picks the key, threadIdx.y = ty < BLOCK_M the
-          query: thread (ty, tx) computes score (ty, tx) of the tile and afterwards owns the
-          columns tx, tx + BLOCK_N, ... of row ty of out.
-lengths   any: the last tile of q and of k may be ragged. seqlen_q, seqlen_k, HEAD_DIM >= 1.
-scores    any finite number counts, -2e30 as well; a key that does not exist counts nothing.
-shared    four tiles, q, k, v, s, one for p = exp(s - rowmax), and two short arrays for l and m;
-          rows of a tile may be padded by one float. A thread has at most 2 * HEAD_DIM floats in
-          local arrays. So nothing, in HBM or on the chip, grows with seqlen_q or seqlen_k.
-HBM       with T_c = ceil(seqlen_k / BLOCK_N), each thread block
-          loads   k and v once; q, out, l, m T_c times
-          stores  out, l, m T_c times.
-          Each of these elements is loaded by one thread; the others find it in shared memory.
-          Neighbouring threads (tx) touch neighbouring floats.
-result    out is attention; l and m are the row's sum of exp(score - m) and its largest score.
+shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  l, m (seqlen_q,). All float32,
+          of any length >= 1
+launch    kernel[1, (BLOCK_N, BLOCK_M)](q, k, v, out, l, m, softmax_scale): one thread block
+start     out = 0, l = 0, m = -inf, or what an earlier launch with other keys has left there
+thread    (ty, tx) has the score s of query ty and key tx of the tile. It owns the columns tx,
+          tx + BLOCK_N, ... of row ty of out; thread (ty, 0) stores l and m
+shared    the arrays that are given, and no more: all threads of a row read its scores in s_tile,
+          then its p = exp(s - m_new) in p_tile. Rows may be padded by one float
+HBM       each tile's out, l and m are loaded once and stored once. Rows beyond seqlen_q are not
+          stored, but their threads must reach every barrier
 
-About 45 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+About 20 lines, three of them barriers. Write float32(0.0), not 0.0: to Numba that is float64.
 """
 
 import functools
@@ -31,16 +24,15 @@ import math
 
 from numba import cuda, float32
 
-### HINT 1: Write the loads first, with the threads sharing the work: row ty of a q tile is loaded
-### HINT 1: by its BLOCK_N threads, which step through the columns from tx. A row or key beyond the
-### HINT 1: end is 0 in the tile, and its score must be -inf, not 0.
-### HINT 2: In the inner loop three kinds of data pass from thread to thread: the q tile (with k, v
-### HINT 2: and the statistics), the scores, the p tile. Each needs a barrier between writing and
-### HINT 2: reading. A fourth barrier lets everyone finish with v before the next one is loaded.
-### HINT 2: Every thread must reach every barrier, also the ones whose row does not exist.
-### HINT 3: Behind the barrier of s_tile each thread scans its row: `m_new = m_old[ty]`, then for
-### HINT 3: each c `m_new = max(m_new, s_tile[ty, c])`. With it come the old sum under the new
-### HINT 3: maximum, `l_alpha = math.exp(m_old[ty] - m_new) * l_old[ty]`, and
+### KIND: fill a loop
+### HINT 1: ex06a, line by line, for one row. What was `s.max(axis=1)` is now a loop over the row of
+### HINT 1: s_tile, in each thread of the row; `p.sum(axis=1)` and `p @ v` read the row of p_tile.
+### HINT 2: Scores pass from thread to thread, so does p: a barrier after each store into a tile.
+### HINT 2: The third barrier stands behind the inner loop: v_tile must not be overwritten while
+### HINT 2: somebody still reads it. No barrier may stand under an `if m_row < seqlen_q`.
+### HINT 3: s goes to s_tile[ty, tx]. Behind the barrier each thread scans its row: `m_new =
+### HINT 3: m_old[ty]`, then for each c `m_new = max(m_new, s_tile[ty, c])`. With it come the old
+### HINT 3: sum under the new maximum, `l_alpha = math.exp(m_old[ty] - m_new) * l_old[ty]`, and
 ### HINT 3: `p_tile[ty, tx] = math.exp(s - m_new)`. Behind the next barrier l_new is l_alpha plus
 ### HINT 3: the sum of the row of p_tile, and each own column d of out becomes
 ### HINT 3: `(l_alpha * out[m_row, d] + acc) / l_new`, where acc is the sum over c of
@@ -65,7 +57,6 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N):
         HBM      k, v once; q, out, l, m once per K/V tile, the last three there and back
         paper    FlashAttention, arXiv:2205.14135, Algorithm 1
         """
-        ### BEGIN SOLUTION
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
         v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
@@ -98,6 +89,7 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N):
                     for d in range(HEAD_DIM):
                         s += q_tile[ty, d] * k_tile[tx, d]
                     s *= softmax_scale  # S = scale Q K^T                       line 9
+                ### BEGIN SOLUTION
                 s_tile[ty, tx] = s
                 cuda.syncthreads()  # s_tile is complete: a row can be scanned
 
@@ -118,8 +110,7 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N):
                             acc += p_tile[ty, c] * v_tile[c, d]
                         out[m_row, d] = acc / l_new  # O_i, divided in every tile     line 12
                     if tx == 0:
-                        l[m_row] = l_new
-                        m[m_row] = m_new  #                                           line 13
+                        l[m_row], m[m_row] = l_new, m_new  #                          line 13
             cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite
         ### END SOLUTION
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fa_numba
-from fa_numba import analysis
+from fa_numba import analysis, flash_attn_v1, simt
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
@@ -17,6 +17,7 @@ from fa_numba.workbook import lookup_head
 from fa_numba.workbook.ledgers import (
     backward,
     eight_bits,
+    flash_attention_1,
     flash_attention_2,
     flash_decoding,
     hopper,
@@ -24,6 +25,7 @@ from fa_numba.workbook.ledgers import (
     kv_cache,
     linear,
     many_gpus,
+    masks,
     online_softmax,
     packed,
     page_pool,
@@ -472,3 +474,55 @@ def test_linear_attention():
     assert "2.00× the FLOPs counted" in numbers and "rank 153 = 1 + d" in numbers
     assert "a map, 1024 weights: 0.500" in numbers and "50% → 25%" in numbers
     assert all(row.keys() == {"claim", "our number", "verdict"} for row in rows)
+
+
+def test_of_flash_attention_1(tmp_path):
+    for folder in (tmp_path, None):
+        rows = flash_attention_1.ledger([0.5, 1e-7], folder)
+        for row in rows:
+            assert list(row) == ["claim", "our number", "verdict"]
+            assert all(row.values()) and "(00" in row["claim"]
+    assert len(rows) >= 9
+
+
+def test_of_flash_attention_1_times_are_the_recorded_ones_or_none(tmp_path):
+    assert (
+        sum(
+            flash_attention_1.NOT_RECORDED in row["our number"]
+            for row in flash_attention_1.ledger([1.0], tmp_path)
+        )
+        == 3
+    )
+    rows = [
+        {"kernel": kernel, "head_dim": 64, "seqlen": seqlen, "causal": False, "ms": ms}
+        for kernel, seqlen, ms in (
+            ("naive_attn", 512, 6.0), ("flash_attn_v2", 512, 2.0), ("flash_attn_v2", 1024, 5.0)
+        )
+    ]  # fmt: skip
+    record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
+    (tmp_path / "attention.json").write_text(json.dumps(record))
+    numbers = " ".join(row["our number"] for row in flash_attention_1.ledger([1.0], tmp_path))
+    assert "time × 2.5, so × 5 for each" in numbers and "3.0× naive_attn" in numbers
+
+
+def test_of_flash_attention_1_traffic_is_the_meters():
+    q = np.zeros((1, 48, 1, 8), np.float32)
+    with simt.tracing() as traces:
+        flash_attn_v1(q, q, q, block_m=16, block_n=16)
+    moved = sum(x.loads + x.stores for x in traces[0].arrays.values())
+    assert moved == flash_attention_1.v1_elements(48, 8, 16)
+
+
+def test_of_masks(tmp_path):
+    for folder in (tmp_path, None):
+        rows = masks.ledger(folder)
+        for row in rows:
+            assert list(row) == ["claim", "our number", "verdict"]
+            assert all(row.values()) and "(00" in row["claim"]
+    assert masks.NOT_RECORDED in " ".join(row["our number"] for row in masks.ledger(tmp_path))
+
+
+def test_of_masks_the_number_of_live_tiles():
+    assert masks.tiles_of_a_window(64, 16, 16) == 1 + 3 * 2
+    assert masks.tiles_of_a_window(64, 64, 16) == 1 + 2 + 3 + 4
+    assert masks.tiles_of_a_window(64, 1, 16) == 4

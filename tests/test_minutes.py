@@ -17,7 +17,6 @@ LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 STILL_LONGER = {
     "04_standard_attention",
     "05_tiles",
-    "06_flash_attention_1",
 }
 
 

@@ -31,8 +31,7 @@ OUT_COLS = "                    for d in range(tx, HEAD_DIM, BLOCK_N):\n        
 UNDO = "                        acc = l_alpha * out[m_row, d]  #"
 ACC = "                            acc += p_tile[ty, c] * v_tile[c, d]\n"
 OUT = "                        out[m_row, d] = acc / l_new  #"
-STORE_L = "                        l[m_row] = l_new\n"
-STORE_M = "                        m[m_row] = m_new  #"
+STORE = "                        l[m_row], m[m_row] = l_new, m_new  #"
 LAST = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
 
 WRONG = [
@@ -70,11 +69,10 @@ WRONG = [
     ("divided by the old l", OUT, "                        out[m_row, d] = acc / l_alpha  #"),
     ("k for v", ACC, ACC.replace("v_tile", "k_tile")),
     ("p transposed", ACC, ACC.replace("p_tile[ty, c]", "p_tile[c, tx]")),
-    ("l is not stored", STORE_L, ""),
-    ("m is not stored", STORE_M, "                        pass  #"),
-    ("l and m swapped", [(STORE_L, "                        l[m_row] = m_new\n"),
-                         (STORE_M, "                        m[m_row] = l_new  #")]),
-    ("m is stored as exp", STORE_M, "                        m[m_row] = math.exp(m_new)  #"),
+    ("l is not stored", STORE, "                        m[m_row] = m_new  #"),
+    ("m is not stored", STORE, "                        l[m_row] = l_new  #"),
+    ("l and m swapped", STORE, STORE.replace("l_new, m_new", "m_new, l_new")),
+    ("m is stored as exp", STORE, STORE.replace("l_new, m_new", "l_new, math.exp(m_new)")),
     ("every thread stores l", "                    if tx == 0:\n                        l[",
      "                    if tx >= 0:\n                        l["),
     ("every thread loads the state", STATE, STATE.replace("tx == 0", "tx >= 0")),
@@ -203,8 +201,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N):
     ]),
 ]  # fmt: skip
 
-EQUIVALENT = [
-    ("m_old[ty] = m[m_row] if m_row < seqlen_q else float32(-math.inf) -> "
-     "m_old[ty] = m[m_row] if m_row < seqlen_q else float32(math.inf)",
-     "rows of queries that do not exist are not stored"),
-]  # fmt: skip
+EQUIVALENT = []
