@@ -1,6 +1,6 @@
-"""ex05d · What a kernel really keeps
+"""ex05e · What a kernel really keeps
 
-The constraint of ex05c counts four tiles. The FlashAttention-2 kernel of this package keeps more,
+The constraint of ex05d counts four tiles. The FlashAttention-2 kernel of this package keeps more,
 and a GPU counts all of it. Its thread block has block_m * block_n threads, one per score, and in
 shared memory, all float32:
 
@@ -28,19 +28,19 @@ accumulators leave registers for the rest of the kernel.   About 15 lines in all
 def shared_bytes(block_m, block_n, d):
     """Return the bytes of q_tile, k_tile, v_tile, s_tile and p_tile."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex05d: shared_bytes")
+    raise NotImplementedError("ex05e: shared_bytes")
 
 
 def accumulators(block_n, d):
     """Return how many columns of the result the busiest thread owns."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex05d: accumulators")
+    raise NotImplementedError("ex05e: accumulators")
 
 
 def honest_block_sizes(d, sram_bytes=48 * 1024, max_threads=256, max_accumulators=64):
     """Return (block_m, block_n) that the kernel can really run with."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex05d: honest_block_sizes")
+    raise NotImplementedError("ex05e: honest_block_sizes")
 
 
-# Stub 5680a542 of solutions/ex05d_honest_block_sizes.py: `fa-numba reset ex05d` brings it back.
+# Stub 5680a542 of solutions/ex05e_honest_block_sizes.py: `fa-numba reset ex05e` brings it back.

@@ -1,4 +1,4 @@
-"""ex04a · HBM traffic of standard attention
+"""ex04c · HBM traffic of standard attention
 
 How many bytes does attention move when S and P live in HBM? Three kernels, one head:
 
@@ -27,7 +27,7 @@ About 15 lines.
 def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
     """Bytes that standard attention loads and stores in HBM, for each matrix."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex04a: standard_traffic")
+    raise NotImplementedError("ex04c: standard_traffic")
 
 
-# Stub f681b946 of solutions/ex04a_standard_traffic.py: `fa-numba reset ex04a` brings it back.
+# Stub f681b946 of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.

@@ -1,4 +1,4 @@
-"""ex04c · Lazy softmax: chunks of keys, and one division
+"""ex04e · Lazy softmax: chunks of keys, and one division
 
 Attention of one head without S and P, after Rabe and Staats. The keys are cut into chunks of
 key_chunk_size, the last one may be shorter. Every query walks every chunk for itself, which leaves

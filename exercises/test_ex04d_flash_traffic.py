@@ -1,4 +1,4 @@
-"""Grader of ex04b: the formula against the engine's meter on the package's flash_attn_v2."""
+"""Grader of ex04d: the formula against the engine's meter on the package's flash_attn_v2."""
 
 import functools
 from numbers import Real

@@ -1,4 +1,4 @@
-"""ex04c · Lazy softmax: chunks of keys, and one division
+"""ex04e · Lazy softmax: chunks of keys, and one division
 
 Attention of one head without S and P, after Rabe and Staats. The keys are cut into chunks of
 key_chunk_size, the last one may be shorter. Every query walks every chunk for itself, which leaves
@@ -38,20 +38,20 @@ HEAD_DIM = 8  # leave it as it is
 def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, softmax_scale):
     """(acc, l, m) of each query and each chunk of keys; a thread owns a query."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex04c: summarize_chunks")
+    raise NotImplementedError("ex04e: summarize_chunks")
 
 
 @cuda.jit
 def merge_chunks(acc, l, m, out):
     """out of each query, from what its chunks left; a thread owns a query."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex04c: merge_chunks")
+    raise NotImplementedError("ex04e: merge_chunks")
 
 
 def traffic(seqlen_q, seqlen_k, d, query_chunk_size, key_chunk_size):
     """Floats of acc, l and m that are kept at a time, and elements of k that are read."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex04c: traffic")
+    raise NotImplementedError("ex04e: traffic")
 
 
-# Stub a7336293 of solutions/ex04c_lazy_softmax.py: `fa-numba reset ex04c` brings it back.
+# Stub a7336293 of solutions/ex04e_lazy_softmax.py: `fa-numba reset ex04e` brings it back.

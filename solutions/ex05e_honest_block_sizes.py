@@ -1,6 +1,6 @@
-"""ex05d · What a kernel really keeps
+"""ex05e · What a kernel really keeps
 
-The constraint of ex05c counts four tiles. The FlashAttention-2 kernel of this package keeps more,
+The constraint of ex05d counts four tiles. The FlashAttention-2 kernel of this package keeps more,
 and a GPU counts all of it. Its thread block has block_m * block_n threads, one per score, and in
 shared memory, all float32:
 
@@ -30,7 +30,7 @@ accumulators leave registers for the rest of the kernel.   About 15 lines in all
 ### 2 * block_n, ... below d. That is d / block_n rounded up.
 ### HINT 3: List all pairs of powers of two that satisfy the three conditions, then
 ### max(pairs, key=lambda pair: (pair[0] * pair[1], min(pair), pair[0])). An empty list: ValueError.
-### DEBRIEF: At d = 64 the constraint of ex05c allows 128 x 64 in 48 KiB of float16, 67 x 41 in
+### DEBRIEF: At d = 64 the constraint of ex05d allows 128 x 64 in 48 KiB of float16, 67 x 41 in
 ### float32, and the kernel runs 16 x 16. Threads bind first here, because a thread computes one
 ### score; kernels whose threads compute many, in registers or on tensor cores, come nearer to the
 ### large tiles. Four budgets at once, and the smallest decides.

@@ -1,4 +1,4 @@
-"""Grader of ex04c: lazy softmax in chunks of keys."""
+"""Grader of ex04e: lazy softmax in chunks of keys."""
 
 import math
 

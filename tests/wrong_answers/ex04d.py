@@ -1,4 +1,4 @@
-"""Wrong and right answers of ex04b: see tests/wrong_answers/__init__.py."""
+"""Wrong and right answers of ex04d: see tests/wrong_answers/__init__.py."""
 
 BLOCKS = "    num_blocks = -(-N // B_r)\n"
 MATRIX = "    matrix = N * d * dtype_bytes\n"

@@ -1,4 +1,4 @@
-"""ex04b · HBM traffic of FlashAttention, and what it buys
+"""ex04d · HBM traffic of FlashAttention, and what it buys
 
 The same attention, but S and P never leave the chip. One kernel; thread block i owns a tile of B_r
 query rows: it loads them once, walks over K and V in tiles of B_c rows, and writes its rows of O.
@@ -11,7 +11,7 @@ flash_traffic(N, d, B_r, B_c, dtype_bytes=2) -> dict of int, by a formula
     q_reads, k_reads, v_reads, out_writes    bytes of all thread blocks together
     total                the sum of these last four
 memory_speedup(N, d, B_r, B_c, dtype_bytes=2) -> float
-    standard attention's bytes (ex04a, every matrix moved once per use) over flash_traffic's total:
+    standard attention's bytes (ex04c, every matrix moved once per use) over flash_traffic's total:
     the speed-up if both ran at the full bandwidth of HBM and did nothing else
 
 Q, K, V, O  (N, d), dtype_bytes bytes an element. N need not be a multiple of B_r or B_c: the last

@@ -1,4 +1,4 @@
-"""ex05c · The largest tiles that fit
+"""ex05d · The largest tiles that fit
 
 A FlashAttention thread block keeps four tiles in SRAM: B_r rows of Q, B_c rows of K, B_c rows of V,
 and the scores between them, B_r x B_c. Rows of Q, K and V have d elements of dtype_bytes bytes:
@@ -18,7 +18,7 @@ lines.
 def calculate_block_sizes(sram_bytes, d, dtype_bytes=2):
     """Return (B_r, B_c) of the largest product whose four tiles fit into sram_bytes."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex05c: calculate_block_sizes")
+    raise NotImplementedError("ex05d: calculate_block_sizes")
 
 
-# Stub 09bd9410 of solutions/ex05c_block_sizes.py: `fa-numba reset ex05c` brings it back.
+# Stub 09bd9410 of solutions/ex05d_block_sizes.py: `fa-numba reset ex05d` brings it back.

@@ -1,4 +1,4 @@
-"""ex05c · The largest tiles that fit
+"""ex05d · The largest tiles that fit
 
 A FlashAttention thread block keeps four tiles in SRAM: B_r rows of Q, B_c rows of K, B_c rows of V,
 and the scores between them, B_r x B_c. Rows of Q, K and V have d elements of dtype_bytes bytes:

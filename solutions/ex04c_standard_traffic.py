@@ -1,4 +1,4 @@
-"""ex04a · HBM traffic of standard attention
+"""ex04c · HBM traffic of standard attention
 
 How many bytes does attention move when S and P live in HBM? Three kernels, one head:
 

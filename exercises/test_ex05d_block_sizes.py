@@ -1,4 +1,4 @@
-"""Grader of ex05c: the largest tiles that fit."""
+"""Grader of ex05d: the largest tiles that fit."""
 
 import re
 
