@@ -30,4 +30,4 @@ def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
     raise NotImplementedError("ex04c: standard_traffic")
 
 
-# Stub f681b946 of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.
+# Stub 851ab8d7 of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.

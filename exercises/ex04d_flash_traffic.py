@@ -37,4 +37,4 @@ def memory_speedup(N, d, B_r, B_c, dtype_bytes=2):
     raise NotImplementedError("ex04d: memory_speedup")
 
 
-# Stub 97b31e1f of solutions/ex04d_flash_traffic.py: `fa-numba reset ex04d` brings it back.
+# Stub c7ab85e0 of solutions/ex04d_flash_traffic.py: `fa-numba reset ex04d` brings it back.

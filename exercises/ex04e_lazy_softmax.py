@@ -54,4 +54,4 @@ def traffic(seqlen_q, seqlen_k, d, query_chunk_size, key_chunk_size):
     raise NotImplementedError("ex04e: traffic")
 
 
-# Stub a7336293 of solutions/ex04e_lazy_softmax.py: `fa-numba reset ex04e` brings it back.
+# Stub 3cda1a45 of solutions/ex04e_lazy_softmax.py: `fa-numba reset ex04e` brings it back.

@@ -21,4 +21,4 @@ def calculate_block_sizes(sram_bytes, d, dtype_bytes=2):
     raise NotImplementedError("ex05d: calculate_block_sizes")
 
 
-# Stub 09bd9410 of solutions/ex05d_block_sizes.py: `fa-numba reset ex05d` brings it back.
+# Stub 7882cce3 of solutions/ex05d_block_sizes.py: `fa-numba reset ex05d` brings it back.

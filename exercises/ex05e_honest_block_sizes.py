@@ -43,4 +43,4 @@ def honest_block_sizes(d, sram_bytes=48 * 1024, max_threads=256, max_accumulator
     raise NotImplementedError("ex05e: honest_block_sizes")
 
 
-# Stub 5680a542 of solutions/ex05e_honest_block_sizes.py: `fa-numba reset ex05e` brings it back.
+# Stub bf02e650 of solutions/ex05e_honest_block_sizes.py: `fa-numba reset ex05e` brings it back.
