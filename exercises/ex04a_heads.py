@@ -1,8 +1,8 @@
 """ex04a · Heads: split, attend, concatenate
 
-Multi-head attention in NumPy. The D columns of the queries are num_heads groups of d = D / num_heads
-neighbouring columns, one group for each head; keys and values likewise. Each head attends with its
-own d columns. Then the results of all heads are put side by side again, and multiplied by W_o.
+Multi-head attention in NumPy. The D columns of the queries are num_heads groups of neighbouring
+columns, d = D / num_heads for each head; keys and values likewise. Each head attends with its own
+d columns. Then the results of all heads are put side by side again, and multiplied by W_o.
 
 split_heads(y, num_heads)    y (N, D) -> (num_heads, N, d): [h, m, c] is y[m, h * d + c]
 concat_heads(out)            out (num_heads, N, d) -> (N, D): the way back
@@ -45,4 +45,4 @@ def multi_head_attention(x, W_q, W_k, W_v, W_o, num_heads):
     raise NotImplementedError("ex04a: multi_head_attention")
 
 
-# Stub cfad1852 of solutions/ex04a_heads.py: `fa-numba reset ex04a` brings it back.
+# Stub ff417ad0 of solutions/ex04a_heads.py: `fa-numba reset ex04a` brings it back.

@@ -8,26 +8,43 @@ How many bytes does attention move when S and P live in HBM? Three kernels, one 
     3  O = P V          a thread block owns B_r whole rows of O; it walks along its rows of P once
                         and loads all of V on the way
 
-standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2) -> dict of int, in bytes
+elements_moved(N, d, num_row_tiles, num_col_tiles)    what you write: eight numbers, in elements
+standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2)    given: the same in bytes, and the total
 
-Q, K, V, O  (N, d);  S, P  (N, N);  dtype_bytes bytes an element, everywhere
-B_r, B_c    rows and columns a tile; None means one tile as large as the matrix: everything that a
-            kernel uses is then loaded once. N need not be a multiple: the last tile is smaller,
+Q, K, V, O  (N, d);  S, P  (N, N);  dtype_bytes bytes per element
+B_r, B_c    rows and columns per tile; None means one tile as large as the matrix: everything that
+            a kernel uses is then loaded once. N need not be a multiple: the last tile is smaller,
             and what does not exist is neither loaded nor stored
-keys        q_reads, k_reads, s_writes, s_reads, p_writes, p_reads, v_reads, out_writes, and total,
-            the sum of the other eight; each an int, exact for any N, without a loop over tiles
+num_..._tiles    tiles of S one above the other, N / B_r rounded up, and side by side, N / B_c
+order       q_reads, k_reads, s_writes, s_reads, p_writes, p_reads, v_reads, out_writes: ints, exact
+            for any N, without a loop over tiles
 
 With N=4096, d=128, fp16, no tiles, this is part a) of source 004's exercise 3. Your numbers are
 compared with the engine's meter, which counts every load and store of three such kernels.
 
-About 15 lines.
+About 4 lines.
 """
+
+KEYS = (
+    *("q_reads", "k_reads", "s_writes"),  # the first kernel
+    *("s_reads", "p_writes"),
+    *("p_reads", "v_reads", "out_writes"),
+)
+
+
+def elements_moved(N, d, num_row_tiles, num_col_tiles):
+    """Elements that are loaded or stored: eight numbers, in the order of KEYS."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex04c: elements_moved")
 
 
 def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
     """Bytes that standard attention loads and stores in HBM, for each matrix."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex04c: standard_traffic")
+    num_row_tiles = 1 if B_r is None else -(-N // B_r)
+    num_col_tiles = 1 if B_c is None else -(-N // B_c)
+    elements = elements_moved(N, d, num_row_tiles, num_col_tiles)
+    traffic = {key: count * dtype_bytes for key, count in zip(KEYS, elements, strict=True)}
+    return {**traffic, "total": sum(traffic.values())}
 
 
-# Stub 851ab8d7 of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.
+# Stub 1c96a7fc of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.

@@ -14,14 +14,13 @@ tx, tx + block_n, tx + 2 * block_n, ..., one accumulator for each.
 
 shared_bytes(block_m, block_n, d)    bytes of the five tiles
 accumulators(block_n, d)             the most accumulators that one thread has
+fits(block_m, block_n, d, sram_bytes, max_threads, max_accumulators)
+    whether all three limits are kept. A tile that fills a budget to the last byte fits.
 honest_block_sizes(d, sram_bytes=48 * 1024, max_threads=256, max_accumulators=64)
-    (block_m, block_n), both powers of two (1, 2, 4, ...), with block_m * block_n <= max_threads,
-    shared_bytes <= sram_bytes and accumulators <= max_accumulators. Of all such pairs the one with
-    the largest product; of equals the squarest, that is with the largest min(block_m, block_n); of
-    those the one with the larger block_m. ValueError where no pair fits.
+    given: of all pairs of powers of two that fit, the one with the largest product
 
-48 KiB is what a thread block gets on every GPU without asking for more; 256 threads and 64
-accumulators leave registers for the rest of the kernel.   About 15 lines in all.
+Before you write: with d = 64 ex05d's constraint allows 67 x 41 in 48 KiB of float32. What can this
+kernel have?   About 5 lines in all.
 """
 
 
@@ -37,10 +36,23 @@ def accumulators(block_n, d):
     raise NotImplementedError("ex05e: accumulators")
 
 
-def honest_block_sizes(d, sram_bytes=48 * 1024, max_threads=256, max_accumulators=64):
-    """Return (block_m, block_n) that the kernel can really run with."""
+def fits(block_m, block_n, d, sram_bytes, max_threads, max_accumulators):
+    """Whether a thread block with these tiles keeps all limits."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex05e: honest_block_sizes")
+    raise NotImplementedError("ex05e: fits")
 
 
-# Stub bf02e650 of solutions/ex05e_honest_block_sizes.py: `fa-numba reset ex05e` brings it back.
+def honest_block_sizes(d, sram_bytes=48 * 1024, max_threads=256, max_accumulators=64):
+    """Return (block_m, block_n) that the kernel can really run with.
+
+    The largest product; of equals the squarest; of those the one with the larger block_m.
+    """
+    powers = [2**i for i in range(max_threads.bit_length())]
+    limits = d, sram_bytes, max_threads, max_accumulators
+    fitting = [(m, n) for m in powers for n in powers if fits(m, n, *limits)]
+    if not fitting:
+        raise ValueError(f"no tile fits: {d=}, {sram_bytes=}, {max_threads=}, {max_accumulators=}")
+    return max(fitting, key=lambda pair: (pair[0] * pair[1], min(pair), pair[0]))
+
+
+# Stub 5ef48e50 of solutions/ex05e_honest_block_sizes.py: `fa-numba reset ex05e` brings it back.

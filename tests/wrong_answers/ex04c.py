@@ -1,44 +1,31 @@
 """Wrong and right answers of ex04c: see tests/wrong_answers/__init__.py."""
 
-ROWS = "    num_row_tiles = 1 if B_r is None else -(-N // B_r)\n"
-COLS = "    num_col_tiles = 1 if B_c is None else -(-N // B_c)\n"
-Q = '        "q_reads": N * d * num_col_tiles,'
-K = '        "k_reads": N * d * num_row_tiles,'
-V = '        "v_reads": N * d * num_row_tiles,'
-S_READS = '        "s_reads": N * N,\n'
-OUT = '        "out_writes": N * d,\n'
-TRAFFIC = "    traffic = {key: count * dtype_bytes for key, count in elements.items()}\n"
-RETURN = '    return {**traffic, "total": sum(traffic.values())}\n'
+Q = "    q_reads = N * d * num_col_tiles  #"
+KV = "    k_reads = v_reads = N * d * num_row_tiles\n"
+SQUARE = "    square = N * N\n"
+MOVED = "    return q_reads, k_reads, square, square, square, square, v_reads, N * d\n"
 
 WRONG = [
-    ("tiles rounded down", ROWS, ROWS.replace("-(-N // B_r)", "N // B_r")),
-    ("tiles not rounded", COLS, COLS.replace("-(-N // B_c)", "N / B_c")),
-    ("tiles rounded by floats", ROWS, ROWS.replace("-(-N // B_r)", "round(N / B_r + 0.5)")),
-    ("one tile more", COLS, COLS.replace("-(-N // B_c)", "N // B_c + 1")),
-    ("tiles walked in a loop", ROWS,
-     ROWS.replace("-(-N // B_r)", "sum(1 for _ in range(0, N, B_r))")),
-    ("no default tile", ROWS, ROWS.replace("1 if", "N if")),
-    ("B_r and B_c swapped", [(Q, Q.replace("col", "row")), (K, K.replace("row", "col"))]),
-    ("K as often as Q", K, K.replace("row", "col")),
+    ("B_r and B_c swapped", [(Q, Q.replace("col", "row")), (KV, KV.replace("row", "col"))]),
+    ("K and V as often as Q", KV, KV.replace("row", "col")),
+    ("Q as often as K", Q, Q.replace("col", "row")),
     ("Q loaded once", Q, Q.replace(" * num_col_tiles", "")),
-    ("V loaded once", V, V.replace(" * num_row_tiles", "")),
-    ("V per column of tiles", V, V.replace("row", "col")),
-    ("whole tiles", Q, '        "q_reads": d * num_col_tiles * num_row_tiles * (B_r or N),'),
-    ("S is not read back", S_READS, '        "s_reads": 0,\n'),
-    ("S is read per tile", S_READS, '        "s_reads": N * N * num_col_tiles,\n'),
-    ("out once per tile", OUT, '        "out_writes": N * d * num_col_tiles,\n'),
-    ("float32 by default", "def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):",
-     "def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=4):"),
-    ("elements, not bytes", TRAFFIC, TRAFFIC.replace(" * dtype_bytes", "")),
-    ("bytes of 2 taken for granted", TRAFFIC, TRAFFIC.replace("dtype_bytes", "2")),
-    ("floats", TRAFFIC, TRAFFIC.replace("count *", "float(count) *")),
-    ("the total counts itself", RETURN,
-     '    traffic["total"] = 0\n    return {**traffic, "total": 2 * sum(traffic.values())}\n'),
-    ("the total leaves O out", RETURN,
-     RETURN.replace("sum(traffic.values())", 'sum(traffic.values()) - traffic["out_writes"]')),
-    ("no total", RETURN, "    return traffic\n"),
-    ("a list", RETURN, "    return list(traffic.values())\n"),
-    ("no return", RETURN, "    traffic.values()\n"),
+    ("K and V loaded once", KV, KV.replace(" * num_row_tiles", "")),
+    ("V loaded once", KV, KV + "    v_reads = N * d\n"),
+    ("V per column of tiles", KV, KV + "    v_reads = N * d * num_col_tiles\n"),
+    ("S is not read back", MOVED, MOVED.replace("square, square", "square, 0", 1)),
+    ("P is not read back", MOVED, MOVED.replace("square, v", "0, v")),
+    ("S is read per tile", MOVED,
+     MOVED.replace("square, square", "square, square * num_col_tiles", 1)),
+    ("S and P are N d", SQUARE, "    square = N * d\n"),
+    ("S and P are rows of tiles", SQUARE, "    square = N * num_col_tiles\n"),
+    ("V before P", MOVED, MOVED.replace("square, v_reads", "v_reads, square")),
+    ("seven numbers", MOVED, MOVED.replace(", N * d", "")),
+    ("out once per tile", MOVED, MOVED.replace("N * d", "N * d * num_col_tiles")),
+    ("out is not written", MOVED, MOVED.replace("N * d", "0")),
+    ("floats", MOVED, MOVED.replace("N * d", "float(N * d)")),
+    ("the whole in float32", SQUARE, "    square = int(float(N) * N)\n"),
+    ("a bare number", MOVED, "    return q_reads + k_reads + v_reads + 4 * square + N * d\n"),
 ]  # fmt: skip
 
 RIGHT = [
@@ -56,9 +43,9 @@ def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
     result["total"] = sum(result.values())
     return result
 """),
-    ("defaults by or", [
-        (ROWS, "    B_r, B_c = B_r or N, B_c or N\n    num_row_tiles = (N + B_r - 1) // B_r\n"),
-        (COLS, "    num_col_tiles = (N + B_c - 1) // B_c\n")]),
+    ("another order of thought", Q, "    of_k, of_out = num_row_tiles * d * N, d * N\n"
+     "    return num_col_tiles * of_out, of_k, *(N**2,) * 4, of_k, of_out\n"
+     "    q_reads = N * d * num_col_tiles  #"),
 ]  # fmt: skip
 
 EQUIVALENT = []
