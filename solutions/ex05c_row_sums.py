@@ -22,7 +22,7 @@ from numba import cuda, float32
 
 ### KIND: beat a budget
 ### HINT 1: The transposition of the lesson has the same trouble, and its cure: a tile. Load it
-### HINT 1: along rows of x, 32 neighbours at a time; then each thread walks along a row of the tile.
+### HINT 1: along rows of x, 32 neighbours at a time; then each thread walks along a row of it.
 ### HINT 2: Thread t reads tile[t, c]: the warp reads down a column of the tile, and with rows of 32
 ### HINT 2: floats all 32 threads want the same bank. How long must the rows be? And where do
 ### HINT 2: barriers go?

@@ -59,4 +59,7 @@ RIGHT = [
     ("the barrier of a thread block", [(READY, READY.replace("warp", "threads")), (DONE, DONE.replace("warp", "threads"))]),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    (f"{LOOP.strip()} -> {LOOP.strip().replace('[1], 32', '[1] - 1, 32')}",
+     "N is a multiple of 32: the last start is N - 32"),
+]  # fmt: skip

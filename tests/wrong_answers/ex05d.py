@@ -50,7 +50,6 @@ FOR = PAIRS.strip()
 BEYOND = "beyond elements / (2 d) not even one row of Q fits: its product is not positive"
 EQUIVALENT = [
     (f"{FOR} -> {FOR.replace('+ 1)]', '+ 2)]')}", BEYOND),
-    (f"{FOR} -> {FOR.replace('(2 * d)', '2')}", BEYOND),
     (f"{FOR} -> {FOR.replace('(2 * d)', 'd')}", BEYOND),
     (f"{FOR} -> {FOR.replace('(2 * d)', '(3 * d)')}",
      "the best B_c lies near elements / (4 d) at most; the same for d up to 12 and 1500 elements"),
