@@ -39,8 +39,7 @@ kernel have?   About 5 lines in all.
 def shared_bytes(block_m, block_n, d):
     """Return the bytes of q_tile, k_tile, v_tile, s_tile and p_tile."""
     ### BEGIN SOLUTION
-    q, k, v = block_m * d, block_n * (d | 1), block_n * d
-    return 4 * (q + k + v + 2 * block_m * block_n)
+    return 4 * (block_m * d + block_n * (d | 1) + block_n * d + 2 * block_m * block_n)
     ### END SOLUTION
 
 

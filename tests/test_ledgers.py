@@ -1,13 +1,17 @@
 """The ledgers of lessons: rows for a table, whose numbers are counted or read from results."""
 
+import inspect
 import json
 import math
 
+import numpy as np
 import pytest
 
+import fa_numba
+from fa_numba import simt
 from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
-from fa_numba.workbook.ledgers import many_gpus, serving, training
+from fa_numba.workbook.ledgers import attention_cost, many_gpus, serving, tiles, training
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +120,45 @@ def test_what_is_counted_is_what_the_engine_does(served):
     """16 prompts, 200 common tokens: 12 shared pages, and 2 for each."""
     (row,) = [row for row in served if "prefix" in row["claim"]]
     assert f"{12 + 16 * 2} pages, {16 * 14} without" in row["our number"]
+
+
+@pytest.mark.parametrize("module", [attention_cost, tiles])
+def test_of_attention_and_tiles_each_row_has_a_claim_a_number_and_a_verdict(module):
+    for row in module.ledger():
+        assert list(row) == ["claim", "our number", "verdict"] and all(row.values())
+
+
+def test_memory_is_read_from_the_results(tmp_path):
+    (row,) = [r for r in attention_cost.ledger(tmp_path) if "10–20×" in r["claim"]]
+    assert row["our number"] == attention_cost.NOT_RECORDED
+    rows = [
+        {"function": name, "seqlen": 4096, "extra bytes": extra}
+        for name, extra in (("naive_attn", 3 * 10**9), ("flash_attn_v2", 7))
+    ]
+    (tmp_path / "memory.json").write_text(json.dumps({"rows": rows}))
+    (row,) = [r for r in attention_cost.ledger(tmp_path) if "10–20×" in r["claim"]]
+    assert "3.00 GB" in row["our number"] and "against 7 bytes" in row["our number"]
+
+
+def test_the_published_mask_shows_the_future_alone():
+    scores = np.arange(9, dtype=np.float32).reshape(3, 3)
+    p = attention_cost.published_weights(scores, np.tril(np.ones((3, 3), bool)))
+    assert (p[0, 0], p[1, 0], p[1, 1], p[1, 2]) == (0, 0, 0, 1)
+    assert np.allclose(p[2], 1 / 3)
+
+
+def test_numbers_that_lazy_softmax_keeps_are_as_metered():
+    default = inspect.signature(fa_numba.lazy_softmax_attn).parameters["query_chunk_size"].default
+    assert default == attention_cost.QUERIES
+    N, d = 40, 4
+    q = np.ones((1, N, 1, d), np.float32)
+    with simt.tracing() as traces:
+        fa_numba.lazy_softmax_attn(q, q, q)
+    arrays = traces[0].arrays
+    kept = sum(arrays[f"{name}_partial"].stores for name in ("acc", "l", "m"))
+    assert kept == attention_cost.lazily_kept(N, d)
+
+
+def test_tallest_is_the_last_that_fits():
+    B_r = tiles.tallest(16, 64, 24 * 1024)
+    assert tiles.four_tiles(B_r, 16, 64, 2) <= 48 * 1024 < tiles.four_tiles(B_r + 1, 16, 64, 2)

@@ -16,8 +16,6 @@ LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 # no other in: split the lesson, or shorten it.
 STILL_LONGER = {
     "03_online_softmax",
-    "04_standard_attention",
-    "05_tiles",
     "06_flash_attention_1",
     "07_flash_attention_2",
     "08_backward",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import find_one
-from fa_numba.workbook.passed import passed
+from fa_numba.workbook.passed import given, passed
 from fa_numba.workbook.report import Check, Graded
 
 ROOT = Path(__file__).parents[1]
@@ -36,3 +36,10 @@ def test_none_after_a_change(tmp_path):
     progress.record([one_passed_check(exercise)])
     exercise.stub.write_text("def owner(rank):\n    return 0\n")
     assert passed("ex21a", "owner", tmp_path) is None
+
+
+def test_what_an_exercise_brings_along_needs_no_pass(tmp_path):
+    exercise = a_workbook(tmp_path, "def broken(rank):\n    return rank + 1\n")
+    assert given("ex21a", "broken", tmp_path)(1) == 2
+    exercise.stub.write_text("def broken(rank):\n    return rank + 2\n")
+    assert given("ex21a", "broken", tmp_path)(1) == 3

@@ -10,7 +10,7 @@ COLS = "        for c in range(32):\n"
 ADD = "            total += tile[t, c]\n"
 DONE = "        cuda.syncwarp()  # every thread has read its row: safe to overwrite\n"
 STORE = "    y[first + t] = total"
-ALL = TILE + FIRST + LOOP + ROWS + LOAD + READY + COLS + ADD + DONE + STORE
+ALL = FIRST + TILE + LOOP + ROWS + LOAD + READY + COLS + ADD + DONE + STORE
 
 WRONG = [
     ("as it was", ALL, """    m = cuda.grid(1)

@@ -1,7 +1,7 @@
 """Wrong and right answers of ex05e: see tests/wrong_answers/__init__.py."""
 
-TILES = "    q, k, v = block_m * d, block_n * (d | 1), block_n * d\n"
-BYTES = "    return 4 * (q + k + v + 2 * block_m * block_n)\n"
+BYTES = "    return 4 * (block_m * d + block_n * (d | 1) + block_n * d + 2 * block_m * block_n)\n"
+TILES = BYTES
 ACCUMULATORS = "    return -(-d // block_n)\n"
 FEW = (
     "    few = block_m * block_n <= max_threads and accumulators(block_n, d) <= max_accumulators\n"
@@ -12,8 +12,8 @@ DEFAULTS = "(d, sram_bytes=48 * 1024, max_threads=256, max_accumulators=64)"
 WRONG = [
     ("k_tile is not padded", TILES, TILES.replace("(d | 1)", "d")),
     ("k_tile is always padded", TILES, TILES.replace("(d | 1)", "(d + 1)")),
-    ("v_tile is padded too", TILES, TILES.replace("block_n * d\n", "block_n * (d | 1)\n")),
-    ("q_tile is padded too", TILES, TILES.replace("block_m * d,", "block_m * (d | 1),")),
+    ("v_tile is padded too", TILES, TILES.replace("block_n * d +", "block_n * (d | 1) +")),
+    ("q_tile is padded too", TILES, TILES.replace("block_m * d +", "block_m * (d | 1) +")),
     ("one of s_tile and p_tile", BYTES, BYTES.replace("2 * block_m", "block_m")),
     ("fp16", BYTES, BYTES.replace("4 *", "2 *")),
     ("elements", BYTES, BYTES.replace("4 *", "1 *")),

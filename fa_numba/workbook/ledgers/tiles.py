@@ -7,32 +7,20 @@ from numba import cuda
 
 from fa_numba import analysis, simt
 from fa_numba.analysis.devices import DEVICES
-from fa_numba.workbook.recorded import recorded_rows
 
 KIB = 1024
-NOT_RECORDED = "on a GPU: not recorded yet"
 A100 = DEVICES["A100-40GB"]
 
 
-def ledger(folder=None):
+def ledger():
     """The rows of the ledger.
-
-    Parameters
-    ----------
-    folder : path, optional
-        Where the results of benchmarks are; by default benchmarks/results.
 
     Returns
     -------
     list of dict
         claim, our number, verdict.
     """
-    return [
-        *_block_sizes(),
-        *_m_over_4d(),
-        *_an_sm(),
-        _speed_of_tiles(recorded_rows("tiles", folder=folder)),
-    ]
+    return [*_block_sizes(), *_m_over_4d(), *_an_sm()]
 
 
 def four_tiles(B_r, B_c, d, dtype_bytes, score_bytes=None):
@@ -128,21 +116,6 @@ def _an_sm():
             "right, on every GPU we list",
         ),
     ]
-
-
-def _speed_of_tiles(rows):
-    ms = {row["kernel"]: row["ms"] for row in rows}
-    number = NOT_RECORDED
-    if ms:
-        gains = {T: ms["product, no tiles"] / ms[f"product, T = {T}"] for T in (4, 16, 32)}
-        number = "product of 4096 × 4096, H200, against no tiles: " + ", ".join(
-            f"T = {T}: {gain:.2g} times as fast" for T, gain in gains.items()
-        )
-    return _row(
-        "a tile of side T: T times less traffic (this lesson)",
-        number,
-        "true of what kernels ask for, as metered; the time obeys it nowhere",
-    )
 
 
 def _row(claim, number, verdict):
