@@ -47,4 +47,4 @@ def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
     return {**traffic, "total": sum(traffic.values())}
 
 
-# Stub 1c96a7fc of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.
+# Stub 781304df of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.

@@ -37,4 +37,4 @@ def calculate_block_sizes(sram_bytes, d, dtype_bytes=2):
     raise NotImplementedError("ex05d: calculate_block_sizes")
 
 
-# Stub d0acddc1 of solutions/ex05d_block_sizes.py: `fa-numba reset ex05d` brings it back.
+# Stub 50e46f04 of solutions/ex05d_block_sizes.py: `fa-numba reset ex05d` brings it back.

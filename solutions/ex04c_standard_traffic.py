@@ -25,6 +25,12 @@ compared with the engine's meter, which counts every load and store of three suc
 About 4 lines.
 """
 
+KEYS = (
+    *("q_reads", "k_reads", "s_writes"),  # the first kernel
+    *("s_reads", "p_writes"),
+    *("p_reads", "v_reads", "out_writes"),
+)
+
 ### KIND: predict
 ### HINT 1: Start with tiles as large as the matrix. Which of the eight are N * N, which N * d?
 ### HINT 2: A row of Q is loaded by every thread block whose tile of S lies in that row. How many
@@ -35,12 +41,6 @@ About 4 lines.
 ### no line for reading S back; the total is right only with it. Tiles make it worse, not better, as
 ### long as S goes through HBM: with 128 x 128 tiles the same attention asks for 236 MB. (The L2
 ### cache serves some of that: the meter counts what the kernels ask for.)
-
-KEYS = (
-    *("q_reads", "k_reads", "s_writes"),  # the first kernel
-    *("s_reads", "p_writes"),
-    *("p_reads", "v_reads", "out_writes"),
-)
 
 
 def elements_moved(N, d, num_row_tiles, num_col_tiles):

@@ -16,6 +16,8 @@ One loop, not two: even a budget of 64 MiB at d = 64 must answer within a second
 about 3 lines.
 """
 
+import math
+
 ### KIND: fill a line
 ### HINT 1: Fix B_c. How large can B_r be? The constraint is linear in B_r: solve it, round down.
 ### HINT 2: B_r * (d + B_c) <= elements - 2 * B_c * d. And B_c ends where elements are used up by K
@@ -25,8 +27,6 @@ about 3 lines.
 ### DEBRIEF: Without rounding, the best pair has B_r = 2 B_c: a row of Q costs d elements, a row of
 ### K and V together 2d, and the optimum spends the same on both: B_c = sqrt(d^2 + budget/2) - d.
 ### The paper's square tiles are a choice of convenience.
-
-import math
 
 
 def tallest(B_c, d, elements):
